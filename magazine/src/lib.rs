@@ -1,1 +1,2 @@
-//! placeholder
+//! Placeholder doc
+pub mod sync;

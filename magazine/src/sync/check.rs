@@ -1,0 +1,223 @@
+//! How a model is run, and the canary that says whether loom still explores what it should.
+//!
+//! A model is judged by how many executions it had, not by its being green: [`model`] counts them, prints them and
+//! fails below a floor, and it fails when a run was cut short instead of ended by exhaustion.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The most pre-emptions per execution that are explored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// At most this many.
+    Preemptions(usize),
+    /// No bound: every interleaving.
+    None,
+}
+
+impl Bound {
+    /// `BOUND=1|2|3|none` in the environment wins over what the model asks for.
+    fn chosen(self) -> Self {
+        match std::env::var("BOUND") {
+            Err(_) => self,
+            Ok(s) if s == "none" => Bound::None,
+            Ok(s) => match s.parse() {
+                Ok(n) => Bound::Preemptions(n),
+                Err(_) => panic!("BOUND={s}: expected a number of pre-emptions or `none`"),
+            },
+        }
+    }
+    fn option(self) -> Option<usize> {
+        match self {
+            Bound::Preemptions(n) => Some(n),
+            Bound::None => None,
+        }
+    }
+}
+
+fn builder(bound: Bound) -> loom::model::Builder {
+    let mut b = loom::model::Builder::new();
+    b.preemption_bound = bound.option();
+    b.max_branches = 50_000;
+    b.checkpoint_interval = 500;
+    b.max_duration = Some(LIMIT);
+    b
+}
+
+/// Longest that one model may take before it counts as cut.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Runs `f` under every schedule within `bound` pre-emptions and returns the number of executions.
+///
+/// Prints one line `MODEL name | bound | executions | floor | time`; with `MODEL_ROWS=file` in the environment it
+/// appends the same line to that file, so that a runner can count the models that really ran.
+///
+/// # Panics
+/// When `f` fails under some schedule; when fewer than `floor` executions were explored (the model collapsed and
+/// shows nothing); when the run was cut short.
+pub fn model(name: &str, bound: Bound, floor: u64, f: impl Fn() + Send + Sync + 'static) -> u64 {
+    let f = Arc::new(f);
+    models(name, bound, floor, [()], move |()| f())
+}
+
+/// [`model`] once per element of `scripts` (what loom cannot choose itself: where a thread migrates, say); the
+/// executions are added up.
+pub fn models<S: Clone + Send + Sync + 'static>(
+    name: &str,
+    bound: Bound,
+    floor: u64,
+    scripts: impl IntoIterator<Item = S>,
+    f: impl Fn(S) + Send + Sync + 'static,
+) -> u64 {
+    let asked = bound;
+    let bound = bound.chosen();
+    let (start, f, count, mut runs) = (Instant::now(), Arc::new(f), Arc::new(AtomicU64::new(0)), 0);
+    for script in scripts {
+        runs += 1;
+        let (f, count, begun) = (f.clone(), count.clone(), Instant::now());
+        builder(bound).check(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            f(script.clone());
+        });
+        assert!(begun.elapsed() < LIMIT, "{name}: cut after {LIMIT:?}, not ended by exhaustion");
+    }
+    let executions = count.load(Ordering::Relaxed);
+    let shown = bound.option().map_or("none".to_owned(), |b| b.to_string());
+    let row = format!(
+        "MODEL {name} | bound {shown} | scripts {runs} | executions {executions} | floor {floor} | {:.2?}",
+        start.elapsed()
+    );
+    println!("{row}");
+    if let Some(path) = std::env::var_os("MODEL_ROWS") {
+        use std::io::Write;
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+        let written = file.and_then(|mut file| writeln!(file, "{row}"));
+        assert!(written.is_ok(), "MODEL_ROWS={}: cannot append: {written:?}", path.display());
+    }
+    // A floor is measured at the model's own bound; a lower bound explores less.
+    let lowered = matches!((bound, asked), (Bound::Preemptions(b), Bound::Preemptions(a)) if b < a)
+        || matches!((bound, asked), (Bound::Preemptions(_), Bound::None));
+    assert!(
+        lowered || executions >= floor,
+        "{name}: {executions} executions, the floor is {floor}: the model collapsed and shows nothing"
+    );
+    executions
+}
+
+/// Runs a model that holds a planted bug and asserts that it fails with a message that contains `expected`.
+///
+/// # Panics
+/// When the bug survives, or when the model fails for another reason.
+pub fn caught<S: Clone + Send + Sync + 'static>(
+    name: &str,
+    bound: Bound,
+    expected: &str,
+    scripts: impl IntoIterator<Item = S> + Send + 'static,
+    f: impl Fn(S) + Send + Sync + 'static,
+) {
+    let (count, f) = (Arc::new(AtomicU64::new(0)), Arc::new(f));
+    let seen = count.clone();
+    // A thread of its own: loom's thread-local state dies with the panic.
+    let run = std::thread::Builder::new().name(format!("planted bug {name}"));
+    let outcome = run
+        .spawn(move || {
+            for script in scripts {
+                let (f, seen) = (f.clone(), seen.clone());
+                builder(bound).check(move || {
+                    seen.fetch_add(1, Ordering::Relaxed);
+                    f(script.clone());
+                });
+            }
+        })
+        .map(std::thread::JoinHandle::join);
+    let executions = count.load(Ordering::Relaxed);
+    match outcome {
+        Ok(Err(panic)) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("a panic without text");
+            assert!(text.contains(expected), "{name}: failed with {text:?}, expected {expected:?}");
+            println!("CAUGHT {name} | execution {executions} | {expected}");
+        }
+        Ok(Ok(())) => panic!("planted bug {name} survives {executions} executions"),
+        Err(error) => panic!("{name}: no thread: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod canary {
+    //! The set of outcomes that two threads on one atomic must have. Stock loom 0.7.2 misses some of them; if the
+    //! twin is lost, or loom changes, these tests say so.
+    use crate::sync::{Arc, AtomicUsize, Ordering::*, thread};
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+
+    type Side = fn(&AtomicUsize) -> usize;
+
+    fn outcomes(left: Side, right: Side) -> Vec<(usize, usize)> {
+        let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
+        let sink = seen.clone();
+        loom::model::Builder::new().check(move || {
+            let x = Arc::new(AtomicUsize::new(0));
+            let y = x.clone();
+            let t = thread::spawn(move || right(&y));
+            let a = left(&x);
+            let b = t.join().unwrap();
+            sink.lock().unwrap().insert((a, b));
+        });
+        let seen = seen.lock().unwrap();
+        seen.iter().copied().collect()
+    }
+    fn increment(x: &AtomicUsize) -> usize {
+        let v = x.load(Relaxed);
+        x.store(v + 1, Relaxed);
+        v
+    }
+    fn load(x: &AtomicUsize) -> usize {
+        x.load(Acquire)
+    }
+    fn load_then_cas(x: &AtomicUsize) -> usize {
+        x.load(Acquire);
+        usize::from(x.compare_exchange(0, 1, AcqRel, Acquire).is_ok())
+    }
+    fn load_then_store(x: &AtomicUsize) -> usize {
+        x.load(Acquire);
+        x.store(1, Release);
+        9
+    }
+
+    #[test]
+    fn load_against_load_then_cas() {
+        assert_eq!(outcomes(load, load_then_cas), [(0, 1), (1, 1)]);
+    }
+    #[test]
+    fn load_against_load_then_store() {
+        assert_eq!(outcomes(load, load_then_store), [(0, 9), (1, 9)]);
+    }
+    #[test]
+    fn two_loads_against_load_then_store() {
+        assert_eq!(outcomes(|x| load(x) * 10 + load(x), load_then_store), [(0, 9), (1, 9), (11, 9)]);
+    }
+    #[test]
+    fn unprotected_increments_lose_one_both_ways() {
+        assert_eq!(outcomes(increment, increment), [(0, 0), (0, 1), (1, 0)]);
+    }
+    #[test]
+    fn a_weak_exchange_fails_where_it_was_armed() {
+        loom::model(|| {
+            let x = AtomicUsize::new(0);
+            crate::sync::weak_arm(2);
+            assert_eq!(x.compare_exchange_weak(0, 1, AcqRel, Acquire), Ok(0));
+            assert_eq!(x.compare_exchange_weak(1, 2, AcqRel, Acquire), Err(1));
+            assert_eq!(x.compare_exchange_weak(1, 2, AcqRel, Acquire), Ok(1));
+        });
+    }
+    #[test]
+    #[should_panic(expected = "collapsed")]
+    fn a_model_below_its_floor_fails() {
+        super::model("below its floor", super::Bound::None, 2, || ());
+    }
+}

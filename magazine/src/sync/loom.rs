@@ -1,0 +1,248 @@
+//! The arm for loom, with the twin access, the ordering hook and the armed weak failure.
+
+use super::Ordering;
+use loom::sync::atomic as l;
+use std::collections::BTreeSet;
+use std::panic::Location;
+use std::sync::OnceLock;
+
+pub use loom::sync::Arc;
+pub use loom::thread;
+pub use loom::thread_local;
+
+/// Gives way to other threads inside a waiting loop; without it loom takes the loop for endless.
+pub fn relax() {
+    loom::thread::yield_now();
+}
+
+/// Held locks are counted in the `std` arm only.
+#[inline(always)]
+pub fn assert_unlocked() {}
+
+/// loom's cell: a shared access racing an exclusive one fails the model.
+#[derive(Debug)]
+pub struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    /// A cell around `value`.
+    #[track_caller]
+    pub fn new(value: T) -> Self {
+        Self(loom::cell::UnsafeCell::new(value))
+    }
+    /// Shared access.
+    #[track_caller]
+    pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        self.0.with(f)
+    }
+    /// Exclusive access.
+    #[track_caller]
+    pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        self.0.with_mut(f)
+    }
+}
+impl<T: Default> Default for UnsafeCell<T> {
+    #[track_caller]
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+/// loom's mutex: the checker reports deadlocks.
+#[derive(Debug)]
+pub struct Mutex<T>(loom::sync::Mutex<T>);
+
+/// Access to what a [`Mutex`] protects.
+pub type MutexGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
+
+impl<T> Mutex<T> {
+    /// An open lock around `value`.
+    pub fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+    /// Waits for the lock.
+    #[track_caller]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+    /// The lock, or `None` if somebody holds it.
+    #[track_caller]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock().ok()
+    }
+    /// What the lock protects, without locking.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+/// The ordering hook's settings, from the environment.
+struct Hook {
+    weaken: Option<(String, u32, u32, Ordering)>,
+    list: bool,
+}
+
+fn hook() -> &'static Hook {
+    static HOOK: OnceLock<Hook> = OnceLock::new();
+    HOOK.get_or_init(|| Hook {
+        weaken: std::env::var("OM").ok().map(|spec| {
+            parse(&spec).unwrap_or_else(|| {
+                panic!("OM={spec}: expected file:line:arg:Ordering with Relaxed, Acquire, Release or AcqRel")
+            })
+        }),
+        list: std::env::var_os("OM_LIST").is_some(),
+    })
+}
+
+fn parse(spec: &str) -> Option<(String, u32, u32, Ordering)> {
+    let mut parts = spec.rsplitn(4, ':');
+    let ordering = match parts.next()? {
+        "Relaxed" => Ordering::Relaxed,
+        "Acquire" => Ordering::Acquire,
+        "Release" => Ordering::Release,
+        "AcqRel" => Ordering::AcqRel,
+        _ => return None,
+    };
+    let arg = parts.next()?.parse().ok()?;
+    let line = parts.next()?.parse().ok()?;
+    Some((parts.next()?.to_owned(), line, arg, ordering))
+}
+
+/// The ordering that a call site uses: its own, or the one that the hook forces on it.
+#[track_caller]
+fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
+    let (site, hook) = (Location::caller(), hook());
+    if hook.list {
+        static SEEN: std::sync::Mutex<BTreeSet<String>> = std::sync::Mutex::new(BTreeSet::new());
+        let row = format!("SITE {}:{}:{arg} {op} {own:?}", site.file(), site.line());
+        if SEEN.lock().is_ok_and(|mut seen| seen.insert(row.clone())) {
+            eprintln!("{row}");
+        }
+    }
+    match &hook.weaken {
+        Some((file, line, a, weak)) if site.line() == *line && arg == *a && site.file() == file => *weak,
+        _ => own,
+    }
+}
+
+/// A fence whose ordering the hook may weaken; `Relaxed` means no fence.
+#[track_caller]
+pub fn fence(own: Ordering) {
+    match ordering("fence", 0, own) {
+        Ordering::Relaxed => {}
+        strong => l::fence(strong),
+    }
+}
+
+std::thread_local! {
+    static WEAK: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// Makes the `k`-th `compare_exchange_weak` from now fail spuriously, whichever thread of the model runs it;
+/// 0 disarms.
+pub fn weak_arm(k: u32) {
+    WEAK.with(|w| w.set(k));
+}
+
+fn weak_fails() -> bool {
+    WEAK.with(|w| {
+        let k = w.get();
+        w.set(k.saturating_sub(1));
+        k == 1
+    })
+}
+
+macro_rules! atomics {
+    ($($(#[$doc:meta])* $name:ident $(<$t:ident>)?, $value:ty;)*) => { $(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name $(<$t>)? {
+            value: l::$name $(<$t>)?,
+            twin: l::AtomicUsize,
+        }
+        impl $(<$t>)? $name $(<$t>)? {
+            /// Holds `value`.
+            #[track_caller]
+            pub fn new(value: $value) -> Self {
+                Self { value: l::$name::new(value), twin: l::AtomicUsize::new(0) }
+            }
+            fn twinned(&self) -> &l::$name $(<$t>)? {
+                self.twin.fetch_add(0, Ordering::Relaxed);
+                &self.value
+            }
+            /// As in `std`.
+            #[track_caller]
+            pub fn load(&self, order: Ordering) -> $value {
+                let order = ordering("load", 0, order);
+                self.twinned().load(order)
+            }
+            /// As in `std`.
+            #[track_caller]
+            pub fn store(&self, value: $value, order: Ordering) {
+                let order = ordering("store", 1, order);
+                self.twinned().store(value, order)
+            }
+            /// As in `std`.
+            #[track_caller]
+            pub fn swap(&self, value: $value, order: Ordering) -> $value {
+                let order = ordering("swap", 1, order);
+                self.twinned().swap(value, order)
+            }
+            /// As in `std`.
+            #[track_caller]
+            pub fn compare_exchange(
+                &self, current: $value, new: $value, success: Ordering, failure: Ordering,
+            ) -> Result<$value, $value> {
+                let (success, failure) = (ordering("cas", 2, success), ordering("cas-fail", 3, failure));
+                self.twinned().compare_exchange(current, new, success, failure)
+            }
+            /// As in `std`; fails spuriously where it was armed to.
+            #[track_caller]
+            pub fn compare_exchange_weak(
+                &self, current: $value, new: $value, success: Ordering, failure: Ordering,
+            ) -> Result<$value, $value> {
+                let (success, failure) = (ordering("cas", 2, success), ordering("cas-fail", 3, failure));
+                if weak_fails() {
+                    return Err(self.twinned().load(failure));
+                }
+                self.twinned().compare_exchange(current, new, success, failure)
+            }
+        }
+    )* };
+}
+atomics! {
+    /// loom's `AtomicBool` with the additions of this arm.
+    AtomicBool, bool;
+    /// loom's `AtomicU32` with the additions of this arm.
+    AtomicU32, u32;
+    /// loom's `AtomicU64` with the additions of this arm.
+    AtomicU64, u64;
+    /// loom's `AtomicUsize` with the additions of this arm.
+    AtomicUsize, usize;
+    /// loom's `AtomicPtr` with the additions of this arm.
+    AtomicPtr<T>, *mut T;
+}
+
+macro_rules! adds {
+    ($($name:ident $value:ty),*) => { $(
+        impl $name {
+            /// As in `std`.
+            #[track_caller]
+            pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                let order = ordering("rmw", 1, order);
+                self.twinned().fetch_add(value, order)
+            }
+            /// As in `std`.
+            #[track_caller]
+            pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                let order = ordering("rmw", 1, order);
+                self.twinned().fetch_sub(value, order)
+            }
+        }
+    )* };
+}
+adds!(AtomicU32 u32, AtomicU64 u64, AtomicUsize usize);

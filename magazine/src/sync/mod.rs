@@ -1,0 +1,118 @@
+//! The one door to atomics, locks, cells and thread-locals.
+//!
+//! Everything in the four crates that threads share is named through this module, so that one `cfg` swaps what
+//! stands behind it and the checked source is the shipped source:
+//!
+//! | build | atomics, locks, cells | used for |
+//! |---|---|---|
+//! | (none) | `std` | shipping |
+//! | `--cfg loom` | loom, repaired (see below) | exhaustive models, weak memory |
+//! | `--cfg shuttle` | shuttle | large random and PCT schedules, sequentially consistent |
+//!
+//! A lint (`clippy.toml`, `disallowed-types`) forbids naming atomics, locks and cells anywhere else.
+//!
+//! ## What the loom arm adds
+//!
+//! * **Twin access.** loom 0.7.2 forgets other threads' earlier loads of an atomic as soon as the running thread
+//!   loads it too, and so never runs a later write before them (tokio-rs/loom #166, #392): every load-then-CAS
+//!   loop is explored in part only. Each atomic here carries a twin, and each access first does a `Relaxed`
+//!   read-modify-write on it. That makes all accesses of one atomic dependent for the partial-order reduction and
+//!   adds no happens-before. [`check`] holds a canary test on the set of outcomes.
+//! * **The ordering hook.** `OM=file:line:arg:Ordering` weakens one call site at run time and `OM_LIST=1` prints
+//!   the sites that were reached, so orderings can be mutation-tested without a rebuild.
+//! * **The armed weak failure.** loom never fails `compare_exchange_weak` spuriously; `weak_arm(k)` fails the
+//!   k-th one of the calling thread.
+//!
+//! ## Rules
+//!
+//! * Locks are `std`'s futex mutex with poison ignored, in every build: `parking_lot` may allocate when it parks,
+//!   and these locks lie below `GlobalAlloc`.
+//! * `Mutex::new` and the atomics' `new` are `const` outside loom and shuttle only; shared code does not rely on it.
+//! * [`Counter`] and [`Fixed`] are plain `std` atomics in every arm: what no algorithm reads to decide anything
+//!   needs no exploring.
+//! * `assert_unlocked` says that no lock of this door is held by the thread (debug builds, `std` arm): it stands
+//!   before every call of user code.
+
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
+
+pub use core::sync::atomic::Ordering;
+
+#[cfg(loom)]
+#[path = "loom.rs"]
+mod arm;
+#[cfg(shuttle)]
+#[path = "shuttle.rs"]
+mod arm;
+#[cfg(not(any(loom, shuttle)))]
+#[path = "std.rs"]
+mod arm;
+
+#[cfg(loom)]
+pub mod check;
+
+#[cfg(loom)]
+pub use arm::weak_arm;
+pub use arm::{
+    Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, UnsafeCell,
+    assert_unlocked, fence, relax, thread, thread_local,
+};
+
+/// A statistic: added to by many, read by reports, never by an algorithm. A `Relaxed` `std` atomic in every arm.
+///
+/// Costs a locked instruction per [`add`](Counter::add): it belongs on slow paths.
+#[derive(Debug, Default)]
+pub struct Counter(core::sync::atomic::AtomicU64);
+
+impl Counter {
+    /// Starts at `value`.
+    pub const fn new(value: u64) -> Self {
+        Self(core::sync::atomic::AtomicU64::new(value))
+    }
+    /// Adds `n`, wrapping.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+    /// Subtracts `n`, wrapping.
+    #[inline]
+    pub fn sub(&self, n: u64) {
+        self.0.fetch_sub(n, Ordering::Relaxed);
+    }
+    /// The count now.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+    /// Raises the count to `value` if that is more.
+    #[inline]
+    pub fn max(&self, value: u64) {
+        self.0.fetch_max(value, Ordering::Relaxed);
+    }
+    /// Overwrites the count; for a counter with one writer.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+/// A word that is written before it is shared and read by anyone, even without happens-before: a reader who came
+/// too early sees the old value (zero), never a torn one. A `Relaxed` `std` atomic in every arm.
+#[derive(Debug, Default)]
+pub struct Fixed(core::sync::atomic::AtomicU32);
+
+impl Fixed {
+    /// Holds `value`.
+    pub const fn new(value: u32) -> Self {
+        Self(core::sync::atomic::AtomicU32::new(value))
+    }
+    /// The value, or zero if it has not become visible yet.
+    #[inline(always)]
+    pub fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+    /// Sets the value, before the thing that holds it is shared.
+    #[inline(always)]
+    pub fn set(&self, value: u32) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
