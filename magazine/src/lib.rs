@@ -1,2 +1,84 @@
-//! Placeholder doc
+//! Per-CPU magazines over a depot: the front of an allocator that makes the common allocation and free touch nothing
+//! that other CPUs touch.
+//!
+//! A **magazine** is an array of rounds (anything that fits a pointer: objects, pages). Each CPU has two, *loaded* and
+//! *previous*; behind them a small *stock* of full and empty magazines; behind all CPUs of a node one **depot**; and
+//! behind that the caller's [`Supplier`]. The design is Bonwick & Adams's ("Magazines and Vmem", USENIX 2001); Linux
+//! calls the same things *sheaf* and *barn*.
+//!
+//! The crate knows neither pages nor objects; `uslab-buddy` caches pages in it and `uslab` objects.
+//!
+//! | module | |
+//! |---|---|
+//! | [`layer`] | the algorithm: alloc, free, exchange, drain, reap |
+//! | `slot` | the contract of an operation on a CPU's slot, and why it is sound |
+//! | [`cpu`] | where the CPU's number comes from; the claimed slot |
+//! | `depot` | full and empty magazines of a node, working set |
+//! | `store` | where slots and magazines lie in memory |
+//! | [`memory`] | who gives that memory |
+//! | [`sync`] | the one door to atomics and locks; loom |
+//!
+//! # Example
+//!
+//! ```
+//! use std::cell::Cell;
+//! use std::ptr::NonNull;
+//! use uslab_magazine::{Config, Cpus, Heap, Layer, Round, Supplier};
+//!
+//! #[derive(Clone, Copy, PartialEq, Debug)]
+//! struct Ticket(usize);
+//! impl Round for Ticket {
+//!     fn into_raw(self) -> NonNull<u8> {
+//!         NonNull::new(std::ptr::without_provenance_mut(self.0)).expect("tickets start at 1")
+//!     }
+//!     unsafe fn from_raw(raw: NonNull<u8>) -> Self {
+//!         Ticket(raw.addr().get())
+//!     }
+//! }
+//!
+//! /// Prints new tickets, and takes back what nobody wants.
+//! struct Printer(Cell<usize>);
+//! impl Supplier<Ticket> for Printer {
+//!     fn fill(&self, _node: u32, max: usize, mut put: impl FnMut(Ticket)) -> usize {
+//!         for _ in 0..max {
+//!             self.0.set(self.0.get() + 1);
+//!             put(Ticket(self.0.get()));
+//!         }
+//!         max
+//!     }
+//!     fn flush(&self, rounds: impl Iterator<Item = Ticket>) {
+//!         rounds.for_each(drop);
+//!     }
+//! }
+//!
+//! let cpus = Cpus::os();
+//! let config = Config::new(&cpus, 8, 4, 16);
+//! let memory = Heap::new(Layer::<Ticket>::footprint(&cpus, &config)).expect("a few KiB");
+//! let layer = Layer::new(cpus, config, memory)?;
+//! let printer = Printer(Cell::new(0));
+//! let ticket = layer.alloc(&printer).expect("the printer never runs dry");
+//! layer.free(&printer, ticket);
+//! assert_eq!(layer.alloc(&printer), Some(ticket));
+//! assert_eq!(layer.stats().allocs, 2);
+//! # Ok::<(), uslab_magazine::TooSmall>(())
+//! ```
+
+#[cfg(all(uslab_models, not(loom)))]
+compile_error!("the models need --cfg loom: without it they would check nothing");
+
+pub mod cpu;
+mod depot;
+pub mod layer;
+pub mod memory;
+mod slot;
+mod store;
 pub mod sync;
+
+#[cfg(all(test, any(loom, uslab_models)))]
+mod models;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod properties;
+
+pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Script, on_cpu};
+pub use layer::{Config, Layer, Round, Stats, Supplier, TooSmall};
+pub use memory::{Heap, Memory};

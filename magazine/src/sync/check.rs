@@ -105,12 +105,22 @@ pub fn models<S: Clone + Send + Sync + 'static>(
     executions
 }
 
-/// Runs a model that holds a planted bug and asserts that it fails with a message that contains `expected`.
+std::thread_local! {
+    // loom runs all threads of a model on one OS thread.
+    static PLANTED: std::cell::Cell<&'static str> = const { std::cell::Cell::new("") };
+}
+
+/// Whether the model that runs now is [`caught`]'s, for this bug.
+pub fn planted(bug: &str) -> bool {
+    PLANTED.with(|p| p.get() == bug)
+}
+
+/// Runs a model with the bug `bug` planted in the code that it checks and asserts that it fails with a message that contains `expected`.
 ///
 /// # Panics
 /// When the bug survives, or when the model fails for another reason.
 pub fn caught<S: Clone + Send + Sync + 'static>(
-    name: &str,
+    bug: &'static str,
     bound: Bound,
     expected: &str,
     scripts: impl IntoIterator<Item = S> + Send + 'static,
@@ -119,9 +129,10 @@ pub fn caught<S: Clone + Send + Sync + 'static>(
     let (count, f) = (Arc::new(AtomicU64::new(0)), Arc::new(f));
     let seen = count.clone();
     // A thread of its own: loom's thread-local state dies with the panic.
-    let run = std::thread::Builder::new().name(format!("planted bug {name}"));
+    let run = std::thread::Builder::new().name(format!("planted bug {bug}"));
     let outcome = run
         .spawn(move || {
+            PLANTED.with(|p| p.set(bug));
             for script in scripts {
                 let (f, seen) = (f.clone(), seen.clone());
                 builder(bound).check(move || {
@@ -139,11 +150,11 @@ pub fn caught<S: Clone + Send + Sync + 'static>(
                 .map(String::as_str)
                 .or_else(|| panic.downcast_ref::<&str>().copied())
                 .unwrap_or("a panic without text");
-            assert!(text.contains(expected), "{name}: failed with {text:?}, expected {expected:?}");
-            println!("CAUGHT {name} | execution {executions} | {expected}");
+            assert!(text.contains(expected), "{bug}: failed with {text:?}, expected {expected:?}");
+            println!("CAUGHT {bug} | execution {executions} | {expected}");
         }
-        Ok(Ok(())) => panic!("planted bug {name} survives {executions} executions"),
-        Err(error) => panic!("{name}: no thread: {error}"),
+        Ok(Ok(())) => panic!("planted bug {bug} survives {executions} executions"),
+        Err(error) => panic!("{bug}: no thread: {error}"),
     }
 }
 

@@ -57,6 +57,16 @@ pub use arm::{
     assert_unlocked, fence, relax, thread, thread_local,
 };
 
+/// Whether the planted bug of that name is to be run. Always false outside loom; under loom true only inside a model
+/// that [`check::caught`](self) runs to see that the bug is noticed.
+#[cfg(not(loom))]
+#[inline(always)]
+pub const fn planted(_bug: &str) -> bool {
+    false
+}
+#[cfg(loom)]
+pub use check::planted;
+
 /// A statistic: added to by many, read by reports, never by an algorithm. A `Relaxed` `std` atomic in every arm.
 ///
 /// Costs a locked instruction per [`add`](Counter::add): it belongs on slow paths.

@@ -1,9 +1,88 @@
 //! The shipping arm: `std`.
 
 pub use std::sync::Arc;
-pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
+pub use std::sync::atomic::fence;
 pub use std::thread;
 pub use std::thread_local;
+
+use super::Ordering;
+use std::sync::atomic as a;
+
+// `std`'s atomics under names of our own, so that the lint can tell who came through the door.
+macro_rules! atomics {
+    ($($(#[$doc:meta])* $name:ident $(<$t:ident>)?, $value:ty;)*) => { $(
+        $(#[$doc])*
+        #[derive(Debug)]
+        #[repr(transparent)]
+        pub struct $name $(<$t>)? (a::$name $(<$t>)?);
+        impl $(<$t>)? $name $(<$t>)? {
+            /// Holds `value`.
+            #[inline(always)]
+            pub const fn new(value: $value) -> Self {
+                Self(a::$name::new(value))
+            }
+            /// As in `std`.
+            #[inline(always)]
+            pub fn load(&self, order: Ordering) -> $value {
+                self.0.load(order)
+            }
+            /// As in `std`.
+            #[inline(always)]
+            pub fn store(&self, value: $value, order: Ordering) {
+                self.0.store(value, order)
+            }
+            /// As in `std`.
+            #[inline(always)]
+            pub fn swap(&self, value: $value, order: Ordering) -> $value {
+                self.0.swap(value, order)
+            }
+            /// As in `std`.
+            #[inline(always)]
+            pub fn compare_exchange(
+                &self, current: $value, new: $value, success: Ordering, failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.0.compare_exchange(current, new, success, failure)
+            }
+            /// As in `std`.
+            #[inline(always)]
+            pub fn compare_exchange_weak(
+                &self, current: $value, new: $value, success: Ordering, failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.0.compare_exchange_weak(current, new, success, failure)
+            }
+        }
+    )* };
+}
+atomics! {
+    /// `std`'s `AtomicBool`.
+    AtomicBool, bool;
+    /// `std`'s `AtomicU32`.
+    AtomicU32, u32;
+    /// `std`'s `AtomicU64`.
+    AtomicU64, u64;
+    /// `std`'s `AtomicUsize`.
+    AtomicUsize, usize;
+    /// `std`'s `AtomicPtr`.
+    AtomicPtr<T>, *mut T;
+}
+
+macro_rules! adds {
+    ($($name:ident $value:ty),*) => { $(
+        impl $name {
+            /// As in `std`.
+            #[inline(always)]
+            pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                self.0.fetch_add(value, order)
+            }
+            /// As in `std`.
+            #[inline(always)]
+            pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                self.0.fetch_sub(value, order)
+            }
+        }
+    )* };
+}
+adds!(AtomicU32 u32, AtomicU64 u64, AtomicUsize usize);
 
 /// Gives way to other threads inside a waiting loop.
 pub fn relax() {

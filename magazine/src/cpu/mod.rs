@@ -1,0 +1,192 @@
+//! CPUs: how many there are, which node each belongs to, and which one this thread runs on.
+//!
+//! The number of the current CPU is only ever a **hint**: the thread may be moved between reading and using it. What
+//! makes an operation on a CPU's slot sound is the mechanism that performs it: [`claimed`] today, a restartable
+//! sequence beside it where the kernel offers one. Simulated CPUs are the claimed mechanism with another source of
+//! the number: one OS thread can drive a thousand CPUs deterministically by calling [`on_cpu`].
+
+// loom's `thread_local!` has no `const` form.
+#![allow(clippy::missing_const_for_thread_local)]
+
+pub(crate) mod claimed;
+
+use crate::sync::thread_local;
+use core::cell::Cell;
+
+/// The most CPUs that a layer has slots for.
+pub const MAX_CPUS: u32 = 1024;
+/// The most memory nodes.
+pub const MAX_NODES: u32 = 16;
+
+/// How many CPUs and memory nodes there are, and where the current CPU's number comes from.
+///
+/// CPUs belong to nodes in contiguous ranges of (nearly) equal size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpus {
+    count: u32,
+    nodes: u32,
+    source: Source,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// The kernel says, through `sched_getcpu`.
+    Os,
+    /// [`on_cpu`] said, for this thread.
+    Simulated,
+}
+
+/// CPU or node counts outside what is supported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadCpus {
+    cpus: u32,
+    nodes: u32,
+}
+
+impl core::fmt::Display for BadCpus {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        if self.cpus == 0 || self.cpus > MAX_CPUS {
+            write!(f, "{} CPUs: 1 to {MAX_CPUS} are supported", self.cpus)
+        } else {
+            let most = MAX_NODES.min(self.cpus);
+            write!(f, "{} nodes: 1 to {most} are supported with {} CPUs", self.nodes, self.cpus)
+        }
+    }
+}
+impl core::error::Error for BadCpus {}
+
+thread_local! {
+    static CURRENT: Cell<Script> = Cell::new(Script::on(0));
+}
+
+/// Where a thread runs, and where it is moved to.
+///
+/// Shipping code only uses [`Script::on`] (through [`on_cpu`]). A model sets a whole script: just before the thread
+/// reads its CPU's number for the `at`-th time it is moved from `cpu` to `then`. As the number is read anew for each
+/// step, this is a migration between any two steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// The CPU that the thread starts on.
+    pub cpu: u32,
+    /// The read before which it moves, counted from 1; 0 is never.
+    pub at: u32,
+    /// The CPU that it moves to.
+    pub then: u32,
+}
+
+impl Script {
+    /// Stays on `cpu`.
+    pub const fn on(cpu: u32) -> Self {
+        Self { cpu, at: 0, then: 0 }
+    }
+    /// Staying on `cpu`, and every single move to another of `cpus` CPUs before one of the first `reads` reads.
+    pub fn all(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
+        let moves = (1..=reads).flat_map(move |at| {
+            (0..cpus).filter(move |then| *then != cpu).map(move |then| Self { cpu, at, then })
+        });
+        core::iter::once(Self::on(cpu)).chain(moves)
+    }
+    /// Makes the calling thread follow this script.
+    pub fn install(self) {
+        CURRENT.with(|c| c.set(self));
+    }
+}
+
+/// Sets the simulated CPU of the calling thread. Threads start on CPU 0.
+pub fn on_cpu(cpu: u32) {
+    Script::on(cpu).install();
+}
+
+impl Cpus {
+    /// The machine's CPUs: all that the kernel may ever bring up (at most [`MAX_CPUS`]), on one node.
+    ///
+    /// The current CPU is `sched_getcpu`'s answer (about 2 ns).
+    pub fn os() -> Self {
+        let possible = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF).ok().flatten();
+        let count = possible.and_then(|n| u32::try_from(n).ok()).unwrap_or(1).clamp(1, MAX_CPUS);
+        Self { count, nodes: 1, source: Source::Os }
+    }
+
+    /// `cpus` simulated CPUs on `nodes` nodes; each thread says by [`on_cpu`] which one it plays.
+    ///
+    /// # Errors
+    /// Counts of zero, more than [`MAX_CPUS`] or [`MAX_NODES`], or more nodes than CPUs.
+    pub fn simulated(cpus: u32, nodes: u32) -> Result<Self, BadCpus> {
+        let good = (1..=MAX_CPUS).contains(&cpus) && (1..=MAX_NODES.min(cpus)).contains(&nodes);
+        if good {
+            Ok(Self { count: cpus, nodes, source: Source::Simulated })
+        } else {
+            Err(BadCpus { cpus, nodes })
+        }
+    }
+
+    /// How many CPUs have a slot.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+    /// How many nodes there are.
+    pub fn nodes(&self) -> u32 {
+        self.nodes
+    }
+    /// The node of `cpu`; CPUs without a slot count as the last one.
+    #[inline]
+    pub fn node_of(&self, cpu: u32) -> u32 {
+        if self.nodes == 1 { 0 } else { cpu.min(self.count - 1) * self.nodes / self.count }
+    }
+    /// The CPU that this thread runs on, as a hint: it may be stale at once, or beyond [`count`](Self::count).
+    #[inline]
+    pub fn current(&self) -> u32 {
+        match self.source {
+            Source::Os => nix::sched::sched_getcpu().map_or(u32::MAX, |c| c as u32),
+            Source::Simulated => CURRENT.with(|c| {
+                let mut script = c.get();
+                if script.at > 0 {
+                    script.at -= 1;
+                    if script.at == 0 {
+                        script.cpu = script.then;
+                    }
+                    c.set(script);
+                }
+                script.cpu
+            }),
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_contiguous_ranges_of_cpus() {
+        let cpus = Cpus::simulated(10, 3).unwrap();
+        let nodes: Vec<u32> = (0..10).map(|c| cpus.node_of(c)).collect();
+        assert_eq!(nodes, [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]);
+        assert_eq!(cpus.node_of(5000), 2);
+    }
+
+    #[test]
+    fn counts_outside_the_range_are_errors_that_say_the_range() {
+        let text = |c, n| Cpus::simulated(c, n).unwrap_err().to_string();
+        assert_eq!(text(0, 1), "0 CPUs: 1 to 1024 are supported");
+        assert_eq!(text(2000, 1), "2000 CPUs: 1 to 1024 are supported");
+        assert_eq!(text(4, 0), "0 nodes: 1 to 4 are supported with 4 CPUs");
+        assert_eq!(text(4, 5), "5 nodes: 1 to 4 are supported with 4 CPUs");
+    }
+
+    #[test]
+    fn a_script_moves_the_thread_before_its_read() {
+        let cpus = Cpus::simulated(2, 1).unwrap();
+        Script { cpu: 0, at: 3, then: 1 }.install();
+        assert_eq!([(); 4].map(|()| cpus.current()), [0, 0, 1, 1]);
+        on_cpu(0);
+        assert_eq!(cpus.current(), 0);
+        assert_eq!(Script::all(1, 2, 2).count(), 3);
+    }
+
+    #[test]
+    fn the_machine_has_a_cpu_and_this_thread_runs_on_one_of_them() {
+        let cpus = Cpus::os();
+        assert!(cpus.count() >= 1 && cpus.current() < cpus.count());
+    }
+}

@@ -1,0 +1,675 @@
+//! The layer: allocation and free through the magazines of the current CPU.
+//!
+//! ```text
+//!  alloc                                        free
+//!   │ pop the loaded magazine ──────────────┐    │ push on the loaded magazine        this CPU only
+//!   │ previous has rounds: swap, retry      │    │ previous has room: swap, retry     this CPU only
+//!   │ full magazine from the stock ─────────┤    │ empty magazine from the stock      this CPU only
+//!   │ full magazine from the depot          │    │ empty magazine from the depot      one shared visit a batch
+//!   │ fill the previous from the supplier ──┘    │ depot beyond its limit: flush one to the supplier
+//!   └ None                                       └ no magazine to be had: this round to the supplier
+//! ```
+//!
+//! Two magazines a CPU and not one (Bonwick & Adams 2001, section 3.1): at the edge between full and empty one
+//! magazine would go to the depot for every allocation and every free; with two, at least a magazine's worth of
+//! operations lies between two exchanges. It is always the *previous* magazine that leaves, so only its fill needs
+//! checking at the commit.
+//!
+//! ## Invariants
+//!
+//! * A magazine is in exactly one place: a slot, a stock, the depot, or the hands of one thread.
+//! * The depot's full list holds only full magazines and its empty list only empty ones.
+//! * Nothing is assumed about the CPU between two operations on slots: every step reads its number anew, and a pair
+//!   read before is confirmed by `replace`.
+//! * The supplier is called with no lock, claim or operation held.
+//!
+//! ## Lock order
+//!
+//! drain lock, then depot lock. Neither is held while the supplier runs.
+
+use crate::cpu::{Cpus, claimed};
+use crate::depot::{Chain, Depot};
+use crate::memory::{Heap, Memory};
+use crate::slot::{Fill, Num, Pair, Pop, Push, Replace, Which};
+use crate::store::Store;
+use crate::sync::{Counter, Mutex, assert_unlocked, planted};
+use core::marker::PhantomData;
+use core::ops::Range;
+use core::ptr::NonNull;
+
+/// What magazines hold: anything that fits a pointer.
+pub trait Round: Copy {
+    /// The round as a pointer (a number may use `NonNull::without_provenance`).
+    fn into_raw(self) -> NonNull<u8>;
+    /// The round again.
+    ///
+    /// # Safety
+    /// `raw` came from [`into_raw`](Round::into_raw) of the same type.
+    unsafe fn from_raw(raw: NonNull<u8>) -> Self;
+}
+
+/// Where rounds come from and go to when magazines cannot serve: the slab layer, or a zone.
+///
+/// It is called with no lock, claim or operation of the layer held.
+pub trait Supplier<R: Round> {
+    /// Hands up to `max` rounds of `node` to `put` and returns how many; 0 means that none can be had.
+    fn fill(&self, node: u32, max: usize, put: impl FnMut(R)) -> usize;
+    /// Takes rounds back.
+    fn flush(&self, rounds: impl Iterator<Item = R>);
+    /// The node that a round belongs to; asked only where there are several.
+    fn node_of(&self, _round: R) -> u32 {
+        0
+    }
+}
+
+/// The sizes of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Rounds in a magazine, at least 1.
+    pub capacity: u16,
+    /// Magazines in each CPU's stock of full and in its stock of empty ones; 0 is no stock.
+    ///
+    /// Stock times capacity should cover the batch that a CPU cycles through; then whole batches never leave it.
+    pub stock: u16,
+    /// Full magazines that each node's depot keeps; what comes beyond goes to the supplier.
+    pub depot_limit: u32,
+    /// The most magazines that are ever made. With none left, rounds go to the supplier.
+    pub magazines: u32,
+}
+
+impl Config {
+    /// Magazines of `capacity` rounds, enough of them for `cpus` CPUs whose stocks and depots are full.
+    pub fn new(cpus: &Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Self {
+        // A CPU: loaded, previous, both stocks, and two in hand; a depot: its limit twice (full and empty).
+        let per_cpu = 4 + 2 * u32::from(stock);
+        let magazines = cpus.count() * per_cpu + cpus.nodes() * 2 * depot_limit;
+        Self { capacity: capacity.max(1), stock, depot_limit, magazines }
+    }
+}
+
+/// The memory given to [`Layer::new`] does not hold the slots, or could not be committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooSmall;
+
+impl core::fmt::Display for TooSmall {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("the memory for the magazines is too small, unaligned or could not be committed")
+    }
+}
+impl core::error::Error for TooSmall {}
+
+/// Numbers of a layer. Exact at quiescence; while it is in use each is a snapshot of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Rounds handed out and taken back, all paths.
+    pub allocs: u64,
+    /// See `allocs`.
+    pub frees: u64,
+    /// Of these, served by the loaded magazine of a CPU.
+    pub fast_allocs: u64,
+    /// See `fast_allocs`.
+    pub fast_frees: u64,
+    /// Rounds in the loaded and previous magazines of all CPUs.
+    pub in_magazines: u64,
+    /// Rounds in the full magazines of all CPUs' stocks.
+    pub in_stock: u64,
+    /// Rounds in the depots' full magazines.
+    pub in_depot: u64,
+    /// Visits to a depot that moved at least one magazine.
+    pub depot_exchanges: u64,
+    /// Visits that found the depot's lock taken.
+    pub depot_contention: u64,
+    /// Magazines filled by the supplier, and flushed to it.
+    pub fills: u64,
+    /// See `fills`.
+    pub flushes: u64,
+    /// Frees of another node's rounds, which go round the magazines.
+    pub other_node_frees: u64,
+    /// Replacements that found the slot changed.
+    pub changed: u64,
+    /// Operations that found the slot claimed.
+    pub busy: u64,
+    /// Magazines ever made (stock magazines included).
+    pub magazines: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    slow_allocs: Counter,
+    slow_frees: Counter,
+    fills: Counter,
+    flushes: Counter,
+    other_node_frees: Counter,
+    changed: Counter,
+    busy: Counter,
+    magazines: Counter,
+}
+
+/// Per-CPU magazines over a depot per node. See the [module](self).
+///
+/// Dropping a layer forgets the rounds in it: [`purge`](Layer::purge) first.
+#[derive(Debug)]
+pub struct Layer<R, M = Heap> {
+    cpus: Cpus,
+    config: Config,
+    store: Store<M>,
+    depots: Box<[Depot]>,
+    drains: Mutex<()>,
+    counts: Counts,
+    rounds: PhantomData<fn(R) -> R>,
+}
+
+impl<R: Round, M: Memory> Layer<R, M> {
+    /// Bytes of [`Memory`] that hold a layer of that config with all its magazines made.
+    pub fn footprint(cpus: &Cpus, config: &Config) -> usize {
+        let stocks = Self::stocks(cpus, config);
+        let sizes = [(u32::from(config.capacity), config.magazines), (u32::from(config.stock), stocks)];
+        Store::<M>::footprint(cpus.count(), sizes.into_iter())
+    }
+    /// Stock magazines that can be in use or in hand.
+    fn stocks(cpus: &Cpus, config: &Config) -> u32 {
+        if config.stock == 0 { 0 } else { cpus.count() * 3 }
+    }
+
+    /// A layer without any magazine yet: they are made as frees and fills need them.
+    ///
+    /// # Errors
+    /// When `memory` cannot hold the slots. Fewer bytes than [`footprint`](Self::footprint) are legal otherwise: then
+    /// fewer magazines are made.
+    pub fn new(cpus: Cpus, config: Config, memory: M) -> Result<Self, TooSmall> {
+        let config = Config { capacity: config.capacity.max(1), ..config };
+        let widest = u32::from(config.capacity.max(config.stock));
+        let most = config.magazines + Self::stocks(&cpus, &config);
+        Ok(Self {
+            cpus,
+            config,
+            store: Store::new(cpus.count(), memory, most, widest).ok_or(TooSmall)?,
+            depots: (0..cpus.nodes()).map(|_| Depot::new()).collect(),
+            drains: Mutex::new(()),
+            counts: Counts::default(),
+            rounds: PhantomData,
+        })
+    }
+
+    /// The CPUs that the layer was made for.
+    pub fn cpus(&self) -> &Cpus {
+        &self.cpus
+    }
+    /// The sizes that it was made with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    // ---- the current CPU's slots: each call reads the CPU's number anew ----
+
+    fn pop(&self, which: Which) -> Pop {
+        claimed::pop(&self.store, self.cpus.current(), which)
+    }
+    fn push(&self, which: Which, round: NonNull<u8>) -> Push {
+        claimed::push(&self.store, self.cpus.current(), which, round)
+    }
+    fn replace(&self, which: Which, old: Pair, new: Pair, leaving: Fill) -> Replace {
+        let cpu = self.cpus.current();
+        let answer = claimed::replace(&self.store, cpu, which, old, new, leaving);
+        if answer == Replace::Changed {
+            self.counts.changed.add(1);
+        }
+        answer
+    }
+    fn depot(&self, node: u32) -> &Depot {
+        &self.depots[node as usize]
+    }
+
+    // ---- allocation ----
+
+    /// A round, from the nearest place that has one; `None` if the supplier has none either.
+    ///
+    /// Cost: one operation on the CPU's slot; once per magazine an exchange; a shared lock only for the depot and in
+    /// the supplier.
+    #[inline]
+    pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
+        match self.pop(Which::Rounds) {
+            // SAFETY: rounds get into magazines through `R::into_raw` only.
+            Pop::Round(raw) => Some(unsafe { R::from_raw(raw) }),
+            Pop::Miss => self.alloc_missed(supplier),
+            Pop::Busy => self.alloc_around(supplier),
+        }
+    }
+
+    #[cold]
+    fn alloc_missed(&self, supplier: &impl Supplier<R>) -> Option<R> {
+        loop {
+            let cpu = self.cpus.current();
+            let node = self.cpus.node_of(cpu);
+            let pair = self.store.pair(cpu, Which::Rounds);
+            if self.store.get(pair.previous).len() > 0 {
+                self.swap(pair);
+            } else if let Some(full) = self.take_full(node) {
+                self.install(supplier, node, pair, full, Fill::Empty);
+            } else {
+                return self.alloc_filling(supplier, node, pair);
+            }
+            match self.pop(Which::Rounds) {
+                // SAFETY: as in `alloc`.
+                Pop::Round(raw) => return Some(unsafe { R::from_raw(raw) }),
+                Pop::Miss => {}
+                Pop::Busy => return self.alloc_around(supplier),
+            }
+        }
+    }
+
+    /// Detaches the previous magazine (it is empty), fills it and installs it; the first round is the caller's.
+    fn alloc_filling(&self, supplier: &impl Supplier<R>, node: u32, pair: Pair) -> Option<R> {
+        let detached = Pair { previous: Num::SENTINEL, ..pair };
+        let (num, pair) = if pair.previous.is_sentinel() {
+            (self.take_empty(node), pair)
+        } else if self.replace(Which::Rounds, pair, detached, Fill::Empty) == Replace::Done {
+            (Some(pair.previous), detached)
+        } else {
+            (None, pair)
+        };
+        let Some(num) = num else { return self.alloc_around(supplier) };
+        let magazine = self.store.get(num);
+        assert_unlocked();
+        let filled = supplier.fill(node, magazine.capacity() as usize, |round| {
+            let room = magazine.owner_push(round.into_raw());
+            debug_assert!(room, "a supplier hands out at most what was asked for");
+        });
+        let mine = magazine.owner_pop();
+        if filled == 0 {
+            self.put_empty(node, Chain::of(&self.store, num));
+            return None;
+        }
+        self.counts.fills.add(1);
+        self.counts.slow_allocs.add(1);
+        let new = Pair { loaded: num, previous: pair.loaded };
+        if magazine.len() == 0 || self.replace(Which::Rounds, pair, new, Fill::Any) == Replace::Changed {
+            self.put_away(supplier, node, num);
+        }
+        // SAFETY: as in `alloc`.
+        mine.map(|raw| unsafe { R::from_raw(raw) })
+    }
+
+    /// Without the magazines of this CPU: from the supplier, else from the depot.
+    #[cold]
+    fn alloc_around(&self, supplier: &impl Supplier<R>) -> Option<R> {
+        self.counts.busy.add(1);
+        let node = self.cpus.node_of(self.cpus.current());
+        assert_unlocked();
+        let mut round = None;
+        supplier.fill(node, 1, |r| round = Some(r));
+        if round.is_none() {
+            let num = self.depot(node).take(&self.store, Fill::Full, 1).pop(&self.store)?;
+            // SAFETY: as in `alloc`.
+            round = self.store.get(num).owner_pop().map(|raw| unsafe { R::from_raw(raw) });
+            self.put_away(supplier, node, num);
+        }
+        self.counts.slow_allocs.add(1);
+        round
+    }
+
+    // ---- free ----
+
+    /// Takes a round back. Never fails, never touches what the round names.
+    ///
+    /// Cost: as [`alloc`](Self::alloc).
+    #[inline]
+    pub fn free(&self, supplier: &impl Supplier<R>, round: R) {
+        if self.cpus.nodes() > 1 && supplier.node_of(round) != self.cpus.node_of(self.cpus.current()) {
+            self.counts.other_node_frees.add(1);
+            return self.free_around(supplier, round);
+        }
+        match self.push(Which::Rounds, round.into_raw()) {
+            Push::Done => {}
+            Push::Miss => self.free_missed(supplier, round),
+            Push::Busy => {
+                self.counts.busy.add(1);
+                self.free_around(supplier, round);
+            }
+        }
+    }
+
+    #[cold]
+    fn free_missed(&self, supplier: &impl Supplier<R>, round: R) {
+        loop {
+            let cpu = self.cpus.current();
+            let node = self.cpus.node_of(cpu);
+            let pair = self.store.pair(cpu, Which::Rounds);
+            let previous = self.store.get(pair.previous);
+            if previous.len() < previous.capacity() {
+                self.swap(pair);
+            } else if let Some(empty) = self.take_empty(node).or_else(|| self.flush_one(supplier, node)) {
+                self.install(supplier, node, pair, empty, Fill::Full);
+            } else {
+                return self.free_around(supplier, round);
+            }
+            match self.push(Which::Rounds, round.into_raw()) {
+                Push::Done => return,
+                Push::Miss => {}
+                Push::Busy => {
+                    self.counts.busy.add(1);
+                    return self.free_around(supplier, round);
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn free_around(&self, supplier: &impl Supplier<R>, round: R) {
+        self.counts.slow_frees.add(1);
+        assert_unlocked();
+        supplier.flush(core::iter::once(round));
+    }
+
+    // ---- exchanging magazines ----
+
+    fn swap(&self, pair: Pair) {
+        let swapped = Pair { loaded: pair.previous, previous: pair.loaded };
+        // Neither leaves, so neither fill matters; a changed slot is looked at again.
+        self.replace(Which::Rounds, pair, swapped, Fill::Any);
+    }
+
+    /// Makes `num` the loaded magazine of the slot that holds `pair`; its previous one, which is `leaving`, goes to
+    /// the stock. If the slot changed, `num` is put away.
+    fn install(&self, supplier: &impl Supplier<R>, node: u32, pair: Pair, num: Num, leaving: Fill) {
+        let new = Pair { loaded: num, previous: pair.loaded };
+        if self.replace(Which::Rounds, pair, new, leaving) == Replace::Changed {
+            self.put_away(supplier, node, num);
+        } else if !pair.previous.is_sentinel() {
+            let left = Chain::of(&self.store, pair.previous);
+            match leaving {
+                Fill::Full => self.put_full(supplier, node, left),
+                _ => self.put_empty(node, left),
+            }
+        }
+    }
+
+    /// Any magazine that the caller owns, to where it belongs.
+    fn put_away(&self, supplier: &impl Supplier<R>, node: u32, num: Num) {
+        let chain = Chain::of(&self.store, num);
+        if self.store.get(num).is(Fill::Full) {
+            self.put_full(supplier, node, chain);
+        } else {
+            self.flush(supplier, node, chain);
+        }
+    }
+
+    fn take_full(&self, node: u32) -> Option<Num> {
+        self.take(node, Which::Full, Fill::Full)
+    }
+
+    /// An empty magazine: from the stock, the depot, or made.
+    fn take_empty(&self, node: u32) -> Option<Num> {
+        self.take(node, Which::Empty, Fill::Empty).or_else(|| {
+            if self.counts.magazines.get() >= u64::from(self.config.magazines) {
+                return None;
+            }
+            let num = self.store.create(u32::from(self.config.capacity), false)?;
+            self.counts.magazines.add(1);
+            Some(num)
+        })
+    }
+
+    /// From this CPU's stock, else a batch from the depot, whose rest goes to the stock.
+    fn take(&self, node: u32, which: Which, fill: Fill) -> Option<Num> {
+        if self.config.stock > 0
+            && let Pop::Round(raw) = self.pop(which)
+        {
+            return Some(Num::from_raw(raw));
+        }
+        let mut batch = self.depot(node).take(&self.store, fill, self.batch());
+        let first = batch.pop(&self.store)?;
+        while let Some(num) = batch.pop(&self.store) {
+            if !self.put_on_stock(node, which, num) {
+                batch.push(&self.store, num);
+                self.depot(node).put(&self.store, fill, u32::MAX, batch);
+                break;
+            }
+        }
+        Some(first)
+    }
+
+    /// Magazines moved between stock and depot at a time.
+    fn batch(&self) -> u32 {
+        u32::from(self.config.stock / 2).max(1)
+    }
+
+    /// Puts a magazine on this CPU's stock; `false` if it has no room.
+    fn put_on_stock(&self, node: u32, which: Which, num: Num) -> bool {
+        let Some(raw) = num.into_raw() else { return false };
+        if self.config.stock == 0 {
+            return false;
+        }
+        match self.push(which, raw) {
+            Push::Done => true,
+            Push::Busy => false,
+            // The stock is full, or this CPU has none yet.
+            Push::Miss => self.start_stock(node, which) && self.push(which, raw) == Push::Done,
+        }
+    }
+
+    /// Gives this CPU a stock if it has none.
+    #[cold]
+    fn start_stock(&self, node: u32, which: Which) -> bool {
+        if self.store.pair(self.cpus.current(), which) != Pair::SENTINELS {
+            return false;
+        }
+        let kept = self.depot(node).take_stock(&self.store);
+        let Some(num) = kept.or_else(|| self.store.create(u32::from(self.config.stock), true)) else {
+            return false;
+        };
+        let new = Pair { loaded: num, previous: Num::SENTINEL };
+        if self.replace(which, Pair::SENTINELS, new, Fill::Any) == Replace::Changed {
+            self.depot(node).put_stock(&self.store, num);
+            return false;
+        }
+        true
+    }
+
+    /// Full magazines to the stock, else with a batch of it to the depot, and beyond its limit to the supplier.
+    fn put_full(&self, supplier: &impl Supplier<R>, node: u32, full: Chain) {
+        let beyond = self.put(node, Which::Full, Fill::Full, self.config.depot_limit, full);
+        self.flush(supplier, node, beyond);
+    }
+
+    fn put_empty(&self, node: u32, empty: Chain) {
+        self.put(node, Which::Empty, Fill::Empty, u32::MAX, empty);
+    }
+
+    fn put(&self, node: u32, which: Which, fill: Fill, limit: u32, mut magazines: Chain) -> Chain {
+        let mut over = Chain::new();
+        while let Some(num) = magazines.pop(&self.store) {
+            debug_assert!(self.store.get(num).is(fill), "a {fill:?} list takes only such magazines");
+            if !self.put_on_stock(node, which, num) {
+                over.push(&self.store, num);
+            }
+        }
+        if over.len() == 0 {
+            return over;
+        }
+        while self.config.stock > 0
+            && over.len() < self.batch()
+            && let Pop::Round(raw) = self.pop(which)
+        {
+            over.push(&self.store, Num::from_raw(raw));
+        }
+        self.depot(node).put(&self.store, fill, limit, over)
+    }
+
+    /// Empties the magazines of a chain into the supplier and keeps them as empty ones, in the depot: the stock of
+    /// this CPU may be what is being drained.
+    fn flush(&self, supplier: &impl Supplier<R>, node: u32, mut chain: Chain) {
+        let mut emptied = Chain::new();
+        while let Some(num) = chain.pop(&self.store) {
+            self.flush_rounds(supplier, num);
+            emptied.push(&self.store, num);
+        }
+        if emptied.len() > 0 {
+            self.depot(node).put(&self.store, Fill::Empty, u32::MAX, emptied);
+        }
+    }
+    fn flush_rounds(&self, supplier: &impl Supplier<R>, num: Num) {
+        let magazine = self.store.get(num);
+        if magazine.len() > 0 {
+            assert_unlocked();
+            self.counts.flushes.add(1);
+            // SAFETY: as in `alloc`.
+            let rounds = core::iter::from_fn(|| magazine.owner_pop().map(|raw| unsafe { R::from_raw(raw) }));
+            supplier.flush(rounds.fuse());
+        }
+        debug_assert_eq!(magazine.len(), 0, "a supplier takes all rounds");
+    }
+
+    /// No empty magazine is to be had: a full one of the depot is emptied.
+    fn flush_one(&self, supplier: &impl Supplier<R>, node: u32) -> Option<Num> {
+        let num = self.depot(node).take(&self.store, Fill::Full, 1).pop(&self.store)?;
+        self.flush_rounds(supplier, num);
+        Some(num)
+    }
+
+    // ---- from outside ----
+
+    /// Takes away what `cpus` hold, stocks included, and gives the rounds to the supplier. The CPUs may go on
+    /// meanwhile and hold new magazines when this returns.
+    ///
+    /// Drains of one layer wait for each other; fast paths wait for none.
+    pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
+        let cpus = cpus.start..cpus.end.min(self.cpus.count());
+        for node in 0..self.cpus.nodes() {
+            let of_node = |cpu: &u32| self.cpus.node_of(*cpu) == node;
+            let (rounds, stocked) = self.collect(cpus.clone().filter(of_node));
+            self.flush(supplier, node, rounds);
+            self.unstock(supplier, node, stocked);
+        }
+    }
+
+    /// Publishes sentinels in all slots concerned, waits until no operation that began before still runs, and only
+    /// then collects: magazines of rounds, and stock magazines.
+    fn collect(&self, cpus: impl Iterator<Item = u32> + Clone) -> (Chain, Chain) {
+        let (mut rounds, mut stocks) = (Chain::new(), Chain::new());
+        let _one_at_a_time = self.drains.lock();
+        for slot in cpus.clone().filter_map(|cpu| Some((cpu, self.store.slot(cpu)?))) {
+            for which in Which::ALL {
+                let pair = self.store.take(slot.0, which);
+                // SAFETY: the drain lock is held.
+                slot.1.taken[which as usize].with_mut(|p| unsafe { *p = pair.word() });
+            }
+        }
+        if !planted("drain without its fence") {
+            cpus.clone().for_each(|cpu| claimed::fence(&self.store, cpu));
+        }
+        for slot in cpus.filter_map(|cpu| self.store.slot(cpu)) {
+            for which in Which::ALL {
+                // SAFETY: the drain lock is held.
+                let pair = Pair::of(slot.taken[which as usize].with_mut(|p| unsafe { p.replace(0) }));
+                for num in [pair.loaded, pair.previous].into_iter().filter(|n| !n.is_sentinel()) {
+                    let to = if which == Which::Rounds { &mut rounds } else { &mut stocks };
+                    to.push(&self.store, num);
+                }
+            }
+        }
+        (rounds, stocks)
+    }
+
+    /// Takes stocks apart: full magazines are flushed, empty ones kept.
+    fn unstock(&self, supplier: &impl Supplier<R>, node: u32, mut stocks: Chain) {
+        while let Some(stock) = stocks.pop(&self.store) {
+            let mut chain = Chain::new();
+            while let Some(raw) = self.store.get(stock).owner_pop() {
+                chain.push(&self.store, Num::from_raw(raw));
+            }
+            self.flush(supplier, node, chain);
+            self.depot(node).put_stock(&self.store, stock);
+        }
+    }
+
+    /// Gives everything that the layer holds to the supplier: all CPUs, stocks and depots.
+    pub fn purge(&self, supplier: &impl Supplier<R>) {
+        self.drain(supplier, 0..self.cpus.count());
+        for node in 0..self.cpus.nodes() {
+            self.flush(supplier, node, self.depot(node).take_all_full());
+        }
+    }
+
+    /// Ends a reaping interval: gives back the depots' surplus over the working set of this interval and the last,
+    /// and what CPUs hold that served nothing since the last call. Returns the rounds given back.
+    ///
+    /// Call it at regular intervals (kernels use 10 to 20 s).
+    pub fn reap(&self, supplier: &impl Supplier<R>) -> u64 {
+        let flushed = Counter::new(0);
+        let counting = Counting { supplier, flushed: &flushed };
+        for cpu in 0..self.cpus.count() {
+            if self.idle(cpu) {
+                self.drain(&counting, cpu..cpu + 1);
+            }
+        }
+        for node in 0..self.cpus.nodes() {
+            self.flush(&counting, node, self.depot(node).reap(&self.store));
+        }
+        flushed.get()
+    }
+
+    /// Whether `cpu` holds something and has served nothing since this was last asked.
+    fn idle(&self, cpu: u32) -> bool {
+        let Some(slot) = self.store.slot(cpu) else { return false };
+        let pair = self.store.pair(cpu, Which::Rounds);
+        // The pair and the loaded magazine's count move with every operation.
+        let now = pair.word() ^ self.store.get(pair.loaded).operations().rotate_left(32);
+        let _one_at_a_time = self.drains.lock();
+        // SAFETY: the drain lock is held.
+        let before = slot.seen.with_mut(|p| unsafe { p.replace(now) });
+        pair != Pair::SENTINELS && now == before
+    }
+
+    /// The numbers now. Walks all CPUs and magazines; takes no lock.
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        for cpu in 0..self.cpus.count() {
+            let pair = self.store.pair(cpu, Which::Rounds);
+            let held = self.store.get(pair.loaded).len() + self.store.get(pair.previous).len();
+            stats.in_magazines += u64::from(held);
+            let stock = self.store.get(self.store.pair(cpu, Which::Full).loaded);
+            stats.in_stock += u64::from(stock.len()) * u64::from(self.config.capacity);
+        }
+        for depot in &self.depots {
+            stats.in_depot += u64::from(depot.len(Fill::Full)) * u64::from(self.config.capacity);
+            stats.depot_exchanges += depot.exchanges.get();
+            stats.depot_contention += depot.contention.get();
+        }
+        for magazine in self.store.iter() {
+            stats.magazines += 1;
+            if !magazine.is_stock() {
+                let (allocs, frees) = magazine.served();
+                stats.fast_allocs += allocs;
+                stats.fast_frees += frees;
+            }
+        }
+        let counts = &self.counts;
+        stats.allocs = stats.fast_allocs + counts.slow_allocs.get();
+        stats.frees = stats.fast_frees + counts.slow_frees.get();
+        stats.fills = counts.fills.get();
+        stats.flushes = counts.flushes.get();
+        stats.other_node_frees = counts.other_node_frees.get();
+        stats.changed = counts.changed.get();
+        stats.busy = counts.busy.get();
+        stats
+    }
+}
+
+/// A supplier that counts what it is given.
+struct Counting<'a, S> {
+    supplier: &'a S,
+    flushed: &'a Counter,
+}
+
+impl<R: Round, S: Supplier<R>> Supplier<R> for Counting<'_, S> {
+    fn fill(&self, node: u32, max: usize, put: impl FnMut(R)) -> usize {
+        self.supplier.fill(node, max, put)
+    }
+    fn flush(&self, rounds: impl Iterator<Item = R>) {
+        self.supplier.flush(rounds.inspect(|_| self.flushed.add(1)));
+    }
+    fn node_of(&self, round: R) -> u32 {
+        self.supplier.node_of(round)
+    }
+}

@@ -1,0 +1,302 @@
+//! Where slots and magazines lie, and what a magazine is.
+//!
+//! ```text
+//!  memory.base                     base
+//!  | slot of CPU 0 | slot 1 | ...  | sentinel | magazine | magazine | ...
+//!   <--------- 128 B each -------->  number 0   number 8   ...
+//! ```
+//!
+//! A magazine's number counts 8-byte words from `base`, so number -> address is one addition whatever the capacities
+//! are, and one pointer serves slots and magazines. Magazines are **type-stable**: once made, a magazine keeps its
+//! address, number and capacity while the layer lives. Nothing is ever unmade, so a stale number is always safe to
+//! look at.
+//!
+//! Under loom the same numbers index vectors of constructed objects: zeroed memory is no valid loom object.
+
+use crate::memory::Memory;
+use crate::slot::{Fill, Num, Slot};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU32, AtomicU64, Counter, Fixed, Mutex, UnsafeCell};
+use core::ptr::NonNull;
+
+/// A magazine's word: the length in the low 16 bits,
+pub(crate) const MAG_LEN: u64 = 0xffff;
+/// and above it the count of operations (fast allocations and frees) it has served.
+pub(crate) const MAG_OP: u64 = 1 << 16;
+
+/// A magazine's fixed part; its rounds follow.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Header {
+    /// `len:16 | ops:48`. Stored only by operations of the CPU whose slot holds the magazine, else by its owner:
+    /// whoever took it out of a slot, a stock or the depot.
+    pub(crate) word: AtomicU64,
+    /// The capacity in rounds in the low half; [`STOCK`] is set on a magazine of magazine numbers.
+    capacity: Fixed,
+    /// The next magazine on the depot's list or on a drain's chain; belongs to the owner.
+    link: UnsafeCell<u32>,
+    /// Rounds that owners put in, less those they took out, outside operations. With it the operations split into
+    /// allocations and frees: allocations = (ops - (len - net)) / 2.
+    net: Counter,
+}
+
+const STOCK: u32 = 1 << 16;
+const WORD: usize = 8;
+const HEADER_WORDS: usize = size_of::<Header>() / WORD;
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(size_of::<Header>() == 24);
+/// Magazines start on a cache line.
+const LINE_WORDS: usize = 8;
+
+/// A cell for one round. Null is never stored by an operation.
+type Cell = UnsafeCell<*mut u8>;
+
+/// One magazine, looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Magazine<'s> {
+    header: &'s Header,
+    #[cfg(not(loom))]
+    rounds: NonNull<Cell>,
+    #[cfg(loom)]
+    rounds: &'s [Cell],
+}
+
+impl core::ops::Deref for Magazine<'_> {
+    type Target = Header;
+    fn deref(&self) -> &Header {
+        self.header
+    }
+}
+
+impl Header {
+    /// In rounds; 0 for the sentinel.
+    #[inline]
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity.get() & 0xffff
+    }
+    /// Whether its rounds are magazine numbers.
+    pub(crate) fn is_stock(&self) -> bool {
+        self.capacity.get() & STOCK != 0
+    }
+    /// Exact inside an operation of its CPU and for its owner; a hint for anybody else.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        (self.word.load(Relaxed) & MAG_LEN) as u32
+    }
+    /// Operations served so far.
+    pub(crate) fn operations(&self) -> u64 {
+        self.word.load(Relaxed) / MAG_OP
+    }
+    pub(crate) fn is(&self, fill: Fill) -> bool {
+        match fill {
+            Fill::Any => true,
+            Fill::Empty => self.len() == 0,
+            Fill::Full => self.len() == self.capacity(),
+        }
+    }
+    /// (allocations, frees) that operations have served so far. Exact at quiescence; while the magazine is in use a
+    /// snapshot.
+    pub(crate) fn served(&self) -> (u64, u64) {
+        let word = self.word.load(Relaxed);
+        let (ops, len) = ((word / MAG_OP) as i64, (word & MAG_LEN) as i64);
+        let allocs = (ops - (len - self.net.get() as i64)) / 2;
+        (allocs.clamp(0, ops) as u64, (ops - allocs).clamp(0, ops) as u64)
+    }
+}
+
+impl<'s> Magazine<'s> {
+    fn cell(&self, i: usize) -> &'s Cell {
+        debug_assert!(i < self.header.capacity() as usize);
+        #[cfg(loom)]
+        return &self.rounds[i];
+        // SAFETY: `i` is below the capacity, and `Store::create` committed that many cells behind the header; they
+        // stay while the store, and so `'s`, lives.
+        #[cfg(not(loom))]
+        return unsafe { self.rounds.add(i).as_ref() };
+    }
+    /// Round `i`; for operations of its CPU and its owner. `None` only for a cell that was never written.
+    pub(crate) fn round(&self, i: usize) -> Option<NonNull<u8>> {
+        // SAFETY: the caller is inside an operation of the CPU that holds the magazine, or owns it: nobody writes.
+        NonNull::new(self.cell(i).with(|p| unsafe { *p }))
+    }
+    /// Writes round `i`; for operations of its CPU and its owner.
+    pub(crate) fn set_round(&self, i: usize, round: NonNull<u8>) {
+        // SAFETY: as in `round`: nobody else reads or writes the magazine.
+        self.cell(i).with_mut(|p| unsafe { *p = round.as_ptr() });
+    }
+    /// The owner puts a round in; `false` if the magazine is full. Not an operation: `net` moves along.
+    pub(crate) fn owner_push(&self, round: NonNull<u8>) -> bool {
+        let len = self.len();
+        if len == self.capacity() {
+            return false;
+        }
+        self.set_round(len as usize, round);
+        self.header.word.store(self.header.word.load(Relaxed) + 1, Relaxed);
+        self.header.net.set(self.header.net.get().wrapping_add(1));
+        true
+    }
+    /// The owner takes the newest round out.
+    pub(crate) fn owner_pop(&self) -> Option<NonNull<u8>> {
+        let last = self.len().checked_sub(1)?;
+        let round = self.round(last as usize)?;
+        self.header.word.store(self.header.word.load(Relaxed) - 1, Relaxed);
+        self.header.net.set(self.header.net.get().wrapping_sub(1));
+        Some(round)
+    }
+    /// The number behind this magazine on the chain; for its owner.
+    pub(crate) fn link(&self) -> Num {
+        // SAFETY: the caller owns the magazine.
+        Num(self.header.link.with(|p| unsafe { *p }))
+    }
+    /// For its owner.
+    pub(crate) fn set_link(&self, next: Num) {
+        // SAFETY: the caller owns the magazine.
+        self.header.link.with_mut(|p| unsafe { *p = next.0 });
+    }
+}
+
+/// All slots and magazines of one layer.
+#[derive(Debug)]
+pub(crate) struct Store<M> {
+    #[cfg_attr(loom, allow(dead_code))]
+    cpus: u32,
+    /// Magazine numbers below this are made. Grows only.
+    top: AtomicU32,
+    /// Serialises making.
+    making: Mutex<()>,
+    #[cfg_attr(loom, allow(dead_code))]
+    memory: M,
+    #[cfg(loom)]
+    slots: Vec<Slot>,
+    #[cfg(loom)]
+    magazines: Vec<(Header, Vec<Cell>)>,
+}
+
+// SAFETY: what the store points to is its memory's, whose owner may be any thread; slots and magazines are atomics, and
+// cells whose access the slot contract, the drain lock and ownership of a magazine serialise.
+unsafe impl<M: Memory> Send for Store<M> {}
+// SAFETY: as above.
+unsafe impl<M: Memory> Sync for Store<M> {}
+
+/// The number distance from one magazine of `capacity` to the next.
+#[cfg(not(loom))]
+const fn stride(capacity: u32) -> u32 {
+    (HEADER_WORDS + capacity as usize).next_multiple_of(LINE_WORDS) as u32
+}
+#[cfg(loom)]
+const fn stride(_: u32) -> u32 {
+    1
+}
+const FIRST: u32 = stride(0);
+
+impl<M: Memory> Store<M> {
+    /// Bytes that hold the slots of `cpus` CPUs and, by capacity, that many magazines.
+    pub(crate) fn footprint(cpus: u32, magazines: impl Iterator<Item = (u32, u32)>) -> usize {
+        let words: usize = magazines
+            .map(|(capacity, count)| {
+                (HEADER_WORDS + capacity as usize).next_multiple_of(LINE_WORDS) * count as usize
+            })
+            .sum();
+        cpus as usize * size_of::<Slot>() + (LINE_WORDS + words) * WORD
+    }
+
+    /// `None` if not even the slots fit or can be committed.
+    #[cfg(not(loom))]
+    pub(crate) fn new(cpus: u32, memory: M, _magazines: u32, _widest: u32) -> Option<Self> {
+        let first = Self::footprint(cpus, core::iter::empty());
+        if !memory.base().addr().get().is_multiple_of(align_of::<Slot>()) || !memory.commit(first) {
+            return None;
+        }
+        Some(Self { cpus, top: AtomicU32::new(FIRST), making: Mutex::new(()), memory })
+    }
+    #[cfg(loom)]
+    pub(crate) fn new(cpus: u32, memory: M, magazines: u32, widest: u32) -> Option<Self> {
+        let made = |_| {
+            let header = Header {
+                word: AtomicU64::new(0),
+                capacity: Fixed::new(0),
+                link: UnsafeCell::new(0),
+                net: Counter::new(0),
+            };
+            (header, (0..widest).map(|_| Cell::new(core::ptr::null_mut())).collect())
+        };
+        Some(Self {
+            cpus,
+            top: AtomicU32::new(FIRST),
+            making: Mutex::new(()),
+            memory,
+            slots: (0..cpus).map(|_| Slot::new()).collect(),
+            magazines: (0..=magazines).map(made).collect(),
+        })
+    }
+
+    /// The slots of `cpu`, if it has any.
+    #[inline]
+    pub(crate) fn slot(&self, cpu: u32) -> Option<&Slot> {
+        #[cfg(loom)]
+        return self.slots.get(cpu as usize);
+        #[cfg(not(loom))]
+        {
+            if cpu >= self.cpus {
+                return None;
+            }
+            // SAFETY: `new` checked the alignment and committed the slots of all CPUs below `cpus`; zeroed memory is
+            // a valid `Slot`, and nobody makes an exclusive reference to it.
+            Some(unsafe { self.memory.base().cast::<Slot>().add(cpu as usize).as_ref() })
+        }
+    }
+
+    /// The magazine of that number, which some slot, stock, list or `create` named.
+    #[inline]
+    pub(crate) fn get(&self, num: Num) -> Magazine<'_> {
+        #[cfg(loom)]
+        {
+            let (header, rounds) = &self.magazines[num.0 as usize];
+            Magazine { header, rounds }
+        }
+        #[cfg(not(loom))]
+        {
+            let offset = self.cpus as usize * size_of::<Slot>() + num.0 as usize * WORD;
+            // SAFETY: numbers come from `create`, which committed the header and the cells of this magazine at this
+            // place; magazines are never unmade. Zeroed memory is a valid header, and all its fields are atomics or
+            // cells, so shared references are all that is ever made.
+            unsafe {
+                let header = self.memory.base().add(offset).cast::<Header>();
+                Magazine { header: header.as_ref(), rounds: header.add(1).cast() }
+            }
+        }
+    }
+
+    /// Makes a magazine, empty and owned by the caller; `None` when the memory is used up or refused.
+    pub(crate) fn create(&self, capacity: u32, stock: bool) -> Option<Num> {
+        let _making = self.making.lock();
+        let num = Num(self.top.load(Relaxed));
+        let top = num.0.checked_add(stride(capacity))?;
+        #[cfg(loom)]
+        if num.0 as usize >= self.magazines.len() {
+            return None;
+        }
+        #[cfg(not(loom))]
+        {
+            let bytes = self.cpus as usize * size_of::<Slot>() + top as usize * WORD;
+            if bytes > self.memory.bytes() || !self.memory.commit(bytes) {
+                return None;
+            }
+        }
+        self.get(num).header.capacity.set(capacity | if stock { STOCK } else { 0 });
+        // Release: pairs with the Acquire in `iter`, which must see the capacity.
+        self.top.store(top, crate::sync::Ordering::Release);
+        Some(num)
+    }
+
+    /// All magazines made so far.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Magazine<'_>> {
+        let top = self.top.load(crate::sync::Ordering::Acquire);
+        let mut next = FIRST;
+        core::iter::from_fn(move || {
+            let magazine = (next < top).then(|| self.get(Num(next)))?;
+            next += stride(magazine.capacity());
+            Some(magazine)
+        })
+    }
+}
