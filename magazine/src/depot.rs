@@ -117,7 +117,8 @@ impl Depot {
     /// Takes up to `n` magazines of that fill. An empty list costs no lock.
     pub(crate) fn take<M: Memory>(&self, store: &Store<M>, fill: Fill, n: u32) -> Chain {
         let mut taken = Chain::new();
-        if self.len(fill) == 0 {
+        let before = self.len(fill);
+        if before == 0 {
             return taken;
         }
         let mut lists = self.lock();
@@ -128,8 +129,9 @@ impl Depot {
             taken.push(store, num);
         }
         list.min = list.min.min(list.chain.len());
+        let stale = planted("depot length from before the lock");
         // Relaxed: a hint; the lock orders the lists.
-        self.hint(fill).store(list.chain.len(), Relaxed);
+        self.hint(fill).store(if stale { before - taken.len() } else { list.chain.len() }, Relaxed);
         if taken.len() > 0 {
             self.exchanges.add(1);
         }

@@ -134,15 +134,15 @@ pub struct Stats {
 }
 
 #[derive(Debug, Default)]
-struct Counts {
-    slow_allocs: Counter,
+pub(crate) struct Counts {
+    pub(crate) slow_allocs: Counter,
     slow_frees: Counter,
     fills: Counter,
     flushes: Counter,
     other_node_frees: Counter,
     changed: Counter,
     busy: Counter,
-    magazines: Counter,
+    pub(crate) magazines: Counter,
 }
 
 /// Per-CPU magazines over a depot per node. See the [module](self).
@@ -150,12 +150,12 @@ struct Counts {
 /// Dropping a layer forgets the rounds in it: [`purge`](Layer::purge) first.
 #[derive(Debug)]
 pub struct Layer<R, M = Heap> {
-    cpus: Cpus,
-    config: Config,
-    store: Store<M>,
-    depots: Box<[Depot]>,
+    pub(crate) cpus: Cpus,
+    pub(crate) config: Config,
+    pub(crate) store: Store<M>,
+    pub(crate) depots: Box<[Depot]>,
     drains: Mutex<()>,
-    counts: Counts,
+    pub(crate) counts: Counts,
     rounds: PhantomData<fn(R) -> R>,
 }
 
@@ -270,16 +270,21 @@ impl<R: Round, M: Memory> Layer<R, M> {
         };
         let Some(num) = num else { return self.alloc_around(supplier) };
         let magazine = self.store.get(num);
+        debug_assert!(magazine.is(Fill::Empty), "only an empty magazine is filled");
         assert_unlocked();
         let filled = supplier.fill(node, magazine.capacity() as usize, |round| {
             let room = magazine.owner_push(round.into_raw());
             debug_assert!(room, "a supplier hands out at most what was asked for");
         });
-        let mine = magazine.owner_pop();
         if filled == 0 {
-            self.put_empty(node, Chain::of(&self.store, num));
+            // Back to where it was, so that a failed allocation leaves the CPU as it found it.
+            let old = Pair { previous: num, ..pair };
+            if self.replace(Which::Rounds, pair, old, Fill::Any) == Replace::Changed {
+                self.put_empty(node, Chain::of(&self.store, num));
+            }
             return None;
         }
+        let mine = magazine.owner_pop();
         self.counts.fills.add(1);
         self.counts.slow_allocs.add(1);
         let new = Pair { loaded: num, previous: pair.loaded };

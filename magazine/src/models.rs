@@ -1,1 +1,569 @@
+//! Models of the layer: the shipping source under loom.
+//!
+//! Properties (names as in the literature of this project's docs): D1-D3 depot, M1-M4 exchange, H1-H3 drain, and the
+//! slot contract. Each model ends in a census: every round and every magazine in exactly one place, the counts exact.
+//! An ownership cell per round turns a double hand-out into an assertion, and a free that does not happen before the
+//! next allocation of that round into a data race.
+//!
+//! The models are small on purpose (capacity 1 or 2, two CPUs, two or three threads) and each script of migrations is
+//! a model of its own. Each planted bug at the end must be caught by the model named with it.
 
+use crate::cpu::{Cpus, Script};
+use crate::depot::{Chain, Depot};
+use crate::layer::{Config, Layer, Round, Supplier};
+use crate::memory::Heap;
+use crate::slot::{Fill, Num, Pair, Which};
+use crate::store::Store;
+use crate::sync::check::{Bound, caught, models};
+use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, UnsafeCell, thread};
+use core::ptr::NonNull;
+use std::collections::BTreeSet;
+
+#[derive(Clone, Copy, Debug)]
+struct Ball(usize);
+impl Round for Ball {
+    fn into_raw(self) -> NonNull<u8> {
+        NonNull::new(core::ptr::without_provenance_mut(self.0)).unwrap()
+    }
+    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
+        Self(raw.addr().get())
+    }
+}
+
+/// The supplier: a locked heap of balls.
+struct Shelf {
+    balls: Mutex<Vec<usize>>,
+    fills: bool,
+}
+impl Supplier<Ball> for Shelf {
+    fn fill(&self, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+        if !self.fills {
+            return 0;
+        }
+        let mut balls = self.balls.lock();
+        let n = max.min(balls.len());
+        (0..n).for_each(|_| put(Ball(balls.pop().unwrap())));
+        n
+    }
+    fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+        self.balls.lock().extend(rounds.map(|b| b.0));
+    }
+}
+
+struct World {
+    layer: Layer<Ball, Heap>,
+    shelf: Shelf,
+    /// One per ball; written by whoever holds the ball.
+    held: Vec<UnsafeCell<bool>>,
+    allocs: Counter,
+    frees: Counter,
+}
+
+const HEAP: usize = 128;
+
+impl World {
+    /// `magazines` of `capacity`; the supplier hands balls out only if `fills`.
+    fn new(cpus: u32, magazines: u32, capacity: u16, stock: u16, fills: bool, balls: usize) -> Self {
+        let cpus = Cpus::simulated(cpus, 1).unwrap();
+        let config = Config { capacity, stock, depot_limit: 4, magazines };
+        World {
+            layer: Layer::new(cpus, config, Heap::new(HEAP).unwrap()).unwrap(),
+            shelf: Shelf { balls: Mutex::new(vec![]), fills },
+            held: (0..=balls).map(|_| UnsafeCell::new(false)).collect(),
+            allocs: Counter::new(0),
+            frees: Counter::new(0),
+        }
+    }
+    fn own(&self, ball: usize, now: bool) {
+        // SAFETY: loom watches the cell: a second owner is a reported race.
+        let before = self.held[ball].with_mut(|p| unsafe { p.replace(now) });
+        assert_ne!(before, now, "ball handed out or freed twice");
+    }
+    fn alloc(&self) -> Option<usize> {
+        let ball = self.layer.alloc(&self.shelf)?.0;
+        self.allocs.add(1);
+        self.own(ball, true);
+        Some(ball)
+    }
+    fn free(&self, ball: usize) {
+        self.own(ball, false);
+        self.frees.add(1);
+        self.layer.free(&self.shelf, Ball(ball));
+    }
+    fn drain(&self, cpus: core::ops::Range<u32>) {
+        self.layer.drain(&self.shelf, cpus);
+    }
+
+    // ---- initial states ----
+
+    /// A magazine with these balls in it.
+    fn magazine(&self, balls: &[usize]) -> Num {
+        let num = self.layer.store.create(u32::from(self.layer.config.capacity), false).unwrap();
+        self.layer.counts.magazines.add(1);
+        balls.iter().for_each(|b| assert!(self.layer.store.get(num).owner_push(Ball(*b).into_raw())));
+        num
+    }
+    fn slot(&self, cpu: u32, loaded: Num, previous: Num) {
+        let pairs = &self.layer.store.slot(cpu).unwrap().pairs;
+        pairs[0].store(Pair { loaded, previous }.word(), Relaxed);
+    }
+    fn in_depot(&self, num: Num) {
+        let store = &self.layer.store;
+        let fill = if store.get(num).is(Fill::Full) { Fill::Full } else { Fill::Empty };
+        self.layer.depots[0].put(store, fill, u32::MAX, Chain::of(store, num));
+    }
+    fn on_shelf(&self, balls: &[usize]) {
+        self.shelf.balls.lock().extend(balls);
+    }
+    /// A ball that is out from the beginning.
+    fn out(&self, ball: usize) {
+        self.own(ball, true);
+        self.allocs.add(1);
+        self.layer.counts.slow_allocs.add(1);
+    }
+
+    // ---- the end ----
+
+    fn census(&self, live: &[usize]) {
+        let store = &self.layer.store;
+        let mut magazines = vec![];
+        for cpu in 0..self.layer.cpus.count() {
+            let pair = store.pair(cpu, Which::Rounds);
+            magazines.extend([pair.loaded, pair.previous].into_iter().filter(|n| !n.is_sentinel()));
+            for (which, fill) in [(Which::Full, Fill::Full), (Which::Empty, Fill::Empty)] {
+                let stock = store.get(store.pair(cpu, which).loaded);
+                for i in 0..stock.len() {
+                    let num = Num::from_raw(stock.round(i as usize).unwrap());
+                    assert!(store.get(num).is(fill), "a stock holds magazines of its fill only");
+                    magazines.push(num);
+                }
+            }
+        }
+        for fill in [Fill::Full, Fill::Empty] {
+            let listed = self.layer.depots[0].len(fill);
+            let mut chain = self.layer.depots[0].take(store, fill, u32::MAX);
+            assert_eq!(chain.len(), listed, "the depot's length says what it holds");
+            while let Some(num) = chain.pop(store) {
+                assert!(store.get(num).is(fill), "a depot list holds magazines of its fill only");
+                magazines.push(num);
+            }
+        }
+        let distinct: BTreeSet<u32> = magazines.iter().map(|n| n.0).collect();
+        assert_eq!(distinct.len(), magazines.len(), "a magazine in two places");
+        let stocks = store.iter().filter(|m| m.is_stock()).count();
+        assert_eq!(magazines.len() + stocks, store.iter().count(), "a magazine lost");
+        let mut balls: Vec<usize> = live.to_vec();
+        for num in magazines {
+            let magazine = store.get(num);
+            balls.extend((0..magazine.len()).map(|i| magazine.round(i as usize).unwrap().addr().get()));
+        }
+        balls.extend(self.shelf.balls.lock().iter());
+        balls.sort_unstable();
+        assert_eq!(balls, (1..self.held.len()).collect::<Vec<_>>(), "every ball in one place");
+        assert_eq!(store.get(Num::SENTINEL).len(), 0, "nobody writes the sentinel");
+        let stats = self.layer.stats();
+        assert_eq!(
+            (stats.allocs, stats.frees),
+            (self.allocs.get(), self.frees.get()),
+            "the counts are exact"
+        );
+    }
+}
+
+type Side = fn(&World) -> Vec<Option<usize>>;
+
+/// Runs `left` here and the others in threads of their own, each under its script, and takes the census.
+fn run(world: World, left: (Script, Side), others: &[(Script, Side)]) {
+    let world = Arc::new(world);
+    let threads: Vec<_> = others
+        .iter()
+        .map(|(script, side)| {
+            let (world, script, side) = (world.clone(), *script, *side);
+            thread::spawn(move || {
+                script.install();
+                side(&world)
+            })
+        })
+        .collect();
+    left.0.install();
+    let mut live = left.1(&world);
+    threads.into_iter().for_each(|t| live.extend(t.join().unwrap()));
+    Script::on(0).install();
+    world.census(&live.into_iter().flatten().collect::<Vec<_>>());
+}
+
+fn alloc_then_free(w: &World) -> Vec<Option<usize>> {
+    let ball = w.alloc();
+    ball.into_iter().for_each(|b| w.free(b));
+    vec![]
+}
+fn keep_one(w: &World) -> Vec<Option<usize>> {
+    vec![w.alloc()]
+}
+fn drain_cpu_0(w: &World) -> Vec<Option<usize>> {
+    w.drain(0..1);
+    vec![]
+}
+
+const THREE: Bound = Bound::Preemptions(3);
+
+// ---------------------------------------------------------------- the slot contract
+
+/// Both threads alloc and free, moving between two CPUs; the depot has a full and an empty magazine.
+fn contract(script: Script) {
+    let w = World::new(2, 4, 1, 0, false, 3);
+    let (a, b) = (w.magazine(&[1]), w.magazine(&[]));
+    w.slot(0, a, b);
+    let full = w.magazine(&[2]);
+    w.in_depot(full);
+    w.in_depot(w.magazine(&[]));
+    w.on_shelf(&[3]);
+    run(w, (script, alloc_then_free), &[(Script::on(1), alloc_then_free)]);
+}
+#[test]
+fn slot_contract_under_migration() {
+    models("slot contract: alloc, free under migration", THREE, 1400, Script::all(0, 2, 8), contract);
+}
+
+/// ABA of the pair: between a miss on (1, 2) and its replace both magazines leave by a drain and come back as (1, 2)
+/// with other fills.
+fn aba(script: Script) {
+    let w = World::new(2, 3, 1, 0, false, 3);
+    let (a, b) = (w.magazine(&[]), w.magazine(&[]));
+    w.slot(0, a, b);
+    let full = w.magazine(&[1]);
+    w.in_depot(full);
+    w.out(2);
+    w.out(3);
+    let other = |w: &World| {
+        w.drain(0..1);
+        w.free(2);
+        w.free(3);
+        vec![]
+    };
+    run(w, (script, keep_one), &[(Script::on(0), other)]);
+}
+#[test]
+fn slot_contract_pair_comes_back_with_other_fills() {
+    models("slot contract: the pair comes back (fill re-check)", THREE, 13000, Script::all(0, 2, 4), aba);
+}
+
+// ---------------------------------------------------------------- M: exchange
+
+/// M1, M2: what one CPU frees travels to the other in whole magazines.
+fn travel(script: Script) {
+    let w = World::new(2, 4, 1, 0, false, 3);
+    let (a, b) = (w.magazine(&[]), w.magazine(&[]));
+    w.slot(0, a, b);
+    w.in_depot(w.magazine(&[]));
+    w.in_depot(w.magazine(&[]));
+    (1..=3).for_each(|b| w.out(b));
+    let consumer = |w: &World| vec![w.alloc(), w.alloc()];
+    let producer = |w: &World| {
+        (1..=3).for_each(|b| w.free(b));
+        vec![]
+    };
+    run(w, (script, producer), &[(Script::on(1), consumer)]);
+}
+#[test]
+fn m1_m2_exchange_through_the_depot() {
+    models("M1 M2: rounds travel through the depot", THREE, 36000, Script::all(0, 2, 6), travel);
+}
+
+/// M3: two threads with one CPU number never both own its slot, and neither waits.
+fn same_cpu(_: ()) {
+    let w = World::new(1, 3, 1, 0, true, 3);
+    let (a, b) = (w.magazine(&[1]), w.magazine(&[]));
+    w.slot(0, a, b);
+    w.on_shelf(&[2, 3]);
+    run(w, (Script::on(0), alloc_then_free), &[(Script::on(0), alloc_then_free)]);
+}
+#[test]
+fn m3_two_threads_of_one_cpu() {
+    models("M3: two threads of one CPU", THREE, 60, [()], same_cpu);
+}
+
+/// M4: both CPUs exchange with a depot that runs empty; the supplier is the fall-back.
+fn depot_runs_dry(script: Script) {
+    let w = World::new(2, 5, 1, 0, true, 4);
+    let full = w.magazine(&[1]);
+    w.in_depot(full);
+    w.on_shelf(&[2, 3]);
+    w.out(4);
+    let frees = |w: &World| {
+        w.free(4);
+        vec![]
+    };
+    run(w, (script, keep_one), &[(Script::on(1), keep_one), (Script::on(1), frees)]);
+}
+#[test]
+fn m4_the_depot_runs_dry() {
+    models("M4: the depot runs dry", THREE, 8000, [Script::on(0)], depot_runs_dry);
+}
+
+/// The stock: magazines of magazine numbers, moved by the same operations, with a depot behind.
+fn stock(script: Script) {
+    let w = World::new(2, 5, 1, 1, false, 4);
+    let (a, b) = (w.magazine(&[1]), w.magazine(&[2]));
+    w.slot(0, a, b);
+    w.in_depot(w.magazine(&[]));
+    w.in_depot(w.magazine(&[]));
+    w.out(3);
+    w.out(4);
+    let frees = |w: &World| {
+        w.free(3);
+        w.free(4);
+        vec![]
+    };
+    run(w, (script, frees), &[(Script::on(1), keep_one)]);
+}
+#[test]
+fn stock_between_cpu_and_depot() {
+    models("M2: the stock between a CPU and the depot", THREE, 67000, Script::all(0, 2, 6), stock);
+}
+
+// ---------------------------------------------------------------- H: drain
+
+/// H1: a drain against the fast path of that CPU.
+fn drain_fast(script: Script) {
+    let w = World::new(2, 3, 2, 0, false, 2);
+    let (a, b) = (w.magazine(&[1]), w.magazine(&[]));
+    w.slot(0, a, b);
+    w.in_depot(w.magazine(&[]));
+    w.on_shelf(&[2]);
+    let fast = |w: &World| {
+        alloc_then_free(w);
+        keep_one(w)
+    };
+    run(w, (script, fast), &[(Script::on(1), drain_cpu_0)]);
+}
+#[test]
+fn h1_drain_against_the_fast_path() {
+    models("H1: drain against the fast path", THREE, 6000, Script::all(0, 2, 6), drain_fast);
+}
+
+/// H1: a drain against a miss, its exchange and a pop.
+fn drain_exchange(script: Script) {
+    let w = World::new(2, 3, 1, 0, false, 2);
+    let (a, b) = (w.magazine(&[]), w.magazine(&[]));
+    w.slot(0, a, b);
+    let full = w.magazine(&[1]);
+    w.in_depot(full);
+    w.on_shelf(&[2]);
+    run(w, (script, alloc_then_free), &[(Script::on(1), drain_cpu_0)]);
+}
+#[test]
+fn h1_drain_against_an_exchange() {
+    models("H1: drain against an exchange", THREE, 6800, Script::all(0, 2, 6), drain_exchange);
+}
+
+/// H1 with the previous magazine detached and filled while the slot is drained.
+fn drain_filling(script: Script) {
+    let w = World::new(2, 3, 2, 0, true, 3);
+    let (a, b) = (w.magazine(&[]), w.magazine(&[]));
+    w.slot(0, a, b);
+    w.on_shelf(&[1, 2, 3]);
+    run(w, (script, keep_one), &[(Script::on(1), drain_cpu_0)]);
+}
+#[test]
+fn h1_drain_while_a_magazine_is_filled() {
+    models("H1: drain while a magazine is filled", THREE, 2000, Script::all(0, 2, 5), drain_filling);
+}
+
+/// H2: a drain of CPU 0 against the fast paths of both CPUs.
+fn drain_and_two(script: Script) {
+    let w = World::new(2, 4, 1, 0, false, 2);
+    let (a, b, c) = (w.magazine(&[1]), w.magazine(&[]), w.magazine(&[2]));
+    w.slot(0, a, b);
+    w.slot(1, c, Num::SENTINEL);
+    run(w, (script, alloc_then_free), &[(Script::on(1), alloc_then_free), (Script::on(1), drain_cpu_0)]);
+}
+#[test]
+fn h2_drain_against_two_cpus() {
+    models("H2: drain against two CPUs", THREE, 1400, [Script::on(0)], drain_and_two);
+}
+
+/// H3: two drains of both CPUs at once, against an alloc and a free.
+fn two_drains(script: Script) {
+    let w = World::new(2, 4, 1, 0, false, 2);
+    let (a, b, c, d) = (w.magazine(&[1]), w.magazine(&[]), w.magazine(&[]), w.magazine(&[2]));
+    w.slot(0, a, b);
+    w.slot(1, c, d);
+    let drain = |w: &World| {
+        w.drain(0..2);
+        vec![]
+    };
+    run(w, (script, alloc_then_free), &[(Script::on(0), drain), (Script::on(1), drain)]);
+}
+#[test]
+fn h3_two_drains_at_once() {
+    models("H3: two drains at once", THREE, 17000, [Script::on(0)], two_drains);
+}
+
+/// A drain that takes stocks apart while the CPU exchanges through them.
+fn drain_stock(script: Script) {
+    let w = World::new(1, 4, 1, 1, false, 3);
+    let (a, b) = (w.magazine(&[1]), w.magazine(&[2]));
+    w.slot(0, a, b);
+    w.in_depot(w.magazine(&[]));
+    w.out(3);
+    let frees = |w: &World| {
+        w.free(3);
+        vec![]
+    };
+    run(w, (script, frees), &[(Script::on(0), drain_cpu_0)]);
+}
+#[test]
+fn h1_drain_of_a_stock_in_use() {
+    models("H1: drain of a stock in use", THREE, 24000, [Script::on(0)], drain_stock);
+}
+
+/// A reap of an idle CPU that wakes up meanwhile.
+fn reap_waking(script: Script) {
+    let w = World::new(1, 2, 1, 0, false, 1);
+    let (a, b) = (w.magazine(&[1]), w.magazine(&[]));
+    w.slot(0, a, b);
+    w.layer.reap(&w.shelf);
+    let reap = |w: &World| {
+        w.layer.reap(&w.shelf);
+        vec![]
+    };
+    run(w, (script, alloc_then_free), &[(Script::on(0), reap)]);
+}
+#[test]
+fn reap_of_a_cpu_that_wakes_up() {
+    models("H1: reap of a CPU that wakes up", THREE, 800, [Script::on(0)], reap_waking);
+}
+
+// ---------------------------------------------------------------- D: the depot alone
+
+struct DepotWorld {
+    store: Store<Heap>,
+    depot: Depot,
+}
+impl DepotWorld {
+    fn new(magazines: u32) -> (Arc<Self>, Vec<Num>) {
+        let store = Store::new(1, Heap::new(HEAP).unwrap(), magazines, 1).unwrap();
+        let nums = (0..magazines).map(|_| store.create(1, false).unwrap()).collect();
+        (Arc::new(Self { store, depot: Depot::new() }), nums)
+    }
+    fn put(&self, num: Num) {
+        self.depot.put(&self.store, Fill::Empty, u32::MAX, Chain::of(&self.store, num));
+    }
+    fn take(&self) -> Option<Num> {
+        self.depot.take(&self.store, Fill::Empty, 1).pop(&self.store)
+    }
+    fn census(&self, out: Vec<Option<Num>>, all: usize) {
+        assert_eq!(u64::from(self.depot.len(Fill::Empty)) as usize + out.iter().flatten().count(), all);
+        let mut seen: Vec<u32> = out.into_iter().flatten().map(|n| n.0).collect();
+        while let Some(num) = self.take() {
+            seen.push(num.0);
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), all, "a magazine lost or in two places");
+    }
+}
+
+/// D1: one pops while the other pops twice and pushes the first back.
+fn depot_aba(_: ()) {
+    let (d, nums) = DepotWorld::new(2);
+    nums.into_iter().for_each(|n| d.put(n));
+    let e = d.clone();
+    let t = thread::spawn(move || {
+        let (a, b) = (e.take(), e.take());
+        a.into_iter().for_each(|n| e.put(n));
+        b
+    });
+    let mine = d.take();
+    let theirs = t.join().unwrap();
+    d.census(vec![mine, theirs], 2);
+}
+#[test]
+fn d1_a_magazine_is_in_one_place() {
+    models("D1: pop, pop, push against pop", Bound::None, 200, [()], depot_aba);
+}
+
+/// D2: what was written before the push is seen after the pop.
+fn depot_publish(_: ()) {
+    let (d, nums) = DepotWorld::new(1);
+    let (e, num) = (d.clone(), nums[0]);
+    let t = thread::spawn(move || {
+        e.store.get(num).owner_push(Ball(7).into_raw());
+        e.store.get(num).owner_pop();
+        e.put(num);
+    });
+    if let Some(num) = d.take() {
+        // loom reports a race on the cell if the write does not happen before this.
+        assert_eq!(d.store.get(num).round(0), Some(Ball(7).into_raw()));
+        d.put(num);
+    }
+    t.join().unwrap();
+    d.census(vec![], 1);
+}
+#[test]
+fn d2_what_was_written_before_the_push_is_seen() {
+    models("D2: push publishes the magazine", Bound::None, 5, [()], depot_publish);
+}
+
+/// D3: push, push, pop lose nothing; a pop that came after a push finds something.
+fn depot_three(_: ()) {
+    let (d, nums) = DepotWorld::new(2);
+    let threads: Vec<_> = nums
+        .into_iter()
+        .map(|num| {
+            let d = d.clone();
+            thread::spawn(move || d.put(num))
+        })
+        .collect();
+    let early = d.take();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    let late = d.take();
+    assert!(late.is_some(), "two were put, at most one was taken");
+    d.census(vec![early, late], 2);
+}
+#[test]
+fn d3_two_pushes_and_a_pop() {
+    models("D3: push, push, pop", Bound::None, 4200, [()], depot_three);
+}
+
+// ---------------------------------------------------------------- planted bugs: each must be caught
+
+#[test]
+fn planted_replace_without_the_fill_re_check() {
+    let expected = "only an empty magazine is filled";
+    caught("replace without the fill re-check", THREE, expected, Script::all(0, 2, 4), aba);
+}
+#[test]
+fn planted_replace_by_a_plain_store() {
+    caught("replace by a plain store", THREE, "a magazine in two places", Script::all(0, 2, 6), drain_exchange);
+}
+#[test]
+fn planted_drain_by_load_and_store() {
+    // A magazine with two owners closes a cycle in a chain, so the drain never ends.
+    caught(
+        "drain by load and store",
+        THREE,
+        "maximum number of branches",
+        Script::all(0, 2, 6),
+        drain_exchange,
+    );
+}
+#[test]
+fn planted_drain_without_its_fence() {
+    caught("drain without its fence", THREE, "Causality violation", Script::all(0, 2, 6), drain_fast);
+}
+#[test]
+fn planted_slot_used_without_its_claim() {
+    caught("slot used without its claim", THREE, "Causality violation", [()], same_cpu);
+}
+#[test]
+fn planted_depot_length_stored_late() {
+    caught(
+        "depot length from before the lock",
+        Bound::None,
+        "two were put, at most one was taken",
+        [()],
+        depot_three,
+    );
+}

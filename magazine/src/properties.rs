@@ -1,1 +1,378 @@
+//! Property tests of the layer on simulated CPUs, against a shadow model: a plain map of who holds what.
+//!
+//! I1 to I6 are the invariants that the kmem literature states for magazines: a magazine that leaves a CPU is wholly
+//! full or wholly empty (I1, I6); between two visits of a CPU to the shared depot lie at least a magazine's worth of
+//! its operations (I2); alternating at any fill level never visits it twice (I3); an empty depot costs no visit (I4);
+//! nothing is lost (I5).
 
+use crate::{Config, Cpus, Heap, Layer, Round, Supplier, on_cpu};
+use core::ptr::NonNull;
+use proptest::prelude::*;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Ball(usize);
+impl Round for Ball {
+    fn into_raw(self) -> NonNull<u8> {
+        NonNull::new(core::ptr::without_provenance_mut(self.0)).unwrap()
+    }
+    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
+        Self(raw.addr().get())
+    }
+}
+
+/// Balls 1..=n; ball b belongs to node b % nodes.
+struct Shelf {
+    free: RefCell<BTreeSet<Ball>>,
+    nodes: u32,
+}
+impl Shelf {
+    fn new(n: usize, nodes: u32) -> Self {
+        Self { free: RefCell::new((1..=n).map(Ball).collect()), nodes }
+    }
+}
+impl Supplier<Ball> for Shelf {
+    fn fill(&self, node: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+        let mut free = self.free.borrow_mut();
+        let chosen: Vec<Ball> =
+            free.iter().filter(|b| self.node_of(**b) == node).take(max).copied().collect();
+        for b in &chosen {
+            free.remove(b);
+            put(*b);
+        }
+        chosen.len()
+    }
+    fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+        for b in rounds {
+            assert!(self.free.borrow_mut().insert(b), "{b:?} came back twice");
+        }
+    }
+    fn node_of(&self, b: Ball) -> u32 {
+        b.0 as u32 % self.nodes
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc { cpu: u32 },
+    Free { cpu: u32, pick: usize },
+    Burst { cpu: u32, n: usize },
+    Drain { from: u32, to: u32 },
+    Reap,
+    Purge,
+}
+
+fn steps(cpus: u32) -> impl Strategy<Value = Vec<Step>> {
+    let cpu = 0..cpus;
+    let step = prop_oneof![
+        8 => cpu.clone().prop_map(|cpu| Step::Alloc { cpu }),
+        8 => (cpu.clone(), any::<usize>()).prop_map(|(cpu, pick)| Step::Free { cpu, pick }),
+        2 => (cpu.clone(), 1..20usize).prop_map(|(cpu, n)| Step::Burst { cpu, n }),
+        1 => (cpu.clone(), 0..=cpus).prop_map(|(from, to)| Step::Drain { from, to }),
+        1 => Just(Step::Reap),
+        1 => Just(Step::Purge),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+/// A layer of these sizes.
+fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<Ball> {
+    let config = Config::new(&cpus, capacity, stock, depot_limit);
+    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
+    Layer::new(cpus, config, memory).unwrap()
+}
+
+struct Shadow {
+    live: Vec<Ball>,
+    allocs: u64,
+    frees: u64,
+}
+
+fn take(layer: &Layer<Ball>, shelf: &Shelf, shadow: &mut Shadow) -> bool {
+    let Some(ball) = layer.alloc(shelf) else { return false };
+    assert!(!shadow.live.contains(&ball), "{ball:?} handed out twice");
+    shadow.live.push(ball);
+    shadow.allocs += 1;
+    true
+}
+fn give(layer: &Layer<Ball>, shelf: &Shelf, shadow: &mut Shadow, pick: usize) {
+    if !shadow.live.is_empty() {
+        let ball = shadow.live.swap_remove(pick % shadow.live.len());
+        layer.free(shelf, ball);
+        shadow.frees += 1;
+    }
+}
+
+/// I5, and that the statistics tell the truth.
+fn census(layer: &Layer<Ball>, shelf: &Shelf, shadow: &Shadow, total: usize) {
+    let s = layer.stats();
+    let cached = s.in_magazines + s.in_stock + s.in_depot;
+    assert_eq!(
+        shadow.live.len() as u64 + cached + shelf.free.borrow().len() as u64,
+        total as u64,
+        "a ball was lost: {s:?}"
+    );
+    assert_eq!((s.allocs, s.frees), (shadow.allocs, shadow.frees));
+    assert_eq!((s.changed, s.busy), (0, 0), "one thread never meets anybody");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// I1, I5, I6 on any mix of operations, CPUs, nodes and sizes (I1 and I6 are asserted by the source itself at each
+    /// exchange in debug builds).
+    #[test]
+    fn nothing_is_lost_or_handed_out_twice(
+        (cpus, nodes) in (1..5u32).prop_flat_map(|c| (Just(c), 1..=c.min(2))),
+        capacity in 1..6u16, stock in 0..4u16, depot_limit in 0..4u32, total in 1..80usize, seq in steps(4),
+    ) {
+        let layer = layer(Cpus::simulated(cpus, nodes).unwrap(), capacity, stock, depot_limit);
+        let shelf = Shelf::new(total, nodes);
+        let mut shadow = Shadow { live: vec![], allocs: 0, frees: 0 };
+        for step in seq {
+            match step {
+                Step::Alloc { cpu } => {
+                    on_cpu(cpu % cpus);
+                    take(&layer, &shelf, &mut shadow);
+                }
+                Step::Free { cpu, pick } => {
+                    on_cpu(cpu % cpus);
+                    give(&layer, &shelf, &mut shadow, pick);
+                }
+                Step::Burst { cpu, n } => {
+                    on_cpu(cpu % cpus);
+                    let got = (0..n).filter(|_| take(&layer, &shelf, &mut shadow)).count();
+                    (0..got).for_each(|_| give(&layer, &shelf, &mut shadow, usize::MAX));
+                }
+                Step::Drain { from, to } => layer.drain(&shelf, from..to),
+                Step::Reap => drop(layer.reap(&shelf)),
+                Step::Purge => {
+                    layer.purge(&shelf);
+                    let s = layer.stats();
+                    prop_assert_eq!((s.in_magazines, s.in_stock, s.in_depot), (0, 0, 0));
+                }
+            }
+            census(&layer, &shelf, &shadow, total);
+        }
+        while !shadow.live.is_empty() {
+            give(&layer, &shelf, &mut shadow, 0);
+        }
+        layer.purge(&shelf);
+        prop_assert_eq!(shelf.free.borrow().len(), total, "all balls are back");
+    }
+
+    /// I2: once a CPU has both magazines, at least `capacity` of its operations lie between two of its visits to the
+    /// shared depot (one operation may take one magazine there and leave another).
+    #[test]
+    fn a_magazine_of_operations_lies_between_two_visits(
+        capacity in 1..8u16, seq in prop::collection::vec(any::<bool>(), 50..400),
+    ) {
+        let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, 0, 1000);
+        on_cpu(0);
+        // Nothing to fill from: rounds come from the depot or not at all.
+        let shelf = Shelf::new(0, 1);
+        let mut next = 0;
+        let mut held = vec![];
+        // Warm: ten full magazines in the depot, and both magazines of the CPU there.
+        for _ in 0..12 * usize::from(capacity) {
+            next += 1;
+            layer.free(&shelf, Ball(next));
+        }
+        let (mut visits, mut since, mut seen_one) = (layer.stats().depot_exchanges, 0, false);
+        for alloc in seq {
+            if alloc {
+                held.extend(layer.alloc(&shelf));
+            } else {
+                let ball = held.pop().unwrap_or_else(|| {
+                    next += 1;
+                    Ball(next)
+                });
+                layer.free(&shelf, ball);
+            }
+            since += 1;
+            let now = layer.stats().depot_exchanges;
+            if now > visits {
+                prop_assert!(!seen_one || since >= u32::from(capacity), "{since} operations, {capacity} rounds");
+                (visits, since, seen_one) = (now, 0, true);
+            }
+        }
+    }
+
+    /// I3: alternating alloc and free, whatever the fill, does not go on visiting the depot.
+    #[test]
+    fn alternating_does_not_thrash(capacity in 1..8u16, stock in 0..4u16, before in 0..40usize) {
+        let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, stock, 1000);
+        on_cpu(0);
+        let shelf = Shelf::new(200, 1);
+        let held: Vec<Ball> = (0..before).map(|_| layer.alloc(&shelf).unwrap()).collect();
+        held.iter().for_each(|b| layer.free(&shelf, *b));
+        let cycle = || {
+            let ball = layer.alloc(&shelf).unwrap();
+            layer.free(&shelf, ball);
+        };
+        cycle();
+        let warm = layer.stats();
+        (0..100).for_each(|_| cycle());
+        let s = layer.stats();
+        prop_assert_eq!(s.depot_exchanges, warm.depot_exchanges);
+        prop_assert_eq!((s.fills, s.flushes), (warm.fills, warm.flushes));
+        prop_assert_eq!(s.fast_allocs - warm.fast_allocs, 100, "all of them by the loaded magazine");
+    }
+}
+
+/// 256 by default; `PROPTEST_CASES` sets another number.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|s| s.parse().ok()).unwrap_or(256)
+}
+
+/// I4: an empty depot is seen without a visit.
+#[test]
+fn an_empty_depot_costs_no_visit() {
+    let layer = layer(Cpus::simulated(1, 1).unwrap(), 4, 0, 10);
+    on_cpu(0);
+    let shelf = Shelf::new(100, 1);
+    let held: Vec<Ball> = (0..40).map(|_| layer.alloc(&shelf).unwrap()).collect();
+    assert_eq!(layer.stats().depot_exchanges, 0);
+    assert_eq!(held.len(), 40);
+}
+
+#[test]
+fn n_workers_touch_n_slots() {
+    let layer = layer(Cpus::simulated(8, 1).unwrap(), 4, 0, 10);
+    let shelf = Shelf::new(100, 1);
+    for cpu in 0..8 {
+        on_cpu(cpu);
+        let ball = layer.alloc(&shelf).unwrap();
+        layer.free(&shelf, ball);
+    }
+    // Each CPU filled a magazine of its own: 4 rounds each.
+    assert_eq!(layer.stats().in_magazines, 32);
+}
+
+/// The working set stays; what was not needed through two intervals goes.
+#[test]
+fn reap_takes_only_what_two_intervals_did_not_need() {
+    let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 100);
+    on_cpu(0);
+    let shelf = Shelf::new(40, 1);
+    let held: Vec<Ball> = (0..40).map(|_| layer.alloc(&shelf).unwrap()).collect();
+    held.iter().for_each(|b| layer.free(&shelf, *b));
+    let full = layer.stats().in_depot;
+    assert_eq!(full, 36, "40 rounds, 4 of them in the CPU's two magazines");
+    assert_eq!(layer.reap(&shelf), 0, "the first interval began with an empty depot");
+    // A steady need of 10 rounds.
+    let steady = || {
+        let held: Vec<Ball> = (0..10).map(|_| layer.alloc(&shelf).unwrap()).collect();
+        held.iter().for_each(|b| layer.free(&shelf, *b));
+    };
+    steady();
+    assert_eq!(layer.reap(&shelf), 0, "surplus through one interval only");
+    steady();
+    let reaped = layer.reap(&shelf);
+    assert!((28..=32).contains(&reaped), "all but what the steady need touched: {reaped}");
+    let flushes = layer.stats().flushes;
+    for _ in 0..5 {
+        steady();
+        layer.reap(&shelf);
+    }
+    let s = layer.stats();
+    assert!(s.flushes - flushes <= 1, "a steady load reaches a fixed point: {s:?}");
+    assert!(s.in_depot > 0);
+}
+
+/// An idle CPU gives back what it holds; a busy one keeps it.
+#[test]
+fn reap_drains_idle_cpus_only() {
+    let layer = layer(Cpus::simulated(2, 1).unwrap(), 4, 0, 10);
+    let shelf = Shelf::new(40, 1);
+    let touch = |cpu| {
+        on_cpu(cpu);
+        let ball = layer.alloc(&shelf).unwrap();
+        layer.free(&shelf, ball);
+    };
+    touch(0);
+    touch(1);
+    layer.reap(&shelf);
+    assert_eq!(layer.stats().in_magazines, 8);
+    touch(0);
+    assert_eq!(layer.reap(&shelf), 4, "CPU 1 did nothing");
+    assert_eq!(layer.stats().in_magazines, 4);
+}
+
+#[test]
+fn without_memory_for_magazines_rounds_go_to_the_supplier() {
+    let cpus = Cpus::simulated(1, 1).unwrap();
+    on_cpu(0);
+    let config = Config { capacity: 4, stock: 2, depot_limit: 2, magazines: 0 };
+    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
+    let layer = Layer::new(cpus, config, memory).unwrap();
+    let shelf = Shelf::new(3, 1);
+    let ball = layer.alloc(&shelf).unwrap();
+    layer.free(&shelf, ball);
+    let s = layer.stats();
+    assert_eq!((s.fast_allocs, s.fast_frees, s.allocs, s.frees), (0, 0, 1, 1));
+    assert_eq!(shelf.free.borrow().len(), 3);
+}
+
+#[test]
+fn memory_that_cannot_hold_the_slots_is_an_error() {
+    let cpus = Cpus::simulated(4, 1).unwrap();
+    let config = Config::new(&cpus, 4, 0, 1);
+    assert!(Layer::<Ball>::new(cpus, config, Heap::new(256).unwrap()).is_err());
+}
+
+/// Threads, not steps: four real threads on two simulated CPUs, with a drainer; nothing lost, the counts exact.
+#[test]
+fn threads_lose_nothing() {
+    use crate::sync::Mutex;
+    struct Locked(Mutex<Vec<usize>>);
+    impl Supplier<Ball> for Locked {
+        fn fill(&self, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+            let mut free = self.0.lock();
+            let n = max.min(free.len());
+            (0..n).for_each(|_| put(Ball(free.pop().unwrap())));
+            n
+        }
+        fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+            self.0.lock().extend(rounds.map(|b| b.0));
+        }
+    }
+    let cpus = Cpus::simulated(2, 1).unwrap();
+    let layer = layer(cpus, 3, 2, 4);
+    let shelf = Locked(Mutex::new((1..=200).collect()));
+    let done: u64 = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4u32)
+            .map(|t| {
+                let (layer, shelf) = (&layer, &shelf);
+                scope.spawn(move || {
+                    let (mut held, mut allocs) = (vec![], 0);
+                    for i in 0..20_000u32 {
+                        on_cpu((t + i / 64) % 2);
+                        if (i / (7 + t)) % 2 == 0 {
+                            if let Some(ball) = layer.alloc(shelf) {
+                                held.push(ball);
+                                allocs += 1;
+                            }
+                        } else if let Some(ball) = held.pop() {
+                            layer.free(shelf, ball);
+                        }
+                    }
+                    held.into_iter().for_each(|b| layer.free(shelf, b));
+                    allocs
+                })
+            })
+            .collect();
+        for _ in 0..200 {
+            layer.drain(&shelf, 0..2);
+            layer.reap(&shelf);
+        }
+        workers.into_iter().map(|w| w.join().unwrap()).sum()
+    });
+    let s = layer.stats();
+    assert_eq!((s.allocs, s.frees), (done, done));
+    layer.purge(&shelf);
+    let mut back = shelf.0.lock().clone();
+    back.sort_unstable();
+    assert_eq!(back, (1..=200).collect::<Vec<_>>());
+}

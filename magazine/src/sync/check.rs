@@ -88,13 +88,6 @@ pub fn models<S: Clone + Send + Sync + 'static>(
         "MODEL {name} | bound {shown} | scripts {runs} | executions {executions} | floor {floor} | {:.2?}",
         start.elapsed()
     );
-    println!("{row}");
-    if let Some(path) = std::env::var_os("MODEL_ROWS") {
-        use std::io::Write;
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-        let written = file.and_then(|mut file| writeln!(file, "{row}"));
-        assert!(written.is_ok(), "MODEL_ROWS={}: cannot append: {written:?}", path.display());
-    }
     // A floor is measured at the model's own bound; a lower bound explores less.
     let lowered = matches!((bound, asked), (Bound::Preemptions(b), Bound::Preemptions(a)) if b < a)
         || matches!((bound, asked), (Bound::Preemptions(_), Bound::None));
@@ -102,6 +95,13 @@ pub fn models<S: Clone + Send + Sync + 'static>(
         lowered || executions >= floor,
         "{name}: {executions} executions, the floor is {floor}: the model collapsed and shows nothing"
     );
+    println!("{row}");
+    if let Some(path) = std::env::var_os("MODEL_ROWS") {
+        use std::io::Write;
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+        let written = file.and_then(|mut file| writeln!(file, "{row}"));
+        assert!(written.is_ok(), "MODEL_ROWS={}: cannot append: {written:?}", path.display());
+    }
     executions
 }
 
