@@ -536,7 +536,13 @@ fn planted_replace_without_the_fill_re_check() {
 }
 #[test]
 fn planted_replace_by_a_plain_store() {
-    caught("replace by a plain store", THREE, "a magazine in two places", Script::all(0, 2, 6), drain_exchange);
+    caught(
+        "replace by a plain store",
+        THREE,
+        "a magazine in two places",
+        Script::all(0, 2, 6),
+        drain_exchange,
+    );
 }
 #[test]
 fn planted_drain_by_load_and_store() {

@@ -1,0 +1,1 @@
+//! Benchmarks of uslab, one file per question; see the README beside them.

@@ -1,0 +1,171 @@
+//! `cargo check-all`: every quick test of the workspace, the loom models included, and the counts at the end.
+//!
+//! The models need another build (`--cfg loom`) than the tests, so that one `cargo test` cannot run both. A model that
+//! was silently not run is the danger: the models write a row each to a file, and this runner counts the rows.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+/// The crates whose sources loom compiles, with the fewest models that each must have run.
+const MODELLED: [(&str, usize); 3] = [("uslab-magazine", 16), ("uslab-buddy", 5), ("uslab", 5)];
+/// Each property test runs this many cases (`PROPTEST_CASES` wins).
+const CASES: &str = "10000";
+
+const HELP: &str = "\
+Runs every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models.
+
+usage: cargo check-all [--tests | --models]
+
+  --tests    only the tests
+  --models   only the loom models
+
+environment: PROPTEST_CASES (default 10000), BOUND (pre-emption bound of all models: 1, 2, 3 or none)
+exit code: 0 all passed, 1 something failed, 2 wrong usage";
+
+#[derive(Default)]
+struct Totals {
+    passed: u64,
+    failed: u64,
+    models: u64,
+    executions: u64,
+    caught: u64,
+    broken: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (tests, models) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => (true, true),
+        ["--tests"] => (true, false),
+        ["--models"] => (false, true),
+        ["--help" | "-h"] => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("check-all: unknown arguments {args:?}\n\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut totals = Totals::default();
+    if tests {
+        run_tests(&mut totals);
+    }
+    if models {
+        run_models(&mut totals);
+        models_need_loom(&mut totals);
+    }
+    for broken in &totals.broken {
+        println!("FAILED: {broken}");
+    }
+    if models {
+        println!(
+            "loom: {} models, {} executions, {} planted bugs caught",
+            totals.models, totals.executions, totals.caught
+        );
+    }
+    println!("{} passed, {} failed", totals.passed, totals.failed + totals.broken.len() as u64);
+    if totals.failed == 0 && totals.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn workspace() -> &'static Path {
+    // `tests/` lies in the workspace's root.
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace());
+    cargo
+}
+
+fn run_tests(totals: &mut Totals) {
+    let mut command = cargo();
+    command.args(["test", "--workspace"]);
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        command.env("PROPTEST_CASES", CASES);
+    }
+    watch("tests", command, totals);
+}
+
+fn run_models(totals: &mut Totals) {
+    let rows: PathBuf = workspace().join("target/loom/models.txt");
+    let flags = format!("{} --cfg loom", std::env::var("RUSTFLAGS").unwrap_or_default());
+    for (package, least) in MODELLED {
+        // What a former run left is not this run's.
+        let _ = std::fs::remove_file(&rows);
+        let mut command = cargo();
+        command
+            .args(["test", "--profile", "loom", "--target-dir", "target/loom", "--lib", "-p", package])
+            .args(["--", "--nocapture", "--test-threads=2"])
+            .env("RUSTFLAGS", &flags)
+            .env("MODEL_ROWS", &rows);
+        watch(&format!("models of {package}"), command, totals);
+        let text = std::fs::read_to_string(&rows).unwrap_or_default();
+        let executions = text.lines().filter_map(|row| {
+            row.split(" | ").find_map(|part| part.strip_prefix("executions "))?.trim().parse::<u64>().ok()
+        });
+        totals.executions += executions.sum::<u64>();
+        let ran = text.lines().count();
+        totals.models += ran as u64;
+        if ran < least {
+            totals.broken.push(format!("{package}: {ran} models ran, there are at least {least}"));
+        }
+    }
+}
+
+/// The negative control: the models do not build without loom, so they cannot pass without it.
+fn models_need_loom(totals: &mut Totals) {
+    for (package, _) in MODELLED {
+        let mut command = cargo();
+        command
+            .args(["check", "--tests", "--target-dir", "target/loom", "-p", package])
+            .env("RUSTFLAGS", "--cfg uslab_models");
+        let said =
+            command.output().map(|o| (o.status.success(), String::from_utf8_lossy(&o.stderr).into_owned()));
+        match said {
+            Ok((false, text)) if text.contains("the models need --cfg loom") => totals.passed += 1,
+            Ok((success, _)) => totals
+                .broken
+                .push(format!("{package}: the models without loom should not build (built: {success})")),
+            Err(error) => totals.broken.push(format!("cargo check: {error}")),
+        }
+    }
+}
+
+/// Runs a command, shows what it prints and adds up what its test runners count.
+fn watch(what: &str, mut command: Command, totals: &mut Totals) {
+    println!("== {what}");
+    let begun = Instant::now();
+    let mut child = match command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn() {
+        Ok(child) => child,
+        Err(error) => return totals.broken.push(format!("{what}: cannot start: {error}")),
+    };
+    let failed_before = totals.failed;
+    if let Some(out) = child.stdout.take() {
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            let _ = writeln!(std::io::stdout(), "{line}");
+            // libtest prints "test name ... " before what a test prints.
+            if line.contains("CAUGHT ") && line.contains("| execution") {
+                totals.caught += 1;
+            }
+            if let Some(result) = line.strip_prefix("test result: ") {
+                totals.passed += number_before(result, " passed");
+                totals.failed += number_before(result, " failed");
+            }
+        }
+    }
+    match child.wait() {
+        Ok(status) if status.success() => println!("== {what}: {:.0?}", begun.elapsed()),
+        Ok(status) if totals.failed == failed_before => totals.broken.push(format!("{what}: {status}")),
+        Ok(_) => println!("== {what}: failed"),
+        Err(error) => totals.broken.push(format!("{what}: {error}")),
+    }
+}
+
+fn number_before(text: &str, word: &str) -> u64 {
+    let digits = text.split(word).next().and_then(|s| s.rsplit([' ', ';']).next());
+    digits.and_then(|d| d.parse().ok()).unwrap_or(0)
+}
