@@ -288,7 +288,10 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.fills.add(1);
         self.counts.slow_allocs.add(1);
         let new = Pair { loaded: num, previous: pair.loaded };
-        if magazine.len() == 0 || self.replace(Which::Rounds, pair, new, Fill::Any) == Replace::Changed {
+        if magazine.len() == 0
+            || self.replace(Which::Rounds, pair, new, Fill::Any) == Replace::Changed
+                && !planted("a filled magazine is taken for installed")
+        {
             self.put_away(supplier, node, num);
         }
         // SAFETY: as in `alloc`.
@@ -380,7 +383,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let new = Pair { loaded: num, previous: pair.loaded };
         if self.replace(Which::Rounds, pair, new, leaving) == Replace::Changed {
             self.put_away(supplier, node, num);
-        } else if !pair.previous.is_sentinel() {
+        } else if !pair.previous.is_sentinel() && !planted("exchange forgets the magazine that left") {
             let left = Chain::of(&self.store, pair.previous);
             match leaving {
                 Fill::Full => self.put_full(supplier, node, left),
@@ -485,7 +488,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let mut over = Chain::new();
         while let Some(num) = magazines.pop(&self.store) {
             debug_assert!(self.store.get(num).is(fill), "a {fill:?} list takes only such magazines");
-            if !self.put_on_stock(node, which, num) {
+            if !self.put_on_stock(node, which, num) || planted("a magazine in the stock and in the depot") {
                 over.push(&self.store, num);
             }
         }
@@ -552,7 +555,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// then collects: magazines of rounds, and stock magazines.
     fn collect(&self, cpus: impl Iterator<Item = u32> + Clone) -> (Chain, Chain) {
         let (mut rounds, mut stocks) = (Chain::new(), Chain::new());
-        let _one_at_a_time = self.drains.lock();
+        let _one_at_a_time = (!planted("drains without their lock")).then(|| self.drains.lock());
         for slot in cpus.clone().filter_map(|cpu| Some((cpu, self.store.slot(cpu)?))) {
             for which in Which::ALL {
                 let pair = self.store.take(slot.0, which);
@@ -567,6 +570,11 @@ impl<R: Round, M: Memory> Layer<R, M> {
             for which in Which::ALL {
                 // SAFETY: the drain lock is held.
                 let pair = Pair::of(slot.taken[which as usize].with_mut(|p| unsafe { p.replace(0) }));
+                let pair = if planted("drain forgets the previous") {
+                    Pair { previous: Num(0), ..pair }
+                } else {
+                    pair
+                };
                 for num in [pair.loaded, pair.previous].into_iter().filter(|n| !n.is_sentinel()) {
                     let to = if which == Which::Rounds { &mut rounds } else { &mut stocks };
                     to.push(&self.store, num);
@@ -583,7 +591,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
             while let Some(raw) = self.store.get(stock).owner_pop() {
                 chain.push(&self.store, Num::from_raw(raw));
             }
-            self.flush(supplier, node, chain);
+            if !planted("drain forgets what a stock holds") {
+                self.flush(supplier, node, chain);
+            }
             self.depot(node).put_stock(&self.store, stock);
         }
     }
@@ -620,7 +630,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let pair = self.store.pair(cpu, Which::Rounds);
         // The pair and the loaded magazine's count move with every operation.
         let now = pair.word() ^ self.store.get(pair.loaded).operations().rotate_left(32);
-        let _one_at_a_time = self.drains.lock();
+        let _one_at_a_time = (!planted("drains without their lock")).then(|| self.drains.lock());
         // SAFETY: the drain lock is held.
         let before = slot.seen.with_mut(|p| unsafe { p.replace(now) });
         pair != Pair::SENTINELS && now == before

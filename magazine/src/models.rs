@@ -15,7 +15,7 @@ use crate::memory::Heap;
 use crate::slot::{Fill, Num, Pair, Which};
 use crate::store::Store;
 use crate::sync::check::{Bound, caught, models};
-use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, UnsafeCell, thread};
+use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, UnsafeCell, planted, thread};
 use core::ptr::NonNull;
 use std::collections::BTreeSet;
 
@@ -489,9 +489,17 @@ fn depot_publish(_: ()) {
     let (d, nums) = DepotWorld::new(1);
     let (e, num) = (d.clone(), nums[0]);
     let t = thread::spawn(move || {
-        e.store.get(num).owner_push(Ball(7).into_raw());
-        e.store.get(num).owner_pop();
-        e.put(num);
+        let write = || {
+            e.store.get(num).owner_push(Ball(7).into_raw());
+            e.store.get(num).owner_pop();
+        };
+        if planted("magazine written after the push") {
+            e.put(num);
+            write();
+        } else {
+            write();
+            e.put(num);
+        }
     });
     if let Some(num) = d.take() {
         // loom reports a race on the cell if the write does not happen before this.
@@ -572,4 +580,50 @@ fn planted_depot_length_stored_late() {
         [()],
         depot_three,
     );
+}
+#[test]
+fn planted_depot_length_in_d1() {
+    let expected = "left == right";
+    caught("depot length from before the lock", Bound::None, expected, [()], depot_aba);
+}
+#[test]
+fn planted_magazine_written_after_the_push() {
+    caught("magazine written after the push", Bound::None, "Causality violation", [()], depot_publish);
+}
+#[test]
+fn planted_slot_used_without_its_claim_under_migration() {
+    let expected = "Causality violation";
+    caught("slot used without its claim", THREE, expected, Script::all(0, 2, 8), contract);
+    caught("slot used without its claim", THREE, expected, [Script::on(0)], depot_runs_dry);
+}
+#[test]
+fn planted_exchange_forgets_the_magazine_that_left() {
+    let expected = "a magazine lost";
+    caught("exchange forgets the magazine that left", THREE, expected, Script::all(0, 2, 6), travel);
+}
+#[test]
+fn planted_filled_magazine_taken_for_installed() {
+    let bug = "a filled magazine is taken for installed";
+    caught(bug, THREE, "a magazine lost", Script::all(0, 2, 5), drain_filling);
+}
+#[test]
+fn planted_magazine_in_the_stock_and_in_the_depot() {
+    let bug = "a magazine in the stock and in the depot";
+    caught(bug, THREE, "a magazine in two places", Script::all(0, 2, 6), stock);
+}
+#[test]
+fn planted_drain_forgets_the_previous() {
+    let expected = "a magazine lost";
+    caught("drain forgets the previous", THREE, expected, [Script::on(0)], drain_and_two);
+}
+#[test]
+fn planted_drains_without_their_lock() {
+    let expected = "Causality violation";
+    caught("drains without their lock", THREE, expected, [Script::on(0)], two_drains);
+    caught("drain without its fence", THREE, expected, [Script::on(0)], reap_waking);
+}
+#[test]
+fn planted_drain_forgets_what_a_stock_holds() {
+    let expected = "a magazine lost";
+    caught("drain forgets what a stock holds", THREE, expected, [Script::on(0)], drain_stock);
 }
