@@ -1,0 +1,75 @@
+//! Corruption: a free of what is not allocated. Found from the frame's state, reported by name, and nothing changed.
+//!
+//! Each allocator has one handler, a plain function ([`PageConfig::corruption`](crate::PageConfig::corruption)). It
+//! never runs under a lock. The default, [`abort`], writes one line and aborts; a handler that returns makes the
+//! free do nothing.
+
+use crate::frame::Kind;
+use crate::pfn::{Order, Pfn};
+
+/// A free that must not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Corruption {
+    /// The block was free already.
+    DoubleFree {
+        /// The page that was freed.
+        pfn: Pfn,
+        /// Where it is: on a free list or among the per-CPU pages.
+        found: Kind,
+    },
+    /// The block was allocated with another order.
+    WrongOrder {
+        /// The page that was freed.
+        pfn: Pfn,
+        /// The order that it was freed with.
+        freed: Order,
+        /// The order that it was allocated with.
+        allocated: Order,
+    },
+    /// The page is inside a block, or nobody ever allocated it.
+    NotABlock {
+        /// The page that was freed.
+        pfn: Pfn,
+    },
+    /// The allocator has no such page.
+    Foreign {
+        /// The page that was freed.
+        pfn: Pfn,
+        /// The pages that the allocator has.
+        pages: u32,
+    },
+}
+
+impl core::fmt::Display for Corruption {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            Self::DoubleFree { pfn, found: Kind::PerCpu } => {
+                write!(f, "double free of page {pfn}: it is among the per-CPU pages")
+            }
+            Self::DoubleFree { pfn, .. } => write!(f, "double free of page {pfn}: it is on a free list"),
+            Self::WrongOrder { pfn, freed, allocated } => {
+                write!(f, "free of page {pfn} with order {freed}: it was allocated with order {allocated}")
+            }
+            Self::NotABlock { pfn } => write!(f, "free of page {pfn}: no allocated block starts there"),
+            Self::Foreign { pfn, pages } => {
+                write!(f, "free of page {pfn}: the allocator has {pages} pages")
+            }
+        }
+    }
+}
+
+/// What is called when corruption is found.
+pub type Handler = fn(&Corruption);
+
+/// Writes one line to standard error and aborts the process.
+pub fn abort(corruption: &Corruption) {
+    use std::io::Write;
+    // No `eprintln!`: it panics when standard error is closed. One write of a stack buffer allocates nothing.
+    let mut line = [0_u8; 160];
+    let mut rest = &mut line[..];
+    let room = rest.len();
+    let _ = writeln!(rest, "uslab-buddy: corruption: {corruption}");
+    let used = room - rest.len();
+    let _ = std::io::stderr().write_all(&line[..used]);
+    std::process::abort();
+}

@@ -1,0 +1,129 @@
+//! What can go wrong, as values.
+
+use crate::gfp::ZoneKind;
+use crate::pfn::Order;
+use serde::Serialize;
+
+/// Why no pages were handed out: which limit was met. Ordered by how much it says, most last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Limit {
+    /// The flags ask for a zone that the allocator, or the node, does not have.
+    Zone,
+    /// There is no such node.
+    Node,
+    /// The order is above the allocator's largest.
+    Order,
+    /// Fewer pages are free than asked for.
+    Exhausted,
+    /// Pages are free, but the watermark (with the lowmem reserve) keeps them.
+    Watermark,
+    /// Enough pages are free, but no block of the order is.
+    Fragmented,
+    /// Reserved memory was there, but the OS refused to commit it.
+    CommitRefused,
+}
+
+/// An allocation that failed. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct AllocError {
+    /// The order that was asked for.
+    pub order: Order,
+    /// The only node that was allowed, or the one that does not exist; `None` when all nodes were tried.
+    pub node: Option<u32>,
+    /// The limit that was met, of the zone where most was to be had.
+    pub limit: Limit,
+}
+
+impl core::fmt::Display for AllocError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "no block of order {}", self.order)?;
+        if let Some(node) = self.node {
+            write!(f, " on node {node}")?;
+        }
+        f.write_str(match self.limit {
+            Limit::Zone => ": no zone serves these flags",
+            Limit::Node => ": there is no such node",
+            Limit::Order => ": above the largest order",
+            Limit::Exhausted => ": out of pages",
+            Limit::Watermark => ": free pages are kept by the watermark",
+            Limit::Fragmented => ": pages are free, but not in one block",
+            Limit::CommitRefused => ": the system refused to commit more memory",
+        })
+    }
+}
+impl core::error::Error for AllocError {}
+
+/// A configuration that no allocator can be made of, or memory that could not be reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PageError {
+    /// The zones have no page in all.
+    NoPages,
+    /// More pages than page numbers count.
+    TooManyPages {
+        /// Pages asked for, zones rounded up to maximal blocks.
+        pages: u64,
+        /// The most.
+        most: u64,
+    },
+    /// The CPUs are on more nodes than the configuration describes.
+    NodesOfCpus {
+        /// Nodes that the CPUs are on.
+        cpus: u32,
+        /// Nodes that are described.
+        nodes: u32,
+    },
+    /// More nodes than are supported.
+    TooManyNodes {
+        /// Nodes that are described.
+        nodes: usize,
+        /// The most.
+        most: u32,
+    },
+    /// A node has two zones of one kind.
+    DuplicateZone {
+        /// The node.
+        node: u32,
+        /// The kind that it has twice.
+        kind: ZoneKind,
+    },
+    /// A pageblock would be larger than the largest block.
+    PageblockOrder {
+        /// The pageblock's order.
+        pageblock: Order,
+        /// The largest order.
+        max: Order,
+    },
+    /// The table of distances does not have one row and one column a node.
+    Distances {
+        /// Nodes that are described.
+        nodes: u32,
+    },
+    /// The OS refused even the smallest reservation.
+    Refused {
+        /// The bytes of pages that were asked for last.
+        bytes: usize,
+    },
+}
+
+impl core::fmt::Display for PageError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            Self::NoPages => f.write_str("no pages: at least one page of 4096 bytes is needed"),
+            Self::TooManyPages { pages, most } => write!(f, "{pages} pages: at most {most} are supported"),
+            Self::NodesOfCpus { cpus, nodes } => {
+                write!(f, "the CPUs are on {cpus} nodes, but zones are given for {nodes}")
+            }
+            Self::TooManyNodes { nodes, most } => write!(f, "{nodes} nodes: at most {most} are supported"),
+            Self::DuplicateZone { node, kind } => write!(f, "node {node} has two zones {}", kind.name()),
+            Self::PageblockOrder { pageblock, max } => {
+                write!(f, "a pageblock of order {pageblock} is larger than the largest block, order {max}")
+            }
+            Self::Distances { nodes } => write!(f, "the node distances are not a table of {nodes} by {nodes}"),
+            Self::Refused { bytes } => {
+                write!(f, "the system refused to reserve even {bytes} bytes of address space")
+            }
+        }
+    }
+}
+impl core::error::Error for PageError {}

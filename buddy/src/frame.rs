@@ -1,0 +1,596 @@
+//! One descriptor a page, and the table of them: all that is known about a page lies here, never in the page.
+//!
+//! ```text
+//!  0        8       12      16        24                                                      64
+//!  | link   | state | head  | owner   | data (40 bytes for the owner of the block)            |
+//! ```
+//!
+//! Who may touch what:
+//!
+//! | field | while free | while in a per-CPU magazine | while allocated |
+//! |---|---|---|---|
+//! | `link` | the zone, under its lock | nobody | the owner of the block |
+//! | `state` | the zone, under its lock | the thread that takes the page out | the thread that frees it; others read |
+//! | `head` | nobody | nobody | written before the block is handed out; anyone reads |
+//! | `owner`, `data` | nobody | nobody | the owner of the block |
+//!
+//! `state` is one word so that a free can claim the block by one compare-and-exchange: of two threads that free the
+//! same block, one is told that it is a double free. Frames of memory that was never committed read as zero, which
+//! is [`Kind::Inside`]: no address of the range makes reading a frame a fault.
+//!
+//! The table's own memory is committed with the block of pages that it describes, and its backing goes back with it:
+//! 64 bytes a page are 1.6 % of the memory in use, not of the memory reserved.
+
+use crate::gfp::MigrateType;
+use crate::pfn::{Order, Pfn};
+use core::ops::Range;
+use uslab_magazine::sync::{AtomicPtr, AtomicU32, Fixed, Ordering::*, UnsafeCell};
+
+#[cfg(not(any(loom, shuttle)))]
+use crate::{
+    PAGE_SIZE,
+    region::{Region, Uncommitted},
+};
+
+/// What a frame says about its page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Not the first page of a block, or not committed, or in no zone.
+    Inside = 0,
+    /// The first page of a block on a free list.
+    Free = 1,
+    /// The first page of a block in a per-CPU magazine, or on its way between its owner and the zone.
+    PerCpu = 2,
+    /// The first page of an allocated block.
+    Allocated = 3,
+}
+
+/// A frame's state: what the page is, and for the first page of a block which block.
+///
+/// Bits: kind 0..2, order 2..6, migrate type 6..8, compound 8.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct State(u32);
+
+impl State {
+    /// Inside a block.
+    pub(crate) const INSIDE: Self = Self(0);
+
+    pub(crate) const fn new(kind: Kind, order: Order, mobility: MigrateType) -> Self {
+        Self(kind as u32 | (order.get() as u32) << 2 | (mobility as u32) << 6)
+    }
+    pub(crate) const fn compound(self, yes: bool) -> Self {
+        Self(self.0 & !(1 << 8) | (yes as u32) << 8)
+    }
+    /// What the page is.
+    pub const fn kind(self) -> Kind {
+        match self.0 & 3 {
+            0 => Kind::Inside,
+            1 => Kind::Free,
+            2 => Kind::PerCpu,
+            _ => Kind::Allocated,
+        }
+    }
+    /// The block's order; meaningless for [`Kind::Inside`].
+    pub const fn order(self) -> Order {
+        match Order::new((self.0 >> 2 & 15) as u8) {
+            Some(order) => order,
+            None => Order::MAX,
+        }
+    }
+    /// The list that a free block is on; the mobility that an allocated block was asked with.
+    pub const fn migrate_type(self) -> MigrateType {
+        MigrateType::from_bits(self.0 >> 6)
+    }
+    /// Whether the pages of the block know its first page ([`Gfp::COMP`](crate::Gfp::COMP)).
+    pub const fn is_compound(self) -> bool {
+        self.0 >> 8 & 1 == 1
+    }
+    /// Whether this is a free block of exactly this order.
+    #[inline(always)]
+    pub(crate) const fn is_free(self, order: Order) -> bool {
+        self.0 & 0b11_1111 == Kind::Free as u32 | (order.get() as u32) << 2
+    }
+}
+
+impl core::fmt::Debug for State {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.kind() {
+            Kind::Inside => f.write_str("Inside"),
+            kind => write!(f, "{kind:?} order {} {:?}", self.order(), self.migrate_type()),
+        }
+    }
+}
+
+/// A frame's place on a list: the neighbours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Link {
+    /// The next page number plus one; 0 at the tail.
+    next: u32,
+    /// The previous page number plus one; 0 at the head.
+    prev: u32,
+}
+
+impl Link {
+    const fn pack(pfn: Option<Pfn>) -> u32 {
+        match pfn {
+            Some(pfn) => pfn.get() + 1,
+            None => 0,
+        }
+    }
+    const fn unpack(raw: u32) -> Option<Pfn> {
+        if raw == 0 { None } else { Some(Pfn::new(raw - 1)) }
+    }
+    /// Between `prev` and `next`.
+    pub const fn new(prev: Option<Pfn>, next: Option<Pfn>) -> Self {
+        Self { next: Self::pack(next), prev: Self::pack(prev) }
+    }
+    /// Towards the tail.
+    pub const fn next(self) -> Option<Pfn> {
+        Self::unpack(self.next)
+    }
+    /// Towards the head.
+    pub const fn prev(self) -> Option<Pfn> {
+        Self::unpack(self.prev)
+    }
+}
+
+/// The 40 bytes of a frame that belong to the owner of the block.
+pub type OwnerData = [u64; 5];
+
+/// The descriptor of one page.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Frame {
+    link: UnsafeCell<Link>,
+    state: AtomicU32,
+    /// The first page of the block; a hint for everybody but the block's owner, who sees it exact.
+    head: Fixed,
+    owner: AtomicPtr<u8>,
+    data: UnsafeCell<OwnerData>,
+    #[cfg(loom)]
+    life: life::Life,
+}
+
+// A power of two and no more than a cache line; the table relies on zero being a valid frame.
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(size_of::<Frame>() == 64);
+
+// SAFETY: the cells are reached through `unsafe` methods or as raw pointers only, under the rules of the module.
+unsafe impl Sync for Frame {}
+// SAFETY: `owner` is an address and nothing is dropped through it.
+unsafe impl Send for Frame {}
+
+impl Frame {
+    #[cfg(any(loom, shuttle))]
+    fn new() -> Self {
+        Self {
+            link: UnsafeCell::new(Link::default()),
+            state: AtomicU32::new(0),
+            head: Fixed::new(0),
+            owner: AtomicPtr::new(core::ptr::null_mut()),
+            data: UnsafeCell::new([0; 5]),
+            #[cfg(loom)]
+            life: life::Life::new(),
+        }
+    }
+
+    /// The frame's neighbours on the list that it is on.
+    ///
+    /// # Safety
+    /// The caller owns the link: it owns the allocated block, or holds the lock of the list that the frame is on.
+    #[inline(always)]
+    pub unsafe fn link(&self) -> Link {
+        // SAFETY: the caller owns the link, so nobody writes it meanwhile.
+        self.link.with(|link| unsafe { *link })
+    }
+    /// Sets the frame's neighbours.
+    ///
+    /// # Safety
+    /// As for [`link`](Frame::link).
+    #[inline(always)]
+    pub unsafe fn set_link(&self, link: Link) {
+        // SAFETY: the caller owns the link, so nobody reads or writes it meanwhile.
+        self.link.with_mut(|own| unsafe { *own = link });
+    }
+
+    /// What the frame says now. Exact for the owner of the block, a snapshot for everybody else.
+    #[inline(always)]
+    pub fn state(&self) -> State {
+        // Relaxed: whoever acts on it owns the block or holds the zone's lock, which order it; or claims by CAS.
+        State(self.state.load(Relaxed))
+    }
+    #[inline(always)]
+    pub(crate) fn set_state(&self, state: State) {
+        // Relaxed: as for `state`.
+        self.state.store(state.0, Relaxed);
+    }
+    /// Moves the frame from `from` to `to`, or says what it was instead.
+    #[inline(always)]
+    pub(crate) fn claim(&self, from: State, to: State) -> Result<(), State> {
+        // Relaxed: decides between two frees of one block; data travels with the page through the magazine or lock.
+        self.state.compare_exchange(from.0, to.0, Relaxed, Relaxed).map(drop).map_err(State)
+    }
+
+    /// The first page of the block that this page was last handed out in: exact on the first page itself, and on
+    /// every page of a compound block, while the block is allocated.
+    #[inline(always)]
+    pub fn head(&self) -> Pfn {
+        Pfn::new(self.head.get())
+    }
+    #[inline(always)]
+    pub(crate) fn set_head(&self, head: Pfn) {
+        self.head.set(head.get());
+    }
+
+    /// Who owns the block (of its first page): null for plain pages. Cleared when the block is freed.
+    #[inline(always)]
+    pub fn owner(&self) -> *mut u8 {
+        // Acquire: pairs with the Release in `set_owner`, so that who finds the owner finds it initialised.
+        self.owner.load(Acquire)
+    }
+    /// Says who owns the block; for the block's owner.
+    #[inline(always)]
+    pub fn set_owner(&self, owner: *mut u8) {
+        // Release: pairs with the Acquire in `owner`.
+        self.owner.store(owner, Release);
+    }
+
+    /// The bytes for the block's owner; their content is unspecified when the block is handed out.
+    #[inline(always)]
+    pub fn data(&self) -> &UnsafeCell<OwnerData> {
+        self.touch();
+        &self.data
+    }
+
+    /// Under loom, fails the model unless the page is allocated and every earlier give and take of it
+    /// happens-before this. Empty otherwise.
+    #[inline(always)]
+    pub fn touch(&self) {
+        #[cfg(loom)]
+        self.life.touch();
+    }
+    /// The page is handed out. Under loom, fails the model if it was out already or if its free races with this.
+    #[inline(always)]
+    pub(crate) fn page_take(&self) {
+        #[cfg(loom)]
+        self.life.set(true);
+    }
+    /// The page comes back.
+    #[inline(always)]
+    pub(crate) fn page_give(&self) {
+        #[cfg(loom)]
+        self.life.set(false);
+    }
+}
+
+#[cfg(loom)]
+mod life {
+    //! The oracle of page ownership in models.
+    use uslab_magazine::sync::{Counter, UnsafeCell};
+
+    #[derive(Debug)]
+    pub(super) struct Life {
+        out: Counter,
+        /// Read by every touch, written by every give and take: loom reports those that are not ordered.
+        race: UnsafeCell<()>,
+    }
+
+    impl Life {
+        pub(super) fn new() -> Self {
+            Self { out: Counter::new(0), race: UnsafeCell::new(()) }
+        }
+        #[track_caller]
+        pub(super) fn touch(&self) {
+            self.race.with(|_| ());
+            assert_eq!(self.out.get(), 1, "a freed page was touched");
+        }
+        #[track_caller]
+        pub(super) fn set(&self, out: bool) {
+            self.race.with_mut(|_| ());
+            let text = if out { "page handed out twice" } else { "page given back twice" };
+            assert_ne!(self.out.get(), u64::from(out), "{text}");
+            self.out.set(u64::from(out));
+        }
+    }
+}
+
+/// The frames of all pages of a range.
+#[derive(Debug)]
+pub struct FrameTable {
+    frames: core::ptr::NonNull<Frame>,
+    len: u32,
+    memory: Memory,
+}
+
+#[cfg(not(any(loom, shuttle)))]
+type Memory = Region;
+#[cfg(any(loom, shuttle))]
+type Memory = Box<[Frame]>;
+
+// SAFETY: `frames` points into `memory`, which the table owns; `Frame` is Send and Sync.
+unsafe impl Send for FrameTable {}
+// SAFETY: as above.
+unsafe impl Sync for FrameTable {}
+
+impl FrameTable {
+    /// A table of `len` frames, or `None` when the address space is refused.
+    pub(crate) fn new(len: u32, _door: crate::Door) -> Option<Self> {
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            let bytes = len as usize * size_of::<Frame>();
+            let memory = Region::reserve(bytes, PAGE_SIZE, Uncommitted::ReadsZero, _door)?;
+            Some(Self { frames: memory.base().cast(), len, memory })
+        }
+        #[cfg(any(loom, shuttle))]
+        {
+            let memory: Memory = (0..len).map(|_| Frame::new()).collect();
+            let frames = core::ptr::NonNull::from(&*memory).cast();
+            Some(Self { frames, len, memory })
+        }
+    }
+
+    /// How many frames there are, committed or not.
+    #[inline(always)]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// The frame of page `pfn`; `None` outside the range.
+    #[inline(always)]
+    pub fn get(&self, pfn: Pfn) -> Option<&Frame> {
+        // SAFETY: inside the table, whose memory is readable from the start (it reads as zero until it is
+        // committed, and zero is a valid frame) and lives as long as the table.
+        (pfn.get() < self.len).then(|| unsafe { self.frames.add(pfn.index()).as_ref() })
+    }
+    /// The frame of page `pfn`. Writing to it needs its block to be committed.
+    ///
+    /// # Panics
+    /// Outside the range: a `Pfn` of this allocator is never.
+    #[inline(always)]
+    pub fn frame(&self, pfn: Pfn) -> &Frame {
+        match self.get(pfn) {
+            Some(frame) => frame,
+            None => panic!("page {pfn} is outside the {} pages of the range", self.len),
+        }
+    }
+
+    /// Makes the frames of `pages` (page numbers) writable; `false` when the OS refuses.
+    pub(crate) fn commit(&self, _pages: Range<u32>) -> bool {
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            let bytes = Self::bytes(_pages);
+            let whole = bytes.start / PAGE_SIZE * PAGE_SIZE..bytes.end.next_multiple_of(PAGE_SIZE);
+            self.memory.commit(whole)
+        }
+        #[cfg(any(loom, shuttle))]
+        {
+            let _ = &self.memory;
+            true
+        }
+    }
+    /// Gives the memory of the frames of `pages` back where they fill whole OS pages. They stay writable: a
+    /// mapping less to split.
+    ///
+    /// # Safety
+    /// All of them say [`Kind::Inside`] and nobody uses their other fields.
+    pub(crate) unsafe fn discard(&self, _pages: Range<u32>) {
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            let bytes = Self::bytes(_pages);
+            let whole = bytes.start.next_multiple_of(PAGE_SIZE)..bytes.end / PAGE_SIZE * PAGE_SIZE;
+            // SAFETY: the frames become zero, which says `Inside`, as they said before.
+            unsafe { self.memory.discard(whole) };
+        }
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    fn bytes(pages: Range<u32>) -> Range<usize> {
+        pages.start as usize * size_of::<Frame>()..pages.end as usize * size_of::<Frame>()
+    }
+}
+
+/// A list of frames, linked through their [`Link`]s: O(1) at both ends and for removing any.
+///
+/// The list itself is plain data; whoever owns it (a zone under its lock, a cache's node under its) owns the links
+/// of the frames on it.
+#[derive(Debug, Default)]
+pub struct FrameList {
+    head: Option<Pfn>,
+    tail: Option<Pfn>,
+    len: u32,
+}
+
+impl FrameList {
+    /// An empty list.
+    pub const fn new() -> Self {
+        Self { head: None, tail: None, len: 0 }
+    }
+    /// Frames on the list.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+    /// Whether the list is empty.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// The first frame's page.
+    #[inline]
+    pub fn front(&self) -> Option<Pfn> {
+        self.head
+    }
+    /// The last frame's page.
+    pub fn back(&self) -> Option<Pfn> {
+        self.tail
+    }
+
+    /// Puts `pfn` before all others.
+    ///
+    /// # Safety
+    /// The caller owns the links of `pfn` and of all frames on the list, and `pfn` is on no list.
+    #[inline]
+    pub unsafe fn push_front(&mut self, table: &FrameTable, pfn: Pfn) {
+        // SAFETY: the caller owns the links.
+        unsafe {
+            table.frame(pfn).set_link(Link::new(None, self.head));
+            match self.head {
+                Some(old) => {
+                    let frame = table.frame(old);
+                    frame.set_link(Link::new(Some(pfn), frame.link().next()));
+                }
+                None => self.tail = Some(pfn),
+            }
+        }
+        self.head = Some(pfn);
+        self.len += 1;
+    }
+
+    /// Puts `pfn` behind all others.
+    ///
+    /// # Safety
+    /// As for [`push_front`](FrameList::push_front).
+    #[inline]
+    pub unsafe fn push_back(&mut self, table: &FrameTable, pfn: Pfn) {
+        // SAFETY: the caller owns the links.
+        unsafe {
+            table.frame(pfn).set_link(Link::new(self.tail, None));
+            match self.tail {
+                Some(old) => {
+                    let frame = table.frame(old);
+                    frame.set_link(Link::new(frame.link().prev(), Some(pfn)));
+                }
+                None => self.head = Some(pfn),
+            }
+        }
+        self.tail = Some(pfn);
+        self.len += 1;
+    }
+
+    /// Takes `pfn` off the list.
+    ///
+    /// # Safety
+    /// `pfn` is on this list, and the caller owns the links of all frames on it.
+    #[inline]
+    pub unsafe fn remove(&mut self, table: &FrameTable, pfn: Pfn) {
+        debug_assert!(self.len > 0, "page {pfn} taken off an empty list");
+        // SAFETY: the caller owns the links.
+        unsafe {
+            let link = table.frame(pfn).link();
+            match link.prev() {
+                Some(prev) => {
+                    let frame = table.frame(prev);
+                    frame.set_link(Link::new(frame.link().prev(), link.next()));
+                }
+                None => self.head = link.next(),
+            }
+            match link.next() {
+                Some(next) => {
+                    let frame = table.frame(next);
+                    frame.set_link(Link::new(link.prev(), frame.link().next()));
+                }
+                None => self.tail = link.prev(),
+            }
+            table.frame(pfn).set_link(Link::default());
+        }
+        self.len -= 1;
+    }
+
+    /// Takes the first one off.
+    ///
+    /// # Safety
+    /// The caller owns the links of all frames on the list.
+    #[inline]
+    pub unsafe fn pop_front(&mut self, table: &FrameTable) -> Option<Pfn> {
+        let first = self.head?;
+        // SAFETY: the first one is on the list; the caller owns the links.
+        unsafe { self.remove(table, first) };
+        Some(first)
+    }
+
+    /// The pages on the list, head first. Ends after `len` of them even if the links are damaged.
+    ///
+    /// # Safety
+    /// The caller owns the links of all frames on the list as long as the iterator is used.
+    pub unsafe fn iter<'t>(&self, table: &'t FrameTable) -> impl Iterator<Item = Pfn> + use<'t> {
+        let mut next = self.head;
+        (0..self.len).map_while(move |_| {
+            let this = next?;
+            // SAFETY: the caller owns the links.
+            next = unsafe { table.get(this)?.link() }.next();
+            Some(this)
+        })
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::Door;
+    use std::collections::VecDeque;
+
+    fn table(len: u32) -> FrameTable {
+        let table = FrameTable::new(len, Door::Heap).unwrap();
+        assert!(table.commit(0..len));
+        table
+    }
+
+    #[test]
+    fn a_state_gives_back_what_it_was_made_of() {
+        assert_eq!(State::INSIDE.kind(), Kind::Inside);
+        for kind in [Kind::Free, Kind::PerCpu, Kind::Allocated] {
+            for order in Order::ZERO.through(Order::MAX) {
+                for mobility in MigrateType::ALL {
+                    let state = State::new(kind, order, mobility).compound(true);
+                    assert_eq!((state.kind(), state.order()), (kind, order));
+                    assert_eq!((state.migrate_type(), state.is_compound()), (mobility, true));
+                    assert_eq!(state.is_free(order), kind == Kind::Free);
+                    assert!(!state.compound(false).is_compound());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_list_is_a_double_ended_queue() {
+        let table = table(64);
+        let (mut list, mut shadow, mut seed) = (FrameList::new(), VecDeque::new(), 1_u32);
+        for _ in 0..10_000 {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let pfn = Pfn::new(seed >> 8 & 63);
+            let at = shadow.iter().position(|p| *p == pfn);
+            // SAFETY: the test owns all links, and tracks in `shadow` which pages are on the list.
+            unsafe {
+                match (at, seed >> 20 & 3) {
+                    (Some(at), _) => {
+                        list.remove(&table, pfn);
+                        shadow.remove(at);
+                    }
+                    (None, 0) => {
+                        list.push_front(&table, pfn);
+                        shadow.push_front(pfn);
+                    }
+                    (None, 1) => assert_eq!(list.pop_front(&table), shadow.pop_front()),
+                    (None, _) => {
+                        list.push_back(&table, pfn);
+                        shadow.push_back(pfn);
+                    }
+                }
+                assert_eq!(list.len() as usize, shadow.len());
+                assert_eq!((list.front(), list.back()), (shadow.front().copied(), shadow.back().copied()));
+                assert!(list.iter(&table).eq(shadow.iter().copied()));
+            }
+        }
+    }
+
+    #[test]
+    fn frames_can_be_read_before_they_are_committed() {
+        let table = FrameTable::new(1 << 20, Door::Os).unwrap();
+        assert_eq!(table.frame(Pfn::new(77_777)).state().kind(), Kind::Inside);
+        assert!(table.get(Pfn::new(1 << 20)).is_none());
+    }
+}

@@ -1,0 +1,162 @@
+//! Page frame numbers and block orders: the two small integers of the page allocator, kept apart by type.
+
+use crate::{MAX_ORDER, PAGE_SHIFT};
+use serde::Serialize;
+
+/// A page frame number: which page of the allocator's range, counted from 0.
+///
+/// The range starts at an address that is aligned to the largest block, so a block of order `n` starts at a `Pfn`
+/// *and* at an address that are multiples of its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Pfn(u32);
+
+impl Pfn {
+    /// The page number `n`. Any number makes a `Pfn`; whether it names a page is for the allocator to say.
+    pub const fn new(n: u32) -> Self {
+        Self(n)
+    }
+    /// The number.
+    #[inline(always)]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+    /// As an index.
+    #[inline(always)]
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+    /// The page `pages` further up.
+    #[inline(always)]
+    pub(crate) const fn up(self, pages: u32) -> Self {
+        Self(self.0 + pages)
+    }
+    /// The other half of the block of order `order + 1` that the block of `order` at `self` is one half of.
+    #[inline(always)]
+    pub(crate) const fn buddy(self, order: Order) -> Self {
+        Self(self.0 ^ order.pages())
+    }
+    /// Rounded down to a multiple of a block of `order`.
+    #[inline(always)]
+    pub(crate) const fn align_down(self, order: Order) -> Self {
+        Self(self.0 & !(order.pages() - 1))
+    }
+    /// Whether a block of `order` may start here.
+    pub(crate) const fn is_aligned(self, order: Order) -> bool {
+        self.0 & (order.pages() - 1) == 0
+    }
+}
+
+impl core::fmt::Display for Pfn {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The size of a block: `2^order` pages, 0..=[`MAX_ORDER`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Order(u8);
+
+impl Order {
+    /// One page.
+    pub const ZERO: Self = Self(0);
+    /// The largest block: 1,024 pages, 4 MiB.
+    pub const MAX: Self = Self(MAX_ORDER);
+
+    /// `None` above [`MAX_ORDER`].
+    pub const fn new(order: u8) -> Option<Self> {
+        if order <= MAX_ORDER { Some(Self(order)) } else { None }
+    }
+    /// The smallest order whose block holds `bytes` bytes (0 for 0 bytes); `None` above the largest block.
+    pub const fn for_bytes(bytes: usize) -> Option<Self> {
+        if bytes > (1 << PAGE_SHIFT) << MAX_ORDER {
+            return None;
+        }
+        let pages = bytes.div_ceil(1 << PAGE_SHIFT);
+        Some(Self(if pages <= 1 { 0 } else { (usize::BITS - (pages - 1).leading_zeros()) as u8 }))
+    }
+    /// The number.
+    #[inline(always)]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+    /// As an index.
+    #[inline(always)]
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+    /// Pages in a block.
+    #[inline(always)]
+    pub const fn pages(self) -> u32 {
+        1 << self.0
+    }
+    /// Bytes in a block.
+    #[inline(always)]
+    pub const fn bytes(self) -> usize {
+        1 << (self.0 as u32 + PAGE_SHIFT)
+    }
+    /// One order up; the caller stays at or below [`MAX_ORDER`].
+    #[inline(always)]
+    pub(crate) const fn up(self) -> Self {
+        debug_assert!(self.0 < MAX_ORDER);
+        Self(self.0 + 1)
+    }
+    /// One order down; the caller stays at or above 0.
+    #[inline(always)]
+    pub(crate) const fn down(self) -> Self {
+        debug_assert!(self.0 > 0);
+        Self(self.0 - 1)
+    }
+    /// `self..=last`, going up.
+    pub(crate) fn through(self, last: Self) -> impl DoubleEndedIterator<Item = Self> {
+        (self.0..=last.0).map(Self)
+    }
+    /// The largest order, `most` or less, of a block that starts at `pfn` and has at most `pages` pages (not 0).
+    pub(crate) fn largest_at(pfn: Pfn, pages: u32, most: Self) -> Self {
+        debug_assert!(pages > 0);
+        let aligned = pfn.get().trailing_zeros() as u8;
+        Self(most.0.min(aligned).min(pages.ilog2() as u8))
+    }
+}
+
+impl core::fmt::Display for Order {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_for_some_bytes_is_the_smallest_that_holds_them() {
+        let order = |bytes| Order::for_bytes(bytes).map(Order::get);
+        assert_eq!([0, 1, 4096, 4097, 8192, 8193].map(order), [0, 0, 0, 1, 1, 2].map(Some));
+        assert_eq!((order(4 << 20), order((4 << 20) + 1), order(usize::MAX)), (Some(10), None, None));
+        assert_eq!((Order::new(10).is_some(), Order::new(11)), (true, None));
+        for order in Order::ZERO.through(Order::MAX) {
+            assert_eq!(Order::for_bytes(order.bytes()), Some(order));
+        }
+    }
+
+    #[test]
+    fn buddies_are_each_others_and_share_a_parent() {
+        let order = Order(3);
+        let (low, high) = (Pfn(16), Pfn(24));
+        assert_eq!((low.buddy(order), high.buddy(order)), (high, low));
+        assert_eq!((low.align_down(order.up()), high.align_down(order.up())), (low, low));
+    }
+
+    #[test]
+    fn a_run_is_cut_into_the_largest_aligned_blocks() {
+        let (mut at, end, mut cut) = (Pfn(1024), 1024 + 700, Vec::new());
+        while at.get() < end {
+            let order = Order::largest_at(at, end - at.get(), Order::MAX);
+            cut.push(order.pages());
+            at = at.up(order.pages());
+        }
+        assert_eq!(cut, [512, 128, 32, 16, 8, 4]);
+    }
+}

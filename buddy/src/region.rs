@@ -1,0 +1,361 @@
+//! Reserved address ranges: the only code of the project that talks to the OS about memory.
+//!
+//! Reserving takes address space and nothing else (`PROT_NONE`, no swap accounted); committing makes a part of it
+//! readable and writable (pages are then backed when first touched, and zero); decommitting gives the backing back
+//! and makes the part inaccessible again, so that a use after it is a fault and not a silent read of zero.
+//!
+//! Two doors lead to memory. [`Door::Os`] is what ships. [`Door::Heap`] is plain zeroed heap memory behind the same
+//! interface, where commit and decommit change nothing: for models (loom runs everything in one address space
+//! thousands of times) and for programs that must not map.
+//!
+//! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome: [`reserve_most`]
+//! halves its wish until it is granted.
+
+use crate::PAGE_SIZE;
+use core::num::NonZeroUsize;
+use core::ops::Range;
+use core::ptr::NonNull;
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use uslab_magazine::Memory;
+use uslab_magazine::sync::Counter;
+
+/// Where a region's memory comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Door {
+    /// `mmap`.
+    #[cfg_attr(not(loom), default)]
+    Os,
+    /// The global allocator, zeroed.
+    #[cfg_attr(loom, default)]
+    Heap,
+}
+
+/// What may be done with memory that is reserved but not committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uncommitted {
+    /// Nothing: any access is a fault.
+    NoAccess,
+    /// Reading, which finds zeros and backs nothing.
+    ReadsZero,
+}
+
+/// A reserved range of addresses.
+///
+/// # Invariants
+/// `base` is aligned as asked; `base..base + bytes` belongs to this value from `reserve` to drop; `bytes` is a
+/// multiple of the page size.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    bytes: usize,
+    uncommitted: Uncommitted,
+    backing: Backing,
+}
+
+#[derive(Debug)]
+enum Backing {
+    Mapped,
+    Heap { start: NonNull<u8>, layout: Layout },
+}
+
+// SAFETY: the range is owned by the value; the methods only change its protection or hand out addresses.
+unsafe impl Send for Region {}
+// SAFETY: as above; `commit` is idempotent and `decommit` puts the exclusion on its caller.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Reserves `bytes` bytes (rounded up to pages) at a multiple of `align` (a power of two), or `None` when
+    /// refused.
+    ///
+    /// Costs one or two system calls through [`Door::Os`].
+    pub fn reserve(bytes: usize, align: usize, uncommitted: Uncommitted, door: Door) -> Option<Self> {
+        let align = align.max(PAGE_SIZE);
+        debug_assert!(align.is_power_of_two());
+        let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
+        // Room to move the start up to the alignment.
+        let room = bytes.checked_add(align - PAGE_SIZE)?;
+        match door {
+            Door::Os => Self::map(bytes, room, align, uncommitted),
+            Door::Heap => Self::heap(bytes, room.checked_add(PAGE_SIZE)?, align, uncommitted),
+        }
+    }
+
+    fn map(bytes: usize, room: usize, align: usize, uncommitted: Uncommitted) -> Option<Self> {
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+        // SAFETY: no address is asked for, so no mapping of anybody is replaced.
+        let start = unsafe { mmap_anonymous(None, NonZeroUsize::new(room)?, uncommitted.protection(), flags) };
+        let start = start.ok()?.cast::<u8>();
+        let before = start.as_ptr().align_offset(align);
+        let after = room - before - bytes;
+        // SAFETY: `before + bytes + after` is exactly what was mapped.
+        let (base, end) = unsafe { (start.add(before), start.add(before + bytes)) };
+        for (at, len) in [(start, before), (end, after)] {
+            if len > 0 {
+                // SAFETY: the ends outside `base..base + bytes` were mapped above and are known to nobody else.
+                // A failure leaves address space reserved, nothing else.
+                let _ = unsafe { munmap(at.cast(), len) };
+            }
+        }
+        Some(Self { base, bytes, uncommitted, backing: Backing::Mapped })
+    }
+
+    fn heap(bytes: usize, room: usize, align: usize, uncommitted: Uncommitted) -> Option<Self> {
+        // Aligned by hand: an aligned zeroed allocation would be written to as a whole.
+        let layout = Layout::from_size_align(room, 16).ok()?;
+        // SAFETY: the layout's size is not zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let before = start.as_ptr().align_offset(align);
+        // SAFETY: `before < align <= room - bytes`.
+        let base = unsafe { start.add(before) };
+        Some(Self { base, bytes, uncommitted, backing: Backing::Heap { start, layout } })
+    }
+
+    /// The first byte.
+    #[inline(always)]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+    /// Bytes reserved.
+    #[inline(always)]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+    /// Which door it came through.
+    pub fn door(&self) -> Door {
+        match self.backing {
+            Backing::Mapped => Door::Os,
+            Backing::Heap { .. } => Door::Heap,
+        }
+    }
+
+    /// Whether `range` (bytes from the base) is made of whole pages of this region.
+    fn holds(&self, range: &Range<usize>) -> bool {
+        range.start <= range.end
+            && range.end <= self.bytes
+            && range.start.is_multiple_of(PAGE_SIZE)
+            && range.end.is_multiple_of(PAGE_SIZE)
+    }
+
+    /// Makes `range` (bytes from the base, whole pages) readable and writable. What was not committed before is
+    /// zero. `false` when the OS refuses (a limit on memory or on mappings) or when `range` is not in the region;
+    /// nothing is lost then. Committing twice is harmless.
+    ///
+    /// Costs one system call through [`Door::Os`].
+    pub fn commit(&self, range: Range<usize>) -> bool {
+        if !self.holds(&range) {
+            return false;
+        }
+        match self.backing {
+            Backing::Heap { .. } => true,
+            Backing::Mapped => self.protect(range, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE),
+        }
+    }
+
+    /// Gives the memory behind `range` (bytes from the base, whole pages) back to the OS and makes it inaccessible
+    /// (or readable as zero, see [`Uncommitted`]). Through [`Door::Heap`] nothing changes.
+    ///
+    /// `false` when the range stays accessible: the memory is given back all the same, unless it is locked.
+    ///
+    /// # Safety
+    /// Nobody uses the bytes in `range`, nor will until they are committed again.
+    pub unsafe fn decommit(&self, range: Range<usize>) -> bool {
+        if !self.holds(&range) {
+            return false;
+        }
+        match self.backing {
+            Backing::Heap { .. } => true,
+            Backing::Mapped => {
+                // SAFETY: inside our own private mapping, and the caller says that nobody uses it.
+                let given = unsafe { self.discard(range.clone()) };
+                self.protect(range, self.uncommitted.protection()) && given
+            }
+        }
+    }
+
+    /// Gives the memory behind `range` back and leaves it accessible: it reads as zero. `false`, with nothing
+    /// changed, when it cannot be done: always through [`Door::Heap`].
+    ///
+    /// # Safety
+    /// Nobody minds that the bytes become zero.
+    pub(crate) unsafe fn discard(&self, range: Range<usize>) -> bool {
+        if !self.holds(&range) || range.is_empty() {
+            return false;
+        }
+        match self.backing {
+            Backing::Heap { .. } => false,
+            Backing::Mapped => {
+                // SAFETY: `holds` checked that the range is inside our own private mapping; the caller gives up
+                // its contents.
+                unsafe { madvise(self.at(range.start), range.len(), MmapAdvise::MADV_DONTNEED) }.is_ok()
+            }
+        }
+    }
+
+    fn protect(&self, range: Range<usize>, protection: ProtFlags) -> bool {
+        // SAFETY: `holds` checked that the range is inside our own mapping.
+        range.is_empty() || unsafe { mprotect(self.at(range.start), range.len(), protection) }.is_ok()
+    }
+
+    fn at(&self, offset: usize) -> NonNull<core::ffi::c_void> {
+        debug_assert!(offset <= self.bytes);
+        // SAFETY: at most one past the end of the region.
+        unsafe { self.base.add(offset) }.cast()
+    }
+}
+
+impl Uncommitted {
+    fn protection(self) -> ProtFlags {
+        match self {
+            Self::NoAccess => ProtFlags::PROT_NONE,
+            Self::ReadsZero => ProtFlags::PROT_READ,
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        match self.backing {
+            // SAFETY: our own mapping; whoever drops the region is its last user. A failure leaks it.
+            Backing::Mapped => drop(unsafe { munmap(self.base.cast(), self.bytes) }),
+            // SAFETY: allocated in `heap` with this layout.
+            Backing::Heap { start, layout } => unsafe { dealloc(start.as_ptr(), layout) },
+        }
+    }
+}
+
+/// Halves the wish until `reserve` grants it, down to `least`.
+///
+/// # Errors
+/// The last size that was refused.
+pub fn reserve_most<T>(
+    wish: usize,
+    least: usize,
+    mut reserve: impl FnMut(usize) -> Option<T>,
+) -> Result<(usize, T), usize> {
+    let mut size = wish;
+    loop {
+        if let Some(granted) = reserve(size) {
+            return Ok((size, granted));
+        }
+        if size <= least {
+            return Err(size);
+        }
+        size = (size / 2).max(least);
+    }
+}
+
+/// A region that is committed from its start upwards, on demand: the memory of magazine layers and side tables.
+#[derive(Debug)]
+pub struct Reserved {
+    region: Region,
+    /// Bytes from the start that are known to be committed. Stale only downwards, and then a commit is repeated.
+    committed: Counter,
+}
+
+impl Reserved {
+    /// Committed in steps of this many bytes, so that growing magazine by magazine is not a system call each.
+    const STEP: usize = 64 << 10;
+
+    /// Reserves `bytes` bytes, or `None` when refused.
+    pub fn new(bytes: usize, door: Door) -> Option<Self> {
+        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, door)?;
+        Some(Self { region, committed: Counter::new(0) })
+    }
+    /// Bytes committed so far.
+    pub fn committed(&self) -> usize {
+        self.committed.get() as usize
+    }
+}
+
+// SAFETY: a region is page-aligned, zero when first committed, ours until drop, and never moved or decommitted.
+unsafe impl Memory for Reserved {
+    fn base(&self) -> NonNull<u8> {
+        self.region.base()
+    }
+    fn bytes(&self) -> usize {
+        self.region.bytes()
+    }
+    fn commit(&self, bytes: usize) -> bool {
+        if bytes <= self.committed() {
+            return true;
+        }
+        if bytes > self.region.bytes() {
+            return false;
+        }
+        let goal = bytes.next_multiple_of(Self::STEP).min(self.region.bytes());
+        let granted = self.region.commit(0..goal);
+        if granted {
+            self.committed.max(goal as u64);
+        }
+        granted
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_is_aligned_and_zero_and_writable_once_committed() {
+        for door in [Door::Os, Door::Heap] {
+            let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, door).unwrap();
+            assert_eq!(region.base().as_ptr() as usize % (4 << 20), 0);
+            assert_eq!((region.bytes(), region.door()), (8 << 20, door));
+            assert!(region.commit(4096..3 * 4096));
+            // SAFETY: committed just above; this test is the only user.
+            unsafe {
+                let byte = region.base().add(4096);
+                assert_eq!(*byte.as_ptr(), 0);
+                byte.write(7);
+                assert_eq!(*byte.as_ptr(), 7);
+                assert!(region.decommit(4096..3 * 4096));
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_decommitted_comes_back_as_zero() {
+        let region = Region::reserve(1 << 20, 4096, Uncommitted::ReadsZero, Door::Os).unwrap();
+        assert!(region.commit(0..4096));
+        // SAFETY: committed before each write, readable always; this test is the only user.
+        unsafe {
+            region.base().write(7);
+            assert!(region.decommit(0..4096));
+            assert_eq!(*region.base().as_ptr(), 0);
+            assert!(region.commit(0..4096));
+            region.base().write(9);
+            assert!(region.discard(0..4096));
+            assert_eq!(*region.base().as_ptr(), 0);
+        }
+    }
+
+    #[test]
+    fn ranges_outside_or_between_pages_are_refused() {
+        let region = Region::reserve(1 << 20, 4096, Uncommitted::NoAccess, Door::Os).unwrap();
+        assert!(!region.commit(0..(1 << 20) + 4096));
+        assert!(!region.commit(1..4096));
+        assert!(!region.commit(0..100));
+    }
+
+    #[test]
+    fn a_refused_wish_is_halved_down_to_the_least() {
+        assert_eq!(reserve_most(1000, 10, |n| (n <= 130).then_some(n)), Ok((125, 125)));
+        assert_eq!(reserve_most(1000, 10, |n| (n <= 10).then_some(n)), Ok((10, 10)));
+        assert_eq!(reserve_most::<()>(1000, 10, |_| None), Err(10));
+        // More address space than there is.
+        let wish = 1 << 60;
+        let reserve = |bytes| Region::reserve(bytes, 4096, Uncommitted::NoAccess, Door::Os);
+        let (bytes, region) = reserve_most(wish, 1 << 20, reserve).unwrap();
+        assert!(bytes < wish && region.bytes() == bytes);
+    }
+
+    #[test]
+    fn reserved_memory_is_committed_on_demand() {
+        let reserved = Reserved::new(1 << 20, Door::Os).unwrap();
+        assert_eq!(reserved.committed(), 0);
+        assert!(reserved.commit(100));
+        assert_eq!(reserved.committed(), Reserved::STEP);
+        assert!(reserved.commit(1 << 20) && !reserved.commit((1 << 20) + 1));
+    }
+}

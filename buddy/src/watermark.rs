@@ -1,0 +1,171 @@
+//! Watermarks: how much of a zone is kept free, and for whom.
+//!
+//! The formulas are the kernel's (`__setup_per_zone_wmarks`, `setup_per_zone_lowmem_reserve`). A range as a whole
+//! keeps `sqrt(16 * KiB)` KiB, shared out over its zones by size. An allocation first asks at the *low* mark; below
+//! it memory is getting scarce (the kernel would wake its reclaimer) and the allocation asks again at the *min* mark;
+//! below that only high priority goes on, down to half. On top of the mark a zone keeps a *lowmem reserve* against
+//! requests that a higher zone could have served.
+//!
+//! Zones of fewer than [`TINY`] pages keep nothing: the smallest reserve of the formula would be all they have.
+
+use crate::gfp::{Gfp, ZoneKind};
+use crate::pfn::Order;
+use serde::Serialize;
+
+/// Zones smaller than this many pages have no watermarks.
+pub const TINY: u32 = 64;
+
+/// The kernel's default of `vm.watermark_scale_factor`, in 1/10,000 of a zone: the distance between marks.
+pub const SCALE_FACTOR: u32 = 10;
+
+/// What each zone keeps against requests for a higher one: 1/ratio of the higher zones' pages; 0 keeps nothing.
+const LOWMEM_RESERVE_RATIO: [u32; ZoneKind::COUNT] = [256, 256, 32, 0];
+
+/// A zone's marks, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Watermarks {
+    /// Only high priority goes below.
+    pub min: u32,
+    /// Below it, reclaim should begin.
+    pub low: u32,
+    /// Above it, reclaim may stop.
+    pub high: u32,
+}
+
+/// Pages that a range with `lowmem` pages (all zones but Movable) keeps free.
+pub(crate) fn min_free_pages(lowmem: u64) -> u64 {
+    let kib = (lowmem * 4 * 16).isqrt().clamp(128, 256 << 10);
+    kib / 4
+}
+
+impl Watermarks {
+    /// The marks of a zone of `managed` pages, in a range that keeps `min_free` pages free and has `lowmem` pages
+    /// in all zones but Movable; `scale` as [`SCALE_FACTOR`].
+    pub(crate) fn new(kind: ZoneKind, managed: u32, lowmem: u64, min_free: u64, scale: u32) -> Self {
+        if managed < TINY {
+            return Self::default();
+        }
+        let pages = u64::from(managed);
+        let share = min_free * pages / lowmem.max(1);
+        let min = if kind == ZoneKind::Movable { (pages / 1024).clamp(32, 128) } else { share };
+        let gap = (share / 4).max(pages * u64::from(scale) / 10_000);
+        let mark = |n: u64| u32::try_from((min + n * gap).min(pages)).unwrap_or(managed);
+        Self { min: mark(0), low: mark(1), high: mark(2) }
+    }
+}
+
+/// What each zone of one node keeps against requests whose highest zone is the index: `managed` by kind, 0 for a
+/// zone that is not there. `reserve[zone][highest]`, in pages.
+pub(crate) fn lowmem_reserve(managed: [u32; ZoneKind::COUNT]) -> [[u32; ZoneKind::COUNT]; ZoneKind::COUNT] {
+    let mut reserve = [[0; ZoneKind::COUNT]; ZoneKind::COUNT];
+    for zone in 0..ZoneKind::COUNT {
+        let ratio = LOWMEM_RESERVE_RATIO[zone];
+        let mut above = 0_u32;
+        for highest in zone + 1..ZoneKind::COUNT {
+            above = above.saturating_add(managed[highest]);
+            if ratio > 0 && managed[zone] > 0 {
+                reserve[zone][highest] = above / ratio;
+            }
+        }
+    }
+    reserve
+}
+
+/// Which mark an attempt is held to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    Low,
+    Min,
+}
+
+impl Watermarks {
+    /// The pages that must stay free after an allocation with `gfp` at `mark`, the lowmem reserve included; `None`
+    /// where no watermark holds.
+    pub(crate) fn floor(&self, mark: Mark, gfp: Gfp, reserve: u32) -> Option<u32> {
+        if gfp.contains(Gfp::MEMALLOC) {
+            return None;
+        }
+        let pages = match mark {
+            Mark::Low => self.low,
+            Mark::Min => {
+                let mut min = self.min;
+                if gfp.contains(Gfp::HIGH) {
+                    min -= min / 2;
+                    if gfp.contains(Gfp::NOWAIT) {
+                        min -= min / 4;
+                    }
+                }
+                min
+            }
+        };
+        Some(pages.saturating_add(reserve))
+    }
+}
+
+/// Whether `free` pages allow a block of `order` when `floor` must stay.
+///
+/// As in the kernel the block's first page is not subtracted: the last page above the floor may be taken.
+pub(crate) fn allows(free: u32, order: Order, floor: Option<u32>) -> bool {
+    let beyond_first = order.pages() - 1;
+    match floor {
+        Some(floor) => free.checked_sub(beyond_first).is_some_and(|left| left > floor),
+        None => free > beyond_first,
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_keeps_the_square_root_of_sixteen_times_its_size() {
+        assert_eq!(min_free_pages(64), 32, "never below 128 KiB");
+        assert_eq!(min_free_pages((16 << 30) / 4096), 16384 / 4);
+        assert_eq!(min_free_pages(u64::from(u32::MAX)), 65536, "never above 256 MiB");
+    }
+
+    #[test]
+    fn marks_equal_those_of_a_running_kernel() {
+        // /proc/zoneinfo of a machine with 5.5 GiB and vm.min_free_kbytes = 67584.
+        let (managed, min_free) = ([3840, 772_918, 655_360, 0], 67_584 / 4);
+        let lowmem = managed.iter().map(|n| u64::from(*n)).sum();
+        let marks = |kind: ZoneKind| {
+            let marks = Watermarks::new(kind, managed[kind as usize], lowmem, min_free, SCALE_FACTOR);
+            [marks.min, marks.low, marks.high]
+        };
+        assert_eq!(marks(ZoneKind::Dma), [45, 56, 67]);
+        assert_eq!(marks(ZoneKind::Dma32), [9118, 11397, 13676]);
+        assert_eq!(marks(ZoneKind::Normal), [7731, 9663, 11595]);
+        let reserve = lowmem_reserve(managed);
+        assert_eq!(reserve[0], [0, 3019, 5579, 5579]);
+        assert_eq!(reserve[1], [0, 0, 2560, 2560]);
+        assert_eq!((reserve[2], reserve[3]), ([0; 4], [0; 4]));
+    }
+
+    #[test]
+    fn tiny_zones_keep_nothing_and_movable_ones_little() {
+        let marks = |kind, pages| Watermarks::new(kind, pages, 1 << 20, 4096, SCALE_FACTOR);
+        assert_eq!(marks(ZoneKind::Normal, TINY - 1), Watermarks::default());
+        assert_eq!(marks(ZoneKind::Movable, 1 << 20).min, 128);
+        assert_eq!(marks(ZoneKind::Movable, 100).min, 32);
+    }
+
+    #[test]
+    fn priority_goes_below_the_minimum() {
+        let marks = Watermarks { min: 800, low: 1000, high: 1200 };
+        let floor = |mark, gfp| marks.floor(mark, gfp, 7);
+        assert_eq!(floor(Mark::Low, Gfp::ATOMIC), Some(1007));
+        assert_eq!(floor(Mark::Min, Gfp::KERNEL), Some(807));
+        assert_eq!(floor(Mark::Min, Gfp::HIGH), Some(407));
+        assert_eq!(floor(Mark::Min, Gfp::ATOMIC), Some(307));
+        assert_eq!(floor(Mark::Min, Gfp::MEMALLOC), None);
+    }
+
+    #[test]
+    fn the_last_page_above_the_floor_may_be_taken() {
+        let order = |n| Order::new(n).unwrap();
+        assert!(allows(11, order(0), Some(10)) && !allows(10, order(0), Some(10)));
+        assert!(allows(18, order(3), Some(10)) && !allows(17, order(3), Some(10)));
+        assert!(allows(8, order(3), None) && !allows(7, order(3), None));
+    }
+}

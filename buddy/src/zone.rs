@@ -1,0 +1,687 @@
+//! A zone: the buddy allocator proper.
+//!
+//! A zone is a run of pages. Its free pages lie in blocks of `2^order` pages, each starting at a multiple of its
+//! size; two blocks of one order that are halves of one block of the next are *buddies*: `pfn ^ 2^order`. An
+//! allocation takes a block of the smallest order that is large enough and **splits** it, keeping the low half each
+//! time; a free **merges** the block with its buddy as long as that is free too. Both cost O(1) an order: the buddy's
+//! frame says whether it is free, and lists are doubly linked (Knuth, TAOCP 1, 2.5; the kernel's `page_alloc.c`).
+//!
+//! ## What keeps large blocks free
+//!
+//! * **Migrate types.** Pages that can be moved or dropped share pageblocks, apart from pages that stay. A request
+//!   goes down this ladder:
+//!   1. its own type, smallest fit;
+//!   2. reserved memory that was never committed, or was given back: it has no type yet;
+//!   3. *claim*: from the largest block of the fallback types downwards, take the block's whole pageblock over if the
+//!      type can hope to fill it (a block that is a pageblock or more always; else if half of the pageblock is
+//!      free or compatible);
+//!   4. *steal*: the smallest block of a fallback type that is large enough; its pageblock keeps its type, so that
+//!      the page comes back to where it was.
+//! * **Placement.** A freed block whose merged buddy's buddy is free goes to the back of its list: given a little
+//!   time, the two merge into a block two orders up.
+//!
+//! ## Commitment
+//!
+//! Memory is committed one *maximal block* (largest order) at a time, when the lists of the type cannot serve, and
+//! [`release`](Zone::release) gives wholly free ones back. Uncommitted memory counts as free: watermarks, buddyinfo
+//! and indices speak of the zone, not of what the OS has backed. A zone begins at a multiple of the maximal block; if
+//! its size is none, its last pages are the *tail*, committed as one, which coalesces to the largest aligned blocks
+//! that fit.
+//!
+//! ## Lock
+//!
+//! One lock a zone, a leaf: nothing else is locked and no foreign code runs under it, save what fills and empties a
+//! magazine for the layer that asked. It protects the free areas, the links and states of free frames, and the
+//! commitment. Pageblock types are written under it; they are also read without it, as a hint, to choose a magazine.
+
+use crate::error::Limit;
+use crate::frame::{FrameTable, Kind, State};
+use crate::free_area::{End, FreeArea};
+use crate::gfp::{MigrateType, ZoneKind};
+use crate::pfn::{Order, Pfn};
+use crate::planted::{Bug, Planted};
+use crate::region::Region;
+use crate::watermark::{self, Watermarks};
+use crate::{MAX_ORDER, PAGE_SIZE};
+use serde::Serialize;
+use uslab_magazine::sync::{Fixed, Mutex, MutexGuard};
+
+/// What all zones stand on.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) region: Region,
+    pub(crate) frames: FrameTable,
+    /// The largest order, and the step of commitment.
+    pub(crate) max_order: Order,
+    pub(crate) pageblock_order: Order,
+    /// Whether pages are grouped by type at all: not when there are too few pageblocks for it.
+    pub(crate) mobility: bool,
+    pub(crate) planted: Planted,
+}
+
+impl Ground {
+    /// The type of pageblocks that nobody has claimed.
+    fn unclaimed(&self) -> MigrateType {
+        if self.mobility { MigrateType::Movable } else { MigrateType::Unmovable }
+    }
+}
+
+/// What a zone did, counted under its lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ZoneEvents {
+    /// Blocks cut in two.
+    pub splits: u64,
+    /// Pairs of buddies joined.
+    pub merges: u64,
+    /// Pageblocks (or larger blocks) taken over from another migrate type.
+    pub claims: u64,
+    /// Blocks taken from a pageblock that kept its other type: fragmentation events.
+    pub steals: u64,
+    /// Maximal blocks (or the tail) committed.
+    pub commits: u64,
+    /// Commits that the OS refused.
+    pub commits_refused: u64,
+    /// Maximal blocks (or the tail) given back to the OS.
+    pub decommits: u64,
+    /// Pages that left the free lists.
+    pub pages_taken: u64,
+    /// Pages that came back to them.
+    pub pages_freed: u64,
+}
+
+/// A run of pages under one lock.
+#[derive(Debug)]
+pub(crate) struct Zone {
+    pub(crate) node: u32,
+    pub(crate) kind: ZoneKind,
+    /// A multiple of the maximal block.
+    pub(crate) start: Pfn,
+    /// Pages in the zone.
+    pub(crate) managed: u32,
+    pub(crate) marks: Watermarks,
+    /// By the highest zone that the request could use.
+    pub(crate) reserve: [u32; ZoneKind::COUNT],
+    /// The migrate type of each pageblock. Written under the lock.
+    types: Box<[Fixed]>,
+    inner: Mutex<Inner>,
+}
+
+/// What the lock protects.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    areas: [FreeArea; MAX_ORDER as usize + 1],
+    /// Pages on the lists.
+    listed: u32,
+    /// Pages that are not committed.
+    uncommitted: u32,
+    /// Maximal blocks that are not committed, by number within the zone; the next one last. The tail is not here.
+    fresh: Vec<u32>,
+    tail_committed: bool,
+    pub(crate) events: ZoneEvents,
+}
+
+impl Inner {
+    /// Free pages, committed or not.
+    pub(crate) fn free(&self) -> u32 {
+        self.listed + self.uncommitted
+    }
+    pub(crate) fn uncommitted(&self) -> u32 {
+        self.uncommitted
+    }
+    pub(crate) fn area(&self, order: Order) -> &FreeArea {
+        &self.areas[order.index()]
+    }
+}
+
+/// The OS refused to commit memory.
+struct Refused;
+
+impl Zone {
+    pub(crate) fn new(
+        ground: &Ground,
+        (node, kind): (u32, ZoneKind),
+        start: Pfn,
+        managed: u32,
+        marks: Watermarks,
+        reserve: [u32; ZoneKind::COUNT],
+    ) -> Self {
+        debug_assert!(start.is_aligned(ground.max_order) && managed > 0);
+        let whole = managed / ground.max_order.pages();
+        let pageblocks = managed.div_ceil(ground.pageblock_order.pages());
+        let inner = Inner {
+            areas: Default::default(),
+            listed: 0,
+            uncommitted: managed,
+            fresh: (0..whole).rev().collect(),
+            tail_committed: false,
+            events: ZoneEvents::default(),
+        };
+        let types = (0..pageblocks).map(|_| Fixed::new(ground.unclaimed() as u32)).collect();
+        Self { node, kind, start, managed, marks, reserve, types, inner: Mutex::new(inner) }
+    }
+
+    /// Waits for the zone.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+    /// One past the last page.
+    pub(crate) fn end(&self) -> Pfn {
+        self.start.up(self.managed)
+    }
+    /// Pages behind the last whole maximal block.
+    fn tail_pages(&self, ground: &Ground) -> u32 {
+        self.managed % ground.max_order.pages()
+    }
+    fn tail_start(&self, ground: &Ground) -> Pfn {
+        self.end().align_down(ground.max_order)
+    }
+
+    // --- Pageblock types -------------------------------------------------------------------------------------
+
+    pub(crate) fn pageblocks(&self) -> usize {
+        self.types.len()
+    }
+    fn pageblock(&self, ground: &Ground, pfn: Pfn) -> &Fixed {
+        &self.types[(pfn.index() - self.start.index()) >> ground.pageblock_order.get()]
+    }
+    /// The type of the pageblock that `pfn` is in: exact under the lock, a hint without it.
+    #[inline]
+    pub(crate) fn type_of(&self, ground: &Ground, pfn: Pfn) -> MigrateType {
+        MigrateType::from_bits(self.pageblock(ground, pfn).get())
+    }
+    pub(crate) fn types(&self) -> impl Iterator<Item = MigrateType> {
+        self.types.iter().map(|t| MigrateType::from_bits(t.get()))
+    }
+    /// Sets the type of all pageblocks that begin in `pages` pages from `pfn` (a pageblock's start).
+    fn set_types(&self, ground: &Ground, pfn: Pfn, pages: u32, mobility: MigrateType) {
+        let first = (pfn.index() - self.start.index()) >> ground.pageblock_order.get();
+        let count = pages.div_ceil(ground.pageblock_order.pages()) as usize;
+        for pageblock in &self.types[first..first + count] {
+            pageblock.set(mobility as u32);
+        }
+    }
+
+    // --- Free lists ------------------------------------------------------------------------------------------
+
+    fn insert(
+        &self,
+        ground: &Ground,
+        inner: &mut Inner,
+        pfn: Pfn,
+        order: Order,
+        mobility: MigrateType,
+        end: End,
+    ) {
+        inner.listed += order.pages();
+        // SAFETY: `inner` is borrowed from this zone's lock; the block is the zone's and on no list, as every
+        // caller has just taken it off, or got it back, or committed it.
+        unsafe { inner.areas[order.index()].insert(&ground.frames, pfn, order, mobility, end) }
+    }
+    /// Takes a listed block off; what its frame says is left to the caller.
+    fn remove(&self, ground: &Ground, inner: &mut Inner, pfn: Pfn, order: Order, mobility: MigrateType) {
+        inner.listed -= order.pages();
+        // SAFETY: `inner` is borrowed from this zone's lock; the callers have found the block on this very list, or
+        // its frame says, under the lock, that it is there.
+        unsafe { inner.areas[order.index()].remove(&ground.frames, pfn, mobility) }
+    }
+
+    // --- Allocation ------------------------------------------------------------------------------------------
+
+    /// Takes one block of `order` if `floor` pages stay free. Its frame says [`Kind::PerCpu`]: on its way.
+    pub(crate) fn alloc(
+        &self,
+        ground: &Ground,
+        order: Order,
+        mobility: MigrateType,
+        floor: Option<u32>,
+    ) -> Result<Pfn, Limit> {
+        let mut taken = Err(Limit::Exhausted);
+        let (_, limit) = self.fill(ground, order, mobility, floor, 1, |pfn| taken = Ok(pfn));
+        taken.map_err(|_| limit.unwrap_or(Limit::Exhausted))
+    }
+
+    /// Takes up to `max` blocks of `order` in one hold of the lock and gives each to `put`. Returns how many, and
+    /// the limit that was met when it were fewer.
+    pub(crate) fn fill(
+        &self,
+        ground: &Ground,
+        order: Order,
+        mobility: MigrateType,
+        floor: Option<u32>,
+        max: usize,
+        mut put: impl FnMut(Pfn),
+    ) -> (usize, Option<Limit>) {
+        let mut late = None;
+        let mut inner = self.inner.lock();
+        let mut filled = 0;
+        let mut limit = None;
+        while filled < max {
+            let free = inner.free();
+            if !watermark::allows(free, order, floor) {
+                limit = Some(if free < order.pages() { Limit::Exhausted } else { Limit::Watermark });
+                break;
+            }
+            match self.take(ground, &mut inner, order, mobility) {
+                Ok(pfn) => {
+                    let state = State::new(Kind::PerCpu, order, mobility);
+                    if ground.planted.is(Bug::LateState) {
+                        late = Some((pfn, state));
+                    } else {
+                        ground.frames.frame(pfn).set_state(state);
+                    }
+                    inner.events.pages_taken += u64::from(order.pages());
+                    filled += 1;
+                    put(pfn);
+                }
+                Err(met) => {
+                    limit = Some(met);
+                    break;
+                }
+            }
+        }
+        drop(inner);
+        if let Some((pfn, state)) = late {
+            ground.frames.frame(pfn).set_state(state);
+        }
+        (filled, limit)
+    }
+
+    /// The ladder.
+    fn take(
+        &self,
+        ground: &Ground,
+        inner: &mut Inner,
+        order: Order,
+        mobility: MigrateType,
+    ) -> Result<Pfn, Limit> {
+        if let Some(pfn) = self.smallest_fit(ground, inner, order, mobility) {
+            return Ok(pfn);
+        }
+        let mut limit = Limit::Fragmented;
+        match self.commit(ground, inner, order, mobility) {
+            Ok(true) => {
+                if let Some(pfn) = self.smallest_fit(ground, inner, order, mobility) {
+                    return Ok(pfn);
+                }
+            }
+            Ok(false) => {}
+            Err(Refused) => limit = Limit::CommitRefused,
+        }
+        self.claim(ground, inner, order, mobility)
+            .or_else(|| self.steal(ground, inner, order, mobility))
+            .ok_or(limit)
+    }
+
+    /// A block from the lists of one type: the lowest order that is large enough.
+    fn smallest_fit(
+        &self,
+        ground: &Ground,
+        inner: &mut Inner,
+        order: Order,
+        mobility: MigrateType,
+    ) -> Option<Pfn> {
+        order.through(ground.max_order).find_map(|current| {
+            let pfn = inner.areas[current.index()].front(mobility)?;
+            self.remove(ground, inner, pfn, current, mobility);
+            self.split(ground, inner, pfn, current, order, mobility);
+            Some(pfn)
+        })
+    }
+
+    /// Cuts an unlisted block down from order `high` to `low`: the low half stays, the upper halves are listed.
+    fn split(
+        &self,
+        ground: &Ground,
+        inner: &mut Inner,
+        pfn: Pfn,
+        mut high: Order,
+        low: Order,
+        mobility: MigrateType,
+    ) {
+        while high > low {
+            high = high.down();
+            self.insert(ground, inner, pfn.up(high.pages()), high, mobility, End::Front);
+            inner.events.splits += 1;
+        }
+    }
+
+    /// Takes a pageblock over from another type, the largest free block first, and a block from it.
+    fn claim(
+        &self,
+        ground: &Ground,
+        inner: &mut Inner,
+        order: Order,
+        mobility: MigrateType,
+    ) -> Option<Pfn> {
+        let pageblock = ground.pageblock_order;
+        for current in order.through(ground.max_order).rev() {
+            // A small movable block in a foreign pageblock does little harm; an unmovable one pins the pageblock.
+            if current.get() < pageblock.get() / 2 && mobility == MigrateType::Movable {
+                return None;
+            }
+            let area = &inner.areas[current.index()];
+            let Some(from) = area.fallback(mobility) else { continue };
+            let Some(pfn) = area.front(from) else { continue };
+            if current >= pageblock {
+                self.remove(ground, inner, pfn, current, from);
+                self.set_types(ground, pfn, current.pages(), mobility);
+                self.split(ground, inner, pfn, current, order, mobility);
+                inner.events.claims += 1;
+                return Some(pfn);
+            }
+            if self.claim_pageblock(ground, inner, pfn, from, mobility) {
+                inner.events.claims += 1;
+                return self.smallest_fit(ground, inner, order, mobility);
+            }
+        }
+        None
+    }
+
+    /// Gives the pageblock around `pfn` to `mobility` and moves its free blocks to that type's lists, if at least
+    /// half of it is free or compatible.
+    fn claim_pageblock(
+        &self,
+        ground: &Ground,
+        inner: &mut Inner,
+        pfn: Pfn,
+        from: MigrateType,
+        mobility: MigrateType,
+    ) -> bool {
+        let pages = ground.pageblock_order.pages();
+        let start = pfn.align_down(ground.pageblock_order);
+        let end = start.up(pages);
+        if end > self.end() {
+            return false;
+        }
+        let (mut free, mut movable) = (0, 0);
+        for (_, state) in blocks_between(&ground.frames, start, end) {
+            match state.kind() {
+                Kind::Free => free += state.order().pages(),
+                Kind::Allocated if state.migrate_type() == MigrateType::Movable => {
+                    movable += state.order().pages();
+                }
+                _ => {}
+            }
+        }
+        let compatible = match (mobility, from) {
+            (MigrateType::Movable, _) => movable,
+            (_, MigrateType::Movable) => pages - free - movable,
+            _ => 0,
+        };
+        if free + compatible < pages / 2 {
+            return false;
+        }
+        for (block, state) in blocks_between(&ground.frames, start, end) {
+            if state.kind() == Kind::Free {
+                self.remove(ground, inner, block, state.order(), state.migrate_type());
+                self.insert(ground, inner, block, state.order(), mobility, End::Back);
+            }
+        }
+        self.set_types(ground, start, pages, mobility);
+        true
+    }
+
+    /// Takes the smallest block of another type that is large enough; its pageblock keeps its type.
+    fn steal(
+        &self,
+        ground: &Ground,
+        inner: &mut Inner,
+        order: Order,
+        mobility: MigrateType,
+    ) -> Option<Pfn> {
+        order.through(ground.max_order).find_map(|current| {
+            let area = &inner.areas[current.index()];
+            let from = area.fallback(mobility)?;
+            let pfn = area.front(from)?;
+            self.remove(ground, inner, pfn, current, from);
+            self.split(ground, inner, pfn, current, order, from);
+            inner.events.steals += 1;
+            Some(pfn)
+        })
+    }
+
+    // --- Free ------------------------------------------------------------------------------------------------
+
+    /// Takes blocks of `order` back in one hold of the lock. Their frames say [`Kind::PerCpu`].
+    pub(crate) fn free(&self, ground: &Ground, order: Order, blocks: impl Iterator<Item = Pfn>) {
+        if ground.planted.is(Bug::MergeAcrossLocks) {
+            return blocks.for_each(|pfn| self.merge_across_locks(ground, pfn, order));
+        }
+        let mut inner = self.inner.lock();
+        for pfn in blocks {
+            inner.events.pages_freed += u64::from(order.pages());
+            self.merge(ground, &mut inner, pfn, order);
+        }
+    }
+
+    fn merge(&self, ground: &Ground, inner: &mut Inner, mut pfn: Pfn, mut order: Order) {
+        let frames = &ground.frames;
+        let mobility = self.type_of(ground, pfn);
+        while order < ground.max_order {
+            let buddy = pfn.buddy(order);
+            let state = frames.frame(buddy).state();
+            let joins = state.is_free(order) || ground.planted.is(Bug::MergeBlind);
+            if !joins || ground.planted.is(Bug::MergeNever) {
+                break;
+            }
+            self.remove(ground, inner, buddy, order, state.migrate_type());
+            if order >= ground.pageblock_order && state.migrate_type() != mobility {
+                self.set_types(ground, buddy, order.pages(), mobility);
+            }
+            frames.frame(pfn).set_state(State::INSIDE);
+            frames.frame(buddy).set_state(State::INSIDE);
+            pfn = pfn.min(buddy);
+            order = order.up();
+            inner.events.merges += 1;
+        }
+        let end = if self.will_merge(ground, pfn, order) { End::Back } else { End::Front };
+        self.insert(ground, inner, pfn, order, mobility, end);
+    }
+
+    /// Whether the block, once merged with its buddy, would find the next buddy free.
+    fn will_merge(&self, ground: &Ground, pfn: Pfn, order: Order) -> bool {
+        if order.get() + 1 >= ground.max_order.get() {
+            return false;
+        }
+        let parent = order.up();
+        let next = pfn.align_down(parent).buddy(parent);
+        ground.frames.get(next).is_some_and(|frame| frame.state().is_free(parent))
+    }
+
+    /// [`Bug::MergeAcrossLocks`]: one step of merging a hold of the lock.
+    fn merge_across_locks(&self, ground: &Ground, pfn: Pfn, order: Order) {
+        let frames = &ground.frames;
+        let buddy = pfn.buddy(order);
+        let inner = self.inner.lock();
+        let state = frames.frame(buddy).state();
+        let joins = order < ground.max_order && state.is_free(order);
+        drop(inner);
+        let mut inner = self.inner.lock();
+        if !joins {
+            let mobility = self.type_of(ground, pfn);
+            return self.insert(ground, &mut inner, pfn, order, mobility, End::Front);
+        }
+        self.remove(ground, &mut inner, buddy, order, state.migrate_type());
+        frames.frame(pfn).set_state(State::INSIDE);
+        frames.frame(buddy).set_state(State::INSIDE);
+        self.merge(ground, &mut inner, pfn.min(buddy), order.up());
+    }
+
+    // --- Commitment ------------------------------------------------------------------------------------------
+
+    /// Commits the next maximal block, or the tail if it can hold a block of `order`. `Ok(false)` if there is none.
+    fn commit(
+        &self,
+        ground: &Ground,
+        inner: &mut Inner,
+        order: Order,
+        mobility: MigrateType,
+    ) -> Result<bool, Refused> {
+        let (start, pages) = match inner.fresh.last() {
+            Some(block) => {
+                (self.start.up(block * ground.max_order.pages()), ground.max_order.pages())
+            }
+            None => (self.tail_start(ground), self.tail_pages(ground)),
+        };
+        let is_tail = inner.fresh.is_empty();
+        if is_tail && (inner.tail_committed || pages < order.pages()) {
+            return Ok(false);
+        }
+        let range = start.get()..start.get() + pages;
+        if !ground.frames.commit(range) || !ground.region.commit(byte_range(start, pages)) {
+            inner.events.commits_refused += 1;
+            return Err(Refused);
+        }
+        if is_tail {
+            inner.tail_committed = true;
+        } else {
+            inner.fresh.pop();
+        }
+        inner.uncommitted -= pages;
+        inner.events.commits += 1;
+        self.set_types(ground, start, pages, mobility);
+        for (pfn, order) in maximal_blocks(start, pages, ground.max_order) {
+            self.insert(ground, inner, pfn, order, mobility, End::Front);
+        }
+        Ok(true)
+    }
+
+    /// Gives every wholly free maximal block, and the tail if it is free, back to the OS. Returns bytes.
+    ///
+    /// The lock is dropped between blocks.
+    pub(crate) fn release(&self, ground: &Ground) -> usize {
+        let mut bytes = 0;
+        loop {
+            let mut inner = self.inner.lock();
+            let area = inner.area(ground.max_order);
+            let block = MigrateType::ALL.into_iter().find_map(|mobility| area.front(mobility));
+            let Some(start) = block else { break };
+            self.decommit(ground, &mut inner, start, ground.max_order.pages());
+            inner.fresh.push((start.get() - self.start.get()) >> ground.max_order.get());
+            bytes += ground.max_order.bytes();
+        }
+        let mut inner = self.inner.lock();
+        let (start, pages) = (self.tail_start(ground), self.tail_pages(ground));
+        if inner.tail_committed && self.is_maximal(ground, start, pages) {
+            self.decommit(ground, &mut inner, start, pages);
+            inner.tail_committed = false;
+            bytes += pages as usize * PAGE_SIZE;
+        }
+        bytes
+    }
+
+    /// Whether the `pages` pages from `start` are free in the largest blocks that they can be in.
+    fn is_maximal(&self, ground: &Ground, start: Pfn, pages: u32) -> bool {
+        maximal_blocks(start, pages, ground.max_order)
+            .all(|(pfn, order)| ground.frames.frame(pfn).state().is_free(order))
+    }
+
+    /// Unlists the free maximal blocks of `pages` pages from `start` and gives their memory back.
+    fn decommit(&self, ground: &Ground, inner: &mut Inner, start: Pfn, pages: u32) {
+        for (pfn, order) in maximal_blocks(start, pages, ground.max_order) {
+            let frame = ground.frames.frame(pfn);
+            self.remove(ground, inner, pfn, order, frame.state().migrate_type());
+            frame.set_state(State::INSIDE);
+        }
+        self.set_types(ground, start, pages, ground.unclaimed());
+        inner.uncommitted += pages;
+        inner.events.decommits += 1;
+        // SAFETY: the pages were free and are now on no list, so nobody uses them or their frames, all of which say
+        // `Inside`; the lock is held until they are among the uncommitted ones.
+        unsafe {
+            ground.region.decommit(byte_range(start, pages));
+            ground.frames.discard(start.get()..start.get() + pages);
+        }
+    }
+
+    // --- Looking ---------------------------------------------------------------------------------------------
+
+    /// Free blocks by order and type; uncommitted memory counts as the blocks that it would be committed as.
+    pub(crate) fn free_blocks(
+        &self,
+        ground: &Ground,
+        inner: &Inner,
+    ) -> [[u32; MigrateType::COUNT]; MAX_ORDER as usize + 1] {
+        let mut blocks = [[0; MigrateType::COUNT]; MAX_ORDER as usize + 1];
+        for (area, row) in inner.areas.iter().zip(&mut blocks) {
+            *row = MigrateType::ALL.map(|mobility| area.len_of(mobility));
+        }
+        let unclaimed = ground.unclaimed() as usize;
+        blocks[ground.max_order.index()][unclaimed] += inner.fresh.len() as u32;
+        if !inner.tail_committed {
+            for (_, order) in maximal_blocks(self.tail_start(ground), self.tail_pages(ground), ground.max_order) {
+                blocks[order.index()][unclaimed] += 1;
+            }
+        }
+        blocks
+    }
+
+    /// Pages that are not in a free block of the largest size that their place allows: what is in use, and what
+    /// could not merge because of it.
+    pub(crate) fn pages_not_in_maximal_blocks(&self, ground: &Ground) -> u32 {
+        let inner = self.inner.lock();
+        let mut maximal = inner.uncommitted + inner.area(ground.max_order).len() * ground.max_order.pages();
+        if inner.tail_committed {
+            let tail = maximal_blocks(self.tail_start(ground), self.tail_pages(ground), ground.max_order);
+            maximal += tail
+                .filter(|(pfn, order)| ground.frames.frame(*pfn).state().is_free(*order))
+                .map(|(_, order)| order.pages())
+                .sum::<u32>();
+        }
+        self.managed - maximal
+    }
+
+    /// The parts of the zone that are committed, as (first page, pages).
+    pub(crate) fn committed(&self, ground: &Ground, inner: &Inner) -> Vec<(Pfn, u32)> {
+        let step = ground.max_order.pages();
+        let mut parts: Vec<_> = (0..self.managed / step)
+            .filter(|block| !inner.fresh.contains(block))
+            .map(|block| (self.start.up(block * step), step))
+            .collect();
+        if inner.tail_committed {
+            parts.push((self.tail_start(ground), self.tail_pages(ground)));
+        }
+        parts
+    }
+}
+
+/// The largest aligned blocks that `pages` pages from `start` are made of.
+fn maximal_blocks(start: Pfn, pages: u32, max: Order) -> impl Iterator<Item = (Pfn, Order)> {
+    let end = start.up(pages);
+    let mut at = start;
+    core::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let order = Order::largest_at(at, end.get() - at.get(), max);
+        let block = (at, order);
+        at = at.up(order.pages());
+        Some(block)
+    })
+}
+
+/// The blocks that start between two pages, each with its state; pages that start no block are passed over.
+///
+/// Exact for free blocks under the zone's lock; allocated ones may change meanwhile.
+pub(crate) fn blocks_between(
+    frames: &FrameTable,
+    start: Pfn,
+    end: Pfn,
+) -> impl Iterator<Item = (Pfn, State)> {
+    let mut at = start;
+    core::iter::from_fn(move || {
+        while at < end {
+            let (pfn, state) = (at, frames.frame(at).state());
+            if state.kind() != Kind::Inside {
+                at = at.up(state.order().pages());
+                return Some((pfn, state));
+            }
+            at = at.up(1);
+        }
+        None
+    })
+}
+
+fn byte_range(start: Pfn, pages: u32) -> core::ops::Range<usize> {
+    start.index() * PAGE_SIZE..(start.index() + pages as usize) * PAGE_SIZE
+}
