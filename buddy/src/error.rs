@@ -119,7 +119,9 @@ impl core::fmt::Display for PageError {
             Self::PageblockOrder { pageblock, max } => {
                 write!(f, "a pageblock of order {pageblock} is larger than the largest block, order {max}")
             }
-            Self::Distances { nodes } => write!(f, "the node distances are not a table of {nodes} by {nodes}"),
+            Self::Distances { nodes } => {
+                write!(f, "the node distances are not a table of {nodes} by {nodes}")
+            }
             Self::Refused { bytes } => {
                 write!(f, "the system refused to reserve even {bytes} bytes of address space")
             }

@@ -1,1 +1,97 @@
-//! placeholder
+//! A buddy page allocator in userspace: pages of one reserved range of addresses, in zones and on nodes, split and
+//! merged by orders, grouped by migrate type, with watermarks and per-CPU pages.
+//!
+//! ```text
+//! PageAllocator ── zonelists: nearest node, highest zone first
+//!   └ PerCpuPages ── magazines of blocks of order 0..=3, one layer a type (uslab_magazine)
+//!       └ Zone ── one lock: free areas by order and type, split, merge, claim, steal, watermarks
+//!           └ Region ── reserve, commit, decommit            FrameTable ── 64 bytes a page
+//! ```
+//!
+//! | module | |
+//! |---|---|
+//! | [`region`] | address space: the only code that talks to the OS about memory |
+//! | [`frame`] | one descriptor a page, and lists of them |
+//! | `free_area`, `zone` | the buddy allocator |
+//! | [`watermark`] | what is kept free, and for whom |
+//! | `per_cpu` | magazines of pages |
+//! | `allocator` | the way of a request; [`PageBlock`]: the safe way to have pages |
+//! | [`info`], [`census`] | what it says about itself, and the audit |
+//! | [`corruption`] | frees that must not be |
+//!
+//! # Invariants
+//!
+//! * All that is known about a page lies in its [`Frame`]; nothing is ever written into a free page.
+//! * Nothing is allocated from the global allocator after construction, except in reports and in
+//!   [`PageBlock::split`].
+//! * Out of memory is a value ([`AllocError`]) that says which limit was met; a refused reservation is a smaller
+//!   range.
+//!
+//! # Example
+//!
+//! ```
+//! use uslab_buddy::{Gfp, Order, PageAllocator, PageConfig};
+//! use uslab_magazine::Cpus;
+//!
+//! let pages = PageAllocator::new(PageConfig::default_for(Cpus::os()))?;
+//! let mut block = pages.alloc_block(Order::for_bytes(20_000).unwrap(), Gfp::ZERO, None)?;
+//! assert_eq!(block.bytes().len(), 32 << 10);
+//! block.bytes_mut()[0] = 1;
+//! block.free();
+//! pages.release();
+//! assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0);
+//! assert_eq!(pages.info().committed_bytes(), 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#[cfg(all(uslab_models, not(loom)))]
+compile_error!("the models need --cfg loom: without it they would check nothing");
+
+mod allocator;
+mod block;
+pub mod census;
+mod config;
+pub mod corruption;
+mod error;
+pub mod frame;
+mod free_area;
+mod gfp;
+pub mod info;
+mod per_cpu;
+mod pfn;
+pub mod region;
+pub mod watermark;
+mod zone;
+
+#[cfg(all(test, any(loom, uslab_models)))]
+mod models;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod properties;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+
+pub use allocator::PageAllocator;
+pub use block::PageBlock;
+pub use census::{Census, Violation};
+pub use config::PageConfig;
+pub use corruption::Corruption;
+pub use error::{AllocError, Limit, PageError};
+pub use frame::{Frame, FrameList, FrameTable, Kind, Link, State};
+pub use gfp::{Gfp, MigrateType, ZoneKind};
+pub use info::{BuddyInfo, ZoneInfo};
+pub use pfn::{Order, Pfn};
+pub use region::{Door, Region, Reserved};
+pub use zone::ZoneEvents;
+
+/// Bits of an address inside a page.
+pub const PAGE_SHIFT: u32 = 12;
+/// Bytes in a page. Where the system's own pages are larger, memory cannot be committed in these steps and an
+/// allocation says [`Limit::CommitRefused`].
+pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
+/// The largest order, inclusive: blocks of 4 MiB.
+pub const MAX_ORDER: u8 = 10;
+/// The order of a pageblock, the unit of grouping by migrate type: 2 MiB.
+pub const PAGEBLOCK_ORDER: u8 = 9;
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("page numbers and address arithmetic assume 64-bit addresses");

@@ -84,7 +84,8 @@ impl Region {
     fn map(bytes: usize, room: usize, align: usize, uncommitted: Uncommitted) -> Option<Self> {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
         // SAFETY: no address is asked for, so no mapping of anybody is replaced.
-        let start = unsafe { mmap_anonymous(None, NonZeroUsize::new(room)?, uncommitted.protection(), flags) };
+        let start =
+            unsafe { mmap_anonymous(None, NonZeroUsize::new(room)?, uncommitted.protection(), flags) };
         let start = start.ok()?.cast::<u8>();
         let before = start.as_ptr().align_offset(align);
         let after = room - before - bytes;

@@ -39,12 +39,11 @@ use crate::frame::{FrameTable, Kind, State};
 use crate::free_area::{End, FreeArea};
 use crate::gfp::{MigrateType, ZoneKind};
 use crate::pfn::{Order, Pfn};
-use crate::planted::{Bug, Planted};
 use crate::region::Region;
 use crate::watermark::{self, Watermarks};
 use crate::{MAX_ORDER, PAGE_SIZE};
 use serde::Serialize;
-use uslab_magazine::sync::{Fixed, Mutex, MutexGuard};
+use uslab_magazine::sync::{Fixed, Mutex, MutexGuard, planted};
 
 /// What all zones stand on.
 #[derive(Debug)]
@@ -56,7 +55,6 @@ pub(crate) struct Ground {
     pub(crate) pageblock_order: Order,
     /// Whether pages are grouped by type at all: not when there are too few pageblocks for it.
     pub(crate) mobility: bool,
-    pub(crate) planted: Planted,
 }
 
 impl Ground {
@@ -178,9 +176,6 @@ impl Zone {
 
     // --- Pageblock types -------------------------------------------------------------------------------------
 
-    pub(crate) fn pageblocks(&self) -> usize {
-        self.types.len()
-    }
     fn pageblock(&self, ground: &Ground, pfn: Pfn) -> &Fixed {
         &self.types[(pfn.index() - self.start.index()) >> ground.pageblock_order.get()]
     }
@@ -264,7 +259,7 @@ impl Zone {
             match self.take(ground, &mut inner, order, mobility) {
                 Ok(pfn) => {
                     let state = State::new(Kind::PerCpu, order, mobility);
-                    if ground.planted.is(Bug::LateState) {
+                    if planted("frame marked after the lock") {
                         late = Some((pfn, state));
                     } else {
                         ground.frames.frame(pfn).set_state(state);
@@ -346,13 +341,7 @@ impl Zone {
     }
 
     /// Takes a pageblock over from another type, the largest free block first, and a block from it.
-    fn claim(
-        &self,
-        ground: &Ground,
-        inner: &mut Inner,
-        order: Order,
-        mobility: MigrateType,
-    ) -> Option<Pfn> {
+    fn claim(&self, ground: &Ground, inner: &mut Inner, order: Order, mobility: MigrateType) -> Option<Pfn> {
         let pageblock = ground.pageblock_order;
         for current in order.through(ground.max_order).rev() {
             // A small movable block in a foreign pageblock does little harm; an unmovable one pins the pageblock.
@@ -422,13 +411,7 @@ impl Zone {
     }
 
     /// Takes the smallest block of another type that is large enough; its pageblock keeps its type.
-    fn steal(
-        &self,
-        ground: &Ground,
-        inner: &mut Inner,
-        order: Order,
-        mobility: MigrateType,
-    ) -> Option<Pfn> {
+    fn steal(&self, ground: &Ground, inner: &mut Inner, order: Order, mobility: MigrateType) -> Option<Pfn> {
         order.through(ground.max_order).find_map(|current| {
             let area = &inner.areas[current.index()];
             let from = area.fallback(mobility)?;
@@ -444,7 +427,7 @@ impl Zone {
 
     /// Takes blocks of `order` back in one hold of the lock. Their frames say [`Kind::PerCpu`].
     pub(crate) fn free(&self, ground: &Ground, order: Order, blocks: impl Iterator<Item = Pfn>) {
-        if ground.planted.is(Bug::MergeAcrossLocks) {
+        if planted("buddy checked in one lock hold and merged in the next") {
             return blocks.for_each(|pfn| self.merge_across_locks(ground, pfn, order));
         }
         let mut inner = self.inner.lock();
@@ -460,8 +443,8 @@ impl Zone {
         while order < ground.max_order {
             let buddy = pfn.buddy(order);
             let state = frames.frame(buddy).state();
-            let joins = state.is_free(order) || ground.planted.is(Bug::MergeBlind);
-            if !joins || ground.planted.is(Bug::MergeNever) {
+            let joins = state.is_free(order) || planted("merge without looking at the buddy");
+            if !joins || planted("no merge") {
                 break;
             }
             self.remove(ground, inner, buddy, order, state.migrate_type());
@@ -488,7 +471,7 @@ impl Zone {
         ground.frames.get(next).is_some_and(|frame| frame.state().is_free(parent))
     }
 
-    /// [`Bug::MergeAcrossLocks`]: one step of merging a hold of the lock.
+    /// A planted bug: the buddy is found free in one hold of the lock and merged with in the next.
     fn merge_across_locks(&self, ground: &Ground, pfn: Pfn, order: Order) {
         let frames = &ground.frames;
         let buddy = pfn.buddy(order);
@@ -518,9 +501,7 @@ impl Zone {
         mobility: MigrateType,
     ) -> Result<bool, Refused> {
         let (start, pages) = match inner.fresh.last() {
-            Some(block) => {
-                (self.start.up(block * ground.max_order.pages()), ground.max_order.pages())
-            }
+            Some(block) => (self.start.up(block * ground.max_order.pages()), ground.max_order.pages()),
             None => (self.tail_start(ground), self.tail_pages(ground)),
         };
         let is_tail = inner.fresh.is_empty();
@@ -609,7 +590,9 @@ impl Zone {
         let unclaimed = ground.unclaimed() as usize;
         blocks[ground.max_order.index()][unclaimed] += inner.fresh.len() as u32;
         if !inner.tail_committed {
-            for (_, order) in maximal_blocks(self.tail_start(ground), self.tail_pages(ground), ground.max_order) {
+            for (_, order) in
+                maximal_blocks(self.tail_start(ground), self.tail_pages(ground), ground.max_order)
+            {
                 blocks[order.index()][unclaimed] += 1;
             }
         }
@@ -618,8 +601,7 @@ impl Zone {
 
     /// Pages that are not in a free block of the largest size that their place allows: what is in use, and what
     /// could not merge because of it.
-    pub(crate) fn pages_not_in_maximal_blocks(&self, ground: &Ground) -> u32 {
-        let inner = self.inner.lock();
+    pub(crate) fn pages_not_in_maximal_blocks(&self, ground: &Ground, inner: &Inner) -> u32 {
         let mut maximal = inner.uncommitted + inner.area(ground.max_order).len() * ground.max_order.pages();
         if inner.tail_committed {
             let tail = maximal_blocks(self.tail_start(ground), self.tail_pages(ground), ground.max_order);
@@ -634,10 +616,12 @@ impl Zone {
     /// The parts of the zone that are committed, as (first page, pages).
     pub(crate) fn committed(&self, ground: &Ground, inner: &Inner) -> Vec<(Pfn, u32)> {
         let step = ground.max_order.pages();
-        let mut parts: Vec<_> = (0..self.managed / step)
-            .filter(|block| !inner.fresh.contains(block))
-            .map(|block| (self.start.up(block * step), step))
-            .collect();
+        let mut committed = vec![true; (self.managed / step) as usize];
+        for block in &inner.fresh {
+            committed[*block as usize] = false;
+        }
+        let whole = (0..).zip(committed).filter(|(_, committed)| *committed);
+        let mut parts: Vec<_> = whole.map(|(block, _)| (self.start.up(block * step), step)).collect();
         if inner.tail_committed {
             parts.push((self.tail_start(ground), self.tail_pages(ground)));
         }

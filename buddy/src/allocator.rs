@@ -1,0 +1,537 @@
+//! The page allocator: zones of all nodes, the per-CPU pages in front of them, and the way of a request through them.
+//!
+//! ```text
+//! alloc(order, gfp, node)
+//!   for each zone of the zonelist, at the low watermark          nearest node first, highest zone first
+//!     └ order <= 3: this CPU's magazines, filled from the zone in one lock hold; else the zone
+//!   again, at the minimum watermark (less for high priority)
+//!   per-CPU pages of all CPUs are called in, and again           unless the caller cannot wait
+//!   AllocError: which limit was met
+//! ```
+//!
+//! A page that is already in this CPU's magazine is handed out whatever the watermark says: it was free of it when
+//! the magazine was filled.
+//!
+//! ## Lock order
+//!
+//! A layer's drain lock, its depot lock, and a zone's lock are never held together: the layer calls the zone with
+//! none held, and a zone lock is a leaf. At most one zone is locked at a time.
+
+use crate::config::PageConfig;
+use crate::corruption::{self, Corruption};
+use crate::error::{AllocError, Limit, PageError};
+use crate::frame::{Frame, FrameTable, Kind, State};
+use crate::gfp::{Gfp, MigrateType, ZoneKind};
+use crate::per_cpu::{PageRound, PerCpuPages, Shelf};
+use crate::pfn::{Order, Pfn};
+use crate::region::{Region, Uncommitted, reserve_most};
+use crate::watermark::{self, Mark, Watermarks};
+use crate::zone::{Ground, Zone};
+use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
+use core::ops::Range;
+use core::ptr::NonNull;
+use uslab_magazine::Cpus;
+use uslab_magazine::sync::{Counter, assert_unlocked, planted};
+
+/// A zone and the magazines in front of it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) zone: Zone,
+    pub(crate) per_cpu: Option<PerCpuPages>,
+}
+
+/// What the allocator counts beside its zones.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Allocations that found every zone at its low watermark.
+    pub(crate) below_low: Counter,
+    /// Allocations for which the per-CPU pages were called in.
+    pub(crate) drains: Counter,
+    /// Allocations that failed.
+    pub(crate) failures: Counter,
+    /// Frees that must not be.
+    pub(crate) corruptions: Counter,
+}
+
+/// The page allocator.
+///
+/// Dropping it unmaps all its pages, allocated ones too. Cost of an operation: a low-order block is one operation on
+/// the CPU's magazine and a compare-and-exchange or store on its frame; anything else takes one zone lock.
+#[derive(Debug)]
+pub struct PageAllocator {
+    pub(crate) ground: Ground,
+    pub(crate) places: Box<[Place]>,
+    /// The place of each maximal block.
+    place_of: Box<[u8]>,
+    /// For each node and each highest zone: places, nearest and highest first.
+    zonelists: Box<[[Box<[u8]>; ZoneKind::COUNT]]>,
+    cpus: Cpus,
+    corruption: corruption::Handler,
+    pub(crate) counts: Counts,
+}
+
+/// The least that is reserved, in pages, before a refusal is final: 1 MiB.
+const LEAST_PAGES: usize = 256;
+
+/// Pages handed to a bulk caller for each hold of a zone lock.
+const BULK: usize = 64;
+
+impl PageAllocator {
+    /// Reserves the range and lays out its zones. When the reservation is refused, the zones are halved until it is
+    /// granted, down to 1 MiB in all ([`info`](PageAllocator::info) says what there is).
+    ///
+    /// # Errors
+    /// A configuration that cannot work, or a system that grants not even that.
+    pub fn new(config: PageConfig) -> Result<Self, PageError> {
+        config.validate()?;
+        let wish = config.pages() as usize;
+        let least = LEAST_PAGES.min(wish);
+        let granted = reserve_most(wish, least, |pages| Self::reserve(&config, pages as u64));
+        granted.map(|(_, pages)| pages).map_err(|pages| PageError::Refused { bytes: pages * PAGE_SIZE })
+    }
+
+    /// The allocator with `pages` pages in all, or `None` when a reservation is refused.
+    fn reserve(config: &PageConfig, pages: u64) -> Option<Self> {
+        let nodes = config.scaled(pages);
+        let step = config.max_order.pages();
+        let zones = || {
+            (0_u32..).zip(&nodes).flat_map(|(node, zones)| {
+                let mut zones: Vec<_> = zones.iter().copied().filter(|(_, pages)| *pages > 0).collect();
+                zones.sort();
+                zones.into_iter().map(move |(kind, pages)| (node, kind, pages))
+            })
+        };
+        let range: u32 = zones().map(|(_, _, pages)| pages.next_multiple_of(step)).sum();
+        let ground = Ground {
+            region: Region::reserve(
+                range as usize * PAGE_SIZE,
+                config.max_order.bytes(),
+                Uncommitted::NoAccess,
+                config.door,
+            )?,
+            frames: FrameTable::new(range, config.door)?,
+            max_order: config.max_order,
+            pageblock_order: config.pageblock_order,
+            mobility: pages >= u64::from(config.pageblock_order.pages()) * MigrateType::COUNT as u64,
+        };
+
+        let lowmem = zones().filter(|(_, kind, _)| *kind != ZoneKind::Movable);
+        let lowmem = lowmem.map(|(_, _, pages)| u64::from(pages)).sum();
+        let min_free = match config.min_free_kib {
+            Some(kib) => u64::from(kib) * 1024 / PAGE_SIZE as u64,
+            None => watermark::min_free_pages(lowmem),
+        };
+        let flat = one_node(config.cpus);
+        let (mut places, mut place_of, mut start) = (Vec::new(), Vec::new(), 0);
+        for (node, kind, pages) in zones() {
+            let mut managed = [0; ZoneKind::COUNT];
+            zones()
+                .filter(|(of, _, _)| *of == node)
+                .for_each(|(_, kind, pages)| managed[kind as usize] = pages);
+            let reserve = watermark::lowmem_reserve(managed)[kind as usize];
+            let marks = Watermarks::new(kind, pages, lowmem, min_free, config.watermark_scale);
+            let per_cpu = match config.per_cpu_pages {
+                true => Some(PerCpuPages::new(flat, pages, &ground, config.door)?),
+                false => None,
+            };
+            place_of.resize(place_of.len() + pages.div_ceil(step) as usize, places.len() as u8);
+            let zone = Zone::new(&ground, (node, kind), Pfn::new(start), pages, marks, reserve);
+            places.push(Place { zone, per_cpu });
+            start += pages.next_multiple_of(step);
+        }
+
+        let zonelist = |node: u32, highest: ZoneKind| -> Box<[u8]> {
+            let of_node = |near: u32| {
+                let fits = |at: &u8| {
+                    let zone = &places[usize::from(*at)].zone;
+                    zone.node == near && zone.kind <= highest
+                };
+                (0..places.len() as u8).rev().filter(fits).collect::<Vec<_>>()
+            };
+            config.nearest(node).into_iter().flat_map(of_node).collect()
+        };
+        let zonelists = (0..nodes.len() as u32).map(|node| ZoneKind::ALL.map(|kind| zonelist(node, kind)));
+        let zonelists = zonelists.collect();
+        Some(Self {
+            ground,
+            zonelists,
+            places: places.into(),
+            place_of: place_of.into(),
+            cpus: config.cpus,
+            corruption: config.corruption,
+            counts: Counts::default(),
+        })
+    }
+
+    // --- Allocation ------------------------------------------------------------------------------------------
+
+    /// Allocates a block of `2^order` pages, from `node` or else from the nearest that has one; `None` is the node
+    /// of the current CPU. The contents are unspecified unless `gfp` has [`Gfp::ZERO`].
+    ///
+    /// # Errors
+    /// Which limit was met; nothing was changed then.
+    pub fn alloc(&self, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, AllocError> {
+        self.find(order, gfp, node).map_err(|limit| {
+            self.counts.failures.add(1);
+            let node = node.filter(|_| limit == Limit::Node || gfp.contains(Gfp::THIS_NODE));
+            AllocError { order, node, limit }
+        })
+    }
+
+    fn find(&self, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, Limit> {
+        if order > self.ground.max_order {
+            return Err(Limit::Order);
+        }
+        let zonelist = self.zonelist(gfp, node)?;
+        if let Ok(pfn) = self.try_zones(zonelist, order, gfp, Mark::Low) {
+            return Ok(pfn);
+        }
+        self.counts.below_low.add(1);
+        self.try_zones(zonelist, order, gfp, Mark::Min).or_else(|limit| {
+            if !gfp.may_drain() || limit == Limit::Zone {
+                return Err(limit);
+            }
+            self.counts.drains.add(1);
+            zonelist.iter().for_each(|at| self.purge(&self.places[usize::from(*at)]));
+            self.try_zones(zonelist, order, gfp, Mark::Min)
+        })
+    }
+
+    /// The places that may serve, best first.
+    fn zonelist(&self, gfp: Gfp, node: Option<u32>) -> Result<&[u8], Limit> {
+        let node = node.unwrap_or_else(|| self.cpus.node_of(self.cpus.current()));
+        let lists = self.zonelists.get(node as usize).ok_or(Limit::Node)?;
+        let zonelist = &lists[gfp.highest_zone() as usize];
+        if !gfp.contains(Gfp::THIS_NODE) {
+            return Ok(zonelist);
+        }
+        // The node itself is the nearest one.
+        let own = zonelist.iter().take_while(|at| self.places[usize::from(**at)].zone.node == node).count();
+        Ok(&zonelist[..own])
+    }
+
+    fn try_zones(&self, zonelist: &[u8], order: Order, gfp: Gfp, mark: Mark) -> Result<Pfn, Limit> {
+        let mobility = self.mobility(gfp);
+        let mut met = Limit::Zone;
+        for at in zonelist {
+            let place = &self.places[usize::from(*at)];
+            let zone = &place.zone;
+            let floor = zone.marks.floor(mark, gfp, zone.reserve[gfp.highest_zone() as usize]);
+            match self.try_place(place, order, mobility, floor) {
+                Ok(pfn) => {
+                    self.hand_out(pfn, order, gfp, mobility);
+                    return Ok(pfn);
+                }
+                Err(limit) => met = met.max(limit),
+            }
+        }
+        Err(met)
+    }
+
+    #[inline]
+    fn try_place(
+        &self,
+        place: &Place,
+        order: Order,
+        mobility: MigrateType,
+        floor: Option<u32>,
+    ) -> Result<Pfn, Limit> {
+        let Some(layer) = place.per_cpu.as_ref().and_then(|per_cpu| per_cpu.layer(order, mobility)) else {
+            return place.zone.alloc(&self.ground, order, mobility, floor);
+        };
+        let shelf = Shelf::filling(&place.zone, &self.ground, order, mobility, floor);
+        match layer.alloc(&shelf) {
+            Some(round) => Ok(round.0),
+            None => Err(shelf.limit().unwrap_or(Limit::Exhausted)),
+        }
+    }
+
+    fn mobility(&self, gfp: Gfp) -> MigrateType {
+        if self.ground.mobility { gfp.migrate_type() } else { MigrateType::Unmovable }
+    }
+
+    /// Makes a block that nobody else knows the caller's.
+    fn hand_out(&self, pfn: Pfn, order: Order, gfp: Gfp, mobility: MigrateType) {
+        let compound = order > Order::ZERO && gfp.contains(Gfp::COMP);
+        let frame = self.ground.frames.frame(pfn);
+        frame.set_state(State::new(Kind::Allocated, order, mobility).compound(compound));
+        let heads = if compound { order.pages() } else { 1 };
+        for page in 0..heads {
+            self.ground.frames.frame(pfn.up(page)).set_head(pfn);
+        }
+        for page in 0..order.pages() {
+            self.ground.frames.frame(pfn.up(page)).page_take();
+        }
+        if gfp.contains(Gfp::ZERO) {
+            // SAFETY: the block is committed and the caller's alone, who does not have it yet.
+            unsafe { self.address(pfn).write_bytes(0, order.bytes()) };
+        }
+    }
+
+    /// Allocates up to `max` single pages, many in one lock hold, and gives each to `put`, which may do what it
+    /// likes: no lock is held. Returns how many: fewer where memory ends, 0 for a node that does not exist.
+    pub fn alloc_bulk(&self, gfp: Gfp, node: Option<u32>, max: usize, mut put: impl FnMut(Pfn)) -> usize {
+        let Ok(zonelist) = self.zonelist(gfp, node) else { return 0 };
+        let mobility = self.mobility(gfp);
+        let mut done = 0;
+        for at in zonelist {
+            let zone = &self.places[usize::from(*at)].zone;
+            let floor = zone.marks.floor(Mark::Low, gfp, zone.reserve[gfp.highest_zone() as usize]);
+            loop {
+                let mut batch = Batch { pages: self, pfns: [Pfn::new(0); BULK], given: 0, len: 0 };
+                let wanted = BULK.min(max - done);
+                let (filled, _) = zone.fill(&self.ground, Order::ZERO, mobility, floor, wanted, |pfn| {
+                    batch.pfns[batch.len] = pfn;
+                    batch.len += 1;
+                });
+                for pfn in &batch.pfns[..filled] {
+                    self.hand_out(*pfn, Order::ZERO, gfp, mobility);
+                }
+                while let Some(pfn) = batch.next() {
+                    put(pfn);
+                }
+                done += filled;
+                if filled < wanted || done == max {
+                    break;
+                }
+            }
+        }
+        // What is left in magazines, and between the marks.
+        while done < max {
+            let Ok(pfn) = self.find(Order::ZERO, gfp, node) else { break };
+            done += 1;
+            put(pfn);
+        }
+        done
+    }
+
+    /// [`alloc`](PageAllocator::alloc) as an owned block that frees itself.
+    ///
+    /// # Errors
+    /// As [`alloc`](PageAllocator::alloc).
+    pub fn alloc_block(
+        &self,
+        order: Order,
+        gfp: Gfp,
+        node: Option<u32>,
+    ) -> Result<PageBlock<'_>, AllocError> {
+        Ok(PageBlock::new(self, self.alloc(order, gfp, node)?, order))
+    }
+
+    // --- Free ------------------------------------------------------------------------------------------------
+
+    /// Frees the block of `order` that starts at `pfn`.
+    ///
+    /// A double free, a wrong order and a page that no block starts at are found from the frame, go to the handler
+    /// of the configuration, and change nothing.
+    ///
+    /// # Safety
+    /// The block was allocated by this allocator with this order (or split to it), and nobody uses it any more.
+    pub unsafe fn free(&self, pfn: Pfn, order: Order) {
+        if let Err(corruption) = self.take_back(pfn, order) {
+            self.counts.corruptions.add(1);
+            assert_unlocked();
+            return (self.corruption)(&corruption);
+        }
+        let place = self.place(pfn);
+        let zone = &place.zone;
+        let mobility = zone.type_of(&self.ground, pfn);
+        match place.per_cpu.as_ref().and_then(|per_cpu| per_cpu.layer(order, mobility)) {
+            Some(layer) => {
+                layer.free(&Shelf::returning(zone, &self.ground, order), PageRound(pfn));
+                if planted("page marked after it went into the magazine") {
+                    self.ground.frames.frame(pfn).set_state(State::new(Kind::PerCpu, order, mobility));
+                }
+            }
+            None => zone.free(&self.ground, order, core::iter::once(pfn)),
+        }
+        if planted("owner cleared after the free") {
+            self.ground.frames.frame(pfn).set_owner(core::ptr::null_mut());
+        }
+    }
+
+    /// Claims an allocated block for the free: of two frees of one block, one gets it.
+    fn take_back(&self, pfn: Pfn, order: Order) -> Result<(), Corruption> {
+        let frames = &self.ground.frames;
+        let frame = frames.get(pfn).ok_or(Corruption::Foreign { pfn, pages: frames.len() })?;
+        let state = frame.state();
+        match state.kind() {
+            Kind::Inside => return Err(Corruption::NotABlock { pfn }),
+            found @ (Kind::Free | Kind::PerCpu) => return Err(Corruption::DoubleFree { pfn, found }),
+            Kind::Allocated if state.order() != order => {
+                return Err(Corruption::WrongOrder { pfn, freed: order, allocated: state.order() });
+            }
+            Kind::Allocated => {}
+        }
+        if !planted("page marked after it went into the magazine") {
+            let parked = State::new(Kind::PerCpu, order, state.migrate_type());
+            frame.claim(state, parked).map_err(|now| Corruption::DoubleFree { pfn, found: now.kind() })?;
+        }
+        if !planted("owner cleared after the free") {
+            frame.set_owner(core::ptr::null_mut());
+        }
+        for page in 0..order.pages() {
+            frames.frame(pfn.up(page)).page_give();
+        }
+        Ok(())
+    }
+
+    /// Makes one allocated block of order `from` into blocks of order `to`, each of which is then freed by itself.
+    /// Cost: one store for each new block.
+    ///
+    /// # Safety
+    /// The block at `pfn` was allocated by this allocator with order `from`, is the caller's, and `to <= from`.
+    pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) {
+        debug_assert!(to <= from);
+        let state = State::new(Kind::Allocated, to, self.frame(pfn).state().migrate_type());
+        let pages = (0..from.pages()).step_by(to.pages() as usize);
+        // The first page last: until then the whole block is what a walk sees.
+        for page in pages.rev() {
+            let frame = self.frame(pfn.up(page));
+            frame.set_owner(core::ptr::null_mut());
+            frame.set_head(pfn.up(page));
+            frame.set_state(state);
+        }
+    }
+
+    // --- Giving back -----------------------------------------------------------------------------------------
+
+    fn purge(&self, place: &Place) {
+        if let Some(per_cpu) = &place.per_cpu {
+            per_cpu.purge(&place.zone, &self.ground);
+        }
+    }
+
+    /// Gives the pages in the magazines of `cpus` back to their zones. The CPUs may go on meanwhile.
+    pub fn drain_cpus(&self, cpus: Range<u32>) {
+        for place in &self.places {
+            if let Some(per_cpu) = &place.per_cpu {
+                per_cpu.drain(&place.zone, &self.ground, cpus.clone());
+            }
+        }
+    }
+
+    /// Gives per-CPU pages that have not been of use since the last call back to their zones, and returns how many.
+    /// For a timer of some 10 seconds.
+    pub fn reap(&self) -> u64 {
+        let reap = |place: &Place| Some(place.per_cpu.as_ref()?.reap(&place.zone, &self.ground));
+        self.places.iter().filter_map(reap).sum()
+    }
+
+    /// Gives all per-CPU pages back to their zones, and all wholly free maximal blocks back to the OS. Returns the
+    /// bytes that went to the OS.
+    ///
+    /// Cost: up to three system calls for each maximal block, under its zone's lock.
+    pub fn release(&self) -> usize {
+        self.places.iter().for_each(|place| self.purge(place));
+        self.places.iter().map(|place| place.zone.release(&self.ground)).sum()
+    }
+
+    // --- Looking up ------------------------------------------------------------------------------------------
+
+    /// The frame of page `pfn`.
+    ///
+    /// # Panics
+    /// If the allocator has no such page: a `Pfn` that it handed out, or made of an address, is always one.
+    #[inline(always)]
+    pub fn frame(&self, pfn: Pfn) -> &Frame {
+        self.ground.frames.frame(pfn)
+    }
+    /// The frames of all pages, for [`FrameList`](crate::FrameList)s.
+    #[inline(always)]
+    pub fn frames(&self) -> &FrameTable {
+        &self.ground.frames
+    }
+    /// The first byte of page `pfn`. Only what is allocated may be touched.
+    ///
+    /// # Panics
+    /// If the allocator has no such page.
+    #[inline(always)]
+    pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
+        assert!(pfn.get() < self.ground.frames.len(), "page {pfn} is outside the allocator's range");
+        // SAFETY: inside the region, which has as many pages as the table has frames.
+        unsafe { self.ground.region.base().add(pfn.index() << PAGE_SHIFT) }
+    }
+    /// The page that `address` lies in; `None` outside the allocator's range.
+    #[inline(always)]
+    pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
+        let offset = address.addr().wrapping_sub(self.ground.region.base().addr().get());
+        let page = offset >> PAGE_SHIFT;
+        (page < self.ground.frames.len() as usize).then(|| Pfn::new(page as u32))
+    }
+    /// The allocated block that page `pfn` is in, by its first page: any page of a compound block, the first page of
+    /// every other. `None` for all other pages. Exact as long as the block is not freed meanwhile.
+    pub fn block_of(&self, pfn: Pfn) -> Option<(Pfn, Order)> {
+        let head = self.ground.frames.get(pfn)?.head();
+        let state = self.ground.frames.get(head)?.state();
+        let found = state.kind() == Kind::Allocated
+            && (pfn == head || state.is_compound())
+            && (head.get()..head.get() + state.order().pages()).contains(&pfn.get());
+        found.then_some((head, state.order()))
+    }
+    /// The node of page `pfn`.
+    ///
+    /// # Panics
+    /// If the allocator has no such page.
+    #[inline]
+    pub fn node_of(&self, pfn: Pfn) -> u32 {
+        self.place(pfn).zone.node
+    }
+    /// The zone of page `pfn`.
+    ///
+    /// # Panics
+    /// If the allocator has no such page.
+    pub fn zone_of(&self, pfn: Pfn) -> ZoneKind {
+        self.place(pfn).zone.kind
+    }
+    /// The CPUs that per-CPU pages are kept for.
+    pub fn cpus(&self) -> Cpus {
+        self.cpus
+    }
+    /// Nodes, those without zones included.
+    pub fn nodes(&self) -> u32 {
+        self.zonelists.len() as u32
+    }
+    /// The largest order.
+    pub fn max_order(&self) -> Order {
+        self.ground.max_order
+    }
+
+    #[inline(always)]
+    fn place(&self, pfn: Pfn) -> &Place {
+        &self.places[usize::from(self.place_of[pfn.index() >> self.ground.max_order.get()])]
+    }
+}
+
+/// The same CPUs on one node: a zone's pages are all of one node, so its magazines need no telling apart.
+fn one_node(cpus: Cpus) -> Cpus {
+    match Cpus::simulated(cpus.count(), cpus.nodes()) {
+        Ok(simulated) if simulated == cpus => Cpus::simulated(cpus.count(), 1).unwrap_or(cpus),
+        _ => cpus,
+    }
+}
+
+/// Pages on their way to a bulk caller; what the caller did not get, because it panicked, is freed.
+struct Batch<'a> {
+    pages: &'a PageAllocator,
+    pfns: [Pfn; BULK],
+    given: usize,
+    len: usize,
+}
+
+impl Batch<'_> {
+    fn next(&mut self) -> Option<Pfn> {
+        let pfn = self.pfns[..self.len].get(self.given).copied();
+        self.given += usize::from(pfn.is_some());
+        pfn
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        while let Some(pfn) = self.next() {
+            // SAFETY: a single page that was just allocated and that nobody has seen.
+            unsafe { self.pages.free(pfn, Order::ZERO) };
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The audit: walks every frame and every list, and says whether they agree.
+//!
+//! It is meant for a quiet allocator (tests, the ends of programs): pages on their way between a magazine and a zone
+//! would be found missing. What it proves then:
+//!
+//! * every committed page lies in exactly one block, each block is aligned and inside its zone;
+//! * a frame says that its block is free iff the block is on the list of its order and type, once;
+//! * no two free buddies were left unmerged;
+//! * a free block is on the list of its pageblock's type, all pageblocks of a larger block being of that type;
+//! * pages = free + per-CPU + allocated, each counted in two ways.
+
+use crate::allocator::{PageAllocator, Place};
+use crate::frame::{Kind, State};
+use crate::gfp::{MigrateType, ZoneKind};
+use crate::pfn::{Order, Pfn};
+use crate::zone::{Ground, Inner, Zone};
+use core::fmt;
+use serde::Serialize;
+
+/// Where all pages are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Census {
+    /// Pages in all zones.
+    pub managed: u64,
+    /// Free pages that are not committed.
+    pub uncommitted: u64,
+    /// Committed pages on the free lists.
+    pub listed: u64,
+    /// Pages in per-CPU magazines.
+    pub per_cpu: u64,
+    /// Pages in allocated blocks.
+    pub allocated: u64,
+}
+
+/// What the audit found wrong: where, and which invariant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The node.
+    pub node: u32,
+    /// The zone.
+    pub zone: ZoneKind,
+    /// The page, where it is one.
+    pub pfn: Option<Pfn>,
+    /// What is wrong.
+    pub what: Broken,
+}
+
+/// A broken invariant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// A committed page is in no block.
+    InNoBlock,
+    /// A block starts inside another one, or reaches beyond its zone, or is not aligned.
+    Overlap,
+    /// Two free buddies were not merged.
+    MissedMerge,
+    /// A free block is on another list than its pageblock's.
+    WrongType,
+    /// A frame says free and its list does not have it, or the other way round, or twice.
+    ListDisagrees,
+    /// The count of free pages is not what the lists hold.
+    Count {
+        /// What the zone counts.
+        counted: u64,
+        /// What the walk found.
+        found: u64,
+    },
+    /// The magazines hold another number of pages than the frames say.
+    PerCpu {
+        /// What the magazines hold.
+        counted: u64,
+        /// What the walk found.
+        found: u64,
+    },
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {} zone {}", self.node, self.zone.name())?;
+        if let Some(pfn) = self.pfn {
+            write!(f, " page {pfn}")?;
+        }
+        match self.what {
+            Broken::InNoBlock => f.write_str(": in no block"),
+            Broken::Overlap => f.write_str(": blocks overlap"),
+            Broken::MissedMerge => f.write_str(": missed merge with the buddy"),
+            Broken::WrongType => f.write_str(": on the list of another type than its pageblock"),
+            Broken::ListDisagrees => f.write_str(": frame and free list disagree"),
+            Broken::Count { counted, found } => write!(f, ": {counted} free pages counted, {found} found"),
+            Broken::PerCpu { counted, found } => {
+                write!(f, ": {counted} per-CPU pages counted, {found} found")
+            }
+        }
+    }
+}
+impl core::error::Error for Violation {}
+
+impl PageAllocator {
+    /// Audits the whole allocator; see the [module](self). Nobody may allocate or free meanwhile.
+    ///
+    /// Cost: touches the frame of every committed page.
+    ///
+    /// # Errors
+    /// The first broken invariant.
+    pub fn check(&self) -> Result<Census, Violation> {
+        let mut census = Census::default();
+        for place in &self.places {
+            place.audit(&self.ground, &mut census)?;
+        }
+        Ok(census)
+    }
+}
+
+impl Place {
+    fn audit(&self, ground: &Ground, census: &mut Census) -> Result<(), Violation> {
+        let zone = &self.zone;
+        let held = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.pages());
+        let inner = zone.lock();
+        let walk = Walk { zone, ground, inner: &inner };
+        let found = walk.blocks()?;
+        walk.lists(found.listed)?;
+        let fail = |what| Violation { node: zone.node, zone: zone.kind, pfn: None, what };
+        let (counted, free) = (inner.free().into(), found.listed + u64::from(inner.uncommitted()));
+        if counted != free {
+            return Err(fail(Broken::Count { counted, found: free }));
+        }
+        if held != found.per_cpu {
+            return Err(fail(Broken::PerCpu { counted: held, found: found.per_cpu }));
+        }
+        census.managed += u64::from(zone.managed);
+        census.uncommitted += u64::from(inner.uncommitted());
+        census.listed += found.listed;
+        census.per_cpu += found.per_cpu;
+        census.allocated += found.allocated;
+        Ok(())
+    }
+}
+
+struct Walk<'a> {
+    zone: &'a Zone,
+    ground: &'a Ground,
+    inner: &'a Inner,
+}
+
+impl Walk<'_> {
+    fn fail(&self, pfn: Pfn, what: Broken) -> Violation {
+        Violation { node: self.zone.node, zone: self.zone.kind, pfn: Some(pfn), what }
+    }
+    fn state(&self, pfn: Pfn) -> State {
+        self.ground.frames.frame(pfn).state()
+    }
+
+    /// Walks the committed pages from block to block.
+    fn blocks(&self) -> Result<Census, Violation> {
+        let mut found = Census::default();
+        for (start, pages) in self.zone.committed(self.ground, self.inner) {
+            let (mut at, end) = (start, start.up(pages));
+            while at < end {
+                let state = self.state(at);
+                let order = state.order();
+                if state.kind() == Kind::Inside {
+                    return Err(self.fail(at, Broken::InNoBlock));
+                }
+                let next = at.up(order.pages());
+                let alone = (at.get() + 1..next.get().min(end.get()))
+                    .all(|inside| self.state(Pfn::new(inside)).kind() == Kind::Inside);
+                if next > end || !at.is_aligned(order) || !alone {
+                    return Err(self.fail(at, Broken::Overlap));
+                }
+                match state.kind() {
+                    Kind::Free => {
+                        self.free_block(at, state)?;
+                        found.listed += u64::from(order.pages());
+                    }
+                    Kind::PerCpu => found.per_cpu += u64::from(order.pages()),
+                    _ => found.allocated += u64::from(order.pages()),
+                }
+                at = next;
+            }
+        }
+        Ok(found)
+    }
+
+    fn free_block(&self, pfn: Pfn, state: State) -> Result<(), Violation> {
+        let order = state.order();
+        if order < self.ground.max_order && self.state(pfn.buddy(order)).is_free(order) {
+            return Err(self.fail(pfn, Broken::MissedMerge));
+        }
+        let step = self.ground.pageblock_order.pages() as usize;
+        let own = |page| self.zone.type_of(self.ground, pfn.up(page)) == state.migrate_type();
+        if !(0..order.pages()).step_by(step).all(own) {
+            return Err(self.fail(pfn, Broken::WrongType));
+        }
+        Ok(())
+    }
+
+    /// Walks the lists: each block on them says so, no block is on them twice, and together they are `listed` pages.
+    fn lists(&self, listed: u64) -> Result<(), Violation> {
+        let mut seen = std::collections::HashSet::new();
+        let mut found = 0;
+        for order in Order::ZERO.through(self.ground.max_order) {
+            for mobility in MigrateType::ALL {
+                let area = self.inner.area(order);
+                // SAFETY: `inner` is borrowed from the zone's lock.
+                for pfn in unsafe { area.blocks(&self.ground.frames, mobility) } {
+                    let says = self.ground.frames.get(pfn).map(|frame| frame.state());
+                    if says != Some(State::new(Kind::Free, order, mobility)) || !seen.insert(pfn) {
+                        return Err(self.fail(pfn, Broken::ListDisagrees));
+                    }
+                    found += u64::from(order.pages());
+                }
+            }
+        }
+        if found != listed {
+            let what = Broken::Count { counted: listed, found };
+            return Err(Violation { node: self.zone.node, zone: self.zone.kind, pfn: None, what });
+        }
+        Ok(())
+    }
+}

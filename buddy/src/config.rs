@@ -1,0 +1,203 @@
+//! What a page allocator is made of.
+
+use crate::corruption;
+use crate::error::PageError;
+use crate::gfp::ZoneKind;
+use crate::pfn::Order;
+use crate::region::Door;
+use crate::watermark::SCALE_FACTOR;
+use crate::{MAX_ORDER, PAGE_SIZE, PAGEBLOCK_ORDER};
+use uslab_magazine::{Cpus, MAX_NODES};
+
+/// What a page allocator is made of: its CPUs, nodes and zones, and the tuning.
+///
+/// All nodes lie in one reserved range of addresses; a node without zones is legal (its CPUs allocate elsewhere).
+#[derive(Clone, Debug)]
+pub struct PageConfig {
+    /// The CPUs that per-CPU pages are kept for, and which node each is on.
+    pub cpus: Cpus,
+    /// The zones of each node, with their pages. The order in which a node's zones are given does not matter; zones
+    /// of no pages are left out.
+    pub nodes: Vec<Vec<(ZoneKind, u32)>>,
+    /// Distances between nodes, a row for each node (the kernel's 10 for itself, 20 for a neighbour). Empty: all
+    /// other nodes are equally far.
+    pub distances: Vec<Vec<u32>>,
+    /// Where the memory comes from.
+    pub door: Door,
+    /// Whether CPUs keep magazines of low-order blocks.
+    pub per_cpu_pages: bool,
+    /// The distance between watermarks, in 1/10,000 of a zone.
+    pub watermark_scale: u32,
+    /// KiB that are kept free in all; `None` is the kernel's formula (`sqrt(16 * KiB)`, 128 KiB to 256 MiB).
+    pub min_free_kib: Option<u32>,
+    /// The largest block, and the step in which memory is committed. Smaller than [`MAX_ORDER`] for models and tests.
+    pub max_order: Order,
+    /// The unit of grouping by migrate type; at most `max_order`.
+    pub pageblock_order: Order,
+    /// Told of every free that must not be, under no lock.
+    pub corruption: corruption::Handler,
+}
+
+/// Pages of the default range in all: 64 GiB of address space.
+const DEFAULT_PAGES: u32 = 16 << 20;
+
+/// Page numbers end below this, so that one more than each fits too.
+pub(crate) const MOST_PAGES: u64 = (u32::MAX - (1 << MAX_ORDER)) as u64;
+
+impl PageConfig {
+    /// A zone Normal on each node of `cpus`, 64 GiB of address space in all: only what is used is committed.
+    pub fn default_for(cpus: Cpus) -> Self {
+        let pages = DEFAULT_PAGES / cpus.nodes();
+        Self::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]; cpus.nodes() as usize])
+    }
+
+    /// The given zones of each node, all else by default.
+    pub fn with_nodes(cpus: Cpus, nodes: Vec<Vec<(ZoneKind, u32)>>) -> Self {
+        Self {
+            cpus,
+            nodes,
+            distances: Vec::new(),
+            door: Door::default(),
+            per_cpu_pages: true,
+            watermark_scale: SCALE_FACTOR,
+            min_free_kib: None,
+            max_order: Order::MAX,
+            pageblock_order: Order::new(PAGEBLOCK_ORDER).unwrap_or(Order::MAX),
+            corruption: corruption::abort,
+        }
+    }
+
+    /// At most `bytes` bytes of pages in all (rounded down to pages), shared out over the zones by size.
+    #[must_use]
+    pub fn limit(mut self, bytes: usize) -> Self {
+        let all = self.pages();
+        let most = (bytes / PAGE_SIZE) as u64;
+        if most < all {
+            self.nodes = self.scaled(most);
+        }
+        self
+    }
+
+    /// Pages in all.
+    pub(crate) fn pages(&self) -> u64 {
+        self.nodes.iter().flatten().map(|(_, pages)| u64::from(*pages)).sum()
+    }
+
+    /// The zones with `pages` pages in all instead of their own sum: each gets its share, and what rounding leaves
+    /// over goes to the first ones.
+    pub(crate) fn scaled(&self, pages: u64) -> Vec<Vec<(ZoneKind, u32)>> {
+        let all = u128::from(self.pages().max(1));
+        let mut done = (0_u128, 0_u64);
+        let mut share = |own: u32| {
+            done.0 += u128::from(own);
+            let upto = (done.0 * u128::from(pages)).div_ceil(all) as u64;
+            let share = upto - done.1;
+            done.1 = upto;
+            share as u32
+        };
+        self.nodes
+            .iter()
+            .map(|zones| zones.iter().map(|(kind, own)| (*kind, share(*own))).collect())
+            .collect()
+    }
+
+    /// Finds what no allocator can be made of.
+    pub(crate) fn validate(&self) -> Result<(), PageError> {
+        let nodes = self.nodes.len();
+        if nodes > MAX_NODES as usize {
+            return Err(PageError::TooManyNodes { nodes, most: MAX_NODES });
+        }
+        if nodes < self.cpus.nodes() as usize {
+            return Err(PageError::NodesOfCpus { cpus: self.cpus.nodes(), nodes: nodes as u32 });
+        }
+        for (node, zones) in (0..).zip(&self.nodes) {
+            for (at, (kind, _)) in zones.iter().enumerate() {
+                if zones[..at].iter().any(|(other, _)| other == kind) {
+                    return Err(PageError::DuplicateZone { node, kind: *kind });
+                }
+            }
+        }
+        if self.pageblock_order > self.max_order {
+            return Err(PageError::PageblockOrder { pageblock: self.pageblock_order, max: self.max_order });
+        }
+        if !self.distances.is_empty()
+            && (self.distances.len() != nodes || self.distances.iter().any(|row| row.len() != nodes))
+        {
+            return Err(PageError::Distances { nodes: nodes as u32 });
+        }
+        if self.pages() == 0 {
+            return Err(PageError::NoPages);
+        }
+        let step = u64::from(self.max_order.pages());
+        let pages = self.nodes.iter().flatten().map(|(_, own)| u64::from(*own).next_multiple_of(step)).sum();
+        if pages > MOST_PAGES {
+            return Err(PageError::TooManyPages { pages, most: MOST_PAGES });
+        }
+        Ok(())
+    }
+
+    /// All nodes, nearest to `node` first. Among equally far ones those after `node` come first, so that nodes do
+    /// not all fall back to node 0.
+    pub(crate) fn nearest(&self, node: u32) -> Vec<u32> {
+        let distance = |other: u32| match self.distances.get(node as usize) {
+            _ if other == node => 0,
+            Some(row) => row[other as usize].saturating_add(1),
+            None => 1,
+        };
+        let mut nodes: Vec<u32> = (0..self.nodes.len() as u32).collect();
+        nodes.sort_by_key(|other| (distance(*other), *other < node, *other));
+        nodes
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn config(nodes: Vec<Vec<(ZoneKind, u32)>>) -> PageConfig {
+        PageConfig::with_nodes(Cpus::simulated(2, 2).unwrap(), nodes)
+    }
+    const N: ZoneKind = ZoneKind::Normal;
+
+    #[test]
+    fn what_cannot_work_is_an_error_with_a_clear_sentence() {
+        let said = |config: &PageConfig| config.validate().unwrap_err().to_string();
+        let zones = |pages| vec![vec![(N, pages)], vec![]];
+        assert_eq!(said(&config(zones(0))), "no pages: at least one page of 4096 bytes is needed");
+        assert_eq!(said(&config(vec![vec![(N, 9)]])), "the CPUs are on 2 nodes, but zones are given for 1");
+        assert_eq!(said(&config(vec![vec![(N, 9), (N, 9)], vec![]])), "node 0 has two zones Normal");
+        assert_eq!(said(&config(vec![vec![]; 17])), "17 nodes: at most 16 are supported");
+        assert_eq!(
+            said(&config(vec![vec![(N, u32::MAX)]; 2])),
+            "8589934592 pages: at most 4294966271 are supported"
+        );
+        let mut bad = config(zones(9));
+        bad.max_order = Order::ZERO;
+        assert_eq!(said(&bad), "a pageblock of order 9 is larger than the largest block, order 0");
+        let mut bad = config(zones(9));
+        bad.distances = vec![vec![10, 20]];
+        assert_eq!(said(&bad), "the node distances are not a table of 2 by 2");
+        assert_eq!(config(zones(1)).validate(), Ok(()));
+    }
+
+    #[test]
+    fn a_limit_is_shared_out_by_size_and_kept_exactly() {
+        let full = config(vec![vec![(ZoneKind::Dma, 10), (N, 100)], vec![(N, 50)]]);
+        for pages in 0..=160 {
+            let limited = full.clone().limit(pages * PAGE_SIZE + 4095);
+            assert_eq!(limited.pages(), pages as u64);
+        }
+        let limited = full.clone().limit(80 * PAGE_SIZE);
+        assert_eq!(limited.nodes, [vec![(ZoneKind::Dma, 5), (N, 50)], vec![(N, 25)]]);
+        assert_eq!(full.clone().limit(usize::MAX).nodes, full.nodes);
+    }
+
+    #[test]
+    fn nodes_are_tried_by_distance_and_then_onwards() {
+        let mut config = config(vec![vec![(N, 1)]; 4]);
+        assert_eq!(config.nearest(1), [1, 2, 3, 0]);
+        config.distances = vec![vec![10, 20, 30, 20]; 4];
+        assert_eq!(config.nearest(0), [0, 1, 3, 2]);
+        assert_eq!(config.nearest(2), [2, 0, 3, 1]);
+    }
+}

@@ -1,0 +1,343 @@
+//! What the allocator says about itself: `/proc/buddyinfo`, `/proc/pagetypeinfo`, fragmentation indices, counters.
+//!
+//! Memory that is reserved but not committed is free memory, and is counted as the blocks that it would be committed
+//! as; how much of it there is stands beside.
+
+use crate::allocator::{PageAllocator, Place};
+use crate::gfp::{MigrateType, ZoneKind};
+use crate::pfn::Order;
+use crate::watermark::Watermarks;
+use crate::zone::ZoneEvents;
+use crate::{MAX_ORDER, PAGE_SIZE};
+use core::fmt;
+use serde::Serialize;
+
+const ORDERS: usize = MAX_ORDER as usize + 1;
+
+/// A report on all zones. `Display` prints it as `/proc/buddyinfo`.
+///
+/// Each zone is a snapshot taken under its lock; zones and per-CPU pages are not of one instant unless the allocator
+/// is idle.
+#[derive(Clone, Debug, Serialize)]
+pub struct BuddyInfo {
+    /// The zones, by node and then lowest first.
+    pub zones: Vec<ZoneInfo>,
+    /// The order of a pageblock.
+    pub pageblock_order: Order,
+    /// Whether pages are grouped by migrate type; not in ranges of fewer than three pageblocks.
+    pub mobility: bool,
+    /// Bytes of address space reserved for pages.
+    pub reserved_bytes: usize,
+    /// Allocations that found every zone at its low watermark.
+    pub below_low: u64,
+    /// Allocations for which the per-CPU pages were called in.
+    pub drains: u64,
+    /// Allocations that failed.
+    pub failures: u64,
+    /// Frees that were refused as corruption.
+    pub corruptions: u64,
+}
+
+/// A report on one zone. Pages, where nothing else is said.
+#[derive(Clone, Debug, Serialize)]
+pub struct ZoneInfo {
+    /// The node.
+    pub node: u32,
+    /// The kind.
+    pub zone: ZoneKind,
+    /// Pages in the zone.
+    pub managed: u32,
+    /// Free pages, committed or not, without those in per-CPU magazines.
+    pub free: u32,
+    /// Of the free ones, not committed.
+    pub uncommitted: u32,
+    /// Pages in per-CPU magazines.
+    pub per_cpu: u64,
+    /// Pages in use.
+    pub allocated: u64,
+    /// The watermarks.
+    pub watermarks: Watermarks,
+    /// What is kept on top of them, by the highest zone that a request could use.
+    pub lowmem_reserve: [u32; ZoneKind::COUNT],
+    /// Free blocks by order and migrate type.
+    pub blocks: [[u32; MigrateType::COUNT]; ORDERS],
+    /// Pageblocks by migrate type.
+    pub pageblocks: [u32; MigrateType::COUNT],
+    /// Pages that are not in a free block as large as their place allows.
+    pub pages_not_in_maximal_blocks: u32,
+    /// What the zone did.
+    pub events: ZoneEvents,
+    /// What the per-CPU magazines did.
+    pub per_cpu_events: PerCpuEvents,
+}
+
+/// What the magazines in front of a zone did, in blocks of any order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PerCpuEvents {
+    /// Blocks handed out.
+    pub allocs: u64,
+    /// Of these, by the CPU's own magazine.
+    pub fast_allocs: u64,
+    /// Blocks taken back.
+    pub frees: u64,
+    /// Of these, by the CPU's own magazine.
+    pub fast_frees: u64,
+    /// Magazines filled from the zone.
+    pub fills: u64,
+    /// Magazines emptied into it.
+    pub flushes: u64,
+}
+
+impl ZoneInfo {
+    fn new(pages: &PageAllocator, place: &Place) -> Self {
+        let zone = &place.zone;
+        let mut info = {
+            let inner = zone.lock();
+            let mut pageblocks = [0; MigrateType::COUNT];
+            zone.types().for_each(|mobility| pageblocks[mobility as usize] += 1);
+            Self {
+                node: zone.node,
+                zone: zone.kind,
+                managed: zone.managed,
+                free: inner.free(),
+                uncommitted: inner.uncommitted(),
+                per_cpu: 0,
+                allocated: 0,
+                watermarks: zone.marks,
+                lowmem_reserve: zone.reserve,
+                blocks: zone.free_blocks(&pages.ground, &inner),
+                pageblocks,
+                pages_not_in_maximal_blocks: zone.pages_not_in_maximal_blocks(&pages.ground, &inner),
+                events: inner.events,
+                per_cpu_events: PerCpuEvents::default(),
+            }
+        };
+        if let Some(per_cpu) = &place.per_cpu {
+            info.per_cpu = per_cpu.pages();
+            for (_, layer) in per_cpu.layers() {
+                let (stats, events) = (layer.stats(), &mut info.per_cpu_events);
+                events.allocs += stats.allocs;
+                events.fast_allocs += stats.fast_allocs;
+                events.frees += stats.frees;
+                events.fast_frees += stats.fast_frees;
+                events.fills += stats.fills;
+                events.flushes += stats.flushes;
+            }
+        }
+        info.allocated = u64::from(info.managed - info.free).saturating_sub(info.per_cpu);
+        info
+    }
+
+    /// Free blocks of `order`.
+    pub fn free_blocks(&self, order: Order) -> u64 {
+        self.blocks[order.index()].iter().map(|n| u64::from(*n)).sum()
+    }
+    /// Free blocks of `order` that could be cut out of the free blocks of at least that order.
+    fn suitable(&self, order: Order) -> u64 {
+        let cut = |from: Order| self.free_blocks(from) << (from.get() - order.get());
+        order.through(Order::MAX).map(cut).sum()
+    }
+    fn free_blocks_of_all_orders(&self) -> u64 {
+        Order::ZERO.through(Order::MAX).map(|order| self.free_blocks(order)).sum()
+    }
+    fn free_pages(&self) -> u64 {
+        Order::ZERO.through(Order::MAX).map(|order| self.free_blocks(order) << order.get()).sum()
+    }
+
+    /// Why an allocation of `order` would fail, in 1/1,000: towards 0 for lack of memory, towards 1,000 for
+    /// fragmentation; -1,000 if it would not fail (the kernel's `extfrag_index`).
+    pub fn extfrag_index(&self, order: Order) -> i64 {
+        let blocks = self.free_blocks_of_all_orders();
+        if blocks == 0 {
+            return 0;
+        }
+        if self.suitable(order) > 0 {
+            return -1000;
+        }
+        let wanted = self.free_pages() * 1000 / u64::from(order.pages());
+        1000 - ((1000 + wanted) / blocks) as i64
+    }
+    /// The part of the free memory that is of no use for `order`, in 1/1,000; 1,000 if nothing is free (the
+    /// kernel's `unusable_index`).
+    pub fn unusable_free_index(&self, order: Order) -> u64 {
+        let free = self.free_pages();
+        if free == 0 {
+            return 1000;
+        }
+        (free - (self.suitable(order) << order.get())) * 1000 / free
+    }
+}
+
+impl BuddyInfo {
+    /// Pages in all zones.
+    pub fn managed(&self) -> u64 {
+        self.zones.iter().map(|zone| u64::from(zone.managed)).sum()
+    }
+    /// Free pages in all zones, committed or not, without those in per-CPU magazines.
+    pub fn free(&self) -> u64 {
+        self.zones.iter().map(|zone| u64::from(zone.free)).sum()
+    }
+    /// Pages in per-CPU magazines.
+    pub fn per_cpu(&self) -> u64 {
+        self.zones.iter().map(|zone| zone.per_cpu).sum()
+    }
+    /// Pages in use.
+    pub fn allocated(&self) -> u64 {
+        self.zones.iter().map(|zone| zone.allocated).sum()
+    }
+    /// Bytes of pages that are committed.
+    pub fn committed_bytes(&self) -> u64 {
+        self.zones.iter().map(|zone| u64::from(zone.managed - zone.uncommitted)).sum::<u64>()
+            * PAGE_SIZE as u64
+    }
+    /// Pages that are not in a free block as large as their place allows: 0 when everything was freed and the
+    /// per-CPU pages were called in.
+    pub fn pages_not_in_maximal_blocks(&self) -> u64 {
+        self.zones.iter().map(|zone| u64::from(zone.pages_not_in_maximal_blocks)).sum()
+    }
+    /// The report as `/proc/pagetypeinfo` prints it.
+    pub fn pagetypeinfo(&self) -> PageTypeInfo<'_> {
+        PageTypeInfo(self)
+    }
+}
+
+impl fmt::Display for BuddyInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for zone in &self.zones {
+            write!(f, "Node {}, zone {:>8} ", zone.node, zone.zone.name())?;
+            for order in Order::ZERO.through(Order::MAX) {
+                write!(f, "{:>6} ", zone.free_blocks(order))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// `Display` prints `/proc/pagetypeinfo`, with the types that there are here.
+#[derive(Clone, Copy, Debug)]
+pub struct PageTypeInfo<'i>(&'i BuddyInfo);
+
+impl fmt::Display for PageTypeInfo<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let info = self.0;
+        writeln!(f, "Page block order: {}", info.pageblock_order)?;
+        writeln!(f, "Pages per block:  {}\n", info.pageblock_order.pages())?;
+        write!(f, "{:<43} ", "Free pages count per migrate type at order")?;
+        for order in Order::ZERO.through(Order::MAX) {
+            write!(f, "{order:>6} ")?;
+        }
+        writeln!(f)?;
+        for zone in &info.zones {
+            for mobility in MigrateType::ALL {
+                let (node, kind) = (zone.node, zone.zone.name());
+                write!(f, "Node {node:>4}, zone {kind:>8}, type {:>12} ", mobility.name())?;
+                for row in &zone.blocks {
+                    write!(f, "{:>6} ", row[mobility as usize])?;
+                }
+                writeln!(f)?;
+            }
+        }
+        write!(f, "\n{:<23}", "Number of blocks type ")?;
+        for mobility in MigrateType::ALL {
+            write!(f, "{:>12} ", mobility.name())?;
+        }
+        writeln!(f)?;
+        for zone in &info.zones {
+            write!(f, "Node {}, zone {:>8} ", zone.node, zone.zone.name())?;
+            for count in zone.pageblocks {
+                write!(f, "{count:>12} ")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl PageAllocator {
+    /// A report on all zones. Allocates from the global allocator; takes each zone's lock once.
+    pub fn info(&self) -> BuddyInfo {
+        BuddyInfo {
+            zones: self.places.iter().map(|place| ZoneInfo::new(self, place)).collect(),
+            pageblock_order: self.ground.pageblock_order,
+            mobility: self.ground.mobility,
+            reserved_bytes: self.ground.region.bytes(),
+            below_low: self.counts.below_low.get(),
+            drains: self.counts.drains.get(),
+            failures: self.counts.failures.get(),
+            corruptions: self.counts.corruptions.get(),
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Gfp, PageConfig};
+    use uslab_magazine::Cpus;
+
+    fn zone(blocks: &[(u8, u32)]) -> ZoneInfo {
+        let config = PageConfig::with_nodes(Cpus::os(), vec![vec![(ZoneKind::Normal, 1)]]);
+        let mut zone = PageAllocator::new(config).unwrap().info().zones.remove(0);
+        zone.blocks = Default::default();
+        for (order, n) in blocks {
+            zone.blocks[usize::from(*order)][1] = *n;
+        }
+        zone
+    }
+    fn order(n: u8) -> Order {
+        Order::new(n).unwrap()
+    }
+
+    #[test]
+    fn buddyinfo_is_printed_as_the_kernel_prints_it() {
+        // 4 MiB and 12 KiB in zone DMA, 8 MiB in Normal; one page is out.
+        let nodes = vec![vec![(ZoneKind::Normal, 2048), (ZoneKind::Dma, 1027)]];
+        let config = PageConfig { per_cpu_pages: false, ..PageConfig::with_nodes(Cpus::os(), nodes) };
+        let pages = PageAllocator::new(config).unwrap();
+        let block = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
+        let text = "\
+Node 0, zone      DMA      1      1      0      0      0      0      0      0      0      0      1 
+Node 0, zone   Normal      1      1      1      1      1      1      1      1      1      1      1 
+";
+        assert_eq!(pages.info().to_string(), text);
+        let text = "\
+Page block order: 9
+Pages per block:  512
+
+Free pages count per migrate type at order       0      1      2      3      4      5      6      7      8      9     10 
+Node    0, zone      DMA, type    Unmovable      0      0      0      0      0      0      0      0      0      0      0 
+Node    0, zone      DMA, type      Movable      1      1      0      0      0      0      0      0      0      0      1 
+Node    0, zone      DMA, type  Reclaimable      0      0      0      0      0      0      0      0      0      0      0 
+Node    0, zone   Normal, type    Unmovable      0      0      0      0      0      0      0      0      0      0      0 
+Node    0, zone   Normal, type      Movable      1      1      1      1      1      1      1      1      1      1      1 
+Node    0, zone   Normal, type  Reclaimable      0      0      0      0      0      0      0      0      0      0      0 
+
+Number of blocks type     Unmovable      Movable  Reclaimable 
+Node 0, zone      DMA            0            3            0 
+Node 0, zone   Normal            0            4            0 
+";
+        assert_eq!(pages.info().pagetypeinfo().to_string(), text);
+        assert_eq!(pages.info().pages_not_in_maximal_blocks(), 1024);
+        block.free();
+        assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0);
+    }
+
+    #[test]
+    fn fragmentation_indices_tell_lack_from_fragmentation() {
+        // 100 single pages: for order 3 the trouble is fragmentation.
+        let shattered = zone(&[(0, 100)]);
+        assert_eq!(shattered.extfrag_index(order(0)), -1000);
+        assert_eq!(shattered.extfrag_index(order(3)), 1000 - (1000 + 100 * 1000 / 8) / 100);
+        assert_eq!(
+            (shattered.unusable_free_index(order(0)), shattered.unusable_free_index(order(1))),
+            (0, 1000)
+        );
+        // One page: the trouble is lack of memory.
+        assert_eq!(zone(&[(0, 1)]).extfrag_index(order(3)), 1000 - (1000 + 1000 / 8));
+        let mixed = zone(&[(0, 8), (3, 1)]);
+        assert_eq!((mixed.extfrag_index(order(3)), mixed.unusable_free_index(order(3))), (-1000, 500));
+        let none = zone(&[]);
+        assert_eq!((none.extfrag_index(order(0)), none.unusable_free_index(order(0))), (0, 1000));
+    }
+}

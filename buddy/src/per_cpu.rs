@@ -1,0 +1,181 @@
+//! Per-CPU pages: magazines of low-order blocks in front of a zone.
+//!
+//! A zone has one magazine layer for each order 0..=3 and migrate type, as the kernel has per-CPU page lists. Most
+//! single-page allocations then take no lock, and the zone lock is taken once for a batch. Pages in magazines are
+//! *not* free in the zone's sense: they do not merge and no watermark counts them. Under pressure they are called
+//! back ([`PageAllocator::drain_cpus`](crate::PageAllocator::drain_cpus)).
+//!
+//! A freed page goes into the magazines of its pageblock's type, so that a stolen page goes back where it belongs.
+
+use crate::error::Limit;
+use crate::gfp::MigrateType;
+use crate::pfn::{Order, Pfn};
+use crate::region::{Door, Reserved};
+use crate::zone::{Ground, Zone};
+use core::cell::Cell;
+use core::ops::Range;
+use core::ptr::NonNull;
+use uslab_magazine::{Config, Cpus, Layer, Round, Supplier};
+
+/// Orders that are cached: 0..=3, the kernel's "not costly" ones; under loom one, to keep models small.
+const ORDERS: usize = if cfg!(loom) { 1 } else { 4 };
+/// Magazines in a CPU's stock. Small: what a CPU parks of one order and type is 4 + 2 magazines at most.
+const STOCK: u16 = if cfg!(loom) { 0 } else { 2 };
+/// Full magazines that all CPUs share.
+const DEPOT: u32 = if cfg!(loom) { 1 } else { 4 };
+
+/// A block of pages in a magazine, by the number of its first page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageRound(pub(crate) Pfn);
+
+impl Round for PageRound {
+    #[inline(always)]
+    fn into_raw(self) -> NonNull<u8> {
+        // One more than the number, so that page 0 is not null.
+        NonNull::without_provenance(core::num::NonZeroUsize::MIN.saturating_add(self.0.index()))
+    }
+    #[inline(always)]
+    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
+        Self(Pfn::new((raw.addr().get() - 1) as u32))
+    }
+}
+
+/// The magazine layers of one zone.
+#[derive(Debug)]
+pub(crate) struct PerCpuPages {
+    /// By order, then by type; one type only where pages are not grouped.
+    layers: Box<[Layer<PageRound, Reserved>]>,
+    types: usize,
+}
+
+/// Rounds in a magazine of single pages, for a zone of `managed` pages: the kernel's batch, a power of two less one,
+/// of at most 256 KiB and 1/4096 of the zone.
+fn batch(managed: u32) -> u16 {
+    if cfg!(loom) {
+        return 1;
+    }
+    let goal = (managed / 4096).min(64);
+    if goal <= 1 { 1 } else { (1 << (goal + goal / 2).ilog2()) - 1 }
+}
+
+impl PerCpuPages {
+    /// The magazines of a zone of `managed` pages; `None` when their address space is refused.
+    pub(crate) fn new(cpus: Cpus, managed: u32, ground: &Ground, door: Door) -> Option<Self> {
+        let types = if ground.mobility { MigrateType::COUNT } else { 1 };
+        let orders = ORDERS.min(ground.max_order.index() + 1);
+        let layer = |order: usize| {
+            let config = Config::new(&cpus, (batch(managed) >> order).max(1), STOCK, DEPOT);
+            let bytes = Layer::<PageRound, Reserved>::footprint(&cpus, &config);
+            Layer::new(cpus, config, Reserved::new(bytes, door)?).ok()
+        };
+        let layers = (0..orders * types).map(|n| layer(n / types)).collect::<Option<_>>()?;
+        Some(Self { layers, types })
+    }
+
+    /// The layer of an order and type; `None` for orders that are not cached.
+    #[inline]
+    pub(crate) fn layer(&self, order: Order, mobility: MigrateType) -> Option<&Layer<PageRound, Reserved>> {
+        self.layers.get(order.index() * self.types + (mobility as usize).min(self.types - 1))
+    }
+    /// All layers, each with its order.
+    pub(crate) fn layers(&self) -> impl Iterator<Item = (Order, &Layer<PageRound, Reserved>)> {
+        let orders = Order::ZERO.through(Order::MAX);
+        orders
+            .zip(self.layers.chunks(self.types))
+            .flat_map(|(order, row)| row.iter().map(move |l| (order, l)))
+    }
+    /// Gives what `cpus` hold back to the zone, the depots' pages too if they are all CPUs.
+    pub(crate) fn drain(&self, zone: &Zone, ground: &Ground, cpus: Range<u32>) {
+        for (order, layer) in self.layers() {
+            layer.drain(&Shelf::returning(zone, ground, order), cpus.clone());
+        }
+    }
+    /// Gives everything back to the zone.
+    pub(crate) fn purge(&self, zone: &Zone, ground: &Ground) {
+        for (order, layer) in self.layers() {
+            layer.purge(&Shelf::returning(zone, ground, order));
+        }
+    }
+    /// Gives back what has not been of use lately; returns pages.
+    pub(crate) fn reap(&self, zone: &Zone, ground: &Ground) -> u64 {
+        let reaped = self.layers().map(|(order, layer)| {
+            layer.reap(&Shelf::returning(zone, ground, order)) * u64::from(order.pages())
+        });
+        reaped.sum()
+    }
+    /// Pages in the magazines.
+    pub(crate) fn pages(&self) -> u64 {
+        let held = self.layers().map(|(order, layer)| {
+            let stats = layer.stats();
+            (stats.in_magazines + stats.in_stock + stats.in_depot) * u64::from(order.pages())
+        });
+        held.sum()
+    }
+}
+
+/// A zone as the supplier of one layer, on behalf of one request.
+pub(crate) struct Shelf<'a> {
+    zone: &'a Zone,
+    ground: &'a Ground,
+    order: Order,
+    mobility: MigrateType,
+    floor: Option<u32>,
+    /// What the zone met when it filled less than was asked for.
+    limit: Cell<Option<Limit>>,
+}
+
+impl<'a> Shelf<'a> {
+    /// For an allocation that leaves `floor` pages free.
+    #[inline]
+    pub(crate) fn filling(
+        zone: &'a Zone,
+        ground: &'a Ground,
+        order: Order,
+        mobility: MigrateType,
+        floor: Option<u32>,
+    ) -> Self {
+        Self { zone, ground, order, mobility, floor, limit: Cell::new(None) }
+    }
+    /// For giving back. Never asked to fill: the floor is all there is.
+    #[inline]
+    pub(crate) fn returning(zone: &'a Zone, ground: &'a Ground, order: Order) -> Self {
+        Self::filling(zone, ground, order, MigrateType::Unmovable, Some(u32::MAX))
+    }
+    /// The limit that the last fill met.
+    pub(crate) fn limit(&self) -> Option<Limit> {
+        self.limit.get()
+    }
+}
+
+impl Supplier<PageRound> for Shelf<'_> {
+    fn fill(&self, _node: u32, max: usize, mut put: impl FnMut(PageRound)) -> usize {
+        let put = |pfn| put(PageRound(pfn));
+        let (filled, limit) = self.zone.fill(self.ground, self.order, self.mobility, self.floor, max, put);
+        self.limit.set(limit);
+        filled
+    }
+    fn flush(&self, rounds: impl Iterator<Item = PageRound>) {
+        self.zone.free(self.ground, self.order, rounds.map(|round| round.0));
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_equal_the_kernels() {
+        // 63 on any zone of 1 GiB or more.
+        assert_eq!([1 << 18, 1 << 24].map(batch), [63, 63]);
+        assert_eq!([0, 3840, 8191, 8192, 20_000].map(batch), [1, 1, 1, 1, 3]);
+    }
+
+    #[test]
+    fn a_page_number_survives_the_magazine() {
+        for n in [0, 1, u32::MAX - 1] {
+            let round = PageRound(Pfn::new(n));
+            // SAFETY: made by `into_raw`.
+            assert_eq!(unsafe { PageRound::from_raw(round.into_raw()) }.0, round.0);
+        }
+    }
+}
