@@ -199,7 +199,11 @@ impl PageAllocator {
 
     /// The places that may serve, best first.
     fn zonelist(&self, gfp: Gfp, node: Option<u32>) -> Result<&[u8], Limit> {
-        let node = node.unwrap_or_else(|| self.cpus.node_of(self.cpus.current()));
+        let node = match node {
+            Some(node) => node,
+            None if self.cpus.nodes() == 1 => 0,
+            None => self.cpus.node_of(self.cpus.current()),
+        };
         let lists = self.zonelists.get(node as usize).ok_or(Limit::Node)?;
         let zonelist = &lists[gfp.highest_zone() as usize];
         if !gfp.contains(Gfp::THIS_NODE) {
@@ -259,9 +263,7 @@ impl PageAllocator {
         for page in 0..heads {
             self.ground.frames.frame(pfn.up(page)).set_head(pfn);
         }
-        for page in 0..order.pages() {
-            self.ground.frames.frame(pfn.up(page)).page_take();
-        }
+        self.watch(pfn, order, Frame::page_take);
         if gfp.contains(Gfp::ZERO) {
             // SAFETY: the block is committed and the caller's alone, who does not have it yet.
             unsafe { self.address(pfn).write_bytes(0, order.bytes()) };
@@ -363,17 +365,25 @@ impl PageAllocator {
             }
             Kind::Allocated => {}
         }
-        if !planted("page marked after it went into the magazine") {
-            let parked = State::new(Kind::PerCpu, order, state.migrate_type());
+        let parked = State::new(Kind::PerCpu, order, state.migrate_type());
+        if planted("block claimed by load and store") {
+            frame.set_state(parked);
+        } else if !planted("page marked after it went into the magazine") {
             frame.claim(state, parked).map_err(|now| Corruption::DoubleFree { pfn, found: now.kind() })?;
         }
         if !planted("owner cleared after the free") {
             frame.set_owner(core::ptr::null_mut());
         }
-        for page in 0..order.pages() {
-            frames.frame(pfn.up(page)).page_give();
-        }
+        self.watch(pfn, order, Frame::page_give);
         Ok(())
+    }
+
+    /// Tells the models that the pages of a block change hands; nothing in other builds.
+    #[inline(always)]
+    fn watch(&self, pfn: Pfn, order: Order, change: fn(&Frame)) {
+        if cfg!(loom) {
+            (0..order.pages()).for_each(|page| change(self.frame(pfn.up(page))));
+        }
     }
 
     /// Makes one allocated block of order `from` into blocks of order `to`, each of which is then freed by itself.

@@ -70,9 +70,10 @@ impl FreeArea {
     ) {
         frames.frame(pfn).set_state(State::new(Kind::Free, order, mobility));
         let list = &mut self.lists[mobility as usize];
-        // SAFETY: the caller holds the lock, and the block is on no list.
         match end {
+            // SAFETY: the caller holds the lock, and the block is on no list.
             End::Front => unsafe { list.push_front(frames, pfn) },
+            // SAFETY: as above.
             End::Back => unsafe { list.push_back(frames, pfn) },
         }
     }

@@ -1,1 +1,213 @@
+//! Exhaustive models of the zone and of the per-CPU pages, on ranges of two or four pages.
+//!
+//! | model | claim | planted bugs it catches |
+//! |---|---|---|
+//! | B1 | an allocation against the free of its buddy: blocks never overlap, no merge is missed | blind merge, no merge, frame marked late |
+//! | B2 | an allocation against the frees of both halves: merged once, frames and lists agree | buddy checked in one lock hold, merged in the next |
+//! | B3 | order, owner and data travel with the block to whoever frees it next | owner cleared late |
+//! | B4 | two frees of one block: one gets it, the other is told | claim by load and store |
+//! | P1 | refill and drain of magazines against the zone: a page is in one place, none is lost | frame marked late |
+//! | P2 | a drain from outside against the CPU's own allocation and free | page marked late |
+//!
+//! In P1 and P2 one thread is moved to the other CPU before each of its first steps, a script each.
+//!
+//! Every page handed out or taken back writes a cell of its frame that loom watches, so a page that two threads
+//! have, or a hand-over without happens-before, fails the model too. Each model ends with the audit.
 
+use crate::corruption::Handler;
+use crate::{Census, Door, Gfp, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
+use uslab_magazine::sync::check::{Bound, caught, model, models};
+use uslab_magazine::sync::{Arc, AtomicU32, Ordering::*, thread};
+use uslab_magazine::{Cpus, Script, on_cpu};
+
+const ONE: Order = Order::ZERO;
+fn two() -> Order {
+    ONE.up()
+}
+
+/// An allocator of `pages` pages in one maximal block, for two CPUs.
+fn allocator(pages: u32, per_cpu_pages: bool) -> Arc<PageAllocator> {
+    allocator_with(pages, per_cpu_pages, |corruption| panic!("{corruption}"))
+}
+fn allocator_with(pages: u32, per_cpu_pages: bool, corruption: Handler) -> Arc<PageAllocator> {
+    let cpus = Cpus::simulated(2, 1).unwrap();
+    let order = Order::new(pages.ilog2() as u8).unwrap();
+    let config = PageConfig {
+        door: Door::Heap,
+        per_cpu_pages,
+        max_order: order,
+        pageblock_order: order,
+        corruption,
+        ..PageConfig::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]])
+    };
+    Arc::new(PageAllocator::new(config).unwrap())
+}
+
+fn free(pages: &PageAllocator, pfn: Pfn, order: Order) {
+    // SAFETY: the models free what they allocated, once; what is wrong otherwise is what they look for.
+    unsafe { pages.free(pfn, order) }
+}
+
+/// All is free: the audit finds every page, and after a release they are one block again.
+fn audit(pages: &PageAllocator) {
+    let checked = || pages.check().unwrap_or_else(|violation| panic!("{violation}"));
+    let Census { managed, uncommitted, listed, per_cpu, allocated } = checked();
+    assert_eq!((uncommitted + listed + per_cpu, allocated), (managed, 0), "pages were lost");
+    pages.release();
+    assert_eq!(checked().uncommitted, managed, "coalescing is incomplete");
+}
+
+fn b1_alloc_against_the_free_of_the_buddy() {
+    let pages = allocator(4, false);
+    let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
+    let other = pages.clone();
+    let t = thread::spawn(move || other.alloc(ONE, Gfp::KERNEL, None).unwrap());
+    free(&pages, mine, ONE);
+    free(&pages, t.join().unwrap(), ONE);
+    audit(&pages);
+}
+
+fn b2_alloc_against_two_frees() {
+    let pages = allocator(4, false);
+    let halves = [(); 2].map(|()| pages.alloc(ONE, Gfp::KERNEL, None).unwrap());
+    let frees = halves.map(|half| {
+        let pages = pages.clone();
+        thread::spawn(move || free(&pages, half, ONE))
+    });
+    let mine = pages.alloc(two(), Gfp::KERNEL, None).unwrap();
+    frees.map(|t| t.join().unwrap());
+    free(&pages, mine, two());
+    audit(&pages);
+}
+
+fn b3_order_and_owner_travel_with_the_block() {
+    const OWNER: *mut u8 = core::ptr::without_provenance_mut(64);
+    let pages = allocator(2, false);
+    let mine = pages.alloc(two(), Gfp::KERNEL, None).unwrap();
+    let mailbox = Arc::new(AtomicU32::new(0));
+    let (theirs, post) = (pages.clone(), mailbox.clone());
+    let t = thread::spawn(move || {
+        let Ok(pfn) = theirs.alloc(two(), Gfp::KERNEL, None) else { return };
+        let frame = theirs.frame(pfn);
+        frame.set_owner(OWNER);
+        // SAFETY: the block is this thread's.
+        frame.data().with_mut(|data| unsafe { (*data)[0] = 7 });
+        // Release: pairs with the Acquire below.
+        post.store(pfn.get() + 1, Release);
+    });
+    free(&pages, mine, two());
+    let receive = || {
+        // Acquire: pairs with the Release above.
+        let Some(pfn) = mailbox.load(Acquire).checked_sub(1).map(Pfn::new) else { return false };
+        let frame = pages.frame(pfn);
+        assert_eq!(frame.owner(), OWNER, "the owner was lost");
+        // SAFETY: the block was handed over.
+        assert_eq!(frame.data().with(|data| unsafe { (*data)[0] }), 7);
+        free(&pages, pfn, frame.state().order());
+        true
+    };
+    let received = receive();
+    t.join().unwrap();
+    if !received {
+        receive();
+    }
+    audit(&pages);
+}
+
+fn b4_two_frees_of_one_block() {
+    let pages = allocator_with(2, false, |_| ());
+    let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
+    let other = pages.clone();
+    let t = thread::spawn(move || free(&other, page, ONE));
+    free(&pages, page, ONE);
+    t.join().unwrap();
+    assert_eq!(pages.info().corruptions, 1, "one of two frees is told");
+    audit(&pages);
+}
+
+fn p1_refill_and_drain_against_the_zone(script: Script) {
+    let pages = allocator(4, true);
+    let other = pages.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        let block = other.alloc(two(), Gfp::KERNEL, None).unwrap();
+        free(&other, block, two());
+    });
+    script.install();
+    let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
+    free(&pages, page, ONE);
+    pages.drain_cpus(0..1);
+    t.join().unwrap();
+    audit(&pages);
+}
+
+fn p2_drain_against_the_cpu_itself(script: Script) {
+    let pages = allocator(2, true);
+    on_cpu(0);
+    let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
+    let other = pages.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        other.drain_cpus(0..1);
+    });
+    script.install();
+    let again = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
+    free(&pages, page, ONE);
+    free(&pages, again, ONE);
+    t.join().unwrap();
+    audit(&pages);
+}
+
+const TWO: Bound = Bound::Preemptions(2);
+const THREE: Bound = Bound::Preemptions(3);
+
+/// The first thread stays on CPU 0, or is moved to CPU 1 before one of its steps.
+fn moves() -> impl Iterator<Item = Script> + Clone {
+    Script::all(0, 2, 6)
+}
+
+#[test]
+fn b1() {
+    model("B1 alloc || free of the buddy", Bound::None, 8, b1_alloc_against_the_free_of_the_buddy);
+}
+#[test]
+fn b2() {
+    model("B2 alloc || free || free", THREE, 2700, b2_alloc_against_two_frees);
+}
+#[test]
+fn b3() {
+    model("B3 order and owner travel", Bound::None, 32, b3_order_and_owner_travel_with_the_block);
+}
+#[test]
+fn b4() {
+    model("B4 free || free of one block", Bound::None, 410, b4_two_frees_of_one_block);
+}
+#[test]
+fn p1() {
+    models("P1 refill, drain || zone", THREE, 820, moves(), p1_refill_and_drain_against_the_zone);
+}
+#[test]
+fn p2() {
+    models("P2 drain || own CPU", THREE, 10_000, moves(), p2_drain_against_the_cpu_itself);
+}
+
+#[test]
+fn planted_bugs_are_caught() {
+    let b1 = |bug, expected| {
+        caught(bug, TWO, expected, [()], |()| b1_alloc_against_the_free_of_the_buddy());
+    };
+    b1("merge without looking at the buddy", "page 1 taken off an empty list");
+    b1("no merge", "missed merge with the buddy");
+    b1("frame marked after the lock", "page 1 taken off an empty list");
+    let bug = "buddy checked in one lock hold and merged in the next";
+    caught(bug, TWO, "missed merge with the buddy", [()], |()| b2_alloc_against_two_frees());
+    caught("owner cleared after the free", TWO, "the owner was lost", [()], |()| {
+        b3_order_and_owner_travel_with_the_block();
+    });
+    let bug = "block claimed by load and store";
+    caught(bug, TWO, "Concurrent write accesses", [()], |()| b4_two_frees_of_one_block());
+    let bug = "frame marked after the lock";
+    caught(bug, TWO, "page 2 taken off an empty list", moves(), p1_refill_and_drain_against_the_zone);
+    let bug = "page marked after it went into the magazine";
+    caught(bug, TWO, "blocks overlap", moves(), p2_drain_against_the_cpu_itself);
+}

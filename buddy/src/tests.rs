@@ -1,1 +1,556 @@
+//! The allocator's behaviour, one sentence a test.
 
+use crate::corruption::Handler;
+use crate::{
+    Corruption, Door, Gfp, Kind, Limit, MigrateType, Order, PageAllocator, PageBlock, PageConfig, Pfn,
+    ZoneKind,
+};
+use std::cell::RefCell;
+use uslab_magazine::{Cpus, on_cpu};
+
+thread_local! {
+    static FOUND: RefCell<Vec<Corruption>> = const { RefCell::new(Vec::new()) };
+}
+fn note(corruption: &Corruption) {
+    FOUND.with(|found| found.borrow_mut().push(*corruption));
+}
+const NOTE: Handler = note;
+
+fn order(n: u8) -> Order {
+    Order::new(n).unwrap()
+}
+
+/// Zones on one node, no reserve, no per-CPU pages.
+fn plain(zones: &[(ZoneKind, u32)]) -> PageConfig {
+    PageConfig {
+        per_cpu_pages: false,
+        min_free_kib: Some(0),
+        watermark_scale: 0,
+        corruption: NOTE,
+        ..PageConfig::with_nodes(Cpus::simulated(1, 1).unwrap(), vec![zones.to_vec()])
+    }
+}
+fn normal(pages: u32) -> PageConfig {
+    plain(&[(ZoneKind::Normal, pages)])
+}
+fn made(config: PageConfig) -> PageAllocator {
+    PageAllocator::new(config).unwrap()
+}
+/// Allocates until it fails.
+fn all(pages: &PageAllocator, order: Order, gfp: Gfp) -> (Vec<PageBlock<'_>>, Limit) {
+    let mut blocks = Vec::new();
+    loop {
+        match pages.alloc_block(order, gfp, None) {
+            Ok(block) => blocks.push(block),
+            Err(error) => return (blocks, error.limit),
+        }
+    }
+}
+fn audited(pages: &PageAllocator) -> crate::Census {
+    pages.check().unwrap_or_else(|violation| panic!("{violation}"))
+}
+
+#[test]
+fn a_range_of_one_page_serves_one_page_again_and_again() {
+    for per_cpu_pages in [false, true] {
+        let pages = made(PageConfig { per_cpu_pages, ..normal(1) });
+        for _ in 0..3 {
+            let block = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
+            let error = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap_err();
+            assert_eq!(error.limit, Limit::Exhausted);
+            assert_eq!(error.to_string(), "no block of order 0: out of pages");
+            block.free();
+        }
+        assert_eq!(pages.release(), 4096);
+    }
+}
+
+#[test]
+fn memory_is_committed_a_maximal_block_at_a_time_and_given_back() {
+    let pages = made(normal(3 * 1024));
+    assert_eq!(pages.info().committed_bytes(), 0);
+    let blocks = [(); 3].map(|()| pages.alloc_block(order(9), Gfp::ZERO, None).unwrap());
+    assert_eq!(pages.info().committed_bytes(), 2 << 22);
+    assert!(blocks.iter().all(|block| block.bytes().iter().all(|byte| *byte == 0)));
+    let [first, _second, third] = blocks;
+    drop(third);
+    assert_eq!(pages.release(), 1 << 22, "the block that is wholly free");
+    drop(first);
+    assert_eq!(pages.release(), 0, "half of the other one is in use");
+    assert_eq!(audited(&pages).allocated, 512);
+}
+
+#[test]
+fn given_back_memory_leaves_the_process() {
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    };
+    let pages = made(normal(32 * 1024));
+    let (mut blocks, _) = all(&pages, order(10), Gfp::KERNEL);
+    blocks.iter_mut().for_each(|block| block.bytes_mut().fill(1));
+    let full = resident();
+    drop(blocks);
+    assert_eq!(pages.release(), 128 << 20);
+    let left = resident();
+    assert!(full - left > 100 << 20, "{full} before, {left} after");
+}
+
+#[test]
+fn a_tail_that_is_no_maximal_block_is_used_and_coalesces() {
+    let pages = made(normal(1024 + 700));
+    let (blocks, limit) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    assert_eq!((blocks.len(), limit), (1724, Limit::Exhausted));
+    assert_eq!(pages.info().pages_not_in_maximal_blocks(), 1724);
+    drop(blocks);
+    assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0);
+    audited(&pages);
+    // Committed, of any order that fits: 512 + 128 + 32 + 16 + 8 + 4.
+    let info = pages.info();
+    let free: Vec<u64> = Order::ZERO.through(Order::MAX).map(|o| info.zones[0].free_blocks(o)).collect();
+    assert_eq!(free, [0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 1]);
+    assert_eq!(pages.release(), 1724 * 4096);
+}
+
+#[test]
+fn the_smallest_block_that_fits_is_split_and_its_low_half_handed_out() {
+    let pages = made(normal(1024));
+    let low = pages.alloc_block(order(3), Gfp::MOVABLE, None).unwrap();
+    assert_eq!(low.pfn(), Pfn::new(0));
+    let next = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
+    assert_eq!(next.pfn(), Pfn::new(8), "out of the remaining block of order 3");
+    assert_eq!(pages.info().zones[0].events.splits, 7 + 3);
+}
+
+#[test]
+fn what_will_merge_soon_is_handed_out_last() {
+    let config = PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(16) };
+    let pages = made(config);
+    let blocks: Vec<_> = (0..16).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
+    // SAFETY: allocated above, each freed once.
+    let free = |page: usize| unsafe { pages.free(blocks[page], Order::ZERO) };
+    free(2);
+    free(3);
+    free(8);
+    // Its buddy's parent's buddy, pages 2 and 3, is free: page 0 will merge into a block of order 2 soon.
+    free(0);
+    let next = pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    assert_eq!(next, Pfn::new(8), "freed before page 0, handed out before it");
+}
+
+#[test]
+fn a_large_block_of_another_type_is_claimed_with_its_pageblock() {
+    let pages = made(PageConfig { pageblock_order: order(8), ..normal(1024) });
+    let pages_in_use = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
+    assert_eq!(pages.info().zones[0].pageblocks, [0, 4, 0]);
+    let pinned = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    assert_eq!(pinned.pfn(), Pfn::new(512), "the largest free block, two pageblocks");
+    let zone = &pages.info().zones[0];
+    assert_eq!((zone.pageblocks, zone.events.claims, zone.events.steals), ([2, 2, 0], 1, 0));
+    audited(&pages);
+    drop((pages_in_use, pinned));
+    assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0, "types do not keep pageblocks from merging");
+    audited(&pages);
+}
+
+#[test]
+fn a_half_free_pageblock_is_claimed_and_its_free_blocks_change_lists() {
+    let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
+    let (mut movable, _) = all(&pages, order(2), Gfp::MOVABLE);
+    movable.drain(0..9);
+    let pinned = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let zone = &pages.info().zones[0];
+    assert_eq!((zone.events.claims, zone.events.steals), (1, 0), "36 of 64 pages are free");
+    assert_eq!(zone.pageblocks, [1, 2, 0]);
+    assert_eq!(zone.blocks.iter().map(|row| row[MigrateType::Movable as usize]).sum::<u32>(), 0);
+    audited(&pages);
+    drop(pinned);
+}
+
+#[test]
+fn the_smallest_block_of_another_type_is_stolen_and_comes_back_to_it() {
+    let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
+    let (mut movable, _) = all(&pages, Order::ZERO, Gfp::MOVABLE);
+    movable.truncate(movable.len() - 7);
+    let stolen = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let zone = &pages.info().zones[0];
+    assert_eq!((zone.events.claims, zone.events.steals, zone.pageblocks), (0, 1, [0, 3, 0]));
+    drop(stolen);
+    assert_eq!(pages.info().zones[0].blocks[0], [0, 1, 0]);
+    audited(&pages);
+}
+
+#[test]
+fn fallbacks_are_tried_in_the_kernels_order() {
+    use MigrateType::*;
+    assert_eq!(Unmovable.fallbacks(), [Reclaimable, Movable]);
+    assert_eq!(Movable.fallbacks(), [Reclaimable, Unmovable]);
+    assert_eq!(Reclaimable.fallbacks(), [Unmovable, Movable]);
+}
+
+#[test]
+fn a_range_of_too_few_pageblocks_does_not_group_by_type() {
+    let pages = made(normal(1535));
+    assert!(!pages.info().mobility && made(normal(1536)).info().mobility);
+    let block = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
+    assert_eq!(pages.frame(block.pfn()).state().migrate_type(), MigrateType::Unmovable);
+}
+
+#[test]
+fn each_priority_stops_at_its_own_mark() {
+    let taken = |gfp| {
+        let pages = made(PageConfig { min_free_kib: Some(400), ..normal(4096) });
+        let min = pages.info().zones[0].watermarks.min;
+        assert_eq!(min, 100);
+        let (blocks, limit) = all(&pages, Order::ZERO, gfp);
+        (4096 - blocks.len(), limit)
+    };
+    assert_eq!(taken(Gfp::KERNEL), (100, Limit::Watermark));
+    assert_eq!(taken(Gfp::HIGH), (50, Limit::Watermark));
+    assert_eq!(taken(Gfp::ATOMIC), (38, Limit::Watermark));
+    assert_eq!(taken(Gfp::MEMALLOC), (0, Limit::Exhausted));
+}
+
+#[test]
+fn a_low_zone_is_kept_from_requests_that_a_higher_one_could_serve() {
+    let zones = [(ZoneKind::Dma, 1024), (ZoneKind::Normal, 51_200)];
+    let pages = made(PageConfig { door: Door::Heap, ..plain(&zones) });
+    let (blocks, limit) = all(&pages, order(4), Gfp::KERNEL);
+    let low = blocks.iter().filter(|block| pages.zone_of(block.pfn()) == ZoneKind::Dma).count();
+    // 51,200 / 256 = 200 pages stay free in DMA.
+    assert_eq!((low * 16, limit), (1024 - 208, Limit::Watermark));
+    assert!(
+        blocks[..3200].iter().all(|block| pages.zone_of(block.pfn()) == ZoneKind::Normal),
+        "highest first"
+    );
+    let (more, limit) = all(&pages, order(4), Gfp::DMA);
+    assert_eq!((more.len() * 16, limit), (208, Limit::Exhausted));
+}
+
+#[test]
+fn requests_go_to_the_nearest_node_that_has_pages() {
+    let cpus = Cpus::simulated(4, 2).unwrap();
+    let zone = |pages| vec![(ZoneKind::Normal, pages)];
+    let mut config = PageConfig::with_nodes(cpus, vec![zone(1024), zone(1024), vec![], zone(1024)]);
+    config.distances =
+        vec![vec![10, 40, 40, 20], vec![40, 10, 40, 20], vec![20, 30, 10, 40], vec![20, 20, 40, 10]];
+    config = PageConfig { min_free_kib: Some(0), watermark_scale: 0, door: Door::Heap, ..config };
+    let pages = made(config);
+    let nodes = |node| {
+        let blocks: Vec<_> =
+            (0..3).map(|_| pages.alloc_block(order(10), Gfp::KERNEL, node).unwrap()).collect();
+        blocks.iter().map(PageBlock::node).collect::<Vec<_>>()
+    };
+    assert_eq!(nodes(Some(0)), [0, 3, 1]);
+    assert_eq!(nodes(Some(2)), [0, 1, 3], "a node without memory");
+    on_cpu(3);
+    assert_eq!(nodes(None), [1, 3, 0], "CPU 3 is on node 1");
+
+    let only = Gfp::THIS_NODE;
+    let first = pages.alloc_block(order(10), only, Some(3)).unwrap();
+    assert_eq!(first.node(), 3);
+    let text = |order, gfp, node| pages.alloc(order, gfp, node).unwrap_err().to_string();
+    assert_eq!(text(order(10), only, Some(3)), "no block of order 10 on node 3: out of pages");
+    assert_eq!(text(order(0), only, Some(2)), "no block of order 0 on node 2: no zone serves these flags");
+    assert_eq!(text(order(0), Gfp::KERNEL, Some(4)), "no block of order 0 on node 4: there is no such node");
+    assert_eq!(text(order(0), Gfp::DMA, None), "no block of order 0: no zone serves these flags");
+}
+
+#[test]
+fn an_error_says_which_limit_was_met() {
+    let pages = made(PageConfig { max_order: order(3), pageblock_order: order(3), ..normal(8) });
+    let limit = |order| pages.alloc(order, Gfp::KERNEL, None).unwrap_err().limit;
+    assert_eq!(limit(order(4)), Limit::Order);
+    let blocks = pages.alloc_block(order(3), Gfp::KERNEL, None).unwrap().split(Order::ZERO);
+    assert_eq!(limit(order(0)), Limit::Exhausted);
+    let kept: Vec<_> = blocks.into_iter().step_by(2).collect();
+    assert_eq!((kept.len(), limit(order(1))), (4, Limit::Fragmented));
+}
+
+#[test]
+fn every_bad_free_is_named_and_changes_nothing() {
+    for per_cpu_pages in [false, true] {
+        let pages = made(PageConfig { per_cpu_pages, ..normal(2048) });
+        let pfn = pages.alloc(order(2), Gfp::KERNEL, None).unwrap();
+        let before = audited(&pages);
+        let bad = |pfn, order| {
+            // SAFETY: not allocated so; that is what must be found out before anything is touched.
+            unsafe { pages.free(pfn, order) };
+            FOUND.with(|found| found.borrow_mut().pop()).map(|c| c.to_string()).unwrap_or_default()
+        };
+        let wrong = "free of page 0 with order 1: it was allocated with order 2";
+        assert_eq!((pfn, bad(pfn, order(1)).as_str()), (Pfn::new(0), wrong));
+        assert_eq!(bad(Pfn::new(1), order(0)), "free of page 1: no allocated block starts there");
+        assert_eq!(bad(Pfn::new(1024), order(0)), "free of page 1024: no allocated block starts there");
+        assert_eq!(bad(Pfn::new(2048), order(0)), "free of page 2048: the allocator has 2048 pages");
+        assert_eq!(audited(&pages), before);
+        assert_eq!(bad(pfn, order(2)), "", "the right free is none");
+        let (before, twice) = (audited(&pages), bad(pfn, order(2)));
+        let place = if per_cpu_pages {
+            "double free of page 0: it is among the per-CPU pages"
+        } else {
+            // Merged: the first page of a larger free block.
+            "double free of page 0: it is on a free list"
+        };
+        assert_eq!((twice.as_str(), audited(&pages)), (place, before));
+        assert_eq!(pages.info().corruptions, 5);
+    }
+}
+
+#[test]
+fn every_page_of_a_compound_block_knows_its_head() {
+    let pages = made(normal(2048));
+    let block = pages.alloc_block(order(3), Gfp::COMP, None).unwrap();
+    let head = block.pfn();
+    for page in 0..8 {
+        assert_eq!(pages.block_of(head.up(page)), Some((head, order(3))));
+    }
+    assert_eq!(pages.block_of(head.up(8)), None);
+    block.free();
+    assert_eq!(pages.block_of(head.up(3)), None);
+    let plain = pages.alloc_block(order(3), Gfp::KERNEL, None).unwrap();
+    assert_eq!(plain.pfn(), head);
+    assert_eq!((pages.block_of(head), pages.block_of(head.up(3))), (Some((head, order(3))), None));
+}
+
+#[test]
+fn addresses_and_pages_are_the_same_thing() {
+    let pages = made(normal(2048));
+    let block = pages.alloc_block(order(10), Gfp::KERNEL, None).unwrap();
+    let base = pages.address(block.pfn());
+    assert_eq!(base.as_ptr() as usize % (4 << 20), 0, "a block is aligned to its size");
+    assert_eq!(block.bytes().as_ptr(), base.as_ptr());
+    assert_eq!(pages.pfn_of(&raw const block.bytes()[8191]), Some(block.pfn().up(1)));
+    assert_eq!(pages.pfn_of(&raw const pages as *const u8), None);
+    assert_eq!(pages.pfn_of(core::ptr::null()), None);
+}
+
+#[test]
+fn an_owner_is_cleared_by_the_free() {
+    let pages = made(normal(64));
+    let block = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let frame = pages.frame(block.pfn());
+    assert!(frame.owner().is_null());
+    frame.set_owner(core::ptr::without_provenance_mut(64));
+    block.free();
+    assert!(frame.owner().is_null());
+}
+
+#[test]
+fn a_split_block_is_freed_in_parts() {
+    let pages = made(normal(1024));
+    let mut block = pages.alloc_block(order(4), Gfp::COMP, None).unwrap();
+    block.bytes_mut()[5 * 4096] = 77;
+    let mut parts = block.split(order(1));
+    assert_eq!(parts.len(), 8);
+    assert_eq!(parts[2].bytes()[4096], 77);
+    assert!(parts.iter().all(|part| pages.block_of(part.pfn()) == Some((part.pfn(), order(1)))));
+    parts.remove(3).free();
+    assert_eq!(audited(&pages).allocated, 14);
+    let whole = parts.remove(0);
+    assert_eq!(whole.split(order(2)).len(), 1, "nothing to cut");
+    drop(parts);
+    assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0);
+}
+
+#[test]
+fn pages_in_the_magazines_of_one_cpu_are_there_for_another_that_runs_dry() {
+    let cpus = Cpus::simulated(2, 1).unwrap();
+    let pages = made(PageConfig { cpus, per_cpu_pages: true, ..normal(64) });
+    on_cpu(0);
+    let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    assert_eq!(blocks.len(), 64);
+    drop(blocks);
+    assert!(pages.info().per_cpu() > 0);
+    on_cpu(1);
+    let (blocks, limit) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    assert_eq!((blocks.len(), limit, pages.info().per_cpu()), (64, Limit::Exhausted, 0));
+    assert!(pages.info().drains > 0);
+    drop(blocks);
+    // The whole zone in one block.
+    assert!(pages.alloc_block(order(6), Gfp::NOWAIT, None).is_err(), "does not wait for a drain");
+    assert!(pages.alloc_block(order(6), Gfp::KERNEL, None).is_ok());
+}
+
+#[test]
+fn a_page_in_a_magazine_costs_no_zone_lock() {
+    let pages = made(PageConfig { per_cpu_pages: true, ..normal(1 << 18) });
+    let page = || drop(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap());
+    page();
+    let before = pages.info().zones[0].events;
+    (0..1000).for_each(|_| page());
+    let zone = &pages.info().zones[0];
+    assert_eq!(zone.events, before);
+    assert!(zone.per_cpu_events.fast_allocs >= 1000 && zone.per_cpu_events.fast_frees >= 1000);
+}
+
+#[test]
+fn idle_per_cpu_pages_are_reaped() {
+    let pages = made(PageConfig { per_cpu_pages: true, ..normal(1 << 18) });
+    drop(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap());
+    let held = pages.info().per_cpu();
+    assert!(held > 1);
+    assert_eq!(pages.reap() + pages.reap() + pages.reap(), held);
+    assert_eq!(pages.info().per_cpu(), 0);
+}
+
+#[test]
+fn bulk_gives_what_there_is_and_never_more() {
+    for per_cpu_pages in [false, true] {
+        let pages = made(PageConfig { per_cpu_pages, ..normal(300) });
+        let mut got = Vec::new();
+        assert_eq!(pages.alloc_bulk(Gfp::ZERO, None, 130, |pfn| got.push(pfn)), 130);
+        assert_eq!(pages.alloc_bulk(Gfp::KERNEL, None, 1000, |pfn| got.push(pfn)), 170);
+        assert_eq!(pages.alloc_bulk(Gfp::KERNEL, Some(9), 10, |pfn| got.push(pfn)), 0);
+        assert_eq!(pages.alloc_bulk(Gfp::KERNEL, None, 0, |pfn| got.push(pfn)), 0);
+        got.sort();
+        got.dedup();
+        assert_eq!((got.len(), audited(&pages).allocated), (300, 300));
+        // SAFETY: allocated above, each freed once.
+        got.into_iter().for_each(|pfn| unsafe { pages.free(pfn, Order::ZERO) });
+        assert_eq!(audited(&pages).allocated, 0);
+    }
+}
+
+#[test]
+fn a_bulk_caller_that_panics_leaks_nothing_that_it_was_not_given() {
+    let pages = made(normal(300));
+    let mut given = 0;
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        pages.alloc_bulk(Gfp::KERNEL, None, 100, |_| {
+            given += 1;
+            assert!(given < 10, "enough");
+        })
+    }));
+    assert!(outcome.is_err());
+    assert_eq!(audited(&pages).allocated, 10);
+}
+
+#[test]
+fn the_audit_sees_what_is_broken() {
+    use crate::census::Broken;
+    let broken = |damage: fn(&PageAllocator)| {
+        let pages = made(normal(1024));
+        drop(pages.alloc_block(order(2), Gfp::MOVABLE, None).unwrap());
+        let block = pages.alloc_block(order(2), Gfp::MOVABLE, None).unwrap();
+        damage(&pages);
+        let violation = pages.check().unwrap_err();
+        let _ = block.into_pfn();
+        violation.what
+    };
+    fn set(pages: &PageAllocator, page: u32, kind: Kind, n: u8) {
+        let state = crate::State::new(kind, order(n), MigrateType::Unmovable);
+        pages.frame(Pfn::new(page)).set_state(state);
+    }
+    assert_eq!(broken(|pages| set(pages, 0, Kind::Inside, 0)), Broken::InNoBlock);
+    assert_eq!(broken(|pages| set(pages, 2, Kind::Allocated, 0)), Broken::Overlap);
+    assert_eq!(broken(|pages| set(pages, 4, Kind::Allocated, 2)), Broken::ListDisagrees);
+    assert_eq!(broken(|pages| set(pages, 0, Kind::Free, 2)), Broken::MissedMerge);
+    let held = Broken::PerCpu { counted: 0, found: 4 };
+    assert_eq!(broken(|pages| set(pages, 0, Kind::PerCpu, 2)), held);
+}
+
+#[test]
+fn threads_that_do_everything_at_once_lose_nothing() {
+    let cpus = Cpus::simulated(3, 1).unwrap();
+    let zones = [(ZoneKind::Dma32, 700), (ZoneKind::Normal, 2048)];
+    let pages = made(PageConfig {
+        cpus,
+        per_cpu_pages: true,
+        pageblock_order: order(5),
+        max_order: order(7),
+        corruption: |corruption| panic!("{corruption}"),
+        ..plain(&zones)
+    });
+    let kinds = [Gfp::KERNEL, Gfp::MOVABLE, Gfp::RECLAIMABLE, Gfp::DMA32];
+    std::thread::scope(|scope| {
+        for thread in 0..4_u32 {
+            let pages = &pages;
+            scope.spawn(move || {
+                let mut blocks: Vec<PageBlock<'_>> = Vec::new();
+                let mut seed = thread + 1;
+                let mut random = |n: u32| {
+                    seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (seed >> 16) % n
+                };
+                for _ in 0..40_000 {
+                    on_cpu(random(3));
+                    match random(20) {
+                        0..=9 => {
+                            let size = order(random(6) as u8);
+                            if let Ok(mut block) = pages.alloc_block(size, kinds[random(4) as usize], None) {
+                                block.bytes_mut()[0] = thread as u8;
+                                blocks.push(block);
+                            }
+                        }
+                        10..=17 if !blocks.is_empty() => {
+                            let block = blocks.swap_remove(random(blocks.len() as u32) as usize);
+                            assert_eq!(block.bytes()[0], thread as u8, "somebody else wrote here");
+                        }
+                        18 if !blocks.is_empty() => {
+                            let mut parts = blocks.swap_remove(0).split(Order::ZERO);
+                            parts.iter_mut().for_each(|part| part.bytes_mut()[0] = thread as u8);
+                            blocks.extend(parts);
+                        }
+                        _ => match random(40) {
+                            0 => drop(pages.release()),
+                            1 => pages.drain_cpus(0..2),
+                            2 => drop(pages.info()),
+                            _ => {}
+                        },
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(audited(&pages).allocated, 0);
+    pages.release();
+    let (census, info) = (audited(&pages), pages.info());
+    assert_eq!((census.uncommitted, info.pages_not_in_maximal_blocks()), (2748, 0));
+    let events = info.zones[1].events;
+    assert!(events.claims > 0 && events.steals > 0 && events.commits > 0, "{events:?}");
+}
+
+/// Runs one ignored test of this binary under a shell limit, and returns what it printed.
+fn limited(limit: &str, test: &str) -> String {
+    let exe = std::env::current_exe().unwrap();
+    let script =
+        format!("ulimit {limit} && exec \"$0\" --exact {test} --ignored --nocapture --test-threads=1");
+    let output = std::process::Command::new("sh").arg("-c").arg(script).arg(exe).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+#[test]
+fn a_refused_reservation_gives_a_smaller_range() {
+    // 1 GiB of address space where 64 GiB are wished for.
+    let text = limited("-v 1048576", "tests::under_limited_address_space");
+    let reserved = text.lines().find_map(|line| line.split("reserved ").nth(1)).unwrap();
+    let mib = reserved.parse::<u64>().unwrap() >> 20;
+    assert!((128..1024).contains(&mib), "{mib} MiB");
+}
+#[test]
+#[ignore = "run by another test, under a limit"]
+fn under_limited_address_space() {
+    let pages = made(PageConfig::default_for(Cpus::os()));
+    let block = pages.alloc_block(order(10), Gfp::ZERO, None).unwrap();
+    assert_eq!(block.bytes()[4 << 20 >> 1], 0);
+    println!("\nreserved {}", pages.info().reserved_bytes);
+}
+
+#[test]
+fn a_refused_commit_is_an_error_that_says_so_and_costs_nothing() {
+    limited("-d 65536", "tests::under_limited_data");
+}
+#[test]
+#[ignore = "run by another test, under a limit"]
+fn under_limited_data() {
+    let pages = made(normal(1 << 16));
+    let (blocks, limit) = all(&pages, order(10), Gfp::KERNEL);
+    assert_eq!(limit, Limit::CommitRefused);
+    assert!((1..16).contains(&blocks.len()), "{} blocks", blocks.len());
+    drop(blocks);
+    assert!(pages.alloc_block(order(10), Gfp::KERNEL, None).is_ok());
+    audited(&pages);
+}
