@@ -75,7 +75,9 @@ fn b2_alloc_against_two_frees() {
         thread::spawn(move || free(&pages, half, ONE))
     });
     let mine = pages.alloc(two(), Gfp::KERNEL, None).unwrap();
-    frees.map(|t| t.join().unwrap());
+    for t in frees {
+        t.join().unwrap();
+    }
     free(&pages, mine, two());
     audit(&pages);
 }

@@ -180,6 +180,88 @@ fn the_smallest_block_of_another_type_is_stolen_and_comes_back_to_it() {
     audited(&pages);
 }
 
+/// Three pageblocks of 64 pages and a tail, all allocated in blocks of `size` with `gfp`; those of the first
+/// pageblock that `freed` names (by number) are freed, then `more` is allocated. Returns (claims, steals) of that.
+fn fallback(
+    tail: u32,
+    (size, gfp): (Order, Gfp),
+    freed: impl Fn(usize) -> bool,
+    more: &[(Gfp, Option<usize>)],
+) -> (u64, u64) {
+    let pages = made(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192 + tail) });
+    let (blocks, _) = all(&pages, size, gfp);
+    let mut blocks: Vec<_> = blocks.into_iter().map(Some).collect();
+    (0..blocks.len()).filter(|n| freed(*n)).for_each(|n| blocks[n] = None);
+    let before = pages.info().zones[0].events;
+    let mut kept = Vec::new();
+    for (gfp, then_free) in more {
+        kept.push(pages.alloc_block(size, *gfp, None).unwrap());
+        if let Some(n) = then_free {
+            blocks[*n] = None;
+        }
+    }
+    audited(&pages);
+    let after = pages.info().zones[0].events;
+    (after.claims - before.claims, after.steals - before.steals)
+}
+
+#[test]
+fn compatible_pages_count_towards_a_claim() {
+    // Three stolen blocks of 8 pages, then 8 free ones: together half of the pageblock.
+    let even = |n| [0, 2, 4].contains(&n);
+    for (from, to) in [(Gfp::KERNEL, Gfp::MOVABLE), (Gfp::MOVABLE, Gfp::KERNEL)] {
+        let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
+        assert_eq!(fallback(0, (order(3), from), even, &more), (1, 3), "{from} to {to}");
+    }
+    // Reclaimable pages are of no use to unmovable ones, nor the other way round.
+    let (from, to) = (Gfp::RECLAIMABLE, Gfp::KERNEL);
+    let more = [(to, None), (to, None), (to, Some(6)), (to, None)];
+    assert_eq!(fallback(0, (order(3), from), even, &more), (0, 4));
+}
+
+#[test]
+fn a_pageblock_is_not_claimed_for_a_small_movable_block() {
+    let half = |n| n < 64 && n % 2 == 0;
+    let one = |from, to| fallback(0, (Order::ZERO, from), half, &[(to, None)]);
+    assert_eq!(one(Gfp::KERNEL, Gfp::MOVABLE), (0, 1));
+    assert_eq!(one(Gfp::MOVABLE, Gfp::KERNEL), (1, 0));
+}
+
+#[test]
+fn a_pageblock_that_the_zone_cuts_off_is_not_claimed() {
+    // Blocks of 8 pages: 24 in whole pageblocks, 4 in the tail, of which all are freed.
+    assert_eq!(fallback(32, (order(3), Gfp::MOVABLE), |n| n >= 24, &[(Gfp::KERNEL, None)]), (0, 1));
+}
+
+#[test]
+fn a_page_goes_back_to_the_magazines_of_its_type() {
+    let pages = made(PageConfig { per_cpu_pages: true, ..normal(4096) });
+    let page = |gfp| pages.alloc_block(Order::ZERO, gfp, None).unwrap().pfn();
+    let (movable, pinned) = (page(Gfp::MOVABLE), page(Gfp::KERNEL));
+    assert_ne!(movable.get() / 1024, pinned.get() / 1024);
+    assert_eq!((page(Gfp::MOVABLE), page(Gfp::KERNEL)), (movable, pinned));
+}
+
+#[test]
+fn a_tail_is_not_committed_for_a_block_that_it_cannot_hold() {
+    let pages = made(normal(1024 + 700));
+    let _half = pages.alloc_block(order(9), Gfp::KERNEL, None).unwrap();
+    assert_eq!(pages.alloc(order(10), Gfp::KERNEL, None).unwrap_err().limit, Limit::Fragmented);
+    assert_eq!(pages.info().committed_bytes(), 4 << 20);
+}
+
+#[test]
+fn a_block_that_cannot_merge_twice_is_handed_out_first() {
+    let pages = made(PageConfig { max_order: order(4), pageblock_order: order(4), ..normal(48) });
+    let (blocks, _) = all(&pages, order(3), Gfp::KERNEL);
+    let mut blocks: Vec<_> = blocks.into_iter().map(Some).collect();
+    // Block 0's parent's buddy (blocks 2 and 3) is free, but of the largest order.
+    for n in [4, 2, 3, 0] {
+        blocks[n] = None;
+    }
+    assert_eq!(pages.alloc_block(order(3), Gfp::KERNEL, None).unwrap().pfn(), Pfn::new(0));
+}
+
 #[test]
 fn fallbacks_are_tried_in_the_kernels_order() {
     use MigrateType::*;
