@@ -1,0 +1,161 @@
+//! What can be wrong with a trace, each told with the place where it was seen.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// An error of reading a trace or a table beside it.
+///
+/// Every variant names the file (`<stdin>` for standard input), and the line where there is one.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// The file could not be opened.
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A directory was named where a file is wanted.
+    Directory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Reading failed in the middle.
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system or the decompressor said.
+        source: io::Error,
+    },
+    /// The compressed file ends before its last frame does.
+    Truncated {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is not one byte of text in the file.
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is not text.
+    Binary {
+        /// The file.
+        path: PathBuf,
+        /// What to do instead.
+        hint: &'static str,
+    },
+    /// Text, but no line of it is an event.
+    NotATrace {
+        /// The file.
+        path: PathBuf,
+        /// How many lines were read.
+        lines: u64,
+        /// The first line that was not understood, shortened; empty when there were only headers.
+        first: String,
+    },
+    /// The last line ends in the middle.
+    CutLine {
+        /// The file.
+        path: PathBuf,
+        /// Its number, from 1.
+        line: u64,
+        /// The line, shortened.
+        text: String,
+    },
+    /// A line longer than any trace has.
+    LongLine {
+        /// The file.
+        path: PathBuf,
+        /// Its number, from 1.
+        line: u64,
+    },
+    /// A value that no kernel prints: an order above 10, a size of nothing, a CPU above 8191.
+    Impossible {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// The value and what is accepted.
+        what: Impossible,
+    },
+    /// The temporary file for the records of a long trace failed.
+    Spool {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A table beside a trace is not what it should be.
+    Table {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+/// A value that no kernel prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Impossible {
+    /// The name of the field, as printed in the trace.
+    pub field: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// The largest value that is accepted.
+    pub most: u64,
+    /// The smallest value that is accepted.
+    pub least: u64,
+}
+
+impl fmt::Display for Impossible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { field, value, most, least } = self;
+        write!(f, "impossible {field}={value} ({least} to {most} are accepted)")
+    }
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open { path, source } => write!(f, "{}: cannot open: {source}", path.display()),
+            Self::Directory { path } => {
+                write!(f, "{}: a directory, where a trace file is wanted", path.display())
+            }
+            Self::Read { path, source } => write!(f, "{}: cannot read: {source}", path.display()),
+            Self::Truncated { path } => {
+                write!(f, "{}: the compressed file is cut short (its last frame is incomplete)", path.display())
+            }
+            Self::Empty { path } => write!(f, "{}: the file is empty", path.display()),
+            Self::Binary { path, hint } => write!(f, "{}: not text: {hint}", path.display()),
+            Self::NotATrace { path, lines, first } if first.is_empty() => {
+                write!(f, "{}: no event in {lines} lines", path.display())
+            }
+            Self::NotATrace { path, lines, first } => write!(
+                f,
+                "{}: no event in {lines} lines; ftrace, `perf script` and `trace-cmd report` text is understood; \
+                 the first line that is neither: {first:?}",
+                path.display()
+            ),
+            Self::CutLine { path, line, text } => write!(
+                f,
+                "{}:{line}: the last line is cut in the middle (no line feed, and not a whole event): {text:?}",
+                path.display()
+            ),
+            Self::LongLine { path, line } => write!(f, "{}:{line}: the line is too long for a trace", path.display()),
+            Self::Impossible { path, line, what } => write!(f, "{}:{line}: {what}", path.display()),
+            Self::Spool { source } => write!(f, "temporary file for a long trace: {source}"),
+            Self::Table { path, line, what } => write!(f, "{}:{line}: {what}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for TraceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Open { source, .. } | Self::Read { source, .. } | Self::Spool { source } => Some(source),
+            _ => None,
+        }
+    }
+}

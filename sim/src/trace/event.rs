@@ -1,0 +1,148 @@
+//! One traced event, in numbers: what a line of text says, and nothing of how it says it.
+//!
+//! Event names, call sites, cache names and allocation flags are interned; an [`Event`] holds their [`Symbol`]s.
+
+use super::symbols::Symbol;
+
+/// The largest block the page allocator hands out is `2^MAX_ORDER` pages.
+pub const MAX_ORDER: u8 = 10;
+
+/// The largest CPU number a kernel can print (`NR_CPUS` of x86-64 is at most 8192).
+pub const MAX_CPU: u16 = 8191;
+
+/// The largest object that kmalloc hands out: a block of the highest order, in bytes.
+pub const MAX_OBJECT: u32 = 4096 << MAX_ORDER;
+
+/// Objects above this size are no slab objects: kmalloc takes their pages straight from the page allocator.
+pub const MAX_SLAB_OBJECT: u32 = 8192;
+
+/// Where the kernel maps all memory (x86-64, four page-table levels, no address randomisation).
+const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
+/// The direct map is at most 64 TiB long.
+const DIRECT_MAP_END: u64 = DIRECT_MAP + (64 << 40);
+
+/// An object's address as the trace prints it: real, or hashed (then only equality means anything).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ptr(pub u64);
+
+impl Ptr {
+    /// The page the object lies on (its first, if several), when the address is a real one of the direct map.
+    #[must_use]
+    pub fn pfn(self) -> Option<Pfn> {
+        (DIRECT_MAP..DIRECT_MAP_END).contains(&self.0).then(|| Pfn((self.0 - DIRECT_MAP) >> 12))
+    }
+
+    /// Hashed pointers are 32-bit values.
+    #[must_use]
+    pub fn is_hashed(self) -> bool {
+        self.0 < 1 << 48
+    }
+}
+
+/// A page frame number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pfn(pub u64);
+
+impl Pfn {
+    /// The address of what lies on this page, `offset` bytes from its start.
+    pub(super) fn object(self, offset: u16) -> Ptr {
+        Ptr(DIRECT_MAP + (self.0 << 12) + u64::from(offset))
+    }
+}
+
+/// Which function made an object event: it tells how the cache is to be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Via {
+    /// `kmalloc` or `kfree`.
+    Kmalloc,
+    /// `kmem_cache_alloc` or `kmem_cache_free`.
+    Cache,
+}
+
+/// One event of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// The event's name, without the group that perf puts before it.
+    pub name: Symbol,
+    /// The CPU it happened on.
+    pub cpu: u16,
+    /// The third flag of ftrace's flag column: `.` task, `s` softirq, `h` hardirq, `H` hardirq inside softirq;
+    /// `None` where the format has no such column.
+    pub context: Option<u8>,
+    /// Nanoseconds on the trace's own clock. Not monotonic: never sort by it.
+    pub time_ns: u64,
+    /// The command's name was no longer known (`<...>`).
+    pub comm_unknown: bool,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// An object was handed out.
+    Alloc {
+        /// Its address; 0 if the allocation failed.
+        ptr: Ptr,
+        /// Who asked: `function+0x1b/0x40`.
+        site: Symbol,
+        /// Bytes asked for.
+        bytes_req: u32,
+        /// Bytes the object takes.
+        bytes_alloc: u32,
+        /// The allocation flags.
+        gfp: Symbol,
+        /// The cache, where the event names it (since 6.18).
+        cache: Option<Symbol>,
+        /// By which function.
+        via: Via,
+    },
+    /// An object was given back.
+    Free {
+        /// Its address, never 0.
+        ptr: Ptr,
+        /// Who gave it back.
+        site: Symbol,
+        /// The cache, where the event names it.
+        cache: Option<Symbol>,
+        /// By which function.
+        via: Via,
+    },
+    /// `kfree(NULL)`: nothing happened.
+    FreeNull,
+    /// An object event whose pointer is the placeholder `(____ptrval____)`: the kernel had no key to hash with yet.
+    Placeholder,
+    /// `2^order` pages were handed out.
+    PageAlloc {
+        /// The first of them.
+        pfn: Pfn,
+        /// The order, at most [`MAX_ORDER`].
+        order: u8,
+        /// 0 unmovable, 1 movable, 2 reclaimable.
+        migratetype: u8,
+        /// The allocation flags.
+        gfp: Symbol,
+    },
+    /// A page allocation that failed.
+    PageAllocFailed,
+    /// `2^order` pages were given back.
+    PageFree {
+        /// The first of them.
+        pfn: Pfn,
+        /// The order, at most [`MAX_ORDER`].
+        order: u8,
+    },
+    /// Pages left the buddy allocator's lists.
+    ZoneLocked {
+        /// For a per-CPU list, not for a caller.
+        percpu_refill: bool,
+    },
+    /// Pages went back from a per-CPU list to the buddy allocator.
+    PcpuDrain,
+    /// A block was taken from another migrate type's list.
+    ExtFrag,
+    /// Text that user space wrote into the trace.
+    Mark(Symbol),
+    /// Another event: only counted.
+    Other,
+}

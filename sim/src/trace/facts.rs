@@ -1,0 +1,550 @@
+//! What a trace holds, in numbers: everything that can be said without replaying it.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::line::Format;
+use super::names::NameSources;
+use super::op::{CacheId, CacheKind};
+use super::resolve::{CacheTally, MarkState, Resolver};
+use super::slabinfo::Slabinfo;
+use super::tables::Tables;
+
+/// Pairs of moments whose tables are compared.
+const SPANS: [(&str, &str); 3] = [("before", "end"), ("before", "after"), ("boot", "before")];
+
+/// All facts of a trace. Lists of names with counts are sorted, the most frequent first.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Facts {
+    /// The text format.
+    pub format: Option<Format>,
+    /// ftrace's header.
+    pub header: Option<Header>,
+    /// Lines of the file.
+    pub lines: u64,
+    /// Events.
+    pub total: u64,
+    /// Events by name.
+    pub events: Vec<(String, u64)>,
+    /// Lines that are neither events nor headers nor blank.
+    pub not_understood: u64,
+    /// The first of them, shortened, with their numbers.
+    pub first_not_understood: Vec<(u64, String)>,
+    /// Events that were lost, as the trace says.
+    pub lost: u64,
+    /// The text ends without a line feed.
+    pub unterminated: bool,
+    /// Events by CPU.
+    pub by_cpu: BTreeMap<usize, u64>,
+    /// Events by context flag: `.` task, `s` softirq, `h` hardirq, `H` hardirq inside softirq.
+    pub by_context: BTreeMap<char, u64>,
+    /// Seconds: the first event's time and the latest time.
+    pub time: Option<(f64, f64)>,
+    /// Events at time 0.
+    pub zero_times: u64,
+    /// Events with the time of the event before.
+    pub same_times: u64,
+    /// Events earlier than the event before.
+    pub times_going_back: u64,
+    /// Events with `<...>` for a command.
+    pub comm_unknown: u64,
+    /// Object events with a hashed pointer.
+    pub hashed_pointers: u64,
+    /// Object events with a placeholder for a pointer.
+    pub placeholders: u64,
+    /// `kfree(NULL)`.
+    pub kfree_of_null: u64,
+    /// Object allocations that failed.
+    pub alloc_failed: u64,
+    /// Distinct call sites of object events.
+    pub call_sites: usize,
+    /// Call sites (with sizes) that serve several caches.
+    pub call_sites_with_several_caches: u64,
+    /// Bytes asked for, and handed out.
+    pub bytes: (u64, u64),
+    /// Object allocations by flags.
+    pub gfp: Vec<(String, u64)>,
+    /// `kmem_cache_free` with a cache name, and all.
+    pub cache_free_named: (u64, u64),
+    /// `kmem_cache_alloc` with a cache name, and all.
+    pub cache_alloc_named: (u64, u64),
+    /// How names of allocations were found.
+    pub name_sources: NameSources,
+    /// Objects of all caches together.
+    pub objects: ObjectFacts,
+    /// Pages.
+    pub pages: PageFacts,
+    /// Every cache, the busiest first.
+    pub caches: Vec<CacheFacts>,
+    /// Marks that user space wrote.
+    pub marks: Vec<MarkFacts>,
+    /// Live objects and slabs seen of each cache at the beginning and the end of a workload (marks `WORKLOAD ...`).
+    pub phases: Vec<(String, Vec<(String, u64, i64)>)>,
+    /// The kernel's tables beside ours, by the span of time.
+    pub slabinfo: Vec<SlabinfoSpan>,
+    /// The kernel's pages beside ours, by the span of time.
+    pub page_spans: Vec<PageSpan>,
+    /// Everything the kernel has at a moment beside what was seen since the trace began.
+    pub absolute: Vec<Absolute>,
+}
+
+/// ftrace's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Header {
+    /// Events that are in the text.
+    pub in_buffer: u64,
+    /// Events that happened.
+    pub written: u64,
+    /// CPUs of the machine.
+    pub cpus: u64,
+}
+
+/// Objects.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ObjectFacts {
+    /// Allocations that did not fail.
+    pub allocs: u64,
+    /// Frees, but of null.
+    pub frees: u64,
+    /// Frees whose allocation was seen.
+    pub matched: u64,
+    /// Of these, on another CPU.
+    pub remote: u64,
+    /// Frees of objects whose allocation has no event.
+    pub hidden_allocs: u64,
+    /// Frees without an event: `overwritten + live_when_page_freed`.
+    pub hidden_frees: u64,
+    /// Frees of objects from before the trace.
+    pub pre_trace_frees: u64,
+    /// Pointers handed out again while live.
+    pub overwritten: u64,
+    /// Objects live when their page was freed.
+    pub live_when_page_freed: u64,
+    /// Pairs of a hidden allocation and a hidden free that are events in the wrong order: a free after the next
+    /// allocation, a free before its own allocation.
+    pub swapped_pairs: (u64, u64),
+    /// Hidden frees by cache and allocating function.
+    pub hidden_free_sites: Vec<(String, String, u64)>,
+    /// Hidden allocations by cache.
+    pub hidden_alloc_caches: Vec<(String, u64)>,
+    /// Objects of `kmem_cache_alloc` that `kfree` took, by cache.
+    pub kfree_of_cache_object: Vec<(String, u64)>,
+    /// Frees that name another cache than the allocation: cache of the allocation, of the free.
+    pub name_differs: Vec<(String, String, u64)>,
+    /// Matched frees by allocating and freeing CPU.
+    pub cpu_pairs: Vec<(usize, usize, u64)>,
+}
+
+/// Pages.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PageFacts {
+    /// Allocations by order.
+    pub allocs_by_order: Vec<u64>,
+    /// Frees by order.
+    pub frees_by_order: Vec<u64>,
+    /// Allocations by migrate type.
+    pub allocs_by_migratetype: Vec<u64>,
+    /// Allocations that failed.
+    pub alloc_failed: u64,
+    /// `mm_page_alloc_zone_locked` for a per-CPU list.
+    pub percpu_refills: u64,
+    /// `mm_page_alloc_zone_locked` for a caller.
+    pub zone_direct: u64,
+    /// Frees of blocks whose allocation was not seen.
+    pub free_unseen: u64,
+    /// Allocations of pages that are live.
+    pub alloc_over_live: u64,
+    /// The most pages handed out in the trace at any time.
+    pub peak: u64,
+    /// Frees of blocks whose allocation was seen.
+    pub free_matched: u64,
+    /// Of these, on another CPU.
+    pub free_remote: u64,
+}
+
+/// A cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CacheFacts {
+    /// The name.
+    pub name: String,
+    /// What it is.
+    pub kind: CacheKind,
+    /// Its counters.
+    #[serde(flatten)]
+    pub tally: CacheTally,
+}
+
+/// A mark.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MarkFacts {
+    /// How many object and page events come before it, failed ones and `kfree(NULL)` not counted.
+    pub at: u64,
+    /// Seconds.
+    pub time: f64,
+    /// The text.
+    pub text: String,
+}
+
+/// The caches of two slabinfo snapshots beside the events between them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SlabinfoSpan {
+    /// The moments.
+    pub from: &'static str,
+    /// The later one.
+    pub to: &'static str,
+    /// Caches in slabinfo that the kernel or the trace says have changed, the busiest first.
+    pub rows: Vec<SlabinfoChange>,
+    /// Sums over the rows.
+    pub sum: SlabinfoSum,
+}
+
+/// One cache between two snapshots.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SlabinfoChange {
+    /// The cache.
+    pub cache: String,
+    /// Allocations in between.
+    pub allocs: u64,
+    /// Frees in between.
+    pub frees: u64,
+    /// Change of `active_objs`.
+    pub real: i64,
+    /// Allocations minus frees.
+    pub raw: i64,
+    /// The same with hidden allocations added and hidden frees taken off.
+    pub corrected: i64,
+    /// Objects in a slab.
+    pub per_slab: u32,
+    /// Change of `num_slabs`.
+    pub real_slabs: i64,
+    /// Slabs seen handed out minus slabs seen given back.
+    pub slabs_seen: i64,
+    /// `active_objs` at the later moment.
+    pub active_end: u64,
+    /// `num_objs` at the later moment.
+    pub num_end: u64,
+    /// `num_slabs` at the later moment.
+    pub slabs_end: u64,
+}
+
+/// Sums over the rows of a [`SlabinfoSpan`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct SlabinfoSum {
+    /// Rows.
+    pub caches: u64,
+    /// Sum of the real changes of objects.
+    pub real: i64,
+    /// Sum of allocations minus frees.
+    pub raw: i64,
+    /// Sum of the corrected changes.
+    pub corrected: i64,
+    /// Sum of absolute real changes.
+    pub abs_real: u64,
+    /// Sum of absolute errors of the raw changes.
+    pub abs_err_raw: u64,
+    /// Sum of absolute errors of the corrected changes.
+    pub abs_err_corrected: u64,
+    /// Rows whose raw change is exact.
+    pub exact_raw: u64,
+    /// Rows whose corrected change is exact.
+    pub exact_corrected: u64,
+    /// Rows whose corrected change is off by at most one slab per CPU.
+    pub within_one_slab_per_cpu: u64,
+    /// Sum of absolute real changes of slabs.
+    pub abs_real_slabs: u64,
+    /// Sum of absolute errors of the slabs seen.
+    pub abs_err_slabs: u64,
+    /// Rows whose slabs seen are exact.
+    pub exact_slabs: u64,
+}
+
+/// Pages between two moments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PageSpan {
+    /// The moments.
+    pub from: &'static str,
+    /// The later one.
+    pub to: &'static str,
+    /// Change of the pages in use, by buddyinfo and the per-CPU lists of zoneinfo.
+    pub real_used: i64,
+    /// Pages allocated minus pages freed.
+    pub traced: i64,
+    /// Pages in the buddy allocator at both moments.
+    pub buddy_free: (u64, u64),
+    /// Pages in per-CPU lists at both moments.
+    pub percpu: (u64, u64),
+}
+
+/// A moment's totals.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Absolute {
+    /// The moment.
+    pub moment: &'static str,
+    /// Active objects by slabinfo.
+    pub active: u64,
+    /// Objects of slabinfo's caches that were allocated in the trace and are live.
+    pub seen_live: u64,
+    /// Slabs by slabinfo.
+    pub slabs: u64,
+    /// Slabs seen handed out in the trace and not given back.
+    pub slabs_seen: i64,
+}
+
+impl Resolver {
+    /// The facts, once all operations were taken. `tables` are those beside the trace.
+    #[must_use]
+    pub fn facts(&self, tables: &Tables) -> Facts {
+        let counts = &self.recording.counts;
+        let tally = &self.tally;
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let cpus = counts.by_cpu.len() as u64;
+        Facts {
+            format: counts.format,
+            header: counts.header.map(|(in_buffer, written, cpus)| Header { in_buffer, written, cpus }),
+            lines: counts.lines,
+            total: counts.events,
+            events: self.recording.events_by_name.clone(),
+            not_understood: counts.not_understood,
+            first_not_understood: counts.first_not_understood.clone(),
+            lost: counts.lost,
+            unterminated: counts.unterminated,
+            by_cpu: counts.by_cpu.iter().copied().enumerate().filter(|&(_, events)| events > 0).collect(),
+            by_context: counts.by_context.clone(),
+            time: counts.time_ns.map(|(first, latest)| (seconds(first), seconds(latest))),
+            zero_times: counts.zero_times,
+            same_times: counts.same_times,
+            times_going_back: counts.times_going_back,
+            comm_unknown: counts.comm_unknown,
+            hashed_pointers: counts.hashed_pointers,
+            placeholders: counts.placeholders,
+            kfree_of_null: counts.kfree_of_null,
+            alloc_failed: counts.alloc_failed,
+            call_sites: self.recording.call_sites,
+            call_sites_with_several_caches: self.recording.ambiguous_sites,
+            bytes: (counts.bytes_req, counts.bytes_alloc),
+            gfp: self.recording.by_gfp.clone(),
+            cache_free_named: counts.cache_free_named,
+            cache_alloc_named: counts.cache_alloc_named,
+            name_sources: self.name_sources(),
+            objects: self.object_facts(),
+            pages: PageFacts {
+                allocs_by_order: tally.page_allocs.clone(),
+                frees_by_order: tally.page_frees.clone(),
+                allocs_by_migratetype: tally.by_migratetype.clone(),
+                alloc_failed: counts.page_alloc_failed,
+                percpu_refills: counts.percpu_refills,
+                zone_direct: counts.zone_direct,
+                free_unseen: tally.page_free_unseen,
+                alloc_over_live: tally.page_alloc_over_live,
+                peak: tally.pages_peak,
+                free_matched: tally.page_free_matched,
+                free_remote: tally.page_free_remote,
+            },
+            caches: self.cache_facts(),
+            marks: tally
+                .marks
+                .iter()
+                .map(|mark| MarkFacts { at: mark.at, time: seconds(mark.time_ns), text: mark.text.clone() })
+                .collect(),
+            phases: self.phases(),
+            slabinfo: self.spans(tables, |from, to, a, b| {
+                let (old, new) = (a.0.slabinfo.as_ref()?, b.0.slabinfo.as_ref()?);
+                Some(self.slabinfo_span((from, to), (old, a.1), (new, b.1), cpus))
+            }),
+            page_spans: self.spans(tables, |from, to, a, b| {
+                let buddy_free = (a.0.buddy_free?, b.0.buddy_free?);
+                let percpu = (a.0.percpu?, b.0.percpu?);
+                let free = |buddy: u64, percpu: u64| (buddy + percpu) as i64;
+                Some(PageSpan {
+                    from,
+                    to,
+                    real_used: free(buddy_free.0, percpu.0) - free(buddy_free.1, percpu.1),
+                    traced: b.1.pages_net - a.1.pages_net,
+                    buddy_free,
+                    percpu,
+                })
+            }),
+            absolute: tables
+                .snapshots
+                .iter()
+                .filter_map(|snapshot| {
+                    let mark = self.moment(snapshot.moment)?;
+                    let info = snapshot.slabinfo.as_ref()?;
+                    let seen = || {
+                        let caches = mark.caches.iter().zip(self.caches());
+                        caches.filter(|(_, cache)| info.get(&cache.name).is_some()).map(|(tally, _)| tally)
+                    };
+                    Some(Absolute {
+                        moment: snapshot.moment,
+                        active: info.rows.iter().map(|row| row.active_objs).sum(),
+                        seen_live: seen().map(|cache| cache.live).sum(),
+                        slabs: info.rows.iter().map(|row| row.num_slabs).sum(),
+                        slabs_seen: seen().map(|cache| cache.slabs).sum(),
+                    })
+                })
+                .collect(),
+        }
+    }
+
+    fn name(&self, cache: CacheId) -> String {
+        self.cache(cache).name.clone()
+    }
+
+    fn object_facts(&self) -> ObjectFacts {
+        let tally = &self.tally;
+        let all = self.total_tally();
+        let mut by_function: BTreeMap<(String, String), u64> = BTreeMap::new();
+        for (&(cache, site), &count) in &tally.hidden_free_sites {
+            *by_function.entry((self.name(cache), self.names.function_of(site))).or_default() += count;
+        }
+        let pairs = tally.cpu_pairs.iter().enumerate().flat_map(|(from, frees)| {
+            frees.iter().enumerate().filter(|&(_, &n)| n > 0).map(move |(to, &n)| (from, to, n))
+        });
+        ObjectFacts {
+            allocs: all.allocs,
+            frees: all.frees,
+            matched: all.matched_frees,
+            remote: all.remote_frees,
+            hidden_allocs: all.hidden_allocs,
+            hidden_frees: all.hidden_frees,
+            pre_trace_frees: all.pre_trace_frees,
+            overwritten: tally.overwritten,
+            live_when_page_freed: tally.live_when_page_freed,
+            swapped_pairs: (tally.swapped_late_free, tally.swapped_early_free),
+            hidden_free_sites: most_first(by_function.into_iter().map(|((cache, site), n)| (cache, site, n)), |x| x.2),
+            hidden_alloc_caches: most_first(
+                tally
+                    .caches
+                    .iter()
+                    .zip(self.caches())
+                    .filter(|(cache, _)| cache.hidden_allocs > 0)
+                    .map(|(cache, info)| (info.name.clone(), cache.hidden_allocs)),
+                |x| x.1,
+            ),
+            kfree_of_cache_object: most_first(
+                tally.kfree_of_cache_object.iter().map(|(&cache, &n)| (self.name(cache), n)),
+                |x| x.1,
+            ),
+            name_differs: most_first(
+                tally.name_differs.iter().map(|(&(ours, theirs), &n)| (self.name(ours), self.name(theirs), n)),
+                |x| x.2,
+            ),
+            cpu_pairs: pairs.collect(),
+        }
+    }
+
+    fn cache_facts(&self) -> Vec<CacheFacts> {
+        let caches = self.caches().iter().zip(&self.tally.caches).map(|(info, &tally)| CacheFacts {
+            name: info.name.clone(),
+            kind: info.kind,
+            tally,
+        });
+        most_first(caches, |cache| cache.tally.allocs + cache.tally.frees)
+    }
+
+    fn phases(&self) -> Vec<(String, Vec<(String, u64, i64)>)> {
+        let marks = self.tally.marks.iter().filter(|mark| mark.text.starts_with("WORKLOAD "));
+        marks
+            .map(|mark| {
+                let caches = self.caches().iter().zip(&mark.caches);
+                let lines = caches.map(|(info, cache)| (info.name.clone(), cache.live, cache.slabs));
+                (mark.text.clone(), lines.filter(|&(_, live, slabs)| live > 0 || slabs > 0).collect())
+            })
+            .collect()
+    }
+
+    /// The state when the tables of a moment were read.
+    fn moment(&self, moment: &str) -> Option<&MarkState> {
+        let text = format!("SNAP {moment} begin");
+        self.tally.marks.iter().find(|mark| mark.text == text)
+    }
+
+    fn spans<'a, T>(
+        &'a self,
+        tables: &'a Tables,
+        compare: impl Fn(
+            &'static str,
+            &'static str,
+            (&'a super::tables::Snapshot, &'a MarkState),
+            (&'a super::tables::Snapshot, &'a MarkState),
+        ) -> Option<T>,
+    ) -> Vec<T> {
+        let at = |moment| Some((tables.at(moment)?, self.moment(moment)?));
+        SPANS.iter().filter_map(|&(from, to)| compare(from, to, at(from)?, at(to)?)).collect()
+    }
+
+    fn slabinfo_span(
+        &self,
+        (from, to): (&'static str, &'static str),
+        (old, before): (&Slabinfo, &MarkState),
+        (new, after): (&Slabinfo, &MarkState),
+        cpus: u64,
+    ) -> SlabinfoSpan {
+        let number = |name: &str| self.caches().iter().position(|cache| cache.name == name);
+        let tally_at = |mark: &MarkState, number: Option<usize>| {
+            number.and_then(|number| mark.caches.get(number)).copied().unwrap_or_default()
+        };
+        let changes = new.rows.iter().filter_map(|row| {
+            let number = number(&row.name);
+            let (a, b) = (tally_at(before, number), tally_at(after, number));
+            let (old_active, old_slabs) = old.get(&row.name).map_or((0, 0), |old| (old.active_objs, old.num_slabs));
+            let (allocs, frees) = (b.allocs - a.allocs, b.frees - a.frees);
+            let hidden = change(a.hidden_allocs, b.hidden_allocs) - change(a.hidden_frees, b.hidden_frees);
+            let raw = allocs as i64 - frees as i64;
+            let line = SlabinfoChange {
+                cache: row.name.clone(),
+                allocs,
+                frees,
+                real: change(old_active, row.active_objs),
+                raw,
+                corrected: raw + hidden,
+                per_slab: row.objperslab,
+                real_slabs: change(old_slabs, row.num_slabs),
+                slabs_seen: b.slabs - a.slabs,
+                active_end: row.active_objs,
+                num_end: row.num_objs,
+                slabs_end: row.num_slabs,
+            };
+            let touched = allocs + frees > 0 || line.real != 0 || line.real_slabs != 0 || line.slabs_seen != 0;
+            touched.then_some(line)
+        });
+        let rows = most_first(changes, |row| row.allocs + row.frees);
+        let sum = rows.iter().fold(SlabinfoSum::default(), |sum, row| sum.with(row, cpus));
+        SlabinfoSpan { from, to, rows, sum }
+    }
+}
+
+impl SlabinfoSum {
+    fn with(self, row: &SlabinfoChange, cpus: u64) -> Self {
+        let error = row.real.abs_diff(row.corrected);
+        let slab_error = row.real_slabs.abs_diff(row.slabs_seen);
+        Self {
+            caches: self.caches + 1,
+            real: self.real + row.real,
+            raw: self.raw + row.raw,
+            corrected: self.corrected + row.corrected,
+            abs_real: self.abs_real + row.real.unsigned_abs(),
+            abs_err_raw: self.abs_err_raw + row.real.abs_diff(row.raw),
+            abs_err_corrected: self.abs_err_corrected + error,
+            exact_raw: self.exact_raw + u64::from(row.real == row.raw),
+            exact_corrected: self.exact_corrected + u64::from(error == 0),
+            within_one_slab_per_cpu: self.within_one_slab_per_cpu
+                + u64::from(error <= u64::from(row.per_slab) * cpus),
+            abs_real_slabs: self.abs_real_slabs + row.real_slabs.unsigned_abs(),
+            abs_err_slabs: self.abs_err_slabs + slab_error,
+            exact_slabs: self.exact_slabs + u64::from(slab_error == 0),
+        }
+    }
+}
+
+fn change(from: u64, to: u64) -> i64 {
+    to.wrapping_sub(from) as i64
+}
+
+/// Sorted by a count, the most first; what is equal stays in its order.
+fn most_first<T>(items: impl Iterator<Item = T>, count: impl Fn(&T) -> u64) -> Vec<T> {
+    let mut items: Vec<T> = items.collect();
+    items.sort_by_key(|item| std::cmp::Reverse(count(item)));
+    items
+}

@@ -1,0 +1,193 @@
+//! The `key=value` part of a line, and the numbers in it.
+
+use memchr::memchr;
+use memchr::memmem;
+
+/// A pointer field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pointer {
+    Address(u64),
+    /// `(____ptrval____)`: the kernel could not hash it yet.
+    Placeholder,
+}
+
+/// The fields of one event. They are asked for in the order in which the kernel prints them, which makes each a
+/// comparison at the cursor; a field that is elsewhere (an older or newer kernel) is searched.
+#[derive(Debug)]
+pub(super) struct Fields<'a> {
+    all: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn new(text: &'a [u8]) -> Self {
+        Self { all: text, rest: text }
+    }
+
+    /// The value of `key`, which is given with its `=`.
+    pub(super) fn get(&mut self, key: &[u8]) -> Option<&'a [u8]> {
+        if let Some(value) = self.next_if(key) {
+            return Some(value);
+        }
+        let mut from = 0;
+        loop {
+            let at = from + memmem::find(&self.all[from..], key)?;
+            if at == 0 || matches!(self.all[at - 1], b' ' | b'\t') {
+                self.rest = &self.all[at..];
+                return self.next_if(key);
+            }
+            from = at + 1;
+        }
+    }
+
+    /// The value of `key` if it comes next: for fields that not every kernel has.
+    pub(super) fn next_if(&mut self, key: &[u8]) -> Option<&'a [u8]> {
+        let value = skip_spaces(self.rest).strip_prefix(key)?;
+        let end = memchr(b' ', value).unwrap_or(value.len());
+        self.rest = &value[end..];
+        Some(&value[..end])
+    }
+}
+
+/// Text without the blanks before it.
+pub(super) fn skip_spaces(text: &[u8]) -> &[u8] {
+    let n = text.iter().position(|b| !matches!(b, b' ' | b'\t')).unwrap_or(text.len());
+    &text[n..]
+}
+
+/// Splits off what comes before the first blank; the rest starts after the blanks.
+pub(super) fn word(text: &[u8]) -> (&[u8], &[u8]) {
+    let text = skip_spaces(text);
+    let end = memchr(b' ', text).unwrap_or(text.len());
+    (&text[..end], skip_spaces(&text[end..]))
+}
+
+/// An unsigned decimal number.
+pub(super) fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || text.len() > 20 {
+        return None;
+    }
+    let mut value: u64 = 0;
+    for &b in text {
+        let digit = b.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+    }
+    Some(value)
+}
+
+/// A hexadecimal number without a prefix.
+pub(super) fn hex(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || text.len() > 16 {
+        return None;
+    }
+    let mut value = 0;
+    for &b in text {
+        let digit = HEX[b as usize];
+        if digit > 15 {
+            return None;
+        }
+        value = value << 4 | u64::from(digit);
+    }
+    Some(value)
+}
+
+/// The value of each hexadecimal digit; 255 for what is none.
+const HEX: [u8; 256] = {
+    let mut table = [255; 256];
+    let mut i = 0;
+    while i < 16 {
+        table[b"0123456789abcdef"[i] as usize] = i as u8;
+        table[b"0123456789ABCDEF"[i] as usize] = i as u8;
+        i += 1;
+    }
+    table
+};
+
+/// A pointer as ftrace (`ffff888004a9a000`, hashed or not) and perf (`0xffff888004a9a000`, `(nil)`) print it.
+pub(super) fn pointer(text: &[u8]) -> Option<Pointer> {
+    let digits = text.strip_prefix(b"0x").unwrap_or(text);
+    if let Some(address) = hex(digits) {
+        return Some(Pointer::Address(address));
+    }
+    match text {
+        b"(nil)" | b"(null)" => Some(Pointer::Address(0)),
+        b"(____ptrval____)" | b"(ptrval)" => Some(Pointer::Placeholder),
+        _ => None,
+    }
+}
+
+/// A page frame number: hexadecimal with `0x`, decimal without (kernels before 5.17).
+pub(super) fn pfn(text: &[u8]) -> Option<u64> {
+    match text.strip_prefix(b"0x") {
+        Some(digits) => hex(digits),
+        None => decimal(text),
+    }
+}
+
+/// A time stamp, `seconds.fraction` or a bare counter, as nanoseconds.
+pub(super) fn time(text: &[u8]) -> Option<u64> {
+    let Some(dot) = memchr(b'.', text) else { return decimal(text) };
+    let (seconds, fraction) = (&text[..dot], &text[dot + 1..]);
+    if fraction.len() > 9 {
+        return None;
+    }
+    let scale = 10_u64.pow(9 - fraction.len() as u32);
+    decimal(seconds)?.checked_mul(1_000_000_000)?.checked_add(decimal(fraction)?.checked_mul(scale)?)
+}
+
+/// `001` between brackets.
+pub(super) fn cpu(text: &[u8]) -> Option<u64> {
+    (text.len() <= 5).then(|| decimal(text)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(decimal(b"18446744073709551616"), None);
+        assert_eq!(decimal(b"-1"), None);
+        assert_eq!(decimal(b""), None);
+        assert_eq!(hex(b"ffff888004a9a000"), Some(0xffff_8880_04a9_a000));
+        assert_eq!(hex(b"0xff"), None);
+        assert_eq!(hex(b"11111111111111111"), None);
+    }
+
+    #[test]
+    fn pointers() {
+        assert_eq!(pointer(b"0xffff88800519e3b8"), Some(Pointer::Address(0xffff_8880_0519_e3b8)));
+        assert_eq!(pointer(b"00000000999702f4"), Some(Pointer::Address(0x9997_02f4)));
+        assert_eq!(pointer(b"(nil)"), Some(Pointer::Address(0)));
+        assert_eq!(pointer(b"0000000000000000"), Some(Pointer::Address(0)));
+        assert_eq!(pointer(b"(____ptrval____)"), Some(Pointer::Placeholder));
+        assert_eq!(pointer(b"fffg"), None);
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(time(b"6.254505"), Some(6_254_505_000));
+        assert_eq!(time(b"4090.245337123"), Some(4_090_245_337_123));
+        assert_eq!(time(b"1234"), Some(1234));
+        assert_eq!(time(b"1."), None);
+        assert_eq!(time(b"1.2345678901"), None);
+        assert_eq!(time(b"99999999999999.0"), None);
+    }
+
+    #[test]
+    fn fields_in_order_out_of_order_and_missing() {
+        let mut fields = Fields::new(b"call_site=f+0x1/0x2 ptr=1 name=dentry bytes_req=3");
+        assert_eq!(fields.get(b"call_site="), Some(&b"f+0x1/0x2"[..]));
+        assert_eq!(fields.get(b"ptr="), Some(&b"1"[..]));
+        assert_eq!(fields.next_if(b"bytes_req="), None);
+        assert_eq!(fields.next_if(b"name="), Some(&b"dentry"[..]));
+        assert_eq!(fields.get(b"bytes_req="), Some(&b"3"[..]));
+        assert_eq!(fields.get(b"ptr="), Some(&b"1"[..]));
+        // A key is a whole word: the `name=` inside another word is not it.
+        assert_eq!(Fields::new(b"xname=1 ").get(b"name="), None);
+    }
+}

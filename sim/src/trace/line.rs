@@ -1,0 +1,410 @@
+//! One line of a trace: which of the three formats it is in, and what it says.
+//!
+//! | text of | looks like |
+//! |---|---|
+//! | ftrace ([`ftrace`](super::ftrace)) | `comm-pid [cpu] flags time: event: k=v ...` |
+//! | `perf script` ([`perf`](super::perf)) | `comm pid [cpu] time: kmem:event: k=v ...` |
+//! | `trace-cmd report` ([`trace_cmd`](super::trace_cmd)) | `comm-pid [cpu] time: event:  (site) k=v ...` |
+//!
+//! Each format's module cuts a line into a [`Prefix`] and the event's fields; the fields are the same in all three
+//! and are read here. The format is found from the first line that is an event.
+
+use memchr::{memchr, memchr_iter};
+
+use super::error::Impossible;
+use super::event::{Event, EventKind, MAX_CPU, MAX_OBJECT, MAX_ORDER, Pfn, Ptr, Via};
+use super::fields::{self, Fields, Pointer, word};
+use super::symbols::{Symbol, Symbols};
+use super::{ftrace, perf, trace_cmd};
+
+/// The text formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// The kernel's own text: `trace` and `trace_pipe` in tracefs.
+    Ftrace,
+    /// The text of `perf script`.
+    PerfScript,
+    /// The text of `trace-cmd report`.
+    TraceCmdReport,
+}
+
+/// What one line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Line {
+    /// An event.
+    Event(Event),
+    /// The kernel says that this many events were lost here; 0 if it does not say how many.
+    Lost(u64),
+    /// A header with a fact in it.
+    Header(HeaderFact),
+    /// A comment, a blank line, a line of a call chain.
+    Nothing,
+}
+
+/// A fact from a header line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeaderFact {
+    /// ftrace's `# entries-in-buffer/entries-written: 459/2992   #P:4`.
+    Entries {
+        /// Events that are in the text.
+        in_buffer: u64,
+        /// Events that happened.
+        written: u64,
+        /// CPUs of the machine.
+        cpus: u64,
+    },
+    /// trace-cmd's `cpus=4`.
+    Cpus(u64),
+}
+
+/// Why a line is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reject {
+    /// Its form is not known.
+    NotUnderstood,
+    /// Its form is known, a value in it cannot be.
+    Impossible(Impossible),
+}
+
+/// The part of an event line before the fields.
+#[derive(Debug)]
+pub(super) struct Prefix<'a> {
+    pub(super) comm: &'a [u8],
+    pub(super) cpu: u64,
+    pub(super) context: Option<u8>,
+    pub(super) time_ns: u64,
+    /// The event's name.
+    pub(super) event: &'a [u8],
+    pub(super) body: &'a [u8],
+}
+
+/// Names of all strings of a trace.
+#[derive(Debug, Default)]
+pub struct Strings {
+    /// Event names.
+    pub events: Symbols,
+    /// Call sites.
+    pub sites: Symbols,
+    /// Cache names that the trace prints.
+    pub caches: Symbols,
+    /// Allocation flags.
+    pub gfp: Symbols,
+    /// Texts of marks.
+    pub marks: Symbols,
+}
+
+/// Reads lines, one after the other. The format of a trace is found once and kept.
+#[derive(Debug, Default)]
+pub struct Parser {
+    format: Option<Format>,
+    /// A `cpus=` line came first, which only trace-cmd writes.
+    trace_cmd: bool,
+    strings: Strings,
+    /// The flags of the line before: they repeat for long stretches.
+    last_gfp: (Vec<u8>, Option<Symbol>),
+}
+
+impl Parser {
+    /// A parser that has seen nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The format, once a line told it.
+    #[must_use]
+    pub fn format(&self) -> Option<Format> {
+        self.format
+    }
+
+    /// The strings seen so far.
+    #[must_use]
+    pub fn strings(&self) -> &Strings {
+        &self.strings
+    }
+
+    /// The strings, when all is read.
+    #[must_use]
+    pub fn into_strings(self) -> Strings {
+        self.strings
+    }
+
+    /// Reads one line, given without its line feed.
+    ///
+    /// # Errors
+    ///
+    /// The line is of no known form, or holds an impossible value.
+    pub fn parse(&mut self, line: &[u8]) -> Result<Line, Reject> {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        match line.first() {
+            None => return Ok(Line::Nothing),
+            Some(b'#') => return Ok(comment(line)),
+            Some(b'C' | b'c' | b'v') => {
+                if let Some(known) = self.unindented(line) {
+                    return Ok(known);
+                }
+            }
+            Some(_) => {}
+        }
+        let prefix = match self.format {
+            Some(format) => cut(format, line),
+            None => self.detect(line),
+        };
+        match prefix {
+            Some(prefix) => self.event(&prefix),
+            None if self.format == Some(Format::PerfScript) && perf::is_call_chain(line) => Ok(Line::Nothing),
+            None if line.iter().all(u8::is_ascii_whitespace) => Ok(Line::Nothing),
+            None => Err(Reject::NotUnderstood),
+        }
+    }
+
+    /// Lines that start in the first column and are not events.
+    fn unindented(&mut self, line: &[u8]) -> Option<Line> {
+        if let Some(lost) = lost(line) {
+            return Some(Line::Lost(lost));
+        }
+        if let Some(cpus) = line.strip_prefix(b"cpus=").and_then(fields::decimal) {
+            self.trace_cmd = true;
+            return Some(Line::Header(HeaderFact::Cpus(cpus)));
+        }
+        if line.starts_with(b"version = ") {
+            self.trace_cmd = true;
+            return Some(Line::Nothing);
+        }
+        None
+    }
+
+    fn detect<'a>(&mut self, line: &'a [u8]) -> Option<Prefix<'a>> {
+        let order = if self.trace_cmd {
+            [Format::TraceCmdReport, Format::Ftrace, Format::PerfScript]
+        } else {
+            [Format::PerfScript, Format::Ftrace, Format::TraceCmdReport]
+        };
+        let (format, prefix) = order.iter().find_map(|&f| Some((f, cut(f, line)?)))?;
+        // Without its `cpus=` line, trace-cmd is told from ftrace by the site in parentheses.
+        let format = match format {
+            Format::Ftrace if trace_cmd::repeats_site(prefix.body) => Format::TraceCmdReport,
+            other => other,
+        };
+        self.format = Some(format);
+        cut(format, line)
+    }
+
+    fn event(&mut self, prefix: &Prefix<'_>) -> Result<Line, Reject> {
+        within("cpu", prefix.cpu, 0, u64::from(MAX_CPU))?;
+        if self.format == Some(Format::PerfScript) && prefix.event == b"PERF_RECORD_LOST" {
+            let events = word(prefix.body.strip_prefix(b"lost").unwrap_or(prefix.body)).0;
+            return fields::decimal(events).map(Line::Lost).ok_or(Reject::NotUnderstood);
+        }
+        let kind = self.kind(prefix)?;
+        Ok(Line::Event(Event {
+            name: self.strings.events.intern(prefix.event),
+            cpu: prefix.cpu as u16,
+            context: prefix.context,
+            time_ns: prefix.time_ns,
+            comm_unknown: prefix.comm == b"<...>",
+            kind,
+        }))
+    }
+
+    fn kind(&mut self, prefix: &Prefix<'_>) -> Result<EventKind, Reject> {
+        let mut fields = Fields::new(prefix.body);
+        let kind = match prefix.event {
+            b"kmalloc" | b"kmalloc_node" => self.alloc(&mut fields, Via::Kmalloc)?,
+            b"kmem_cache_alloc" | b"kmem_cache_alloc_node" => self.alloc(&mut fields, Via::Cache)?,
+            b"kfree" => self.free(&mut fields, Via::Kmalloc).ok_or(Reject::NotUnderstood)?,
+            b"kmem_cache_free" => self.free(&mut fields, Via::Cache).ok_or(Reject::NotUnderstood)?,
+            b"mm_page_alloc" => self.page_alloc(&mut fields)?,
+            b"mm_page_free" => {
+                let (pfn, order) = block(&mut fields)?;
+                EventKind::PageFree { pfn, order }
+            }
+            b"mm_page_alloc_zone_locked" => {
+                block(&mut fields)?;
+                // Always printed since 2.6.39; what is older refills a list if the order is 0.
+                let refill = fields.get(b"percpu_refill=").ok_or(Reject::NotUnderstood)?;
+                EventKind::ZoneLocked { percpu_refill: refill == b"1" }
+            }
+            b"mm_page_pcpu_drain" => {
+                block(&mut fields)?;
+                EventKind::PcpuDrain
+            }
+            b"mm_page_alloc_extfrag" => EventKind::ExtFrag,
+            b"tracing_mark_write" | b"print" | b"bputs" | b"bprint" => {
+                EventKind::Mark(self.strings.marks.intern(mark_text(prefix.body)))
+            }
+            _ => EventKind::Other,
+        };
+        Ok(kind)
+    }
+
+    fn alloc(&mut self, fields: &mut Fields<'_>, via: Via) -> Result<EventKind, Reject> {
+        let (event, bytes_req, bytes_alloc) =
+            self.alloc_fields(fields, via).ok_or(Reject::NotUnderstood)?;
+        if matches!(event, EventKind::Alloc { ptr: Ptr(1..), .. }) {
+            within("bytes_alloc", bytes_alloc, 1, u64::from(MAX_OBJECT))?;
+            within("bytes_req", bytes_req, 0, bytes_alloc)?;
+        }
+        Ok(event)
+    }
+
+    fn alloc_fields(&mut self, fields: &mut Fields<'_>, via: Via) -> Option<(EventKind, u64, u64)> {
+        let site = fields.get(b"call_site=")?;
+        let pointer = fields::pointer(fields.get(b"ptr=")?)?;
+        let cache = fields.next_if(b"name=");
+        let bytes_req = fields::decimal(fields.get(b"bytes_req=")?)?;
+        let bytes_alloc = fields::decimal(fields.get(b"bytes_alloc=")?)?;
+        let gfp = fields.get(b"gfp_flags=")?;
+        let Pointer::Address(address) = pointer else {
+            return Some((EventKind::Placeholder, bytes_req, bytes_alloc));
+        };
+        let event = EventKind::Alloc {
+            ptr: Ptr(address),
+            site: self.strings.sites.intern(site),
+            bytes_req: bytes_req.min(u64::from(u32::MAX)) as u32,
+            bytes_alloc: bytes_alloc.min(u64::from(u32::MAX)) as u32,
+            gfp: self.gfp(gfp),
+            cache: cache.filter(|name| !name.is_empty()).map(|name| self.strings.caches.intern(name)),
+            via,
+        };
+        Some((event, bytes_req, bytes_alloc))
+    }
+
+    fn free(&mut self, fields: &mut Fields<'_>, via: Via) -> Option<EventKind> {
+        let site = fields.get(b"call_site=")?;
+        match fields::pointer(fields.get(b"ptr=")?)? {
+            Pointer::Placeholder => Some(EventKind::Placeholder),
+            Pointer::Address(0) => Some(EventKind::FreeNull),
+            Pointer::Address(address) => Some(EventKind::Free {
+                ptr: Ptr(address),
+                site: self.strings.sites.intern(site),
+                cache: match fields.next_if(b"name=") {
+                    Some(name) if !name.is_empty() => Some(self.strings.caches.intern(name)),
+                    _ => None,
+                },
+                via,
+            }),
+        }
+    }
+
+    fn page_alloc(&mut self, fields: &mut Fields<'_>) -> Result<EventKind, Reject> {
+        let page = fields.next_if(b"page=");
+        let (pfn, order) = block(fields)?;
+        let migratetype = fields.get(b"migratetype=").and_then(fields::decimal).ok_or(Reject::NotUnderstood)?;
+        let gfp = fields.get(b"gfp_flags=").ok_or(Reject::NotUnderstood)?;
+        within("migratetype", migratetype, 0, 15)?;
+        // Page 0 is never handed out: this is how a failure is printed.
+        if pfn.0 == 0 && !page.is_some_and(|page| fields::pointer(page).is_some_and(|p| p != Pointer::Address(0))) {
+            return Ok(EventKind::PageAllocFailed);
+        }
+        Ok(EventKind::PageAlloc { pfn, order, migratetype: migratetype as u8, gfp: self.gfp(gfp) })
+    }
+
+    fn gfp(&mut self, text: &[u8]) -> Symbol {
+        match self.last_gfp.1 {
+            Some(symbol) if self.last_gfp.0 == text => symbol,
+            _ => {
+                let symbol = self.strings.gfp.intern(text);
+                self.last_gfp.0.clear();
+                self.last_gfp.0.extend_from_slice(text);
+                self.last_gfp.1 = Some(symbol);
+                symbol
+            }
+        }
+    }
+}
+
+fn cut(format: Format, line: &[u8]) -> Option<Prefix<'_>> {
+    match format {
+        Format::Ftrace => ftrace::cut(line),
+        Format::PerfScript => perf::cut(line),
+        Format::TraceCmdReport => trace_cmd::cut(line),
+    }
+}
+
+/// The part between the task and the event, which the formats share: `[cpu] flags time: `. It starts at the first
+/// bracket that such a part follows, because a command's name may hold brackets too. `word` reads the task before it.
+pub(super) fn cut_at_cpu<'a>(
+    line: &'a [u8],
+    comm: impl Fn(&'a [u8]) -> Option<&'a [u8]>,
+) -> Option<(Prefix<'a>, &'a [u8])> {
+    memchr_iter(b'[', line).take(8).find_map(|open| {
+        let inside = &line[open + 1..];
+        let close = memchr(b']', &inside[..inside.len().min(8)])?;
+        let cpu = fields::cpu(&inside[..close])?;
+        let (mut stamp, mut rest) = word(&inside[close + 1..]);
+        let mut context = None;
+        if stamp.last() != Some(&b':') {
+            context = stamp.get(2).copied();
+            (stamp, rest) = word(rest);
+        }
+        let time_ns = fields::time(stamp.strip_suffix(b":")?)?;
+        let comm = comm(&line[..open])?;
+        Some((Prefix { comm, cpu, context, time_ns, event: b"", body: b"" }, rest))
+    })
+}
+
+/// `comm-pid`, with perhaps `(tgid)` behind it: the pid is what follows the last `-`.
+pub(super) fn comm_before_pid(task: &[u8]) -> Option<&[u8]> {
+    let mut task = task.trim_ascii();
+    if let Some(inner) = task.strip_suffix(b")") {
+        task = inner[..memchr::memrchr(b'(', inner)?].trim_ascii_end();
+    }
+    let dash = memchr::memrchr(b'-', task)?;
+    fields::decimal(&task[dash + 1..])?;
+    Some(&task[..dash])
+}
+
+/// ftrace's `CPU:3 [LOST 71 EVENTS]`, trace-cmd's `CPU:3 [71 EVENTS DROPPED]` and `CPU:3 [EVENTS DROPPED]`.
+fn lost(line: &[u8]) -> Option<u64> {
+    let text = line.strip_prefix(b"CPU:")?;
+    let open = memchr(b'[', text)?;
+    let inside = text[open + 1..].strip_suffix(b"]")?;
+    if inside == b"EVENTS DROPPED" || inside == b"LOST EVENTS" {
+        return Some(0);
+    }
+    let number = match inside.strip_prefix(b"LOST ") {
+        Some(rest) => rest.strip_suffix(b" EVENTS")?,
+        None => inside.strip_suffix(b" EVENTS DROPPED")?,
+    };
+    fields::decimal(number)
+}
+
+fn comment(line: &[u8]) -> Line {
+    let entries = || {
+        let rest = line.strip_prefix(b"# entries-in-buffer/entries-written:")?;
+        let (counts, rest) = word(rest);
+        let slash = memchr(b'/', counts)?;
+        Some(HeaderFact::Entries {
+            in_buffer: fields::decimal(&counts[..slash])?,
+            written: fields::decimal(&counts[slash + 1..])?,
+            cpus: fields::decimal(word(rest).0.strip_prefix(b"#P:")?)?,
+        })
+    };
+    entries().map_or(Line::Nothing, Line::Header)
+}
+
+/// `pfn=` and `order=`.
+fn block(fields: &mut Fields<'_>) -> Result<(Pfn, u8), Reject> {
+    fields.next_if(b"page=");
+    let pfn = fields.get(b"pfn=").and_then(fields::pfn).ok_or(Reject::NotUnderstood)?;
+    let order = fields.get(b"order=").and_then(fields::decimal).ok_or(Reject::NotUnderstood)?;
+    within("order", order, 0, u64::from(MAX_ORDER))?;
+    // Physical addresses have 52 bits.
+    within("pfn", pfn, 0, (1 << 40) - 1)?;
+    Ok((Pfn(pfn), order as u8))
+}
+
+fn within(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), Reject> {
+    if (least..=most).contains(&value) {
+        Ok(())
+    } else {
+        Err(Reject::Impossible(Impossible { field, value, most, least }))
+    }
+}
+
+/// trace-cmd prints the writing function before the text.
+fn mark_text(body: &[u8]) -> &[u8] {
+    body.strip_prefix(b"tracing_mark_write: ").unwrap_or(body)
+}

@@ -1,0 +1,345 @@
+//! Which cache an allocation comes from.
+//!
+//! Before 6.18 `kmem_cache_alloc` does not say. In this order:
+//!
+//! 1. `kmalloc`: the size class, by bytes and flags; on kernels with `SLAB_BUCKETS` messages and copies from user space
+//!    have size classes of their own, which only the caller tells.
+//! 2. The event's own `name=`, or the `name=` in the free of the same pointer, or what such frees taught about the call
+//!    site and size ([`shapes`](super::shapes)).
+//! 3. A short list of callers whose objects are only ever freed by `kfree`, which names nothing.
+//! 4. What lies on the same page.
+//! 5. The size, if slabinfo has just one cache of it.
+//! 6. A placeholder, `?function:size`.
+
+use std::collections::HashMap;
+
+use rustc_hash::FxHashMap;
+
+use super::event::{MAX_SLAB_OBJECT, Via};
+use super::line::Strings;
+use super::op::{CacheId, CacheInfo, CacheKind};
+use super::shapes::{Shape, Shapes};
+use super::slabinfo::Slabinfo;
+use super::symbols::Symbol;
+
+/// Callers of `kmem_cache_alloc` whose objects `kfree` takes back, and their cache.
+const KNOWN_SITES: [(&str, &str); 2] =
+    [("kmalloc_reserve", "skbuff_small_head"), ("alloc_unbound_pwq", "pool_workqueue")];
+
+/// Callers with size classes of their own (`SLAB_BUCKETS`, since 6.11), and the names of these.
+const BUCKET_SITES: [(&str, &str); 4] = [
+    ("load_msg", "msg_msg"),
+    ("alloc_msg", "msg_msg"),
+    ("memdup_user", "memdup_user"),
+    ("vmemdup_user", "memdup_user"),
+];
+
+/// The name of what is too large for a slab.
+const LARGE: &str = "kmalloc-large";
+
+/// How the names of `kmem_cache_alloc`'s allocations were found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct NameSources {
+    /// The event says it (all kmallocs count here).
+    pub in_event: u64,
+    /// A later free of the same pointer says it.
+    pub by_free: u64,
+    /// Frees of other objects with the same call site and size say it.
+    pub by_site: u64,
+    /// A table of known callers.
+    pub by_known_site: u64,
+    /// A neighbour on the page.
+    pub by_neighbour: u64,
+    /// The only cache of that size in slabinfo.
+    pub by_size: u64,
+    /// Not found.
+    pub left: u64,
+}
+
+/// What is known of a shape's cache without looking at the page.
+#[derive(Debug, Clone, Copy)]
+enum Known {
+    NotAsked,
+    /// `tells_neighbours`: the name came from the trace, so that others on the page may rely on it.
+    Cache { cache: CacheId, source: Source, tells_neighbours: bool },
+    /// Ask the page.
+    AskPage,
+    /// Ask the page; else this, which is slabinfo's only cache of the size, or a placeholder.
+    AskPageElse { cache: CacheId, by_size: bool },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Event,
+    Taught,
+    KnownSite,
+}
+
+#[derive(Debug)]
+pub(super) struct Names {
+    strings: Strings,
+    shapes: Shapes,
+    known: Vec<Known>,
+    caches: Vec<CacheInfo>,
+    numbers: HashMap<String, CacheId, rustc_hash::FxBuildHasher>,
+    /// The cache of each cache name in the trace.
+    by_symbol: Vec<Option<CacheId>>,
+    /// slabinfo's only cache of a size, by size; `None` where there are several.
+    by_size: FxHashMap<u32, Option<String>>,
+    slabinfo_sizes: FxHashMap<String, u32>,
+    buckets: bool,
+    taught: u64,
+    pub(super) sources: NameSources,
+}
+
+impl Names {
+    pub(super) fn new(strings: Strings, shapes: Shapes, slabinfo: Option<&Slabinfo>) -> Self {
+        let rows = slabinfo.map_or(&[][..], |info| &info.rows);
+        let mut by_size = FxHashMap::default();
+        for row in rows.iter().filter(|row| !is_plain_kmalloc(&row.name)) {
+            by_size.entry(row.objsize).and_modify(|only| *only = None).or_insert_with(|| Some(row.name.clone()));
+        }
+        let buckets = match slabinfo {
+            Some(info) => info.rows.iter().any(|row| row.name.starts_with("msg_msg-")),
+            // Without tables: allocation profiling's wrappers came one release before the buckets.
+            None => (0..strings.sites.len())
+                .any(|n| function(strings.sites.bytes(Symbol(n as u32))).ends_with(b"_noprof")),
+        };
+        Self {
+            known: vec![Known::NotAsked; shapes.len()],
+            by_symbol: vec![None; strings.caches.len()],
+            strings,
+            shapes,
+            caches: Vec::new(),
+            numbers: HashMap::default(),
+            by_size,
+            slabinfo_sizes: rows.iter().map(|row| (row.name.clone(), row.objsize)).collect(),
+            buckets,
+            taught: 0,
+            sources: NameSources::default(),
+        }
+    }
+
+    pub(super) fn strings(&self) -> &Strings {
+        &self.strings
+    }
+
+    pub(super) fn caches(&self) -> &[CacheInfo] {
+        &self.caches
+    }
+
+    pub(super) fn shape(&self, number: u32) -> &Shape {
+        self.shapes.get(number)
+    }
+
+    /// The function that a call site is in.
+    pub(super) fn function_of(&self, site: Symbol) -> String {
+        String::from_utf8_lossy(function(self.strings.sites.bytes(site))).into_owned()
+    }
+
+    /// How names were found. `named_by_free` of those that the trace's frees taught were objects freed themselves.
+    pub(super) fn sources(&self, named_by_free: u64) -> NameSources {
+        let by_free = named_by_free.min(self.taught);
+        NameSources { by_free, by_site: self.taught - by_free, ..self.sources }
+    }
+
+    /// The cache of an allocation; `page_name` is what is known of its page, and learns from it.
+    pub(super) fn of_alloc(&mut self, shape: u32, page_name: Option<&mut Option<CacheId>>) -> CacheId {
+        if let Known::NotAsked = self.known[shape as usize] {
+            self.known[shape as usize] = self.ask(shape);
+        }
+        match self.known[shape as usize] {
+            Known::Cache { cache, source, tells_neighbours } => {
+                match source {
+                    Source::Event => self.sources.in_event += 1,
+                    Source::Taught => self.taught += 1,
+                    Source::KnownSite => self.sources.by_known_site += 1,
+                }
+                if let Some(name) = page_name
+                    && tells_neighbours
+                {
+                    *name = Some(cache);
+                }
+                cache
+            }
+            Known::AskPage | Known::AskPageElse { .. } | Known::NotAsked => {
+                if let Some(&mut Some(neighbour)) = page_name {
+                    self.sources.by_neighbour += 1;
+                    return neighbour;
+                }
+                self.by_size_or_placeholder(shape)
+            }
+        }
+    }
+
+    /// The cache of a name in the trace.
+    pub(super) fn of_symbol(&mut self, symbol: Symbol) -> CacheId {
+        if let Some(cache) = self.by_symbol[symbol.0 as usize] {
+            return cache;
+        }
+        let name = self.strings.caches.text(symbol).into_owned();
+        let kind = if name.contains("kmalloc-") { CacheKind::Kmalloc } else { CacheKind::Named };
+        let cache = self.cache(name, kind, 0);
+        self.by_symbol[symbol.0 as usize] = Some(cache);
+        cache
+    }
+
+    /// The cache of frees that nothing tells anything about.
+    pub(super) fn of_nobody(&mut self) -> CacheId {
+        self.cache("?kfree".to_owned(), CacheKind::Placeholder, 0)
+    }
+
+    fn ask(&mut self, number: u32) -> Known {
+        let shape = *self.shapes.get(number);
+        let site = function(self.strings.sites.bytes(shape.site)).to_vec();
+        if shape.via == Via::Kmalloc {
+            let (name, kind) = self.kmalloc_name(&shape, &site);
+            let cache = self.cache(name, kind, shape.bytes_alloc);
+            return Known::Cache { cache, source: Source::Event, tells_neighbours: false };
+        }
+        let taught = self.shapes.learned(number);
+        if let Some(symbol) = shape.named.or(taught) {
+            let cache = self.of_symbol(symbol);
+            self.sized(cache, shape.bytes_alloc);
+            let source = if self.shapes.is_taught(number) { Source::Taught } else { Source::Event };
+            return Known::Cache { cache, source, tells_neighbours: true };
+        }
+        let known = KNOWN_SITES.iter().find(|(caller, _)| caller.as_bytes() == base(&site));
+        if let Some((_, name)) = known
+            && (self.slabinfo_sizes.is_empty() || self.slabinfo_sizes.contains_key(*name))
+        {
+            let cache = self.cache((*name).to_owned(), CacheKind::Named, shape.bytes_alloc);
+            return Known::Cache { cache, source: Source::KnownSite, tells_neighbours: false };
+        }
+        Known::AskPage
+    }
+
+    /// The last resort. The cache comes into being only when an allocation really ends here.
+    fn by_size_or_placeholder(&mut self, number: u32) -> CacheId {
+        let (cache, by_size) = match self.known[number as usize] {
+            Known::AskPageElse { cache, by_size } => (cache, by_size),
+            _ => {
+                let Shape { site, bytes_alloc: size, .. } = *self.shapes.get(number);
+                let found = match self.by_size.get(&size).cloned().flatten() {
+                    Some(name) => (self.cache(name, CacheKind::Named, size), true),
+                    None => {
+                        let name = format!("?{}:{size}", self.function_of(site));
+                        (self.cache(name, CacheKind::Placeholder, size), false)
+                    }
+                };
+                self.known[number as usize] = Known::AskPageElse { cache: found.0, by_size: found.1 };
+                found
+            }
+        };
+        if by_size {
+            self.sources.by_size += 1;
+        } else {
+            self.sources.left += 1;
+        }
+        cache
+    }
+
+    fn kmalloc_name(&self, shape: &Shape, site: &[u8]) -> (String, CacheKind) {
+        if let Some(symbol) = shape.named {
+            return (self.strings.caches.text(symbol).into_owned(), CacheKind::Kmalloc);
+        }
+        if shape.bytes_alloc > MAX_SLAB_OBJECT {
+            return (LARGE.to_owned(), CacheKind::KmallocLarge);
+        }
+        let class = size_class(shape.bytes_alloc);
+        let bucket = BUCKET_SITES.iter().find(|(caller, _)| self.buckets && caller.as_bytes() == base(site));
+        let family = match bucket {
+            Some((_, family)) => family,
+            None => family(self.strings.gfp.bytes(shape.gfp)),
+        };
+        (format!("{family}-{class}"), CacheKind::Kmalloc)
+    }
+
+    fn cache(&mut self, name: String, kind: CacheKind, size: u32) -> CacheId {
+        if let Some(&cache) = self.numbers.get(&name) {
+            self.sized(cache, size);
+            return cache;
+        }
+        let cache = CacheId(self.caches.len() as u32);
+        let size = match self.slabinfo_sizes.get(&name) {
+            Some(&objsize) if size == 0 => objsize,
+            _ => size,
+        };
+        self.numbers.insert(name.clone(), cache);
+        self.caches.push(CacheInfo { name, kind, size });
+        cache
+    }
+
+    fn sized(&mut self, cache: CacheId, size: u32) {
+        let known = &mut self.caches[cache.0 as usize].size;
+        if *known == 0 {
+            *known = size;
+        }
+    }
+}
+
+/// `function` of `function+0x1b/0x40`.
+fn function(site: &[u8]) -> &[u8] {
+    &site[..memchr::memchr(b'+', site).unwrap_or(site.len())]
+}
+
+/// A function's name without the suffixes of the compiler (`.isra.0`) and of allocation profiling.
+fn base(function: &[u8]) -> &[u8] {
+    let name = &function[..memchr::memchr(b'.', function).unwrap_or(function.len())];
+    name.strip_suffix(b"_noprof").unwrap_or(name)
+}
+
+/// kmalloc's family of caches: the kernel asks for DMA first, then reclaimable, then accounted.
+fn family(gfp: &[u8]) -> &'static str {
+    let has = |flags: &[&[u8]]| gfp.split(|&b| b == b'|').any(|flag| flags.contains(&flag));
+    if has(&[b"GFP_DMA", b"__GFP_DMA"]) {
+        "dma-kmalloc"
+    } else if has(&[b"__GFP_RECLAIMABLE"]) {
+        "kmalloc-rcl"
+    } else if has(&[b"__GFP_ACCOUNT", b"GFP_KERNEL_ACCOUNT"]) {
+        "kmalloc-cg"
+    } else {
+        "kmalloc"
+    }
+}
+
+fn is_plain_kmalloc(name: &str) -> bool {
+    name.starts_with("kmalloc-") || name.starts_with("dma-kmalloc-")
+}
+
+/// `512`, `1k`.
+fn size_class(bytes: u32) -> String {
+    if bytes >= 1024 && bytes.is_multiple_of(1024) { format!("{}k", bytes / 1024) } else { bytes.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_by_flags() {
+        for (gfp, name) in [
+            ("GFP_KERNEL", "kmalloc"),
+            ("GFP_KERNEL_ACCOUNT|__GFP_ZERO", "kmalloc-cg"),
+            ("GFP_NOWAIT|__GFP_NOWARN|__GFP_ACCOUNT", "kmalloc-cg"),
+            ("GFP_KERNEL_ACCOUNT|__GFP_RECLAIMABLE", "kmalloc-rcl"),
+            ("GFP_KERNEL|GFP_DMA|__GFP_NOWARN", "dma-kmalloc"),
+            ("GFP_KERNEL|GFP_DMA32", "kmalloc"),
+            ("none", "kmalloc"),
+        ] {
+            assert_eq!(family(gfp.as_bytes()), name, "{gfp}");
+        }
+    }
+
+    #[test]
+    fn names_of_functions_and_sizes() {
+        assert_eq!(function(b"__d_alloc+0x29/0x1d0"), b"__d_alloc");
+        assert_eq!(function(b"__d_alloc"), b"__d_alloc");
+        assert_eq!(base(b"memdup_user_noprof"), b"memdup_user");
+        assert_eq!(base(b"load_msg.isra.0"), b"load_msg");
+        assert_eq!(size_class(512), "512");
+        assert_eq!(size_class(1024), "1k");
+        assert_eq!(size_class(8192), "8k");
+        assert_eq!(size_class(1100), "1100");
+    }
+}

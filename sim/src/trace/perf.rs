@@ -1,0 +1,42 @@
+//! The text of `perf script`: `comm pid [cpu] time: group:event: fields`.
+//!
+//! No flags; pointers with `0x`, null as `(nil)`; call sites without their function's size; `page=` repeats `pfn=`.
+//! Time can step back between CPUs. With call graphs, indented lines `address function (module)` follow an event.
+
+use super::fields::{self, word};
+use super::ftrace::is_name;
+use super::line::{Prefix, cut_at_cpu};
+
+pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
+    let (prefix, rest) = cut_at_cpu(line, comm)?;
+    let (mut name, mut body) = word(rest);
+    // With `-F +period` a number comes before the event.
+    if fields::decimal(name).is_some() {
+        (name, body) = word(body);
+    }
+    if name == b"PERF_RECORD_LOST" {
+        return Some(Prefix { event: name, body, ..prefix });
+    }
+    let name = name.strip_suffix(b":")?;
+    let colon = memchr::memchr(b':', name)?;
+    let event = &name[colon + 1..];
+    (is_name(&name[..colon]) && is_name(event)).then_some(Prefix { event, body, ..prefix })
+}
+
+/// `comm pid` or `comm pid/tid`.
+fn comm(task: &[u8]) -> Option<&[u8]> {
+    let task = task.trim_ascii();
+    let blank = memchr::memrchr(b' ', task)?;
+    let ids = &task[blank + 1..];
+    let pid = memchr::memchr(b'/', ids).map_or(ids, |slash| &ids[slash + 1..]);
+    // Threads that have already gone are printed with -1.
+    if pid != b"-1" {
+        fields::decimal(pid)?;
+    }
+    Some(task[..blank].trim_ascii_end())
+}
+
+/// `	ffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])`
+pub(super) fn is_call_chain(line: &[u8]) -> bool {
+    matches!(line.first(), Some(b' ' | b'\t')) && fields::hex(word(line.trim_ascii_start()).0).is_some()
+}

@@ -1,0 +1,435 @@
+//! The first pass: text to records.
+//!
+//! Every line is parsed once. What only the whole trace can tell is learned on the way: which cache a call site
+//! allocates from (a later `kmem_cache_free` names it), which page blocks became slabs. Events that an allocator has to
+//! replay go to the [spool](super::spool); all others are counted here.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use memchr::memchr;
+use rustc_hash::FxHashMap;
+
+use super::error::TraceError;
+use super::event::{Event, EventKind, MAX_SLAB_OBJECT, Pfn, Ptr, Via};
+use super::line::{Format, HeaderFact, Line, Parser, Reject, Strings};
+use super::op::PageUse;
+use super::page_table::{PageTable, frames};
+use super::shapes::{Shape, Shapes};
+use super::source::{Progress, Source};
+use super::spool::{Record, Spool, Tag};
+use super::symbols::Symbol;
+
+/// Records are held in memory up to this many bytes: two million events.
+const SPOOL_IN_MEMORY: usize = 64 << 20;
+
+/// How many lines that are not understood are kept.
+const REJECTS_KEPT: usize = 5;
+
+/// How much of such a line is kept, in bytes.
+const REJECT_SHOWN: usize = 160;
+
+/// A trace that has been read and not yet interpreted.
+///
+/// Its memory is bounded by the number of live objects, of distinct call sites and of pages that the trace touches; its
+/// events lie in a temporary file where they are many.
+#[derive(Debug)]
+pub struct Recording {
+    pub(super) path: PathBuf,
+    pub(super) strings: Strings,
+    pub(super) shapes: Shapes,
+    pub(super) spool: Spool,
+    pub(super) counts: Counts,
+}
+
+/// Counts over all lines, whatever they mean.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Counts {
+    /// The format of the text.
+    pub format: Option<Format>,
+    /// Lines, all of them.
+    pub lines: u64,
+    /// Events.
+    pub events: u64,
+    /// Lines that are neither events nor headers nor blank.
+    pub not_understood: u64,
+    /// The first few of them, shortened, with their numbers.
+    pub first_not_understood: Vec<(u64, String)>,
+    /// Events that the kernel says were lost; each notice without a number counts one.
+    pub lost: u64,
+    /// Notices of lost events.
+    pub lost_notices: u64,
+    /// ftrace's header: events in the buffer, events written, CPUs.
+    pub header: Option<(u64, u64, u64)>,
+    /// Events by CPU.
+    pub by_cpu: Vec<u64>,
+    /// Events by name.
+    pub(super) by_name: Vec<u64>,
+    /// Events by context flag.
+    pub by_context: BTreeMap<char, u64>,
+    /// The time of the first event and the latest time, in nanoseconds.
+    pub time_ns: Option<(u64, u64)>,
+    /// Events at time 0: the clock had not started.
+    pub zero_times: u64,
+    /// Events with the time of the event before.
+    pub same_times: u64,
+    /// Events earlier than the event before.
+    pub times_going_back: u64,
+    /// Events whose command the kernel had forgotten (`<...>`).
+    pub comm_unknown: u64,
+    /// Object events with a hashed pointer.
+    pub hashed_pointers: u64,
+    /// Object events with the placeholder for a pointer that could not be hashed yet.
+    pub placeholders: u64,
+    /// `kfree(NULL)`.
+    pub kfree_of_null: u64,
+    /// Object allocations that failed.
+    pub alloc_failed: u64,
+    /// Page allocations that failed.
+    pub page_alloc_failed: u64,
+    /// Object allocations that did not fail, by flags.
+    pub(super) by_gfp: Vec<u64>,
+    /// Bytes asked for, by allocations that did not fail.
+    pub bytes_req: u64,
+    /// Bytes handed out to them.
+    pub bytes_alloc: u64,
+    /// `kmem_cache_free` events with a cache name, and all of them.
+    pub cache_free_named: (u64, u64),
+    /// `kmem_cache_alloc` events with a cache name, and all of them.
+    pub cache_alloc_named: (u64, u64),
+    /// `mm_page_alloc_zone_locked` for a per-CPU list.
+    pub percpu_refills: u64,
+    /// `mm_page_alloc_zone_locked` for a caller.
+    pub zone_direct: u64,
+    /// Cache allocations without a name in the event whose own free named the cache.
+    pub named_by_free: u64,
+    /// The text ends without a line feed.
+    pub unterminated: bool,
+}
+
+impl Recording {
+    /// Reads all of `source`. `progress` is called about every mebibyte of text.
+    ///
+    /// # Errors
+    ///
+    /// Reading fails; the last line is cut in the middle; a value is impossible (an order above 10, an object of no
+    /// bytes or more than 4 MiB, a CPU above 8191); there is no event at all; the temporary file fails.
+    pub fn read(mut source: Source, mut progress: impl FnMut(Progress)) -> Result<Self, TraceError> {
+        let mut pass = Pass::new(source.path().to_owned(), SPOOL_IN_MEMORY);
+        while let Some(chunk) = source.next_chunk()? {
+            pass.chunk(chunk.text, chunk.first_line)?;
+            progress(source.progress());
+        }
+        pass.finish()
+    }
+
+    /// Opens and reads `path`; `-` is standard input.
+    ///
+    /// # Errors
+    ///
+    /// As [`Source::open`] and [`read`](Self::read).
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        Self::read(Source::open(path)?, |_| {})
+    }
+
+    /// The file it was read from.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Operations that an interpretation is made from: a measure of how long it takes.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.spool.len()
+    }
+
+    /// Events by name, the most frequent first.
+    #[must_use]
+    pub fn events_by_name(&self) -> Vec<(String, u64)> {
+        named(&self.strings.events, &self.counts.by_name)
+    }
+
+    /// Object allocations by their flags, the most frequent first.
+    #[must_use]
+    pub fn allocations_by_gfp(&self) -> Vec<(String, u64)> {
+        named(&self.strings.gfp, &self.counts.by_gfp)
+    }
+
+    /// Call sites of object events.
+    #[must_use]
+    pub fn call_sites(&self) -> usize {
+        self.strings.sites.len()
+    }
+
+    /// Call sites (with sizes) that allocate from more than one cache.
+    #[must_use]
+    pub fn ambiguous_sites(&self) -> u64 {
+        self.shapes.ambiguous()
+    }
+}
+
+fn named(symbols: &super::symbols::Symbols, counts: &[u64]) -> Vec<(String, u64)> {
+    let mut named: Vec<_> = counts
+        .iter()
+        .enumerate()
+        .filter(|&(_, &count)| count > 0)
+        .map(|(number, &count)| (symbols.text(Symbol(number as u32)).into_owned(), count))
+        .collect();
+    named.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    named
+}
+
+/// Adds one to a counter of a list that grows as needed.
+pub(super) fn bump(counts: &mut Vec<u64>, at: usize) {
+    if at >= counts.len() {
+        counts.resize(at + 1, 0);
+    }
+    counts[at] += 1;
+}
+
+struct Pass {
+    path: PathBuf,
+    parser: Parser,
+    shapes: Shapes,
+    spool: Spool,
+    counts: Counts,
+    last_time: Option<u64>,
+    /// Live objects of caches: the record of their allocation and its shape.
+    objects: FxHashMap<u64, (u64, u32)>,
+    /// For each page of a block whose use is not known yet, the record of its allocation plus one.
+    blocks: PageTable<u64>,
+}
+
+impl Pass {
+    fn new(path: PathBuf, spool_limit: usize) -> Self {
+        Self {
+            path,
+            parser: Parser::new(),
+            shapes: Shapes::default(),
+            spool: Spool::new(spool_limit),
+            counts: Counts::default(),
+            last_time: None,
+            objects: FxHashMap::default(),
+            blocks: PageTable::new(),
+        }
+    }
+
+    fn chunk(&mut self, mut text: &[u8], first_line: u64) -> Result<(), TraceError> {
+        let mut number = first_line;
+        while !text.is_empty() {
+            let (line, rest) = match memchr(b'\n', text) {
+                Some(end) => (&text[..end], &text[end + 1..]),
+                None => (text, &text[text.len()..]),
+            };
+            self.counts.unterminated = line.len() == text.len();
+            self.line(line, number)?;
+            number += 1;
+            text = rest;
+        }
+        self.counts.lines = number - 1;
+        Ok(())
+    }
+
+    fn line(&mut self, text: &[u8], number: u64) -> Result<(), TraceError> {
+        match self.parser.parse(text) {
+            Ok(Line::Event(event)) => {
+                self.event(&event, number).map_err(|source| TraceError::Spool { source })?;
+            }
+            Ok(Line::Nothing) => {}
+            Ok(Line::Lost(events)) => {
+                self.counts.lost += events.max(1);
+                self.counts.lost_notices += 1;
+            }
+            Ok(Line::Header(HeaderFact::Entries { in_buffer, written, cpus })) => {
+                self.counts.header = Some((in_buffer, written, cpus));
+            }
+            Ok(Line::Header(HeaderFact::Cpus(_))) => {}
+            Err(_) if self.counts.unterminated => {
+                return Err(TraceError::CutLine { path: self.path.clone(), line: number, text: shown(text) });
+            }
+            Err(Reject::Impossible(what)) => {
+                return Err(TraceError::Impossible { path: self.path.clone(), line: number, what });
+            }
+            Err(Reject::NotUnderstood) => {
+                self.counts.not_understood += 1;
+                if self.counts.first_not_understood.len() < REJECTS_KEPT {
+                    self.counts.first_not_understood.push((number, shown(text)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, event: &Event, line: u64) -> std::io::Result<()> {
+        self.count(event);
+        let record = Record {
+            at: 0,
+            time_ns: event.time_ns,
+            line,
+            cpu: event.cpu,
+            key: 0,
+            tag: Tag::Alloc,
+            order: 0,
+            migratetype: 0,
+            usage: PageUse::Other as u8,
+        };
+        match event.kind {
+            EventKind::Alloc { ptr: Ptr(0), .. } => {
+                self.counts.alloc_failed += 1;
+                Ok(())
+            }
+            EventKind::Alloc { ptr, site, bytes_req, bytes_alloc, gfp, cache, via } => {
+                let shape = Shape { site, bytes_req, bytes_alloc, gfp, via, named: cache };
+                self.alloc(ptr, &shape, record)
+            }
+            EventKind::Free { ptr, cache, via, .. } => self.free(ptr, cache, via, record),
+            EventKind::PageAlloc { pfn, order, migratetype, .. } => {
+                let place = self.spool.len() + 1;
+                frames(pfn, order).for_each(|pfn| *self.blocks.entry(pfn) = place);
+                self.spool.push(Record { at: pfn.0, tag: Tag::PageAlloc, order, migratetype, ..record })
+            }
+            EventKind::PageFree { pfn, order } => {
+                for pfn in frames(pfn, order) {
+                    if let Some(block) = self.blocks.get(pfn) {
+                        *block = 0;
+                    }
+                }
+                self.spool.push(Record { at: pfn.0, tag: Tag::PageFree, order, ..record })
+            }
+            EventKind::Mark(text) => self.spool.push(Record { tag: Tag::Mark, key: text.0, ..record }),
+            EventKind::FreeNull
+            | EventKind::Placeholder
+            | EventKind::PageAllocFailed
+            | EventKind::ZoneLocked { .. }
+            | EventKind::PcpuDrain
+            | EventKind::ExtFrag
+            | EventKind::Other => Ok(()),
+        }
+    }
+
+    fn alloc(&mut self, ptr: Ptr, shape: &Shape, record: Record) -> std::io::Result<()> {
+        let number = self.shapes.number(*shape);
+        if shape.via == Via::Cache && shape.named.is_none() {
+            self.objects.insert(ptr.0, (self.spool.len(), number));
+        } else {
+            self.objects.remove(&ptr.0);
+        }
+        if let Some(pfn) = ptr.pfn() {
+            let large = shape.via == Via::Kmalloc && shape.bytes_alloc > MAX_SLAB_OBJECT;
+            self.page_used(pfn, if large { PageUse::KmallocLarge } else { PageUse::Slab })?;
+        }
+        self.spool.push(Record { at: ptr.0, tag: Tag::Alloc, key: number, ..record })
+    }
+
+    fn free(&mut self, ptr: Ptr, cache: Option<Symbol>, via: Via, record: Record) -> std::io::Result<()> {
+        if let Some((place, shape)) = self.objects.remove(&ptr.0)
+            && let Some(name) = cache
+        {
+            self.counts.named_by_free += 1;
+            if let Some(own) = self.shapes.learn(shape, name) {
+                self.spool.update(place, |record| record.key = own)?;
+            }
+        }
+        if via == Via::Cache
+            && let Some(pfn) = ptr.pfn()
+        {
+            self.page_used(pfn, PageUse::Slab)?;
+        }
+        let tag = match via {
+            Via::Kmalloc => Tag::FreeKmalloc,
+            Via::Cache => Tag::FreeCache,
+        };
+        self.spool.push(Record { at: ptr.0, tag, key: cache.map_or(0, |name| name.0 + 1), ..record })
+    }
+
+    /// An object lies on this page: tell the block's allocation what it is for.
+    fn page_used(&mut self, pfn: Pfn, usage: PageUse) -> std::io::Result<()> {
+        match self.blocks.get(pfn) {
+            Some(block) if *block != 0 => {
+                let place = std::mem::take(block) - 1;
+                self.spool.update(place, |record| record.usage = usage as u8)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn count(&mut self, event: &Event) {
+        let counts = &mut self.counts;
+        counts.events += 1;
+        bump(&mut counts.by_cpu, usize::from(event.cpu));
+        bump(&mut counts.by_name, event.name.0 as usize);
+        if let Some(context) = event.context {
+            *counts.by_context.entry(char::from(context)).or_default() += 1;
+        }
+        counts.comm_unknown += u64::from(event.comm_unknown);
+        counts.zero_times += u64::from(event.time_ns == 0);
+        counts.same_times += u64::from(self.last_time == Some(event.time_ns));
+        counts.times_going_back += u64::from(self.last_time.is_some_and(|last| event.time_ns < last));
+        self.last_time = Some(event.time_ns);
+        let (first, latest) = counts.time_ns.unwrap_or((event.time_ns, event.time_ns));
+        counts.time_ns = Some((first, latest.max(event.time_ns)));
+        match event.kind {
+            EventKind::Alloc { ptr, bytes_req, bytes_alloc, gfp, cache, via, .. } => {
+                if via == Via::Cache {
+                    counts.cache_alloc_named.0 += u64::from(cache.is_some());
+                    counts.cache_alloc_named.1 += 1;
+                }
+                if ptr.0 != 0 {
+                    bump(&mut counts.by_gfp, gfp.0 as usize);
+                    counts.bytes_req += u64::from(bytes_req);
+                    counts.bytes_alloc += u64::from(bytes_alloc);
+                    counts.hashed_pointers += u64::from(ptr.is_hashed());
+                }
+            }
+            EventKind::Free { ptr, cache, via, .. } => {
+                if via == Via::Cache {
+                    counts.cache_free_named.0 += u64::from(cache.is_some());
+                    counts.cache_free_named.1 += 1;
+                }
+                counts.hashed_pointers += u64::from(ptr.is_hashed());
+            }
+            EventKind::FreeNull => counts.kfree_of_null += 1,
+            EventKind::Placeholder => counts.placeholders += 1,
+            EventKind::PageAllocFailed => counts.page_alloc_failed += 1,
+            EventKind::ZoneLocked { percpu_refill: true } => counts.percpu_refills += 1,
+            EventKind::ZoneLocked { percpu_refill: false } => counts.zone_direct += 1,
+            EventKind::PageAlloc { .. }
+            | EventKind::PageFree { .. }
+            | EventKind::PcpuDrain
+            | EventKind::ExtFrag
+            | EventKind::Mark(_)
+            | EventKind::Other => {}
+        }
+    }
+
+    fn finish(mut self) -> Result<Recording, TraceError> {
+        self.counts.format = self.parser.format();
+        if self.counts.events == 0 {
+            let first = self.counts.first_not_understood.first();
+            return Err(TraceError::NotATrace {
+                path: self.path,
+                lines: self.counts.lines,
+                first: first.map(|(_, text)| text.clone()).unwrap_or_default(),
+            });
+        }
+        Ok(Recording {
+            path: self.path,
+            strings: self.parser.into_strings(),
+            shapes: self.shapes,
+            spool: self.spool,
+            counts: self.counts,
+        })
+    }
+}
+
+fn shown(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&line[..line.len().min(REJECT_SHOWN)]).into_owned();
+    if line.len() > REJECT_SHOWN { text + " ..." } else { text }
+}

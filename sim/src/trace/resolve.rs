@@ -1,0 +1,617 @@
+//! The second pass: records to operations.
+//!
+//! A trace of a real kernel is not a clean list of allocations and frees. Objects exist before it begins; bulk
+//! functions allocate and free without an event; events of two CPUs appear in the wrong order. The state of each pointer
+//! and of each page tells them apart:
+//!
+//! | event | pointer is live | pointer is not live |
+//! |---|---|---|
+//! | allocation | *hidden free*, then the allocation | the allocation |
+//! | free | the free, matched | *hidden allocation* if the pointer or its page was seen before, else *pre-trace* |
+//! | page freed | *hidden free* of each live object on it | |
+//!
+//! Two events in the wrong order look like one hidden allocation and one hidden free, and cancel out. They are counted
+//! as swapped pairs too: a free after the next allocation of the pointer (`alloc, alloc, free, free`), or before its own
+//! (`free, alloc, ..., alloc`).
+//!
+//! State is kept for pointers that were seen on pages that are still handed out, and for the pages: memory follows the
+//! memory of the traced machine, not the length of the trace.
+
+use std::collections::hash_map::Entry;
+
+use rustc_hash::FxHashMap;
+
+use super::error::TraceError;
+use super::event::{Pfn, Ptr, Via};
+use super::names::{NameSources, Names};
+use super::op::{
+    CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
+};
+use super::page_table::{PageTable, frames};
+use super::recording::{Counts, Recording, bump};
+use super::slabinfo::Slabinfo;
+use super::spool::{Reader, Record, Tag};
+use super::symbols::Symbol;
+
+/// Marks of which the state is kept.
+const MARKS_KEPT: usize = 256;
+
+/// Interprets a [`Recording`]: gives its operations one by one and counts them.
+#[derive(Debug)]
+pub struct Resolver {
+    pub(super) recording: Interpreted,
+    pub(super) names: Names,
+    records: Reader,
+    objects: FxHashMap<u64, Object>,
+    histories: FxHashMap<u64, History>,
+    pages: PageTable<Page>,
+    /// The objects of each page of which some were seen, as offsets in bytes.
+    on_page: FxHashMap<u64, Vec<u16>>,
+    /// Pages handed out now, by blocks whose allocation was seen.
+    pages_out: u64,
+    pub(super) tally: Tally,
+    /// Operations of the current record; those from `next` on are still to be given.
+    pending: Vec<Op>,
+    next: usize,
+}
+
+/// What remains of a recording besides its records.
+#[derive(Debug)]
+pub(super) struct Interpreted {
+    pub(super) counts: Counts,
+    pub(super) ambiguous_sites: u64,
+    pub(super) events_by_name: Vec<(String, u64)>,
+    pub(super) by_gfp: Vec<(String, u64)>,
+    pub(super) call_sites: usize,
+}
+
+/// A pointer that was seen.
+#[derive(Debug, Clone, Copy)]
+struct Object {
+    cache: CacheId,
+    /// The shape of the last allocation, or [`NO_SHAPE`].
+    shape: u32,
+    /// The CPU of the last allocation.
+    cpu: u16,
+    live: bool,
+    /// There is an entry in `histories`.
+    has_history: bool,
+}
+
+const NO_SHAPE: u32 = u32::MAX;
+
+/// Hidden events of a pointer that a later event may turn out to be the other half of.
+#[derive(Debug, Clone, Copy, Default)]
+struct History {
+    /// The time of a hidden allocation that no matched free followed at a later time.
+    hidden_alloc: Option<u64>,
+    /// The time of an allocation over a live object that no allocation followed at a later time.
+    over_live: Option<u64>,
+}
+
+/// A page frame.
+#[derive(Debug, Clone)]
+struct Page {
+    /// The cache that the objects on it told of.
+    name: Option<CacheId>,
+    /// The slab's cache, if this is the first page of a live block.
+    slab_of: Option<CacheId>,
+    /// Pages from the first page of the block that this page was handed out in; `NO_BLOCK` if that was not seen, or if
+    /// it was given back.
+    from_head: u16,
+    /// The same, but only given back together with the first page: a block whose pages are freed one by one still owns
+    /// them until then.
+    from_owner: u16,
+    /// The CPU that allocated the block, if this is its first page.
+    cpu: u16,
+    /// The block's order, if this is the first page of a live block, else [`NO_ORDER`].
+    order: u8,
+    usage: PageUse,
+    /// It was handed out in the trace, or objects on it were seen.
+    known: bool,
+    /// There is an entry in `on_page`.
+    has_objects: bool,
+}
+
+const NO_BLOCK: u16 = u16::MAX;
+const NO_ORDER: u8 = u8::MAX;
+
+impl Default for Page {
+    fn default() -> Self {
+        Self {
+            name: None,
+            slab_of: None,
+            from_head: NO_BLOCK,
+            from_owner: NO_BLOCK,
+            cpu: 0,
+            order: NO_ORDER,
+            usage: PageUse::Other,
+            known: false,
+            has_objects: false,
+        }
+    }
+}
+
+/// What the operations add up to.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tally {
+    pub(super) caches: Vec<CacheTally>,
+    pub(super) all: CacheTally,
+    pub(super) overwritten: u64,
+    pub(super) live_when_page_freed: u64,
+    pub(super) swapped_late_free: u64,
+    pub(super) swapped_early_free: u64,
+    /// By allocating and freeing CPU.
+    pub(super) cpu_pairs: Vec<Vec<u64>>,
+    /// By cache and allocating call site.
+    pub(super) hidden_free_sites: FxHashMap<(CacheId, Symbol), u64>,
+    pub(super) kfree_of_cache_object: FxHashMap<CacheId, u64>,
+    /// Cache by the allocation, cache by the free.
+    pub(super) name_differs: FxHashMap<(CacheId, CacheId), u64>,
+    pub(super) page_allocs: Vec<u64>,
+    pub(super) page_frees: Vec<u64>,
+    pub(super) by_migratetype: Vec<u64>,
+    pub(super) pages_peak: u64,
+    pub(super) page_free_unseen: u64,
+    pub(super) page_free_matched: u64,
+    pub(super) page_free_remote: u64,
+    pub(super) page_alloc_over_live: u64,
+    /// Pages allocated minus pages freed, all events.
+    pub(super) pages_net: i64,
+    pub(super) marks: Vec<MarkState>,
+    marks_seen: u64,
+}
+
+/// The counters of one cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct CacheTally {
+    /// Allocations.
+    pub allocs: u64,
+    /// Frees, matched or not.
+    pub frees: u64,
+    /// Objects allocated in the trace and not freed, hidden frees taken off.
+    pub live: u64,
+    /// The most of them at any time.
+    pub peak_live: u64,
+    /// Matched frees on another CPU than the allocation.
+    pub remote_frees: u64,
+    /// Frees whose allocation was seen.
+    pub matched_frees: u64,
+    /// Frees without an event.
+    pub hidden_frees: u64,
+    /// Allocations without an event.
+    pub hidden_allocs: u64,
+    /// Frees of objects from before the trace.
+    pub pre_trace_frees: u64,
+    /// Slab pages seen now.
+    pub slabs: i64,
+    /// Slabs seen handed out.
+    pub slabs_new: u64,
+    /// Of these, given back.
+    pub slabs_gone: u64,
+    /// The most of them at any time.
+    pub slabs_peak: i64,
+    /// `bytes_alloc` of the last allocation.
+    pub size: u32,
+}
+
+/// The counters at a mark.
+#[derive(Debug, Clone)]
+pub(super) struct MarkState {
+    pub(super) text: String,
+    pub(super) at: u64,
+    pub(super) time_ns: u64,
+    pub(super) caches: Vec<CacheTally>,
+    pub(super) pages_net: i64,
+}
+
+impl Recording {
+    /// Starts the interpretation. `slabinfo` of the traced kernel, if there is one, names caches by size.
+    ///
+    /// # Errors
+    ///
+    /// The temporary file fails.
+    pub fn resolve(self, slabinfo: Option<&Slabinfo>) -> Result<Resolver, TraceError> {
+        let recording = Interpreted {
+            ambiguous_sites: self.ambiguous_sites(),
+            events_by_name: self.events_by_name(),
+            by_gfp: self.allocations_by_gfp(),
+            call_sites: self.call_sites(),
+            counts: self.counts,
+        };
+        Ok(Resolver {
+            recording,
+            names: Names::new(self.strings, self.shapes, slabinfo),
+            records: self.spool.into_reader().map_err(|source| TraceError::Spool { source })?,
+            objects: FxHashMap::default(),
+            histories: FxHashMap::default(),
+            pages: PageTable::new(),
+            on_page: FxHashMap::default(),
+            pages_out: 0,
+            tally: Tally::default(),
+            pending: Vec::new(),
+            next: 0,
+        })
+    }
+}
+
+impl Resolver {
+    /// The next operation; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// The temporary file fails.
+    pub fn next_op(&mut self) -> Result<Option<Op>, TraceError> {
+        loop {
+            if let Some(&op) = self.pending.get(self.next) {
+                self.next += 1;
+                return Ok(Some(op));
+            }
+            self.pending.clear();
+            self.next = 0;
+            match self.records.next().map_err(|source| TraceError::Spool { source })? {
+                Some(record) => self.record(&record),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// What a cache is. Caches come into being with their first operation.
+    #[must_use]
+    pub fn cache(&self, id: CacheId) -> &CacheInfo {
+        &self.names.caches()[id.0 as usize]
+    }
+
+    /// All caches so far, by id.
+    #[must_use]
+    pub fn caches(&self) -> &[CacheInfo] {
+        self.names.caches()
+    }
+
+    /// The counters of a cache so far.
+    #[must_use]
+    pub fn cache_tally(&self, id: CacheId) -> CacheTally {
+        self.tally.caches.get(id.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// The counters of all caches together so far. Peaks and slabs are not summed.
+    #[must_use]
+    pub fn total_tally(&self) -> CacheTally {
+        self.tally.all
+    }
+
+    /// The text of a mark.
+    #[must_use]
+    pub fn mark(&self, id: MarkId) -> String {
+        self.names.strings().marks.text(id.0).into_owned()
+    }
+
+    /// Counts over all lines, from the first pass.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.recording.counts
+    }
+
+    /// How names were found so far.
+    #[must_use]
+    pub fn name_sources(&self) -> NameSources {
+        self.names.sources(self.recording.counts.named_by_free)
+    }
+
+    fn record(&mut self, record: &Record) {
+        match record.tag {
+            Tag::Alloc => self.alloc(record),
+            Tag::FreeKmalloc => self.free(record, Via::Kmalloc),
+            Tag::FreeCache => self.free(record, Via::Cache),
+            Tag::PageAlloc => self.page_alloc(record),
+            Tag::PageFree => self.page_free(record),
+            Tag::Mark => self.mark_op(record),
+        }
+    }
+
+    fn push(&mut self, record: &Record, kind: OpKind) {
+        self.pending.push(Op { line: record.line, time_ns: record.time_ns, cpu: record.cpu, kind });
+    }
+
+    fn alloc(&mut self, record: &Record) {
+        let ptr = Ptr(record.at);
+        let pfn = ptr.pfn();
+        let cache = match pfn {
+            Some(pfn) => self.names.of_alloc(record.key, Some(&mut self.pages.entry(pfn).name)),
+            None => self.names.of_alloc(record.key, None),
+        };
+        let shape = *self.names.shape(record.key);
+        self.tally_of(cache).size = shape.bytes_alloc;
+        let fresh = Object { cache, shape: record.key, cpu: record.cpu, live: true, has_history: false };
+        match self.objects.entry(ptr.0) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(fresh);
+                self.seen_on_page(ptr);
+            }
+            Entry::Occupied(mut occupied) => {
+                let last = *occupied.get();
+                occupied.insert(Object { has_history: last.has_history, ..fresh });
+                if last.live {
+                    self.alloc_over_live(record, ptr, last);
+                } else if last.has_history
+                    && let Some(history) = self.histories.get_mut(&ptr.0)
+                    && history.over_live.is_some_and(|then| record.time_ns > then)
+                {
+                    history.over_live = None;
+                }
+            }
+        }
+        for tally in self.tallies(cache) {
+            tally.allocs += 1;
+            tally.live += 1;
+            tally.peak_live = tally.peak_live.max(tally.live);
+        }
+        if let Some(pfn) = pfn {
+            self.slab_page_used(pfn, cache);
+        }
+        let kind =
+            OpKind::Alloc { cache, ptr, bytes_req: shape.bytes_req, bytes_alloc: shape.bytes_alloc };
+        self.push(record, kind);
+    }
+
+    fn alloc_over_live(&mut self, record: &Record, ptr: Ptr, last: Object) {
+        self.tally.overwritten += 1;
+        self.hidden_free(record, ptr, &last, HiddenFreeSign::Reused);
+        let history = self.histories.entry(ptr.0).or_default();
+        if history.hidden_alloc.take().is_some() {
+            self.tally.swapped_early_free += 1;
+        }
+        history.over_live = Some(record.time_ns);
+        if let Some(object) = self.objects.get_mut(&ptr.0) {
+            object.has_history = true;
+        }
+    }
+
+    fn hidden_free(&mut self, record: &Record, ptr: Ptr, object: &Object, sign: HiddenFreeSign) {
+        for tally in self.tallies(object.cache) {
+            tally.hidden_frees += 1;
+            tally.live -= 1;
+        }
+        let site = self.names.shape(object.shape).site;
+        *self.tally.hidden_free_sites.entry((object.cache, site)).or_default() += 1;
+        self.push(
+            record,
+            OpKind::HiddenFree { cache: object.cache, ptr, alloc_cpu: object.cpu, sign },
+        );
+    }
+
+    /// Notes a pointer that was not known on its page.
+    fn seen_on_page(&mut self, ptr: Ptr) {
+        if let Some(pfn) = ptr.pfn() {
+            self.pages.entry(pfn).has_objects = true;
+            self.on_page.entry(pfn.0).or_default().push((ptr.0 % 4096) as u16);
+        }
+    }
+
+    /// The first object on a block makes it a slab of that object's cache.
+    fn slab_page_used(&mut self, pfn: Pfn, cache: CacheId) {
+        if self.names.caches()[cache.0 as usize].kind == CacheKind::KmallocLarge {
+            return;
+        }
+        if let Some(head) = self.head_of(pfn)
+            && let Some(page) = self.pages.get(head)
+            && page.order != NO_ORDER
+            && page.slab_of.is_none()
+        {
+            page.slab_of = Some(cache);
+            let tally = self.tally_of(cache);
+            tally.slabs_new += 1;
+            tally.slabs += 1;
+            tally.slabs_peak = tally.slabs_peak.max(tally.slabs);
+        }
+    }
+
+    fn head_of(&mut self, pfn: Pfn) -> Option<Pfn> {
+        let from_head = self.pages.get(pfn)?.from_head;
+        (from_head != NO_BLOCK).then(|| Pfn(pfn.0 - u64::from(from_head)))
+    }
+
+    fn free(&mut self, record: &Record, via: Via) {
+        let ptr = Ptr(record.at);
+        let named = record.key.checked_sub(1).map(|name| self.names.of_symbol(Symbol(name)));
+        match self.objects.get_mut(&ptr.0) {
+            Some(object) if object.live => {
+                object.live = false;
+                let object = *object;
+                self.matched_free(record, ptr, object, via, named);
+            }
+            known => {
+                let known = known.copied();
+                self.unseen_free(record, ptr, known, named);
+            }
+        }
+    }
+
+    fn matched_free(&mut self, record: &Record, ptr: Ptr, object: Object, via: Via, named: Option<CacheId>) {
+        let Object { cache, cpu: alloc_cpu, .. } = object;
+        for tally in self.tallies(cache) {
+            tally.frees += 1;
+            tally.matched_frees += 1;
+            tally.live -= 1;
+            tally.remote_frees += u64::from(alloc_cpu != record.cpu);
+        }
+        let pairs = &mut self.tally.cpu_pairs;
+        if usize::from(alloc_cpu) >= pairs.len() {
+            pairs.resize_with(usize::from(alloc_cpu) + 1, Vec::new);
+        }
+        bump(&mut pairs[usize::from(alloc_cpu)], usize::from(record.cpu));
+        if via == Via::Kmalloc && self.names.shape(object.shape).via == Via::Cache {
+            *self.tally.kfree_of_cache_object.entry(cache).or_default() += 1;
+        }
+        if let Some(name) = named
+            && name != cache
+        {
+            *self.tally.name_differs.entry((cache, name)).or_default() += 1;
+        }
+        if object.has_history
+            && let Some(history) = self.histories.get_mut(&ptr.0)
+            && history.hidden_alloc.is_some_and(|then| record.time_ns > then)
+        {
+            history.hidden_alloc = None;
+        }
+        self.push(record, OpKind::Free { cache, ptr, origin: FreeOrigin::Matched { alloc_cpu } });
+    }
+
+    fn unseen_free(&mut self, record: &Record, ptr: Ptr, known: Option<Object>, named: Option<CacheId>) {
+        let page_known = match ptr.pfn() {
+            Some(pfn) => self.pages.get(pfn).is_some_and(|page| page.known),
+            None => false,
+        };
+        let hidden = known.is_some() || page_known;
+        let cache = named
+            .or(known.map(|object| object.cache))
+            .or_else(|| {
+                let head = self.head_of(ptr.pfn()?)?;
+                self.pages.get(head)?.slab_of
+            })
+            .unwrap_or_else(|| self.names.of_nobody());
+        for tally in self.tallies(cache) {
+            tally.frees += 1;
+            tally.hidden_allocs += u64::from(hidden);
+            tally.pre_trace_frees += u64::from(!hidden);
+        }
+        if hidden {
+            let history = self.histories.entry(ptr.0).or_default();
+            if history.over_live.take().is_some() {
+                self.tally.swapped_late_free += 1;
+            }
+            history.hidden_alloc = Some(record.time_ns);
+        }
+        let object = Object { cache, shape: NO_SHAPE, cpu: record.cpu, live: false, has_history: hidden };
+        if self.objects.insert(ptr.0, object).is_none() {
+            self.seen_on_page(ptr);
+        }
+        let origin = if hidden { FreeOrigin::HiddenAlloc } else { FreeOrigin::PreTrace };
+        self.push(record, OpKind::Free { cache, ptr, origin });
+    }
+
+    fn page_alloc(&mut self, record: &Record) {
+        let (pfn, order) = (Pfn(record.at), record.order);
+        let usage = PageUse::from_u8(record.usage);
+        bump(&mut self.tally.page_allocs, usize::from(order));
+        bump(&mut self.tally.by_migratetype, usize::from(record.migratetype));
+        if let Some(page) = self.pages.get(pfn)
+            && page.order != NO_ORDER
+        {
+            let (order, usage, alloc_cpu) = (page.order, page.usage, page.cpu);
+            self.push(
+                record,
+                OpKind::PageFree { pfn, order, origin: PageFreeOrigin::Hidden { alloc_cpu }, usage },
+            );
+        }
+        let mut over_live = false;
+        for (from_head, frame) in (0..).zip(frames(pfn, order)) {
+            let page = self.pages.entry(frame);
+            over_live |= page.from_owner != NO_BLOCK;
+            (page.known, page.from_head, page.from_owner) = (true, from_head, from_head);
+        }
+        self.tally.page_alloc_over_live += u64::from(over_live);
+        let head = self.pages.entry(pfn);
+        (head.slab_of, head.cpu, head.order, head.usage) = (None, record.cpu, order, usage);
+        self.pages_out += 1 << order;
+        self.tally.pages_net += 1 << order;
+        self.tally.pages_peak = self.tally.pages_peak.max(self.pages_out);
+        self.push(record, OpKind::PageAlloc { pfn, order, migratetype: record.migratetype, usage });
+    }
+
+    fn page_free(&mut self, record: &Record) {
+        let (pfn, order) = (Pfn(record.at), record.order);
+        bump(&mut self.tally.page_frees, usize::from(order));
+        self.tally.pages_net -= 1 << order;
+        let mut origin = PageFreeOrigin::Unseen;
+        let mut usage = PageUse::Other;
+        if let Some(page) = self.pages.get(pfn)
+            && page.order != NO_ORDER
+        {
+            let (alloc_cpu, allocated, slab_of) = (page.cpu, page.order, page.slab_of.take());
+            usage = page.usage;
+            page.order = NO_ORDER;
+            origin = PageFreeOrigin::Matched { alloc_cpu, order: allocated };
+            self.tally.page_free_matched += 1;
+            self.tally.page_free_remote += u64::from(alloc_cpu != record.cpu);
+            self.pages_out = self.pages_out.saturating_sub(1 << allocated);
+            for (from_head, frame) in (0..).zip(frames(pfn, allocated)) {
+                if let Some(page) = self.pages.get(frame)
+                    && page.from_owner == from_head
+                {
+                    page.from_owner = NO_BLOCK;
+                }
+            }
+            if let Some(cache) = slab_of {
+                let tally = self.tally_of(cache);
+                tally.slabs_gone += 1;
+                tally.slabs -= 1;
+            }
+        } else {
+            self.tally.page_free_unseen += 1;
+        }
+        for frame in frames(pfn, order) {
+            self.forget_page(record, frame);
+        }
+        self.push(record, OpKind::PageFree { pfn, order, origin, usage });
+    }
+
+    /// Frees the live objects of a page that was given back, and forgets all that was known of it.
+    fn forget_page(&mut self, record: &Record, pfn: Pfn) {
+        let Some(page) = self.pages.get(pfn) else { return };
+        page.name = None;
+        page.from_head = NO_BLOCK;
+        if !page.has_objects {
+            return;
+        }
+        page.has_objects = false;
+        page.known = true;
+        for offset in self.on_page.remove(&pfn.0).unwrap_or_default() {
+            let ptr = pfn.object(offset);
+            let Some(object) = self.objects.remove(&ptr.0) else { continue };
+            if object.has_history {
+                self.histories.remove(&ptr.0);
+            }
+            if object.live {
+                self.tally.live_when_page_freed += 1;
+                self.hidden_free(record, ptr, &object, HiddenFreeSign::PageFreed);
+            }
+        }
+    }
+
+    fn mark_op(&mut self, record: &Record) {
+        let symbol = Symbol(record.key);
+        let text = self.names.strings().marks.text(symbol);
+        if self.tally.marks.len() < MARKS_KEPT {
+            let caches = if text.starts_with("SNAP ") || text.starts_with("WORKLOAD ") {
+                self.tally.caches.clone()
+            } else {
+                Vec::new()
+            };
+            self.tally.marks.push(MarkState {
+                text: text.into_owned(),
+                at: self.records.position() - 1 - self.tally.marks_seen,
+                time_ns: record.time_ns,
+                caches,
+                pages_net: self.tally.pages_net,
+            });
+        }
+        self.tally.marks_seen += 1;
+        self.push(record, OpKind::Mark { text: MarkId(symbol) });
+    }
+
+    /// The counters that an event of a cache goes to: its own, and those of all.
+    fn tallies(&mut self, cache: CacheId) -> [&mut CacheTally; 2] {
+        self.tally_of(cache);
+        let Tally { caches, all, .. } = &mut self.tally;
+        [&mut caches[cache.0 as usize], all]
+    }
+
+    fn tally_of(&mut self, cache: CacheId) -> &mut CacheTally {
+        let at = cache.0 as usize;
+        if at >= self.tally.caches.len() {
+            self.tally.caches.resize_with(at + 1, CacheTally::default);
+        }
+        &mut self.tally.caches[at]
+    }
+}

@@ -1,0 +1,243 @@
+//! The events of a trace between the pass that parses text and the pass that interprets it.
+//!
+//! A record has 32 bytes. The newest are held in memory; what goes beyond the limit goes to a temporary file without a
+//! name, in order. A record can be changed after it was written: an allocation learns from a later event what it was.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+
+/// Bytes of a record.
+const RECORD: usize = 32;
+
+/// What a record is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Tag {
+    /// `key` is a shape.
+    Alloc,
+    /// `key` is a cache name + 1, or 0.
+    FreeKmalloc,
+    FreeCache,
+    PageAlloc,
+    PageFree,
+    /// `key` is the mark's text.
+    Mark,
+}
+
+/// One record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Record {
+    /// An address or a page frame number.
+    pub(super) at: u64,
+    pub(super) time_ns: u64,
+    /// At most 2^48 lines.
+    pub(super) line: u64,
+    pub(super) cpu: u16,
+    pub(super) key: u32,
+    pub(super) tag: Tag,
+    pub(super) order: u8,
+    pub(super) migratetype: u8,
+    /// What became of the pages ([`PageUse`](super::op::PageUse) as a number).
+    pub(super) usage: u8,
+}
+
+impl Record {
+    fn to_bytes(self) -> [u8; RECORD] {
+        let mut bytes = [0; RECORD];
+        bytes[..8].copy_from_slice(&self.at.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.time_ns.to_le_bytes());
+        bytes[16..24].copy_from_slice(&(self.line << 16 | u64::from(self.cpu)).to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.key.to_le_bytes());
+        bytes[28..].copy_from_slice(&[self.tag as u8, self.order, self.migratetype, self.usage]);
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; RECORD]) -> Self {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let (place, rest) = (word(16), word(24));
+        Self {
+            at: word(0),
+            time_ns: word(8),
+            line: place >> 16,
+            cpu: place as u16,
+            key: rest as u32,
+            tag: match bytes[28] {
+                0 => Tag::Alloc,
+                1 => Tag::FreeKmalloc,
+                2 => Tag::FreeCache,
+                3 => Tag::PageAlloc,
+                4 => Tag::PageFree,
+                _ => Tag::Mark,
+            },
+            order: bytes[29],
+            migratetype: bytes[30],
+            usage: bytes[31],
+        }
+    }
+}
+
+/// Records in the order of the trace.
+#[derive(Debug)]
+pub(super) struct Spool {
+    /// The records after those in the file.
+    held: Vec<Record>,
+    file: Option<File>,
+    in_file: u64,
+    limit: usize,
+}
+
+impl Spool {
+    /// A spool that holds at most `limit` bytes in memory.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { held: Vec::new(), file: None, in_file: 0, limit: (limit / size_of::<Record>()).max(1) }
+    }
+
+    /// The number of records, which is also the place of the next one.
+    pub(super) fn len(&self) -> u64 {
+        self.in_file + self.held.len() as u64
+    }
+
+    /// Appends a record.
+    pub(super) fn push(&mut self, record: Record) -> io::Result<()> {
+        if self.held.len() == self.limit {
+            self.flush()?;
+        }
+        self.held.push(record);
+        Ok(())
+    }
+
+    /// Changes a record.
+    pub(super) fn update(&mut self, at: u64, change: impl FnOnce(&mut Record)) -> io::Result<()> {
+        if let Some(index) = at.checked_sub(self.in_file) {
+            if let Some(record) = self.held.get_mut(index as usize) {
+                change(record);
+            }
+        } else if let Some(file) = &self.file {
+            let mut bytes = [0; RECORD];
+            file.read_exact_at(&mut bytes, at * RECORD as u64)?;
+            let mut record = Record::from_bytes(&bytes);
+            change(&mut record);
+            file.write_all_at(&record.to_bytes(), at * RECORD as u64)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => self.file.insert(tempfile::tempfile()?),
+        };
+        let mut bytes = Vec::with_capacity(RECORD * 4096);
+        for records in self.held.chunks(4096) {
+            bytes.clear();
+            records.iter().for_each(|record| bytes.extend_from_slice(&record.to_bytes()));
+            file.write_all(&bytes)?;
+        }
+        self.in_file += self.held.len() as u64;
+        self.held.clear();
+        Ok(())
+    }
+
+    /// The records from the first on.
+    pub(super) fn into_reader(mut self) -> io::Result<Reader> {
+        if let Some(file) = &mut self.file {
+            file.seek(SeekFrom::Start(0))?;
+        }
+        Ok(Reader { spool: self, read: 0, block: Vec::new(), at: 0 })
+    }
+}
+
+/// Reads a spool from its start.
+#[derive(Debug)]
+pub(super) struct Reader {
+    spool: Spool,
+    /// Records already taken from the file.
+    read: u64,
+    /// Bytes of some records from the file; those from `at` on are still to be given.
+    block: Vec<u8>,
+    at: usize,
+}
+
+impl Reader {
+    pub(super) fn next(&mut self) -> io::Result<Option<Record>> {
+        if self.read < self.spool.in_file {
+            if self.at == self.block.len() {
+                self.refill()?;
+            }
+            if let Some((bytes, _)) = self.block[self.at..].split_first_chunk() {
+                self.at += RECORD;
+                self.read += 1;
+                if self.read == self.spool.in_file {
+                    self.at = 0;
+                }
+                return Ok(Some(Record::from_bytes(bytes)));
+            }
+        }
+        let record = self.spool.held.get(self.at).copied();
+        self.at += usize::from(record.is_some());
+        Ok(record)
+    }
+
+    /// How many records were given.
+    pub(super) fn position(&self) -> u64 {
+        if self.read < self.spool.in_file { self.read } else { self.spool.in_file + self.at as u64 }
+    }
+
+    fn refill(&mut self) -> io::Result<()> {
+        let left = (self.spool.in_file - self.read).min(1 << 15) as usize;
+        self.block.resize(left * RECORD, 0);
+        self.at = 0;
+        match &mut self.spool.file {
+            Some(file) => file.read_exact(&mut self.block),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(n: u64) -> Record {
+        Record {
+            at: n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            time_ns: n << 20,
+            line: n + 1,
+            cpu: n as u16,
+            key: n as u32,
+            tag: [Tag::Alloc, Tag::FreeKmalloc, Tag::FreeCache, Tag::PageAlloc, Tag::PageFree, Tag::Mark][n as usize % 6],
+            order: (n % 11) as u8,
+            migratetype: (n % 3) as u8,
+            usage: (n % 4) as u8,
+        }
+    }
+
+    #[test]
+    fn what_goes_in_comes_out_from_memory_and_from_a_file() {
+        for (count, limit) in [(0, 1), (1, 32), (1000, 1 << 20), (1000, 64), (100_000, 320_000), (96, 32 * 32)] {
+            let mut spool = Spool::new(limit);
+            for n in 0..count {
+                assert_eq!(spool.len(), n);
+                spool.push(record(n)).unwrap();
+            }
+            for n in (0..count).step_by(7) {
+                spool.update(n, |r| r.key ^= 0xffff).unwrap();
+            }
+            let mut reader = spool.into_reader().unwrap();
+            for n in 0..count {
+                let mut expected = record(n);
+                if n % 7 == 0 {
+                    expected.key ^= 0xffff;
+                }
+                assert_eq!(reader.next().unwrap(), Some(expected), "record {n} of {count}, limit {limit}");
+            }
+            assert_eq!(reader.next().unwrap(), None);
+            assert_eq!(reader.next().unwrap(), None);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Interned byte strings: call sites, cache names, flags, event names.
+//!
+//! A trace repeats about a thousand of them a million times. Looking one up allocates nothing.
+
+use std::borrow::Cow;
+
+use rustc_hash::FxHashMap;
+
+/// The number of an interned string.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Symbol(pub(super) u32);
+
+/// A set of strings, numbered in the order of their first appearance.
+#[derive(Debug, Default)]
+pub struct Symbols {
+    numbers: FxHashMap<Box<[u8]>, Symbol>,
+    strings: Vec<Box<[u8]>>,
+}
+
+impl Symbols {
+    /// An empty set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The number of `string`, a new one if it was not seen before.
+    pub fn intern(&mut self, string: &[u8]) -> Symbol {
+        if let Some(&symbol) = self.numbers.get(string) {
+            return symbol;
+        }
+        // Four thousand million different strings do not fit in the memory that the input is held in.
+        let symbol = Symbol(u32::try_from(self.strings.len()).unwrap_or(u32::MAX));
+        self.numbers.insert(string.into(), symbol);
+        self.strings.push(string.into());
+        symbol
+    }
+
+    /// The number of `string` if it was seen.
+    #[must_use]
+    pub fn find(&self, string: &[u8]) -> Option<Symbol> {
+        self.numbers.get(string).copied()
+    }
+
+    /// The bytes of a string.
+    #[must_use]
+    pub fn bytes(&self, symbol: Symbol) -> &[u8] {
+        self.strings.get(symbol.0 as usize).map_or(b"", |s| s)
+    }
+
+    /// The string, with what is not UTF-8 replaced.
+    #[must_use]
+    pub fn text(&self, symbol: Symbol) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.bytes(symbol))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.strings.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.strings.is_empty()
+    }
+}

@@ -1,0 +1,136 @@
+//! The kernel's own tables beside a trace: what it said of its caches and pages at moments that the trace marks.
+//!
+//! A folder holds `{boot,before,after,end}.{slabinfo,buddyinfo,zoneinfo}`; a mark `SNAP before begin` in the trace tells
+//! when each was read. All are optional.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::error::TraceError;
+use super::slabinfo::Slabinfo;
+
+/// The moments, in their order.
+pub const MOMENTS: [&str; 4] = ["boot", "before", "after", "end"];
+
+/// The tables of one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// One of [`MOMENTS`].
+    pub moment: &'static str,
+    /// Caches.
+    pub slabinfo: Option<Slabinfo>,
+    /// Pages in the buddy allocator's lists.
+    pub buddy_free: Option<u64>,
+    /// Pages in per-CPU lists.
+    pub percpu: Option<u64>,
+}
+
+/// The tables of all moments.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// The moments that have tables, in time order.
+    pub snapshots: Vec<Snapshot>,
+}
+
+impl Tables {
+    /// Reads what lies in the folder of `trace`. A trace from standard input or without tables has none.
+    ///
+    /// # Errors
+    ///
+    /// A table that is there cannot be read or understood; the error names file and line.
+    pub fn beside(trace: &Path) -> Result<Self, TraceError> {
+        match trace.parent() {
+            Some(folder) if trace.as_os_str() != "-" => Self::read(folder),
+            _ => Ok(Self::default()),
+        }
+    }
+
+    /// Reads what lies in a folder.
+    ///
+    /// # Errors
+    ///
+    /// As [`beside`](Self::beside).
+    pub fn read(folder: &Path) -> Result<Self, TraceError> {
+        let mut snapshots = Vec::new();
+        for moment in MOMENTS {
+            let slabinfo = table(&folder.join(format!("{moment}.slabinfo")), Slabinfo::parse)?;
+            let buddy_free = table(&folder.join(format!("{moment}.buddyinfo")), buddy_free)?;
+            let percpu = table(&folder.join(format!("{moment}.zoneinfo")), percpu_pages)?;
+            if slabinfo.is_some() || buddy_free.is_some() || percpu.is_some() {
+                snapshots.push(Snapshot { moment, slabinfo, buddy_free, percpu });
+            }
+        }
+        Ok(Self { snapshots })
+    }
+
+    /// The tables of a moment.
+    #[must_use]
+    pub fn at(&self, moment: &str) -> Option<&Snapshot> {
+        self.snapshots.iter().find(|s| s.moment == moment)
+    }
+
+    /// The latest slabinfo: the one that has seen the most caches made.
+    #[must_use]
+    pub fn latest_slabinfo(&self) -> Option<&Slabinfo> {
+        self.snapshots.iter().rev().find_map(|s| s.slabinfo.as_ref())
+    }
+}
+
+fn table<T>(path: &Path, parse: impl Fn(&str) -> Result<T, (u64, &'static str)>) -> Result<Option<T>, TraceError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(TraceError::Read { path: path.to_owned(), source }),
+    };
+    parse(&text).map(Some).map_err(|(line, what)| TraceError::Table { path: path.to_owned(), line, what })
+}
+
+/// Sums `Node 0, zone DMA32  2  1  2 ...`: the n-th number counts blocks of `2^n` pages.
+fn buddy_free(text: &str) -> Result<u64, (u64, &'static str)> {
+    let mut pages: u64 = 0;
+    for (line, number) in text.lines().zip(1..) {
+        let (_, blocks) = line.split_once("zone").ok_or((number, "not a line of buddyinfo"))?;
+        for (order, count) in blocks.split_whitespace().skip(1).enumerate() {
+            let count: u64 = count.parse().map_err(|_| (number, "a count is not a number"))?;
+            let sum = u32::try_from(order)
+                .ok()
+                .filter(|&order| order < 32)
+                .and_then(|order| count.checked_shl(order))
+                .and_then(|here| pages.checked_add(here));
+            pages = sum.ok_or((number, "too many blocks"))?;
+        }
+    }
+    Ok(pages)
+}
+
+/// Sums `count:` of all `cpu:` entries in zoneinfo's `pagesets`.
+fn percpu_pages(text: &str) -> Result<u64, (u64, &'static str)> {
+    let mut pages: u64 = 0;
+    let mut in_cpu = false;
+    for (line, number) in text.lines().zip(1..) {
+        let line = line.trim();
+        if line.starts_with("cpu:") {
+            in_cpu = true;
+        } else if let Some(count) = line.strip_prefix("count:").filter(|_| in_cpu) {
+            let count: u64 = count.trim().parse().map_err(|_| (number, "count is not a number"))?;
+            pages = pages.checked_add(count).ok_or((number, "too many pages"))?;
+            in_cpu = false;
+        }
+    }
+    Ok(pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_summed() {
+        let text = "Node 0, zone      DMA      0      1      3\nNode 0, zone    DMA32      2      1      2\n";
+        assert_eq!(buddy_free(text), Ok(2 + 12 + 2 + 2 + 8));
+        assert_eq!(buddy_free("nonsense\n"), Err((1, "not a line of buddyinfo")));
+        let text = "  pagesets\n    cpu: 0\n              count: 7\n              high:  55\n    cpu: 1\n count: 5\n";
+        assert_eq!(percpu_pages(text), Ok(12));
+    }
+}
