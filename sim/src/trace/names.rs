@@ -96,7 +96,7 @@ impl Names {
     pub(super) fn new(strings: Strings, shapes: Shapes, slabinfo: Option<&Slabinfo>) -> Self {
         let rows = slabinfo.map_or(&[][..], |info| &info.rows);
         let mut by_size = FxHashMap::default();
-        for row in rows.iter().filter(|row| !is_plain_kmalloc(&row.name)) {
+        for row in rows.iter().filter(|row| !belongs_to_kmalloc(&row.name)) {
             by_size.entry(row.objsize).and_modify(|only| *only = None).or_insert_with(|| Some(row.name.clone()));
         }
         let buckets = match slabinfo {
@@ -303,8 +303,9 @@ fn family(gfp: &[u8]) -> &'static str {
     }
 }
 
-fn is_plain_kmalloc(name: &str) -> bool {
-    name.starts_with("kmalloc-") || name.starts_with("dma-kmalloc-")
+/// kmalloc's own caches (`kmalloc_buckets` too) are not candidates for what `kmem_cache_alloc` hands out.
+fn belongs_to_kmalloc(name: &str) -> bool {
+    name.starts_with("kmalloc") || name.starts_with("dma-kmalloc")
 }
 
 /// `512`, `1k`.
