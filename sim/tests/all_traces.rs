@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
-use uslab_sim::trace::{CacheFacts, Facts, Recording, SlabinfoSpan, Tables};
+use uslab_sim::trace::{CacheFacts, Facts, SlabinfoSpan, Tables};
+
+mod common;
 
 #[test]
 fn our_facts_are_those_that_come_with_the_traces() {
@@ -80,9 +82,7 @@ fn compare(folder: &Path) -> Comparison {
     let names = ["trace.txt.zst", "trace.txt"];
     let path = names.map(|name| folder.join(name)).into_iter().find(|path| path.exists()).unwrap();
     let tables = Tables::beside(&path).unwrap();
-    let mut ops = Recording::open(&path).unwrap().resolve(tables.latest_slabinfo()).unwrap();
-    while ops.next_op().unwrap().is_some() {}
-    let facts = ops.facts(&tables);
+    let facts = common::check_operations(&path, &tables);
 
     let mut comparison = Comparison::default();
     for (fact, theirs) in &theirs {
@@ -104,7 +104,8 @@ fn compare(folder: &Path) -> Comparison {
 /// Facts that are one value, or a list or map that is compared as a whole.
 fn simple(fact: &str, facts: &Facts) -> Value {
     let (objects, pages, sources) = (&facts.objects, &facts.pages, facts.name_sources);
-    let map = |pairs: &[(String, u64)]| Value::Object(pairs.iter().map(|(k, n)| (k.clone(), json!(n))).collect());
+    let map =
+        |pairs: &[(String, u64)]| Value::Object(pairs.iter().map(|(k, n)| (k.clone(), json!(n))).collect());
     let by_number = |counts: &[u64]| {
         let some = counts.iter().enumerate().filter(|&(_, &n)| n > 0);
         Value::Object(some.map(|(k, n)| (k.to_string(), json!(n))).collect())
@@ -306,10 +307,11 @@ fn slabinfo(comparison: &mut Comparison, ours: &[SlabinfoSpan], theirs: &Value) 
 
 /// The script keeps the caches with at least four slabs.
 fn phases(comparison: &mut Comparison, facts: &Facts, theirs: &Value) {
-    let ours = facts.phases.iter().map(|(mark, caches)| {
-        let caches = caches.iter().filter(|(_, _, slabs)| *slabs >= 4);
-        let caches: Map<_, _> = caches.map(|(name, live, slabs)| (name.clone(), json!([live, slabs]))).collect();
-        json!([mark, caches])
+    let ours = facts.phases.iter().map(|phase| {
+        let caches = phase.caches.iter().filter(|(_, _, slabs)| *slabs >= 4);
+        let caches: Map<_, _> =
+            caches.map(|(name, live, slabs)| (name.clone(), json!([live, slabs]))).collect();
+        json!([phase.mark, caches])
     });
     comparison.value("phases", ours.collect(), theirs);
 }

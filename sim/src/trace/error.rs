@@ -125,7 +125,11 @@ impl fmt::Display for TraceError {
             }
             Self::Read { path, source } => write!(f, "{}: cannot read: {source}", path.display()),
             Self::Truncated { path } => {
-                write!(f, "{}: the compressed file is cut short (its last frame is incomplete)", path.display())
+                write!(
+                    f,
+                    "{}: the compressed file is cut short (its last frame is incomplete)",
+                    path.display()
+                )
             }
             Self::Empty { path } => write!(f, "{}: the file is empty", path.display()),
             Self::Binary { path, hint } => write!(f, "{}: not text: {hint}", path.display()),
@@ -143,7 +147,9 @@ impl fmt::Display for TraceError {
                 "{}:{line}: the last line is cut in the middle (no line feed, and not a whole event): {text:?}",
                 path.display()
             ),
-            Self::LongLine { path, line } => write!(f, "{}:{line}: the line is too long for a trace", path.display()),
+            Self::LongLine { path, line } => {
+                write!(f, "{}:{line}: the line is too long for a trace", path.display())
+            }
             Self::Impossible { path, line, what } => write!(f, "{}:{line}: {what}", path.display()),
             Self::Spool { source } => write!(f, "temporary file for a long trace: {source}"),
             Self::Table { path, line, what } => write!(f, "{}:{line}: {what}", path.display()),

@@ -80,7 +80,7 @@ pub struct Facts {
     /// Marks that user space wrote.
     pub marks: Vec<MarkFacts>,
     /// Live objects and slabs seen of each cache at the beginning and the end of a workload (marks `WORKLOAD ...`).
-    pub phases: Vec<(String, Vec<(String, u64, i64)>)>,
+    pub phases: Vec<Phase>,
     /// The kernel's tables beside ours, by the span of time.
     pub slabinfo: Vec<SlabinfoSpan>,
     /// The kernel's pages beside ours, by the span of time.
@@ -184,6 +184,15 @@ pub struct MarkFacts {
     pub time: f64,
     /// The text.
     pub text: String,
+}
+
+/// The caches at a mark.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Phase {
+    /// The mark's text.
+    pub mark: String,
+    /// Each cache with live objects or slabs: its name, and how many there are of both.
+    pub caches: Vec<(String, u64, i64)>,
 }
 
 /// The caches of two slabinfo snapshots beside the events between them.
@@ -310,7 +319,11 @@ impl Resolver {
             lost: counts.lost,
             unterminated: counts.unterminated,
             by_cpu: counts.by_cpu.iter().copied().enumerate().filter(|&(_, events)| events > 0).collect(),
-            by_context: counts.by_context.clone(),
+            by_context: (0_u8..)
+                .zip(&counts.by_context)
+                .filter(|&(_, &events)| events > 0)
+                .map(|(flag, &events)| (char::from(flag), events))
+                .collect(),
             time: counts.time_ns.map(|(first, latest)| (seconds(first), seconds(latest))),
             zero_times: counts.zero_times,
             same_times: counts.same_times,
@@ -412,7 +425,10 @@ impl Resolver {
             overwritten: tally.overwritten,
             live_when_page_freed: tally.live_when_page_freed,
             swapped_pairs: (tally.swapped_late_free, tally.swapped_early_free),
-            hidden_free_sites: most_first(by_function.into_iter().map(|((cache, site), n)| (cache, site, n)), |x| x.2),
+            hidden_free_sites: most_first(
+                by_function.into_iter().map(|((cache, site), n)| (cache, site, n)),
+                |x| x.2,
+            ),
             hidden_alloc_caches: most_first(
                 tally
                     .caches
@@ -427,7 +443,10 @@ impl Resolver {
                 |x| x.1,
             ),
             name_differs: most_first(
-                tally.name_differs.iter().map(|(&(ours, theirs), &n)| (self.name(ours), self.name(theirs), n)),
+                tally
+                    .name_differs
+                    .iter()
+                    .map(|(&(ours, theirs), &n)| (self.name(ours), self.name(theirs), n)),
                 |x| x.2,
             ),
             cpu_pairs: pairs.collect(),
@@ -443,13 +462,17 @@ impl Resolver {
         most_first(caches, |cache| cache.tally.allocs + cache.tally.frees)
     }
 
-    fn phases(&self) -> Vec<(String, Vec<(String, u64, i64)>)> {
+    fn phases(&self) -> Vec<Phase> {
         let marks = self.tally.marks.iter().filter(|mark| mark.text.starts_with("WORKLOAD "));
         marks
             .map(|mark| {
-                let caches = self.caches().iter().zip(&mark.caches);
-                let lines = caches.map(|(info, cache)| (info.name.clone(), cache.live, cache.slabs));
-                (mark.text.clone(), lines.filter(|&(_, live, slabs)| live > 0 || slabs > 0).collect())
+                let caches = self
+                    .caches()
+                    .iter()
+                    .zip(&mark.caches)
+                    .filter(|(_, cache)| cache.live > 0 || cache.slabs > 0);
+                let caches = caches.map(|(info, cache)| (info.name.clone(), cache.live, cache.slabs));
+                Phase { mark: mark.text.clone(), caches: caches.collect() }
             })
             .collect()
     }
@@ -488,7 +511,8 @@ impl Resolver {
         let changes = new.rows.iter().filter_map(|row| {
             let number = number(&row.name);
             let (a, b) = (tally_at(before, number), tally_at(after, number));
-            let (old_active, old_slabs) = old.get(&row.name).map_or((0, 0), |old| (old.active_objs, old.num_slabs));
+            let (old_active, old_slabs) =
+                old.get(&row.name).map_or((0, 0), |old| (old.active_objs, old.num_slabs));
             let (allocs, frees) = (b.allocs - a.allocs, b.frees - a.frees);
             let hidden = change(a.hidden_allocs, b.hidden_allocs) - change(a.hidden_frees, b.hidden_frees);
             let raw = allocs as i64 - frees as i64;
@@ -506,7 +530,8 @@ impl Resolver {
                 num_end: row.num_objs,
                 slabs_end: row.num_slabs,
             };
-            let touched = allocs + frees > 0 || line.real != 0 || line.real_slabs != 0 || line.slabs_seen != 0;
+            let touched =
+                allocs + frees > 0 || line.real != 0 || line.real_slabs != 0 || line.slabs_seen != 0;
             touched.then_some(line)
         });
         let rows = most_first(changes, |row| row.allocs + row.frees);

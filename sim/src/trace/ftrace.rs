@@ -9,11 +9,5 @@ use super::line::{Prefix, comm_before_pid, cut_at_cpu};
 pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
     let (prefix, rest) = cut_at_cpu(line, comm_before_pid)?;
     let (name, body) = word(rest);
-    let event = name.strip_suffix(b":").filter(|event| is_name(event))?;
-    Some(Prefix { event, body, ..prefix })
-}
-
-/// An event's name is an identifier of C.
-pub(super) fn is_name(name: &[u8]) -> bool {
-    !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
+    Some(Prefix { event: name.strip_suffix(b":")?, body, ..prefix })
 }

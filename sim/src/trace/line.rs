@@ -9,11 +9,11 @@
 //! Each format's module cuts a line into a [`Prefix`] and the event's fields; the fields are the same in all three
 //! and are read here. The format is found from the first line that is an event.
 
-use memchr::{memchr, memchr_iter};
+use memchr::memchr;
 
 use super::error::Impossible;
 use super::event::{Event, EventKind, MAX_CPU, MAX_OBJECT, MAX_ORDER, Pfn, Ptr, Via};
-use super::fields::{self, Fields, Pointer, word};
+use super::fields::{self, Fields, Pointer, find_short, skip_spaces, word};
 use super::symbols::{Symbol, Symbols};
 use super::{ftrace, perf, trace_cmd};
 
@@ -79,6 +79,24 @@ pub(super) struct Prefix<'a> {
     pub(super) body: &'a [u8],
 }
 
+/// Events whose fields are read. Their symbols are their places in this list.
+const KNOWN_EVENTS: [&[u8]; 14] = [
+    b"kmalloc",
+    b"kmalloc_node",
+    b"kmem_cache_alloc",
+    b"kmem_cache_alloc_node",
+    b"kfree",
+    b"kmem_cache_free",
+    b"mm_page_alloc",
+    b"mm_page_free",
+    b"mm_page_alloc_zone_locked",
+    b"mm_page_pcpu_drain",
+    b"mm_page_alloc_extfrag",
+    b"tracing_mark_write",
+    b"print",
+    b"bputs",
+];
+
 /// Names of all strings of a trace.
 #[derive(Debug, Default)]
 pub struct Strings {
@@ -95,7 +113,7 @@ pub struct Strings {
 }
 
 /// Reads lines, one after the other. The format of a trace is found once and kept.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Parser {
     format: Option<Format>,
     /// A `cpus=` line came first, which only trace-cmd writes.
@@ -105,11 +123,21 @@ pub struct Parser {
     last_gfp: (Vec<u8>, Option<Symbol>),
 }
 
+impl Default for Parser {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Parser {
     /// A parser that has seen nothing.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        let mut strings = Strings::default();
+        for name in KNOWN_EVENTS {
+            strings.events.intern(name);
+        }
+        Self { format: None, trace_cmd: false, strings, last_gfp: (Vec::new(), None) }
     }
 
     /// The format, once a line told it.
@@ -181,7 +209,8 @@ impl Parser {
         } else {
             [Format::PerfScript, Format::Ftrace, Format::TraceCmdReport]
         };
-        let (format, prefix) = order.iter().find_map(|&f| Some((f, cut(f, line)?)))?;
+        let cut_well = |format| cut(format, line).filter(|prefix| is_name(prefix.event));
+        let (format, prefix) = order.iter().find_map(|&format| Some((format, cut_well(format)?)))?;
         // Without its `cpus=` line, trace-cmd is told from ftrace by the site in parentheses.
         let format = match format {
             Format::Ftrace if trace_cmd::repeats_site(prefix.body) => Format::TraceCmdReport,
@@ -197,9 +226,9 @@ impl Parser {
             let events = word(prefix.body.strip_prefix(b"lost").unwrap_or(prefix.body)).0;
             return fields::decimal(events).map(Line::Lost).ok_or(Reject::NotUnderstood);
         }
-        let kind = self.kind(prefix)?;
+        let (name, kind) = self.kind(prefix)?;
         Ok(Line::Event(Event {
-            name: self.strings.events.intern(prefix.event),
+            name,
             cpu: prefix.cpu as u16,
             context: prefix.context,
             time_ns: prefix.time_ns,
@@ -208,40 +237,47 @@ impl Parser {
         }))
     }
 
-    fn kind(&mut self, prefix: &Prefix<'_>) -> Result<EventKind, Reject> {
+    fn kind(&mut self, prefix: &Prefix<'_>) -> Result<(Symbol, EventKind), Reject> {
         let mut fields = Fields::new(prefix.body);
-        let kind = match prefix.event {
-            b"kmalloc" | b"kmalloc_node" => self.alloc(&mut fields, Via::Kmalloc)?,
-            b"kmem_cache_alloc" | b"kmem_cache_alloc_node" => self.alloc(&mut fields, Via::Cache)?,
-            b"kfree" => self.free(&mut fields, Via::Kmalloc).ok_or(Reject::NotUnderstood)?,
-            b"kmem_cache_free" => self.free(&mut fields, Via::Cache).ok_or(Reject::NotUnderstood)?,
-            b"mm_page_alloc" => self.page_alloc(&mut fields)?,
+        let (place, kind) = match prefix.event {
+            b"kmalloc" => (0, self.alloc(&mut fields, Via::Kmalloc)?),
+            b"kmalloc_node" => (1, self.alloc(&mut fields, Via::Kmalloc)?),
+            b"kmem_cache_alloc" => (2, self.alloc(&mut fields, Via::Cache)?),
+            b"kmem_cache_alloc_node" => (3, self.alloc(&mut fields, Via::Cache)?),
+            b"kfree" => (4, self.free(&mut fields, Via::Kmalloc).ok_or(Reject::NotUnderstood)?),
+            b"kmem_cache_free" => (5, self.free(&mut fields, Via::Cache).ok_or(Reject::NotUnderstood)?),
+            b"mm_page_alloc" => (6, self.page_alloc(&mut fields)?),
             b"mm_page_free" => {
                 let (pfn, order) = block(&mut fields)?;
-                EventKind::PageFree { pfn, order }
+                (7, EventKind::PageFree { pfn, order })
             }
             b"mm_page_alloc_zone_locked" => {
                 block(&mut fields)?;
-                // Always printed since 2.6.39; what is older refills a list if the order is 0.
                 let refill = fields.get(b"percpu_refill=").ok_or(Reject::NotUnderstood)?;
-                EventKind::ZoneLocked { percpu_refill: refill == b"1" }
+                (8, EventKind::ZoneLocked { percpu_refill: refill == b"1" })
             }
             b"mm_page_pcpu_drain" => {
                 block(&mut fields)?;
-                EventKind::PcpuDrain
+                (9, EventKind::PcpuDrain)
             }
-            b"mm_page_alloc_extfrag" => EventKind::ExtFrag,
-            b"tracing_mark_write" | b"print" | b"bputs" | b"bprint" => {
-                EventKind::Mark(self.strings.marks.intern(mark_text(prefix.body)))
-            }
-            _ => EventKind::Other,
+            b"mm_page_alloc_extfrag" => (10, EventKind::ExtFrag),
+            b"tracing_mark_write" => (11, self.mark(prefix.body)),
+            b"print" => (12, self.mark(prefix.body)),
+            b"bputs" => (13, self.mark(prefix.body)),
+            name if is_name(name) => return Ok((self.strings.events.intern(name), EventKind::Other)),
+            _ => return Err(Reject::NotUnderstood),
         };
-        Ok(kind)
+        Ok((Symbol(place), kind))
+    }
+
+    /// trace-cmd prints the writing function before the text.
+    fn mark(&mut self, body: &[u8]) -> EventKind {
+        let text = body.strip_prefix(b"tracing_mark_write: ").unwrap_or(body);
+        EventKind::Mark(self.strings.marks.intern(text))
     }
 
     fn alloc(&mut self, fields: &mut Fields<'_>, via: Via) -> Result<EventKind, Reject> {
-        let (event, bytes_req, bytes_alloc) =
-            self.alloc_fields(fields, via).ok_or(Reject::NotUnderstood)?;
+        let (event, bytes_req, bytes_alloc) = self.alloc_fields(fields, via).ok_or(Reject::NotUnderstood)?;
         if matches!(event, EventKind::Alloc { ptr: Ptr(1..), .. }) {
             within("bytes_alloc", bytes_alloc, 1, u64::from(MAX_OBJECT))?;
             within("bytes_req", bytes_req, 0, bytes_alloc)?;
@@ -291,11 +327,14 @@ impl Parser {
     fn page_alloc(&mut self, fields: &mut Fields<'_>) -> Result<EventKind, Reject> {
         let page = fields.next_if(b"page=");
         let (pfn, order) = block(fields)?;
-        let migratetype = fields.get(b"migratetype=").and_then(fields::decimal).ok_or(Reject::NotUnderstood)?;
+        let migratetype =
+            fields.get(b"migratetype=").and_then(fields::decimal).ok_or(Reject::NotUnderstood)?;
         let gfp = fields.get(b"gfp_flags=").ok_or(Reject::NotUnderstood)?;
         within("migratetype", migratetype, 0, 15)?;
         // Page 0 is never handed out: this is how a failure is printed.
-        if pfn.0 == 0 && !page.is_some_and(|page| fields::pointer(page).is_some_and(|p| p != Pointer::Address(0))) {
+        if pfn.0 == 0
+            && !page.is_some_and(|page| fields::pointer(page).is_some_and(|p| p != Pointer::Address(0)))
+        {
             return Ok(EventKind::PageAllocFailed);
         }
         Ok(EventKind::PageAlloc { pfn, order, migratetype: migratetype as u8, gfp: self.gfp(gfp) })
@@ -329,31 +368,50 @@ pub(super) fn cut_at_cpu<'a>(
     line: &'a [u8],
     comm: impl Fn(&'a [u8]) -> Option<&'a [u8]>,
 ) -> Option<(Prefix<'a>, &'a [u8])> {
-    memchr_iter(b'[', line).take(8).find_map(|open| {
-        let inside = &line[open + 1..];
-        let close = memchr(b']', &inside[..inside.len().min(8)])?;
-        let cpu = fields::cpu(&inside[..close])?;
-        let (mut stamp, mut rest) = word(&inside[close + 1..]);
-        let mut context = None;
-        if stamp.last() != Some(&b':') {
-            context = stamp.get(2).copied();
-            (stamp, rest) = word(rest);
+    let mut from = 0;
+    for _ in 0..8 {
+        let open = from + find_short(b'[', &line[from..]);
+        let inside = line.get(open + 1..)?;
+        if let Some(found) = cut_after_bracket(inside)
+            && let Some(comm) = comm(&line[..open])
+        {
+            let (prefix, rest) = found;
+            return Some((Prefix { comm, ..prefix }, rest));
         }
-        let time_ns = fields::time(stamp.strip_suffix(b":")?)?;
-        let comm = comm(&line[..open])?;
-        Some((Prefix { comm, cpu, context, time_ns, event: b"", body: b"" }, rest))
-    })
+        from = open + 1;
+    }
+    None
+}
+
+fn cut_after_bracket(inside: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
+    let close = inside.iter().take(8).position(|&b| b == b']')?;
+    let cpu = fields::cpu(&inside[..close])?;
+    let (mut stamp, mut rest) = word(&inside[close + 1..]);
+    let mut context = None;
+    if stamp.last() != Some(&b':') {
+        context = stamp.get(2).copied();
+        (stamp, rest) = word(rest);
+    }
+    let time_ns = fields::time(stamp.strip_suffix(b":")?)?;
+    Some((Prefix { comm: b"", cpu, context, time_ns, event: b"", body: b"" }, rest))
 }
 
 /// `comm-pid`, with perhaps `(tgid)` behind it: the pid is what follows the last `-`.
 pub(super) fn comm_before_pid(task: &[u8]) -> Option<&[u8]> {
-    let mut task = task.trim_ascii();
+    let mut task = task.trim_ascii_end();
     if let Some(inner) = task.strip_suffix(b")") {
         task = inner[..memchr::memrchr(b'(', inner)?].trim_ascii_end();
     }
-    let dash = memchr::memrchr(b'-', task)?;
-    fields::decimal(&task[dash + 1..])?;
-    Some(&task[..dash])
+    let digits = task.iter().rev().take_while(|b| b.is_ascii_digit()).count();
+    match task[..task.len() - digits].split_last() {
+        Some((b'-', comm)) if digits > 0 => Some(skip_spaces(comm)),
+        _ => None,
+    }
+}
+
+/// An event's name is an identifier of C.
+pub(super) fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
 }
 
 /// ftrace's `CPU:3 [LOST 71 EVENTS]`, trace-cmd's `CPU:3 [71 EVENTS DROPPED]` and `CPU:3 [EVENTS DROPPED]`.
@@ -402,9 +460,4 @@ fn within(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), 
     } else {
         Err(Reject::Impossible(Impossible { field, value, most, least }))
     }
-}
-
-/// trace-cmd prints the writing function before the text.
-fn mark_text(body: &[u8]) -> &[u8] {
-    body.strip_prefix(b"tracing_mark_write: ").unwrap_or(body)
 }

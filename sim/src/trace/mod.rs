@@ -56,8 +56,8 @@ mod tests;
 pub use error::{Impossible, TraceError};
 pub use event::{Event, EventKind, MAX_CPU, MAX_OBJECT, MAX_ORDER, MAX_SLAB_OBJECT, Pfn, Ptr, Via};
 pub use facts::{
-    Absolute, CacheFacts, Facts, Header, MarkFacts, ObjectFacts, PageFacts, PageSpan, SlabinfoChange, SlabinfoSpan,
-    SlabinfoSum,
+    Absolute, CacheFacts, Facts, Header, MarkFacts, ObjectFacts, PageFacts, PageSpan, Phase, SlabinfoChange,
+    SlabinfoSpan, SlabinfoSum,
 };
 pub use line::{Format, HeaderFact, Line, Parser, Reject, Strings};
 pub use names::NameSources;

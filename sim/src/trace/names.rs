@@ -61,11 +61,18 @@ pub struct NameSources {
 enum Known {
     NotAsked,
     /// `tells_neighbours`: the name came from the trace, so that others on the page may rely on it.
-    Cache { cache: CacheId, source: Source, tells_neighbours: bool },
+    Cache {
+        cache: CacheId,
+        source: Source,
+        tells_neighbours: bool,
+    },
     /// Ask the page.
     AskPage,
     /// Ask the page; else this, which is slabinfo's only cache of the size, or a placeholder.
-    AskPageElse { cache: CacheId, by_size: bool },
+    AskPageElse {
+        cache: CacheId,
+        by_size: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +104,10 @@ impl Names {
         let rows = slabinfo.map_or(&[][..], |info| &info.rows);
         let mut by_size = FxHashMap::default();
         for row in rows.iter().filter(|row| !belongs_to_kmalloc(&row.name)) {
-            by_size.entry(row.objsize).and_modify(|only| *only = None).or_insert_with(|| Some(row.name.clone()));
+            by_size
+                .entry(row.objsize)
+                .and_modify(|only| *only = None)
+                .or_insert_with(|| Some(row.name.clone()));
         }
         let buckets = match slabinfo {
             Some(info) => info.rows.iter().any(|row| row.name.starts_with("msg_msg-")),

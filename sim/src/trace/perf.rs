@@ -3,8 +3,7 @@
 //! No flags; pointers with `0x`, null as `(nil)`; call sites without their function's size; `page=` repeats `pfn=`.
 //! Time can step back between CPUs. With call graphs, indented lines `address function (module)` follow an event.
 
-use super::fields::{self, word};
-use super::ftrace::is_name;
+use super::fields::{self, find_short, word};
 use super::line::{Prefix, cut_at_cpu};
 
 pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
@@ -18,9 +17,8 @@ pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
         return Some(Prefix { event: name, body, ..prefix });
     }
     let name = name.strip_suffix(b":")?;
-    let colon = memchr::memchr(b':', name)?;
-    let event = &name[colon + 1..];
-    (is_name(&name[..colon]) && is_name(event)).then_some(Prefix { event, body, ..prefix })
+    let event = name.get(find_short(b':', name) + 1..)?;
+    Some(Prefix { event, body, ..prefix })
 }
 
 /// `comm pid` or `comm pid/tid`.
@@ -36,7 +34,7 @@ fn comm(task: &[u8]) -> Option<&[u8]> {
     Some(task[..blank].trim_ascii_end())
 }
 
-/// `	ffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])`
+/// An indented `ffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])`.
 pub(super) fn is_call_chain(line: &[u8]) -> bool {
     matches!(line.first(), Some(b' ' | b'\t')) && fields::hex(word(line.trim_ascii_start()).0).is_some()
 }

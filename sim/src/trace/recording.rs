@@ -4,7 +4,6 @@
 //! allocates from (a later `kmem_cache_free` names it), which page blocks became slabs. Events that an allocator has to
 //! replay go to the [spool](super::spool); all others are counted here.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use memchr::memchr;
@@ -65,8 +64,8 @@ pub struct Counts {
     pub by_cpu: Vec<u64>,
     /// Events by name.
     pub(super) by_name: Vec<u64>,
-    /// Events by context flag.
-    pub by_context: BTreeMap<char, u64>,
+    /// Events by context flag, by its code.
+    pub(super) by_context: Vec<u64>,
     /// The time of the first event and the latest time, in nanoseconds.
     pub time_ns: Option<(u64, u64)>,
     /// Events at time 0: the clock had not started.
@@ -366,7 +365,7 @@ impl Pass {
         bump(&mut counts.by_cpu, usize::from(event.cpu));
         bump(&mut counts.by_name, event.name.0 as usize);
         if let Some(context) = event.context {
-            *counts.by_context.entry(char::from(context)).or_default() += 1;
+            bump(&mut counts.by_context, usize::from(context));
         }
         counts.comm_unknown += u64::from(event.comm_unknown);
         counts.zero_times += u64::from(event.time_ns == 0);

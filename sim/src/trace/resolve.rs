@@ -349,8 +349,7 @@ impl Resolver {
         if let Some(pfn) = pfn {
             self.slab_page_used(pfn, cache);
         }
-        let kind =
-            OpKind::Alloc { cache, ptr, bytes_req: shape.bytes_req, bytes_alloc: shape.bytes_alloc };
+        let kind = OpKind::Alloc { cache, ptr, bytes_req: shape.bytes_req, bytes_alloc: shape.bytes_alloc };
         self.push(record, kind);
     }
 
@@ -374,10 +373,7 @@ impl Resolver {
         }
         let site = self.names.shape(object.shape).site;
         *self.tally.hidden_free_sites.entry((object.cache, site)).or_default() += 1;
-        self.push(
-            record,
-            OpKind::HiddenFree { cache: object.cache, ptr, alloc_cpu: object.cpu, sign },
-        );
+        self.push(record, OpKind::HiddenFree { cache: object.cache, ptr, alloc_cpu: object.cpu, sign });
     }
 
     /// Notes a pointer that was not known on its page.

@@ -1,13 +1,15 @@
 //! What allocations have in common: who asks, how much, with which flags. A trace has a few thousand of these shapes,
 //! and a cache name is found once for a shape, not for each allocation.
 
+use std::hash::{Hash, Hasher};
+
 use rustc_hash::FxHashMap;
 
 use super::event::Via;
 use super::symbols::Symbol;
 
 /// Everything that an allocation event says, but the pointer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) site: Symbol,
     pub(super) bytes_req: u32,
@@ -16,6 +18,17 @@ pub(super) struct Shape {
     pub(super) via: Via,
     /// The cache that the event itself names, or that a free of this very object named against its shape's custom.
     pub(super) named: Option<Symbol>,
+}
+
+impl Hash for Shape {
+    /// Three words instead of seven fields: this is on the way of every allocation.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { site, bytes_req, bytes_alloc, gfp, via, named } = *self;
+        let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        pair(site.0, gfp.0).hash(state);
+        pair(bytes_req, bytes_alloc).hash(state);
+        pair(named.map_or(0, |name| name.0 + 1), via as u32).hash(state);
+    }
 }
 
 /// Which allocations share a cache, as far as anyone can tell: call site and size.

@@ -82,7 +82,8 @@ impl Slabinfo {
 fn row(line: &str) -> Result<SlabinfoRow, &'static str> {
     let mut parts = line.split(':').map(str::trim);
     // A cache's own name may hold colons (`:0000128`, `nf_conntrack:1`), so count the parts from the end.
-    let slabdata = parts.next_back().and_then(|p| p.strip_prefix("slabdata")).ok_or("no `: slabdata` part")?;
+    let slabdata =
+        parts.next_back().and_then(|p| p.strip_prefix("slabdata")).ok_or("no `: slabdata` part")?;
     parts.next_back().and_then(|p| p.strip_prefix("tunables")).ok_or("no `: tunables` part")?;
     let head_len = line.rfind(": tunables").ok_or("no `: tunables` part")?;
     let mut head = line[..head_len].split_whitespace();

@@ -72,7 +72,7 @@ impl Source {
         if meta.is_dir() {
             return Err(TraceError::Directory { path: path.to_owned() });
         }
-        let total = meta.is_file().then(|| meta.len());
+        let total = meta.is_file().then_some(meta.len());
         Self::from_reader(path, Box::new(file), total)
     }
 

@@ -210,7 +210,8 @@ mod tests {
             line: n + 1,
             cpu: n as u16,
             key: n as u32,
-            tag: [Tag::Alloc, Tag::FreeKmalloc, Tag::FreeCache, Tag::PageAlloc, Tag::PageFree, Tag::Mark][n as usize % 6],
+            tag: [Tag::Alloc, Tag::FreeKmalloc, Tag::FreeCache, Tag::PageAlloc, Tag::PageFree, Tag::Mark]
+                [n as usize % 6],
             order: (n % 11) as u8,
             migratetype: (n % 3) as u8,
             usage: (n % 4) as u8,
@@ -219,7 +220,9 @@ mod tests {
 
     #[test]
     fn what_goes_in_comes_out_from_memory_and_from_a_file() {
-        for (count, limit) in [(0, 1), (1, 32), (1000, 1 << 20), (1000, 64), (100_000, 320_000), (96, 32 * 32)] {
+        for (count, limit) in
+            [(0, 1), (1, 32), (1000, 1 << 20), (1000, 64), (100_000, 320_000), (96, 32 * 32)]
+        {
             let mut spool = Spool::new(limit);
             for n in 0..count {
                 assert_eq!(spool.len(), n);

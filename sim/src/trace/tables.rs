@@ -77,7 +77,10 @@ impl Tables {
     }
 }
 
-fn table<T>(path: &Path, parse: impl Fn(&str) -> Result<T, (u64, &'static str)>) -> Result<Option<T>, TraceError> {
+fn table<T>(
+    path: &Path,
+    parse: impl Fn(&str) -> Result<T, (u64, &'static str)>,
+) -> Result<Option<T>, TraceError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -1,1 +1,507 @@
+//! The quirks of real traces, one test each.
 
+use std::io::Cursor;
+
+use super::*;
+
+/// An ftrace line: `at` is the CPU and the time, `1 2.5`.
+fn ftrace(at: &str, event: &str) -> String {
+    let (cpu, time) = at.split_once(' ').unwrap();
+    format!("            init-1       [{cpu:0>3}] .....     {time}: {event}\n")
+}
+
+fn cache_alloc(ptr: u64) -> String {
+    format!(
+        "kmem_cache_alloc: call_site=__d_alloc+0x29/0x1d0 ptr={ptr:016x} bytes_req=192 bytes_alloc=192 gfp_flags=GFP_KERNEL \
+         node=-1 accounted=true"
+    )
+}
+
+fn cache_free(ptr: u64) -> String {
+    format!("kmem_cache_free: call_site=__d_free+0x29/0x1d0 ptr={ptr:016x} name=dentry")
+}
+
+fn kmalloc(site: &str, ptr: u64, bytes: u32, gfp: &str) -> String {
+    format!(
+        "kmalloc: call_site={site}+0x1/0x2 ptr={ptr:016x} bytes_req={bytes} bytes_alloc={bytes} gfp_flags={gfp} \
+         node=-1 accounted=false"
+    )
+}
+
+/// Each event on its own CPU and time.
+fn trace(events: &[(&str, String)]) -> String {
+    events.iter().map(|(at, event)| ftrace(at, event)).collect()
+}
+
+fn resolver(text: &str) -> Resolver {
+    resolver_with(text, None)
+}
+
+fn resolver_with(text: &str, slabinfo: Option<&Slabinfo>) -> Resolver {
+    let source = Source::from_reader("test", Box::new(Cursor::new(text.as_bytes().to_vec())), None).unwrap();
+    Recording::read(source, |_| {}).unwrap().resolve(slabinfo).unwrap()
+}
+
+fn operations(text: &str) -> (Vec<OpKind>, Resolver) {
+    let mut resolver = resolver(text);
+    let mut kinds = Vec::new();
+    while let Some(op) = resolver.next_op().unwrap() {
+        kinds.push(op.kind);
+    }
+    (kinds, resolver)
+}
+
+fn facts(text: &str) -> Facts {
+    operations(text).1.facts(&Tables::default())
+}
+
+fn names(text: &str) -> Vec<String> {
+    let (_, resolver) = operations(text);
+    resolver.caches().iter().map(|cache| cache.name.clone()).collect()
+}
+
+fn event(line: &str) -> Event {
+    match Parser::new().parse(line.as_bytes()) {
+        Ok(Line::Event(event)) => event,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+/// The address of the n-th object on a page.
+fn on_page(pfn: u64, n: u64) -> u64 {
+    0xffff_8880_0000_0000 + (pfn << 12) + n * 192
+}
+
+// Quirk 1: formats and commands.
+
+#[test]
+fn q1_a_command_may_hold_anything() {
+    let body = "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1";
+    for comm in [
+        "kworker/0:1",
+        "mini-0",
+        "a b",
+        "[x]",
+        "a [001] b",
+        "(sd-pam)",
+        "x-[000]-y",
+        "<...>",
+        "a) (1) b",
+        ".x:",
+    ] {
+        for (tgid, pid) in [("", 12), (" (-------)", 12), (" (      1)", 4_000_000)] {
+            let line = format!("{comm:>16}-{pid:<7}{tgid} [003] d.h2. 12.345678: {body}");
+            let event = event(&line);
+            assert_eq!((event.cpu, event.context), (3, Some(b'h')), "{line}");
+            assert_eq!(event.time_ns, 12_345_678_000, "{line}");
+            assert_eq!(event.comm_unknown, comm == "<...>", "{line}");
+            assert!(matches!(event.kind, EventKind::Free { ptr: Ptr(0xab6b_d4a1), .. }), "{line}");
+        }
+        let line = format!("{comm:>16} 12345 [003] 12.345678:   kmem:{body}");
+        assert_eq!(event(&line).cpu, 3, "{line}");
+        let line = format!("{comm:>16} 12/345 [003] 12.345678123:   kmem:{body}");
+        assert_eq!(event(&line).time_ns, 12_345_678_123, "{line}");
+    }
+}
+
+#[test]
+fn q1_formats_are_told_apart() {
+    let format = |text: &str| {
+        let mut parser = Parser::new();
+        for line in text.lines() {
+            parser.parse(line.as_bytes()).unwrap();
+        }
+        parser.format().unwrap()
+    };
+    let body = "call_site=f+0x1 ptr=(nil)";
+    assert_eq!(format(&format!("  a-1 [000] .....  1.5: kfree: {body}")), Format::Ftrace);
+    assert_eq!(format(&format!("  a 1 [000] 1.5: kmem:kfree: {body}")), Format::PerfScript);
+    assert_eq!(format(&format!("cpus=4\n  a-1 [000] 1.5: kfree: (f+0x1) {body}")), Format::TraceCmdReport);
+    assert_eq!(format(&format!("  a-1 [000] ..... 1.5: kfree:    (f+0x1) {body}")), Format::TraceCmdReport);
+    // No flags column: the option irq-info is off.
+    assert_eq!(format(&format!("# tracer: nop\n  a-1 [000] 1.5: kfree: {body}")), Format::Ftrace);
+}
+
+#[test]
+fn q1_lines_that_are_no_events() {
+    let mut parser = Parser::new();
+    for line in [
+        "",
+        "   ",
+        "# tracer: nop",
+        "##### CPU 3 buffer started ####",
+        "version = 6",
+        "# entries-in-buffer/x",
+    ] {
+        assert_eq!(parser.parse(line.as_bytes()), Ok(Line::Nothing), "{line:?}");
+    }
+    assert_eq!(parser.parse(b"cpus=4"), Ok(Line::Header(HeaderFact::Cpus(4))));
+    assert_eq!(parser.parse(b"what is this"), Err(Reject::NotUnderstood));
+    // A call chain belongs to perf's text only.
+    let chain = b"\tffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])";
+    assert_eq!(parser.parse(chain), Err(Reject::NotUnderstood));
+    parser.parse(b"a 1 [000] 1.5: kmem:kfree: call_site=f+0x1 ptr=(nil)").unwrap();
+    assert_eq!(parser.parse(chain), Ok(Line::Nothing));
+}
+
+#[test]
+fn q1_fields_of_older_kernels() {
+    let line = "  a-1 [000] d... 1.5: kmem_cache_alloc_node: call_site=f+0x1 ptr=0000000012345678 bytes_req=8 bytes_alloc=8 \
+                gfp_flags=GFP_KERNEL node=0";
+    assert!(matches!(event(line).kind, EventKind::Alloc { via: Via::Cache, .. }));
+    let line = "  a-1 [000] d... 1.5: kmalloc_node: call_site=f+0x1 ptr=0000000012345678 bytes_req=8 bytes_alloc=8 \
+                gfp_flags=GFP_KERNEL";
+    assert!(matches!(event(line).kind, EventKind::Alloc { via: Via::Kmalloc, .. }));
+    let line = "  a-1 [000] d... 1.5: mm_page_free: page=0000000012345678 pfn=123456 order=3";
+    assert_eq!(event(line).kind, EventKind::PageFree { pfn: Pfn(123_456), order: 3 });
+}
+
+// Quirk 2: names.
+
+#[test]
+fn q2_a_free_names_its_own_allocation_and_others_of_the_site() {
+    let (a, b) = (on_page(1, 0), on_page(2, 0));
+    let text = trace(&[("0 1.0", cache_alloc(a)), ("0 1.1", cache_alloc(b)), ("0 1.2", cache_free(a))]);
+    let (_, resolver) = operations(&text);
+    assert_eq!(resolver.cache(CacheId(0)).name, "dentry");
+    let sources = resolver.name_sources();
+    assert_eq!((sources.by_free, sources.by_site, sources.left), (1, 1, 0));
+}
+
+#[test]
+fn q2_a_site_with_two_caches_is_counted_and_each_object_keeps_its_own() {
+    let (a, b) = (on_page(1, 0), on_page(2, 0));
+    let other = cache_free(b).replace("dentry", "inode_cache");
+    let text = trace(&[
+        ("0 1.0", cache_alloc(a)),
+        ("0 1.1", cache_alloc(b)),
+        ("0 1.2", cache_free(a)),
+        ("0 1.3", other),
+    ]);
+    let facts = facts(&text);
+    assert_eq!(facts.call_sites_with_several_caches, 1);
+    assert_eq!(facts.name_sources.by_free, 2);
+    for cache in ["dentry", "inode_cache"] {
+        let found = facts.caches.iter().find(|c| c.name == cache).unwrap();
+        assert_eq!((found.tally.allocs, found.tally.matched_frees), (1, 1), "{cache}");
+    }
+}
+
+#[test]
+fn q2_a_neighbour_then_the_size_then_a_placeholder() {
+    let unnamed = |ptr| cache_alloc(ptr).replace("__d_alloc", "other");
+    let named = [
+        ("0 1.0", cache_alloc(on_page(1, 0))),
+        ("0 1.5", unnamed(on_page(1, 1))),
+        ("0 1.9", cache_free(on_page(1, 0))),
+    ];
+    assert_eq!(names(&trace(&named)), ["dentry"]);
+    // The page was given back in between: it is no neighbour any more.
+    let mut freed = named.to_vec();
+    freed.insert(1, ("0 1.2", "mm_page_free: page=ffffea0000000040 pfn=0x1 order=0".to_owned()));
+    assert_eq!(names(&trace(&freed)), ["dentry", "?other:192"]);
+    let alone = trace(&[("0 1.0", unnamed(on_page(1, 0)))]);
+    assert_eq!(names(&alone), ["?other:192"]);
+    let row = |name: &str| format!("{name} 1 1 192 21 1 : tunables 0 0 0 : slabdata 1 1 0\n");
+    let table = |rows: &[&str]| {
+        let rows: String = rows.iter().map(|name| row(name)).collect();
+        Slabinfo::parse(&format!("slabinfo - version: 2.1\n{rows}")).unwrap()
+    };
+    for (rows, name) in [
+        (&["kmalloc-192", "cred"][..], "cred"),
+        (&["dentry", "cred"], "?other:192"),
+        (&["kmalloc-192"], "?other:192"),
+    ] {
+        let mut resolver = resolver_with(&alone, Some(&table(rows)));
+        resolver.next_op().unwrap();
+        assert_eq!(resolver.caches()[0].name, name);
+    }
+}
+
+#[test]
+fn q2_size_classes_and_buckets() {
+    let class = |text: &str| names(text).pop().unwrap();
+    let one = |site: &str, bytes, gfp: &str| trace(&[("0 1.0", kmalloc(site, on_page(1, 0), bytes, gfp))]);
+    assert_eq!(class(&one("f", 64, "GFP_KERNEL")), "kmalloc-64");
+    assert_eq!(class(&one("f", 2048, "GFP_KERNEL_ACCOUNT|__GFP_ZERO")), "kmalloc-cg-2k");
+    assert_eq!(class(&one("f", 96, "GFP_KERNEL_ACCOUNT|__GFP_RECLAIMABLE")), "kmalloc-rcl-96");
+    assert_eq!(class(&one("f", 96, "GFP_KERNEL|GFP_DMA")), "dma-kmalloc-96");
+    assert_eq!(class(&one("load_msg", 512, "GFP_KERNEL_ACCOUNT")), "kmalloc-cg-512");
+    // A later kernel, told by the wrapper functions: messages have classes of their own.
+    let new = one("load_msg", 512, "GFP_KERNEL_ACCOUNT")
+        + &one("kmemdup_noprof", 8, "GFP_KERNEL").replace("[000]", "[001]");
+    assert_eq!(names(&new), ["msg_msg-512", "kmalloc-8"]);
+}
+
+// Quirks 4, 5 and 6: kfree of anything, of nothing, of what is no slab.
+
+#[test]
+fn q4_kfree_takes_objects_of_caches() {
+    let a = on_page(1, 0);
+    let kfree = format!("kfree: call_site=f+0x1/0x2 ptr={a:016x}");
+    let facts = facts(&trace(&[("0 1.0", cache_alloc(a)), ("1 1.1", kfree)]));
+    assert_eq!((facts.objects.matched, facts.objects.remote), (1, 1));
+    assert_eq!(facts.objects.kfree_of_cache_object, [("?__d_alloc:192".to_owned(), 1)]);
+}
+
+#[test]
+fn q5_kfree_of_null_is_no_free() {
+    for null in ["0000000000000000", "(nil)", "(null)", "0x0"] {
+        let text = trace(&[("0 1.0", format!("kfree: call_site=f+0x1/0x2 ptr={null}"))]);
+        let facts = facts(&text);
+        assert_eq!((facts.kfree_of_null, facts.objects.frees, facts.call_sites), (1, 0, 0), "{null}");
+    }
+}
+
+#[test]
+fn q5_pointers_without_a_value_and_failed_allocations() {
+    let text = trace(&[
+        ("0 1.0", kmalloc("f", 7, 64, "GFP_KERNEL").replace("0000000000000007", "(____ptrval____)")),
+        ("0 1.1", kmalloc("f", 0, 64, "GFP_KERNEL")),
+        (
+            "0 1.2",
+            "mm_page_alloc: page=0000000000000000 pfn=0x0 order=3 migratetype=0 gfp_flags=GFP_KERNEL"
+                .to_owned(),
+        ),
+    ]);
+    let facts = facts(&text);
+    assert_eq!((facts.placeholders, facts.alloc_failed, facts.pages.alloc_failed), (1, 1, 1));
+    assert_eq!(facts.objects.allocs, 0);
+}
+
+#[test]
+fn q6_large_kmallocs_are_pages() {
+    let page =
+        "mm_page_alloc: page=ffffea0000000400 pfn=0x10 order=2 migratetype=0 gfp_flags=GFP_KERNEL|__GFP_COMP";
+    let text =
+        trace(&[("0 1.0", page.to_owned()), ("0 1.1", kmalloc("f", on_page(16, 0), 16384, "GFP_KERNEL"))]);
+    let (kinds, resolver) = operations(&text);
+    assert!(matches!(kinds[0], OpKind::PageAlloc { usage: PageUse::KmallocLarge, order: 2, .. }));
+    assert!(matches!(kinds[1], OpKind::Alloc { bytes_alloc: 16384, .. }));
+    assert_eq!(resolver.cache(CacheId(0)).kind, CacheKind::KmallocLarge);
+    let tally = resolver.cache_tally(CacheId(0));
+    assert_eq!((tally.allocs, tally.slabs_new), (1, 0));
+}
+
+// Quirks 7 to 10: what the kernel did not trace, and in which order it did.
+
+#[test]
+fn q7_q10_frees_without_an_allocation() {
+    let page = "mm_page_alloc: page=ffffea0000000040 pfn=0x1 order=0 migratetype=0 gfp_flags=GFP_KERNEL";
+    let text = trace(&[
+        ("0 1.0", page.to_owned()),
+        ("0 1.1", cache_free(on_page(1, 0))), // its page was handed out here
+        ("0 1.2", cache_free(on_page(2, 0))), // from before the trace
+        ("0 1.3", cache_free(on_page(2, 0))), // again: it must have been allocated in between
+    ]);
+    let (kinds, _) = operations(&text);
+    let origins: Vec<_> = kinds
+        .iter()
+        .filter_map(|kind| match kind {
+            OpKind::Free { origin, .. } => Some(*origin),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(origins, [FreeOrigin::HiddenAlloc, FreeOrigin::PreTrace, FreeOrigin::HiddenAlloc]);
+    assert!(matches!(kinds[0], OpKind::PageAlloc { usage: PageUse::Slab, .. }));
+}
+
+#[test]
+fn q8_hidden_frees() {
+    let (a, b) = (on_page(1, 0), on_page(1, 3));
+    let page = "page=ffffea0000000040 pfn=0x1 order=0";
+    let text = trace(&[
+        ("0 1.0", format!("mm_page_alloc: {page} migratetype=0 gfp_flags=GFP_KERNEL")),
+        ("0 1.1", cache_alloc(a)),
+        ("1 1.2", cache_alloc(a)),
+        ("1 1.3", cache_alloc(b)),
+        ("2 1.4", format!("mm_page_free: {page}")),
+    ]);
+    let (kinds, resolver) = operations(&text);
+    let hidden: Vec<_> = kinds
+        .iter()
+        .filter_map(|kind| match *kind {
+            OpKind::HiddenFree { ptr, alloc_cpu, sign, .. } => Some((ptr, alloc_cpu, sign)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        hidden,
+        [
+            (Ptr(a), 0, HiddenFreeSign::Reused),
+            (Ptr(a), 1, HiddenFreeSign::PageFreed),
+            (Ptr(b), 1, HiddenFreeSign::PageFreed)
+        ]
+    );
+    assert!(matches!(
+        kinds.last(),
+        Some(OpKind::PageFree {
+            usage: PageUse::Slab,
+            origin: PageFreeOrigin::Matched { alloc_cpu: 0, order: 0 },
+            ..
+        })
+    ));
+    let all = resolver.total_tally();
+    assert_eq!((all.live, all.hidden_frees), (0, 3));
+}
+
+#[test]
+fn q9_events_of_two_cpus_in_the_wrong_order() {
+    let a = on_page(1, 0);
+    let pairs = |events: &[(&str, String)]| facts(&trace(events)).objects.swapped_pairs;
+    // A free after the next allocation.
+    let late = [
+        ("0 1.0", cache_alloc(a)),
+        ("1 1.1", cache_alloc(a)),
+        ("0 1.2", cache_free(a)),
+        ("1 1.3", cache_free(a)),
+    ];
+    assert_eq!(pairs(&late), (1, 0));
+    // A free before its own allocation.
+    let first = [("0 1.0", cache_alloc(a)), ("0 1.1", cache_free(a))];
+    let early = [
+        ("1 1.2", cache_free(a)),
+        ("0 1.3", cache_alloc(a)),
+        ("0 1.4", cache_alloc(a)),
+        ("0 1.5", cache_free(a)),
+    ];
+    assert_eq!(pairs(&[&first[..], &early].concat()), (0, 1));
+    // A whole life in between: two hidden events that have nothing to do with each other.
+    let life = [("0 1.35", cache_free(a)), ("0 1.36", cache_alloc(a))];
+    assert_eq!(pairs(&[&first[..], &early[..2], &life, &early[2..]].concat()), (0, 0));
+    // The same within one time stamp, where the order says nothing.
+    let life = [("0 1.2", cache_free(a)), ("0 1.2", cache_alloc(a))];
+    let early = [
+        ("1 1.2", cache_free(a)),
+        ("0 1.2", cache_alloc(a)),
+        ("0 1.4", cache_alloc(a)),
+        ("0 1.5", cache_free(a)),
+    ];
+    assert_eq!(pairs(&[&first[..], &early[..2], &life, &early[2..]].concat()), (0, 1));
+}
+
+#[test]
+fn q9_time_may_step_back() {
+    let text = trace(&[
+        ("0 2.0", cache_alloc(on_page(1, 0))),
+        ("1 1.5", cache_free(on_page(1, 0))),
+        ("0 0.0", cache_alloc(on_page(1, 0))),
+    ]);
+    let facts = facts(&text);
+    assert_eq!((facts.times_going_back, facts.zero_times, facts.objects.matched), (2, 1, 1));
+    assert_eq!(facts.time, Some((2.0, 2.0)));
+}
+
+// Quirk 11: pages.
+
+#[test]
+fn q11_blocks_freed_in_pieces_and_handed_out_again() {
+    let alloc = |pfn: u64, order| {
+        format!(
+            "mm_page_alloc: page=ffffea0000000040 pfn={pfn:#x} order={order} migratetype=1 gfp_flags=none"
+        )
+    };
+    let free = |pfn: u64, order| format!("mm_page_free: page=ffffea0000000040 pfn={pfn:#x} order={order}");
+    let text = trace(&[
+        ("0 1.0", free(0x400, 10)), // memory handed over at boot
+        ("0 1.1", alloc(0x10, 3)),
+        ("0 1.2", free(0x16, 1)), // its tail is given back
+        ("0 1.3", alloc(0x16, 0)),
+        ("1 1.4", free(0x16, 0)),
+        ("1 1.5", alloc(0x10, 0)), // the whole block again, its free unseen
+    ]);
+    let (kinds, resolver) = operations(&text);
+    let pages = resolver.facts(&Tables::default()).pages;
+    assert_eq!(
+        (pages.free_unseen, pages.free_matched, pages.free_remote, pages.alloc_over_live),
+        (2, 1, 1, 2)
+    );
+    assert_eq!(pages.peak, 9);
+    assert_eq!(pages.allocs_by_migratetype, [0, 3]);
+    assert!(kinds.contains(&OpKind::PageFree {
+        pfn: Pfn(0x10),
+        order: 3,
+        origin: PageFreeOrigin::Hidden { alloc_cpu: 0 },
+        usage: PageUse::Other
+    }));
+}
+
+#[test]
+fn q11_events_that_are_only_counted() {
+    let page = "page=ffffea000020cac0 pfn=0x832b order=0 migratetype=0";
+    let text = trace(&[
+        ("0 1.0", format!("mm_page_alloc_zone_locked: {page} percpu_refill=1")),
+        ("0 1.0", format!("mm_page_alloc_zone_locked: {page} percpu_refill=0")),
+        ("0 1.0", format!("mm_page_pcpu_drain: {page}")),
+        (
+            "0 1.0",
+            "mm_page_alloc_extfrag: page=ffffea0000220000 pfn=0x8800 alloc_order=0 fallback_order=10"
+                .to_owned(),
+        ),
+        ("0 1.0", "mm_page_free_batched: page=ffffea0000220000 pfn=0x8800 order=0".to_owned()),
+        ("0 1.0", "sched_switch: prev_comm=a prev_pid=1".to_owned()),
+    ]);
+    let (kinds, resolver) = operations(&text);
+    let facts = resolver.facts(&Tables::default());
+    assert!(kinds.is_empty());
+    assert_eq!((facts.total, facts.not_understood), (6, 0));
+    assert_eq!((facts.pages.percpu_refills, facts.pages.zone_direct), (1, 1));
+    assert!(facts.events.contains(&("mm_page_free_batched".to_owned(), 1)));
+}
+
+// Quirk 12: hashed pointers say nothing of pages.
+
+#[test]
+fn q12_hashed_pointers_have_no_page() {
+    assert_eq!(Ptr(0x9997_02f4).pfn(), None);
+    assert_eq!(Ptr(0xffff_8880_04a9_a040).pfn(), Some(Pfn(0x4a9a)));
+    assert_eq!(Ptr(0xffff_ffff_825d_d468).pfn(), None);
+    let facts = facts(&trace(&[("0 1.0", cache_alloc(0x9997_02f4)), ("0 1.1", cache_free(0x9997_02f4))]));
+    assert_eq!((facts.hashed_pointers, facts.objects.matched), (2, 1));
+}
+
+// Quirk 14: lost events.
+
+#[test]
+fn q14_notices_of_lost_events() {
+    let mut parser = Parser::new();
+    for (line, lost) in [
+        ("CPU:3 [LOST 71 EVENTS]", 71),
+        ("CPU:0 [LOST 2065 EVENTS]", 2065),
+        ("CPU:1 [5 EVENTS DROPPED]", 5),
+        ("CPU:1 [EVENTS DROPPED]", 0),
+    ] {
+        assert_eq!(parser.parse(line.as_bytes()), Ok(Line::Lost(lost)), "{line}");
+    }
+    parser.parse(b"a 1 [000] 1.5: kmem:kfree: call_site=f+0x1 ptr=(nil)").unwrap();
+    assert_eq!(parser.parse(b"a 1 [000] 1.6: PERF_RECORD_LOST lost 17"), Ok(Line::Lost(17)));
+}
+
+// Quirk 15: contexts.
+
+#[test]
+fn q15_context_flags() {
+    let line = |flags: &str| format!("  a-1 [000] {flags} 1.5: kfree: call_site=f+0x1 ptr=(nil)\n");
+    let text: String =
+        [".....", "..s1.", "d.h2.", "d.H2.", "bNs3."].iter().map(|flags| line(flags)).collect();
+    let facts = facts(&text);
+    let contexts: Vec<_> = facts.by_context.into_iter().collect();
+    assert_eq!(contexts, [('.', 1), ('H', 1), ('h', 1), ('s', 2)]);
+}
+
+#[test]
+fn marks_are_operations_with_their_text() {
+    let text = trace(&[
+        ("0 1.0", "tracing_mark_write: SNAP before begin".to_owned()),
+        ("0 1.5", "tracing_mark_write: a=b [c]".to_owned()),
+    ]);
+    let (kinds, resolver) = operations(&text);
+    let texts: Vec<_> = kinds
+        .iter()
+        .map(|kind| match kind {
+            OpKind::Mark { text } => resolver.mark(*text),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(texts, ["SNAP before begin", "a=b [c]"]);
+}
