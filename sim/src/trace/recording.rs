@@ -113,8 +113,17 @@ impl Recording {
     ///
     /// Reading fails; the last line is cut in the middle; a value is impossible (an order above 10, an object of no
     /// bytes or more than 4 MiB, a CPU above 8191); there is no event at all; the temporary file fails.
-    pub fn read(mut source: Source, mut progress: impl FnMut(Progress)) -> Result<Self, TraceError> {
-        let mut pass = Pass::new(source.path().to_owned(), SPOOL_IN_MEMORY);
+    pub fn read(source: Source, progress: impl FnMut(Progress)) -> Result<Self, TraceError> {
+        Self::read_within(SPOOL_IN_MEMORY, source, progress)
+    }
+
+    /// [`read`](Self::read), with at most so many bytes of records in memory.
+    pub(super) fn read_within(
+        spool_limit: usize,
+        mut source: Source,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<Self, TraceError> {
+        let mut pass = Pass::new(source.path().to_owned(), spool_limit);
         while let Some(chunk) = source.next_chunk()? {
             pass.chunk(chunk.text, chunk.first_line)?;
             progress(source.progress());

@@ -256,6 +256,12 @@ impl Resolver {
         }
     }
 
+    /// How many records were interpreted, and how many there are. A record gives one operation or more.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        (self.records.position(), self.records.total())
+    }
+
     /// What a cache is. Caches come into being with their first operation.
     #[must_use]
     pub fn cache(&self, id: CacheId) -> &CacheInfo {

@@ -183,6 +183,11 @@ impl Reader {
         Ok(record)
     }
 
+    /// How many records there are.
+    pub(super) fn total(&self) -> u64 {
+        self.spool.len()
+    }
+
     /// How many records were given.
     pub(super) fn position(&self) -> u64 {
         if self.read < self.spool.in_file { self.read } else { self.spool.in_file + self.at as u64 }

@@ -489,6 +489,41 @@ fn q15_context_flags() {
     assert_eq!(contexts, [('.', 1), ('H', 1), ('h', 1), ('s', 2)]);
 }
 
+/// Records that go through the temporary file, and are changed there, say what records in memory say.
+#[test]
+fn a_spool_that_does_not_fit_in_memory_changes_nothing() {
+    let page =
+        |pfn: u64| format!("mm_page_alloc: page=0 pfn={pfn:#x} order=0 migratetype=0 gfp_flags=GFP_KERNEL");
+    let mut text = String::new();
+    for n in 1..200 {
+        text += &ftrace("0 1.0", &page(n));
+    }
+    for n in 1..200 {
+        text += &ftrace("1 2.0", &cache_alloc(on_page(n, n % 21)));
+    }
+    for n in 1..200 {
+        let free = cache_free(on_page(n, n % 21));
+        text += &ftrace("2 3.0", &if n % 3 == 0 { free.replace("dentry", "inode_cache") } else { free });
+    }
+    let facts_within = |limit| {
+        let source =
+            Source::from_reader("test", Box::new(Cursor::new(text.clone().into_bytes())), None).unwrap();
+        let mut resolver = Recording::read_within(limit, source, |_| {}).unwrap().resolve(None).unwrap();
+        let mut operations = Vec::new();
+        while let Some(op) = resolver.next_op().unwrap() {
+            operations.push(op);
+        }
+        assert_eq!(resolver.progress(), (597, 597));
+        (operations, resolver.facts(&Tables::default()))
+    };
+    let in_memory = facts_within(1 << 20);
+    assert_eq!(in_memory.1.name_sources.by_free, 199);
+    assert_eq!(in_memory.1.caches.len(), 2);
+    for limit in [1, 64, 4000] {
+        assert_eq!(facts_within(limit), in_memory, "{limit} bytes in memory");
+    }
+}
+
 #[test]
 fn marks_are_operations_with_their_text() {
     let text = trace(&[
