@@ -1,0 +1,300 @@
+//! Geometry: how many pages a slab has, how many objects lie in it, and where.
+//!
+//! The rule is Linux's, to the row of `/proc/slabinfo` (`calculate_order`, `calculate_sizes` and
+//! `calculate_alignment` of `mm/slub.c` and `mm/slab_common.c`, in our own words):
+//!
+//! 1. A slab should hold `4 * (bit length of present CPUs + 1)` objects, so that a machine with more CPUs takes the
+//!    node's lock less often; at most what the largest ordinary order holds, at least one.
+//! 2. Of the orders that hold so many, the smallest whose leftover is at most 1/16 of the slab; if there is none,
+//!    1/8, then 1/4, then 1/2.
+//! 3. An object that is larger than the largest ordinary slab gets the smallest order that holds one.
+//!
+//! Hence **the CPU count is an input**: on other CPU counts the same size gets another order, and a comparison with
+//! a kernel must be told that kernel's CPUs.
+//!
+//! The stride is the object rounded up to a word, then to the alignment. Linux puts a free-list pointer behind
+//! objects that have a constructor or are type-stable; our free lists are bitmaps beside the slab, so these caches
+//! have the stride of plain ones.
+
+use core::fmt;
+use uslab_buddy::{MAX_ORDER, Order, PAGE_SIZE};
+
+/// Bytes of a word: no object is smaller, none is aligned less.
+pub const WORD: usize = 8;
+/// Bytes of a cache line, as alignment to the hardware takes it.
+pub const CACHE_LINE: usize = 64;
+/// The most objects that a slab may hold.
+pub const MAX_OBJECTS: usize = 32_767;
+
+/// What decides a slab's order besides the object: the machine and the kernel's tunables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OrderRule {
+    /// CPUs that are present. More CPUs, larger slabs.
+    pub present_cpus: u32,
+    /// CPUs that there may ever be; stands in for `present_cpus` where that is 1 (a machine that adds its CPUs late).
+    pub possible_cpus: u32,
+    /// Smallest order (`slab_min_order`), 0.
+    pub min_order: u8,
+    /// Largest ordinary order (`slab_max_order`), 3: the largest that Linux calls cheap.
+    pub max_order: u8,
+    /// Objects that a slab should hold (`slab_min_objects`); 0 derives it from the CPUs.
+    pub min_objects: u32,
+}
+
+impl OrderRule {
+    /// Linux's rule on a machine with so many CPUs.
+    pub const fn for_cpus(cpus: u32) -> Self {
+        Self { present_cpus: cpus, possible_cpus: cpus, min_order: 0, max_order: 3, min_objects: 0 }
+    }
+
+    /// Objects that a slab should hold.
+    fn wanted(&self) -> usize {
+        if self.min_objects != 0 {
+            return self.min_objects as usize;
+        }
+        let cpus = if self.present_cpus <= 1 { self.possible_cpus.max(1) } else { self.present_cpus };
+        4 * ((u32::BITS - cpus.leading_zeros()) as usize + 1)
+    }
+
+    /// The order of a slab of objects that lie `stride` bytes apart; `None` if no block holds one.
+    fn order(&self, stride: usize) -> Option<Order> {
+        let bytes = |order: u8| PAGE_SIZE << order;
+        let max = self.max_order.min(MAX_ORDER);
+        let wanted = self.wanted().min((bytes(max) / stride).max(1));
+        let start = Order::for_bytes(wanted * stride)?.get().max(self.min_order);
+        if start <= MAX_ORDER && bytes(start) / stride > MAX_OBJECTS {
+            return Order::new(Order::for_bytes(MAX_OBJECTS * stride)?.get().saturating_sub(1));
+        }
+        [16, 8, 4, 2]
+            .iter()
+            .find_map(|part| (start..=max).find(|&order| bytes(order) % stride <= bytes(order) / part))
+            .map_or_else(|| Order::for_bytes(stride), Order::new)
+    }
+}
+
+/// Why no slab can hold such objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GeometryError {
+    /// An object has no bytes.
+    Empty,
+    /// The alignment is not a power of two.
+    Alignment(usize),
+    /// One object needs more than the largest block.
+    TooLarge {
+        /// Bytes of one object, rounded up to its alignment.
+        stride: usize,
+    },
+}
+
+impl fmt::Display for GeometryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("an object of 0 bytes"),
+            Self::Alignment(align) => write!(f, "alignment {align} is not a power of two"),
+            Self::TooLarge { stride } => {
+                write!(f, "an object of {stride} bytes; the largest block has {}", PAGE_SIZE << MAX_ORDER)
+            }
+        }
+    }
+}
+impl std::error::Error for GeometryError {}
+
+/// Where the objects of a cache lie in a slab.
+///
+/// # Invariants
+///
+/// * `stride` is a multiple of `align`, `align` a power of two and at least a word. A block of pages is aligned to its
+///   own size, which is at least `stride`: hence every object is aligned.
+/// * `1 <= objects <= MAX_OBJECTS` and `objects * stride <= slab_bytes`; the same for `min_order`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    object_size: u32,
+    stride: u32,
+    align: u32,
+    order: Order,
+    min_order: Order,
+    /// `2^RECIPROCAL_SHIFT / stride`, rounded up past it: see [`Geometry::index`].
+    reciprocal: u64,
+}
+
+/// Exact for offsets and strides up to the largest block, 2^22 bytes: the error of `offset * reciprocal` is below
+/// `offset / 2^44 <= 2^-22 <= 1 / stride`, and the product stays below 2^64 because a stride has at least 2^3 bytes.
+const RECIPROCAL_SHIFT: u32 = 44;
+const _: () = assert!((PAGE_SIZE << MAX_ORDER) <= 1 << 22);
+
+impl Geometry {
+    /// The slabs of objects of `size` bytes, aligned to `align` (0: to a word).
+    ///
+    /// # Errors
+    /// No bytes, an alignment that is no power of two, or an object larger than the largest block.
+    pub fn new(size: usize, align: usize, rule: &OrderRule) -> Result<Self, GeometryError> {
+        if size == 0 {
+            return Err(GeometryError::Empty);
+        }
+        let align = align.max(WORD);
+        if !align.is_power_of_two() {
+            return Err(GeometryError::Alignment(align));
+        }
+        let largest = PAGE_SIZE << MAX_ORDER;
+        let stride = match size.checked_next_multiple_of(align) {
+            Some(stride) if stride <= largest => stride,
+            stride => return Err(GeometryError::TooLarge { stride: stride.unwrap_or(usize::MAX) }),
+        };
+        let too_large = GeometryError::TooLarge { stride };
+        Ok(Self {
+            object_size: size as u32,
+            stride: stride as u32,
+            align: align as u32,
+            order: rule.order(stride).ok_or(too_large)?,
+            min_order: Order::for_bytes(stride).ok_or(too_large)?,
+            reciprocal: (1 << RECIPROCAL_SHIFT) / stride as u64 + 1,
+        })
+    }
+
+    /// The alignment that an object of `size` bytes has when it is aligned to the hardware: a cache line, halved
+    /// while the object fits in half of it (`SLAB_HWCACHE_ALIGN`).
+    pub const fn hardware_align(size: usize) -> usize {
+        let mut align = CACHE_LINE;
+        while size <= align / 2 && align > WORD {
+            align /= 2;
+        }
+        align
+    }
+
+    /// Bytes of an object, as asked for.
+    pub const fn object_size(&self) -> usize {
+        self.object_size as usize
+    }
+    /// Bytes from one object to the next: the column `objsize` of slabinfo.
+    #[inline(always)]
+    pub const fn stride(&self) -> usize {
+        self.stride as usize
+    }
+    /// Alignment of every object, in bytes.
+    pub const fn align(&self) -> usize {
+        self.align as usize
+    }
+    /// The order that a slab has when memory is not short.
+    pub const fn order(&self) -> Order {
+        self.order
+    }
+    /// The smallest order that holds one object: what a slab has when memory is short.
+    pub const fn min_order(&self) -> Order {
+        self.min_order
+    }
+    /// Objects in a slab of the usual order.
+    pub const fn objects(&self) -> usize {
+        self.objects_at(self.order)
+    }
+    /// Objects in a slab of `order`.
+    pub const fn objects_at(&self, order: Order) -> usize {
+        let n = order.bytes() / self.stride();
+        if n < MAX_OBJECTS { n } else { MAX_OBJECTS }
+    }
+    /// Bytes at the end of a slab of the usual order that no object uses.
+    pub const fn waste(&self) -> usize {
+        self.order.bytes() - self.objects() * self.stride()
+    }
+    /// How many slabs a node keeps on its partial and empty lists before a slab that becomes empty is given back:
+    /// half the bit length of the stride, 5 to 10 (`set_min_partial`).
+    pub const fn min_partial(&self) -> usize {
+        let half = self.stride.ilog2() as usize / 2;
+        if half < 5 {
+            5
+        } else if half > 10 {
+            10
+        } else {
+            half
+        }
+    }
+    /// Which object begins `offset` bytes into the slab; `None` inside of one. Cost: two multiplications.
+    #[inline(always)]
+    pub const fn index(&self, offset: usize) -> Option<usize> {
+        let index = ((offset as u64 * self.reciprocal) >> RECIPROCAL_SHIFT) as usize;
+        if index * self.stride() == offset { Some(index) } else { None }
+    }
+    /// Bytes from the beginning of the slab to object `index`.
+    #[inline(always)]
+    pub const fn offset(&self, index: usize) -> usize {
+        index * self.stride()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn geometry(size: usize, cpus: u32) -> Geometry {
+        Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap()
+    }
+
+    #[test]
+    fn bad_input_is_an_error() {
+        let rule = OrderRule::for_cpus(2);
+        assert_eq!(Geometry::new(0, 8, &rule), Err(GeometryError::Empty));
+        assert_eq!(Geometry::new(8, 24, &rule), Err(GeometryError::Alignment(24)));
+        assert!(matches!(Geometry::new(usize::MAX, 8, &rule), Err(GeometryError::TooLarge { .. })));
+        assert!(matches!(Geometry::new((4 << 20) + 1, 8, &rule), Err(GeometryError::TooLarge { .. })));
+        assert!(Geometry::new(4 << 20, 8, &rule).is_ok());
+        assert!(matches!(Geometry::new(8, 8 << 20, &rule), Err(GeometryError::TooLarge { .. })));
+        let wild = OrderRule { max_order: 200, min_order: 99, min_objects: u32::MAX, ..rule };
+        assert!(Geometry::new(64, 8, &wild).is_ok(), "wild tunables give the order of one object");
+    }
+
+    #[test]
+    fn more_cpus_more_objects() {
+        assert_eq!(geometry(1024, 2).objects(), 16);
+        assert_eq!(geometry(1024, 64).objects(), 32);
+        assert_eq!(geometry(8192, 2).order().get(), 3);
+        assert_eq!(geometry(40_000, 2).objects(), 1);
+    }
+
+    #[test]
+    fn one_present_cpu_counts_the_possible_ones() {
+        let rule = OrderRule { possible_cpus: 256, ..OrderRule::for_cpus(1) };
+        assert_eq!(Geometry::new(1024, 0, &rule).unwrap(), geometry(1024, 256));
+    }
+
+    #[test]
+    fn hardware_alignment_halves_while_the_object_fits() {
+        let rows = [(1, 8), (8, 8), (9, 16), (16, 16), (17, 32), (32, 32), (33, 64), (200, 64)];
+        for (size, align) in rows {
+            assert_eq!(Geometry::hardware_align(size), align, "size {size}");
+        }
+    }
+
+    #[test]
+    fn a_slab_never_holds_more_objects_than_its_counters_count() {
+        let rule = OrderRule { max_order: 10, min_objects: 1 << 30, ..OrderRule::for_cpus(2) };
+        for size in [8, 16, 24, 64, 128, 136] {
+            let geometry = Geometry::new(size, 0, &rule).unwrap();
+            assert!(geometry.order().bytes() / geometry.stride() <= MAX_OBJECTS, "size {size}: {geometry:?}");
+        }
+    }
+
+    proptest! {
+        /// Every offset of every slab: the reciprocal agrees with division.
+        #[test]
+        fn index_agrees_with_division(size in 1_usize..=4 << 20, align in 0_u32..=12, offset in 0_usize..4 << 20) {
+            let geometry = Geometry::new(size, 1 << align, &OrderRule::for_cpus(4)).unwrap();
+            let stride = geometry.stride();
+            let exact = offset.is_multiple_of(stride).then(|| offset / stride);
+            prop_assert_eq!(geometry.index(offset), exact);
+            let start = offset / stride * stride;
+            prop_assert_eq!(geometry.index(start), Some(start / stride));
+        }
+
+        #[test]
+        fn objects_lie_inside_and_are_aligned(size in 1_usize..=4 << 20, align in 0_u32..=22, cpus in 1_u32..2048) {
+            let geometry = Geometry::new(size, 1 << align, &OrderRule::for_cpus(cpus)).unwrap();
+            prop_assert!(geometry.objects() >= 1 && geometry.objects() <= MAX_OBJECTS);
+            prop_assert!(geometry.objects() * geometry.stride() + geometry.waste() == geometry.order().bytes());
+            prop_assert!(geometry.stride() >= size && geometry.stride().is_multiple_of(geometry.align()));
+            prop_assert!(geometry.align() >= 1 << align);
+            prop_assert!(geometry.min_order() <= geometry.order());
+            prop_assert!(geometry.waste() <= geometry.order().bytes() / 2);
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What there is to see: the numbers of each cache, and `/proc/slabinfo` as the kernel prints it.
+//!
+//! The kernel's table cannot tell objects in use from objects that a CPU merely keeps: both are `active`. Here they
+//! are four numbers, and they add up:
+//!
+//! ```text
+//! objects = used + in_magazines + in_depot + free_in_slabs
+//! ```
+//!
+//! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as it prints it and read back from its text;
+//! [`CacheInfo`] has everything and serialises.
+
+use core::fmt;
+use core::str::FromStr;
+use serde::Serialize;
+
+/// The numbers of one cache. Exact while nobody uses the cache; otherwise a snapshot, each number for itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CacheInfo {
+    /// The cache's name.
+    pub name: String,
+    /// Bytes of an object, as asked for.
+    pub object_size: u64,
+    /// Bytes from one object to the next.
+    pub slab_size: u64,
+    /// Alignment of the objects, in bytes.
+    pub align: u64,
+    /// Order of a slab: it has `2^order` pages.
+    pub order: u8,
+    /// Objects in a slab.
+    pub objs_per_slab: u64,
+    /// Slabs that a node keeps with free objects before it gives empty ones back.
+    pub min_partial: u64,
+    /// The most slabs that the cache may have; `None` is no limit.
+    pub limit: Option<u64>,
+    /// Whether pages outlive a grace period.
+    pub type_stable: bool,
+
+    /// Slabs in all, and by list.
+    pub slabs: u64,
+    /// Slabs whose objects are all out.
+    pub full: u64,
+    /// Slabs with objects out and objects free.
+    pub partial: u64,
+    /// Slabs without objects out.
+    pub empty: u64,
+    /// Slabs given up that wait for the end of a grace period; not in `slabs`.
+    pub grace: u64,
+    /// The most slabs that there were at a time.
+    pub slabs_peak: u64,
+    /// Slabs made, and given back.
+    pub slabs_made: u64,
+    /// See `slabs_made`.
+    pub slabs_released: u64,
+    /// Slabs that got the smallest order because memory was short.
+    pub order_fallbacks: u64,
+
+    /// Objects in all slabs.
+    pub objects: u64,
+    /// Objects in callers' hands.
+    pub used: u64,
+    /// Objects in CPUs' magazines and stocks.
+    pub in_magazines: u64,
+    /// Objects in the depots.
+    pub in_depot: u64,
+    /// Objects free in slabs.
+    pub free_in_slabs: u64,
+
+    /// Objects handed out.
+    pub allocs: u64,
+    /// Objects taken back.
+    pub frees: u64,
+    /// Allocations and frees that a CPU's loaded magazine served.
+    pub magazine_hits: u64,
+    /// Visits to the depots that moved a magazine.
+    pub depot_exchanges: u64,
+    /// Visits to the depots that had to wait for another one.
+    pub depot_contention: u64,
+    /// Frees of another node's objects.
+    pub other_node_frees: u64,
+    /// Rounds in a magazine; 0 without magazines.
+    pub magazine_capacity: u64,
+    /// Times that a constructor ran.
+    pub constructed: u64,
+    /// Times that a destructor ran.
+    pub destructed: u64,
+    /// Allocations that failed.
+    pub failures: u64,
+    /// Frees that were refused: double, foreign, interior, wrong cache.
+    pub corruptions: u64,
+}
+
+/// One row of the kernel's table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// The cache's name; no blanks.
+    pub name: String,
+    /// Objects that are not free in a slab. Those in magazines count as active, in the kernel and here.
+    pub active_objects: u64,
+    /// Objects in all slabs.
+    pub objects: u64,
+    /// Bytes from one object to the next.
+    pub object_size: u64,
+    /// Objects in a slab.
+    pub objects_per_slab: u64,
+    /// Pages of a slab.
+    pub pages_per_slab: u64,
+    /// The same number twice, as the kernel has it.
+    pub active_slabs: u64,
+    /// Slabs.
+    pub slabs: u64,
+}
+
+impl From<&CacheInfo> for Row {
+    fn from(cache: &CacheInfo) -> Self {
+        Self {
+            name: cache.name.clone(),
+            active_objects: cache.objects - cache.free_in_slabs,
+            objects: cache.objects,
+            object_size: cache.slab_size,
+            objects_per_slab: cache.objs_per_slab,
+            pages_per_slab: 1 << cache.order,
+            active_slabs: cache.slabs,
+            slabs: cache.slabs,
+        }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:<17} {:>6} {:>6} {:>6} {:>4} {:>4} : tunables {:>4} {:>4} {:>4} : slabdata {:>6} {:>6} {:>6}",
+            self.name,
+            self.active_objects,
+            self.objects,
+            self.object_size,
+            self.objects_per_slab,
+            self.pages_per_slab,
+            0,
+            0,
+            0,
+            self.active_slabs,
+            self.slabs,
+            0
+        )
+    }
+}
+
+/// A `/proc/slabinfo`, format 2.1. `Display` writes the kernel's text, `FromStr` reads it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SlabInfo {
+    /// One row a cache.
+    pub rows: Vec<Row>,
+}
+
+const HEADER: &str = "slabinfo - version: 2.1";
+const COLUMNS: &str = "# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables \
+                       <limit> <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>";
+
+impl fmt::Display for SlabInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{HEADER}\n{COLUMNS}")?;
+        self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))
+    }
+}
+
+/// A text that is no slabinfo 2.1, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseError {
+    /// Line, counted from 1.
+    pub line: usize,
+    /// What was expected there.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: expected {}", self.line, self.expected)
+    }
+}
+impl std::error::Error for ParseError {}
+
+impl FromStr for SlabInfo {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
+        match lines.next() {
+            Some((_, line)) if line.trim_end() == HEADER => {}
+            _ => return Err(ParseError { line: 1, expected: HEADER }),
+        }
+        let rows = lines.filter(|(_, line)| !line.starts_with('#') && !line.trim().is_empty());
+        let parsed = rows.map(|(line, text)| parse_row(text).map_err(|expected| ParseError { line, expected }));
+        Ok(Self { rows: parsed.collect::<Result<_, _>>()? })
+    }
+}
+
+fn parse_row(text: &str) -> Result<Row, &'static str> {
+    let mut parts = text.split(" : ");
+    let mut objects = parts.next().unwrap_or_default().split_whitespace();
+    let tunables = parts.next().unwrap_or_default();
+    let slabs = parts.next().unwrap_or_default().trim_start();
+    if !tunables.trim_start().starts_with("tunables") {
+        return Err("` : tunables` after five numbers");
+    }
+    let name = objects.next().ok_or("a cache name")?.to_owned();
+    let mut number = || objects.next().and_then(|n| n.parse().ok()).ok_or("five numbers after the name");
+    let [active_objects, objects, object_size, objects_per_slab, pages_per_slab] =
+        [number()?, number()?, number()?, number()?, number()?];
+    let mut slabs = slabs.strip_prefix("slabdata").ok_or("` : slabdata` at the end")?.split_whitespace();
+    let mut number = || slabs.next().and_then(|n| n.parse().ok()).ok_or("two numbers of slabs");
+    let [active_slabs, slabs] = [number()?, number()?];
+    Ok(Row {
+        name,
+        active_objects,
+        objects,
+        object_size,
+        objects_per_slab,
+        pages_per_slab,
+        active_slabs,
+        slabs,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshots() -> [&'static str; 2] {
+        [include_str!("../tests/data/linux-6.12-4cpu.slabinfo"), include_str!("../tests/data/linux-6.18-2cpu.slabinfo")]
+    }
+
+    #[test]
+    fn what_a_kernel_printed_is_printed_again_to_the_byte() {
+        for text in snapshots() {
+            let info: SlabInfo = text.parse().unwrap();
+            assert!(!info.rows.is_empty());
+            assert_eq!(info.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_damaged_table_is_an_error_that_names_the_line() {
+        let parse = |text: &str| text.parse::<SlabInfo>().unwrap_err().to_string();
+        assert_eq!(parse(""), "line 1: expected slabinfo - version: 2.1");
+        assert_eq!(parse("slabinfo - version: 1.1\n"), "line 1: expected slabinfo - version: 2.1");
+        let head = format!("{HEADER}\n{COLUMNS}\n");
+        assert!(parse(&format!("{head}dentry 1 2 3\n")).starts_with("line 3: "));
+        assert!(parse(&format!("{head}dentry 1 2 3 4 : tunables 0 0 0 : slabdata 1 1 0\n")).starts_with("line 3: "));
+        assert!(parse(&format!("{head}dentry 1 2 3 4 5 : tunables 0 0 0 : slabs 1 1 0\n")).starts_with("line 3: "));
+        assert!(parse(&format!("{head}dentry 1 2 3 4 5 : tunables 0 0 0 : slabdata x\n")).starts_with("line 3: "));
+    }
+
+    #[test]
+    fn objects_in_magazines_are_active_as_in_the_kernel() {
+        let cache = CacheInfo {
+            name: "inode".into(),
+            slab_size: 192,
+            objs_per_slab: 21,
+            slabs: 2,
+            objects: 42,
+            used: 3,
+            in_magazines: 7,
+            in_depot: 10,
+            free_in_slabs: 22,
+            ..CacheInfo::default()
+        };
+        let text = Row::from(&cache).to_string();
+        let expected = "inode                 20     42    192   21    1 : tunables    0    0    0 : slabdata      2      2      0";
+        assert_eq!(text, expected);
+    }
+}
