@@ -1,0 +1,109 @@
+//! The kernel's 13 size classes of kmalloc: sizes, lookup and the alignment that each promises.
+//!
+//! 8 to 8,192 bytes in powers of two, and 96 and 192 besides, because so many structures lie just above 64 and 128
+//! bytes. Up to 192 bytes a table with one byte for each 8 bytes of size gives the class; above, the bit length does
+//! (`kmalloc_info` and `__kmalloc_index` of `mm/slab_common.c`).
+
+/// How many classes there are.
+pub const CLASSES: usize = 13;
+
+/// Bytes of the objects of each class, ascending.
+pub const CLASS_SIZES: [usize; CLASSES] = [8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192];
+
+/// As the class names have them: `kmalloc-1k`.
+const LABELS: [&str; CLASSES] =
+    ["8", "16", "32", "64", "96", "128", "192", "256", "512", "1k", "2k", "4k", "8k"];
+
+/// Sizes above this are looked up by bit length.
+const TABLE_MAX: usize = 192;
+
+/// Class of the sizes `8 * i + 1 ..= 8 * i + 8`.
+const BY_EIGHTS: [u8; TABLE_MAX / 8] = {
+    let mut table = [0; TABLE_MAX / 8];
+    let (mut i, mut class) = (0, 0);
+    while i < table.len() {
+        if (i + 1) * 8 > CLASS_SIZES[class as usize] {
+            class += 1;
+        }
+        table[i] = class;
+        i += 1;
+    }
+    table
+};
+
+/// One of the 13 classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SizeClass(u8);
+
+impl SizeClass {
+    /// The smallest class that holds `size` bytes; `None` for 0 bytes and above 8,192 bytes. Cost: one load, or a
+    /// count of leading zeros.
+    #[inline]
+    pub const fn for_size(size: usize) -> Option<Self> {
+        match size {
+            0 => None,
+            1..=TABLE_MAX => Some(Self(BY_EIGHTS[(size - 1) / 8])),
+            // 193 to 256 bytes have bit length 8 and class 7, and each doubling is one class more.
+            _ if size <= CLASS_SIZES[CLASSES - 1] => Some(Self((usize::BITS - (size - 1).leading_zeros()) as u8 - 1)),
+            _ => None,
+        }
+    }
+    /// The smallest class whose objects hold `size` bytes at a multiple of `align`.
+    pub fn for_layout(size: usize, align: usize) -> Option<Self> {
+        let first = Self::for_size(size.max(1))?;
+        (first.0..CLASSES as u8).map(Self).find(|class| class.align() >= align)
+    }
+    /// All classes, ascending.
+    pub fn all() -> impl ExactSizeIterator<Item = Self> {
+        (0..CLASSES as u8).map(Self)
+    }
+    /// Position in [`CLASS_SIZES`].
+    #[inline(always)]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+    /// Bytes of its objects.
+    pub const fn size(self) -> usize {
+        CLASS_SIZES[self.index()]
+    }
+    /// The alignment that it promises: the largest power of two that divides its size.
+    pub const fn align(self) -> usize {
+        1 << self.size().trailing_zeros()
+    }
+    /// The size as cache names have it: `8`, `192`, `1k`.
+    pub const fn label(self) -> &'static str {
+        LABELS[self.index()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_gets_the_smallest_class_that_holds_it() {
+        for size in 1..=8192 {
+            let smallest = CLASS_SIZES.iter().position(|&class| class >= size);
+            assert_eq!(SizeClass::for_size(size).map(SizeClass::index), smallest, "size {size}");
+        }
+        assert_eq!(SizeClass::for_size(0), None);
+        assert_eq!(SizeClass::for_size(8193), None);
+        assert_eq!(SizeClass::for_size(usize::MAX), None);
+    }
+
+    #[test]
+    fn classes_promise_the_largest_power_of_two_that_divides_them() {
+        let promised: Vec<_> = SizeClass::all().map(SizeClass::align).collect();
+        assert_eq!(promised, [8, 16, 32, 64, 32, 128, 64, 256, 512, 1024, 2048, 4096, 8192]);
+    }
+
+    #[test]
+    fn a_layout_gets_a_class_that_promises_its_alignment() {
+        let class = |size, align| SizeClass::for_layout(size, align).map(SizeClass::size);
+        assert_eq!(class(65, 8), Some(96));
+        assert_eq!(class(65, 64), Some(128), "96 promises 32 only");
+        assert_eq!(class(8, 4096), Some(4096));
+        assert_eq!(class(8, 16384), None);
+        assert_eq!(class(0, 1), Some(8));
+    }
+}
