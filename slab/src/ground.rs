@@ -1,0 +1,100 @@
+//! What the slabs of all caches stand on: pages, their frames, and the side table of long bitmaps.
+//!
+//! Under loom it also holds the oracle of object ownership: handing an object out and taking it back are writes to a
+//! cell of that object. Two owners at once, a double free, and a free that does not happen before the next allocation
+//! of the object fail the model. In shipping builds the hooks are empty.
+
+use crate::slab::{Side, Slab};
+use core::ptr::NonNull;
+use uslab_buddy::frame::FrameTable;
+use uslab_buddy::{Door, Order, PageAllocator, Pfn};
+
+/// Pages and what is known about them.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) pages: PageAllocator,
+    side: Side,
+    #[cfg(loom)]
+    owners: oracle::Owners,
+}
+
+impl Ground {
+    /// `None` if the address space of the side table is refused.
+    pub(crate) fn new(pages: PageAllocator, door: Door) -> Option<Self> {
+        let range = pages.frames().len();
+        Some(Self {
+            pages,
+            side: Side::new(range as usize, door)?,
+            #[cfg(loom)]
+            owners: oracle::Owners::new(range),
+        })
+    }
+
+    #[inline(always)]
+    pub(crate) fn frames(&self) -> &FrameTable {
+        self.pages.frames()
+    }
+    #[inline(always)]
+    pub(crate) fn slab(&self, pfn: Pfn) -> Slab<'_> {
+        Slab::at(self.frames(), &self.side, pfn)
+    }
+
+    /// Says whose the pages of a block are.
+    pub(crate) fn set_owner(&self, first: Pfn, order: Order, owner: *mut u8) {
+        for page in 0..order.pages() {
+            self.frames().frame(Pfn::new(first.get() + page)).set_owner(owner);
+        }
+    }
+
+    /// An object leaves for a caller.
+    #[inline(always)]
+    pub(crate) fn obj_out(&self, _object: NonNull<u8>) {
+        #[cfg(loom)]
+        self.owners.of(self, _object).set(true);
+    }
+    /// An object comes back from its caller.
+    #[inline(always)]
+    pub(crate) fn obj_in(&self, _object: NonNull<u8>) {
+        #[cfg(loom)]
+        self.owners.of(self, _object).set(false);
+    }
+}
+
+#[cfg(loom)]
+mod oracle {
+    use super::{Ground, NonNull, Pfn};
+    use uslab_buddy::PAGE_SIZE;
+    use uslab_magazine::sync::{Counter, UnsafeCell};
+
+    /// Objects in models are at least this large: a cell for each would not do otherwise.
+    const GRAIN: usize = 1024;
+
+    #[derive(Debug, Default)]
+    pub(super) struct Owner {
+        out: Counter,
+        race: UnsafeCell<()>,
+    }
+
+    impl Owner {
+        #[track_caller]
+        pub(super) fn set(&self, out: bool) {
+            self.race.with_mut(|_| ());
+            let text = if out { "object handed out twice" } else { "object freed twice" };
+            assert_ne!(self.out.get(), u64::from(out), "{text}");
+            self.out.set(u64::from(out));
+        }
+    }
+
+    #[derive(Debug)]
+    pub(super) struct Owners(Box<[Owner]>);
+
+    impl Owners {
+        pub(super) fn new(pages: u32) -> Self {
+            Self((0..pages as usize * (PAGE_SIZE / GRAIN)).map(|_| Owner::default()).collect())
+        }
+        pub(super) fn of(&self, ground: &Ground, object: NonNull<u8>) -> &Owner {
+            let base = ground.pages.address(Pfn::new(0)).addr().get();
+            &self.0[(object.addr().get() - base) / GRAIN]
+        }
+    }
+}
