@@ -1,1 +1,81 @@
-//! placeholder
+//! Object caches in userspace as Linux has them: slabs of equal objects on buddy pages, per-CPU magazines in front.
+//!
+//! | you want | take |
+//! |---|---|
+//! | objects of one type, built once and used many times | [`ObjectCache`] |
+//! | untyped objects of one size | [`KmemCache`] |
+//! | memory of any size | [`Kmalloc`], of a [`Subsystem`] |
+//! | the same without `unsafe` | [`Block`] |
+//! | to see what it does | [`slabinfo`], [`Subsystem::info`], [`Subsystem::check`] |
+//!
+//! ```
+//! use uslab::ObjectCache;
+//!
+//! #[derive(Default)]
+//! struct Inode { number: u64, links: u32 }
+//!
+//! let inodes = ObjectCache::builder("inode").ctor(Inode::default).hardware_align().build()?;
+//! let mut inode = inodes.alloc()?;
+//! inode.number = 7;
+//! drop(inode);
+//! println!("{}", uslab::slabinfo()?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! All allocator state is out of band: in frames beside the pages, in magazines and in lists, never in a free object.
+//! Free objects stay as they were left, an overflow reaches no allocator state, and loom checks the shipping source.
+//!
+//! | module | |
+//! |---|---|
+//! | [`geometry`] | order, objects a slab, alignment: Linux's rule |
+//! | `slab` | one slab: which objects are out |
+//! | `node` | a cache's slabs on one node: full, partial, empty |
+//! | `cache` | allocation and free, growth and release, pressure |
+//! | [`kmem_cache`], [`typed`] | a cache as users hold it, untyped and typed |
+//! | [`kmalloc`], [`size_class`] | memory of any size |
+//! | [`magazines`] | how large magazines are |
+//! | `rcu` | type-stable caches |
+//! | [`corruption`] | frees that cannot be right |
+//! | [`info`], [`census`] | the numbers, and whether they add up |
+//! | [`subsystem`] | the pages and all caches on them; the global one |
+
+#[cfg(all(uslab_models, not(loom)))]
+compile_error!("the models need --cfg loom: without it they would check nothing");
+
+pub mod block;
+mod cache;
+pub mod census;
+pub mod corruption;
+pub mod error;
+pub mod geometry;
+mod ground;
+pub mod info;
+pub mod kmalloc;
+pub mod kmem_cache;
+pub mod magazines;
+mod node;
+#[cfg(not(loom))]
+pub mod rcu;
+pub mod size_class;
+mod slab;
+pub mod subsystem;
+pub mod typed;
+
+#[cfg(all(test, any(loom, uslab_models)))]
+mod models;
+
+pub use block::Block;
+pub use census::{Census, Violation};
+pub use corruption::{Corruption, CorruptionKind};
+pub use error::{AllocError, Busy, CacheError};
+pub use geometry::{Geometry, GeometryError, OrderRule};
+pub use info::{CacheInfo, SlabInfo};
+pub use kmalloc::{Kmalloc, KmallocKind, ZERO_SIZE};
+pub use kmem_cache::{KmemCache, KmemCacheBuilder};
+pub use magazines::Magazines;
+pub use size_class::SizeClass;
+#[cfg(not(any(loom, shuttle)))]
+pub use subsystem::slabinfo;
+pub use subsystem::{Config, Info, StartError, Subsystem};
+pub use typed::{CacheBox, ObjectCache, ObjectCacheBuilder};
+pub use uslab_buddy::Gfp;

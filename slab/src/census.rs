@@ -1,0 +1,188 @@
+//! The conservation check: everything is somewhere, and where its state says.
+//!
+//! ```text
+//! objects = used + in_magazines + in_depot + free_in_slabs        for each cache
+//!    used = allocations - frees
+//!   pages = slabs + slabs that wait + kmalloc's large blocks + other blocks + per-CPU + free
+//! ```
+//!
+//! and each slab is on exactly the list that its fill says, its head agrees with its bitmap, and its frames name its
+//! cache. Only while nobody uses the subsystem.
+
+use crate::cache::Cache;
+use crate::node::State;
+use crate::slab::Fill;
+use crate::subsystem::Core;
+use core::fmt;
+use serde::Serialize;
+use uslab_buddy::Pfn;
+
+/// What a [`check`](crate::Subsystem::check) has counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Census {
+    /// Caches.
+    pub caches: u64,
+    /// Slabs on lists.
+    pub slabs: u64,
+    /// Objects in slabs, and where they are: these five add up.
+    pub objects: u64,
+    /// In callers' hands.
+    pub used: u64,
+    /// In CPUs' magazines and stocks.
+    pub in_magazines: u64,
+    /// In depots.
+    pub in_depot: u64,
+    /// Free in slabs.
+    pub free_in_slabs: u64,
+    /// Pages in all, and where they are: these six add up.
+    pub pages: u64,
+    /// In slabs.
+    pub slab_pages: u64,
+    /// In slabs that wait for a grace period.
+    pub grace_pages: u64,
+    /// In large blocks of kmalloc.
+    pub large_pages: u64,
+    /// In other allocated blocks.
+    pub block_pages: u64,
+    /// In per-CPU magazines of pages.
+    pub per_cpu_pages: u64,
+    /// Free, committed or not.
+    pub free_pages: u64,
+}
+
+/// What does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Violation {
+    /// A slab is not what or where it should be.
+    Slab {
+        /// The cache.
+        cache: String,
+        /// The slab's first page.
+        page: u32,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Numbers of a cache that should be equal.
+    Count {
+        /// The cache.
+        cache: String,
+        /// What was counted.
+        what: &'static str,
+        /// By walking.
+        found: u64,
+        /// By the books.
+        expected: u64,
+    },
+    /// More pages are in slabs and large blocks than the page allocator has handed out.
+    Pages {
+        /// Pages in slabs and large blocks.
+        found: u64,
+        /// Pages handed out.
+        allocated: u64,
+    },
+    /// The page allocator's own check.
+    Buddy(uslab_buddy::Violation),
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Slab { cache, page, what } => write!(f, "cache {cache}: slab at page {page}: {what}"),
+            Self::Count { cache, what, found, expected } => {
+                write!(f, "cache {cache}: {found} {what}, by the books {expected}")
+            }
+            Self::Pages { found, allocated } => {
+                write!(f, "{found} pages in slabs and large blocks, but only {allocated} are allocated")
+            }
+            Self::Buddy(violation) => violation.fmt(f),
+        }
+    }
+}
+impl std::error::Error for Violation {}
+
+impl Census {
+    pub(crate) fn take(core: &Core) -> Result<Self, Violation> {
+        let mut census = Self::default();
+        for cache in core.caches() {
+            census.add(core, &cache)?;
+        }
+        let pages = core.ground.pages.check().map_err(Violation::Buddy)?;
+        census.large_pages = core.large.info().pages;
+        let ours = census.slab_pages + census.grace_pages + census.large_pages;
+        census.pages = pages.managed;
+        census.per_cpu_pages = pages.per_cpu;
+        census.free_pages = pages.uncommitted + pages.listed;
+        let allocated = pages.allocated;
+        census.block_pages =
+            allocated.checked_sub(ours).ok_or(Violation::Pages { found: ours, allocated })?;
+        Ok(census)
+    }
+
+    fn add(&mut self, core: &Core, cache: &Cache) -> Result<(), Violation> {
+        let mut wrong = None;
+        let (mut inuse, mut objects, mut slabs, mut pages) = (0, 0, 0, 0);
+        let mut count = crate::node::NodeCount::default();
+        for node in cache.nodes() {
+            count = count
+                + node.walk(&core.ground, |page, on, fill, agrees| {
+                    slabs += 1;
+                    pages += u64::from(core.ground.frames().frame(page).state().order().pages());
+                    inuse += u64::from(fill.inuse);
+                    objects += u64::from(fill.objects);
+                    if let Some(what) = fault(core, cache, page, on, fill, agrees) {
+                        wrong.get_or_insert((page, what));
+                    }
+                });
+        }
+        if let Some((page, what)) = wrong {
+            return Err(Violation::Slab { cache: cache.name().to_owned(), page: page.get(), what });
+        }
+        let info = cache.info();
+        let used = info.allocs + cache.late_corruptions() - info.frees;
+        let cached = info.in_magazines + info.in_depot;
+        let books = [
+            ("slabs on lists", slabs, count.slabs()),
+            ("objects in slabs", objects, count.objects),
+            ("objects out of slabs", inuse, count.inuse),
+            ("objects out of slabs, used or cached", inuse, used + cached),
+            ("slabs, listed or waiting", slabs + info.grace, cache.charged()),
+        ];
+        for (what, found, expected) in books {
+            if found != expected {
+                return Err(Violation::Count { cache: cache.name().to_owned(), what, found, expected });
+            }
+        }
+        self.caches += 1;
+        self.slabs += slabs;
+        self.objects += objects;
+        self.used += used;
+        self.in_magazines += info.in_magazines;
+        self.in_depot += info.in_depot;
+        self.free_in_slabs += objects - inuse;
+        self.slab_pages += pages;
+        self.grace_pages += cache.grace_pages();
+        Ok(())
+    }
+}
+
+fn fault(core: &Core, cache: &Cache, page: Pfn, on: State, fill: Fill, agrees: bool) -> Option<String> {
+    let frame = core.ground.frames().frame(page);
+    let belongs = State::from(fill);
+    let order = frame.state().order();
+    let objects = cache.geometry().objects_at(order);
+    if on != belongs {
+        Some(format!("it is on list {on:?} and belongs on {belongs:?} ({fill:?})"))
+    } else if !agrees {
+        Some(format!("its bitmap does not agree with {fill:?}"))
+    } else if usize::from(fill.objects) != objects {
+        Some(format!("it has {} objects, {objects} fit", fill.objects))
+    } else if !(0..order.pages())
+        .all(|i| cache.is_owner(core.ground.frames().frame(Pfn::new(page.get() + i)).owner()))
+    {
+        Some("its frames name another owner".to_owned())
+    } else {
+        None
+    }
+}

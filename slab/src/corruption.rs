@@ -1,0 +1,80 @@
+//! Frees that cannot be right, and the one handler that hears of them.
+//!
+//! What is noticed, and when:
+//!
+//! | what | noticed |
+//! |---|---|
+//! | **foreign**: no object of any cache | at the free |
+//! | **wrong cache**: an object of another cache | at the free |
+//! | **interior**: an address inside an object, or behind the last one of a slab | at the free |
+//! | **double free** | when the second copy reaches its slab: its bit is clear by then. Missed, or blamed on a later free, if the object was handed out again meanwhile |
+//!
+//! "At the free" needs one load of the page's frame; [`Config::check_frees`](crate::Config::check_frees) can defer it
+//! to the moment that the object reaches its slab. `Kmalloc` always looks at the frame and so always checks.
+//!
+//! A refused free changes nothing: the object, if it is one, is as it was. The handler runs with no lock held.
+
+use core::fmt;
+
+/// What is wrong with a free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CorruptionKind {
+    /// The object was free already.
+    DoubleFree,
+    /// The address is no object of any cache.
+    Foreign,
+    /// The address lies inside an object, or behind the last one.
+    Interior,
+    /// The object belongs to another cache.
+    WrongCache,
+}
+
+impl fmt::Display for CorruptionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DoubleFree => "double free",
+            Self::Foreign => "free of an address that no cache owns",
+            Self::Interior => "free of an address inside an object",
+            Self::WrongCache => "free to the wrong cache",
+        })
+    }
+}
+
+/// A refused free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Corruption<'a> {
+    /// What is wrong.
+    pub kind: CorruptionKind,
+    /// The address that was freed.
+    pub address: usize,
+    /// The cache that it was freed to; `kmalloc` where any size class would have done.
+    pub cache: &'a str,
+    /// The cache that owns the address, if that is another one.
+    pub owner: Option<&'a str>,
+    /// Which object of its slab it is, if it is one.
+    pub index: Option<usize>,
+}
+
+impl fmt::Display for Corruption<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cache {}: {} {:#x}", self.cache, self.kind, self.address)?;
+        if let Some(owner) = self.owner {
+            write!(f, ", which belongs to cache {owner}")?;
+        }
+        if let Some(index) = self.index {
+            write!(f, " (object {index} of its slab)")?;
+        }
+        Ok(())
+    }
+}
+
+/// Hears of every refused free, with no lock held. May panic or not return.
+pub type Handler = dyn Fn(&Corruption<'_>) + Send + Sync;
+
+/// The default: says it on standard error and aborts, because what else the caller does wrong is unknown.
+pub fn abort(corruption: &Corruption<'_>) {
+    eprintln!("uslab: {corruption}");
+    std::process::abort();
+}

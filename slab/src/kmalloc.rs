@@ -1,0 +1,297 @@
+//! Memory of any size: size classes up to 8 KiB, pages above.
+//!
+//! Four kinds of 13 caches each, as the kernel has them: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable), `kmalloc-cg-N`
+//! (accounted) and `dma-kmalloc-N`. A free finds its cache by arithmetic and one load: address, frame, owner. Larger
+//! requests are blocks of pages, by order, marked as such in their frame and counted.
+//!
+//! What the kernel promises holds here: a class's objects are aligned to the largest power of two that divides its size
+//! (so a power of two is aligned to itself), and so is a large block. A size of 0 is a value: a dangling pointer that may
+//! be freed.
+
+use crate::block::Block;
+use crate::corruption::{Corruption, CorruptionKind};
+use crate::error::{AllocError, CacheError};
+use crate::kmem_cache::KmemCache;
+use crate::size_class::{CLASSES, SizeClass};
+use crate::subsystem::Core;
+use core::alloc::Layout;
+use core::num::NonZeroUsize;
+use core::ptr::NonNull;
+use serde::Serialize;
+use std::sync::Arc;
+use uslab_buddy::{Gfp, Order, Pfn};
+use uslab_magazine::sync::Counter;
+
+/// What an allocation of 0 bytes gets: aligned to 16, no byte of it may be touched.
+#[doc(alias = "ZERO_SIZE_PTR")]
+pub const ZERO_SIZE: NonNull<u8> = NonNull::without_provenance(NonZeroUsize::new(16).unwrap());
+
+/// The owner of large blocks: an address that is no cache.
+static LARGE: u8 = 0;
+
+pub(crate) fn large() -> *mut u8 {
+    (&raw const LARGE).cast_mut()
+}
+
+/// Which of the four families of caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KmallocKind {
+    /// `kmalloc-N`.
+    Normal,
+    /// `kmalloc-rcl-N`: what a shrinker can drop.
+    Reclaimable,
+    /// `kmalloc-cg-N`: what is charged to somebody.
+    Accounted,
+    /// `dma-kmalloc-N`: in zone DMA.
+    Dma,
+}
+
+impl KmallocKind {
+    /// All, in the kernel's order.
+    pub const ALL: [Self; 4] = [Self::Normal, Self::Dma, Self::Accounted, Self::Reclaimable];
+
+    /// The kind that flags ask for: DMA wins over reclaimable.
+    #[inline]
+    pub const fn of(gfp: Gfp) -> Self {
+        if !gfp.intersects(Gfp::DMA.union(Gfp::RECLAIMABLE)) {
+            Self::Normal
+        } else if gfp.contains(Gfp::DMA) {
+            Self::Dma
+        } else {
+            Self::Reclaimable
+        }
+    }
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Normal => "kmalloc",
+            Self::Reclaimable => "kmalloc-rcl",
+            Self::Accounted => "kmalloc-cg",
+            Self::Dma => "dma-kmalloc",
+        }
+    }
+}
+
+/// Numbers of the blocks above the size classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LargeInfo {
+    /// Blocks handed out.
+    pub allocs: u64,
+    /// Blocks taken back.
+    pub frees: u64,
+    /// Pages of the blocks in use.
+    pub pages: u64,
+}
+
+/// Counts of large blocks.
+#[derive(Debug, Default)]
+pub(crate) struct Large {
+    allocs: Counter,
+    frees: Counter,
+    pages: Counter,
+}
+
+impl Large {
+    pub(crate) fn info(&self) -> LargeInfo {
+        LargeInfo { frees: self.frees.get(), allocs: self.allocs.get(), pages: self.pages.get() }
+    }
+}
+
+/// The size classes of a [`Subsystem`](crate::Subsystem).
+#[derive(Debug)]
+pub struct Kmalloc {
+    /// `CLASSES` caches for each kind.
+    caches: Box<[KmemCache]>,
+    core: Arc<Core>,
+}
+
+impl Kmalloc {
+    pub(crate) fn new(core: &Arc<Core>) -> Result<Self, CacheError> {
+        let pairs = KmallocKind::ALL.into_iter().flat_map(|kind| SizeClass::all().map(move |class| (kind, class)));
+        let caches = pairs.map(|(kind, class)| {
+            let name = format!("{}-{}", kind.prefix(), class.label());
+            let builder = KmemCache::builder(name, class.size()).align(class.align());
+            match kind {
+                KmallocKind::Normal | KmallocKind::Accounted => builder,
+                KmallocKind::Reclaimable => builder.reclaimable(),
+                KmallocKind::Dma => builder.dma(),
+            }
+            .build_on(core)
+        });
+        Ok(Self { caches: caches.collect::<Result<_, _>>()?, core: core.clone() })
+    }
+
+    /// The cache of a class.
+    #[inline]
+    pub fn cache(&self, kind: KmallocKind, class: SizeClass) -> &KmemCache {
+        let row = match kind {
+            KmallocKind::Normal => 0,
+            KmallocKind::Dma => 1,
+            KmallocKind::Accounted => 2,
+            KmallocKind::Reclaimable => 3,
+        };
+        &self.caches[row * CLASSES + class.index()]
+    }
+
+    /// `size` bytes, unspecified, or zero with [`Gfp::ZERO`]. The kind of cache follows from `gfp`.
+    ///
+    /// Cost: a table lookup and [`KmemCache::alloc`]; above 8 KiB an allocation of pages.
+    ///
+    /// # Errors
+    /// [`AllocError::TooLarge`] above 4 MiB; else as [`KmemCache::alloc`].
+    #[inline]
+    #[doc(alias = "kmalloc")]
+    pub fn alloc(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.alloc_of(KmallocKind::of(gfp), size, gfp)
+    }
+
+    /// As [`alloc`](Self::alloc), of the caches of one kind.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    #[inline]
+    pub fn alloc_of(&self, kind: KmallocKind, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        match SizeClass::for_size(size) {
+            Some(class) => self.cache(kind, class).alloc(gfp),
+            None if size == 0 => Ok(ZERO_SIZE),
+            None => self.alloc_large(size, gfp),
+        }
+    }
+
+    /// Zeroed memory.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    #[doc(alias = "kzalloc")]
+    pub fn alloc_zeroed(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.alloc(size, gfp | Gfp::ZERO)
+    }
+
+    /// `count` times `size` bytes.
+    ///
+    /// # Errors
+    /// [`AllocError::TooLarge`] if the product overflows; else as [`alloc`](Self::alloc).
+    #[doc(alias = "kmalloc_array")]
+    #[doc(alias = "kcalloc")]
+    pub fn alloc_array(&self, count: usize, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.alloc(count.checked_mul(size).ok_or(AllocError::TooLarge)?, gfp)
+    }
+
+    /// Memory for `layout`, whatever its alignment: from the smallest class that promises it. (An empty layout gets
+    /// [`ZERO_SIZE`] up to its alignment of 16, an object above.)
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); [`AllocError::TooLarge`] also above an alignment of 4 MiB.
+    pub fn alloc_layout(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        let (size, align) = (layout.size(), layout.align());
+        if size == 0 && align <= ZERO_SIZE.addr().get() {
+            return Ok(ZERO_SIZE);
+        }
+        match SizeClass::for_layout(size, align) {
+            Some(class) => self.cache(KmallocKind::of(gfp), class).alloc(gfp),
+            None => self.alloc_large(size.max(align), gfp),
+        }
+    }
+
+    /// `size` bytes as an owned, safe [`Block`], aligned as the class promises.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_block(&self, size: usize, gfp: Gfp) -> Result<Block<'_>, AllocError> {
+        let layout = Layout::from_size_align(size, 1).map_err(|_| AllocError::TooLarge)?;
+        Block::of_kmalloc(self, layout, gfp)
+    }
+
+    /// Takes memory back: anything that this subsystem's size classes, pages or caches handed out.
+    ///
+    /// Cost: one load finds the cache; then [`KmemCache::free`].
+    ///
+    /// # Safety
+    /// `memory` came from this subsystem and nobody uses it any more.
+    #[inline]
+    #[doc(alias = "kfree")]
+    pub unsafe fn free(&self, memory: NonNull<u8>) {
+        let ground = &self.core.ground;
+        if let Some(pfn) = ground.pages.pfn_of(memory.as_ptr()) {
+            let owner = ground.frames().frame(pfn).owner();
+            if let Some(cache) = self.core.cache_of(owner) {
+                // SAFETY: passed on; the cache is the one that the object came from.
+                return unsafe { cache.free(memory) };
+            }
+            // SAFETY: passed on.
+            return unsafe { self.free_large(memory, pfn) };
+        }
+        if memory != ZERO_SIZE {
+            self.refuse(CorruptionKind::Foreign, memory);
+        }
+    }
+
+    /// Bytes that may be used at `memory`, at least what was asked for; 0 for what is not ours.
+    ///
+    /// # Safety
+    /// `memory` came from this subsystem and is not freed meanwhile.
+    #[doc(alias = "ksize")]
+    pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
+        let ground = &self.core.ground;
+        let Some(pfn) = ground.pages.pfn_of(memory.as_ptr()) else { return 0 };
+        let frame = ground.frames().frame(pfn);
+        match self.core.cache_of(frame.owner()) {
+            Some(cache) => cache.geometry().stride(),
+            None if frame.owner() == large() => frame.state().order().bytes(),
+            None => 0,
+        }
+    }
+
+    #[cold]
+    fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
+        let ground = &self.core.ground;
+        let flags = (gfp - Gfp::MOVABLE) | Gfp::COMP;
+        let alloc = || ground.pages.alloc(order, flags, None);
+        let first = match alloc() {
+            // What caches keep without using it may be what is missing.
+            Err(error) => if self.core.discard_empty() > 0 { alloc()? } else { return Err(error.into()) },
+            Ok(first) => first,
+        };
+        ground.frames().frame(first).set_owner(large());
+        let large = &self.core.large;
+        large.allocs.add(1);
+        large.pages.add(u64::from(order.pages()));
+        Ok(ground.pages.address(first))
+    }
+
+    /// # Safety
+    /// As [`free`](Self::free); `pfn` is the page of `memory`, and no cache owns it.
+    #[cold]
+    unsafe fn free_large(&self, memory: NonNull<u8>, pfn: Pfn) {
+        let ground = &self.core.ground;
+        let frame = ground.frames().frame(pfn);
+        if frame.owner() != large() {
+            // A later page of a large block knows its first one.
+            let head = ground.frames().get(frame.head());
+            let interior = head.is_some_and(|head| head.owner() == large());
+            let kind = if interior { CorruptionKind::Interior } else { CorruptionKind::Foreign };
+            return self.refuse(kind, memory);
+        }
+        if memory != ground.pages.address(pfn) {
+            return self.refuse(CorruptionKind::Interior, memory);
+        }
+        let order = frame.state().order();
+        frame.set_owner(core::ptr::null_mut());
+        let large = &self.core.large;
+        large.frees.add(1);
+        large.pages.sub(u64::from(order.pages()));
+        // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has.
+        unsafe { ground.pages.free(pfn, order) };
+    }
+
+    #[cold]
+    fn refuse(&self, kind: CorruptionKind, memory: NonNull<u8>) {
+        self.core.corrupt(&Corruption {
+            kind,
+            address: memory.addr().get(),
+            cache: "kmalloc",
+            owner: None,
+            index: None,
+        });
+    }
+}

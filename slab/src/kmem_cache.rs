@@ -1,0 +1,301 @@
+//! The untyped cache as users hold it: made by a builder, freed through raw pointers or safe [`Block`]s.
+
+use crate::block::Block;
+use crate::cache::{Cache, Hooks, Object, Parts};
+use crate::error::{AllocError, Busy, CacheError};
+use crate::geometry::Geometry;
+use crate::info::CacheInfo;
+use crate::magazines::Magazines;
+use crate::subsystem::{Core, Subsystem};
+use core::ops::Range;
+use core::ptr::NonNull;
+use std::sync::Arc;
+use uslab_buddy::Gfp;
+use uslab_buddy::region::Reserved;
+use uslab_magazine::Layer;
+
+/// A cache of objects of one size and alignment.
+///
+/// Dropping it gives all its memory back, unless objects are still in use: then the cache is leaked and stays in the
+/// reports, because its objects may be freed yet.
+///
+/// ```
+/// use uslab::{Gfp, KmemCache};
+///
+/// let cache = KmemCache::builder("inode", 192).align(64).build()?;
+/// let object = cache.alloc(Gfp::KERNEL)?;
+/// // SAFETY: allocated above from this cache, freed once.
+/// unsafe { cache.free(object) };
+/// assert_eq!(cache.info().used, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[doc(alias = "kmem_cache")]
+pub struct KmemCache {
+    cache: Arc<Cache>,
+}
+
+/// Makes a [`KmemCache`].
+#[derive(Debug)]
+#[must_use = "a builder makes nothing until it builds"]
+pub struct KmemCacheBuilder {
+    name: String,
+    size: usize,
+    align: usize,
+    hooks: Option<Hooks>,
+    page_flags: Gfp,
+    limit: Option<u32>,
+    type_stable: bool,
+    magazines: Option<Magazines>,
+}
+
+impl KmemCacheBuilder {
+    /// Alignment of the objects, in bytes, a power of two; 8 at least.
+    pub fn align(mut self, align: usize) -> Self {
+        self.align = self.align.max(align);
+        self
+    }
+    /// Aligns objects to the cache line, or to the part of it that they fill.
+    #[doc(alias = "SLAB_HWCACHE_ALIGN")]
+    pub fn hardware_align(self) -> Self {
+        let align = Geometry::hardware_align(self.size);
+        self.align(align)
+    }
+    /// Runs on each object when its slab is made, with its bytes, zeroed; not on allocations. A free object is kept as
+    /// its last user left it. It runs without any lock held and may panic.
+    pub fn ctor(mut self, construct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
+        let size = self.size;
+        let construct = move |object: NonNull<u8>| {
+            // SAFETY: a new object is so many bytes long, zeroed, and nobody else knows it.
+            construct(unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) });
+        };
+        self.hooks = Some(Hooks { construct: Box::new(construct), destruct: None });
+        self
+    }
+    /// Constructor and destructor of typed caches.
+    pub(crate) fn hooks(mut self, hooks: Hooks) -> Self {
+        self.hooks = Some(hooks);
+        self
+    }
+    /// The most slabs that the cache may have: a limit on bytes, counted where it costs nothing. Objects that CPUs
+    /// merely keep are called in before an allocation fails.
+    pub fn limit(mut self, slabs: u32) -> Self {
+        self.limit = Some(slabs);
+        self
+    }
+    /// Its objects can be dropped under pressure: its pages are grouped with others of that kind.
+    #[doc(alias = "SLAB_RECLAIM_ACCOUNT")]
+    pub fn reclaimable(self) -> Self {
+        self.page_flags(Gfp::RECLAIMABLE)
+    }
+    /// Its pages come from zone DMA.
+    #[doc(alias = "SLAB_CACHE_DMA")]
+    pub fn dma(self) -> Self {
+        self.page_flags(Gfp::DMA)
+    }
+    fn page_flags(mut self, flags: Gfp) -> Self {
+        self.page_flags |= flags;
+        self
+    }
+    /// Pages outlive a grace period: see [`rcu`](crate::rcu).
+    #[doc(alias = "SLAB_TYPESAFE_BY_RCU")]
+    #[cfg(not(loom))]
+    pub fn type_stable(mut self) -> Self {
+        self.type_stable = true;
+        self
+    }
+    /// Other magazines than the subsystem's.
+    pub fn magazines(mut self, magazines: Magazines) -> Self {
+        self.magazines = Some(magazines);
+        self
+    }
+
+    /// The cache, in the global subsystem.
+    ///
+    /// # Errors
+    /// As [`build_in`](Self::build_in), or the global subsystem cannot start.
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn build(self) -> Result<KmemCache, CacheError> {
+        let subsystem = Subsystem::global()?;
+        self.build_in(subsystem)
+    }
+
+    /// The cache, in `subsystem`, which it keeps alive.
+    ///
+    /// # Errors
+    /// A bad name, an impossible geometry, or no memory for the magazines. No slab is made yet.
+    pub fn build_in(self, subsystem: &Subsystem) -> Result<KmemCache, CacheError> {
+        self.build_on(subsystem.core())
+    }
+
+    pub(crate) fn build_on(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
+        if self.name.is_empty() || self.name.contains(char::is_whitespace) {
+            return Err(CacheError::Name);
+        }
+        let geometry = Geometry::new(self.size, self.align, &core.rule)?;
+        let magazines = self.magazines.unwrap_or(core.magazines);
+        let layer = match magazines.config(&core.cpus, geometry.stride()) {
+            None => None,
+            Some(config) => {
+                let bytes = Layer::<Object, Reserved>::footprint(&core.cpus, &config);
+                let memory = Reserved::new(bytes, core.door).ok_or(CacheError::Memory)?;
+                Some(Layer::new(core.cpus, config, memory).map_err(|_| CacheError::Memory)?)
+            }
+        };
+        let parts = Parts {
+            name: self.name.into(),
+            geometry,
+            layer,
+            hooks: self.hooks,
+            page_flags: self.page_flags,
+            limit: self.limit,
+            type_stable: self.type_stable,
+        };
+        let cache = Cache::new(core.clone(), parts);
+        core.register(&cache);
+        Ok(KmemCache { cache })
+    }
+}
+
+impl KmemCache {
+    /// Begins a cache of objects of `size` bytes.
+    #[doc(alias = "kmem_cache_create")]
+    pub fn builder(name: impl Into<String>, size: usize) -> KmemCacheBuilder {
+        KmemCacheBuilder {
+            name: name.into(),
+            size,
+            align: 0,
+            hooks: None,
+            page_flags: Gfp::empty(),
+            limit: None,
+            type_stable: false,
+            magazines: None,
+        }
+    }
+
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// The cache's name.
+    pub fn name(&self) -> &str {
+        self.cache.name()
+    }
+    /// Where its objects lie.
+    pub fn geometry(&self) -> &Geometry {
+        self.cache.geometry()
+    }
+
+    /// An object of [`object_size`](Geometry::object_size) bytes, the caller's alone until it is freed. Its bytes are
+    /// unspecified, or zero with [`Gfp::ZERO`]; with a constructor, as constructed or as the last user left them.
+    ///
+    /// Cost: one operation on this CPU's magazine; once a magazine the depot's or the node's lock; rarely pages.
+    ///
+    /// # Errors
+    /// Nothing is to be had even after other CPUs' objects were called in and other caches' empty slabs given back; the
+    /// error says which limit was reached.
+    ///
+    /// # Panics
+    /// When a constructor panics; nothing is lost then.
+    #[inline]
+    #[doc(alias = "kmem_cache_alloc")]
+    pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.cache.alloc(gfp)
+    }
+
+    /// As [`alloc`](Self::alloc), of memory node `node`; of another one only without [`Gfp::THIS_NODE`].
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    #[doc(alias = "kmem_cache_alloc_node")]
+    pub fn alloc_node(&self, gfp: Gfp, node: u32) -> Result<NonNull<u8>, AllocError> {
+        self.cache.alloc_node(gfp, node)
+    }
+
+    /// Fills every place of `out` with an object, or none: what this CPU and the depot hold, then straight from the
+    /// slabs, many objects in one lock hold.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); every place is `None` then.
+    #[doc(alias = "kmem_cache_alloc_bulk")]
+    pub fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
+        self.cache.alloc_bulk(gfp, out)
+    }
+
+    /// Takes an object back. What its last user wrote to it stays; nothing here touches it.
+    ///
+    /// Cost: as [`alloc`](Self::alloc).
+    ///
+    /// # Safety
+    /// `object` came from this cache and nobody uses it any more. If the cache has a constructor, the object is as a
+    /// next user may find it.
+    #[inline]
+    #[doc(alias = "kmem_cache_free")]
+    pub unsafe fn free(&self, object: NonNull<u8>) {
+        // SAFETY: passed on.
+        unsafe { self.cache.free(object) };
+    }
+
+    /// Takes many objects back.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), for each of them.
+    #[doc(alias = "kmem_cache_free_bulk")]
+    pub unsafe fn free_bulk(&self, objects: impl IntoIterator<Item = NonNull<u8>>) {
+        for object in objects {
+            // SAFETY: passed on.
+            unsafe { self.cache.free(object) };
+        }
+    }
+
+    /// An object as an owned, safe [`Block`].
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_block(&self, gfp: Gfp) -> Result<Block<'_>, AllocError> {
+        Block::of_cache(self, gfp)
+    }
+
+    /// Gives the objects that CPUs and depots keep to their slabs, and all empty slabs back; sorts the partial slabs so
+    /// that the fullest are used first. Returns the slabs given back.
+    #[doc(alias = "kmem_cache_shrink")]
+    pub fn shrink(&self) -> usize {
+        self.cache.shrink()
+    }
+
+    /// Ends an interval: gives back what the magazines kept beyond their working set. Returns the objects given back.
+    pub fn reap(&self) -> u64 {
+        self.cache.reap()
+    }
+
+    /// Gives the objects that the magazines of `cpus` hold to their slabs: those CPUs have gone.
+    pub fn drain(&self, cpus: Range<u32>) {
+        self.cache.drain(cpus);
+    }
+
+    /// Gives everything back, for good, if no object is in use: later allocations fail with
+    /// [`AllocError::Destroyed`].
+    ///
+    /// # Errors
+    /// Objects are in use; the cache goes on as before.
+    #[doc(alias = "kmem_cache_destroy")]
+    pub fn destroy(&self) -> Result<(), Busy> {
+        self.cache.destroy()
+    }
+
+    /// The numbers now.
+    pub fn info(&self) -> CacheInfo {
+        self.cache.info()
+    }
+}
+
+impl Drop for KmemCache {
+    fn drop(&mut self) {
+        if self.destroy().is_err() {
+            // Objects are in use: frames and callers still name the cache.
+            core::mem::forget(self.cache.clone());
+        } else {
+            self.cache.core().unregister(&self.cache);
+        }
+    }
+}

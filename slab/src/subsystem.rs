@@ -1,0 +1,403 @@
+//! A subsystem: the pages, the caches that stand on them, and kmalloc.
+//!
+//! Several may exist side by side (tests, the simulator); the plain API uses one global one, made when it is first
+//! needed. A cache keeps its subsystem alive, not the other way round: the registry only knows which caches there are,
+//! for reports and for pressure.
+
+use crate::cache::Cache;
+use crate::census::{Census, Violation};
+use crate::corruption::{self, Corruption};
+use crate::error::CacheError;
+use crate::geometry::OrderRule;
+use crate::ground::Ground;
+use crate::info::{CacheInfo, Row, SlabInfo};
+use crate::kmalloc::{Kmalloc, Large, LargeInfo, large};
+use crate::magazines::Magazines;
+use core::fmt;
+use core::ops::Range;
+use serde::Serialize;
+use std::sync::{Arc, Weak};
+use uslab_buddy::region::Door;
+use uslab_buddy::{BuddyInfo, PageAllocator, PageConfig, PageError};
+use uslab_magazine::Cpus;
+use uslab_magazine::sync::{Mutex, assert_unlocked};
+
+/// What a subsystem is made of.
+#[derive(Clone)]
+pub struct Config {
+    /// CPUs, nodes, zones and with them the limit of memory and what is kept in reserve.
+    pub pages: PageConfig,
+    /// What decides the order of slabs.
+    pub rule: OrderRule,
+    /// The magazines of caches that do not say otherwise.
+    pub magazines: Magazines,
+    /// Whether frees check at once that the object is the cache's: one load of the page's frame each. Otherwise what is
+    /// wrong is noticed when the object reaches its slab. On by default in builds with debug assertions.
+    pub check_frees: bool,
+    /// Hears of frees that cannot be right; the default says so and aborts.
+    pub corruption: Arc<corruption::Handler>,
+}
+
+impl Config {
+    /// The usual slabs and magazines on these pages, the order rule with all of its CPUs present.
+    pub fn new(pages: PageConfig) -> Self {
+        Self {
+            rule: OrderRule::for_cpus(pages.cpus.count()),
+            pages,
+            magazines: Magazines::default(),
+            check_frees: cfg!(debug_assertions),
+            corruption: Arc::new(corruption::abort),
+        }
+    }
+}
+
+impl Default for Config {
+    /// The machine's CPUs on one node and the page allocator's default range.
+    fn default() -> Self {
+        Self::new(PageConfig::default_for(Cpus::os()))
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("pages", &self.pages)
+            .field("rule", &self.rule)
+            .field("magazines", &self.magazines)
+            .field("check_frees", &self.check_frees)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a subsystem could not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The page allocator cannot work so, or got no address space.
+    Pages(PageError),
+    /// No address space for the bitmaps of slabs of many objects.
+    SideTable,
+    /// No memory for the magazines of kmalloc's caches.
+    Kmalloc,
+    /// The global subsystem is being started by this very thread.
+    Starting,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pages(error) => error.fmt(f),
+            Self::SideTable => f.write_str("no address space for the bitmaps of large slabs"),
+            Self::Kmalloc => f.write_str("no memory for the magazines of kmalloc"),
+            Self::Starting => f.write_str("the global subsystem is just being started by this thread"),
+        }
+    }
+}
+impl std::error::Error for StartError {}
+
+impl From<PageError> for StartError {
+    fn from(error: PageError) -> Self {
+        Self::Pages(error)
+    }
+}
+
+/// What the caches of a subsystem share.
+pub(crate) struct Core {
+    pub(crate) ground: Ground,
+    pub(crate) cpus: Cpus,
+    pub(crate) door: Door,
+    pub(crate) rule: OrderRule,
+    pub(crate) magazines: Magazines,
+    pub(crate) check_frees: bool,
+    pub(crate) large: Large,
+    corruption: Arc<corruption::Handler>,
+    /// All caches, oldest first. A door lock, because allocations under pressure look here.
+    caches: Mutex<Vec<Weak<Cache>>>,
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("cpus", &self.cpus).field("rule", &self.rule).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    pub(crate) fn new(config: Config) -> Result<Arc<Self>, StartError> {
+        let (cpus, door) = (config.pages.cpus, config.pages.door);
+        let pages = PageAllocator::new(config.pages)?;
+        Ok(Arc::new(Self {
+            ground: Ground::new(pages, door).ok_or(StartError::SideTable)?,
+            cpus,
+            door,
+            rule: config.rule,
+            magazines: config.magazines,
+            check_frees: config.check_frees,
+            large: Large::default(),
+            corruption: config.corruption,
+            caches: Mutex::new(Vec::new()),
+        }))
+    }
+
+    pub(crate) fn register(&self, cache: &Arc<Cache>) {
+        self.caches.lock().push(Arc::downgrade(cache));
+    }
+    pub(crate) fn unregister(&self, cache: &Arc<Cache>) {
+        self.caches.lock().retain(|other| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(cache)));
+    }
+    /// All caches, one by one: the registry's lock is not held between them, and nothing is allocated. A cache that
+    /// goes meanwhile may hide another one.
+    pub(crate) fn caches(&self) -> impl Iterator<Item = Arc<Cache>> + '_ {
+        let mut next = 0;
+        core::iter::from_fn(move || {
+            loop {
+                let cache = self.caches.lock().get(next)?.upgrade();
+                next += 1;
+                if cache.is_some() {
+                    return cache;
+                }
+            }
+        })
+    }
+
+    /// The cache that a frame names as its owner.
+    #[inline(always)]
+    pub(crate) fn cache_of(&self, owner: *mut u8) -> Option<&Cache> {
+        if owner.is_null() || owner == large() {
+            return None;
+        }
+        // SAFETY: frames of this subsystem are owned by nobody, by `large`, or by a cache of it, which lives as long as
+        // a frame names it.
+        Some(unsafe { &*owner.cast::<Cache>() })
+    }
+
+    /// Gives all empty slabs of all caches back. How many.
+    pub(crate) fn discard_empty(&self) -> usize {
+        self.caches().map(|cache| cache.discard_empty()).sum()
+    }
+
+    pub(crate) fn corrupt(&self, corruption: &Corruption<'_>) {
+        assert_unlocked();
+        (self.corruption)(corruption);
+    }
+
+    /// See [`Subsystem::check`].
+    pub(crate) fn check(&self) -> Result<Census, Violation> {
+        Census::take(self)
+    }
+}
+
+/// Everything there is to know about a subsystem. Serialises.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Info {
+    /// The caches, oldest first.
+    pub caches: Vec<CacheInfo>,
+    /// Kmalloc's blocks above the size classes.
+    pub kmalloc_large: LargeInfo,
+    /// The pages.
+    pub pages: BuddyInfo,
+}
+
+/// Pages, caches and kmalloc. See the [module](self).
+///
+/// ```
+/// use uslab::{Config, Gfp, Subsystem};
+/// use uslab_buddy::PageConfig;
+/// use uslab_magazine::{Cpus, on_cpu};
+///
+/// // Four simulated CPUs with 64 MiB.
+/// let cpus = Cpus::simulated(4, 1)?;
+/// let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus).limit(64 << 20)))?;
+/// on_cpu(3);
+/// let block = subsystem.kmalloc().alloc_block(1000, Gfp::KERNEL)?;
+/// drop(block);
+/// subsystem.shrink();
+/// let census = subsystem.check()?;
+/// assert_eq!((census.objects, census.slabs), (0, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Subsystem {
+    kmalloc: Kmalloc,
+    core: Arc<Core>,
+}
+
+impl Subsystem {
+    /// A subsystem without slabs.
+    ///
+    /// # Errors
+    /// See [`StartError`]; a refused reservation is made smaller before it becomes one.
+    pub fn new(config: Config) -> Result<Self, StartError> {
+        let core = Core::new(config)?;
+        // Names and sizes of kmalloc's caches are right by construction: what is left is memory.
+        let kmalloc = Kmalloc::new(&core).map_err(|_: CacheError| StartError::Kmalloc)?;
+        Ok(Self { kmalloc, core })
+    }
+
+    /// The global subsystem, made by the first call: with the default [`Config`], and never dropped.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`StartError::Starting`] when starting it comes back here on the same thread, as it does
+    /// below an allocator that is built on it. Calls of other threads never wait: each starts one, and all but the
+    /// first are thrown away.
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn global() -> Result<&'static Self, StartError> {
+        global::get()
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Memory of any size.
+    pub fn kmalloc(&self) -> &Kmalloc {
+        &self.kmalloc
+    }
+    /// The page allocator below.
+    pub fn pages(&self) -> &PageAllocator {
+        &self.core.ground.pages
+    }
+    /// The CPUs.
+    pub fn cpus(&self) -> Cpus {
+        self.core.cpus
+    }
+    /// What decides the order of slabs.
+    pub fn rule(&self) -> &OrderRule {
+        &self.core.rule
+    }
+
+    /// Shrinks every cache. Returns the slabs given back.
+    pub fn shrink(&self) -> usize {
+        self.core.caches().map(|cache| cache.shrink()).sum()
+    }
+    /// Ends an interval of every cache's magazines and of the per-CPU pages. Returns the objects given back.
+    pub fn reap(&self) -> u64 {
+        let objects = self.core.caches().map(|cache| cache.reap()).sum();
+        self.pages().reap();
+        objects
+    }
+    /// Takes away what the magazines of `cpus` hold, objects and pages: those CPUs have gone.
+    pub fn drain_cpus(&self, cpus: Range<u32>) {
+        self.core.caches().for_each(|cache| cache.drain(cpus.clone()));
+        self.pages().drain_cpus(cpus);
+    }
+
+    /// The numbers of every cache, of large blocks, and of the pages.
+    pub fn info(&self) -> Info {
+        Info {
+            caches: self.core.caches().map(|cache| cache.info()).collect(),
+            kmalloc_large: self.core.large.info(),
+            pages: self.pages().info(),
+        }
+    }
+    /// `/proc/slabinfo`: the newest cache first, as in the kernel.
+    pub fn slabinfo(&self) -> SlabInfo {
+        let mut rows: Vec<_> = self.core.caches().map(|cache| Row::from(&cache.info())).collect();
+        rows.reverse();
+        SlabInfo { rows }
+    }
+
+    /// Walks every slab of every cache and the pages, and checks that everything is where its state says and that
+    /// nothing is lost: see [`Census`]. Only while nobody uses the subsystem.
+    ///
+    /// # Errors
+    /// The first thing that does not hold.
+    pub fn check(&self) -> Result<Census, Violation> {
+        self.core.check()
+    }
+}
+
+/// `/proc/slabinfo` of the global subsystem.
+///
+/// # Errors
+/// The global subsystem could not be started.
+#[cfg(not(any(loom, shuttle)))]
+pub fn slabinfo() -> Result<SlabInfo, StartError> {
+    Ok(Subsystem::global()?.slabinfo())
+}
+
+#[cfg(not(any(loom, shuttle)))]
+mod global {
+    use super::{Config, StartError, Subsystem};
+    use core::cell::Cell;
+    use core::ptr::null_mut;
+    use uslab_magazine::sync::{AtomicPtr, Ordering::*, thread_local};
+
+    static GLOBAL: AtomicPtr<Subsystem> = AtomicPtr::new(null_mut());
+    thread_local! {
+        static STARTING: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// The thread is starting a subsystem as long as this lives.
+    struct Starting;
+    impl Drop for Starting {
+        fn drop(&mut self) {
+            STARTING.set(false);
+        }
+    }
+
+    pub(super) fn get() -> Result<&'static Subsystem, StartError> {
+        // Acquire: pairs with the Release of the exchange in `start`.
+        match unsafe_ref(GLOBAL.load(Acquire)) {
+            Some(subsystem) => Ok(subsystem),
+            None => start(|| Subsystem::new(Config::default())),
+        }
+    }
+
+    fn unsafe_ref(subsystem: *mut Subsystem) -> Option<&'static Subsystem> {
+        // SAFETY: null, or published below and never freed.
+        unsafe { subsystem.as_ref() }
+    }
+
+    #[cold]
+    fn start(
+        make: impl FnOnce() -> Result<Subsystem, StartError>,
+    ) -> Result<&'static Subsystem, StartError> {
+        if STARTING.replace(true) {
+            return Err(StartError::Starting);
+        }
+        let _starting = Starting;
+        let made = Box::into_raw(Box::new(make()?));
+        // Release: publishes the subsystem; Acquire: another thread's.
+        match GLOBAL.compare_exchange(null_mut(), made, AcqRel, Acquire) {
+            // SAFETY: published just now, never freed.
+            Ok(_) => Ok(unsafe { &*made }),
+            Err(first) => {
+                // SAFETY: made above and known to nobody.
+                drop(unsafe { Box::from_raw(made) });
+                unsafe_ref(first).ok_or(StartError::Starting)
+            }
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn a_start_that_comes_back_to_itself_is_told_so_and_goes_on() {
+            let mut inner = None;
+            let started = start(|| {
+                inner = Some(get().map(drop));
+                Subsystem::new(Config::default())
+            });
+            assert!(started.is_ok());
+            // Unless another test had started it before.
+            assert!(matches!(inner, Some(Err(StartError::Starting) | Ok(()))));
+            assert!(core::ptr::eq(started.unwrap(), get().unwrap()), "one winner for all");
+        }
+
+        #[test]
+        fn a_failed_start_can_be_tried_again() {
+            assert!(start(|| Err(StartError::SideTable)).is_err());
+            assert!(get().is_ok());
+        }
+
+        #[test]
+        fn threads_that_start_it_at_once_agree() {
+            let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(|| core::ptr::from_ref(get().unwrap()).addr())).collect();
+            let seen: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            assert!(seen.iter().all(|at| *at == seen[0]));
+        }
+    }
+}
