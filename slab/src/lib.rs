@@ -63,6 +63,8 @@ pub mod typed;
 
 #[cfg(all(test, any(loom, uslab_models)))]
 mod models;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod properties;
 
 pub use block::Block;
 pub use census::{Census, Violation};

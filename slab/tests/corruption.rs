@@ -1,0 +1,125 @@
+//! Frees that cannot be right: each is named, refused, and changes nothing.
+
+mod common;
+
+use common::{Heard, config};
+use core::ptr::NonNull;
+use uslab::{Config, CorruptionKind, Gfp, KmemCache, Magazines, Subsystem};
+
+/// A subsystem that tells `Heard`, checking frees at once or when an object reaches its slab.
+fn listening(check_frees: bool) -> (Subsystem, Heard) {
+    let (mut config, heard) = (Config { check_frees, ..config(1, 1, 16 << 20) }, Heard::default());
+    heard.listen(&mut config);
+    (Subsystem::new(config).unwrap(), heard)
+}
+
+fn kinds(heard: &Heard) -> Vec<CorruptionKind> {
+    heard.take().into_iter().map(|(kind, _)| kind).collect()
+}
+
+#[test]
+fn a_double_free_is_seen_when_its_second_copy_reaches_the_slab() {
+    for magazines in [Magazines::Off, Magazines::BySize] {
+        let (subsystem, heard) = listening(true);
+        let cache = KmemCache::builder("inode", 64).magazines(magazines).build_in(&subsystem).unwrap();
+        let keep = cache.alloc_block(Gfp::KERNEL).unwrap();
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: the second one is the error that is tested; nobody uses the object.
+        unsafe {
+            cache.free(object);
+            cache.free(object);
+        }
+        cache.shrink();
+        let reports = heard.take();
+        let [(CorruptionKind::DoubleFree, text)] = &reports[..] else { panic!("{magazines:?}: {reports:?}") };
+        let index = object.addr().get() % 4096 / 64;
+        let expected = format!("cache inode: double free {:#x} (object {index} of its slab)", object.addr());
+        assert_eq!(*text, expected);
+        assert_eq!((cache.info().corruptions, cache.info().used), (1, 1));
+        subsystem.check().unwrap();
+        drop(keep);
+        cache.shrink();
+        assert_eq!(subsystem.check().unwrap().slabs, 0);
+    }
+}
+
+#[test]
+fn foreign_interior_and_wrong_cache_are_refused_at_the_free() {
+    let (subsystem, heard) = listening(true);
+    let inode = KmemCache::builder("inode", 100).build_in(&subsystem).unwrap();
+    let dentry = KmemCache::builder("dentry", 100).build_in(&subsystem).unwrap();
+    let object = inode.alloc(Gfp::KERNEL).unwrap();
+    let page = subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let plain_page = subsystem.pages().address(page.pfn());
+    let mut on_stack = 0_u64;
+    let slab = subsystem.pages().pfn_of(object.as_ptr()).unwrap();
+    let behind_the_last = inode.geometry().offset(inode.geometry().objects());
+    assert!(inode.geometry().waste() > 0);
+    // SAFETY: the errors that are tested; nothing is freed by them.
+    unsafe {
+        inode.free(object.add(8));
+        inode.free(subsystem.pages().address(slab).add(behind_the_last));
+        dentry.free(object);
+        inode.free(plain_page);
+        inode.free(NonNull::from(&mut on_stack).cast());
+    }
+    use CorruptionKind::*;
+    let reports = heard.take();
+    let kinds: Vec<_> = reports.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, [Interior, Interior, WrongCache, Foreign, Foreign]);
+    let wrong = &reports[2].1;
+    assert!(wrong.starts_with("cache dentry: free to the wrong cache 0x"), "{wrong}");
+    assert!(wrong.ends_with("which belongs to cache inode"), "{wrong}");
+    assert_eq!((inode.info().used, inode.info().frees, dentry.info().frees), (1, 0, 0));
+    subsystem.check().unwrap();
+    // SAFETY: the object is still in use; freed once.
+    unsafe { inode.free(object) };
+    assert!(heard.take().is_empty());
+}
+
+#[test]
+fn without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own() {
+    let (subsystem, heard) = listening(false);
+    let inode = KmemCache::builder("inode", 100).build_in(&subsystem).unwrap();
+    let dentry = KmemCache::builder("dentry", 100).build_in(&subsystem).unwrap();
+    let object = inode.alloc(Gfp::KERNEL).unwrap();
+    // SAFETY: the errors that are tested; the objects are not allocated again before the shrink.
+    unsafe {
+        dentry.free(object);
+        inode.free(object.add(8));
+    }
+    assert!(heard.take().is_empty());
+    dentry.shrink();
+    inode.shrink();
+    assert_eq!(kinds(&heard), [CorruptionKind::WrongCache, CorruptionKind::Interior]);
+    subsystem.check().unwrap();
+    assert_eq!(inode.info().used, 1, "the object is still out");
+    // SAFETY: allocated above and refused until now.
+    unsafe { inode.free(object) };
+}
+
+#[test]
+fn kmalloc_refuses_what_it_never_handed_out() {
+    let (subsystem, heard) = listening(true);
+    let kmalloc = subsystem.kmalloc();
+    let large = kmalloc.alloc(20_000, Gfp::KERNEL).unwrap();
+    let small = kmalloc.alloc(100, Gfp::KERNEL).unwrap();
+    let mut on_stack = 0_u64;
+    // SAFETY: the errors that are tested, and then each once.
+    unsafe {
+        kmalloc.free(large.add(64));
+        kmalloc.free(large.add(8192));
+        kmalloc.free(small.add(1));
+        kmalloc.free(NonNull::from(&mut on_stack).cast());
+        kmalloc.free(large);
+        kmalloc.free(large);
+        kmalloc.free(small);
+    }
+    use CorruptionKind::*;
+    let reports = heard.take();
+    let seen: Vec<_> = reports.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(seen, [Interior, Interior, Interior, Foreign, Foreign]);
+    assert!(reports[2].1.starts_with("cache kmalloc-128: "), "{}", reports[2].1);
+    let census = subsystem.check().unwrap();
+    assert_eq!((census.used, census.large_pages), (0, 0));
+}

@@ -1,0 +1,99 @@
+//! Type-stable caches: a reader's objects stay objects.
+
+mod common;
+
+use common::{assert_all_given_back, subsystem};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use uslab::{Gfp, KmemCache, rcu};
+
+/// Helps until `done`.
+fn wait(done: impl Fn() -> bool) {
+    for _ in 0..10_000 {
+        if done() {
+            return;
+        }
+        rcu::advance();
+        std::thread::yield_now();
+    }
+    panic!("the grace period does not end");
+}
+
+#[test]
+fn pages_outlive_the_reader_and_then_go_back() {
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("stable", 64).type_stable().build_in(&subsystem).unwrap();
+    let object = cache.alloc(Gfp::ZERO).unwrap();
+    // SAFETY: the object is ours.
+    unsafe { object.cast::<AtomicU64>().as_ref() }.store(7, Relaxed);
+    let reader = rcu::pin();
+    // SAFETY: allocated above, freed once; the reader below reads it as the atomic that it stays.
+    unsafe { cache.free(object) };
+    assert_eq!(cache.shrink(), 1);
+    for _ in 0..10 {
+        rcu::advance();
+    }
+    let info = cache.info();
+    assert_eq!((info.slabs, info.grace, info.slabs_released), (0, 1, 0));
+    let census = subsystem.check().unwrap();
+    assert_eq!((census.slab_pages, census.grace_pages), (0, 1));
+    // SAFETY: pinned before the slab was given up, so its pages are still there.
+    assert_eq!(unsafe { object.cast::<AtomicU64>().as_ref() }.load(Relaxed), 7);
+    drop(reader);
+    wait(|| cache.info().slabs_released == 1);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_cache_may_go_before_its_last_slab() {
+    let subsystem = subsystem(1);
+    let reader = rcu::pin();
+    let cache = KmemCache::builder("stable", 64).type_stable().build_in(&subsystem).unwrap();
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    drop(cache);
+    let allocated = || subsystem.check().unwrap().block_pages;
+    assert_eq!(allocated(), 1, "no cache counts the page any more, and it is not free yet");
+    drop(reader);
+    wait(|| allocated() == 0);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn readers_beside_a_cache_that_grows_and_shrinks_see_its_type_only() {
+    let subsystem = subsystem(2);
+    // Every object is a generation that is even, at all times.
+    let cache = KmemCache::builder("stable", 8).type_stable().ctor(|bytes| bytes[0] = 2).build_in(&subsystem).unwrap();
+    let (shared, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut seen = 0_u64;
+            while !stop.load(Relaxed) {
+                let _guard = rcu::pin();
+                let address = shared.load(Acquire) as usize;
+                if let Some(object) = core::ptr::NonNull::new(core::ptr::with_exposed_provenance_mut::<AtomicU64>(address)) {
+                    // SAFETY: published by the writer while this reader was pinned, or before and not yet given up.
+                    let value = unsafe { object.as_ref() }.load(Relaxed);
+                    assert!(value % 2 == 0 && value > 0, "{value} is no generation");
+                    seen += 1;
+                }
+            }
+            seen
+        });
+        for round in 0..2_000_u64 {
+            let object = cache.alloc(Gfp::KERNEL).unwrap();
+            // SAFETY: an object of this cache is an atomic at all times.
+            unsafe { object.cast::<AtomicU64>().as_ref() }.store(2 + 2 * (round % 100), Relaxed);
+            shared.store(object.as_ptr().expose_provenance() as u64, Release);
+            std::thread::yield_now();
+            shared.store(0, Release);
+            // SAFETY: allocated above, freed once, left as an even generation.
+            unsafe { cache.free(object) };
+            if round % 10 == 0 {
+                cache.shrink();
+            }
+        }
+        stop.store(true, Relaxed);
+        assert!(reader.join().unwrap() < u64::MAX);
+    });
+    drop(cache);
+    wait(|| subsystem.check().unwrap().block_pages == 0);
+}
