@@ -35,13 +35,14 @@ use crate::node::{Node, NodeCount, Place, Unlisted};
 use crate::subsystem::Core;
 use core::any::Any;
 use core::cell::Cell;
+use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
 use core::ptr::NonNull;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use uslab_buddy::region::Reserved;
 use uslab_buddy::{Gfp, Order, Pfn};
-use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed, assert_unlocked};
+use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed, assert_unlocked, planted};
 use uslab_magazine::{Layer, Round, Supplier};
 
 /// An object on its way: what magazines hold.
@@ -339,7 +340,9 @@ impl Cache {
             return Ok(object);
         }
         // What other CPUs and the depots keep of this cache.
-        if let Some(layer) = &self.parts.layer {
+        if let Some(layer) = &self.parts.layer
+            && !planted("other CPUs are not drained before an error")
+        {
             layer.purge(source);
             if let Some(object) = again(source) {
                 return Ok(object);
@@ -347,13 +350,23 @@ impl Cache {
             error = source.error();
         }
         // What other caches keep without using it.
-        if matches!(error, AllocError::Memory(_)) && self.core.discard_empty() > 0 {
+        if matches!(error, AllocError::Memory(_)) && self.press_others() > 0 {
             if let Some(object) = again(source) {
                 return Ok(object);
             }
             error = source.error();
         }
         Err(error)
+    }
+
+    /// Empty slabs that other caches gave back.
+    fn press_others(&self) -> usize {
+        // Of a deadlock no guard may be dropped, hence `ManuallyDrop`.
+        let held = planted("a node's lock is held under pressure").then(|| Node::lock_all(&self.nodes));
+        let held = ManuallyDrop::new(held);
+        let given = self.core.discard_empty(Some(self));
+        drop(ManuallyDrop::into_inner(held));
+        given
     }
 
     /// One object of `node` past the magazines.
@@ -525,13 +538,7 @@ impl Cache {
     }
 
     /// One more slab on the list that it belongs on; up to `max` of its objects are the caller's.
-    fn grow(
-        &self,
-        node: u32,
-        gfp: Gfp,
-        max: usize,
-        put: &mut impl FnMut(Object),
-    ) -> Result<usize, Refusal> {
+    fn grow(&self, node: u32, gfp: Gfp, max: usize, put: &mut impl FnMut(Object)) -> Result<usize, Refusal> {
         self.charge()?;
         let (slab, order) = self.pages(node, gfp).inspect_err(|_| self.uncharge())?;
         let ground = &self.core.ground;
@@ -605,7 +612,9 @@ impl Cache {
     /// Destructs the first `objects` objects. A panic of a destructor ends that destructor and nothing else: the panic
     /// hook has reported it, and the caller, who frees something else, cannot do anything about it.
     fn destruct(&self, slab: Pfn, objects: usize) {
-        let Some(destruct) = self.parts.hooks.as_ref().and_then(|hooks| hooks.destruct.as_ref()) else { return };
+        let Some(destruct) = self.parts.hooks.as_ref().and_then(|hooks| hooks.destruct.as_ref()) else {
+            return;
+        };
         assert_unlocked();
         for index in 0..objects {
             let Object(object) = self.object(Place { slab, index });
@@ -788,7 +797,11 @@ impl Cache {
             depot_exchanges: layer.depot_exchanges,
             depot_contention: layer.depot_contention,
             other_node_frees: layer.other_node_frees,
-            magazine_capacity: self.parts.layer.as_ref().map_or(0, |layer| u64::from(layer.config().capacity)),
+            magazine_capacity: self
+                .parts
+                .layer
+                .as_ref()
+                .map_or(0, |layer| u64::from(layer.config().capacity)),
             constructed: counts.constructed.get(),
             destructed: counts.destructed.get(),
             failures: counts.failures.get(),

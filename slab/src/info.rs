@@ -192,7 +192,8 @@ impl FromStr for SlabInfo {
             _ => return Err(ParseError { line: 1, expected: HEADER }),
         }
         let rows = lines.filter(|(_, line)| !line.starts_with('#') && !line.trim().is_empty());
-        let parsed = rows.map(|(line, text)| parse_row(text).map_err(|expected| ParseError { line, expected }));
+        let parsed =
+            rows.map(|(line, text)| parse_row(text).map_err(|expected| ParseError { line, expected }));
         Ok(Self { rows: parsed.collect::<Result<_, _>>()? })
     }
 }
@@ -229,7 +230,10 @@ mod tests {
     use super::*;
 
     fn snapshots() -> [&'static str; 2] {
-        [include_str!("../tests/data/linux-6.12-4cpu.slabinfo"), include_str!("../tests/data/linux-6.18-2cpu.slabinfo")]
+        [
+            include_str!("../tests/data/linux-6.12-4cpu.slabinfo"),
+            include_str!("../tests/data/linux-6.18-2cpu.slabinfo"),
+        ]
     }
 
     #[test]
@@ -248,9 +252,17 @@ mod tests {
         assert_eq!(parse("slabinfo - version: 1.1\n"), "line 1: expected slabinfo - version: 2.1");
         let head = format!("{HEADER}\n{COLUMNS}\n");
         assert!(parse(&format!("{head}dentry 1 2 3\n")).starts_with("line 3: "));
-        assert!(parse(&format!("{head}dentry 1 2 3 4 : tunables 0 0 0 : slabdata 1 1 0\n")).starts_with("line 3: "));
-        assert!(parse(&format!("{head}dentry 1 2 3 4 5 : tunables 0 0 0 : slabs 1 1 0\n")).starts_with("line 3: "));
-        assert!(parse(&format!("{head}dentry 1 2 3 4 5 : tunables 0 0 0 : slabdata x\n")).starts_with("line 3: "));
+        assert!(
+            parse(&format!("{head}dentry 1 2 3 4 : tunables 0 0 0 : slabdata 1 1 0\n"))
+                .starts_with("line 3: ")
+        );
+        assert!(
+            parse(&format!("{head}dentry 1 2 3 4 5 : tunables 0 0 0 : slabs 1 1 0\n"))
+                .starts_with("line 3: ")
+        );
+        assert!(
+            parse(&format!("{head}dentry 1 2 3 4 5 : tunables 0 0 0 : slabdata x\n")).starts_with("line 3: ")
+        );
     }
 
     #[test]

@@ -106,7 +106,8 @@ pub struct Kmalloc {
 
 impl Kmalloc {
     pub(crate) fn new(core: &Arc<Core>) -> Result<Self, CacheError> {
-        let pairs = KmallocKind::ALL.into_iter().flat_map(|kind| SizeClass::all().map(move |class| (kind, class)));
+        let pairs =
+            KmallocKind::ALL.into_iter().flat_map(|kind| SizeClass::all().map(move |class| (kind, class)));
         let caches = pairs.map(|(kind, class)| {
             let name = format!("{}-{}", kind.prefix(), class.label());
             let builder = KmemCache::builder(name, class.size()).align(class.align());
@@ -249,7 +250,13 @@ impl Kmalloc {
         let alloc = || ground.pages.alloc(order, flags, None);
         let first = match alloc() {
             // What caches keep without using it may be what is missing.
-            Err(error) => if self.core.discard_empty() > 0 { alloc()? } else { return Err(error.into()) },
+            Err(error) => {
+                if self.core.discard_empty(None) > 0 {
+                    alloc()?
+                } else {
+                    return Err(error.into());
+                }
+            }
             Ok(first) => first,
         };
         ground.frames().frame(first).set_owner(large());

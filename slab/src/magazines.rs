@@ -54,7 +54,9 @@ impl Magazines {
     pub(crate) fn config(self, cpus: &Cpus, stride: usize) -> Option<Config> {
         match self {
             Self::Off => None,
-            Self::Sized { capacity, stock, depot_limit } => Some(Config::new(cpus, capacity, stock, depot_limit)),
+            Self::Sized { capacity, stock, depot_limit } => {
+                Some(Config::new(cpus, capacity, stock, depot_limit))
+            }
             Self::BySize => {
                 let row = TABLE.iter().find(|row| stride >= row.stride)?;
                 Some(Config::new(cpus, row.capacity, row.stock, DEPOT_LIMIT))
@@ -71,7 +73,8 @@ mod tests {
     fn every_size_has_a_row() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         let capacity = |stride| Magazines::BySize.config(&cpus, stride).map(|config| config.capacity);
-        let rows = [(8, 60), (255, 60), (256, 28), (1023, 28), (1024, 12), (4095, 12), (4096, 4), (1 << 22, 4)];
+        let rows =
+            [(8, 60), (255, 60), (256, 28), (1023, 28), (1024, 12), (4095, 12), (4096, 4), (1 << 22, 4)];
         for (stride, expected) in rows {
             assert_eq!(capacity(stride), Some(expected), "stride {stride}");
         }

@@ -1,0 +1,349 @@
+//! Exhaustive models of the slab floor: the shipping source under loom, on two to four pages of two objects each.
+//!
+//! | model | claim | planted bug that it catches |
+//! |---|---|---|
+//! | S1 | two frees and an allocation on one slab: it is always on the list that its fill says, moved once | the list is found in one lock hold and left in the next |
+//! | S2 | shrink takes a slab only while no object is out; an allocation never gets an object of a released slab | the slab is chosen in one lock hold and used in the next |
+//! | S3 | caches that press each other for the last page, and shrink beside refill: no deadlock | a node's lock is held under pressure |
+//! | C1 | destroy beside the last free: refused, or every slab is released once, after the free | a slab goes though the judgement is of an earlier lock hold |
+//! | C1' | destroy beside an allocation: the allocation fails, or destroy is refused | as C1 |
+//! | M1 | objects that CPUs exchange through magazines and depot: one owner at a time, free before the next allocation | a slot is used without its claim |
+//! | L1 | a cache at its limit: what one CPU frees, the other one gets | the limit's ladder ends before the other CPUs are drained |
+//!
+//! Handing an object out and taking it back write a cell of that object that loom watches: two owners, a double free, and
+//! a free that does not happen before the next allocation fail the model, as does touching the frame of a page that was
+//! given back. Each model ends with the census: slabs, objects and pages all add up, and then all go back.
+
+use crate::subsystem::{Config, Core};
+use crate::{AllocError, Gfp, KmemCache, Magazines, OrderRule};
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+use uslab_buddy::{Door, Order, PageConfig, ZoneKind};
+use uslab_magazine::sync::check::{Bound, caught, model, models};
+use uslab_magazine::sync::{Arc, thread};
+use uslab_magazine::{Cpus, Script, on_cpu};
+
+/// Two of them in a slab.
+const SIZE: usize = 2048;
+
+struct World {
+    /// Dropped at the end of an execution that succeeded only: a failing one must not run the model on while it unwinds.
+    caches: ManuallyDrop<Vec<KmemCache>>,
+    core: std::sync::Arc<Core>,
+}
+
+// Magazines of one object, no stock: every second operation visits the depot.
+const SMALL: Magazines = Magazines::Sized { capacity: 1, stock: 0, depot_limit: 1 };
+
+impl World {
+    fn new(pages: u32, magazines: Magazines, caches: &[Option<u32>]) -> Arc<Self> {
+        let order = Order::new(pages.ilog2() as u8).unwrap();
+        let pages = PageConfig {
+            door: Door::Heap,
+            per_cpu_pages: false,
+            max_order: order,
+            pageblock_order: order,
+            min_free_kib: Some(0),
+            corruption: |corruption| panic!("{corruption}"),
+            ..PageConfig::with_nodes(Cpus::simulated(2, 1).unwrap(), vec![vec![(ZoneKind::Normal, pages)]])
+        };
+        let config = Config {
+            rule: OrderRule { max_order: 0, ..OrderRule::for_cpus(2) },
+            magazines,
+            check_frees: false,
+            corruption: std::sync::Arc::new(|corruption| panic!("{corruption}")),
+            ..Config::new(pages)
+        };
+        let core = Core::new(config).unwrap();
+        let build = |limit: &Option<u32>| {
+            let cache = KmemCache::builder("model", SIZE).align(SIZE);
+            limit.iter().fold(cache, |cache, limit| cache.limit(*limit)).build_on(&core).unwrap()
+        };
+        let caches = caches.iter().map(build).collect();
+        on_cpu(0);
+        Arc::new(Self { caches: ManuallyDrop::new(caches), core })
+    }
+    fn cache(&self) -> &KmemCache {
+        &self.caches[0]
+    }
+    fn alloc_of(&self, cache: usize) -> Result<NonNull<u8>, AllocError> {
+        let object = self.caches[cache].alloc(Gfp::KERNEL)?;
+        self.touch(object);
+        Ok(object)
+    }
+    fn alloc(&self) -> NonNull<u8> {
+        self.alloc_of(0).unwrap()
+    }
+    /// Uses the object: its page must be out.
+    fn touch(&self, object: NonNull<u8>) {
+        let pages = &self.core.ground.pages;
+        pages.frame(pages.pfn_of(object.as_ptr()).unwrap()).touch();
+    }
+    fn free_of(&self, cache: usize, object: NonNull<u8>) {
+        self.touch(object);
+        // SAFETY: the models free what they allocated, once; what is wrong otherwise is what they look for.
+        unsafe { self.caches[cache].free(object) };
+    }
+    fn free(&self, object: NonNull<u8>) {
+        self.free_of(0, object);
+    }
+    /// Everything is where its state says; so many objects are in use.
+    fn census(&self, used: u64) {
+        let census = self.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
+        assert_eq!(census.used, used, "census: {census:?}");
+    }
+    /// Nothing is in use: everything goes back.
+    fn end(this: Arc<Self>) {
+        this.census(0);
+        this.caches.iter().for_each(|cache| _ = cache.shrink());
+        this.core.ground.pages.release();
+        let census = this.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
+        assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
+        let Ok(mut world) = Arc::try_unwrap(this) else { panic!("the threads have ended") };
+        // SAFETY: `world` goes out of use here.
+        unsafe { ManuallyDrop::drop(&mut world.caches) };
+    }
+}
+
+fn s1_two_frees_and_an_allocation_on_one_slab() {
+    let world = World::new(2, Magazines::Off, &[None]);
+    let (a, b) = (world.alloc(), world.alloc());
+    let other = world.clone();
+    let t = thread::spawn(move || other.free(b));
+    world.free(a);
+    let c = world.alloc();
+    t.join().unwrap();
+    world.census(1);
+    world.free(c);
+    World::end(world);
+}
+
+fn s2_shrink_beside_free_and_allocation() {
+    let world = World::new(2, Magazines::Off, &[None]);
+    let a = world.alloc();
+    let other = world.clone();
+    let t = thread::spawn(move || _ = other.cache().shrink());
+    world.free(a);
+    let b = world.alloc();
+    world.touch(b);
+    t.join().unwrap();
+    world.census(1);
+    world.free(b);
+    World::end(world);
+}
+
+/// One page, two caches that each have it or want it.
+fn s3_caches_that_press_each_other() {
+    // Of a deadlock nothing may be dropped: loom has no thread any more that could.
+    let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None]));
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        if let Ok(object) = other.alloc_of(1) {
+            other.free_of(1, object);
+        }
+        drop(ManuallyDrop::into_inner(other));
+    });
+    if let Ok(object) = world.alloc_of(0) {
+        world.free(object);
+    }
+    t.join().unwrap();
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// One page, which a third cache uses: both others press all caches at once, and fail.
+fn s3_caches_that_press_for_a_page_in_use() {
+    let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None, None]));
+    let used = world.alloc_of(2).unwrap();
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        assert!(matches!(other.alloc_of(1), Err(AllocError::Memory(_))));
+        drop(ManuallyDrop::into_inner(other));
+    });
+    assert!(matches!(world.alloc_of(0), Err(AllocError::Memory(_))));
+    t.join().unwrap();
+    world.free_of(2, used);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+fn s3_shrink_beside_refill() {
+    let world = World::new(2, SMALL, &[None]);
+    let other = world.clone();
+    let t = thread::spawn(move || _ = other.cache().shrink());
+    on_cpu(1);
+    let (a, b) = (world.alloc(), world.alloc());
+    t.join().unwrap();
+    world.census(2);
+    world.free(a);
+    world.free(b);
+    World::end(world);
+}
+
+fn c1_destroy_beside_the_last_free(magazines: Magazines) {
+    let world = World::new(2, magazines, &[None]);
+    let a = world.alloc();
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        other.free(a);
+    });
+    let destroyed = world.cache().destroy();
+    t.join().unwrap();
+    match destroyed {
+        Ok(()) => assert_eq!(world.alloc_of(0), Err(AllocError::Destroyed)),
+        Err(busy) => {
+            assert_eq!(busy.live, 1);
+            // The cache goes on.
+            let b = world.alloc();
+            world.census(1);
+            world.free(b);
+            assert_eq!(world.cache().destroy(), Ok(()));
+        }
+    }
+    World::end(world);
+}
+
+fn c1_destroy_beside_an_allocation() {
+    let world = World::new(2, Magazines::Off, &[None]);
+    let a = world.alloc();
+    world.free(a);
+    let other = world.clone();
+    let t = thread::spawn(move || other.alloc_of(0));
+    let destroyed = world.cache().destroy();
+    let allocated = t.join().unwrap();
+    assert!(destroyed.is_err() || allocated.is_err(), "destroyed with an object in use");
+    if let Ok(object) = allocated {
+        world.free(object);
+    }
+    World::end(world);
+}
+
+fn m1_objects_exchanged_between_cpus(script: Script) {
+    let world = World::new(2, SMALL, &[None]);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        script.install();
+        let a = other.alloc();
+        other.free(a);
+    });
+    let a = world.alloc();
+    world.free(a);
+    t.join().unwrap();
+    World::end(world);
+}
+
+fn l1_at_the_limit_one_gets_what_the_other_frees() {
+    let world = World::new(2, SMALL, &[Some(1)]);
+    let (a, b) = (world.alloc(), world.alloc());
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        other.free(b);
+    });
+    world.free(a);
+    t.join().unwrap();
+    // One object lies with each CPU or in the slab; a third CPU's thread finds both.
+    on_cpu(1);
+    let (a, b) = (world.alloc(), world.alloc());
+    assert_eq!(world.alloc_of(0), Err(AllocError::CacheLimit { slabs: 1 }));
+    world.free(a);
+    world.free(b);
+    World::end(world);
+}
+
+const TWO: Bound = Bound::Preemptions(2);
+const THREE: Bound = Bound::Preemptions(3);
+
+#[test]
+fn s1() {
+    model(
+        "S1 lists: two frees and an allocation",
+        Bound::None,
+        70,
+        s1_two_frees_and_an_allocation_on_one_slab,
+    );
+}
+#[test]
+fn s2() {
+    model(
+        "S2 lists: shrink beside free and allocation",
+        Bound::None,
+        2300,
+        s2_shrink_beside_free_and_allocation,
+    );
+}
+#[test]
+fn s3() {
+    model("S3 pressure: two caches, one page", Bound::None, 25, s3_caches_that_press_each_other);
+    model("S3 pressure for a page in use", THREE, 350, s3_caches_that_press_for_a_page_in_use);
+    model("S3 shrink beside refill", THREE, 6000, s3_shrink_beside_refill);
+}
+#[test]
+fn c1() {
+    models(
+        "C1 destroy beside the last free",
+        THREE,
+        4000,
+        [Magazines::Off, SMALL],
+        c1_destroy_beside_the_last_free,
+    );
+    model("C1 destroy beside an allocation", THREE, 1100, c1_destroy_beside_an_allocation);
+}
+#[test]
+fn m1() {
+    models(
+        "M1 objects exchanged between CPUs",
+        THREE,
+        250_000,
+        Script::all(1, 2, 4),
+        m1_objects_exchanged_between_cpus,
+    );
+}
+#[test]
+fn l1() {
+    model(
+        "L1 limit: one CPU gets what the other frees",
+        THREE,
+        230,
+        l1_at_the_limit_one_gets_what_the_other_frees,
+    );
+}
+
+#[test]
+fn planted_bugs_are_caught() {
+    caught(
+        "a slab's list is found in one lock hold and left in the next",
+        TWO,
+        "it is on list Full and belongs on Partial",
+        [()],
+        |()| s1_two_frees_and_an_allocation_on_one_slab(),
+    );
+    caught(
+        "a slab is chosen in one lock hold and used in the next",
+        TWO,
+        "Causality violation",
+        [()],
+        |()| {
+            s2_shrink_beside_free_and_allocation();
+        },
+    );
+    caught("a node's lock is held under pressure", TWO, "deadlock", [()], |()| {
+        s3_caches_that_press_for_a_page_in_use();
+    });
+    caught(
+        "destroy judges in one lock hold and closes in the next",
+        TWO,
+        "destroyed with an object in use",
+        [()],
+        |()| c1_destroy_beside_an_allocation(),
+    );
+    caught(
+        "slot used without its claim",
+        TWO,
+        "Causality violation",
+        Script::all(1, 2, 4),
+        m1_objects_exchanged_between_cpus,
+    );
+    caught("other CPUs are not drained before an error", TWO, "CacheLimit", [()], |()| {
+        l1_at_the_limit_one_gets_what_the_other_frees();
+    });
+}

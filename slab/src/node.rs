@@ -30,7 +30,7 @@ use crate::ground::Ground;
 use crate::slab::Fill;
 use uslab_buddy::{Pfn, frame::FrameList};
 use uslab_magazine::MAX_NODES;
-use uslab_magazine::sync::{Mutex, MutexGuard};
+use uslab_magazine::sync::{Mutex, MutexGuard, planted};
 
 /// Bands of fullness. Four keep an almost empty slab apart from an almost full one; more would only move slabs more.
 pub(crate) const BANDS: usize = 4;
@@ -116,8 +116,9 @@ pub(crate) struct Node {
     lists: Mutex<Lists>,
 }
 
+/// What the lock protects.
 #[derive(Debug, Default)]
-struct Lists {
+pub(crate) struct Lists {
     full: FrameList,
     partial: [FrameList; BANDS],
     empty: FrameList,
@@ -142,7 +143,8 @@ impl Lists {
     }
     /// The slab to take from next: the fullest that has room.
     fn best(&self) -> Option<(Pfn, State)> {
-        let partial = (0..BANDS).rev().find_map(|band| Some((self.partial[band].front()?, State::Partial(band))));
+        let partial =
+            (0..BANDS).rev().find_map(|band| Some((self.partial[band].front()?, State::Partial(band))));
         partial.or_else(|| Some((self.empty.front()?, State::Empty)))
     }
     /// Puts a slab that changed from `before` on the list that its state now asks for.
@@ -185,6 +187,16 @@ impl Lists {
 pub(crate) struct Closed;
 
 impl Node {
+    /// The lists, still locked; with `bug` planted, let go and locked again.
+    #[inline(always)]
+    fn gap<'a>(&'a self, lists: MutexGuard<'a, Lists>, bug: &str) -> MutexGuard<'a, Lists> {
+        if !planted(bug) {
+            return lists;
+        }
+        drop(lists);
+        self.lists.lock()
+    }
+
     /// Takes up to `max` free objects: from the fullest slabs first, those of one slab together. One lock hold.
     /// Returns how many.
     pub(crate) fn take(&self, ground: &Ground, max: usize, mut put: impl FnMut(Place)) -> usize {
@@ -193,6 +205,7 @@ impl Node {
         while taken < max
             && let Some((slab, before)) = lists.best()
         {
+            lists = self.gap(lists, "a slab is chosen in one lock hold and used in the next");
             // SAFETY: the lock is held and the slab is on a list of this node.
             unsafe {
                 let was = ground.slab(slab).fill();
@@ -247,6 +260,7 @@ impl Node {
             unsafe {
                 let slab = ground.slab(place.slab);
                 let before = State::from(slab.fill());
+                lists = self.gap(lists, "a slab's list is found in one lock hold and left in the next");
                 let Ok(fill) = slab.give(place.index) else {
                     refused(place);
                     continue;
@@ -254,7 +268,9 @@ impl Node {
                 lists.inuse -= 1;
                 let now = State::from(fill);
                 lists.moved(ground, place.slab, before, now);
-                if now == State::Empty && lists.with_room() - usize::from(before == State::Full) >= min_partial {
+                if now == State::Empty
+                    && lists.with_room() - usize::from(before == State::Full) >= min_partial
+                {
                     lists.empty.remove(ground.frames(), place.slab);
                     lists.objects -= u64::from(fill.objects);
                     unlisted.push(ground, place.slab);
@@ -297,17 +313,26 @@ impl Node {
         self.lists.lock().count()
     }
 
-    /// Ends all nodes of a cache if no object of any is out: its slabs are the caller's, and none can be added. Else
-    /// nothing changes, and the number of objects out is the answer.
-    pub(crate) fn close(nodes: &[Self], ground: &Ground, unlisted: &mut Unlisted) -> Result<(), u64> {
-        // In ascending order, the only place where a thread holds two of them.
-        let mut all: [Option<MutexGuard<'_, Lists>>; MAX_NODES as usize] = [const { None }; MAX_NODES as usize];
+    /// All nodes' locks, in ascending order: the only place where a thread holds two of them.
+    pub(crate) fn lock_all(nodes: &[Self]) -> [Option<MutexGuard<'_, Lists>>; MAX_NODES as usize] {
+        let mut all = [const { None }; MAX_NODES as usize];
         for (guard, node) in all.iter_mut().zip(nodes) {
             *guard = Some(node.lists.lock());
         }
+        all
+    }
+
+    /// Ends all nodes of a cache if no object of any is out: its slabs are the caller's, and none can be added. Else
+    /// nothing changes, and the number of objects out is the answer.
+    pub(crate) fn close(nodes: &[Self], ground: &Ground, unlisted: &mut Unlisted) -> Result<(), u64> {
+        let mut all = Self::lock_all(nodes);
         let out = all.iter().flatten().map(|lists| lists.inuse).sum();
         if out > 0 {
             return Err(out);
+        }
+        if planted("destroy judges in one lock hold and closes in the next") {
+            drop(all);
+            all = Self::lock_all(nodes);
         }
         for lists in all.iter_mut().flatten() {
             lists.closed = true;
@@ -320,7 +345,9 @@ impl Node {
     pub(crate) fn walk(&self, ground: &Ground, mut see: impl FnMut(Pfn, State, Fill, bool)) -> NodeCount {
         let lists = self.lists.lock();
         let partial = lists.partial.iter().enumerate().map(|(band, list)| (State::Partial(band), list));
-        for (state, list) in [(State::Empty, &lists.empty), (State::Full, &lists.full)].into_iter().chain(partial) {
+        for (state, list) in
+            [(State::Empty, &lists.empty), (State::Full, &lists.full)].into_iter().chain(partial)
+        {
             // SAFETY: the lock is held, so links and slabs of all listed frames are ours.
             unsafe {
                 for slab in list.iter(ground.frames()) {

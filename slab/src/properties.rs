@@ -85,7 +85,11 @@ impl Lists {
         let free: usize = self.shadow.values().map(|out| self.geometry.objects() - out.len()).sum();
         let mut taken = Vec::new();
         let count = self.node.take(&self.ground, max, |place| taken.push(place));
-        assert_eq!((count, taken.len()), (max.min(free), max.min(free)), "everything that is free can be taken");
+        assert_eq!(
+            (count, taken.len()),
+            (max.min(free), max.min(free)),
+            "everything that is free can be taken"
+        );
         let mut runs: Vec<u32> = taken.iter().map(|place| place.slab.get()).collect();
         runs.dedup();
         let slabs: BTreeSet<u32> = runs.iter().copied().collect();
@@ -313,7 +317,9 @@ impl World {
                 on_cpu(cpu);
                 let mut out = vec![None; n];
                 match self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut out) {
-                    Ok(()) => out.into_iter().for_each(|object| self.got(cache, object.expect("all or nothing"))),
+                    Ok(()) => {
+                        out.into_iter().for_each(|object| self.got(cache, object.expect("all or nothing")))
+                    }
                     Err(error) => {
                         assert!(out.iter().all(Option::is_none), "all or nothing");
                         self.failed(cache, error, n);

@@ -44,7 +44,9 @@ impl SizeClass {
             0 => None,
             1..=TABLE_MAX => Some(Self(BY_EIGHTS[(size - 1) / 8])),
             // 193 to 256 bytes have bit length 8 and class 7, and each doubling is one class more.
-            _ if size <= CLASS_SIZES[CLASSES - 1] => Some(Self((usize::BITS - (size - 1).leading_zeros()) as u8 - 1)),
+            _ if size <= CLASS_SIZES[CLASSES - 1] => {
+                Some(Self((usize::BITS - (size - 1).leading_zeros()) as u8 - 1))
+            }
             _ => None,
         }
     }

@@ -22,9 +22,9 @@
 //!
 //! A bit that is clear when its object comes back is a double free: the one check that costs nothing.
 
-use uslab_buddy::region::{Door, Reserved};
-use uslab_buddy::frame::{Frame, FrameTable};
 use uslab_buddy::Pfn;
+use uslab_buddy::frame::{Frame, FrameTable};
+use uslab_buddy::region::{Door, Reserved};
 use uslab_magazine::Memory;
 
 /// Bits that fit into a frame.

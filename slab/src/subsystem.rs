@@ -170,9 +170,11 @@ impl Core {
         Some(unsafe { &*owner.cast::<Cache>() })
     }
 
-    /// Gives all empty slabs of all caches back. How many.
-    pub(crate) fn discard_empty(&self) -> usize {
-        self.caches().map(|cache| cache.discard_empty()).sum()
+    /// Gives all empty slabs of all caches but one back. How many.
+    pub(crate) fn discard_empty(&self, except: Option<&Cache>) -> usize {
+        let others =
+            self.caches().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
+        others.map(|cache| cache.discard_empty()).sum()
     }
 
     pub(crate) fn corrupt(&self, corruption: &Corruption<'_>) {
@@ -350,9 +352,7 @@ mod global {
     }
 
     #[cold]
-    fn start(
-        make: impl FnOnce() -> Result<Subsystem, StartError>,
-    ) -> Result<&'static Subsystem, StartError> {
+    fn start(make: impl FnOnce() -> Result<Subsystem, StartError>) -> Result<&'static Subsystem, StartError> {
         if STARTING.replace(true) {
             return Err(StartError::Starting);
         }
@@ -395,7 +395,8 @@ mod global {
 
         #[test]
         fn threads_that_start_it_at_once_agree() {
-            let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(|| core::ptr::from_ref(get().unwrap()).addr())).collect();
+            let threads: Vec<_> =
+                (0..4).map(|_| std::thread::spawn(|| core::ptr::from_ref(get().unwrap()).addr())).collect();
             let seen: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
             assert!(seen.iter().all(|at| *at == seen[0]));
         }

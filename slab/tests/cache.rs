@@ -1,14 +1,15 @@
 //! Caches as their users see them.
+#![cfg(not(any(loom, shuttle)))]
 
 mod common;
 
 use common::{assert_all_given_back, config, subsystem};
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use uslab::{AllocError, Block, Gfp, KmemCache, Magazines, Subsystem};
 use uslab_buddy::Order;
 use uslab_magazine::on_cpu;
+use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
 
 fn fill(cache: &KmemCache) -> (Vec<Block<'_>>, AllocError) {
     let mut blocks = Vec::new();
@@ -22,9 +23,12 @@ fn fill(cache: &KmemCache) -> (Vec<Block<'_>>, AllocError) {
 
 #[test]
 fn at_its_limit_a_cache_finds_what_another_cpu_keeps() {
-    for magazines in [Magazines::BySize, Magazines::Off, Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 }] {
+    for magazines in
+        [Magazines::BySize, Magazines::Off, Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 }]
+    {
         let subsystem = subsystem(2);
-        let cache = KmemCache::builder("inode", 200).limit(5).magazines(magazines).build_in(&subsystem).unwrap();
+        let cache =
+            KmemCache::builder("inode", 200).limit(5).magazines(magazines).build_in(&subsystem).unwrap();
         on_cpu(0);
         let (blocks, error) = fill(&cache);
         assert_eq!(error, AllocError::CacheLimit { slabs: 5 });
@@ -196,7 +200,9 @@ fn a_constructor_that_panics_loses_nothing() {
         let mut blocks = Vec::new();
         let mut panics = 0;
         while blocks.len() < 100 {
-            match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cache.alloc_block(Gfp::KERNEL).unwrap())) {
+            match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                cache.alloc_block(Gfp::KERNEL).unwrap()
+            })) {
                 Ok(block) => blocks.push(block),
                 Err(panic) => {
                     assert!(panic.downcast_ref::<String>().unwrap().contains("on purpose"));
@@ -304,7 +310,9 @@ fn threads_on_real_cpus_lose_nothing() {
                         block
                     });
                     let blocks: Vec<_> = blocks.collect();
-                    assert!(blocks.iter().all(|block| block.bytes().iter().all(|b| *b == seed ^ round as u8)));
+                    assert!(
+                        blocks.iter().all(|block| block.bytes().iter().all(|b| *b == seed ^ round as u8))
+                    );
                     if round % 3 == 0 {
                         send.send(blocks).unwrap();
                     }

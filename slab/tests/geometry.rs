@@ -2,6 +2,7 @@
 //!
 //! Two snapshots lie in `tests/data`; `USLAB_TRACES=DIR` adds every `*slabinfo` in the folders of `DIR` (`host-*`
 //! folders are of machines with 2 CPUs, all others with 4).
+#![cfg(not(any(loom, shuttle)))]
 
 use std::path::{Path, PathBuf};
 use uslab::geometry::{Geometry, OrderRule};
@@ -17,7 +18,8 @@ fn matches(info: &SlabInfo, cpus: u32) -> (usize, usize) {
     let rule = OrderRule::for_cpus(cpus);
     let right = info.rows.iter().filter(|row| {
         let geometry = Geometry::new(row.object_size as usize, 0, &rule).unwrap();
-        (geometry.objects() as u64, geometry.order().pages() as u64) == (row.objects_per_slab, row.pages_per_slab)
+        (geometry.objects() as u64, geometry.order().pages() as u64)
+            == (row.objects_per_slab, row.pages_per_slab)
     });
     (info.rows.len(), right.count())
 }
@@ -60,7 +62,8 @@ fn every_snapshot_of_the_trace_library() {
         return;
     };
     let (mut rows, mut right, mut files) = (0, 0, 0);
-    for folder in std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_dir()) {
+    for folder in std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_dir())
+    {
         let host = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("host-"));
         for file in slabinfos(&folder) {
             let (n, ok) = matches(&read(&file), if host { 2 } else { 4 });
@@ -74,5 +77,6 @@ fn every_snapshot_of_the_trace_library() {
 
 fn slabinfos(folder: &Path) -> Vec<PathBuf> {
     let all = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    all.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with("slabinfo"))).collect()
+    all.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with("slabinfo")))
+        .collect()
 }

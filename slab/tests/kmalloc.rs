@@ -1,4 +1,5 @@
 //! Memory of any size.
+#![cfg(not(any(loom, shuttle)))]
 
 mod common;
 
@@ -24,7 +25,8 @@ fn the_four_kinds_have_the_kernels_names() {
     for name in ["kmalloc-8", "kmalloc-1k", "kmalloc-rcl-96", "kmalloc-cg-8k", "dma-kmalloc-192"] {
         assert!(rows.iter().any(|row| row.name == name), "{name}");
     }
-    let name = |gfp: Gfp, size| kmalloc.cache(KmallocKind::of(gfp), SizeClass::for_size(size).unwrap()).name();
+    let name =
+        |gfp: Gfp, size| kmalloc.cache(KmallocKind::of(gfp), SizeClass::for_size(size).unwrap()).name();
     assert_eq!(name(Gfp::KERNEL, 90), "kmalloc-96");
     assert_eq!(name(Gfp::RECLAIMABLE, 2048), "kmalloc-rcl-2k");
     assert_eq!(name(Gfp::RECLAIMABLE | Gfp::DMA, 8), "dma-kmalloc-8");

@@ -1,10 +1,11 @@
 //! Type-stable caches: a reader's objects stay objects.
+#![cfg(not(any(loom, shuttle)))]
 
 mod common;
 
 use common::{assert_all_given_back, subsystem};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use uslab::{Gfp, KmemCache, rcu};
+use uslab_magazine::sync::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Helps until `done`.
 fn wait(done: impl Fn() -> bool) {
@@ -61,7 +62,11 @@ fn a_cache_may_go_before_its_last_slab() {
 fn readers_beside_a_cache_that_grows_and_shrinks_see_its_type_only() {
     let subsystem = subsystem(2);
     // Every object is a generation that is even, at all times.
-    let cache = KmemCache::builder("stable", 8).type_stable().ctor(|bytes| bytes[0] = 2).build_in(&subsystem).unwrap();
+    let cache = KmemCache::builder("stable", 8)
+        .type_stable()
+        .ctor(|bytes| bytes[0] = 2)
+        .build_in(&subsystem)
+        .unwrap();
     let (shared, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -69,7 +74,9 @@ fn readers_beside_a_cache_that_grows_and_shrinks_see_its_type_only() {
             while !stop.load(Relaxed) {
                 let _guard = rcu::pin();
                 let address = shared.load(Acquire) as usize;
-                if let Some(object) = core::ptr::NonNull::new(core::ptr::with_exposed_provenance_mut::<AtomicU64>(address)) {
+                if let Some(object) =
+                    core::ptr::NonNull::new(core::ptr::with_exposed_provenance_mut::<AtomicU64>(address))
+                {
                     // SAFETY: published by the writer while this reader was pinned, or before and not yet given up.
                     let value = unsafe { object.as_ref() }.load(Relaxed);
                     assert!(value % 2 == 0 && value > 0, "{value} is no generation");

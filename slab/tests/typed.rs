@@ -1,11 +1,12 @@
 //! Typed caches: constructed once, used many times, destructed with their slab.
+#![cfg(not(any(loom, shuttle)))]
 
 mod common;
 
 use common::{assert_all_given_back, subsystem};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use uslab::{CacheBox, Magazines, ObjectCache};
+use uslab_magazine::sync::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// Counts how many of it exist, and notices use after its end.
 struct Tracked {
@@ -40,7 +41,11 @@ fn objects_stay_constructed_between_uses_and_end_with_their_slab() {
         drop(object);
         let again = cache.alloc().unwrap();
         assert_eq!(again.name, "fresh, used");
-        assert_eq!(alive.load(Relaxed) as u64, cache.info().objects, "every object of the slab is constructed");
+        assert_eq!(
+            alive.load(Relaxed) as u64,
+            cache.info().objects,
+            "every object of the slab is constructed"
+        );
         assert_eq!(cache.shrink(), 0, "one is in use");
         drop(again);
         assert_eq!((cache.shrink(), alive.load(Relaxed)), (1, 0));
@@ -82,9 +87,11 @@ fn a_destructor_that_panics_does_not_keep_the_slab() {
         }
     }
     let subsystem = subsystem(1);
-    let made = std::sync::atomic::AtomicU32::new(0);
-    let cache =
-        ObjectCache::builder("fragile").ctor(move || Fragile(made.fetch_add(1, Relaxed))).build_in(&subsystem).unwrap();
+    let made = AtomicU32::new(0);
+    let cache = ObjectCache::builder("fragile")
+        .ctor(move || Fragile(made.fetch_add(1, Relaxed)))
+        .build_in(&subsystem)
+        .unwrap();
     drop(cache.alloc().unwrap());
     cache.shrink();
     assert_eq!((cache.info().slabs, cache.info().destructed), (0, cache.info().constructed));

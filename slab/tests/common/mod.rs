@@ -2,10 +2,11 @@
 
 #![allow(dead_code)]
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use uslab::{Config, Corruption, CorruptionKind, Subsystem};
 use uslab_buddy::PageConfig;
 use uslab_magazine::Cpus;
+use uslab_magazine::sync::Mutex;
 
 /// A subsystem of simulated CPUs with so much memory, none of it in reserve.
 pub(crate) fn config(cpus: u32, nodes: u32, bytes: usize) -> Config {
@@ -28,11 +29,11 @@ impl Heard {
     pub(crate) fn listen(&self, config: &mut Config) {
         let heard = self.clone();
         config.corruption = Arc::new(move |corruption: &Corruption<'_>| {
-            heard.0.lock().unwrap().push((corruption.kind, corruption.to_string()));
+            heard.0.lock().push((corruption.kind, corruption.to_string()));
         });
     }
     pub(crate) fn take(&self) -> Vec<(CorruptionKind, String)> {
-        std::mem::take(&mut self.0.lock().unwrap())
+        std::mem::take(&mut self.0.lock())
     }
 }
 
@@ -41,7 +42,11 @@ pub(crate) fn assert_all_given_back(subsystem: &Subsystem) {
     subsystem.shrink();
     subsystem.pages().release();
     let census = subsystem.check().unwrap();
-    assert_eq!((census.objects, census.slabs, census.slab_pages, census.large_pages), (0, 0, 0, 0), "{census:?}");
+    assert_eq!(
+        (census.objects, census.slabs, census.slab_pages, census.large_pages),
+        (0, 0, 0, 0),
+        "{census:?}"
+    );
     let pages = subsystem.pages().info();
     assert_eq!((pages.pages_not_in_maximal_blocks(), pages.committed_bytes()), (0, 0));
 }
