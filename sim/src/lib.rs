@@ -1,3 +1,20 @@
-//! The study side of `uslab`: kernel traces, their replay, and what can be measured on the way.
+//! The simulator: kernel memory traces through the shipping allocator, on simulated CPUs.
+//!
+//! ```text
+//! trace ──> recording ──> resolver ──> operations ──> machine ──> report
+//!  text      compact       who, what     in order       caches,      page, JSON
+//!            events        was hidden                   pages
+//! ```
+//!
+//! There is no second implementation of the allocator here and no `unsafe`: [`machine`] drives the crates `uslab` and
+//! `uslab-buddy` through owned, safe blocks.
 
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod geometry;
+pub mod machine;
+pub mod output;
+pub mod replay;
+pub mod report;
 pub mod trace;

@@ -1,0 +1,240 @@
+//! The command line: verbs, options, exit codes.
+//!
+//! Exit codes: 0 done, 1 a check failed (a conservation law, a comparison that was asked to hold), 2 wrong usage or
+//! input. Data goes to standard output, progress and messages to standard error.
+
+use crate::output::{Json, Progress};
+use crate::{geometry, replay};
+use anyhow::{Context, bail};
+use clap::{Args, Parser, Subcommand};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use uslab::Magazines;
+
+/// Replay kernel memory traces through a Linux-style slab allocator, and study it.
+///
+/// Without a verb, the bundled trace (a real kernel under a file workload) is replayed and explained.
+#[derive(Debug, Parser)]
+#[command(name = "uslab", version, max_term_width = 100, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    /// Write the result as JSON: to FILE, or to standard output where FILE is `-` or left out.
+    #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Replay(ReplayArgs),
+    Geometry(GeometryArgs),
+}
+
+/// Replay a kernel memory trace: every traced allocation and free, on the CPU that the trace names.
+///
+/// The shipping allocator does the work, on simulated CPUs: object events go through caches of the traced names and
+/// sizes, page events through the buddy allocator. At the end the kernel's columns are shown with what slabinfo cannot
+/// tell (used, in magazines, in the depot, free in slabs), and beside the kernel's own numbers where its tables lie
+/// beside the trace.
+///
+/// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with perf
+/// (`perf record -a -e 'kmem:*'`); the texts of trace, trace_pipe, `perf script` and `trace-cmd report` are read,
+/// plain or zstd-compressed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uslab replay trace.txt.zst
+  zcat trace.gz | uslab replay -
+  uslab replay trace.txt --cpus 16 --magazine 124 --json report.json")]
+struct ReplayArgs {
+    /// The trace: a file, or `-` for standard input. Left out: the bundled trace.
+    trace: Option<PathBuf>,
+    /// Simulated CPUs, 1 to 1024. Default: as many as the trace names.
+    #[arg(long, value_name = "N")]
+    cpus: Option<u32>,
+    /// Memory nodes, 1 to 16; CPUs are spread over them in contiguous ranges.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    nodes: u32,
+    /// Objects in a magazine: `auto` (by object size), `off`, or a number from 1 to 4096.
+    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = magazines)]
+    magazine: Magazines,
+    /// Memory of the simulated machine: bytes, or with K, M, G. Default: what the traced machine had, else 4G.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    limit_memory: Option<u64>,
+    /// Seed of what is random; printed in the report. A replay itself has nothing random.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Check the conservation laws after every N operations, and at each mark and at the end.
+    #[arg(long, value_name = "N")]
+    snapshot_every: Option<u64>,
+    /// Make the first free of an object that was never seen allocated an error, with its line.
+    #[arg(long)]
+    strict: bool,
+    /// Show every cache, not only the busiest.
+    #[arg(long)]
+    all: bool,
+}
+
+/// Show how objects are laid out in slabs: order, objects per slab, waste, by Linux's own rule.
+///
+/// The CPU count is an input of the rule: on a machine with more CPUs the same size gets larger slabs.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uslab geometry 192 320 700
+  uslab geometry --cpus 64
+  uslab geometry --against live
+  uslab geometry --against before.slabinfo --cpus 4")]
+struct GeometryArgs {
+    /// Object sizes in bytes. Left out: kmalloc's 13 size classes.
+    #[arg(value_name = "SIZE", conflicts_with = "against")]
+    sizes: Vec<usize>,
+    /// Alignment of the objects in bytes, a power of two.
+    #[arg(long, value_name = "BYTES", default_value_t = 8)]
+    align: usize,
+    /// Present CPUs. Default: this machine's.
+    #[arg(long, value_name = "N")]
+    cpus: Option<u32>,
+    /// Compare row by row with a kernel's: a /proc/slabinfo, a copy of /sys/kernel/slab, a table of its attributes
+    /// (tab-separated, with columns slab_size, objs_per_slab and order), or `live` for this machine.
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+}
+
+fn magazines(text: &str) -> Result<Magazines, String> {
+    match text {
+        "auto" => Ok(Magazines::BySize),
+        "off" => Ok(Magazines::Off),
+        _ => match text.parse() {
+            Ok(capacity @ 1..=4096) => {
+                Ok(Magazines::Sized { capacity, stock: 8, depot_limit: uslab::magazines::DEPOT_LIMIT })
+            }
+            _ => Err("expected `auto`, `off`, or a number from 1 to 4096".to_owned()),
+        },
+    }
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KIB" | "KB" => 10,
+        "M" | "MIB" | "MB" => 20,
+        "G" | "GIB" | "GB" => 30,
+        _ => return Err("expected bytes, or a number with K, M or G".to_owned()),
+    };
+    let number: u64 = digits.parse().map_err(|_| "expected bytes, or a number with K, M or G".to_owned())?;
+    number.checked_mul(1 << shift).filter(|n| *n > 0).ok_or_else(|| "expected more than 0 bytes".to_owned())
+}
+
+/// Runs the command line and returns its exit code.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Violated) => ExitCode::FAILURE,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "uslab: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// What a verb found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All is well.
+    Done,
+    /// A check that was made did not hold.
+    Violated,
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+fn run(cli: &Cli) -> anyhow::Result<Outcome> {
+    let json = cli.json.as_deref().map(Json::open).transpose()?;
+    match &cli.verb {
+        None => run_replay(&ReplayArgs::bundled(), json),
+        Some(Verb::Replay(args)) => run_replay(args, json),
+        Some(Verb::Geometry(args)) => run_geometry(args, json),
+    }
+}
+
+impl ReplayArgs {
+    fn bundled() -> Self {
+        Self {
+            trace: None,
+            cpus: None,
+            nodes: 1,
+            magazine: Magazines::BySize,
+            limit_memory: None,
+            seed: 0,
+            snapshot_every: None,
+            strict: false,
+            all: false,
+        }
+    }
+}
+
+fn run_replay(args: &ReplayArgs, json: Option<Json>) -> anyhow::Result<Outcome> {
+    let options = replay::Options {
+        cpus: args.cpus,
+        nodes: args.nodes,
+        magazines: args.magazine,
+        memory: args.limit_memory,
+        seed: args.seed,
+        snapshot_every: args.snapshot_every,
+        strict: args.strict,
+    };
+    options.check()?;
+    let progress = Progress::new();
+    let report = replay::run(args.trace.as_deref(), &options, &progress)?;
+    drop(progress);
+    let to_stdout = json.as_ref().is_some_and(Json::is_stdout);
+    if let Some(json) = json {
+        json.write(&report)?;
+    }
+    if !to_stdout {
+        let text = if args.trace.is_none() { report.introduction() } else { report.page(args.all) };
+        std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
+    }
+    Ok(if report.conservation.violated == 0 { Outcome::Done } else { Outcome::Violated })
+}
+
+fn run_geometry(args: &GeometryArgs, json: Option<Json>) -> anyhow::Result<Outcome> {
+    let cpus = match args.cpus {
+        Some(0) => bail!("--cpus 0: expected at least 1"),
+        Some(n) if n > 8192 => bail!("--cpus {n}: expected at most 8192, the most that Linux supports"),
+        Some(n) => n,
+        None => uslab_magazine::Cpus::os().count(),
+    };
+    let to_stdout = json.as_ref().is_some_and(Json::is_stdout);
+    let (text, outcome) = match &args.against {
+        None => {
+            let table = geometry::table(&args.sizes, args.align, cpus)?;
+            if let Some(json) = json {
+                json.write(&table)?;
+            }
+            (table.to_string(), Outcome::Done)
+        }
+        Some(path) => {
+            let live = path == Path::new("live");
+            let comparison =
+                if live { geometry::against_live(cpus)? } else { geometry::against(path, cpus)? };
+            if let Some(json) = json {
+                json.write(&comparison)?;
+            }
+            let outcome = if comparison.mismatches.is_empty() { Outcome::Done } else { Outcome::Violated };
+            (comparison.to_string(), outcome)
+        }
+    };
+    if !to_stdout {
+        std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
+    }
+    Ok(outcome)
+}

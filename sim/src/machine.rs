@@ -1,0 +1,356 @@
+//! The simulated machine: a slab subsystem on simulated CPUs, and what the trace holds of it.
+//!
+//! Every live object of the trace is a [`Block`] here and every live block of pages a [`PageBlock`], each under its
+//! address in the trace. An object carries a stamp, its address in the trace, that is checked when it is freed: if two
+//! owners ever held the same memory, one of them finds the other's stamp.
+
+use crate::trace::{CacheId, CacheInfo, CacheKind};
+use elsa::FrozenVec;
+use rustc_hash::FxHashMap;
+use std::fmt;
+use uslab::{
+    AllocError, Block, Config, Gfp, KmallocKind, KmemCache, Magazines, SizeClass, StartError, Subsystem,
+};
+use uslab_buddy::{Order, PageBlock, PageConfig};
+use uslab_magazine::{BadCpus, Cpus, on_cpu};
+
+/// How the machine is built.
+#[derive(Clone, Copy, Debug)]
+pub struct Build {
+    /// Simulated CPUs, which are also the present CPUs of the order rule.
+    pub cpus: u32,
+    /// Memory nodes.
+    pub nodes: u32,
+    /// Magazines of every cache.
+    pub magazines: Magazines,
+    /// Bytes of memory.
+    pub memory: u64,
+}
+
+/// The machine does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// CPU or node counts.
+    #[error(transparent)]
+    Cpus(#[from] BadCpus),
+    /// Memory that cannot work.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+/// The parts that blocks borrow from.
+pub struct Machine {
+    /// Caches, pages, CPUs.
+    pub subsystem: Subsystem,
+    /// Caches that are none of kmalloc's. Grows while blocks of others are out.
+    named: FrozenVec<Box<KmemCache>>,
+}
+
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine").field("subsystem", &self.subsystem).finish_non_exhaustive()
+    }
+}
+
+impl Machine {
+    /// Builds it. Nothing is committed yet.
+    ///
+    /// # Errors
+    /// See [`BuildError`].
+    pub fn new(build: &Build) -> Result<Self, BuildError> {
+        let cpus = Cpus::simulated(build.cpus, build.nodes)?;
+        let pages = PageConfig::default_for(cpus).limit(usize::try_from(build.memory).unwrap_or(usize::MAX));
+        let config = Config { magazines: build.magazines, ..Config::new(pages) };
+        Ok(Self { subsystem: Subsystem::new(config)?, named: FrozenVec::new() })
+    }
+
+    /// The cache of the traced name and size: kmalloc's own where it is one of its classes.
+    fn cache(&self, info: &CacheInfo) -> Result<&KmemCache, uslab::CacheError> {
+        let kmalloc = self.subsystem.kmalloc();
+        let classes = KmallocKind::ALL
+            .into_iter()
+            .flat_map(|kind| SizeClass::all().map(move |class| kmalloc.cache(kind, class)));
+        if info.kind == CacheKind::Kmalloc
+            && let Some(class) = { classes }.find(|c| c.name() == info.name)
+        {
+            return Ok(class);
+        }
+        // A name that only hidden events have may come without a size: the smallest there is.
+        let name = info.name.replace(char::is_whitespace, "_");
+        let cache = KmemCache::builder(name, info.size.max(8) as usize).build_in(&self.subsystem)?;
+        Ok(self.named.push_get(Box::new(cache)))
+    }
+}
+
+/// A live object of the trace.
+#[derive(Debug)]
+struct Object<'m> {
+    block: Block<'m>,
+    cache: CacheId,
+}
+
+/// What the trace holds of a [`Machine`].
+#[derive(Debug)]
+pub struct Holdings<'m> {
+    machine: &'m Machine,
+    /// By the cache's number in the trace; `None` is large kmalloc.
+    caches: Vec<Option<&'m KmemCache>>,
+    objects: FxHashMap<u64, Object<'m>>,
+    pages: FxHashMap<u64, PageBlock<'m>>,
+    pages_held: u64,
+    /// Stamps that were not there any more, and what else was found wrong.
+    pub violations: Vec<String>,
+}
+
+/// An allocation of the trace that the machine could not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// No object.
+    #[error("cache {0}: {1}")]
+    Object(String, AllocError),
+    /// No cache.
+    #[error("cache {0}: {1}")]
+    Cache(String, uslab::CacheError),
+    /// No pages.
+    #[error("pages of order {0}: {1}")]
+    Pages(u8, uslab_buddy::AllocError),
+}
+
+impl<'m> Holdings<'m> {
+    /// Nothing yet.
+    pub fn new(machine: &'m Machine) -> Self {
+        Self {
+            machine,
+            caches: Vec::new(),
+            objects: FxHashMap::default(),
+            pages: FxHashMap::default(),
+            pages_held: 0,
+            violations: Vec::new(),
+        }
+    }
+
+    /// Makes the caches that the trace has named since the last call.
+    ///
+    /// # Errors
+    /// A size that no slab holds, or no memory.
+    pub fn learn(&mut self, caches: &[CacheInfo]) -> Result<(), Failed> {
+        for info in &caches[self.caches.len()..] {
+            let cache = match info.kind {
+                CacheKind::KmallocLarge => None,
+                _ => Some(self.machine.cache(info).map_err(|e| Failed::Cache(info.name.clone(), e))?),
+            };
+            self.caches.push(cache);
+        }
+        Ok(())
+    }
+
+    /// How many caches it has heard of.
+    pub fn known(&self) -> usize {
+        self.caches.len()
+    }
+
+    /// Our cache for a number of the trace; `None` is large kmalloc.
+    pub fn cache(&self, id: CacheId) -> Option<&'m KmemCache> {
+        self.caches.get(id.0 as usize).copied().flatten()
+    }
+
+    /// Objects that the trace holds.
+    pub fn objects(&self) -> usize {
+        self.objects.len()
+    }
+    /// Pages that the trace holds, apart from slabs and large objects.
+    pub fn pages(&self) -> u64 {
+        self.pages_held
+    }
+    /// Objects that the trace holds, by cache.
+    pub fn by_cache(&self) -> Vec<u64> {
+        let mut counts = vec![0; self.caches.len()];
+        for object in self.objects.values() {
+            counts[object.cache.0 as usize] += 1;
+        }
+        counts
+    }
+
+    /// Allocates the object at `at` in the trace, on `cpu`.
+    ///
+    /// # Errors
+    /// Nothing is to be had; the object is then unknown, and its free has no effect.
+    pub fn alloc(&mut self, cpu: u32, cache: CacheId, at: u64, bytes: u32) -> Result<(), Failed> {
+        on_cpu(cpu);
+        let block = match self.caches[cache.0 as usize] {
+            Some(ours) => {
+                ours.alloc_block(Gfp::KERNEL).map_err(|e| Failed::Object(ours.name().to_owned(), e))
+            }
+            None => {
+                let kmalloc = self.machine.subsystem.kmalloc();
+                kmalloc
+                    .alloc_block(bytes as usize, Gfp::KERNEL)
+                    .map_err(|e| Failed::Object("kmalloc-large".to_owned(), e))
+            }
+        };
+        let mut block = block?;
+        // Large blocks are not written to: the pages of all of them would be touched.
+        if self.caches[cache.0 as usize].is_some() {
+            block.bytes_mut()[..8].copy_from_slice(&at.to_ne_bytes());
+        }
+        if let Some(old) = self.objects.insert(at, Object { block, cache }) {
+            self.violations.push(format!("two live objects at {at:#x} of the trace"));
+            drop(old);
+        }
+        Ok(())
+    }
+
+    /// Frees the object at `at` in the trace, on `cpu`. `false` if there is none.
+    pub fn free(&mut self, cpu: u32, at: u64) -> bool {
+        let Some(object) = self.objects.remove(&at) else { return false };
+        if self.caches[object.cache.0 as usize].is_some() && object.block.bytes()[..8] != at.to_ne_bytes() {
+            let found =
+                object.block.bytes()[..8].iter().rev().map(|b| format!("{b:02x}")).collect::<String>();
+            self.violations.push(format!("the object at {at:#x} of the trace was overwritten by {found}"));
+        }
+        on_cpu(cpu);
+        drop(object);
+        true
+    }
+
+    /// Allocates the block of pages at `pfn` in the trace, on `cpu`.
+    ///
+    /// # Errors
+    /// Nothing is to be had, as in [`alloc`](Self::alloc).
+    pub fn alloc_pages(&mut self, cpu: u32, pfn: u64, order: u8, migratetype: u8) -> Result<(), Failed> {
+        on_cpu(cpu);
+        let gfp = match migratetype {
+            1 => Gfp::KERNEL | Gfp::MOVABLE,
+            2 => Gfp::KERNEL | Gfp::RECLAIMABLE,
+            _ => Gfp::KERNEL,
+        };
+        // Orders were checked when the trace was read.
+        let wanted = Order::new(order).unwrap_or(Order::MAX);
+        let block = self.machine.subsystem.pages().alloc_block(wanted, gfp, None);
+        let block = block.map_err(|e| Failed::Pages(order, e))?;
+        self.free_pages(cpu, pfn, order);
+        self.pages_held += u64::from(wanted.pages());
+        self.pages.insert(pfn, block);
+        Ok(())
+    }
+
+    /// Frees what the trace holds of the `2^order` pages from `pfn` on, on `cpu`; a larger block that they are a part
+    /// of is split first, smaller ones go one by one. Returns the pages freed.
+    pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) -> u64 {
+        on_cpu(cpu);
+        let wanted = Order::new(order).unwrap_or(Order::MAX);
+        if let Some(block) = self.pages.remove(&pfn) {
+            if block.order() == wanted {
+                self.pages_held -= u64::from(wanted.pages());
+                drop(block);
+                return u64::from(wanted.pages());
+            }
+            self.pages.insert(pfn, block);
+        }
+        // The block that the pages are a part of begins at `pfn`, or at one of its larger alignments below.
+        for above in order + 1..=Order::MAX.get() {
+            let head = pfn & !((1 << above) - 1);
+            if self.pages.get(&head).is_some_and(|block| block.order().get() >= above)
+                && let Some(block) = self.pages.remove(&head)
+            {
+                for (i, part) in (0..).zip(block.split(wanted)) {
+                    self.pages.insert(head + i * u64::from(wanted.pages()), part);
+                }
+                break;
+            }
+        }
+        let mut freed = 0;
+        let mut next = pfn;
+        while next < pfn + u64::from(wanted.pages()) {
+            let pages = match self.pages.remove(&next) {
+                Some(block) => {
+                    freed += u64::from(block.order().pages());
+                    u64::from(block.order().pages())
+                }
+                None => 1,
+            };
+            next += pages;
+        }
+        self.pages_held -= freed;
+        freed
+    }
+
+    /// Frees everything that is still held, on CPU 0.
+    pub fn free_all(&mut self) {
+        on_cpu(0);
+        let mut left: Vec<u64> = self.objects.keys().copied().collect();
+        left.sort_unstable();
+        for at in left {
+            self.free(0, at);
+        }
+        self.pages.clear();
+        self.pages_held = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(memory: u64) -> Machine {
+        Machine::new(&Build { cpus: 2, nodes: 1, magazines: Magazines::BySize, memory }).unwrap()
+    }
+    fn cache(name: &str, kind: CacheKind, size: u32) -> CacheInfo {
+        CacheInfo { name: name.to_owned(), kind, size }
+    }
+
+    #[test]
+    fn a_block_freed_in_parts_is_split_and_gone_after_its_last_part() {
+        let machine = machine(64 << 20);
+        let mut held = Holdings::new(&machine);
+        held.alloc_pages(0, 64, 3, 0).unwrap();
+        assert_eq!(held.free_pages(1, 66, 0), 1);
+        assert_eq!(held.free_pages(1, 68, 2), 4);
+        assert_eq!((held.pages(), held.free_pages(0, 66, 0)), (3, 0));
+        assert_eq!(held.free_pages(0, 64, 3), 3, "what is left of it");
+        assert_eq!(held.pages(), 0);
+        machine.subsystem.pages().release();
+        assert_eq!(machine.subsystem.pages().info().pages_not_in_maximal_blocks(), 0);
+    }
+
+    #[test]
+    fn blocks_freed_as_one_go_one_by_one() {
+        let machine = machine(64 << 20);
+        let mut held = Holdings::new(&machine);
+        held.alloc_pages(0, 8, 1, 1).unwrap();
+        held.alloc_pages(0, 10, 0, 2).unwrap();
+        assert_eq!(held.free_pages(0, 8, 2), 3);
+        assert_eq!(held.pages(), 0);
+    }
+
+    #[test]
+    fn kmalloc_classes_are_kmallocs_own_caches() {
+        let machine = machine(64 << 20);
+        let mut held = Holdings::new(&machine);
+        let infos = [
+            cache("kmalloc-64", CacheKind::Kmalloc, 64),
+            cache("msg_msg-64", CacheKind::Kmalloc, 64),
+            cache("kmalloc-large", CacheKind::KmallocLarge, 0),
+        ];
+        held.learn(&infos).unwrap();
+        held.alloc(0, CacheId(0), 0x1000, 64).unwrap();
+        held.alloc(0, CacheId(1), 0x2000, 64).unwrap();
+        held.alloc(1, CacheId(2), 0x3000, 20_000).unwrap();
+        assert_eq!(held.by_cache(), [1, 1, 1]);
+        let info = machine.subsystem.info();
+        assert_eq!(info.caches.iter().filter(|c| c.name == "kmalloc-64").map(|c| c.used).sum::<u64>(), 1);
+        assert!(held.free(1, 0x1000) && !held.free(1, 0x1000));
+        held.free_all();
+        assert_eq!((held.objects(), held.violations.len()), (0, 0));
+        assert_eq!(machine.subsystem.check().unwrap().used, 0);
+    }
+
+    #[test]
+    fn out_of_memory_is_a_value() {
+        let machine = machine(16 * 4096);
+        let mut held = Holdings::new(&machine);
+        held.learn(&[cache("big", CacheKind::Named, 4096)]).unwrap();
+        let failed = (0..100).find_map(|i| held.alloc(0, CacheId(0), i, 4096).err());
+        assert!(failed.unwrap().to_string().starts_with("cache big: "));
+    }
+}

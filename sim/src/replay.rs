@@ -1,0 +1,405 @@
+//! `uslab replay`: a kernel's memory trace through the shipping allocator.
+//!
+//! What a trace does not tell is handled, counted apart and reported:
+//!
+//! | the trace shows | the replay does |
+//! |---|---|
+//! | a free of an object whose allocation had no event (*hidden allocation*) | allocates and frees one |
+//! | a pointer handed out again, or a page freed, under a live object (*hidden free*) | frees the object |
+//! | a free of an object from before the trace (*pre-trace*) | nothing; it is counted |
+//! | pages of slabs and of large objects | nothing: our own caches take their own pages |
+//! | other pages | allocates and frees them, splitting blocks that are freed in parts |
+//! | a mark `SHRINK end`: the traced system had shrunk its caches | shrinks all caches |
+//!
+//! The conservation laws are checked at every mark of a snapshot, at the end, after every `snapshot_every` operations,
+//! and once more when everything was freed, reaped and shrunk.
+
+use crate::machine::{Build, BuildError, Failed, Holdings, Machine};
+use crate::output::Progress;
+use crate::report::{self, Report};
+use crate::trace::{
+    self, CacheId, FreeOrigin, Op, OpKind, PageUse, Recording, Resolver, Slabinfo, Source, Tables, TraceError,
+};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use uslab::{Magazines, Violation};
+use uslab_magazine::{MAX_CPUS, MAX_NODES};
+
+/// How to replay.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Simulated CPUs; `None` is as many as the trace names.
+    pub cpus: Option<u32>,
+    /// Memory nodes.
+    pub nodes: u32,
+    /// Magazines of every cache.
+    pub magazines: Magazines,
+    /// Bytes of memory; `None` is [`DEFAULT_MEMORY`].
+    pub memory: Option<u64>,
+    /// Seed of what is random. Nothing is, yet it is part of the report.
+    pub seed: u64,
+    /// Operations between two checks of the conservation laws; `None` checks at marks and at the end only.
+    pub snapshot_every: Option<u64>,
+    /// Whether a free without a seen allocation is an error.
+    pub strict: bool,
+}
+
+/// Memory of the simulated machine where nothing else is said: 16 GiB, of which only what is used is committed.
+pub const DEFAULT_MEMORY: u64 = 16 << 30;
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            cpus: None,
+            nodes: 1,
+            magazines: Magazines::BySize,
+            memory: None,
+            seed: 0,
+            snapshot_every: None,
+            strict: false,
+        }
+    }
+}
+
+/// The replay cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The trace or a table beside it.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// An option that cannot be.
+    #[error("{0}")]
+    Option(String),
+    /// The machine does not start.
+    #[error("the simulated machine does not start")]
+    Build(#[from] BuildError),
+    /// The machine has not enough memory.
+    #[error("{}:{line}: {failed}; the trace needs more than --limit-memory {memory}", path.display())]
+    Memory {
+        /// The trace.
+        path: PathBuf,
+        /// The line of the allocation.
+        line: u64,
+        /// What failed.
+        failed: Failed,
+        /// The limit.
+        memory: u64,
+    },
+    /// `--strict`, and a free whose allocation was not seen.
+    #[error("{}:{line}: --strict: {cache} frees {ptr:#x}, which {why}", path.display())]
+    Strict {
+        /// The trace.
+        path: PathBuf,
+        /// The line of the free.
+        line: u64,
+        /// The cache.
+        cache: String,
+        /// The pointer, as traced.
+        ptr: u64,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+impl Options {
+    /// Looks at the options before any work is done.
+    ///
+    /// # Errors
+    /// A value outside what is supported; the error names it and what is accepted.
+    pub fn check(&self) -> Result<(), ReplayError> {
+        let wrong = |text: String| Err(ReplayError::Option(text));
+        if let Some(cpus) = self.cpus.filter(|n| !(1..=MAX_CPUS).contains(n)) {
+            return wrong(format!("--cpus {cpus}: expected 1 to {MAX_CPUS}"));
+        }
+        if !(1..=MAX_NODES).contains(&self.nodes) {
+            return wrong(format!("--nodes {}: expected 1 to {MAX_NODES}", self.nodes));
+        }
+        if let Some(cpus) = self.cpus.filter(|cpus| *cpus < self.nodes) {
+            return wrong(format!("--nodes {}: expected at most one for each of {cpus} CPUs", self.nodes));
+        }
+        if self.snapshot_every == Some(0) {
+            return wrong("--snapshot-every 0: expected at least 1".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// The bundled trace: a real kernel, 6.1 on 4 CPUs, under a file workload.
+static BUNDLED: &[u8] = include_bytes!("../data/files-6.1.trace.zst");
+/// What errors and reports call it.
+const BUNDLED_NAME: &str = "the bundled trace";
+
+/// Replays the trace at `path` (`-`: standard input; `None`: the bundled one).
+///
+/// # Errors
+/// See [`ReplayError`]. A conservation law that does not hold is no error here but part of the report.
+pub fn run(path: Option<&Path>, options: &Options, progress: &Progress) -> Result<Report, ReplayError> {
+    options.check()?;
+    let (source, tables) = match path {
+        Some(path) => (Source::open(path)?, Tables::beside(path)?),
+        None => (
+            Source::from_reader(BUNDLED_NAME, Box::new(BUNDLED), Some(BUNDLED.len() as u64))?,
+            bundled_tables()?,
+        ),
+    };
+    replay(source, &tables, options, progress)
+}
+
+fn bundled_tables() -> Result<Tables, TraceError> {
+    let texts = [
+        ("before", include_str!("../data/files-6.1.before.slabinfo")),
+        ("end", include_str!("../data/files-6.1.end.slabinfo")),
+    ];
+    let snapshots = texts.into_iter().map(|(moment, text)| {
+        let slabinfo = Slabinfo::parse(text).map_err(|(line, what)| {
+            let path = PathBuf::from(format!("{BUNDLED_NAME}: {moment}.slabinfo"));
+            TraceError::Table { path, line, what }
+        })?;
+        Ok(trace::Snapshot { moment, slabinfo: Some(slabinfo), buddy_free: None, percpu: None })
+    });
+    Ok(Tables { snapshots: snapshots.collect::<Result<_, _>>()? })
+}
+
+/// Replays a trace that is already open, with the kernel's tables of it.
+///
+/// # Errors
+/// As [`run`].
+pub fn replay(
+    source: Source,
+    tables: &Tables,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Report, ReplayError> {
+    let begun = Instant::now();
+    let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
+    let recording = Recording::read(source, |p| stage.at(p.bytes))?;
+    drop(stage);
+    let read = begun.elapsed();
+
+    let path = recording.path().to_owned();
+    let named = recording.counts().by_cpu.len() as u64;
+    let traced = recording.counts().header.map_or(named, |(_, _, cpus)| cpus.max(named));
+    let build = Build {
+        cpus: options.cpus.unwrap_or(traced.clamp(1, u64::from(MAX_CPUS)) as u32),
+        nodes: options.nodes,
+        magazines: options.magazines,
+        memory: options.memory.unwrap_or(DEFAULT_MEMORY),
+    };
+    let rss_before = report::resident_bytes();
+    let machine = Machine::new(&build)?;
+    let stage = progress.stage("replaying", recording.records());
+    let resolver = recording.resolve(tables.latest_slabinfo())?;
+    let mut run = Run {
+        path,
+        build,
+        options,
+        machine: &machine,
+        held: Holdings::new(&machine),
+        resolver,
+        operations: 0,
+        checked: 0,
+        violations: Vec::new(),
+        snapshots: Vec::new(),
+        checking: Duration::ZERO,
+    };
+    let begun = Instant::now();
+    while let Some(op) = run.resolver.next_op()? {
+        run.step(&op)?;
+        if run.operations.is_multiple_of(65_536) {
+            stage.at(run.operations);
+        }
+    }
+    let replayed = begun.elapsed().saturating_sub(run.checking);
+    drop(stage);
+    run.snapshot("the end of the trace");
+    let taken = report::Taken {
+        build,
+        tables,
+        seed: options.seed,
+        read,
+        replayed,
+        rss: [rss_before, report::resident_bytes()],
+    };
+    Ok(run.finish(taken))
+}
+
+/// A replay on its way.
+pub(crate) struct Run<'r, 'm> {
+    pub(crate) path: PathBuf,
+    build: Build,
+    options: &'r Options,
+    pub(crate) machine: &'m Machine,
+    pub(crate) held: Holdings<'m>,
+    pub(crate) resolver: Resolver,
+    pub(crate) operations: u64,
+    /// Conservation checks made, and what they found.
+    pub(crate) checked: u64,
+    pub(crate) violations: Vec<String>,
+    pub(crate) snapshots: Vec<Snapshot>,
+    /// Time that checks took, which is no part of the replay.
+    checking: Duration,
+}
+
+/// Our caches at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) moment: String,
+    pub(crate) operations: u64,
+    /// By the cache's number in the trace.
+    pub(crate) caches: Vec<CacheAt>,
+    pub(crate) census: Option<uslab::Census>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CacheAt {
+    pub(crate) used: u64,
+    pub(crate) slabs: u64,
+    pub(crate) pre_trace_frees: u64,
+}
+
+impl Run<'_, '_> {
+    fn step(&mut self, op: &Op) -> Result<(), ReplayError> {
+        self.operations += 1;
+        if self.resolver.caches().len() > self.held.known() {
+            self.held.learn(self.resolver.caches()).map_err(|failed| self.out_of_memory(op, failed))?;
+        }
+        let cpu = u32::from(op.cpu) % self.build.cpus;
+        match op.kind {
+            OpKind::Alloc { cache, ptr, bytes_alloc, .. } => {
+                let done = self.held.alloc(cpu, cache, ptr.0, bytes_alloc);
+                done.map_err(|failed| self.out_of_memory(op, failed))?;
+            }
+            OpKind::Free { ptr, origin: FreeOrigin::Matched { .. }, .. } => {
+                self.held.free(cpu, ptr.0);
+            }
+            OpKind::Free { cache, ptr, origin } => {
+                if self.options.strict {
+                    return Err(self.unknown_free(op, cache, ptr.0, origin));
+                }
+                if origin == FreeOrigin::HiddenAlloc {
+                    let bytes = self.resolver.cache(cache).size;
+                    let done = self.held.alloc(cpu, cache, ptr.0, bytes);
+                    done.map_err(|failed| self.out_of_memory(op, failed))?;
+                    self.held.free(cpu, ptr.0);
+                }
+            }
+            OpKind::HiddenFree { ptr, .. } => {
+                self.held.free(cpu, ptr.0);
+            }
+            OpKind::PageAlloc { pfn, order, migratetype, usage: PageUse::Other } => {
+                let done = self.held.alloc_pages(cpu, pfn.0, order, migratetype);
+                done.map_err(|failed| self.out_of_memory(op, failed))?;
+            }
+            OpKind::PageFree { pfn, order, usage: PageUse::Other, .. } => {
+                self.held.free_pages(cpu, pfn.0, order);
+            }
+            // Our caches take and give their own pages.
+            OpKind::PageAlloc { .. } | OpKind::PageFree { .. } => {}
+            OpKind::Mark { text } => {
+                let text = self.resolver.mark(text);
+                if text == "SHRINK end" {
+                    self.machine.subsystem.reap();
+                    self.machine.subsystem.shrink();
+                } else if let Some(moment) = text.strip_prefix("SNAP ").and_then(|t| t.strip_suffix(" begin"))
+                {
+                    self.snapshot(moment);
+                }
+            }
+        }
+        if self.options.snapshot_every.is_some_and(|n| self.operations.is_multiple_of(n)) {
+            let moment = format!("operation {}", self.operations);
+            self.snapshot(&moment);
+        }
+        Ok(())
+    }
+
+    fn out_of_memory(&self, op: &Op, failed: Failed) -> ReplayError {
+        ReplayError::Memory { path: self.path.clone(), line: op.line, failed, memory: self.build.memory }
+    }
+
+    fn unknown_free(&self, op: &Op, cache: CacheId, ptr: u64, origin: FreeOrigin) -> ReplayError {
+        ReplayError::Strict {
+            path: self.path.clone(),
+            line: op.line,
+            cache: self.resolver.cache(cache).name.clone(),
+            ptr,
+            why: match origin {
+                FreeOrigin::PreTrace => "was allocated before the trace began",
+                _ => "was never seen allocated or is free already",
+            },
+        }
+    }
+
+    /// Checks the conservation laws and keeps the numbers of the moment.
+    fn snapshot(&mut self, moment: &str) {
+        let begun = Instant::now();
+        let census = self.check(moment);
+        let infos: rustc_hash::FxHashMap<String, uslab::CacheInfo> =
+            self.machine.subsystem.info().caches.into_iter().map(|info| (info.name.clone(), info)).collect();
+        let used = self.held.by_cache();
+        let caches = (0..self.resolver.caches().len()).map(|i| {
+            let id = CacheId(i as u32);
+            let info = self.held.cache(id).and_then(|cache| infos.get(cache.name()));
+            let used = used.get(i).copied().unwrap_or(0);
+            if let Some(info) = info.filter(|info| info.used != used) {
+                let name = &info.name;
+                self.violations
+                    .push(format!("{moment}: cache {name}: {} used, the trace holds {used}", info.used));
+            }
+            CacheAt {
+                used,
+                slabs: info.map_or(0, |info| info.slabs),
+                pre_trace_frees: self.resolver.cache_tally(id).pre_trace_frees,
+            }
+        });
+        let caches = caches.collect();
+        self.snapshots.push(Snapshot {
+            moment: moment.to_owned(),
+            operations: self.operations,
+            caches,
+            census,
+        });
+        self.checking += begun.elapsed();
+    }
+
+    /// objects = used + magazines + depot + free in slabs, for every cache;
+    /// pages = slabs + kmalloc-large + traced pages + per-CPU + free.
+    pub(crate) fn check(&mut self, moment: &str) -> Option<uslab::Census> {
+        self.checked += 1;
+        self.violations.extend(self.held.violations.drain(..).map(|v| format!("{moment}: {v}")));
+        let census = match self.machine.subsystem.check() {
+            Ok(census) => census,
+            Err(violation) => {
+                self.violations.push(format!("{moment}: {}", told(&violation)));
+                return None;
+            }
+        };
+        let c = &census;
+        let objects = c.used + c.in_magazines + c.in_depot + c.free_in_slabs;
+        let pages =
+            c.slab_pages + c.grace_pages + c.large_pages + self.held.pages() + c.per_cpu_pages + c.free_pages;
+        for (what, found, expected) in [
+            ("objects: used + magazines + depot + free in slabs", objects, c.objects),
+            ("pages: slabs + kmalloc-large + traced + per-CPU + free", pages, c.pages),
+            (
+                "objects in use by the caches and by the trace",
+                c.used + self.large(),
+                self.held.objects() as u64,
+            ),
+        ] {
+            if found != expected {
+                self.violations.push(format!("{moment}: {what}: {found}, not {expected}"));
+            }
+        }
+        Some(census)
+    }
+
+    fn large(&self) -> u64 {
+        let large = self.machine.subsystem.info().kmalloc_large;
+        large.allocs - large.frees
+    }
+}
+
+fn told(violation: &Violation) -> String {
+    violation.to_string()
+}

@@ -1,0 +1,143 @@
+//! Replays of whole traces beside what their kernels said, and geometry beside every kernel table.
+//!
+//! `USLAB_TRACES` names a folder of traces (`NAME/trace.txt.zst` with the kernel's tables and a `facts.json` computed by
+//! an independent program). Without it only the bundled trace is replayed.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use uslab_sim::output::Progress;
+use uslab_sim::replay::{self, Options};
+use uslab_sim::report::Report;
+
+fn traces() -> Vec<PathBuf> {
+    let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|f| !f.is_empty()) else {
+        println!("USLAB_TRACES is not set: only the bundled trace is compared");
+        return vec![];
+    };
+    let entries = std::fs::read_dir(&folder).expect("USLAB_TRACES names a folder");
+    let mut folders: Vec<PathBuf> = entries.map(|e| e.expect("an entry").path()).collect();
+    folders.sort();
+    folders
+}
+
+fn replay(path: Option<&Path>, options: &Options) -> Report {
+    let report = replay::run(path, options, &Progress::new()).expect("the trace is replayed");
+    let c = &report.conservation;
+    assert_eq!(c.violated, 0, "{}: {:?}", report.trace, c.violations);
+    assert!(c.checked >= 2);
+    let t = &report.teardown;
+    assert_eq!((t.objects, t.slabs, t.pages_not_in_maximal_blocks, t.committed_bytes[1]), (0, 0, 0, 0));
+    assert_eq!(report.not_understood, 0);
+    report
+}
+
+#[test]
+fn whole_traces_come_out_as_their_kernels_say() {
+    for folder in traces() {
+        let (trace, facts) = (folder.join("trace.txt.zst"), folder.join("facts.json"));
+        if !trace.exists() || !facts.exists() {
+            continue;
+        }
+        let facts: Value = serde_json::from_slice(&std::fs::read(&facts).expect("facts")).expect("JSON");
+        let report = replay(Some(&trace), &Options::default());
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let number =
+            |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{name}: no number in the facts"));
+        for (event, count) in facts["events"].as_object().expect("events") {
+            assert_eq!(report.events.get(event).copied(), count.as_u64(), "{name}: {event}");
+        }
+        let mut compared = 0;
+        for (cache, expected) in facts["caches"].as_object().expect("caches") {
+            let Some(ours) = report.caches.iter().find(|c| c.name == *cache) else {
+                assert!(cache.starts_with('?'), "{name}: no cache {cache}");
+                continue;
+            };
+            for (what, found) in [
+                ("alloc", ours.allocs),
+                ("free", ours.frees),
+                ("live", ours.live),
+                ("peak", ours.peak_live),
+                ("remote", ours.remote_frees),
+                ("hid_alloc", ours.hidden_allocs),
+                ("hid_free", ours.hidden_frees),
+                ("pre", ours.pre_trace_frees),
+            ] {
+                assert_eq!(found, number(&expected[what]), "{name}: {cache}: {what}");
+                compared += 1;
+            }
+            assert_eq!(ours.used, ours.live, "{name}: {cache}: the allocator holds what the trace holds");
+        }
+        for (key, allocs) in [("page_alloc_by_order", true), ("page_free_by_order", false)] {
+            for (order, count) in facts[key].as_object().expect("orders") {
+                let ours = report.pages[&order.parse().expect("an order")];
+                assert_eq!(
+                    if allocs { ours.allocs } else { ours.frees },
+                    number(count),
+                    "{name}: {key} {order}"
+                );
+                compared += 1;
+            }
+        }
+        let sum = &facts["slabinfo"]["before->end"]["sum"];
+        let kernel = report.against_kernel.as_ref().expect("the tables lie beside the trace");
+        assert_eq!(kernel.objects_abs_error, number(&sum["abs_err_corrected"]), "{name}");
+        assert_eq!(kernel.objects_exact, number(&sum["exact_corrected"]), "{name}");
+        assert_eq!(Some(kernel.objects_ours), sum["sum_corrected"].as_i64(), "{name}");
+        println!(
+            "{name}: {} events, {compared} numbers equal; objects {:+} there, {:+} here; slabs {:+} there, {:+} here, \
+             absolute error {}",
+            report.events_total,
+            kernel.objects_kernel,
+            kernel.objects_ours,
+            kernel.slabs_kernel,
+            kernel.slabs_ours,
+            kernel.slabs_abs_error
+        );
+    }
+}
+
+#[test]
+fn the_bundled_trace_replays_on_any_machine() {
+    for (cpus, nodes) in [(1, 1), (4, 2), (13, 5), (256, 16)] {
+        let options = Options { cpus: Some(cpus), nodes, ..Options::default() };
+        let report = replay(None, &options);
+        let kernel = report.against_kernel.as_ref().expect("its tables are bundled");
+        assert_eq!(
+            (kernel.objects_ours, kernel.objects_abs_error),
+            (15_072, 42),
+            "{cpus} CPUs, {nodes} nodes"
+        );
+    }
+}
+
+#[test]
+fn magazines_serve_nearly_all_and_without_them_none() {
+    let on = replay(None, &Options::default());
+    let off = replay(None, &Options { magazines: uslab::Magazines::Off, ..Options::default() });
+    let served = |r: &Report| r.objects.magazine_hits as f64 / (r.objects.allocs + r.objects.frees) as f64;
+    assert!(served(&on) > 0.95, "{}", served(&on));
+    assert_eq!(off.objects.magazine_hits, 0);
+    assert_eq!(off.objects.depot_exchanges, 0);
+    assert!(off.caches.iter().all(|c| c.in_magazines + c.in_depot == 0));
+}
+
+#[test]
+fn geometry_is_every_kernels_own() {
+    let mut tables = 0;
+    for folder in traces() {
+        let cpus = if folder.ends_with("host-6.18") { 2 } else { 4 };
+        for entry in std::fs::read_dir(&folder).into_iter().flatten() {
+            let path = entry.expect("an entry").path();
+            let is_table = path.extension().is_some_and(|e| e == "slabinfo")
+                || path.file_name().is_some_and(|n| n == "slabinfo" || n == "slab-attributes.tsv");
+            if is_table {
+                let right = uslab_sim::geometry::against(&path, cpus).expect("a table");
+                assert_eq!(right.matched, right.rows, "{}: {:?}", path.display(), right.mismatches);
+                let wrong = uslab_sim::geometry::against(&path, 64).expect("a table");
+                assert!(wrong.matched < wrong.rows, "{}: 64 CPUs must not match", path.display());
+                tables += 1;
+            }
+        }
+    }
+    println!("{tables} tables of kernels matched to the row");
+}
