@@ -434,6 +434,13 @@ impl PageAllocator {
     /// Cost: up to three system calls for each maximal block, under its zone's lock.
     pub fn release(&self) -> usize {
         self.places.iter().for_each(|place| self.purge(place));
+        self.trim()
+    }
+
+    /// Gives all wholly free maximal blocks back to the OS; what CPUs keep stays with them. Returns the bytes.
+    ///
+    /// Cost: as [`release`](Self::release).
+    pub fn trim(&self) -> usize {
         self.places.iter().map(|place| place.zone.release(&self.ground)).sum()
     }
 

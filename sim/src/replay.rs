@@ -18,7 +18,7 @@ use crate::machine::{Build, BuildError, Failed, Holdings, Machine};
 use crate::output::Progress;
 use crate::report::{self, Report};
 use crate::trace::{
-    self, CacheId, FreeOrigin, Op, OpKind, PageUse, Recording, Resolver, Slabinfo, Source, Tables, TraceError,
+    self, CacheId, FreeOrigin, Op, OpKind, PageUse, Recording, Resolver, Source, Tables, TraceError,
 };
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -151,9 +151,10 @@ fn bundled_tables() -> Result<Tables, TraceError> {
         ("end", include_str!("../data/files-6.1.end.slabinfo")),
     ];
     let snapshots = texts.into_iter().map(|(moment, text)| {
-        let slabinfo = Slabinfo::parse(text).map_err(|(line, what)| {
-            let path = PathBuf::from(format!("{BUNDLED_NAME}: {moment}.slabinfo"));
-            TraceError::Table { path, line, what }
+        let slabinfo = text.parse().map_err(|fault: uslab::info::ParseError| TraceError::Table {
+            path: PathBuf::from(format!("{BUNDLED_NAME}: {moment}.slabinfo")),
+            line: fault.line as u64,
+            what: fault.expected,
         })?;
         Ok(trace::Snapshot { moment, slabinfo: Some(slabinfo), buddy_free: None, percpu: None })
     });

@@ -384,9 +384,9 @@ impl Run<'_, '_> {
             let number = |f: fn(&CacheInfo) -> u64| info.map_or(0, f);
             let change = against.and_then(|a| a.rows.iter().find(|row| row.cache == cache.name));
             let kernel = slabinfo.and_then(|table| table.get(&cache.name)).map(|row| KernelCache {
-                active_objs: row.active_objs,
-                num_objs: row.num_objs,
-                num_slabs: row.num_slabs,
+                active_objs: row.active_objects,
+                num_objs: row.objects,
+                num_slabs: row.slabs,
                 objects_change: change.map_or(0, |c| c.objects[0]),
                 our_objects_change: change.map_or(0, |c| c.objects[1]),
                 slabs_change: change.map_or(0, |c| c.slabs[0]),

@@ -120,7 +120,7 @@ fn tables_that_are_damaged() {
     let path = folder.path().join("before.slabinfo");
     std::fs::write(&path, "slabinfo - version: 2.1\nrubbish\n").unwrap();
     let error = Tables::read(folder.path()).unwrap_err().to_string();
-    assert_eq!(error, format!("{}:2: no `: slabdata` part", path.display()));
+    assert_eq!(error, format!("{}:2: expected ` : tunables` after five numbers", path.display()));
 }
 
 /// Ten thousand traces with flipped bytes, cuts, shuffled, doubled and foreign lines, changed digits, compressed or not:

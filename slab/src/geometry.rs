@@ -132,10 +132,10 @@ impl Geometry {
         if size == 0 {
             return Err(GeometryError::Empty);
         }
-        let align = align.max(WORD);
-        if !align.is_power_of_two() {
+        if align != 0 && !align.is_power_of_two() {
             return Err(GeometryError::Alignment(align));
         }
+        let align = align.max(WORD);
         let largest = PAGE_SIZE << MAX_ORDER;
         let stride = match size.checked_next_multiple_of(align) {
             Some(stride) if stride <= largest => stride,

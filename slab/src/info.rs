@@ -155,6 +155,13 @@ pub struct SlabInfo {
     pub rows: Vec<Row>,
 }
 
+impl SlabInfo {
+    /// The row of a cache. Takes time linear in the number of rows.
+    pub fn get(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+}
+
 const HEADER: &str = "slabinfo - version: 2.1";
 const COLUMNS: &str = "# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables \
                        <limit> <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>";

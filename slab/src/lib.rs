@@ -34,6 +34,7 @@
 //! | [`kmem_cache`], [`typed`] | a cache as users hold it, untyped and typed |
 //! | [`kmalloc`], [`size_class`] | memory of any size |
 //! | [`magazines`] | how large magazines are |
+//! | [`reaper`] | a thread that gives idle memory back |
 //! | `rcu` | type-stable caches |
 //! | [`corruption`] | frees that cannot be right |
 //! | [`info`], [`census`] | the numbers, and whether they add up |
@@ -56,6 +57,8 @@ pub mod magazines;
 mod node;
 #[cfg(not(loom))]
 pub mod rcu;
+#[cfg(not(any(loom, shuttle)))]
+pub mod reaper;
 pub mod size_class;
 mod slab;
 pub mod subsystem;
@@ -75,6 +78,8 @@ pub use info::{CacheInfo, SlabInfo};
 pub use kmalloc::{Kmalloc, KmallocKind, ZERO_SIZE};
 pub use kmem_cache::{KmemCache, KmemCacheBuilder};
 pub use magazines::Magazines;
+#[cfg(not(any(loom, shuttle)))]
+pub use reaper::Reaper;
 pub use size_class::SizeClass;
 #[cfg(not(any(loom, shuttle)))]
 pub use subsystem::slabinfo;

@@ -177,6 +177,13 @@ impl Core {
         others.map(|cache| cache.discard_empty()).sum()
     }
 
+    /// See [`Subsystem::reap`].
+    pub(crate) fn reap(&self) -> u64 {
+        let objects = self.caches().map(|cache| cache.reap()).sum();
+        self.ground.pages.reap();
+        objects
+    }
+
     pub(crate) fn corrupt(&self, corruption: &Corruption<'_>) {
         assert_unlocked();
         (self.corruption)(corruption);
@@ -274,9 +281,7 @@ impl Subsystem {
     }
     /// Ends an interval of every cache's magazines and of the per-CPU pages. Returns the objects given back.
     pub fn reap(&self) -> u64 {
-        let objects = self.core.caches().map(|cache| cache.reap()).sum();
-        self.pages().reap();
-        objects
+        self.core.reap()
     }
     /// Takes away what the magazines of `cpus` hold, objects and pages: those CPUs have gone.
     pub fn drain_cpus(&self, cpus: Range<u32>) {

@@ -91,7 +91,7 @@ pub enum TraceError {
         path: PathBuf,
         /// The line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// What was expected there.
         what: &'static str,
     },
 }
@@ -152,7 +152,7 @@ impl fmt::Display for TraceError {
             }
             Self::Impossible { path, line, what } => write!(f, "{}:{line}: {what}", path.display()),
             Self::Spool { source } => write!(f, "temporary file for a long trace: {source}"),
-            Self::Table { path, line, what } => write!(f, "{}:{line}: {what}", path.display()),
+            Self::Table { path, line, what } => write!(f, "{}:{line}: expected {what}", path.display()),
         }
     }
 }

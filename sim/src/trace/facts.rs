@@ -8,8 +8,8 @@ use super::line::Format;
 use super::names::NameSources;
 use super::op::{CacheId, CacheKind};
 use super::resolve::{CacheTally, MarkState, Resolver};
-use super::slabinfo::Slabinfo;
 use super::tables::Tables;
+use uslab::SlabInfo;
 
 /// Pairs of moments whose tables are compared.
 const SPANS: [(&str, &str); 3] = [("before", "end"), ("before", "after"), ("boot", "before")];
@@ -224,7 +224,7 @@ pub struct SlabinfoChange {
     /// The same with hidden allocations added and hidden frees taken off.
     pub corrected: i64,
     /// Objects in a slab.
-    pub per_slab: u32,
+    pub per_slab: u64,
     /// Change of `num_slabs`.
     pub real_slabs: i64,
     /// Slabs seen handed out minus slabs seen given back.
@@ -390,9 +390,9 @@ impl Resolver {
                     };
                     Some(Absolute {
                         moment: snapshot.moment,
-                        active: info.rows.iter().map(|row| row.active_objs).sum(),
+                        active: info.rows.iter().map(|row| row.active_objects).sum(),
                         seen_live: seen().map(|cache| cache.live).sum(),
-                        slabs: info.rows.iter().map(|row| row.num_slabs).sum(),
+                        slabs: info.rows.iter().map(|row| row.slabs).sum(),
                         slabs_seen: seen().map(|cache| cache.slabs).sum(),
                     })
                 })
@@ -500,8 +500,8 @@ impl Resolver {
     fn slabinfo_span(
         &self,
         (from, to): (&'static str, &'static str),
-        (old, before): (&Slabinfo, &MarkState),
-        (new, after): (&Slabinfo, &MarkState),
+        (old, before): (&SlabInfo, &MarkState),
+        (new, after): (&SlabInfo, &MarkState),
         cpus: u64,
     ) -> SlabinfoSpan {
         let number = |name: &str| self.caches().iter().position(|cache| cache.name == name);
@@ -512,7 +512,7 @@ impl Resolver {
             let number = number(&row.name);
             let (a, b) = (tally_at(before, number), tally_at(after, number));
             let (old_active, old_slabs) =
-                old.get(&row.name).map_or((0, 0), |old| (old.active_objs, old.num_slabs));
+                old.get(&row.name).map_or((0, 0), |old| (old.active_objects, old.slabs));
             let (allocs, frees) = (b.allocs - a.allocs, b.frees - a.frees);
             let hidden = change(a.hidden_allocs, b.hidden_allocs) - change(a.hidden_frees, b.hidden_frees);
             let raw = allocs as i64 - frees as i64;
@@ -520,15 +520,15 @@ impl Resolver {
                 cache: row.name.clone(),
                 allocs,
                 frees,
-                real: change(old_active, row.active_objs),
+                real: change(old_active, row.active_objects),
                 raw,
                 corrected: raw + hidden,
-                per_slab: row.objperslab,
-                real_slabs: change(old_slabs, row.num_slabs),
+                per_slab: row.objects_per_slab,
+                real_slabs: change(old_slabs, row.slabs),
                 slabs_seen: b.slabs - a.slabs,
-                active_end: row.active_objs,
-                num_end: row.num_objs,
-                slabs_end: row.num_slabs,
+                active_end: row.active_objects,
+                num_end: row.objects,
+                slabs_end: row.slabs,
             };
             let touched =
                 allocs + frees > 0 || line.real != 0 || line.real_slabs != 0 || line.slabs_seen != 0;
@@ -554,8 +554,7 @@ impl SlabinfoSum {
             abs_err_corrected: self.abs_err_corrected + error,
             exact_raw: self.exact_raw + u64::from(row.real == row.raw),
             exact_corrected: self.exact_corrected + u64::from(error == 0),
-            within_one_slab_per_cpu: self.within_one_slab_per_cpu
-                + u64::from(error <= u64::from(row.per_slab) * cpus),
+            within_one_slab_per_cpu: self.within_one_slab_per_cpu + u64::from(error <= row.per_slab * cpus),
             abs_real_slabs: self.abs_real_slabs + row.real_slabs.unsigned_abs(),
             abs_err_slabs: self.abs_err_slabs + slab_error,
             exact_slabs: self.exact_slabs + u64::from(slab_error == 0),

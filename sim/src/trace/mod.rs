@@ -43,7 +43,6 @@ mod perf;
 mod recording;
 mod resolve;
 mod shapes;
-pub mod slabinfo;
 mod source;
 mod spool;
 mod symbols;
@@ -66,7 +65,6 @@ pub use op::{
 };
 pub use recording::{Counts, Recording};
 pub use resolve::{CacheTally, Resolver};
-pub use slabinfo::{Slabinfo, SlabinfoRow};
 pub use source::{Chunk, Progress, Source};
 pub use symbols::{Symbol, Symbols};
 pub use tables::{MOMENTS, Snapshot, Tables};

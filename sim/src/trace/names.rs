@@ -19,8 +19,8 @@ use super::event::{MAX_SLAB_OBJECT, Via};
 use super::line::Strings;
 use super::op::{CacheId, CacheInfo, CacheKind};
 use super::shapes::{Shape, Shapes};
-use super::slabinfo::Slabinfo;
 use super::symbols::Symbol;
+use uslab::SlabInfo;
 
 /// Callers of `kmem_cache_alloc` whose objects `kfree` takes back, and their cache.
 const KNOWN_SITES: [(&str, &str); 2] =
@@ -100,12 +100,14 @@ pub(super) struct Names {
 }
 
 impl Names {
-    pub(super) fn new(strings: Strings, shapes: Shapes, slabinfo: Option<&Slabinfo>) -> Self {
+    pub(super) fn new(strings: Strings, shapes: Shapes, slabinfo: Option<&SlabInfo>) -> Self {
         let rows = slabinfo.map_or(&[][..], |info| &info.rows);
+        // No object is larger than a slab, which has at most 4 MiB.
+        let size = |row: &uslab::info::Row| u32::try_from(row.object_size).unwrap_or(u32::MAX);
         let mut by_size = FxHashMap::default();
         for row in rows.iter().filter(|row| !belongs_to_kmalloc(&row.name)) {
             by_size
-                .entry(row.objsize)
+                .entry(size(row))
                 .and_modify(|only| *only = None)
                 .or_insert_with(|| Some(row.name.clone()));
         }
@@ -123,7 +125,7 @@ impl Names {
             caches: Vec::new(),
             numbers: HashMap::default(),
             by_size,
-            slabinfo_sizes: rows.iter().map(|row| (row.name.clone(), row.objsize)).collect(),
+            slabinfo_sizes: rows.iter().map(|row| (row.name.clone(), size(row))).collect(),
             buckets,
             taught: 0,
             sources: NameSources::default(),

@@ -29,9 +29,9 @@ use super::op::{
 };
 use super::page_table::{PageTable, frames};
 use super::recording::{Counts, Recording, bump};
-use super::slabinfo::Slabinfo;
 use super::spool::{Reader, Record, Tag};
 use super::symbols::Symbol;
+use uslab::SlabInfo;
 
 /// Marks of which the state is kept.
 const MARKS_KEPT: usize = 256;
@@ -211,7 +211,7 @@ impl Recording {
     /// # Errors
     ///
     /// The temporary file fails.
-    pub fn resolve(self, slabinfo: Option<&Slabinfo>) -> Result<Resolver, TraceError> {
+    pub fn resolve(self, slabinfo: Option<&SlabInfo>) -> Result<Resolver, TraceError> {
         let recording = Interpreted {
             ambiguous_sites: self.ambiguous_sites(),
             events_by_name: self.events_by_name(),

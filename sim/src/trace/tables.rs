@@ -8,7 +8,8 @@ use std::io;
 use std::path::Path;
 
 use super::error::TraceError;
-use super::slabinfo::Slabinfo;
+use uslab::SlabInfo;
+use uslab::info::ParseError;
 
 /// The moments, in their order.
 pub const MOMENTS: [&str; 4] = ["boot", "before", "after", "end"];
@@ -19,7 +20,7 @@ pub struct Snapshot {
     /// One of [`MOMENTS`].
     pub moment: &'static str,
     /// Caches.
-    pub slabinfo: Option<Slabinfo>,
+    pub slabinfo: Option<SlabInfo>,
     /// Pages in the buddy allocator's lists.
     pub buddy_free: Option<u64>,
     /// Pages in per-CPU lists.
@@ -54,7 +55,7 @@ impl Tables {
     pub fn read(folder: &Path) -> Result<Self, TraceError> {
         let mut snapshots = Vec::new();
         for moment in MOMENTS {
-            let slabinfo = table(&folder.join(format!("{moment}.slabinfo")), Slabinfo::parse)?;
+            let slabinfo = table(&folder.join(format!("{moment}.slabinfo")), slabinfo)?;
             let buddy_free = table(&folder.join(format!("{moment}.buddyinfo")), buddy_free)?;
             let percpu = table(&folder.join(format!("{moment}.zoneinfo")), percpu_pages)?;
             if slabinfo.is_some() || buddy_free.is_some() || percpu.is_some() {
@@ -72,7 +73,7 @@ impl Tables {
 
     /// The latest slabinfo: the one that has seen the most caches made.
     #[must_use]
-    pub fn latest_slabinfo(&self) -> Option<&Slabinfo> {
+    pub fn latest_slabinfo(&self) -> Option<&SlabInfo> {
         self.snapshots.iter().rev().find_map(|s| s.slabinfo.as_ref())
     }
 }
@@ -89,19 +90,23 @@ fn table<T>(
     parse(&text).map(Some).map_err(|(line, what)| TraceError::Table { path: path.to_owned(), line, what })
 }
 
+fn slabinfo(text: &str) -> Result<SlabInfo, (u64, &'static str)> {
+    text.parse().map_err(|fault: ParseError| (fault.line as u64, fault.expected))
+}
+
 /// Sums `Node 0, zone DMA32  2  1  2 ...`: the n-th number counts blocks of `2^n` pages.
 fn buddy_free(text: &str) -> Result<u64, (u64, &'static str)> {
     let mut pages: u64 = 0;
     for (line, number) in text.lines().zip(1..) {
-        let (_, blocks) = line.split_once("zone").ok_or((number, "not a line of buddyinfo"))?;
+        let (_, blocks) = line.split_once("zone").ok_or((number, "a node, `zone` and counts"))?;
         for (order, count) in blocks.split_whitespace().skip(1).enumerate() {
-            let count: u64 = count.parse().map_err(|_| (number, "a count is not a number"))?;
+            let count: u64 = count.parse().map_err(|_| (number, "a number of blocks"))?;
             let sum = u32::try_from(order)
                 .ok()
                 .filter(|&order| order < 32)
                 .and_then(|order| count.checked_shl(order))
                 .and_then(|here| pages.checked_add(here));
-            pages = sum.ok_or((number, "too many blocks"))?;
+            pages = sum.ok_or((number, "fewer blocks"))?;
         }
     }
     Ok(pages)
@@ -116,8 +121,8 @@ fn percpu_pages(text: &str) -> Result<u64, (u64, &'static str)> {
         if line.starts_with("cpu:") {
             in_cpu = true;
         } else if let Some(count) = line.strip_prefix("count:").filter(|_| in_cpu) {
-            let count: u64 = count.trim().parse().map_err(|_| (number, "count is not a number"))?;
-            pages = pages.checked_add(count).ok_or((number, "too many pages"))?;
+            let count: u64 = count.trim().parse().map_err(|_| (number, "a number of pages"))?;
+            pages = pages.checked_add(count).ok_or((number, "fewer pages"))?;
             in_cpu = false;
         }
     }
@@ -132,7 +137,7 @@ mod tests {
     fn pages_are_summed() {
         let text = "Node 0, zone      DMA      0      1      3\nNode 0, zone    DMA32      2      1      2\n";
         assert_eq!(buddy_free(text), Ok(2 + 12 + 2 + 2 + 8));
-        assert_eq!(buddy_free("nonsense\n"), Err((1, "not a line of buddyinfo")));
+        assert_eq!(buddy_free("nonsense\n"), Err((1, "a node, `zone` and counts")));
         let text = "  pagesets\n    cpu: 0\n              count: 7\n              high:  55\n    cpu: 1\n count: 5\n";
         assert_eq!(percpu_pages(text), Ok(12));
     }

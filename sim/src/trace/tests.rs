@@ -1,6 +1,7 @@
 //! The quirks of real traces, one test each.
 
 use std::io::Cursor;
+use uslab::SlabInfo;
 
 use super::*;
 
@@ -37,7 +38,7 @@ fn resolver(text: &str) -> Resolver {
     resolver_with(text, None)
 }
 
-fn resolver_with(text: &str, slabinfo: Option<&Slabinfo>) -> Resolver {
+fn resolver_with(text: &str, slabinfo: Option<&SlabInfo>) -> Resolver {
     let source = Source::from_reader("test", Box::new(Cursor::new(text.as_bytes().to_vec())), None).unwrap();
     Recording::read(source, |_| {}).unwrap().resolve(slabinfo).unwrap()
 }
@@ -205,7 +206,7 @@ fn q2_a_neighbour_then_the_size_then_a_placeholder() {
     let row = |name: &str| format!("{name} 1 1 192 21 1 : tunables 0 0 0 : slabdata 1 1 0\n");
     let table = |rows: &[&str]| {
         let rows: String = rows.iter().map(|name| row(name)).collect();
-        Slabinfo::parse(&format!("slabinfo - version: 2.1\n{rows}")).unwrap()
+        format!("slabinfo - version: 2.1\n{rows}").parse().unwrap()
     };
     for (rows, name) in [
         (&["kmalloc-192", "cred"][..], "cred"),
