@@ -133,7 +133,8 @@ impl Kmalloc {
         &self.caches[row * CLASSES + class.index()]
     }
 
-    /// `size` bytes, unspecified, or zero with [`Gfp::ZERO`]. The kind of cache follows from `gfp`.
+    /// `size` bytes, unspecified, or zero with [`Gfp::ZERO`]. The kind of cache follows from `gfp`. They are gone with
+    /// the [`Subsystem`](crate::Subsystem), unless they came from a size class.
     ///
     /// Cost: a table lookup and [`KmemCache::alloc`]; above 8 KiB an allocation of pages.
     ///
