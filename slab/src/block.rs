@@ -25,12 +25,12 @@ use uslab_buddy::Gfp;
 pub struct Block<'c> {
     memory: NonNull<u8>,
     layout: Layout,
-    from: From<'c>,
+    origin: Origin<'c>,
     initialised: Cell<bool>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum From<'c> {
+enum Origin<'c> {
     Cache(&'c KmemCache),
     Kmalloc(&'c Kmalloc),
 }
@@ -46,12 +46,12 @@ impl<'c> Block<'c> {
         let layout = Layout::from_size_align(geometry.object_size(), geometry.align())
             .unwrap_or_else(|_| unreachable!("{geometry:?} is no layout"));
         let initialised = gfp.contains(Gfp::ZERO) || cache.cache().has_hooks();
-        Ok(Self { memory, layout, from: From::Cache(cache), initialised: Cell::new(initialised) })
+        Ok(Self { memory, layout, origin: Origin::Cache(cache), initialised: Cell::new(initialised) })
     }
     pub(crate) fn of_kmalloc(kmalloc: &'c Kmalloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
         let memory = kmalloc.alloc_layout(layout, gfp)?;
         let initialised = gfp.contains(Gfp::ZERO);
-        Ok(Self { memory, layout, from: From::Kmalloc(kmalloc), initialised: Cell::new(initialised) })
+        Ok(Self { memory, layout, origin: Origin::Kmalloc(kmalloc), initialised: Cell::new(initialised) })
     }
 
     /// Size and alignment, as asked for.
@@ -88,9 +88,9 @@ impl Drop for Block<'_> {
     fn drop(&mut self) {
         // SAFETY: allocated from there, owned since, and nobody can name it after this.
         unsafe {
-            match self.from {
-                From::Cache(cache) => cache.free(self.memory),
-                From::Kmalloc(kmalloc) => kmalloc.free(self.memory),
+            match self.origin {
+                Origin::Cache(cache) => cache.free(self.memory),
+                Origin::Kmalloc(kmalloc) => kmalloc.free(self.memory),
             }
         }
     }

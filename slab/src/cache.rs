@@ -122,6 +122,9 @@ struct Counts {
 /// Objects taken back in one lock hold: few enough that others wait little, many enough that the lock is cheap.
 const BATCH: usize = 32;
 
+/// Objects taken for a bulk caller in one lock hold.
+const BULK: usize = 256;
+
 /// Flags of an object's allocation that its pages are asked with.
 const PASSED_ON: Gfp = Gfp::HIGH
     .union(Gfp::NOWAIT)
@@ -206,7 +209,7 @@ impl Cache {
         Arc::new_cyclic(|this| Self {
             this: this.clone(),
             min_partial: parts.geometry.min_partial(),
-            nodes: (0..core.cpus.nodes()).map(|_| Node::default()).collect(),
+            nodes: (0..core.ground.pages.nodes()).map(|_| Node::default()).collect(),
             charge: AtomicU32::new(0),
             counts: Counts::default(),
             core,
@@ -247,7 +250,7 @@ impl Cache {
 
     /// One object of `node`; without [`Gfp::THIS_NODE`], of another one if there is none.
     pub(crate) fn alloc_node(&self, gfp: Gfp, node: u32) -> Result<NonNull<u8>, AllocError> {
-        if node >= self.core.cpus.nodes() {
+        if node >= self.core.ground.pages.nodes() {
             let error = uslab_buddy::AllocError {
                 order: self.geometry().order(),
                 node: Some(node),
@@ -285,7 +288,7 @@ impl Cache {
         while got < out.len() {
             let room = &mut out[got..];
             let mut places = room.iter_mut();
-            let max = places.len();
+            let max = places.len().min(BULK);
             let taken = source.fill(node, max, |object| {
                 if let Some(place) = places.next() {
                     *place = Some(object.0);
@@ -317,7 +320,7 @@ impl Cache {
     #[cold]
     fn alloc_pressed(&self, source: &Source<'_>) -> Result<Object, AllocError> {
         let result = self.press(source, |source| {
-            let (nodes, first) = (self.core.cpus.nodes(), self.this_node());
+            let (nodes, first) = (self.core.ground.pages.nodes(), self.this_node());
             (0..nodes).find_map(|i| self.direct(source, (first + i) % nodes))
         });
         result.inspect_err(|_| self.counts.failures.add(1))
@@ -333,30 +336,23 @@ impl Cache {
         source: &Source<'_>,
         again: impl Fn(&Source<'_>) -> Option<Object>,
     ) -> Result<Object, AllocError> {
-        let mut error = source.error();
-        if self.core.cpus.nodes() > 1
-            && let Some(object) = again(source)
-        {
-            return Ok(object);
+        let again = || again(source).ok_or_else(|| source.error());
+        let mut result = Err(source.error());
+        if self.core.ground.pages.nodes() > 1 {
+            result = again();
         }
         // What other CPUs and the depots keep of this cache.
-        if let Some(layer) = &self.parts.layer
+        if let (Err(_), Some(layer)) = (&result, &self.parts.layer)
             && !planted("other CPUs are not drained before an error")
         {
             layer.purge(source);
-            if let Some(object) = again(source) {
-                return Ok(object);
-            }
-            error = source.error();
+            result = again();
         }
         // What other caches keep without using it.
-        if matches!(error, AllocError::Memory(_)) && self.press_others() > 0 {
-            if let Some(object) = again(source) {
-                return Ok(object);
-            }
-            error = source.error();
+        if matches!(result, Err(AllocError::Memory(_))) && self.press_others() > 0 {
+            result = again();
         }
-        Err(error)
+        result
     }
 
     /// Empty slabs that other caches gave back.
@@ -394,7 +390,7 @@ impl Cache {
     }
     /// Magazines hold objects of their own node only.
     fn strict(&self) -> Gfp {
-        if self.core.cpus.nodes() > 1 { Gfp::THIS_NODE } else { Gfp::empty() }
+        if self.core.ground.pages.nodes() > 1 { Gfp::THIS_NODE } else { Gfp::empty() }
     }
     fn node_of(&self, Object(object): Object) -> u32 {
         let pages = &self.core.ground.pages;

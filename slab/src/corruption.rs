@@ -15,6 +15,7 @@
 //! A refused free changes nothing: the object, if it is one, is as it was. The handler runs with no lock held.
 
 use core::fmt;
+use std::io::Write;
 
 /// What is wrong with a free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +76,12 @@ pub type Handler = dyn Fn(&Corruption<'_>) + Send + Sync;
 
 /// The default: says it on standard error and aborts, because what else the caller does wrong is unknown.
 pub fn abort(corruption: &Corruption<'_>) {
-    eprintln!("uslab: {corruption}");
+    // No `eprintln!`: it panics when standard error is closed. One write of a stack buffer allocates nothing.
+    let mut line = [0_u8; 256];
+    let mut rest = &mut line[..];
+    let room = rest.len();
+    let _ = writeln!(rest, "uslab: corruption: {corruption}");
+    let used = room - rest.len();
+    let _ = std::io::stderr().write_all(&line[..used]);
     std::process::abort();
 }

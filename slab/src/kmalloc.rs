@@ -37,17 +37,17 @@ pub(crate) fn large() -> *mut u8 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KmallocKind {
     /// `kmalloc-N`.
-    Normal,
-    /// `kmalloc-rcl-N`: what a shrinker can drop.
-    Reclaimable,
-    /// `kmalloc-cg-N`: what is charged to somebody.
-    Accounted,
+    Normal = 0,
     /// `dma-kmalloc-N`: in zone DMA.
-    Dma,
+    Dma = 1,
+    /// `kmalloc-cg-N`: what is charged to somebody.
+    Accounted = 2,
+    /// `kmalloc-rcl-N`: what a shrinker can drop.
+    Reclaimable = 3,
 }
 
 impl KmallocKind {
-    /// All, in the kernel's order.
+    /// All, in the order of their caches.
     pub const ALL: [Self; 4] = [Self::Normal, Self::Dma, Self::Accounted, Self::Reclaimable];
 
     /// The kind that flags ask for: DMA wins over reclaimable.
@@ -124,16 +124,11 @@ impl Kmalloc {
     /// The cache of a class.
     #[inline]
     pub fn cache(&self, kind: KmallocKind, class: SizeClass) -> &KmemCache {
-        let row = match kind {
-            KmallocKind::Normal => 0,
-            KmallocKind::Dma => 1,
-            KmallocKind::Accounted => 2,
-            KmallocKind::Reclaimable => 3,
-        };
-        &self.caches[row * CLASSES + class.index()]
+        &self.caches[kind as usize * CLASSES + class.index()]
     }
 
-    /// `size` bytes, unspecified, or zero with [`Gfp::ZERO`]. The kind of cache follows from `gfp`.
+    /// `size` bytes, unspecified, or zero with [`Gfp::ZERO`]. The kind of cache follows from `gfp`. They are gone with
+    /// the [`Subsystem`](crate::Subsystem), unless they came from a size class.
     ///
     /// Cost: a table lookup and [`KmemCache::alloc`]; above 8 KiB an allocation of pages.
     ///
@@ -283,11 +278,11 @@ impl Kmalloc {
             return self.refuse(CorruptionKind::Interior, memory);
         }
         let order = frame.state().order();
-        frame.set_owner(core::ptr::null_mut());
         let large = &self.core.large;
         large.frees.add(1);
         large.pages.sub(u64::from(order.pages()));
-        // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has.
+        // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has; with
+        // that the owner is cleared.
         unsafe { ground.pages.free(pfn, order) };
     }
 

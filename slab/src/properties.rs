@@ -55,11 +55,16 @@ struct Lists {
 }
 
 impl Lists {
-    fn new(size: usize, min_partial: usize) -> Self {
+    fn new(size: usize, order: u8, min_partial: usize) -> Self {
         let pages = PageAllocator::new(pages(1, 1, 8 << 20)).unwrap();
         Self {
             ground: Ground::new(pages, Door::Heap).unwrap(),
-            geometry: Geometry::new(size, 8, &OrderRule { max_order: 1, ..OrderRule::for_cpus(2) }).unwrap(),
+            geometry: Geometry::new(
+                size,
+                8,
+                &OrderRule { min_order: order, max_order: order, ..OrderRule::for_cpus(2) },
+            )
+            .unwrap(),
             min_partial,
             node: Node::default(),
             shadow: BTreeMap::new(),
@@ -172,11 +177,14 @@ proptest! {
     /// S1, in one thread: each slab is on exactly the list its state says, after any mix of steps.
     #[test]
     fn lists_against_a_shadow(
-        size in prop::sample::select(vec![8_usize, 64, 500, 2048, 4096]),
+        // Bitmaps of 8, 1, 1, 1, 1, 4 and 5 words: the last that a frame holds, and the first that it does not.
+        (size, order) in prop::sample::select(vec![
+            (8_usize, 0_u8), (64, 0), (500, 1), (2048, 0), (4096, 0), (32, 1), (56, 2),
+        ]),
         min_partial in 0..4_usize,
         steps in list_steps(),
     ) {
-        let mut lists = Lists::new(size, min_partial);
+        let mut lists = Lists::new(size, order, min_partial);
         for step in steps {
             match step {
                 ListStep::Add { taken } if lists.shadow.len() < 30 => lists.add(taken),

@@ -18,9 +18,12 @@ use core::ops::Range;
 use serde::Serialize;
 use std::sync::{Arc, Weak};
 use uslab_buddy::region::Door;
-use uslab_buddy::{BuddyInfo, PageAllocator, PageConfig, PageError};
+use uslab_buddy::{BuddyInfo, PAGE_SIZE, PageAllocator, PageConfig, PageError};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{Mutex, assert_unlocked};
+
+/// With so few pages, 4 MiB, a subsystem is not tried with fewer.
+const LEAST_PAGES: usize = 1024;
 
 /// What a subsystem is made of.
 #[derive(Clone)]
@@ -232,11 +235,26 @@ pub struct Subsystem {
 }
 
 impl Subsystem {
-    /// A subsystem without slabs.
+    /// A subsystem without slabs. Where address space is refused, to the pages or to what describes them, it has fewer
+    /// pages than asked for.
     ///
     /// # Errors
-    /// See [`StartError`]; a refused reservation is made smaller before it becomes one.
-    pub fn new(config: Config) -> Result<Self, StartError> {
+    /// See [`StartError`].
+    pub fn new(mut config: Config) -> Result<Self, StartError> {
+        loop {
+            let started = Self::start(config.clone());
+            let pages = config.pages.nodes.iter().flatten().map(|(_, pages)| *pages as usize).sum::<usize>();
+            match started {
+                // The page allocator took all there was, and left nothing for the rest.
+                Err(StartError::SideTable | StartError::Kmalloc) if pages > LEAST_PAGES => {
+                    config.pages = config.pages.limit(pages / 2 * PAGE_SIZE);
+                }
+                started => return started,
+            }
+        }
+    }
+
+    fn start(config: Config) -> Result<Self, StartError> {
         let core = Core::new(config)?;
         // Names and sizes of kmalloc's caches are right by construction: what is left is memory.
         let kmalloc = Kmalloc::new(&core).map_err(|_: CacheError| StartError::Kmalloc)?;

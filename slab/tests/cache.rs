@@ -106,6 +106,12 @@ fn an_empty_slab_beyond_the_minimum_goes_back_by_itself() {
     let kept = info.min_partial - 1;
     assert_eq!((info.slabs_made, info.slabs, info.empty), (30, kept, kept));
     assert_eq!(cache.shrink() as u64, kept);
+
+    // A slab of one object goes from full to empty and was on no list that counts.
+    let cache = KmemCache::builder("one", 40_000).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    drop((0..20).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());
+    let info = cache.info();
+    assert_eq!((info.objs_per_slab, info.min_partial, info.empty), (1, 7, 7));
 }
 
 #[test]
@@ -169,6 +175,12 @@ fn what_is_used_and_what_is_merely_kept_are_told_apart() {
 #[test]
 fn a_constructor_runs_once_for_each_object_of_a_slab() {
     let subsystem = subsystem(1);
+    // Pages that were used before are zeroed for the constructor.
+    let dirty = KmemCache::builder("dirty", 4096).build_in(&subsystem).unwrap();
+    let mut used: Vec<_> = (0..16).map(|_| dirty.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    used.iter_mut().for_each(|block| block.bytes_mut().fill(0xff));
+    drop(used);
+    drop(dirty);
     let made = Arc::new(AtomicUsize::new(0));
     let seen = made.clone();
     let cache = KmemCache::builder("o", 128)
@@ -291,6 +303,16 @@ fn when_a_node_is_full_another_one_helps() {
     let strict = cache.alloc_node(Gfp::THIS_NODE, 0);
     assert!(matches!(strict, Err(AllocError::Memory(_))));
     drop(blocks);
+    cache.shrink();
+
+    // What helps out does not stay in the magazines of the node that was helped.
+    let near: Vec<_> = core::iter::from_fn(|| cache.alloc_node(Gfp::THIS_NODE, 0).ok()).collect();
+    let far = cache.alloc_block(Gfp::KERNEL).unwrap();
+    let info = cache.info();
+    assert_eq!((near.len(), info.in_magazines + info.in_depot), (2048, 0));
+    drop(far);
+    // SAFETY: allocated above, each freed once.
+    unsafe { cache.free_bulk(near) };
     assert_all_given_back(&subsystem);
 }
 

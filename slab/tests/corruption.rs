@@ -100,6 +100,27 @@ fn without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own() {
 }
 
 #[test]
+fn pages_that_were_a_slab_are_nobodys_afterwards() {
+    let (subsystem, heard) = listening(true);
+    let cache = KmemCache::builder("inode", 1000).build_in(&subsystem).unwrap();
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    let first = subsystem.pages().frame(subsystem.pages().pfn_of(object.as_ptr()).unwrap()).head();
+    let pages = cache.geometry().order().pages();
+    assert!(pages > 1);
+    // SAFETY: allocated above, freed once; the others are the errors that are tested.
+    unsafe {
+        cache.free(object);
+        assert_eq!(cache.shrink(), 1);
+        for page in 0..pages {
+            let address = subsystem.pages().address(uslab_buddy::Pfn::new(first.get() + page));
+            cache.free(address);
+            subsystem.kmalloc().free(address);
+        }
+    }
+    assert_eq!(kinds(&heard), vec![CorruptionKind::Foreign; 2 * pages as usize]);
+}
+
+#[test]
 fn kmalloc_refuses_what_it_never_handed_out() {
     let (subsystem, heard) = listening(true);
     let kmalloc = subsystem.kmalloc();

@@ -1,0 +1,71 @@
+//! What is not used costs nothing: neither objects that nobody touches, nor address space that is refused.
+#![cfg(not(any(loom, shuttle)))]
+
+use std::process::Command;
+use uslab::{Config, Gfp, KmemCache, Subsystem};
+use uslab_buddy::PageConfig;
+use uslab_magazine::Cpus;
+
+/// Resident bytes of this process.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[test]
+fn slabs_touch_no_object_and_untouched_pages_are_not_resident() {
+    let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());
+    let subsystem = Subsystem::new(Config::new(pages)).unwrap();
+    let cache = KmemCache::builder("o", 4096).build_in(&subsystem).unwrap();
+    const N: usize = 16 << 10;
+    let before = resident();
+    let blocks: Vec<_> = (0..N).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    let grown = resident().saturating_sub(before);
+    // 64 MiB of objects; frames, magazines and the vector take some of it.
+    assert!(grown < 8 << 20, "{N} objects that nobody touched made {} KiB resident", grown >> 10);
+    drop(blocks);
+    cache.shrink();
+    subsystem.pages().release();
+    assert_eq!(subsystem.pages().info().committed_bytes(), 0);
+}
+
+#[test]
+fn an_empty_cache_takes_little() {
+    let pages = PageConfig::default_for(Cpus::simulated(4, 1).unwrap());
+    let subsystem = Subsystem::new(Config::new(pages)).unwrap();
+    let before = resident();
+    let caches: Vec<_> =
+        (0..1000).map(|i| KmemCache::builder(format!("c{i}"), 64).build_in(&subsystem).unwrap()).collect();
+    let each = resident().saturating_sub(before) / caches.len();
+    assert!(each < 16 << 10, "{each} bytes an empty cache");
+}
+
+/// Run by the test below under a limit on address space.
+#[test]
+#[ignore = "a helper of the next test"]
+fn child_of_little_address_space() {
+    let subsystem = Subsystem::global().unwrap();
+    let block = subsystem.kmalloc().alloc_block(1000, Gfp::ZERO).unwrap();
+    assert_eq!(block.bytes().len(), 1000);
+    println!("pages {}", subsystem.check().unwrap().pages);
+}
+
+#[test]
+fn with_little_address_space_it_starts_smaller() {
+    let run = |kib: usize| {
+        let script = format!(
+            "ulimit -v {kib} && exec \"$0\" --exact child_of_little_address_space --ignored --nocapture"
+        );
+        let output =
+            Command::new("sh").arg("-c").arg(script).arg(std::env::current_exe().unwrap()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{kib} KiB: {text}{}", String::from_utf8_lossy(&output.stderr));
+        let pages = text.lines().find_map(|line| line.split_once("pages ")?.1.trim().parse::<usize>().ok());
+        pages.unwrap_or_else(|| panic!("{kib} KiB: {text}"))
+    };
+    // Odd sizes, so that the range alone would sometimes leave nothing for the tables.
+    for mib in [192, 300, 523, 1030, 1100, 2100, 4200, 70_000] {
+        let pages = run(mib << 10);
+        assert!(pages * 4096 <= mib << 20 && pages >= 1024, "{mib} MiB: {pages} pages");
+    }
+}
