@@ -86,3 +86,8 @@ pub use subsystem::slabinfo;
 pub use subsystem::{Config, Info, StartError, Subsystem};
 pub use typed::{CacheBox, ObjectCache, ObjectCacheBuilder};
 pub use uslab_buddy::Gfp;
+
+/// The examples of the README are run as this crate's.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
