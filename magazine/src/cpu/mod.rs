@@ -1,7 +1,7 @@
 //! CPUs: how many there are, which node each belongs to, and which one this thread runs on.
 //!
 //! The number of the current CPU is only ever a **hint**: the thread may be moved between reading and using it. What
-//! makes an operation on a CPU's slot sound is the mechanism that performs it: [`claimed`] today, a restartable
+//! makes an operation on a CPU's slot sound is the mechanism that performs it: `claimed` today, a restartable
 //! sequence beside it where the kernel offers one. Simulated CPUs are the claimed mechanism with another source of
 //! the number: one OS thread can drive a thousand CPUs deterministically by calling [`on_cpu`].
 

@@ -17,7 +17,7 @@
 //!   loads it too, and so never runs a later write before them (tokio-rs/loom #166, #392): every load-then-CAS
 //!   loop is explored in part only. Each atomic here carries a twin, and each access first does a `Relaxed`
 //!   read-modify-write on it. That makes all accesses of one atomic dependent for the partial-order reduction and
-//!   adds no happens-before. [`check`] holds a canary test on the set of outcomes.
+//!   adds no happens-before. `check` holds a canary test on the set of outcomes.
 //! * **The ordering hook.** `OM=file:line:arg:Ordering` weakens one call site at run time and `OM_LIST=1` prints
 //!   the sites that were reached, so orderings can be mutation-tested without a rebuild.
 //! * **The armed weak failure.** loom never fails `compare_exchange_weak` spuriously; `weak_arm(k)` fails the
@@ -58,7 +58,7 @@ pub use arm::{
 };
 
 /// Whether the planted bug of that name is to be run. Always false outside loom; under loom true only inside a model
-/// that [`check::caught`](self) runs to see that the bug is noticed.
+/// that `check::caught` runs to see that the bug is noticed.
 #[cfg(not(loom))]
 #[inline(always)]
 pub const fn planted(_bug: &str) -> bool {
