@@ -14,9 +14,11 @@
 //! The conservation laws are checked at every mark of a snapshot, at the end, after every `snapshot_every` operations,
 //! and once more when everything was freed, reaped and shrunk.
 
+mod finish;
+
 use crate::machine::{Build, BuildError, Failed, Holdings, Machine};
 use crate::output::Progress;
-use crate::report::{self, Report};
+use crate::report::Report;
 use crate::trace::{
     self, CacheId, FreeOrigin, Op, OpKind, PageUse, Recording, Resolver, Source, Tables, TraceError,
 };
@@ -125,7 +127,7 @@ impl Options {
 }
 
 /// The bundled trace: a real kernel, 6.1 on 4 CPUs, under a file workload.
-static BUNDLED: &[u8] = include_bytes!("../data/files-6.1.trace.zst");
+static BUNDLED: &[u8] = include_bytes!("../../data/files-6.1.trace.zst");
 /// What errors and reports call it.
 const BUNDLED_NAME: &str = "the bundled trace";
 
@@ -147,8 +149,8 @@ pub fn run(path: Option<&Path>, options: &Options, progress: &Progress) -> Resul
 
 fn bundled_tables() -> Result<Tables, TraceError> {
     let texts = [
-        ("before", include_str!("../data/files-6.1.before.slabinfo")),
-        ("end", include_str!("../data/files-6.1.end.slabinfo")),
+        ("before", include_str!("../../data/files-6.1.before.slabinfo")),
+        ("end", include_str!("../../data/files-6.1.end.slabinfo")),
     ];
     let snapshots = texts.into_iter().map(|(moment, text)| {
         let slabinfo = text.parse().map_err(|fault: uslab::info::ParseError| TraceError::Table {
@@ -186,7 +188,7 @@ pub fn replay(
         magazines: options.magazines,
         memory: options.memory.unwrap_or(DEFAULT_MEMORY),
     };
-    let rss_before = report::resident_bytes();
+    let rss_before = finish::resident_bytes();
     let machine = Machine::new(&build)?;
     let stage = progress.stage("replaying", recording.records());
     let resolver = recording.resolve(tables.latest_slabinfo())?;
@@ -213,49 +215,49 @@ pub fn replay(
     let replayed = begun.elapsed().saturating_sub(run.checking);
     drop(stage);
     run.snapshot("the end of the trace");
-    let taken = report::Taken {
+    let taken = finish::Taken {
         build,
         tables,
         seed: options.seed,
         read,
         replayed,
-        rss: [rss_before, report::resident_bytes()],
+        rss: [rss_before, finish::resident_bytes()],
     };
     Ok(run.finish(taken))
 }
 
 /// A replay on its way.
-pub(crate) struct Run<'r, 'm> {
-    pub(crate) path: PathBuf,
+struct Run<'r, 'm> {
+    path: PathBuf,
     build: Build,
     options: &'r Options,
-    pub(crate) machine: &'m Machine,
-    pub(crate) held: Holdings<'m>,
-    pub(crate) resolver: Resolver,
-    pub(crate) operations: u64,
+    machine: &'m Machine,
+    held: Holdings<'m>,
+    resolver: Resolver,
+    operations: u64,
     /// Conservation checks made, and what they found.
-    pub(crate) checked: u64,
-    pub(crate) violations: Vec<String>,
-    pub(crate) snapshots: Vec<Snapshot>,
+    checked: u64,
+    violations: Vec<String>,
+    snapshots: Vec<Snapshot>,
     /// Time that checks took, which is no part of the replay.
     checking: Duration,
 }
 
 /// Our caches at one moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Snapshot {
-    pub(crate) moment: String,
-    pub(crate) operations: u64,
+struct Snapshot {
+    moment: String,
+    operations: u64,
     /// By the cache's number in the trace.
-    pub(crate) caches: Vec<CacheAt>,
-    pub(crate) census: Option<uslab::Census>,
+    caches: Vec<CacheAt>,
+    census: Option<uslab::Census>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CacheAt {
-    pub(crate) used: u64,
-    pub(crate) slabs: u64,
-    pub(crate) pre_trace_frees: u64,
+struct CacheAt {
+    used: u64,
+    slabs: u64,
+    pre_trace_frees: u64,
 }
 
 impl Run<'_, '_> {
@@ -365,7 +367,7 @@ impl Run<'_, '_> {
 
     /// objects = used + magazines + depot + free in slabs, for every cache;
     /// pages = slabs + kmalloc-large + traced pages + per-CPU + free.
-    pub(crate) fn check(&mut self, moment: &str) -> Option<uslab::Census> {
+    fn check(&mut self, moment: &str) -> Option<uslab::Census> {
         self.checked += 1;
         self.violations.extend(self.held.violations.drain(..).map(|v| format!("{moment}: {v}")));
         let census = match self.machine.subsystem.check() {

@@ -1,0 +1,254 @@
+//! The end of a replay: the numbers are taken, everything is freed, and what is left is counted.
+
+use super::{CacheAt, Run, Snapshot};
+use crate::machine::Build;
+use crate::report::{
+    AgainstKernel, CacheReport, Conservation, Fragmentation, KernelCache, KernelRow, MachineReport,
+    ObjectTotals, PageCounts, Report, SnapshotReport, Teardown, percent,
+};
+use crate::trace::{CacheKind, Facts, SlabinfoChange, Tables};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use uslab::{CacheInfo, Magazines};
+use uslab_buddy::{BuddyInfo, Order};
+
+/// Resident bytes of this process; 0 where the system does not say.
+pub(super) fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// What the replay knows besides its own state.
+pub(super) struct Taken<'t> {
+    pub(super) build: Build,
+    pub(super) tables: &'t Tables,
+    pub(super) seed: u64,
+    pub(super) read: Duration,
+    pub(super) replayed: Duration,
+    pub(super) rss: [u64; 2],
+}
+
+/// Violations that are kept with their text.
+const VIOLATIONS_KEPT: usize = 20;
+
+impl Run<'_, '_> {
+    /// Takes the numbers at the end of the trace, frees everything, and reports.
+    pub(super) fn finish(mut self, taken: Taken<'_>) -> Report {
+        let facts = self.resolver.facts(taken.tables);
+        let infos = self.machine.subsystem.info();
+        let against_kernel = against_kernel(&facts, &self.snapshots, &self);
+        let caches = self.caches(&facts, &infos.caches, taken.tables, against_kernel.as_ref());
+        let teardown = self.tear_down(&infos.pages, taken.rss);
+        let total = facts.total;
+        let seconds = (taken.read + taken.replayed).as_secs_f64();
+        let mut pages = BTreeMap::new();
+        for (counts, is_alloc) in [(&facts.pages.allocs_by_order, true), (&facts.pages.frees_by_order, false)]
+        {
+            for (order, n) in (0..).zip(counts).filter(|(_, n)| **n > 0) {
+                let entry: &mut PageCounts = pages.entry(order).or_default();
+                *(if is_alloc { &mut entry.allocs } else { &mut entry.frees }) = *n;
+            }
+        }
+        let o = &facts.objects;
+        let objects = ObjectTotals {
+            allocs: o.allocs,
+            frees: o.frees,
+            live: caches.iter().map(|c| c.live).sum(),
+            matched_frees: o.matched,
+            remote_frees: o.remote,
+            hidden_allocs: o.hidden_allocs,
+            hidden_frees: o.hidden_frees,
+            pre_trace_frees: o.pre_trace_frees,
+            kfree_of_null: facts.kfree_of_null,
+            magazine_hits: caches.iter().map(|c| c.magazine_hits).sum(),
+            depot_exchanges: caches.iter().map(|c| c.depot_exchanges).sum(),
+        };
+        Report {
+            version: env!("CARGO_PKG_VERSION"),
+            seed: taken.seed,
+            trace: self.path.display().to_string(),
+            machine: MachineReport {
+                cpus: taken.build.cpus,
+                nodes: taken.build.nodes,
+                memory_bytes: taken.build.memory,
+                magazine: match taken.build.magazines {
+                    Magazines::Off => "off".to_owned(),
+                    Magazines::Sized { capacity, .. } => capacity.to_string(),
+                    _ => "auto".to_owned(),
+                },
+            },
+            events: facts.events.iter().cloned().collect(),
+            events_total: total,
+            not_understood: facts.not_understood,
+            lost: facts.lost,
+            caches,
+            objects,
+            pages,
+            conservation: Conservation {
+                checked: self.checked,
+                violated: self.violations.len() as u64,
+                violations: self.violations.iter().take(VIOLATIONS_KEPT).cloned().collect(),
+            },
+            teardown,
+            against_kernel,
+            fragmentation: fragmentation(&infos.pages),
+            buddy: infos.pages,
+            snapshots: self
+                .snapshots
+                .into_iter()
+                .map(|s| SnapshotReport { moment: s.moment, operations: s.operations, census: s.census })
+                .collect(),
+            events_per_second: total as f64 / seconds,
+            read_seconds: taken.read.as_secs_f64(),
+            replay_seconds: taken.replayed.as_secs_f64(),
+            ns_per_event: seconds * 1e9 / total.max(1) as f64,
+            facts,
+        }
+    }
+
+    fn caches(
+        &self,
+        facts: &Facts,
+        infos: &[CacheInfo],
+        tables: &Tables,
+        against: Option<&AgainstKernel>,
+    ) -> Vec<CacheReport> {
+        let slabinfo = tables.latest_slabinfo();
+        let held = self.held.by_cache();
+        let large = self.resolver.caches().iter().position(|c| c.kind == CacheKind::KmallocLarge);
+        let large = large.and_then(|id| held.get(id)).copied().unwrap_or(0);
+        let report = facts.caches.iter().map(|cache| {
+            let tally = &cache.tally;
+            let info = infos.iter().find(|info| {
+                cache.kind != CacheKind::KmallocLarge
+                    && info.name == cache.name.replace(char::is_whitespace, "_")
+            });
+            let number = |f: fn(&CacheInfo) -> u64| info.map_or(0, f);
+            let change = against.and_then(|a| a.rows.iter().find(|row| row.cache == cache.name));
+            let kernel = slabinfo.and_then(|table| table.get(&cache.name)).map(|row| KernelCache {
+                active_objs: row.active_objects,
+                num_objs: row.objects,
+                num_slabs: row.slabs,
+                objects_change: change.map_or(0, |c| c.objects[0]),
+                our_objects_change: change.map_or(0, |c| c.objects[1]),
+                slabs_change: change.map_or(0, |c| c.slabs[0]),
+                our_slabs_change: change.map_or(0, |c| c.slabs[1]),
+            });
+            let served = number(|i| i.allocs + i.frees);
+            CacheReport {
+                name: cache.name.clone(),
+                object_size: info.map_or(u64::from(tally.size), |i| i.object_size),
+                slab_size: info.map_or(u64::from(tally.size), |i| i.slab_size),
+                objs_per_slab: number(|i| i.objs_per_slab),
+                order: info.map_or(0, |i| i.order),
+                allocs: tally.allocs,
+                frees: tally.frees,
+                live: tally.live,
+                peak_live: tally.peak_live,
+                remote_frees: tally.remote_frees,
+                remote_percent: percent(tally.remote_frees, tally.matched_frees),
+                hidden_allocs: tally.hidden_allocs,
+                hidden_frees: tally.hidden_frees,
+                pre_trace_frees: tally.pre_trace_frees,
+                slabs: number(|i| i.slabs),
+                slabs_peak: number(|i| i.slabs_peak),
+                used: if cache.kind == CacheKind::KmallocLarge { large } else { number(|i| i.used) },
+                in_magazines: number(|i| i.in_magazines),
+                in_depot: number(|i| i.in_depot),
+                free_in_slabs: number(|i| i.free_in_slabs),
+                magazine_hits: number(|i| i.magazine_hits),
+                hit_percent: percent(number(|i| i.magazine_hits), served),
+                depot_exchanges: number(|i| i.depot_exchanges),
+                kernel,
+            }
+        });
+        report.collect()
+    }
+
+    /// Frees all, reaps, shrinks, gives the pages back, and looks at what is left.
+    fn tear_down(&mut self, before: &BuddyInfo, rss: [u64; 2]) -> Teardown {
+        self.held.free_all();
+        let subsystem = &self.machine.subsystem;
+        subsystem.reap();
+        subsystem.shrink();
+        subsystem.pages().release();
+        let census = self.check("after everything was freed");
+        let pages = subsystem.pages().info();
+        let teardown = Teardown {
+            objects: census.as_ref().map_or(u64::MAX, |c| c.objects),
+            slabs: census.as_ref().map_or(u64::MAX, |c| c.slabs),
+            pages_not_in_maximal_blocks: pages.pages_not_in_maximal_blocks(),
+            committed_bytes: [before.committed_bytes(), pages.committed_bytes()],
+            resident_bytes: [rss[0], rss[1], resident_bytes()],
+        };
+        for (what, left) in [
+            ("objects", teardown.objects),
+            ("slabs", teardown.slabs),
+            ("pages outside maximal blocks", teardown.pages_not_in_maximal_blocks),
+            ("bytes committed", teardown.committed_bytes[1]),
+        ] {
+            if left != 0 {
+                self.violations.push(format!("after everything was freed: {left} {what} left"));
+            }
+        }
+        teardown
+    }
+}
+
+/// Between the moments that the kernel's tables call exact: right after all caches were shrunk.
+fn against_kernel(facts: &Facts, snapshots: &[Snapshot], run: &Run<'_, '_>) -> Option<AgainstKernel> {
+    let span = facts.slabinfo.iter().find(|span| (span.from, span.to) == ("before", "end"))?;
+    let at = |moment: &str| snapshots.iter().find(|s| s.moment == moment);
+    let (before, end) = (at(span.from)?, at(span.to)?);
+    let ours = |row: &SlabinfoChange| {
+        let id = run.resolver.caches().iter().position(|cache| cache.name == row.cache);
+        let of = |s: &Snapshot| id.and_then(|id| s.caches.get(id)).copied().unwrap_or_default();
+        let (a, b): (CacheAt, CacheAt) = (of(before), of(end));
+        // Objects from before the trace are not among ours: their frees take off what we never had.
+        let pre = (b.pre_trace_frees - a.pre_trace_frees) as i64;
+        [b.used as i64 - a.used as i64 - pre, b.slabs as i64 - a.slabs as i64]
+    };
+    let rows: Vec<KernelRow> = span
+        .rows
+        .iter()
+        .map(|row| {
+            let [objects, slabs] = ours(row);
+            KernelRow {
+                cache: row.cache.clone(),
+                objects: [row.real, objects],
+                slabs: [row.real_slabs, slabs],
+            }
+        })
+        .collect();
+    let sum = |f: fn(&KernelRow) -> i64| rows.iter().map(f).sum();
+    Some(AgainstKernel {
+        from: span.from,
+        to: span.to,
+        caches: rows.len() as u64,
+        objects_kernel: sum(|r| r.objects[0]),
+        objects_ours: sum(|r| r.objects[1]),
+        objects_exact: rows.iter().filter(|r| r.objects[0] == r.objects[1]).count() as u64,
+        objects_abs_error: rows.iter().map(|r| r.objects[0].abs_diff(r.objects[1])).sum(),
+        slabs_kernel: sum(|r| r.slabs[0]),
+        slabs_ours: sum(|r| r.slabs[1]),
+        slabs_abs_error: rows.iter().map(|r| r.slabs[0].abs_diff(r.slabs[1])).sum(),
+        rows,
+    })
+}
+
+fn fragmentation(pages: &BuddyInfo) -> Vec<Fragmentation> {
+    let of_zone = |zone: &uslab_buddy::ZoneInfo| {
+        let name = format!("node {} {:?}", zone.node, zone.zone);
+        (0..=Order::MAX.get())
+            .filter_map(Order::new)
+            .map(|order| Fragmentation {
+                zone: name.clone(),
+                order: order.get(),
+                extfrag_index: zone.extfrag_index(order),
+                unusable_free_index: zone.unusable_free_index(order),
+            })
+            .collect::<Vec<_>>()
+    };
+    pages.zones.iter().flat_map(of_zone).collect()
+}

@@ -1,0 +1,270 @@
+//! What a replay found: as data ([`Report`], the interface of `--json`) and as a page for a person.
+
+mod page;
+
+use crate::trace::Facts;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use uslab_buddy::BuddyInfo;
+
+/// A replay in numbers. Its serialised form is the interface of `uslab replay --json`.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Version of this program.
+    pub version: &'static str,
+    /// Seed of what is random.
+    pub seed: u64,
+    /// The trace's file.
+    pub trace: String,
+    /// The machine that was simulated.
+    pub machine: MachineReport,
+    /// Events by name.
+    pub events: BTreeMap<String, u64>,
+    /// Events in all.
+    pub events_total: u64,
+    /// Lines that were neither events nor headers; the first ones are in `facts`.
+    pub not_understood: u64,
+    /// Events that the kernel says were lost. With any, numbers after the loss are not to be trusted.
+    pub lost: u64,
+    /// The caches, the busiest first.
+    pub caches: Vec<CacheReport>,
+    /// All caches together.
+    pub objects: ObjectTotals,
+    /// Page events by order.
+    pub pages: BTreeMap<u8, PageCounts>,
+    /// Conservation laws.
+    pub conservation: Conservation,
+    /// What was left when everything was freed, reaped, shrunk and given back.
+    pub teardown: Teardown,
+    /// Beside the kernel's own tables, where they lie beside the trace.
+    pub against_kernel: Option<AgainstKernel>,
+    /// The buddy allocator at the end of the trace.
+    pub buddy: BuddyInfo,
+    /// Fragmentation at the end of the trace, by zone and order.
+    pub fragmentation: Vec<Fragmentation>,
+    /// The conservation laws' numbers at each snapshot.
+    pub snapshots: Vec<SnapshotReport>,
+    /// Events a second: reading and replaying together, on one thread.
+    pub events_per_second: f64,
+    /// Seconds for reading the text.
+    pub read_seconds: f64,
+    /// Seconds for replaying, without the checks.
+    pub replay_seconds: f64,
+    /// Nanoseconds an event, of both together.
+    pub ns_per_event: f64,
+    /// All that can be said of the trace without a replay.
+    pub facts: Facts,
+}
+
+/// The simulated machine.
+#[derive(Debug, Serialize)]
+pub struct MachineReport {
+    /// CPUs.
+    pub cpus: u32,
+    /// Memory nodes.
+    pub nodes: u32,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// The magazines asked for.
+    pub magazine: String,
+}
+
+/// One cache.
+#[derive(Debug, Serialize)]
+pub struct CacheReport {
+    /// The name, as the kernel has it; placeholders for unknown ones begin with `?`.
+    pub name: String,
+    /// Bytes of an object.
+    pub object_size: u64,
+    /// Bytes from one object to the next.
+    pub slab_size: u64,
+    /// Objects in a slab.
+    pub objs_per_slab: u64,
+    /// A slab has `2^order` pages.
+    pub order: u8,
+    /// Allocations of the trace.
+    pub allocs: u64,
+    /// Frees of the trace.
+    pub frees: u64,
+    /// Objects live at the end of the trace.
+    pub live: u64,
+    /// The most that were live at a time.
+    pub peak_live: u64,
+    /// Frees on another CPU than the allocation.
+    pub remote_frees: u64,
+    /// The same in percent of the frees whose allocation was seen.
+    pub remote_percent: f64,
+    /// Allocations that the kernel did not trace.
+    pub hidden_allocs: u64,
+    /// Frees that the kernel did not trace.
+    pub hidden_frees: u64,
+    /// Frees of objects from before the trace.
+    pub pre_trace_frees: u64,
+    /// Our slabs at the end of the trace.
+    pub slabs: u64,
+    /// The most slabs that we had at a time.
+    pub slabs_peak: u64,
+    /// Objects of our slabs: in callers' hands,
+    pub used: u64,
+    /// in CPUs' magazines and stocks,
+    pub in_magazines: u64,
+    /// in depots,
+    pub in_depot: u64,
+    /// and free in slabs.
+    pub free_in_slabs: u64,
+    /// Allocations and frees that the CPU's loaded magazine served.
+    pub magazine_hits: u64,
+    /// The same in percent of all.
+    pub hit_percent: f64,
+    /// Visits to a depot that moved magazines.
+    pub depot_exchanges: u64,
+    /// The kernel's figures.
+    pub kernel: Option<KernelCache>,
+}
+
+/// What the kernel's last table says of a cache, and how it changed.
+#[derive(Debug, Serialize)]
+pub struct KernelCache {
+    /// Active objects at the last snapshot.
+    pub active_objs: u64,
+    /// Objects at the last snapshot.
+    pub num_objs: u64,
+    /// Slabs at the last snapshot.
+    pub num_slabs: u64,
+    /// Between the two exact snapshots: the kernel's change of objects,
+    pub objects_change: i64,
+    /// ours for the same events,
+    pub our_objects_change: i64,
+    /// the kernel's change of slabs,
+    pub slabs_change: i64,
+    /// and ours.
+    pub our_slabs_change: i64,
+}
+
+/// Sums over all caches.
+#[derive(Debug, Default, Serialize)]
+pub struct ObjectTotals {
+    /// See [`CacheReport`].
+    pub allocs: u64,
+    /// See [`CacheReport`].
+    pub frees: u64,
+    /// See [`CacheReport`].
+    pub live: u64,
+    /// Frees whose allocation was seen.
+    pub matched_frees: u64,
+    /// See [`CacheReport`].
+    pub remote_frees: u64,
+    /// See [`CacheReport`].
+    pub hidden_allocs: u64,
+    /// See [`CacheReport`].
+    pub hidden_frees: u64,
+    /// See [`CacheReport`].
+    pub pre_trace_frees: u64,
+    /// `kfree(NULL)`, which does nothing.
+    pub kfree_of_null: u64,
+    /// See [`CacheReport`].
+    pub magazine_hits: u64,
+    /// See [`CacheReport`].
+    pub depot_exchanges: u64,
+}
+
+/// Page events of one order.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct PageCounts {
+    /// Allocations.
+    pub allocs: u64,
+    /// Frees.
+    pub frees: u64,
+}
+
+/// The conservation laws.
+#[derive(Debug, Serialize)]
+pub struct Conservation {
+    /// Times that they were checked.
+    pub checked: u64,
+    /// Violations found.
+    pub violated: u64,
+    /// The first of them.
+    pub violations: Vec<String>,
+}
+
+/// After everything was freed.
+#[derive(Debug, Serialize)]
+pub struct Teardown {
+    /// Objects left in slabs: 0.
+    pub objects: u64,
+    /// Slabs left: 0.
+    pub slabs: u64,
+    /// Free pages outside the largest possible blocks: 0.
+    pub pages_not_in_maximal_blocks: u64,
+    /// Committed bytes before and after.
+    pub committed_bytes: [u64; 2],
+    /// Resident bytes of the process: before the replay, at its end, after everything was given back.
+    pub resident_bytes: [u64; 3],
+}
+
+/// The kernel's own change between two snapshots and ours for the same events.
+#[derive(Debug, Serialize)]
+pub struct AgainstKernel {
+    /// The first snapshot.
+    pub from: &'static str,
+    /// The second.
+    pub to: &'static str,
+    /// Caches that changed.
+    pub caches: u64,
+    /// Sum of the kernel's changes of active objects.
+    pub objects_kernel: i64,
+    /// Sum of ours.
+    pub objects_ours: i64,
+    /// Caches whose change of objects is exactly the kernel's.
+    pub objects_exact: u64,
+    /// Sum of the absolute differences in objects.
+    pub objects_abs_error: u64,
+    /// Sum of the kernel's changes of slabs.
+    pub slabs_kernel: i64,
+    /// Sum of ours.
+    pub slabs_ours: i64,
+    /// Sum of the absolute differences in slabs.
+    pub slabs_abs_error: u64,
+    /// By cache.
+    pub rows: Vec<KernelRow>,
+}
+
+/// One cache between the snapshots.
+#[derive(Debug, Serialize)]
+pub struct KernelRow {
+    /// The cache.
+    pub cache: String,
+    /// The kernel's change of active objects, and ours.
+    pub objects: [i64; 2],
+    /// The kernel's change of slabs, and ours.
+    pub slabs: [i64; 2],
+}
+
+/// Fragmentation of one zone for one order, in 1/1,000.
+#[derive(Debug, Serialize)]
+pub struct Fragmentation {
+    /// The zone.
+    pub zone: String,
+    /// The order.
+    pub order: u8,
+    /// The kernel's `extfrag_index`: -1000 where an allocation would succeed.
+    pub extfrag_index: i64,
+    /// The part of free memory that is of no use for the order.
+    pub unusable_free_index: u64,
+}
+
+/// The machine at a snapshot.
+#[derive(Debug, Serialize)]
+pub struct SnapshotReport {
+    /// What moment it is.
+    pub moment: String,
+    /// Operations before it.
+    pub operations: u64,
+    /// What was counted; `None` where a law was violated.
+    pub census: Option<uslab::Census>,
+}
+
+pub(crate) fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
+}

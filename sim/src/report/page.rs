@@ -1,0 +1,296 @@
+//! A report as a page for a person.
+
+use super::{Report, percent};
+use crate::output::{grouped, signed, size, table, text};
+use std::fmt::Write;
+
+/// Caches shown unless all are asked for.
+const SHOWN: usize = 25;
+
+impl Report {
+    /// The whole report as text.
+    pub fn page(&self, all: bool) -> String {
+        let mut out = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write_page(&mut out, all);
+        out
+    }
+
+    fn write_page(&self, out: &mut String, all: bool) -> std::fmt::Result {
+        let m = &self.machine;
+        writeln!(
+            out,
+            "{}: {} events on {} CPUs, {} node{}, {} of memory, magazines {}, seed {}",
+            self.trace,
+            grouped(self.events_total),
+            m.cpus,
+            m.nodes,
+            if m.nodes == 1 { "" } else { "s" },
+            size(m.memory_bytes),
+            m.magazine,
+            self.seed
+        )?;
+        self.write_warnings(out)?;
+        writeln!(out, "\nEvents")?;
+        let mut events = table(&["event", "count"]);
+        let mut by_count: Vec<_> = self.events.iter().collect();
+        by_count.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), name.as_str()));
+        for (name, n) in by_count {
+            events.add_row([name.clone(), grouped(*n)]);
+        }
+        out.push_str(&text(&events));
+        let o = &self.objects;
+        writeln!(
+            out,
+            "\n{} allocations, {} frees ({} of null beside them); {} hidden allocations, {} hidden frees, {} pre-trace \
+             frees; {:.2} % freed on another CPU",
+            grouped(o.allocs),
+            grouped(o.frees),
+            grouped(o.kfree_of_null),
+            grouped(o.hidden_allocs),
+            grouped(o.hidden_frees),
+            grouped(o.pre_trace_frees),
+            percent(o.remote_frees, o.matched_frees)
+        )?;
+        self.write_caches(out, all)?;
+        self.write_kernel(out, all)?;
+        self.write_pages(out)?;
+        self.write_end(out)
+    }
+
+    fn write_warnings(&self, out: &mut String) -> std::fmt::Result {
+        if self.not_understood > 0 {
+            writeln!(out, "WARNING: {} lines were not understood, the first:", grouped(self.not_understood))?;
+            for (line, text) in &self.facts.first_not_understood {
+                writeln!(out, "  line {line}: {text}")?;
+            }
+        }
+        if self.lost > 0 {
+            let lost = grouped(self.lost);
+            writeln!(out, "WARNING: the kernel lost {lost} events; what follows the loss is not exact")?;
+        }
+        Ok(())
+    }
+
+    fn write_caches(&self, out: &mut String, all: bool) -> std::fmt::Result {
+        let shown = if all { self.caches.len() } else { SHOWN.min(self.caches.len()) };
+        writeln!(
+            out,
+            "\nCaches at the end of the trace ({shown} of {}, the busiest first)",
+            self.caches.len()
+        )?;
+        writeln!(
+            out,
+            "  objects = used + in magazines + in depot + free in slabs; hits = served by a CPU's magazine"
+        )?;
+        let mut rows = table(&[
+            "cache",
+            "size",
+            "/slab",
+            "pages",
+            "allocs",
+            "frees",
+            "peak",
+            "slabs",
+            "used",
+            "magazines",
+            "depot",
+            "free",
+            "hits %",
+            "exchanges",
+            "remote %",
+        ]);
+        for c in self.caches.iter().take(shown) {
+            rows.add_row([
+                c.name.clone(),
+                c.slab_size.to_string(),
+                c.objs_per_slab.to_string(),
+                (1u32 << c.order).to_string(),
+                c.allocs.to_string(),
+                c.frees.to_string(),
+                c.peak_live.to_string(),
+                c.slabs.to_string(),
+                c.used.to_string(),
+                c.in_magazines.to_string(),
+                c.in_depot.to_string(),
+                c.free_in_slabs.to_string(),
+                format!("{:.1}", c.hit_percent),
+                c.depot_exchanges.to_string(),
+                format!("{:.1}", c.remote_percent),
+            ]);
+        }
+        out.push_str(&text(&rows));
+        Ok(())
+    }
+
+    fn write_kernel(&self, out: &mut String, all: bool) -> std::fmt::Result {
+        let Some(k) = &self.against_kernel else { return Ok(()) };
+        let shown = if all { k.rows.len() } else { SHOWN.min(k.rows.len()) };
+        writeln!(
+            out,
+            "\nBeside the kernel, from `{}` to `{}` ({shown} of {} caches): its change, ours, the difference",
+            k.from, k.to, k.caches
+        )?;
+        let mut rows = table(&["cache", "objects", "ours", "diff", "slabs", "ours", "diff"]);
+        for r in k.rows.iter().take(shown) {
+            rows.add_row([
+                r.cache.clone(),
+                signed(r.objects[0]),
+                signed(r.objects[1]),
+                signed(r.objects[1] - r.objects[0]),
+                signed(r.slabs[0]),
+                signed(r.slabs[1]),
+                signed(r.slabs[1] - r.slabs[0]),
+            ]);
+        }
+        out.push_str(&text(&rows));
+        writeln!(
+            out,
+            "Total: objects {} there, {} here, absolute error {} ({} of {} caches exact); slabs {} there, {} here, \
+             absolute error {}",
+            signed(k.objects_kernel),
+            signed(k.objects_ours),
+            grouped(k.objects_abs_error),
+            k.objects_exact,
+            k.caches,
+            signed(k.slabs_kernel),
+            signed(k.slabs_ours),
+            grouped(k.slabs_abs_error)
+        )?;
+        writeln!(
+            out,
+            "Objects differ where the kernel counts what a CPU merely keeps. Slabs differ by policy: SLUB fills one\n\
+             slab a CPU at a time, here magazines mix the objects of several slabs."
+        )
+    }
+
+    fn write_pages(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "\nPage events by order")?;
+        let mut rows = table(&["order", "allocs", "frees"]);
+        for (order, counts) in &self.pages {
+            rows.add_row([order.to_string(), grouped(counts.allocs), grouped(counts.frees)]);
+        }
+        out.push_str(&text(&rows));
+        writeln!(out, "\nBuddy allocator at the end of the trace (free blocks by order)")?;
+        write!(out, "{}", self.buddy)?;
+        let unusable: Vec<String> = self
+            .fragmentation
+            .iter()
+            .filter(|f| [3, 9, 10].contains(&f.order))
+            .map(|f| format!("{} order {}: {:.1} %", f.zone, f.order, f.unusable_free_index as f64 / 10.0))
+            .collect();
+        writeln!(out, "Free memory of no use for an order: {}", unusable.join(", "))
+    }
+
+    fn write_end(&self, out: &mut String) -> std::fmt::Result {
+        let (c, t) = (&self.conservation, &self.teardown);
+        writeln!(out, "\nConservation: checked {} times, violated {} times", c.checked, c.violated)?;
+        c.violations.iter().try_for_each(|v| writeln!(out, "  {v}"))?;
+        writeln!(
+            out,
+            "Everything freed: {} objects, {} slabs, {} pages outside maximal blocks; committed {} -> {}; resident {} \
+             before, {} at the end, {} after",
+            t.objects,
+            t.slabs,
+            t.pages_not_in_maximal_blocks,
+            size(t.committed_bytes[0]),
+            size(t.committed_bytes[1]),
+            size(t.resident_bytes[0]),
+            size(t.resident_bytes[1]),
+            size(t.resident_bytes[2])
+        )?;
+        writeln!(
+            out,
+            "Time: {:.2} s reading, {:.2} s replaying: {:.0} ns an event, {:.2} million events a second",
+            self.read_seconds,
+            self.replay_seconds,
+            self.ns_per_event,
+            self.events_per_second / 1e6
+        )
+    }
+
+    /// The page for somebody who has just started the program.
+    pub fn introduction(&self) -> String {
+        let mut out = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write_introduction(&mut out);
+        out
+    }
+
+    fn write_introduction(&self, out: &mut String) -> std::fmt::Result {
+        let o = &self.objects;
+        let served = self.caches.iter().map(|c| c.magazine_hits).sum::<u64>();
+        writeln!(
+            out,
+            "uslab replayed {} memory events that a real Linux kernel (6.1, {} CPUs) recorded while four processes\n\
+             created, searched and deleted thousands of files, and did with its own allocator what the kernel did:\n\
+             {} allocations and {} frees in {} object caches, each on the CPU that the trace names.\n",
+            grouped(self.events_total),
+            self.machine.cpus,
+            grouped(o.allocs),
+            grouped(o.frees),
+            self.caches.len()
+        )?;
+        writeln!(
+            out,
+            "  {:>5.1} %  of the allocations and frees were served by a magazine of their own CPU, without any lock;\n\
+             {:>9}  times a CPU went to a depot, to exchange whole magazines;\n\
+             {:>9}  frees came from another CPU than the allocation, and needed nothing special.\n",
+            percent(served, o.allocs + o.frees + o.hidden_allocs),
+            grouped(o.depot_exchanges),
+            grouped(o.remote_frees)
+        )?;
+        writeln!(out, "The busiest caches:\n")?;
+        let mut rows =
+            table(&["cache", "bytes", "allocs", "frees", "peak", "slabs", "hits %", "in magazines"]);
+        for c in self.caches.iter().take(8) {
+            rows.add_row([
+                c.name.clone(),
+                c.slab_size.to_string(),
+                grouped(c.allocs),
+                grouped(c.frees),
+                grouped(c.peak_live),
+                grouped(c.slabs),
+                format!("{:.1}", c.hit_percent),
+                grouped(c.in_magazines),
+            ]);
+        }
+        out.push_str(&text(&rows));
+        if let Some(k) = &self.against_kernel {
+            writeln!(
+                out,
+                "\nThe kernel's own tables say that its caches grew by {} objects and {} slabs during the workload;\n\
+                 here they grew by {} objects and {} slabs.",
+                k.objects_kernel, k.slabs_kernel, k.objects_ours, k.slabs_ours
+            )?;
+        }
+        let (c, t) = (&self.conservation, &self.teardown);
+        writeln!(
+            out,
+            "\nEvery object and every page was counted {} times: {}. When everything\n\
+             was freed, {} objects and {} slabs were left, and {} went back to the system.\n\
+             {:.1} million events a second, seed {}.\n",
+            c.checked,
+            if c.violated == 0 {
+                "nothing was lost, nothing was in two places"
+            } else {
+                "SOMETHING IS WRONG, see below"
+            },
+            t.objects,
+            t.slabs,
+            size(t.committed_bytes[0] - t.committed_bytes[1]),
+            self.events_per_second / 1e6,
+            self.seed
+        )?;
+        c.violations.iter().try_for_each(|v| writeln!(out, "  {v}"))?;
+        out.push_str(
+            "Where to go next:\n  \
+             uslab replay FILE       replay your own trace (ftrace, perf script or trace-cmd text, .zst too)\n  \
+             uslab replay --all      this trace with every cache, beside the kernel's numbers\n  \
+             uslab replay --cpus 64  the same events on a machine with 64 CPUs and its larger slabs\n  \
+             uslab geometry 192      how objects of a size are laid out in slabs\n  \
+             uslab --help            everything else\n",
+        );
+        Ok(())
+    }
+}
