@@ -658,8 +658,9 @@ impl Cache {
             self.counts.grace_pages.add(pages);
             crate::rcu::after_grace(move || {
                 cache.finish(slab);
-                cache.counts.grace.sub(1);
                 cache.counts.grace_pages.sub(pages);
+                // Last: who waits for it to become 0 finds all the rest done.
+                cache.counts.grace.sub(1);
             });
             return;
         }

@@ -186,3 +186,87 @@ fn fault(core: &Core, cache: &Cache, page: Pfn, on: State, fill: Fill, agrees: b
         None
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::subsystem::Config;
+    use crate::{Gfp, KmemCache, Magazines};
+    use core::ptr::null_mut;
+    use std::sync::Arc;
+    use uslab_buddy::{Order, PageConfig};
+    use uslab_magazine::Cpus;
+
+    /// A cache with one object out, its slab, and what the census says after `harm`.
+    fn violation(harm: impl FnOnce(&Core, &KmemCache, Pfn)) -> String {
+        let cpus = Cpus::simulated(1, 1).unwrap();
+        let core: Arc<Core> = Core::new(Config::new(PageConfig::default_for(cpus).limit(16 << 20))).unwrap();
+        let cache = KmemCache::builder("o", 1000).magazines(Magazines::Off).build_on(&core).unwrap();
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        assert!(core.check().is_ok());
+        let slab = core.ground.frames().frame(core.ground.pages.pfn_of(object.as_ptr()).unwrap()).head();
+        harm(&core, &cache, slab);
+        let text = core.check().expect_err("the harm is seen").to_string();
+        // The cache is beyond giving back.
+        core::mem::forget(cache);
+        text
+    }
+
+    #[test]
+    fn a_slab_on_the_wrong_list_is_seen() {
+        // SAFETY: nobody else uses the subsystem; what this does wrong is what the census is to see.
+        let text = violation(|core, _, slab| _ = unsafe { core.ground.slab(slab).take(6, |_| ()) });
+        assert!(text.contains("it is on list Partial(0) and belongs on Partial("), "{text}");
+    }
+
+    #[test]
+    fn a_head_that_disagrees_with_its_bitmap_is_seen() {
+        let text = violation(|core, _, slab| {
+            // SAFETY: nobody else uses the subsystem.
+            core.ground.frames().frame(slab).data().with_mut(|data| unsafe { (*data)[1] |= 2 });
+        });
+        assert!(text.contains("bitmap does not agree"), "{text}");
+    }
+
+    #[test]
+    fn a_frame_that_names_another_owner_is_seen() {
+        let text = violation(|core, _, slab| {
+            core.ground.frames().frame(Pfn::new(slab.get() + 1)).set_owner(null_mut());
+        });
+        assert!(text.contains("another owner"), "{text}");
+    }
+
+    #[test]
+    fn an_object_that_nobody_accounts_for_is_seen() {
+        let text = violation(|core, cache, _| {
+            cache.cache().nodes()[0].take(&core.ground, 1, |_| ());
+        });
+        assert_eq!(text, "cache o: 2 objects out of slabs, used or cached, by the books 1");
+    }
+
+    #[test]
+    fn a_slab_that_nobody_accounts_for_is_seen() {
+        let text = violation(|core, cache, _| {
+            let order = cache.geometry().order();
+            let slab = core.ground.pages.alloc(order, Gfp::COMP, None).unwrap();
+            let owner = core::ptr::from_ref(cache.cache()).cast_mut().cast();
+            core.ground.set_owner(slab, order, owner);
+            // SAFETY: a new block that only this test knows.
+            unsafe {
+                assert!(core.ground.slab(slab).set_up(cache.geometry().objects()));
+                cache.cache().nodes()[0].add(&core.ground, slab).unwrap();
+            }
+        });
+        assert_eq!(text, "cache o: 2 slabs, listed or waiting, by the books 1");
+    }
+
+    #[test]
+    fn pages_that_were_given_back_under_a_slab_are_seen() {
+        let text = violation(|core, cache, slab| {
+            assert!(cache.geometry().order() > Order::ZERO);
+            // SAFETY: allocated by the cache with this order; that it is in use is what the census is to see.
+            unsafe { core.ground.pages.free(slab, cache.geometry().order()) };
+        });
+        assert!(text.contains("another owner") || text.contains("are allocated"), "{text}");
+    }
+}

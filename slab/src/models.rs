@@ -293,8 +293,8 @@ fn m1() {
     models(
         "M1 objects exchanged between CPUs",
         THREE,
-        250_000,
-        Script::all(1, 2, 4),
+        115_000,
+        Script::all(1, 2, 2),
         m1_objects_exchanged_between_cpus,
     );
 }
@@ -340,7 +340,7 @@ fn planted_bugs_are_caught() {
         "slot used without its claim",
         TWO,
         "Causality violation",
-        Script::all(1, 2, 4),
+        Script::all(1, 2, 2),
         m1_objects_exchanged_between_cpus,
     );
     caught("other CPUs are not drained before an error", TWO, "CacheLimit", [()], |()| {

@@ -99,6 +99,14 @@ impl Lists {
         runs.dedup();
         let slabs: BTreeSet<u32> = runs.iter().copied().collect();
         assert_eq!(runs.len(), slabs.len(), "objects of one slab come together");
+        let fullness = |slab: &u32| match self.state(*slab).0 {
+            State::Partial(band) => band + 1,
+            State::Empty | State::Full => 0,
+        };
+        let best = self.shadow.keys().map(fullness).max().unwrap_or(0);
+        let ranks: Vec<usize> = runs.iter().map(fullness).collect();
+        assert!(ranks.first().is_none_or(|first| *first == best), "the fullest come first, empty ones last");
+        assert!(ranks.is_sorted_by(|a, b| a >= b), "the fullest come first, empty ones last");
         for place in taken {
             assert!(self.shadow.get_mut(&place.slab.get()).unwrap().insert(place.index), "{place:?} twice");
         }
@@ -138,6 +146,11 @@ impl Lists {
         };
         self.shadow.iter().flat_map(places).collect()
     }
+    /// What a slab should be, by the shadow.
+    fn state(&self, slab: u32) -> (State, Fill) {
+        let fill = Fill { inuse: self.shadow[&slab].len() as u16, objects: self.geometry.objects() as u16 };
+        (State::from(fill), fill)
+    }
     /// Each slab is on exactly the list that the shadow's fill asks for, and nothing else is listed.
     fn check(&self) {
         let mut listed = BTreeMap::new();
@@ -145,19 +158,11 @@ impl Lists {
             assert!(agrees, "head and bitmap disagree");
             assert!(listed.insert(slab.get(), (state, fill)).is_none(), "page {slab} is listed twice");
         });
-        let objects = self.geometry.objects() as u16;
-        let expected: BTreeMap<_, _> = self
-            .shadow
-            .iter()
-            .map(|(slab, out)| {
-                let fill = Fill { inuse: out.len() as u16, objects };
-                (*slab, (State::from(fill), fill))
-            })
-            .collect();
+        let expected: BTreeMap<_, _> = self.shadow.keys().map(|slab| (*slab, self.state(*slab))).collect();
         assert_eq!(listed, expected);
         let out: usize = self.shadow.values().map(BTreeSet::len).sum();
         assert_eq!((count.slabs(), count.inuse), (self.shadow.len() as u64, out as u64));
-        assert_eq!(count.objects, self.shadow.len() as u64 * u64::from(objects));
+        assert_eq!(count.objects as usize, self.shadow.len() * self.geometry.objects());
     }
     /// After shrinking: in each band, slabs with few free objects come by how few.
     fn check_sorted(&self) {

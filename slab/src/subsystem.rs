@@ -323,7 +323,8 @@ impl Subsystem {
     }
 
     /// Walks every slab of every cache and the pages, and checks that everything is where its state says and that
-    /// nothing is lost: see [`Census`]. Only while nobody uses the subsystem.
+    /// nothing is lost: see [`Census`]. Only while nobody uses the subsystem (a grace period that ends meanwhile on
+    /// another thread is a use, too).
     ///
     /// # Errors
     /// The first thing that does not hold.

@@ -130,6 +130,30 @@ fn allocations_fill_the_fullest_slabs_first() {
 }
 
 #[test]
+fn what_cpus_keep_without_using_it_is_reaped_and_drained() {
+    let subsystem = subsystem(2);
+    let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
+    let churn = |cpu| {
+        on_cpu(cpu);
+        drop((0..1000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());
+    };
+    churn(0);
+    let info = cache.info();
+    let held = info.in_magazines + info.in_depot;
+    assert!(held > 100);
+    let reaped: u64 = (0..4).map(|_| subsystem.reap()).sum();
+    let info = cache.info();
+    assert_eq!((reaped, info.in_magazines + info.in_depot), (held, 0), "two idle intervals take all");
+
+    churn(1);
+    subsystem.drain_cpus(0..1);
+    assert!(cache.info().in_magazines > 0);
+    subsystem.drain_cpus(1..2);
+    assert_eq!(cache.info().in_magazines, 0);
+    subsystem.check().unwrap();
+}
+
+#[test]
 fn bulk_is_all_or_nothing() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("o", 256).limit(2).build_in(&subsystem).unwrap();
@@ -176,8 +200,8 @@ fn what_is_used_and_what_is_merely_kept_are_told_apart() {
 fn a_constructor_runs_once_for_each_object_of_a_slab() {
     let subsystem = subsystem(1);
     // Pages that were used before are zeroed for the constructor.
-    let dirty = KmemCache::builder("dirty", 4096).build_in(&subsystem).unwrap();
-    let mut used: Vec<_> = (0..16).map(|_| dirty.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    let dirty = KmemCache::builder("dirty", 128).build_in(&subsystem).unwrap();
+    let mut used: Vec<_> = (0..1000).map(|_| dirty.alloc_block(Gfp::KERNEL).unwrap()).collect();
     used.iter_mut().for_each(|block| block.bytes_mut().fill(0xff));
     drop(used);
     drop(dirty);
@@ -307,9 +331,13 @@ fn when_a_node_is_full_another_one_helps() {
 
     // What helps out does not stay in the magazines of the node that was helped.
     let near: Vec<_> = core::iter::from_fn(|| cache.alloc_node(Gfp::THIS_NODE, 0).ok()).collect();
+    on_cpu(1);
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    let kept = cache.info().in_magazines;
+    on_cpu(0);
     let far = cache.alloc_block(Gfp::KERNEL).unwrap();
-    let info = cache.info();
-    assert_eq!((near.len(), info.in_magazines + info.in_depot), (2048, 0));
+    assert!(near.len() == 2048 && kept > 0);
+    assert_eq!(cache.info().in_magazines, kept, "and the helper keeps its own");
     drop(far);
     // SAFETY: allocated above, each freed once.
     unsafe { cache.free_bulk(near) };

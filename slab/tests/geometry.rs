@@ -75,6 +75,40 @@ fn every_snapshot_of_the_trace_library() {
     assert!(files > 0, "no snapshot below {}", Path::new(&root).display());
 }
 
+/// The stride from size and alignment, and `min_partial`, as sysfs has them. Caches with a constructor or type-stable
+/// ones have a free-list pointer behind the object in the kernel, and none here.
+#[test]
+fn every_attribute_table_of_the_trace_library() {
+    let Some(root) = std::env::var_os("USLAB_TRACES") else {
+        return;
+    };
+    let (mut rows, mut files) = (0, 0);
+    for folder in std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_dir())
+    {
+        let Ok(text) = std::fs::read_to_string(folder.join("slab-attributes.tsv")) else { continue };
+        let mut lines = text.lines();
+        let columns: Vec<_> = lines.next().unwrap().split('\t').collect();
+        for line in lines {
+            let fields: Vec<_> = line.split('\t').collect();
+            let field = |name| fields[columns.iter().position(|column| *column == name).unwrap()];
+            let number = |name| field(name).parse::<usize>().unwrap();
+            if !field("ctor").is_empty() || number("destroy_by_rcu") == 1 {
+                continue;
+            }
+            let cpus = if folder.file_name().is_some_and(|name| name == "host-6.18") { 2 } else { 4 };
+            let geometry =
+                Geometry::new(number("object_size"), number("align"), &OrderRule::for_cpus(cpus)).unwrap();
+            let ours = (geometry.stride(), geometry.objects(), geometry.min_partial());
+            let kernels = (number("slab_size"), number("objs_per_slab"), number("min_partial"));
+            assert_eq!(ours, kernels, "{}: {}", folder.display(), field("name"));
+            rows += 1;
+        }
+        files += 1;
+    }
+    println!("{rows} rows of {files} tables");
+    assert!(files > 0, "no table below {}", Path::new(&root).display());
+}
+
 fn slabinfos(folder: &Path) -> Vec<PathBuf> {
     let all = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     all.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with("slabinfo")))

@@ -7,8 +7,8 @@ use common::{assert_all_given_back, config, subsystem};
 use core::alloc::Layout;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use uslab::{AllocError, Block, Gfp, KmallocKind, SizeClass, Subsystem, ZERO_SIZE};
-use uslab_buddy::{PageConfig, ZoneKind};
+use uslab::{AllocError, Block, Gfp, KmallocKind, KmemCache, Magazines, SizeClass, Subsystem, ZERO_SIZE};
+use uslab_buddy::{Order, PageConfig, ZoneKind};
 use uslab_magazine::{Cpus, on_cpu};
 
 #[test]
@@ -101,6 +101,22 @@ fn large_requests_are_pages_by_order_and_counted() {
     assert_eq!((info.kmalloc_large.allocs, info.kmalloc_large.pages), (1, 8));
     assert_eq!(subsystem.check().unwrap().large_pages, 8);
     drop(block);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_large_request_gets_what_caches_keep_without_using_it() {
+    let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
+    let idle = KmemCache::builder("idle", 2048).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    drop((0..64).map(|_| idle.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());
+    assert!(idle.info().empty > 0);
+    let pages: Vec<_> =
+        core::iter::from_fn(|| subsystem.pages().alloc_block(Order::ZERO, Gfp::KERNEL, None).ok()).collect();
+    let per_slab = u64::from(idle.geometry().order().pages());
+    assert_eq!(pages.len() as u64 + idle.info().slabs * per_slab, 1024);
+    let block = subsystem.kmalloc().alloc_block(16 << 10, Gfp::KERNEL).unwrap();
+    assert_eq!(idle.info().slabs, 0);
+    drop((block, pages));
     assert_all_given_back(&subsystem);
 }
 
