@@ -9,29 +9,15 @@
 //! be freed.
 
 use crate::block::Block;
-use crate::corruption::{Corruption, CorruptionKind};
 use crate::error::{AllocError, CacheError};
 use crate::kmem_cache::KmemCache;
+use crate::large::ZERO_SIZE;
 use crate::size_class::{CLASSES, SizeClass};
 use crate::subsystem::Core;
 use core::alloc::Layout;
-use core::num::NonZeroUsize;
 use core::ptr::NonNull;
-use serde::Serialize;
 use std::sync::Arc;
-use uslab_buddy::{Gfp, Order, Pfn};
-use uslab_magazine::sync::Counter;
-
-/// What an allocation of 0 bytes gets: aligned to 16, no byte of it may be touched.
-#[doc(alias = "ZERO_SIZE_PTR")]
-pub const ZERO_SIZE: NonNull<u8> = NonNull::without_provenance(NonZeroUsize::new(16).unwrap());
-
-/// The owner of large blocks: an address that is no cache.
-static LARGE: u8 = 0;
-
-pub(crate) fn large() -> *mut u8 {
-    (&raw const LARGE).cast_mut()
-}
+use uslab_buddy::Gfp;
 
 /// Which of the four families of caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,31 +54,6 @@ impl KmallocKind {
             Self::Accounted => "kmalloc-cg",
             Self::Dma => "dma-kmalloc",
         }
-    }
-}
-
-/// Numbers of the blocks above the size classes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LargeInfo {
-    /// Blocks handed out.
-    pub allocs: u64,
-    /// Blocks taken back.
-    pub frees: u64,
-    /// Pages of the blocks in use.
-    pub pages: u64,
-}
-
-/// Counts of large blocks.
-#[derive(Debug, Default)]
-pub(crate) struct Large {
-    allocs: Counter,
-    frees: Counter,
-    pages: Counter,
-}
-
-impl Large {
-    pub(crate) fn info(&self) -> LargeInfo {
-        LargeInfo { frees: self.frees.get(), allocs: self.allocs.get(), pages: self.pages.get() }
     }
 }
 
@@ -149,7 +110,7 @@ impl Kmalloc {
         match SizeClass::for_size(size) {
             Some(class) => self.cache(kind, class).alloc(gfp),
             None if size == 0 => Ok(ZERO_SIZE),
-            None => self.alloc_large(size, gfp),
+            None => self.core.alloc_large(size, gfp),
         }
     }
 
@@ -184,7 +145,7 @@ impl Kmalloc {
         }
         match SizeClass::for_layout(size, align) {
             Some(class) => self.cache(KmallocKind::of(gfp), class).alloc(gfp),
-            None => self.alloc_large(size.max(align), gfp),
+            None => self.core.alloc_large(size.max(align), gfp),
         }
     }
 
@@ -206,19 +167,8 @@ impl Kmalloc {
     #[inline]
     #[doc(alias = "kfree")]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
-        let ground = &self.core.ground;
-        if let Some(pfn) = ground.pages.pfn_of(memory.as_ptr()) {
-            let owner = ground.frames().frame(pfn).owner();
-            if let Some(cache) = self.core.cache_of(owner) {
-                // SAFETY: passed on; the cache is the one that the object came from.
-                return unsafe { cache.free(memory) };
-            }
-            // SAFETY: passed on.
-            return unsafe { self.free_large(memory, pfn) };
-        }
-        if memory != ZERO_SIZE {
-            self.refuse(CorruptionKind::Foreign, memory);
-        }
+        // SAFETY: passed on.
+        unsafe { self.core.free(memory) };
     }
 
     /// Bytes that may be used at `memory`, at least what was asked for; 0 for what is not ours.
@@ -227,73 +177,6 @@ impl Kmalloc {
     /// `memory` came from this subsystem and is not freed meanwhile.
     #[doc(alias = "ksize")]
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
-        let ground = &self.core.ground;
-        let Some(pfn) = ground.pages.pfn_of(memory.as_ptr()) else { return 0 };
-        let frame = ground.frames().frame(pfn);
-        match self.core.cache_of(frame.owner()) {
-            Some(cache) => cache.geometry().stride(),
-            None if frame.owner() == large() => frame.state().order().bytes(),
-            None => 0,
-        }
-    }
-
-    #[cold]
-    fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
-        let ground = &self.core.ground;
-        let flags = (gfp - Gfp::MOVABLE) | Gfp::COMP;
-        let alloc = || ground.pages.alloc(order, flags, None);
-        let first = match alloc() {
-            // What caches keep without using it may be what is missing.
-            Err(error) => {
-                if self.core.discard_empty(None) > 0 {
-                    alloc()?
-                } else {
-                    return Err(error.into());
-                }
-            }
-            Ok(first) => first,
-        };
-        ground.frames().frame(first).set_owner(large());
-        let large = &self.core.large;
-        large.allocs.add(1);
-        large.pages.add(u64::from(order.pages()));
-        Ok(ground.pages.address(first))
-    }
-
-    /// # Safety
-    /// As [`free`](Self::free); `pfn` is the page of `memory`, and no cache owns it.
-    #[cold]
-    unsafe fn free_large(&self, memory: NonNull<u8>, pfn: Pfn) {
-        let ground = &self.core.ground;
-        let frame = ground.frames().frame(pfn);
-        if frame.owner() != large() {
-            // A later page of a large block knows its first one.
-            let head = ground.frames().get(frame.head());
-            let interior = head.is_some_and(|head| head.owner() == large());
-            let kind = if interior { CorruptionKind::Interior } else { CorruptionKind::Foreign };
-            return self.refuse(kind, memory);
-        }
-        if memory != ground.pages.address(pfn) {
-            return self.refuse(CorruptionKind::Interior, memory);
-        }
-        let order = frame.state().order();
-        let large = &self.core.large;
-        large.frees.add(1);
-        large.pages.sub(u64::from(order.pages()));
-        // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has; with
-        // that the owner is cleared.
-        unsafe { ground.pages.free(pfn, order) };
-    }
-
-    #[cold]
-    fn refuse(&self, kind: CorruptionKind, memory: NonNull<u8>) {
-        self.core.corrupt(&Corruption {
-            kind,
-            address: memory.addr().get(),
-            cache: "kmalloc",
-            owner: None,
-            index: None,
-        });
+        self.core.usable_size(memory)
     }
 }

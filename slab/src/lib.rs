@@ -32,7 +32,9 @@
 //! | `node` | a cache's slabs on one node: full, partial, empty |
 //! | `cache` | allocation and free, growth and release, pressure |
 //! | [`kmem_cache`], [`typed`] | a cache as users hold it, untyped and typed |
-//! | [`kmalloc`], [`size_class`] | memory of any size |
+//! | [`kmalloc`], [`size_class`] | memory of any size, by the kernel's 13 classes |
+//! | [`malloc`] | memory of any size, by four classes a doubling |
+//! | [`large`] | what no class holds, and the way back of any memory |
 //! | [`magazines`] | how large magazines are |
 //! | [`reaper`] | a thread that gives idle memory back |
 //! | `rcu` | type-stable caches |
@@ -53,7 +55,9 @@ mod ground;
 pub mod info;
 pub mod kmalloc;
 pub mod kmem_cache;
+pub mod large;
 pub mod magazines;
+pub mod malloc;
 mod node;
 #[cfg(not(loom))]
 pub mod rcu;
@@ -75,9 +79,11 @@ pub use corruption::{Corruption, CorruptionKind};
 pub use error::{AllocError, Busy, CacheError};
 pub use geometry::{Geometry, GeometryError, OrderRule};
 pub use info::{CacheInfo, SlabInfo};
-pub use kmalloc::{Kmalloc, KmallocKind, ZERO_SIZE};
+pub use kmalloc::{Kmalloc, KmallocKind};
 pub use kmem_cache::{KmemCache, KmemCacheBuilder};
+pub use large::ZERO_SIZE;
 pub use magazines::Magazines;
+pub use malloc::Malloc;
 #[cfg(not(any(loom, shuttle)))]
 pub use reaper::Reaper;
 pub use size_class::SizeClass;

@@ -1,0 +1,231 @@
+//! Memory of any size for programs: four size classes a doubling.
+//!
+//! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of requests that are spread
+//! evenly; here a request wastes at most a fifth, an eighth on average, at the price of 36 caches. The class follows from
+//! the size by arithmetic: up to 64 bytes it is the number of words, above it the bit length and the two bits behind the
+//! highest. With a size at hand ([`free_sized`](Malloc::free_sized)) a free looks at no frame.
+
+use crate::error::{AllocError, CacheError};
+use crate::kmem_cache::KmemCache;
+use crate::large::ZERO_SIZE;
+use crate::subsystem::{Core, Subsystem};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use std::sync::Arc;
+use uslab_buddy::Gfp;
+
+/// Classes up to 64 bytes, one for each word.
+const WORDS: usize = 8;
+/// The largest object of a class, in bytes; above are blocks of pages.
+pub const MAX_CLASS: usize = 8192;
+/// How many classes there are.
+pub const CLASSES: usize = WORDS + 4 * 7;
+
+/// The smallest class that holds `size` bytes, 1 to [`MAX_CLASS`].
+#[inline(always)]
+const fn class_of(size: usize) -> usize {
+    if size <= 64 {
+        return (size - 1) / 8;
+    }
+    let last = size - 1;
+    let bits = last.ilog2();
+    // 65..=80 is the first step above 64: bit length 6, and the next two bits count the step.
+    WORDS + 4 * (bits as usize - 6) + ((last >> (bits - 2)) & 3)
+}
+
+/// Bytes of the objects of class `class`.
+const fn size_of_class(class: usize) -> usize {
+    if class < WORDS {
+        return (class + 1) * 8;
+    }
+    let (doubling, step) = ((class - WORDS) / 4, (class - WORDS) % 4);
+    (5 + step) << (doubling + 4)
+}
+
+/// The alignment that a class promises: the largest power of two that divides its size.
+const fn align_of_class(class: usize) -> usize {
+    1 << size_of_class(class).trailing_zeros()
+}
+
+/// Memory of any size. See the [module](self).
+///
+/// ```
+/// use std::alloc::Layout;
+/// use uslab::{Config, Gfp, Malloc, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let malloc = Malloc::new(&subsystem)?;
+/// let layout = Layout::from_size_align(100, 16)?;
+/// let memory = malloc.alloc(layout, Gfp::KERNEL)?;
+/// // SAFETY: allocated above with this layout, freed once.
+/// unsafe {
+///     assert_eq!(malloc.usable_size(memory), 112);
+///     malloc.free_sized(memory, layout);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Malloc {
+    caches: Box<[KmemCache]>,
+    core: Arc<Core>,
+}
+
+impl Malloc {
+    /// Size classes in `subsystem`, without a slab yet. They keep it alive.
+    ///
+    /// # Errors
+    /// No memory for the magazines.
+    pub fn new(subsystem: &Subsystem) -> Result<Self, CacheError> {
+        let core = subsystem.core();
+        let caches = (0..CLASSES).map(|class| {
+            let name = format!("malloc-{}", size_of_class(class));
+            KmemCache::builder(name, size_of_class(class)).align(align_of_class(class)).build_on(core)
+        });
+        Ok(Self { caches: caches.collect::<Result<_, _>>()?, core: core.clone() })
+    }
+
+    /// The cache that serves `layout`: the smallest whose objects hold it at its alignment.
+    #[inline(always)]
+    fn cache(&self, layout: Layout) -> Option<&KmemCache> {
+        let (size, align) = (layout.size(), layout.align());
+        if size == 0 || size > MAX_CLASS {
+            return None;
+        }
+        let class = class_of(size);
+        if align <= 8 || align <= align_of_class(class) {
+            return self.caches.get(class);
+        }
+        self.aligned(class, align)
+    }
+
+    #[cold]
+    fn aligned(&self, first: usize, align: usize) -> Option<&KmemCache> {
+        (first..CLASSES)
+            .find(|class| align_of_class(*class) >= align)
+            .and_then(|class| self.caches.get(class))
+    }
+
+    /// Memory for `layout`, its bytes unspecified, or zero with [`Gfp::ZERO`]. An empty layout of an alignment up to 16
+    /// gets [`ZERO_SIZE`].
+    ///
+    /// Cost: arithmetic and [`KmemCache::alloc`]; above 8 KiB, and for alignments above, an allocation of pages.
+    ///
+    /// # Errors
+    /// [`AllocError::TooLarge`] above 4 MiB of size or alignment; else as [`KmemCache::alloc`].
+    #[inline]
+    pub fn alloc(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        match self.cache(layout) {
+            Some(cache) => cache.alloc(gfp),
+            None if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
+            None => self.core.alloc_large(layout.size().max(layout.align()), gfp),
+        }
+    }
+
+    /// Takes memory back whose layout is known: no frame is looked at.
+    ///
+    /// Cost: arithmetic and [`KmemCache::free`].
+    ///
+    /// # Safety
+    /// `memory` came from [`alloc`](Self::alloc) of this subsystem with this layout, and nobody uses it any more.
+    #[inline]
+    pub unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
+        match self.cache(layout) {
+            // SAFETY: the same layout leads to the same cache.
+            Some(cache) => unsafe { cache.free(memory) },
+            // SAFETY: passed on.
+            None => unsafe { self.core.free(memory) },
+        }
+    }
+
+    /// Takes memory back: address, frame, cache.
+    ///
+    /// Cost: one load finds the cache; then [`KmemCache::free`].
+    ///
+    /// # Safety
+    /// `memory` came from this subsystem and nobody uses it any more.
+    #[inline]
+    pub unsafe fn free(&self, memory: NonNull<u8>) {
+        // SAFETY: passed on.
+        unsafe { self.core.free(memory) };
+    }
+
+    /// Bytes that may be used at `memory`, at least what was asked for; 0 for what is not ours.
+    ///
+    /// # Safety
+    /// `memory` came from this subsystem and is not freed meanwhile.
+    pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
+        self.core.usable_size(memory)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    #[test]
+    fn every_size_gets_the_smallest_class_that_holds_it() {
+        let sizes: Vec<usize> = (0..CLASSES).map(size_of_class).collect();
+        assert!(sizes.is_sorted_by(|a, b| a < b));
+        assert_eq!(sizes[..14], [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192]);
+        assert_eq!(sizes.last(), Some(&MAX_CLASS));
+        for size in 1..=MAX_CLASS {
+            let smallest = sizes.iter().position(|class| *class >= size);
+            assert_eq!(Some(class_of(size)), smallest, "size {size}");
+        }
+    }
+
+    #[test]
+    fn a_request_wastes_a_fifth_at_most_and_the_kernels_classes_twice_that() {
+        let worst = (65..=MAX_CLASS).map(|size| 1.0 - size as f64 / size_of_class(class_of(size)) as f64);
+        assert!(worst.clone().all(|w| w < 0.2), "{:?}", worst.max_by(f64::total_cmp));
+        let mean = |class: &dyn Fn(usize) -> usize| {
+            (1..=MAX_CLASS).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
+                / MAX_CLASS as f64
+        };
+        let fine = mean(&|size| size_of_class(class_of(size)));
+        let kernel = mean(&|size| crate::SizeClass::for_size(size).unwrap().size());
+        assert!(fine < 0.09 && kernel > 2.0 * fine, "{fine} {kernel}");
+    }
+
+    #[test]
+    fn memory_of_any_layout_is_aligned_apart_and_comes_back_both_ways() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let malloc = Malloc::new(&subsystem).unwrap();
+        let mut held: Vec<(NonNull<u8>, Layout)> = vec![];
+        for size in [0, 1, 8, 9, 63, 64, 65, 100, 1000, 4097, 8192, 8193, 100_000] {
+            for align in [1, 8, 16, 64, 4096, 65_536] {
+                let layout = Layout::from_size_align(size, align).unwrap();
+                let memory = malloc.alloc(layout, Gfp::KERNEL).unwrap();
+                assert!(memory.addr().get().is_multiple_of(align), "{layout:?}");
+                // SAFETY: so many bytes are ours.
+                unsafe { memory.write_bytes(held.len() as u8, size) };
+                held.push((memory, layout));
+            }
+        }
+        for (i, (memory, layout)) in held.iter().enumerate() {
+            // SAFETY: written above, not freed yet.
+            let bytes = unsafe { core::slice::from_raw_parts(memory.as_ptr(), layout.size()) };
+            assert!(bytes.iter().all(|b| *b == i as u8), "{layout:?}");
+            // SAFETY: allocated above.
+            assert!(layout.size() == 0 || unsafe { malloc.usable_size(*memory) } >= layout.size());
+        }
+        for (i, (memory, layout)) in held.into_iter().enumerate() {
+            // SAFETY: allocated above with this layout, freed once.
+            unsafe { if i % 2 == 0 { malloc.free_sized(memory, layout) } else { malloc.free(memory) } }
+        }
+        subsystem.shrink();
+        let census = subsystem.check().unwrap();
+        assert_eq!((census.objects, census.large_pages), (0, 0));
+    }
+
+    #[test]
+    fn what_is_too_large_is_an_error() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let malloc = Malloc::new(&subsystem).unwrap();
+        for layout in [(5 << 20, 8), (1, 8 << 20), (isize::MAX as usize - 7, 8)] {
+            let layout = Layout::from_size_align(layout.0, layout.1).unwrap();
+            assert_eq!(malloc.alloc(layout, Gfp::KERNEL), Err(AllocError::TooLarge));
+        }
+    }
+}
