@@ -27,7 +27,8 @@
 //!
 //! drain lock, then depot lock. Neither is held while the supplier runs.
 
-use crate::cpu::{Cpus, claimed};
+use crate::cpu::rseq::{self, Fast};
+use crate::cpu::{Cpus, Mechanism, claimed};
 use crate::depot::{Chain, Depot};
 use crate::memory::{Heap, Memory};
 use crate::slot::{Fill, Num, Pair, Pop, Push, Replace, Which};
@@ -127,8 +128,12 @@ pub struct Stats {
     pub other_node_frees: u64,
     /// Replacements that found the slot changed.
     pub changed: u64,
-    /// Operations that found the slot claimed.
+    /// Operations that went round the slot: it was claimed, or the CPU has none (a thread without a registration).
     pub busy: u64,
+    /// Which mechanism served `fast_allocs` and `fast_frees`, all of them.
+    pub mechanism: Mechanism,
+    /// Restartable sequences of this *process* that were interrupted and ran again; 0 where none serve.
+    pub aborts: u64,
     /// Magazines ever made (stock magazines included).
     pub magazines: u64,
 }
@@ -150,6 +155,8 @@ pub(crate) struct Counts {
 /// Dropping a layer forgets the rounds in it: [`purge`](Layer::purge) first.
 #[derive(Debug)]
 pub struct Layer<R, M = Heap> {
+    /// The inlined path; misses always where restartable sequences do not serve.
+    fast: Fast,
     pub(crate) cpus: Cpus,
     pub(crate) config: Config,
     pub(crate) store: Store<M>,
@@ -180,10 +187,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let config = Config { capacity: config.capacity.max(1), ..config };
         let widest = u32::from(config.capacity.max(config.stock));
         let most = config.magazines + Self::stocks(&cpus, &config);
+        let store = Store::new(cpus.count(), memory, most, widest).ok_or(TooSmall)?;
         Ok(Self {
+            fast: Fast::new(&store, cpus.mechanism()),
             cpus,
             config,
-            store: Store::new(cpus.count(), memory, most, widest).ok_or(TooSmall)?,
+            store,
             depots: (0..cpus.nodes()).map(|_| Depot::new()).collect(),
             drains: Mutex::new(()),
             counts: Counts::default(),
@@ -195,6 +204,10 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn cpus(&self) -> &Cpus {
         &self.cpus
     }
+    /// What serves its slots: one mechanism for all operations of a layer.
+    pub fn mechanism(&self) -> Mechanism {
+        self.cpus.mechanism()
+    }
     /// The sizes that it was made with.
     pub fn config(&self) -> &Config {
         &self.config
@@ -203,18 +216,34 @@ impl<R: Round, M: Memory> Layer<R, M> {
     // ---- the current CPU's slots: each call reads the CPU's number anew ----
 
     fn pop(&self, which: Which) -> Pop {
-        claimed::pop(&self.store, self.cpus.current(), which)
+        match self.mechanism() {
+            Mechanism::Rseq => rseq::pop(&self.store, self.fast, which),
+            Mechanism::Claimed => claimed::pop(&self.store, self.cpus.current(), which),
+        }
     }
     fn push(&self, which: Which, round: NonNull<u8>) -> Push {
-        claimed::push(&self.store, self.cpus.current(), which, round)
+        match self.mechanism() {
+            Mechanism::Rseq => rseq::push(&self.store, self.fast, which, round),
+            Mechanism::Claimed => claimed::push(&self.store, self.cpus.current(), which, round),
+        }
     }
     fn replace(&self, which: Which, old: Pair, new: Pair, leaving: Fill) -> Replace {
-        let cpu = self.cpus.current();
-        let answer = claimed::replace(&self.store, cpu, which, old, new, leaving);
+        let answer = match self.mechanism() {
+            Mechanism::Rseq => rseq::replace(&self.store, self.fast, which, old, new, leaving),
+            Mechanism::Claimed => {
+                claimed::replace(&self.store, self.cpus.current(), which, old, new, leaving)
+            }
+        };
         if answer == Replace::Changed {
             self.counts.changed.add(1);
         }
         answer
+    }
+    fn fence(&self, cpus: impl Iterator<Item = u32>) -> bool {
+        match self.mechanism() {
+            Mechanism::Rseq => rseq::fence(&self.store, cpus),
+            Mechanism::Claimed => claimed::fence(&self.store, cpus),
+        }
     }
     fn depot(&self, node: u32) -> &Depot {
         &self.depots[node as usize]
@@ -224,12 +253,23 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     /// A round, from the nearest place that has one; `None` if the supplier has none either.
     ///
-    /// Cost: one operation on the CPU's slot; once per magazine an exchange; a shared lock only for the depot and in
-    /// the supplier.
+    /// Cost: one operation on the CPU's slot, inlined where restartable sequences serve; once per magazine an exchange;
+    /// a shared lock only for the depot and in the supplier.
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
-        match self.pop(Which::Rounds) {
+        match self.fast.pop::<{ Which::Rounds as usize }>() {
             // SAFETY: rounds get into magazines through `R::into_raw` only.
+            Some(raw) => Some(unsafe { R::from_raw(raw) }),
+            None => self.alloc_slow(supplier),
+        }
+    }
+
+    /// The same, for both mechanisms.
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow(&self, supplier: &impl Supplier<R>) -> Option<R> {
+        match self.pop(Which::Rounds) {
+            // SAFETY: as in `alloc`.
             Pop::Round(raw) => Some(unsafe { R::from_raw(raw) }),
             Pop::Miss => self.alloc_missed(supplier),
             Pop::Busy => self.alloc_around(supplier),
@@ -323,6 +363,16 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Cost: as [`alloc`](Self::alloc).
     #[inline]
     pub fn free(&self, supplier: &impl Supplier<R>, round: R) {
+        // Where sections serve there is one node, so whose the round is need not be asked.
+        if !self.fast.push::<{ Which::Rounds as usize }>(round.into_raw()) {
+            self.free_slow(supplier, round);
+        }
+    }
+
+    /// The same, for both mechanisms.
+    #[cold]
+    #[inline(never)]
+    fn free_slow(&self, supplier: &impl Supplier<R>, round: R) {
         if self.cpus.nodes() > 1 && supplier.node_of(round) != self.cpus.node_of(self.cpus.current()) {
             self.counts.other_node_frees.add(1);
             return self.free_around(supplier, round);
@@ -553,20 +603,31 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     /// Publishes sentinels in all slots concerned, waits until no operation that began before still runs, and only
     /// then collects: magazines of rounds, and stock magazines.
+    ///
+    /// Where the fence is refused, what was taken waits in `taken` for the next drain whose fence works.
     fn collect(&self, cpus: impl Iterator<Item = u32> + Clone) -> (Chain, Chain) {
         let (mut rounds, mut stocks) = (Chain::new(), Chain::new());
         let _one_at_a_time = (!planted("drains without their lock")).then(|| self.drains.lock());
         for slot in cpus.clone().filter_map(|cpu| Some((cpu, self.store.slot(cpu)?))) {
             for which in Which::ALL {
-                let pair = self.store.take(slot.0, which);
                 // SAFETY: the drain lock is held.
-                slot.1.taken[which as usize].with_mut(|p| unsafe { *p = pair.word() });
+                slot.1.taken[which as usize].with_mut(|p| unsafe {
+                    if *p == 0 {
+                        *p = self.store.take(slot.0, which).word();
+                    }
+                });
             }
         }
-        if !planted("drain without its fence") {
-            cpus.clone().for_each(|cpu| claimed::fence(&self.store, cpu));
+        let held = cpus.filter(|cpu| {
+            self.store.slot(*cpu).is_some_and(|slot| {
+                // SAFETY: the drain lock is held.
+                Which::ALL.iter().any(|w| slot.taken[*w as usize].with_mut(|p| unsafe { *p }) != 0)
+            })
+        });
+        if !planted("drain without its fence") && !self.fence(held.clone()) {
+            return (rounds, stocks);
         }
-        for slot in cpus.filter_map(|cpu| self.store.slot(cpu)) {
+        for slot in held.filter_map(|cpu| self.store.slot(cpu)) {
             for which in Which::ALL {
                 // SAFETY: the drain lock is held.
                 let pair = Pair::of(slot.taken[which as usize].with_mut(|p| unsafe { p.replace(0) }));
@@ -667,6 +728,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         stats.other_node_frees = counts.other_node_frees.get();
         stats.changed = counts.changed.get();
         stats.busy = counts.busy.get();
+        stats.mechanism = self.mechanism();
+        stats.aborts = rseq::aborts();
         stats
     }
 }

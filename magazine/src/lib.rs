@@ -12,7 +12,7 @@
 //! |---|---|
 //! | [`layer`] | the algorithm: alloc, free, exchange, drain, reap |
 //! | `slot` | the contract of an operation on a CPU's slot, and why it is sound |
-//! | [`cpu`] | where the CPU's number comes from; the claimed slot |
+//! | [`cpu`] | where the CPU's number comes from; the two mechanisms: `rseq`, the restartable sequences, and the claimed slot |
 //! | `depot` | full and empty magazines of a node, working set |
 //! | `store` | where slots and magazines lie in memory |
 //! | [`memory`] | who gives that memory |
@@ -79,6 +79,6 @@ mod models;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
 
-pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Script, on_cpu};
+pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, Script, on_cpu};
 pub use layer::{Config, Layer, Round, Stats, Supplier, TooSmall};
 pub use memory::{Heap, Memory};

@@ -22,7 +22,9 @@
 //! would own the magazines.
 //!
 //! The functions named `*_body` run entirely inside one operation of a CPU: no other operation of that CPU overlaps,
-//! and only a drain's [`take`](Store::take) may strike in between. A mechanism (`cpu::claimed`) sees to that.
+//! and only a drain's [`take`](Store::take) may strike in between. A mechanism sees to that: `cpu::claimed` runs these
+//! bodies, `cpu::rseq` has the same steps in assembly (a test compares the two), and under loom the token model of it
+//! runs these bodies again.
 
 use crate::memory::Memory;
 use crate::store::{MAG_LEN, MAG_OP, Store};
@@ -108,6 +110,14 @@ pub(crate) enum Replace {
     Changed,
 }
 
+/// Whether a body commits. Only the model of restartable sequences ever stops short of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Commit {
+    Done,
+    #[cfg(loom)]
+    Aborted,
+}
+
 /// One CPU's slots. Zeroed memory is a valid, empty one.
 ///
 /// Two cache lines apart from the next CPU's, as the hardware fetches lines in pairs.
@@ -116,9 +126,12 @@ pub(crate) enum Replace {
 pub(crate) struct Slot {
     /// By [`Which`]. Written by operations of the CPU (CAS) and by drains (swap to 0).
     pub(crate) pairs: [AtomicU64; 3],
-    /// 0, or 1 while an operation runs.
+    /// 0, or 1 while an operation of the claimed mechanism runs.
     pub(crate) claim: AtomicU32,
-    /// The drain lock protects the rest: what a drain took and has not collected yet,
+    /// Held by the thread that runs on the CPU, in the model of the other mechanism.
+    #[cfg(loom)]
+    pub(crate) token: crate::sync::Mutex<()>,
+    /// The drain lock protects the rest: what a drain took and has not collected yet (0: nothing),
     pub(crate) taken: [UnsafeCell<u64>; 3],
     /// and how far the CPU had come at the last reap.
     pub(crate) seen: UnsafeCell<u64>,
@@ -130,7 +143,17 @@ impl Slot {
         Self {
             pairs: [(); 3].map(|()| AtomicU64::new(0)),
             claim: AtomicU32::new(0),
+            token: crate::sync::Mutex::new(()),
             taken: [(); 3].map(|()| UnsafeCell::new(0)),
+            seen: UnsafeCell::new(0),
+        }
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) const fn new() -> Self {
+        Self {
+            pairs: [const { AtomicU64::new(0) }; 3],
+            claim: AtomicU32::new(0),
+            taken: [const { UnsafeCell::new(0) }; 3],
             seen: UnsafeCell::new(0),
         }
     }
@@ -143,7 +166,7 @@ impl<M: Memory> Store<M> {
         self.slot(cpu).map_or(Pair::SENTINELS, |s| Pair::of(s.pairs[which as usize].load(Relaxed)))
     }
 
-    pub(crate) fn pop_body(&self, cpu: u32, which: Which) -> Pop {
+    pub(crate) fn pop_body(&self, cpu: u32, which: Which, commit: Commit) -> Pop {
         let magazine = self.get(self.pair(cpu, which).loaded);
         let word = magazine.word.load(Relaxed);
         let len = word & MAG_LEN;
@@ -152,11 +175,13 @@ impl<M: Memory> Store<M> {
         }
         let Some(round) = magazine.round(len as usize - 1) else { return Pop::Miss };
         // The one committing store: length and operation count together. Relaxed: the mechanism orders it.
-        magazine.word.store(word - 1 + MAG_OP, Relaxed);
+        if commit == Commit::Done {
+            magazine.word.store(word - 1 + MAG_OP, Relaxed);
+        }
         Pop::Round(round)
     }
 
-    pub(crate) fn push_body(&self, cpu: u32, which: Which, round: NonNull<u8>) -> Push {
+    pub(crate) fn push_body(&self, cpu: u32, which: Which, round: NonNull<u8>, commit: Commit) -> Push {
         let magazine = self.get(self.pair(cpu, which).loaded);
         let word = magazine.word.load(Relaxed);
         let len = word & MAG_LEN;
@@ -165,7 +190,9 @@ impl<M: Memory> Store<M> {
         }
         // Speculative: nobody reads at `len` before `len` moves.
         magazine.set_round(len as usize, round);
-        magazine.word.store(word + 1 + MAG_OP, Relaxed);
+        if commit == Commit::Done {
+            magazine.word.store(word + 1 + MAG_OP, Relaxed);
+        }
         Push::Done
     }
 
@@ -178,6 +205,7 @@ impl<M: Memory> Store<M> {
         old: Pair,
         new: Pair,
         leaving: Fill,
+        commit: Commit,
     ) -> Replace {
         let Some(slot) = self.slot(cpu) else { return Replace::Changed };
         let pair = &slot.pairs[which as usize];
@@ -188,11 +216,14 @@ impl<M: Memory> Store<M> {
         if !planted("replace without the fill re-check") && !self.get(old.previous).is(leaving) {
             return Replace::Changed;
         }
+        if commit != Commit::Done {
+            return Replace::Changed;
+        }
         if planted("replace by a plain store") {
             pair.store(new.word(), Relaxed);
             return Replace::Done;
         }
-        // Relaxed: claims order the operations of a CPU, and a drain fences before it looks at what it took.
+        // Relaxed: the mechanism orders the operations of a CPU, and a drain fences before it looks at what it took.
         match pair.compare_exchange(old.word(), new.word(), Relaxed, Relaxed) {
             Ok(_) => Replace::Done,
             Err(_) => Replace::Changed,

@@ -1,13 +1,16 @@
 //! Where slots and magazines lie, and what a magazine is.
 //!
 //! ```text
-//!  memory.base                     base
-//!  | slot of CPU 0 | slot 1 | ...  | sentinel | magazine | magazine | ...
-//!   <--------- 128 B each -------->  number 0   number 8   ...
+//!  base
+//!  | sentinel, CPU count | slot of CPU 0 | slot 1 | ... | spare slot | magazine | magazine | ...
+//!   <------ 128 B -----> <--- 128 B ---->                             number 16 * (CPUs + 2), ...
 //! ```
 //!
+//! One pointer serves the CPU count, slots and magazines. The spare slot, behind the last CPU's, always holds
+//! sentinels: it is where a thread on a CPU without a slot is led.
+//!
 //! A magazine's number counts 8-byte words from `base`, so number -> address is one addition whatever the capacities
-//! are, and one pointer serves slots and magazines. Magazines are **type-stable**: once made, a magazine keeps its
+//! are. Magazines are **type-stable**: once made, a magazine keeps its
 //! address, number and capacity while the layer lives. Nothing is ever unmade, so a stale number is always safe to
 //! look at.
 //!
@@ -32,7 +35,7 @@ pub(crate) struct Header {
     /// whoever took it out of a slot, a stock or the depot.
     pub(crate) word: AtomicU64,
     /// The capacity in rounds in the low half; [`STOCK`] is set on a magazine of magazine numbers.
-    capacity: Fixed,
+    pub(crate) capacity: Fixed,
     /// The next magazine on the depot's list or on a drain's chain; belongs to the owner.
     link: UnsafeCell<u32>,
     /// Rounds that owners put in, less those they took out, outside operations. With it the operations split into
@@ -47,6 +50,32 @@ const HEADER_WORDS: usize = size_of::<Header>() / WORD;
 const _: () = assert!(size_of::<Header>() == 24);
 /// Magazines start on a cache line.
 const LINE_WORDS: usize = 8;
+
+/// What lies at `base`: the sentinel, which is magazine 0, and behind it what no magazine has.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct Sentinel {
+    header: Header,
+    /// CPUs that have a slot.
+    pub(crate) cpus: Fixed,
+}
+/// Slots follow.
+#[cfg(not(loom))]
+pub(crate) const FIRST_SLOT: usize = size_of::<Sentinel>();
+
+#[cfg(not(any(loom, shuttle)))]
+impl Sentinel {
+    /// The sentinel of a store of that many CPUs.
+    pub(crate) const fn new(cpus: u32) -> Self {
+        let header = Header {
+            word: AtomicU64::new(0),
+            capacity: Fixed::new(0),
+            link: UnsafeCell::new(0),
+            net: Counter::new(0),
+        };
+        Self { header, cpus: Fixed::new(cpus) }
+    }
+}
 
 /// A cell for one round. Null is never stored by an operation.
 type Cell = UnsafeCell<*mut u8>;
@@ -158,7 +187,6 @@ impl<'s> Magazine<'s> {
 /// All slots and magazines of one layer.
 #[derive(Debug)]
 pub(crate) struct Store<M> {
-    #[cfg_attr(loom, allow(dead_code))]
     cpus: u32,
     /// Magazine numbers below this are made. Grows only.
     top: AtomicU32,
@@ -187,7 +215,15 @@ const fn stride(capacity: u32) -> u32 {
 const fn stride(_: u32) -> u32 {
     1
 }
-const FIRST: u32 = stride(0);
+/// The number of the first magazine, which is also the distance in words from `base` to it.
+#[cfg(not(loom))]
+const fn first(cpus: u32) -> u32 {
+    ((FIRST_SLOT + (cpus as usize + 1) * size_of::<Slot>()) / WORD) as u32
+}
+#[cfg(loom)]
+const fn first(_: u32) -> u32 {
+    1
+}
 
 impl<M: Memory> Store<M> {
     /// Bytes that hold the slots of `cpus` CPUs and, by capacity, that many magazines.
@@ -197,17 +233,19 @@ impl<M: Memory> Store<M> {
                 (HEADER_WORDS + capacity as usize).next_multiple_of(LINE_WORDS) * count as usize
             })
             .sum();
-        cpus as usize * size_of::<Slot>() + (LINE_WORDS + words) * WORD
+        size_of::<Sentinel>() + (cpus as usize + 1) * size_of::<Slot>() + words * WORD
     }
 
     /// `None` if not even the slots fit or can be committed.
     #[cfg(not(loom))]
     pub(crate) fn new(cpus: u32, memory: M, _magazines: u32, _widest: u32) -> Option<Self> {
-        let first = Self::footprint(cpus, core::iter::empty());
-        if !memory.base().addr().get().is_multiple_of(align_of::<Slot>()) || !memory.commit(first) {
+        let bytes = Self::footprint(cpus, core::iter::empty());
+        if !memory.base().addr().get().is_multiple_of(align_of::<Slot>()) || !memory.commit(bytes) {
             return None;
         }
-        Some(Self { cpus, top: AtomicU32::new(FIRST), making: Mutex::new(()), memory })
+        // SAFETY: `bytes` are committed and aligned; zeroed memory is a valid sentinel.
+        unsafe { memory.base().cast::<Sentinel>().as_ref() }.cpus.set(cpus);
+        Some(Self { cpus, top: AtomicU32::new(first(cpus)), making: Mutex::new(()), memory })
     }
     #[cfg(loom)]
     pub(crate) fn new(cpus: u32, memory: M, magazines: u32, widest: u32) -> Option<Self> {
@@ -222,12 +260,19 @@ impl<M: Memory> Store<M> {
         };
         Some(Self {
             cpus,
-            top: AtomicU32::new(FIRST),
+            top: AtomicU32::new(first(cpus)),
             making: Mutex::new(()),
             memory,
             slots: (0..cpus).map(|_| Slot::new()).collect(),
             magazines: (0..=magazines).map(made).collect(),
         })
+    }
+
+    /// Where the sentinel lies, and all else behind it.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.memory.base()
     }
 
     /// The slots of `cpu`, if it has any.
@@ -242,7 +287,7 @@ impl<M: Memory> Store<M> {
             }
             // SAFETY: `new` checked the alignment and committed the slots of all CPUs below `cpus`; zeroed memory is
             // a valid `Slot`, and nobody makes an exclusive reference to it.
-            Some(unsafe { self.memory.base().cast::<Slot>().add(cpu as usize).as_ref() })
+            Some(unsafe { self.base().add(FIRST_SLOT).cast::<Slot>().add(cpu as usize).as_ref() })
         }
     }
 
@@ -256,12 +301,11 @@ impl<M: Memory> Store<M> {
         }
         #[cfg(not(loom))]
         {
-            let offset = self.cpus as usize * size_of::<Slot>() + num.0 as usize * WORD;
             // SAFETY: numbers come from `create`, which committed the header and the cells of this magazine at this
             // place; magazines are never unmade. Zeroed memory is a valid header, and all its fields are atomics or
             // cells, so shared references are all that is ever made.
             unsafe {
-                let header = self.memory.base().add(offset).cast::<Header>();
+                let header = self.base().add(num.0 as usize * WORD).cast::<Header>();
                 Magazine { header: header.as_ref(), rounds: header.add(1).cast() }
             }
         }
@@ -278,7 +322,7 @@ impl<M: Memory> Store<M> {
         }
         #[cfg(not(loom))]
         {
-            let bytes = self.cpus as usize * size_of::<Slot>() + top as usize * WORD;
+            let bytes = top as usize * WORD;
             if bytes > self.memory.bytes() || !self.memory.commit(bytes) {
                 return None;
             }
@@ -292,7 +336,7 @@ impl<M: Memory> Store<M> {
     /// All magazines made so far.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Magazine<'_>> {
         let top = self.top.load(crate::sync::Ordering::Acquire);
-        let mut next = FIRST;
+        let mut next = first(self.cpus);
         core::iter::from_fn(move || {
             let magazine = (next < top).then(|| self.get(Num(next)))?;
             next += stride(magazine.capacity());

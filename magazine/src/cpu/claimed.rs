@@ -1,4 +1,4 @@
-//! The claimed slot: the portable mechanism, and the one that loom checks.
+//! The claimed slot: the portable mechanism.
 //!
 //! The CPU's number is a hint. One compare-and-exchange claims the slot of that CPU for the length of one operation;
 //! whoever finds it claimed goes on without it (`Busy`) and never waits, because the holder may be a thread of the
@@ -8,7 +8,7 @@
 //! Cost: one locked instruction (6 to 17 ns) an operation.
 
 use crate::memory::Memory;
-use crate::slot::{Fill, Pair, Pop, Push, Replace, Which};
+use crate::slot::{Commit, Fill, Pair, Pop, Push, Replace, Which};
 use crate::store::Store;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{planted, relax};
@@ -30,11 +30,11 @@ fn claimed<M: Memory, R>(store: &Store<M>, cpu: u32, f: impl FnOnce() -> R) -> O
 }
 
 pub(crate) fn pop<M: Memory>(store: &Store<M>, cpu: u32, which: Which) -> Pop {
-    claimed(store, cpu, || store.pop_body(cpu, which)).unwrap_or(Pop::Busy)
+    claimed(store, cpu, || store.pop_body(cpu, which, Commit::Done)).unwrap_or(Pop::Busy)
 }
 
 pub(crate) fn push<M: Memory>(store: &Store<M>, cpu: u32, which: Which, round: NonNull<u8>) -> Push {
-    claimed(store, cpu, || store.push_body(cpu, which, round)).unwrap_or(Push::Busy)
+    claimed(store, cpu, || store.push_body(cpu, which, round, Commit::Done)).unwrap_or(Push::Busy)
 }
 
 pub(crate) fn replace<M: Memory>(
@@ -45,13 +45,17 @@ pub(crate) fn replace<M: Memory>(
     new: Pair,
     leaving: Fill,
 ) -> Replace {
-    claimed(store, cpu, || store.replace_body(cpu, which, old, new, leaving)).unwrap_or(Replace::Changed)
+    claimed(store, cpu, || store.replace_body(cpu, which, old, new, leaving, Commit::Done))
+        .unwrap_or(Replace::Changed)
 }
 
-/// Returns when every operation of `cpu` that began before has ended. Waits for a holder of the claim, who may be
-/// off its CPU: drains may wait, fast paths never do.
-pub(crate) fn fence<M: Memory>(store: &Store<M>, cpu: u32) {
-    while store.slot(cpu).is_some() && claimed(store, cpu, || ()).is_none() {
-        relax();
+/// Returns when every operation of `cpus` that began before has ended. Waits for a holder of the claim, who may be
+/// off its CPU: drains may wait, fast paths never do. Always succeeds.
+pub(crate) fn fence<M: Memory>(store: &Store<M>, cpus: impl Iterator<Item = u32>) -> bool {
+    for cpu in cpus {
+        while store.slot(cpu).is_some() && claimed(store, cpu, || ()).is_none() {
+            relax();
+        }
     }
+    true
 }

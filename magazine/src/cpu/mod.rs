@@ -1,14 +1,29 @@
 //! CPUs: how many there are, which node each belongs to, and which one this thread runs on.
 //!
 //! The number of the current CPU is only ever a **hint**: the thread may be moved between reading and using it. What
-//! makes an operation on a CPU's slot sound is the mechanism that performs it: `claimed` today, a restartable
-//! sequence beside it where the kernel offers one. Simulated CPUs are the claimed mechanism with another source of
-//! the number: one OS thread can drive a thousand CPUs deterministically by calling [`on_cpu`].
+//! makes an operation on a CPU's slot sound is the [`Mechanism`] that performs it: `rseq`, a restartable sequence, where
+//! libc and kernel offer it, else `claimed`. It is chosen once per process, and a layer never mixes the two: a claim
+//! does not keep a restartable sequence away, nor the other way round. Simulated CPUs are always the claimed mechanism
+//! with another source of the number: one OS thread can drive a thousand CPUs deterministically by calling [`on_cpu`].
+//!
+//! **`USLAB_RSEQ=off`** in the environment forces the claimed slot (a debugger that single-steps needs that).
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
 
 pub(crate) mod claimed;
+
+#[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+pub(crate) mod rseq;
+#[cfg(loom)]
+#[path = "token.rs"]
+pub(crate) mod rseq;
+#[cfg(not(any(
+    loom,
+    all(target_os = "linux", target_env = "gnu", target_arch = "x86_64", not(any(shuttle, miri)))
+)))]
+#[path = "absent.rs"]
+pub(crate) mod rseq;
 
 use crate::sync::thread_local;
 use core::cell::Cell;
@@ -26,11 +41,31 @@ pub struct Cpus {
     count: u32,
     nodes: u32,
     source: Source,
+    mechanism: Mechanism,
+}
+
+/// What makes an operation on a CPU's slot exclusive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mechanism {
+    /// A compare-and-exchange claims the slot for the length of one operation: everywhere, one locked instruction.
+    #[default]
+    Claimed,
+    /// A restartable sequence: x86-64 Linux with glibc 2.35 or newer, no locked instruction.
+    Rseq,
+}
+
+impl core::fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Claimed => "claimed slot",
+            Self::Rseq => "rseq",
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// The kernel says, through `sched_getcpu`.
+    /// The kernel says, through `struct rseq` or `sched_getcpu`.
     Os,
     /// [`on_cpu`] said, for this thread.
     Simulated,
@@ -72,19 +107,29 @@ pub struct Script {
     pub at: u32,
     /// The CPU that it moves to.
     pub then: u32,
+    /// Whether what reads the number there is a restartable sequence that first runs up to its commit on the old
+    /// CPU. Means nothing to the claimed slot, which cannot be aborted.
+    pub aborted: bool,
 }
 
 impl Script {
     /// Stays on `cpu`.
     pub const fn on(cpu: u32) -> Self {
-        Self { cpu, at: 0, then: 0 }
+        Self { cpu, at: 0, then: 0, aborted: false }
     }
     /// Staying on `cpu`, and every single move to another of `cpus` CPUs before one of the first `reads` reads.
     pub fn all(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
         let moves = (1..=reads).flat_map(move |at| {
-            (0..cpus).filter(move |then| *then != cpu).map(move |then| Self { cpu, at, then })
+            let elsewhere = (0..cpus).filter(move |then| *then != cpu);
+            elsewhere.map(move |then| Self { cpu, at, then, aborted: false })
         });
         core::iter::once(Self::on(cpu)).chain(moves)
+    }
+    /// The same, and every single abort: a restart on the same CPU or on another one.
+    pub fn all_aborting(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
+        let aborts = (1..=reads)
+            .flat_map(move |at| (0..cpus).map(move |then| Self { cpu, at, then, aborted: true }));
+        Self::all(cpu, cpus, reads).chain(aborts)
     }
     /// Makes the calling thread follow this script.
     pub fn install(self) {
@@ -100,11 +145,21 @@ pub fn on_cpu(cpu: u32) {
 impl Cpus {
     /// The machine's CPUs: all that the kernel may ever bring up (at most [`MAX_CPUS`]), on one node.
     ///
-    /// The current CPU is `sched_getcpu`'s answer (about 2 ns).
+    /// The first call decides which [`Mechanism`] serves the process. It allocates nothing.
     pub fn os() -> Self {
-        let possible = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF).ok().flatten();
-        let count = possible.and_then(|n| u32::try_from(n).ok()).unwrap_or(1).clamp(1, MAX_CPUS);
-        Self { count, nodes: 1, source: Source::Os }
+        let count = possible().unwrap_or_else(configured).clamp(1, MAX_CPUS);
+        Self { count, nodes: 1, source: Source::Os, mechanism: rseq::mechanism() }
+    }
+
+    /// The same CPUs, served by the claimed slot whatever the machine offers.
+    pub fn claimed(self) -> Self {
+        Self { mechanism: Mechanism::Claimed, ..self }
+    }
+
+    /// Simulated CPUs under the token model of restartable sequences.
+    #[cfg(all(loom, test))]
+    pub(crate) fn by(self, mechanism: Mechanism) -> Self {
+        Self { mechanism, ..self }
     }
 
     /// `cpus` simulated CPUs on `nodes` nodes; each thread says by [`on_cpu`] which one it plays.
@@ -114,12 +169,17 @@ impl Cpus {
     pub fn simulated(cpus: u32, nodes: u32) -> Result<Self, BadCpus> {
         let good = (1..=MAX_CPUS).contains(&cpus) && (1..=MAX_NODES.min(cpus)).contains(&nodes);
         if good {
-            Ok(Self { count: cpus, nodes, source: Source::Simulated })
+            Ok(Self { count: cpus, nodes, source: Source::Simulated, mechanism: Mechanism::Claimed })
         } else {
             Err(BadCpus { cpus, nodes })
         }
     }
 
+    /// What serves their slots.
+    #[inline]
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
+    }
     /// How many CPUs have a slot.
     pub fn count(&self) -> u32 {
         self.count
@@ -136,21 +196,58 @@ impl Cpus {
     /// The CPU that this thread runs on, as a hint: it may be stale at once, or beyond [`count`](Self::count).
     #[inline]
     pub fn current(&self) -> u32 {
-        match self.source {
-            Source::Os => nix::sched::sched_getcpu().map_or(u32::MAX, |c| c as u32),
-            Source::Simulated => CURRENT.with(|c| {
-                let mut script = c.get();
-                if script.at > 0 {
-                    script.at -= 1;
-                    if script.at == 0 {
-                        script.cpu = script.then;
-                    }
-                    c.set(script);
-                }
-                script.cpu
-            }),
+        match (self.source, self.mechanism) {
+            // The same word that sections read. `sched_getcpu` would name a real CPU to a thread without a
+            // registration, who could use its slot never and retry for ever.
+            (Source::Os, Mechanism::Rseq) => rseq::cpu_id(),
+            (Source::Os, Mechanism::Claimed) => nix::sched::sched_getcpu().map_or(u32::MAX, |c| c as u32),
+            (Source::Simulated, _) => step().0,
         }
     }
+}
+
+/// The calling thread's simulated CPU is read: its number now, and the CPU on which the reader was aborted first.
+#[inline]
+fn step() -> (u32, Option<u32>) {
+    CURRENT.with(|c| {
+        let mut script = c.get();
+        let mut aborted_on = None;
+        if script.at > 0 {
+            script.at -= 1;
+            if script.at == 0 {
+                aborted_on = script.aborted.then_some(script.cpu);
+                script.cpu = script.then;
+            }
+            c.set(script);
+        }
+        (script.cpu, aborted_on)
+    })
+}
+
+/// One more than the highest number that the kernel may ever give to a CPU, if it says so.
+fn possible() -> Option<u32> {
+    use std::io::Read;
+    // Neither opening a short path nor reading allocates.
+    let mut file = std::fs::File::open("/sys/devices/system/cpu/possible").ok()?;
+    let mut text = [0; 256];
+    let len = file.read(&mut text).ok()?;
+    highest(&text[..len])?.checked_add(1)
+}
+
+/// The highest number of a list like `0-3,8,10-11`; `None` if it is not one, or does not end in a line feed.
+fn highest(list: &[u8]) -> Option<u32> {
+    let list = core::str::from_utf8(list).ok()?.strip_suffix('\n')?;
+    let mut highest = None;
+    for number in list.split([',', '-']) {
+        highest = highest.max(Some(number.parse::<u32>().ok()?));
+    }
+    highest
+}
+
+/// How many CPUs the system is configured with.
+fn configured() -> u32 {
+    let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF).ok().flatten();
+    count.and_then(|n| u32::try_from(n).ok()).unwrap_or(1)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -177,11 +274,36 @@ mod tests {
     #[test]
     fn a_script_moves_the_thread_before_its_read() {
         let cpus = Cpus::simulated(2, 1).unwrap();
-        Script { cpu: 0, at: 3, then: 1 }.install();
+        Script { cpu: 0, at: 3, then: 1, aborted: false }.install();
         assert_eq!([(); 4].map(|()| cpus.current()), [0, 0, 1, 1]);
         on_cpu(0);
         assert_eq!(cpus.current(), 0);
         assert_eq!(Script::all(1, 2, 2).count(), 3);
+    }
+
+    #[test]
+    fn an_aborting_script_says_where() {
+        Script { cpu: 0, at: 2, then: 1, aborted: true }.install();
+        assert_eq!([(); 3].map(|()| step()), [(0, None), (1, Some(0)), (1, None)]);
+        on_cpu(0);
+        assert_eq!(Script::all_aborting(1, 2, 2).count(), 7);
+    }
+
+    #[test]
+    fn lists_of_cpus_are_read() {
+        assert_eq!(highest(b"0\n"), Some(0));
+        assert_eq!(highest(b"0-1\n"), Some(1));
+        assert_eq!(highest(b"0-3,8,10-11\n"), Some(11));
+        assert_eq!(highest(b"0-3,8,10-1"), None, "cut off");
+        assert_eq!(highest(b"\n"), None);
+        assert_eq!(highest(b""), None);
+    }
+
+    #[test]
+    fn simulated_cpus_are_claimed() {
+        assert_eq!(Cpus::simulated(2, 1).unwrap().mechanism(), Mechanism::Claimed);
+        assert_eq!(Cpus::os().claimed().mechanism(), Mechanism::Claimed);
+        assert_eq!(Cpus::os().mechanism(), Cpus::os().mechanism());
     }
 
     #[test]

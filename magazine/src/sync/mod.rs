@@ -71,6 +71,7 @@ pub use check::planted;
 ///
 /// Costs a locked instruction per [`add`](Counter::add): it belongs on slow paths.
 #[derive(Debug, Default)]
+#[repr(transparent)]
 pub struct Counter(core::sync::atomic::AtomicU64);
 
 impl Counter {
@@ -108,6 +109,7 @@ impl Counter {
 /// A word that is written before it is shared and read by anyone, even without happens-before: a reader who came
 /// too early sees the old value (zero), never a torn one. A `Relaxed` `std` atomic in every arm.
 #[derive(Debug, Default)]
+#[repr(transparent)]
 pub struct Fixed(core::sync::atomic::AtomicU32);
 
 impl Fixed {

@@ -1,0 +1,90 @@
+//! Restartable sequences as loom sees them: a **token** for each CPU.
+//!
+//! Whoever holds a CPU's token is the thread that runs on it. That encodes what the kernel promises: sections of one
+//! CPU never overlap, a context switch orders them, and the rseq membarrier returns when what ran on a CPU has
+//! committed or will restart (take the token and drop it).
+//!
+//! Pre-emption, a signal and a migration inside a section have one visible effect: everything before the commit may
+//! have happened, the commit did not, and the section runs again, perhaps on another CPU. Where that strikes is the
+//! thread's [`Script`](super::Script): `aborted` runs the section up to its commit on the old CPU first.
+//!
+//! What this leaves to tests: the assembly, the registration and the kernel.
+
+use super::{Mechanism, step};
+use crate::memory::Memory;
+use crate::slot::{Commit, Fill, Pair, Pop, Push, Replace, Which};
+use crate::store::Store;
+use crate::sync::{MutexGuard, planted};
+use core::ptr::NonNull;
+
+pub(crate) fn aborts() -> u64 {
+    0
+}
+pub(crate) fn cpu_id() -> u32 {
+    u32::MAX
+}
+pub(crate) fn mechanism() -> Mechanism {
+    Mechanism::Claimed
+}
+
+fn token<M: Memory>(store: &Store<M>, cpu: u32) -> Option<MutexGuard<'_, ()>> {
+    Some(store.slot(cpu)?.token.lock())
+}
+
+pub(crate) fn fence<M: Memory>(store: &Store<M>, cpus: impl Iterator<Item = u32>) -> bool {
+    cpus.for_each(|cpu| drop(token(store, cpu)));
+    true
+}
+
+/// The inlined path: under loom everything takes the other one, whose first step is the same operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fast;
+
+impl Fast {
+    pub(crate) fn new<M: Memory>(_: &Store<M>, _: Mechanism) -> Self {
+        Self
+    }
+    pub(crate) fn pop<const WHICH: usize>(&self) -> Option<NonNull<u8>> {
+        None
+    }
+    pub(crate) fn push<const WHICH: usize>(&self, _: NonNull<u8>) -> bool {
+        false
+    }
+}
+
+/// Runs `body` on the CPU that the script says, after an attempt that was aborted if it says so.
+fn section<M: Memory, R>(store: &Store<M>, body: impl Fn(u32, Commit) -> R) -> Option<R> {
+    let (cpu, aborted_on) = step();
+    if let Some(old) = aborted_on
+        && let Some(_running) = token(store, old)
+    {
+        body(old, Commit::Aborted);
+    }
+    let running = token(store, cpu)?;
+    if planted("section not armed") {
+        // Another thread may run on the CPU before this one is done.
+        drop(running);
+        return Some(body(cpu, Commit::Done));
+    }
+    Some(body(cpu, Commit::Done))
+}
+
+pub(crate) fn pop<M: Memory>(store: &Store<M>, _: Fast, which: Which) -> Pop {
+    section(store, |cpu, commit| store.pop_body(cpu, which, commit)).unwrap_or(Pop::Busy)
+}
+
+pub(crate) fn push<M: Memory>(store: &Store<M>, _: Fast, which: Which, round: NonNull<u8>) -> Push {
+    section(store, |cpu, commit| store.push_body(cpu, which, round, commit)).unwrap_or(Push::Busy)
+}
+
+pub(crate) fn replace<M: Memory>(
+    store: &Store<M>,
+    _: Fast,
+    which: Which,
+    old: Pair,
+    new: Pair,
+    leaving: Fill,
+) -> Replace {
+    section(store, |cpu, commit| store.replace_body(cpu, which, old, new, leaving, commit))
+        .unwrap_or(Replace::Changed)
+}
