@@ -67,7 +67,7 @@ impl List {
 }
 
 #[derive(Debug)]
-struct Lists {
+pub(crate) struct Lists {
     full: List,
     empty: List,
     /// Stock magazines (magazines of magazine numbers) that no CPU uses.
@@ -102,6 +102,11 @@ impl Depot {
             self.contention.add(1);
             self.lists.lock()
         })
+    }
+
+    /// The lock alone, so that nobody is inside while a process forks.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock()
     }
 
     fn hint(&self, fill: Fill) -> &AtomicU32 {

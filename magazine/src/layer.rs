@@ -25,15 +25,24 @@
 //!
 //! ## Lock order
 //!
-//! drain lock, then depot lock. Neither is held while the supplier runs.
+//! drain lock, then depot lock, then the store's making lock. None is held while the supplier runs.
+//!
+//! ## Fork
+//!
+//! The child of a process with threads has only the thread that forked. [`Layer::hold`] takes every lock before, so that
+//! no list is found half done, and [`Held::in_child`] resets the claims of threads that are no more. A thread's memory
+//! accesses up to the fork are all in the child or none from some point on, and each operation commits by one store:
+//! so a slot and its magazines agree. What the other threads held in hand is lost to the child, as all that they owned:
+//! their rounds, and for each thread at most the magazines of one exchange.
 
 use crate::cpu::rseq::{self, Fast};
-use crate::cpu::{Cpus, Mechanism, claimed};
-use crate::depot::{Chain, Depot};
+use crate::cpu::{Cpus, MAX_NODES, Mechanism, claimed};
+use crate::depot::{Chain, Depot, Lists};
 use crate::memory::{Heap, Memory};
 use crate::slot::{Fill, Num, Pair, Pop, Push, Replace, Which};
 use crate::store::Store;
-use crate::sync::{Counter, Mutex, assert_unlocked, planted};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{Counter, Fixed, Mutex, MutexGuard, assert_unlocked, planted};
 use core::marker::PhantomData;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -138,6 +147,25 @@ pub struct Stats {
     pub magazines: u64,
 }
 
+static STUMBLE: Fixed = Fixed::new(0);
+
+/// For stress tests, in debug builds: lets a thread yield between its miss and the replacement that follows, each
+/// `n`-th time in the process; 0 is never. What comes between the two is otherwise too rare to be tested.
+#[doc(hidden)]
+pub fn stumble_every(n: u32) {
+    STUMBLE.set(n);
+}
+fn stumble() {
+    #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
+    if let n @ 1.. = STUMBLE.get() {
+        static MISSES: Counter = Counter::new(0);
+        MISSES.add(1);
+        if MISSES.get().is_multiple_of(u64::from(n)) {
+            crate::sync::thread::yield_now();
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) slow_allocs: Counter,
@@ -228,6 +256,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
     fn replace(&self, which: Which, old: Pair, new: Pair, leaving: Fill) -> Replace {
+        stumble();
         let answer = match self.mechanism() {
             Mechanism::Rseq => rseq::replace(&self.store, self.fast, which, old, new, leaving),
             Mechanism::Claimed => {
@@ -272,7 +301,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             // SAFETY: as in `alloc`.
             Pop::Round(raw) => Some(unsafe { R::from_raw(raw) }),
             Pop::Miss => self.alloc_missed(supplier),
-            Pop::Busy => self.alloc_around(supplier),
+            Pop::Busy => self.alloc_busy(supplier),
         }
     }
 
@@ -293,7 +322,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 // SAFETY: as in `alloc`.
                 Pop::Round(raw) => return Some(unsafe { R::from_raw(raw) }),
                 Pop::Miss => {}
-                Pop::Busy => return self.alloc_around(supplier),
+                Pop::Busy => return self.alloc_busy(supplier),
             }
         }
     }
@@ -338,10 +367,14 @@ impl<R: Round, M: Memory> Layer<R, M> {
         mine.map(|raw| unsafe { R::from_raw(raw) })
     }
 
+    fn alloc_busy(&self, supplier: &impl Supplier<R>) -> Option<R> {
+        self.counts.busy.add(1);
+        self.alloc_around(supplier)
+    }
+
     /// Without the magazines of this CPU: from the supplier, else from the depot.
     #[cold]
     fn alloc_around(&self, supplier: &impl Supplier<R>) -> Option<R> {
-        self.counts.busy.add(1);
         let node = self.cpus.node_of(self.cpus.current());
         assert_unlocked();
         let mut round = None;
@@ -731,6 +764,42 @@ impl<R: Round, M: Memory> Layer<R, M> {
         stats.mechanism = self.mechanism();
         stats.aborts = rseq::aborts();
         stats
+    }
+}
+
+/// Every lock of a layer, so that a `fork` finds it in order. See [`Layer::hold`].
+#[must_use]
+#[derive(Debug)]
+pub struct Held<'l, R, M> {
+    layer: &'l Layer<R, M>,
+    _making: MutexGuard<'l, ()>,
+    _depots: [Option<MutexGuard<'l, Lists>>; MAX_NODES as usize],
+    _drains: MutexGuard<'l, ()>,
+}
+
+impl<R: Round, M: Memory> Held<'_, R, M> {
+    /// To be called in the child, in place of dropping: nobody else runs, so whatever is claimed is nobody's.
+    pub fn in_child(self) {
+        for slot in (0..self.layer.cpus.count()).filter_map(|cpu| self.layer.store.slot(cpu)) {
+            // Relaxed: there is one thread.
+            slot.claim.store(0, Relaxed);
+        }
+    }
+}
+
+impl<R: Round, M: Memory> Layer<R, M> {
+    /// Waits for every lock of the layer. Whoever may `fork` while other threads use the layer holds this meanwhile,
+    /// drops it in the parent and calls [`in_child`](Held::in_child) in the child. Allocates nothing; fast paths go on.
+    ///
+    /// Without it a child must not use the layer: it could wait for ever for a lock or a claim of a thread that it
+    /// does not have.
+    pub fn hold(&self) -> Held<'_, R, M> {
+        let drains = self.drains.lock();
+        let mut depots = [const { None }; MAX_NODES as usize];
+        for (guard, depot) in depots.iter_mut().zip(&self.depots) {
+            *guard = Some(depot.hold());
+        }
+        Held { layer: self, _making: self.store.hold(), _depots: depots, _drains: drains }
     }
 }
 

@@ -80,5 +80,5 @@ mod models;
 mod properties;
 
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, Script, on_cpu};
-pub use layer::{Config, Layer, Round, Stats, Supplier, TooSmall};
+pub use layer::{Config, Held, Layer, Round, Stats, Supplier, TooSmall};
 pub use memory::{Heap, Memory};

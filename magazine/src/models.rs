@@ -8,7 +8,7 @@
 //! The models are small on purpose (capacity 1 or 2, two CPUs, two or three threads) and each script of migrations is
 //! a model of its own. Each planted bug at the end must be caught by the model named with it.
 
-use crate::cpu::{Cpus, Script};
+use crate::cpu::{Cpus, Mechanism, Script};
 use crate::depot::{Chain, Depot};
 use crate::layer::{Config, Layer, Round, Supplier};
 use crate::memory::Heap;
@@ -63,8 +63,16 @@ const HEAP: usize = 128;
 
 impl World {
     /// `magazines` of `capacity`; the supplier hands balls out only if `fills`.
-    fn new(cpus: u32, magazines: u32, capacity: u16, stock: u16, fills: bool, balls: usize) -> Self {
-        let cpus = Cpus::simulated(cpus, 1).unwrap();
+    fn new(
+        by: Mechanism,
+        cpus: u32,
+        magazines: u32,
+        capacity: u16,
+        stock: u16,
+        fills: bool,
+        balls: usize,
+    ) -> Self {
+        let cpus = Cpus::simulated(cpus, 1).unwrap().by(by);
         let config = Config { capacity, stock, depot_limit: 4, magazines };
         World {
             layer: Layer::new(cpus, config, Heap::new(HEAP).unwrap()).unwrap(),
@@ -206,12 +214,46 @@ fn drain_cpu_0(w: &World) -> Vec<Option<usize>> {
 }
 
 const THREE: Bound = Bound::Preemptions(3);
+const TWO: Bound = Bound::Preemptions(2);
+
+/// What a model runs under: the mechanism, and where the first thread is moved or aborted.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    by: Mechanism,
+    script: Script,
+}
+
+/// The first thread stays on CPU 0, or is moved to CPU 1 before one of its first `reads` reads of the CPU's number;
+/// restartable sequences are aborted there as well.
+#[derive(Clone, Copy)]
+struct Scripts {
+    reads: u32,
+    cpus: u32,
+}
+const fn moves(reads: u32) -> Scripts {
+    Scripts { reads, cpus: 2 }
+}
+const fn stays() -> Scripts {
+    Scripts { reads: 0, cpus: 1 }
+}
+fn claimed(s: Scripts) -> impl Iterator<Item = Case> {
+    Script::all(0, s.cpus, s.reads).map(|script| Case { by: Mechanism::Claimed, script })
+}
+fn rseq(s: Scripts) -> impl Iterator<Item = Case> {
+    Script::all_aborting(0, s.cpus, s.reads).map(|script| Case { by: Mechanism::Rseq, script })
+}
+
+/// One model over both mechanisms, with a bound and a floor for each: claimed, rseq.
+fn both(name: &str, bounds: [Bound; 2], floors: [u64; 2], scripts: Scripts, f: fn(Case)) {
+    models(&format!("{name} (claimed)"), bounds[0], floors[0], claimed(scripts), f);
+    models(&format!("{name} (rseq)"), bounds[1], floors[1], rseq(scripts), f);
+}
 
 // ---------------------------------------------------------------- the slot contract
 
 /// Both threads alloc and free, moving between two CPUs; the depot has a full and an empty magazine.
-fn contract(script: Script) {
-    let w = World::new(2, 4, 1, 0, false, 3);
+fn contract(Case { by, script }: Case) {
+    let w = World::new(by, 2, 4, 1, 0, false, 3);
     let (a, b) = (w.magazine(&[1]), w.magazine(&[]));
     w.slot(0, a, b);
     let full = w.magazine(&[2]);
@@ -222,13 +264,13 @@ fn contract(script: Script) {
 }
 #[test]
 fn slot_contract_under_migration() {
-    models("slot contract: alloc, free under migration", THREE, 1400, Script::all(0, 2, 8), contract);
+    both("slot contract: alloc, free under migration", [THREE, THREE], [1400, 1], moves(8), contract);
 }
 
 /// ABA of the pair: between a miss on (1, 2) and its replace both magazines leave by a drain and come back as (1, 2)
 /// with other fills.
-fn aba(script: Script) {
-    let w = World::new(2, 3, 1, 0, false, 3);
+fn aba(Case { by, script }: Case) {
+    let w = World::new(by, 2, 3, 1, 0, false, 3);
     let (a, b) = (w.magazine(&[]), w.magazine(&[]));
     w.slot(0, a, b);
     let full = w.magazine(&[1]);
@@ -245,14 +287,14 @@ fn aba(script: Script) {
 }
 #[test]
 fn slot_contract_pair_comes_back_with_other_fills() {
-    models("slot contract: the pair comes back (fill re-check)", THREE, 13000, Script::all(0, 2, 4), aba);
+    both("slot contract: the pair comes back (fill re-check)", [THREE, THREE], [13000, 1], moves(4), aba);
 }
 
 // ---------------------------------------------------------------- M: exchange
 
 /// M1, M2: what one CPU frees travels to the other in whole magazines.
-fn travel(script: Script) {
-    let w = World::new(2, 4, 1, 0, false, 3);
+fn travel(Case { by, script }: Case) {
+    let w = World::new(by, 2, 4, 1, 0, false, 3);
     let (a, b) = (w.magazine(&[]), w.magazine(&[]));
     w.slot(0, a, b);
     w.in_depot(w.magazine(&[]));
@@ -267,25 +309,25 @@ fn travel(script: Script) {
 }
 #[test]
 fn m1_m2_exchange_through_the_depot() {
-    models("M1 M2: rounds travel through the depot", THREE, 36000, Script::all(0, 2, 6), travel);
+    both("M1 M2: rounds travel through the depot", [THREE, THREE], [36000, 1], moves(6), travel);
 }
 
 /// M3: two threads with one CPU number never both own its slot, and neither waits.
-fn same_cpu(_: ()) {
-    let w = World::new(1, 3, 1, 0, true, 3);
+fn same_cpu(Case { by, script }: Case) {
+    let w = World::new(by, 1, 3, 1, 0, true, 3);
     let (a, b) = (w.magazine(&[1]), w.magazine(&[]));
     w.slot(0, a, b);
     w.on_shelf(&[2, 3]);
-    run(w, (Script::on(0), alloc_then_free), &[(Script::on(0), alloc_then_free)]);
+    run(w, (script, alloc_then_free), &[(Script::on(0), alloc_then_free)]);
 }
 #[test]
 fn m3_two_threads_of_one_cpu() {
-    models("M3: two threads of one CPU", THREE, 60, [()], same_cpu);
+    both("M3: two threads of one CPU", [THREE, THREE], [60, 1], Scripts { reads: 6, cpus: 1 }, same_cpu);
 }
 
 /// M4: both CPUs exchange with a depot that runs empty; the supplier is the fall-back.
-fn depot_runs_dry(script: Script) {
-    let w = World::new(2, 5, 1, 0, true, 4);
+fn depot_runs_dry(Case { by, script }: Case) {
+    let w = World::new(by, 2, 5, 1, 0, true, 4);
     let full = w.magazine(&[1]);
     w.in_depot(full);
     w.on_shelf(&[2, 3]);
@@ -298,12 +340,12 @@ fn depot_runs_dry(script: Script) {
 }
 #[test]
 fn m4_the_depot_runs_dry() {
-    models("M4: the depot runs dry", THREE, 8000, [Script::on(0)], depot_runs_dry);
+    both("M4: the depot runs dry", [THREE, THREE], [8000, 1], stays(), depot_runs_dry);
 }
 
 /// The stock: magazines of magazine numbers, moved by the same operations, with a depot behind.
-fn stock(script: Script) {
-    let w = World::new(2, 5, 1, 1, false, 4);
+fn stock(Case { by, script }: Case) {
+    let w = World::new(by, 2, 5, 1, 1, false, 4);
     let (a, b) = (w.magazine(&[1]), w.magazine(&[2]));
     w.slot(0, a, b);
     w.in_depot(w.magazine(&[]));
@@ -319,14 +361,14 @@ fn stock(script: Script) {
 }
 #[test]
 fn stock_between_cpu_and_depot() {
-    models("M2: the stock between a CPU and the depot", THREE, 67000, Script::all(0, 2, 6), stock);
+    both("M2: the stock between a CPU and the depot", [THREE, THREE], [67000, 1], moves(6), stock);
 }
 
 // ---------------------------------------------------------------- H: drain
 
 /// H1: a drain against the fast path of that CPU.
-fn drain_fast(script: Script) {
-    let w = World::new(2, 3, 2, 0, false, 2);
+fn drain_fast(Case { by, script }: Case) {
+    let w = World::new(by, 2, 3, 2, 0, false, 2);
     let (a, b) = (w.magazine(&[1]), w.magazine(&[]));
     w.slot(0, a, b);
     w.in_depot(w.magazine(&[]));
@@ -339,12 +381,12 @@ fn drain_fast(script: Script) {
 }
 #[test]
 fn h1_drain_against_the_fast_path() {
-    models("H1: drain against the fast path", THREE, 6000, Script::all(0, 2, 6), drain_fast);
+    both("H1: drain against the fast path", [THREE, THREE], [6000, 1], moves(6), drain_fast);
 }
 
 /// H1: a drain against a miss, its exchange and a pop.
-fn drain_exchange(script: Script) {
-    let w = World::new(2, 3, 1, 0, false, 2);
+fn drain_exchange(Case { by, script }: Case) {
+    let w = World::new(by, 2, 3, 1, 0, false, 2);
     let (a, b) = (w.magazine(&[]), w.magazine(&[]));
     w.slot(0, a, b);
     let full = w.magazine(&[1]);
@@ -354,12 +396,12 @@ fn drain_exchange(script: Script) {
 }
 #[test]
 fn h1_drain_against_an_exchange() {
-    models("H1: drain against an exchange", THREE, 6800, Script::all(0, 2, 6), drain_exchange);
+    both("H1: drain against an exchange", [THREE, THREE], [6800, 1], moves(6), drain_exchange);
 }
 
 /// H1 with the previous magazine detached and filled while the slot is drained.
-fn drain_filling(script: Script) {
-    let w = World::new(2, 3, 2, 0, true, 3);
+fn drain_filling(Case { by, script }: Case) {
+    let w = World::new(by, 2, 3, 2, 0, true, 3);
     let (a, b) = (w.magazine(&[]), w.magazine(&[]));
     w.slot(0, a, b);
     w.on_shelf(&[1, 2, 3]);
@@ -367,12 +409,12 @@ fn drain_filling(script: Script) {
 }
 #[test]
 fn h1_drain_while_a_magazine_is_filled() {
-    models("H1: drain while a magazine is filled", THREE, 2000, Script::all(0, 2, 5), drain_filling);
+    both("H1: drain while a magazine is filled", [THREE, THREE], [2000, 1], moves(5), drain_filling);
 }
 
 /// H2: a drain of CPU 0 against the fast paths of both CPUs.
-fn drain_and_two(script: Script) {
-    let w = World::new(2, 4, 1, 0, false, 2);
+fn drain_and_two(Case { by, script }: Case) {
+    let w = World::new(by, 2, 4, 1, 0, false, 2);
     let (a, b, c) = (w.magazine(&[1]), w.magazine(&[]), w.magazine(&[2]));
     w.slot(0, a, b);
     w.slot(1, c, Num::SENTINEL);
@@ -380,12 +422,12 @@ fn drain_and_two(script: Script) {
 }
 #[test]
 fn h2_drain_against_two_cpus() {
-    models("H2: drain against two CPUs", THREE, 1400, [Script::on(0)], drain_and_two);
+    both("H2: drain against two CPUs", [THREE, THREE], [1400, 1], stays(), drain_and_two);
 }
 
 /// H3: two drains of both CPUs at once, against an alloc and a free.
-fn two_drains(script: Script) {
-    let w = World::new(2, 4, 1, 0, false, 2);
+fn two_drains(Case { by, script }: Case) {
+    let w = World::new(by, 2, 4, 1, 0, false, 2);
     let (a, b, c, d) = (w.magazine(&[1]), w.magazine(&[]), w.magazine(&[]), w.magazine(&[2]));
     w.slot(0, a, b);
     w.slot(1, c, d);
@@ -397,12 +439,12 @@ fn two_drains(script: Script) {
 }
 #[test]
 fn h3_two_drains_at_once() {
-    models("H3: two drains at once", THREE, 17000, [Script::on(0)], two_drains);
+    both("H3: two drains at once", [THREE, THREE], [17000, 1], stays(), two_drains);
 }
 
 /// A drain that takes stocks apart while the CPU exchanges through them.
-fn drain_stock(script: Script) {
-    let w = World::new(1, 4, 1, 1, false, 3);
+fn drain_stock(Case { by, script }: Case) {
+    let w = World::new(by, 1, 4, 1, 1, false, 3);
     let (a, b) = (w.magazine(&[1]), w.magazine(&[2]));
     w.slot(0, a, b);
     w.in_depot(w.magazine(&[]));
@@ -415,12 +457,12 @@ fn drain_stock(script: Script) {
 }
 #[test]
 fn h1_drain_of_a_stock_in_use() {
-    models("H1: drain of a stock in use", THREE, 24000, [Script::on(0)], drain_stock);
+    both("H1: drain of a stock in use", [THREE, THREE], [24000, 1], stays(), drain_stock);
 }
 
 /// A reap of an idle CPU that wakes up meanwhile.
-fn reap_waking(script: Script) {
-    let w = World::new(1, 2, 1, 0, false, 1);
+fn reap_waking(Case { by, script }: Case) {
+    let w = World::new(by, 1, 2, 1, 0, false, 1);
     let (a, b) = (w.magazine(&[1]), w.magazine(&[]));
     w.slot(0, a, b);
     w.layer.reap(&w.shelf);
@@ -432,7 +474,7 @@ fn reap_waking(script: Script) {
 }
 #[test]
 fn reap_of_a_cpu_that_wakes_up() {
-    models("H1: reap of a CPU that wakes up", THREE, 800, [Script::on(0)], reap_waking);
+    both("H1: reap of a CPU that wakes up", [THREE, THREE], [800, 1], stays(), reap_waking);
 }
 
 // ---------------------------------------------------------------- D: the depot alone
@@ -537,39 +579,54 @@ fn d3_two_pushes_and_a_pop() {
 
 // ---------------------------------------------------------------- planted bugs: each must be caught
 
+/// A bug of the slot contract, planted under each mechanism in turn.
+fn caught_by_both(bug: &'static str, expected: [&str; 2], scripts: Scripts, f: fn(Case)) {
+    caught(bug, THREE, expected[0], claimed(scripts), f);
+    caught(bug, THREE, expected[1], rseq(scripts), f);
+}
+const RACE: &str = "Causality violation";
 #[test]
 fn planted_replace_without_the_fill_re_check() {
     let expected = "only an empty magazine is filled";
-    caught("replace without the fill re-check", THREE, expected, Script::all(0, 2, 4), aba);
+    caught_by_both("replace without the fill re-check", [expected; 2], moves(4), aba);
 }
 #[test]
 fn planted_replace_by_a_plain_store() {
-    caught(
-        "replace by a plain store",
-        THREE,
-        "a magazine in two places",
-        Script::all(0, 2, 6),
-        drain_exchange,
-    );
+    let expected = "a magazine in two places";
+    caught_by_both("replace by a plain store", [expected; 2], moves(6), drain_exchange);
 }
 #[test]
 fn planted_drain_by_load_and_store() {
     // A magazine with two owners closes a cycle in a chain, so the drain never ends.
-    caught(
-        "drain by load and store",
-        THREE,
-        "maximum number of branches",
-        Script::all(0, 2, 6),
-        drain_exchange,
-    );
+    let expected = "maximum number of branches";
+    caught_by_both("drain by load and store", [expected; 2], moves(6), drain_exchange);
 }
 #[test]
 fn planted_drain_without_its_fence() {
-    caught("drain without its fence", THREE, "Causality violation", Script::all(0, 2, 6), drain_fast);
+    caught_by_both("drain without its fence", [RACE; 2], moves(6), drain_fast);
+    caught_by_both("drain without its fence", [RACE; 2], stays(), reap_waking);
 }
 #[test]
 fn planted_slot_used_without_its_claim() {
-    caught("slot used without its claim", THREE, "Causality violation", [()], same_cpu);
+    caught("slot used without its claim", THREE, RACE, claimed(stays()), same_cpu);
+}
+#[test]
+fn planted_section_not_armed() {
+    caught("section not armed", THREE, RACE, rseq(stays()), same_cpu);
+    caught("section not armed", THREE, RACE, rseq(moves(8)), contract);
+}
+#[test]
+fn planted_fill_checked_before_the_section() {
+    let expected = "only an empty magazine is filled";
+    caught("fill checked before the section", THREE, expected, rseq(moves(4)), aba);
+}
+#[test]
+fn planted_magazine_read_before_the_section() {
+    caught("magazine read before the section", THREE, RACE, rseq(moves(6)), drain_fast);
+}
+#[test]
+fn planted_operations_counted_before_the_commit() {
+    caught("operations counted before the commit", THREE, "the counts are exact", rseq(moves(8)), contract);
 }
 #[test]
 fn planted_depot_length_stored_late() {
@@ -593,37 +650,36 @@ fn planted_magazine_written_after_the_push() {
 #[test]
 fn planted_slot_used_without_its_claim_under_migration() {
     let expected = "Causality violation";
-    caught("slot used without its claim", THREE, expected, Script::all(0, 2, 8), contract);
-    caught("slot used without its claim", THREE, expected, [Script::on(0)], depot_runs_dry);
+    caught("slot used without its claim", THREE, expected, claimed(moves(8)), contract);
+    caught("slot used without its claim", THREE, expected, claimed(stays()), depot_runs_dry);
 }
 #[test]
 fn planted_exchange_forgets_the_magazine_that_left() {
     let expected = "a magazine lost";
-    caught("exchange forgets the magazine that left", THREE, expected, Script::all(0, 2, 6), travel);
+    caught("exchange forgets the magazine that left", THREE, expected, claimed(moves(6)), travel);
 }
 #[test]
 fn planted_filled_magazine_taken_for_installed() {
     let bug = "a filled magazine is taken for installed";
-    caught(bug, THREE, "a magazine lost", Script::all(0, 2, 5), drain_filling);
+    caught(bug, THREE, "a magazine lost", claimed(moves(5)), drain_filling);
 }
 #[test]
 fn planted_magazine_in_the_stock_and_in_the_depot() {
     let bug = "a magazine in the stock and in the depot";
-    caught(bug, THREE, "a magazine in two places", Script::all(0, 2, 6), stock);
+    caught(bug, THREE, "a magazine in two places", claimed(moves(6)), stock);
 }
 #[test]
 fn planted_drain_forgets_the_previous() {
     let expected = "a magazine lost";
-    caught("drain forgets the previous", THREE, expected, [Script::on(0)], drain_and_two);
+    caught("drain forgets the previous", THREE, expected, claimed(stays()), drain_and_two);
 }
 #[test]
 fn planted_drains_without_their_lock() {
     let expected = "Causality violation";
-    caught("drains without their lock", THREE, expected, [Script::on(0)], two_drains);
-    caught("drain without its fence", THREE, expected, [Script::on(0)], reap_waking);
+    caught("drains without their lock", THREE, expected, claimed(stays()), two_drains);
 }
 #[test]
 fn planted_drain_forgets_what_a_stock_holds() {
     let expected = "a magazine lost";
-    caught("drain forgets what a stock holds", THREE, expected, [Script::on(0)], drain_stock);
+    caught("drain forgets what a stock holds", THREE, expected, claimed(stays()), drain_stock);
 }

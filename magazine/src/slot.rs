@@ -167,13 +167,19 @@ impl<M: Memory> Store<M> {
     }
 
     pub(crate) fn pop_body(&self, cpu: u32, which: Which, commit: Commit) -> Pop {
-        let magazine = self.get(self.pair(cpu, which).loaded);
+        self.pop_from(self.pair(cpu, which).loaded, commit)
+    }
+    pub(crate) fn pop_from(&self, loaded: Num, commit: Commit) -> Pop {
+        let magazine = self.get(loaded);
         let word = magazine.word.load(Relaxed);
         let len = word & MAG_LEN;
         if len == 0 {
             return Pop::Miss;
         }
         let Some(round) = magazine.round(len as usize - 1) else { return Pop::Miss };
+        if planted("operations counted before the commit") {
+            magazine.word.store(word + MAG_OP, Relaxed);
+        }
         // The one committing store: length and operation count together. Relaxed: the mechanism orders it.
         if commit == Commit::Done {
             magazine.word.store(word - 1 + MAG_OP, Relaxed);
@@ -182,7 +188,10 @@ impl<M: Memory> Store<M> {
     }
 
     pub(crate) fn push_body(&self, cpu: u32, which: Which, round: NonNull<u8>, commit: Commit) -> Push {
-        let magazine = self.get(self.pair(cpu, which).loaded);
+        self.push_on(self.pair(cpu, which).loaded, round, commit)
+    }
+    pub(crate) fn push_on(&self, loaded: Num, round: NonNull<u8>, commit: Commit) -> Push {
+        let magazine = self.get(loaded);
         let word = magazine.word.load(Relaxed);
         let len = word & MAG_LEN;
         if len >= u64::from(magazine.capacity()) {

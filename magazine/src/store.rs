@@ -19,7 +19,7 @@
 use crate::memory::Memory;
 use crate::slot::{Fill, Num, Slot};
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicU32, AtomicU64, Counter, Fixed, Mutex, UnsafeCell};
+use crate::sync::{AtomicU32, AtomicU64, Counter, Fixed, Mutex, MutexGuard, UnsafeCell};
 use core::ptr::NonNull;
 
 /// A magazine's word: the length in the low 16 bits,
@@ -331,6 +331,11 @@ impl<M: Memory> Store<M> {
         // Release: pairs with the Acquire in `iter`, which must see the capacity.
         self.top.store(top, crate::sync::Ordering::Release);
         Some(num)
+    }
+
+    /// The lock alone, so that nobody is making a magazine while a process forks.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
+        self.making.lock()
     }
 
     /// All magazines made so far.

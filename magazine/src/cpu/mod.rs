@@ -224,6 +224,12 @@ fn step() -> (u32, Option<u32>) {
     })
 }
 
+/// The calling thread's simulated CPU, without counting as a read.
+#[cfg(loom)]
+fn here() -> u32 {
+    CURRENT.with(|c| c.get().cpu)
+}
+
 /// One more than the highest number that the kernel may ever give to a CPU, if it says so.
 fn possible() -> Option<u32> {
     use std::io::Read;

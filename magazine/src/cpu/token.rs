@@ -10,9 +10,9 @@
 //!
 //! What this leaves to tests: the assembly, the registration and the kernel.
 
-use super::{Mechanism, step};
+use super::{Mechanism, here, step};
 use crate::memory::Memory;
-use crate::slot::{Commit, Fill, Pair, Pop, Push, Replace, Which};
+use crate::slot::{Commit, Fill, Num, Pair, Pop, Push, Replace, Which};
 use crate::store::Store;
 use crate::sync::{MutexGuard, planted};
 use core::ptr::NonNull;
@@ -69,12 +69,27 @@ fn section<M: Memory, R>(store: &Store<M>, body: impl Fn(u32, Commit) -> R) -> O
     Some(body(cpu, Commit::Done))
 }
 
+/// The planted bug of a section that trusts what it read before it began.
+fn stale<M: Memory>(store: &Store<M>, which: Which) -> Option<Num> {
+    planted("magazine read before the section").then(|| store.pair(here(), which).loaded)
+}
+
 pub(crate) fn pop<M: Memory>(store: &Store<M>, _: Fast, which: Which) -> Pop {
-    section(store, |cpu, commit| store.pop_body(cpu, which, commit)).unwrap_or(Pop::Busy)
+    let stale = stale(store, which);
+    let body = |cpu, commit| match stale {
+        Some(loaded) => store.pop_from(loaded, commit),
+        None => store.pop_body(cpu, which, commit),
+    };
+    section(store, body).unwrap_or(Pop::Busy)
 }
 
 pub(crate) fn push<M: Memory>(store: &Store<M>, _: Fast, which: Which, round: NonNull<u8>) -> Push {
-    section(store, |cpu, commit| store.push_body(cpu, which, round, commit)).unwrap_or(Push::Busy)
+    let stale = stale(store, which);
+    let body = |cpu, commit| match stale {
+        Some(loaded) => store.push_on(loaded, round, commit),
+        None => store.push_body(cpu, which, round, commit),
+    };
+    section(store, body).unwrap_or(Push::Busy)
 }
 
 pub(crate) fn replace<M: Memory>(
@@ -85,6 +100,14 @@ pub(crate) fn replace<M: Memory>(
     new: Pair,
     leaving: Fill,
 ) -> Replace {
+    let leaving = if planted("fill checked before the section") {
+        if !store.get(old.previous).is(leaving) {
+            return Replace::Changed;
+        }
+        Fill::Any
+    } else {
+        leaving
+    };
     section(store, |cpu, commit| store.replace_body(cpu, which, old, new, leaving, commit))
         .unwrap_or(Replace::Changed)
 }

@@ -1,0 +1,81 @@
+//! Balls that are stamped and counted: what stress tests of the magazines hand around.
+
+use std::ptr::NonNull;
+use uslab_magazine::sync::{AtomicU64, Mutex, Ordering::AcqRel, Ordering::Relaxed};
+use uslab_magazine::{Config, Cpus, Heap, Layer, Round, Supplier};
+
+/// A ball, by its number; the first is 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ball(pub(crate) usize);
+impl Round for Ball {
+    fn into_raw(self) -> NonNull<u8> {
+        NonNull::new(std::ptr::without_provenance_mut(self.0)).expect("balls start at 1")
+    }
+    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
+        Self(raw.addr().get())
+    }
+}
+
+/// All balls: the free ones, and the stamp of each: who has it, 0 for nobody.
+pub(crate) struct Shelf {
+    pub(crate) free: Mutex<Vec<usize>>,
+    stamps: Vec<AtomicU64>,
+}
+
+impl Shelf {
+    pub(crate) fn new(balls: usize) -> Self {
+        Self {
+            free: Mutex::new((1..=balls).collect()),
+            stamps: (0..=balls).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+    /// Whether the ball was nobody's and is `me`'s now.
+    pub(crate) fn stamp(&self, ball: Ball, me: u64) -> bool {
+        self.stamps[ball.0].swap(me, AcqRel) == 0
+    }
+    /// Whether the ball was `me`'s and is nobody's now.
+    pub(crate) fn unstamp(&self, ball: Ball, me: u64) -> bool {
+        self.stamps[ball.0].swap(0, AcqRel) == me
+    }
+    /// The free balls, sorted: each once.
+    ///
+    /// # Panics
+    /// When a ball is there twice, or is somebody's.
+    pub(crate) fn census(&self) -> Vec<usize> {
+        let mut free = self.free.lock().clone();
+        free.sort_unstable();
+        assert!(free.windows(2).all(|w| w[0] < w[1]), "a ball is there twice");
+        assert!(free.iter().all(|b| self.stamps[*b].load(Relaxed) == 0), "a free ball is somebody's");
+        free
+    }
+}
+
+impl Supplier<Ball> for Shelf {
+    fn fill(&self, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+        let mut free = self.free.lock();
+        let n = max.min(free.len());
+        (0..n).filter_map(|_| free.pop()).for_each(|b| put(Ball(b)));
+        n
+    }
+    fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+        self.free.lock().extend(rounds.map(|b| b.0));
+    }
+}
+
+/// A layer of these sizes.
+pub(crate) fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<Ball> {
+    let config = Config::new(&cpus, capacity, stock, depot_limit);
+    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).expect("some KiB");
+    Layer::new(cpus, config, memory).expect("the footprint suffices")
+}
+
+/// A small generator of random numbers (xorshift).
+pub(crate) struct Dice(pub(crate) u64);
+impl Dice {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) as usize % n
+    }
+}

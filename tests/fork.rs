@@ -1,0 +1,110 @@
+//! Forking while other threads use the magazines: the child can go on, and misses only what those threads held.
+
+#[path = "balls/mod.rs"]
+mod balls;
+
+use balls::{Ball, Dice, Shelf, layer};
+use nix::libc;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use uslab_magazine::Cpus;
+use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
+
+const WORKERS: usize = 4;
+const HELD: usize = 20;
+const CAPACITY: u16 = 5;
+const BALLS: usize = 2000;
+
+/// What the child does with a layer that four threads used when it was born. `Err` says what is wrong.
+fn child(layer: &uslab_magazine::Layer<Ball>, shelf: &Shelf) -> Result<(), &'static str> {
+    let me = 100;
+    let mut mine = vec![];
+    for _ in 0..200 {
+        mine.extend(layer.alloc(shelf));
+    }
+    if mine.len() != 200 || mine.iter().any(|b| !shelf.stamp(*b, me)) {
+        return Err("a ball that a thread of the parent holds, or the child itself, was handed out");
+    }
+    layer.drain(shelf, 0..layer.cpus().count());
+    layer.reap(shelf);
+    if mine.iter().any(|b| !shelf.unstamp(*b, me)) {
+        return Err("a ball has lost its stamp");
+    }
+    mine.into_iter().for_each(|b| layer.free(shelf, b));
+    layer.purge(shelf);
+    let mut free = shelf.free.lock().clone();
+    free.sort_unstable();
+    if free.windows(2).any(|w| w[0] == w[1]) {
+        return Err("a ball is there twice");
+    }
+    // Each thread: what it held, one ball on its way, and at most an exchange's magazines (two, and a batch of two).
+    let lost = BALLS - free.len();
+    if lost > WORKERS * (HELD + 1 + 4 * usize::from(CAPACITY)) {
+        return Err("more was lost than was in flight");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_child_of_a_busy_process_goes_on() {
+    for cpus in [Cpus::os(), Cpus::os().claimed()] {
+        let (layer, shelf, stop) = (layer(cpus, CAPACITY, 2, 4), Shelf::new(BALLS), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for t in 0..WORKERS {
+                let (layer, shelf, stop) = (&layer, &shelf, &stop);
+                scope.spawn(move || {
+                    let (me, mut dice, mut held) = (t as u64 + 1, Dice(t as u64 + 1), vec![]);
+                    while !stop.load(Relaxed) {
+                        if held.len() < HELD && dice.below(2) == 0 {
+                            let ball = layer.alloc(shelf).expect("there are enough");
+                            assert!(shelf.stamp(ball, me));
+                            held.push(ball);
+                        } else if !held.is_empty() {
+                            let ball = held.swap_remove(dice.below(held.len()));
+                            assert!(shelf.unstamp(ball, me));
+                            layer.free(shelf, ball);
+                        }
+                    }
+                    held.iter().for_each(|b| assert!(shelf.unstamp(*b, me)));
+                    held.into_iter().for_each(|b| layer.free(shelf, b));
+                });
+            }
+            for i in 0..100 {
+                let held = layer.hold();
+                let free = shelf.free.lock();
+                // SAFETY: the child uses the layer and the shelf, whose locks this thread holds, and the libc's
+                // allocator, which a fork leaves in order; then it ends without unwinding.
+                match unsafe { fork() }.expect("a fork") {
+                    ForkResult::Child => {
+                        drop(free);
+                        held.in_child();
+                        // SAFETY: an alarm ends a child that waits for ever.
+                        unsafe { libc::alarm(20) };
+                        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| child(&layer, &shelf)));
+                        let code = match outcome {
+                            Ok(Ok(())) => 0,
+                            Ok(Err(what)) => {
+                                eprintln!("child {i}, {}: {what}", cpus.mechanism());
+                                1
+                            }
+                            Err(_) => 2,
+                        };
+                        // SAFETY: ends the child at once.
+                        unsafe { libc::_exit(code) }
+                    }
+                    ForkResult::Parent { child } => {
+                        drop((free, held));
+                        let status = waitpid(child, None).expect("the child");
+                        if status != WaitStatus::Exited(child, 0) {
+                            stop.store(true, Relaxed);
+                        }
+                        assert_eq!(status, WaitStatus::Exited(child, 0), "{}, fork {i}", cpus.mechanism());
+                    }
+                }
+            }
+            stop.store(true, Relaxed);
+        });
+        layer.purge(&shelf);
+        assert_eq!(shelf.census().len(), BALLS, "the parent has lost nothing");
+    }
+}

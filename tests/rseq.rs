@@ -1,0 +1,277 @@
+//! Stress of the magazines on the machine's CPUs, under whichever mechanism serves.
+//!
+//! Each ball is stamped when it is taken and unstamped when it is given; at the end all are counted: none lost, none
+//! twice, and the layer's own counts agree. No single setting finds every bug (each was tried against four planted
+//! ones, see `.ci/controls`): long undisturbed runs find sections that are not restarted, tiny magazines with yields
+//! between miss and replacement find drains and replacements that do not exclude each other.
+//!
+//! `USLAB_STRESS=full` runs more than 100 million operations. `USLAB_EXPECT=rseq` or `claimed` says which mechanism is
+//! to serve.
+
+#[path = "balls/mod.rs"]
+mod balls;
+
+use balls::{Ball, Dice, Shelf, layer};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::{Pid, gettid};
+use std::time::{Duration, Instant};
+use uslab_magazine::layer::stumble_every;
+use uslab_magazine::sync::{AtomicBool, Counter, Mutex, Ordering::Relaxed};
+use uslab_magazine::{Cpus, Mechanism};
+
+/// One test at a time: they load the machine and set what the whole process sees. Not a lock of the door, which the
+/// layer's debug assertions would see held.
+#[allow(clippy::disallowed_types)]
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// The CPUs that this process may use.
+fn usable() -> Vec<usize> {
+    let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("the process has CPUs");
+    (0..CpuSet::count()).filter(|c| set.is_set(*c).unwrap_or(false)).collect()
+}
+fn pin(thread: Pid, cpus: &[usize]) {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|c| set.set(*c).expect("a CPU that the kernel named"));
+    // A thread that has just ended is no error.
+    let _ = sched_setaffinity(thread, &set);
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Threads {
+    Free,
+    /// Thread t on CPU t modulo their number.
+    Pinned,
+    /// Sent to another CPU all the time, by another thread.
+    Hopping,
+}
+
+#[derive(Clone, Copy)]
+struct Setting {
+    capacity: u16,
+    stock: u16,
+    threads: Threads,
+    /// Yield between each n-th miss and its replacement.
+    stumble: u32,
+    /// Between two drains; none without it.
+    drains: Option<Duration>,
+    /// All threads together; a hundred times as many in a full run.
+    operations: usize,
+}
+
+const WORKERS: usize = 16;
+/// A worker holds at most this many balls.
+const HELD: usize = 256;
+
+/// The operations of a full run, or the small run's.
+fn size(small: usize) -> usize {
+    if std::env::var_os("USLAB_STRESS").is_some_and(|s| s == "full") { small * 20 } else { small }
+}
+
+fn stress(name: &str, cpus: Cpus, setting: Setting) {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let layer = layer(cpus, setting.capacity, setting.stock, 4);
+    let balls = WORKERS * HELD + 4096;
+    let shelf = Shelf::new(balls);
+    let (usable, operations) = (usable(), size(setting.operations) / WORKERS);
+    let (stop, bad, allocs, frees, drains) =
+        (AtomicBool::new(false), Counter::new(0), Counter::new(0), Counter::new(0), Counter::new(0));
+    let tids = Mutex::new(vec![]);
+    let aborts = layer.stats().aborts;
+    stumble_every(setting.stumble);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|t| {
+                let (layer, shelf, usable) = (&layer, &shelf, &usable);
+                let (bad, allocs, frees, tids) = (&bad, &allocs, &frees, &tids);
+                scope.spawn(move || {
+                    tids.lock().push(gettid());
+                    if setting.threads == Threads::Pinned {
+                        pin(Pid::from_raw(0), &usable[t % usable.len()..][..1]);
+                    }
+                    let (me, mut dice) = (t as u64 + 1, Dice(t as u64 * 77 + 1));
+                    let mut held: Vec<Ball> = Vec::with_capacity(HELD);
+                    let (mut taken, mut given, mut wrong) = (0, 0, 0);
+                    let mut give = |held: &mut Vec<Ball>, i| {
+                        let ball = held.swap_remove(i);
+                        given += 1;
+                        wrong += u64::from(!shelf.unstamp(ball, me));
+                        layer.free(shelf, ball);
+                    };
+                    for _ in 0..operations {
+                        if held.len() < 4 || held.len() < HELD && dice.below(2) == 0 {
+                            let Some(ball) = layer.alloc(shelf) else { continue };
+                            taken += 1;
+                            if shelf.stamp(ball, me) {
+                                held.push(ball);
+                            } else {
+                                // Somebody else's: not to be given by us as well.
+                                bad.add(1);
+                            }
+                        } else {
+                            let i = dice.below(held.len());
+                            give(&mut held, i);
+                        }
+                    }
+                    while !held.is_empty() {
+                        give(&mut held, 0);
+                    }
+                    bad.add(wrong);
+                    allocs.add(taken);
+                    frees.add(given);
+                })
+            })
+            .collect();
+        if let Some(pause) = setting.drains {
+            let (layer, shelf, stop, drains) = (&layer, &shelf, &stop, &drains);
+            scope.spawn(move || {
+                let count = layer.cpus().count();
+                for i in (0..=count).cycle() {
+                    if stop.load(Relaxed) {
+                        break;
+                    }
+                    match i {
+                        i if i < count => layer.drain(shelf, i..i + 1),
+                        _ if drains.get() % 7 == 0 => drop(layer.reap(shelf)),
+                        _ => layer.drain(shelf, 0..count),
+                    }
+                    drains.add(1);
+                    std::thread::sleep(pause);
+                }
+            });
+        }
+        if setting.threads == Threads::Hopping {
+            let (usable, tids, stop) = (&usable, &tids, &stop);
+            scope.spawn(move || {
+                let mut dice = Dice(5);
+                while !stop.load(Relaxed) {
+                    let thread = {
+                        let tids = tids.lock();
+                        if tids.is_empty() { gettid() } else { tids[dice.below(tids.len())] }
+                    };
+                    pin(thread, &usable[dice.below(usable.len())..][..1]);
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            });
+        }
+        let ended: Vec<bool> = workers.into_iter().map(|w| w.join().is_ok()).collect();
+        stop.store(true, Relaxed);
+        assert!(ended.iter().all(|e| *e), "{name}: a worker panicked");
+    });
+    stumble_every(0);
+    let stats = layer.stats();
+    let aborts = stats.aborts - aborts;
+    println!(
+        "{name}: {} by {}, {} operations in {:.2?}, {aborts} aborts, {} drains, {} changed, {} busy, {} fills",
+        stats.fast_allocs + stats.fast_frees,
+        stats.mechanism,
+        allocs.get() + frees.get(),
+        start.elapsed(),
+        drains.get(),
+        stats.changed,
+        stats.busy,
+        stats.fills,
+    );
+    assert_eq!(bad.get(), 0, "{name}: balls handed out or given twice");
+    assert_eq!((stats.allocs, stats.frees), (allocs.get(), frees.get()), "{name}: the counts are exact");
+    layer.purge(&shelf);
+    let free = shelf.census();
+    assert_eq!(free.len(), balls, "{name}: balls were lost");
+    let stats = layer.stats();
+    assert_eq!((stats.in_magazines, stats.in_stock, stats.in_depot), (0, 0, 0), "{name}");
+    if stats.mechanism == Mechanism::Rseq {
+        assert!(aborts > 0, "{name}: no section was ever restarted, so nothing was tested");
+        assert_eq!(stats.busy, 0, "{name}: every thread has a registration and a slot");
+    } else {
+        assert_eq!(aborts, 0, "{name}");
+    }
+}
+
+const LONG: Setting = Setting {
+    capacity: 126,
+    stock: 8,
+    threads: Threads::Free,
+    stumble: 0,
+    drains: Some(Duration::from_millis(1)),
+    operations: 24_000_000,
+};
+const TINY: Setting = Setting {
+    capacity: 6,
+    stock: 2,
+    threads: Threads::Free,
+    stumble: 16,
+    drains: Some(Duration::from_micros(20)),
+    operations: 6_000_000,
+};
+
+#[test]
+fn long_undisturbed_runs_lose_nothing() {
+    stress("long", Cpus::os(), LONG);
+}
+#[test]
+fn tiny_magazines_with_yields_and_drains_lose_nothing() {
+    stress("tiny", Cpus::os(), TINY);
+}
+#[test]
+fn tiny_magazines_without_a_stock_lose_nothing() {
+    stress("tiny, no stock", Cpus::os(), Setting { capacity: 3, stock: 0, ..TINY });
+}
+#[test]
+fn threads_that_are_sent_from_cpu_to_cpu_lose_nothing() {
+    let hopping = Setting { threads: Threads::Hopping, capacity: 30, stumble: 64, ..LONG };
+    stress("hopping", Cpus::os(), Setting { operations: 6_000_000, ..hopping });
+}
+#[test]
+fn pinned_threads_lose_nothing() {
+    let pinned = Setting { threads: Threads::Pinned, capacity: 30, ..LONG };
+    stress("pinned", Cpus::os(), Setting { operations: 6_000_000, ..pinned });
+}
+#[test]
+fn the_claimed_slot_loses_nothing() {
+    stress("claimed", Cpus::os().claimed(), Setting { operations: 2_000_000, ..TINY });
+}
+
+/// The mechanism is the expected one, and it is what served.
+#[test]
+fn the_expected_mechanism_serves() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let cpus = Cpus::os();
+    match std::env::var("USLAB_EXPECT").as_deref() {
+        Ok("rseq") => assert_eq!(cpus.mechanism(), Mechanism::Rseq),
+        Ok("claimed") => assert_eq!(cpus.mechanism(), Mechanism::Claimed),
+        Ok(other) => panic!("USLAB_EXPECT={other}: expected rseq or claimed"),
+        Err(_) => {}
+    }
+    let layer = layer(cpus, 8, 0, 1);
+    let shelf = Shelf::new(100);
+    for _ in 0..1000 {
+        let ball = layer.alloc(&shelf).expect("there are 100");
+        layer.free(&shelf, ball);
+    }
+    let stats = layer.stats();
+    assert_eq!((stats.mechanism, layer.mechanism()), (cpus.mechanism(), cpus.mechanism()));
+    assert!(stats.fast_allocs >= 990 && stats.fast_frees >= 990, "{stats:?}");
+}
+
+/// A CPU number that is computed once, or always 0, is the classic mistake: every CPU must use a slot of its own.
+#[test]
+fn pinned_workers_touch_as_many_slots() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    for cpus in [Cpus::os(), Cpus::os().claimed()] {
+        let layer = layer(cpus, 4, 0, 1);
+        let (shelf, usable) = (Shelf::new(10_000), usable());
+        for (done, cpu) in usable.iter().enumerate() {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    pin(Pid::from_raw(0), &[*cpu]);
+                    let ball = layer.alloc(&shelf).expect("there are 10,000");
+                    layer.free(&shelf, ball);
+                });
+            });
+            // Each CPU has filled a magazine of its own.
+            let stats = layer.stats();
+            assert_eq!(stats.in_magazines, 4 * (done as u64 + 1), "{}: {stats:?}", cpus.mechanism());
+            assert_eq!((stats.fast_frees, stats.busy), (done as u64 + 1, 0), "{}", cpus.mechanism());
+        }
+    }
+}
