@@ -184,7 +184,7 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub struct Layer<R, M = Heap> {
     /// The inlined path; misses always where restartable sequences do not serve.
-    fast: Fast,
+    pub(crate) fast: Fast,
     pub(crate) cpus: Cpus,
     pub(crate) config: Config,
     pub(crate) store: Store<M>,

@@ -479,3 +479,7 @@ pub(crate) fn replace<M: Memory>(
     };
     if done { Replace::Done } else { Replace::Changed }
 }
+
+#[cfg(test)]
+#[path = "rseq_tests.rs"]
+mod tests;
