@@ -80,7 +80,8 @@ fn the_child_of_a_busy_process_goes_on() {
                         held.in_child();
                         // SAFETY: an alarm ends a child that waits for ever.
                         unsafe { libc::alarm(20) };
-                        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| child(&layer, &shelf)));
+                        let outcome =
+                            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| child(&layer, &shelf)));
                         let code = match outcome {
                             Ok(Ok(())) => 0,
                             Ok(Err(what)) => {

@@ -95,9 +95,17 @@ fn main() {
         (t[t.len() / 2], t[t.len() / 10])
     });
     let name = chosen.mechanism().to_string();
-    for (name, (median_ns, low)) in [name.as_str(), "claimed slot", "thread-local Vec"].into_iter().zip(median) {
-        println!("{name:17} {median_ns:6.2} ns a pair (tenth {low:.2}), {:.2} of the Vec", median_ns / median[2].0);
+    for (name, (median_ns, low)) in
+        [name.as_str(), "claimed slot", "thread-local Vec"].into_iter().zip(median)
+    {
+        println!(
+            "{name:17} {median_ns:6.2} ns a pair (tenth {low:.2}), {:.2} of the Vec",
+            median_ns / median[2].0
+        );
     }
     let stats = chosen.stats();
-    println!("{}: {} of {} by magazines, {} aborts", stats.mechanism, stats.fast_allocs, stats.allocs, stats.aborts);
+    println!(
+        "{}: {} of {} by magazines, {} aborts",
+        stats.mechanism, stats.fast_allocs, stats.allocs, stats.aborts
+    );
 }

@@ -127,8 +127,8 @@ impl Script {
     }
     /// The same, and every single abort: a restart on the same CPU or on another one.
     pub fn all_aborting(cpu: u32, cpus: u32, reads: u32) -> impl Iterator<Item = Self> + Clone {
-        let aborts = (1..=reads)
-            .flat_map(move |at| (0..cpus).map(move |then| Self { cpu, at, then, aborted: true }));
+        let aborts =
+            (1..=reads).flat_map(move |at| (0..cpus).map(move |then| Self { cpu, at, then, aborted: true }));
         Self::all(cpu, cpus, reads).chain(aborts)
     }
     /// Makes the calling thread follow this script.

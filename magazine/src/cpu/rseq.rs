@@ -330,6 +330,8 @@ impl Fast {
                 "test {n:e}, {n:e}",
                 "jz 7f",
                 "mov {round}, qword ptr [{m} + {n}*8 + {rounds} - 8]",
+                #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier"))]
+                "pause",
                 "add {t}, {one}",                                 // ops + 1, len - 1
                 "mov qword ptr [{m}], {t}",                       // commit
                 "3:",
@@ -361,6 +363,8 @@ impl Fast {
                 "cmp {n:x}, word ptr [{m} + {capacity}]",
                 "jae {miss}",
                 "mov qword ptr [{m} + {n}*8 + {rounds}], {round}",
+                #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier"))]
+                "pause",
                 "add {t}, {one}",                                 // ops + 1, len + 1
                 "mov qword ptr [{m}], {t}",                       // commit
                 "3:",

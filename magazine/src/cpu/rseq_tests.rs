@@ -80,7 +80,9 @@ impl World {
     fn read(&self, into: &mut Vec<u64>) {
         into.clear();
         // SAFETY: the heap is that long, zeroed at first, and this thread alone uses it.
-        into.extend_from_slice(unsafe { core::slice::from_raw_parts(self.store.base().as_ptr().cast(), self.words) });
+        into.extend_from_slice(unsafe {
+            core::slice::from_raw_parts(self.store.base().as_ptr().cast(), self.words)
+        });
     }
     /// What is left of `words` without the cells beyond a magazine's length: an aborted push may have written there.
     fn visible(&self, words: &mut [u64]) {
@@ -93,7 +95,9 @@ impl World {
     fn write(&self, from: &[u64]) {
         assert_eq!(from.len(), self.words);
         // SAFETY: as in `read`; any words are valid slots and magazines of the same layout.
-        unsafe { self.store.base().cast::<u64>().copy_from_nonoverlapping(NonNull::from(&from[0]), from.len()) };
+        unsafe {
+            self.store.base().cast::<u64>().copy_from_nonoverlapping(NonNull::from(&from[0]), from.len())
+        };
     }
 }
 
@@ -136,7 +140,8 @@ fn storm() -> Timer {
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
     // SAFETY: the handler does nothing, so it is safe in a signal.
     unsafe { sigaction(Signal::SIGALRM, &action) }.unwrap();
-    let to = SigevNotify::SigevThreadId { signal: Signal::SIGALRM, thread_id: gettid().as_raw(), si_value: 0 };
+    let to =
+        SigevNotify::SigevThreadId { signal: Signal::SIGALRM, thread_id: gettid().as_raw(), si_value: 0 };
     let mut timer = Timer::new(ClockId::CLOCK_MONOTONIC, SigEvent::new(to)).unwrap();
     let every = TimeSpec::from_duration(Duration::from_micros(40));
     timer.set(Expiration::Interval(every), TimerSetTimeFlags::empty()).unwrap();
