@@ -125,6 +125,8 @@ pub struct Stats {
     pub in_stock: u64,
     /// Rounds in the depots' full magazines.
     pub in_depot: u64,
+    /// Rounds in private magazines, and in magazines that are on their way.
+    pub in_private: u64,
     /// Visits to a depot that moved at least one magazine.
     pub depot_exchanges: u64,
     /// Visits that found the depot's lock taken.
@@ -476,7 +478,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// Any magazine that the caller owns, to where it belongs.
-    fn put_away(&self, supplier: &impl Supplier<R>, node: u32, num: Num) {
+    pub(crate) fn put_away(&self, supplier: &impl Supplier<R>, node: u32, num: Num) {
         let chain = Chain::of(&self.store, num);
         if self.store.get(num).is(Fill::Full) {
             self.put_full(supplier, node, chain);
@@ -490,7 +492,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// An empty magazine: from the stock, the depot, or made.
-    fn take_empty(&self, node: u32) -> Option<Num> {
+    pub(crate) fn take_empty(&self, node: u32) -> Option<Num> {
         self.take(node, Which::Empty, Fill::Empty).or_else(|| {
             if self.counts.magazines.get() >= u64::from(self.config.magazines) {
                 return None;
@@ -558,12 +560,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// Full magazines to the stock, else with a batch of it to the depot, and beyond its limit to the supplier.
-    fn put_full(&self, supplier: &impl Supplier<R>, node: u32, full: Chain) {
+    pub(crate) fn put_full(&self, supplier: &impl Supplier<R>, node: u32, full: Chain) {
         let beyond = self.put(node, Which::Full, Fill::Full, self.config.depot_limit, full);
         self.flush(supplier, node, beyond);
     }
 
-    fn put_empty(&self, node: u32, empty: Chain) {
+    pub(crate) fn put_empty(&self, node: u32, empty: Chain) {
         self.put(node, Which::Empty, Fill::Empty, u32::MAX, empty);
     }
 
@@ -612,7 +614,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// No empty magazine is to be had: a full one of the depot is emptied.
-    fn flush_one(&self, supplier: &impl Supplier<R>, node: u32) -> Option<Num> {
+    pub(crate) fn flush_one(&self, supplier: &impl Supplier<R>, node: u32) -> Option<Num> {
         let num = self.depot(node).take(&self.store, Fill::Full, 1).pop(&self.store)?;
         self.flush_rounds(supplier, num);
         Some(num)
@@ -745,14 +747,18 @@ impl<R: Round, M: Memory> Layer<R, M> {
             stats.depot_exchanges += depot.exchanges.get();
             stats.depot_contention += depot.contention.get();
         }
+        let mut rounds = 0;
         for magazine in self.store.iter() {
             stats.magazines += 1;
             if !magazine.is_stock() {
+                rounds += u64::from(magazine.len());
                 let (allocs, frees) = magazine.served();
                 stats.fast_allocs += allocs;
                 stats.fast_frees += frees;
             }
         }
+        // What is in no slot, stock or depot.
+        stats.in_private = rounds.saturating_sub(stats.in_magazines + stats.in_stock + stats.in_depot);
         let counts = &self.counts;
         stats.allocs = stats.fast_allocs + counts.slow_allocs.get();
         stats.frees = stats.fast_frees + counts.slow_frees.get();

@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`layer`] | the algorithm: alloc, free, exchange, drain, reap |
 //! | `slot` | the contract of an operation on a CPU's slot, and why it is sound |
+//! | [`private`] | rounds of one owner |
 //! | [`cpu`] | where the CPU's number comes from; the two mechanisms: `rseq`, the restartable sequences, and the claimed slot |
 //! | `depot` | full and empty magazines of a node, working set |
 //! | `store` | where slots and magazines lie in memory |
@@ -70,6 +71,7 @@ pub mod cpu;
 mod depot;
 pub mod layer;
 pub mod memory;
+pub mod private;
 mod slot;
 mod store;
 pub mod sync;
@@ -82,3 +84,4 @@ mod properties;
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, Script, on_cpu};
 pub use layer::{Config, Held, Layer, Round, Stats, Supplier, TooSmall};
 pub use memory::{Heap, Memory};
+pub use private::Private;

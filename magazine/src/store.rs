@@ -172,6 +172,27 @@ impl<'s> Magazine<'s> {
         self.header.net.set(self.header.net.get().wrapping_sub(1));
         Some(round)
     }
+    /// The owner of a private magazine takes the newest round out, for a caller: an operation, counted as such.
+    #[inline(always)]
+    pub(crate) fn private_pop(&self) -> Option<NonNull<u8>> {
+        let word = self.header.word.load(Relaxed);
+        let last = (word & MAG_LEN).checked_sub(1)?;
+        let round = self.round(last as usize)?;
+        self.header.word.store(word - 1 + MAG_OP, Relaxed);
+        Some(round)
+    }
+    /// The owner of a private magazine puts a caller's round in; `false` if there is no room.
+    #[inline(always)]
+    pub(crate) fn private_push(&self, round: NonNull<u8>) -> bool {
+        let word = self.header.word.load(Relaxed);
+        let len = word & MAG_LEN;
+        if len >= u64::from(self.capacity()) {
+            return false;
+        }
+        self.set_round(len as usize, round);
+        self.header.word.store(word + 1 + MAG_OP, Relaxed);
+        true
+    }
     /// The number behind this magazine on the chain; for its owner.
     pub(crate) fn link(&self) -> Num {
         // SAFETY: the caller owns the magazine.

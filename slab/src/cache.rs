@@ -43,7 +43,7 @@ use std::sync::{Arc, Weak};
 use uslab_buddy::region::Reserved;
 use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed, assert_unlocked, planted};
-use uslab_magazine::{Layer, Round, Supplier};
+use uslab_magazine::{Layer, Private, Round, Supplier};
 
 /// An object on its way: what magazines hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -395,6 +395,54 @@ impl Cache {
     fn node_of(&self, Object(object): Object) -> u32 {
         let pages = &self.core.ground.pages;
         pages.pfn_of(object.as_ptr()).map_or(0, |pfn| pages.node_of(pfn))
+    }
+
+    /// A private magazine with at least `n` objects.
+    pub(crate) fn prefill(&self, gfp: Gfp, n: usize) -> Result<Private<'_, Object, Reserved>, AllocError> {
+        let layer = self.parts.layer.as_ref().ok_or(AllocError::NoMagazines)?;
+        let source = Source { cache: self, gfp, refusal: Cell::new(None) };
+        if let Some(private) = layer.private(&source, n) {
+            return Ok(private);
+        }
+        let error = source.error();
+        // What other CPUs and the depots keep, and what other caches keep without using it.
+        layer.purge(&source);
+        if matches!(error, AllocError::Memory(_)) {
+            self.press_others();
+        }
+        layer.private(&source, n).ok_or_else(|| {
+            self.counts.failures.add(1);
+            source.error()
+        })
+    }
+    /// As `prefill` on one that exists already.
+    pub(crate) fn refill(
+        &self,
+        private: &mut Private<'_, Object, Reserved>,
+        gfp: Gfp,
+        n: usize,
+    ) -> Result<(), AllocError> {
+        let source = Source { cache: self, gfp, refusal: Cell::new(None) };
+        if private.refill(&source, n) { Ok(()) } else { Err(source.error()) }
+    }
+    pub(crate) fn private_alloc(
+        &self,
+        private: &mut Private<'_, Object, Reserved>,
+        gfp: Gfp,
+    ) -> Option<NonNull<u8>> {
+        private.pop().map(|object| self.hand_out(object, gfp))
+    }
+    pub(crate) fn private_free(&self, private: &mut Private<'_, Object, Reserved>, object: NonNull<u8>) {
+        if self.core.check_frees
+            && let Err(kind) = self.place(Object(object))
+        {
+            return self.refuse(kind, object, None);
+        }
+        self.core.ground.obj_in(object);
+        private.push(&Nothing(self), Object(object));
+    }
+    pub(crate) fn close(&self, private: Private<'_, Object, Reserved>) {
+        private.close(&Nothing(self));
     }
 
     // ---- free ----
@@ -763,7 +811,7 @@ impl Cache {
     pub(crate) fn info(&self) -> CacheInfo {
         let (count, counts, geometry) = (self.count(), &self.counts, self.geometry());
         let layer = self.parts.layer.as_ref().map(Layer::stats).unwrap_or_default();
-        let in_magazines = layer.in_magazines + layer.in_stock;
+        let in_magazines = layer.in_magazines + layer.in_stock + layer.in_private;
         CacheInfo {
             name: self.name().to_owned(),
             object_size: geometry.object_size() as u64,

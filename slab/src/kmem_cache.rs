@@ -6,6 +6,7 @@ use crate::error::{AllocError, Busy, CacheError};
 use crate::geometry::Geometry;
 use crate::info::CacheInfo;
 use crate::magazines::Magazines;
+use crate::prefill::Prefilled;
 use crate::subsystem::{Core, Subsystem};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -254,6 +255,15 @@ impl KmemCache {
     /// As [`alloc`](Self::alloc).
     pub fn alloc_block(&self, gfp: Gfp) -> Result<Block<'_>, AllocError> {
         Block::of_cache(self, gfp)
+    }
+
+    /// At least `n` objects for one owner: its next `n` allocations cannot fail and touch nothing that others touch.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), with nothing taken; [`AllocError::NoMagazines`] in a cache without magazines.
+    #[doc(alias = "kmem_cache_prefill_sheaf")]
+    pub fn prefill(&self, gfp: Gfp, n: usize) -> Result<Prefilled<'_>, AllocError> {
+        Prefilled::new(self, gfp, n)
     }
 
     /// Gives the objects that CPUs and depots keep to their slabs, and all empty slabs back; sorts the partial slabs so

@@ -35,6 +35,7 @@
 //! | [`kmalloc`], [`size_class`] | memory of any size, by the kernel's 13 classes |
 //! | [`malloc`] | memory of any size, by four classes a doubling |
 //! | [`large`] | what no class holds, and the way back of any memory |
+//! | [`prefill`] | objects of one owner |
 //! | [`magazines`] | how large magazines are |
 //! | [`reaper`] | a thread that gives idle memory back |
 //! | `rcu` | type-stable caches |
@@ -59,6 +60,7 @@ pub mod large;
 pub mod magazines;
 pub mod malloc;
 mod node;
+pub mod prefill;
 #[cfg(not(loom))]
 pub mod rcu;
 #[cfg(not(any(loom, shuttle)))]
@@ -84,6 +86,7 @@ pub use kmem_cache::{KmemCache, KmemCacheBuilder};
 pub use large::ZERO_SIZE;
 pub use magazines::Magazines;
 pub use malloc::Malloc;
+pub use prefill::Prefilled;
 #[cfg(not(any(loom, shuttle)))]
 pub use reaper::Reaper;
 pub use size_class::SizeClass;

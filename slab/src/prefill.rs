@@ -1,0 +1,188 @@
+//! A private magazine of a cache: objects of one owner.
+
+use crate::cache::Object;
+use crate::error::AllocError;
+use crate::kmem_cache::KmemCache;
+use core::ptr::NonNull;
+use uslab_buddy::Gfp;
+use uslab_buddy::region::Reserved;
+use uslab_magazine::Private;
+
+/// Objects that belong to one owner; Linux calls it a prefilled sheaf. Made by [`KmemCache::prefill`].
+///
+/// Allocation and free are a few plain instructions: no CPU number, no locked instruction, nothing shared. What is left
+/// goes back when it is dropped. Until then its objects count as [`in_magazines`](crate::CacheInfo::in_magazines).
+///
+/// ```
+/// use uslab::{Gfp, KmemCache};
+///
+/// let cache = KmemCache::builder("node", 64).build()?;
+/// let mut nodes = cache.prefill(Gfp::KERNEL, 3)?;
+/// // Three allocations that cannot fail, under a lock for instance.
+/// let taken: Vec<_> = (0..3).filter_map(|_| nodes.alloc()).collect();
+/// assert_eq!(taken.len(), 3);
+/// // SAFETY: allocated above from this cache, freed once.
+/// taken.into_iter().for_each(|node| unsafe { nodes.free(node) });
+/// # Ok::<(), uslab::AllocError>(())
+/// # .or_else(|e| Err::<(), Box<dyn std::error::Error>>(e.into()))
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping it gives the objects back"]
+pub struct Prefilled<'c> {
+    cache: &'c KmemCache,
+    gfp: Gfp,
+    /// Taken by `drop` only.
+    private: Option<Private<'c, Object, Reserved>>,
+}
+
+impl<'c> Prefilled<'c> {
+    pub(crate) fn new(cache: &'c KmemCache, gfp: Gfp, n: usize) -> Result<Self, AllocError> {
+        Ok(Self { cache, gfp, private: Some(cache.cache().prefill(gfp, n)?) })
+    }
+
+    /// An object; `None` if it holds none, which is not before the promised number of allocations.
+    #[inline]
+    pub fn alloc(&mut self) -> Option<NonNull<u8>> {
+        self.cache.cache().private_alloc(self.private.as_mut()?, self.gfp)
+    }
+
+    /// Takes an object back, up to its capacity; beyond, full magazines join the cache's.
+    ///
+    /// # Safety
+    /// As [`KmemCache::free`]: any object of the cache will do.
+    #[inline]
+    pub unsafe fn free(&mut self, object: NonNull<u8>) {
+        if let Some(private) = &mut self.private {
+            self.cache.cache().private_free(private, object);
+        }
+    }
+
+    /// Objects that it holds: so many allocations cannot fail.
+    pub fn len(&self) -> usize {
+        self.private.as_ref().map_or(0, Private::len)
+    }
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills it up to at least `n` objects.
+    ///
+    /// # Errors
+    /// There are not so many; it keeps what it has.
+    #[doc(alias = "kmem_cache_refill_sheaf")]
+    pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
+        match &mut self.private {
+            Some(private) => self.cache.cache().refill(private, self.gfp, n),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Prefilled<'_> {
+    fn drop(&mut self) {
+        if let Some(private) = self.private.take() {
+            self.cache.cache().close(private);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, Magazines, Subsystem};
+    use std::collections::BTreeSet;
+    use uslab_buddy::PageConfig;
+    use uslab_magazine::{Cpus, on_cpu};
+
+    fn subsystem(magazines: Magazines) -> Subsystem {
+        on_cpu(0);
+        let cpus = Cpus::simulated(2, 1).unwrap();
+        Subsystem::new(Config { magazines, ..Config::new(PageConfig::default_for(cpus).limit(64 << 20)) })
+            .unwrap()
+    }
+
+    #[test]
+    fn the_promised_allocations_do_not_fail_even_at_the_limit() {
+        let subsystem = subsystem(Magazines::BySize);
+        let cache = KmemCache::builder("limited", 64).limit(4).build_in(&subsystem).unwrap();
+        let mut mine = cache.prefill(Gfp::KERNEL, 150).unwrap();
+        assert!(mine.len() >= 150);
+        // Somebody else takes all the rest.
+        let mut rest = vec![];
+        while let Ok(object) = cache.alloc(Gfp::KERNEL) {
+            rest.push(object);
+        }
+        let taken: BTreeSet<_> = (0..150).map(|_| mine.alloc().unwrap()).collect();
+        assert_eq!(taken.len(), 150, "each once");
+        assert!(rest.iter().all(|o| !taken.contains(o)));
+        subsystem.check().unwrap();
+        for object in rest {
+            // SAFETY: allocated above from this cache, freed once.
+            unsafe { cache.free(object) };
+        }
+        for object in taken {
+            // SAFETY: as above.
+            unsafe { mine.free(object) };
+        }
+        subsystem.check().unwrap();
+        drop(mine);
+        assert_eq!(cache.info().used, 0);
+        cache.shrink();
+        assert_eq!(subsystem.check().unwrap().objects, 0);
+    }
+
+    #[test]
+    fn what_cannot_be_promised_is_refused_and_nothing_is_kept() {
+        let subsystem = subsystem(Magazines::BySize);
+        let cache = KmemCache::builder("limited", 64).limit(1).build_in(&subsystem).unwrap();
+        assert_eq!(cache.prefill(Gfp::KERNEL, 65).unwrap_err(), AllocError::CacheLimit { slabs: 1 });
+        let census = subsystem.check().unwrap();
+        assert_eq!((census.used, cache.info().used), (0, 0));
+        let mut all = cache.prefill(Gfp::KERNEL, 64).unwrap();
+        assert_eq!(all.refill(65), Err(AllocError::CacheLimit { slabs: 1 }));
+        assert_eq!(all.len(), 64);
+        let plain = KmemCache::builder("plain", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+        assert_eq!(plain.prefill(Gfp::KERNEL, 1).unwrap_err(), AllocError::NoMagazines);
+    }
+
+    #[test]
+    fn it_touches_no_slot_and_no_depot() {
+        let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
+        let cache = KmemCache::builder("hot", 64).build_in(&subsystem).unwrap();
+        let mut mine = cache.prefill(Gfp::KERNEL, 6).unwrap();
+        let before = cache.info();
+        for _ in 0..1000 {
+            let (a, b) = (mine.alloc().unwrap(), mine.alloc().unwrap());
+            // SAFETY: allocated just now, freed once.
+            unsafe {
+                mine.free(a);
+                mine.free(b);
+            }
+        }
+        let after = cache.info();
+        assert_eq!(after.depot_exchanges, before.depot_exchanges);
+        assert_eq!(
+            (after.allocs - before.allocs, after.frees - before.frees),
+            (2000, 2000),
+            "all are counted"
+        );
+        subsystem.check().unwrap();
+    }
+
+    #[test]
+    fn it_takes_more_frees_than_it_gave() {
+        let subsystem = subsystem(Magazines::Sized { capacity: 4, stock: 1, depot_limit: 2 });
+        let cache = KmemCache::builder("sink", 64).build_in(&subsystem).unwrap();
+        let objects: Vec<_> = (0..200).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+        let mut mine = cache.prefill(Gfp::KERNEL, 1).unwrap();
+        for object in objects {
+            // SAFETY: allocated above from this cache, freed once.
+            unsafe { mine.free(object) };
+        }
+        drop(mine);
+        assert_eq!(cache.info().used, 0);
+        cache.shrink();
+        assert_eq!(subsystem.check().unwrap().objects, 0);
+    }
+}
