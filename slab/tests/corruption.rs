@@ -145,3 +145,21 @@ fn kmalloc_refuses_what_it_never_handed_out() {
     let census = subsystem.check().unwrap();
     assert_eq!((census.used, census.large_pages), (0, 0));
 }
+
+#[test]
+fn a_census_between_a_double_free_and_its_discovery_is_a_violation_and_no_overflow() {
+    let (subsystem, heard) = listening(true);
+    let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    // SAFETY: the second one is the error that is tested; nobody uses the object.
+    unsafe {
+        cache.free(object);
+        cache.free(object);
+    }
+    // Both copies are in the magazine: more objects came back than were handed out.
+    let violation = subsystem.check().expect_err("the books cannot be right").to_string();
+    assert_eq!(violation, "cache inode: 2 objects taken back, by the books 1");
+    cache.shrink();
+    assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree]);
+    subsystem.check().unwrap();
+}
