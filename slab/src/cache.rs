@@ -148,6 +148,26 @@ impl From<AllocError> for Refusal {
     }
 }
 
+/// Places that a bulk caller wants filled. All or nothing: an error, or the panic of a constructor, leaves them empty.
+struct Filling<'a> {
+    cache: &'a Cache,
+    out: &'a mut [Option<NonNull<u8>>],
+    got: usize,
+}
+
+impl Filling<'_> {
+    fn put(&mut self, object: NonNull<u8>) {
+        self.out[self.got] = Some(object);
+        self.got += 1;
+    }
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        self.out.iter_mut().filter_map(Option::take).for_each(|object| self.cache.take_back(object));
+    }
+}
+
 /// The slabs, as the magazines see them, on behalf of one call.
 struct Source<'a> {
     cache: &'a Cache,
@@ -274,19 +294,19 @@ impl Cache {
     /// Objects into every place of `out`, or an error and none: what this CPU's magazines and the depot hold, then
     /// straight from the slabs.
     pub(crate) fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
-        let mut got = 0;
+        let mut filling = Filling { cache: self, out, got: 0 };
+        filling.out.fill(None);
         if let Some(layer) = &self.parts.layer {
-            while got < out.len()
+            while filling.got < filling.out.len()
                 && let Some(object) = layer.alloc(&Nothing(self))
             {
-                out[got] = Some(self.hand_out(object, gfp));
-                got += 1;
+                filling.put(self.hand_out(object, gfp));
             }
         }
         let node = self.this_node();
         let source = Source { cache: self, gfp, refusal: Cell::new(None) };
-        while got < out.len() {
-            let room = &mut out[got..];
+        while filling.got < filling.out.len() {
+            let room = &mut filling.out[filling.got..];
             let mut places = room.iter_mut();
             let max = places.len().min(BULK);
             let taken = source.fill(node, max, |object| {
@@ -298,21 +318,13 @@ impl Cache {
             for place in room.iter_mut().take(taken) {
                 *place = place.map(|object| self.hand_out(Object(object), gfp));
             }
-            got += taken;
+            filling.got += taken;
             if taken == 0 {
-                match self.alloc_pressed(&source) {
-                    Ok(object) => out[got] = Some(self.hand_out(object, gfp)),
-                    Err(error) => {
-                        // All or nothing.
-                        let (given, rest) = out.split_at_mut(got);
-                        rest.fill(None);
-                        given.iter_mut().filter_map(Option::take).for_each(|object| self.take_back(object));
-                        return Err(error);
-                    }
-                }
-                got += 1;
+                let object = self.alloc_pressed(&source)?;
+                filling.put(self.hand_out(object, gfp));
             }
         }
+        filling.out = &mut [];
         Ok(())
     }
 

@@ -218,6 +218,9 @@ impl KmemCache {
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc); every place is `None` then.
+    ///
+    /// # Panics
+    /// As [`alloc`](Self::alloc); every place is `None` then, too.
     #[doc(alias = "kmem_cache_alloc_bulk")]
     pub fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
         self.cache.alloc_bulk(gfp, out)

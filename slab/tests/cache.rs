@@ -179,6 +179,24 @@ fn bulk_is_all_or_nothing() {
 }
 
 #[test]
+fn bulk_that_ends_in_a_constructors_panic_gives_back_what_it_had() {
+    let subsystem = subsystem(1);
+    let calls = AtomicUsize::new(0);
+    let cache = KmemCache::builder("o", 1000)
+        .ctor(move |_| assert!(calls.fetch_add(1, Relaxed) < 40, "on purpose"))
+        .build_in(&subsystem)
+        .unwrap();
+    let mut out = vec![None; 100];
+    let filled =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cache.alloc_bulk(Gfp::KERNEL, &mut out)));
+    assert!(filled.is_err());
+    assert!(cache.info().slabs > 0, "some of them had been made");
+    assert!(out.iter().all(Option::is_none));
+    assert_eq!(cache.info().used, 0);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
 fn what_is_used_and_what_is_merely_kept_are_told_apart() {
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
