@@ -293,6 +293,24 @@ fn a_report_is_written_wholly_or_not_at_all() {
     assert_eq!(read["events_total"], 3);
 }
 
+/// A device named as the report once was replaced by a file: `/dev/null` of the whole machine, for root.
+#[test]
+fn a_report_to_a_pipe_or_device_goes_into_it_and_does_not_replace_it() {
+    use std::os::unix::fs::FileTypeExt;
+    let folder = Folder::new();
+    let pipe = folder.0.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read(pipe).unwrap()
+    });
+    let (code, _, err) = said(&uslab(&["geometry", "192", "--json", pipe.to_str().unwrap()]));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(pipe.metadata().unwrap().file_type().is_fifo(), "it is still a pipe");
+    let read: Value = serde_json::from_slice(&reader.join().unwrap()).unwrap();
+    assert_eq!(read["rows"][0]["size"], 192);
+}
+
 #[test]
 fn geometry_shows_layouts_and_compares_with_kernels() {
     let (code, out, _) = said(&uslab(&["geometry", "192", "--cpus", "4"]));

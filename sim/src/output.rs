@@ -4,15 +4,24 @@ use anyhow::{Context, bail};
 use comfy_table::{CellAlignment, Table, TableStyle};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{IsTerminal, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Where a JSON report goes.
 #[derive(Debug)]
 pub struct Json {
-    /// `None` is standard output.
-    file: Option<PathBuf>,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    Stdout,
+    /// A device or a pipe: written to as it is.
+    Stream(PathBuf),
+    /// A file, with the permissions that it has, if it is there already.
+    File(PathBuf, Option<Permissions>),
 }
 
 impl Json {
@@ -23,15 +32,21 @@ impl Json {
     /// overwritten by mistake (a trace, say).
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         if path == Path::new("-") {
-            return Ok(Self { file: None });
+            return Ok(Self { place: Place::Stdout });
         }
         let shown = path.display();
-        if path.is_dir() {
+        let Ok(meta) = path.metadata() else {
+            let folder = folder_of(path);
+            if !folder.is_dir() {
+                bail!("--json {shown}: there is no directory {}", folder.display());
+            }
+            return Ok(Self { place: Place::File(path.to_owned(), None) });
+        };
+        if meta.is_dir() {
             bail!("--json {shown}: is a directory, expected a file name");
         }
-        let folder = folder_of(path);
-        if !folder.is_dir() {
-            bail!("--json {shown}: there is no directory {}", folder.display());
+        if !meta.is_file() {
+            return Ok(Self { place: Place::Stream(path.to_owned()) });
         }
         if let Ok(mut file) = File::open(path) {
             let mut first = [0];
@@ -40,12 +55,14 @@ impl Json {
                 bail!("--json {shown}: the file exists and holds no JSON object; it is not overwritten");
             }
         }
-        Ok(Self { file: Some(path.to_owned()) })
+        // What a link names is replaced, not the link.
+        let path = path.canonicalize().with_context(|| format!("--json {shown}"))?;
+        Ok(Self { place: Place::File(path, Some(meta.permissions())) })
     }
 
     /// Whether the report goes to standard output.
     pub fn is_stdout(&self) -> bool {
-        self.file.is_none()
+        matches!(self.place, Place::Stdout)
     }
 
     /// Writes the report: to a file by way of a temporary one beside it, so that it is there wholly or not at all.
@@ -55,14 +72,28 @@ impl Json {
     pub fn write(self, report: &impl Serialize) -> anyhow::Result<()> {
         let mut text = serde_json::to_vec_pretty(report)?;
         text.push(b'\n');
-        let Some(path) = self.file else {
-            return std::io::stdout().lock().write_all(&text).context("standard output");
-        };
-        let shown = || format!("--json {}", path.display());
-        let mut file = tempfile::NamedTempFile::new_in(folder_of(&path)).with_context(shown)?;
-        file.write_all(&text).with_context(shown)?;
-        file.persist(&path).with_context(shown)?;
-        Ok(())
+        let shown = |path: &Path| format!("--json {}", path.display());
+        match self.place {
+            Place::Stdout => std::io::stdout().lock().write_all(&text).context("standard output"),
+            Place::Stream(path) => {
+                let file = File::options().write(true).open(&path);
+                file.and_then(|mut file| file.write_all(&text)).with_context(|| shown(&path))
+            }
+            Place::File(path, permissions) => {
+                let replace = || -> std::io::Result<()> {
+                    // What a new file may: the umask takes its part.
+                    let new = Permissions::from_mode(0o666);
+                    let mut file = tempfile::Builder::new().permissions(new).tempfile_in(folder_of(&path))?;
+                    if let Some(permissions) = permissions {
+                        file.as_file().set_permissions(permissions)?;
+                    }
+                    file.write_all(&text)?;
+                    file.persist(&path)?;
+                    Ok(())
+                };
+                replace().with_context(|| shown(&path))
+            }
+        }
     }
 }
 
@@ -186,6 +217,13 @@ mod tests {
             Json::open(&report).unwrap().write(&serde_json::json!({ "seed": seed })).unwrap();
         }
         assert!(std::fs::read_to_string(&report).unwrap().contains("\"seed\": 2"));
+        let link = folder.path().join("link.json");
+        std::os::unix::fs::symlink(&report, &link).unwrap();
+        std::fs::set_permissions(&report, Permissions::from_mode(0o640)).unwrap();
+        Json::open(&link).unwrap().write(&serde_json::json!({ "seed": 3 })).unwrap();
+        assert!(link.is_symlink(), "the link stays, what it names is replaced");
+        assert!(std::fs::read_to_string(&report).unwrap().contains("\"seed\": 3"));
+        assert_eq!(report.metadata().unwrap().permissions().mode() & 0o777, 0o640);
         let nowhere = folder.path().join("no/report.json");
         assert!(Json::open(&nowhere).unwrap_err().to_string().contains("there is no directory"));
     }
