@@ -343,6 +343,19 @@ fn geometry_shows_layouts_and_compares_with_kernels() {
 }
 
 #[test]
+fn an_order_that_cannot_be_is_refused_and_not_cut_to_a_byte() {
+    let folder = Folder::new();
+    // 256 is 0 in a byte, and 0 would match.
+    let table = folder.file("table", "name\tslab_size\torder\tobjs_per_slab\no\t192\t256\t21\n");
+    refused(&["geometry", "--against", &table, "--cpus", "4"], &[&table, "line 2", "impossible order 256"]);
+}
+
+#[test]
+fn a_table_that_never_ends_is_refused() {
+    refused(&["geometry", "--against", "/dev/zero"], &["/dev/zero", "more than 16 MiB"]);
+}
+
+#[test]
 fn help_teaches_each_verb() {
     for args in [&["--help"][..], &["replay", "--help"], &["geometry", "--help"]] {
         let (code, out, _) = said(&uslab(args));

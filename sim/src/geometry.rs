@@ -4,6 +4,8 @@ use crate::output;
 use anyhow::{Context, bail};
 use serde::Serialize;
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use uslab::{Geometry, OrderRule, SizeClass, SlabInfo};
 
@@ -170,7 +172,7 @@ pub fn against(path: &Path, cpus: u32) -> anyhow::Result<Comparison> {
     let rows = if path.is_dir() {
         sysfs(path)?
     } else {
-        let text = std::fs::read_to_string(path).with_context(|| shown.clone())?;
+        let text = read(path).with_context(|| shown.clone())?;
         if text.starts_with("slabinfo") {
             slabinfo(&text).with_context(|| shown.clone())?
         } else if text.lines().next().is_some_and(|l| l.split('\t').any(|c| c == "objs_per_slab")) {
@@ -183,6 +185,18 @@ pub fn against(path: &Path, cpus: u32) -> anyhow::Result<Comparison> {
         }
     };
     compare(shown, rows, cpus)
+}
+
+/// No table of a kernel's caches is nearly as long; a device may never end.
+const MOST_BYTES: u64 = 16 << 20;
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MOST_BYTES).read_to_string(&mut text)?;
+    if text.len() as u64 == MOST_BYTES {
+        bail!("more than {} MiB: too long for a table of caches", MOST_BYTES >> 20);
+    }
+    Ok(text)
 }
 
 /// Compares with the kernel that runs here: /proc/slabinfo where we may read it, else /sys/kernel/slab.
@@ -232,11 +246,19 @@ fn attributes(text: &str) -> anyhow::Result<Vec<KernelRow>> {
         rows.push(KernelRow {
             name: fields[0].to_owned(),
             stride: number(stride)?,
-            order: number(order)? as u8,
+            order: possible_order(number(order)?).with_context(|| format!("line {}", i + 2))?,
             objects: number(objects)?,
         });
     }
     Ok(rows)
+}
+
+fn possible_order(order: usize) -> anyhow::Result<u8> {
+    let most = usize::from(uslab_buddy::MAX_ORDER);
+    u8::try_from(order)
+        .ok()
+        .filter(|_| order <= most)
+        .with_context(|| format!("impossible order {order} (0 to {most} are accepted)"))
 }
 
 fn sysfs(folder: &Path) -> anyhow::Result<Vec<KernelRow>> {
@@ -255,7 +277,7 @@ fn sysfs(folder: &Path) -> anyhow::Result<Vec<KernelRow>> {
         rows.push(KernelRow {
             name: entry.file_name().to_string_lossy().into_owned(),
             stride: number("slab_size")?,
-            order: number("order")? as u8,
+            order: possible_order(number("order")?).with_context(|| entry.path().display().to_string())?,
             objects: number("objs_per_slab")?,
         });
     }
