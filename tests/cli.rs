@@ -356,6 +356,12 @@ fn a_table_that_never_ends_is_refused() {
 }
 
 #[test]
+fn a_cause_is_told_once() {
+    let (_, _, err) = said(&uslab(&["replay", "/no/such/trace"]));
+    assert_eq!(err.matches("No such file").count(), 1, "{err}");
+}
+
+#[test]
 fn help_teaches_each_verb() {
     for args in [&["--help"][..], &["replay", "--help"], &["geometry", "--help"]] {
         let (code, out, _) = said(&uslab(args));

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 /// An error of reading a trace or a table beside it.
 ///
-/// Every variant names the file (`<stdin>` for standard input), and the line where there is one.
+/// Every variant names the file (`<stdin>` for standard input), and the line where there is one. What the system said is
+/// the [`source`](std::error::Error::source).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -119,11 +120,11 @@ impl fmt::Display for Impossible {
 impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Open { path, source } => write!(f, "{}: cannot open: {source}", path.display()),
+            Self::Open { path, .. } => write!(f, "{}: cannot open", path.display()),
             Self::Directory { path } => {
                 write!(f, "{}: a directory, where a trace file is wanted", path.display())
             }
-            Self::Read { path, source } => write!(f, "{}: cannot read: {source}", path.display()),
+            Self::Read { path, .. } => write!(f, "{}: cannot read", path.display()),
             Self::Truncated { path } => {
                 write!(
                     f,
@@ -151,7 +152,7 @@ impl fmt::Display for TraceError {
                 write!(f, "{}:{line}: the line is too long for a trace", path.display())
             }
             Self::Impossible { path, line, what } => write!(f, "{}:{line}: {what}", path.display()),
-            Self::Spool { source } => write!(f, "temporary file for a long trace: {source}"),
+            Self::Spool { .. } => f.write_str("temporary file for a long trace"),
             Self::Table { path, line, what } => write!(f, "{}:{line}: expected {what}", path.display()),
         }
     }
