@@ -362,6 +362,17 @@ fn a_cause_is_told_once() {
 }
 
 #[test]
+fn the_memory_in_the_report_is_what_the_machine_had() {
+    let folder = Folder::new();
+    let trace = folder.file("trace", SMALL);
+    // More than page numbers reach: the machine is as large as it can be, and the report does not claim more.
+    let report = replay_json(&[&trace, "--limit-memory", "1000000G"]);
+    assert!(report["machine"]["memory_bytes"].as_u64().unwrap() < 1 << 44, "{}", report["machine"]);
+    let report = replay_json(&[&trace, "--limit-memory", "64M"]);
+    assert_eq!(report["machine"]["memory_bytes"], 64 << 20);
+}
+
+#[test]
 fn help_teaches_each_verb() {
     for args in [&["--help"][..], &["replay", "--help"], &["geometry", "--help"]] {
         let (code, out, _) = said(&uslab(args));

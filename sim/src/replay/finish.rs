@@ -71,7 +71,8 @@ impl Run<'_, '_> {
             machine: MachineReport {
                 cpus: taken.build.cpus,
                 nodes: taken.build.nodes,
-                memory_bytes: taken.build.memory,
+                memory_bytes: infos.pages.zones.iter().map(|zone| u64::from(zone.managed)).sum::<u64>()
+                    * uslab_buddy::PAGE_SIZE as u64,
                 magazine: match taken.build.magazines {
                     Magazines::Off => "off".to_owned(),
                     Magazines::Sized { capacity, .. } => capacity.to_string(),
