@@ -87,6 +87,16 @@ pub enum ReplayError {
         /// The limit.
         memory: u64,
     },
+    /// A cache of the trace that cannot be made.
+    #[error("{}:{line}: {failed}", path.display())]
+    Cache {
+        /// The trace.
+        path: PathBuf,
+        /// The line of its first event.
+        line: u64,
+        /// What failed.
+        failed: Failed,
+    },
     /// `--strict`, and a free whose allocation was not seen.
     #[error("{}:{line}: --strict: {cache} frees {ptr:#x}, which {why}", path.display())]
     Strict {
@@ -214,7 +224,7 @@ pub fn replay(
     }
     let replayed = begun.elapsed().saturating_sub(run.checking);
     drop(stage);
-    run.snapshot("the end of the trace");
+    run.snapshot("the end of the trace", false);
     let taken = finish::Taken {
         build,
         tables,
@@ -248,7 +258,7 @@ struct Run<'r, 'm> {
 struct Snapshot {
     moment: String,
     operations: u64,
-    /// By the cache's number in the trace.
+    /// By the cache's number in the trace; empty for the moments that no table of the kernel is of.
     caches: Vec<CacheAt>,
     census: Option<uslab::Census>,
 }
@@ -264,7 +274,11 @@ impl Run<'_, '_> {
     fn step(&mut self, op: &Op) -> Result<(), ReplayError> {
         self.operations += 1;
         if self.resolver.caches().len() > self.held.known() {
-            self.held.learn(self.resolver.caches()).map_err(|failed| self.out_of_memory(op, failed))?;
+            self.held.learn(self.resolver.caches()).map_err(|failed| ReplayError::Cache {
+                path: self.path.clone(),
+                line: op.line,
+                failed,
+            })?;
         }
         let cpu = u32::from(op.cpu) % self.build.cpus;
         match op.kind {
@@ -305,13 +319,13 @@ impl Run<'_, '_> {
                     self.machine.subsystem.shrink();
                 } else if let Some(moment) = text.strip_prefix("SNAP ").and_then(|t| t.strip_suffix(" begin"))
                 {
-                    self.snapshot(moment);
+                    self.snapshot(moment, true);
                 }
             }
         }
         if self.options.snapshot_every.is_some_and(|n| self.operations.is_multiple_of(n)) {
             let moment = format!("operation {}", self.operations);
-            self.snapshot(&moment);
+            self.snapshot(&moment, false);
         }
         Ok(())
     }
@@ -333,8 +347,8 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Checks the conservation laws and keeps the numbers of the moment.
-    fn snapshot(&mut self, moment: &str) {
+    /// Checks the conservation laws and keeps the numbers of the moment; those of the caches if they are `compared`.
+    fn snapshot(&mut self, moment: &str, compared: bool) {
         let begun = Instant::now();
         let census = self.check(moment);
         let infos: rustc_hash::FxHashMap<String, uslab::CacheInfo> =
@@ -355,7 +369,10 @@ impl Run<'_, '_> {
                 pre_trace_frees: self.resolver.cache_tally(id).pre_trace_frees,
             }
         });
-        let caches = caches.collect();
+        // All caches are looked at every time, but only kept where they are compared with the kernel's: there may be
+        // millions of moments.
+        let caches: Vec<_> = caches.collect();
+        let caches = if compared { caches } else { Vec::new() };
         self.snapshots.push(Snapshot {
             moment: moment.to_owned(),
             operations: self.operations,
