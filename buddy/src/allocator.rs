@@ -348,7 +348,8 @@ impl PageAllocator {
             None => zone.free(&self.ground, order, core::iter::once(pfn)),
         }
         if planted("owner cleared after the free") {
-            self.ground.frames.frame(pfn).set_owner(core::ptr::null_mut());
+            // SAFETY: a planted bug: the block is no longer ours.
+            unsafe { self.ground.frames.frame(pfn).set_owner(core::ptr::null_mut()) };
         }
     }
 
@@ -372,7 +373,8 @@ impl PageAllocator {
             frame.claim(state, parked).map_err(|now| Corruption::DoubleFree { pfn, found: now.kind() })?;
         }
         if !planted("owner cleared after the free") {
-            frame.set_owner(core::ptr::null_mut());
+            // SAFETY: the block was the caller's and is claimed.
+            unsafe { frame.set_owner(core::ptr::null_mut()) };
         }
         self.watch(pfn, order, Frame::page_give);
         Ok(())
@@ -398,7 +400,8 @@ impl PageAllocator {
         // The first page last: until then the whole block is what a walk sees.
         for page in pages.rev() {
             let frame = self.frame(pfn.up(page));
-            frame.set_owner(core::ptr::null_mut());
+            // SAFETY: by contract the block is the caller's.
+            unsafe { frame.set_owner(core::ptr::null_mut()) };
             frame.set_head(pfn.up(page));
             frame.set_state(state);
         }

@@ -230,9 +230,22 @@ impl Frame {
         // Acquire: pairs with the Release in `set_owner`, so that who finds the owner finds it initialised.
         self.owner.load(Acquire)
     }
-    /// Says who owns the block; for the block's owner.
+    /// Says who owns the block.
+    ///
+    /// Caches are found through it, so safe code must not be able to forge one:
+    ///
+    /// ```compile_fail,E0133
+    /// use uslab_buddy::{Frame, PageAllocator, PageConfig, Pfn};
+    /// let pages = PageAllocator::new(PageConfig::default_for(uslab_magazine::Cpus::os())).unwrap();
+    /// pages.frame(Pfn::new(0)).set_owner(core::ptr::null_mut());
+    /// ```
+    ///
+    /// # Safety
+    /// The caller owns the block that the page is in: frames of other pages may not be writable, and their owner is
+    /// looked at by others. `owner` is null, or what all who read owners of this allocator take it for, as long as it
+    /// stands here.
     #[inline(always)]
-    pub fn set_owner(&self, owner: *mut u8) {
+    pub unsafe fn set_owner(&self, owner: *mut u8) {
         // Release: pairs with the Acquire in `owner`.
         self.owner.store(owner, Release);
     }

@@ -91,7 +91,8 @@ fn b3_order_and_owner_travel_with_the_block() {
     let t = thread::spawn(move || {
         let Ok(pfn) = theirs.alloc(two(), Gfp::KERNEL, None) else { return };
         let frame = theirs.frame(pfn);
-        frame.set_owner(OWNER);
+        // SAFETY: the block is this thread's, and only compared are owners here.
+        unsafe { frame.set_owner(OWNER) };
         // SAFETY: the block is this thread's.
         frame.data().with_mut(|data| unsafe { (*data)[0] = 7 });
         // Release: pairs with the Acquire below.

@@ -413,7 +413,8 @@ fn an_owner_is_cleared_by_the_free() {
     let block = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     let frame = pages.frame(block.pfn());
     assert!(frame.owner().is_null());
-    frame.set_owner(core::ptr::without_provenance_mut(64));
+    // SAFETY: the block is ours, and nobody reads its owner but this test.
+    unsafe { frame.set_owner(core::ptr::without_provenance_mut(64)) };
     block.free();
     assert!(frame.owner().is_null());
 }

@@ -612,7 +612,8 @@ impl Cache {
             self.uncharge();
             return Err(Refusal::Panic(panic));
         }
-        ground.set_owner(slab, order, self.owner());
+        // SAFETY: the block is ours; a cache is dropped without slabs or leaked, and `finish` takes its name off.
+        unsafe { ground.set_owner(slab, order, self.owner()) };
         let mut taken = 0;
         // SAFETY: nobody else knows the slab.
         unsafe { ground.slab(slab).take(max, |_| taken += 1) };
@@ -732,7 +733,8 @@ impl Cache {
         let ground = &self.core.ground;
         let order = ground.frames().frame(slab).state().order();
         self.destruct(slab, self.geometry().objects_at(order));
-        ground.set_owner(slab, order, core::ptr::null_mut());
+        // SAFETY: the block is ours.
+        unsafe { ground.set_owner(slab, order, core::ptr::null_mut()) };
         // SAFETY: allocated with this order in `pages`; all its objects are free and it is on no list.
         unsafe { ground.pages.free(slab, order) };
         self.counts.released.add(1);

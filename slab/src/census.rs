@@ -238,7 +238,8 @@ mod tests {
     #[test]
     fn a_frame_that_names_another_owner_is_seen() {
         let text = violation(|core, _, slab| {
-            core.ground.frames().frame(Pfn::new(slab.get() + 1)).set_owner(null_mut());
+            // SAFETY: nobody else uses the subsystem.
+            unsafe { core.ground.frames().frame(Pfn::new(slab.get() + 1)).set_owner(null_mut()) };
         });
         assert!(text.contains("another owner"), "{text}");
     }
@@ -257,9 +258,9 @@ mod tests {
             let order = cache.geometry().order();
             let slab = core.ground.pages.alloc(order, Gfp::COMP, None).unwrap();
             let owner = core::ptr::from_ref(cache.cache()).cast_mut().cast();
-            core.ground.set_owner(slab, order, owner);
-            // SAFETY: a new block that only this test knows.
+            // SAFETY: a new block that only this test knows, and the cache is forgotten.
             unsafe {
+                core.ground.set_owner(slab, order, owner);
                 assert!(core.ground.slab(slab).set_up(cache.geometry().objects()));
                 cache.cache().nodes()[0].add(&core.ground, slab).unwrap();
             }

@@ -40,9 +40,13 @@ impl Ground {
     }
 
     /// Says whose the pages of a block are.
-    pub(crate) fn set_owner(&self, first: Pfn, order: Order, owner: *mut u8) {
+    ///
+    /// # Safety
+    /// The block is the caller's; `owner` is null, or a cache that lives until this is called with null.
+    pub(crate) unsafe fn set_owner(&self, first: Pfn, order: Order, owner: *mut u8) {
         for page in 0..order.pages() {
-            self.frames().frame(Pfn::new(first.get() + page)).set_owner(owner);
+            // SAFETY: passed on; besides caches only `large` is an owner, which `Core::cache_of` tells apart.
+            unsafe { self.frames().frame(Pfn::new(first.get() + page)).set_owner(owner) };
         }
     }
 

@@ -66,7 +66,8 @@ impl Core {
             }
             Ok(first) => first,
         };
-        ground.frames().frame(first).set_owner(large());
+        // SAFETY: the block is ours, and `large` is no cache.
+        unsafe { ground.frames().frame(first).set_owner(large()) };
         let large = &self.large;
         large.allocs.add(1);
         large.pages.add(u64::from(order.pages()));
