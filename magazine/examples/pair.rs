@@ -1,10 +1,11 @@
-//! What an allocation and its free cost at the level of a layer: restartable sequences, the claimed slot and a
-//! thread-local `Vec`, in turns, medians of many rounds.
+//! What an allocation and its free cost at the level of a layer: restartable sequences, the claimed slot, a
+//! thread-local `Vec` and a thread-local magazine (an array and a length, the least that could be had), in turns,
+//! medians of many rounds.
 //!
 //! `cargo run --release --package uslab-magazine --example pair [rounds]`; its machine code:
 //! `objdump -d -M intel --disassemble=pair_rseq target/release/examples/pair`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::ptr::NonNull;
 use std::time::Instant;
@@ -68,6 +69,37 @@ fn pair_vec() {
     }
 }
 
+struct Magazine {
+    len: Cell<usize>,
+    rounds: [Cell<Option<Block>>; 126],
+}
+thread_local! {
+    static MAGAZINE: Magazine = const { Magazine { len: Cell::new(0), rounds: [const { Cell::new(None) }; 126] } };
+}
+fn put(block: Block) {
+    MAGAZINE.with(|m| {
+        if let Some(cell) = m.rounds.get(m.len.get()) {
+            cell.set(Some(block));
+            m.len.set(m.len.get() + 1);
+        }
+    });
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+fn pair_magazine() {
+    for _ in 0..PAIRS {
+        let block = MAGAZINE.with(|m| {
+            let last = m.len.get().checked_sub(1)?;
+            m.len.set(last);
+            m.rounds.get(last)?.get()
+        });
+        if let Some(block) = block {
+            put(touch(block));
+        }
+    }
+}
+
 fn layer(cpus: Cpus) -> Layer<Block> {
     let config = Config::new(&cpus, 126, 8, 16);
     let memory = Heap::new(Layer::<Block>::footprint(&cpus, &config)).expect("some KiB");
@@ -78,14 +110,16 @@ fn main() {
     let rounds = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(21);
     let (chosen, claimed) = (layer(Cpus::os()), layer(Cpus::os().claimed()));
     FREE.with(|free| Blocks.fill(0, 64, |block| free.borrow_mut().push(block)));
-    let mut times = [const { Vec::new() }; 3];
+    Blocks.fill(0, 64, put);
+    let mut times = [const { Vec::new() }; 4];
     for _ in 0..rounds {
         for (i, times) in times.iter_mut().enumerate() {
             let start = Instant::now();
             match i {
                 0 => pair_rseq(&chosen),
                 1 => pair_rseq(&claimed),
-                _ => pair_vec(),
+                2 => pair_vec(),
+                _ => pair_magazine(),
             }
             times.push(start.elapsed().as_secs_f64() * 1e9 / f64::from(PAIRS));
         }
@@ -95,13 +129,10 @@ fn main() {
         (t[t.len() / 2], t[t.len() / 10])
     });
     let name = chosen.mechanism().to_string();
-    for (name, (median_ns, low)) in
-        [name.as_str(), "claimed slot", "thread-local Vec"].into_iter().zip(median)
-    {
-        println!(
-            "{name:17} {median_ns:6.2} ns a pair (tenth {low:.2}), {:.2} of the Vec",
-            median_ns / median[2].0
-        );
+    let names = [name.as_str(), "claimed slot", "thread-local Vec", "thread-local magazine"];
+    println!("{:21}  median  tenth  of the last", "ns a pair");
+    for (name, (middle, low)) in names.into_iter().zip(median) {
+        println!("{name:21} {middle:7.2} {low:6.2} {:8.2} {:.2}", middle / median[3].0, low / median[3].1);
     }
     let stats = chosen.stats();
     println!(

@@ -275,7 +275,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         "66: .long 0, 0",                                  // version, flags
         ".quad 2f, 3f - 2f, 4f",
         ".popsection",
-        ".pushsection __rseq_cs_ptr_array, \"aw\"",        // where tools look for descriptors
+        ".pushsection __rseq_cs_ptr_array, \"awR\"",       // where tools look for descriptors; kept unreferenced
         ".quad 66b",
         ".popsection",
         ".pushsection .text.uslab_rseq_abort, \"ax\"",
