@@ -92,7 +92,8 @@ impl Config {
     pub fn new(cpus: &Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Self {
         // A CPU: loaded, previous, both stocks, and two in hand; a depot: its limit twice (full and empty).
         let per_cpu = 4 + 2 * u32::from(stock);
-        let magazines = cpus.count() * per_cpu + cpus.nodes() * 2 * depot_limit;
+        let in_depots = cpus.nodes().saturating_mul(2).saturating_mul(depot_limit);
+        let magazines = (cpus.count() * per_cpu).saturating_add(in_depots);
         Self { capacity: capacity.max(1), stock, depot_limit, magazines }
     }
 }
@@ -257,12 +258,19 @@ impl<R: Round, M: Memory> Layer<R, M> {
             Mechanism::Claimed => claimed::push(&self.store, self.cpus.current(), which, round),
         }
     }
-    fn replace(&self, which: Which, old: Pair, new: Pair, leaving: Fill) -> Replace {
+    fn replace(&self, node: u32, which: Which, old: Pair, new: Pair, leaving: Fill) -> Replace {
         stumble();
         let answer = match self.mechanism() {
             Mechanism::Rseq => rseq::replace(&self.store, self.fast, which, old, new, leaving),
             Mechanism::Claimed => {
-                claimed::replace(&self.store, self.cpus.current(), which, old, new, leaving)
+                let cpu = self.cpus.current();
+                // Equal pairs (two CPUs without magazines) do not tell that the thread has changed its node meanwhile;
+                // the machine's own CPUs are one node, so the sequences need not ask.
+                if self.cpus.node_of(cpu) == node {
+                    claimed::replace(&self.store, cpu, which, old, new, leaving)
+                } else {
+                    Replace::Changed
+                }
             }
         };
         if answer == Replace::Changed {
@@ -314,7 +322,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             let node = self.cpus.node_of(cpu);
             let pair = self.store.pair(cpu, Which::Rounds);
             if self.store.get(pair.previous).len() > 0 {
-                self.swap(pair);
+                self.swap(node, pair);
             } else if let Some(full) = self.take_full(node) {
                 self.install(supplier, node, pair, full, Fill::Empty);
             } else {
@@ -334,7 +342,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let detached = Pair { previous: Num::SENTINEL, ..pair };
         let (num, pair) = if pair.previous.is_sentinel() {
             (self.take_empty(node), pair)
-        } else if self.replace(Which::Rounds, pair, detached, Fill::Empty) == Replace::Done {
+        } else if self.replace(node, Which::Rounds, pair, detached, Fill::Empty) == Replace::Done {
             (Some(pair.previous), detached)
         } else {
             (None, pair)
@@ -350,7 +358,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         if filled == 0 {
             // Back to where it was, so that a failed allocation leaves the CPU as it found it.
             let old = Pair { previous: num, ..pair };
-            if self.replace(Which::Rounds, pair, old, Fill::Any) == Replace::Changed {
+            if self.replace(node, Which::Rounds, pair, old, Fill::Any) == Replace::Changed {
                 self.put_empty(node, Chain::of(&self.store, num));
             }
             return None;
@@ -360,7 +368,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.slow_allocs.add(1);
         let new = Pair { loaded: num, previous: pair.loaded };
         if magazine.len() == 0
-            || self.replace(Which::Rounds, pair, new, Fill::Any) == Replace::Changed
+            || self.replace(node, Which::Rounds, pair, new, Fill::Any) == Replace::Changed
                 && !planted("a filled magazine is taken for installed")
         {
             self.put_away(supplier, node, num);
@@ -430,7 +438,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             let pair = self.store.pair(cpu, Which::Rounds);
             let previous = self.store.get(pair.previous);
             if previous.len() < previous.capacity() {
-                self.swap(pair);
+                self.swap(node, pair);
             } else if let Some(empty) = self.take_empty(node).or_else(|| self.flush_one(supplier, node)) {
                 self.install(supplier, node, pair, empty, Fill::Full);
             } else {
@@ -456,17 +464,17 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- exchanging magazines ----
 
-    fn swap(&self, pair: Pair) {
+    fn swap(&self, node: u32, pair: Pair) {
         let swapped = Pair { loaded: pair.previous, previous: pair.loaded };
         // Neither leaves, so neither fill matters; a changed slot is looked at again.
-        self.replace(Which::Rounds, pair, swapped, Fill::Any);
+        self.replace(node, Which::Rounds, pair, swapped, Fill::Any);
     }
 
     /// Makes `num` the loaded magazine of the slot that holds `pair`; its previous one, which is `leaving`, goes to
     /// the stock. If the slot changed, `num` is put away.
     fn install(&self, supplier: &impl Supplier<R>, node: u32, pair: Pair, num: Num, leaving: Fill) {
         let new = Pair { loaded: num, previous: pair.loaded };
-        if self.replace(Which::Rounds, pair, new, leaving) == Replace::Changed {
+        if self.replace(node, Which::Rounds, pair, new, leaving) == Replace::Changed {
             self.put_away(supplier, node, num);
         } else if !pair.previous.is_sentinel() && !planted("exchange forgets the magazine that left") {
             let left = Chain::of(&self.store, pair.previous);
@@ -552,7 +560,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             return false;
         };
         let new = Pair { loaded: num, previous: Num::SENTINEL };
-        if self.replace(which, Pair::SENTINELS, new, Fill::Any) == Replace::Changed {
+        if self.replace(node, which, Pair::SENTINELS, new, Fill::Any) == Replace::Changed {
             self.depot(node).put_stock(&self.store, num);
             return false;
         }

@@ -376,3 +376,28 @@ fn threads_lose_nothing() {
     back.sort_unstable();
     assert_eq!(back, (1..=200).collect::<Vec<_>>());
 }
+
+/// Equal pairs of two CPUs without magazines once let a thread that was moved between nodes install a magazine of the
+/// node that it came from.
+#[test]
+fn a_thread_moved_between_nodes_installs_no_magazine_of_the_other_node() {
+    for at in 1..10 {
+        let layer = layer(Cpus::simulated(2, 2).unwrap(), 2, 1, 4);
+        let shelf = Shelf::new(40, 2);
+        crate::Script { cpu: 0, at, then: 1 }.install();
+        let ball = layer.alloc(&shelf).unwrap();
+        let other = layer.alloc(&shelf).unwrap();
+        layer.free(&shelf, ball);
+        layer.free(&shelf, other);
+        for cpu in 0..2 {
+            let pair = layer.store.pair(cpu, crate::slot::Which::Rounds);
+            for num in [pair.loaded, pair.previous] {
+                let magazine = layer.store.get(num);
+                for i in 0..magazine.len() {
+                    let ball = magazine.round(i as usize).unwrap().addr().get() as u32;
+                    assert_eq!(ball % 2, cpu, "moved before read {at}: ball {ball} on CPU {cpu}");
+                }
+            }
+        }
+    }
+}

@@ -59,9 +59,9 @@ struct ReplayArgs {
     /// Objects in a magazine: `auto` (by object size), `off`, or a number from 1 to 4096.
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = magazines)]
     magazine: Magazines,
-    /// Memory of the simulated machine: bytes, or with K, M, G. Default: what the traced machine had, else 4G.
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
-    limit_memory: Option<u64>,
+    /// Memory of the simulated machine: bytes, or with K, M, G. Only what is used is committed.
+    #[arg(long, value_name = "BYTES", default_value = "16G", value_parser = bytes)]
+    limit_memory: u64,
     /// Seed of what is random; printed in the report. A replay itself has nothing random.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -172,7 +172,7 @@ impl ReplayArgs {
             cpus: None,
             nodes: 1,
             magazine: Magazines::BySize,
-            limit_memory: None,
+            limit_memory: replay::DEFAULT_MEMORY,
             seed: 0,
             snapshot_every: None,
             strict: false,

@@ -71,7 +71,8 @@ impl fmt::Display for Corruption<'_> {
     }
 }
 
-/// Hears of every refused free, with no lock held. May panic or not return.
+/// Hears of every refused free, with no lock held. It may end the process, but must not panic:
+/// a late refusal comes while a magazine is emptied, and what is left of it would stay out for ever.
 pub type Handler = dyn Fn(&Corruption<'_>) + Send + Sync;
 
 /// The default: says it on standard error and aborts, because what else the caller does wrong is unknown.

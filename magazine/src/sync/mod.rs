@@ -28,7 +28,7 @@
 //! * Locks are `std`'s futex mutex with poison ignored, in every build: `parking_lot` may allocate when it parks,
 //!   and these locks lie below `GlobalAlloc`.
 //! * `Mutex::new` and the atomics' `new` are `const` outside loom and shuttle only; shared code does not rely on it.
-//! * [`Counter`] and [`Fixed`] are plain `std` atomics in every arm: what no algorithm reads to decide anything
+//! * [`Counter`] and [`Fixed`] are plain `std` atomics in every arm: what no algorithm needs exact
 //!   needs no exploring.
 //! * `assert_unlocked` says that no lock of this door is held by the thread (debug builds, `std` arm): it stands
 //!   before every call of user code.
@@ -67,7 +67,8 @@ pub const fn planted(_bug: &str) -> bool {
 #[cfg(loom)]
 pub use check::planted;
 
-/// A statistic: added to by many, read by reports, never by an algorithm. A `Relaxed` `std` atomic in every arm.
+/// A statistic: added to by many, read by reports. An algorithm may only use it as a rough limit, which may be passed in
+/// a race. A `Relaxed` `std` atomic in every arm.
 ///
 /// Costs a locked instruction per [`add`](Counter::add): it belongs on slow paths.
 #[derive(Debug, Default)]

@@ -36,8 +36,8 @@ pub struct Options {
     pub nodes: u32,
     /// Magazines of every cache.
     pub magazines: Magazines,
-    /// Bytes of memory; `None` is [`DEFAULT_MEMORY`].
-    pub memory: Option<u64>,
+    /// Bytes of memory.
+    pub memory: u64,
     /// Seed of what is random. Nothing is, yet it is part of the report.
     pub seed: u64,
     /// Operations between two checks of the conservation laws; `None` checks at marks and at the end only.
@@ -55,7 +55,7 @@ impl Default for Options {
             cpus: None,
             nodes: 1,
             magazines: Magazines::BySize,
-            memory: None,
+            memory: DEFAULT_MEMORY,
             seed: 0,
             snapshot_every: None,
             strict: false,
@@ -191,12 +191,14 @@ pub fn replay(
 
     let path = recording.path().to_owned();
     let named = recording.counts().by_cpu.len() as u64;
-    let traced = recording.counts().header.map_or(named, |(_, _, cpus)| cpus.max(named));
+    let counts = recording.counts();
+    let header = counts.header.map(|(_, _, cpus)| cpus).or(counts.machine_cpus);
+    let traced = named.max(header.unwrap_or(0));
     let build = Build {
         cpus: options.cpus.unwrap_or(traced.clamp(1, u64::from(MAX_CPUS)) as u32),
         nodes: options.nodes,
         magazines: options.magazines,
-        memory: options.memory.unwrap_or(DEFAULT_MEMORY),
+        memory: options.memory,
     };
     let rss_before = finish::resident_bytes();
     let machine = Machine::new(&build)?;

@@ -60,6 +60,8 @@ pub struct Counts {
     pub lost_notices: u64,
     /// ftrace's header: events in the buffer, events written, CPUs.
     pub header: Option<(u64, u64, u64)>,
+    /// trace-cmd's header: CPUs of the machine.
+    pub machine_cpus: Option<u64>,
     /// Events by CPU.
     pub by_cpu: Vec<u64>,
     /// Events by name.
@@ -258,7 +260,7 @@ impl Pass {
             Ok(Line::Header(HeaderFact::Entries { in_buffer, written, cpus })) => {
                 self.counts.header = Some((in_buffer, written, cpus));
             }
-            Ok(Line::Header(HeaderFact::Cpus(_))) => {}
+            Ok(Line::Header(HeaderFact::Cpus(cpus))) => self.counts.machine_cpus = Some(cpus),
             Err(_) if self.counts.unterminated => {
                 return Err(TraceError::CutLine { path: self.path.clone(), line: number, text: shown(text) });
             }
