@@ -416,23 +416,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[cold]
     #[inline(never)]
     fn free_slow(&self, supplier: &impl Supplier<R>, round: R) {
-        if self.cpus.nodes() > 1 && supplier.node_of(round) != self.cpus.node_of(self.cpus.current()) {
-            self.counts.other_node_frees.add(1);
-            return self.free_around(supplier, round);
-        }
-        match self.push(Which::Rounds, round.into_raw()) {
-            Push::Done => {}
-            Push::Miss => self.free_missed(supplier, round),
-            Push::Busy => {
-                self.counts.busy.add(1);
-                self.free_around(supplier, round);
-            }
-        }
-    }
-
-    #[cold]
-    fn free_missed(&self, supplier: &impl Supplier<R>, round: R) {
-        loop {
+        while !self.push_round(supplier, round) {
             let cpu = self.cpus.current();
             let node = self.cpus.node_of(cpu);
             let pair = self.store.pair(cpu, Which::Rounds);
@@ -444,15 +428,29 @@ impl<R: Round, M: Memory> Layer<R, M> {
             } else {
                 return self.free_around(supplier, round);
             }
-            match self.push(Which::Rounds, round.into_raw()) {
-                Push::Done => return,
-                Push::Miss => {}
-                Push::Busy => {
-                    self.counts.busy.add(1);
-                    return self.free_around(supplier, round);
-                }
-            }
         }
+    }
+
+    /// Pushes the round, or takes it round the magazines; `false` if the loaded magazine is full.
+    fn push_round(&self, supplier: &impl Supplier<R>, round: R) -> bool {
+        let pushed = match self.mechanism() {
+            Mechanism::Rseq => rseq::push(&self.store, self.fast, Which::Rounds, round.into_raw()),
+            Mechanism::Claimed => {
+                // One look at the CPU for both questions: the thread may be moved between two.
+                let cpu = self.cpus.current();
+                if self.cpus.nodes() > 1 && supplier.node_of(round) != self.cpus.node_of(cpu) {
+                    self.counts.other_node_frees.add(1);
+                    self.free_around(supplier, round);
+                    return true;
+                }
+                claimed::push(&self.store, cpu, Which::Rounds, round.into_raw())
+            }
+        };
+        if pushed == Push::Busy {
+            self.counts.busy.add(1);
+            self.free_around(supplier, round);
+        }
+        pushed != Push::Miss
     }
 
     #[cold]

@@ -384,7 +384,7 @@ fn a_thread_moved_between_nodes_installs_no_magazine_of_the_other_node() {
     for at in 1..10 {
         let layer = layer(Cpus::simulated(2, 2).unwrap(), 2, 1, 4);
         let shelf = Shelf::new(40, 2);
-        crate::Script { cpu: 0, at, then: 1 }.install();
+        crate::Script { cpu: 0, at, then: 1, aborted: false }.install();
         let ball = layer.alloc(&shelf).unwrap();
         let other = layer.alloc(&shelf).unwrap();
         layer.free(&shelf, ball);

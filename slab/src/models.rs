@@ -258,7 +258,7 @@ fn s1() {
     model(
         "S1 lists: two frees and an allocation",
         Bound::None,
-        70,
+        20,
         s1_two_frees_and_an_allocation_on_one_slab,
     );
 }
@@ -267,33 +267,33 @@ fn s2() {
     model(
         "S2 lists: shrink beside free and allocation",
         Bound::None,
-        2300,
+        600,
         s2_shrink_beside_free_and_allocation,
     );
 }
 #[test]
 fn s3() {
-    model("S3 pressure: two caches, one page", Bound::None, 25, s3_caches_that_press_each_other);
-    model("S3 pressure for a page in use", THREE, 350, s3_caches_that_press_for_a_page_in_use);
-    model("S3 shrink beside refill", THREE, 6000, s3_shrink_beside_refill);
+    model("S3 pressure: two caches, one page", Bound::None, 8, s3_caches_that_press_each_other);
+    model("S3 pressure for a page in use", THREE, 116, s3_caches_that_press_for_a_page_in_use);
+    model("S3 shrink beside refill", THREE, 2000, s3_shrink_beside_refill);
 }
 #[test]
 fn c1() {
     models(
         "C1 destroy beside the last free",
         THREE,
-        4000,
+        1000,
         [Magazines::Off, SMALL],
         c1_destroy_beside_the_last_free,
     );
-    model("C1 destroy beside an allocation", THREE, 1100, c1_destroy_beside_an_allocation);
+    model("C1 destroy beside an allocation", THREE, 366, c1_destroy_beside_an_allocation);
 }
 #[test]
 fn m1() {
     models(
         "M1 objects exchanged between CPUs",
         THREE,
-        115_000,
+        30_000,
         Script::all(1, 2, 2),
         m1_objects_exchanged_between_cpus,
     );
@@ -303,7 +303,7 @@ fn l1() {
     model(
         "L1 limit: one CPU gets what the other frees",
         THREE,
-        230,
+        60,
         l1_at_the_limit_one_gets_what_the_other_frees,
     );
 }

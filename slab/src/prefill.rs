@@ -23,8 +23,7 @@ use uslab_magazine::Private;
 /// assert_eq!(taken.len(), 3);
 /// // SAFETY: allocated above from this cache, freed once.
 /// taken.into_iter().for_each(|node| unsafe { nodes.free(node) });
-/// # Ok::<(), uslab::AllocError>(())
-/// # .or_else(|e| Err::<(), Box<dyn std::error::Error>>(e.into()))
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "dropping it gives the objects back"]
