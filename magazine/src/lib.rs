@@ -80,6 +80,8 @@ pub mod sync;
 mod models;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
+#[cfg(all(test, shuttle))]
+mod schedules;
 
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, Script, on_cpu};
 pub use layer::{Config, Held, Layer, Round, Stats, Supplier, TooSmall};

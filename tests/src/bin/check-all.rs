@@ -55,6 +55,7 @@ fn main() -> ExitCode {
     }
     if models {
         run_models(&mut totals);
+        run_schedules(&mut totals);
         models_need_loom(&mut totals);
     }
     for broken in &totals.broken {
@@ -113,6 +114,29 @@ fn run_models(totals: &mut Totals) {
         if ran < least {
             totals.broken.push(format!("{package}: {ran} models ran, there are at least {least}"));
         }
+    }
+}
+
+/// Random and PCT schedules of larger scenarios, under shuttle.
+fn run_schedules(totals: &mut Totals) {
+    let mut command = cargo();
+    command
+        .args([
+            "test",
+            "--profile",
+            "loom",
+            "--target-dir",
+            "target/shuttle",
+            "--lib",
+            "-p",
+            "uslab-magazine",
+        ])
+        .args(["--", "schedules"])
+        .env("RUSTFLAGS", format!("{} --cfg shuttle", std::env::var("RUSTFLAGS").unwrap_or_default()));
+    let before = totals.passed;
+    watch("schedules of uslab-magazine", command, totals);
+    if totals.passed < before + 2 {
+        totals.broken.push("uslab-magazine: its schedules did not run".to_owned());
     }
 }
 
