@@ -275,7 +275,7 @@ fn s2() {
 fn s3() {
     model("S3 pressure: two caches, one page", Bound::None, 8, s3_caches_that_press_each_other);
     model("S3 pressure for a page in use", THREE, 116, s3_caches_that_press_for_a_page_in_use);
-    model("S3 shrink beside refill", THREE, 2000, s3_shrink_beside_refill);
+    model("S3 shrink beside refill", THREE, 400, s3_shrink_beside_refill);
 }
 #[test]
 fn c1() {
