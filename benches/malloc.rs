@@ -31,11 +31,37 @@ pub trait Malloc: Sync + Sized + Debug + 'static {
     fn give_back(&self) {}
 }
 
-/// This project's size classes.
+/// This project's malloc level: four size classes a doubling, frees told the size.
 #[derive(Debug)]
-pub struct Ours(&'static Kmalloc);
+pub struct Ours(uslab::Malloc);
 
 impl Malloc for Ours {
+    const NAME: &'static str = "malloc";
+    const KIND: Kind = Kind::Ours;
+
+    fn new() -> Self {
+        let subsystem = Subsystem::global().expect("the global subsystem");
+        Self(uslab::Malloc::new(subsystem).expect("size classes"))
+    }
+    #[inline(always)]
+    fn alloc(&self, size: usize) -> NonNull<u8> {
+        self.0.alloc(layout(size), Gfp::KERNEL).expect("memory")
+    }
+    #[inline(always)]
+    unsafe fn free(&self, memory: NonNull<u8>, size: usize) {
+        // SAFETY: passed on; the layout is as in `alloc`.
+        unsafe { self.0.free_sized(memory, layout(size)) };
+    }
+    fn give_back(&self) {
+        crate::ours::give_back_all();
+    }
+}
+
+/// This project's kernel-like level: 13 classes, frees find the cache by the address.
+#[derive(Debug)]
+pub struct OursUnsized(&'static Kmalloc);
+
+impl Malloc for OursUnsized {
     const NAME: &'static str = "kmalloc";
     const KIND: Kind = Kind::Ours;
 
@@ -52,11 +78,15 @@ impl Malloc for Ours {
         unsafe { self.0.free(memory) };
     }
     fn give_back(&self) {
-        if let Ok(subsystem) = Subsystem::global() {
-            subsystem.shrink();
-        }
-        crate::ours::release_pages();
+        crate::ours::give_back_all();
     }
+}
+
+/// What all are asked for.
+#[inline(always)]
+fn layout(size: usize) -> Layout {
+    // SAFETY: a power of two; no bench has sizes near the largest.
+    unsafe { Layout::from_size_align_unchecked(size, 8) }
 }
 
 macro_rules! general {
@@ -73,14 +103,14 @@ macro_rules! general {
             }
             #[inline(always)]
             fn alloc(&self, size: usize) -> NonNull<u8> {
-                // SAFETY: not empty, and no bench has sizes near the largest.
-                let memory = unsafe { $allocator.alloc(Layout::from_size_align_unchecked(size, 8)) };
+                // SAFETY: not empty.
+                let memory = unsafe { $allocator.alloc(layout(size)) };
                 NonNull::new(memory).expect("memory")
             }
             #[inline(always)]
             unsafe fn free(&self, memory: NonNull<u8>, size: usize) {
                 // SAFETY: the caller's promise; the layout is as in `alloc`.
-                unsafe { $allocator.dealloc(memory.as_ptr(), Layout::from_size_align_unchecked(size, 8)) };
+                unsafe { $allocator.dealloc(memory.as_ptr(), layout(size)) };
             }
             fn give_back(&self) {
                 $give_back
@@ -184,6 +214,7 @@ pub fn contenders(work: &impl MallocWork) -> Vec<Contender> {
     }
     vec![
         contender::<Ours>(work),
+        contender::<OursUnsized>(work),
         contender::<System>(work),
         #[cfg(feature = "peers")]
         contender::<MiMalloc>(work),

@@ -6,9 +6,10 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use uslab::{CacheBox, Gfp, KmemCache, ObjectCache, Subsystem};
 
-/// Pages that nothing is in go back to the system.
-pub(crate) fn release_pages() {
+/// What no cache uses goes back to the system: objects to their slabs, empty slabs to the pages, pages to the system.
+pub(crate) fn give_back_all() {
     if let Ok(subsystem) = Subsystem::global() {
+        subsystem.shrink();
         subsystem.pages().release();
     }
 }
@@ -54,8 +55,7 @@ impl Local for KmemLocal<'_> {
         unsafe { self.0.free(object.0.cast()) };
     }
     fn give_back(&mut self) {
-        self.0.shrink();
-        release_pages();
+        give_back_all();
     }
 }
 
@@ -104,7 +104,6 @@ impl<'s, const WORDS: usize> Local for TypedLocal<'s, WORDS> {
         drop(object);
     }
     fn give_back(&mut self) {
-        self.0.shrink();
-        release_pages();
+        give_back_all();
     }
 }

@@ -218,6 +218,13 @@ impl<const WORDS: usize> Local for &sharded_slab::Slab<Bytes<WORDS>> {
 pub struct ObjectPool<const WORDS: usize>(object_pool::Pool<Box<Bytes<WORDS>>>);
 
 #[cfg(feature = "peers")]
+impl<const WORDS: usize> std::fmt::Debug for ObjectPool<WORDS> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Self::NAME)
+    }
+}
+
+#[cfg(feature = "peers")]
 impl<const WORDS: usize> Subject for ObjectPool<WORDS> {
     const NAME: &'static str = "object-pool";
     const KIND: Kind = Kind::Pool;
@@ -254,6 +261,13 @@ impl<'s, const WORDS: usize> Local for &'s object_pool::Pool<Box<Bytes<WORDS>>> 
 /// `lockfree-object-pool`, its linear pool: objects stay where they are, in pages with a bit for each.
 #[cfg(feature = "peers")]
 pub struct LinearPool<const WORDS: usize>(lockfree_object_pool::LinearObjectPool<Bytes<WORDS>>);
+
+#[cfg(feature = "peers")]
+impl<const WORDS: usize> std::fmt::Debug for LinearPool<WORDS> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Self::NAME)
+    }
+}
 
 #[cfg(feature = "peers")]
 impl<const WORDS: usize> Subject for LinearPool<WORDS> {
