@@ -4,7 +4,7 @@ use crate::subject::{Bytes, Kind, Local, Raw, Subject, hide};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use uslab::{CacheBox, Gfp, KmemCache, ObjectCache, Subsystem};
+use uslab::{CacheBox, Gfp, KmemCache, ObjectCache, Prefilled, Subsystem};
 
 /// What no cache uses goes back to the system: objects to their slabs, empty slabs to the pages, pages to the system.
 pub(crate) fn give_back_all() {
@@ -53,6 +53,48 @@ impl Local for KmemLocal<'_> {
     fn free(&mut self, object: Raw) {
         // SAFETY: allocated from this cache; the `Raw` is gone with it.
         unsafe { self.0.free(object.0.cast()) };
+    }
+    fn give_back(&mut self) {
+        give_back_all();
+    }
+}
+
+/// A private magazine of a [`KmemCache`] for each thread.
+#[derive(Debug)]
+pub struct Private<const WORDS: usize>(KmemCache);
+
+impl<const WORDS: usize> Subject for Private<WORDS> {
+    const NAME: &'static str = "private";
+    const KIND: Kind = Kind::Ours;
+    type Local<'s> = Prefilled<'s>;
+
+    fn new(_: usize) -> Self {
+        let name = format!("bench-private-{}", WORDS * 8);
+        Self(KmemCache::builder(name, WORDS * 8).build().expect("a cache"))
+    }
+    fn local(&self) -> Prefilled<'_> {
+        self.0.prefill(Gfp::KERNEL, 1).expect("an object")
+    }
+}
+
+impl Local for Prefilled<'_> {
+    type Object = Raw;
+    #[inline(always)]
+    fn alloc(&mut self, stamp: u64) -> Raw {
+        let object = Prefilled::alloc(self).expect("an object");
+        // SAFETY: just allocated; no bench has objects below 8 bytes.
+        unsafe { Raw::stamped(object, stamp) }
+    }
+    fn stamp(&self, object: &Raw) -> u64 {
+        object.stamp()
+    }
+    fn address(&self, object: &Raw) -> Option<NonNull<u64>> {
+        Some(object.0)
+    }
+    #[inline(always)]
+    fn free(&mut self, object: Raw) {
+        // SAFETY: allocated from this cache; the `Raw` is gone with it.
+        unsafe { Prefilled::free(self, object.0.cast()) };
     }
     fn give_back(&mut self) {
         give_back_all();

@@ -73,6 +73,7 @@ pub fn contenders<const WORDS: usize>(work: &impl Work) -> Vec<Contender> {
         Contender::of::<pools::Null>(work),
         Contender::of::<ours::Kmem<WORDS>>(work),
         Contender::of::<ours::Typed<WORDS>>(work),
+        Contender::of::<ours::Private<WORDS>>(work),
         Contender::of::<malloc::OneSize<malloc::Ours, WORDS>>(work),
         Contender::of::<malloc::OneSize<malloc::OursUnsized, WORDS>>(work),
         Contender::of::<malloc::OneSize<malloc::System, WORDS>>(work),

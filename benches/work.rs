@@ -17,9 +17,17 @@ pub fn below(rng: &mut SmallRng, bound: usize) -> usize {
     ((u64::from(rng.next_u32()) * bound as u64) >> 32) as usize
 }
 
+/// The same, but the compiler must assume that others have its address. Otherwise it keeps the fields of what only this
+/// function knows in registers through the whole loop, which no program's pool enjoys.
+#[inline(always)]
+fn known_elsewhere<L>(local: &mut L) -> &mut L {
+    std::hint::black_box(local)
+}
+
 /// Hot pairs: the same object over and over.
 #[inline(always)]
 pub fn pairs<L: Local>(local: &mut L, count: u64) -> u64 {
+    let local = known_elsewhere(local);
     for stamp in 0..count {
         let object = local.alloc(stamp);
         local.free(object);
@@ -66,6 +74,7 @@ impl Batch {
     /// One batch. Returns its pairs.
     #[inline(always)]
     pub fn run<L: Local>(&self, local: &mut L, places: &mut Places<L::Object>) -> u64 {
+        let local = known_elsewhere(local);
         for place in 0..self.order.len() {
             places.put(place, local.alloc(place as u64));
         }
@@ -142,6 +151,7 @@ impl<O> Churn<O> {
     /// At least `pairs` of them.
     #[inline(always)]
     pub fn bursts<L: Local<Object = O>>(&mut self, local: &mut L, pairs: u64) -> u64 {
+        let local = known_elsewhere(local);
         let mut done = 0;
         while done < pairs {
             done += self.burst(local);
