@@ -1,63 +1,34 @@
 //! What one allocation and its free cost, hot: the same object over and over, its first word written.
 
-use criterion::{Criterion, criterion_group, criterion_main};
-use std::hint::black_box;
-use uslab::{Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
+use std::time::Duration;
+use uslab_benches::subject::Checked;
+use uslab_benches::{Bench, Column, Made, Subject, Work, clock, contenders, work};
 
-fn pair(c: &mut Criterion) {
-    let mut group = c.benchmark_group("pair");
-    for size in [16, 64, 256, 1024] {
-        let cache = KmemCache::builder(format!("pair-{size}"), size).build().expect("a cache");
-        group.bench_function(format!("kmem_cache/{size}"), |b| {
-            b.iter(|| {
-                let object = cache.alloc(Gfp::KERNEL).expect("an object");
-                // SAFETY: allocated above from this cache with at least 16 bytes, freed once.
-                unsafe {
-                    object.cast::<u64>().write(1);
-                    cache.free(black_box(object));
-                }
-            });
-        });
-        group.bench_function(format!("system/{size}"), |b| {
-            b.iter(|| {
-                let mut bytes = Vec::<u8>::with_capacity(size);
-                bytes.push(1);
-                black_box(bytes);
-            });
-        });
-    }
-    let plain = KmemCache::builder("no-magazines", 64).magazines(Magazines::Off).build().expect("a cache");
-    group.bench_function("kmem_cache_without_magazines/64", |b| {
-        b.iter(|| {
-            let object = plain.alloc(Gfp::KERNEL).expect("an object");
-            // SAFETY: as above.
-            unsafe {
-                object.cast::<u64>().write(1);
-                plain.free(black_box(object));
-            }
-        });
-    });
-    let typed = ObjectCache::<[u64; 8]>::builder("typed").ctor(|| [0; 8]).build().expect("a cache");
-    group.bench_function("object_cache/64", |b| {
-        b.iter(|| {
-            let mut object = typed.alloc().expect("an object");
-            object[0] = 1;
-            black_box(object);
-        });
-    });
-    let kmalloc = Subsystem::global().expect("the global subsystem").kmalloc();
-    group.bench_function("kmalloc/64", |b| {
-        b.iter(|| {
-            let memory = kmalloc.alloc(black_box(64), Gfp::KERNEL).expect("memory");
-            // SAFETY: allocated above from this kmalloc with 64 bytes, freed once.
-            unsafe {
-                memory.cast::<u64>().write(1);
-                kmalloc.free(black_box(memory));
-            }
-        });
-    });
-    group.finish();
+#[derive(Clone)]
+struct Pairs {
+    budget: Duration,
 }
 
-criterion_group!(benches, pair);
-criterion_main!(benches);
+impl Work for Pairs {
+    fn live(&self) -> usize {
+        1
+    }
+    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+        let mut local = made.get().local();
+        let mut checked = Checked::new(&mut local);
+        work::pairs(&mut checked, 10_000);
+        checked.finish::<S>();
+        let local = &mut local;
+        vec![clock::per_operation(self.budget, || false, || work::pairs(local, 20_000))]
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench = Bench::start("pair", "CPU ns for an allocation and its free, hot");
+    let pairs = Pairs { budget: bench.budget() };
+    bench.group("16 B", [Column::lower("", "ns")], contenders::<2>(&pairs));
+    bench.group("64 B", [Column::lower("", "ns")], contenders::<8>(&pairs));
+    bench.group("256 B", [Column::lower("", "ns")], contenders::<32>(&pairs));
+    bench.group("1024 B", [Column::lower("", "ns")], contenders::<128>(&pairs));
+    bench.run()
+}

@@ -1,0 +1,38 @@
+//! What a pair costs when a thousand objects are out at a time: allocated in a row, then freed in three orders.
+
+use std::time::Duration;
+use uslab_benches::subject::Checked;
+use uslab_benches::work::{Batch, Order};
+use uslab_benches::{Bench, Column, Made, Subject, Work, clock, contenders};
+
+#[derive(Clone)]
+struct Batches {
+    batch: Batch,
+    budget: Duration,
+}
+
+impl Work for Batches {
+    fn live(&self) -> usize {
+        self.batch.size()
+    }
+    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+        let mut local = made.get().local();
+        let mut places = self.batch.places(&local);
+        let mut checked = Checked::new(&mut local);
+        for _ in 0..20 {
+            self.batch.run(&mut checked, &mut places);
+        }
+        checked.finish::<S>();
+        let ten = || (0..10).map(|_| self.batch.run(&mut local, &mut places)).sum();
+        vec![clock::per_operation(self.budget, || false, ten)]
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench = Bench::start("batch", "CPU ns for a pair, 1000 allocations of 64 B then 1000 frees");
+    for (case, order) in [("lifo", Order::Lifo), ("fifo", Order::Fifo), ("random", Order::Random)] {
+        let batches = Batches { batch: Batch::new(1000, order), budget: bench.budget() };
+        bench.group(case, [Column::lower("", "ns")], contenders::<8>(&batches));
+    }
+    bench.run()
+}

@@ -1,0 +1,38 @@
+//! What a pair costs among 100,000 live objects, replaced in random bursts of 1 to 256.
+
+use std::time::Duration;
+use uslab_benches::subject::Checked;
+use uslab_benches::work::Churn;
+use uslab_benches::{Bench, Column, Made, Subject, Work, clock, contenders};
+
+#[derive(Clone)]
+struct Churning {
+    live: usize,
+    budget: Duration,
+}
+
+impl Work for Churning {
+    fn live(&self) -> usize {
+        self.live
+    }
+    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+        let mut local = made.get().local();
+        let mut checked = Checked::new(&mut local);
+        let mut churn = Churn::fill(&mut checked, self.live);
+        churn.bursts(&mut checked, self.live as u64 / 4);
+        churn.empty(&mut checked);
+        checked.finish::<S>();
+        let mut churn = Churn::fill(&mut local, self.live);
+        churn.bursts(&mut local, self.live as u64);
+        let ns = clock::per_operation(self.budget, || false, || churn.bursts(&mut local, 10_000));
+        churn.empty(&mut local);
+        vec![ns]
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench = Bench::start("churn", "CPU ns for a pair of 64 B among 100,000 live objects");
+    let churning = Churning { live: bench.scale(100_000), budget: bench.budget() };
+    bench.group("churn", [Column::lower("", "ns")], contenders::<8>(&churning));
+    bench.run()
+}

@@ -1,0 +1,133 @@
+//! How often a second CPUs can exchange magazines with the depot that they share, by the number of CPUs. Only ours: what
+//! is measured is the part behind the fast path.
+
+use std::ptr::NonNull;
+use std::time::Duration;
+use uslab_benches::team::{Team, cpus, mean};
+use uslab_benches::{Bench, Column, Contender, Kind};
+use uslab_magazine::sync::{AtomicUsize, Ordering};
+use uslab_magazine::{Config, Cpus, Heap, Layer, Round, Supplier};
+
+/// Rounds in a magazine: few, so that exchanges are most of the work.
+const CAPACITY: u16 = 4;
+
+/// A numbered ball.
+#[derive(Clone, Copy)]
+struct Ball(NonNull<u8>);
+
+// SAFETY: a number, nothing lies there.
+unsafe impl Send for Ball {}
+
+impl Round for Ball {
+    fn into_raw(self) -> NonNull<u8> {
+        self.0
+    }
+    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
+        Self(raw)
+    }
+}
+
+/// Makes balls; takes back none, or the depot is too small.
+struct Maker {
+    made: AtomicUsize,
+    flushed: AtomicUsize,
+}
+
+impl Supplier<Ball> for Maker {
+    fn fill(&self, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+        for _ in 0..max {
+            let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+            // A magazine's round is a multiple of 8, as addresses are; numbers begin at 8.
+            put(Ball(NonNull::new(std::ptr::without_provenance_mut(number * 8)).expect("not zero")));
+        }
+        max
+    }
+    fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+        self.flushed.fetch_add(rounds.count(), Ordering::Relaxed);
+    }
+}
+
+struct Exchanges {
+    layer: Layer<Ball>,
+    maker: Maker,
+    batch: usize,
+    most: usize,
+    budget: Duration,
+}
+
+impl Exchanges {
+    fn new(stock: u16, most: usize, budget: Duration) -> Option<Self> {
+        let os = Cpus::os();
+        // Four times what a CPU can hold: most of a batch comes from the depot and goes there.
+        let batch = 4 * usize::from(CAPACITY) * (2 + 2 * usize::from(stock));
+        let depot_limit = (2 * most * batch / usize::from(CAPACITY)) as u32;
+        let config = Config::new(&os, CAPACITY, stock, depot_limit);
+        let memory = Heap::new(Layer::<Ball>::footprint(&os, &config))?;
+        let layer = Layer::new(os, config, memory).ok()?;
+        Some(Self {
+            layer,
+            maker: Maker { made: AtomicUsize::new(0), flushed: AtomicUsize::new(0) },
+            batch,
+            most,
+            budget,
+        })
+    }
+
+    /// Million exchanges a CPU second, and nanoseconds for a pair.
+    fn with(&self, threads: usize) -> [f64; 2] {
+        let before = self.layer.stats();
+        let member = |_, team: &Team| {
+            let mut balls = Vec::with_capacity(self.batch);
+            let mut batch = || {
+                while balls.len() < self.batch {
+                    balls.push(self.layer.alloc(&self.maker).expect("the maker never runs dry"));
+                }
+                for ball in balls.drain(..) {
+                    self.layer.free(&self.maker, ball);
+                }
+                self.batch as u64
+            };
+            for _ in 0..100 {
+                batch();
+            }
+            team.measure(batch)
+        };
+        let ns = mean(&Team::run(threads, true, self.budget, member));
+        let after = self.layer.stats();
+        // Exchanges a pair over the whole run, warm-up included, by the pairs that a CPU second has.
+        let pairs = (after.allocs - before.allocs) as f64;
+        let exchanges = (after.depot_exchanges - before.depot_exchanges) as f64;
+        [exchanges / pairs * threads as f64 * 1e3 / ns, ns]
+    }
+
+    fn round(&self) -> Vec<f64> {
+        let measured: Vec<_> = (1..=self.most).map(|threads| self.with(threads)).collect();
+        let stats = self.layer.stats();
+        let made = self.maker.made.load(Ordering::Relaxed) as u64;
+        let gone = self.maker.flushed.load(Ordering::Relaxed) as u64;
+        assert_eq!(made - gone, stats.in_magazines + stats.in_stock + stats.in_depot, "a ball was lost");
+        measured.into_iter().flatten().collect()
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench = Bench::start(
+        "depot",
+        "million depot visits a CPU second and CPU ns a pair, magazines of 4, batches of 4 times what a CPU holds",
+    );
+    let most = cpus();
+    let columns = (1..=most).flat_map(|cpus| {
+        [
+            Column::higher(format!("{cpus} CPUs, visits"), "M/s"),
+            Column::lower(format!("{cpus} CPUs, pair"), "ns"),
+        ]
+    });
+    let mut contenders = Vec::new();
+    for (name, stock) in [("no stock", 0), ("stock of 8", 8), ("stock of 16", 16)] {
+        let exchanges = Exchanges::new(stock, most, bench.budget());
+        let exchanges = exchanges.ok_or_else(|| anyhow::anyhow!("no memory for the magazines"))?;
+        contenders.push(Contender::new(name, Kind::Ours, move || exchanges.round()));
+    }
+    bench.group("", columns, contenders);
+    bench.run()
+}

@@ -1,0 +1,75 @@
+//! How much memory a million small objects take, and what is left when most or all of them are freed.
+
+use rand::seq::SliceRandom;
+use uslab_benches::resident::resident;
+use uslab_benches::work::{Places, random};
+use uslab_benches::{Bench, Column, Kind, Local, Made, Subject, Work, contenders};
+
+const BYTES: usize = 64;
+
+#[derive(Clone)]
+struct Million {
+    objects: usize,
+}
+
+impl Work for Million {
+    fn live(&self) -> usize {
+        self.objects
+    }
+    fn suits<S: Subject>(&self) -> bool {
+        S::KIND != Kind::Floor && !S::LINEAR
+    }
+    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+        let mut order: Box<[u32]> = (0..self.objects as u32).collect();
+        order.shuffle(&mut random());
+        // Touched before the baseline: it is the harness's.
+        let mut places = Places::new(self.objects);
+        let (kept, freed) = order.split_at(self.objects / 10);
+        let live = (self.objects * BYTES) as f64;
+        let baseline = resident();
+
+        let mut local = made.get().local();
+        for place in 0..self.objects {
+            places.put(place, local.alloc(place as u64));
+        }
+        let full = resident() - baseline;
+        free::<S, _>(&mut local, &mut places, freed);
+        let tenth = resident() - baseline;
+        local.give_back();
+        let tenth_reaped = resident() - baseline;
+        free::<S, _>(&mut local, &mut places, kept);
+        let empty = resident() - baseline;
+        local.give_back();
+        let empty_reaped = resident() - baseline;
+        let mib = |bytes: f64| bytes / f64::from(1 << 20);
+        let live_now = (kept.len() * BYTES) as f64;
+        vec![full / live, tenth / live_now, tenth_reaped / live_now, mib(empty), mib(empty_reaped)]
+    }
+}
+
+/// Frees the objects of some places; each place was filled and is named once.
+fn free<S: Subject, L: Local>(local: &mut L, places: &mut Places<L::Object>, of: &[u32]) {
+    for &place in of {
+        // SAFETY: only called with parts of one permutation of the places, all filled.
+        let object = unsafe { places.take(place as usize) };
+        assert_eq!(local.stamp(&object), u64::from(place), "{}: another object's stamp", S::NAME);
+        local.free(object);
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench = Bench::start(
+        "memory",
+        "resident memory of 1,000,000 live objects of 64 B to their own bytes, and what is left of it; a process each",
+    );
+    let columns = [
+        Column::lower("all live", "times"),
+        Column::lower("90 % freed at random", "times"),
+        Column::lower("90 % freed at random, given back", "times"),
+        Column::lower("all freed", "MiB"),
+        Column::lower("all freed, given back", "MiB"),
+    ];
+    let million = Million { objects: bench.scale(1_000_000) };
+    bench.isolated("memory", columns, contenders::<8>(&million));
+    bench.run()
+}

@@ -1,0 +1,83 @@
+//! What a pair costs at the malloc level: sizes of 8 to 1024 bytes, 10,000 of them live, replaced at random.
+
+use rand::RngExt;
+use std::ptr::NonNull;
+use std::time::Duration;
+use uslab_benches::malloc::{self, Malloc, MallocWork};
+use uslab_benches::{Bench, Column, clock, work};
+
+/// Which sizes are asked for.
+#[derive(Clone, Copy)]
+enum Sizes {
+    /// All equally often.
+    Uniform,
+    /// Each doubling equally often: small ones prevail, as in most programs.
+    LogUniform,
+}
+
+#[derive(Clone)]
+struct Mixed {
+    sizes: Box<[u32]>,
+    live: usize,
+    budget: Duration,
+}
+
+impl Mixed {
+    /// With sizes drawn beforehand, so that no logarithm is in the loop; a power of two of them.
+    fn new(bench: &Bench, sizes: Sizes) -> Self {
+        let mut rng = work::random();
+        let size = |_| match sizes {
+            Sizes::Uniform => rng.random_range(8..=1024),
+            Sizes::LogUniform => rng.random_range(3.0_f64..=10.0).exp2() as u32,
+        };
+        Self { sizes: (0..1 << 16).map(size).collect(), live: bench.scale(10_000), budget: bench.budget() }
+    }
+}
+
+impl MallocWork for Mixed {
+    fn run<M: Malloc>(&self, malloc: &M) -> Vec<f64> {
+        let (mut next, mut stamps) = (0, 0_u64);
+        let mut alloc = || {
+            let size = self.sizes[next & (self.sizes.len() - 1)] as usize;
+            next += 1;
+            let memory = malloc.alloc(size);
+            stamps += 1;
+            // SAFETY: at least 8 bytes, just allocated.
+            unsafe { memory.cast::<u64>().write_unaligned(stamps) };
+            (uslab_benches::subject::hide(memory), size as u32)
+        };
+        let free = |(memory, size): (NonNull<u8>, u32)| {
+            // SAFETY: from `alloc` above, once.
+            unsafe { malloc.free(memory, size as usize) };
+        };
+        let mut live: Vec<_> = (0..self.live).map(|_| alloc()).collect();
+        // The last of all that is live: each must still hold its own stamp.
+        // SAFETY: stamped in `alloc`, not freed yet.
+        let mut seen: Vec<u64> =
+            live.iter().map(|(memory, _)| unsafe { memory.cast::<u64>().read_unaligned() }).collect();
+        seen.sort_unstable();
+        assert!(seen.windows(2).all(|w| w[0] < w[1]), "{}: objects did not keep their stamps", M::NAME);
+        let mut rng = work::random();
+        let mut replace = |count: u64| {
+            for _ in 0..count {
+                let victim = work::below(&mut rng, live.len());
+                free(std::mem::replace(&mut live[victim], (NonNull::dangling(), 0)));
+                live[victim] = alloc();
+            }
+            count
+        };
+        replace(4 * self.live as u64);
+        let ns = clock::per_operation(self.budget, || false, || replace(10_000));
+        live.into_iter().for_each(free);
+        vec![ns]
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench = Bench::start("mixed", "CPU ns for a pair of 8 to 1024 B among 10,000 live");
+    for (case, sizes) in [("uniform", Sizes::Uniform), ("log-uniform", Sizes::LogUniform)] {
+        let contenders = malloc::contenders(&Mixed::new(&bench, sizes));
+        bench.group(case, [Column::lower("", "ns")], contenders);
+    }
+    bench.run()
+}

@@ -1,0 +1,345 @@
+//! Pools of objects of one kind, as Rust programs use them; and the floor, which is the harness alone.
+
+use crate::subject::Raw;
+#[cfg(feature = "peers")]
+use crate::subject::{Bytes, hide, stamped};
+use crate::subject::{Kind, Local, Subject, hide_index};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::RefCell;
+#[cfg(feature = "peers")]
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+/// No allocator: objects are the places of a ring, one after the other. What it costs is what the harness costs.
+#[derive(Debug)]
+pub struct Null {
+    live: usize,
+}
+
+impl Subject for Null {
+    const NAME: &'static str = "null";
+    const KIND: Kind = Kind::Floor;
+    const SHARED: bool = false;
+    const CHECKED: bool = false;
+    type Local<'s> = NullLocal;
+
+    fn new(live: usize) -> Self {
+        Self { live }
+    }
+    fn local(&self) -> NullLocal {
+        NullLocal { places: vec![0; self.live.next_power_of_two()].into(), next: 0 }
+    }
+}
+
+/// The ring.
+#[derive(Debug)]
+pub struct NullLocal {
+    places: Box<[u64]>,
+    next: usize,
+}
+
+impl Local for NullLocal {
+    type Object = usize;
+    #[inline(always)]
+    fn alloc(&mut self, stamp: u64) -> usize {
+        self.next = (self.next + 1) & (self.places.len() - 1);
+        self.places[self.next] = stamp;
+        hide_index(self.next)
+    }
+    fn stamp(&self, object: &usize) -> u64 {
+        self.places[*object]
+    }
+    #[inline(always)]
+    fn free(&mut self, object: usize) {
+        hide_index(object);
+    }
+}
+
+/// Free objects in a `Vec` of the thread, the C library behind it: what one writes by hand in ten lines. It exchanges
+/// nothing between threads and gives nothing back before the thread ends.
+#[derive(Debug)]
+pub struct TlsVec<const WORDS: usize>;
+
+/// Sizes that a bench may have: powers of two up to `2^(SIZES - 1)` words.
+const SIZES: usize = 8;
+
+fn layout(words: usize) -> Layout {
+    Layout::array::<u64>(words).expect("a small size")
+}
+
+/// The lists of a thread, one a size.
+#[derive(Debug)]
+struct FreeLists([Vec<NonNull<u8>>; SIZES]);
+
+impl FreeLists {
+    fn clear(&mut self) {
+        for (size, list) in self.0.iter_mut().enumerate() {
+            for object in std::mem::take(list) {
+                // SAFETY: lists hold objects of their size that `alloc` got from here, each once.
+                unsafe { System.dealloc(object.as_ptr(), layout(1 << size)) };
+            }
+        }
+    }
+}
+impl Drop for FreeLists {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+thread_local! {
+    static FREE: RefCell<FreeLists> = const { RefCell::new(FreeLists([const { Vec::new() }; SIZES])) };
+}
+
+impl<const WORDS: usize> Subject for TlsVec<WORDS> {
+    const NAME: &'static str = "tls-vec";
+    const KIND: Kind = Kind::Pool;
+    type Local<'s> = TlsVecLocal<WORDS>;
+
+    fn new(_: usize) -> Self {
+        const { assert!(WORDS.is_power_of_two() && WORDS.ilog2() < SIZES as u32) };
+        Self
+    }
+    fn local(&self) -> TlsVecLocal<WORDS> {
+        TlsVecLocal
+    }
+}
+
+/// The calling thread's list.
+#[derive(Debug)]
+pub struct TlsVecLocal<const WORDS: usize>;
+
+impl<const WORDS: usize> Local for TlsVecLocal<WORDS> {
+    type Object = Raw;
+    #[inline(always)]
+    fn alloc(&mut self, stamp: u64) -> Raw {
+        let object = FREE.with_borrow_mut(|free| free.0[WORDS.ilog2() as usize].pop());
+        let object = object.unwrap_or_else(|| {
+            // SAFETY: not empty.
+            NonNull::new(unsafe { System.alloc(layout(WORDS)) }).expect("memory")
+        });
+        // SAFETY: popped or made just now: nobody else has it.
+        unsafe { Raw::stamped(object, stamp) }
+    }
+    fn stamp(&self, object: &Raw) -> u64 {
+        object.stamp()
+    }
+    fn address(&self, object: &Raw) -> Option<NonNull<u64>> {
+        Some(object.0)
+    }
+    #[inline(always)]
+    fn free(&mut self, object: Raw) {
+        FREE.with_borrow_mut(|free| free.0[WORDS.ilog2() as usize].push(object.0.cast()));
+    }
+    fn give_back(&mut self) {
+        FREE.with_borrow_mut(FreeLists::clear);
+    }
+}
+
+/// `slab`: one thread's own, objects are values moved in and out, named by number.
+#[cfg(feature = "peers")]
+#[derive(Debug)]
+pub struct Slab<const WORDS: usize>;
+
+#[cfg(feature = "peers")]
+impl<const WORDS: usize> Subject for Slab<WORDS> {
+    const NAME: &'static str = "slab";
+    const KIND: Kind = Kind::Pool;
+    const SHARED: bool = false;
+    type Local<'s> = slab::Slab<Bytes<WORDS>>;
+
+    fn new(_: usize) -> Self {
+        Self
+    }
+    fn local(&self) -> slab::Slab<Bytes<WORDS>> {
+        slab::Slab::new()
+    }
+}
+
+#[cfg(feature = "peers")]
+impl<const WORDS: usize> Local for slab::Slab<Bytes<WORDS>> {
+    type Object = usize;
+    #[inline(always)]
+    fn alloc(&mut self, stamp: u64) -> usize {
+        hide_index(self.insert(stamped(stamp)))
+    }
+    fn stamp(&self, object: &usize) -> u64 {
+        // SAFETY: `alloc` wrote it.
+        unsafe { self[*object][0].assume_init() }
+    }
+    #[inline(always)]
+    fn free(&mut self, object: usize) {
+        self.remove(object);
+    }
+    fn give_back(&mut self) {
+        self.shrink_to_fit();
+    }
+}
+
+/// `sharded-slab`: as `slab`, for all threads.
+#[cfg(feature = "peers")]
+#[derive(Debug)]
+pub struct ShardedSlab<const WORDS: usize>(sharded_slab::Slab<Bytes<WORDS>>);
+
+#[cfg(feature = "peers")]
+impl<const WORDS: usize> Subject for ShardedSlab<WORDS> {
+    const NAME: &'static str = "sharded-slab";
+    const KIND: Kind = Kind::Pool;
+    type Local<'s> = &'s sharded_slab::Slab<Bytes<WORDS>>;
+
+    fn new(_: usize) -> Self {
+        Self(sharded_slab::Slab::new())
+    }
+    fn local(&self) -> Self::Local<'_> {
+        &self.0
+    }
+}
+
+#[cfg(feature = "peers")]
+impl<const WORDS: usize> Local for &sharded_slab::Slab<Bytes<WORDS>> {
+    type Object = usize;
+    #[inline(always)]
+    fn alloc(&mut self, stamp: u64) -> usize {
+        hide_index(self.insert(stamped(stamp)).expect("room in the shard"))
+    }
+    fn stamp(&self, object: &usize) -> u64 {
+        let entry = self.get(*object).expect("an object in use");
+        // SAFETY: `alloc` wrote it.
+        unsafe { entry[0].assume_init() }
+    }
+    #[inline(always)]
+    fn free(&mut self, object: usize) {
+        self.remove(object);
+    }
+}
+
+/// `object-pool`: boxes in a locked `Vec`.
+#[cfg(feature = "peers")]
+pub struct ObjectPool<const WORDS: usize>(object_pool::Pool<Box<Bytes<WORDS>>>);
+
+#[cfg(feature = "peers")]
+impl<const WORDS: usize> std::fmt::Debug for ObjectPool<WORDS> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Self::NAME)
+    }
+}
+
+#[cfg(feature = "peers")]
+impl<const WORDS: usize> Subject for ObjectPool<WORDS> {
+    const NAME: &'static str = "object-pool";
+    const KIND: Kind = Kind::Pool;
+    type Local<'s> = &'s object_pool::Pool<Box<Bytes<WORDS>>>;
+
+    fn new(_: usize) -> Self {
+        Self(object_pool::Pool::from_vec(Vec::new()))
+    }
+    fn local(&self) -> Self::Local<'_> {
+        &self.0
+    }
+}
+
+#[cfg(feature = "peers")]
+impl<'s, const WORDS: usize> Local for &'s object_pool::Pool<Box<Bytes<WORDS>>> {
+    type Object = object_pool::Reusable<'s, Box<Bytes<WORDS>>>;
+    #[inline(always)]
+    fn alloc(&mut self, stamp: u64) -> Self::Object {
+        let mut object = self.pull(|| Box::new([MaybeUninit::uninit(); WORDS]));
+        object[0].write(stamp);
+        hide(NonNull::from_mut(&mut **object));
+        object
+    }
+    fn stamp(&self, object: &Self::Object) -> u64 {
+        // SAFETY: `alloc` wrote it.
+        unsafe { object[0].assume_init() }
+    }
+    #[inline(always)]
+    fn free(&mut self, object: Self::Object) {
+        drop(object);
+    }
+}
+
+/// `lockfree-object-pool`, its linear pool: objects stay where they are, in pages with a bit for each.
+#[cfg(feature = "peers")]
+pub struct LinearPool<const WORDS: usize>(lockfree_object_pool::LinearObjectPool<Bytes<WORDS>>);
+
+#[cfg(feature = "peers")]
+impl<const WORDS: usize> std::fmt::Debug for LinearPool<WORDS> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Self::NAME)
+    }
+}
+
+#[cfg(feature = "peers")]
+impl<const WORDS: usize> Subject for LinearPool<WORDS> {
+    const NAME: &'static str = "lockfree-object-pool";
+    const KIND: Kind = Kind::Pool;
+    const LINEAR: bool = true;
+    type Local<'s> = &'s lockfree_object_pool::LinearObjectPool<Bytes<WORDS>>;
+
+    fn new(_: usize) -> Self {
+        Self(lockfree_object_pool::LinearObjectPool::new(|| [MaybeUninit::uninit(); WORDS], |_| ()))
+    }
+    fn local(&self) -> Self::Local<'_> {
+        &self.0
+    }
+}
+
+#[cfg(feature = "peers")]
+impl<'s, const WORDS: usize> Local for &'s lockfree_object_pool::LinearObjectPool<Bytes<WORDS>> {
+    type Object = lockfree_object_pool::LinearReusable<'s, Bytes<WORDS>>;
+    #[inline(always)]
+    fn alloc(&mut self, stamp: u64) -> Self::Object {
+        let mut object = self.pull();
+        object[0].write(stamp);
+        hide(NonNull::from_mut(&mut *object));
+        object
+    }
+    fn stamp(&self, object: &Self::Object) -> u64 {
+        // SAFETY: `alloc` wrote it.
+        unsafe { object[0].assume_init() }
+    }
+    #[inline(always)]
+    fn free(&mut self, object: Self::Object) {
+        drop(object);
+    }
+}
+
+/// `crossbeam-queue`'s `ArrayQueue` as a pool of boxes: room for all that may be out.
+#[cfg(feature = "peers")]
+#[derive(Debug)]
+pub struct ArrayQueue<const WORDS: usize>(crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>>>);
+
+#[cfg(feature = "peers")]
+impl<const WORDS: usize> Subject for ArrayQueue<WORDS> {
+    const NAME: &'static str = "array-queue";
+    const KIND: Kind = Kind::Pool;
+    type Local<'s> = &'s crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>>>;
+
+    fn new(live: usize) -> Self {
+        Self(crossbeam_queue::ArrayQueue::new(live.max(1)))
+    }
+    fn local(&self) -> Self::Local<'_> {
+        &self.0
+    }
+}
+
+#[cfg(feature = "peers")]
+impl<const WORDS: usize> Local for &crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>>> {
+    type Object = Box<Bytes<WORDS>>;
+    #[inline(always)]
+    fn alloc(&mut self, stamp: u64) -> Self::Object {
+        let mut object = self.pop().unwrap_or_else(|| Box::new([MaybeUninit::uninit(); WORDS]));
+        object[0].write(stamp);
+        hide(NonNull::from_mut(&mut *object));
+        object
+    }
+    fn stamp(&self, object: &Self::Object) -> u64 {
+        // SAFETY: `alloc` wrote it.
+        unsafe { object[0].assume_init() }
+    }
+    #[inline(always)]
+    fn free(&mut self, object: Self::Object) {
+        // A full queue has no room for it: then it goes back to the C library.
+        drop(self.push(object));
+    }
+}

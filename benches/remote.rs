@@ -1,0 +1,92 @@
+//! What an object costs that one thread allocates and another one frees: a producer and a consumer with a ring between
+//! them, all frees remote.
+
+use std::time::Instant;
+use uslab_benches::team::{self, cpus};
+use uslab_benches::{Bench, Column, Local, Made, Subject, Work, contenders};
+
+/// Places in the ring.
+const RING: usize = 1024;
+/// Objects in a segment, which is timed as a whole.
+const SEGMENT: u64 = 10_000;
+
+#[derive(Clone)]
+struct Remote {
+    segments: u64,
+}
+
+/// Until `ready` answers; gives way when that takes long, for another program may have the other CPU.
+fn wait<T>(mut ready: impl FnMut() -> Option<T>) -> T {
+    for turn in 0_u32.. {
+        if let Some(value) = ready() {
+            return value;
+        }
+        if turn % 1024 < 1000 { std::hint::spin_loop() } else { std::thread::yield_now() }
+    }
+    unreachable!("the loop has no end")
+}
+
+impl Work for Remote {
+    fn live(&self) -> usize {
+        // The ring, and one in each hand.
+        RING + 2
+    }
+    fn suits<S: Subject>(&self) -> bool {
+        S::SHARED
+    }
+    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+        let subject = made.get();
+        // One more to warm up.
+        let (segments, count) = (self.segments, (self.segments + 1) * SEGMENT);
+        let (mut ring, mut received) = rtrb::RingBuffer::new(RING);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                team::pin(0);
+                let mut local = subject.local();
+                for stamp in 0..count {
+                    let mut object = Some(local.alloc(stamp));
+                    wait(|| match ring.push(object.take()?) {
+                        Ok(()) => Some(()),
+                        Err(rtrb::PushError::Full(back)) => {
+                            object = Some(back);
+                            None
+                        }
+                    });
+                }
+            });
+            let consumer = scope.spawn(move || {
+                team::pin(1);
+                let mut local = subject.local();
+                let mut times = Vec::with_capacity(segments as usize + 1);
+                for segment in 0..=segments {
+                    let start = Instant::now();
+                    for i in 0..SEGMENT {
+                        let object = wait(|| received.pop().ok());
+                        // The consumer looks at what it got, as consumers do.
+                        let stamp = local.stamp(&object);
+                        assert_eq!(stamp, segment * SEGMENT + i, "{}: another object's stamp", S::NAME);
+                        local.free(object);
+                    }
+                    times.push(start.elapsed().as_nanos() as f64 / SEGMENT as f64);
+                }
+                times.remove(0);
+                times.sort_by(f64::total_cmp);
+                vec![times[times.len() / 4]]
+            });
+            consumer.join().expect("a consumer that does not panic")
+        })
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench = Bench::start(
+        "remote",
+        "wall ns for an object of 64 B through a ring of 1024, lower quartile of segments of 10,000",
+    );
+    if cpus() < 2 {
+        eprintln!("remote: one CPU only, the threads take turns: this measures the scheduler");
+    }
+    let remote = Remote { segments: bench.scale(100) as u64 };
+    bench.group("remote", [Column::lower("", "ns")], contenders::<8>(&remote));
+    bench.run()
+}

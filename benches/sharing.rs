@@ -1,0 +1,91 @@
+//! False sharing: two threads write to small objects of their own. If an allocator puts objects of both on one cache line,
+//! each write takes the line from the other CPU (the tests cache-thrash and cache-scratch of Hoard).
+
+use std::time::Duration;
+use uslab_benches::team::{Team, cpus, mean};
+use uslab_benches::{Bench, Column, Local, Made, Subject, Work, contenders};
+
+/// Objects of a thread: several lines of them.
+const OBJECTS: usize = 32;
+/// Writes to each before it is freed and another one allocated.
+const WRITES: u64 = 100;
+
+#[derive(Clone, Copy)]
+enum Handed {
+    /// Threads allocate their own from the start (active sharing: cache-thrash).
+    No,
+    /// One thread allocates the first ones for all, in turn, so that neighbours belong to different threads; the others
+    /// free them, and what they allocate next may be the same (passive sharing: cache-scratch).
+    Yes,
+}
+
+#[derive(Clone)]
+struct Sharing {
+    handed: Handed,
+    threads: usize,
+    budget: Duration,
+}
+
+/// A measured subject writes through addresses: others have no such objects.
+impl Work for Sharing {
+    fn live(&self) -> usize {
+        self.threads * OBJECTS
+    }
+    fn suits<S: Subject>(&self) -> bool {
+        S::SHARED
+    }
+    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+        let subject = made.get();
+        let mut local = subject.local();
+        let probe = local.alloc(0);
+        let writable = local.address(&probe).is_some();
+        local.free(probe);
+        if !writable {
+            return Vec::new();
+        }
+        let mut piles: Vec<Vec<_>> = (0..self.threads).map(|_| Vec::with_capacity(OBJECTS)).collect();
+        if let Handed::Yes = self.handed {
+            for i in 0..self.threads * OBJECTS {
+                piles[i % self.threads].push(local.alloc(0));
+            }
+        }
+        let piles: Vec<_> =
+            piles.into_iter().map(|pile| uslab_magazine::sync::Mutex::new(Some(pile))).collect();
+        let member = |i: usize, team: &Team| {
+            let mut local = subject.local();
+            let mut mine = piles[i].lock().take().unwrap_or_default();
+            mine.drain(..).for_each(|object| local.free(object));
+            let writes = || {
+                mine.extend((0..OBJECTS as u64).map(|stamp| local.alloc(stamp)));
+                for write in 1..=WRITES {
+                    for object in &mine {
+                        if let Some(word) = local.address(object) {
+                            // SAFETY: the object is this thread's; volatile, so that every write is made.
+                            unsafe { word.write_volatile(word.read_volatile() + write) };
+                        }
+                    }
+                }
+                for (stamp, object) in mine.drain(..).enumerate() {
+                    let sum = stamp as u64 + WRITES * (WRITES + 1) / 2;
+                    assert_eq!(local.stamp(&object), sum, "{}: somebody else wrote to it", S::NAME);
+                    local.free(object);
+                }
+                OBJECTS as u64 * WRITES
+            };
+            team.measure(writes)
+        };
+        vec![mean(&Team::run(self.threads, true, self.budget, member))]
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench =
+        Bench::start("sharing", "CPU ns for a write to small objects of one's own, two threads, pinned");
+    let threads = cpus().min(2);
+    for (case, handed) in [("thrash", Handed::No), ("scratch", Handed::Yes)] {
+        let work = Sharing { handed, threads, budget: bench.budget() };
+        bench.group(format!("{case}, 8 B"), [Column::lower("", "ns")], contenders::<1>(&work));
+        bench.group(format!("{case}, 16 B"), [Column::lower("", "ns")], contenders::<2>(&work));
+    }
+    bench.run()
+}

@@ -1,0 +1,98 @@
+//! What checks, statistics and the lack of magazines cost a hot pair. Counting itself cannot be switched off: it is part of
+//! the magazine's word. What remains is the price of reading.
+
+use std::sync::Arc;
+use std::time::Duration;
+use uslab::{Config, KmemCache, Magazines, Subsystem};
+use uslab_benches::ours::KmemLocal;
+use uslab_benches::subject::Checked;
+use uslab_benches::{Bench, Column, Contender, Kind, clock, work};
+use uslab_magazine::sync::{AtomicBool, Ordering};
+
+/// A cache in a subsystem of its own.
+struct Alone {
+    cache: KmemCache,
+    subsystem: Subsystem,
+}
+
+impl Alone {
+    fn new(change: impl FnOnce(&mut Config)) -> anyhow::Result<Self> {
+        // Off in every build, so that the bench says what it compares.
+        let mut config = Config { check_frees: false, ..Config::default() };
+        change(&mut config);
+        let subsystem = Subsystem::new(config)?;
+        Ok(Self { cache: KmemCache::builder("bench-stats", 64).build_in(&subsystem)?, subsystem })
+    }
+    fn pairs(&self, budget: Duration) -> Vec<f64> {
+        let mut local = KmemLocal(&self.cache);
+        let mut checked = Checked::new(&mut local);
+        work::pairs(&mut checked, 10_000);
+        assert_eq!(checked.written, checked.read, "objects did not keep their stamps");
+        vec![clock::per_operation(budget, || false, || work::pairs(&mut local, 20_000))]
+    }
+    /// While another thread reads the cache's numbers without a pause.
+    fn pairs_polled(&self, budget: Duration) -> Vec<f64> {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let poll = || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::black_box(self.cache.info());
+                }
+            };
+            scope.spawn(poll);
+            let measured = self.pairs(budget);
+            stop.store(true, Ordering::Relaxed);
+            measured
+        })
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench =
+        Bench::start("stats", "CPU ns for a hot pair of 64 B with checks and readers, and for a reading");
+    let budget = bench.budget();
+    let ours = |name, round: Box<dyn FnMut() -> Vec<f64>>| Contender::new(name, Kind::Ours, round);
+    let plain = Arc::new(Alone::new(|_| ())?);
+    let checked = Alone::new(|config| config.check_frees = true)?;
+    let bare = Alone::new(|config| config.magazines = Magazines::Off)?;
+    let polled = plain.clone();
+    let pairs = vec![
+        ours(
+            "plain",
+            Box::new({
+                let plain = plain.clone();
+                move || plain.pairs(budget)
+            }),
+        ),
+        ours("check_frees", Box::new(move || checked.pairs(budget))),
+        ours("numbers read meanwhile", Box::new(move || polled.pairs_polled(budget))),
+        ours("no magazines", Box::new(move || bare.pairs(budget))),
+    ];
+    bench.group("pair", [Column::lower("", "ns")], pairs);
+    let reading = plain.clone();
+    let reading_all = plain;
+    let readings = vec![
+        ours(
+            "KmemCache::info",
+            Box::new(move || {
+                let read = || {
+                    (0..100).for_each(|_| drop(std::hint::black_box(reading.cache.info())));
+                    100
+                };
+                vec![clock::per_operation(budget, || false, read)]
+            }),
+        ),
+        ours(
+            "Subsystem::slabinfo",
+            Box::new(move || {
+                let read = || {
+                    drop(std::hint::black_box(reading_all.subsystem.slabinfo()));
+                    1
+                };
+                vec![clock::per_operation(budget, || false, read)]
+            }),
+        ),
+    ];
+    bench.group("reading", [Column::lower("", "ns")], readings);
+    bench.run()
+}

@@ -1,0 +1,64 @@
+//! What threads cost that allocated once and then idle: does memory grow with threads?
+
+use std::sync::Barrier;
+use uslab_benches::resident::resident;
+use uslab_benches::{Bench, Column, Contender, Kind, Local, Made, Subject, Work, contenders};
+
+#[derive(Clone)]
+struct Idle {
+    threads: usize,
+}
+
+impl Idle {
+    /// Resident bytes a thread, with its stack, when each has done `once` and waits.
+    fn bytes(&self, once: impl Fn() + Sync) -> f64 {
+        let (barrier, once) = (&Barrier::new(self.threads + 1), &once);
+        let before = resident();
+        let during = std::thread::scope(|scope| {
+            for _ in 0..self.threads {
+                scope.spawn(move || {
+                    once();
+                    barrier.wait();
+                    barrier.wait();
+                });
+            }
+            barrier.wait();
+            let during = resident();
+            barrier.wait();
+            during
+        });
+        (during - before) / self.threads as f64
+    }
+}
+
+impl Work for Idle {
+    fn live(&self) -> usize {
+        self.threads
+    }
+    fn suits<S: Subject>(&self) -> bool {
+        S::KIND != Kind::Floor
+    }
+    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+        let subject = made.get();
+        vec![self.bytes(|| {
+            let mut local = subject.local();
+            let object = local.alloc(1);
+            assert_eq!(local.stamp(&object), 1, "{}: another object's stamp", S::NAME);
+            local.free(object);
+            // A pool that a thread owns lives as long as the thread.
+            std::mem::forget(local);
+        })]
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench = Bench::start(
+        "threads_memory",
+        "resident bytes a thread of 1000 that each allocated and freed 64 B once and idle; null is the thread alone",
+    );
+    let idle = Idle { threads: bench.scale(1000) };
+    let mut all = contenders::<8>(&idle);
+    all.push(Contender::new("null", Kind::Floor, move || vec![idle.bytes(|| ())]));
+    bench.isolated("threads_memory", [Column::lower("", "B")], all);
+    bench.run()
+}
