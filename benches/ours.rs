@@ -81,7 +81,7 @@ impl Local for Prefilled<'_> {
     type Object = Raw;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> Raw {
-        let object = Prefilled::alloc(self).expect("an object");
+        let object = Prefilled::alloc(self).unwrap_or_else(|| refilled(self));
         // SAFETY: just allocated; no bench has objects below 8 bytes.
         unsafe { Raw::stamped(object, stamp) }
     }
@@ -99,6 +99,15 @@ impl Local for Prefilled<'_> {
     fn give_back(&mut self) {
         give_back_all();
     }
+}
+
+/// Objects that an empty private magazine asks for.
+const REFILL: usize = 60;
+
+#[cold]
+fn refilled(private: &mut Prefilled<'_>) -> NonNull<u8> {
+    private.refill(REFILL).expect("objects");
+    Prefilled::alloc(private).expect("the objects just got")
 }
 
 /// [`ObjectCache`]: typed objects that are freed when their box is dropped.

@@ -96,10 +96,21 @@ pub struct Report {
     pub cpus: usize,
     /// Kernel.
     pub kernel: String,
+    /// The CPUs' model.
+    pub processor: String,
+    /// What serves our CPUs' slots.
+    pub mechanism: String,
     /// Load average when it began and when it ended.
     pub load: [f64; 2],
     /// Case by case, the best first.
     pub rows: Vec<Row>,
+}
+
+/// As the kernel names it.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    model.map_or_else(|| "unknown".into(), |(_, model)| model.trim().into())
 }
 
 /// The value below which a share of `sorted` lies, between two values by their distance.
@@ -138,6 +149,8 @@ impl Report {
             rounds,
             cpus: crate::team::cpus(),
             kernel: kernel.trim().into(),
+            processor: processor(),
+            mechanism: format!("{:?}", uslab_magazine::Cpus::os().mechanism()).to_lowercase(),
             load,
             rows,
         }
@@ -203,9 +216,9 @@ impl fmt::Display for Report {
         writeln!(f, "{}: {}", self.question, self.what)?;
         writeln!(
             f,
-            "{} interleaved rounds on {} CPUs, Linux {}, load average {before} to {after}; ratio to the best general \
-             allocator\n",
-            self.rounds, self.cpus, self.kernel
+            "{} interleaved rounds on {} CPUs ({}), Linux {}, load average {before} to {after}, slots by {}; ratio to \
+             the best general allocator\n",
+            self.rounds, self.cpus, self.processor, self.kernel, self.mechanism
         )?;
         let mut table = output::table(&["case", "subject", "median", "ratio", "quartiles", "min .. max"]);
         let mut case = "";

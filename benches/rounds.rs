@@ -120,6 +120,12 @@ pub struct Bench {
 impl Bench {
     /// Reads the command line; says what is wrong with it, and ends, if something is.
     pub fn start(question: &'static str, what: &'static str) -> Self {
+        // A thread that panics ends the bench: the others would wait for it for ever.
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            report(panic);
+            std::process::exit(101);
+        }));
         Self { question, what, arguments: Arguments::parse(), groups: Vec::new() }
     }
     /// Whether everything should be small and short.
