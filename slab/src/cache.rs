@@ -179,10 +179,14 @@ struct Source<'a> {
 impl Source<'_> {
     /// Why there is nothing; goes on with the panic of a constructor.
     fn error(&self) -> AllocError {
+        self.error_or(AllocError::Destroyed)
+    }
+    /// The same; `silent` where the slabs were not asked at all.
+    fn error_or(&self, silent: AllocError) -> AllocError {
         match self.refusal.take() {
             Some(Refusal::Panic(panic)) => resume_unwind(panic),
             Some(Refusal::Error(error)) => error,
-            None => AllocError::Destroyed,
+            None => silent,
         }
     }
 }
@@ -416,7 +420,7 @@ impl Cache {
         if let Some(private) = layer.private(&source, n) {
             return Ok(private);
         }
-        let error = source.error();
+        let error = source.error_or(AllocError::NoMagazines);
         // What other CPUs and the depots keep, and what other caches keep without using it.
         layer.purge(&source);
         if matches!(error, AllocError::Memory(_)) {
@@ -424,7 +428,7 @@ impl Cache {
         }
         layer.private(&source, n).ok_or_else(|| {
             self.counts.failures.add(1);
-            source.error()
+            source.error_or(AllocError::NoMagazines)
         })
     }
     /// As `prefill` on one that exists already.
@@ -435,7 +439,7 @@ impl Cache {
         n: usize,
     ) -> Result<(), AllocError> {
         let source = Source { cache: self, gfp, refusal: Cell::new(None) };
-        if private.refill(&source, n) { Ok(()) } else { Err(source.error()) }
+        if private.refill(&source, n) { Ok(()) } else { Err(source.error_or(AllocError::NoMagazines)) }
     }
     pub(crate) fn private_alloc(
         &self,

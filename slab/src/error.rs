@@ -20,7 +20,7 @@ pub enum AllocError {
     TooLarge,
     /// The cache was destroyed.
     Destroyed,
-    /// The cache has no magazines, so there is no private one either.
+    /// The cache has no magazine left, or none at all, so there is no private one.
     NoMagazines,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for AllocError {
             Self::SideTable => f.write_str("no memory for the bitmap of another slab"),
             Self::TooLarge => f.write_str("larger than the largest block"),
             Self::Destroyed => f.write_str("the cache was destroyed"),
-            Self::NoMagazines => f.write_str("the cache has no magazines"),
+            Self::NoMagazines => f.write_str("the cache has no magazine to spare"),
         }
     }
 }

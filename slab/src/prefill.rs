@@ -169,6 +169,23 @@ mod tests {
         subsystem.check().unwrap();
     }
 
+    /// Once said "destroyed", of a cache that was alive.
+    #[test]
+    fn a_cache_without_a_magazine_to_spare_says_so() {
+        let subsystem = subsystem(Magazines::Sized { capacity: 1, stock: 0, depot_limit: 0 });
+        let cache = KmemCache::builder("spent", 64).build_in(&subsystem).unwrap();
+        let mut held = vec![];
+        let error = loop {
+            match cache.prefill(Gfp::KERNEL, 1) {
+                Ok(one) => held.push(one),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, AllocError::NoMagazines);
+        assert!(!held.is_empty());
+        subsystem.check().unwrap();
+    }
+
     #[test]
     fn it_takes_more_frees_than_it_gave() {
         let subsystem = subsystem(Magazines::Sized { capacity: 4, stock: 1, depot_limit: 2 });
