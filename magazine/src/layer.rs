@@ -290,17 +290,23 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- allocation ----
 
+    /// A round of this CPU's loaded magazine, by the inlined path; `None` if it is empty, or where restartable sequences
+    /// do not serve: then [`alloc`](Self::alloc).
+    ///
+    /// Cost: one operation on the CPU's slot, nothing shared.
+    #[inline(always)]
+    pub fn try_alloc(&self) -> Option<R> {
+        // SAFETY: rounds get into magazines through `R::into_raw` only.
+        self.fast.pop::<{ Which::Rounds as usize }>().map(|raw| unsafe { R::from_raw(raw) })
+    }
+
     /// A round, from the nearest place that has one; `None` if the supplier has none either.
     ///
-    /// Cost: one operation on the CPU's slot, inlined where restartable sequences serve; once per magazine an exchange;
-    /// a shared lock only for the depot and in the supplier.
+    /// Cost: as [`try_alloc`](Self::try_alloc); once per magazine an exchange; a shared lock only for the depot and in the
+    /// supplier.
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
-        match self.fast.pop::<{ Which::Rounds as usize }>() {
-            // SAFETY: rounds get into magazines through `R::into_raw` only.
-            Some(raw) => Some(unsafe { R::from_raw(raw) }),
-            None => self.alloc_slow(supplier),
-        }
+        self.try_alloc().or_else(|| self.alloc_slow(supplier))
     }
 
     /// The same, for both mechanisms.
@@ -401,13 +407,23 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- free ----
 
+    /// Takes a round back by the inlined path; `false` if this CPU's loaded magazine is full, or where restartable
+    /// sequences do not serve: then [`free`](Self::free).
+    ///
+    /// Cost: as [`try_alloc`](Self::try_alloc).
+    #[inline(always)]
+    #[must_use = "a round that was not taken is still the caller's"]
+    pub fn try_free(&self, round: R) -> bool {
+        // Where sections serve there is one node, so whose the round is need not be asked.
+        self.fast.push::<{ Which::Rounds as usize }>(round.into_raw())
+    }
+
     /// Takes a round back. Never fails, never touches what the round names.
     ///
     /// Cost: as [`alloc`](Self::alloc).
     #[inline]
     pub fn free(&self, supplier: &impl Supplier<R>, round: R) {
-        // Where sections serve there is one node, so whose the round is need not be asked.
-        if !self.fast.push::<{ Which::Rounds as usize }>(round.into_raw()) {
+        if !self.try_free(round) {
             self.free_slow(supplier, round);
         }
     }

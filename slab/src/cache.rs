@@ -90,6 +90,8 @@ pub(crate) struct Parts {
 #[derive(Debug)]
 pub(crate) struct Cache {
     parts: Parts,
+    /// As the subsystem says; here, where a free looks at it.
+    check_frees: bool,
     min_partial: usize,
     nodes: Box<[Node]>,
     charge: AtomicU32,
@@ -233,6 +235,7 @@ impl Cache {
         Arc::new_cyclic(|this| Self {
             this: this.clone(),
             min_partial: parts.geometry.min_partial(),
+            check_frees: core.check_frees,
             nodes: (0..core.ground.pages.nodes()).map(|_| Node::default()).collect(),
             charge: AtomicU32::new(0),
             counts: Counts::default(),
@@ -259,8 +262,17 @@ impl Cache {
     // ---- allocation ----
 
     /// One object, from the nearest place that has one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        match self.parts.layer.as_ref().and_then(Layer::try_alloc) {
+            Some(object) => Ok(self.hand_out(object, gfp)),
+            None => self.alloc_slow(gfp),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let source = Source { cache: self, gfp, refusal: Cell::new(None) };
         let object = match &self.parts.layer {
             Some(layer) => layer.alloc(&source),
@@ -449,7 +461,7 @@ impl Cache {
         private.pop().map(|object| self.hand_out(object, gfp))
     }
     pub(crate) fn private_free(&self, private: &mut Private<'_, Object, Reserved>, object: NonNull<u8>) {
-        if self.core.check_frees
+        if self.check_frees
             && let Err(kind) = self.place(Object(object))
         {
             return self.refuse(kind, object, None);
@@ -467,9 +479,9 @@ impl Cache {
     ///
     /// # Safety
     /// As [`KmemCache::free`](crate::KmemCache::free).
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
-        if self.core.check_frees
+        if self.check_frees
             && let Err(kind) = self.place(Object(object))
         {
             return self.refuse(kind, object, None);
@@ -480,6 +492,14 @@ impl Cache {
     #[inline(always)]
     pub(crate) fn take_back(&self, object: NonNull<u8>) {
         self.core.ground.obj_in(object);
+        if !self.parts.layer.as_ref().is_some_and(|layer| layer.try_free(Object(object))) {
+            self.take_back_slow(object);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_back_slow(&self, object: NonNull<u8>) {
         match &self.parts.layer {
             Some(layer) => {
                 let source = Source { cache: self, gfp: Gfp::KERNEL, refusal: Cell::new(None) };

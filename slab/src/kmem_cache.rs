@@ -198,7 +198,7 @@ impl KmemCache {
     ///
     /// # Panics
     /// When a constructor panics; nothing is lost then.
-    #[inline]
+    #[inline(always)]
     #[doc(alias = "kmem_cache_alloc")]
     pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         self.cache.alloc(gfp)
@@ -233,7 +233,7 @@ impl KmemCache {
     /// # Safety
     /// `object` came from this cache and nobody uses it any more. If the cache has a constructor, the object is as a
     /// next user may find it.
-    #[inline]
+    #[inline(always)]
     #[doc(alias = "kmem_cache_free")]
     pub unsafe fn free(&self, object: NonNull<u8>) {
         // SAFETY: passed on.

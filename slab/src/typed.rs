@@ -64,7 +64,7 @@ impl<T> ObjectCache<T> {
     ///
     /// # Panics
     /// When the constructor panics for an object of a new slab; nothing is lost then.
-    #[inline]
+    #[inline(always)]
     #[doc(alias = "kmem_cache_alloc")]
     pub fn alloc(&self) -> Result<CacheBox<'_, T>, AllocError> {
         let object = self.cache.alloc(Gfp::KERNEL)?.cast();
