@@ -202,7 +202,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn footprint(cpus: &Cpus, config: &Config) -> usize {
         let stocks = Self::stocks(cpus, config);
         let sizes = [(u32::from(config.capacity), config.magazines), (u32::from(config.stock), stocks)];
-        Store::<M>::footprint(cpus.count(), sizes.into_iter())
+        Store::<M>::footprint(cpus.slots(), sizes.into_iter())
     }
     /// Stock magazines that can be in use or in hand.
     fn stocks(cpus: &Cpus, config: &Config) -> u32 {
@@ -218,7 +218,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let config = Config { capacity: config.capacity.max(1), ..config };
         let widest = u32::from(config.capacity.max(config.stock));
         let most = config.magazines + Self::stocks(&cpus, &config);
-        let store = Store::new(cpus.count(), memory, most, widest).ok_or(TooSmall)?;
+        let store = Store::new(cpus.count(), cpus.slots(), memory, most, widest).ok_or(TooSmall)?;
         Ok(Self {
             fast: Fast::new(&store, cpus.mechanism()),
             cpus,

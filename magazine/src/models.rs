@@ -485,7 +485,7 @@ struct DepotWorld {
 }
 impl DepotWorld {
     fn new(magazines: u32) -> (Arc<Self>, Vec<Num>) {
-        let store = Store::new(1, Heap::new(HEAP).unwrap(), magazines, 1).unwrap();
+        let store = Store::new(1, 1, Heap::new(HEAP).unwrap(), magazines, 1).unwrap();
         let nums = (0..magazines).map(|_| store.create(1, false).unwrap()).collect();
         (Arc::new(Self { store, depot: Depot::new() }), nums)
     }

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!  base
-//!  | sentinel, CPU count | slot of CPU 0 | slot 1 | ... | spare slot | magazine | magazine | ...
-//!   <------ 128 B -----> <--- 128 B ---->                             number 16 * (CPUs + 2), ...
+//!  | sentinel, CPU count | 2 spare slots | slot of CPU 0 | slot 1 | ... | spare slots | magazine | magazine | ...
+//!   <------ 128 B ----->                 <--- 128 B ---->                number 16 * (slots + 3), ...
 //! ```
 //!
-//! One pointer serves the CPU count, slots and magazines. The spare slot, behind the last CPU's, always holds
-//! sentinels: it is where a thread on a CPU without a slot is led.
+//! One pointer serves the CPU count, slots and magazines. Spare slots always hold sentinels: they are where a thread is
+//! led whose CPU has no number yet, or a number beyond the count. They are never written, so they cost address space.
 //!
 //! A magazine's number counts 8-byte words from `base`, so number -> address is one addition whatever the capacities
 //! are. Magazines are **type-stable**: once made, a magazine keeps its
@@ -51,21 +51,23 @@ const _: () = assert!(size_of::<Header>() == 24);
 /// Magazines start on a cache line.
 const LINE_WORDS: usize = 8;
 
-/// What lies at `base`: the sentinel, which is magazine 0, and behind it what no magazine has.
+/// What lies at `base`: the sentinel, which is magazine 0, the count, and the spare slots of "CPU" -2 and -1, as threads
+/// without a registration read.
 #[derive(Debug)]
 #[repr(C, align(128))]
-pub(crate) struct Sentinel {
-    header: Header,
+pub(crate) struct Front {
+    sentinel: Header,
     /// CPUs that have a slot.
     pub(crate) cpus: Fixed,
+    spare: [Slot; 2],
 }
-/// Slots follow.
+/// The slots of CPU 0, 1, ... follow.
 #[cfg(not(loom))]
-pub(crate) const FIRST_SLOT: usize = size_of::<Sentinel>();
+pub(crate) const FIRST_SLOT: usize = size_of::<Front>();
 
 #[cfg(not(any(loom, shuttle)))]
-impl Sentinel {
-    /// The sentinel of a store of that many CPUs.
+impl Front {
+    /// The front of a store of that many CPUs.
     pub(crate) const fn new(cpus: u32) -> Self {
         let header = Header {
             word: AtomicU64::new(0),
@@ -73,7 +75,7 @@ impl Sentinel {
             link: UnsafeCell::new(0),
             net: Counter::new(0),
         };
-        Self { header, cpus: Fixed::new(cpus) }
+        Self { sentinel: header, cpus: Fixed::new(cpus), spare: [const { Slot::new() }; 2] }
     }
 }
 
@@ -209,6 +211,8 @@ impl<'s> Magazine<'s> {
 #[derive(Debug)]
 pub(crate) struct Store<M> {
     cpus: u32,
+    /// The number of the first magazine.
+    first: u32,
     /// Magazine numbers below this are made. Grows only.
     top: AtomicU32,
     /// Serialises making.
@@ -238,8 +242,8 @@ const fn stride(_: u32) -> u32 {
 }
 /// The number of the first magazine, which is also the distance in words from `base` to it.
 #[cfg(not(loom))]
-const fn first(cpus: u32) -> u32 {
-    ((FIRST_SLOT + (cpus as usize + 1) * size_of::<Slot>()) / WORD) as u32
+const fn first(slots: u32) -> u32 {
+    ((FIRST_SLOT + slots as usize * size_of::<Slot>()) / WORD) as u32
 }
 #[cfg(loom)]
 const fn first(_: u32) -> u32 {
@@ -247,29 +251,31 @@ const fn first(_: u32) -> u32 {
 }
 
 impl<M: Memory> Store<M> {
-    /// Bytes that hold the slots of `cpus` CPUs and, by capacity, that many magazines.
-    pub(crate) fn footprint(cpus: u32, magazines: impl Iterator<Item = (u32, u32)>) -> usize {
+    /// Bytes that hold so many slots and, by capacity, so many magazines.
+    pub(crate) fn footprint(slots: u32, magazines: impl Iterator<Item = (u32, u32)>) -> usize {
         let words: usize = magazines
             .map(|(capacity, count)| {
                 (HEADER_WORDS + capacity as usize).next_multiple_of(LINE_WORDS) * count as usize
             })
             .sum();
-        size_of::<Sentinel>() + (cpus as usize + 1) * size_of::<Slot>() + words * WORD
+        size_of::<Front>() + slots as usize * size_of::<Slot>() + words * WORD
     }
 
-    /// `None` if not even the slots fit or can be committed.
+    /// Slots for `cpus` CPUs in a table of `slots`. `None` if not even the slots fit or can be committed.
     #[cfg(not(loom))]
-    pub(crate) fn new(cpus: u32, memory: M, _magazines: u32, _widest: u32) -> Option<Self> {
-        let bytes = Self::footprint(cpus, core::iter::empty());
+    pub(crate) fn new(cpus: u32, slots: u32, memory: M, _magazines: u32, _widest: u32) -> Option<Self> {
+        debug_assert!(cpus <= slots);
+        let bytes = Self::footprint(slots, core::iter::empty());
         if !memory.base().addr().get().is_multiple_of(align_of::<Slot>()) || !memory.commit(bytes) {
             return None;
         }
-        // SAFETY: `bytes` are committed and aligned; zeroed memory is a valid sentinel.
-        unsafe { memory.base().cast::<Sentinel>().as_ref() }.cpus.set(cpus);
-        Some(Self { cpus, top: AtomicU32::new(first(cpus)), making: Mutex::new(()), memory })
+        // SAFETY: `bytes` are committed and aligned; zeroed memory is a valid front.
+        unsafe { memory.base().cast::<Front>().as_ref() }.cpus.set(cpus);
+        let first = first(slots);
+        Some(Self { cpus, first, top: AtomicU32::new(first), making: Mutex::new(()), memory })
     }
     #[cfg(loom)]
-    pub(crate) fn new(cpus: u32, memory: M, magazines: u32, widest: u32) -> Option<Self> {
+    pub(crate) fn new(cpus: u32, slots: u32, memory: M, magazines: u32, widest: u32) -> Option<Self> {
         let made = |_| {
             let header = Header {
                 word: AtomicU64::new(0),
@@ -281,7 +287,8 @@ impl<M: Memory> Store<M> {
         };
         Some(Self {
             cpus,
-            top: AtomicU32::new(first(cpus)),
+            first: first(slots),
+            top: AtomicU32::new(first(slots)),
             making: Mutex::new(()),
             memory,
             slots: (0..cpus).map(|_| Slot::new()).collect(),
@@ -362,7 +369,7 @@ impl<M: Memory> Store<M> {
     /// All magazines made so far.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Magazine<'_>> {
         let top = self.top.load(crate::sync::Ordering::Acquire);
-        let mut next = first(self.cpus);
+        let mut next = self.first;
         core::iter::from_fn(move || {
             let magazine = (next < top).then(|| self.get(Num(next)))?;
             next += stride(magazine.capacity());

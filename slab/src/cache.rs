@@ -461,10 +461,8 @@ impl Cache {
         private.pop().map(|object| self.hand_out(object, gfp))
     }
     pub(crate) fn private_free(&self, private: &mut Private<'_, Object, Reserved>, object: NonNull<u8>) {
-        if self.check_frees
-            && let Err(kind) = self.place(Object(object))
-        {
-            return self.refuse(kind, object, None);
+        if self.check_frees && !self.accepts(object) {
+            return;
         }
         self.core.ground.obj_in(object);
         private.push(&Nothing(self), Object(object));
@@ -481,10 +479,8 @@ impl Cache {
     /// As [`KmemCache::free`](crate::KmemCache::free).
     #[inline(always)]
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
-        if self.check_frees
-            && let Err(kind) = self.place(Object(object))
-        {
-            return self.refuse(kind, object, None);
+        if self.check_frees && !self.accepts(object) {
+            return;
         }
         self.take_back(object);
     }
@@ -510,6 +506,12 @@ impl Cache {
                 self.give(core::iter::once(Object(object)));
             }
         }
+    }
+
+    /// Whether it is an object of this cache; if not, the corruption is reported.
+    #[inline(never)]
+    fn accepts(&self, object: NonNull<u8>) -> bool {
+        self.place(Object(object)).map_err(|kind| self.refuse(kind, object, None)).is_ok()
     }
 
     /// Where an object lies, from its page's frame; or why it is none of ours.

@@ -40,9 +40,10 @@
 //!   what it committed is visible. A restarted section finds the sentinel. So what the drain took is the drain's.
 //! * *`replace` against a drain*: both write the slot, so the commit is a compare-and-exchange. It fails if the drain
 //!   was first; if it was first, the drain takes what it installed. The magazine that leaves is the caller's only then.
-//! * *A wrong CPU number*: an unregistered thread reads -1 and a CPU that came after us a number that is too large.
-//!   Both are led to a spare slot that always holds sentinels, without a branch, and miss. `replace` refuses them.
-//!   The slow path sends such threads round the magazines. It does **not** send them to the claimed slot: claims and
+//! * *A wrong CPU number*: an unregistered thread reads -1 (or -2, where the registration failed), and on a CPU that
+//!   the layer has no slot for a number that is too large. The table of slots therefore has two spare slots in front and
+//!   spans every number that the kernel may ever give (see [`slots`]): what is no CPU's slot always holds sentinels,
+//!   so such a thread misses, with no comparison at all. `replace` refuses it. The slow path sends such threads round the magazines. It does **not** send them to the claimed slot: claims and
 //!   sections do not exclude each other, so all operations on a layer are of one mechanism.
 //! * *A signal handler that allocates* is a thread that interrupts a section: the section restarts.
 //!
@@ -63,15 +64,15 @@
 //! # Measured choices
 //!
 //! The word of a magazine is loaded and stored whole: `add [word], imm` is an instruction less and costs 2 ns more a
-//! pair (load and store of one whole word forward best). The CPU bound is a conditional move and not a branch: it lies
-//! off the chain word -> word that limits the speed, and the inlined path keeps two conditional branches.
+//! pair (load and store of one whole word forward best). Every instruction counts: a bound on the CPU's number by a
+//! comparison and a conditional move, off every chain of dependences, cost 0.5 of 2.9 ns a pair; hence the spare slots.
 //!
 //! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
 
-use super::Mechanism;
+use super::{MAX_CPUS, Mechanism};
 use crate::memory::Memory;
 use crate::slot::{Fill, Num, Pair, Pop, Push, Replace, Slot, Which};
-use crate::store::{FIRST_SLOT, Header, MAG_OP, Sentinel, Store};
+use crate::store::{FIRST_SLOT, Front, Header, MAG_OP, Store};
 use crate::sync::{Counter, Fixed};
 use core::arch::{asm, global_asm};
 use core::mem::offset_of;
@@ -155,26 +156,47 @@ pub(crate) fn cpu_id() -> u32 {
 
 // ---------------------------------------------------------------- the choice of the mechanism
 
+/// 0 until decided; [`CLAIMED`], or how many slots a table spans.
+static CHOSEN: Fixed = Fixed::new(0);
+const CLAIMED: u32 = 1;
+
 /// Which mechanism serves this process's layers on real CPUs. Decided at the first call; allocates nothing.
 pub(crate) fn mechanism() -> Mechanism {
-    /// 0 until decided.
-    static CHOSEN: Fixed = Fixed::new(0);
-    let code = |m| m as u32 + 1;
+    if chosen() == CLAIMED { Mechanism::Claimed } else { Mechanism::Rseq }
+}
+
+/// How many slots the table of a layer on `cpus` CPUs spans: for sections, a slot for every number that the kernel may
+/// give, so that none leads out of the table. Slots beyond `cpus` are address space, never written.
+pub(crate) fn slots(cpus: u32, mechanism: Mechanism) -> u32 {
+    match mechanism {
+        Mechanism::Rseq => cpus.max(chosen()),
+        Mechanism::Claimed => cpus,
+    }
+}
+
+fn chosen() -> u32 {
     match CHOSEN.get() {
-        c if c == code(Mechanism::Rseq) => Mechanism::Rseq,
-        c if c == code(Mechanism::Claimed) => Mechanism::Claimed,
-        _ => {
+        0 => {
             // Two threads that come first at the same time decide alike.
-            let wanted = !switched_off();
-            let chosen = if wanted && registration().is_some() && membarrier(REGISTER, None) {
-                Mechanism::Rseq
-            } else {
-                Mechanism::Claimed
-            };
-            CHOSEN.set(code(chosen));
+            let serve = !switched_off() && registration().is_some() && membarrier(REGISTER, None);
+            let chosen = if serve { most_cpus().unwrap_or(CLAIMED) } else { CLAIMED };
+            CHOSEN.set(chosen);
             chosen
         }
+        chosen => chosen,
     }
+}
+
+/// A bound on the numbers that the kernel gives to CPUs: the size of its own CPU masks, [`MAX_CPUS`] at least (a process
+/// may be carried to a larger machine). `None` if it is beyond what Linux can be built for, or not to be had.
+fn most_cpus() -> Option<u32> {
+    const BYTES: usize = 8192 / 8;
+    let mut mask = [0_u64; BYTES / size_of::<u64>()];
+    // SAFETY: the kernel writes at most `BYTES` bytes to the mask. The call itself and not the libc's: its answer is the
+    // number of bytes in a mask.
+    let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, BYTES, mask.as_mut_ptr()) };
+    let cpus = u32::try_from(bytes).ok()?.checked_mul(8)?;
+    (cpus > 0).then_some(cpus.max(MAX_CPUS))
 }
 
 /// Whether the environment says `USLAB_RSEQ=off`. A value that is neither `on` nor `off` is named on stderr.
@@ -229,15 +251,15 @@ pub(crate) fn fence<M: Memory>(_: &Store<M>, cpus: impl Iterator<Item = u32>) ->
 
 // ---------------------------------------------------------------- the sections
 
-/// A table of no CPUs: every section misses in it.
+/// A table of no CPUs: every section misses in it. The scratch area says CPU 0 to all threads.
 #[repr(C)]
 struct Nowhere {
-    sentinel: Sentinel,
-    spare: Slot,
+    front: Front,
+    slot: Slot,
 }
 // SAFETY: nobody writes to it: every section misses, and no store has it.
 unsafe impl Sync for Nowhere {}
-static NOWHERE: Nowhere = Nowhere { sentinel: Sentinel::new(0), spare: Slot::new() };
+static NOWHERE: Nowhere = Nowhere { front: Front::new(0), slot: Slot::new() };
 
 /// All that a section needs: the store's first byte, and where sections are announced.
 ///
@@ -257,7 +279,7 @@ unsafe impl Sync for Fast {}
 const ROUNDS: usize = size_of::<Header>();
 const WORD: usize = offset_of!(Header, word);
 const CAPACITY: usize = offset_of!(Header, capacity);
-const COUNT: usize = offset_of!(Sentinel, cpus);
+const COUNT: usize = offset_of!(Front, cpus);
 const _: () = assert!(WORD == 0 && size_of::<Slot>() == 1 << 7);
 
 /// Where the pair of a slot lies, seen from `base + (cpu << 7)`.
@@ -267,7 +289,7 @@ const fn pair_at(which: Which) -> usize {
 
 /// The common part of the sections. `66` the descriptor, `4` the abort address, `5` (re)start, `2` start of the
 /// section; the body ends with the commit and `3:`. On entry to the body `t` is the distance of this CPU's slot from
-/// the first one, the spare slot's if this CPU has none.
+/// the first one, a spare slot's if this CPU has none.
 macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
     asm!(
         ".pushsection __rseq_cs, \"aw\"",
@@ -287,9 +309,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         "5: lea {t}, [rip + 66b]",
         #[cfg(not(uslab_control = "unarmed"))]
         "mov qword ptr fs:[{area} + {rseq_cs}], {t}",
-        "2: mov {t:e}, dword ptr fs:[{area} + {cpu_id}]",
-        "cmp {t:e}, dword ptr [{base} + {count}]",
-        "cmovae {t:e}, dword ptr [{base} + {count}]",
+        "2: movsxd {t}, dword ptr fs:[{area} + {cpu_id}]",
         "shl {t}, 7",
         $($body)*
         // Names what a control leaves unused.
@@ -297,7 +317,6 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         aborts = sym ABORTS,
         rseq_cs = const RSEQ_CS,
         cpu_id = const CPU_ID,
-        count = const COUNT,
         $($operands)*
     )
 } }
@@ -316,8 +335,8 @@ impl Fast {
     pub(crate) fn pop<const WHICH: usize>(&self) -> Option<NonNull<u8>> {
         let round: *mut u8;
         // SAFETY:
-        // * `base` leads to a table of slots and their magazines, and the clamped number to a slot in it; a slot holds
-        //   numbers of magazines that exist, and a round below `len` is initialised.
+        // * `base` leads to a table of slots and their magazines, and every number that the kernel may give to a slot in
+        //   it; a slot holds numbers of magazines that exist, and a round below `len` is initialised.
         // * Only sections of this CPU store to what this one stores to; see the module. Nothing is stored in a
         //   magazine of length 0, so neither in the sentinel.
         // * `area` is this thread's `struct rseq`, or scratch.
@@ -384,15 +403,15 @@ impl Fast {
     /// `len & mask == want`.
     fn replace<const WHICH: usize>(&self, old: Pair, new: Pair, mask: u32, want: u32) -> bool {
         let done: u32;
-        // SAFETY: as in `pop`; a number in `old` that the slot holds is that of a magazine. The spare slot is refused:
-        // it stays empty. The commit is atomic towards drains.
+        // SAFETY: as in `pop`; a number in `old` that the slot holds is that of a magazine. Spare slots (before the first
+        // one, or beyond the count) are refused: they stay empty. The commit is atomic towards drains.
         unsafe {
             section!([
                 "xor {done:e}, {done:e}",
                 "mov {m:e}, dword ptr [{base} + {count}]",
                 "shl {m}, 7",
                 "cmp {t}, {m}",
-                "je 6f",
+                "jae 6f",
                 "cmp rax, qword ptr [{base} + {t} + {pair}]",
                 "jne 6f",
                 "mov {m}, rax",
@@ -415,7 +434,7 @@ impl Fast {
                 inout("rax") old.word() => _, new = in(reg) new.word(),
                 mask = in(reg) mask, want = in(reg) want,
                 base = in(reg) self.base.as_ptr(), area = in(reg) self.area,
-                pair = const FIRST_SLOT + WHICH * size_of::<u64>(),
+                pair = const FIRST_SLOT + WHICH * size_of::<u64>(), count = const COUNT,
                 options(nostack)
             ]);
         }

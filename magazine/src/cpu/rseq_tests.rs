@@ -56,14 +56,15 @@ impl Operation {
 struct World {
     store: Store<Heap>,
     magazines: Vec<Num>,
-    words: usize,
+    /// What is used of the table, and the magazines: in words from the base.
+    used: [std::ops::Range<usize>; 2],
 }
 
 impl World {
     fn new(cpus: u32) -> Self {
         let count = cpus * 4 + 3;
-        let bytes = Store::<Heap>::footprint(cpus, [(CAPACITY, count)].into_iter());
-        let store = Store::new(cpus, Heap::new(bytes).unwrap(), count, CAPACITY).unwrap();
+        let bytes = Store::<Heap>::footprint(Cpus::os().slots(), [(CAPACITY, count)].into_iter());
+        let store = Store::new(cpus, Cpus::os().slots(), Heap::new(bytes).unwrap(), count, CAPACITY).unwrap();
         let magazines: Vec<Num> = (0..count).map(|_| store.create(CAPACITY, false).unwrap()).collect();
         for (i, num) in magazines.iter().enumerate() {
             (0..i % 4).for_each(|r| assert!(store.get(*num).owner_push(ball(100 * i + r + 1))));
@@ -75,14 +76,21 @@ impl World {
             pairs[1].store(Pair { loaded: of(2), previous: Num::SENTINEL }.word(), Relaxed);
             pairs[2].store(Pair { loaded: of(3), previous: Num::SENTINEL }.word(), Relaxed);
         }
-        Self { store, magazines, words: bytes / 8 }
+        let slots = (FIRST_SLOT + cpus as usize * size_of::<Slot>()) / 8;
+        let used = [0..slots, magazines[0].0 as usize..bytes / 8];
+        Self { store, magazines, used }
     }
     fn read(&self, into: &mut Vec<u64>) {
-        into.clear();
-        // SAFETY: the heap is that long, zeroed at first, and this thread alone uses it.
-        into.extend_from_slice(unsafe {
-            core::slice::from_raw_parts(self.store.base().as_ptr().cast(), self.words)
-        });
+        into.resize(self.used[1].end, 0);
+        for range in self.used.clone() {
+            // SAFETY: the heap is that long, zeroed at first, and this thread alone uses it.
+            into[range.clone()].copy_from_slice(unsafe {
+                core::slice::from_raw_parts(
+                    self.store.base().cast::<u64>().as_ptr().add(range.start),
+                    range.len(),
+                )
+            });
+        }
     }
     /// What is left of `words` without the cells beyond a magazine's length: an aborted push may have written there.
     fn visible(&self, words: &mut [u64]) {
@@ -93,11 +101,13 @@ impl World {
         }
     }
     fn write(&self, from: &[u64]) {
-        assert_eq!(from.len(), self.words);
-        // SAFETY: as in `read`; any words are valid slots and magazines of the same layout.
-        unsafe {
-            self.store.base().cast::<u64>().copy_from_nonoverlapping(NonNull::from(&from[0]), from.len())
-        };
+        for range in self.used.clone() {
+            // SAFETY: as in `read`; any words are valid slots and magazines of the same layout.
+            unsafe {
+                let to = self.store.base().cast::<u64>().add(range.start);
+                to.copy_from_nonoverlapping(NonNull::from(&from[range.start]), range.len());
+            }
+        }
     }
 }
 
@@ -195,7 +205,7 @@ fn sections_do_what_the_portable_bodies_do() {
                 let same = operation.in_rust(&twin.store, *cpu) == outcome;
                 twin.read(&mut tried);
                 twin.visible(&mut tried);
-                same && tried == after
+                same && world.used.iter().all(|range| tried[range.clone()] == after[range.clone()])
             });
             if found.is_none() {
                 stop.store(true, Relaxed);
