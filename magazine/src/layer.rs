@@ -38,6 +38,7 @@
 use crate::cpu::rseq::{self, Fast};
 use crate::cpu::{Cpus, MAX_NODES, Mechanism, claimed};
 use crate::depot::{Chain, Depot, Lists};
+use crate::front::Front;
 use crate::memory::{Heap, Memory};
 use crate::slot::{Fill, Num, Pair, Pop, Push, Replace, Which};
 use crate::store::Store;
@@ -186,8 +187,7 @@ pub(crate) struct Counts {
 /// Dropping a layer forgets the rounds in it: [`purge`](Layer::purge) first.
 #[derive(Debug)]
 pub struct Layer<R, M = Heap> {
-    /// The inlined path; misses always where restartable sequences do not serve.
-    pub(crate) fast: Fast,
+    pub(crate) front: Front<R>,
     pub(crate) cpus: Cpus,
     pub(crate) config: Config,
     pub(crate) store: Store<M>,
@@ -220,7 +220,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let most = config.magazines + Self::stocks(&cpus, &config);
         let store = Store::new(cpus.count(), cpus.slots(), memory, most, widest).ok_or(TooSmall)?;
         Ok(Self {
-            fast: Fast::new(&store, cpus.mechanism()),
+            front: Front::of(Fast::new(&store, cpus.mechanism())),
             cpus,
             config,
             store,
@@ -235,6 +235,10 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn cpus(&self) -> &Cpus {
         &self.cpus
     }
+    /// Its inlined path by itself.
+    pub fn front(&self) -> Front<R> {
+        self.front
+    }
     /// What serves its slots: one mechanism for all operations of a layer.
     pub fn mechanism(&self) -> Mechanism {
         self.cpus.mechanism()
@@ -248,20 +252,20 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     fn pop(&self, which: Which) -> Pop {
         match self.mechanism() {
-            Mechanism::Rseq => rseq::pop(&self.store, self.fast, which),
+            Mechanism::Rseq => rseq::pop(&self.store, self.front.fast, which),
             Mechanism::Claimed => claimed::pop(&self.store, self.cpus.current(), which),
         }
     }
     fn push(&self, which: Which, round: NonNull<u8>) -> Push {
         match self.mechanism() {
-            Mechanism::Rseq => rseq::push(&self.store, self.fast, which, round),
+            Mechanism::Rseq => rseq::push(&self.store, self.front.fast, which, round),
             Mechanism::Claimed => claimed::push(&self.store, self.cpus.current(), which, round),
         }
     }
     fn replace(&self, node: u32, which: Which, old: Pair, new: Pair, leaving: Fill) -> Replace {
         stumble();
         let answer = match self.mechanism() {
-            Mechanism::Rseq => rseq::replace(&self.store, self.fast, which, old, new, leaving),
+            Mechanism::Rseq => rseq::replace(&self.store, self.front.fast, which, old, new, leaving),
             Mechanism::Claimed => {
                 let cpu = self.cpus.current();
                 // Equal pairs (two CPUs without magazines) do not tell that the thread has changed its node meanwhile;
@@ -290,23 +294,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- allocation ----
 
-    /// A round of this CPU's loaded magazine, by the inlined path; `None` if it is empty, or where restartable sequences
-    /// do not serve: then [`alloc`](Self::alloc).
-    ///
-    /// Cost: one operation on the CPU's slot, nothing shared.
-    #[inline(always)]
-    pub fn try_alloc(&self) -> Option<R> {
-        // SAFETY: rounds get into magazines through `R::into_raw` only.
-        self.fast.pop::<{ Which::Rounds as usize }>().map(|raw| unsafe { R::from_raw(raw) })
-    }
-
     /// A round, from the nearest place that has one; `None` if the supplier has none either.
     ///
-    /// Cost: as [`try_alloc`](Self::try_alloc); once per magazine an exchange; a shared lock only for the depot and in the
-    /// supplier.
+    /// Cost: as [`Front::alloc`]; once per magazine an exchange; a shared lock only for the depot and in the supplier.
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
-        self.try_alloc().or_else(|| self.alloc_slow(supplier))
+        // SAFETY: this layer lives.
+        unsafe { self.front.alloc() }.or_else(|| self.alloc_slow(supplier))
     }
 
     /// The same, for both mechanisms.
@@ -407,23 +401,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- free ----
 
-    /// Takes a round back by the inlined path; `false` if this CPU's loaded magazine is full, or where restartable
-    /// sequences do not serve: then [`free`](Self::free).
-    ///
-    /// Cost: as [`try_alloc`](Self::try_alloc).
-    #[inline(always)]
-    #[must_use = "a round that was not taken is still the caller's"]
-    pub fn try_free(&self, round: R) -> bool {
-        // Where sections serve there is one node, so whose the round is need not be asked.
-        self.fast.push::<{ Which::Rounds as usize }>(round.into_raw())
-    }
-
     /// Takes a round back. Never fails, never touches what the round names.
     ///
     /// Cost: as [`alloc`](Self::alloc).
     #[inline]
     pub fn free(&self, supplier: &impl Supplier<R>, round: R) {
-        if !self.try_free(round) {
+        // SAFETY: this layer lives.
+        if !unsafe { self.front.free(round) } {
             self.free_slow(supplier, round);
         }
     }
@@ -450,7 +434,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Pushes the round, or takes it round the magazines; `false` if the loaded magazine is full.
     fn push_round(&self, supplier: &impl Supplier<R>, round: R) -> bool {
         let pushed = match self.mechanism() {
-            Mechanism::Rseq => rseq::push(&self.store, self.fast, Which::Rounds, round.into_raw()),
+            Mechanism::Rseq => rseq::push(&self.store, self.front.fast, Which::Rounds, round.into_raw()),
             Mechanism::Claimed => {
                 // One look at the CPU for both questions: the thread may be moved between two.
                 let cpu = self.cpus.current();

@@ -69,6 +69,7 @@ compile_error!("the models need --cfg loom: without it they would check nothing"
 
 pub mod cpu;
 mod depot;
+pub mod front;
 pub mod layer;
 pub mod memory;
 pub mod private;
@@ -84,6 +85,7 @@ mod properties;
 mod schedules;
 
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, Script, on_cpu};
+pub use front::Front;
 pub use layer::{Config, Held, Layer, Round, Stats, Supplier, TooSmall};
 pub use memory::{Heap, Memory};
 pub use private::Private;

@@ -124,10 +124,10 @@ pub(crate) enum Commit {
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct Slot {
-    /// By [`Which`]. Written by operations of the CPU (CAS) and by drains (swap to 0).
-    pub(crate) pairs: [AtomicU64; 3],
     /// 0, or 1 while an operation of the claimed mechanism runs.
     pub(crate) claim: AtomicU32,
+    /// By [`Which`]. Written by operations of the CPU (CAS) and by drains (swap to 0).
+    pub(crate) pairs: [AtomicU64; 3],
     /// Held by the thread that runs on the CPU, in the model of the other mechanism.
     #[cfg(loom)]
     pub(crate) token: crate::sync::Mutex<()>,

@@ -48,8 +48,13 @@ const WORD: usize = 8;
 const HEADER_WORDS: usize = size_of::<Header>() / WORD;
 #[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(size_of::<Header>() == 24);
-/// Magazines start on a cache line.
+/// Magazines lie whole lines apart,
 const LINE_WORDS: usize = 8;
+/// and start in the middle of one. A load that follows a store to the same place *of another page* waits for it (processors
+/// compare 12 bits of an address first). Callers write the beginnings of lines; so no word that the fast paths use lies
+/// at the beginning of one, and a magazine's word never where a slot's pair does: pairs are at 8, 16 and 24 bytes.
+#[cfg(not(loom))]
+const OFF_LINE: usize = 4;
 
 /// What lies at `base`: the sentinel, which is magazine 0, the count, and the spare slots of "CPU" -2 and -1, as threads
 /// without a registration read.
@@ -243,7 +248,7 @@ const fn stride(_: u32) -> u32 {
 /// The number of the first magazine, which is also the distance in words from `base` to it.
 #[cfg(not(loom))]
 const fn first(slots: u32) -> u32 {
-    ((FIRST_SLOT + slots as usize * size_of::<Slot>()) / WORD) as u32
+    ((FIRST_SLOT + slots as usize * size_of::<Slot>()) / WORD + OFF_LINE) as u32
 }
 #[cfg(loom)]
 const fn first(_: u32) -> u32 {
@@ -258,7 +263,7 @@ impl<M: Memory> Store<M> {
                 (HEADER_WORDS + capacity as usize).next_multiple_of(LINE_WORDS) * count as usize
             })
             .sum();
-        size_of::<Front>() + slots as usize * size_of::<Slot>() + words * WORD
+        size_of::<Front>() + slots as usize * size_of::<Slot>() + (LINE_WORDS + words) * WORD
     }
 
     /// Slots for `cpus` CPUs in a table of `slots`. `None` if not even the slots fit or can be committed.

@@ -43,7 +43,7 @@ use std::sync::{Arc, Weak};
 use uslab_buddy::region::Reserved;
 use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed, assert_unlocked, planted};
-use uslab_magazine::{Layer, Private, Round, Supplier};
+use uslab_magazine::{Front, Layer, Private, Round, Supplier};
 
 /// An object on its way: what magazines hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,11 +88,17 @@ pub(crate) struct Parts {
 
 /// A cache. Users hold it as [`KmemCache`](crate::KmemCache).
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Cache {
-    parts: Parts,
-    /// As the subsystem says; here, where a free looks at it.
-    check_frees: bool,
+    // First, and not at the beginning of a line: see `uslab_magazine::store` on stores to other pages.
     min_partial: usize,
+    /// The inlined paths of the layer in `parts`; closed without one.
+    allocs: Front<Object>,
+    /// Closed, too, where each object is looked at before it is taken back.
+    frees: Front<Object>,
+    /// As the subsystem says.
+    check_frees: bool,
+    parts: Parts,
     nodes: Box<[Node]>,
     charge: AtomicU32,
     counts: Counts,
@@ -232,10 +238,13 @@ impl Supplier<Object> for Nothing<'_> {
 impl Cache {
     /// A cache without slabs.
     pub(crate) fn new(core: Arc<Core>, parts: Parts) -> Arc<Self> {
+        let front = parts.layer.as_ref().map_or_else(Front::closed, Layer::front);
         Arc::new_cyclic(|this| Self {
+            allocs: front,
+            check_frees: core.check_frees,
+            frees: if core.check_frees { Front::closed() } else { front },
             this: this.clone(),
             min_partial: parts.geometry.min_partial(),
-            check_frees: core.check_frees,
             nodes: (0..core.ground.pages.nodes()).map(|_| Node::default()).collect(),
             charge: AtomicU32::new(0),
             counts: Counts::default(),
@@ -264,7 +273,8 @@ impl Cache {
     /// One object, from the nearest place that has one.
     #[inline(always)]
     pub(crate) fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        match self.parts.layer.as_ref().and_then(Layer::try_alloc) {
+        // SAFETY: the layer lives in `parts`.
+        match unsafe { self.allocs.alloc() } {
             Some(object) => Ok(self.hand_out(object, gfp)),
             None => self.alloc_slow(gfp),
         }
@@ -461,7 +471,7 @@ impl Cache {
         private.pop().map(|object| self.hand_out(object, gfp))
     }
     pub(crate) fn private_free(&self, private: &mut Private<'_, Object, Reserved>, object: NonNull<u8>) {
-        if self.check_frees && !self.accepts(object) {
+        if !self.accepts(object) {
             return;
         }
         self.core.ground.obj_in(object);
@@ -479,23 +489,22 @@ impl Cache {
     /// As [`KmemCache::free`](crate::KmemCache::free).
     #[inline(always)]
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
-        if self.check_frees && !self.accepts(object) {
-            return;
-        }
-        self.take_back(object);
-    }
-
-    #[inline(always)]
-    pub(crate) fn take_back(&self, object: NonNull<u8>) {
-        self.core.ground.obj_in(object);
-        if !self.parts.layer.as_ref().is_some_and(|layer| layer.try_free(Object(object))) {
-            self.take_back_slow(object);
+        // SAFETY: the layer lives in `parts`. (Where the ground watches objects, in models, fronts always miss.)
+        if !unsafe { self.frees.free(Object(object)) } {
+            self.free_slow(object);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn take_back_slow(&self, object: NonNull<u8>) {
+    fn free_slow(&self, object: NonNull<u8>) {
+        if self.accepts(object) {
+            self.take_back(object);
+        }
+    }
+
+    fn take_back(&self, object: NonNull<u8>) {
+        self.core.ground.obj_in(object);
         match &self.parts.layer {
             Some(layer) => {
                 let source = Source { cache: self, gfp: Gfp::KERNEL, refusal: Cell::new(None) };
@@ -508,10 +517,12 @@ impl Cache {
         }
     }
 
-    /// Whether it is an object of this cache; if not, the corruption is reported.
-    #[inline(never)]
+    /// Whether it is an object of this cache; if not, the corruption is reported. Asked where the subsystem says so;
+    /// else the slabs find out.
+    #[inline]
     fn accepts(&self, object: NonNull<u8>) -> bool {
-        self.place(Object(object)).map_err(|kind| self.refuse(kind, object, None)).is_ok()
+        !self.check_frees
+            || self.place(Object(object)).map_err(|kind| self.refuse(kind, object, None)).is_ok()
     }
 
     /// Where an object lies, from its page's frame; or why it is none of ours.

@@ -66,7 +66,7 @@ const fn align_of_class(class: usize) -> usize {
 /// ```
 #[derive(Debug)]
 pub struct Malloc {
-    caches: Box<[KmemCache]>,
+    caches: [KmemCache; CLASSES],
     core: Arc<Core>,
 }
 
@@ -81,7 +81,9 @@ impl Malloc {
             let name = format!("malloc-{}", size_of_class(class));
             KmemCache::builder(name, size_of_class(class)).align(align_of_class(class)).build_on(core)
         });
-        Ok(Self { caches: caches.collect::<Result<_, _>>()?, core: core.clone() })
+        let caches: Vec<_> = caches.collect::<Result<_, _>>()?;
+        let Ok(caches) = caches.try_into() else { unreachable!("as many as there are classes") };
+        Ok(Self { caches, core: core.clone() })
     }
 
     /// The cache that serves `layout`: the smallest whose objects hold it at its alignment.

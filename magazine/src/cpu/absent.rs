@@ -30,6 +30,9 @@ impl Fast {
     pub(crate) fn new<M: Memory>(_: &Store<M>, _: Mechanism) -> Self {
         Self
     }
+    pub(crate) fn nowhere() -> Self {
+        Self
+    }
     #[inline(always)]
     pub(crate) fn pop<const WHICH: usize>(&self) -> Option<NonNull<u8>> {
         None

@@ -283,8 +283,8 @@ const COUNT: usize = offset_of!(Front, cpus);
 const _: () = assert!(WORD == 0 && size_of::<Slot>() == 1 << 7);
 
 /// Where the pair of a slot lies, seen from `base + (cpu << 7)`.
-const fn pair_at(which: Which) -> usize {
-    FIRST_SLOT + offset_of!(Slot, pairs) + which as usize * size_of::<u64>()
+const fn pair_at(which: usize) -> usize {
+    FIRST_SLOT + offset_of!(Slot, pairs) + which * size_of::<u64>()
 }
 
 /// The common part of the sections. `66` the descriptor, `4` the abort address, `5` (re)start, `2` start of the
@@ -326,8 +326,12 @@ impl Fast {
     pub(crate) fn new<M: Memory>(store: &Store<M>, mechanism: Mechanism) -> Self {
         match (mechanism, registration()) {
             (Mechanism::Rseq, Some(area)) => Self { base: store.base(), area },
-            _ => Self { base: NonNull::from(&NOWHERE).cast(), area: scratch() },
+            _ => Self::nowhere(),
         }
+    }
+    /// Every section misses.
+    pub(crate) fn nowhere() -> Self {
+        Self { base: NonNull::from(&NOWHERE).cast(), area: scratch() }
     }
 
     /// A round of this CPU's loaded magazine; `None` if it is empty, or this thread has no slot.
@@ -361,7 +365,7 @@ impl Fast {
             ] [
                 t = out(reg) _, m = out(reg) _, n = out(reg) _, round = out(reg) round,
                 base = in(reg) self.base.as_ptr(), area = in(reg) self.area,
-                pair = const FIRST_SLOT + WHICH * size_of::<u64>(), rounds = const ROUNDS, one = const MAG_OP - 1,
+                pair = const pair_at(WHICH), rounds = const ROUNDS, one = const MAG_OP - 1,
                 options(nostack)
             ]);
         }
@@ -390,7 +394,7 @@ impl Fast {
             ] [
                 t = out(reg) _, m = out(reg) _, n = out(reg) _, round = in(reg) round.as_ptr(),
                 base = in(reg) self.base.as_ptr(), area = in(reg) self.area,
-                pair = const FIRST_SLOT + WHICH * size_of::<u64>(), rounds = const ROUNDS, one = const MAG_OP + 1,
+                pair = const pair_at(WHICH), rounds = const ROUNDS, one = const MAG_OP + 1,
                 capacity = const CAPACITY,
                 miss = label { return false },
                 options(nostack)
@@ -434,7 +438,7 @@ impl Fast {
                 inout("rax") old.word() => _, new = in(reg) new.word(),
                 mask = in(reg) mask, want = in(reg) want,
                 base = in(reg) self.base.as_ptr(), area = in(reg) self.area,
-                pair = const FIRST_SLOT + WHICH * size_of::<u64>(), count = const COUNT,
+                pair = const pair_at(WHICH), count = const COUNT,
                 options(nostack)
             ]);
         }
@@ -447,7 +451,6 @@ impl Fast {
 const ROUND: usize = Which::Rounds as usize;
 const FULL: usize = Which::Full as usize;
 const EMPTY: usize = Which::Empty as usize;
-const _: () = assert!(pair_at(Which::Empty) == FIRST_SLOT + EMPTY * size_of::<u64>());
 
 /// What a section that did nothing means.
 fn has_slot<M: Memory>(store: &Store<M>) -> bool {

@@ -317,7 +317,7 @@ fn the_mechanism_follows_the_environment() {
     assert_eq!(mechanism() == Mechanism::Rseq, expected);
     assert_eq!(layer(Cpus::os()).stats().mechanism, mechanism());
     let simulated = layer(Cpus::simulated(2, 1).unwrap());
-    assert_eq!(simulated.fast.base, NonNull::from(&NOWHERE).cast());
-    assert_eq!(simulated.fast.pop::<ROUND>(), None);
-    assert!(!simulated.fast.push::<ROUND>(ball(1)));
+    assert_eq!(simulated.front.fast.base, NonNull::from(&NOWHERE).cast());
+    assert_eq!(simulated.front.fast.pop::<ROUND>(), None);
+    assert!(!simulated.front.fast.push::<ROUND>(ball(1)));
 }
