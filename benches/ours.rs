@@ -61,19 +61,19 @@ impl Local for KmemLocal<'_> {
 
 /// A private magazine of a [`KmemCache`] for each thread.
 #[derive(Debug)]
-pub struct Private<const WORDS: usize>(KmemCache);
+pub struct Private<const WORDS: usize>(KmemCache, usize);
 
 impl<const WORDS: usize> Subject for Private<WORDS> {
     const NAME: &'static str = "private";
     const KIND: Kind = Kind::Ours;
     type Local<'s> = Prefilled<'s>;
 
-    fn new(_: usize) -> Self {
+    fn new(live: usize) -> Self {
         let name = format!("bench-private-{}", WORDS * 8);
-        Self(KmemCache::builder(name, WORDS * 8).build().expect("a cache"))
+        Self(KmemCache::builder(name, WORDS * 8).build().expect("a cache"), live.clamp(1, MOST))
     }
     fn local(&self) -> Prefilled<'_> {
-        self.0.prefill(Gfp::KERNEL, 1).expect("an object")
+        self.0.prefill(Gfp::KERNEL, self.1).expect("objects")
     }
 }
 
@@ -101,8 +101,10 @@ impl Local for Prefilled<'_> {
     }
 }
 
-/// Objects that an empty private magazine asks for.
-const REFILL: usize = 60;
+/// Objects that a private magazine asks for at first, if so many will live at once.
+const MOST: usize = 1024;
+/// And those that it asks for when it is empty.
+const REFILL: usize = 64;
 
 #[cold]
 fn refilled(private: &mut Prefilled<'_>) -> NonNull<u8> {

@@ -493,7 +493,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
 
-    fn take_full(&self, node: u32) -> Option<Num> {
+    pub(crate) fn take_full(&self, node: u32) -> Option<Num> {
         self.take(node, Which::Full, Fill::Full)
     }
 

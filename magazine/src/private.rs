@@ -4,13 +4,16 @@
 //! magazine of its own with as many rounds as it will need. The next allocations then touch nothing that others touch:
 //! no slot, no CPU number, no locked instruction. It takes frees as well.
 //!
-//! The rounds lie in ordinary magazines of the layer, one loaded and a chain of full ones behind it, so they are counted
-//! as the layer's (they are neither free nor handed out), and go back the usual way.
+//! The rounds lie in ordinary magazines of the layer, one loaded and the others chained behind it, so they are counted
+//! as the layer's (they are neither free nor handed out), and go back the usual way. It keeps so many magazines as hold
+//! what it was asked for, full or empty: a batch of that size, allocated and freed, touches nothing shared at all. Beyond,
+//! whole magazines are exchanged with the layer.
 
 use crate::depot::Chain;
 use crate::layer::{Layer, Round, Supplier};
 use crate::memory::{Heap, Memory};
 use crate::slot::{Fill, Num};
+use crate::store::Magazine;
 use core::marker::PhantomData;
 
 /// Rounds of one owner. See the [module](self).
@@ -19,10 +22,15 @@ use core::marker::PhantomData;
 #[derive(Debug)]
 #[must_use = "its rounds go back by `close`"]
 pub struct Private<'l, R, M = Heap> {
+    /// The sentinel once it is closed.
+    loaded: Magazine<'l>,
+    num: Num,
     layer: &'l Layer<R, M>,
-    loaded: Num,
-    /// Full magazines behind the loaded one.
+    /// Full and empty magazines behind the loaded one,
     full: Chain,
+    empty: Chain,
+    /// and the most of either.
+    most: u32,
     /// Where magazines and rounds come from and go to.
     node: u32,
     /// Not `Sync`: `&mut` is what protects the magazines.
@@ -34,16 +42,20 @@ pub struct Private<'l, R, M = Heap> {
 unsafe impl<R: Round + Send, M: Memory> Send for Private<'_, R, M> {}
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// A private magazine that holds at least `n` rounds of this CPU's node, straight from the supplier; `None`, and
-    /// everything given back, if the supplier has not so many or no magazine is to be had.
+    /// A private magazine that holds at least `n` rounds of this CPU's node; `None`, and everything given back, if there
+    /// are not so many or no magazine is to be had.
     ///
-    /// Cost: one lock hold of the supplier for each magazine, and a visit to the stock for it.
+    /// Cost: as [`refill`](Private::refill).
     pub fn private(&self, supplier: &impl Supplier<R>, n: usize) -> Option<Private<'_, R, M>> {
         let node = self.cpus.node_of(self.cpus.current());
+        let num = self.take_empty(node)?;
         let mut private = Private {
+            loaded: self.store.get(num),
+            num,
             layer: self,
-            loaded: self.take_empty(node)?,
             full: Chain::new(),
+            empty: Chain::new(),
+            most: 0,
             node,
             owner: PhantomData,
         };
@@ -55,69 +67,112 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 }
 
-impl<R: Round, M: Memory> Private<'_, R, M> {
+impl<'l, R: Round, M: Memory> Private<'l, R, M> {
     /// Takes a round out; `None` if it holds none.
     ///
     /// Cost: a few plain instructions; once a magazine another one of its own is loaded.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self) -> Option<R> {
-        loop {
-            if let Some(raw) = self.layer.store.get(self.loaded).private_pop() {
-                // SAFETY: rounds get into magazines through `R::into_raw` only.
-                return Some(unsafe { R::from_raw(raw) });
-            }
-            let next = self.full.pop(&self.layer.store)?;
-            self.layer.put_empty(self.node, Chain::of(&self.layer.store, self.loaded));
-            self.loaded = next;
-        }
-    }
-
-    /// Puts a round in. When its magazine is full, another one is loaded and the full one joins the layer's.
-    ///
-    /// Cost: as [`pop`](Self::pop); once a magazine an exchange.
-    #[inline]
-    pub fn push(&mut self, supplier: &impl Supplier<R>, round: R) {
-        if !self.layer.store.get(self.loaded).private_push(round.into_raw()) {
-            self.exchange(supplier, round);
+        match self.loaded.private_pop() {
+            // SAFETY: rounds get into magazines through `R::into_raw` only.
+            Some(raw) => Some(unsafe { R::from_raw(raw) }),
+            None => self.pop_next(),
         }
     }
 
     #[cold]
-    fn exchange(&mut self, supplier: &impl Supplier<R>, round: R) {
-        let layer = self.layer;
-        match layer.take_empty(self.node).or_else(|| layer.flush_one(supplier, self.node)) {
-            Some(empty) => {
-                layer.put_full(supplier, self.node, Chain::of(&layer.store, self.loaded));
-                self.loaded = empty;
-                layer.store.get(empty).private_push(round.into_raw());
-            }
-            None => layer.free(supplier, round),
+    #[inline(never)]
+    fn pop_next(&mut self) -> Option<R> {
+        let full = self.full.pop(&self.layer.store)?;
+        self.load(full);
+        // SAFETY: as in `pop`.
+        self.loaded.private_pop().map(|raw| unsafe { R::from_raw(raw) })
+    }
+
+    /// Puts a round in. When all its magazines are full, one of them joins the layer's.
+    ///
+    /// Cost: as [`pop`](Self::pop); beyond what it keeps, an exchange once a magazine.
+    #[inline(always)]
+    pub fn push(&mut self, supplier: &impl Supplier<R>, round: R) {
+        if !self.loaded.private_push(round.into_raw()) {
+            self.push_next(supplier, round);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_next(&mut self, supplier: &impl Supplier<R>, round: R) {
+        let layer = self.layer;
+        let empty = self.empty.pop(&layer.store).or_else(|| layer.take_empty(self.node));
+        let Some(empty) = empty.or_else(|| layer.flush_one(supplier, self.node)) else {
+            return layer.free(supplier, round);
+        };
+        if let Some(full) = self.load(empty) {
+            layer.put_full(supplier, self.node, Chain::of(&layer.store, full));
+        }
+        self.loaded.private_push(round.into_raw());
+    }
+
+    /// Loads a magazine that it owns; the other one stays behind it, or is the answer if it keeps so many full ones.
+    fn load(&mut self, num: Num) -> Option<Num> {
+        let store = &self.layer.store;
+        let before = core::mem::replace(&mut self.num, num);
+        let left = core::mem::replace(&mut self.loaded, store.get(num));
+        if before.is_sentinel() {
+            return None;
+        }
+        if left.len() > 0 {
+            if self.full.len() == self.most {
+                return Some(before);
+            }
+            self.full.push(store, before);
+        } else if self.empty.len() < self.most {
+            self.empty.push(store, before);
+        } else {
+            self.layer.put_empty(self.node, Chain::of(store, before));
+        }
+        None
     }
 
     /// Rounds that it holds.
     pub fn len(&self) -> usize {
         let behind = self.full.len() as usize * usize::from(self.layer.config.capacity);
-        self.layer.store.get(self.loaded).len() as usize + behind
+        self.loaded.len() as usize + behind
     }
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills it up to at least `n` rounds; `false` if there are not so many (it keeps what it has got).
+    /// Fills it up to at least `n` rounds, and lets it keep so many from now on; `false` if there are not so many (it
+    /// keeps what it has got).
+    ///
+    /// Cost: full magazines of the stock or the depot as they are; else one lock hold of the supplier for each.
     pub fn refill(&mut self, supplier: &impl Supplier<R>, n: usize) -> bool {
+        let (layer, node) = (self.layer, self.node);
+        let most = n.div_ceil(usize::from(layer.config.capacity));
+        self.most = self.most.max(u32::try_from(most).unwrap_or(u32::MAX));
         while self.len() < n {
-            let magazine = self.layer.store.get(self.loaded);
-            if magazine.is(Fill::Full) {
-                let Some(empty) = self.layer.take_empty(self.node) else { return false };
-                self.full.push(&self.layer.store, self.loaded);
-                self.loaded = empty;
+            let magazine = self.loaded;
+            // The sentinel is both.
+            let (empty, full) = (magazine.is(Fill::Empty), magazine.is(Fill::Full));
+            if (empty || full)
+                && let Some(num) = layer.take_full(node)
+            {
+                self.full.push(&layer.store, num);
+                continue;
+            }
+            if full {
+                let next = self.empty.pop(&layer.store).or_else(|| layer.take_empty(node));
+                let Some(next) = next else { return false };
+                if let Some(full) = self.load(next) {
+                    self.full.push(&layer.store, full);
+                }
                 continue;
             }
             let room = (magazine.capacity() - magazine.len()) as usize;
             crate::sync::assert_unlocked();
-            let got = supplier.fill(self.node, room.min(n - self.len()), |round| {
+            let got = supplier.fill(node, room.min(n - self.len()), |round| {
                 let fits = magazine.owner_push(round.into_raw());
                 debug_assert!(fits, "a supplier hands out at most what was asked for");
             });
@@ -128,11 +183,16 @@ impl<R: Round, M: Memory> Private<'_, R, M> {
         true
     }
 
-    /// Gives everything back: full magazines to the layer, other rounds to the supplier.
-    pub fn close(mut self, supplier: &impl Supplier<R>) {
+    /// Gives everything back: full magazines to the layer, other rounds to the supplier. It is empty then, and has no
+    /// magazine until it is refilled.
+    pub fn close(&mut self, supplier: &impl Supplier<R>) {
         let (layer, node) = (self.layer, self.node);
-        layer.put_away(supplier, node, self.loaded);
-        let full = core::mem::replace(&mut self.full, Chain::new());
-        layer.put_full(supplier, node, full);
+        self.loaded = layer.store.get(Num::SENTINEL);
+        let loaded = core::mem::replace(&mut self.num, Num::SENTINEL);
+        if !loaded.is_sentinel() {
+            layer.put_away(supplier, node, loaded);
+        }
+        layer.put_full(supplier, node, core::mem::replace(&mut self.full, Chain::new()));
+        layer.put_empty(node, core::mem::replace(&mut self.empty, Chain::new()));
     }
 }

@@ -463,6 +463,7 @@ impl Cache {
         let source = Source { cache: self, gfp, refusal: Cell::new(None) };
         if private.refill(&source, n) { Ok(()) } else { Err(source.error_or(AllocError::NoMagazines)) }
     }
+    #[inline(always)]
     pub(crate) fn private_alloc(
         &self,
         private: &mut Private<'_, Object, Reserved>,
@@ -470,6 +471,7 @@ impl Cache {
     ) -> Option<NonNull<u8>> {
         private.pop().map(|object| self.hand_out(object, gfp))
     }
+    #[inline(always)]
     pub(crate) fn private_free(&self, private: &mut Private<'_, Object, Reserved>, object: NonNull<u8>) {
         if !self.accepts(object) {
             return;
@@ -477,7 +479,7 @@ impl Cache {
         self.core.ground.obj_in(object);
         private.push(&Nothing(self), Object(object));
     }
-    pub(crate) fn close(&self, private: Private<'_, Object, Reserved>) {
+    pub(crate) fn close(&self, private: &mut Private<'_, Object, Reserved>) {
         private.close(&Nothing(self));
     }
 

@@ -30,59 +30,51 @@ use uslab_magazine::Private;
 pub struct Prefilled<'c> {
     cache: &'c KmemCache,
     gfp: Gfp,
-    /// Taken by `drop` only.
-    private: Option<Private<'c, Object, Reserved>>,
+    private: Private<'c, Object, Reserved>,
 }
 
 impl<'c> Prefilled<'c> {
     pub(crate) fn new(cache: &'c KmemCache, gfp: Gfp, n: usize) -> Result<Self, AllocError> {
-        Ok(Self { cache, gfp, private: Some(cache.cache().prefill(gfp, n)?) })
+        Ok(Self { cache, gfp, private: cache.cache().prefill(gfp, n)? })
     }
 
     /// An object; `None` if it holds none, which is not before the promised number of allocations.
-    #[inline]
+    #[inline(always)]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
-        self.cache.cache().private_alloc(self.private.as_mut()?, self.gfp)
+        self.cache.cache().private_alloc(&mut self.private, self.gfp)
     }
 
     /// Takes an object back, up to its capacity; beyond, full magazines join the cache's.
     ///
     /// # Safety
     /// As [`KmemCache::free`]: any object of the cache will do.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn free(&mut self, object: NonNull<u8>) {
-        if let Some(private) = &mut self.private {
-            self.cache.cache().private_free(private, object);
-        }
+        self.cache.cache().private_free(&mut self.private, object);
     }
 
     /// Objects that it holds: so many allocations cannot fail.
     pub fn len(&self) -> usize {
-        self.private.as_ref().map_or(0, Private::len)
+        self.private.len()
     }
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills it up to at least `n` objects.
+    /// Fills it up to at least `n` objects; from now on it keeps so many, free or in use, to itself.
     ///
     /// # Errors
     /// There are not so many; it keeps what it has.
     #[doc(alias = "kmem_cache_refill_sheaf")]
     pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
-        match &mut self.private {
-            Some(private) => self.cache.cache().refill(private, self.gfp, n),
-            None => Ok(()),
-        }
+        self.cache.cache().refill(&mut self.private, self.gfp, n)
     }
 }
 
 impl Drop for Prefilled<'_> {
     fn drop(&mut self) {
-        if let Some(private) = self.private.take() {
-            self.cache.cache().close(private);
-        }
+        self.cache.cache().close(&mut self.private);
     }
 }
 
@@ -167,6 +159,24 @@ mod tests {
             "all are counted"
         );
         subsystem.check().unwrap();
+    }
+
+    #[test]
+    fn a_batch_of_what_it_was_asked_for_stays_with_it() {
+        let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
+        let cache = KmemCache::builder("batch", 64).build_in(&subsystem).unwrap();
+        let mut mine = cache.prefill(Gfp::KERNEL, 100).unwrap();
+        let (before, info) = (subsystem.check().unwrap(), cache.info());
+        for _ in 0..3 {
+            let batch: Vec<_> = (0..100).map(|_| mine.alloc().unwrap()).collect();
+            // SAFETY: allocated above from this cache, freed once.
+            batch.into_iter().for_each(|object| unsafe { mine.free(object) });
+            assert_eq!(mine.len(), 100);
+        }
+        let after = cache.info();
+        assert_eq!(after.depot_exchanges, info.depot_exchanges);
+        assert_eq!((after.free_in_slabs, subsystem.check().unwrap().used), (info.free_in_slabs, before.used));
+        assert_eq!(after.magazine_hits - info.magazine_hits, 600);
     }
 
     /// Once said "destroyed", of a cache that was alive.
