@@ -46,7 +46,7 @@ pub const TABLE: [Row; 4] = [
     Row { stride: 4096, capacity: 4, stock: 2 },
     Row { stride: 1024, capacity: 12, stock: 4 },
     Row { stride: 256, capacity: 28, stock: 8 },
-    Row { stride: 0, capacity: 60, stock: 8 },
+    Row { stride: 0, capacity: 126, stock: 8 },
 ];
 
 impl Magazines {
