@@ -24,7 +24,16 @@ impl<const WORDS: usize> Subject for Kmem<WORDS> {
     type Local<'s> = KmemLocal<'s>;
 
     fn new(_: usize) -> Self {
-        Self(KmemCache::builder(format!("bench-{}", WORDS * 8), WORDS * 8).build().expect("a cache"))
+        let mut b = KmemCache::builder(format!("bench-{}", WORDS * 8), WORDS * 8);
+        if let Ok(v) = std::env::var("TRY") {
+            let v: Vec<u16> = v.split(',').map(|x| x.parse().unwrap()).collect();
+            b = b.magazines(uslab::Magazines::Sized {
+                capacity: v[0],
+                stock: v[1],
+                depot_limit: v[2].into(),
+            });
+        }
+        Self(b.build().expect("a cache"))
     }
     fn local(&self) -> KmemLocal<'_> {
         KmemLocal(&self.0)

@@ -1,7 +1,9 @@
 //! The depot: one node's shared stores of full and of empty magazines, under one lock.
 //!
-//! It is visited once per magazine, or once per batch where CPUs keep a stock, so a plain lock serves: what costs when
-//! CPUs meet here is the other CPU's cache lines, not the lock (a lock-free pair of stacks measured the same).
+//! It is visited once a magazine at most, and rarely where CPUs keep a stock, so a plain lock serves: what costs when
+//! CPUs meet here is the other CPU's cache lines, not the lock (a lock-free pair of stacks measured the same). One
+//! magazine moves at a time: where one CPU frees what another one allocates, larger batches only let more rounds
+//! circulate, whose lines travel.
 //! An empty depot costs no lock: the lengths are readable from outside.
 //!
 //! **Working set** (Bonwick & Adams 2001, section 3.4): each list remembers the smallest length it had since the last
@@ -33,11 +35,6 @@ impl Chain {
         store.get(num).set_link(self.head);
         self.head = num;
         self.len += 1;
-    }
-    pub(crate) fn of<M: Memory>(store: &Store<M>, num: Num) -> Self {
-        let mut chain = Self::new();
-        chain.push(store, num);
-        chain
     }
     pub(crate) fn pop<M: Memory>(&mut self, store: &Store<M>) -> Option<Num> {
         let num = self.head;
@@ -81,6 +78,8 @@ pub(crate) struct Depot {
     /// Lengths of the two lists, stored under the lock; read without it as a hint.
     full: AtomicU32,
     empty: AtomicU32,
+    /// Rounds in the full ones; written under the lock.
+    rounds: Counter,
     /// Visits that moved a magazine, and visits that found the lock taken.
     pub(crate) exchanges: Counter,
     pub(crate) contention: Counter,
@@ -92,6 +91,7 @@ impl Depot {
             lists: Mutex::new(Lists { full: List::new(), empty: List::new(), stocks: Chain::new() }),
             full: AtomicU32::new(0),
             empty: AtomicU32::new(0),
+            rounds: Counter::new(0),
             exchanges: Counter::new(0),
             contention: Counter::new(0),
         }
@@ -119,68 +119,79 @@ impl Depot {
         self.hint(fill).load(Relaxed)
     }
 
-    /// Takes up to `n` magazines of that fill. An empty list costs no lock.
-    pub(crate) fn take<M: Memory>(&self, store: &Store<M>, fill: Fill, n: u32) -> Chain {
-        let mut taken = Chain::new();
-        let before = self.len(fill);
-        if before == 0 {
-            return taken;
-        }
-        let mut lists = self.lock();
-        let list = lists.of(fill);
-        while taken.len() < n
-            && let Some(num) = list.chain.pop(store)
-        {
-            taken.push(store, num);
-        }
-        list.min = list.min.min(list.chain.len());
-        let stale = planted("depot length from before the lock");
-        // Relaxed: a hint; the lock orders the lists.
-        self.hint(fill).store(if stale { before - taken.len() } else { list.chain.len() }, Relaxed);
-        if taken.len() > 0 {
-            self.exchanges.add(1);
-        }
-        taken
+    /// Rounds that lie here, as a hint.
+    pub(crate) fn rounds(&self) -> u64 {
+        self.rounds.get()
     }
 
-    /// Puts magazines of that fill here until the list is `limit` long, and returns the others.
-    pub(crate) fn put<M: Memory>(
-        &self,
-        store: &Store<M>,
-        fill: Fill,
-        limit: u32,
-        mut magazines: Chain,
-    ) -> Chain {
-        let mut beyond = Chain::new();
+    /// Publishes the length of a list; for whoever holds the lock and took or put so many rounds.
+    fn publish(&self, fill: Fill, len: u32, taken: u32, put: u32) {
+        // Relaxed: a hint; the lock orders the lists.
+        self.hint(fill).store(len, Relaxed);
+        self.rounds.set(self.rounds.get() + u64::from(put) - u64::from(taken));
+    }
+
+    /// Takes a magazine of that fill. An empty list costs no lock.
+    pub(crate) fn take<M: Memory>(&self, store: &Store<M>, fill: Fill) -> Option<Num> {
+        let before = self.len(fill);
+        if before == 0 {
+            return None;
+        }
         let mut lists = self.lock();
         let list = lists.of(fill);
-        while let Some(num) = magazines.pop(store) {
-            debug_assert!(store.get(num).is(fill), "a {fill:?} list takes only such magazines");
-            if list.chain.len() >= limit {
-                beyond.push(store, num);
-            } else {
-                list.chain.push(store, num);
-            }
-        }
-        self.hint(fill).store(list.chain.len(), Relaxed);
+        let num = list.chain.pop(store)?;
+        list.min = list.min.min(list.chain.len());
+        let stale = planted("depot length from before the lock");
+        let len = if stale { before - 1 } else { list.chain.len() };
+        self.publish(fill, len, store.get(num).len(), 0);
         self.exchanges.add(1);
-        beyond
+        Some(num)
+    }
+
+    /// Puts a magazine of that fill here; `false` if the list is `limit` long already.
+    #[must_use = "a magazine that was not taken is still the caller's"]
+    pub(crate) fn put<M: Memory>(&self, store: &Store<M>, fill: Fill, limit: u32, num: Num) -> bool {
+        let mut lists = self.lock();
+        let list = lists.of(fill);
+        debug_assert!(store.get(num).is(fill), "a {fill:?} list takes only such magazines");
+        if list.chain.len() >= limit {
+            return false;
+        }
+        list.chain.push(store, num);
+        self.publish(fill, list.chain.len(), 0, store.get(num).len());
+        self.exchanges.add(1);
+        true
+    }
+
+    /// Puts all of these empty magazines here.
+    pub(crate) fn put_emptied<M: Memory>(&self, store: &Store<M>, mut emptied: Chain) {
+        if emptied.len() == 0 {
+            return;
+        }
+        let mut lists = self.lock();
+        while let Some(num) = emptied.pop(store) {
+            debug_assert!(store.get(num).is(Fill::Empty), "the empty list takes only such magazines");
+            lists.empty.chain.push(store, num);
+        }
+        self.publish(Fill::Empty, lists.empty.chain.len(), 0, 0);
+        self.exchanges.add(1);
     }
 
     /// All full magazines, for the supplier.
     pub(crate) fn take_all_full(&self) -> Chain {
         let mut lists = self.lock();
-        self.full.store(0, Relaxed);
         let list = lists.of(Fill::Full);
         (list.min, list.reap_limit) = (0, 0);
-        core::mem::replace(&mut list.chain, Chain::new())
+        let all = core::mem::replace(&mut list.chain, Chain::new());
+        self.publish(Fill::Full, 0, self.rounds.get() as u32, 0);
+        all
     }
 
     /// Ends an interval: returns the full magazines that were surplus through all of it and the one before.
     ///
     /// Empty magazines stay: they are type-stable, and what they cost is bounded.
     pub(crate) fn reap<M: Memory>(&self, store: &Store<M>) -> Chain {
-        let mut surplus = Chain::new();
+        let (mut surplus, mut taken) = (Chain::new(), 0);
         let mut lists = self.lock();
         let list = lists.of(Fill::Full);
         let n = if planted("reap ignores the working set") {
@@ -190,11 +201,12 @@ impl Depot {
         };
         for _ in 0..n {
             let Some(num) = list.chain.pop(store) else { break };
+            taken += store.get(num).len();
             surplus.push(store, num);
         }
         list.reap_limit = list.min.saturating_sub(n);
         list.min = list.chain.len();
-        self.full.store(list.chain.len(), Relaxed);
+        self.publish(Fill::Full, list.chain.len(), taken, 0);
         surplus
     }
 

@@ -44,6 +44,7 @@ use crate::slot::{Fill, Num, Pair, Pop, Push, Replace, Which};
 use crate::store::Store;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{Counter, Fixed, Mutex, MutexGuard, assert_unlocked, planted};
+use crate::tuning::Tuning;
 use core::marker::PhantomData;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -76,8 +77,12 @@ pub trait Supplier<R: Round> {
 /// The sizes of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Rounds in a magazine, at least 1.
+    /// Rounds in a magazine at first, at least 1.
     pub capacity: u16,
+    /// The most that it grows to where CPUs meet at the depot.
+    pub largest: u16,
+    /// Rounds that the first fill asks for, at least 1; each one after it asks for twice as many, up to a magazine.
+    pub first_fill: u16,
     /// Magazines in each CPU's stock of full and in its stock of empty ones; 0 is no stock.
     ///
     /// Stock times capacity should cover the batch that a CPU cycles through; then whole batches never leave it.
@@ -89,13 +94,21 @@ pub struct Config {
 }
 
 impl Config {
-    /// Magazines of `capacity` rounds, enough of them for `cpus` CPUs whose stocks and depots are full.
+    /// Magazines of `capacity` rounds that are filled whole and do not grow, enough of them for `cpus` CPUs whose stocks
+    /// and depots are full.
     pub fn new(cpus: &Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Self {
         // A CPU: loaded, previous, both stocks, and two in hand; a depot: its limit twice (full and empty).
         let per_cpu = 4 + 2 * u32::from(stock);
         let in_depots = cpus.nodes().saturating_mul(2).saturating_mul(depot_limit);
         let magazines = (cpus.count() * per_cpu).saturating_add(in_depots);
-        Self { capacity: capacity.max(1), stock, depot_limit, magazines }
+        let capacity = capacity.max(1);
+        Self { capacity, largest: capacity, first_fill: capacity, stock, depot_limit, magazines }
+    }
+
+    /// The most rounds that the CPUs and depots of `cpus` hold: full magazines, all as large as they get.
+    pub fn most_rounds(&self, cpus: &Cpus) -> u64 {
+        let held = u64::from(cpus.count()) * (2 + u64::from(self.stock));
+        (held + u64::from(cpus.nodes()) * u64::from(self.depot_limit)) * u64::from(self.largest)
     }
 }
 
@@ -123,12 +136,10 @@ pub struct Stats {
     pub fast_frees: u64,
     /// Rounds in the loaded and previous magazines of all CPUs.
     pub in_magazines: u64,
-    /// Rounds in the full magazines of all CPUs' stocks.
+    /// Rounds in the full magazines of all CPUs' stocks, in private magazines, and in magazines that are on their way.
     pub in_stock: u64,
     /// Rounds in the depots' full magazines.
     pub in_depot: u64,
-    /// Rounds in private magazines, and in magazines that are on their way.
-    pub in_private: u64,
     /// Visits to a depot that moved at least one magazine.
     pub depot_exchanges: u64,
     /// Visits that found the depot's lock taken.
@@ -149,6 +160,8 @@ pub struct Stats {
     pub aborts: u64,
     /// Magazines ever made (stock magazines included).
     pub magazines: u64,
+    /// Rounds that a magazine is made for now.
+    pub capacity: u64,
 }
 
 static STUMBLE: Fixed = Fixed::new(0);
@@ -193,6 +206,7 @@ pub struct Layer<R, M = Heap> {
     pub(crate) store: Store<M>,
     pub(crate) depots: Box<[Depot]>,
     drains: Mutex<()>,
+    tuning: Tuning,
     pub(crate) counts: Counts,
     rounds: PhantomData<fn(R) -> R>,
 }
@@ -201,7 +215,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Bytes of [`Memory`] that hold a layer of that config with all its magazines made.
     pub fn footprint(cpus: &Cpus, config: &Config) -> usize {
         let stocks = Self::stocks(cpus, config);
-        let sizes = [(u32::from(config.capacity), config.magazines), (u32::from(config.stock), stocks)];
+        let sizes = [(u32::from(config.largest), config.magazines), (u32::from(config.stock), stocks)];
         Store::<M>::footprint(cpus.slots(), sizes.into_iter())
     }
     /// Stock magazines that can be in use or in hand.
@@ -215,10 +229,11 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// When `memory` cannot hold the slots. Fewer bytes than [`footprint`](Self::footprint) are legal otherwise: then
     /// fewer magazines are made.
     pub fn new(cpus: Cpus, config: Config, memory: M) -> Result<Self, TooSmall> {
-        let config = Config { capacity: config.capacity.max(1), ..config };
-        let widest = u32::from(config.capacity.max(config.stock));
+        let capacity = config.capacity.max(1);
+        let config = Config { capacity, largest: config.largest.max(capacity), ..config };
+        let (room, stock) = (config.largest.into(), config.stock.into());
         let most = config.magazines + Self::stocks(&cpus, &config);
-        let store = Store::new(cpus.count(), cpus.slots(), memory, most, widest).ok_or(TooSmall)?;
+        let store = Store::new(cpus.count(), cpus.slots(), memory, most, room, stock).ok_or(TooSmall)?;
         Ok(Self {
             front: Front::of(Fast::new(&store, cpus.mechanism())),
             cpus,
@@ -226,6 +241,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             store,
             depots: (0..cpus.nodes()).map(|_| Depot::new()).collect(),
             drains: Mutex::new(()),
+            tuning: Tuning::new(&config),
             counts: Counts::default(),
             rounds: PhantomData,
         })
@@ -349,9 +365,10 @@ impl<R: Round, M: Memory> Layer<R, M> {
         };
         let Some(num) = num else { return self.alloc_around(supplier) };
         let magazine = self.store.get(num);
-        debug_assert!(magazine.is(Fill::Empty), "only an empty magazine is filled");
+        magazine.resize(self.tuning.rounds());
+        let ask = self.tuning.fill().min(magazine.capacity() as usize);
         assert_unlocked();
-        let filled = supplier.fill(node, magazine.capacity() as usize, |round| {
+        let filled = supplier.fill(node, ask, |round| {
             let room = magazine.owner_push(round.into_raw());
             debug_assert!(room, "a supplier hands out at most what was asked for");
         });
@@ -359,7 +376,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             // Back to where it was, so that a failed allocation leaves the CPU as it found it.
             let old = Pair { previous: num, ..pair };
             if self.replace(node, Which::Rounds, pair, old, Fill::Any) == Replace::Changed {
-                self.put_empty(node, Chain::of(&self.store, num));
+                self.put_empty(node, num);
             }
             return None;
         }
@@ -390,7 +407,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let mut round = None;
         supplier.fill(node, 1, |r| round = Some(r));
         if round.is_none() {
-            let num = self.depot(node).take(&self.store, Fill::Full, 1).pop(&self.store)?;
+            let num = self.take_from_depot(node, Fill::Full)?;
             // SAFETY: as in `alloc`.
             round = self.store.get(num).owner_pop().map(|raw| unsafe { R::from_raw(raw) });
             self.put_away(supplier, node, num);
@@ -475,21 +492,19 @@ impl<R: Round, M: Memory> Layer<R, M> {
         if self.replace(node, Which::Rounds, pair, new, leaving) == Replace::Changed {
             self.put_away(supplier, node, num);
         } else if !pair.previous.is_sentinel() && !planted("exchange forgets the magazine that left") {
-            let left = Chain::of(&self.store, pair.previous);
             match leaving {
-                Fill::Full => self.put_full(supplier, node, left),
-                _ => self.put_empty(node, left),
+                Fill::Full => self.put_full(supplier, node, pair.previous),
+                _ => self.put_empty(node, pair.previous),
             }
         }
     }
 
     /// Any magazine that the caller owns, to where it belongs.
     pub(crate) fn put_away(&self, supplier: &impl Supplier<R>, node: u32, num: Num) {
-        let chain = Chain::of(&self.store, num);
         if self.store.get(num).is(Fill::Full) {
-            self.put_full(supplier, node, chain);
+            self.put_full(supplier, node, num);
         } else {
-            self.flush(supplier, node, chain);
+            self.flush(supplier, node, num);
         }
     }
 
@@ -499,38 +514,43 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     /// An empty magazine: from the stock, the depot, or made.
     pub(crate) fn take_empty(&self, node: u32) -> Option<Num> {
-        self.take(node, Which::Empty, Fill::Empty).or_else(|| {
-            if self.counts.magazines.get() >= u64::from(self.config.magazines) {
-                return None;
-            }
-            let num = self.store.create(u32::from(self.config.capacity), false)?;
-            self.counts.magazines.add(1);
-            Some(num)
-        })
+        let rounds = self.tuning.rounds();
+        if let Some(num) = self.take(node, Which::Empty, Fill::Empty) {
+            self.store.get(num).resize(rounds);
+            return Some(num);
+        }
+        if self.counts.magazines.get() >= u64::from(self.config.magazines) {
+            return None;
+        }
+        let num = self.store.create(rounds, false)?;
+        self.counts.magazines.add(1);
+        Some(num)
     }
 
-    /// From this CPU's stock, else a batch from the depot, whose rest goes to the stock.
+    /// From this CPU's stock, else from the depot.
     fn take(&self, node: u32, which: Which, fill: Fill) -> Option<Num> {
         if self.config.stock > 0
             && let Pop::Round(raw) = self.pop(which)
         {
             return Some(Num::from_raw(raw));
         }
-        let mut batch = self.depot(node).take(&self.store, fill, self.batch());
-        let first = batch.pop(&self.store)?;
-        while let Some(num) = batch.pop(&self.store) {
-            if !self.put_on_stock(node, which, num) {
-                batch.push(&self.store, num);
-                self.depot(node).put(&self.store, fill, u32::MAX, batch);
-                break;
-            }
-        }
-        Some(first)
+        self.take_from_depot(node, fill)
     }
 
-    /// Magazines moved between stock and depot at a time.
-    fn batch(&self) -> u32 {
-        u32::from(self.config.stock / 2).max(1)
+    fn take_from_depot(&self, node: u32, fill: Fill) -> Option<Num> {
+        self.visit(node, |depot| depot.take(&self.store, fill))
+    }
+
+    /// A visit to the depot. If it was contended, magazines may grow.
+    fn visit<T>(&self, node: u32, f: impl FnOnce(&Depot) -> T) -> T {
+        let depot = self.depot(node);
+        let before = depot.contention.get();
+        let answer = f(depot);
+        let contended = depot.contention.get();
+        if contended != before {
+            self.tuning.contended(&self.config, depot.exchanges.get(), contended);
+        }
+        answer
     }
 
     /// Puts a magazine on this CPU's stock; `false` if it has no room.
@@ -565,47 +585,39 @@ impl<R: Round, M: Memory> Layer<R, M> {
         true
     }
 
-    /// Full magazines to the stock, else with a batch of it to the depot, and beyond its limit to the supplier.
-    pub(crate) fn put_full(&self, supplier: &impl Supplier<R>, node: u32, full: Chain) {
-        let beyond = self.put(node, Which::Full, Fill::Full, self.config.depot_limit, full);
-        self.flush(supplier, node, beyond);
+    /// A full magazine to the stock, else to the depot, and beyond its limit to the supplier.
+    pub(crate) fn put_full(&self, supplier: &impl Supplier<R>, node: u32, num: Num) {
+        if !self.put(node, Which::Full, Fill::Full, self.config.depot_limit, num) {
+            self.flush(supplier, node, num);
+        }
     }
 
-    pub(crate) fn put_empty(&self, node: u32, empty: Chain) {
-        self.put(node, Which::Empty, Fill::Empty, u32::MAX, empty);
+    pub(crate) fn put_empty(&self, node: u32, num: Num) {
+        let _always = self.put(node, Which::Empty, Fill::Empty, u32::MAX, num);
     }
 
-    fn put(&self, node: u32, which: Which, fill: Fill, limit: u32, mut magazines: Chain) -> Chain {
-        let mut over = Chain::new();
-        while let Some(num) = magazines.pop(&self.store) {
-            debug_assert!(self.store.get(num).is(fill), "a {fill:?} list takes only such magazines");
-            if !self.put_on_stock(node, which, num) || planted("a magazine in the stock and in the depot") {
-                over.push(&self.store, num);
-            }
+    /// `false` if there is no room.
+    fn put(&self, node: u32, which: Which, fill: Fill, limit: u32, num: Num) -> bool {
+        debug_assert!(self.store.get(num).is(fill), "a {fill:?} list takes only such magazines");
+        if self.put_on_stock(node, which, num) && !planted("a magazine in the stock and in the depot") {
+            return true;
         }
-        if over.len() == 0 {
-            return over;
-        }
-        while self.config.stock > 0
-            && over.len() < self.batch()
-            && let Pop::Round(raw) = self.pop(which)
-        {
-            over.push(&self.store, Num::from_raw(raw));
-        }
-        self.depot(node).put(&self.store, fill, limit, over)
+        self.visit(node, |depot| depot.put(&self.store, fill, limit, num))
     }
 
-    /// Empties the magazines of a chain into the supplier and keeps them as empty ones, in the depot: the stock of
-    /// this CPU may be what is being drained.
-    fn flush(&self, supplier: &impl Supplier<R>, node: u32, mut chain: Chain) {
+    /// Empties a magazine into the supplier and keeps it as an empty one, in the depot: the stock of this CPU may be what
+    /// is being drained.
+    fn flush(&self, supplier: &impl Supplier<R>, node: u32, num: Num) {
+        self.flush_rounds(supplier, num);
+        let _always = self.depot(node).put(&self.store, Fill::Empty, u32::MAX, num);
+    }
+    fn flush_all(&self, supplier: &impl Supplier<R>, node: u32, mut chain: Chain) {
         let mut emptied = Chain::new();
         while let Some(num) = chain.pop(&self.store) {
             self.flush_rounds(supplier, num);
             emptied.push(&self.store, num);
         }
-        if emptied.len() > 0 {
-            self.depot(node).put(&self.store, Fill::Empty, u32::MAX, emptied);
-        }
+        self.depot(node).put_emptied(&self.store, emptied);
     }
     fn flush_rounds(&self, supplier: &impl Supplier<R>, num: Num) {
         let magazine = self.store.get(num);
@@ -621,8 +633,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     /// No empty magazine is to be had: a full one of the depot is emptied.
     pub(crate) fn flush_one(&self, supplier: &impl Supplier<R>, node: u32) -> Option<Num> {
-        let num = self.depot(node).take(&self.store, Fill::Full, 1).pop(&self.store)?;
+        let num = self.take_from_depot(node, Fill::Full)?;
         self.flush_rounds(supplier, num);
+        self.store.get(num).resize(self.tuning.rounds());
         Some(num)
     }
 
@@ -637,7 +650,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         for node in 0..self.cpus.nodes() {
             let of_node = |cpu: &u32| self.cpus.node_of(*cpu) == node;
             let (rounds, stocked) = self.collect(cpus.clone().filter(of_node));
-            self.flush(supplier, node, rounds);
+            self.flush_all(supplier, node, rounds);
             self.unstock(supplier, node, stocked);
         }
     }
@@ -694,7 +707,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 chain.push(&self.store, Num::from_raw(raw));
             }
             if !planted("drain forgets what a stock holds") {
-                self.flush(supplier, node, chain);
+                self.flush_all(supplier, node, chain);
             }
             self.depot(node).put_stock(&self.store, stock);
         }
@@ -704,8 +717,19 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn purge(&self, supplier: &impl Supplier<R>) {
         self.drain(supplier, 0..self.cpus.count());
         for node in 0..self.cpus.nodes() {
-            self.flush(supplier, node, self.depot(node).take_all_full());
+            self.flush_all(supplier, node, self.depot(node).take_all_full());
         }
+    }
+
+    /// Memory is short: magazines become smaller for a while. [`purge`](Self::purge) is what gives back.
+    pub fn shrink(&self) {
+        self.tuning.shrink(&self.config);
+    }
+
+    /// As if CPUs had met at a depot.
+    #[cfg(test)]
+    pub(crate) fn grow(&self) {
+        self.tuning.grow(&self.config);
     }
 
     /// Ends a reaping interval: gives back the depots' surplus over the working set of this interval and the last,
@@ -721,8 +745,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
             }
         }
         for node in 0..self.cpus.nodes() {
-            self.flush(&counting, node, self.depot(node).reap(&self.store));
+            self.flush_all(&counting, node, self.depot(node).reap(&self.store));
         }
+        self.tuning.interval(&self.config);
         flushed.get()
     }
 
@@ -745,11 +770,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
             let pair = self.store.pair(cpu, Which::Rounds);
             let held = self.store.get(pair.loaded).len() + self.store.get(pair.previous).len();
             stats.in_magazines += u64::from(held);
-            let stock = self.store.get(self.store.pair(cpu, Which::Full).loaded);
-            stats.in_stock += u64::from(stock.len()) * u64::from(self.config.capacity);
         }
         for depot in &self.depots {
-            stats.in_depot += u64::from(depot.len(Fill::Full)) * u64::from(self.config.capacity);
+            stats.in_depot += depot.rounds();
             stats.depot_exchanges += depot.exchanges.get();
             stats.depot_contention += depot.contention.get();
         }
@@ -763,8 +786,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 stats.fast_frees += frees;
             }
         }
-        // What is in no slot, stock or depot.
-        stats.in_private = rounds.saturating_sub(stats.in_magazines + stats.in_stock + stats.in_depot);
+        // What is in no slot and no depot.
+        stats.in_stock = rounds.saturating_sub(stats.in_magazines + stats.in_depot);
         let counts = &self.counts;
         stats.allocs = stats.fast_allocs + counts.slow_allocs.get();
         stats.frees = stats.fast_frees + counts.slow_frees.get();
@@ -773,6 +796,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         stats.other_node_frees = counts.other_node_frees.get();
         stats.changed = counts.changed.get();
         stats.busy = counts.busy.get();
+        stats.capacity = self.tuning.rounds().into();
         stats.mechanism = self.mechanism();
         stats.aborts = rseq::aborts();
         stats

@@ -76,6 +76,7 @@ pub mod private;
 mod slot;
 mod store;
 pub mod sync;
+mod tuning;
 
 #[cfg(all(test, any(loom, uslab_models)))]
 mod models;

@@ -29,6 +29,8 @@ pub struct Private<'l, R, M = Heap> {
     /// Full and empty magazines behind the loaded one,
     full: Chain,
     empty: Chain,
+    /// with so many rounds in the full ones,
+    behind: usize,
     /// and the most of either.
     most: u32,
     /// Where magazines and rounds come from and go to.
@@ -55,6 +57,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             layer: self,
             full: Chain::new(),
             empty: Chain::new(),
+            behind: 0,
             most: 0,
             node,
             owner: PhantomData,
@@ -85,6 +88,7 @@ impl<'l, R: Round, M: Memory> Private<'l, R, M> {
     fn pop_next(&mut self) -> Option<R> {
         let full = self.full.pop(&self.layer.store)?;
         self.load(full);
+        self.behind -= self.loaded.len() as usize;
         // SAFETY: as in `pop`.
         self.loaded.private_pop().map(|raw| unsafe { R::from_raw(raw) })
     }
@@ -108,7 +112,7 @@ impl<'l, R: Round, M: Memory> Private<'l, R, M> {
             return layer.free(supplier, round);
         };
         if let Some(full) = self.load(empty) {
-            layer.put_full(supplier, self.node, Chain::of(&layer.store, full));
+            layer.put_full(supplier, self.node, full);
         }
         self.loaded.private_push(round.into_raw());
     }
@@ -125,19 +129,24 @@ impl<'l, R: Round, M: Memory> Private<'l, R, M> {
             if self.full.len() == self.most {
                 return Some(before);
             }
-            self.full.push(store, before);
+            self.keep(before);
         } else if self.empty.len() < self.most {
             self.empty.push(store, before);
         } else {
-            self.layer.put_empty(self.node, Chain::of(store, before));
+            self.layer.put_empty(self.node, before);
         }
         None
     }
 
+    /// A full magazine stays behind the loaded one.
+    fn keep(&mut self, num: Num) {
+        self.behind += self.layer.store.get(num).len() as usize;
+        self.full.push(&self.layer.store, num);
+    }
+
     /// Rounds that it holds.
     pub fn len(&self) -> usize {
-        let behind = self.full.len() as usize * usize::from(self.layer.config.capacity);
-        self.loaded.len() as usize + behind
+        self.loaded.len() as usize + self.behind
     }
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
@@ -159,14 +168,14 @@ impl<'l, R: Round, M: Memory> Private<'l, R, M> {
             if (empty || full)
                 && let Some(num) = layer.take_full(node)
             {
-                self.full.push(&layer.store, num);
+                self.keep(num);
                 continue;
             }
             if full {
                 let next = self.empty.pop(&layer.store).or_else(|| layer.take_empty(node));
                 let Some(next) = next else { return false };
                 if let Some(full) = self.load(next) {
-                    self.full.push(&layer.store, full);
+                    self.keep(full);
                 }
                 continue;
             }
@@ -192,7 +201,12 @@ impl<'l, R: Round, M: Memory> Private<'l, R, M> {
         if !loaded.is_sentinel() {
             layer.put_away(supplier, node, loaded);
         }
-        layer.put_full(supplier, node, core::mem::replace(&mut self.full, Chain::new()));
-        layer.put_empty(node, core::mem::replace(&mut self.empty, Chain::new()));
+        while let Some(num) = self.full.pop(&layer.store) {
+            layer.put_full(supplier, node, num);
+        }
+        while let Some(num) = self.empty.pop(&layer.store) {
+            layer.put_empty(node, num);
+        }
+        self.behind = 0;
     }
 }

@@ -55,12 +55,26 @@ impl Supplier<Ball> for Shelf {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Alloc { cpu: u32 },
-    Free { cpu: u32, pick: usize },
-    Burst { cpu: u32, n: usize },
-    Drain { from: u32, to: u32 },
+    Alloc {
+        cpu: u32,
+    },
+    Free {
+        cpu: u32,
+        pick: usize,
+    },
+    Burst {
+        cpu: u32,
+        n: usize,
+    },
+    Drain {
+        from: u32,
+        to: u32,
+    },
     Reap,
     Purge,
+    /// Magazines become smaller, or as large as they get.
+    Shrink,
+    Grow,
 }
 
 fn steps(cpus: u32) -> impl Strategy<Value = Vec<Step>> {
@@ -72,6 +86,8 @@ fn steps(cpus: u32) -> impl Strategy<Value = Vec<Step>> {
         1 => (cpu.clone(), 0..=cpus).prop_map(|(from, to)| Step::Drain { from, to }),
         1 => Just(Step::Reap),
         1 => Just(Step::Purge),
+        1 => Just(Step::Shrink),
+        1 => Just(Step::Grow),
     ];
     prop::collection::vec(step, 1..80)
 }
@@ -125,9 +141,14 @@ proptest! {
     #[test]
     fn nothing_is_lost_or_handed_out_twice(
         (cpus, nodes) in (1..5u32).prop_flat_map(|c| (Just(c), 1..=c.min(2))),
-        capacity in 1..6u16, stock in 0..4u16, depot_limit in 0..4u32, total in 1..80usize, seq in steps(4),
+        capacity in 1..6u16, growth in 1..3u16, first_fill in 1..6u16,
+        stock in 0..4u16, depot_limit in 0..4u32, total in 1..80usize, seq in steps(4),
     ) {
-        let layer = layer(Cpus::simulated(cpus, nodes).unwrap(), capacity, stock, depot_limit);
+        let cpus_of = Cpus::simulated(cpus, nodes).unwrap();
+        let config = Config::new(&cpus_of, capacity, stock, depot_limit);
+        let config = Config { largest: capacity * growth, first_fill, ..config };
+        let memory = Heap::new(Layer::<Ball>::footprint(&cpus_of, &config)).unwrap();
+        let layer = Layer::new(cpus_of, config, memory).unwrap();
         let shelf = Shelf::new(total, nodes);
         let mut shadow = Shadow { live: vec![], allocs: 0, frees: 0 };
         for step in seq {
@@ -147,6 +168,8 @@ proptest! {
                 }
                 Step::Drain { from, to } => layer.drain(&shelf, from..to),
                 Step::Reap => drop(layer.reap(&shelf)),
+                Step::Shrink => layer.shrink(),
+                Step::Grow => layer.grow(),
                 Step::Purge => {
                     layer.purge(&shelf);
                     let s = layer.stats();
@@ -154,6 +177,8 @@ proptest! {
                 }
             }
             census(&layer, &shelf, &shadow, total);
+            let s = layer.stats();
+            prop_assert!(s.in_magazines + s.in_stock + s.in_depot <= config.most_rounds(&cpus_of), "{s:?}");
         }
         while !shadow.live.is_empty() {
             give(&layer, &shelf, &mut shadow, 0);
@@ -301,10 +326,84 @@ fn reap_drains_idle_cpus_only() {
 }
 
 #[test]
+fn a_layer_keeps_no_more_than_it_has_served() {
+    let cpus = Cpus::simulated(1, 1).unwrap();
+    on_cpu(0);
+    let config = Config { first_fill: 1, ..Config::new(&cpus, 100, 4, 4) };
+    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
+    let (layer, shelf) = (Layer::new(cpus, config, memory).unwrap(), Shelf::new(1000, 1));
+    let mut most = 0;
+    for served in 1..=300 {
+        layer.alloc(&shelf).unwrap();
+        let kept = layer.stats().in_magazines;
+        assert!(kept < served, "{kept} rounds after {served} allocations");
+        most = most.max(kept);
+    }
+    assert!(most > 90, "{most}: and then fills whole magazines");
+}
+
+#[test]
+fn magazines_shrink_when_memory_is_short_and_recover_when_it_is_not() {
+    let cpus = Cpus::simulated(1, 1).unwrap();
+    on_cpu(0);
+    let (layer, shelf) = (layer(cpus, 8, 0, 100), Shelf::new(100, 1));
+    let capacity = || layer.stats().capacity;
+    layer.shrink();
+    layer.shrink();
+    assert_eq!(capacity(), 2);
+    // Three magazines of two: loaded, previous, and one in the depot.
+    let held: Vec<_> = (0..6).map(|_| layer.alloc(&shelf).unwrap()).collect();
+    layer.purge(&shelf);
+    held.into_iter().for_each(|ball| layer.free(&shelf, ball));
+    let s = layer.stats();
+    assert_eq!((s.in_magazines, s.in_depot), (4, 2));
+    layer.reap(&shelf);
+    assert_eq!(capacity(), 2, "memory was short in this interval");
+    for expected in [4, 8, 8] {
+        layer.reap(&shelf);
+        assert_eq!(capacity(), expected);
+    }
+}
+
+/// One in sixteen visits, and not fewer than eight.
+#[test]
+fn magazines_grow_where_cpus_meet_at_the_depot() {
+    let cpus = Cpus::simulated(2, 1).unwrap();
+    let config = Config { largest: 7, ..Config::new(&cpus, 2, 0, 1000) };
+    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
+    let layer = Layer::new(cpus, config, memory).unwrap();
+    // A thread that finds the depot locked, `n` times.
+    let meet = |n: usize| {
+        for _ in 0..n {
+            let held = layer.depots[0].hold();
+            let met = layer.stats().depot_contention;
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let shelf = Shelf::new(0, 1);
+                    (1..=4).for_each(|ball| layer.free(&shelf, Ball(ball)));
+                    // The third magazine sends the first one to the depot.
+                    (5..=6).for_each(|ball| layer.free(&shelf, Ball(ball)));
+                    layer.purge(&shelf);
+                });
+                while layer.stats().depot_contention == met {
+                    std::thread::yield_now();
+                }
+                drop(held);
+            });
+        }
+        layer.stats().capacity
+    };
+    assert_eq!(meet(7), 2);
+    assert_eq!(meet(1), 4);
+    assert_eq!(meet(8), 7, "as large as they get");
+    assert_eq!(meet(8), 7);
+}
+
+#[test]
 fn without_memory_for_magazines_rounds_go_to_the_supplier() {
     let cpus = Cpus::simulated(1, 1).unwrap();
     on_cpu(0);
-    let config = Config { capacity: 4, stock: 2, depot_limit: 2, magazines: 0 };
+    let config = Config { magazines: 0, ..Config::new(&cpus, 4, 2, 2) };
     let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
     let layer = Layer::new(cpus, config, memory).unwrap();
     let shelf = Shelf::new(3, 1);

@@ -9,10 +9,9 @@
 //! One pointer serves the CPU count, slots and magazines. Spare slots always hold sentinels: they are where a thread is
 //! led whose CPU has no number yet, or a number beyond the count. They are never written, so they cost address space.
 //!
-//! A magazine's number counts 8-byte words from `base`, so number -> address is one addition whatever the capacities
-//! are. Magazines are **type-stable**: once made, a magazine keeps its
-//! address, number and capacity while the layer lives. Nothing is ever unmade, so a stale number is always safe to
-//! look at.
+//! A magazine's number counts 8-byte words from `base`, so number -> address is one addition. Magazines are
+//! **type-stable**: once made, a magazine keeps its address and number while the layer lives. Nothing is ever unmade, so a
+//! stale number is always safe to look at.
 //!
 //! Under loom the same numbers index vectors of constructed objects: zeroed memory is no valid loom object.
 
@@ -34,7 +33,8 @@ pub(crate) struct Header {
     /// `len:16 | ops:48`. Stored only by operations of the CPU whose slot holds the magazine, else by its owner:
     /// whoever took it out of a slot, a stock or the depot.
     pub(crate) word: AtomicU64,
-    /// The capacity in rounds in the low half; [`STOCK`] is set on a magazine of magazine numbers.
+    /// The capacity in rounds in the low half; [`STOCK`] is set on a magazine of magazine numbers. Changes only while the
+    /// magazine is empty and its owner's.
     pub(crate) capacity: Fixed,
     /// The next magazine on the depot's list or on a drain's chain; belongs to the owner.
     link: UnsafeCell<u32>,
@@ -200,6 +200,13 @@ impl<'s> Magazine<'s> {
         self.header.word.store(word + 1 + MAG_OP, Relaxed);
         true
     }
+    /// Makes an empty magazine larger or smaller, within the room that it was made with; for its owner.
+    pub(crate) fn resize(&self, capacity: u32) {
+        debug_assert!(self.len() == 0, "only an empty magazine is filled or resized");
+        if self.header.capacity() != capacity {
+            self.header.capacity.set(capacity);
+        }
+    }
     /// The number behind this magazine on the chain; for its owner.
     pub(crate) fn link(&self) -> Num {
         // SAFETY: the caller owns the magazine.
@@ -215,9 +222,12 @@ impl<'s> Magazine<'s> {
 /// All slots and magazines of one layer.
 #[derive(Debug)]
 pub(crate) struct Store<M> {
+    #[cfg(not(loom))]
     cpus: u32,
     /// The number of the first magazine.
     first: u32,
+    /// The room of a magazine of rounds.
+    room: u32,
     /// Magazine numbers below this are made. Grows only.
     top: AtomicU32,
     /// Serialises making.
@@ -268,7 +278,14 @@ impl<M: Memory> Store<M> {
 
     /// Slots for `cpus` CPUs in a table of `slots`. `None` if not even the slots fit or can be committed.
     #[cfg(not(loom))]
-    pub(crate) fn new(cpus: u32, slots: u32, memory: M, _magazines: u32, _widest: u32) -> Option<Self> {
+    pub(crate) fn new(
+        cpus: u32,
+        slots: u32,
+        memory: M,
+        _magazines: u32,
+        room: u32,
+        _stock: u32,
+    ) -> Option<Self> {
         debug_assert!(cpus <= slots);
         let bytes = Self::footprint(slots, core::iter::empty());
         if !memory.base().addr().get().is_multiple_of(align_of::<Slot>()) || !memory.commit(bytes) {
@@ -277,10 +294,17 @@ impl<M: Memory> Store<M> {
         // SAFETY: `bytes` are committed and aligned; zeroed memory is a valid front.
         unsafe { memory.base().cast::<Front>().as_ref() }.cpus.set(cpus);
         let first = first(slots);
-        Some(Self { cpus, first, top: AtomicU32::new(first), making: Mutex::new(()), memory })
+        Some(Self { cpus, first, room, top: AtomicU32::new(first), making: Mutex::new(()), memory })
     }
     #[cfg(loom)]
-    pub(crate) fn new(cpus: u32, slots: u32, memory: M, magazines: u32, widest: u32) -> Option<Self> {
+    pub(crate) fn new(
+        cpus: u32,
+        slots: u32,
+        memory: M,
+        magazines: u32,
+        room: u32,
+        stock: u32,
+    ) -> Option<Self> {
         let made = |_| {
             let header = Header {
                 word: AtomicU64::new(0),
@@ -288,11 +312,11 @@ impl<M: Memory> Store<M> {
                 link: UnsafeCell::new(0),
                 net: Counter::new(0),
             };
-            (header, (0..widest).map(|_| Cell::new(core::ptr::null_mut())).collect())
+            (header, (0..room.max(stock)).map(|_| Cell::new(core::ptr::null_mut())).collect())
         };
         Some(Self {
-            cpus,
             first: first(slots),
+            room,
             top: AtomicU32::new(first(slots)),
             making: Mutex::new(()),
             memory,
@@ -344,11 +368,13 @@ impl<M: Memory> Store<M> {
         }
     }
 
-    /// Makes a magazine, empty and owned by the caller; `None` when the memory is used up or refused.
+    /// Makes a magazine, empty and owned by the caller; `None` when the memory is used up or refused. One of rounds has
+    /// room for what the store was made with.
     pub(crate) fn create(&self, capacity: u32, stock: bool) -> Option<Num> {
         let _making = self.making.lock();
         let num = Num(self.top.load(Relaxed));
-        let top = num.0.checked_add(stride(capacity))?;
+        let room = if stock { capacity } else { self.room };
+        let top = num.0.checked_add(stride(room))?;
         #[cfg(loom)]
         if num.0 as usize >= self.magazines.len() {
             return None;
@@ -377,7 +403,7 @@ impl<M: Memory> Store<M> {
         let mut next = self.first;
         core::iter::from_fn(move || {
             let magazine = (next < top).then(|| self.get(Num(next)))?;
-            next += stride(magazine.capacity());
+            next += stride(if magazine.is_stock() { magazine.capacity() } else { self.room });
             Some(magazine)
         })
     }

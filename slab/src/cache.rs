@@ -383,6 +383,7 @@ impl Cache {
         if let (Err(_), Some(layer)) = (&result, &self.parts.layer)
             && !planted("other CPUs are not drained before an error")
         {
+            layer.shrink();
             layer.purge(source);
             result = again();
         }
@@ -398,7 +399,7 @@ impl Cache {
         // Of a deadlock no guard may be dropped, hence `ManuallyDrop`.
         let held = planted("a node's lock is held under pressure").then(|| Node::lock_all(&self.nodes));
         let held = ManuallyDrop::new(held);
-        let given = self.core.discard_empty(Some(self));
+        let given = self.core.press(Some(self));
         drop(ManuallyDrop::into_inner(held));
         given
     }
@@ -444,6 +445,7 @@ impl Cache {
         }
         let error = source.error_or(AllocError::NoMagazines);
         // What other CPUs and the depots keep, and what other caches keep without using it.
+        layer.shrink();
         layer.purge(&source);
         if matches!(error, AllocError::Memory(_)) {
             self.press_others();
@@ -809,6 +811,13 @@ impl Cache {
         self.parts.layer.as_ref().map_or(0, |layer| layer.reap(&Nothing(self)))
     }
 
+    /// Memory is short: magazines hold less from now on.
+    pub(crate) fn shrink_magazines(&self) {
+        if let Some(layer) = &self.parts.layer {
+            layer.shrink();
+        }
+    }
+
     /// Gives the objects that `cpus` hold to their slabs.
     pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
         if let Some(layer) = &self.parts.layer {
@@ -864,7 +873,7 @@ impl Cache {
     pub(crate) fn info(&self) -> CacheInfo {
         let (count, counts, geometry) = (self.count(), &self.counts, self.geometry());
         let layer = self.parts.layer.as_ref().map(Layer::stats).unwrap_or_default();
-        let in_magazines = layer.in_magazines + layer.in_stock + layer.in_private;
+        let in_magazines = layer.in_magazines + layer.in_stock;
         CacheInfo {
             name: self.name().to_owned(),
             object_size: geometry.object_size() as u64,
@@ -895,11 +904,7 @@ impl Cache {
             depot_exchanges: layer.depot_exchanges,
             depot_contention: layer.depot_contention,
             other_node_frees: layer.other_node_frees,
-            magazine_capacity: self
-                .parts
-                .layer
-                .as_ref()
-                .map_or(0, |layer| u64::from(layer.config().capacity)),
+            magazine_capacity: layer.capacity,
             constructed: counts.constructed.get(),
             destructed: counts.destructed.get(),
             failures: counts.failures.get(),

@@ -58,7 +58,7 @@ impl Core {
         let first = match alloc() {
             // What caches keep without using it may be what is missing.
             Err(error) => {
-                if self.discard_empty(None) > 0 {
+                if self.press(None) > 0 {
                     alloc()?
                 } else {
                     return Err(error.into());

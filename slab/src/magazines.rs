@@ -1,9 +1,13 @@
-//! How large a cache's magazines are to begin with.
+//! How large a cache's magazines are.
 //!
-//! The capacities are those of Linux 7's sheaves (`calculate_sheaf_capacity`): what fills an allocation of 64 to 512
-//! bytes with a header of 32. They come from the number of objects that older kernels kept per CPU, halved; nobody
-//! measured them to be best. The stocks (a sheaf has none) let a CPU cycle through a batch of `stock * capacity`
-//! objects without touching what other CPUs touch; what a CPU may park is bounded: about 128 KiB a cache.
+//! Measured, not derived: what a CPU's magazines and stocks *reach* must cover the batches that it cycles through (some
+//! 1,000 small objects), else the CPUs meet at the depot and swap each other's cache lines; and an exchange of magazines
+//! costs some 60 ns, so small magazines cost more a pair. Both ask for large ones. What speaks for small ones is the
+//! memory that CPUs park, hence a bound in bytes and not in objects: a magazine is first made for 8 KiB of objects, 126 at
+//! most (a kilobyte of rounds); where CPUs meet at the depot it grows to twice that, and when memory is short it shrinks.
+//! A cache that is used little fills little: the first fill takes one object, each one after it twice as many.
+//!
+//! (Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is near them.)
 
 use uslab_magazine::{Config, Cpus};
 
@@ -11,12 +15,12 @@ use uslab_magazine::{Config, Cpus};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Magazines {
-    /// By the size of the object: [`TABLE`].
+    /// By the size of the object, tuned while it runs. See the [module](self).
     #[default]
     BySize,
     /// None: every allocation and free takes the lock of its node. For study and comparison.
     Off,
-    /// As said.
+    /// As said, for good.
     Sized {
         /// Objects in a magazine, at least 1.
         capacity: u16,
@@ -27,27 +31,20 @@ pub enum Magazines {
     },
 }
 
-/// One row: objects from `stride` bytes up to the row before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// Smallest distance of objects, in bytes.
-    pub stride: usize,
-    /// Objects in a magazine.
-    pub capacity: u16,
-    /// Magazines in each stock.
-    pub stock: u16,
-}
-
+/// Bytes of objects that a magazine is first made for.
+pub const BYTES: usize = 8 << 10;
+/// Objects in a magazine at first: at most, and at least.
+pub const MOST: usize = 126;
+/// See [`MOST`].
+pub const LEAST: usize = 4;
+/// Full and empty magazines in each CPU's stock, for objects up to [`LARGE`] bytes,
+pub const STOCK: u16 = 8;
+/// and above.
+pub const STOCK_OF_LARGE: u16 = 2;
+/// Objects above are large: so few of them fill a magazine's bytes that [`LEAST`] decides.
+pub const LARGE: usize = 1 << 10;
 /// Full magazines that a node's depot keeps: as many as a barn's soft limit.
 pub const DEPOT_LIMIT: u32 = 10;
-
-/// The sizes, largest objects first.
-pub const TABLE: [Row; 4] = [
-    Row { stride: 4096, capacity: 4, stock: 2 },
-    Row { stride: 1024, capacity: 12, stock: 4 },
-    Row { stride: 256, capacity: 28, stock: 8 },
-    Row { stride: 0, capacity: 126, stock: 8 },
-];
 
 impl Magazines {
     /// The layer's sizes for objects that lie `stride` bytes apart; `None` without magazines.
@@ -58,8 +55,10 @@ impl Magazines {
                 Some(Config::new(cpus, capacity, stock, depot_limit))
             }
             Self::BySize => {
-                let row = TABLE.iter().find(|row| stride >= row.stride)?;
-                Some(Config::new(cpus, row.capacity, row.stock, DEPOT_LIMIT))
+                let capacity = (BYTES / stride).clamp(LEAST, MOST) as u16;
+                let stock = if stride <= LARGE { STOCK } else { STOCK_OF_LARGE };
+                let config = Config::new(cpus, capacity, stock, DEPOT_LIMIT);
+                Some(Config { largest: 2 * capacity, first_fill: 1, ..config })
             }
         }
     }
@@ -70,14 +69,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_size_has_a_row() {
+    fn magazines_hold_bytes_and_not_objects() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         let capacity = |stride| Magazines::BySize.config(&cpus, stride).map(|config| config.capacity);
-        let rows =
-            [(8, 60), (255, 60), (256, 28), (1023, 28), (1024, 12), (4095, 12), (4096, 4), (1 << 22, 4)];
+        let rows = [(8, 126), (64, 126), (96, 85), (256, 32), (1024, 8), (2048, 4), (1 << 22, 4)];
         for (stride, expected) in rows {
             assert_eq!(capacity(stride), Some(expected), "stride {stride}");
         }
         assert_eq!(Magazines::Off.config(&cpus, 8), None);
+    }
+
+    /// What CPUs and depots park at the very most, in bytes a CPU: for all but the largest objects.
+    #[test]
+    fn what_a_cache_may_park_is_bounded() {
+        let cpus = Cpus::simulated(1, 1).unwrap();
+        for stride in 8..=16 << 10 {
+            let config = Magazines::BySize.config(&cpus, stride).unwrap();
+            let bytes = config.most_rounds(&cpus) as usize * stride;
+            let most = if stride <= 4 << 10 { 512 << 10 } else { 2 << 20 };
+            assert!(bytes <= most, "stride {stride}: {bytes} bytes");
+        }
     }
 }

@@ -75,7 +75,7 @@ fn run(core: &Core, shared: &Shared, interval: Duration) {
             }
         }
         core.reap();
-        core.discard_empty(None);
+        core.discard_empty();
         core.ground.pages.trim();
         shared.state.lock().intervals += 1;
     }

@@ -174,11 +174,16 @@ impl Core {
         Some(unsafe { &*owner.cast::<Cache>() })
     }
 
-    /// Gives all empty slabs of all caches but one back. How many.
-    pub(crate) fn discard_empty(&self, except: Option<&Cache>) -> usize {
+    /// Gives all empty slabs back. How many.
+    pub(crate) fn discard_empty(&self) -> usize {
+        self.caches().map(|cache| cache.discard_empty()).sum()
+    }
+
+    /// Memory is short: all caches but one give empty slabs back, and keep less from now on. How many slabs.
+    pub(crate) fn press(&self, except: Option<&Cache>) -> usize {
         let others =
             self.caches().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
-        others.map(|cache| cache.discard_empty()).sum()
+        others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty()).sum()
     }
 
     /// See [`Subsystem::reap`].

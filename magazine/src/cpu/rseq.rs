@@ -71,7 +71,7 @@
 
 use super::{MAX_CPUS, Mechanism};
 use crate::memory::Memory;
-use crate::slot::{Fill, Num, Pair, Pop, Push, Replace, Slot, Which};
+use crate::slot::{Fill, Pair, Pop, Push, Replace, Slot, Which};
 use crate::store::{FIRST_SLOT, Front, Header, MAG_OP, Store};
 use crate::sync::{Counter, Fixed};
 use core::arch::{asm, global_asm};
@@ -404,7 +404,7 @@ impl Fast {
     }
 
     /// Replaces this CPU's pair `old` by `new` if, in the same section, the magazine `previous` of `old` has
-    /// `len & mask == want`.
+    /// `len & mask == want`; a `want` of [`ITS_CAPACITY`] is the magazine's capacity.
     fn replace<const WHICH: usize>(&self, old: Pair, new: Pair, mask: u32, want: u32) -> bool {
         let done: u32;
         // SAFETY: as in `pop`; a number in `old` that the slot holds is that of a magazine. Spare slots (before the first
@@ -420,9 +420,12 @@ impl Fast {
                 "jne 6f",
                 "mov {m}, rax",
                 "shr {m}, 32",                                    // previous
-                "mov {m:e}, dword ptr [{base} + {m}*8]",          // its len, and low bits of its ops
+                "lea {m}, [{base} + {m}*8]",
+                "cmp {want:e}, -1",
+                "cmove {want:x}, word ptr [{m} + {capacity}]",
+                "mov {m:e}, dword ptr [{m}]",                     // its len, and low bits of its ops
                 "and {m:e}, {mask:e}",
-                "cmp {m:e}, {want:e}",
+                "cmp {m:x}, {want:x}",
                 #[cfg(not(uslab_control = "nofill"))]
                 "jne 6f",
                 #[cfg(not(uslab_control = "plainstore"))]
@@ -436,7 +439,7 @@ impl Fast {
             ] [
                 t = out(reg) _, m = out(reg) _, done = out(reg) done,
                 inout("rax") old.word() => _, new = in(reg) new.word(),
-                mask = in(reg) mask, want = in(reg) want,
+                mask = in(reg) mask, want = inout(reg) want => _, capacity = const CAPACITY,
                 base = in(reg) self.base.as_ptr(), area = in(reg) self.area,
                 pair = const pair_at(WHICH), count = const COUNT,
                 options(nostack)
@@ -451,6 +454,9 @@ impl Fast {
 const ROUND: usize = Which::Rounds as usize;
 const FULL: usize = Which::Full as usize;
 const EMPTY: usize = Which::Empty as usize;
+
+/// What [`Fast::replace`] takes for the capacity of the magazine that leaves.
+const ITS_CAPACITY: u32 = u32::MAX;
 
 /// What a section that did nothing means.
 fn has_slot<M: Memory>(store: &Store<M>) -> bool {
@@ -484,20 +490,18 @@ pub(crate) fn push<M: Memory>(store: &Store<M>, fast: Fast, which: Which, round:
 }
 
 pub(crate) fn replace<M: Memory>(
-    store: &Store<M>,
+    _: &Store<M>,
     fast: Fast,
     which: Which,
     old: Pair,
     new: Pair,
     leaving: Fill,
 ) -> Replace {
-    // `old` may name magazines of another CPU, or of nobody any more: their capacities never change.
     let (mask, want) = match leaving {
         Fill::Any => (0, 0),
         Fill::Empty => (0xffff, 0),
-        Fill::Full => (0xffff, store.get(old.previous).capacity()),
+        Fill::Full => (0xffff, ITS_CAPACITY),
     };
-    debug_assert!(old.previous == Num::SENTINEL || want <= 0xffff);
     let done = match which {
         Which::Rounds => fast.replace::<ROUND>(old, new, mask, want),
         Which::Full => fast.replace::<FULL>(old, new, mask, want),

@@ -4,7 +4,7 @@ use super::*;
 use crate::cpu::Cpus;
 use crate::layer::{Config, Layer, Round, Supplier};
 use crate::memory::Heap;
-use crate::slot::Commit;
+use crate::slot::{Commit, Num};
 use crate::sync::{AtomicBool, Mutex, Ordering::Relaxed};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal, sigaction};
@@ -64,7 +64,9 @@ impl World {
     fn new(cpus: u32) -> Self {
         let count = cpus * 4 + 3;
         let bytes = Store::<Heap>::footprint(Cpus::os().slots(), [(CAPACITY, count)].into_iter());
-        let store = Store::new(cpus, Cpus::os().slots(), Heap::new(bytes).unwrap(), count, CAPACITY).unwrap();
+        let store =
+            Store::new(cpus, Cpus::os().slots(), Heap::new(bytes).unwrap(), count, CAPACITY, CAPACITY)
+                .unwrap();
         let magazines: Vec<Num> = (0..count).map(|_| store.create(CAPACITY, false).unwrap()).collect();
         for (i, num) in magazines.iter().enumerate() {
             (0..i % 4).for_each(|r| assert!(store.get(*num).owner_push(ball(100 * i + r + 1))));
