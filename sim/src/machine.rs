@@ -82,6 +82,9 @@ impl Machine {
     }
 }
 
+/// Bytes of a stamp; no object of a cache is smaller.
+const STAMP: usize = size_of::<u64>();
+
 /// A live object of the trace.
 #[derive(Debug)]
 struct Object<'m> {
@@ -191,7 +194,7 @@ impl<'m> Holdings<'m> {
         let mut block = block?;
         // Large blocks are not written to: the pages of all of them would be touched.
         if self.caches[cache.0 as usize].is_some() {
-            block.bytes_mut()[..8].copy_from_slice(&at.to_ne_bytes());
+            block.front_mut(STAMP).copy_from_slice(&at.to_ne_bytes());
         }
         if let Some(old) = self.objects.insert(at, Object { block, cache }) {
             self.violations.push(format!("two live objects at {at:#x} of the trace"));
@@ -203,9 +206,9 @@ impl<'m> Holdings<'m> {
     /// Frees the object at `at` in the trace, on `cpu`. `false` if there is none.
     pub fn free(&mut self, cpu: u32, at: u64) -> bool {
         let Some(object) = self.objects.remove(&at) else { return false };
-        if self.caches[object.cache.0 as usize].is_some() && object.block.bytes()[..8] != at.to_ne_bytes() {
+        if self.caches[object.cache.0 as usize].is_some() && object.block.front(STAMP) != at.to_ne_bytes() {
             let found =
-                object.block.bytes()[..8].iter().rev().map(|b| format!("{b:02x}")).collect::<String>();
+                object.block.front(STAMP).iter().rev().map(|b| format!("{b:02x}")).collect::<String>();
             self.violations.push(format!("the object at {at:#x} of the trace was overwritten by {found}"));
         }
         on_cpu(cpu);

@@ -10,8 +10,8 @@ use uslab_buddy::Gfp;
 
 /// An object of a [`KmemCache`] or an allocation of a [`Kmalloc`], freed on the CPU that drops it.
 ///
-/// Its bytes are zero until they are written, and that costs nothing until somebody looks: a block that is never looked
-/// at is never touched. (Objects of a cache with a constructor are as constructed or as their last user left them.)
+/// Its bytes are zero until they are written, and that costs nothing until somebody looks: only as much of a block as was
+/// ever looked at is touched. (Objects of a cache with a constructor are as constructed or as their last user left them.)
 ///
 /// ```
 /// use uslab::{Gfp, Subsystem};
@@ -26,7 +26,8 @@ pub struct Block<'c> {
     memory: NonNull<u8>,
     layout: Layout,
     origin: Origin<'c>,
-    initialised: Cell<bool>,
+    /// Bytes from the start that are initialised.
+    initialised: Cell<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,12 +47,15 @@ impl<'c> Block<'c> {
         let layout = Layout::from_size_align(geometry.object_size(), geometry.align())
             .unwrap_or_else(|_| unreachable!("{geometry:?} is no layout"));
         let initialised = gfp.contains(Gfp::ZERO) || cache.cache().has_hooks();
-        Ok(Self { memory, layout, origin: Origin::Cache(cache), initialised: Cell::new(initialised) })
+        Ok(Self::new(memory, layout, Origin::Cache(cache), initialised))
     }
     pub(crate) fn of_kmalloc(kmalloc: &'c Kmalloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
         let memory = kmalloc.alloc_layout(layout, gfp)?;
-        let initialised = gfp.contains(Gfp::ZERO);
-        Ok(Self { memory, layout, origin: Origin::Kmalloc(kmalloc), initialised: Cell::new(initialised) })
+        Ok(Self::new(memory, layout, Origin::Kmalloc(kmalloc), gfp.contains(Gfp::ZERO)))
+    }
+    fn new(memory: NonNull<u8>, layout: Layout, origin: Origin<'c>, initialised: bool) -> Self {
+        let initialised = Cell::new(if initialised { layout.size() } else { 0 });
+        Self { memory, layout, origin, initialised }
     }
 
     /// Size and alignment, as asked for.
@@ -64,23 +68,35 @@ impl<'c> Block<'c> {
     }
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        self.initialise();
-        // SAFETY: the block owns so many bytes, and they are initialised.
-        unsafe { core::slice::from_raw_parts(self.memory.as_ptr(), self.layout.size()) }
+        self.front(self.layout.size())
     }
     /// Its bytes, to write.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.initialise();
-        // SAFETY: as in `bytes`, and the borrow is exclusive.
-        unsafe { core::slice::from_raw_parts_mut(self.memory.as_ptr(), self.layout.size()) }
+        self.front_mut(self.layout.size())
+    }
+    /// Its first `n` bytes, or all if it has fewer. Nothing behind them is touched.
+    pub fn front(&self, n: usize) -> &[u8] {
+        let n = self.initialise(n);
+        // SAFETY: the block owns so many bytes, and they are initialised.
+        unsafe { core::slice::from_raw_parts(self.memory.as_ptr(), n) }
+    }
+    /// The same, to write.
+    pub fn front_mut(&mut self, n: usize) -> &mut [u8] {
+        let n = self.initialise(n);
+        // SAFETY: as in `front`, and the borrow is exclusive.
+        unsafe { core::slice::from_raw_parts_mut(self.memory.as_ptr(), n) }
     }
 
-    fn initialise(&self) {
-        if !self.initialised.replace(true) {
-            // SAFETY: the block owns so many bytes; nobody has a reference to them, because whoever hands one out comes
-            // here first, and `Cell` keeps other threads out.
-            unsafe { self.memory.write_bytes(0, self.layout.size()) };
+    /// Makes the first `n` bytes initialised, at most all; how many these are.
+    fn initialise(&self, n: usize) -> usize {
+        let (n, done) = (n.min(self.layout.size()), self.initialised.get());
+        if done < n {
+            // SAFETY: the block owns so many bytes; nobody has a reference to those behind `done`, because whoever hands
+            // one out comes here first, and `Cell` keeps other threads out.
+            unsafe { self.memory.add(done).write_bytes(0, n - done) };
+            self.initialised.set(n);
         }
+        n
     }
 }
 
@@ -93,5 +109,30 @@ impl Drop for Block<'_> {
                 Origin::Kmalloc(kmalloc) => kmalloc.free(self.memory),
             }
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, Subsystem};
+
+    #[test]
+    fn only_what_is_newly_looked_at_is_zeroed() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("front", 64).build_in(&subsystem).unwrap();
+        cache.alloc_block(Gfp::KERNEL).unwrap().bytes_mut().fill(7);
+        let mut block = cache.alloc_block(Gfp::KERNEL).unwrap();
+        // SAFETY: the object's last byte was written by its last user.
+        let last = unsafe { block.address().add(63) };
+        block.front_mut(8).fill(1);
+        // SAFETY: as above.
+        assert_eq!(unsafe { last.read() }, 7, "nothing behind the front was touched");
+        assert_eq!(block.front(16), [1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+        block.front_mut(32).fill(2);
+        assert_eq!((block.front(4), block.front(1000).len()), (&[2; 4][..], 64));
+        assert!(block.bytes()[32..].iter().all(|b| *b == 0));
+        let whole = cache.alloc_block(Gfp::ZERO).unwrap();
+        assert!(whole.bytes().iter().all(|b| *b == 0));
     }
 }
