@@ -108,11 +108,13 @@ impl PageAllocator {
                 config.max_order.bytes(),
                 Uncommitted::NoAccess,
                 config.door,
+                &config.faults,
             )?,
-            frames: FrameTable::new(range, config.door)?,
+            frames: FrameTable::new(range, config.door, &config.faults)?,
             max_order: config.max_order,
             pageblock_order: config.pageblock_order,
             mobility: pages >= u64::from(config.pageblock_order.pages()) * MigrateType::COUNT as u64,
+            faults: config.faults.clone(),
         };
 
         let lowmem = zones().filter(|(_, kind, _)| *kind != ZoneKind::Movable);
@@ -183,12 +185,13 @@ impl PageAllocator {
             return Err(Limit::Order);
         }
         let zonelist = self.zonelist(gfp, node)?;
-        if let Ok(pfn) = self.try_zones(zonelist, order, gfp, Mark::Low) {
-            return Ok(pfn);
+        let found = self.try_zones(zonelist, order, gfp, Mark::Low);
+        if matches!(found, Ok(_) | Err(Limit::Injected)) {
+            return found;
         }
         self.counts.below_low.add(1);
         self.try_zones(zonelist, order, gfp, Mark::Min).or_else(|limit| {
-            if !gfp.may_drain() || limit == Limit::Zone {
+            if !gfp.may_drain() || matches!(limit, Limit::Zone | Limit::Injected) {
                 return Err(limit);
             }
             self.counts.drains.add(1);
@@ -226,6 +229,8 @@ impl PageAllocator {
                     self.hand_out(pfn, order, gfp, mobility);
                     return Ok(pfn);
                 }
+                // The refusal of a request, not of one of its tries.
+                Err(Limit::Injected) => return Err(Limit::Injected),
                 Err(limit) => met = met.max(limit),
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::corruption;
 use crate::error::PageError;
+use crate::faults::Faults;
 use crate::gfp::ZoneKind;
 use crate::pfn::Order;
 use crate::region::Door;
@@ -36,6 +37,8 @@ pub struct PageConfig {
     pub pageblock_order: Order,
     /// Told of every free that must not be, under no lock.
     pub corruption: corruption::Handler,
+    /// What is refused on purpose.
+    pub faults: Faults,
 }
 
 /// Pages of the default range in all: 64 GiB of address space.
@@ -64,6 +67,7 @@ impl PageConfig {
             max_order: Order::MAX,
             pageblock_order: Order::new(PAGEBLOCK_ORDER).unwrap_or(Order::MAX),
             corruption: corruption::abort,
+            faults: Faults::default(),
         }
     }
 

@@ -21,6 +21,8 @@ pub enum Limit {
     Fragmented,
     /// Reserved memory was there, but the OS refused to commit it.
     CommitRefused,
+    /// It was refused on purpose: see [`faults`](crate::faults).
+    Injected,
 }
 
 /// An allocation that failed. Nothing was changed.
@@ -48,6 +50,7 @@ impl core::fmt::Display for AllocError {
             Limit::Watermark => ": free pages are kept by the watermark",
             Limit::Fragmented => ": pages are free, but not in one block",
             Limit::CommitRefused => ": the system refused to commit more memory",
+            Limit::Injected => ": refused by fault injection",
         })
     }
 }

@@ -18,6 +18,7 @@
 //! | `allocator` | the way of a request; [`PageBlock`]: the safe way to have pages |
 //! | [`info`], [`census`] | what it says about itself, and the audit |
 //! | [`corruption`] | frees that must not be |
+//! | [`faults`] | refusals on purpose |
 //!
 //! # Invariants
 //!
@@ -53,6 +54,7 @@ pub mod census;
 mod config;
 pub mod corruption;
 mod error;
+pub mod faults;
 pub mod frame;
 mod free_area;
 mod gfp;
@@ -76,6 +78,7 @@ pub use census::{Census, Violation};
 pub use config::PageConfig;
 pub use corruption::Corruption;
 pub use error::{AllocError, Limit, PageError};
+pub use faults::Faults;
 pub use frame::{Frame, FrameList, FrameTable, Kind, Link, State};
 pub use gfp::{Gfp, MigrateType, ZoneKind};
 pub use info::{BuddyInfo, ZoneInfo};

@@ -8,6 +8,7 @@
 //! A freed page goes into the magazines of its pageblock's type, so that a stolen page goes back where it belongs.
 
 use crate::error::Limit;
+use crate::faults::MAGAZINE;
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
 use crate::region::{Door, Reserved};
@@ -66,7 +67,7 @@ impl PerCpuPages {
         let layer = |order: usize| {
             let config = Config::new(&cpus, (batch(managed) >> order).max(1), STOCK, DEPOT);
             let bytes = Layer::<PageRound, Reserved>::footprint(&cpus, &config);
-            Layer::new(cpus, config, Reserved::new(bytes, door)?).ok()
+            Layer::new(cpus, config, Reserved::new(bytes, door, &ground.faults, MAGAZINE)?).ok()
         };
         let layers = (0..orders * types).map(|n| layer(n / types)).collect::<Option<_>>()?;
         Some(Self { layers, types })

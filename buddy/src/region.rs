@@ -12,6 +12,7 @@
 //! halves its wish until it is granted.
 
 use crate::PAGE_SIZE;
+use crate::faults::{COMMIT, Call, DECOMMIT, Faults, Point, RESERVE};
 use core::num::NonZeroUsize;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -51,6 +52,7 @@ pub struct Region {
     bytes: usize,
     uncommitted: Uncommitted,
     backing: Backing,
+    faults: Faults,
 }
 
 #[derive(Debug)]
@@ -69,19 +71,34 @@ impl Region {
     /// refused.
     ///
     /// Costs one or two system calls through [`Door::Os`].
-    pub fn reserve(bytes: usize, align: usize, uncommitted: Uncommitted, door: Door) -> Option<Self> {
+    pub fn reserve(
+        bytes: usize,
+        align: usize,
+        uncommitted: Uncommitted,
+        door: Door,
+        faults: &Faults,
+    ) -> Option<Self> {
+        if faults.fires(Call::of(RESERVE, bytes)) {
+            return None;
+        }
         let align = align.max(PAGE_SIZE);
         debug_assert!(align.is_power_of_two());
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         // Room to move the start up to the alignment.
         let room = bytes.checked_add(align - PAGE_SIZE)?;
-        match door {
-            Door::Os => Self::map(bytes, room, align, uncommitted),
-            Door::Heap => Self::heap(bytes, room.checked_add(PAGE_SIZE)?, align, uncommitted),
-        }
+        let (base, backing) = match door {
+            Door::Os => Self::map(bytes, room, align, uncommitted)?,
+            Door::Heap => Self::heap(room.checked_add(PAGE_SIZE)?, align)?,
+        };
+        Some(Self { base, bytes, uncommitted, backing, faults: faults.clone() })
     }
 
-    fn map(bytes: usize, room: usize, align: usize, uncommitted: Uncommitted) -> Option<Self> {
+    fn map(
+        bytes: usize,
+        room: usize,
+        align: usize,
+        uncommitted: Uncommitted,
+    ) -> Option<(NonNull<u8>, Backing)> {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
         // SAFETY: no address is asked for, so no mapping of anybody is replaced.
         let start =
@@ -98,18 +115,17 @@ impl Region {
                 let _ = unsafe { munmap(at.cast(), len) };
             }
         }
-        Some(Self { base, bytes, uncommitted, backing: Backing::Mapped })
+        Some((base, Backing::Mapped))
     }
 
-    fn heap(bytes: usize, room: usize, align: usize, uncommitted: Uncommitted) -> Option<Self> {
+    fn heap(room: usize, align: usize) -> Option<(NonNull<u8>, Backing)> {
         // Aligned by hand: an aligned zeroed allocation would be written to as a whole.
         let layout = Layout::from_size_align(room, 16).ok()?;
         // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         let before = start.as_ptr().align_offset(align);
-        // SAFETY: `before < align <= room - bytes`.
-        let base = unsafe { start.add(before) };
-        Some(Self { base, bytes, uncommitted, backing: Backing::Heap { start, layout } })
+        // SAFETY: `before < align`, and the room is larger.
+        Some((unsafe { start.add(before) }, Backing::Heap { start, layout }))
     }
 
     /// The first byte.
@@ -144,7 +160,7 @@ impl Region {
     ///
     /// Costs one system call through [`Door::Os`].
     pub fn commit(&self, range: Range<usize>) -> bool {
-        if !self.holds(&range) {
+        if !self.holds(&range) || self.faults.fires(Call::of(COMMIT, range.len())) {
             return false;
         }
         match self.backing {
@@ -161,7 +177,7 @@ impl Region {
     /// # Safety
     /// Nobody uses the bytes in `range`, nor will until they are committed again.
     pub unsafe fn decommit(&self, range: Range<usize>) -> bool {
-        if !self.holds(&range) {
+        if !self.holds(&range) || self.faults.fires(Call::of(DECOMMIT, range.len())) {
             return false;
         }
         match self.backing {
@@ -252,16 +268,18 @@ pub struct Reserved {
     region: Region,
     /// Bytes from the start that are known to be committed. Stale only downwards, and then a commit is repeated.
     committed: Counter,
+    /// What a refusal is counted as.
+    point: Point,
 }
 
 impl Reserved {
     /// Committed in steps of this many bytes, so that growing magazine by magazine is not a system call each.
     const STEP: usize = 64 << 10;
 
-    /// Reserves `bytes` bytes, or `None` when refused.
-    pub fn new(bytes: usize, door: Door) -> Option<Self> {
-        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, door)?;
-        Some(Self { region, committed: Counter::new(0) })
+    /// Reserves `bytes` bytes, or `None` when refused. Each commit is a call of the fault point `point`.
+    pub fn new(bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
+        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, door, faults)?;
+        Some(Self { region, committed: Counter::new(0), point })
     }
     /// Bytes committed so far.
     pub fn committed(&self) -> usize {
@@ -278,6 +296,9 @@ unsafe impl Memory for Reserved {
         self.region.bytes()
     }
     fn commit(&self, bytes: usize) -> bool {
+        if self.region.faults.fires(Call::of(self.point, bytes)) {
+            return false;
+        }
         if bytes <= self.committed() {
             return true;
         }
@@ -297,10 +318,14 @@ unsafe impl Memory for Reserved {
 mod tests {
     use super::*;
 
+    fn none() -> Faults {
+        Faults::default()
+    }
+
     #[test]
     fn a_region_is_aligned_and_zero_and_writable_once_committed() {
         for door in [Door::Os, Door::Heap] {
-            let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, door).unwrap();
+            let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, door, &none()).unwrap();
             assert_eq!(region.base().as_ptr() as usize % (4 << 20), 0);
             assert_eq!((region.bytes(), region.door()), (8 << 20, door));
             assert!(region.commit(4096..3 * 4096));
@@ -317,7 +342,7 @@ mod tests {
 
     #[test]
     fn what_was_decommitted_comes_back_as_zero() {
-        let region = Region::reserve(1 << 20, 4096, Uncommitted::ReadsZero, Door::Os).unwrap();
+        let region = Region::reserve(1 << 20, 4096, Uncommitted::ReadsZero, Door::Os, &none()).unwrap();
         assert!(region.commit(0..4096));
         // SAFETY: committed before each write, readable always; this test is the only user.
         unsafe {
@@ -333,7 +358,7 @@ mod tests {
 
     #[test]
     fn ranges_outside_or_between_pages_are_refused() {
-        let region = Region::reserve(1 << 20, 4096, Uncommitted::NoAccess, Door::Os).unwrap();
+        let region = Region::reserve(1 << 20, 4096, Uncommitted::NoAccess, Door::Os, &none()).unwrap();
         assert!(!region.commit(0..(1 << 20) + 4096));
         assert!(!region.commit(1..4096));
         assert!(!region.commit(0..100));
@@ -346,14 +371,14 @@ mod tests {
         assert_eq!(reserve_most::<()>(1000, 10, |_| None), Err(10));
         // More address space than there is.
         let wish = 1 << 60;
-        let reserve = |bytes| Region::reserve(bytes, 4096, Uncommitted::NoAccess, Door::Os);
+        let reserve = |bytes| Region::reserve(bytes, 4096, Uncommitted::NoAccess, Door::Os, &none());
         let (bytes, region) = reserve_most(wish, 1 << 20, reserve).unwrap();
         assert!(bytes < wish && region.bytes() == bytes);
     }
 
     #[test]
     fn reserved_memory_is_committed_on_demand() {
-        let reserved = Reserved::new(1 << 20, Door::Os).unwrap();
+        let reserved = Reserved::new(1 << 20, Door::Os, &none(), crate::faults::MAGAZINE).unwrap();
         assert_eq!(reserved.committed(), 0);
         assert!(reserved.commit(100));
         assert_eq!(reserved.committed(), Reserved::STEP);

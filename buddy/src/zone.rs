@@ -35,6 +35,7 @@
 //! commitment. Pageblock types are written under it; they are also read without it, as a hint, to choose a magazine.
 
 use crate::error::Limit;
+use crate::faults::{Call, Faults, PAGE};
 use crate::frame::{FrameTable, Kind, State};
 use crate::free_area::{End, FreeArea};
 use crate::gfp::{MigrateType, ZoneKind};
@@ -55,6 +56,7 @@ pub(crate) struct Ground {
     pub(crate) pageblock_order: Order,
     /// Whether pages are grouped by type at all: not when there are too few pageblocks for it.
     pub(crate) mobility: bool,
+    pub(crate) faults: Faults,
 }
 
 impl Ground {
@@ -246,6 +248,9 @@ impl Zone {
         max: usize,
         mut put: impl FnMut(Pfn),
     ) -> (usize, Option<Limit>) {
+        if ground.faults.fires(Call::of(PAGE, order.bytes()).order(order)) {
+            return (0, Some(Limit::Injected));
+        }
         let mut late = None;
         let mut inner = self.inner.lock();
         let mut filled = 0;

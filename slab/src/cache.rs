@@ -29,6 +29,7 @@
 
 use crate::corruption::{Corruption, CorruptionKind};
 use crate::error::{AllocError, Busy};
+use crate::faults::{CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT, SLAB};
 use crate::geometry::Geometry;
 use crate::info::CacheInfo;
 use crate::node::{Node, NodeCount, Place, Unlisted};
@@ -201,6 +202,11 @@ impl Source<'_> {
 
 impl Supplier<Object> for Source<'_> {
     fn fill(&self, node: u32, max: usize, mut put: impl FnMut(Object)) -> usize {
+        let call = Call::of(SLAB, self.cache.geometry().object_size());
+        if self.cache.core.faults.fires(call.cache(self.cache.name())) {
+            self.refusal.set(Some(AllocError::Injected.into()));
+            return 0;
+        }
         match self.cache.take(node, max, &mut put) {
             0 => match self.cache.grow(node, self.gfp | self.cache.strict(), max, &mut put) {
                 Ok(taken) => taken,
@@ -698,7 +704,13 @@ impl Cache {
         assert_unlocked();
         for index in 0..objects {
             let Object(object) = self.object(Place { slab, index });
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (hooks.construct)(object))) {
+            let call = Call::of(CONSTRUCTOR, self.geometry().object_size());
+            let constructed = if self.core.faults.fires(call.cache(self.name())) {
+                Err(Box::new(CONSTRUCTOR_PANIC) as Panic)
+            } else {
+                catch_unwind(AssertUnwindSafe(|| (hooks.construct)(object)))
+            };
+            if let Err(panic) = constructed {
                 self.destruct(slab, index);
                 return Err(panic);
             }
@@ -725,6 +737,10 @@ impl Cache {
     fn charge(&self) -> Result<(), AllocError> {
         // Relaxed: a number, which says nothing about the slabs.
         let mut charged = self.charge.load(Relaxed);
+        let call = Call::of(LIMIT, self.geometry().order().bytes());
+        if self.core.faults.fires(call.cache(self.name())) {
+            return Err(AllocError::CacheLimit { slabs: charged });
+        }
         loop {
             if let Some(limit) = self.parts.limit
                 && charged >= limit

@@ -22,6 +22,8 @@ pub enum AllocError {
     Destroyed,
     /// The cache has no magazine left, or none at all, so there is no private one.
     NoMagazines,
+    /// It was refused on purpose: see [`faults`](crate::faults).
+    Injected,
 }
 
 impl fmt::Display for AllocError {
@@ -33,6 +35,7 @@ impl fmt::Display for AllocError {
             Self::TooLarge => f.write_str("larger than the largest block"),
             Self::Destroyed => f.write_str("the cache was destroyed"),
             Self::NoMagazines => f.write_str("the cache has no magazine to spare"),
+            Self::Injected => f.write_str("refused by fault injection"),
         }
     }
 }

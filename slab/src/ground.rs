@@ -4,6 +4,7 @@
 //! cell of that object. Two owners at once, a double free, and a free that does not happen before the next allocation
 //! of the object fail the model. In shipping builds the hooks are empty.
 
+use crate::faults::Faults;
 use crate::slab::{Side, Slab};
 use core::ptr::NonNull;
 use uslab_buddy::frame::FrameTable;
@@ -20,11 +21,11 @@ pub(crate) struct Ground {
 
 impl Ground {
     /// `None` if the address space of the side table is refused.
-    pub(crate) fn new(pages: PageAllocator, door: Door) -> Option<Self> {
+    pub(crate) fn new(pages: PageAllocator, door: Door, faults: &Faults) -> Option<Self> {
         let range = pages.frames().len();
         Some(Self {
             pages,
-            side: Side::new(range as usize, door)?,
+            side: Side::new(range as usize, door, faults)?,
             #[cfg(loom)]
             owners: oracle::Owners::new(range),
         })

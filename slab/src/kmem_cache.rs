@@ -3,6 +3,7 @@
 use crate::block::Block;
 use crate::cache::{Cache, Hooks, Object, Parts};
 use crate::error::{AllocError, Busy, CacheError};
+use crate::faults::MAGAZINE;
 use crate::geometry::Geometry;
 use crate::info::CacheInfo;
 use crate::magazines::Magazines;
@@ -139,7 +140,8 @@ impl KmemCacheBuilder {
             None => None,
             Some(config) => {
                 let bytes = Layer::<Object, Reserved>::footprint(&core.cpus, &config);
-                let memory = Reserved::new(bytes, core.door).ok_or(CacheError::Memory)?;
+                let memory =
+                    Reserved::new(bytes, core.door, &core.faults, MAGAZINE).ok_or(CacheError::Memory)?;
                 Some(Layer::new(core.cpus, config, memory).map_err(|_| CacheError::Memory)?)
             }
         };

@@ -40,6 +40,7 @@
 //! | [`reaper`] | a thread that gives idle memory back |
 //! | `rcu` | type-stable caches |
 //! | [`corruption`] | frees that cannot be right |
+//! | [`faults`] | refusals on purpose |
 //! | [`info`], [`census`] | the numbers, and whether they add up |
 //! | [`subsystem`] | the pages and all caches on them; the global one |
 
@@ -51,6 +52,7 @@ mod cache;
 pub mod census;
 pub mod corruption;
 pub mod error;
+pub mod faults;
 pub mod geometry;
 mod ground;
 pub mod info;
@@ -79,6 +81,7 @@ pub use block::Block;
 pub use census::{Census, Violation};
 pub use corruption::{Corruption, CorruptionKind};
 pub use error::{AllocError, Busy, CacheError};
+pub use faults::Faults;
 pub use geometry::{Geometry, GeometryError, OrderRule};
 pub use info::{CacheInfo, SlabInfo};
 pub use kmalloc::{Kmalloc, KmallocKind};

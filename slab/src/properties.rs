@@ -58,7 +58,7 @@ impl Lists {
     fn new(size: usize, order: u8, min_partial: usize) -> Self {
         let pages = PageAllocator::new(pages(1, 1, 8 << 20)).unwrap();
         Self {
-            ground: Ground::new(pages, Door::Heap).unwrap(),
+            ground: Ground::new(pages, Door::Heap, &crate::Faults::default()).unwrap(),
             geometry: Geometry::new(
                 size,
                 8,

@@ -22,6 +22,7 @@
 //!
 //! A bit that is clear when its object comes back is a double free: the one check that costs nothing.
 
+use crate::faults::{BITMAP, Faults};
 use uslab_buddy::Pfn;
 use uslab_buddy::frame::{Frame, FrameTable};
 use uslab_buddy::region::{Door, Reserved};
@@ -102,8 +103,8 @@ pub(crate) struct Side {
 
 impl Side {
     /// A table for a range of `pages`; only address space until a slab of many objects is made.
-    pub(crate) fn new(pages: usize, door: Door) -> Option<Self> {
-        Some(Self { memory: Reserved::new(pages.checked_mul(SIDE_BYTES)?, door)? })
+    pub(crate) fn new(pages: usize, door: Door, faults: &Faults) -> Option<Self> {
+        Some(Self { memory: Reserved::new(pages.checked_mul(SIDE_BYTES)?, door, faults, BITMAP)? })
     }
     /// Makes the bitmap of a slab that begins at `pfn` usable; `false` if there is no memory.
     fn commit(&self, pfn: Pfn, objects: usize) -> bool {

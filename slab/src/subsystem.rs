@@ -8,6 +8,7 @@ use crate::cache::Cache;
 use crate::census::{Census, Violation};
 use crate::corruption::{self, Corruption};
 use crate::error::CacheError;
+use crate::faults::Faults;
 use crate::geometry::OrderRule;
 use crate::ground::Ground;
 use crate::info::{CacheInfo, Row, SlabInfo};
@@ -29,7 +30,8 @@ const LEAST_PAGES: usize = 1024;
 /// What a subsystem is made of.
 #[derive(Clone)]
 pub struct Config {
-    /// CPUs, nodes, zones and with them the limit of memory and what is kept in reserve.
+    /// CPUs, nodes, zones and with them the limit of memory and what is kept in reserve; and the
+    /// [`faults`](crate::faults) of the whole subsystem.
     pub pages: PageConfig,
     /// What decides the order of slabs.
     pub rule: OrderRule,
@@ -110,6 +112,7 @@ pub(crate) struct Core {
     pub(crate) ground: Ground,
     pub(crate) cpus: Cpus,
     pub(crate) door: Door,
+    pub(crate) faults: Faults,
     pub(crate) rule: OrderRule,
     pub(crate) magazines: Magazines,
     pub(crate) check_frees: bool,
@@ -127,12 +130,13 @@ impl fmt::Debug for Core {
 
 impl Core {
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, StartError> {
-        let (cpus, door) = (config.pages.cpus, config.pages.door);
+        let (cpus, door, faults) = (config.pages.cpus, config.pages.door, config.pages.faults.clone());
         let pages = PageAllocator::new(config.pages)?;
         Ok(Arc::new(Self {
-            ground: Ground::new(pages, door).ok_or(StartError::SideTable)?,
+            ground: Ground::new(pages, door, &faults).ok_or(StartError::SideTable)?,
             cpus,
             door,
+            faults,
             rule: config.rule,
             magazines: config.magazines,
             check_frees: config.check_frees,

@@ -1,0 +1,403 @@
+//! Fault injection: what may fail, made to fail, so that the paths behind a refusal run before they are needed.
+//!
+//! A [`Point`] is a place where a refusal is legal: the system may refuse to map, a magazine may not be had. Each floor
+//! names its own ([`POINTS`] are this one's). A [`Rule`] says which calls of a point are refused, in the terms of Linux's
+//! fault attributes (`Documentation/fault-injection`):
+//!
+//! | attribute | a call is refused only |
+//! |---|---|
+//! | `nth` | if it is the `nth` or a later one |
+//! | `space` | after calls for so many bytes in all |
+//! | `interval` | each so many calls |
+//! | `probability` | with this chance, in percent |
+//! | `times` | so many times; -1 is without end. 1 with `nth`, else -1 |
+//! | `order` | for blocks of these orders |
+//! | `cache` | for the cache of this name |
+//!
+//! [`Faults`] belong to one allocator: several run side by side in a process with faults of their own. Chance is a
+//! function of the seed and the number of the call: one thread meets the same faults every time.
+//!
+//! # Cost
+//!
+//! All points lie behind a miss of the magazines. Without faults a point is a null check; disarmed, one `Relaxed` load
+//! more; armed, a lock (a leaf, so a point may lie under any other one). A process must not `fork` while they are armed.
+
+use crate::pfn::Order;
+use core::ops::RangeInclusive;
+use serde::Serialize;
+use std::sync::Arc;
+use uslab_magazine::sync::{Fixed, Mutex};
+
+/// A place where something may be refused, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Point {
+    /// As rules name it.
+    pub name: &'static str,
+    /// What is refused there.
+    pub what: &'static str,
+}
+
+/// See [`Point::what`].
+pub const RESERVE: Point = Point { name: "reserve", what: "the system reserves no address space" };
+/// See [`Point::what`].
+pub const COMMIT: Point = Point { name: "commit", what: "the system commits no memory" };
+/// See [`Point::what`].
+pub const DECOMMIT: Point = Point { name: "decommit", what: "the system takes no memory back" };
+/// See [`Point::what`].
+pub const MAGAZINE: Point = Point { name: "magazine", what: "no magazine is made" };
+/// See [`Point::what`].
+pub const PAGE: Point = Point { name: "page", what: "a zone gives no block of pages" };
+
+/// The points of this crate.
+pub const POINTS: [Point; 5] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE];
+
+/// Something that is about to be done, and may be refused.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    point: Point,
+    bytes: usize,
+    order: Option<Order>,
+    cache: Option<&'a str>,
+}
+
+impl<'a> Call<'a> {
+    /// A call that asks for `bytes` bytes.
+    #[inline(always)]
+    pub const fn of(point: Point, bytes: usize) -> Self {
+        Self { point, bytes, order: None, cache: None }
+    }
+    /// For a block of this order.
+    #[inline(always)]
+    #[must_use]
+    pub const fn order(self, order: Order) -> Self {
+        Self { order: Some(order), ..self }
+    }
+    /// For the cache of this name.
+    #[inline(always)]
+    #[must_use]
+    pub const fn cache(self, cache: &'a str) -> Self {
+        Self { cache: Some(cache), ..self }
+    }
+}
+
+/// Which calls are refused. See the [module](self).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The point; `None` is every one.
+    pub point: Option<Point>,
+    /// The first call that may be refused, counted from 1.
+    pub nth: u64,
+    /// Bytes that are granted first.
+    pub space: u64,
+    /// Each so many calls one is looked at.
+    pub interval: u64,
+    /// Of these so many in 100 are refused.
+    pub probability: u8,
+    /// The most refusals; `None` is without end.
+    pub times: Option<u64>,
+    /// Only blocks of these orders.
+    pub orders: Option<RangeInclusive<u8>>,
+    /// Only for this cache.
+    pub cache: Option<String>,
+}
+
+impl Rule {
+    /// Refuses every call of `point`, or of all.
+    pub const fn every(point: Option<Point>) -> Self {
+        Self {
+            point,
+            nth: 1,
+            space: 0,
+            interval: 1,
+            probability: 100,
+            times: None,
+            orders: None,
+            cache: None,
+        }
+    }
+
+    /// Reads `POINT:attribute=value,...;POINT:...`. `any` is every one of `points`.
+    ///
+    /// # Errors
+    /// The part that is not understood, and what is accepted there.
+    pub fn parse_all(text: &str, points: &[Point]) -> Result<Vec<Self>, BadRule> {
+        let rules = text.split(';').map(str::trim).filter(|rule| !rule.is_empty());
+        let rules = rules.map(|rule| Self::parse(rule, points)).collect::<Result<Vec<_>, _>>()?;
+        if rules.is_empty() { Err(BadRule::new(text, "POINT:attribute=value,...;...")) } else { Ok(rules) }
+    }
+
+    fn parse(text: &str, points: &[Point]) -> Result<Self, BadRule> {
+        let (name, attributes) = text.split_once(':').unwrap_or((text, ""));
+        let point = match name.trim() {
+            "any" => None,
+            name => Some(*points.iter().find(|point| point.name == name).ok_or_else(|| {
+                let names: Vec<_> = points.iter().map(|point| point.name).collect();
+                BadRule::new(name, format!("a fault point: any, {}", names.join(", ")))
+            })?),
+        };
+        let mut rule = Self::every(point);
+        let mut times = None;
+        for part in attributes.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let bad = |expected: &str| BadRule::new(part, expected);
+            let (key, value) = part.split_once('=').ok_or_else(|| bad("attribute=value"))?;
+            let number = |least: u64| {
+                let number = value.parse().ok().filter(|n| *n >= least);
+                number.ok_or_else(|| bad(&format!("a whole number from {least}")))
+            };
+            match key {
+                "nth" => {
+                    rule.nth = number(1)?;
+                    rule.times = Some(1);
+                }
+                "space" => rule.space = number(0)?,
+                "interval" => rule.interval = number(1)?,
+                "probability" => {
+                    let percent = value.parse().ok().filter(|percent| *percent <= 100);
+                    rule.probability = percent.ok_or_else(|| bad("a percentage from 0 to 100"))?;
+                }
+                "times" if value == "-1" => times = Some(None),
+                "times" => {
+                    let some = value.parse().map_err(|_| bad("a whole number, or -1 for no end"))?;
+                    times = Some(Some(some));
+                }
+                "order" => {
+                    rule.orders = Some(orders(value).ok_or_else(|| bad("N, N.., ..N or N..M, to 10"))?)
+                }
+                "cache" if !value.is_empty() => rule.cache = Some(value.to_owned()),
+                "cache" => return Err(bad("the name of a cache")),
+                _ => return Err(bad("nth, space, interval, probability, times, order or cache")),
+            }
+        }
+        rule.times = times.unwrap_or(rule.times);
+        Ok(rule)
+    }
+
+    fn covers(&self, call: &Call<'_>) -> bool {
+        self.point.is_none_or(|point| point.name == call.point.name)
+            && self.orders.as_ref().is_none_or(|o| call.order.is_some_and(|order| o.contains(&order.get())))
+            && self.cache.as_ref().is_none_or(|cache| call.cache == Some(cache))
+    }
+}
+
+/// `2`, `1..`, `..3` or `1..3`, both ends included.
+fn orders(text: &str) -> Option<RangeInclusive<u8>> {
+    let end = |text: &str, open| if text.is_empty() { Some(open) } else { text.parse().ok() };
+    let most = crate::MAX_ORDER;
+    let (first, last) = match text.split_once("..") {
+        Some((first, last)) => (end(first, 0)?, end(last.strip_prefix('=').unwrap_or(last), most)?),
+        None => (text.parse().ok()?, text.parse().ok()?),
+    };
+    (first <= last && last <= most).then_some(first..=last)
+}
+
+/// A rule that is none: the part that is not understood, and what is accepted in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadRule {
+    part: String,
+    expected: String,
+}
+
+impl BadRule {
+    fn new(part: &str, expected: impl Into<String>) -> Self {
+        Self { part: part.to_owned(), expected: expected.into() }
+    }
+}
+
+impl core::fmt::Display for BadRule {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "`{}`: expected {}", self.part, self.expected)
+    }
+}
+impl core::error::Error for BadRule {}
+
+/// What happened at one point since the faults were armed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// The point's name.
+    pub point: &'static str,
+    /// Calls that came there.
+    pub calls: u64,
+    /// Those that were refused.
+    pub fired: u64,
+}
+
+/// The faults of one allocator; copies are the same faults. By default there are none, for good.
+#[derive(Clone, Debug, Default)]
+pub struct Faults(Option<Arc<Shared>>);
+
+#[derive(Debug)]
+struct Shared {
+    armed: Fixed,
+    seed: u64,
+    plan: Mutex<Plan>,
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    rules: Vec<(Rule, Progress)>,
+    tallies: Vec<Tally>,
+}
+
+/// How far a rule has got.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    calls: u64,
+    bytes: u64,
+    fired: u64,
+}
+
+impl Faults {
+    /// Faults that can be armed.
+    pub fn new(seed: u64) -> Self {
+        Self(Some(Arc::new(Shared { armed: Fixed::new(0), seed, plan: Mutex::new(Plan::default()) })))
+    }
+
+    /// From now on `rules` decide, all counts begin anew. Nothing happens to [`default`](Self::default) faults.
+    pub fn arm(&self, rules: Vec<Rule>) {
+        if let Some(shared) = &self.0 {
+            let rules = rules.into_iter().map(|rule| (rule, Progress::default())).collect();
+            *shared.plan.lock() = Plan { rules, tallies: Vec::new() };
+            shared.armed.set(1);
+        }
+    }
+    /// From now on nothing is refused; the counts stay.
+    pub fn disarm(&self) {
+        if let Some(shared) = &self.0 {
+            shared.armed.set(0);
+        }
+    }
+    /// The points that were come to since the last [`arm`](Self::arm), in that order.
+    pub fn tally(&self) -> Vec<Tally> {
+        self.0.as_ref().map_or_else(Vec::new, |shared| shared.plan.lock().tallies.clone())
+    }
+
+    /// Whether `call` is to be refused.
+    #[inline(always)]
+    pub fn fires(&self, call: Call<'_>) -> bool {
+        match &self.0 {
+            None => false,
+            Some(shared) => shared.armed.get() != 0 && shared.fires(&call),
+        }
+    }
+}
+
+impl Shared {
+    #[cold]
+    fn fires(&self, call: &Call<'_>) -> bool {
+        let mut plan = self.plan.lock();
+        let mut fires = false;
+        for (at, (rule, progress)) in plan.rules.iter_mut().enumerate() {
+            // Every rule counts the call, whatever another one says.
+            fires |= rule.covers(call) && progress.fires(rule, call.bytes as u64, self.seed ^ at as u64);
+        }
+        let name = call.point.name;
+        let at = plan.tallies.iter().position(|tally| tally.point == name).unwrap_or_else(|| {
+            plan.tallies.push(Tally { point: name, calls: 0, fired: 0 });
+            plan.tallies.len() - 1
+        });
+        plan.tallies[at].calls += 1;
+        plan.tallies[at].fired += u64::from(fires);
+        fires
+    }
+}
+
+impl Progress {
+    fn fires(&mut self, rule: &Rule, bytes: u64, seed: u64) -> bool {
+        self.calls += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        let fires = self.calls >= rule.nth
+            && self.bytes > rule.space
+            && (self.calls - rule.nth).is_multiple_of(rule.interval)
+            && rule.times.is_none_or(|times| self.fired < times)
+            && mix(seed, self.calls) % 100 < u64::from(rule.probability);
+        self.fired += u64::from(fires);
+        fires
+    }
+}
+
+/// Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (2014): the `n`-th number of a seed.
+fn mix(seed: u64, n: u64) -> u64 {
+    let z = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Which of 1,000 calls of a page of order 0 are refused.
+    fn refused(text: &str, seed: u64) -> Vec<u64> {
+        let faults = Faults::new(seed);
+        faults.arm(Rule::parse_all(text, &POINTS).unwrap());
+        let call = || Call::of(PAGE, 4096).order(Order::ZERO).cache("inode");
+        (1..=1000).filter(|_| faults.fires(call())).collect()
+    }
+
+    #[test]
+    fn each_attribute_says_which_calls_are_refused() {
+        assert_eq!(refused("page", 0).len(), 1000);
+        assert_eq!(refused("page:nth=7", 0), [7]);
+        assert_eq!(refused("any:nth=7,times=3", 0), [7, 8, 9]);
+        assert_eq!(refused("page:times=-1,nth=999", 0), [999, 1000]);
+        assert_eq!(refused("page:interval=300", 0), [1, 301, 601, 901]);
+        assert_eq!(refused("page:times=2", 0), [1, 2]);
+        assert_eq!(refused("page:times=0", 0), []);
+        assert_eq!(refused("page:probability=0", 0), []);
+        assert_eq!(refused("page:space=40960,times=1", 0), [11]);
+        assert_eq!(refused("page:order=1..", 0), []);
+        assert_eq!(refused("page:order=..2,times=1 ; page:nth=5", 0), [1, 5]);
+        assert_eq!(refused("page:cache=inode,cache=dentry", 0), []);
+        assert_eq!(refused("commit", 0), []);
+    }
+
+    #[test]
+    fn chance_follows_the_seed_and_the_percentage() {
+        let five = refused("page:probability=5", 1);
+        assert!((25..100).contains(&five.len()), "{}", five.len());
+        assert_eq!(five, refused("page:probability=5", 1));
+        assert_ne!(five, refused("page:probability=5", 2));
+    }
+
+    #[test]
+    fn only_what_is_armed_refuses_and_the_counts_say_what_was_met() {
+        let faults = Faults::new(0);
+        assert!(!faults.fires(Call::of(COMMIT, 1)));
+        faults.arm(vec![Rule { nth: 2, ..Rule::every(Some(COMMIT)) }]);
+        assert_eq!(
+            [COMMIT, PAGE, COMMIT].map(|point| faults.fires(Call::of(point, 1))),
+            [false, false, true]
+        );
+        faults.disarm();
+        assert!(!faults.fires(Call::of(COMMIT, 1)));
+        let tally = |point: Point, calls, fired| Tally { point: point.name, calls, fired };
+        assert_eq!(faults.tally(), [tally(COMMIT, 2, 1), tally(PAGE, 1, 0)]);
+        let none = Faults::default();
+        none.arm(vec![Rule::every(None)]);
+        assert!(!none.fires(Call::of(COMMIT, 1)) && none.tally().is_empty());
+    }
+
+    #[test]
+    fn what_is_no_rule_is_named_with_what_is_accepted() {
+        let said = |text: &str| Rule::parse_all(text, &POINTS).unwrap_err().to_string();
+        assert_eq!(
+            said("slob:nth=1"),
+            "`slob`: expected a fault point: any, reserve, commit, decommit, magazine, page"
+        );
+        assert_eq!(said("page:often"), "`often`: expected attribute=value");
+        assert_eq!(said("page:nth=0"), "`nth=0`: expected a whole number from 1");
+        assert_eq!(said("page:probability=101"), "`probability=101`: expected a percentage from 0 to 100");
+        assert_eq!(said("page:times=-2"), "`times=-2`: expected a whole number, or -1 for no end");
+        for order in ["11", "3..2", "x..", "..11"] {
+            let text = format!("page:order={order}");
+            assert_eq!(said(&text), format!("`order={order}`: expected N, N.., ..N or N..M, to 10"));
+        }
+        assert_eq!(said("page:cache="), "`cache=`: expected the name of a cache");
+        assert_eq!(
+            said("page:stacktrace-depth=3"),
+            "`stacktrace-depth=3`: expected nth, space, interval, probability, times, order or cache"
+        );
+        assert_eq!(said(" ; "), "` ; `: expected POINT:attribute=value,...;...");
+    }
+}

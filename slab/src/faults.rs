@@ -1,0 +1,51 @@
+//! Fault injection in a whole subsystem: the points of the pages and those of object caches.
+//!
+//! The mechanism, and what a rule may say, are [`uslab_buddy::faults`]. Faults are given with the pages'
+//! configuration, before anything is reserved:
+//!
+//! ```
+//! use uslab::faults::{self, Faults};
+//! use uslab::{AllocError, Config, Gfp, KmemCache, Subsystem};
+//!
+//! let mut config = Config::default();
+//! config.pages.faults = Faults::new(1);
+//! let faults = config.pages.faults.clone();
+//! let subsystem = Subsystem::new(config)?;
+//! let cache = KmemCache::builder("inode", 640).build_in(&subsystem)?;
+//!
+//! faults.arm(faults::parse("slab:cache=inode,times=-1")?);
+//! assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::Injected));
+//! faults.disarm();
+//! let inode = cache.alloc(Gfp::KERNEL)?;
+//! // SAFETY: allocated above from this cache, freed once.
+//! unsafe { cache.free(inode) };
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub use uslab_buddy::faults::{
+    BadRule, COMMIT, Call, DECOMMIT, Faults, MAGAZINE, PAGE, Point, RESERVE, Rule, Tally,
+};
+
+/// See [`Point::what`].
+pub const BITMAP: Point =
+    Point { name: "bitmap", what: "no memory for the bitmap of a slab of many objects" };
+/// See [`Point::what`]. Not every allocation comes here: those that magazines serve do not.
+pub const SLAB: Point = Point { name: "slab", what: "a cache's slabs give no object" };
+/// See [`Point::what`].
+pub const CONSTRUCTOR: Point = Point { name: "constructor", what: "an object's constructor panics" };
+/// See [`Point::what`].
+pub const LIMIT: Point = Point { name: "limit", what: "a cache is at its limit of slabs" };
+
+/// All points, from the bottom up.
+pub const POINTS: [Point; 9] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE, BITMAP, SLAB, CONSTRUCTOR, LIMIT];
+
+/// What an injected failure of a constructor panics with, a `&'static str`. It goes past the panic hook.
+pub const CONSTRUCTOR_PANIC: &str = "the constructor was refused by fault injection";
+
+/// Reads rules for all [`POINTS`].
+///
+/// # Errors
+/// As [`Rule::parse_all`].
+pub fn parse(text: &str) -> Result<Vec<Rule>, BadRule> {
+    Rule::parse_all(text, &POINTS)
+}
