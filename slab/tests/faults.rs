@@ -11,6 +11,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use uslab::faults::{self, CONSTRUCTOR_PANIC, Faults, POINTS, Rule};
 use uslab::{AllocError, Census, Gfp, KmemCache, KmemCacheBuilder, Malloc, ObjectCache, Subsystem};
 use uslab_buddy::Order;
@@ -119,8 +120,13 @@ const OPERATIONS: &[Operation] = &[
     ("alloc, type-stable", |t| one(t, plain().type_stable())),
     ("alloc, no magazines", |t| one(t, plain().magazines(uslab::Magazines::Off))),
     ("alloc, typed", |t| {
-        let cache = ObjectCache::builder("typed").ctor(|| vec![1, 2, 3]).build_in(&t.subsystem).unwrap();
-        assert_eq!(*t.may_fail(|| cache.alloc()), [1, 2, 3]);
+        let alive = Arc::new(());
+        let object = alive.clone();
+        let cache = ObjectCache::builder("typed").ctor(move || object.clone());
+        let cache = cache.build_in(&t.subsystem).unwrap();
+        assert!(Arc::ptr_eq(&alive, &t.may_fail(|| cache.alloc())));
+        drop(cache);
+        assert_eq!(Arc::strong_count(&alive), 1, "what was constructed was not destructed");
     }),
     ("alloc a block", |t| {
         let cache = t.cache(plain());
