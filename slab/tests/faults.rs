@@ -2,6 +2,8 @@
 //! after it; it and all calls after it of the same point. The operation fails with an error or goes on; nothing is lost, the books are right, and
 //! without faults the same operation works.
 
+#![cfg(not(any(loom, shuttle)))]
+
 mod common;
 
 use common::{assert_all_given_back, config};
