@@ -3,12 +3,14 @@
 use crate::error::AllocError;
 use crate::kmalloc::Kmalloc;
 use crate::kmem_cache::KmemCache;
+use crate::malloc::Malloc;
 use core::alloc::Layout;
 use core::cell::Cell;
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 
-/// An object of a [`KmemCache`] or an allocation of a [`Kmalloc`], freed on the CPU that drops it.
+/// An object of a [`KmemCache`] or an allocation of a [`Kmalloc`] or [`Malloc`], freed on the CPU that drops it.
 ///
 /// Its bytes are zero until they are written, and that costs nothing until somebody looks: only as much of a block as was
 /// ever looked at is touched. (Objects of a cache with a constructor are as constructed or as their last user left them.)
@@ -34,6 +36,7 @@ pub struct Block<'c> {
 enum Origin<'c> {
     Cache(&'c KmemCache),
     Kmalloc(&'c Kmalloc),
+    Malloc(&'c Malloc),
 }
 
 // SAFETY: a block owns its memory, and caches may be freed to from any thread.
@@ -41,21 +44,40 @@ unsafe impl Send for Block<'_> {}
 
 impl<'c> Block<'c> {
     pub(crate) fn of_cache(cache: &'c KmemCache, gfp: Gfp) -> Result<Self, AllocError> {
-        let memory = cache.alloc(gfp)?;
+        // SAFETY: allocated just now with these flags, and known to nobody else.
+        cache.alloc(gfp).map(|object| unsafe { Self::of_object(cache, object, gfp) })
+    }
+    /// # Safety
+    /// `object` was allocated from `cache` with `gfp` and is the caller's.
+    pub(crate) unsafe fn of_object(cache: &'c KmemCache, object: NonNull<u8>, gfp: Gfp) -> Self {
         let geometry = cache.geometry();
         // A geometry's alignment is a power of two, and its sizes are far below the largest layout.
         let layout = Layout::from_size_align(geometry.object_size(), geometry.align())
             .unwrap_or_else(|_| unreachable!("{geometry:?} is no layout"));
         let initialised = gfp.contains(Gfp::ZERO) || cache.cache().has_hooks();
-        Ok(Self::new(memory, layout, Origin::Cache(cache), initialised))
+        Self::new(object, layout, Origin::Cache(cache), initialised)
     }
     pub(crate) fn of_kmalloc(kmalloc: &'c Kmalloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
         let memory = kmalloc.alloc_layout(layout, gfp)?;
         Ok(Self::new(memory, layout, Origin::Kmalloc(kmalloc), gfp.contains(Gfp::ZERO)))
     }
+    pub(crate) fn of_malloc(malloc: &'c Malloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
+        let memory = malloc.alloc(layout, gfp)?;
+        Ok(Self::new(memory, layout, Origin::Malloc(malloc), gfp.contains(Gfp::ZERO)))
+    }
     fn new(memory: NonNull<u8>, layout: Layout, origin: Origin<'c>, initialised: bool) -> Self {
         let initialised = Cell::new(if initialised { layout.size() } else { 0 });
         Self { memory, layout, origin, initialised }
+    }
+
+    /// The object, the caller's from now on, if it is one of `cache`; else the block again.
+    pub(crate) fn into_object(self, cache: &KmemCache) -> Result<NonNull<u8>, Self> {
+        match self.origin {
+            Origin::Cache(own) if core::ptr::eq(own.cache(), cache.cache()) => {
+                Ok(ManuallyDrop::new(self).memory)
+            }
+            _ => Err(self),
+        }
     }
 
     /// Size and alignment, as asked for.
@@ -107,6 +129,7 @@ impl Drop for Block<'_> {
             match self.origin {
                 Origin::Cache(cache) => cache.free(self.memory),
                 Origin::Kmalloc(kmalloc) => kmalloc.free(self.memory),
+                Origin::Malloc(malloc) => malloc.free_sized(self.memory, self.layout),
             }
         }
     }

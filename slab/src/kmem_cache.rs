@@ -262,6 +262,18 @@ impl KmemCache {
         Block::of_cache(self, gfp)
     }
 
+    /// As [`alloc_bulk`](Self::alloc_bulk): `n` objects as owned, safe [`Block`]s.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_blocks(&self, gfp: Gfp, n: usize) -> Result<Vec<Block<'_>>, AllocError> {
+        let mut objects = vec![None; n];
+        self.alloc_bulk(gfp, &mut objects)?;
+        let objects = objects.into_iter().flatten();
+        // SAFETY: allocated just now with these flags, each the caller's alone.
+        Ok(objects.map(|object| unsafe { Block::of_object(self, object, gfp) }).collect())
+    }
+
     /// At least `n` objects for one owner: its next `n` allocations cannot fail and touch nothing that others touch.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! the size by arithmetic: up to 64 bytes it is the number of words, above it the bit length and the two bits behind the
 //! highest. With a size at hand ([`free_sized`](Malloc::free_sized)) a free looks at no frame.
 
+use crate::block::Block;
 use crate::error::{AllocError, CacheError};
 use crate::kmem_cache::KmemCache;
 use crate::large::ZERO_SIZE;
@@ -121,6 +122,14 @@ impl Malloc {
             None if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
             None => self.core.alloc_large(layout.size().max(layout.align()), gfp),
         }
+    }
+
+    /// The same as an owned, safe [`Block`].
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_block(&self, layout: Layout, gfp: Gfp) -> Result<Block<'_>, AllocError> {
+        Block::of_malloc(self, layout, gfp)
     }
 
     /// Takes memory back whose layout is known: no frame is looked at.

@@ -1,5 +1,6 @@
 //! A private magazine of a cache: objects of one owner.
 
+use crate::block::Block;
 use crate::cache::Object;
 use crate::error::AllocError;
 use crate::kmem_cache::KmemCache;
@@ -51,6 +52,21 @@ impl<'c> Prefilled<'c> {
     #[inline(always)]
     pub unsafe fn free(&mut self, object: NonNull<u8>) {
         self.cache.cache().private_free(&mut self.private, object);
+    }
+
+    /// The same as an owned, safe [`Block`]. Dropped, it goes to the cache, not back here.
+    pub fn alloc_block(&mut self) -> Option<Block<'c>> {
+        let object = self.alloc()?;
+        // SAFETY: allocated just now from this cache with these flags.
+        Some(unsafe { Block::of_object(self.cache, object, self.gfp) })
+    }
+
+    /// Takes a block back; one of another cache goes to its own.
+    pub fn free_block(&mut self, block: Block<'_>) {
+        if let Ok(object) = block.into_object(self.cache) {
+            // SAFETY: an object of this cache, which the block owned.
+            unsafe { self.free(object) };
+        }
     }
 
     /// Objects that it holds: so many allocations cannot fail.
@@ -177,6 +193,24 @@ mod tests {
         assert_eq!(after.depot_exchanges, info.depot_exchanges);
         assert_eq!((after.free_in_slabs, subsystem.check().unwrap().used), (info.free_in_slabs, before.used));
         assert_eq!(after.magazine_hits - info.magazine_hits, 600);
+    }
+
+    #[test]
+    fn blocks_come_and_go_safely_and_those_of_others_go_home() {
+        let subsystem = subsystem(Magazines::BySize);
+        let cache = KmemCache::builder("mine", 64).build_in(&subsystem).unwrap();
+        let other = KmemCache::builder("other", 64).build_in(&subsystem).unwrap();
+        let mut mine = cache.prefill(Gfp::KERNEL, 5).unwrap();
+        let held = mine.len();
+        let mut block = mine.alloc_block().unwrap();
+        block.bytes_mut().fill(3);
+        mine.free_block(block);
+        assert_eq!(mine.len(), held);
+        mine.free_block(other.alloc_block(Gfp::KERNEL).unwrap());
+        drop(mine.alloc_block());
+        assert_eq!((mine.len(), cache.info().used, other.info().used), (held - 1, 0, 0));
+        drop(mine);
+        subsystem.check().unwrap();
     }
 
     /// Once said "destroyed", of a cache that was alive.

@@ -180,6 +180,10 @@ impl Cpus {
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
+    /// Restartable sequences of this *process* that were interrupted and ran again; 0 where none serve.
+    pub fn aborts(&self) -> u64 {
+        rseq::aborts()
+    }
     /// How many CPUs have a slot.
     pub fn count(&self) -> u32 {
         self.count
