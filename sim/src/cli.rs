@@ -4,13 +4,17 @@
 //! input. Data goes to standard output, progress and messages to standard error.
 
 use crate::output::{Json, Progress};
+use crate::stress::{self, FaultSpec, Workload};
 use crate::{geometry, replay};
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 use uslab::Magazines;
+use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 
 /// Replay kernel memory traces through a Linux-style slab allocator, and study it.
 ///
@@ -29,6 +33,7 @@ struct Cli {
 enum Verb {
     Replay(ReplayArgs),
     Geometry(GeometryArgs),
+    Stress(StressArgs),
 }
 
 /// Replay a kernel memory trace: every traced allocation and free, on the CPU that the trace names.
@@ -102,6 +107,59 @@ struct GeometryArgs {
     against: Option<PathBuf>,
 }
 
+/// Load the allocator with threads on this machine's CPUs and verify every object.
+///
+/// Each object bears a stamp of its owner, checked when it is allocated, held and freed; what the threads hold is compared
+/// eight times with what the caches say and with a walk of all slabs and pages; at the end everything is freed, and nothing
+/// may be left. A violation is told with the history of the object and the last operations of the threads involved, and
+/// is exit code 1. Ctrl-C ends the run early, with its census. USLAB_RSEQ=off in the environment stresses the claimed
+/// slot in place of restartable sequences.
+#[derive(Debug, Args)]
+#[command(after_help = stress_help())]
+struct StressArgs {
+    /// How long, in seconds. Default: 10, unless --ops is given; with both, whichever ends first.
+    #[arg(long, value_name = "N")]
+    seconds: Option<f64>,
+    /// How many operations in all: allocations, frees, refusals, other calls.
+    #[arg(long, value_name = "N")]
+    ops: Option<u64>,
+    /// Threads at a time. Default: four a CPU.
+    #[arg(long, value_name = "N")]
+    threads: Option<u32>,
+    /// What the threads decide follows from it; printed in the report. Default: another one each time.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// What to refuse, see below.
+    #[arg(long, value_name = "RULES")]
+    faults: Option<FaultSpec>,
+    /// What the threads do, separated by commas. Default: everything.
+    #[arg(long, value_name = "NAME", value_enum, value_delimiter = ',')]
+    workload: Vec<Workload>,
+}
+
+fn stress_help() -> String {
+    let points = uslab::faults::POINTS.map(|point| format!("  {:12} {}", point.name, point.what)).join("\n");
+    format!(
+        "\
+Faults: rules POINT:attribute=value,... separated by semicolons; POINT is `any` or one of
+{points}
+with Linux's fault attributes, all optional:
+  probability=N  so many calls in 100 are refused (100)
+  interval=N     only each N-th call is looked at (1)
+  times=N        at most N calls are refused, -1: without end (-1; with nth: 1)
+  space=BYTES    calls for so many bytes in all are granted first (0)
+  nth=N          only the N-th call and later ones are refused (1)
+  order=N..M     only blocks of pages of these orders; also N, N.. and ..M
+  cache=NAME     only at this cache: bitmap and points above it
+What magazines serve comes to no point.
+
+Examples:
+  uslab stress --seconds 60 --workload churn,exchange,reap
+  uslab stress --ops 10000000 --threads 64 --seed 7
+  uslab stress --faults 'slab:probability=5,cache=raw-64;page:order=1..,probability=10;commit:nth=7'"
+    )
+}
+
 fn magazines(text: &str) -> Result<Magazines, String> {
     match text {
         "auto" => Ok(Magazines::BySize),
@@ -162,6 +220,7 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
         None => run_replay(&ReplayArgs::bundled(), json),
         Some(Verb::Replay(args)) => run_replay(args, json),
         Some(Verb::Geometry(args)) => run_geometry(args, json),
+        Some(Verb::Stress(args)) => run_stress(args, json),
     }
 }
 
@@ -237,4 +296,39 @@ fn run_geometry(args: &GeometryArgs, json: Option<Json>) -> anyhow::Result<Outco
         std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
     }
     Ok(outcome)
+}
+
+fn run_stress(args: &StressArgs, json: Option<Json>) -> anyhow::Result<Outcome> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = interrupted.clone();
+    let interrupt = move || {
+        // Who does not want to wait for the census asks twice.
+        if flag.swap(true, Relaxed) {
+            std::process::exit(130);
+        }
+    };
+    ctrlc::set_handler(interrupt).context("the handler of Ctrl-C")?;
+    let any_seed =
+        || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos().into());
+    let options = stress::Options {
+        seconds: args.seconds,
+        operations: args.ops,
+        threads: args.threads,
+        seed: args.seed.unwrap_or_else(any_seed),
+        faults: args.faults.clone(),
+        workloads: args.workload.clone(),
+        interrupted,
+        saboteur: None,
+    };
+    let progress = Progress::new();
+    let report = stress::run(&options, &progress)?;
+    drop(progress);
+    let to_stdout = json.as_ref().is_some_and(Json::is_stdout);
+    if let Some(json) = json {
+        json.write(&report)?;
+    }
+    if !to_stdout {
+        std::io::stdout().lock().write_all(report.page().as_bytes()).context("standard output")?;
+    }
+    Ok(if report.violated() { Outcome::Violated } else { Outcome::Done })
 }

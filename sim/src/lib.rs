@@ -6,6 +6,8 @@
 //!            events        was hidden                   pages
 //! ```
 //!
+//! [`stress`] loads the same allocator with threads on the machine's own CPUs.
+//!
 //! There is no second implementation of the allocator here and no `unsafe`: [`machine`] drives the crates `uslab` and
 //! `uslab-buddy` through owned, safe blocks.
 
@@ -17,4 +19,6 @@ pub mod machine;
 pub mod output;
 pub mod replay;
 pub mod report;
+pub mod resident;
+pub mod stress;
 pub mod trace;

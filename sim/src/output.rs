@@ -187,6 +187,10 @@ impl Stage {
     pub fn at(&self, position: u64) {
         self.0.set_position(position);
     }
+    /// What stands before the bar from now on.
+    pub fn say(&self, text: String) {
+        self.0.set_message(text);
+    }
 }
 
 impl Drop for Stage {

@@ -6,18 +6,12 @@ use crate::report::{
     AgainstKernel, CacheReport, Conservation, Fragmentation, KernelCache, KernelRow, MachineReport,
     ObjectTotals, PageCounts, Report, SnapshotReport, Teardown, percent,
 };
+use crate::resident::resident_bytes;
 use crate::trace::{CacheKind, Facts, SlabinfoChange, Tables};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use uslab::{CacheInfo, Magazines};
 use uslab_buddy::{BuddyInfo, Order};
-
-/// Resident bytes of this process; 0 where the system does not say.
-pub(super) fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-    line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
-}
 
 /// What the replay knows besides its own state.
 pub(super) struct Taken<'t> {

@@ -19,6 +19,7 @@ mod finish;
 use crate::machine::{Build, BuildError, Failed, Holdings, Machine};
 use crate::output::Progress;
 use crate::report::Report;
+use crate::resident::resident_bytes;
 use crate::trace::{
     self, CacheId, FreeOrigin, Op, OpKind, PageUse, Recording, Resolver, Source, Tables, TraceError,
 };
@@ -200,7 +201,7 @@ pub fn replay(
         magazines: options.magazines,
         memory: options.memory,
     };
-    let rss_before = finish::resident_bytes();
+    let rss_before = resident_bytes();
     let machine = Machine::new(&build)?;
     let stage = progress.stage("replaying", recording.records());
     let resolver = recording.resolve(tables.latest_slabinfo())?;
@@ -233,7 +234,7 @@ pub fn replay(
         seed: options.seed,
         read,
         replayed,
-        rss: [rss_before, finish::resident_bytes()],
+        rss: [rss_before, resident_bytes()],
     };
     Ok(run.finish(taken))
 }

@@ -1,0 +1,103 @@
+//! The last deeds of a seat, kept in a ring: what a violation is explained from.
+
+use super::stamp::Token;
+use super::world::Source;
+use std::fmt;
+use std::time::Duration;
+
+/// What a thread did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    /// Got the object.
+    Alloc,
+    /// Gives the object back: written before it does.
+    Free,
+    /// Leaves the object for others: written before it does.
+    Leave,
+    /// Took an object that was left.
+    Take,
+    /// Did something to a cache or to all.
+    Other(&'static str),
+}
+
+/// One deed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// Since the start.
+    pub(super) at: Duration,
+    /// What was done.
+    pub(super) deed: Deed,
+    /// With an object of what.
+    pub(super) source: Option<Source>,
+    /// The object.
+    pub(super) address: usize,
+    /// Whose it was then.
+    pub(super) token: Token,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (at, address, token) = (self.at.as_secs_f64(), self.address, self.token);
+        write!(f, "{at:12.6} s  ")?;
+        match (self.deed, self.source) {
+            (Deed::Alloc, Some(source)) => write!(f, "alloc  {address:#x}  {source}: {token}"),
+            (Deed::Free, Some(source)) => write!(f, "free   {address:#x}  {source}: {token}"),
+            (Deed::Leave, Some(source)) => write!(f, "leave  {address:#x}  {source}: {token}"),
+            (Deed::Take, Some(source)) => write!(f, "take   {address:#x}  {source}: {token}"),
+            (Deed::Other(what), _) => f.write_str(what),
+            (deed, None) => write!(f, "{deed:?}"),
+        }
+    }
+}
+
+/// A ring of entries.
+#[derive(Debug)]
+pub(super) struct Log {
+    entries: Vec<Entry>,
+    /// Where the next one goes, once it is full.
+    next: usize,
+    most: usize,
+}
+
+impl Log {
+    /// Keeps the last `most` entries.
+    pub(super) fn new(most: usize) -> Self {
+        Self { entries: Vec::new(), next: 0, most }
+    }
+    /// Writes an entry over the oldest one.
+    pub(super) fn push(&mut self, entry: Entry) {
+        if self.entries.len() < self.most {
+            self.entries.push(entry);
+        } else {
+            self.entries[self.next] = entry;
+            self.next = (self.next + 1) % self.most;
+        }
+    }
+    /// All entries, oldest first.
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+        let (newer, older) = self.entries.split_at(self.next);
+        older.iter().chain(newer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_entries_are_kept_in_order() {
+        let mut log = Log::new(3);
+        for serial in 1..=5 {
+            let token = Token::new(1, serial);
+            log.push(Entry {
+                at: Duration::from_secs(serial),
+                deed: Deed::Alloc,
+                source: None,
+                address: 0,
+                token,
+            });
+            assert!(log.iter().is_sorted_by_key(|entry| entry.at));
+        }
+        assert_eq!(log.iter().map(|entry| entry.at.as_secs()).collect::<Vec<_>>(), [3, 4, 5]);
+    }
+}

@@ -1,0 +1,431 @@
+//! The allocator under load: more threads than CPUs, many ways of use at once, every object verified.
+//!
+//! ```text
+//! round ─ seats ─ threads, one after the other on each seat ─ turns ─ operations
+//!   └ census: what the threads hold = what the caches say = what a walk of all slabs and pages finds
+//! ```
+//!
+//! The shipping crates run on the machine's CPUs, under whichever mechanism serves there. Every object bears a stamp of
+//! its owner (`stamp`), verified when it is allocated, while it is held and when it is freed; it may be held across
+//! turns, threads and rounds. At the end everything is freed, and nothing may be left. The seed decides what each thread
+//! does, not when: a violation comes with the last deeds of the threads that it is about, and with all that is known of
+//! the object (`log`).
+
+mod affinity;
+mod log;
+mod report;
+mod stamp;
+mod worker;
+mod workload;
+mod world;
+
+use crate::output::{Progress, Stage, grouped};
+use crate::resident::resident_bytes;
+use anyhow::{Context, bail};
+pub use report::Report;
+use report::{End, RoundReport};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{Builder, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+use uslab::faults::{self, BadRule, Rule};
+use uslab::{Census, KmemCache};
+use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
+use worker::{Bin, Seat, Worker};
+pub use workload::Workload;
+use world::World;
+
+/// Is told of every object that was freed to a cache, and may do to it what nobody may: the tests of the tests.
+pub type Saboteur = Arc<dyn Fn(&KmemCache, NonNull<u8>) + Send + Sync>;
+
+/// Rules of faults, and the text that they were read from.
+#[derive(Clone, Debug)]
+pub struct FaultSpec {
+    text: String,
+    rules: Vec<Rule>,
+}
+
+impl FromStr for FaultSpec {
+    type Err = BadRule;
+    fn from_str(text: &str) -> Result<Self, BadRule> {
+        Ok(Self { text: text.to_owned(), rules: faults::parse(text)? })
+    }
+}
+impl fmt::Display for FaultSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What a run is.
+#[derive(Clone)]
+pub struct Options {
+    /// How long, if not so many operations.
+    pub seconds: Option<f64>,
+    /// How many operations. Neither is [`SECONDS`]; both are whichever comes first.
+    pub operations: Option<u64>,
+    /// Threads at a time; by default four a CPU.
+    pub threads: Option<u32>,
+    /// What the threads decide.
+    pub seed: u64,
+    /// What is refused.
+    pub faults: Option<FaultSpec>,
+    /// What the threads do; empty is everything.
+    pub workloads: Vec<Workload>,
+    /// Set by somebody else to end the run early.
+    pub interrupted: Arc<AtomicBool>,
+    /// For tests of the stress itself.
+    #[doc(hidden)]
+    pub saboteur: Option<Saboteur>,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("seconds", &self.seconds)
+            .field("operations", &self.operations)
+            .field("threads", &self.threads)
+            .field("seed", &self.seed)
+            .field("faults", &self.faults)
+            .field("workloads", &self.workloads)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Seconds of a run where nothing else is said.
+pub const SECONDS: f64 = 10.0;
+/// The most threads.
+const MOST_THREADS: u32 = 4096;
+/// The most seconds: a month.
+const MOST_SECONDS: f64 = 30.0 * 86_400.0;
+/// Rounds of a run, each with a census at its end.
+const ROUNDS: u32 = 8;
+/// A thread ends after a turn once in so many times.
+const ENDS: u32 = 8;
+/// Entries of all logs, and the least and most of one.
+const LOGGED: usize = 1 << 18;
+const LEAST_LOGGED: usize = 256;
+const MOST_LOGGED: usize = 1 << 14;
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seconds: None,
+            operations: None,
+            threads: None,
+            seed: 0,
+            faults: None,
+            workloads: Vec::new(),
+            interrupted: Arc::new(AtomicBool::new(false)),
+            saboteur: None,
+        }
+    }
+}
+
+impl Options {
+    /// Threads at a time.
+    fn threads(&self) -> anyhow::Result<u16> {
+        let threads = match self.threads {
+            Some(threads) => threads,
+            None => {
+                let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+                u32::try_from(cpus).unwrap_or(MOST_THREADS).saturating_mul(4).clamp(4, MOST_THREADS)
+            }
+        };
+        match u16::try_from(threads) {
+            Ok(seats) if (1..=MOST_THREADS).contains(&threads) => Ok(seats),
+            _ => bail!("--threads {threads}: expected 1 to {MOST_THREADS}"),
+        }
+    }
+    fn duration(&self) -> anyhow::Result<Option<Duration>> {
+        match self.seconds {
+            Some(seconds) if !(seconds > 0.0 && seconds <= MOST_SECONDS) => {
+                bail!("--seconds {seconds}: expected more than 0, at most {MOST_SECONDS}")
+            }
+            Some(seconds) => Ok(Some(Duration::from_secs_f64(seconds))),
+            None if self.operations.is_some() => Ok(None),
+            None => Ok(Some(Duration::from_secs_f64(SECONDS))),
+        }
+    }
+}
+
+/// When a run, or a round of it, is over.
+#[derive(Clone, Copy, Debug)]
+struct Goal {
+    time: Option<Duration>,
+    operations: Option<u64>,
+}
+
+impl Goal {
+    /// How much of it is done, in 1/1,000.
+    fn done(&self, time: Duration, operations: u64) -> u64 {
+        let time = self.time.map_or(0.0, |goal| time.as_secs_f64() / goal.as_secs_f64());
+        let operations = self.operations.map_or(0.0, |goal| operations as f64 / goal.max(1) as f64);
+        (time.max(operations) * 1000.0) as u64
+    }
+    /// The part of it that is over after `part` of `parts`.
+    fn part(&self, part: u32, parts: u32) -> Self {
+        Self {
+            time: self.time.map(|time| time * part / parts),
+            operations: self
+                .operations
+                .map(|n| (n as f64 * f64::from(part) / f64::from(parts)).ceil() as u64),
+        }
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Options that cannot be, a subsystem that does not start, or a system that gives no threads. A violation is none: it is
+/// in the report.
+pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
+    let threads = options.threads()?;
+    let goal = Goal { time: options.duration()?, operations: options.operations };
+    let world = World::new(options.seed, options.faults.as_ref(), options.saboteur.clone())?;
+    let bins: Vec<Bin<'_>> = (0..threads).map(|_| Bin::default()).collect();
+    let entries = (LOGGED / usize::from(threads)).clamp(LEAST_LOGGED, MOST_LOGGED);
+    let mut seats: Vec<_> = (1..=threads).map(|number| Seat::new(number, entries)).collect();
+    let workloads =
+        if options.workloads.is_empty() { &Workload::ALL[..] } else { options.workloads.as_slice() };
+
+    let stage = progress.stage("stress", 1000);
+    if let Some(faults) = &options.faults {
+        world.faults.arm(faults.rules.clone());
+    }
+    let (begun, mut rounds) = (Instant::now(), vec![]);
+    for round in 1..=ROUNDS {
+        let supervisor = Supervisor {
+            world: &world,
+            bins: &bins,
+            workloads,
+            goal: goal.part(round, ROUNDS),
+            whole: goal,
+            begun,
+            stage: &stage,
+            interrupted: &options.interrupted,
+        };
+        seats = supervisor.round(seats)?;
+        if !world.violations().is_empty() {
+            break;
+        }
+        match census(&world, &seats, &bins) {
+            Ok(census) => {
+                let held = seats.iter().map(|seat| seat.held.len() as u64).sum::<u64>()
+                    + bins.iter().map(|bin| bin.lock().len() as u64).sum::<u64>();
+                let operations = world.operations.get();
+                rounds.push(RoundReport { operations, held, resident_bytes: resident_bytes(), census });
+            }
+            Err(what) => violated(&world, format!("census of round {round}: {what}")),
+        }
+        if options.interrupted.load(Relaxed) || !world.violations().is_empty() {
+            break;
+        }
+    }
+    let elapsed = begun.elapsed();
+    world.faults.disarm();
+    drop(stage);
+
+    let infos = world.subsystem.info();
+    let tallies = Workload::ALL.map(|workload| {
+        let of_seat = |seat: &Seat<'_>| seat.tallies[workload as usize];
+        (workload, seats.iter().map(of_seat).fold(Default::default(), worker::Tally::plus))
+    });
+    let end = if world.violations().is_empty() {
+        tear_down(&world, &bins, &mut seats)
+    } else {
+        // What is torn is not touched again.
+        None
+    };
+    let report = Report::new(report::Facts {
+        options,
+        world: &world,
+        seats: &seats,
+        tallies: &tallies,
+        infos: &infos,
+        elapsed,
+        rounds,
+        end,
+    });
+    if report.violated() {
+        std::mem::forget(seats);
+        std::mem::forget(bins);
+        std::mem::forget(world);
+    }
+    Ok(report)
+}
+
+fn violated(world: &World, what: String) {
+    world.violated(world::Violation { at: world.now(), what, address: None, seats: Vec::new() });
+}
+
+fn census(world: &World, seats: &[Seat<'_>], bins: &[Bin<'_>]) -> Result<Census, String> {
+    let left: Vec<_> =
+        bins.iter().flat_map(|bin| bin.lock().iter().map(|held| held.source).collect::<Vec<_>>()).collect();
+    let kept = seats.iter().flat_map(|seat| seat.held.iter().map(|held| &held.source));
+    world.census(kept.chain(&left))
+}
+
+/// Verifies and frees everything, gives all memory back, and looks at what is left.
+fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<Seat<'w>>) -> Option<End> {
+    let before = world.subsystem.info().pages.committed_bytes();
+    for seat in std::mem::take(seats) {
+        let mut worker = Worker::new(world, bins, seat);
+        worker.free_all();
+        seats.push(worker.seat);
+    }
+    if let Some(seat) = seats.pop() {
+        let mut worker = Worker::new(world, bins, seat);
+        for bin in 0..bins.len() {
+            for held in worker.take(bin, usize::MAX) {
+                worker.free(held);
+            }
+        }
+        seats.push(worker.seat);
+    }
+    world.subsystem.reap();
+    world.subsystem.shrink();
+    world.grace();
+    world.subsystem.pages().release();
+    let census =
+        census(world, seats, bins).map_err(|what| violated(world, format!("at the end: {what}"))).ok()?;
+    let pages = world.subsystem.pages().info();
+    let end = End {
+        objects: census.objects,
+        slabs: census.slabs,
+        pages_not_in_maximal_blocks: pages.pages_not_in_maximal_blocks(),
+        committed_bytes: [before, pages.committed_bytes()],
+        resident_bytes: resident_bytes(),
+    };
+    for (what, left) in [
+        ("objects", end.objects),
+        ("slabs", end.slabs),
+        ("pages outside maximal blocks", end.pages_not_in_maximal_blocks),
+        ("bytes committed", end.committed_bytes[1]),
+    ] {
+        if left != 0 {
+            violated(world, format!("at the end: {left} {what} left after everything was freed"));
+        }
+    }
+    Some(end)
+}
+
+/// Starts the threads of a round and sees them home.
+struct Supervisor<'w, 'e> {
+    world: &'w World,
+    bins: &'e [Bin<'w>],
+    workloads: &'e [Workload],
+    /// Of this round, counted from the beginning of the run.
+    goal: Goal,
+    whole: Goal,
+    begun: Instant,
+    stage: &'e Stage,
+    interrupted: &'e AtomicBool,
+}
+
+/// How often the supervisor looks.
+const LOOK: Duration = Duration::from_millis(10);
+
+impl<'w, 'e> Supervisor<'w, 'e> {
+    fn round(&self, seats: Vec<Seat<'w>>) -> anyhow::Result<Vec<Seat<'w>>> {
+        let world = self.world;
+        world.pause.store(false, Relaxed);
+        let (count, mut home) = (seats.len(), vec![]);
+        let done = std::thread::scope(|scope| {
+            let (send, ended) = channel();
+            let mut threads = vec![];
+            for seat in seats {
+                threads.push(self.start(scope, seat, send.clone())?);
+            }
+            while home.len() < count {
+                match ended.recv_timeout(LOOK) {
+                    Ok(seat) if world.paused() => home.push(seat),
+                    Ok(seat) => threads.push(self.start(scope, seat, send.clone())?),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => bail!("a thread vanished"),
+                }
+                self.look();
+                threads = join(threads, ScopedJoinHandle::is_finished);
+            }
+            // Thread-local state of others must be gone when the census begins.
+            join(threads, |_| true);
+            Ok(())
+        });
+        world.pause.store(true, Relaxed);
+        done.map(|()| home)
+    }
+
+    /// Says how far it is, and ends the round.
+    fn look(&self) {
+        let (elapsed, operations) = (self.begun.elapsed(), self.world.operations.get());
+        if self.goal.done(elapsed, operations) >= 1000 || self.interrupted.load(Relaxed) {
+            self.world.pause.store(true, Relaxed);
+        }
+        self.stage.at(self.whole.done(elapsed, operations));
+        let rate = operations as f64 / elapsed.as_secs_f64().max(1e-3);
+        self.stage.say(format!("{} operations, {}/s", grouped(operations), grouped(rate as u64)));
+    }
+
+    fn start<'s>(
+        &self,
+        scope: &'s Scope<'s, '_>,
+        seat: Seat<'w>,
+        send: Sender<Seat<'w>>,
+    ) -> anyhow::Result<ScopedJoinHandle<'s, ()>>
+    where
+        'w: 's,
+        'e: 's,
+    {
+        let (world, bins, workloads) = (self.world, self.bins, self.workloads);
+        let body = move || {
+            // The receiver lives as long as any thread.
+            let _ = send.send(sit(Worker::new(world, bins, seat), workloads));
+        };
+        Builder::new()
+            .spawn_scoped(scope, body)
+            .inspect_err(|_| world.pause.store(true, Relaxed))
+            .context("threads")
+    }
+}
+
+/// Joins the threads that are `over`; the others.
+fn join<'s>(
+    threads: Vec<ScopedJoinHandle<'s, ()>>,
+    over: impl Fn(&ScopedJoinHandle<'s, ()>) -> bool,
+) -> Vec<ScopedJoinHandle<'s, ()>> {
+    let (over, others) = threads.into_iter().partition::<Vec<_>, _>(over);
+    // A panic was caught and reported before.
+    over.into_iter().for_each(|thread| _ = thread.join());
+    others
+}
+
+/// A thread's life: turns until it ends, or the round does. Its seat again.
+fn sit<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> Seat<'w> {
+    let mut counted = total(&worker.seat);
+    while !worker.paused() {
+        let workload = worker.pick(workloads);
+        let turn = catch_unwind(AssertUnwindSafe(|| workload.turn(&mut worker)));
+        if let Err(panic) = turn {
+            let said =
+                panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            let what =
+                format!("panic in a turn of {}: {}", workload.name(), said.unwrap_or("of another type"));
+            worker.violated(what, None, &[]);
+        }
+        let now = total(&worker.seat);
+        worker.world.operations.add(now - counted);
+        counted = now;
+        if worker.once_in(ENDS) {
+            break;
+        }
+    }
+    worker.seat
+}
+
+fn total(seat: &Seat<'_>) -> u64 {
+    seat.tallies.iter().map(|tally| tally.operations()).sum()
+}

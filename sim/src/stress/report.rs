@@ -1,0 +1,314 @@
+//! What a stress run found: a page, JSON, and the story of each violation.
+
+use super::log::Entry;
+use super::worker::{Seat, Tally};
+use super::workload::Workload;
+use super::world::{Violation, World};
+use super::{Options, ROUNDS};
+use crate::output::{grouped, size, table, text};
+use crate::report::percent;
+use serde::Serialize;
+use std::fmt::{self, Write};
+use std::time::Duration;
+use uslab::{Census, Info, faults};
+
+/// What is known at the end of a run.
+pub(super) struct Facts<'a, 'w> {
+    pub(super) options: &'a Options,
+    pub(super) world: &'a World,
+    pub(super) seats: &'a [Seat<'w>],
+    pub(super) tallies: &'a [(Workload, Tally)],
+    /// Before everything was freed.
+    pub(super) infos: &'a Info,
+    pub(super) elapsed: Duration,
+    pub(super) rounds: Vec<RoundReport>,
+    pub(super) end: Option<End>,
+}
+
+/// The report.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Of the program.
+    pub version: &'static str,
+    /// What the threads decided by.
+    pub seed: u64,
+    /// The machine's CPUs.
+    pub cpus: u32,
+    /// What serves the magazines.
+    pub mechanism: String,
+    /// Threads at a time, and in all.
+    pub threads: u64,
+    /// See `threads`.
+    pub threads_started: u64,
+    /// Ended early.
+    pub interrupted: bool,
+    /// Seconds of all rounds.
+    pub seconds: f64,
+    /// Allocations, frees, refusals and other calls.
+    pub operations: u64,
+    /// See `operations`.
+    pub operations_per_second: f64,
+    /// By what was done.
+    pub workloads: Vec<WorkloadReport>,
+    /// The rules of faults.
+    pub faults: Option<String>,
+    /// Where they were looked at, and what was refused.
+    pub fault_points: Vec<faults::Tally>,
+    /// Allocations and frees that the loaded magazine of a CPU served, of all caches that are left.
+    pub magazine_hits: u64,
+    /// The same in percent of their allocations and frees.
+    pub hit_percent: f64,
+    /// Restartable sequences that were interrupted and ran again.
+    pub aborts: u64,
+    /// At the end of each.
+    pub rounds: Vec<RoundReport>,
+    /// After everything was freed; `None` after a violation.
+    pub end: Option<End>,
+    /// What must not be: 0 of them.
+    pub violations: Vec<ViolationReport>,
+}
+
+/// One workload.
+#[derive(Debug, Serialize)]
+pub struct WorkloadReport {
+    /// Its name.
+    pub name: String,
+    /// All that was done.
+    pub operations: u64,
+    /// In a second of the whole run.
+    pub operations_per_second: f64,
+    /// Objects allocated.
+    pub allocs: u64,
+    /// Objects freed.
+    pub frees: u64,
+    /// Allocations refused, as they may be.
+    pub refused: u64,
+}
+
+/// The end of a round: no thread runs.
+#[derive(Debug, Serialize)]
+pub struct RoundReport {
+    /// So far.
+    pub operations: u64,
+    /// Objects and blocks that the threads hold.
+    pub held: u64,
+    /// Of the process.
+    pub resident_bytes: u64,
+    /// What was counted, three times over.
+    pub census: Census,
+}
+
+/// After everything was freed and given back.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct End {
+    /// Left in slabs: 0.
+    pub objects: u64,
+    /// Left: 0.
+    pub slabs: u64,
+    /// Free pages outside the largest possible blocks: 0.
+    pub pages_not_in_maximal_blocks: u64,
+    /// Before and after.
+    pub committed_bytes: [u64; 2],
+    /// Of the process.
+    pub resident_bytes: u64,
+}
+
+/// A violation and its story.
+#[derive(Debug, Serialize)]
+pub struct ViolationReport {
+    /// What is wrong.
+    pub what: String,
+    /// Seconds after the start.
+    pub at: f64,
+    /// What every thread that is still remembered did with the object, or with what covers it.
+    pub history: Vec<String>,
+    /// The last deeds of the threads involved.
+    pub last: Vec<(u16, Vec<String>)>,
+}
+
+/// Lines of an object's history, and of each thread's last deeds.
+const HISTORY: usize = 32;
+const LAST: usize = 24;
+/// Violations that are told with their story; one bug makes many.
+const TOLD: usize = 4;
+
+impl ViolationReport {
+    fn new(violation: &Violation, seats: &[Seat<'_>]) -> Self {
+        let mut history: Vec<(u16, &Entry)> = seats
+            .iter()
+            .flat_map(|seat| seat.log.iter().map(|entry| (seat.number, entry)))
+            .filter(|(_, entry)| violation.address.is_some_and(|at| entry.address == at))
+            .collect();
+        history.sort_by_key(|(_, entry)| entry.at);
+        let from = history.len().saturating_sub(HISTORY);
+        // Who freed it twice, say, is not known at the place where it was noticed.
+        let mut involved = violation.seats.clone();
+        for (seat, _) in history[from..].iter().rev().take(4) {
+            if !involved.contains(seat) {
+                involved.push(*seat);
+            }
+        }
+        let last = |seat: &Seat<'_>| {
+            let mut lines: Vec<_> = seat.log.iter().rev().take(LAST).map(Entry::to_string).collect();
+            lines.reverse();
+            (seat.number, lines)
+        };
+        Self {
+            what: violation.what.clone(),
+            at: violation.at.as_secs_f64(),
+            history: history[from..]
+                .iter()
+                .map(|(seat, entry)| format!("thread {seat:<4} {entry}"))
+                .collect(),
+            last: seats.iter().filter(|seat| involved.contains(&seat.number)).map(last).collect(),
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(facts: Facts<'_, '_>) -> Self {
+        let Facts { options, world, seats, tallies, infos, elapsed, rounds, end } = facts;
+        let seconds = elapsed.as_secs_f64();
+        let rate = |n: u64| n as f64 / seconds.max(1e-9);
+        let operations: u64 = tallies.iter().map(|(_, tally)| tally.operations()).sum();
+        let workload = |(workload, tally): &(Workload, Tally)| WorkloadReport {
+            name: workload.name(),
+            operations: tally.operations(),
+            operations_per_second: rate(tally.operations()),
+            allocs: tally.allocs,
+            frees: tally.frees,
+            refused: tally.refused,
+        };
+        let sum = |f: fn(&uslab::CacheInfo) -> u64| infos.caches.iter().map(f).sum::<u64>();
+        let (hits, served) = (sum(|c| c.magazine_hits), sum(|c| c.allocs + c.frees));
+        let cpus = world.subsystem.cpus();
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            seed: options.seed,
+            cpus: cpus.count(),
+            mechanism: cpus.mechanism().to_string(),
+            threads: seats.len() as u64,
+            threads_started: seats.iter().map(|seat| seat.threads).sum(),
+            interrupted: rounds.len() < ROUNDS as usize,
+            seconds,
+            operations,
+            operations_per_second: rate(operations),
+            workloads: tallies.iter().filter(|(_, tally)| tally.operations() > 0).map(workload).collect(),
+            faults: options.faults.as_ref().map(ToString::to_string),
+            fault_points: world.faults.tally(),
+            magazine_hits: hits,
+            hit_percent: percent(hits, served),
+            aborts: cpus.aborts(),
+            rounds,
+            end,
+            violations: world.violations().iter().map(|v| ViolationReport::new(v, seats)).collect(),
+        }
+    }
+
+    /// Whether anything was found that must not be.
+    pub fn violated(&self) -> bool {
+        !self.violations.is_empty()
+    }
+
+    /// The whole report as text.
+    pub fn page(&self) -> String {
+        let mut out = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write_page(&mut out);
+        out
+    }
+
+    fn write_page(&self, out: &mut String) -> fmt::Result {
+        writeln!(
+            out,
+            "stress: {} operations in {:.1} s, {} a second; {} threads at a time, {} in all, on {} CPUs; seed {}",
+            grouped(self.operations),
+            self.seconds,
+            grouped(self.operations_per_second as u64),
+            self.threads,
+            grouped(self.threads_started),
+            self.cpus,
+            self.seed
+        )?;
+        writeln!(
+            out,
+            "{}: {:.1} % of the allocations and frees served by a CPU's loaded magazine; {} sequences ran again\n",
+            self.mechanism,
+            self.hit_percent,
+            grouped(self.aborts)
+        )?;
+        let mut workloads = table(&["workload", "operations", "a second", "allocs", "frees", "refused"]);
+        for w in &self.workloads {
+            let rate = w.operations_per_second as u64;
+            let numbers = [w.operations, rate, w.allocs, w.frees, w.refused].map(grouped);
+            workloads.add_row([w.name.clone()].into_iter().chain(numbers));
+        }
+        out.push_str(&text(&workloads));
+        if let Some(rules) = &self.faults {
+            writeln!(out, "\nFaults: {rules}")?;
+            let mut points = table(&["point", "calls", "refused"]);
+            for tally in &self.fault_points {
+                points.add_row([tally.point.to_owned(), grouped(tally.calls), grouped(tally.fired)]);
+            }
+            out.push_str(&text(&points));
+        }
+        self.write_census(out)?;
+        self.write_violations(out)
+    }
+
+    fn write_census(&self, out: &mut String) -> fmt::Result {
+        if let (Some(first), Some(last)) = (self.rounds.first(), self.rounds.last()) {
+            let c = &last.census;
+            writeln!(
+                out,
+                "\nCensus: {} times the threads' count, the caches' numbers and a walk of all slabs and pages agreed.",
+                self.rounds.len()
+            )?;
+            writeln!(
+                out,
+                "The last: {} objects = {} used + {} in magazines + {} in depots + {} free in slabs; {} slabs.",
+                grouped(c.objects),
+                grouped(c.used),
+                grouped(c.in_magazines),
+                grouped(c.in_depot),
+                grouped(c.free_in_slabs),
+                grouped(c.slabs)
+            )?;
+            writeln!(
+                out,
+                "Resident: {} after the first round, {} after the last.",
+                size(first.resident_bytes),
+                size(last.resident_bytes)
+            )?;
+        }
+        if let Some(end) = self.end {
+            writeln!(
+                out,
+                "Everything freed: {} objects, {} slabs, {} pages outside maximal blocks; committed {} -> {}; resident {}.",
+                end.objects,
+                end.slabs,
+                end.pages_not_in_maximal_blocks,
+                size(end.committed_bytes[0]),
+                size(end.committed_bytes[1]),
+                size(end.resident_bytes)
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_violations(&self, out: &mut String) -> fmt::Result {
+        for violation in self.violations.iter().take(TOLD) {
+            writeln!(out, "\nVIOLATION at {:.6} s, seed {}: {}", violation.at, self.seed, violation.what)?;
+            if !violation.history.is_empty() {
+                writeln!(out, "history of the object:")?;
+                violation.history.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+            }
+            for (seat, lines) in &violation.last {
+                writeln!(out, "the last operations of thread {seat}:")?;
+                lines.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+            }
+        }
+        let n = self.violations.len();
+        writeln!(out, "\n{} violation{}", grouped(n as u64), if n == 1 { "" } else { "s" })
+    }
+}

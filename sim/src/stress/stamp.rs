@@ -1,0 +1,111 @@
+//! What is written into objects, so that two owners of one object find each other.
+//!
+//! A held object begins with the token of its owner; the rest is a pattern that follows from seed and token. A free
+//! object of a cache with a constructor holds the free pattern, from its constructor or its last owner. Whoever writes
+//! where he must not changes one or the other.
+
+use std::fmt;
+
+/// Who holds an object: a thread's seat, and which of its allocations it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Token(u64);
+
+/// Bits of the allocation's number.
+const SERIAL: u32 = 48;
+
+impl Token {
+    /// The `serial`-th allocation of a seat; seats count from 1.
+    pub(super) fn new(seat: u16, serial: u64) -> Self {
+        Self(u64::from(seat) << SERIAL | serial & ((1 << SERIAL) - 1))
+    }
+    /// The seat.
+    pub(super) fn seat(self) -> u16 {
+        (self.0 >> SERIAL) as u16
+    }
+    /// The token that an object's bytes begin with, if it is one of `seats` seats.
+    pub(super) fn found(bytes: &[u8], seats: u16) -> Option<Self> {
+        let token = Self(u64::from_le_bytes(*bytes.first_chunk()?));
+        (1..=seats).contains(&token.seat()).then_some(token)
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "thread {}'s allocation {}", self.seat(), self.0 & ((1 << SERIAL) - 1))
+    }
+}
+
+/// Bytes of a word of a pattern.
+const WORD: usize = size_of::<u64>();
+
+/// The contents of an object.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pattern {
+    first: u64,
+    base: u64,
+}
+
+impl Pattern {
+    /// Of an object that `token` holds.
+    pub(super) fn held(seed: u64, token: Token) -> Self {
+        Self { first: token.0, base: (token.0 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+    }
+    /// Of a free object. It begins with no token: no seat has the number 0.
+    pub(super) fn free(seed: u64) -> Self {
+        Self { first: 0x0000_dead_f4ee_b10c, base: seed ^ 0x6b6b_6b6b_6b6b_6b6b }
+    }
+
+    fn word(self, i: usize) -> [u8; WORD] {
+        let word = if i == 0 { self.first } else { self.base.wrapping_add((i as u64) << 32 | i as u64) };
+        word.to_le_bytes()
+    }
+    /// Fills `bytes`.
+    pub(super) fn write(self, bytes: &mut [u8]) {
+        let (words, rest) = bytes.as_chunks_mut::<WORD>();
+        words.iter_mut().enumerate().for_each(|(i, word)| *word = self.word(i));
+        let last = self.word(words.len());
+        rest.iter_mut().zip(last).for_each(|(byte, is)| *byte = is);
+    }
+    /// The first byte that is not the pattern's.
+    pub(super) fn differs(self, bytes: &[u8]) -> Option<usize> {
+        let (words, rest) = bytes.as_chunks::<WORD>();
+        let in_word = |at: usize, found: &[u8]| {
+            let expected = self.word(at);
+            Some(at * WORD + found.iter().zip(expected).position(|(found, is)| *found != is)?)
+        };
+        let wrong = words.iter().enumerate().find(|(i, word)| **word != self.word(*i));
+        wrong.map_or_else(|| in_word(words.len(), rest), |(i, word)| in_word(i, word))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_changed_byte_is_found() {
+        for pattern in [Pattern::held(7, Token::new(3, 99)), Pattern::free(7)] {
+            for size in 0..40 {
+                let mut bytes = vec![0; size];
+                pattern.write(&mut bytes);
+                assert_eq!(pattern.differs(&bytes), None);
+                for at in 0..size {
+                    bytes[at] ^= 1;
+                    assert_eq!(pattern.differs(&bytes), Some(at), "of {size}");
+                    bytes[at] ^= 1;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_object_names_its_owner_unless_it_is_free() {
+        let token = Token::new(3, 99);
+        let mut bytes = [0; 16];
+        Pattern::held(7, token).write(&mut bytes);
+        assert_eq!((Token::found(&bytes, 3), Token::found(&bytes, 2)), (Some(token), None));
+        Pattern::free(7).write(&mut bytes);
+        assert_eq!((Token::found(&bytes, u16::MAX), Token::found(&[1], 1)), (None, None));
+        assert_eq!(token.to_string(), "thread 3's allocation 99");
+    }
+}

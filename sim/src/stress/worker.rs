@@ -1,0 +1,321 @@
+//! A thread at its seat: allocates, stamps, verifies and frees, and writes all of it into the seat's log.
+//!
+//! The *seat* is what lasts: its number, what it holds, its log. Threads come and go on it, one at a time.
+
+use super::log::{Deed, Entry, Log};
+use super::stamp::{Pattern, Token};
+use super::workload::Workload;
+use super::world::{Memory, Source, Violation, World};
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::NonNull;
+use uslab::faults::CONSTRUCTOR_PANIC;
+use uslab::{AllocError, Gfp};
+
+/// An object that a seat, or a bin, holds.
+#[derive(Debug)]
+pub(super) struct Held<'w> {
+    pub(super) memory: Memory<'w>,
+    pub(super) source: Source,
+    token: Token,
+    /// Bytes from the start that are stamped.
+    stamped: usize,
+}
+
+/// Objects that a seat left for others.
+pub(super) type Bin<'w> = Mutex<Vec<Held<'w>>>;
+
+/// What was done under one workload.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    /// Objects allocated, and freed.
+    pub(super) allocs: u64,
+    /// See `allocs`.
+    pub(super) frees: u64,
+    /// Allocations that were refused.
+    pub(super) refused: u64,
+    /// Calls that are neither.
+    pub(super) others: u64,
+}
+
+impl Tally {
+    /// All of them.
+    pub(super) fn operations(self) -> u64 {
+        self.allocs + self.frees + self.refused + self.others
+    }
+    /// Both.
+    #[must_use]
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            allocs: self.allocs + other.allocs,
+            frees: self.frees + other.frees,
+            refused: self.refused + other.refused,
+            others: self.others + other.others,
+        }
+    }
+}
+
+/// A seat. See the [module](self).
+#[derive(Debug)]
+pub(super) struct Seat<'w> {
+    /// From 1.
+    pub(super) number: u16,
+    /// Allocations so far.
+    serial: u64,
+    pub(super) held: Vec<Held<'w>>,
+    bytes: usize,
+    pub(super) log: Log,
+    pub(super) tallies: [Tally; Workload::ALL.len()],
+    /// Threads that sat here.
+    pub(super) threads: u64,
+}
+
+impl Seat<'_> {
+    /// An empty seat whose log keeps `entries` entries.
+    pub(super) fn new(number: u16, entries: usize) -> Self {
+        Self {
+            number,
+            serial: 0,
+            held: Vec::new(),
+            bytes: 0,
+            log: Log::new(entries),
+            tallies: [Tally::default(); Workload::ALL.len()],
+            threads: 0,
+        }
+    }
+}
+
+/// A seat holds at most so many objects and bytes from one turn to the next.
+const MOST_HELD: usize = 1024;
+const MOST_BYTES: usize = 2 << 20;
+/// Larger objects are stamped up to here, and every so often as a whole.
+const STAMPED: usize = 8192;
+const WHOLE_EVERY: u32 = 16;
+
+/// A thread at its seat.
+#[derive(Debug)]
+pub(super) struct Worker<'w, 'e> {
+    pub(super) world: &'w World,
+    pub(super) bins: &'e [Bin<'w>],
+    pub(super) seat: Seat<'w>,
+    pub(super) dice: SmallRng,
+    pub(super) workload: Workload,
+}
+
+impl<'w, 'e> Worker<'w, 'e> {
+    /// The next thread at `seat`: what it decides follows from the world's seed, the seat and its number there.
+    pub(super) fn new(world: &'w World, bins: &'e [Bin<'w>], mut seat: Seat<'w>) -> Self {
+        seat.threads += 1;
+        let own = u64::from(seat.number) << 40 | seat.threads;
+        let dice = SmallRng::seed_from_u64(world.seed ^ own.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Self { world, bins, seat, dice, workload: Workload::Churn }
+    }
+
+    /// Some number below `n`, at least 1 of them.
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        self.dice.random_range(0..n)
+    }
+    /// Once in `n` times.
+    pub(super) fn once_in(&mut self, n: u32) -> bool {
+        self.dice.random_range(0..n) == 0
+    }
+    /// One of `options`, of which there is one at least.
+    pub(super) fn pick<T: Copy>(&mut self, options: &[T]) -> T {
+        options[self.below(options.len())]
+    }
+    /// Whether the turn is to end.
+    pub(super) fn paused(&self) -> bool {
+        self.world.paused()
+    }
+    fn tally(&mut self) -> &mut Tally {
+        &mut self.seat.tallies[self.workload as usize]
+    }
+
+    // ---- objects ----
+
+    /// An object of `source`, stamped; `None` if it was refused, as it may be.
+    pub(super) fn alloc(&mut self, source: Source) -> Option<Held<'w>> {
+        let world = self.world;
+        let memory = self.granted(source, || world.alloc(source))?;
+        self.adopt(memory, source)
+    }
+
+    /// What an allocation gave. A refusal is counted; one that nobody may be told of is a violation.
+    pub(super) fn granted<R>(
+        &mut self,
+        source: Source,
+        alloc: impl FnOnce() -> Result<R, AllocError>,
+    ) -> Option<R> {
+        let error = match catch_unwind(AssertUnwindSafe(alloc)) {
+            Ok(Ok(done)) => return Some(done),
+            Ok(Err(error)) => error,
+            Err(panic) if self.world.faulty && panic.downcast_ref() == Some(&CONSTRUCTOR_PANIC) => {
+                AllocError::Injected
+            }
+            Err(panic) => resume_unwind(panic),
+        };
+        self.tally().refused += 1;
+        let expected = self.world.faulty
+            || matches!(error, AllocError::NoMagazines)
+            || matches!(error, AllocError::CacheLimit { .. }) && source.is_limited()
+            || matches!(error, AllocError::Destroyed) && source == Source::Temporary;
+        if !expected {
+            self.violated(format!("{source}: an allocation failed: {error}"), None, &[]);
+        }
+        None
+    }
+
+    /// Makes new memory this seat's: nobody may have written to it since it was free.
+    pub(super) fn adopt<'m>(&mut self, mut memory: Memory<'m>, source: Source) -> Option<Held<'m>> {
+        self.tally().allocs += 1;
+        self.seat.serial += 1;
+        let token = Token::new(self.seat.number, self.seat.serial);
+        self.log(Deed::Alloc, source, memory.address(), token);
+        let size = memory.size();
+        if source.is_constructed()
+            && let Some(at) = Pattern::free(self.world.seed).differs(memory.front(size))
+        {
+            let what = format!("{source}: byte {at} of a free object was written to");
+            self.torn(&memory, what, token);
+            std::mem::forget(memory);
+            return None;
+        }
+        let stamped = if size <= STAMPED || self.once_in(WHOLE_EVERY) { size } else { STAMPED / 2 };
+        Pattern::held(self.world.seed, token).write(memory.front_mut(stamped));
+        Some(Held { memory, source, token, stamped })
+    }
+
+    /// Whether the object is still as its owner left it.
+    pub(super) fn verify(&mut self, held: &Held<'_>) -> bool {
+        let pattern = Pattern::held(self.world.seed, held.token);
+        let Some(at) = pattern.differs(held.memory.front(held.stamped)) else { return true };
+        let what = format!("{}: byte {at} of an object in use was overwritten", held.source);
+        self.torn(&held.memory, what, held.token);
+        false
+    }
+
+    /// Makes the object ready to be freed; `None` if it is not to be freed, because it is not what it was.
+    pub(super) fn part<'m>(&mut self, mut held: Held<'m>) -> Option<Memory<'m>> {
+        if !self.verify(&held) {
+            std::mem::forget(held);
+            return None;
+        }
+        if held.source.is_constructed() {
+            let size = held.memory.size();
+            Pattern::free(self.world.seed).write(held.memory.front_mut(size));
+        }
+        self.tally().frees += 1;
+        self.log(Deed::Free, held.source, held.memory.address(), held.token);
+        Some(held.memory)
+    }
+
+    /// Verifies and frees.
+    pub(super) fn free(&mut self, held: Held<'_>) {
+        let source = held.source;
+        let Some(memory) = self.part(held) else { return };
+        let address = match &memory {
+            Memory::Block(block) => block.address(),
+            Memory::Pages(_) => NonNull::dangling(),
+        };
+        drop(memory);
+        self.world.freed(source, address);
+    }
+
+    // ---- what the seat keeps ----
+
+    /// Keeps an object, or frees it if the seat holds enough.
+    pub(super) fn keep(&mut self, held: Held<'w>) {
+        if self.seat.held.len() >= MOST_HELD || self.seat.bytes + held.memory.size() > MOST_BYTES {
+            return self.free(held);
+        }
+        self.seat.bytes += held.memory.size();
+        self.seat.held.push(held);
+    }
+    /// One of the kept objects.
+    pub(super) fn any_kept(&mut self) -> Option<Held<'w>> {
+        if self.seat.held.is_empty() {
+            return None;
+        }
+        let at = self.below(self.seat.held.len());
+        let held = self.seat.held.swap_remove(at);
+        self.seat.bytes -= held.memory.size();
+        Some(held)
+    }
+    /// Verifies some of the kept objects.
+    pub(super) fn look(&mut self, some: usize) {
+        for _ in 0..some {
+            if let Some(held) = self.any_kept() {
+                if self.verify(&held) {
+                    self.keep(held);
+                } else {
+                    std::mem::forget(held);
+                }
+            }
+        }
+    }
+    /// Frees all that the seat keeps.
+    pub(super) fn free_all(&mut self) {
+        self.seat.bytes = 0;
+        for held in std::mem::take(&mut self.seat.held) {
+            self.free(held);
+        }
+    }
+    /// Leaves objects in a bin.
+    pub(super) fn leave(&mut self, bin: usize, objects: Vec<Held<'w>>) {
+        for held in &objects {
+            self.log(Deed::Leave, held.source, held.memory.address(), held.token);
+        }
+        self.bins[bin].lock().extend(objects);
+    }
+    /// Takes up to `most` objects out of a bin.
+    pub(super) fn take(&mut self, bin: usize, most: usize) -> Vec<Held<'w>> {
+        let objects = {
+            let mut bin = self.bins[bin].lock();
+            let rest = bin.len().saturating_sub(most);
+            bin.split_off(rest)
+        };
+        for held in &objects {
+            self.log(Deed::Take, held.source, held.memory.address(), held.token);
+        }
+        objects
+    }
+
+    // ---- the log ----
+
+    fn log(&mut self, deed: Deed, source: Source, address: usize, token: Token) {
+        self.seat.log.push(Entry { at: self.world.now(), deed, source: Some(source), address, token });
+    }
+    /// Does something that is neither an allocation nor a free.
+    pub(super) fn other<R>(&mut self, what: &'static str, act: impl FnOnce(&World) -> R) -> R {
+        self.tally().others += 1;
+        let (at, token) = (self.world.now(), Token::new(self.seat.number, self.seat.serial));
+        self.seat.log.push(Entry { at, deed: Deed::Other(what), source: None, address: 0, token });
+        act(self.world)
+    }
+
+    /// An object is not what it should be: whoever's stamp it bears is involved, too.
+    fn torn(&mut self, memory: &Memory<'_>, what: String, token: Token) {
+        let found = Token::found(memory.front(8), self.bins.len() as u16).filter(|found| *found != token);
+        let what = match found {
+            Some(other) => format!("{what} ({token}); it bears the stamp of {other}"),
+            None => format!("{what} ({token})"),
+        };
+        let seats = [Some(token.seat()), found.map(Token::seat)];
+        self.violated(what, Some(memory.address()), &seats.into_iter().flatten().collect::<Vec<_>>());
+    }
+    /// Reports a violation, of this seat and `others`.
+    pub(super) fn violated(&mut self, what: String, address: Option<usize>, others: &[u16]) {
+        let mut seats = vec![self.seat.number];
+        for seat in others {
+            if !seats.contains(seat) {
+                seats.push(*seat);
+            }
+        }
+        self.world.violated(Violation { at: self.world.now(), what, address, seats });
+    }
+}
+
+/// Flags of all allocations.
+pub(super) const GFP: Gfp = Gfp::KERNEL;

@@ -1,0 +1,356 @@
+//! What the threads of a stress run share: a subsystem with caches of many kinds, and what is allocated from them.
+
+use super::stamp::Pattern;
+use super::{FaultSpec, Saboteur};
+use parking_lot::Mutex;
+use std::alloc::Layout;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use uslab::{Block, Census, Config, Corruption, Faults, Gfp, KmemCache, Magazines, Malloc, Subsystem};
+use uslab_buddy::{Order, PageBlock};
+use uslab_magazine::sync::{AtomicBool, Counter, Ordering::Relaxed};
+
+/// How a cache of the world differs from an ordinary one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Objects without a constructor: their contents are nobody's between two owners.
+    Raw,
+    /// Free objects hold the free pattern, from their constructor on.
+    Constructed,
+    /// Constructed, and its pages wait for a grace period.
+    TypeStable,
+    /// Constructed, with a limit that is met.
+    Limited,
+    /// Constructed, with magazines of this capacity and stock; 0 is none.
+    Sized(u16, u16),
+}
+
+/// Slabs of the limited cache.
+const LIMIT: u32 = 8;
+
+/// The caches: name, bytes, kind. The first ones are for every workload, those from [`FAMILY`] on are what a process
+/// is made of (sizes of a 6.1 kernel), with the number of each.
+const CACHES: [(&str, usize, Kind, usize); 20] = [
+    ("word", 8, Kind::Raw, 0),
+    ("raw-64", 64, Kind::Raw, 0),
+    ("built-64", 64, Kind::Constructed, 0),
+    ("built-200", 200, Kind::Constructed, 0),
+    ("raw-1000", 1000, Kind::Raw, 0),
+    ("built-4000", 4000, Kind::Constructed, 0),
+    ("magazine-1", 64, Kind::Sized(1, 0), 0),
+    ("magazine-3", 96, Kind::Sized(3, 1), 0),
+    ("no-magazines", 128, Kind::Sized(0, 0), 0),
+    ("limited", 256, Kind::Limited, 0),
+    ("type-stable", 128, Kind::TypeStable, 0),
+    ("task_struct", 3520, Kind::Raw, 1),
+    ("mm_struct", 1088, Kind::Constructed, 1),
+    ("signal_cache", 1152, Kind::Constructed, 1),
+    ("sighand_cache", 2112, Kind::TypeStable, 1),
+    ("files_cache", 704, Kind::Raw, 1),
+    ("cred_jar", 184, Kind::Raw, 2),
+    ("pid", 136, Kind::Raw, 1),
+    ("vm_area_struct", 200, Kind::Raw, 24),
+    ("anon_vma", 104, Kind::Constructed, 12),
+];
+/// Where the kinds of a process begin.
+const FAMILY: usize = 11;
+
+/// Where an object comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// One of the world's caches, by number.
+    Cache(u8),
+    /// Kmalloc, that many bytes.
+    Kmalloc(u32),
+    /// Malloc, bytes and alignment.
+    Malloc(u32, u16),
+    /// Pages of an order.
+    Pages(Order),
+    /// A cache that comes and goes.
+    Temporary,
+}
+
+impl Source {
+    /// All caches that any workload may use.
+    pub(super) fn common() -> impl Iterator<Item = Self> {
+        (0..FAMILY as u8).map(Self::Cache)
+    }
+    /// What a process is made of.
+    pub(super) fn family() -> impl Iterator<Item = Self> {
+        let kinds = (FAMILY..).zip(&CACHES[FAMILY..]);
+        let objects = kinds.flat_map(|(at, kind)| (0..kind.3).map(move |_| Self::Cache(at as u8)));
+        // Its page table's root and its stack.
+        objects.chain([0, 2].into_iter().filter_map(Order::new).map(Self::Pages))
+    }
+    /// Whether a cache takes these sizes, or pages do.
+    fn is_large(self) -> bool {
+        match self {
+            Self::Kmalloc(size) | Self::Malloc(size, _) => size as usize > uslab::malloc::MAX_CLASS,
+            _ => false,
+        }
+    }
+    /// Whether its free objects hold the free pattern.
+    pub(super) fn is_constructed(self) -> bool {
+        matches!(self, Self::Cache(at) if CACHES[usize::from(at)].2 != Kind::Raw)
+    }
+    /// Whether it may be out of objects without any fault.
+    pub(super) fn is_limited(self) -> bool {
+        matches!(self, Self::Cache(at) if CACHES[usize::from(at)].2 == Kind::Limited)
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cache(at) => f.write_str(CACHES[usize::from(*at)].0),
+            Self::Kmalloc(size) => write!(f, "kmalloc of {size} bytes"),
+            Self::Malloc(size, align) => write!(f, "malloc of {size} bytes, aligned to {align}"),
+            Self::Pages(order) => write!(f, "pages of order {order}"),
+            Self::Temporary => f.write_str("a temporary cache"),
+        }
+    }
+}
+
+/// Memory in a thread's hands.
+#[derive(Debug)]
+pub(super) enum Memory<'w> {
+    /// An object or a large block.
+    Block(Block<'w>),
+    /// Pages.
+    Pages(PageBlock<'w>),
+}
+
+impl Memory<'_> {
+    /// Where it lies.
+    pub(super) fn address(&self) -> usize {
+        match self {
+            Self::Block(block) => block.address().addr().get(),
+            Self::Pages(block) => block.bytes().as_ptr().addr(),
+        }
+    }
+    /// Its bytes.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::Block(block) => block.layout().size(),
+            Self::Pages(block) => block.order().bytes(),
+        }
+    }
+    /// Its first `n` bytes, at most all.
+    pub(super) fn front(&self, n: usize) -> &[u8] {
+        match self {
+            Self::Block(block) => block.front(n),
+            Self::Pages(block) => &block.bytes()[..n.min(block.order().bytes())],
+        }
+    }
+    /// The same, to write.
+    pub(super) fn front_mut(&mut self, n: usize) -> &mut [u8] {
+        match self {
+            Self::Block(block) => block.front_mut(n),
+            Self::Pages(block) => {
+                let n = n.min(block.order().bytes());
+                &mut block.bytes_mut()[..n]
+            }
+        }
+    }
+}
+
+/// Something that must not be.
+#[derive(Clone, Debug)]
+pub(super) struct Violation {
+    /// When, since the start.
+    pub(super) at: Duration,
+    /// What is wrong.
+    pub(super) what: String,
+    /// The object, if it is about one.
+    pub(super) address: Option<usize>,
+    /// The seats that it is about.
+    pub(super) seats: Vec<u16>,
+}
+
+/// Temporary caches at a time.
+const TEMPORARY: usize = 4;
+
+/// What the threads share.
+pub(super) struct World {
+    pub(super) subsystem: Subsystem,
+    pub(super) malloc: Malloc,
+    caches: Vec<KmemCache>,
+    /// Caches that come and go.
+    pub(super) temporary: [Mutex<Arc<KmemCache>>; TEMPORARY],
+    pub(super) faults: Faults,
+    /// Whether refusals are to be expected.
+    pub(super) faulty: bool,
+    pub(super) seed: u64,
+    pub(super) saboteur: Option<Saboteur>,
+    /// Threads are to come home.
+    pub(super) pause: AtomicBool,
+    /// Operations so far, added to after each turn.
+    pub(super) operations: Counter,
+    start: Instant,
+    violations: Arc<Mutex<Vec<Violation>>>,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").field("subsystem", &self.subsystem).finish_non_exhaustive()
+    }
+}
+
+impl World {
+    /// Its caches, all empty, and its faults, not armed yet.
+    pub(super) fn new(
+        seed: u64,
+        faults: Option<&FaultSpec>,
+        saboteur: Option<Saboteur>,
+    ) -> anyhow::Result<Self> {
+        let start = Instant::now();
+        let violations = Arc::new(Mutex::new(Vec::new()));
+        let mut config = Config { check_frees: true, ..Config::default() };
+        config.pages.faults = Faults::new(seed);
+        let (heard, faulty) = (violations.clone(), faults.is_some());
+        config.corruption = Arc::new(move |corruption: &Corruption<'_>| {
+            heard.lock().push(Violation {
+                at: start.elapsed(),
+                what: corruption.to_string(),
+                address: Some(corruption.address),
+                seats: Vec::new(),
+            });
+        });
+        let faults = config.pages.faults.clone();
+        let subsystem = Subsystem::new(config)?;
+        let cache = |(name, size, kind, _): &(&str, usize, Kind, usize)| {
+            let builder = KmemCache::builder(*name, *size);
+            let built = builder.ctor(move |bytes| Pattern::free(seed).write(bytes));
+            match *kind {
+                Kind::Raw => KmemCache::builder(*name, *size),
+                Kind::Constructed => built,
+                Kind::TypeStable => built.type_stable(),
+                Kind::Limited => built.limit(LIMIT),
+                Kind::Sized(0, _) => built.magazines(Magazines::Off),
+                Kind::Sized(capacity, stock) => {
+                    built.magazines(Magazines::Sized { capacity, stock, depot_limit: 2 })
+                }
+            }
+            .build_in(&subsystem)
+        };
+        let caches = CACHES.iter().map(cache).collect::<Result<_, _>>()?;
+        let temporary =
+            || KmemCache::builder("temporary", 100).build_in(&subsystem).map(Arc::new).map(Mutex::new);
+        Ok(Self {
+            malloc: Malloc::new(&subsystem)?,
+            caches,
+            temporary: [temporary()?, temporary()?, temporary()?, temporary()?],
+            subsystem,
+            faults,
+            faulty,
+            seed,
+            saboteur,
+            pause: AtomicBool::new(false),
+            operations: Counter::new(0),
+            start,
+            violations,
+        })
+    }
+
+    /// Time since the start.
+    pub(super) fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+    /// The cache of a source, if it is one of the world's.
+    pub(super) fn cache(&self, source: Source) -> Option<&KmemCache> {
+        match source {
+            Source::Cache(at) => self.caches.get(usize::from(at)),
+            _ => None,
+        }
+    }
+
+    /// Memory of a source.
+    pub(super) fn alloc(&self, source: Source) -> Result<Memory<'_>, uslab::AllocError> {
+        let gfp = Gfp::KERNEL;
+        match source {
+            Source::Cache(at) => self.caches[usize::from(at)].alloc_block(gfp).map(Memory::Block),
+            Source::Kmalloc(size) => {
+                self.subsystem.kmalloc().alloc_block(size as usize, gfp).map(Memory::Block)
+            }
+            Source::Malloc(size, align) => {
+                let layout = Layout::from_size_align(size as usize, usize::from(align));
+                let layout = layout.map_err(|_| uslab::AllocError::TooLarge)?;
+                self.malloc.alloc_block(layout, gfp).map(Memory::Block)
+            }
+            Source::Pages(order) => {
+                self.subsystem.pages().alloc_block(order, gfp, None).map(Memory::Pages).map_err(Into::into)
+            }
+            Source::Temporary => Err(uslab::AllocError::Destroyed),
+        }
+    }
+
+    /// Tells the saboteur of a free.
+    pub(super) fn freed(&self, source: Source, address: NonNull<u8>) {
+        if let (Some(saboteur), Some(cache)) = (&self.saboteur, self.cache(source)) {
+            saboteur(cache, address);
+        }
+    }
+
+    /// Notes a violation; all threads stop.
+    pub(super) fn violated(&self, violation: Violation) {
+        self.violations.lock().push(violation);
+        self.pause.store(true, Relaxed);
+    }
+    /// What was found so far, in order of time.
+    pub(super) fn violations(&self) -> Vec<Violation> {
+        let mut all = self.violations.lock().clone();
+        all.sort_by_key(|violation| violation.at);
+        all
+    }
+    /// Whether threads are to come home.
+    pub(super) fn paused(&self) -> bool {
+        self.pause.load(Relaxed)
+    }
+
+    /// Waits until no page waits for a grace period, while nobody pins.
+    pub(super) fn grace(&self) {
+        for _ in 0..1000 {
+            if self.subsystem.info().caches.iter().all(|cache| cache.grace == 0) {
+                return;
+            }
+            uslab::rcu::advance();
+        }
+    }
+
+    /// Checks that what the threads hold is what the caches say is in use and what a walk of all slabs and pages finds.
+    /// Only while no thread runs.
+    pub(super) fn census<'h>(&self, held: impl Iterator<Item = &'h Source>) -> Result<Census, String> {
+        self.grace();
+        let census = self.subsystem.check().map_err(|violation| violation.to_string())?;
+        let (mut caches, mut classes, mut large, mut blocks) = (BTreeMap::new(), 0, 0, 0);
+        for source in held {
+            match *source {
+                Source::Cache(at) => *caches.entry(at).or_default() += 1,
+                Source::Pages(order) => blocks += u64::from(order.pages()),
+                Source::Kmalloc(size) | Source::Malloc(size, _) if source.is_large() => {
+                    large += Order::for_bytes(size as usize).map_or(0, |order| u64::from(order.pages()));
+                }
+                Source::Kmalloc(_) | Source::Malloc(..) | Source::Temporary => classes += 1,
+            }
+        }
+        let info = self.subsystem.info();
+        let mut books = vec![
+            ("large blocks, in pages".to_owned(), large, info.kmalloc_large.pages),
+            ("large blocks, walked, in pages".to_owned(), large, census.large_pages),
+            ("other blocks, in pages".to_owned(), blocks, census.block_pages),
+            ("objects".to_owned(), classes + caches.values().sum::<u64>(), census.used),
+            ("objects, by the caches".to_owned(), census.used, info.caches.iter().map(|c| c.used).sum()),
+        ];
+        for (at, cache) in (0..).zip(&self.caches) {
+            let held = caches.get(&at).copied().unwrap_or(0);
+            books.push((format!("objects of {}", cache.name()), held, cache.info().used));
+        }
+        match books.into_iter().find(|(_, held, used)| held != used) {
+            Some((what, held, used)) => Err(format!("{what}: threads hold {held}, {used} are in use")),
+            None => Ok(census),
+        }
+    }
+}
