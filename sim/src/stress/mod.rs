@@ -107,9 +107,9 @@ const ROUNDS: u32 = 8;
 /// A thread ends after a turn once in so many times.
 const ENDS: u32 = 8;
 /// Entries of all logs, and the least and most of one.
-const LOGGED: usize = 1 << 18;
+const LOGGED: usize = 1 << 16;
 const LEAST_LOGGED: usize = 256;
-const MOST_LOGGED: usize = 1 << 14;
+const MOST_LOGGED: usize = 1 << 12;
 
 impl Default for Options {
     fn default() -> Self {

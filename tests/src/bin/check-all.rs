@@ -31,6 +31,10 @@ struct Totals {
     models: u64,
     executions: u64,
     caught: u64,
+    /// Calls that were refused in their turn, and refusals in all.
+    faults: [u64; 2],
+    /// Operations under load, and violations.
+    stress: [u64; 2],
     broken: Vec<String>,
 }
 
@@ -52,6 +56,11 @@ fn main() -> ExitCode {
     let mut totals = Totals::default();
     if tests {
         run_tests(&mut totals);
+        for (what, [ran, _]) in [("the sweep of faults", totals.faults), ("the stress", totals.stress)] {
+            if ran == 0 {
+                totals.broken.push(format!("{what} did not run"));
+            }
+        }
     }
     if models {
         run_models(&mut totals);
@@ -60,6 +69,10 @@ fn main() -> ExitCode {
     }
     for broken in &totals.broken {
         println!("FAILED: {broken}");
+    }
+    if tests {
+        println!("faults: {} points, {} injections", totals.faults[0], totals.faults[1]);
+        println!("stress: {} operations, {} violations", totals.stress[0], totals.stress[1]);
     }
     if models {
         println!(
@@ -175,6 +188,8 @@ fn watch(what: &str, mut command: Command, totals: &mut Totals) {
             if line.contains("CAUGHT ") && line.contains("| execution") {
                 totals.caught += 1;
             }
+            add(&mut totals.faults, &line, "faults: ", [" points", " injections"]);
+            add(&mut totals.stress, &line, "stress: ", [" operations", " violations"]);
             if let Some(result) = line.strip_prefix("test result: ") {
                 totals.passed += number_before(result, " passed");
                 totals.failed += number_before(result, " failed");
@@ -186,6 +201,17 @@ fn watch(what: &str, mut command: Command, totals: &mut Totals) {
         Ok(status) if totals.failed == failed_before => totals.broken.push(format!("{what}: {status}")),
         Ok(_) => println!("== {what}: failed"),
         Err(error) => totals.broken.push(format!("{what}: {error}")),
+    }
+}
+
+/// Adds the numbers of a line like `faults: 3 points, 4 injections`, wherever it begins.
+fn add(sums: &mut [u64; 2], line: &str, name: &str, words: [&str; 2]) {
+    if let Some((_, text)) = line.split_once(name)
+        && words.iter().all(|word| text.contains(word))
+    {
+        for (sum, word) in sums.iter_mut().zip(words) {
+            *sum += number_before(text, word);
+        }
     }
 }
 
