@@ -235,6 +235,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
         let of_seat = |seat: &Seat<'_>| seat.tallies[workload as usize];
         (workload, seats.iter().map(of_seat).fold(Default::default(), worker::Tally::plus))
     });
+    let threads_started = seats.iter().map(|seat| seat.threads).sum();
     let end = if world.violations().is_empty() {
         tear_down(&world, &bins, &mut seats)
     } else {
@@ -245,6 +246,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
         options,
         world: &world,
         seats: &seats,
+        threads_started,
         tallies: &tallies,
         infos: &infos,
         elapsed,

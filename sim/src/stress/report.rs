@@ -17,6 +17,7 @@ pub(super) struct Facts<'a, 'w> {
     pub(super) options: &'a Options,
     pub(super) world: &'a World,
     pub(super) seats: &'a [Seat<'w>],
+    pub(super) threads_started: u64,
     pub(super) tallies: &'a [(Workload, Tally)],
     /// Before everything was freed.
     pub(super) infos: &'a Info,
@@ -167,7 +168,7 @@ impl ViolationReport {
 
 impl Report {
     pub(super) fn new(facts: Facts<'_, '_>) -> Self {
-        let Facts { options, world, seats, tallies, infos, elapsed, rounds, end } = facts;
+        let Facts { options, world, seats, threads_started, tallies, infos, elapsed, rounds, end } = facts;
         let seconds = elapsed.as_secs_f64();
         let rate = |n: u64| n as f64 / seconds.max(1e-9);
         let operations: u64 = tallies.iter().map(|(_, tally)| tally.operations()).sum();
@@ -188,7 +189,7 @@ impl Report {
             cpus: cpus.count(),
             mechanism: cpus.mechanism().to_string(),
             threads: seats.len() as u64,
-            threads_started: seats.iter().map(|seat| seat.threads).sum(),
+            threads_started,
             interrupted: rounds.len() < ROUNDS as usize,
             seconds,
             operations,

@@ -11,8 +11,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
+use uslab::AllocError;
 use uslab::faults::CONSTRUCTOR_PANIC;
-use uslab::{AllocError, Gfp};
 
 /// An object that a seat, or a bin, holds.
 #[derive(Debug)]
@@ -316,6 +316,3 @@ impl<'w, 'e> Worker<'w, 'e> {
         self.world.violated(Violation { at: self.world.now(), what, address, seats });
     }
 }
-
-/// Flags of all allocations.
-pub(super) const GFP: Gfp = Gfp::KERNEL;

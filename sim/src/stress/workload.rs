@@ -1,12 +1,12 @@
 //! What the threads do, a turn at a time.
 
 use super::affinity;
-use super::worker::{GFP, Held, Worker};
+use super::worker::{Held, Worker};
 use super::world::{Memory, Source};
 use clap::ValueEnum;
 use std::sync::Arc;
 use std::time::Duration;
-use uslab::KmemCache;
+use uslab::{Gfp, KmemCache};
 use uslab_buddy::Order;
 
 /// A way to use the allocator.
@@ -200,9 +200,8 @@ fn replace(worker: &mut Worker<'_, '_>, slot: usize, old: &KmemCache) {
     });
     match made {
         Ok(cache) => {
-            // What was there is dropped after the lock.
-            let cache = Arc::new(cache);
-            drop(std::mem::replace(&mut *worker.world.temporary[slot].lock(), cache));
+            // What was there may be another thread's replacement: it is dropped after the lock.
+            let _last = std::mem::replace(&mut *worker.world.temporary[slot].lock(), Arc::new(cache));
         }
         Err(_) if worker.world.faulty => {}
         Err(error) => worker.violated(format!("a cache could not be made: {error}"), None, &[]),
@@ -214,7 +213,7 @@ fn replace(worker: &mut Worker<'_, '_>, slot: usize, old: &KmemCache) {
 fn use_temporary(worker: &mut Worker<'_, '_>, cache: &KmemCache) {
     let mut objects: Vec<Held<'_>> = vec![];
     for _ in 0..1 + worker.below(TEMPORARY) {
-        let Some(block) = worker.granted(Source::Temporary, || cache.alloc_block(GFP)) else { break };
+        let Some(block) = worker.granted(Source::Temporary, || cache.alloc_block(Gfp::KERNEL)) else { break };
         objects.extend(worker.adopt(Memory::Block(block), Source::Temporary));
     }
     for held in objects {
@@ -254,7 +253,9 @@ fn private(worker: &mut Worker<'_, '_>) {
         let source = common(worker);
         let Some(cache) = worker.world.cache(source) else { return };
         let promised = 1 + worker.below(150);
-        let Some(mut mine) = worker.granted(source, || cache.prefill(GFP, promised)) else { continue };
+        let Some(mut mine) = worker.granted(source, || cache.prefill(Gfp::KERNEL, promised)) else {
+            continue;
+        };
         let mut objects = vec![];
         for _ in 0..promised {
             match mine.alloc_block() {
@@ -272,7 +273,7 @@ fn private(worker: &mut Worker<'_, '_>) {
         }
         drop(mine);
         let count = 1 + worker.below(300);
-        for block in worker.granted(source, || cache.alloc_blocks(GFP, count)).unwrap_or_default() {
+        for block in worker.granted(source, || cache.alloc_blocks(Gfp::KERNEL, count)).unwrap_or_default() {
             if let Some(held) = worker.adopt(Memory::Block(block), source) {
                 worker.keep(held);
             }

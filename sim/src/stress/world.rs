@@ -283,6 +283,7 @@ impl World {
             Source::Pages(order) => {
                 self.subsystem.pages().alloc_block(order, gfp, None).map(Memory::Pages).map_err(Into::into)
             }
+            // Not the world's to give: whoever has the cache allocates from it.
             Source::Temporary => Err(uslab::AllocError::Destroyed),
         }
     }
