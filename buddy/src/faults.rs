@@ -20,7 +20,8 @@
 //! # Cost
 //!
 //! All points lie behind a miss of the magazines. Without faults a point is a null check; disarmed, one `Relaxed` load
-//! more; armed, a lock (a leaf, so a point may lie under any other one). A process must not `fork` while they are armed.
+//! more; armed, a lock (a leaf under which nothing is allocated, so a point may lie under any other one). A process must not
+//! `fork` while they are armed.
 
 use crate::pfn::Order;
 use core::ops::RangeInclusive;
@@ -235,8 +236,12 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Plan {
     rules: Vec<(Rule, Progress)>,
-    tallies: Vec<Tally>,
+    /// In the order in which the points were met.
+    tallies: [Option<Tally>; MOST_POINTS],
 }
+
+/// Points that are counted; no subsystem has more.
+const MOST_POINTS: usize = 16;
 
 /// How far a rule has got.
 #[derive(Clone, Copy, Debug, Default)]
@@ -256,7 +261,8 @@ impl Faults {
     pub fn arm(&self, rules: Vec<Rule>) {
         if let Some(shared) = &self.0 {
             let rules = rules.into_iter().map(|rule| (rule, Progress::default())).collect();
-            *shared.plan.lock() = Plan { rules, tallies: Vec::new() };
+            // Freed after the lock.
+            let _former = core::mem::replace(&mut *shared.plan.lock(), Plan { rules, ..Plan::default() });
             shared.armed.set(1);
         }
     }
@@ -268,7 +274,9 @@ impl Faults {
     }
     /// The points that were come to since the last [`arm`](Self::arm), in that order.
     pub fn tally(&self) -> Vec<Tally> {
-        self.0.as_ref().map_or_else(Vec::new, |shared| shared.plan.lock().tallies.clone())
+        let Some(shared) = &self.0 else { return Vec::new() };
+        let tallies = shared.plan.lock().tallies;
+        tallies.into_iter().flatten().collect()
     }
 
     /// Whether `call` is to be refused.
@@ -291,12 +299,12 @@ impl Shared {
             fires |= rule.covers(call) && progress.fires(rule, call.bytes as u64, self.seed ^ at as u64);
         }
         let name = call.point.name;
-        let at = plan.tallies.iter().position(|tally| tally.point == name).unwrap_or_else(|| {
-            plan.tallies.push(Tally { point: name, calls: 0, fired: 0 });
-            plan.tallies.len() - 1
-        });
-        plan.tallies[at].calls += 1;
-        plan.tallies[at].fired += u64::from(fires);
+        let place = plan.tallies.iter_mut().find(|place| place.is_none_or(|tally| tally.point == name));
+        if let Some(place) = place {
+            let tally = place.get_or_insert(Tally { point: name, calls: 0, fired: 0 });
+            tally.calls += 1;
+            tally.fired += u64::from(fires);
+        }
         fires
     }
 }

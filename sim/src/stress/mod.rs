@@ -217,8 +217,13 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
             Ok(census) => {
                 let held = seats.iter().map(|seat| seat.held.len() as u64).sum::<u64>()
                     + bins.iter().map(|bin| bin.lock().len() as u64).sum::<u64>();
-                let operations = world.operations.get();
-                rounds.push(RoundReport { operations, held, resident_bytes: resident_bytes(), census });
+                rounds.push(RoundReport {
+                    operations: world.operations.get(),
+                    held,
+                    committed_bytes: world.subsystem.pages().info().committed_bytes(),
+                    resident_bytes: resident_bytes(),
+                    census,
+                });
             }
             Err(what) => violated(&world, format!("census of round {round}: {what}")),
         }

@@ -93,6 +93,8 @@ pub struct RoundReport {
     pub operations: u64,
     /// Objects and blocks that the threads hold.
     pub held: u64,
+    /// Of pages.
+    pub committed_bytes: u64,
     /// Of the process.
     pub resident_bytes: u64,
     /// What was counted, three times over.
@@ -277,9 +279,11 @@ impl Report {
             )?;
             writeln!(
                 out,
-                "Resident: {} after the first round, {} after the last.",
+                "Resident: {} after the first round, {} after the last; of pages committed: {}, {}.",
                 size(first.resident_bytes),
-                size(last.resident_bytes)
+                size(last.resident_bytes),
+                size(first.committed_bytes),
+                size(last.committed_bytes)
             )?;
         }
         if let Some(end) = self.end {
