@@ -219,3 +219,22 @@ fn number_before(text: &str, word: &str) -> u64 {
     let digits = text.split(word).next().and_then(|s| s.rsplit([' ', ';']).next());
     digits.and_then(|d| d.parse().ok()).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_added_from_lines_of_their_kind_only() {
+        let mut sums = [0, 0];
+        for line in [
+            "stress: 7 operations, 0 violations",
+            "test a_quick_run ... stress: 30 operations, 2 violations",
+            "stress: 1,000 operations in 1.0 s",
+        ] {
+            add(&mut sums, line, "stress: ", [" operations", " violations"]);
+        }
+        assert_eq!(sums, [37, 2]);
+        assert_eq!(number_before("ok. 12 passed; 3 failed", " failed"), 3);
+    }
+}
