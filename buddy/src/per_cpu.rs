@@ -64,12 +64,13 @@ impl PerCpuPages {
     pub(crate) fn new(cpus: Cpus, managed: u32, ground: &Ground, door: Door) -> Option<Self> {
         let types = if ground.mobility { MigrateType::COUNT } else { 1 };
         let orders = ORDERS.min(ground.max_order.index() + 1);
-        let layer = |order: usize| {
-            let config = Config::new(&cpus, (batch(managed) >> order).max(1), STOCK, DEPOT);
+        let layer = |n: usize| {
+            let config = Config::new(&cpus, (batch(managed) >> (n / types)).max(1), STOCK, DEPOT);
             let bytes = Layer::<PageRound, Reserved>::footprint(&cpus, &config);
-            Layer::new(cpus, config, Reserved::new(bytes, door, &ground.faults, MAGAZINE)?).ok()
+            let memory = Reserved::coloured(n as u64, bytes, door, &ground.faults, MAGAZINE)?;
+            Layer::new(cpus, config, memory).ok()
         };
-        let layers = (0..orders * types).map(|n| layer(n / types)).collect::<Option<_>>()?;
+        let layers = (0..orders * types).map(layer).collect::<Option<_>>()?;
         Some(Self { layers, types })
     }
 

@@ -266,6 +266,8 @@ pub fn reserve_most<T>(
 #[derive(Debug)]
 pub struct Reserved {
     region: Region,
+    /// Bytes before what is used.
+    start: usize,
     /// Bytes from the start that are known to be committed. Stale only downwards, and then a commit is repeated.
     committed: Counter,
     /// What a refusal is counted as.
@@ -279,7 +281,14 @@ impl Reserved {
     /// Reserves `bytes` bytes, or `None` when refused. Each commit is a call of the fault point `point`.
     pub fn new(bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
         let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, door, faults)?;
-        Some(Self { region, committed: Counter::new(0), point })
+        Some(Self { region, start: 0, committed: Counter::new(0), point })
+    }
+    /// The same, the `colour`-th of many that are used alike: each begins at another pair of lines of its page. Else what
+    /// all have in front would fall on the same few sets of a processor's cache, and drive each other out of it.
+    pub fn coloured(colour: u64, bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
+        const LINES: usize = 128;
+        let start = colour as usize % (PAGE_SIZE / LINES) * LINES;
+        Some(Self { start, ..Self::new(bytes.checked_add(start)?, door, faults, point)? })
     }
     /// Bytes committed so far.
     pub fn committed(&self) -> usize {
@@ -287,15 +296,18 @@ impl Reserved {
     }
 }
 
-// SAFETY: a region is page-aligned, zero when first committed, ours until drop, and never moved or decommitted.
+// SAFETY: a region is page-aligned and `start` a multiple of 128 within it; it is zero when first committed, ours until
+// drop, and never moved or decommitted.
 unsafe impl Memory for Reserved {
     fn base(&self) -> NonNull<u8> {
-        self.region.base()
+        // SAFETY: the region was reserved with so many bytes more.
+        unsafe { self.region.base().add(self.start) }
     }
     fn bytes(&self) -> usize {
-        self.region.bytes()
+        self.region.bytes() - self.start
     }
     fn commit(&self, bytes: usize) -> bool {
+        let Some(bytes) = bytes.checked_add(self.start) else { return false };
         if self.region.faults.fires(Call::of(self.point, bytes)) {
             return false;
         }

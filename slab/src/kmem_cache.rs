@@ -140,8 +140,8 @@ impl KmemCacheBuilder {
             None => None,
             Some(config) => {
                 let bytes = Layer::<Object, Reserved>::footprint(&core.cpus, &config);
-                let memory =
-                    Reserved::new(bytes, core.door, &core.faults, MAGAZINE).ok_or(CacheError::Memory)?;
+                let memory = Reserved::coloured(core.next_colour(), bytes, core.door, &core.faults, MAGAZINE)
+                    .ok_or(CacheError::Memory)?;
                 Some(Layer::new(core.cpus, config, memory).map_err(|_| CacheError::Memory)?)
             }
         };

@@ -22,7 +22,7 @@ use std::sync::{Arc, Weak};
 use uslab_buddy::region::Door;
 use uslab_buddy::{BuddyInfo, PAGE_SIZE, PageAllocator, PageConfig, PageError};
 use uslab_magazine::Cpus;
-use uslab_magazine::sync::{Mutex, assert_unlocked};
+use uslab_magazine::sync::{Counter, Mutex, assert_unlocked};
 
 /// With so few pages, 4 MiB, a subsystem is not tried with fewer.
 const LEAST_PAGES: usize = 1024;
@@ -117,6 +117,8 @@ pub(crate) struct Core {
     pub(crate) magazines: Magazines,
     pub(crate) check_frees: bool,
     pub(crate) large: Large,
+    /// Caches whose magazines got memory so far.
+    colours: Counter,
     corruption: Arc<corruption::Handler>,
     /// All caches, oldest first. A door lock, because allocations under pressure look here.
     caches: Mutex<Vec<Weak<Cache>>>,
@@ -141,9 +143,16 @@ impl Core {
             magazines: config.magazines,
             check_frees: config.check_frees,
             large: Large::default(),
+            colours: Counter::new(0),
             corruption: config.corruption,
             caches: Mutex::new(Vec::new()),
         }))
+    }
+
+    /// Another one for each cache, so that their magazines lie on different lines.
+    pub(crate) fn next_colour(&self) -> u64 {
+        self.colours.add(1);
+        self.colours.get()
     }
 
     pub(crate) fn register(&self, cache: &Arc<Cache>) {
