@@ -102,14 +102,17 @@ impl PageAllocator {
             })
         };
         let range: u32 = zones().map(|(_, _, pages)| pages.next_multiple_of(step)).sum();
+        let region = Region::reserve(
+            range as usize * PAGE_SIZE,
+            config.max_order.bytes(),
+            Uncommitted::NoAccess,
+            config.door,
+            &config.faults,
+        )?;
+        // A kernel without huge pages refuses; nothing depends on it.
+        region.advise(config.huge_pages);
         let ground = Ground {
-            region: Region::reserve(
-                range as usize * PAGE_SIZE,
-                config.max_order.bytes(),
-                Uncommitted::NoAccess,
-                config.door,
-                &config.faults,
-            )?,
+            region,
             frames: FrameTable::new(range, config.door, &config.faults)?,
             max_order: config.max_order,
             pageblock_order: config.pageblock_order,

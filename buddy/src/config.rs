@@ -5,7 +5,7 @@ use crate::error::PageError;
 use crate::faults::Faults;
 use crate::gfp::ZoneKind;
 use crate::pfn::Order;
-use crate::region::Door;
+use crate::region::{Door, HugePages};
 use crate::watermark::SCALE_FACTOR;
 use crate::{MAX_ORDER, PAGE_SIZE, PAGEBLOCK_ORDER};
 use uslab_magazine::{Cpus, MAX_NODES};
@@ -25,6 +25,8 @@ pub struct PageConfig {
     pub distances: Vec<Vec<u32>>,
     /// Where the memory comes from.
     pub door: Door,
+    /// Whether the memory should be in huge pages.
+    pub huge_pages: HugePages,
     /// Whether CPUs keep magazines of low-order blocks.
     pub per_cpu_pages: bool,
     /// The distance between watermarks, in 1/10,000 of a zone.
@@ -61,6 +63,7 @@ impl PageConfig {
             nodes,
             distances: Vec::new(),
             door: Door::default(),
+            huge_pages: HugePages::default(),
             per_cpu_pages: true,
             watermark_scale: SCALE_FACTOR,
             min_free_kib: None,

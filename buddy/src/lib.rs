@@ -83,7 +83,7 @@ pub use frame::{Frame, FrameList, FrameTable, Kind, Link, State};
 pub use gfp::{Gfp, MigrateType, ZoneKind};
 pub use info::{BuddyInfo, ZoneInfo};
 pub use pfn::{Order, Pfn};
-pub use region::{Door, Region, Reserved};
+pub use region::{Door, HugePages, Region, Reserved};
 pub use zone::ZoneEvents;
 
 /// Bits of an address inside a page.

@@ -32,6 +32,23 @@ pub enum Door {
     Heap,
 }
 
+/// Whether a region's memory should be in huge pages (2 MiB on x86-64): fewer misses of the address cache, but the first
+/// touch of a page takes 2 MiB and zeroes them, and memory goes back in no smaller part.
+///
+/// Measured where the system leaves it to the program (100,000 live objects of 64 bytes in bursts; 10,000 of 8 to 1024
+/// bytes): advised, no pair became faster by more than the noise, and a million objects took 1 % more memory. Hence the
+/// default. A cache of gigabytes, used at random, is what `Advise` is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugePages {
+    /// As the system does with memory that nobody says anything about.
+    #[default]
+    System,
+    /// Yes (`MADV_HUGEPAGE`), where the system leaves it to the program.
+    Advise,
+    /// No (`MADV_NOHUGEPAGE`), even where the system would by itself.
+    Never,
+}
+
 /// What may be done with memory that is reserved but not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uncommitted {
@@ -209,6 +226,21 @@ impl Region {
         }
     }
 
+    /// Says whether the memory should be in huge pages; `false` if the system does not take the advice. Through
+    /// [`Door::Heap`] nothing changes.
+    pub fn advise(&self, huge_pages: HugePages) -> bool {
+        let advice = match huge_pages {
+            HugePages::System => return true,
+            HugePages::Advise => MmapAdvise::MADV_HUGEPAGE,
+            HugePages::Never => MmapAdvise::MADV_NOHUGEPAGE,
+        };
+        match self.backing {
+            Backing::Heap { .. } => true,
+            // SAFETY: our own private mapping, whose contents this does not change.
+            Backing::Mapped => unsafe { madvise(self.at(0), self.bytes, advice) }.is_ok(),
+        }
+    }
+
     fn protect(&self, range: Range<usize>, protection: ProtFlags) -> bool {
         // SAFETY: `holds` checked that the range is inside our own mapping.
         range.is_empty() || unsafe { mprotect(self.at(range.start), range.len(), protection) }.is_ok()
@@ -332,6 +364,40 @@ mod tests {
 
     fn none() -> Faults {
         Faults::default()
+    }
+
+    /// What the kernel notes about the mapping at `address`.
+    fn flags(address: usize) -> String {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut inside = false;
+        for line in smaps.lines() {
+            if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
+                return flags.to_owned();
+            }
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            if let Some((Ok(start), Ok(end))) =
+                range.map(|(a, b)| (usize::from_str_radix(a, 16), usize::from_str_radix(b, 16)))
+            {
+                inside = (start..end).contains(&address);
+            }
+        }
+        String::new()
+    }
+
+    #[test]
+    fn the_kernel_is_told_about_huge_pages() {
+        let told = |huge_pages| {
+            let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Door::Os, &none()).unwrap();
+            let taken = region.advise(huge_pages);
+            let flags = flags(region.base().addr().get());
+            (taken, flags.contains(" hg"), flags.contains(" nh"))
+        };
+        assert_eq!(told(HugePages::System), (true, false, false));
+        // A kernel without huge pages takes no advice.
+        if std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            assert_eq!(told(HugePages::Advise), (true, true, false));
+            assert_eq!(told(HugePages::Never), (true, false, true));
+        }
     }
 
     #[test]
