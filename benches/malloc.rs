@@ -90,14 +90,14 @@ fn layout(size: usize) -> Layout {
 }
 
 macro_rules! general {
-    ($($(#[$meta:meta])* $name:ident = $shown:literal, $allocator:expr, $give_back:expr;)*) => { $(
+    ($($(#[$meta:meta])* $name:ident = $shown:literal, $kind:ident, $allocator:expr, $give_back:expr;)*) => { $(
         $(#[$meta])*
         #[derive(Debug)]
         pub struct $name;
         $(#[$meta])*
         impl Malloc for $name {
             const NAME: &'static str = $shown;
-            const KIND: Kind = Kind::General;
+            const KIND: Kind = Kind::$kind;
             fn new() -> Self {
                 Self
             }
@@ -120,19 +120,19 @@ macro_rules! general {
 }
 general! {
     /// The C library's.
-    System = "system", std::alloc::System, {
+    System = "system", General, std::alloc::System, {
         // SAFETY: no precondition.
         unsafe { libc::malloc_trim(0) };
     };
     /// mimalloc, version 3.
     #[cfg(feature = "peers")]
-    MiMalloc = "mimalloc", mimalloc::MiMalloc, {
+    MiMalloc = "mimalloc", General, mimalloc::MiMalloc, {
         // SAFETY: no precondition.
         unsafe { libmimalloc_sys::mi_collect(true) };
     };
     /// jemalloc, as tikv builds it.
     #[cfg(feature = "peers")]
-    Jemalloc = "jemalloc", tikv_jemallocator::Jemalloc, {
+    Jemalloc = "jemalloc", General, tikv_jemallocator::Jemalloc, {
         // 4096 is `MALLCTL_ARENAS_ALL`. What the thread itself keeps is flushed first.
         // SAFETY: both are commands without a value.
         unsafe {
@@ -149,11 +149,11 @@ general! {
     };
     /// snmalloc. Its Rust crate offers no way to ask for memory back.
     #[cfg(feature = "peers")]
-    SnMalloc = "snmalloc", snmalloc_rs::SnMalloc, {};
+    SnMalloc = "snmalloc", General, snmalloc_rs::SnMalloc, {};
     /// Google's TCMalloc. With a C library that registers restartable sequences itself (glibc 2.35 or later) it runs in
-    /// its slow mode.
+    /// its slow mode, so it is no yardstick.
     #[cfg(feature = "peers")]
-    TcMalloc = "tcmalloc", tcmalloc_better::TCMalloc, {};
+    TcMalloc = "tcmalloc", Beside, tcmalloc_better::TCMalloc, {};
 }
 
 /// Objects of one size from a [`Malloc`].

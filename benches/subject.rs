@@ -30,6 +30,8 @@ pub enum Kind {
     Ours,
     /// A general allocator: the best of these is what ratios refer to.
     General,
+    /// A general allocator that is shown but is no yardstick.
+    Beside,
     /// A pool of objects of one kind.
     Pool,
 }

@@ -79,6 +79,45 @@ mod tests {
         assert_eq!(Magazines::Off.config(&cpus, 8), None);
     }
 
+    /// The caches are the CPUs': a thread that has allocated once leaves nothing of its own behind.
+    #[cfg(not(any(loom, shuttle)))]
+    #[test]
+    fn what_is_kept_does_not_grow_with_the_threads() {
+        use crate::{Config, Gfp, KmemCache, Subsystem};
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("once", 64).build_in(&subsystem).unwrap();
+        for _ in 0..100 {
+            std::thread::scope(|scope| {
+                for _ in 0..10 {
+                    scope.spawn(|| {
+                        let object = cache.alloc(Gfp::KERNEL).unwrap();
+                        // SAFETY: allocated just now, freed once.
+                        unsafe { cache.free(object) };
+                    });
+                }
+            });
+        }
+        let info = cache.info();
+        assert_eq!((info.allocs, info.frees), (1000, 1000));
+        let cpus = u64::from(subsystem.pages().cpus().count());
+        assert!(info.in_magazines + info.in_depot <= 32 * cpus, "{info:?}");
+    }
+
+    /// A cache that saw ten allocations holds ten objects' worth.
+    #[cfg(not(any(loom, shuttle)))]
+    #[test]
+    fn a_cache_that_is_used_little_keeps_little() {
+        use crate::{Config, Gfp, KmemCache, Subsystem};
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("ten", 64).build_in(&subsystem).unwrap();
+        let ten: Vec<_> = (0..10).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+        assert!(cache.info().in_magazines < 10);
+        // SAFETY: allocated above, freed once.
+        ten.into_iter().for_each(|object| unsafe { cache.free(object) });
+        let info = cache.info();
+        assert!(info.in_magazines + info.in_depot < 20, "{info:?}");
+    }
+
     /// What CPUs and depots park at the very most, in bytes a CPU: for all but the largest objects.
     #[test]
     fn what_a_cache_may_park_is_bounded() {
