@@ -3,7 +3,7 @@
 //! Measured, not derived: what a CPU's magazines and stocks *reach* must cover the batches that it cycles through (some
 //! 1,000 small objects), else the CPUs meet at the depot and swap each other's cache lines; and an exchange of magazines
 //! costs some 60 ns, so small magazines cost more a pair. Both ask for large ones. What speaks for small ones is the
-//! memory that CPUs park, hence a bound in bytes and not in objects: a magazine is first made for 8 KiB of objects, 126 at
+//! memory that CPUs park, hence a bound in bytes and not in objects: a magazine is first made for 16 KiB of objects, 126 at
 //! most (a kilobyte of rounds); where CPUs meet at the depot it grows to twice that, and when memory is short it shrinks.
 //! A cache that is used little fills little: the first fill takes one object, each one after it twice as many.
 //!
@@ -32,7 +32,7 @@ pub enum Magazines {
 }
 
 /// Bytes of objects that a magazine is first made for.
-pub const BYTES: usize = 8 << 10;
+pub const BYTES: usize = 16 << 10;
 /// Objects in a magazine at first: at most, and at least.
 pub const MOST: usize = 126;
 /// See [`MOST`].
@@ -72,7 +72,7 @@ mod tests {
     fn magazines_hold_bytes_and_not_objects() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         let capacity = |stride| Magazines::BySize.config(&cpus, stride).map(|config| config.capacity);
-        let rows = [(8, 126), (64, 126), (96, 85), (256, 32), (1024, 8), (2048, 4), (1 << 22, 4)];
+        let rows = [(8, 126), (128, 126), (192, 85), (256, 64), (1024, 16), (2048, 8), (1 << 22, 4)];
         for (stride, expected) in rows {
             assert_eq!(capacity(stride), Some(expected), "stride {stride}");
         }
@@ -125,7 +125,7 @@ mod tests {
         for stride in 8..=16 << 10 {
             let config = Magazines::BySize.config(&cpus, stride).unwrap();
             let bytes = config.most_rounds(&cpus) as usize * stride;
-            let most = if stride <= 4 << 10 { 512 << 10 } else { 2 << 20 };
+            let most = if stride <= 4 << 10 { 1 << 20 } else { 2 << 20 };
             assert!(bytes <= most, "stride {stride}: {bytes} bytes");
         }
     }
