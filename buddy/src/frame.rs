@@ -227,7 +227,8 @@ impl Frame {
     /// Who owns the block (of its first page): null for plain pages. Cleared when the block is freed.
     #[inline(always)]
     pub fn owner(&self) -> *mut u8 {
-        // Acquire: pairs with the Release in `set_owner`, so that who finds the owner finds it initialised.
+        // Acquire: pairs with the Release in `set_owner`, so that whoever finds the owner finds it initialised. A holder of
+        // the block has that already; who asks about a stranger's pointer, to refuse it, has nothing else.
         self.owner.load(Acquire)
     }
     /// Says who owns the block.

@@ -6,6 +6,7 @@
 //! | B2 | an allocation against the frees of both halves: merged once, frames and lists agree | buddy checked in one lock hold, merged in the next |
 //! | B3 | order, owner and data travel with the block to whoever frees it next | owner cleared late |
 //! | B4 | two frees of one block: one gets it, the other is told | claim by load and store |
+//! | B5 | whoever asks a frame for its owner, block of others or not, finds that initialised | owner announced early |
 //! | P1 | refill and drain of magazines against the zone: a page is in one place, none is lost | frame marked late |
 //! | P2 | a drain from outside against the CPU's own allocation and free | page marked late |
 //!
@@ -17,7 +18,7 @@
 use crate::corruption::Handler;
 use crate::{Census, Door, Gfp, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
 use uslab_magazine::sync::check::{Bound, caught, model, models};
-use uslab_magazine::sync::{Arc, AtomicU32, Ordering::*, thread};
+use uslab_magazine::sync::{Arc, AtomicU32, Ordering::*, UnsafeCell, planted, thread};
 use uslab_magazine::{Cpus, Script, on_cpu};
 
 const ONE: Order = Order::ZERO;
@@ -128,6 +129,40 @@ fn b4_two_frees_of_one_block() {
     audit(&pages);
 }
 
+fn b5_a_stranger_asks_for_the_owner() {
+    /// An owner with something to initialise.
+    struct Owner(UnsafeCell<u32>);
+    // SAFETY: loom watches the cell.
+    unsafe impl Sync for Owner {}
+    // SAFETY: as above.
+    unsafe impl Send for Owner {}
+    let pages = allocator(2, false);
+    let owner = Arc::new(Owner(UnsafeCell::new(0)));
+    let pfn = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
+    let (theirs, own) = (pages.clone(), owner.clone());
+    let t = thread::spawn(move || {
+        let address = core::ptr::from_ref(&*own).cast_mut().cast();
+        // SAFETY: the block is handed to this thread, and only the stranger looks at owners.
+        let announce = || unsafe { theirs.frame(pfn).set_owner(address) };
+        if planted("owner announced before it is initialised") {
+            announce();
+        }
+        // SAFETY: nobody knows it before it is announced.
+        own.0.with_mut(|value| unsafe { *value = 7 });
+        announce();
+    });
+    // Without any right to the block, as a free of a wild pointer asks.
+    let found = pages.frame(pfn).owner().cast::<Owner>();
+    // SAFETY: null or the owner above, which lives until the end.
+    if let Some(found) = unsafe { found.as_ref() } {
+        // SAFETY: initialised before it was announced, and constant since.
+        assert_eq!(found.0.with(|value| unsafe { *value }), 7);
+    }
+    t.join().unwrap();
+    free(&pages, pfn, ONE);
+    audit(&pages);
+}
+
 fn p1_refill_and_drain_against_the_zone(script: Script) {
     let pages = allocator(4, true);
     let other = pages.clone();
@@ -186,6 +221,10 @@ fn b4() {
     model("B4 free || free of one block", Bound::None, 410, b4_two_frees_of_one_block);
 }
 #[test]
+fn b5() {
+    model("B5 a stranger asks for the owner", Bound::None, 5, b5_a_stranger_asks_for_the_owner);
+}
+#[test]
 fn p1() {
     models("P1 refill, drain || zone", THREE, 820, moves(), p1_refill_and_drain_against_the_zone);
 }
@@ -207,6 +246,8 @@ fn planted_bugs_are_caught() {
     caught("owner cleared after the free", TWO, "the owner was lost", [()], |()| {
         b3_order_and_owner_travel_with_the_block();
     });
+    let bug = "owner announced before it is initialised";
+    caught(bug, TWO, "Causality violation", [()], |()| b5_a_stranger_asks_for_the_owner());
     let bug = "block claimed by load and store";
     caught(bug, TWO, "Concurrent write accesses", [()], |()| b4_two_frees_of_one_block());
     let bug = "frame marked after the lock";

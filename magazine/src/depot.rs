@@ -225,3 +225,36 @@ impl Lists {
         if fill == Fill::Full { &mut self.full } else { &mut self.empty }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::memory::Heap;
+
+    fn store(magazines: u32) -> Store<Heap> {
+        Store::new(1, 1, Heap::new(4096).unwrap(), magazines, 4, 4).unwrap()
+    }
+
+    #[test]
+    fn visits_move_one_magazine_or_do_not_count() {
+        let (depot, store) = (Depot::new(), store(2));
+        let nums = [(); 2].map(|()| store.create(1, false).unwrap());
+        assert_eq!(nums.map(|num| depot.put(&store, Fill::Empty, 1, num)), [true, false], "one is the limit");
+        assert_eq!((depot.len(Fill::Empty), depot.exchanges.get()), (1, 1));
+        assert_eq!(depot.take(&store, Fill::Full), None);
+        assert_eq!(depot.take(&store, Fill::Empty), Some(nums[0]));
+        assert_eq!(depot.take(&store, Fill::Empty), None);
+        assert_eq!((depot.len(Fill::Empty), depot.exchanges.get()), (0, 2));
+        depot.put_emptied(&store, Chain::new());
+        assert_eq!(depot.exchanges.get(), 2, "nothing was put");
+    }
+
+    #[test]
+    fn a_stock_that_was_put_is_the_one_that_is_taken() {
+        let (depot, store) = (Depot::new(), store(1));
+        let stock = store.create(4, true).unwrap();
+        assert_eq!(depot.take_stock(&store), None);
+        depot.put_stock(&store, stock);
+        assert_eq!((depot.take_stock(&store), depot.take_stock(&store)), (Some(stock), None));
+    }
+}

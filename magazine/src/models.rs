@@ -479,6 +479,80 @@ fn reap_of_a_cpu_that_wakes_up() {
     both("H1: reap of a CPU that wakes up", [800, 250], stays(), reap_waking);
 }
 
+// ---------------------------------------------------------------- what stands beside the slots
+
+/// N1: a walk over all magazines while the first one is made.
+fn walk_beside_making(Case { by, script }: Case) {
+    let w = World::new(by, 1, 2, 1, 0, true, 1);
+    w.on_shelf(&[1]);
+    let walk = |w: &World| {
+        assert!(w.layer.stats().magazines <= 1);
+        vec![]
+    };
+    run(w, (script, keep_one), &[(Script::on(0), walk)]);
+}
+#[test]
+fn n1_a_walk_while_a_magazine_is_made() {
+    both("N1: statistics while a magazine is made", [820, 820], stays(), walk_beside_making);
+}
+
+/// P1: a private magazine takes full ones from the depot and gives them back, beside the CPU's own exchange.
+fn private_beside_exchange(Case { by, script }: Case) {
+    let w = World::new(by, 1, 6, 1, 0, false, 3);
+    let (a, b) = (w.magazine(&[1]), w.magazine(&[]));
+    w.slot(0, a, b);
+    w.in_depot(w.magazine(&[2]));
+    w.in_depot(w.magazine(&[3]));
+    let private = |w: &World| {
+        let Some(mut private) = w.layer.private(&w.shelf, 2) else { return vec![] };
+        if let Some(Ball(ball)) = private.pop() {
+            w.allocs.add(1);
+            w.own(ball, true);
+            w.own(ball, false);
+            w.frees.add(1);
+            private.push(&w.shelf, Ball(ball));
+        }
+        private.close(&w.shelf);
+        vec![]
+    };
+    run(w, (script, private), &[(Script::on(0), |w| vec![w.alloc(), w.alloc()])]);
+}
+#[test]
+fn p1_a_private_magazine_beside_an_exchange() {
+    both("P1: a private magazine beside an exchange", [400, 400], stays(), private_beside_exchange);
+}
+
+/// F1: all locks are held for a fork, beside an exchange and a drain; then a child finds a claim that nobody gives up.
+fn fork_beside_exchange(Case { by, script }: Case) {
+    let w = World::new(by, 1, 3, 1, 0, true, 2);
+    let (a, b) = (w.magazine(&[]), w.magazine(&[]));
+    w.slot(0, a, b);
+    w.in_depot(w.magazine(&[1]));
+    w.on_shelf(&[2]);
+    let world = Arc::new(w);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        script.install();
+        alloc_then_free(&other);
+        drain_cpu_0(&other);
+    });
+    drop(world.layer.hold());
+    t.join().unwrap();
+    // What the child's only thread finds: slots as in a new layer, and one claimed.
+    world.drain(0..1);
+    let claim = &world.layer.store.slot(0).unwrap().claim;
+    claim.store(1, Relaxed);
+    let busy = world.layer.stats().busy;
+    world.layer.hold().in_child();
+    alloc_then_free(&world);
+    assert_eq!(world.layer.stats().busy, busy, "a claim of a thread that is no more");
+    world.census(&[]);
+}
+#[test]
+fn f1_a_fork_beside_an_exchange() {
+    both("F1: a fork beside an exchange and a drain", [3, 3], stays(), fork_beside_exchange);
+}
+
 // ---------------------------------------------------------------- D: the depot alone
 
 struct DepotWorld {
@@ -577,6 +651,30 @@ fn depot_three(_: ()) {
 #[test]
 fn d3_two_pushes_and_a_pop() {
     models("D3: push, push, pop", Bound::None, 4200, [()], depot_three);
+}
+
+/// D4: a reap, the third in a row, while somebody needs one of the two full magazines.
+fn depot_reap(_: ()) {
+    let (d, nums) = DepotWorld::new(2);
+    for (num, ball) in nums.into_iter().zip([7, 8]) {
+        assert!(d.store.get(num).owner_push(Ball(ball).into_raw()));
+        assert!(d.depot.put(&d.store, Fill::Full, u32::MAX, num));
+    }
+    assert_eq!(d.depot.reap(&d.store).len(), 0, "they have just come");
+    assert_eq!(d.depot.reap(&d.store).len(), 0, "they were here for one interval");
+    let e = d.clone();
+    let t = thread::spawn(move || {
+        let taken = e.depot.take(&e.store, Fill::Full);
+        taken.map_or(0, |num| u32::from(e.depot.put(&e.store, Fill::Full, u32::MAX, num)))
+    });
+    let surplus = d.depot.reap(&d.store).len();
+    let needed = t.join().unwrap();
+    assert!(surplus + needed <= 2 && surplus >= 1, "{surplus} are surplus, {needed} was needed");
+    assert_eq!(d.depot.len(Fill::Full) + surplus, 2, "a magazine lost");
+}
+#[test]
+fn d4_a_reap_takes_only_what_nobody_needed() {
+    models("D4: reap against take and put", Bound::None, 8, [()], depot_reap);
 }
 
 // ---------------------------------------------------------------- planted bugs: each must be caught
@@ -684,4 +782,23 @@ fn planted_drains_without_their_lock() {
 fn planted_drain_forgets_what_a_stock_holds() {
     let expected = "a magazine lost";
     caught("drain forgets what a stock holds", THREE, expected, claimed(stays()), drain_stock);
+}
+#[test]
+fn planted_reap_ignores_the_working_set() {
+    caught("reap ignores the working set", Bound::None, "they have just come", [()], depot_reap);
+}
+#[test]
+fn planted_magazine_announced_before_it_is_made() {
+    caught("magazine announced before it is made", THREE, RACE, claimed(stays()), walk_beside_making);
+    caught("magazine announced before it is made", THREE, RACE, rseq(stays()), walk_beside_making);
+}
+#[test]
+fn planted_closed_private_magazine_keeps_what_lay_behind() {
+    let bug = "a closed private magazine keeps what lay behind";
+    caught(bug, THREE, "a magazine lost", claimed(stays()), private_beside_exchange);
+}
+#[test]
+fn planted_claims_outlive_their_threads() {
+    let expected = "a claim of a thread that is no more";
+    caught("claims outlive their threads", THREE, expected, claimed(stays()), fork_beside_exchange);
 }

@@ -14,6 +14,7 @@ use crate::layer::{Layer, Round, Supplier};
 use crate::memory::{Heap, Memory};
 use crate::slot::{Fill, Num};
 use crate::store::Magazine;
+use crate::sync::planted;
 use core::marker::PhantomData;
 
 /// Rounds of one owner. See the [module](self).
@@ -202,7 +203,9 @@ impl<'l, R: Round, M: Memory> Private<'l, R, M> {
             layer.put_away(supplier, node, loaded);
         }
         while let Some(num) = self.full.pop(&layer.store) {
-            layer.put_full(supplier, node, num);
+            if !planted("a closed private magazine keeps what lay behind") {
+                layer.put_full(supplier, node, num);
+            }
         }
         while let Some(num) = self.empty.pop(&layer.store) {
             layer.put_empty(node, num);

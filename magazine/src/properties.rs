@@ -470,6 +470,7 @@ fn threads_lose_nothing() {
     });
     let s = layer.stats();
     assert_eq!((s.allocs, s.frees), (done, done));
+    assert_eq!(shelf.node_of(Ball(1)), 0, "a supplier that does not say has one node");
     layer.purge(&shelf);
     let mut back = shelf.0.lock().clone();
     back.sort_unstable();
@@ -499,4 +500,171 @@ fn a_thread_moved_between_nodes_installs_no_magazine_of_the_other_node() {
             }
         }
     }
+}
+
+/// `n` rounds out and back, on the current CPU.
+fn batch(layer: &Layer<Ball>, shelf: &Shelf, n: usize) {
+    let held: Vec<Ball> = (0..n).map(|_| layer.alloc(shelf).unwrap()).collect();
+    held.iter().for_each(|b| layer.free(shelf, *b));
+}
+
+/// What stock times capacity covers never leaves the CPU again; beyond that, a magazine moves at a time.
+#[test]
+fn a_batch_that_fits_the_stock_stays_on_its_cpu() {
+    let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 4, 100);
+    on_cpu(0);
+    let shelf = Shelf::new(60, 1);
+    (0..3).for_each(|_| batch(&layer, &shelf, 10));
+    let warm = layer.stats();
+    assert!(warm.in_stock > 0 && warm.in_depot == 0, "{warm:?}");
+    (0..20).for_each(|_| batch(&layer, &shelf, 10));
+    let s = layer.stats();
+    assert_eq!((s.depot_exchanges, s.fills, s.magazines), (warm.depot_exchanges, warm.fills, warm.magazines));
+
+    (0..3).for_each(|_| batch(&layer, &shelf, 42));
+    let warm = layer.stats();
+    (0..10).for_each(|_| batch(&layer, &shelf, 42));
+    let s = layer.stats();
+    // 15 full magazines go and 15 empty ones come, and back.
+    assert_eq!((s.depot_exchanges - warm.depot_exchanges, s.fills - warm.fills), (10 * 60, 0));
+    // 21 of rounds and the two of the stocks.
+    assert_eq!((s.magazines, s.in_depot), (23, 30));
+}
+
+/// A drain keeps empty magazines and the stocks' own ones for later.
+#[test]
+fn a_drain_and_its_refill_make_no_new_magazines() {
+    let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 4, 3);
+    on_cpu(0);
+    let shelf = Shelf::new(60, 1);
+    let round = || {
+        batch(&layer, &shelf, 20);
+        layer.purge(&shelf);
+    };
+    (0..2).for_each(|_| round());
+    let warm = layer.stats();
+    (0..10).for_each(|_| round());
+    let s = layer.stats();
+    assert_eq!(s.magazines, warm.magazines);
+    // A flush of each magazine, and only of those; visits for what is missing, and for what is emptied.
+    assert_eq!((s.fills - warm.fills, s.flushes - warm.flushes), (100, 100));
+    assert_eq!(s.depot_exchanges - warm.depot_exchanges, 170);
+}
+
+/// The memory of `footprint` holds the stocks that CPUs use and have in hand, and no more is asked for without stocks.
+#[test]
+fn the_footprint_holds_three_stock_magazines_a_cpu() {
+    let cpus = Cpus::simulated(2, 1).unwrap();
+    let config = |stock| Config { magazines: 0, ..Config::new(&cpus, 4, stock, 1) };
+    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config(2000))).unwrap();
+    let layer = Layer::<Ball>::new(cpus, config(2000), memory).unwrap();
+    let made = core::iter::from_fn(|| layer.store.create(2000, true)).count();
+    assert_eq!(made, 6);
+    let without = Layer::<Ball>::footprint(&cpus, &config(0));
+    assert!(without < Layer::<Ball>::footprint(&cpus, &config(1)));
+}
+
+/// With no empty magazine to be had, a full one of the depot is emptied rather than each round sent round.
+#[test]
+fn without_an_empty_magazine_a_full_one_is_flushed() {
+    let cpus = Cpus::simulated(1, 1).unwrap();
+    on_cpu(0);
+    let config = Config { magazines: 3, ..Config::new(&cpus, 2, 0, 10) };
+    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
+    let layer = Layer::new(cpus, config, memory).unwrap();
+    let shelf = Shelf::new(0, 1);
+    (1..=8).for_each(|b| layer.free(&shelf, Ball(b)));
+    let s = layer.stats();
+    assert_eq!((s.magazines, s.flushes, s.fast_frees, s.in_magazines + s.in_depot), (3, 1, 8, 6));
+    assert_eq!(shelf.free.borrow().len(), 2);
+}
+
+/// Only what belongs to another node goes round the magazines.
+#[test]
+fn rounds_of_the_own_node_stay_in_magazines() {
+    let layer = layer(Cpus::simulated(2, 2).unwrap(), 4, 0, 4);
+    let shelf = Shelf::new(0, 2);
+    on_cpu(0);
+    (1..=4).for_each(|b| layer.free(&shelf, Ball(b)));
+    let s = layer.stats();
+    assert_eq!((s.other_node_frees, s.fast_frees, s.in_magazines), (2, 2, 2));
+    assert_eq!(shelf.free.borrow().iter().map(|b| b.0).collect::<Vec<_>>(), [1, 3]);
+}
+
+/// Each place is counted by itself.
+#[test]
+fn the_numbers_say_where_rounds_are() {
+    let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 1, 100);
+    on_cpu(0);
+    let shelf = Shelf::new(40, 1);
+    let mut private = layer.private(&shelf, 3).unwrap();
+    batch(&layer, &shelf, 20);
+    let s = layer.stats();
+    assert_eq!((s.in_magazines, s.in_stock, s.in_depot), (4, 2 + private.len() as u64, 14));
+    assert_eq!((s.magazines, s.depot_exchanges, private.len()), (13, 7, 3));
+    private.close(&shelf);
+    assert_eq!(
+        crate::TooSmall.to_string(),
+        "the memory for the magazines is too small, unaligned or could not be committed"
+    );
+}
+
+/// A magazine that a drain finds empty is kept, not flushed.
+#[test]
+fn a_drain_flushes_only_what_holds_rounds() {
+    let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 4);
+    on_cpu(0);
+    let shelf = Shelf::new(10, 1);
+    // Loaded: one round is left; previous: empty.
+    assert_eq!((0..3).filter_map(|_| layer.alloc(&shelf)).count(), 3);
+    layer.drain(&shelf, 0..1);
+    let s = layer.stats();
+    assert_eq!((s.magazines, s.fills, s.flushes, s.in_magazines), (2, 2, 1, 0));
+}
+
+/// A visit that waits for another one is counted.
+#[test]
+fn who_waits_for_the_depot_is_counted() {
+    let layer = layer(Cpus::simulated(1, 1).unwrap(), 1, 0, 4);
+    let shelf = crate::sync::Mutex::new(Shelf::new(0, 1));
+    let depot = &layer.depots[0];
+    std::thread::scope(|scope| {
+        let visiting = depot.hold();
+        scope.spawn(|| {
+            on_cpu(0);
+            (1..=3).for_each(|b| layer.free(&*shelf.lock(), Ball(b)));
+        });
+        while depot.contention.get() == 0 {
+            crate::sync::relax();
+        }
+        drop(visiting);
+    });
+    assert_eq!(layer.stats().depot_contention, 1);
+}
+
+/// A private magazine hands out what it says it holds, takes it back, and gives all of it up.
+#[test]
+fn a_private_magazine_takes_and_gives() {
+    let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 4);
+    on_cpu(0);
+    let shelf = Shelf::new(20, 1);
+    let mut private = layer.private(&shelf, 5).unwrap();
+    assert!(private.len() >= 5 && !private.is_empty());
+    // The loaded magazine is half full.
+    assert!(private.refill(&shelf, 9));
+    assert!(private.len() >= 9);
+    let mut out = vec![private.pop().unwrap()];
+    let visits = layer.stats().depot_exchanges;
+    out.extend(core::iter::from_fn(|| private.pop()));
+    assert!(private.is_empty() && private.pop().is_none());
+    assert_eq!(out.iter().collect::<BTreeSet<_>>().len(), out.len(), "a ball handed out twice");
+    out.iter().for_each(|ball| private.push(&shelf, *ball));
+    assert_eq!(private.len(), out.len(), "it keeps as many as it was asked for");
+    assert_eq!(layer.stats().depot_exchanges, visits, "and its empty magazines meanwhile");
+    private.close(&shelf);
+    assert_eq!(private.len(), 0);
+    let s = layer.stats();
+    assert_eq!((s.allocs, s.frees), (out.len() as u64, out.len() as u64));
+    layer.purge(&shelf);
+    assert_eq!(shelf.free.borrow().len(), 20);
 }

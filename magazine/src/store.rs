@@ -17,8 +17,8 @@
 
 use crate::memory::Memory;
 use crate::slot::{Fill, Num, Slot};
-use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicU32, AtomicU64, Counter, Fixed, Mutex, MutexGuard, UnsafeCell};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicU32, AtomicU64, Counter, Fixed, Mutex, MutexGuard, UnsafeCell, planted};
 use core::ptr::NonNull;
 
 /// A magazine's word: the length in the low 16 bits,
@@ -41,6 +41,9 @@ pub(crate) struct Header {
     /// Rounds that owners put in, less those they took out, outside operations. With it the operations split into
     /// allocations and frees: allocations = (ops - (len - net)) / 2.
     net: Counter,
+    /// Stands for the capacity, which loom does not watch: written when the magazine is made, read by walks.
+    #[cfg(loom)]
+    made: UnsafeCell<()>,
 }
 
 const STOCK: u32 = 1 << 16;
@@ -311,6 +314,7 @@ impl<M: Memory> Store<M> {
                 capacity: Fixed::new(0),
                 link: UnsafeCell::new(0),
                 net: Counter::new(0),
+                made: UnsafeCell::new(()),
             };
             (header, (0..room.max(stock)).map(|_| Cell::new(core::ptr::null_mut())).collect())
         };
@@ -386,9 +390,16 @@ impl<M: Memory> Store<M> {
                 return None;
             }
         }
-        self.get(num).header.capacity.set(capacity | if stock { STOCK } else { 0 });
         // Release: pairs with the Acquire in `iter`, which must see the capacity.
-        self.top.store(top, crate::sync::Ordering::Release);
+        let announce = || self.top.store(top, Release);
+        if planted("magazine announced before it is made") {
+            announce();
+        }
+        let header = self.get(num).header;
+        header.capacity.set(capacity | if stock { STOCK } else { 0 });
+        #[cfg(loom)]
+        header.made.with_mut(|_| ());
+        announce();
         Some(num)
     }
 
@@ -399,10 +410,12 @@ impl<M: Memory> Store<M> {
 
     /// All magazines made so far.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Magazine<'_>> {
-        let top = self.top.load(crate::sync::Ordering::Acquire);
+        let top = self.top.load(Acquire);
         let mut next = self.first;
         core::iter::from_fn(move || {
             let magazine = (next < top).then(|| self.get(Num(next)))?;
+            #[cfg(loom)]
+            magazine.made.with(|_| ());
             next += stride(if magazine.is_stock() { magazine.capacity() } else { self.room });
             Some(magazine)
         })

@@ -63,6 +63,9 @@ pub mod magazines;
 pub mod malloc;
 mod node;
 pub mod prefill;
+// Under loom and shuttle there is no global subsystem, but the models run this.
+#[cfg_attr(any(loom, shuttle), allow(dead_code))]
+mod published;
 #[cfg(not(loom))]
 pub mod rcu;
 #[cfg(not(any(loom, shuttle)))]

@@ -8,19 +8,21 @@
 //! | C1 | destroy beside the last free: refused, or every slab is released once, after the free | a slab goes though the judgement is of an earlier lock hold |
 //! | C1' | destroy beside an allocation: the allocation fails, or destroy is refused | as C1 |
 //! | M1 | objects that CPUs exchange through magazines and depot: one owner at a time, free before the next allocation | a slot is used without its claim |
+//! | G1 | two threads start the global subsystem at once: one value, found complete | the second to publish keeps its own |
 //! | L1 | a cache at its limit: what one CPU frees, the other one gets | the limit's ladder ends before the other CPUs are drained |
 //!
 //! Handing an object out and taking it back write a cell of that object that loom watches: two owners, a double free, and
 //! a free that does not happen before the next allocation fail the model, as does touching the frame of a page that was
 //! given back. Each model ends with the census: slabs, objects and pages all add up, and then all go back.
 
+use crate::published::Published;
 use crate::subsystem::{Config, Core};
 use crate::{AllocError, Gfp, KmemCache, Magazines, OrderRule};
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use uslab_buddy::{Door, Order, PageConfig, ZoneKind};
 use uslab_magazine::sync::check::{Bound, caught, model, models};
-use uslab_magazine::sync::{Arc, thread};
+use uslab_magazine::sync::{Arc, UnsafeCell, thread};
 use uslab_magazine::{Cpus, Script, on_cpu};
 
 /// Two of them in a slab.
@@ -250,6 +252,31 @@ fn l1_at_the_limit_one_gets_what_the_other_frees() {
     World::end(world);
 }
 
+fn g1_two_threads_publish(_: ()) {
+    /// A value with something to initialise.
+    struct Value(UnsafeCell<u32>);
+    // SAFETY: loom watches the cell.
+    unsafe impl Sync for Value {}
+    // SAFETY: as above.
+    unsafe impl Send for Value {}
+    fn publish(published: &Published<Value>) -> *const Value {
+        let value = published.get().unwrap_or_else(|| {
+            let value = Value(UnsafeCell::new(0));
+            // SAFETY: nobody else knows the value.
+            value.0.with_mut(|value| unsafe { *value = 7 });
+            published.publish(Box::new(value))
+        });
+        // SAFETY: written before it was published, and constant since.
+        assert_eq!(value.0.with(|value| unsafe { *value }), 7);
+        value
+    }
+    let published = Arc::new(Published::new());
+    let other = published.clone();
+    let t = thread::spawn(move || publish(&other).addr());
+    let mine = publish(&published).addr();
+    assert_eq!(mine, t.join().unwrap(), "two values");
+}
+
 const TWO: Bound = Bound::Preemptions(2);
 const THREE: Bound = Bound::Preemptions(3);
 
@@ -299,6 +326,10 @@ fn m1() {
     );
 }
 #[test]
+fn g1() {
+    models("G1 two threads publish", Bound::None, 19, [()], g1_two_threads_publish);
+}
+#[test]
 fn l1() {
     model(
         "L1 limit: one CPU gets what the other frees",
@@ -346,4 +377,5 @@ fn planted_bugs_are_caught() {
     caught("other CPUs are not drained before an error", TWO, "CacheLimit", [()], |()| {
         l1_at_the_limit_one_gets_what_the_other_frees();
     });
+    caught("the second to publish keeps its own", TWO, "two values", [()], g1_two_threads_publish);
 }

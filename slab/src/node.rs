@@ -187,10 +187,10 @@ impl Lists {
 pub(crate) struct Closed;
 
 impl Node {
-    /// The lists, still locked; with `bug` planted, let go and locked again.
+    /// The lists, still locked; with a bug planted, let go and locked again.
     #[inline(always)]
-    fn gap<'a>(&'a self, lists: MutexGuard<'a, Lists>, bug: &str) -> MutexGuard<'a, Lists> {
-        if !planted(bug) {
+    fn gap<'a>(&'a self, lists: MutexGuard<'a, Lists>, planted: bool) -> MutexGuard<'a, Lists> {
+        if !planted {
             return lists;
         }
         drop(lists);
@@ -205,7 +205,7 @@ impl Node {
         while taken < max
             && let Some((slab, before)) = lists.best()
         {
-            lists = self.gap(lists, "a slab is chosen in one lock hold and used in the next");
+            lists = self.gap(lists, planted("a slab is chosen in one lock hold and used in the next"));
             // SAFETY: the lock is held and the slab is on a list of this node.
             unsafe {
                 let was = ground.slab(slab).fill();
@@ -260,7 +260,8 @@ impl Node {
             unsafe {
                 let slab = ground.slab(place.slab);
                 let before = State::from(slab.fill());
-                lists = self.gap(lists, "a slab's list is found in one lock hold and left in the next");
+                lists =
+                    self.gap(lists, planted("a slab's list is found in one lock hold and left in the next"));
                 let Ok(fill) = slab.give(place.index) else {
                     refused(place);
                     continue;

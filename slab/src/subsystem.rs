@@ -364,11 +364,11 @@ pub fn slabinfo() -> Result<SlabInfo, StartError> {
 #[cfg(not(any(loom, shuttle)))]
 mod global {
     use super::{Config, StartError, Subsystem};
+    use crate::published::Published;
     use core::cell::Cell;
-    use core::ptr::null_mut;
-    use uslab_magazine::sync::{AtomicPtr, Ordering::*, thread_local};
+    use uslab_magazine::sync::thread_local;
 
-    static GLOBAL: AtomicPtr<Subsystem> = AtomicPtr::new(null_mut());
+    static GLOBAL: Published<Subsystem> = Published::new();
     thread_local! {
         static STARTING: Cell<bool> = const { Cell::new(false) };
     }
@@ -382,16 +382,10 @@ mod global {
     }
 
     pub(super) fn get() -> Result<&'static Subsystem, StartError> {
-        // Acquire: pairs with the Release of the exchange in `start`.
-        match unsafe_ref(GLOBAL.load(Acquire)) {
+        match GLOBAL.get() {
             Some(subsystem) => Ok(subsystem),
             None => start(|| Subsystem::new(Config::default())),
         }
-    }
-
-    fn unsafe_ref(subsystem: *mut Subsystem) -> Option<&'static Subsystem> {
-        // SAFETY: null, or published below and never freed.
-        unsafe { subsystem.as_ref() }
     }
 
     #[cold]
@@ -400,17 +394,7 @@ mod global {
             return Err(StartError::Starting);
         }
         let _starting = Starting;
-        let made = Box::into_raw(Box::new(make()?));
-        // Release: publishes the subsystem; Acquire: another thread's.
-        match GLOBAL.compare_exchange(null_mut(), made, AcqRel, Acquire) {
-            // SAFETY: published just now, never freed.
-            Ok(_) => Ok(unsafe { &*made }),
-            Err(first) => {
-                // SAFETY: made above and known to nobody.
-                drop(unsafe { Box::from_raw(made) });
-                unsafe_ref(first).ok_or(StartError::Starting)
-            }
-        }
+        Ok(GLOBAL.publish(Box::new(make()?)))
     }
 
     #[cfg(test)]

@@ -82,7 +82,7 @@ impl<T: Default> Default for Mutex<T> {
 
 /// The ordering hook's settings, from the environment.
 struct Hook {
-    weaken: Option<(String, u32, u32, Ordering)>,
+    weaken: Option<(String, Ordering)>,
     list: bool,
 }
 
@@ -91,42 +91,43 @@ fn hook() -> &'static Hook {
     HOOK.get_or_init(|| Hook {
         weaken: std::env::var("OM").ok().map(|spec| {
             parse(&spec).unwrap_or_else(|| {
-                panic!("OM={spec}: expected file:line:arg:Ordering with Relaxed, Acquire, Release or AcqRel")
+                panic!("OM={spec}: expected file:line:column:arg:Ordering with Relaxed, Acquire, Release or AcqRel")
             })
         }),
         list: std::env::var_os("OM_LIST").is_some(),
     })
 }
 
-fn parse(spec: &str) -> Option<(String, u32, u32, Ordering)> {
-    let mut parts = spec.rsplitn(4, ':');
-    let ordering = match parts.next()? {
+fn parse(spec: &str) -> Option<(String, Ordering)> {
+    let (site, ordering) = spec.rsplit_once(':')?;
+    let ordering = match ordering {
         "Relaxed" => Ordering::Relaxed,
         "Acquire" => Ordering::Acquire,
         "Release" => Ordering::Release,
         "AcqRel" => Ordering::AcqRel,
         _ => return None,
     };
-    let arg = parts.next()?.parse().ok()?;
-    let line = parts.next()?.parse().ok()?;
-    Some((parts.next()?.to_owned(), line, arg, ordering))
+    Some((site.to_owned(), ordering))
 }
 
 /// The ordering that a call site uses: its own, or the one that the hook forces on it.
 #[track_caller]
 fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
-    let (site, hook) = (Location::caller(), hook());
-    if hook.list {
-        static SEEN: std::sync::Mutex<BTreeSet<String>> = std::sync::Mutex::new(BTreeSet::new());
-        let row = format!("SITE {}:{}:{arg} {op} {own:?}", site.file(), site.line());
-        if SEEN.lock().is_ok_and(|mut seen| seen.insert(row.clone())) {
-            eprintln!("{row}");
-        }
+    let hook = hook();
+    if !hook.list && hook.weaken.is_none() {
+        return own;
     }
+    // A location prints as file:line:column.
+    let site = format!("{}:{arg}", Location::caller());
     match &hook.weaken {
-        Some((file, line, a, weak)) if site.line() == *line && arg == *a && site.file() == file => *weak,
-        _ => own,
+        Some((weakened, weak)) if site == *weakened => return *weak,
+        _ => {}
     }
+    static SEEN: std::sync::Mutex<BTreeSet<String>> = std::sync::Mutex::new(BTreeSet::new());
+    if hook.list && SEEN.lock().is_ok_and(|mut seen| seen.insert(site.clone())) {
+        eprintln!("SITE {site} {op} {own:?}");
+    }
+    own
 }
 
 /// A fence whose ordering the hook may weaken; `Relaxed` means no fence.

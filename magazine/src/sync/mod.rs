@@ -18,8 +18,9 @@
 //!   loop is explored in part only. Each atomic here carries a twin, and each access first does a `Relaxed`
 //!   read-modify-write on it. That makes all accesses of one atomic dependent for the partial-order reduction and
 //!   adds no happens-before. `check` holds a canary test on the set of outcomes.
-//! * **The ordering hook.** `OM=file:line:arg:Ordering` weakens one call site at run time and `OM_LIST=1` prints
-//!   the sites that were reached, so orderings can be mutation-tested without a rebuild.
+//! * **The ordering hook.** `OM=file:line:column:arg:Ordering` weakens one call site at run time and `OM_LIST=1`
+//!   prints the sites that were reached, so orderings can be mutation-tested without a rebuild:
+//!   `cargo check-orderings` does.
 //! * **The armed weak failure.** loom never fails `compare_exchange_weak` spuriously; `weak_arm(k)` fails the
 //!   k-th one of the calling thread.
 //!

@@ -2,14 +2,19 @@
 //!
 //! The models need another build (`--cfg loom`) than the tests, so that one `cargo test` cannot run both. A model that
 //! was silently not run is the danger: the models write a row each to a file, and this runner counts the rows.
+//!
+//! So is a planted bug that no model looks for: the names of all planted bugs are read from the sources, and each must be
+//! among those that the models caught in this run.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
+use uslab_tests::models::{MODELLED, Modelled, loom_test};
+use uslab_tests::source::Sources;
+use uslab_tests::{cargo, workspace};
 
-/// The crates whose sources loom compiles, with the fewest models that each must have run.
-const MODELLED: [(&str, usize); 3] = [("uslab-magazine", 29), ("uslab-buddy", 6), ("uslab", 9)];
 /// Each property test runs this many cases (`PROPTEST_CASES` wins).
 const CASES: &str = "10000";
 
@@ -30,7 +35,9 @@ struct Totals {
     failed: u64,
     models: u64,
     executions: u64,
-    caught: u64,
+    /// The planted bugs that models caught, and how often any was.
+    caught: BTreeSet<String>,
+    catches: u64,
     /// Calls that were refused in their turn, and refusals in all.
     faults: [u64; 2],
     /// Operations under load, and violations.
@@ -64,6 +71,7 @@ fn main() -> ExitCode {
     }
     if models {
         run_models(&mut totals);
+        every_planted_bug_is_caught(&mut totals);
         run_schedules(&mut totals);
         models_need_loom(&mut totals);
     }
@@ -76,23 +84,15 @@ fn main() -> ExitCode {
     }
     if models {
         println!(
-            "loom: {} models, {} executions, {} planted bugs caught",
-            totals.models, totals.executions, totals.caught
+            "loom: {} models, {} executions, {} planted bugs caught, {} times in all",
+            totals.models,
+            totals.executions,
+            totals.caught.len(),
+            totals.catches
         );
     }
     println!("{} passed, {} failed", totals.passed, totals.failed + totals.broken.len() as u64);
     if totals.failed == 0 && totals.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn workspace() -> &'static Path {
-    // `tests/` lies in the workspace's root.
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
-}
-
-fn cargo() -> Command {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace());
-    cargo
 }
 
 fn run_tests(totals: &mut Totals) {
@@ -106,16 +106,11 @@ fn run_tests(totals: &mut Totals) {
 
 fn run_models(totals: &mut Totals) {
     let rows: PathBuf = workspace().join("target/loom/models.txt");
-    let flags = format!("{} --cfg loom", std::env::var("RUSTFLAGS").unwrap_or_default());
-    for (package, least) in MODELLED {
+    for Modelled { package, least, .. } in MODELLED {
         // What a former run left is not this run's.
         let _ = std::fs::remove_file(&rows);
-        let mut command = cargo();
-        command
-            .args(["test", "--profile", "loom", "--target-dir", "target/loom", "--lib", "-p", package])
-            .args(["--", "--nocapture", "--test-threads=2"])
-            .env("RUSTFLAGS", &flags)
-            .env("MODEL_ROWS", &rows);
+        let mut command = loom_test(package);
+        command.args(["--", "--nocapture", "--test-threads=2"]).env("MODEL_ROWS", &rows);
         watch(&format!("models of {package}"), command, totals);
         let text = std::fs::read_to_string(&rows).unwrap_or_default();
         let executions = text.lines().filter_map(|row| {
@@ -127,6 +122,17 @@ fn run_models(totals: &mut Totals) {
         if ran < least {
             totals.broken.push(format!("{package}: {ran} models ran, there are at least {least}"));
         }
+    }
+}
+
+/// A bug that was planted and that no model found may as well not have been planted.
+fn every_planted_bug_is_caught(totals: &mut Totals) {
+    match Sources::scan(workspace(), &MODELLED.map(|modelled| modelled.lib)) {
+        Ok(sources) => {
+            let missed = sources.planted.difference(&totals.caught);
+            totals.broken.extend(missed.map(|bug| format!("no model caught the planted bug {bug:?}")));
+        }
+        Err(error) => totals.broken.push(format!("planted bugs: {error:#}")),
     }
 }
 
@@ -155,7 +161,7 @@ fn run_schedules(totals: &mut Totals) {
 
 /// The negative control: the models do not build without loom, so they cannot pass without it.
 fn models_need_loom(totals: &mut Totals) {
-    for (package, _) in MODELLED {
+    for Modelled { package, .. } in MODELLED {
         let mut command = cargo();
         command
             .args(["check", "--tests", "--target-dir", "target/loom", "-p", package])
@@ -185,8 +191,11 @@ fn watch(what: &str, mut command: Command, totals: &mut Totals) {
         for line in BufReader::new(out).lines().map_while(Result::ok) {
             let _ = writeln!(std::io::stdout(), "{line}");
             // libtest prints "test name ... " before what a test prints.
-            if line.contains("CAUGHT ") && line.contains("| execution") {
-                totals.caught += 1;
+            if let Some((bug, _)) =
+                line.split_once("CAUGHT ").and_then(|(_, caught)| caught.split_once(" | execution "))
+            {
+                totals.caught.insert(bug.to_owned());
+                totals.catches += 1;
             }
             add(&mut totals.faults, &line, "faults: ", [" points", " injections"]);
             add(&mut totals.stress, &line, "stress: ", [" operations", " violations"]);

@@ -1,0 +1,47 @@
+//! A value that the first of several threads makes known, for good.
+//!
+//! Invariant: the pointer goes from null to one value and stays; that value is never freed. So whoever finds it may keep
+//! the reference for ever.
+
+use core::ptr::null_mut;
+use uslab_magazine::sync::{AtomicPtr, Ordering::*, planted};
+
+/// Null, or the value for good.
+#[derive(Debug)]
+pub(crate) struct Published<T>(AtomicPtr<T>);
+
+impl<T: Send + Sync + 'static> Published<T> {
+    /// Nothing yet.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(null_mut()))
+    }
+    #[cfg(any(loom, shuttle))]
+    pub(crate) fn new() -> Self {
+        Self(AtomicPtr::new(null_mut()))
+    }
+
+    /// The value, if there is one. Cost: one load.
+    pub(crate) fn get(&self) -> Option<&'static T> {
+        // Acquire: pairs with the Release in `publish`, so that the value is found complete.
+        // SAFETY: null, or published and never freed.
+        unsafe { self.0.load(Acquire).as_ref() }
+    }
+
+    /// Publishes `made`, or drops it if somebody was first; the value that there is now.
+    pub(crate) fn publish(&self, made: Box<T>) -> &'static T {
+        let made = Box::into_raw(made);
+        // Release: pairs with the Acquire of the failure here and in `get`. A success finds null, and nothing to acquire.
+        let first = match self.0.compare_exchange(null_mut(), made, Release, Acquire) {
+            Ok(_) => made,
+            Err(_) if planted("the second to publish keeps its own") => made,
+            Err(first) => {
+                // SAFETY: made above and known to nobody.
+                drop(unsafe { Box::from_raw(made) });
+                first
+            }
+        };
+        // SAFETY: published, by this thread or another one, and never freed.
+        unsafe { &*first }
+    }
+}

@@ -1,0 +1,182 @@
+//! The loom models as programs: built once, then run one at a time, each in a process of its own, so that a model can be
+//! run under another ordering, and a model that never ends can be ended.
+
+use crate::{cargo, workspace};
+use anyhow::{Context, bail};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::io::{Read, Seek};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A crate whose sources loom compiles.
+#[derive(Clone, Copy, Debug)]
+pub struct Modelled {
+    /// The package.
+    pub package: &'static str,
+    /// Its root module, relative to the workspace's root.
+    pub lib: &'static str,
+    /// The fewest models that it must have.
+    pub least: usize,
+}
+
+/// All of them.
+pub const MODELLED: [Modelled; 3] = [
+    Modelled { package: "uslab-magazine", lib: "magazine/src/lib.rs", least: 36 },
+    Modelled { package: "uslab-buddy", lib: "buddy/src/lib.rs", least: 7 },
+    Modelled { package: "uslab", lib: "slab/src/lib.rs", least: 10 },
+];
+
+/// `RUSTFLAGS` of a build for loom.
+pub fn loom_flags() -> String {
+    format!("{} --cfg loom", std::env::var("RUSTFLAGS").unwrap_or_default())
+}
+
+/// The command that builds and runs the models of a package; the caller adds the test's arguments.
+pub fn loom_test(package: &str) -> Command {
+    let mut command = cargo();
+    command
+        .args(["test", "--profile", "loom", "--target-dir", "target/loom", "--lib", "-p", package])
+        .env("RUSTFLAGS", loom_flags());
+    command
+}
+
+/// One test function of a modelled crate.
+#[derive(Clone, Debug)]
+pub struct Test {
+    /// The package.
+    pub package: &'static str,
+    /// Its path in the crate.
+    pub name: String,
+    program: PathBuf,
+}
+
+/// How a run of a [`Test`] ended.
+#[derive(Debug)]
+pub struct Run {
+    /// Whether it passed.
+    pub outcome: Outcome,
+    /// The models that it completed.
+    pub models: usize,
+    /// The ordering sites that it reached, if they were asked for.
+    pub sites: BTreeSet<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// See [`Run`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every execution passed.
+    Passed,
+    /// An execution failed, with this message.
+    Failed(String),
+    /// It was ended at the limit.
+    TimedOut,
+}
+
+/// Builds the models of `package` and lists its tests.
+///
+/// # Errors
+/// It does not build, or the program does not say what tests it has.
+pub fn build(package: &'static str) -> anyhow::Result<Vec<Test>> {
+    let mut command = loom_test(package);
+    command.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
+    let output = command.output().context("cargo test")?;
+    if !output.status.success() {
+        bail!("{package}: the models do not build: {}", output.status);
+    }
+    let artifacts = String::from_utf8_lossy(&output.stdout);
+    let program = artifacts
+        .lines()
+        .filter_map(|line| {
+            serde_json::from_str::<Value>(line).ok()?["executable"].as_str().map(PathBuf::from)
+        })
+        .next_back()
+        .with_context(|| format!("{package}: cargo names no test program"))?;
+    let listed = Command::new(&program)
+        .args(["--list", "--format=terse"])
+        .output()
+        .with_context(|| program.display().to_string())?;
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    let names = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+    Ok(names.map(|name| Test { package, name: name.to_owned(), program: program.clone() }).collect())
+}
+
+impl Test {
+    /// Runs it alone with these variables, for at most `limit`.
+    ///
+    /// # Errors
+    /// It cannot be started, or what it says cannot be read.
+    pub fn run(&self, environment: &[(&str, &str)], limit: Duration) -> anyhow::Result<Run> {
+        let mut said = tempfile::tempfile().context("a temporary file for what the model prints")?;
+        let begun = Instant::now();
+        let mut child = Command::new(&self.program)
+            .args([self.name.as_str(), "--exact", "--nocapture", "--test-threads=1"])
+            .current_dir(workspace())
+            .env("RUST_BACKTRACE", "0")
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(said.try_clone()?)
+            .stderr(said.try_clone()?)
+            .spawn()
+            .with_context(|| self.program.display().to_string())?;
+        let status = loop {
+            match child.try_wait()? {
+                None if begun.elapsed() >= limit => {
+                    child.kill()?;
+                    child.wait()?;
+                    break None;
+                }
+                None => std::thread::sleep(Duration::from_millis(2)),
+                status => break status,
+            }
+        };
+        let took = begun.elapsed();
+        let mut bytes = vec![];
+        said.rewind()?;
+        said.read_to_end(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let outcome = match status {
+            None => Outcome::TimedOut,
+            Some(status) if status.success() => Outcome::Passed,
+            Some(status) => Outcome::Failed(panic_message(&text).unwrap_or_else(|| status.to_string())),
+        };
+        let models = rows(&text, "MODEL ").filter(|row| row.contains(" | executions ")).count();
+        let sites = rows(&text, "SITE ").filter_map(|row| row.split(' ').next()).map(str::to_owned).collect();
+        Ok(Run { outcome, models, sites, took })
+    }
+}
+
+/// What follows `word` on its line. libtest prints "test name ... " before the first line that a test prints.
+fn rows<'t>(said: &'t str, word: &'t str) -> impl Iterator<Item = &'t str> {
+    said.lines().filter_map(move |line| {
+        let (before, row) = line.split_once(word)?;
+        (before.is_empty() || before.ends_with("... ")).then_some(row)
+    })
+}
+
+/// The text of the first panic.
+fn panic_message(said: &str) -> Option<String> {
+    let mut lines = said.lines().skip_while(|line| !(line.contains("panicked at ") && line.ends_with(':')));
+    lines.next()?;
+    lines.map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_first_row_of_a_test_stands_behind_its_name() {
+        let said = "\nrunning 1 test\ntest models::g1 ... SITE a:1:2:0 load Acquire\nSITE b:1:2:0 load Relaxed\nno SITE c";
+        let sites: Vec<&str> = super::rows(said, "SITE ").collect();
+        assert_eq!(sites, ["a:1:2:0 load Acquire", "b:1:2:0 load Relaxed"]);
+    }
+
+    #[test]
+    fn the_first_panic_is_what_counts() {
+        let said = "test a ... \nthread 'a' (1) panicked at x.rs:1:2:\n\n  Causality violation: so\nthread 'a' panicked at y.rs:3:4:\nother";
+        assert_eq!(super::panic_message(said).as_deref(), Some("Causality violation: so"));
+        assert_eq!(super::panic_message("test a ... ok"), None);
+    }
+}

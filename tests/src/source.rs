@@ -1,0 +1,593 @@
+//! What the sources themselves say about orderings and planted bugs, independently of what any model reaches.
+//!
+//! The scan walks the modules of a crate from its `lib.rs` and looks at *tokens*, not at a syntax tree: an ordering
+//! inside a macro's arguments (`debug_assert!(x.load(Relaxed) == 0)`) is a site like any other, and comments and
+//! strings are none. Each site is placed as `Location::caller` places it (the operation's name), so that it can be
+//! compared with what the hook of `magazine::sync` reports.
+//!
+//! Invariant: nothing hides. An ordering that is named anywhere but in a `use` or as an argument of an atomic operation
+//! (a constant, a variable) is an error, because what becomes of it could not be told; so is a planted bug whose name is
+//! no literal.
+//!
+//! A `cfg` decides by [`Build`] which sites loom compiles. Only the names in `known` are judged; others (the
+//! target's, say) count as true, so that in doubt a site must be reached by a model.
+
+use anyhow::{Context, anyhow, ensure};
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
+use serde::{Serialize, Serializer};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The door to the atomics, whose files stand between the others and the checker. Orderings in it are those of
+/// statistics, which are `std`'s atomics in every build, and must be `Relaxed`.
+const DOOR: &str = "magazine/src/sync/";
+/// The door's arm for loom, which handles orderings as values.
+const HOOK: &str = "magazine/src/sync/loom.rs";
+
+/// How strong an access or a fence is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ordering {
+    /// No ordering; of a fence: no fence.
+    Relaxed,
+    /// Of loads.
+    Acquire,
+    /// Of stores.
+    Release,
+    /// Both.
+    AcqRel,
+    /// Both, and in one order with all others of this kind.
+    SeqCst,
+}
+use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+impl Ordering {
+    /// The ordering of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        [Relaxed, Acquire, Release, AcqRel, SeqCst]
+            .into_iter()
+            .find(|ordering| format!("{ordering:?}") == name)
+    }
+}
+
+impl fmt::Display for Ordering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl Serialize for Ordering {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// What an ordering is given to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// A load.
+    Load,
+    /// A store.
+    Store,
+    /// A swap, an addition, the success of a compare-and-exchange.
+    ReadModifyWrite,
+    /// The failure of a compare-and-exchange.
+    Failure,
+    /// A fence.
+    Fence,
+}
+
+impl Operation {
+    /// What the argument at that place of a call of `name` belongs to; `None` if the call is no atomic operation.
+    fn of(name: &str, argument: u32) -> Option<Self> {
+        Some(match name {
+            "load" => Self::Load,
+            "store" => Self::Store,
+            "fence" => Self::Fence,
+            "compare_exchange" | "compare_exchange_weak" if argument == 3 => Self::Failure,
+            "compare_exchange" | "compare_exchange_weak" | "swap" => Self::ReadModifyWrite,
+            _ if name.starts_with("fetch_") => Self::ReadModifyWrite,
+            _ => return None,
+        })
+    }
+    /// All orderings that are weaker than `own` and legal here.
+    pub fn weaker(self, own: Ordering) -> &'static [Ordering] {
+        match (self, own) {
+            (_, Relaxed) => &[],
+            (_, Acquire | Release) => &[Relaxed],
+            (_, AcqRel) => &[Acquire, Release, Relaxed],
+            (Self::Load | Self::Failure, SeqCst) => &[Acquire, Relaxed],
+            (Self::Store, SeqCst) => &[Release, Relaxed],
+            (Self::ReadModifyWrite | Self::Fence, SeqCst) => &[AcqRel, Acquire, Release, Relaxed],
+        }
+    }
+}
+
+/// The build in which a site is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Build {
+    /// The one for loom: models must reach it.
+    Loom,
+    /// The shipping one, but not that for loom.
+    Shipping,
+    /// Neither: tests, and what is for shuttle.
+    Tests,
+}
+
+/// One ordering argument of one atomic operation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Site {
+    /// Relative to the workspace's root.
+    pub file: String,
+    /// From 1.
+    pub line: usize,
+    /// From 1, in characters: where the operation's name begins.
+    pub column: usize,
+    /// Which argument of the call it is, from 0.
+    pub argument: u32,
+    /// What the ordering is given to.
+    pub operation: Operation,
+    /// What the source says.
+    pub ordering: Ordering,
+    /// The function that it stands in.
+    pub function: String,
+    /// The line, trimmed.
+    pub text: String,
+    /// Who compiles it.
+    pub build: Build,
+}
+
+impl Site {
+    /// As the hook names it: `file:line:column:argument`.
+    pub fn id(&self) -> String {
+        format!("{}:{}:{}:{}", self.file, self.line, self.column, self.argument)
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, column, function, .. } = self;
+        let failure = if self.operation == Operation::Failure { " (failure)" } else { "" };
+        write!(f, "{file}:{line}:{column} {function}: {}{failure}", self.ordering)
+    }
+}
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub struct Sources {
+    /// In the order of the files' modules.
+    pub sites: Vec<Site>,
+    /// The names of all planted bugs, those in models included.
+    pub planted: BTreeSet<String>,
+}
+
+impl Sources {
+    /// Scans crates, each given by its `lib.rs` relative to `root`.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no Rust; an ordering or a planted bug that hides (see the module).
+    pub fn scan(root: &Path, crates: &[&str]) -> anyhow::Result<Self> {
+        let mut sources = Self::default();
+        for lib in crates {
+            sources.file(root, Path::new(lib), Guard::OPEN, false)?;
+        }
+        Ok(sources)
+    }
+
+    /// One file, which lies in the module directory of its own children or beside it.
+    fn file(&mut self, root: &Path, path: &Path, guard: Guard, beside: bool) -> anyhow::Result<()> {
+        let text = std::fs::read_to_string(root.join(path)).with_context(|| path.display().to_string())?;
+        let tokens: TokenStream =
+            text.parse().map_err(|error| anyhow!("{}: not Rust: {error}", path.display()))?;
+        let modules = if beside { path.with_extension("") } else { path.with_file_name("") };
+        let mut scan = Scan { sources: self, root, path, lines: text.lines().collect() };
+        scan.level(tokens, Place { guard, function: String::new(), modules })
+    }
+}
+
+/// The builds that compile a piece of source.
+#[derive(Clone, Copy, Debug)]
+struct Guard {
+    loom: bool,
+    shipping: bool,
+}
+
+impl Guard {
+    const OPEN: Self = Self { loom: true, shipping: true };
+
+    fn and(self, other: Self) -> Self {
+        Self { loom: self.loom && other.loom, shipping: self.shipping && other.shipping }
+    }
+    fn build(self) -> Build {
+        match self {
+            Self { loom: true, .. } => Build::Loom,
+            Self { shipping: true, .. } => Build::Shipping,
+            _ => Build::Tests,
+        }
+    }
+    /// What a `cfg` lets through: all but what is known to be false.
+    fn of(predicate: TokenStream) -> Self {
+        let predicate: Vec<TokenTree> = predicate.into_iter().collect();
+        let holds = |loom| value(&predicate, loom) != Some(false);
+        Self { loom: holds(true), shipping: holds(false) }
+    }
+}
+
+/// Whether a name in a `cfg` is set, if that depends on the build alone.
+fn known(name: &str, loom: bool) -> Option<bool> {
+    match name {
+        "loom" => Some(loom),
+        "test" | "doctest" | "shuttle" | "miri" | "uslab_models" | "uslab_control" => Some(false),
+        _ => None,
+    }
+}
+
+/// The value of a predicate of a `cfg`, if it is known.
+fn value(predicate: &[TokenTree], loom: bool) -> Option<bool> {
+    let [TokenTree::Ident(name), rest @ ..] = predicate else { return None };
+    let [TokenTree::Group(operands), ..] = rest else { return known(&name.to_string(), loom) };
+    let operands: Vec<TokenTree> = operands.stream().into_iter().collect();
+    let mut values = arguments(&operands).map(|operand| value(operand, loom));
+    // The value that decides alone.
+    let decisive = match name.to_string().as_str() {
+        "not" => return values.next().flatten().map(|value| !value),
+        "any" => true,
+        "all" => false,
+        _ => return None,
+    };
+    let values: Vec<_> = values.collect();
+    if values.contains(&Some(decisive)) {
+        Some(decisive)
+    } else {
+        values.iter().all(Option::is_some).then_some(!decisive)
+    }
+}
+
+/// What lies between the commas; nothing where nothing follows the last one.
+fn arguments(tokens: &[TokenTree]) -> impl Iterator<Item = &[TokenTree]> {
+    tokens.split(|token| is_punct(Some(token), ',')).filter(|argument| !argument.is_empty())
+}
+
+fn is_punct(token: Option<&TokenTree>, punct: char) -> bool {
+    matches!(token, Some(TokenTree::Punct(p)) if p.as_char() == punct)
+}
+
+fn is_ident(token: Option<&TokenTree>, name: &str) -> bool {
+    matches!(token, Some(TokenTree::Ident(ident)) if ident == name)
+}
+
+/// The content of a plain string literal.
+fn string(token: &TokenTree) -> Option<String> {
+    let literal = token.to_string();
+    let content = literal.strip_prefix('"')?.strip_suffix('"')?;
+    (!content.contains('\\')).then(|| content.to_owned())
+}
+
+/// How many tokens belong to the item, statement, field or arm that begins here.
+fn extent(tokens: &[TokenTree]) -> usize {
+    // Of these a block is a part, not the end.
+    let goes_on = ["let", "return", "use", "static", "type", "break"];
+    let constant = |at: usize| {
+        is_ident(tokens.get(at), "const")
+            && !["fn", "unsafe", "extern"].iter().any(|f| is_ident(tokens.get(at + 1), f))
+    };
+    let (mut angles, mut block_ends) = (0, true);
+    for (at, token) in tokens.iter().enumerate() {
+        match token {
+            TokenTree::Ident(word) if constant(at) || goes_on.iter().any(|w| word == w) => block_ends = false,
+            TokenTree::Punct(p) => match p.as_char() {
+                '<' => angles += 1,
+                '>' if !matches!(tokens.get(at.wrapping_sub(1)), Some(TokenTree::Punct(p)) if "-=".contains(p.as_char())) =>
+                {
+                    angles -= 1;
+                }
+                ';' => return at + 1,
+                ',' if angles <= 0 => return at + 1,
+                _ => {}
+            },
+            TokenTree::Group(group)
+                if group.delimiter() == Delimiter::Brace
+                    && block_ends
+                    && !is_ident(tokens.get(at + 1), "else") =>
+            {
+                return at + 1;
+            }
+            _ => {}
+        }
+    }
+    tokens.len()
+}
+
+/// Where in the crate a run of tokens lies.
+#[derive(Clone, Debug)]
+struct Place {
+    guard: Guard,
+    function: String,
+    /// The directory of the modules that are declared here.
+    modules: PathBuf,
+}
+
+/// The scan of one file.
+struct Scan<'a> {
+    sources: &'a mut Sources,
+    root: &'a Path,
+    path: &'a Path,
+    lines: Vec<&'a str>,
+}
+
+impl Scan<'_> {
+    fn at(&self, span: Span) -> String {
+        format!("{}:{}", self.path.display(), span.start().line)
+    }
+
+    fn level(&mut self, tokens: TokenStream, place: Place) -> anyhow::Result<()> {
+        self.run(&tokens.into_iter().collect::<Vec<_>>(), place, None)
+    }
+
+    /// A run of tokens of one level; `file` is what a `path` says that holds for the module declared first.
+    fn run(&mut self, tokens: &[TokenTree], mut place: Place, file: Option<&str>) -> anyhow::Result<()> {
+        // What the attributes before the next element say.
+        let (mut guard, mut path): (Option<Guard>, Option<String>) = (None, None);
+        let mut at = 0;
+        while at < tokens.len() {
+            let inner = usize::from(is_punct(tokens.get(at + 1), '!'));
+            if is_punct(tokens.get(at), '#')
+                && let Some(TokenTree::Group(attribute)) = tokens.get(at + 1 + inner)
+            {
+                at += 2 + inner;
+                let parts: Vec<TokenTree> = attribute.stream().into_iter().collect();
+                match &parts[..] {
+                    [TokenTree::Ident(name), TokenTree::Group(predicate)] if name == "cfg" => {
+                        let of = Guard::of(predicate.stream());
+                        if inner == 1 {
+                            place.guard = place.guard.and(of);
+                        } else {
+                            guard = Some(guard.unwrap_or(Guard::OPEN).and(of));
+                        }
+                    }
+                    [TokenTree::Ident(name), _, value] if name == "path" => path = string(value),
+                    _ => {}
+                }
+            } else if guard.is_some() || path.is_some() {
+                let end = at + extent(&tokens[at..]);
+                let guard = place.guard.and(guard.take().unwrap_or(Guard::OPEN));
+                self.run(&tokens[at..end], Place { guard, ..place.clone() }, path.take().as_deref())?;
+                at = end;
+            } else {
+                at += self.element(tokens, at, &mut place, file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What begins at `at`; returns how many tokens it was.
+    fn element(
+        &mut self,
+        tokens: &[TokenTree],
+        at: usize,
+        place: &mut Place,
+        file: Option<&str>,
+    ) -> anyhow::Result<usize> {
+        let word = match &tokens[at] {
+            TokenTree::Ident(word) => word,
+            TokenTree::Group(group) => {
+                self.level(group.stream(), place.clone())?;
+                return Ok(1);
+            }
+            _ => return Ok(1),
+        };
+        let name = word.to_string();
+        let declared = at > 0 && is_ident(tokens.get(at - 1), "fn");
+        let called = !declared
+            && matches!(tokens.get(at + 1), Some(TokenTree::Group(g)) if g.delimiter() == Delimiter::Parenthesis);
+        match (name.as_str(), tokens.get(at + 1)) {
+            ("use", next) if !is_punct(next, '<') => {
+                let rest = tokens[at..].iter().position(|token| is_punct(Some(token), ';'));
+                return Ok(rest.map_or(tokens.len() - at, |semicolon| semicolon + 1));
+            }
+            ("fn", Some(TokenTree::Ident(function))) => place.function = function.to_string(),
+            ("mod", Some(TokenTree::Ident(module))) => {
+                self.module(module, tokens.get(at + 2), place, file)?;
+                return Ok(3);
+            }
+            ("planted", Some(TokenTree::Group(group))) if called => {
+                let bug = group.stream().into_iter().next();
+                let bug = bug.as_ref().and_then(string);
+                let hides =
+                    || anyhow!("{}: the name of a planted bug must be a literal", self.at(word.span()));
+                self.sources.planted.insert(bug.ok_or_else(hides)?);
+                return Ok(2);
+            }
+            (_, Some(TokenTree::Group(group)))
+                if called
+                    && Operation::of(&name, 0).is_some()
+                    && (name == "fence" || at > 0 && is_punct(tokens.get(at - 1), '.')) =>
+            {
+                let path = tokens[..at].iter().rev().take_while(|token| {
+                    name == "fence" && (is_punct(Some(token), ':') || matches!(token, TokenTree::Ident(_)))
+                });
+                let begin = path.last().unwrap_or(&tokens[at]).span();
+                self.call(&name, begin, group, place)?;
+                return Ok(2);
+            }
+            _ => ensure!(
+                Ordering::named(&name).is_none()
+                    || place.guard.build() == Build::Tests
+                    || self.path == Path::new(HOOK),
+                "{}: {name} is named, but not as an argument of an atomic operation: write it there",
+                self.at(word.span())
+            ),
+        }
+        Ok(1)
+    }
+
+    fn module(
+        &mut self,
+        name: &Ident,
+        next: Option<&TokenTree>,
+        place: &Place,
+        file: Option<&str>,
+    ) -> anyhow::Result<()> {
+        let name = name.to_string();
+        let modules = place.modules.join(&name);
+        match next {
+            Some(TokenTree::Group(content)) => {
+                return self.level(content.stream(), Place { modules, ..place.clone() });
+            }
+            _ if let Some(file) = file => {
+                // Relative to the file that says so; its own children lie beside it.
+                let path = self.path.with_file_name(file);
+                return self.sources.file(self.root, &path, place.guard, false);
+            }
+            _ => {}
+        }
+        let (beside, inside) = (modules.with_extension("rs"), modules.join("mod.rs"));
+        if self.root.join(&inside).exists() {
+            self.sources.file(self.root, &inside, place.guard, false)
+        } else {
+            self.sources.file(self.root, &beside, place.guard, true)
+        }
+    }
+
+    /// A call that may be an atomic operation: each of its arguments that is an ordering is a site.
+    fn call(&mut self, name: &str, begin: Span, group: &Group, place: &Place) -> anyhow::Result<()> {
+        let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
+        for (argument, value) in (0..).zip(arguments(&tokens)) {
+            let path =
+                value.iter().all(|token| matches!(token, TokenTree::Ident(_)) || is_punct(Some(token), ':'));
+            let ordering = value.last().and_then(|last| Ordering::named(&last.to_string()));
+            let (true, Some(ordering), Some(operation)) = (path, ordering, Operation::of(name, argument))
+            else {
+                self.run(value, place.clone(), None)?;
+                continue;
+            };
+            let build = place.guard.build();
+            let file = self.path.display().to_string();
+            if file.starts_with(DOOR) && build != Build::Tests {
+                ensure!(
+                    ordering == Relaxed,
+                    "{}: the door's own orderings are of statistics: Relaxed",
+                    self.at(begin)
+                );
+                continue;
+            }
+            let start = begin.start();
+            self.sources.sites.push(Site {
+                file,
+                line: start.line,
+                column: start.column + 1,
+                argument,
+                operation,
+                ordering,
+                function: place.function.clone(),
+                text: self.lines.get(start.line - 1).map_or_else(String::new, |line| line.trim().to_owned()),
+                build,
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sites of a crate of one file, as `line:column:argument ordering build`.
+    fn scan(text: &str) -> anyhow::Result<Vec<String>> {
+        let root = tempfile::tempdir()?;
+        std::fs::write(root.path().join("lib.rs"), text)?;
+        let sources = Sources::scan(root.path(), &["lib.rs"])?;
+        let show = |s: &Site| format!("{}:{}:{} {} {:?}", s.line, s.column, s.argument, s.ordering, s.build);
+        Ok(sources.sites.iter().map(show).collect())
+    }
+
+    #[test]
+    fn sites_are_where_the_compiler_says_the_caller_is() {
+        // The hook's own idea of the place of a call, on the same text.
+        #[track_caller]
+        fn load(_: &(), _: Ordering) -> (u32, u32) {
+            let at = core::panic::Location::caller();
+            (at.line(), at.column())
+        }
+        trait Load {
+            #[track_caller]
+            fn load(&self, ordering: Ordering) -> (u32, u32);
+        }
+        impl Load for () {
+            #[track_caller]
+            fn load(&self, ordering: Ordering) -> (u32, u32) {
+                load(self, ordering)
+            }
+        }
+        let seen = ().load(Acquire);
+        let own =
+            std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/source.rs")).unwrap();
+        let line = own.lines().nth(seen.0 as usize - 1).unwrap();
+        assert_eq!(scan(line).unwrap(), [format!("1:{}:0 Acquire Loom", seen.1)]);
+    }
+
+    #[test]
+    fn operations_in_macros_and_paths_count_and_text_does_not() {
+        let text = r#"
+            // x.load(Acquire)
+            fn f() { debug_assert_eq!(x.load(Acquire), "x.load(Acquire)"); }
+            fn g() { x.store(y.load(Relaxed), core::sync::atomic::Ordering::Release) }
+            fn h() { sync::fence(SeqCst); v.swap(1, 2); x.compare_exchange(0, 1, AcqRel, Acquire).ok(); }
+        "#;
+        let expected = [
+            "3:41:0 Acquire Loom",
+            "4:32:0 Relaxed Loom",
+            "4:24:1 Release Loom",
+            "5:22:0 SeqCst Loom",
+            "5:59:2 AcqRel Loom",
+            "5:59:3 Acquire Loom",
+        ];
+        assert_eq!(scan(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_cfg_says_who_compiles_the_site() {
+        let text = r#"
+            #[cfg(loom)] fn a() { x.load(Relaxed) }
+            #[cfg(not(any(loom, shuttle)))] fn b() { x.load(Relaxed) }
+            #[cfg(all(test, not(loom)))] mod c { fn f() { x.load(Relaxed) } }
+            #[cfg(all(target_os = "linux", not(any(loom, miri))))] const D: u32 = { x.load(Relaxed) }.y.load(Relaxed);
+            fn e() { #[cfg(not(loom))] return { 1 } + x.load(Relaxed); x.load(Relaxed) }
+            struct F { #[cfg(loom)] a: B<C, D>, b: E }
+            fn g() { x.load(Relaxed) }
+        "#;
+        let found = scan(text).unwrap();
+        let builds: Vec<&str> = found.iter().map(|site| site.rsplit(' ').next().unwrap()).collect();
+        assert_eq!(
+            builds,
+            ["Loom", "Shipping", "Tests", "Shipping", "Shipping", "Shipping", "Loom", "Loom"],
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn an_ordering_that_hides_is_an_error() {
+        for text in ["const O: Ordering = Ordering::Acquire;", "fn f() { let o = SeqCst; x.load(o) }"] {
+            let error = scan(text).unwrap_err().to_string();
+            assert!(error.contains("not as an argument of an atomic operation"), "{error}");
+        }
+        assert_eq!(scan("use core::sync::atomic::Ordering::{Acquire, Relaxed};").unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn a_planted_bug_without_a_literal_name_is_an_error() {
+        assert!(scan("fn f() { if planted(bug) {} }").unwrap_err().to_string().contains("literal"));
+        assert!(scan(r#"fn planted(bug: &str) { planted("x") }"#).is_ok());
+    }
+
+    #[test]
+    fn what_is_weaker_is_legal() {
+        assert_eq!(Operation::Load.weaker(SeqCst), [Acquire, Relaxed]);
+        assert_eq!(Operation::Fence.weaker(SeqCst), [AcqRel, Acquire, Release, Relaxed]);
+        assert_eq!(Operation::ReadModifyWrite.weaker(AcqRel), [Acquire, Release, Relaxed]);
+        assert_eq!(Operation::Store.weaker(Release), [Relaxed]);
+        assert!(Operation::Failure.weaker(Relaxed).is_empty());
+    }
+}

@@ -1,0 +1,94 @@
+//! Waivers: orderings that are kept although no model fails without them, each with its reason.
+//!
+//! `tests/orderings.toml` holds them. A site is named by its file, its function and a piece of its line, so that a waiver
+//! survives edits elsewhere in the file; one that fits no site, or more than one, or whose mutants are all caught, fails
+//! the run.
+
+use crate::source::{Ordering, Site};
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+use std::path::Path;
+
+/// One waiver.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Waiver {
+    /// The site's file, relative to the workspace's root.
+    pub file: String,
+    /// The function that it stands in.
+    pub function: String,
+    /// A piece of its line.
+    pub text: String,
+    /// The ordering that is kept.
+    pub ordering: String,
+    /// Why.
+    pub reason: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    waiver: Vec<Waiver>,
+}
+
+impl Waiver {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// It cannot be read, is no list of waivers, or a reason is missing.
+    pub fn read(path: &Path) -> anyhow::Result<Vec<Self>> {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        Self::parse(&text).with_context(|| path.display().to_string())
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Vec<Self>> {
+        let waivers = toml::from_str::<File>(text)?.waiver;
+        for waiver in &waivers {
+            ensure!(!waiver.reason.trim().is_empty(), "the waiver for {} gives no reason", waiver.place());
+            let named = Ordering::named(&waiver.ordering);
+            ensure!(
+                named.is_some_and(|ordering| ordering != Ordering::Relaxed),
+                "the waiver for {} keeps {:?}: Acquire, Release, AcqRel or SeqCst is expected",
+                waiver.place(),
+                waiver.ordering
+            );
+        }
+        Ok(waivers)
+    }
+
+    /// Whether it speaks of that site.
+    pub fn fits(&self, site: &Site) -> bool {
+        let Self { file, function, text, ordering, .. } = self;
+        *file == site.file
+            && *function == site.function
+            && site.text.contains(text)
+            && *ordering == site.ordering.to_string()
+    }
+
+    /// Where it points to.
+    pub fn place(&self) -> String {
+        format!("{} {}: {:?}", self.file, self.function, self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiver_names_its_site_and_gives_a_reason() {
+        let text = |ordering: &str, reason: &str| {
+            format!(
+                "[[waiver]]\nfile = 'a.rs'\nfunction = 'f'\ntext = 'x.load'\nordering = '{ordering}'\nreason = '{reason}'"
+            )
+        };
+        assert_eq!(Waiver::parse(&text("Acquire", "why")).unwrap()[0].place(), "a.rs f: \"x.load\"");
+        let error = |text: &str| Waiver::parse(text).unwrap_err().to_string();
+        assert!(error(&text("Acquire", " ")).contains("gives no reason"));
+        assert!(error(&text("Relaxed", "why")).contains("Acquire, Release, AcqRel or SeqCst is expected"));
+        assert!(error("[[waiver]]\nfile = 'a.rs'").contains("missing field"));
+        assert!(error("[[wavier]]").contains("unknown field"));
+        assert!(Waiver::parse("# none").unwrap().is_empty());
+    }
+}
