@@ -294,7 +294,9 @@ fn reap_takes_only_what_two_intervals_did_not_need() {
     steady();
     assert_eq!(layer.reap(&shelf), 0, "surplus through one interval only");
     steady();
+    let before = layer.stats().in_depot;
     let reaped = layer.reap(&shelf);
+    assert_eq!(layer.stats().in_depot + reaped, before, "what was reaped lies here no longer");
     assert!((28..=32).contains(&reaped), "all but what the steady need touched: {reaped}");
     let flushes = layer.stats().flushes;
     for _ in 0..5 {
