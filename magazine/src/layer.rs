@@ -373,6 +373,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
             debug_assert!(room, "a supplier hands out at most what was asked for");
         });
         if filled == 0 {
+            if planted("a refused fill forgets its magazine") {
+                return None;
+            }
             // Back to where it was, so that a failed allocation leaves the CPU as it found it.
             let old = Pair { previous: num, ..pair };
             if self.replace(node, Which::Rounds, pair, old, Fill::Any) == Replace::Changed {
@@ -626,7 +629,11 @@ impl<R: Round, M: Memory> Layer<R, M> {
             self.counts.flushes.add(1);
             // SAFETY: as in `alloc`.
             let rounds = core::iter::from_fn(|| magazine.owner_pop().map(|raw| unsafe { R::from_raw(raw) }));
-            supplier.flush(rounds.fuse());
+            if planted("a flush that does not flush") {
+                rounds.fuse().for_each(drop);
+            } else {
+                supplier.flush(rounds.fuse());
+            }
         }
         debug_assert_eq!(magazine.len(), 0, "a supplier takes all rounds");
     }
@@ -737,6 +744,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     ///
     /// Call it at regular intervals (kernels use 10 to 20 s).
     pub fn reap(&self, supplier: &impl Supplier<R>) -> u64 {
+        let _held = planted("reap drains under the lock of drains").then(|| self.drains.lock());
         let flushed = Counter::new(0);
         let counting = Counting { supplier, flushed: &flushed };
         for cpu in 0..self.cpus.count() {

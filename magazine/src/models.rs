@@ -345,6 +345,23 @@ fn m4_the_depot_runs_dry() {
     both("M4: the depot runs dry", [8000, 5900], stays(), depot_runs_dry);
 }
 
+/// M4, the supplier refusing: who gets nothing leaves both CPUs' magazines where they were.
+fn nothing_to_fill_from(Case { by, script }: Case) {
+    let w = World::new(by, 1, 2, 1, 0, false, 1);
+    w.slot(0, w.magazine(&[]), w.magazine(&[]));
+    w.out(1);
+    let takes = |w: &World| vec![w.alloc()];
+    let frees = |w: &World| {
+        w.free(1);
+        vec![]
+    };
+    run(w, (script, takes), &[(Script::on(0), frees)]);
+}
+#[test]
+fn m4_nothing_to_fill_from() {
+    both("M4: nothing to fill from", [50, 12], stays(), nothing_to_fill_from);
+}
+
 /// The stock: magazines of magazine numbers, moved by the same operations, with a depot behind.
 fn stock(Case { by, script }: Case) {
     let w = World::new(by, 2, 5, 1, 1, false, 4);
@@ -699,6 +716,20 @@ fn planted_replace_by_a_plain_store() {
 fn planted_drain_by_load_and_store() {
     let expected = "a magazine in two places";
     caught_by_both("drain by load and store", [expected; 2], moves(6), drain_exchange);
+}
+#[test]
+fn planted_refused_fill_forgets_its_magazine() {
+    let expected = "a magazine lost";
+    caught_by_both("a refused fill forgets its magazine", [expected; 2], stays(), nothing_to_fill_from);
+}
+#[test]
+fn planted_flush_that_does_not_flush() {
+    let expected = "every ball in one place";
+    caught_by_both("a flush that does not flush", [expected; 2], stays(), drain_stock);
+}
+#[test]
+fn planted_reap_drains_under_the_lock_of_drains() {
+    caught_by_both("reap drains under the lock of drains", ["deadlock"; 2], stays(), reap_waking);
 }
 #[test]
 fn planted_drain_without_its_fence() {

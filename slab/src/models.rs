@@ -377,5 +377,8 @@ fn planted_bugs_are_caught() {
     caught("other CPUs are not drained before an error", TWO, "CacheLimit", [()], |()| {
         l1_at_the_limit_one_gets_what_the_other_frees();
     });
+    caught("a released slab stays charged", TWO, "by the books 1", [()], |()| {
+        s2_shrink_beside_free_and_allocation()
+    });
     caught("the second to publish keeps its own", TWO, "two values", [()], g1_two_threads_publish);
 }
