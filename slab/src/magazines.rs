@@ -45,6 +45,8 @@ pub const STOCK_OF_LARGE: u16 = 2;
 pub const LARGE: usize = 1 << 10;
 /// Full magazines that a node's depot keeps: as many as a barn's soft limit.
 pub const DEPOT_LIMIT: u32 = 10;
+/// Magazines that owners of private ones may hold beside, in all; address space of 2 MiB.
+pub const PRIVATE: u32 = 1024;
 
 impl Magazines {
     /// The layer's sizes for objects that lie `stride` bytes apart; `None` without magazines.
@@ -58,7 +60,8 @@ impl Magazines {
                 let capacity = (BYTES / stride).clamp(LEAST, MOST) as u16;
                 let stock = if stride <= LARGE { STOCK } else { STOCK_OF_LARGE };
                 let config = Config::new(cpus, capacity, stock, DEPOT_LIMIT);
-                Some(Config { largest: 2 * capacity, first_fill: 1, ..config })
+                let magazines = config.magazines + PRIVATE;
+                Some(Config { largest: 2 * capacity, first_fill: 1, magazines, ..config })
             }
         }
     }
