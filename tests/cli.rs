@@ -247,6 +247,17 @@ fn impossible_values_are_refused_with_their_line() {
     refused(&["replay", &size], &[&format!("{size}:5")]);
 }
 
+/// Once folded onto the last CPU without a word.
+#[test]
+fn a_trace_of_more_cpus_than_there_can_be_says_so() {
+    let trace = SMALL.replace("[001]", "[1500]");
+    let (code, out, err) = said(&uslab_with(&["replay", "-"], trace.as_bytes()));
+    assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+    assert!(err.contains("1501 CPUs, and 1024 are the most") && err.contains("--cpus"), "{err}");
+    let (code, _, err) = said(&uslab_with(&["replay", "-", "--cpus", "1024"], trace.as_bytes()));
+    assert_eq!(code, Some(0), "{err}");
+}
+
 #[test]
 fn strict_refuses_the_first_unknown_free_with_its_line() {
     let folder = Folder::new();

@@ -195,8 +195,14 @@ pub fn replay(
     let counts = recording.counts();
     let header = counts.header.map(|(_, _, cpus)| cpus).or(counts.machine_cpus);
     let traced = named.max(header.unwrap_or(0));
+    if options.cpus.is_none() && traced > u64::from(MAX_CPUS) {
+        return Err(ReplayError::Option(format!(
+            "{}: {traced} CPUs, and {MAX_CPUS} are the most: say with --cpus how many to replay it on",
+            path.display()
+        )));
+    }
     let build = Build {
-        cpus: options.cpus.unwrap_or(traced.clamp(1, u64::from(MAX_CPUS)) as u32),
+        cpus: options.cpus.unwrap_or(traced.max(1) as u32),
         nodes: options.nodes,
         magazines: options.magazines,
         memory: options.memory,
