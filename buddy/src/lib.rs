@@ -69,6 +69,9 @@ mod zone;
 mod models;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
+#[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
+#[doc(hidden)]
+pub mod shadow;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 

@@ -1,30 +1,14 @@
-//! The allocator against a shadow: any mix of orders, types, zones, nodes, splits, bulk, CPU moves and draining.
-//!
-//! The shadow is a plain map of who holds what. After every allocation: no page is held twice, it lies in a zone and
-//! on a node that the flags allow, and an allocation that no watermark holds back fails only if no zone has a block.
-//! After every sequence: the audit agrees with the shadow; and once all is freed and released, all memory has
-//! coalesced and gone back.
+//! The allocator against its [shadow](crate::shadow): any mix of orders, types, zones, nodes, splits, bulk, CPU moves,
+//! draining and refusals.
 //!
 //! `PROPTEST_CASES` sets the number of cases.
 
-use crate::{Door, Gfp, MigrateType, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
+use crate::shadow::{self, Op};
+use crate::{Door, Gfp, Order, PageConfig, ZoneKind};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
-use uslab_magazine::{Cpus, on_cpu};
+use uslab_magazine::Cpus;
 
 const CASES: u32 = 10_000;
-
-#[derive(Clone, Debug)]
-enum Op {
-    Alloc { order: u8, gfp: Gfp, node: Option<u32> },
-    Free(prop::sample::Index),
-    Split(prop::sample::Index, u8),
-    Bulk { gfp: Gfp, node: Option<u32>, max: usize },
-    Cpu(u32),
-    Drain(u32, u32),
-    Reap,
-    Release,
-}
 
 fn gfp() -> impl Strategy<Value = Gfp> {
     let zone = prop_oneof![6 => Just(Gfp::KERNEL), 1 => Just(Gfp::DMA), 1 => Just(Gfp::DMA32)];
@@ -40,15 +24,26 @@ fn gfp() -> impl Strategy<Value = Gfp> {
 fn op() -> impl Strategy<Value = Op> {
     let node = || proptest::option::of(0..4_u32);
     let order = prop_oneof![4 => Just(0_u8), 4 => 1..=3_u8, 2 => 4..=10_u8];
+    let order = order.prop_map(|order| Order::new(order).unwrap());
     prop_oneof![
         12 => (order, gfp(), node()).prop_map(|(order, gfp, node)| Op::Alloc { order, gfp, node }),
-        9 => any::<prop::sample::Index>().prop_map(Op::Free),
-        2 => (any::<prop::sample::Index>(), 1..=3_u8).prop_map(|(block, down)| Op::Split(block, down)),
-        1 => (gfp(), node(), 0..100_usize).prop_map(|(gfp, node, max)| Op::Bulk { gfp, node, max }),
-        3 => (0..4_u32).prop_map(Op::Cpu),
-        1 => (0..4_u32, 0..5_u32).prop_map(|(a, b)| Op::Drain(a.min(b), b)),
+        9 => any::<u16>().prop_map(Op::Free),
+        2 => (any::<u16>(), 1..=3_u8).prop_map(|(block, down)| Op::Split(block, down)),
+        1 => (gfp(), node(), 0..100_u8).prop_map(|(gfp, node, max)| Op::Bulk { gfp, node, max }),
+        3 => (0..4_u8).prop_map(Op::Cpu),
+        1 => (0..4_u8, 0..5_u8).prop_map(|(a, b)| Op::Drain(a.min(b), b)),
         1 => Just(Op::Reap),
         1 => Just(Op::Release),
+    ]
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let refuse = (0..6_u8, 0..9_u8, proptest::option::of(1..4_u8))
+        .prop_map(|(point, nth, times)| Op::Refuse { point, nth, times });
+    // Half of the cases without refusals: what must not fail is known there.
+    prop_oneof![
+        prop::collection::vec(op(), 1..60),
+        prop::collection::vec(prop_oneof![20 => op(), 1 => refuse, 1 => Just(Op::Grant)], 1..60),
     ]
 }
 
@@ -76,119 +71,6 @@ fn config() -> impl Strategy<Value = PageConfig> {
     )
 }
 
-/// Who holds what.
-struct Shadow {
-    pages: PageAllocator,
-    blocks: BTreeMap<Pfn, Order>,
-}
-
-impl Shadow {
-    fn add(&mut self, pfn: Pfn, order: Order, gfp: Gfp, node: Option<u32>) {
-        let end = pfn.up(order.pages());
-        let overlap = self.blocks.range(..end).next_back();
-        let overlap = overlap.filter(|(start, order)| start.up(order.pages()) > pfn);
-        assert_eq!(overlap, None, "page {pfn} order {order} is held already");
-        assert!(pfn.is_aligned(order));
-        assert_eq!(self.pages.block_of(pfn), Some((pfn, order)));
-        let last = pfn.up(order.pages() - 1);
-        assert_eq!(self.pages.zone_of(pfn), self.pages.zone_of(last));
-        assert!(self.pages.zone_of(pfn) <= gfp.highest_zone());
-        if let Some(node) = node.filter(|_| gfp.contains(Gfp::THIS_NODE)) {
-            assert_eq!(self.pages.node_of(pfn), node);
-        }
-        if gfp.contains(Gfp::COMP) && order > Order::ZERO {
-            assert_eq!(self.pages.block_of(last), Some((pfn, order)));
-        }
-        // SAFETY: the block is allocated and the shadow's.
-        unsafe {
-            let bytes = self.pages.address(pfn).cast::<u32>();
-            assert!(!gfp.contains(Gfp::ZERO) || bytes.read() == 0);
-            bytes.write(pfn.get());
-        }
-        self.blocks.insert(pfn, order);
-    }
-
-    fn remove(&mut self, pfn: Pfn) {
-        let order = self.blocks.remove(&pfn).unwrap();
-        // SAFETY: the shadow holds the block, with this order.
-        unsafe {
-            assert_eq!(self.pages.address(pfn).cast::<u32>().read(), pfn.get(), "somebody else wrote here");
-            self.pages.free(pfn, order);
-        }
-    }
-
-    fn pick(&self, index: prop::sample::Index) -> Option<Pfn> {
-        let n = self.blocks.len();
-        (n > 0).then(|| *self.blocks.keys().nth(index.index(n)).unwrap())
-    }
-
-    /// An allocation that no watermark held back, and that could call in the magazines, failed: there must be none.
-    fn failed(&self, order: Order, gfp: Gfp, node: Option<u32>) {
-        let known = node.is_none_or(|node| node < self.pages.nodes()) && order <= self.pages.max_order();
-        if !gfp.contains(Gfp::MEMALLOC) || !known {
-            return;
-        }
-        for zone in self.pages.info().zones {
-            let allowed = !gfp.contains(Gfp::THIS_NODE) || Some(zone.node) == node;
-            if zone.zone <= gfp.highest_zone() && allowed {
-                assert_ne!(zone.extfrag_index(order), -1000, "order {order} {gfp} failed: {zone:?}");
-            }
-        }
-    }
-
-    fn run(&mut self, op: &Op) {
-        match *op {
-            Op::Alloc { order, gfp, node } => {
-                let order = Order::new(order).unwrap();
-                match self.pages.alloc(order, gfp, node) {
-                    Ok(pfn) => self.add(pfn, order, gfp, node),
-                    Err(_) => self.failed(order, gfp, node),
-                }
-            }
-            Op::Free(index) => {
-                if let Some(pfn) = self.pick(index) {
-                    self.remove(pfn);
-                }
-            }
-            Op::Split(index, down) => {
-                let Some(pfn) = self.pick(index) else { return };
-                let from = self.blocks[&pfn];
-                let to = Order::new(from.get().saturating_sub(down)).unwrap();
-                // SAFETY: the shadow holds the block, with this order.
-                unsafe { self.pages.split(pfn, from, to) };
-                self.blocks.remove(&pfn);
-                for page in (0..from.pages()).step_by(to.pages() as usize) {
-                    self.add(pfn.up(page), to, Gfp::MOVABLE, None);
-                }
-            }
-            Op::Bulk { gfp, node, max } => {
-                let mut got = Vec::new();
-                let n = self.pages.alloc_bulk(gfp, node, max, |pfn| got.push(pfn));
-                assert!(n == got.len() && n <= max);
-                got.into_iter().for_each(|pfn| self.add(pfn, Order::ZERO, gfp, node));
-                if n < max {
-                    self.failed(Order::ZERO, gfp, node);
-                }
-            }
-            Op::Cpu(cpu) => on_cpu(cpu),
-            Op::Drain(from, to) => self.pages.drain_cpus(from..to),
-            Op::Reap => drop(self.pages.reap()),
-            Op::Release => drop(self.pages.release()),
-        }
-    }
-
-    fn audit(&self) {
-        let census = self.pages.check().unwrap_or_else(|violation| panic!("{violation}"));
-        let held: u64 = self.blocks.values().map(|order| u64::from(order.pages())).sum();
-        assert_eq!(census.allocated, held);
-        let all = census.uncommitted + census.listed + census.per_cpu + census.allocated;
-        assert_eq!(all, census.managed);
-        let info = self.pages.info();
-        assert_eq!(info.allocated(), held);
-        assert_eq!(info.free() + info.per_cpu() + held, info.managed());
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(CASES),
@@ -200,34 +82,21 @@ proptest! {
     #[test]
     fn any_mix_of_requests_agrees_with_the_shadow_and_coalesces(
         config in config(),
-        ops in prop::collection::vec(op(), 1..60),
+        ops in ops(),
     ) {
-        on_cpu(0);
-        let pages = PageAllocator::new(config).unwrap();
-        let mut shadow = Shadow { pages, blocks: BTreeMap::new() };
-        for op in &ops {
-            shadow.run(op);
-        }
-        shadow.audit();
-        while let Some(pfn) = shadow.blocks.keys().next().copied() {
-            shadow.remove(pfn);
-        }
-        shadow.pages.release();
-        shadow.audit();
-        let (info, census) = (shadow.pages.info(), shadow.pages.check().unwrap());
-        prop_assert_eq!(info.pages_not_in_maximal_blocks(), 0);
-        prop_assert_eq!(info.committed_bytes(), 0);
-        prop_assert_eq!((census.uncommitted, census.per_cpu), (census.managed, 0));
-        for zone in &info.zones {
-            let events = zone.events;
-            prop_assert_eq!(events.commits, events.decommits);
-            prop_assert_eq!(events.pages_taken, events.pages_freed);
-            if !ops.iter().any(|op| matches!(op, Op::Split(..))) {
-                prop_assert_eq!(events.splits, events.merges);
-            }
-            let typed: u32 = zone.pageblocks.iter().sum();
-            let unclaimed = if info.mobility { MigrateType::Movable } else { MigrateType::Unmovable };
-            prop_assert_eq!(zone.pageblocks[unclaimed as usize], typed);
-        }
+        shadow::run(config, &ops);
     }
+}
+
+/// What the fuzzer found worth keeping.
+#[test]
+fn the_fuzzers_corpus_agrees_with_the_shadow() {
+    let files =
+        std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fuzz/corpus/pages")).unwrap();
+    let replayed = files.map(|file| {
+        let path = file.unwrap().path();
+        println!("{}", path.display());
+        shadow::fuzz(&std::fs::read(path).unwrap());
+    });
+    assert!(replayed.count() > 0);
 }

@@ -84,6 +84,9 @@ mod models;
 mod properties;
 #[cfg(all(test, shuttle))]
 mod schedules;
+#[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
+#[doc(hidden)]
+pub mod shadow;
 
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, Script, on_cpu};
 pub use front::Front;

@@ -5,85 +5,28 @@
 //! its operations (I2); alternating at any fill level never visits it twice (I3); an empty depot costs no visit (I4);
 //! nothing is lost (I5).
 
-use crate::{Config, Cpus, Heap, Layer, Round, Supplier, on_cpu};
-use core::ptr::NonNull;
+use crate::shadow::{self, Ball, Setup, Shelf, Step};
+use crate::{Config, Cpus, Heap, Layer, Supplier, on_cpu};
 use proptest::prelude::*;
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Ball(usize);
-impl Round for Ball {
-    fn into_raw(self) -> NonNull<u8> {
-        NonNull::new(core::ptr::without_provenance_mut(self.0)).unwrap()
-    }
-    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
-        Self(raw.addr().get())
-    }
+fn setup() -> impl Strategy<Value = Setup> {
+    let sizes = (any::<[u8; 5]>(), any::<u8>(), prop::option::weighted(0.2, any::<u8>()));
+    (sizes, any::<[u8; 2]>()).prop_map(|((sizes, growth, magazines), [depot_limit, total])| {
+        let [cpus, nodes, capacity, first_fill, stock] = sizes;
+        Setup { cpus, nodes, capacity, growth, first_fill, stock, depot_limit, magazines, total }
+    })
 }
 
-/// Balls 1..=n; ball b belongs to node b % nodes.
-struct Shelf {
-    free: RefCell<BTreeSet<Ball>>,
-    nodes: u32,
-}
-impl Shelf {
-    fn new(n: usize, nodes: u32) -> Self {
-        Self { free: RefCell::new((1..=n).map(Ball).collect()), nodes }
-    }
-}
-impl Supplier<Ball> for Shelf {
-    fn fill(&self, node: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
-        let mut free = self.free.borrow_mut();
-        let chosen: Vec<Ball> =
-            free.iter().filter(|b| self.node_of(**b) == node).take(max).copied().collect();
-        for b in &chosen {
-            free.remove(b);
-            put(*b);
-        }
-        chosen.len()
-    }
-    fn flush(&self, rounds: impl Iterator<Item = Ball>) {
-        for b in rounds {
-            assert!(self.free.borrow_mut().insert(b), "{b:?} came back twice");
-        }
-    }
-    fn node_of(&self, b: Ball) -> u32 {
-        b.0 as u32 % self.nodes
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Alloc {
-        cpu: u32,
-    },
-    Free {
-        cpu: u32,
-        pick: usize,
-    },
-    Burst {
-        cpu: u32,
-        n: usize,
-    },
-    Drain {
-        from: u32,
-        to: u32,
-    },
-    Reap,
-    Purge,
-    /// Magazines become smaller, or as large as they get.
-    Shrink,
-    Grow,
-}
-
-fn steps(cpus: u32) -> impl Strategy<Value = Vec<Step>> {
-    let cpu = 0..cpus;
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let cpu = 0..4_u8;
     let step = prop_oneof![
         8 => cpu.clone().prop_map(|cpu| Step::Alloc { cpu }),
-        8 => (cpu.clone(), any::<usize>()).prop_map(|(cpu, pick)| Step::Free { cpu, pick }),
-        2 => (cpu.clone(), 1..20usize).prop_map(|(cpu, n)| Step::Burst { cpu, n }),
-        1 => (cpu.clone(), 0..=cpus).prop_map(|(from, to)| Step::Drain { from, to }),
+        8 => (cpu.clone(), any::<u16>()).prop_map(|(cpu, pick)| Step::Free { cpu, pick }),
+        2 => (cpu.clone(), 1..20_u8).prop_map(|(cpu, n)| Step::Burst { cpu, n }),
+        1 => (cpu.clone(), 0..32_u8, 0..32_u8, 0..32_u8)
+            .prop_map(|(cpu, n, pops, pushes)| Step::Private { cpu, n, pops, pushes }),
+        1 => (cpu, 0..5_u8).prop_map(|(from, to)| Step::Drain { from, to }),
         1 => Just(Step::Reap),
         1 => Just(Step::Purge),
         1 => Just(Step::Shrink),
@@ -99,92 +42,14 @@ fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<Ball>
     Layer::new(cpus, config, memory).unwrap()
 }
 
-struct Shadow {
-    live: Vec<Ball>,
-    allocs: u64,
-    frees: u64,
-}
-
-fn take(layer: &Layer<Ball>, shelf: &Shelf, shadow: &mut Shadow) -> bool {
-    let Some(ball) = layer.alloc(shelf) else { return false };
-    assert!(!shadow.live.contains(&ball), "{ball:?} handed out twice");
-    shadow.live.push(ball);
-    shadow.allocs += 1;
-    true
-}
-fn give(layer: &Layer<Ball>, shelf: &Shelf, shadow: &mut Shadow, pick: usize) {
-    if !shadow.live.is_empty() {
-        let ball = shadow.live.swap_remove(pick % shadow.live.len());
-        layer.free(shelf, ball);
-        shadow.frees += 1;
-    }
-}
-
-/// I5, and that the statistics tell the truth.
-fn census(layer: &Layer<Ball>, shelf: &Shelf, shadow: &Shadow, total: usize) {
-    let s = layer.stats();
-    let cached = s.in_magazines + s.in_stock + s.in_depot;
-    assert_eq!(
-        shadow.live.len() as u64 + cached + shelf.free.borrow().len() as u64,
-        total as u64,
-        "a ball was lost: {s:?}"
-    );
-    assert_eq!((s.allocs, s.frees), (shadow.allocs, shadow.frees));
-    assert_eq!((s.changed, s.busy), (0, 0), "one thread never meets anybody");
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// I1, I5, I6 on any mix of operations, CPUs, nodes and sizes (I1 and I6 are asserted by the source itself at each
     /// exchange in debug builds).
     #[test]
-    fn nothing_is_lost_or_handed_out_twice(
-        (cpus, nodes) in (1..5u32).prop_flat_map(|c| (Just(c), 1..=c.min(2))),
-        capacity in 1..6u16, growth in 1..3u16, first_fill in 1..6u16,
-        stock in 0..4u16, depot_limit in 0..4u32, total in 1..80usize, seq in steps(4),
-    ) {
-        let cpus_of = Cpus::simulated(cpus, nodes).unwrap();
-        let config = Config::new(&cpus_of, capacity, stock, depot_limit);
-        let config = Config { largest: capacity * growth, first_fill, ..config };
-        let memory = Heap::new(Layer::<Ball>::footprint(&cpus_of, &config)).unwrap();
-        let layer = Layer::new(cpus_of, config, memory).unwrap();
-        let shelf = Shelf::new(total, nodes);
-        let mut shadow = Shadow { live: vec![], allocs: 0, frees: 0 };
-        for step in seq {
-            match step {
-                Step::Alloc { cpu } => {
-                    on_cpu(cpu % cpus);
-                    take(&layer, &shelf, &mut shadow);
-                }
-                Step::Free { cpu, pick } => {
-                    on_cpu(cpu % cpus);
-                    give(&layer, &shelf, &mut shadow, pick);
-                }
-                Step::Burst { cpu, n } => {
-                    on_cpu(cpu % cpus);
-                    let got = (0..n).filter(|_| take(&layer, &shelf, &mut shadow)).count();
-                    (0..got).for_each(|_| give(&layer, &shelf, &mut shadow, usize::MAX));
-                }
-                Step::Drain { from, to } => layer.drain(&shelf, from..to),
-                Step::Reap => drop(layer.reap(&shelf)),
-                Step::Shrink => layer.shrink(),
-                Step::Grow => layer.grow(),
-                Step::Purge => {
-                    layer.purge(&shelf);
-                    let s = layer.stats();
-                    prop_assert_eq!((s.in_magazines, s.in_stock, s.in_depot), (0, 0, 0));
-                }
-            }
-            census(&layer, &shelf, &shadow, total);
-            let s = layer.stats();
-            prop_assert!(s.in_magazines + s.in_stock + s.in_depot <= config.most_rounds(&cpus_of), "{s:?}");
-        }
-        while !shadow.live.is_empty() {
-            give(&layer, &shelf, &mut shadow, 0);
-        }
-        layer.purge(&shelf);
-        prop_assert_eq!(shelf.free.borrow().len(), total, "all balls are back");
+    fn nothing_is_lost_or_handed_out_twice(setup in setup(), steps in steps()) {
+        shadow::run(&setup, steps);
     }
 
     /// I2: once a CPU has both magazines, at least `capacity` of its operations lie between two of its visits to the
@@ -249,6 +114,19 @@ proptest! {
 /// 256 by default; `PROPTEST_CASES` sets another number.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|s| s.parse().ok()).unwrap_or(256)
+}
+
+/// What the fuzzer found worth keeping.
+#[test]
+fn the_fuzzers_corpus_agrees_with_the_shadow() {
+    let files =
+        std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fuzz/corpus/layer")).unwrap();
+    let replayed = files.map(|file| {
+        let path = file.unwrap().path();
+        println!("{}", path.display());
+        shadow::fuzz(&std::fs::read(path).unwrap());
+    });
+    assert!(replayed.count() > 0);
 }
 
 /// I4: an empty depot is seen without a visit.

@@ -79,6 +79,9 @@ pub mod typed;
 mod models;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
+#[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
+#[doc(hidden)]
+pub mod shadow;
 
 pub use block::Block;
 pub use census::{Census, Violation};

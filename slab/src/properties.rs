@@ -3,23 +3,12 @@
 use crate::geometry::{Geometry, OrderRule};
 use crate::ground::Ground;
 use crate::node::{Node, Place, State, Unlisted};
+use crate::shadow::{Refuse, caches, memory, pages};
 use crate::slab::Fill;
-use crate::subsystem::{Config, Core};
-use crate::{AllocError, Gfp, KmemCache, Magazines};
-use core::ptr::NonNull;
+use crate::{Gfp, Magazines};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use uslab_buddy::{Door, Order, PageAllocator, PageConfig, Pfn};
-use uslab_magazine::{Cpus, on_cpu};
-
-/// So much memory for simulated CPUs, from the heap, none of it in reserve.
-fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
-    let mut config = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(bytes);
-    config.min_free_kib = Some(0);
-    config.door = Door::Heap;
-    config
-}
+use uslab_buddy::{Door, Order, PageAllocator, Pfn};
 
 // ---- the lists of a node ----
 
@@ -231,174 +220,80 @@ proptest! {
     }
 }
 
-// ---- caches on simulated CPUs ----
+// ---- caches and memory on simulated CPUs ----
 
-#[derive(Clone, Debug)]
-enum Step {
-    Alloc { cpu: u32, cache: usize },
-    Free { cpu: u32, pick: usize },
-    Bulk { cpu: u32, cache: usize, n: usize },
-    FreeMany { cpu: u32, n: usize },
-    Node { cpu: u32, cache: usize, node: u32, strict: bool },
-    Shrink { cache: usize },
-    Reap,
-    Drain { cpu: u32 },
+fn refuse() -> impl Strategy<Value = Refuse> {
+    (0..10_u8, 0..9_u8, proptest::option::of(1..4_u8)).prop_map(|(point, nth, times)| Refuse {
+        point,
+        nth,
+        times,
+    })
 }
 
-const CPUS: u32 = 4;
-const CACHES: usize = 2;
+fn setup() -> impl Strategy<Value = caches::Setup> {
+    let magazines = prop::sample::select(vec![
+        Magazines::BySize,
+        Magazines::Off,
+        Magazines::Sized { capacity: 1, stock: 0, depot_limit: 0 },
+        Magazines::Sized { capacity: 3, stock: 1, depot_limit: 2 },
+    ]);
+    (1..=2_u32, prop::sample::select(vec![8_usize, 200, 2048, 4096]), magazines, 1..6_u32)
+        .prop_map(|(nodes, size, magazines, limit)| caches::Setup { nodes, size, magazines, limit })
+}
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let (cpu, cache) = (0..CPUS, 0..CACHES);
-    let step = prop_oneof![
-        8 => (cpu.clone(), cache.clone()).prop_map(|(cpu, cache)| Step::Alloc { cpu, cache }),
-        8 => (cpu.clone(), any::<usize>()).prop_map(|(cpu, pick)| Step::Free { cpu, pick }),
-        3 => (cpu.clone(), cache.clone(), 0..20_usize).prop_map(|(cpu, cache, n)| Step::Bulk { cpu, cache, n }),
-        3 => (cpu.clone(), 0..30_usize).prop_map(|(cpu, n)| Step::FreeMany { cpu, n }),
-        2 => (cpu.clone(), cache.clone(), 0..2_u32, any::<bool>())
-            .prop_map(|(cpu, cache, node, strict)| Step::Node { cpu, cache, node, strict }),
-        1 => cache.prop_map(|cache| Step::Shrink { cache }),
+fn cache_step() -> impl Strategy<Value = caches::Step> {
+    use caches::Step;
+    let (cpu, cache) = (0..caches::CPUS as u8, 0..caches::CACHES as u8);
+    let at = (cpu.clone(), cache.clone());
+    prop_oneof![
+        8 => (at.clone(), any::<bool>()).prop_map(|((cpu, cache), zeroed)| Step::Alloc { cpu, cache, zeroed }),
+        8 => (cpu.clone(), any::<u16>()).prop_map(|(cpu, pick)| Step::Free { cpu, pick }),
+        3 => (at.clone(), 0..20_u8).prop_map(|((cpu, cache), n)| Step::Bulk { cpu, cache, n }),
+        3 => (cpu.clone(), 0..30_u8).prop_map(|(cpu, n)| Step::FreeMany { cpu, n }),
+        2 => (at.clone(), 0..2_u8, any::<bool>())
+            .prop_map(|((cpu, cache), node, strict)| Step::Node { cpu, cache, node, strict }),
+        1 => (at, 0..20_u8, 0..20_u8, 0..20_u8)
+            .prop_map(|((cpu, cache), n, takes, gives)| Step::Prefill { cpu, cache, n, takes, gives }),
+        1 => cache.clone().prop_map(|cache| Step::Shrink { cache }),
+        1 => cache.prop_map(|cache| Step::Destroy { cache }),
         1 => Just(Step::Reap),
         1 => cpu.prop_map(|cpu| Step::Drain { cpu }),
-    ];
-    prop::collection::vec(step, 1..60)
+    ]
 }
 
-struct World {
-    caches: [KmemCache; CACHES],
-    /// Which objects are out, and of which cache.
-    live: BTreeMap<NonNull<u8>, usize>,
-    core: Arc<Core>,
-}
-
-impl World {
-    fn new(nodes: u32, size: usize, magazines: Magazines, limit: u32) -> Self {
-        let config = Config { check_frees: true, magazines, ..Config::new(pages(CPUS, nodes, 1 << 20)) };
-        let core = Core::new(config).unwrap();
-        let cache = |name: &str, size| KmemCache::builder(name, size).limit(limit).build_on(&core).unwrap();
-        Self { caches: [cache("a", size), cache("b", 1000)], live: BTreeMap::new(), core }
-    }
-    fn got(&mut self, cache: usize, object: NonNull<u8>) {
-        let size = self.caches[cache].geometry().stride();
-        let start = object.addr().get();
-        assert!(start.is_multiple_of(8));
-        if let Some((below, other)) = self.live.range(..=object).next_back() {
-            let end = below.addr().get() + self.caches[*other].geometry().stride();
-            assert!(end <= start, "{object:?} lies in another object");
-        }
-        if let Some((above, _)) = self.live.range(object..).next() {
-            assert!(start + size <= above.addr().get(), "{object:?} lies in another object");
-        }
-        assert!(self.live.insert(object, cache).is_none(), "{object:?} handed out twice");
-    }
-    fn failed(&self, cache: usize, error: AllocError, wanted: usize) {
-        match error {
-            // On one node a limit is met only when nothing is free: what CPUs keep was called in. (On two, bulk and
-            // strict requests may leave objects of the other one.)
-            AllocError::CacheLimit { slabs } => {
-                let info = self.caches[cache].info();
-                assert_eq!(u64::from(slabs), info.slabs, "at the limit");
-                if wanted == 1 && self.core.cpus.nodes() == 1 {
-                    assert_eq!(info.used, info.objects, "no object was left");
-                }
-            }
-            AllocError::Memory(_) => {}
-            error => panic!("{error}"),
-        }
-    }
-    fn free(&mut self, pick: usize) {
-        if let Some((&object, &cache)) = self.live.iter().nth(pick % self.live.len().max(1)) {
-            self.live.remove(&object);
-            // SAFETY: out, of this cache, and not any more in `live`.
-            unsafe { self.caches[cache].free(object) };
-        }
-    }
-    fn step(&mut self, step: Step) {
-        match step {
-            Step::Alloc { cpu, cache } => {
-                on_cpu(cpu);
-                match self.caches[cache].alloc(Gfp::ZERO) {
-                    Ok(object) => self.got(cache, object),
-                    Err(error) => self.failed(cache, error, 1),
-                }
-            }
-            Step::Free { cpu, pick } => {
-                on_cpu(cpu);
-                self.free(pick);
-            }
-            Step::Bulk { cpu, cache, n } => {
-                on_cpu(cpu);
-                let mut out = vec![None; n];
-                match self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut out) {
-                    Ok(()) => {
-                        out.into_iter().for_each(|object| self.got(cache, object.expect("all or nothing")))
-                    }
-                    Err(error) => {
-                        assert!(out.iter().all(Option::is_none), "all or nothing");
-                        self.failed(cache, error, n);
-                    }
-                }
-            }
-            Step::FreeMany { cpu, n } => {
-                on_cpu(cpu);
-                (0..n).for_each(|i| self.free(i * 7));
-            }
-            Step::Node { cpu, cache, node, strict } => {
-                on_cpu(cpu);
-                let gfp = if strict { Gfp::THIS_NODE } else { Gfp::KERNEL };
-                match self.caches[cache].alloc_node(gfp, node % self.core.cpus.nodes()) {
-                    Ok(object) => {
-                        let pages = &self.core.ground.pages;
-                        let on = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
-                        assert!(!strict || on == node % self.core.cpus.nodes());
-                        self.got(cache, object);
-                    }
-                    Err(error) => self.failed(cache, error, 2),
-                }
-            }
-            Step::Shrink { cache } => {
-                self.caches[cache].shrink();
-                let info = self.caches[cache].info();
-                assert_eq!((info.empty, info.in_magazines, info.in_depot), (0, 0, 0));
-            }
-            Step::Reap => _ = self.caches.each_ref().map(KmemCache::reap),
-            Step::Drain { cpu } => self.caches.iter().for_each(|cache| cache.drain(cpu..cpu + 1)),
-        }
-    }
-    fn check(&self) {
-        let census = self.core.check().unwrap();
-        assert_eq!(census.used, self.live.len() as u64);
-        let held = census.used + census.in_magazines + census.in_depot + census.free_in_slabs;
-        assert_eq!(census.objects, held);
-    }
+fn cache_steps() -> impl Strategy<Value = Vec<caches::Step>> {
+    use caches::Step;
+    let refusing =
+        prop_oneof![20 => cache_step(), 1 => refuse().prop_map(Step::Refuse), 1 => Just(Step::Grant)];
+    // Half of the cases without refusals: what must not fail is known there.
+    prop_oneof![prop::collection::vec(cache_step(), 1..60), prop::collection::vec(refusing, 1..60)]
 }
 
 proptest! {
     /// Caches against a shadow that knows what is out: nothing twice, nothing overlapping, nothing lost.
     #[test]
-    fn caches_against_a_shadow(
-        nodes in 1..=2_u32,
-        size in prop::sample::select(vec![8_usize, 200, 2048, 4096]),
-        magazines in prop::sample::select(vec![
-            Magazines::BySize,
-            Magazines::Off,
-            Magazines::Sized { capacity: 1, stock: 0, depot_limit: 0 },
-            Magazines::Sized { capacity: 3, stock: 1, depot_limit: 2 },
-        ]),
-        limit in 1..6_u32,
-        steps in steps(),
-    ) {
-        let mut world = World::new(nodes, size, magazines, limit);
-        for step in steps {
-            world.step(step);
-            world.check();
-        }
-        (0..world.live.len()).for_each(|_| world.free(0));
-        world.caches.iter().for_each(|cache| _ = cache.shrink());
-        world.core.ground.pages.release();
-        world.check();
-        let pages = world.core.ground.pages.info();
-        prop_assert_eq!(pages.pages_not_in_maximal_blocks(), 0);
-        prop_assert_eq!(world.core.check().unwrap().slabs, 0);
+    fn caches_against_a_shadow(setup in setup(), steps in cache_steps()) {
+        caches::run(setup, &steps);
     }
+}
+
+/// What the fuzzer found worth keeping.
+fn corpus(target: &str, fuzz: fn(&[u8])) {
+    let folder = format!("{}/../tests/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
+    let replayed = std::fs::read_dir(folder).unwrap().map(|file| {
+        let path = file.unwrap().path();
+        println!("{}", path.display());
+        fuzz(&std::fs::read(path).unwrap());
+    });
+    assert!(replayed.count() > 0);
+}
+
+#[test]
+fn the_fuzzers_corpus_of_caches_agrees_with_the_shadow() {
+    corpus("caches", caches::fuzz);
+}
+
+#[test]
+fn the_fuzzers_corpus_of_memory_agrees_with_the_shadow() {
+    corpus("memory", memory::fuzz);
 }

@@ -1,0 +1,60 @@
+//! Shadow models: plain maps of who holds what, beside a subsystem on simulated CPUs that does the same steps. Property
+//! tests and the fuzzer make the steps; what must hold is here.
+
+pub mod caches;
+pub mod memory;
+
+use crate::faults::{CONSTRUCTOR_PANIC, Faults, POINTS, Rule};
+use arbitrary::Arbitrary;
+use core::panic::AssertUnwindSafe;
+use std::panic::{catch_unwind, resume_unwind};
+use uslab_buddy::{Door, PageConfig};
+use uslab_magazine::Cpus;
+
+/// So much memory for simulated CPUs, from the heap, none of it in reserve.
+pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
+    let mut config = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(bytes);
+    config.min_free_kib = Some(0);
+    config.door = Door::Heap;
+    config
+}
+
+/// Calls of this point (of all points for a number too large) are refused, from the `nth` on, so many.
+#[derive(Clone, Debug, Arbitrary)]
+pub(crate) struct Refuse {
+    pub(crate) point: u8,
+    pub(crate) nth: u8,
+    pub(crate) times: Option<u8>,
+}
+
+/// What is refused at the moment.
+struct Refusals {
+    faults: Faults,
+    any: bool,
+}
+
+impl Refusals {
+    fn new(config: &mut PageConfig) -> Self {
+        config.faults = Faults::new(0);
+        Self { faults: config.faults.clone(), any: false }
+    }
+    fn begin(&mut self, refuse: &Refuse) {
+        let every = Rule::every(POINTS.get(usize::from(refuse.point)).copied());
+        let (nth, times) = (u64::from(refuse.nth) + 1, refuse.times.map(u64::from));
+        self.faults.arm(vec![Rule { nth, times, ..every }]);
+        self.any = true;
+    }
+    fn end(&mut self) {
+        self.faults.disarm();
+        self.any = false;
+    }
+}
+
+/// What `operation` returns; `None` if a constructor was refused on purpose.
+fn unless_refused<R>(operation: impl FnOnce() -> R) -> Option<R> {
+    match catch_unwind(AssertUnwindSafe(operation)) {
+        Ok(done) => Some(done),
+        Err(panic) if panic.downcast_ref::<&str>() == Some(&CONSTRUCTOR_PANIC) => None,
+        Err(panic) => resume_unwind(panic),
+    }
+}

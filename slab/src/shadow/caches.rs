@@ -1,0 +1,336 @@
+//! Caches against a map of the objects that are out: nothing twice, nothing overlapping, nothing lost, and what its
+//! owner wrote to an object is there when it is freed.
+
+use super::{Refusals, Refuse, pages, unless_refused};
+use crate::subsystem::{Config, Core};
+use crate::{AllocError, Gfp, KmemCache, Magazines};
+use arbitrary::{Arbitrary, Result, Unstructured};
+use core::ptr::NonNull;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use uslab_magazine::on_cpu;
+
+pub(crate) const CPUS: u32 = 4;
+pub(crate) const CACHES: usize = 3;
+/// Every byte of a constructed object, for good.
+const CONSTRUCTED: u8 = 0xc5;
+
+/// Caches to be made.
+#[derive(Clone, Debug, Arbitrary)]
+pub(crate) struct Setup {
+    #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=2))]
+    pub(crate) nodes: u32,
+    /// Bytes of the first cache's objects; the others' are 1000, plain and constructed.
+    #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=5000))]
+    pub(crate) size: usize,
+    #[arbitrary(with = magazines)]
+    pub(crate) magazines: Magazines,
+    /// Slabs that each may have.
+    #[arbitrary(with = |u: &mut Unstructured<'_>| u.int_in_range(1..=6))]
+    pub(crate) limit: u32,
+}
+
+fn magazines(u: &mut Unstructured<'_>) -> Result<Magazines> {
+    Ok(match u.int_in_range(0..=3)? {
+        0 => Magazines::BySize,
+        1 => Magazines::Off,
+        _ => Magazines::Sized {
+            capacity: u.int_in_range(1..=6)?,
+            stock: u.int_in_range(0..=2)?,
+            depot_limit: u.int_in_range(0..=2)?,
+        },
+    })
+}
+
+/// What is done. Numbers are brought into their ranges.
+#[derive(Clone, Debug, Arbitrary)]
+pub(crate) enum Step {
+    Alloc {
+        cpu: u8,
+        cache: u8,
+        zeroed: bool,
+    },
+    Free {
+        cpu: u8,
+        pick: u16,
+    },
+    Bulk {
+        cpu: u8,
+        cache: u8,
+        n: u8,
+    },
+    FreeMany {
+        cpu: u8,
+        n: u8,
+    },
+    Node {
+        cpu: u8,
+        cache: u8,
+        node: u8,
+        strict: bool,
+    },
+    /// A private magazine of `n` objects; some are taken out and kept, others put in.
+    Prefill {
+        cpu: u8,
+        cache: u8,
+        n: u8,
+        takes: u8,
+        gives: u8,
+    },
+    Shrink {
+        cache: u8,
+    },
+    /// And made anew, if it could be destroyed.
+    Destroy {
+        cache: u8,
+    },
+    Reap,
+    Drain {
+        cpu: u8,
+    },
+    Refuse(Refuse),
+    Grant,
+}
+
+struct World {
+    setup: Setup,
+    caches: [KmemCache; CACHES],
+    /// Which objects are out, of which cache, and what its owner wrote.
+    live: BTreeMap<NonNull<u8>, (usize, u8)>,
+    refusals: Refusals,
+    serial: u8,
+    core: Arc<Core>,
+}
+
+fn build(core: &Arc<Core>, setup: &Setup, cache: usize) -> KmemCache {
+    let builder = match cache {
+        0 => KmemCache::builder("a", setup.size),
+        1 => KmemCache::builder("b", 1000),
+        _ => KmemCache::builder("c", 1000).ctor(|bytes| bytes.fill(CONSTRUCTED)),
+    };
+    builder.limit(setup.limit).build_on(core).unwrap()
+}
+
+impl World {
+    fn new(setup: Setup) -> Self {
+        let mut pages = pages(CPUS, setup.nodes, 1 << 20);
+        let refusals = Refusals::new(&mut pages);
+        let config = Config { check_frees: true, magazines: setup.magazines, ..Config::new(pages) };
+        let core = Core::new(config).unwrap();
+        let caches = core::array::from_fn(|cache| build(&core, &setup, cache));
+        Self { setup, caches, live: BTreeMap::new(), refusals, serial: 0, core }
+    }
+
+    /// The bytes of an object that is out and the world's.
+    fn bytes(&self, cache: usize, object: NonNull<u8>) -> &'static mut [u8] {
+        let size = self.caches[cache].geometry().object_size();
+        // SAFETY: whoever calls this holds the object, and does not keep the slice.
+        unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) }
+    }
+    fn got(&mut self, cache: usize, object: NonNull<u8>, zeroed: bool) {
+        let size = self.caches[cache].geometry().stride();
+        let start = object.addr().get();
+        assert!(start.is_multiple_of(8));
+        if let Some((below, (other, _))) = self.live.range(..=object).next_back() {
+            let end = below.addr().get() + self.caches[*other].geometry().stride();
+            assert!(end <= start, "{object:?} lies in another object");
+        }
+        if let Some((above, _)) = self.live.range(object..).next() {
+            assert!(start + size <= above.addr().get(), "{object:?} lies in another object");
+        }
+        self.serial = self.serial.wrapping_add(1);
+        let bytes = self.bytes(cache, object);
+        let written = if cache == CACHES - 1 {
+            assert!(bytes.iter().all(|byte| *byte == CONSTRUCTED), "{object:?} is not as constructed");
+            CONSTRUCTED
+        } else {
+            assert!(!zeroed || bytes.iter().all(|byte| *byte == 0), "{object:?} is not zeroed");
+            bytes.fill(self.serial);
+            self.serial
+        };
+        assert!(self.live.insert(object, (cache, written)).is_none(), "{object:?} handed out twice");
+    }
+    fn failed(&self, cache: usize, error: AllocError, wanted: usize) {
+        match error {
+            _ if self.refusals.any => {}
+            // On one node a limit is met only when nothing is free: what CPUs keep was called in. (On two, bulk and
+            // strict requests may leave objects of the other one.)
+            AllocError::CacheLimit { slabs } => {
+                let info = self.caches[cache].info();
+                assert_eq!(u64::from(slabs), info.slabs, "at the limit");
+                if wanted == 1 && self.core.cpus.nodes() == 1 {
+                    assert_eq!(info.used, info.objects, "no object was left");
+                }
+            }
+            AllocError::Memory(_) => {}
+            error => panic!("{error}"),
+        }
+    }
+    /// Takes an object, of `cache` if that is said, from its owner.
+    fn pick(&mut self, pick: usize, of: Option<usize>) -> Option<(NonNull<u8>, usize)> {
+        let matching = |(_, (cache, _)): &(&NonNull<u8>, &(usize, u8))| of.is_none_or(|of| of == *cache);
+        let n = self.live.iter().filter(matching).count();
+        let (&object, &(cache, written)) = self.live.iter().filter(matching).nth(pick % n.max(1))?;
+        let bytes = self.bytes(cache, object);
+        assert!(bytes.iter().all(|byte| *byte == written), "somebody else wrote to {object:?}");
+        self.live.remove(&object);
+        Some((object, cache))
+    }
+    fn free(&mut self, pick: usize) {
+        if let Some((object, cache)) = self.pick(pick, None) {
+            // SAFETY: out, of this cache, and not any more in `live`.
+            unsafe { self.caches[cache].free(object) };
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        let on = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
+        let of = |cache: u8| usize::from(cache) % CACHES;
+        match *step {
+            Step::Alloc { cpu, cache, zeroed } => {
+                on(cpu);
+                let (cache, gfp) = (of(cache), if zeroed { Gfp::ZERO } else { Gfp::KERNEL });
+                match unless_refused(|| self.caches[cache].alloc(gfp)) {
+                    Some(Ok(object)) => self.got(cache, object, zeroed),
+                    Some(Err(error)) => self.failed(cache, error, 1),
+                    None => {}
+                }
+            }
+            Step::Free { cpu, pick } => {
+                on(cpu);
+                self.free(pick.into());
+            }
+            Step::Bulk { cpu, cache, n } => {
+                on(cpu);
+                let (cache, n) = (of(cache), usize::from(n % 32));
+                let mut out = vec![None; n];
+                match unless_refused(|| self.caches[cache].alloc_bulk(Gfp::KERNEL, &mut out)) {
+                    Some(Ok(())) => out
+                        .into_iter()
+                        .for_each(|object| self.got(cache, object.expect("all or nothing"), false)),
+                    refused => {
+                        assert!(out.iter().all(Option::is_none), "all or nothing");
+                        if let Some(Err(error)) = refused {
+                            self.failed(cache, error, n);
+                        }
+                    }
+                }
+            }
+            Step::FreeMany { cpu, n } => {
+                on(cpu);
+                (0..usize::from(n % 32)).for_each(|i| self.free(i * 7));
+            }
+            Step::Node { cpu, cache, node, strict } => {
+                on(cpu);
+                let (cache, node) = (of(cache), u32::from(node) % self.setup.nodes);
+                let gfp = if strict { Gfp::THIS_NODE } else { Gfp::KERNEL };
+                match unless_refused(|| self.caches[cache].alloc_node(gfp, node)) {
+                    Some(Ok(object)) => {
+                        let pages = &self.core.ground.pages;
+                        let on = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
+                        assert!(!strict || on == node);
+                        self.got(cache, object, false);
+                    }
+                    Some(Err(error)) => self.failed(cache, error, 2),
+                    None => {}
+                }
+            }
+            Step::Prefill { cpu, cache, n, takes, gives } => {
+                on(cpu);
+                self.prefill(of(cache), (n % 32).into(), (takes % 32).into(), (gives % 32).into());
+            }
+            Step::Shrink { cache } => {
+                let cache = &self.caches[of(cache)];
+                cache.shrink();
+                let info = cache.info();
+                assert_eq!((info.empty, info.in_magazines, info.in_depot), (0, 0, 0));
+            }
+            Step::Destroy { cache } => self.destroy(of(cache)),
+            Step::Reap => _ = self.caches.each_ref().map(KmemCache::reap),
+            Step::Drain { cpu } => {
+                let cpu = u32::from(cpu) % CPUS;
+                self.caches.iter().for_each(|cache| cache.drain(cpu..cpu + 1));
+            }
+            Step::Refuse(ref refuse) => self.refusals.begin(refuse),
+            Step::Grant => self.refusals.end(),
+        }
+    }
+
+    /// What was promised is there, whatever is refused meanwhile.
+    fn prefill(&mut self, cache: usize, n: usize, takes: usize, gives: usize) {
+        let given: Vec<_> = (0..gives).map_while(|pick| self.pick(pick, Some(cache))).collect();
+        let mut given = given.into_iter().map(|(object, _)| object);
+        let taken = unless_refused(|| {
+            let mut mine = self.caches[cache].prefill(Gfp::KERNEL, n)?;
+            assert!(mine.len() >= n);
+            let taken: Vec<_> = (0..takes).map_while(|_| mine.alloc()).collect();
+            assert!(taken.len() >= n.min(takes), "{} of {n}", taken.len());
+            // SAFETY: out, of this cache, and picked: nobody's any more.
+            given.by_ref().for_each(|object| unsafe { mine.free(object) });
+            Ok(taken)
+        });
+        match taken {
+            Some(Ok(taken)) => taken.into_iter().for_each(|object| self.got(cache, object, false)),
+            // A limit may be met: what is given is still out then.
+            Some(Err(AllocError::NoMagazines | AllocError::CacheLimit { .. })) | None => {}
+            Some(Err(error)) => self.failed(cache, error, n),
+        }
+        // SAFETY: as above.
+        given.for_each(|object| unsafe { self.caches[cache].free(object) });
+    }
+
+    fn destroy(&mut self, cache: usize) {
+        let live = self.live.values().filter(|(of, _)| *of == cache).count() as u64;
+        let destroyed = self.caches[cache].destroy();
+        assert_eq!(destroyed.map_err(|busy| busy.live), if live == 0 { Ok(()) } else { Err(live) });
+        if live == 0 {
+            self.refusals.end();
+            assert_eq!(self.caches[cache].alloc(Gfp::KERNEL), Err(AllocError::Destroyed));
+            assert_eq!(self.caches[cache].info().slabs, 0);
+            self.caches[cache] = build(&self.core, &self.setup, cache);
+        }
+    }
+
+    fn check(&self) {
+        let census = self.core.check().unwrap();
+        assert_eq!(census.used, self.live.len() as u64);
+        let held = census.used + census.in_magazines + census.in_depot + census.free_in_slabs;
+        assert_eq!(census.objects, held);
+    }
+}
+
+/// Does all steps, checks after each of them, and frees everything in the end.
+///
+/// # Panics
+/// The caches and their shadow do not agree.
+pub(crate) fn run(setup: Setup, steps: &[Step]) {
+    let mut world = World::new(setup);
+    for step in steps {
+        world.step(step);
+        world.check();
+    }
+    world.refusals.end();
+    (0..world.live.len()).for_each(|_| world.free(0));
+    world.caches.iter().for_each(|cache| _ = cache.shrink());
+    world.core.ground.pages.release();
+    world.check();
+    let pages = world.core.ground.pages.info();
+    assert_eq!(pages.pages_not_in_maximal_blocks(), 0);
+    assert_eq!(world.core.check().unwrap().slabs, 0);
+}
+
+#[derive(Debug, Arbitrary)]
+struct Case {
+    setup: Setup,
+    steps: Vec<Step>,
+}
+
+/// Runs the caches that `data` describes through the steps that it describes.
+///
+/// # Panics
+/// The caches and their shadow do not agree.
+pub fn fuzz(data: &[u8]) {
+    if let Ok(case) = Case::arbitrary_take_rest(Unstructured::new(data)) {
+        run(case.setup, &case.steps);
+    }
+}

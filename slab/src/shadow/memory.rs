@@ -1,0 +1,295 @@
+//! Kmalloc and malloc against a map of the memory that is out: aligned, large enough, apart from each other, zeroed where
+//! that was asked for, and every byte as its owner left it.
+
+use super::{Refusals, Refuse, pages, unless_refused};
+use crate::{AllocError, Config, Gfp, Malloc, Subsystem, ZERO_SIZE};
+use arbitrary::{Arbitrary, Result, Unstructured};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use std::collections::BTreeMap;
+use uslab_magazine::on_cpu;
+
+const CPUS: u32 = 2;
+/// Bytes in all: no more than four of the largest blocks.
+const MEMORY: usize = 16 << 20;
+/// Bytes of the largest block.
+const LARGEST: usize = 4 << 20;
+/// So many bytes at both ends of an allocation are written and compared.
+const COMPARED: usize = 256;
+
+/// Which way memory is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Arbitrary)]
+pub(crate) enum Way {
+    /// By size: aligned as the class is.
+    Kmalloc,
+    /// A number of things of a size: the same.
+    Array(u8),
+    KmallocLayout,
+    Malloc,
+}
+
+/// What is done. Numbers are brought into their ranges.
+#[derive(Clone, Debug, Arbitrary)]
+pub(crate) enum Step {
+    Alloc {
+        cpu: u8,
+        way: Way,
+        #[arbitrary(with = layout)]
+        layout: Layout,
+        #[arbitrary(with = gfp)]
+        gfp: Gfp,
+    },
+    Free {
+        cpu: u8,
+        pick: u16,
+        /// With its layout, where the way has that.
+        sized: bool,
+    },
+    /// Moved to memory of another layout, with what fits of its bytes.
+    Move {
+        cpu: u8,
+        pick: u16,
+        way: Way,
+        #[arbitrary(with = layout)]
+        layout: Layout,
+    },
+    Shrink,
+    Reap,
+    Drain {
+        cpu: u8,
+    },
+    Refuse(Refuse),
+    Grant,
+}
+
+/// Any size and alignment: small ones mostly, some above all that can be had.
+fn layout(u: &mut Unstructured<'_>) -> Result<Layout> {
+    let most = [64, 1 << 10, 10 << 10, 100 << 10, 5 << 20, isize::MAX as usize >> 26][u.choose_index(6)?];
+    let align = 1 << [0, 3, 4, 6, 12, 16, 22, 23][u.choose_index(8)?];
+    Ok(Layout::from_size_align(u.int_in_range(0..=most)?, align).unwrap_or(Layout::new::<()>()))
+}
+fn gfp(u: &mut Unstructured<'_>) -> Result<Gfp> {
+    let flags = Gfp::ZERO | Gfp::RECLAIMABLE | Gfp::NOWAIT | Gfp::NORETRY | Gfp::HIGH | Gfp::MEMALLOC;
+    Ok(Gfp::from_bits_truncate(u16::arbitrary(u)?.into()) & flags)
+}
+
+/// Memory that is out.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    way: Way,
+    /// As it was asked for.
+    layout: Layout,
+    /// Bytes that were promised, and at which alignment.
+    size: usize,
+    align: usize,
+    /// What its owner wrote.
+    written: u8,
+}
+
+impl Held {
+    fn new(way: Way, layout: Layout, written: u8) -> Self {
+        let size = match way {
+            Way::Array(n) => layout.size().saturating_mul(n.into()),
+            _ => layout.size(),
+        };
+        let align = match way {
+            Way::Kmalloc | Way::Array(_) if size.is_power_of_two() => size.clamp(8, LARGEST),
+            Way::Kmalloc | Way::Array(_) => 8,
+            Way::KmallocLayout | Way::Malloc => layout.align(),
+        };
+        Self { way, layout, size, align, written }
+    }
+    fn can_be(&self) -> bool {
+        self.size <= LARGEST && self.align <= LARGEST
+    }
+}
+
+struct World {
+    subsystem: Subsystem,
+    malloc: Malloc,
+    live: BTreeMap<NonNull<u8>, Held>,
+    /// Empty allocations, which are all at one address.
+    empty: Vec<Held>,
+    refusals: Refusals,
+    serial: u8,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut pages = pages(CPUS, 1, MEMORY);
+        let refusals = Refusals::new(&mut pages);
+        let subsystem = Subsystem::new(Config { check_frees: true, ..Config::new(pages) }).unwrap();
+        let malloc = Malloc::new(&subsystem).unwrap();
+        Self { subsystem, malloc, live: BTreeMap::new(), empty: vec![], refusals, serial: 0 }
+    }
+
+    /// Both ends of some memory that is out and the world's.
+    fn ends(at: NonNull<u8>, bytes: usize) -> [&'static mut [u8]; 2] {
+        let first = bytes.min(COMPARED);
+        let last = (bytes - first).min(COMPARED);
+        // SAFETY: whoever calls this holds so much memory, the ends do not overlap, and nobody keeps them.
+        unsafe {
+            [
+                core::slice::from_raw_parts_mut(at.as_ptr(), first),
+                core::slice::from_raw_parts_mut(at.as_ptr().add(bytes - last), last),
+            ]
+        }
+    }
+
+    fn ask(
+        &self,
+        way: Way,
+        layout: Layout,
+        gfp: Gfp,
+    ) -> Option<core::result::Result<NonNull<u8>, AllocError>> {
+        let kmalloc = self.subsystem.kmalloc();
+        unless_refused(|| match way {
+            Way::Kmalloc => kmalloc.alloc(layout.size(), gfp),
+            Way::Array(n) => kmalloc.alloc_array(n.into(), layout.size(), gfp),
+            Way::KmallocLayout => kmalloc.alloc_layout(layout, gfp),
+            Way::Malloc => self.malloc.alloc(layout, gfp),
+        })
+    }
+
+    fn alloc(&mut self, way: Way, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+        self.serial = self.serial.wrapping_add(1);
+        let held = Held::new(way, layout, self.serial);
+        let at = match self.ask(way, layout, gfp)? {
+            Ok(at) => at,
+            Err(error) => {
+                match error {
+                    AllocError::TooLarge => assert!(!held.can_be(), "{held:?}"),
+                    AllocError::Memory(_) => {}
+                    error => assert!(self.refusals.any, "{error}"),
+                }
+                return None;
+            }
+        };
+        assert!(held.can_be(), "{held:?}");
+        if at == ZERO_SIZE {
+            assert_eq!(held.size, 0);
+            self.empty.push(held);
+            return Some(at);
+        }
+        let start = at.addr().get();
+        assert!(start.is_multiple_of(held.align), "{held:?} at {at:?}");
+        // SAFETY: allocated just now.
+        let usable = unsafe { self.malloc.usable_size(at) };
+        assert!(usable >= held.size.max(1), "{usable} bytes for {held:?}");
+        if let Some((below, other)) = self.live.range(..=at).next_back() {
+            assert!(below.addr().get() + other.size.max(1) <= start, "{at:?} lies in other memory");
+        }
+        if let Some((above, _)) = self.live.range(at..).next() {
+            assert!(start + usable <= above.addr().get(), "{at:?} lies in other memory");
+        }
+        for end in Self::ends(at, held.size) {
+            assert!(!gfp.contains(Gfp::ZERO) || end.iter().all(|byte| *byte == 0), "{at:?} is not zeroed");
+            end.fill(held.written);
+        }
+        self.live.insert(at, held);
+        Some(at)
+    }
+
+    /// Takes memory from its owner.
+    fn pick(&mut self, pick: u16) -> Option<(NonNull<u8>, Held)> {
+        let n = self.live.len() + self.empty.len();
+        let pick = usize::from(pick) % n.max(1);
+        let Some((&at, &held)) = self.live.iter().nth(pick) else {
+            return self.empty.pop().map(|held| (ZERO_SIZE, held));
+        };
+        for end in Self::ends(at, held.size) {
+            assert!(end.iter().all(|byte| *byte == held.written), "somebody else wrote to {at:?}");
+        }
+        self.live.remove(&at);
+        Some((at, held))
+    }
+
+    fn free(&self, at: NonNull<u8>, held: Held, sized: bool) {
+        // SAFETY: out with this layout, and picked: nobody's any more.
+        unsafe {
+            match held.way {
+                Way::Malloc if sized => self.malloc.free_sized(at, held.layout),
+                Way::Malloc => self.malloc.free(at),
+                _ => self.subsystem.kmalloc().free(at),
+            }
+        }
+    }
+
+    fn relocate(&mut self, from: NonNull<u8>, held: Held, way: Way, layout: Layout) {
+        if from == ZERO_SIZE {
+            return self.free(from, held, true);
+        }
+        // Out until its bytes are copied.
+        self.live.insert(from, held);
+        let Some(to) = self.alloc(way, layout, Gfp::KERNEL) else { return };
+        let new = Held::new(way, layout, self.serial);
+        // SAFETY: both are out, so they do not overlap, and both are at least so large.
+        unsafe { to.copy_from_nonoverlapping(from, held.size.min(new.size)) };
+        let [first, _] = Self::ends(to, held.size.min(new.size));
+        assert!(first.iter().all(|byte| *byte == held.written), "{to:?} is no copy of {from:?}");
+        Self::ends(to, new.size).into_iter().for_each(|end| end.fill(new.written));
+        self.live.remove(&from);
+        self.free(from, held, true);
+    }
+
+    fn step(&mut self, step: &Step) {
+        let on = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
+        match *step {
+            Step::Alloc { cpu, way, layout, gfp } => {
+                on(cpu);
+                self.alloc(way, layout, gfp);
+            }
+            Step::Free { cpu, pick, sized } => {
+                on(cpu);
+                if let Some((at, held)) = self.pick(pick) {
+                    self.free(at, held, sized);
+                }
+            }
+            Step::Move { cpu, pick, way, layout } => {
+                on(cpu);
+                if let Some((from, held)) = self.pick(pick) {
+                    self.relocate(from, held, way, layout);
+                }
+            }
+            Step::Shrink => _ = self.subsystem.shrink(),
+            Step::Reap => _ = self.subsystem.reap(),
+            Step::Drain { cpu } => {
+                let cpu = u32::from(cpu) % CPUS;
+                self.subsystem.drain_cpus(cpu..cpu + 1);
+            }
+            Step::Refuse(ref refuse) => self.refusals.begin(refuse),
+            Step::Grant => self.refusals.end(),
+        }
+    }
+}
+
+/// Does all steps, frees everything, and checks.
+///
+/// # Panics
+/// The memory and its shadow do not agree.
+pub(crate) fn run(steps: &[Step]) {
+    let mut world = World::new();
+    for step in steps {
+        world.step(step);
+    }
+    world.subsystem.check().unwrap();
+    world.refusals.end();
+    while let Some((at, held)) = world.pick(0) {
+        world.free(at, held, false);
+    }
+    world.subsystem.shrink();
+    world.subsystem.pages().release();
+    let census = world.subsystem.check().unwrap();
+    assert_eq!((census.objects, census.slabs, census.large_pages), (0, 0, 0));
+    assert_eq!(world.subsystem.pages().info().pages_not_in_maximal_blocks(), 0);
+}
+
+/// Takes memory and gives it back as `data` describes.
+///
+/// # Panics
+/// The memory and its shadow do not agree.
+pub fn fuzz(data: &[u8]) {
+    if let Ok(steps) = Vec::arbitrary_take_rest(Unstructured::new(data)) {
+        run(&steps);
+    }
+}
