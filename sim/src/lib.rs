@@ -14,6 +14,9 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+#[cfg(any(test, uslab_fuzz))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod geometry;
 pub mod machine;
 pub mod output;

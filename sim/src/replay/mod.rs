@@ -21,7 +21,7 @@ use crate::output::Progress;
 use crate::report::Report;
 use crate::resident::resident_bytes;
 use crate::trace::{
-    self, CacheId, FreeOrigin, Op, OpKind, PageUse, Recording, Resolver, Source, Tables, TraceError,
+    CacheId, FreeOrigin, Op, OpKind, PageUse, Recording, Resolver, Source, Tables, TraceError,
 };
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -160,18 +160,11 @@ pub fn run(path: Option<&Path>, options: &Options, progress: &Progress) -> Resul
 
 fn bundled_tables() -> Result<Tables, TraceError> {
     let texts = [
-        ("before", include_str!("../../data/files-6.1.before.slabinfo")),
-        ("end", include_str!("../../data/files-6.1.end.slabinfo")),
+        ("before.slabinfo", include_str!("../../data/files-6.1.before.slabinfo")),
+        ("end.slabinfo", include_str!("../../data/files-6.1.end.slabinfo")),
     ];
-    let snapshots = texts.into_iter().map(|(moment, text)| {
-        let slabinfo = text.parse().map_err(|fault: uslab::info::ParseError| TraceError::Table {
-            path: PathBuf::from(format!("{BUNDLED_NAME}: {moment}.slabinfo")),
-            line: fault.line as u64,
-            what: fault.expected,
-        })?;
-        Ok(trace::Snapshot { moment, slabinfo: Some(slabinfo), buddy_free: None, percpu: None })
-    });
-    Ok(Tables { snapshots: snapshots.collect::<Result<_, _>>()? })
+    let text = |path: &Path| texts.into_iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| text);
+    Tables::of(Path::new(BUNDLED_NAME), |path| Ok(text(path)))
 }
 
 /// Replays a trace that is already open, with the kernel's tables of it.

@@ -53,11 +53,27 @@ impl Tables {
     ///
     /// As [`beside`](Self::beside).
     pub fn read(folder: &Path) -> Result<Self, TraceError> {
+        Self::of(folder, |path| match fs::read_to_string(path) {
+            Ok(text) => Ok(Some(text)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(TraceError::Read { path: path.to_owned(), source }),
+        })
+    }
+
+    /// The tables whose texts `text` has, by the paths that they would have in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// As [`beside`](Self::beside).
+    pub(crate) fn of<T: AsRef<str>>(
+        folder: &Path,
+        text: impl Fn(&Path) -> Result<Option<T>, TraceError>,
+    ) -> Result<Self, TraceError> {
         let mut snapshots = Vec::new();
         for moment in MOMENTS {
-            let slabinfo = table(&folder.join(format!("{moment}.slabinfo")), slabinfo)?;
-            let buddy_free = table(&folder.join(format!("{moment}.buddyinfo")), buddy_free)?;
-            let percpu = table(&folder.join(format!("{moment}.zoneinfo")), percpu_pages)?;
+            let slabinfo = table(&folder.join(format!("{moment}.slabinfo")), &text, slabinfo)?;
+            let buddy_free = table(&folder.join(format!("{moment}.buddyinfo")), &text, buddy_free)?;
+            let percpu = table(&folder.join(format!("{moment}.zoneinfo")), &text, percpu_pages)?;
             if slabinfo.is_some() || buddy_free.is_some() || percpu.is_some() {
                 snapshots.push(Snapshot { moment, slabinfo, buddy_free, percpu });
             }
@@ -78,16 +94,13 @@ impl Tables {
     }
 }
 
-fn table<T>(
+fn table<T, S: AsRef<str>>(
     path: &Path,
+    text: impl Fn(&Path) -> Result<Option<S>, TraceError>,
     parse: impl Fn(&str) -> Result<T, (u64, &'static str)>,
 ) -> Result<Option<T>, TraceError> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(TraceError::Read { path: path.to_owned(), source }),
-    };
-    parse(&text).map(Some).map_err(|(line, what)| TraceError::Table { path: path.to_owned(), line, what })
+    let parsed = text(path)?.map(|text| parse(text.as_ref()));
+    parsed.transpose().map_err(|(line, what)| TraceError::Table { path: path.to_owned(), line, what })
 }
 
 fn slabinfo(text: &str) -> Result<SlabInfo, (u64, &'static str)> {

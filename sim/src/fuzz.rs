@@ -1,0 +1,162 @@
+//! Any text as a trace, and as the kernel's tables beside it: what the fuzzer feeds.
+//!
+//! An input is one trace and up to six tables behind it, separated by form feeds: `slabinfo`, `buddyinfo` and `zoneinfo` of
+//! the moment `before`, then of `end`. Whatever they say, nothing panics, an error names a line that there is, and a
+//! replay that goes on to its end has kept the conservation laws.
+
+use crate::output::Progress;
+use crate::replay::{Options, ReplayError, replay as replay_trace};
+use crate::report::Report;
+use crate::trace::{Facts, Recording, Source, Tables, TraceError};
+use std::io::Cursor;
+use std::path::Path;
+use uslab::{Magazines, SlabInfo};
+
+const SEPARATOR: u8 = b'\x0c';
+/// The tables of an input, in their order.
+const TABLES: [&str; 6] = [
+    "before.slabinfo",
+    "before.buddyinfo",
+    "before.zoneinfo",
+    "end.slabinfo",
+    "end.buddyinfo",
+    "end.zoneinfo",
+];
+
+/// The parts of an input.
+struct Input<'d> {
+    trace: &'d [u8],
+    tables: [Option<&'d [u8]>; TABLES.len()],
+}
+
+impl<'d> Input<'d> {
+    fn new(data: &'d [u8]) -> Self {
+        let mut parts = data.split(|byte| *byte == SEPARATOR);
+        let trace = parts.next().unwrap_or_default();
+        Self { trace, tables: TABLES.map(|_| parts.next()) }
+    }
+    fn source(&self) -> Result<Source, TraceError> {
+        Source::from_reader(
+            "trace",
+            Box::new(Cursor::new(self.trace.to_vec())),
+            Some(self.trace.len() as u64),
+        )
+    }
+    fn tables(&self) -> Result<Tables, TraceError> {
+        Tables::of(Path::new(""), |path| {
+            let table = TABLES.iter().position(|name| path == Path::new(name));
+            let text = table.and_then(|table| self.tables[table]);
+            Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
+        })
+    }
+    /// An error says something, and names a line that there is.
+    fn look_at(&self, error: &TraceError) {
+        let (text, line) = match error {
+            TraceError::CutLine { line, .. }
+            | TraceError::LongLine { line, .. }
+            | TraceError::Impossible { line, .. } => (self.trace, *line),
+            TraceError::Table { path, line, .. } => {
+                let table = TABLES.iter().position(|name| path == Path::new(name));
+                (table.and_then(|table| self.tables[table]).unwrap_or_default(), *line)
+            }
+            TraceError::Empty { .. } | TraceError::Binary { .. } | TraceError::NotATrace { .. } => return,
+            // A zstd file, or what begins like one.
+            TraceError::Read { .. } | TraceError::Truncated { .. } => return,
+            other => panic!("{other}"),
+        };
+        let lines = text.split(|byte| *byte == b'\n').count() as u64;
+        assert!((1..=lines).contains(&line), "{error}, of {lines} lines");
+    }
+}
+
+/// Reads and interprets an input.
+///
+/// # Panics
+/// Something that the [module](self) promises does not hold.
+pub fn trace(data: &[u8]) {
+    let input = Input::new(data);
+    for table in input.tables.iter().flatten() {
+        if let Ok(info) = String::from_utf8_lossy(table).parse::<SlabInfo>() {
+            assert_eq!(info.to_string().parse(), Ok(info), "what is printed is read again");
+        }
+    }
+    let tables = input.tables().inspect_err(|error| input.look_at(error)).unwrap_or_default();
+    match facts(&input, &tables) {
+        Ok(facts) => {
+            let by_cpu: u64 = facts.by_cpu.values().sum();
+            assert_eq!(facts.total, by_cpu);
+            serde_json::to_vec(&facts).expect("facts are plain data");
+        }
+        Err(error) => input.look_at(&error),
+    }
+}
+
+fn facts(input: &Input<'_>, tables: &Tables) -> Result<Facts, TraceError> {
+    let mut ops = Recording::read(input.source()?, |_| {})?.resolve(tables.latest_slabinfo())?;
+    while let Some(op) = ops.next_op()? {
+        assert!(op.line >= 1);
+    }
+    Ok(ops.facts(tables))
+}
+
+/// Replays an input on a small machine.
+///
+/// # Panics
+/// Something that the [module](self) promises does not hold.
+pub fn replay(data: &[u8]) {
+    let input = Input::new(data);
+    let tables = input.tables().unwrap_or_default();
+    let magazines = match data.len() % 3 {
+        0 => Magazines::BySize,
+        1 => Magazines::Off,
+        _ => Magazines::Sized { capacity: 2, stock: 1, depot_limit: 1 },
+    };
+    let options = Options {
+        cpus: Some(3),
+        nodes: 2,
+        magazines,
+        memory: 64 << 20,
+        snapshot_every: Some(16),
+        ..Options::default()
+    };
+    let replayed: Result<Report, ReplayError> = input
+        .source()
+        .map_err(ReplayError::from)
+        .and_then(|source| replay_trace(source, &tables, &options, &Progress::new()));
+    match replayed {
+        Ok(report) => {
+            assert_eq!(report.conservation.violations, [""; 0]);
+            assert!(!report.page(true).is_empty());
+            serde_json::to_vec(&report).expect("a report is plain data");
+        }
+        Err(ReplayError::Trace(error)) => input.look_at(&error),
+        Err(ReplayError::Memory { .. } | ReplayError::Cache { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn corpus(target: &str, fuzz: fn(&[u8])) {
+        let folder = format!("{}/../tests/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
+        let replayed = std::fs::read_dir(folder).unwrap().map(|file| {
+            let path = file.unwrap().path();
+            println!("{}", path.display());
+            fuzz(&std::fs::read(path).unwrap());
+        });
+        assert!(replayed.count() > 0);
+    }
+
+    #[test]
+    fn the_fuzzers_corpus_of_traces_is_read() {
+        corpus("trace", trace);
+    }
+
+    #[test]
+    fn the_fuzzers_corpus_of_traces_is_replayed() {
+        corpus("trace", replay);
+        corpus("replay", replay);
+    }
+}

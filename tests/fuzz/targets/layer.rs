@@ -1,0 +1,5 @@
+//! The magazine layer on simulated CPUs.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| uslab_magazine::shadow::fuzz(data));

@@ -1,0 +1,5 @@
+//! Kmalloc and malloc.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| uslab::shadow::memory::fuzz(data));
