@@ -205,6 +205,9 @@ impl FromStr for SlabInfo {
     }
 }
 
+/// A number of a row: none is larger, as physical addresses have 52 bits.
+const MOST: u64 = 1 << 40;
+
 fn parse_row(text: &str) -> Result<Row, &'static str> {
     let mut parts = text.split(" : ");
     let mut objects = parts.next().unwrap_or_default().split_whitespace();
@@ -214,12 +217,13 @@ fn parse_row(text: &str) -> Result<Row, &'static str> {
         return Err("` : tunables` after five numbers");
     }
     let name = objects.next().ok_or("a cache name")?.to_owned();
-    let mut number = || objects.next().and_then(|n| n.parse().ok()).ok_or("five numbers after the name");
+    let number = |text: Option<&str>| text.and_then(|n| n.parse().ok()).filter(|n| *n <= MOST);
+    let mut next = || number(objects.next()).ok_or("five numbers after the name, up to 2^40");
     let [active_objects, objects, object_size, objects_per_slab, pages_per_slab] =
-        [number()?, number()?, number()?, number()?, number()?];
+        [next()?, next()?, next()?, next()?, next()?];
     let mut slabs = slabs.strip_prefix("slabdata").ok_or("` : slabdata` at the end")?.split_whitespace();
-    let mut number = || slabs.next().and_then(|n| n.parse().ok()).ok_or("two numbers of slabs");
-    let [active_slabs, slabs] = [number()?, number()?];
+    let mut next = || number(slabs.next()).ok_or("two numbers of slabs, up to 2^40");
+    let [active_slabs, slabs] = [next()?, next()?];
     Ok(Row {
         name,
         active_objects,
@@ -270,6 +274,19 @@ mod tests {
         assert!(
             parse(&format!("{head}dentry 1 2 3 4 5 : tunables 0 0 0 : slabdata x\n")).starts_with("line 3: ")
         );
+    }
+
+    /// Once sums over the rows of a table overflowed.
+    #[test]
+    fn numbers_that_no_machine_has_are_refused() {
+        let parse = |objects: u64, slabs: u64| {
+            format!("{HEADER}\ninode {objects} 2 3 4 5 : tunables 0 0 0 : slabdata 1 {slabs} 0\n")
+                .parse::<SlabInfo>()
+        };
+        assert!(parse(MOST, MOST).is_ok());
+        for text in [parse(MOST + 1, 0), parse(0, MOST + 1), parse(u64::MAX, 0)] {
+            assert_eq!(text.unwrap_err().line, 2);
+        }
     }
 
     #[test]

@@ -201,7 +201,7 @@ fn against_kernel(facts: &Facts, snapshots: &[Snapshot], run: &Run<'_, '_>) -> O
         let of = |s: &Snapshot| id.and_then(|id| s.caches.get(id)).copied().unwrap_or_default();
         let (a, b): (CacheAt, CacheAt) = (of(before), of(end));
         // Objects from before the trace are not among ours: their frees take off what we never had.
-        let pre = (b.pre_trace_frees - a.pre_trace_frees) as i64;
+        let pre = b.pre_trace_frees as i64 - a.pre_trace_frees as i64;
         [b.used as i64 - a.used as i64 - pre, b.slabs as i64 - a.slabs as i64]
     };
     let rows: Vec<KernelRow> = span

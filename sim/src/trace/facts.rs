@@ -319,7 +319,7 @@ impl Resolver {
             lost: counts.lost,
             unterminated: counts.unterminated,
             by_cpu: counts.by_cpu.iter().copied().enumerate().filter(|&(_, events)| events > 0).collect(),
-            by_context: (0_u8..)
+            by_context: (0..=u8::MAX)
                 .zip(&counts.by_context)
                 .filter(|&(_, &events)| events > 0)
                 .map(|(flag, &events)| (char::from(flag), events))
@@ -513,7 +513,8 @@ impl Resolver {
             let (a, b) = (tally_at(before, number), tally_at(after, number));
             let (old_active, old_slabs) =
                 old.get(&row.name).map_or((0, 0), |old| (old.active_objects, old.slabs));
-            let (allocs, frees) = (b.allocs - a.allocs, b.frees - a.frees);
+            // A trace may hold the later mark first: then nothing was seen between the two.
+            let (allocs, frees) = (b.allocs.saturating_sub(a.allocs), b.frees.saturating_sub(a.frees));
             let hidden = change(a.hidden_allocs, b.hidden_allocs) - change(a.hidden_frees, b.hidden_frees);
             let raw = allocs as i64 - frees as i64;
             let line = SlabinfoChange {

@@ -254,7 +254,7 @@ impl Pass {
             }
             Ok(Line::Nothing) => {}
             Ok(Line::Lost(events)) => {
-                self.counts.lost += events.max(1);
+                self.counts.lost = self.counts.lost.saturating_add(events.max(1));
                 self.counts.lost_notices += 1;
             }
             Ok(Line::Header(HeaderFact::Entries { in_buffer, written, cpus })) => {

@@ -14,6 +14,9 @@ use uslab::info::ParseError;
 /// The moments, in their order.
 pub const MOMENTS: [&str; 4] = ["boot", "before", "after", "end"];
 
+/// Pages that a table may speak of: physical addresses have 52 bits.
+const MOST_PAGES: u64 = 1 << 40;
+
 /// The tables of one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
@@ -118,7 +121,8 @@ fn buddy_free(text: &str) -> Result<u64, (u64, &'static str)> {
                 .ok()
                 .filter(|&order| order < 32)
                 .and_then(|order| count.checked_shl(order))
-                .and_then(|here| pages.checked_add(here));
+                .and_then(|here| pages.checked_add(here))
+                .filter(|sum| *sum <= MOST_PAGES);
             pages = sum.ok_or((number, "fewer blocks"))?;
         }
     }
@@ -135,7 +139,8 @@ fn percpu_pages(text: &str) -> Result<u64, (u64, &'static str)> {
             in_cpu = true;
         } else if let Some(count) = line.strip_prefix("count:").filter(|_| in_cpu) {
             let count: u64 = count.trim().parse().map_err(|_| (number, "a number of pages"))?;
-            pages = pages.checked_add(count).ok_or((number, "fewer pages"))?;
+            let sum = pages.checked_add(count).filter(|sum| *sum <= MOST_PAGES);
+            pages = sum.ok_or((number, "fewer pages"))?;
             in_cpu = false;
         }
     }
@@ -153,5 +158,9 @@ mod tests {
         assert_eq!(buddy_free("nonsense\n"), Err((1, "a node, `zone` and counts")));
         let text = "  pagesets\n    cpu: 0\n              count: 7\n              high:  55\n    cpu: 1\n count: 5\n";
         assert_eq!(percpu_pages(text), Ok(12));
+        // Once only what a word cannot hold was refused, and sums of two tables did not fit one.
+        let text = format!("Node 0, zone DMA 1\nNode 0, zone Normal {}\n", u64::MAX / 2);
+        assert_eq!(buddy_free(&text), Err((2, "fewer blocks")));
+        assert_eq!(percpu_pages(&format!("cpu: 0\ncount: {}\n", u64::MAX)), Err((2, "fewer pages")));
     }
 }

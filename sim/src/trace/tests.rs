@@ -157,6 +157,26 @@ fn q1_fields_of_older_kernels() {
     assert_eq!(event(line).kind, EventKind::PageFree { pfn: Pfn(123_456), order: 3 });
 }
 
+/// Once counted past the last flag that there is.
+#[test]
+fn q1_the_last_context_flag_is_a_byte_like_any_other() {
+    let mut text = ftrace("0 1.0", "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1").into_bytes();
+    let flags = text.windows(5).position(|flags| flags == b".....").unwrap();
+    text[flags + 2] = 0xff;
+    let source = Source::from_reader("test", Box::new(Cursor::new(text)), None).unwrap();
+    let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
+    resolver.next_op().unwrap();
+    assert_eq!(resolver.facts(&Tables::default()).by_context, [('\u{ff}', 1)].into());
+}
+
+/// Once the sum was too large to be shown.
+#[test]
+fn q1_as_many_lost_events_as_can_be_printed() {
+    let lost = "CPU:1 [LOST 18446744073709551615 EVENTS]\n";
+    let event = ftrace("0 1.0", "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1");
+    assert_eq!(facts(&format!("{lost}{lost}{event}")).lost, u64::MAX);
+}
+
 // Quirk 2: names.
 
 #[test]

@@ -157,7 +157,9 @@ impl World {
             // strict requests may leave objects of the other one.)
             AllocError::CacheLimit { slabs } => {
                 let info = self.caches[cache].info();
-                assert_eq!(u64::from(slabs), info.slabs, "at the limit");
+                // What a bulk request gave back when it failed may have been whole slabs.
+                assert!(info.slabs <= u64::from(slabs), "beyond the limit");
+                assert!(wanted > 1 || info.slabs == u64::from(slabs), "at the limit");
                 if wanted == 1 && self.core.cpus.nodes() == 1 {
                     assert_eq!(info.used, info.objects, "no object was left");
                 }
