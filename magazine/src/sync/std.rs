@@ -106,28 +106,38 @@ pub fn assert_unlocked() {
 
 /// `std`'s futex mutex; a panic of a holder does not poison it.
 #[derive(Debug, Default)]
-pub struct Mutex<T>(std::sync::Mutex<T>);
+pub struct Mutex<T>(std::sync::Mutex<T>, #[cfg(uslab_tsan)] Handover);
 
 /// Access to what a [`Mutex`] protects; the lock is given back on drop.
 #[derive(Debug)]
-pub struct MutexGuard<'a, T>(std::sync::MutexGuard<'a, T>);
+pub struct MutexGuard<'a, T>(std::sync::MutexGuard<'a, T>, #[cfg(uslab_tsan)] &'a Handover);
+
+/// What a lock orders, said where the thread sanitizer sees it: `std`, which is not instrumented, acquires inside itself
+/// when it had to wait.
+#[cfg(uslab_tsan)]
+#[derive(Debug, Default)]
+struct Handover(a::AtomicU8);
 
 impl<T> Mutex<T> {
     /// An open lock around `value`.
     pub const fn new(value: T) -> Self {
-        Self(std::sync::Mutex::new(value))
+        Self(
+            std::sync::Mutex::new(value),
+            #[cfg(uslab_tsan)]
+            Handover(a::AtomicU8::new(0)),
+        )
     }
     /// Waits for the lock.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard::held(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+        self.held(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
     /// The lock, or `None` if somebody holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
-            Ok(guard) => Some(MutexGuard::held(guard)),
-            Err(std::sync::TryLockError::Poisoned(p)) => Some(MutexGuard::held(p.into_inner())),
+            Ok(guard) => Some(self.held(guard)),
+            Err(std::sync::TryLockError::Poisoned(p)) => Some(self.held(p.into_inner())),
             Err(std::sync::TryLockError::WouldBlock) => None,
         }
     }
@@ -135,21 +145,30 @@ impl<T> Mutex<T> {
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
-}
 
-impl<'a, T> MutexGuard<'a, T> {
     #[inline(always)]
-    fn held(guard: std::sync::MutexGuard<'a, T>) -> Self {
+    fn held<'a>(&'a self, guard: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         #[cfg(debug_assertions)]
         HELD.with(|h| h.set(h.get() + 1));
-        Self(guard)
+        // Acquire: pairs with the Release of the guard before.
+        #[cfg(uslab_tsan)]
+        self.1.0.load(Ordering::Acquire);
+        MutexGuard(
+            guard,
+            #[cfg(uslab_tsan)]
+            &self.1,
+        )
     }
 }
+
 impl<T> Drop for MutexGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         #[cfg(debug_assertions)]
         HELD.with(|h| h.set(h.get() - 1));
+        // Release: pairs with the Acquire of the next guard. The lock itself is still held.
+        #[cfg(uslab_tsan)]
+        self.1.0.store(0, Ordering::Release);
     }
 }
 impl<T> core::ops::Deref for MutexGuard<'_, T> {
