@@ -734,7 +734,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// As if CPUs had met at a depot.
-    #[cfg(any(test, uslab_fuzz))]
+    #[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
     pub(crate) fn grow(&self) {
         self.tuning.grow(&self.config);
     }
