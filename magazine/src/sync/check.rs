@@ -3,6 +3,8 @@
 //! A model is judged by how many executions it had, not by its being green: [`model`] counts them, prints them and
 //! fails below a floor, and it fails when a run was cut short instead of ended by exhaustion.
 
+/// The checker itself. A model and what it checks must use the same one.
+pub use loom;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

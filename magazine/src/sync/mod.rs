@@ -68,6 +68,16 @@ pub const fn planted(_bug: &str) -> bool {
 #[cfg(loom)]
 pub use check::planted;
 
+/// Whether this execution of a model has failed and is being unwound: destructors then leave everything as it lies,
+/// because nothing of a model may run without loom. Always false outside loom.
+#[cfg(not(loom))]
+#[inline(always)]
+pub const fn abandoned() -> bool {
+    false
+}
+#[cfg(loom)]
+pub use std::thread::panicking as abandoned;
+
 /// A statistic: added to by many, read by reports. An algorithm may only use it as a rough limit, which may be passed in
 /// a race. A `Relaxed` `std` atomic in every arm.
 ///
