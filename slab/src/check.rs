@@ -29,6 +29,10 @@
 //! atomics skip interleavings. `planted` is there for bugs that [`caught`] must find. `uslab/examples/check_your_code.rs`
 //! has all of it.
 //!
+//! A model that fails prints the story of that execution, one line a step, and a command that repeats it alone; with
+//! `STORY_JSON=file` the story is written there, too. `uslab_magazine::tell!` adds your own steps to it, and is nothing
+//! outside loom. `STORY=1` prints the stories of planted bugs.
+//!
 //! What it does not find: what your code does with an object's bytes (loom watches its cells only), and what lies beyond
 //! the bound. There are no size classes (`Kmalloc`), grace periods and reapers in models. In an execution that failed no
 //! destructor of a cache or an object runs. loom's own `loom::model` works too, with `LOOM_MAX_BRANCHES=10000

@@ -55,13 +55,13 @@ impl Ground {
     #[inline(always)]
     pub(crate) fn obj_out(&self, _object: NonNull<u8>) {
         #[cfg(loom)]
-        self.owners.of(self, _object).set(true);
+        self.owners.of(self, _object).set(true, _object);
     }
     /// An object comes back from its caller.
     #[inline(always)]
     pub(crate) fn obj_in(&self, _object: NonNull<u8>) {
         #[cfg(loom)]
-        self.owners.of(self, _object).set(false);
+        self.owners.of(self, _object).set(false, _object);
     }
 }
 
@@ -70,7 +70,8 @@ mod oracle {
     use super::{Ground, NonNull, Pfn};
     use crate::check::SPACING;
     use uslab_buddy::PAGE_SIZE;
-    use uslab_magazine::sync::{Counter, UnsafeCell};
+    use uslab_magazine::sync::story::name;
+    use uslab_magazine::sync::{Counter, UnsafeCell, tell};
 
     #[derive(Debug, Default)]
     pub(super) struct Owner {
@@ -83,7 +84,8 @@ mod oracle {
 
     impl Owner {
         #[track_caller]
-        pub(super) fn set(&self, out: bool) {
+        pub(super) fn set(&self, out: bool, object: NonNull<u8>) {
+            tell!("{} {}", if out { "hands out" } else { "takes back" }, name(object));
             // First what is wrong in any order, then what is wrong for want of one.
             let text = if out { "object handed out twice" } else { "object freed twice" };
             assert!(self.out.get() != u64::from(out), "{text}");
