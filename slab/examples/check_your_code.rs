@@ -8,12 +8,12 @@
 //! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example check_your_code  # every schedule
 //! ```
 //!
-//! The models at the end pass; and each of the two bugs that are planted in the mailbox makes them fail.
+//! The models at the end pass; and each of the two bugs that are planted in the mailbox makes them fail. `STORY=1` shows how.
 
 use core::ptr::{NonNull, null_mut};
 use uslab::{AllocError, Gfp, KmemCache};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed};
-use uslab_magazine::sync::{AtomicPtr, planted};
+use uslab_magazine::sync::{AtomicPtr, planted, tell};
 
 #[cfg(all(test, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
@@ -37,7 +37,9 @@ impl Mailbox {
         unsafe { letter.cast().write(text) };
         // Release: pairs with the Acquire in `fetch`, who reads and frees the letter. Acquire: for the letter replaced.
         let order = if planted("a letter is posted without Release") { Acquire } else { AcqRel };
-        Ok(self.open(self.letter.swap(letter.as_ptr(), order)))
+        let replaced = self.letter.swap(letter.as_ptr(), order);
+        tell!("posts {text}");
+        Ok(self.open(replaced))
     }
 
     /// Takes the letter out.
@@ -56,6 +58,7 @@ impl Mailbox {
         let letter = NonNull::new(letter)?;
         // SAFETY: `post` wrote it, and whoever swaps it out of the mailbox is its only owner.
         let text = unsafe { letter.cast().read() };
+        tell!("opens {text}");
         // SAFETY: allocated from this cache, and the caller's alone.
         unsafe { self.letters.free(letter) };
         Some(text)
