@@ -44,7 +44,7 @@ use crate::region::Region;
 use crate::watermark::{self, Watermarks};
 use crate::{MAX_ORDER, PAGE_SIZE};
 use serde::Serialize;
-use uslab_magazine::sync::{Fixed, Mutex, MutexGuard, planted};
+use uslab_magazine::sync::{Fixed, Mutex, MutexGuard, planted, tell};
 
 /// What all zones stand on.
 #[derive(Debug)]
@@ -127,6 +127,12 @@ impl Inner {
     }
     pub(crate) fn uncommitted(&self) -> u32 {
         self.uncommitted
+    }
+    /// The free pages as a story shows them.
+    #[cfg(loom)]
+    fn watched(&self) -> uslab_magazine::sync::story::Watched {
+        let parts = vec![("free pages".to_owned(), self.free().to_string())];
+        uslab_magazine::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
     }
     pub(crate) fn area(&self, order: Order) -> &FreeArea {
         &self.areas[order.index()]
@@ -271,6 +277,7 @@ impl Zone {
                     }
                     inner.events.pages_taken += u64::from(order.pages());
                     filled += 1;
+                    tell!(inner => "takes {} pages from page {pfn}", order.pages());
                     put(pfn);
                 }
                 Err(met) => {
@@ -439,6 +446,7 @@ impl Zone {
         for pfn in blocks {
             inner.events.pages_freed += u64::from(order.pages());
             self.merge(ground, &mut inner, pfn, order);
+            tell!(inner => "gives {} pages from page {pfn} back", order.pages());
         }
     }
 

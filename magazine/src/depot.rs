@@ -13,7 +13,7 @@ use crate::memory::Memory;
 use crate::slot::{Fill, Num};
 use crate::store::Store;
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicU32, Counter, Mutex, MutexGuard, planted};
+use crate::sync::{AtomicU32, Counter, Mutex, MutexGuard, planted, tell};
 
 /// A chain of magazines owned by whoever holds it, linked through the magazines themselves; last in, first out.
 #[derive(Debug)]
@@ -97,6 +97,14 @@ impl Depot {
         }
     }
 
+    /// The lengths as a story shows them.
+    #[cfg(loom)]
+    fn watched(&self) -> crate::sync::story::Watched {
+        let list = |name: &str, len: &AtomicU32| (format!("depot {name}"), len.peek().to_string());
+        let parts = vec![list("full", &self.full), list("empty", &self.empty)];
+        crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Lists> {
         self.lists.try_lock().unwrap_or_else(|| {
             self.contention.add(1);
@@ -144,6 +152,7 @@ impl Depot {
         let stale = planted("depot length from before the lock");
         let len = if stale { before - 1 } else { list.chain.len() };
         self.publish(fill, len, store.get(num).len(), 0);
+        tell!(self => "takes {fill:?} magazine {} from the depot", num.0);
         self.exchanges.add(1);
         Some(num)
     }
@@ -159,6 +168,7 @@ impl Depot {
         }
         list.chain.push(store, num);
         self.publish(fill, list.chain.len(), 0, store.get(num).len());
+        tell!(self => "puts {fill:?} magazine {} into the depot", num.0);
         self.exchanges.add(1);
         true
     }
@@ -174,6 +184,7 @@ impl Depot {
             lists.empty.chain.push(store, num);
         }
         self.publish(Fill::Empty, lists.empty.chain.len(), 0, 0);
+        tell!(self => "puts emptied magazines into the depot");
         self.exchanges.add(1);
     }
 
@@ -184,6 +195,7 @@ impl Depot {
         (list.min, list.reap_limit) = (0, 0);
         let all = core::mem::replace(&mut list.chain, Chain::new());
         self.publish(Fill::Full, 0, self.rounds.get() as u32, 0);
+        tell!(self => "takes all full magazines from the depot");
         all
     }
 
@@ -207,6 +219,7 @@ impl Depot {
         list.reap_limit = list.min.saturating_sub(n);
         list.min = list.chain.len();
         self.publish(Fill::Full, list.chain.len(), taken, 0);
+        tell!(self => "reaps the depot");
         surplus
     }
 

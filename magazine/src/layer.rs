@@ -43,7 +43,7 @@ use crate::memory::{Heap, Memory};
 use crate::slot::{Fill, Num, Pair, Pop, Push, Replace, Which};
 use crate::store::Store;
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{Counter, Fixed, Mutex, MutexGuard, assert_unlocked, planted};
+use crate::sync::{Counter, Fixed, Mutex, MutexGuard, assert_unlocked, planted, tell};
 use crate::tuning::Tuning;
 use core::marker::PhantomData;
 use core::ops::Range;
@@ -323,6 +323,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[cold]
     #[inline(never)]
     fn alloc_slow(&self, supplier: &impl Supplier<R>) -> Option<R> {
+        tell!(self.store => "alloc");
         match self.pop(Which::Rounds) {
             // SAFETY: as in `alloc`.
             Pop::Round(raw) => Some(unsafe { R::from_raw(raw) }),
@@ -383,6 +384,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             }
             return None;
         }
+        tell!("filled magazine {} with {filled}, one of them for itself", num.0);
         let mine = magazine.owner_pop();
         self.counts.fills.add(1);
         self.counts.slow_allocs.add(1);
@@ -405,6 +407,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Without the magazines of this CPU: from the supplier, else from the depot.
     #[cold]
     fn alloc_around(&self, supplier: &impl Supplier<R>) -> Option<R> {
+        tell!("goes round the magazines");
         let node = self.cpus.node_of(self.cpus.current());
         assert_unlocked();
         let mut round = None;
@@ -436,6 +439,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[cold]
     #[inline(never)]
     fn free_slow(&self, supplier: &impl Supplier<R>, round: R) {
+        tell!(self.store => "free of {}", crate::sync::story::name(round.into_raw()));
         while !self.push_round(supplier, round) {
             let cpu = self.cpus.current();
             let node = self.cpus.node_of(cpu);
@@ -475,6 +479,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     #[cold]
     fn free_around(&self, supplier: &impl Supplier<R>, round: R) {
+        tell!("goes round the magazines");
         self.counts.slow_frees.add(1);
         assert_unlocked();
         supplier.flush(core::iter::once(round));
@@ -626,6 +631,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let magazine = self.store.get(num);
         if magazine.len() > 0 {
             assert_unlocked();
+            tell!("flushes magazine {}", num.0);
             self.counts.flushes.add(1);
             // SAFETY: as in `alloc`.
             let rounds = core::iter::from_fn(|| magazine.owner_pop().map(|raw| unsafe { R::from_raw(raw) }));

@@ -15,7 +15,7 @@ use crate::layer::{Config, Layer, Round, Supplier};
 use crate::memory::Heap;
 use crate::slot::{Fill, Num, Pair, Which};
 use crate::store::Store;
-use crate::sync::check::{Bound, caught, models};
+use crate::sync::check::{Bound, caught, models, plant};
 use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, UnsafeCell, planted, thread};
 use core::ptr::NonNull;
 use std::collections::BTreeSet;
@@ -832,4 +832,49 @@ fn planted_closed_private_magazine_keeps_what_lay_behind() {
 fn planted_claims_outlive_their_threads() {
     let expected = "a claim of a thread that is no more";
     caught("claims outlive their threads", THREE, expected, claimed(stays()), fork_beside_exchange);
+}
+
+// ---------------------------------------------------------------- the story of a failure
+
+/// Fails: for [`a_failure_tells_its_story_and_can_be_repeated_alone`].
+#[test]
+#[ignore = "fails on purpose"]
+fn fails_on_purpose() {
+    plant("replace without the fill re-check");
+    models("a failure", THREE, 1, claimed(moves(4)), aba);
+}
+
+#[test]
+fn a_failure_tells_its_story_and_can_be_repeated_alone() {
+    use std::process::Command;
+    let said = |command: &mut Command| {
+        let output = command.env("RUST_BACKTRACE", "0").output().unwrap();
+        assert!(!output.status.success(), "it fails");
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+    };
+    let of = |said: &str| {
+        let (_, story) = said.split_once("STORY ").unwrap_or_else(|| panic!("no story: {said}"));
+        let (title, rest) = story.split_once('\n').unwrap();
+        let (steps, rest) = rest.split_once("       fails: ").unwrap();
+        (title.to_owned(), steps.to_owned(), rest.lines().next().unwrap().to_owned())
+    };
+    let program = std::env::current_exe().unwrap();
+    let test = "models::fails_on_purpose";
+    let first = said(Command::new(&program).args(["--exact", test, "--include-ignored", "--nocapture"]));
+    let (title, steps, message) = of(&first);
+    assert!(title.starts_with("a failure | script 0"), "{title}");
+    for part in
+        ["thread 0  CPU 0  alloc", "thread 1  CPU 0  drains", "depot full: 1 -> 0", "(3:1, 1:1) -> (3:1, -)"]
+    {
+        assert!(steps.contains(part), "{part}: {steps}");
+    }
+    let command = first.lines().find(|line| line.starts_with("REPLAY=")).unwrap();
+    let json = program.with_extension("story.json");
+    let again = said(Command::new("sh").args(["-c", command]).env("STORY_JSON", &json));
+    // The rounds are where they were, and so is all else.
+    let (again_title, again_steps, again_message) = of(&again);
+    assert!(again_title.ends_with("| execution 1"), "no other ran before: {again_title}");
+    assert_eq!((again_steps, again_message), (steps.clone(), message));
+    let story: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(story["steps"].as_array().unwrap().len(), steps.lines().count());
 }

@@ -29,7 +29,7 @@
 use crate::memory::Memory;
 use crate::store::{MAG_LEN, MAG_OP, Store};
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicU32, AtomicU64, UnsafeCell, planted};
+use crate::sync::{AtomicU32, AtomicU64, UnsafeCell, planted, tell};
 use core::ptr::NonNull;
 
 /// The number of a magazine within its layer; 0 is the sentinel.
@@ -66,6 +66,13 @@ impl Pair {
     }
     pub(crate) fn of(word: u64) -> Self {
         Self { loaded: Num(word as u32), previous: Num((word >> 32) as u32) }
+    }
+}
+
+#[cfg(loom)]
+impl core::fmt::Display for Pair {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "({}, {})", self.loaded.0, self.previous.0)
     }
 }
 
@@ -183,6 +190,7 @@ impl<M: Memory> Store<M> {
         // The one committing store: length and operation count together. Relaxed: the mechanism orders it.
         if commit == Commit::Done {
             magazine.word.store(word - 1 + MAG_OP, Relaxed);
+            tell!(self => "pops {} off magazine {}", crate::sync::story::name(round), loaded.0);
         }
         Pop::Round(round)
     }
@@ -201,6 +209,7 @@ impl<M: Memory> Store<M> {
         magazine.set_round(len as usize, round);
         if commit == Commit::Done {
             magazine.word.store(word + 1 + MAG_OP, Relaxed);
+            tell!(self => "pushes {} on magazine {}", crate::sync::story::name(round), loaded.0);
         }
         Push::Done
     }
@@ -228,15 +237,15 @@ impl<M: Memory> Store<M> {
         if commit != Commit::Done {
             return Replace::Changed;
         }
-        if planted("replace by a plain store") {
+        let done = if planted("replace by a plain store") {
             pair.store(new.word(), Relaxed);
-            return Replace::Done;
-        }
-        // Relaxed: the mechanism orders the operations of a CPU, and a drain fences before it looks at what it took.
-        match pair.compare_exchange(old.word(), new.word(), Relaxed, Relaxed) {
-            Ok(_) => Replace::Done,
-            Err(_) => Replace::Changed,
-        }
+            true
+        } else {
+            // Relaxed: the mechanism orders the operations of a CPU, and a drain fences before it looks at what it took.
+            pair.compare_exchange(old.word(), new.word(), Relaxed, Relaxed).is_ok()
+        };
+        tell!(self => "replaces {old} by {new} of CPU {cpu} ({which:?}): {}", if done { "done" } else { "changed" });
+        if done { Replace::Done } else { Replace::Changed }
     }
 
     /// A drain's first step: from any CPU, outside any operation. What it returns may be touched only after a fence
@@ -244,12 +253,15 @@ impl<M: Memory> Store<M> {
     pub(crate) fn take(&self, cpu: u32, which: Which) -> Pair {
         let Some(slot) = self.slot(cpu) else { return Pair::SENTINELS };
         let pair = &slot.pairs[which as usize];
-        if planted("drain by load and store") {
+        let held = if planted("drain by load and store") {
             let held = pair.load(Relaxed);
             pair.store(0, Relaxed);
-            return Pair::of(held);
-        }
-        // Relaxed: the fence that follows orders what was done to the magazines.
-        Pair::of(pair.swap(0, Relaxed))
+            held
+        } else {
+            // Relaxed: the fence that follows orders what was done to the magazines.
+            pair.swap(0, Relaxed)
+        };
+        tell!(self => "drains {} from CPU {cpu} ({which:?})", Pair::of(held));
+        Pair::of(held)
     }
 }

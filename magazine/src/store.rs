@@ -16,6 +16,8 @@
 //! Under loom the same numbers index vectors of constructed objects: zeroed memory is no valid loom object.
 
 use crate::memory::Memory;
+#[cfg(loom)]
+use crate::slot::Pair;
 use crate::slot::{Fill, Num, Slot};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicU32, AtomicU64, Counter, Fixed, Mutex, MutexGuard, UnsafeCell, planted};
@@ -419,5 +421,29 @@ impl<M: Memory> Store<M> {
             next += stride(if magazine.is_stock() { magazine.capacity() } else { self.room });
             Some(magazine)
         })
+    }
+
+    /// The slots as a story shows them: for each CPU its loaded and previous magazine as number:length, and its stocks.
+    #[cfg(loom)]
+    pub(crate) fn watched(&self) -> crate::sync::story::Watched {
+        let magazine = |num: Num| match num.is_sentinel() {
+            true => "-".to_owned(),
+            false => format!("{}:{}", num.0, self.get(num).word.peek() & MAG_LEN),
+        };
+        let slot = |(cpu, slot): (usize, &Slot)| {
+            let [rounds, full, empty] = [0, 1, 2].map(|which| Pair::of(slot.pairs[which].peek()));
+            [
+                (
+                    format!("CPU {cpu}"),
+                    format!("({}, {})", magazine(rounds.loaded), magazine(rounds.previous)),
+                ),
+                (format!("CPU {cpu} full stock"), magazine(full.loaded)),
+                (format!("CPU {cpu} empty stock"), magazine(empty.loaded)),
+            ]
+        };
+        let mut parts: Vec<_> = self.slots.iter().enumerate().flat_map(slot).collect();
+        // Stocks that were never used are no news.
+        parts.retain(|(name, value)| !(name.ends_with("stock") && value == "-"));
+        crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
     }
 }

@@ -9,6 +9,7 @@ use core::cell::Cell;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use uslab_buddy::Gfp;
+use uslab_magazine::sync::abandoned;
 
 /// An object of a [`KmemCache`] or an allocation of a [`Kmalloc`] or [`Malloc`], freed on the CPU that drops it.
 ///
@@ -124,6 +125,9 @@ impl<'c> Block<'c> {
 
 impl Drop for Block<'_> {
     fn drop(&mut self) {
+        if abandoned() {
+            return;
+        }
         // SAFETY: allocated from there, owned since, and nobody can name it after this.
         unsafe {
             match self.origin {

@@ -55,24 +55,23 @@ impl Ground {
     #[inline(always)]
     pub(crate) fn obj_out(&self, _object: NonNull<u8>) {
         #[cfg(loom)]
-        self.owners.of(self, _object).set(true);
+        self.owners.of(self, _object).set(true, _object);
     }
     /// An object comes back from its caller.
     #[inline(always)]
     pub(crate) fn obj_in(&self, _object: NonNull<u8>) {
         #[cfg(loom)]
-        self.owners.of(self, _object).set(false);
+        self.owners.of(self, _object).set(false, _object);
     }
 }
 
 #[cfg(loom)]
 mod oracle {
     use super::{Ground, NonNull, Pfn};
+    use crate::check::SPACING;
     use uslab_buddy::PAGE_SIZE;
-    use uslab_magazine::sync::{Counter, UnsafeCell};
-
-    /// Objects in models are at least this large: a cell for each would not do otherwise.
-    const GRAIN: usize = 1024;
+    use uslab_magazine::sync::story::name;
+    use uslab_magazine::sync::{Counter, UnsafeCell, tell};
 
     #[derive(Debug, Default)]
     pub(super) struct Owner {
@@ -85,10 +84,12 @@ mod oracle {
 
     impl Owner {
         #[track_caller]
-        pub(super) fn set(&self, out: bool) {
-            self.race.with_mut(|_| ());
+        pub(super) fn set(&self, out: bool, object: NonNull<u8>) {
+            tell!("{} {}", if out { "hands out" } else { "takes back" }, name(object));
+            // First what is wrong in any order, then what is wrong for want of one.
             let text = if out { "object handed out twice" } else { "object freed twice" };
-            assert_ne!(self.out.get(), u64::from(out), "{text}");
+            assert!(self.out.get() != u64::from(out), "{text}");
+            self.race.with_mut(|_| ());
             self.out.set(u64::from(out));
         }
     }
@@ -98,11 +99,11 @@ mod oracle {
 
     impl Owners {
         pub(super) fn new(pages: u32) -> Self {
-            Self((0..pages as usize * (PAGE_SIZE / GRAIN)).map(|_| Owner::default()).collect())
+            Self((0..pages as usize * (PAGE_SIZE / SPACING)).map(|_| Owner::default()).collect())
         }
         pub(super) fn of(&self, ground: &Ground, object: NonNull<u8>) -> &Owner {
             let base = ground.pages.address(Pfn::new(0)).addr().get();
-            &self.0[(object.addr().get() - base) / GRAIN]
+            &self.0[(object.addr().get() - base) / SPACING]
         }
     }
 }

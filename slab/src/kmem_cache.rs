@@ -15,6 +15,7 @@ use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_buddy::region::Reserved;
 use uslab_magazine::Layer;
+use uslab_magazine::sync::abandoned;
 
 /// A cache of objects of one size and alignment.
 ///
@@ -116,7 +117,7 @@ impl KmemCacheBuilder {
     ///
     /// # Errors
     /// As [`build_in`](Self::build_in), or the global subsystem cannot start.
-    #[cfg(not(any(loom, shuttle)))]
+    #[cfg(not(shuttle))]
     pub fn build(self) -> Result<KmemCache, CacheError> {
         let subsystem = Subsystem::global()?;
         self.build_in(subsystem)
@@ -134,7 +135,11 @@ impl KmemCacheBuilder {
         if self.name.is_empty() || self.name.contains(char::is_whitespace) {
             return Err(CacheError::Name);
         }
-        let geometry = Geometry::new(self.size, self.align, &core.rule)?;
+        #[cfg(loom)]
+        let align = self.align.max(crate::check::SPACING);
+        #[cfg(not(loom))]
+        let align = self.align;
+        let geometry = Geometry::new(self.size, align, &core.rule)?;
         let magazines = self.magazines.unwrap_or(core.magazines);
         let layer = match magazines.config(&core.cpus, geometry.stride()) {
             None => None,
@@ -318,7 +323,9 @@ impl KmemCache {
 
 impl Drop for KmemCache {
     fn drop(&mut self) {
-        if self.destroy().is_err() {
+        if abandoned() {
+            core::mem::forget(self.cache.clone());
+        } else if self.destroy().is_err() {
             // Objects are in use: frames and callers still name the cache.
             core::mem::forget(self.cache.clone());
         } else {

@@ -42,6 +42,7 @@
 //! | [`corruption`] | frees that cannot be right |
 //! | [`faults`] | refusals on purpose |
 //! | [`info`], [`census`] | the numbers, and whether they add up |
+//! | `check` | under loom: check your own code on top of this one |
 //! | [`subsystem`] | the pages and all caches on them; the global one |
 
 #[cfg(all(uslab_models, not(loom)))]
@@ -50,12 +51,16 @@ compile_error!("the models need --cfg loom: without it they would check nothing"
 pub mod block;
 mod cache;
 pub mod census;
+#[cfg(loom)]
+pub mod check;
 pub mod corruption;
 pub mod error;
 pub mod faults;
 pub mod geometry;
 mod ground;
 pub mod info;
+// No subsystem has one under loom.
+#[cfg_attr(loom, allow(dead_code))]
 pub mod kmalloc;
 pub mod kmem_cache;
 pub mod large;
@@ -99,7 +104,7 @@ pub use prefill::Prefilled;
 #[cfg(not(any(loom, shuttle)))]
 pub use reaper::Reaper;
 pub use size_class::SizeClass;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(shuttle))]
 pub use subsystem::slabinfo;
 pub use subsystem::{Config, Info, StartError, Subsystem};
 pub use typed::{CacheBox, ObjectCache, ObjectCacheBuilder};

@@ -9,24 +9,20 @@
 //! | C1' | destroy beside an allocation: the allocation fails, or destroy is refused | as C1 |
 //! | M1 | objects that CPUs exchange through magazines and depot: one owner at a time, free before the next allocation | a slot is used without its claim |
 //! | G1 | two threads start the global subsystem at once: one value, found complete | the second to publish keeps its own |
+//! | U1 | the public API in a user's model: what is freed on one CPU serves the other, and all goes back | an assertion of the user fails while caches and objects live |
 //! | L1 | a cache at its limit: what one CPU frees, the other one gets | the limit's ladder ends before the other CPUs are drained |
 //!
 //! Handing an object out and taking it back write a cell of that object that loom watches: two owners, a double free, and
 //! a free that does not happen before the next allocation fail the model, as does touching the frame of a page that was
 //! given back. Each model ends with the census: slabs, objects and pages all add up, and then all go back.
 
+use crate::check::{Bound, SPACING, Script, caught, model, models, on_cpu};
 use crate::published::Published;
 use crate::subsystem::{Config, Core};
-use crate::{AllocError, Gfp, KmemCache, Magazines, OrderRule};
+use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
-use uslab_buddy::{Door, Order, PageConfig, ZoneKind};
-use uslab_magazine::sync::check::{Bound, caught, model, models};
-use uslab_magazine::sync::{Arc, UnsafeCell, thread};
-use uslab_magazine::{Cpus, Script, on_cpu};
-
-/// Two of them in a slab.
-const SIZE: usize = 2048;
+use uslab_magazine::sync::{Arc, UnsafeCell, planted, thread};
 
 struct World {
     /// Dropped at the end of an execution that succeeded only: a failing one must not run the model on while it unwinds.
@@ -39,26 +35,10 @@ const SMALL: Magazines = Magazines::Sized { capacity: 1, stock: 0, depot_limit: 
 
 impl World {
     fn new(pages: u32, magazines: Magazines, caches: &[Option<u32>]) -> Arc<Self> {
-        let order = Order::new(pages.ilog2() as u8).unwrap();
-        let pages = PageConfig {
-            door: Door::Heap,
-            per_cpu_pages: false,
-            max_order: order,
-            pageblock_order: order,
-            min_free_kib: Some(0),
-            corruption: |corruption| panic!("{corruption}"),
-            ..PageConfig::with_nodes(Cpus::simulated(2, 1).unwrap(), vec![vec![(ZoneKind::Normal, pages)]])
-        };
-        let config = Config {
-            rule: OrderRule { max_order: 0, ..OrderRule::for_cpus(2) },
-            magazines,
-            check_frees: false,
-            corruption: std::sync::Arc::new(|corruption| panic!("{corruption}")),
-            ..Config::new(pages)
-        };
+        let config = Config { magazines, ..Config::for_models(pages) };
         let core = Core::new(config).unwrap();
         let build = |limit: &Option<u32>| {
-            let cache = KmemCache::builder("model", SIZE).align(SIZE);
+            let cache = KmemCache::builder("model", SPACING);
             limit.iter().fold(cache, |cache, limit| cache.limit(*limit)).build_on(&core).unwrap()
         };
         let caches = caches.iter().map(build).collect();
@@ -277,6 +257,30 @@ fn g1_two_threads_publish(_: ()) {
     assert_eq!(mine, t.join().unwrap(), "two values");
 }
 
+/// What users write: the public API on the global subsystem of the execution. A typed object, a block and a private
+/// magazine on one CPU beside a typed object on the other.
+fn u1_the_public_api(script: Script) {
+    let numbers = Arc::new(ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap());
+    let other = numbers.clone();
+    let t = thread::spawn(move || {
+        script.install();
+        let mut number = other.alloc().unwrap();
+        *number += 1;
+        assert!(!planted("a user's assertion"), "number {number} is not theirs");
+    });
+    let number = numbers.alloc().unwrap();
+    let blocks = KmemCache::builder("block", 100).build().unwrap();
+    let mut mine = blocks.prefill(Gfp::KERNEL, 1).unwrap();
+    let block = mine.alloc_block().unwrap();
+    assert_eq!(block.bytes(), [0; 100]);
+    drop((number, block, mine));
+    t.join().unwrap();
+    assert_eq!((numbers.info().used, blocks.info().used), (0, 0));
+    drop((numbers, blocks));
+    let census = Subsystem::global().unwrap().check().unwrap();
+    assert_eq!((census.objects, census.slabs), (0, 0));
+}
+
 const TWO: Bound = Bound::Preemptions(2);
 const THREE: Bound = Bound::Preemptions(3);
 
@@ -330,6 +334,17 @@ fn g1() {
     models("G1 two threads publish", Bound::None, 19, [()], g1_two_threads_publish);
 }
 #[test]
+fn u1() {
+    models("U1 the public API", TWO, 3000, Script::all(1, 2, 2), u1_the_public_api);
+}
+/// In a model of loom's own, which stops at 1,000 branches unless it is told otherwise.
+#[test]
+fn u1_in_a_model_of_looms() {
+    let mut builder = crate::check::loom::model::Builder::new();
+    (builder.max_branches, builder.preemption_bound) = (10_000, Some(1));
+    builder.check(|| u1_the_public_api(Script::on(1)));
+}
+#[test]
 fn l1() {
     model(
         "L1 limit: one CPU gets what the other frees",
@@ -380,5 +395,6 @@ fn planted_bugs_are_caught() {
     caught("a released slab stays charged", TWO, "by the books 1", [()], |()| {
         s2_shrink_beside_free_and_allocation()
     });
+    caught("a user's assertion", TWO, "is not theirs", [()], |()| u1_the_public_api(Script::on(1)));
     caught("the second to publish keeps its own", TWO, "two values", [()], g1_two_threads_publish);
 }

@@ -30,7 +30,7 @@ use crate::ground::Ground;
 use crate::slab::Fill;
 use uslab_buddy::{Pfn, frame::FrameList};
 use uslab_magazine::MAX_NODES;
-use uslab_magazine::sync::{Mutex, MutexGuard, planted};
+use uslab_magazine::sync::{Mutex, MutexGuard, planted, tell};
 
 /// Bands of fullness. Four keep an almost empty slab apart from an almost full one; more would only move slabs more.
 pub(crate) const BANDS: usize = 4;
@@ -177,7 +177,18 @@ impl Lists {
             while let Some(slab) = self.empty.pop_front(ground.frames()) {
                 self.objects -= u64::from(ground.slab(slab).fill().objects);
                 unlisted.push(ground, slab);
+                tell!(self => "takes empty slab {slab} off");
             }
+        }
+    }
+    /// The lengths as a story shows them.
+    #[cfg(loom)]
+    fn watched(&self) -> uslab_magazine::sync::story::Watched {
+        let NodeCount { full, partial, empty, .. } = self.count();
+        let parts = [("full slabs", full), ("partial", partial), ("empty", empty)];
+        uslab_magazine::sync::story::Watched {
+            id: core::ptr::from_ref(self).addr(),
+            parts: parts.map(|(part, count)| (part.to_owned(), count.to_string())).into(),
         }
     }
 }
@@ -212,6 +223,7 @@ impl Node {
                 let now = ground.slab(slab).take(max - taken, |index| put(Place { slab, index }));
                 taken += usize::from(now.inuse - was.inuse);
                 lists.moved(ground, slab, before, now.into());
+                tell!(lists => "takes {} objects of slab {slab}", now.inuse - was.inuse);
             }
         }
         lists.inuse += taken as u64;
@@ -237,6 +249,7 @@ impl Node {
             lists.inuse += u64::from(fill.inuse);
             lists.of(fill.into()).push_back(ground.frames(), slab);
         }
+        tell!(lists => "adds slab {slab}");
         Ok(())
     }
 
@@ -276,6 +289,7 @@ impl Node {
                     lists.objects -= u64::from(fill.objects);
                     unlisted.push(ground, place.slab);
                 }
+                tell!(lists => "gives object {} of slab {} back", place.index, place.slab);
             }
         }
     }

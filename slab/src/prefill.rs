@@ -8,6 +8,7 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_buddy::region::Reserved;
 use uslab_magazine::Private;
+use uslab_magazine::sync::abandoned;
 
 /// Objects that belong to one owner; Linux calls it a prefilled sheaf. Made by [`KmemCache::prefill`].
 ///
@@ -90,7 +91,9 @@ impl<'c> Prefilled<'c> {
 
 impl Drop for Prefilled<'_> {
     fn drop(&mut self) {
-        self.cache.cache().close(&mut self.private);
+        if !abandoned() {
+            self.cache.cache().close(&mut self.private);
+        }
     }
 }
 

@@ -7,11 +7,13 @@
 use crate::cache::Cache;
 use crate::census::{Census, Violation};
 use crate::corruption::{self, Corruption};
+#[cfg(not(loom))]
 use crate::error::CacheError;
 use crate::faults::Faults;
 use crate::geometry::OrderRule;
 use crate::ground::Ground;
 use crate::info::{CacheInfo, Row, SlabInfo};
+#[cfg(not(loom))]
 use crate::kmalloc::Kmalloc;
 use crate::large::{Large, LargeInfo, large};
 use crate::magazines::Magazines;
@@ -21,6 +23,8 @@ use serde::Serialize;
 use std::sync::{Arc, Weak};
 use uslab_buddy::region::Door;
 use uslab_buddy::{BuddyInfo, PAGE_SIZE, PageAllocator, PageConfig, PageError};
+#[cfg(loom)]
+use uslab_buddy::{Order, ZoneKind};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{Counter, Mutex, assert_unlocked};
 
@@ -57,10 +61,47 @@ impl Config {
     }
 }
 
+#[cfg(not(loom))]
 impl Default for Config {
     /// The machine's CPUs on one node and the page allocator's default range.
     fn default() -> Self {
         Self::new(PageConfig::default_for(Cpus::os()))
+    }
+}
+
+#[cfg(loom)]
+impl Config {
+    /// So many pages for two simulated CPUs of one node, and magazines of one object, so that every second operation is
+    /// an exchange. A slab is a page of two objects: each lies [2048 bytes](crate::check::SPACING) from the next. A free
+    /// that cannot be right panics.
+    ///
+    /// What is no power of two wastes pages: blocks do not cross its largest one.
+    pub fn for_models(pages: u32) -> Self {
+        let order = Order::new(pages.max(1).ilog2() as u8).unwrap_or(Order::MAX);
+        let cpus = Cpus::simulated(2, 1).unwrap_or_else(|bad| unreachable!("{bad}"));
+        let pages = PageConfig {
+            per_cpu_pages: false,
+            max_order: order,
+            pageblock_order: order,
+            min_free_kib: Some(0),
+            corruption: |corruption| panic!("{corruption}"),
+            ..PageConfig::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]])
+        };
+        Self {
+            rule: OrderRule { max_order: 0, ..OrderRule::for_cpus(2) },
+            magazines: Magazines::Sized { capacity: 1, stock: 0, depot_limit: 1 },
+            check_frees: false,
+            corruption: Arc::new(|corruption| panic!("{corruption}")),
+            ..Self::new(pages)
+        }
+    }
+}
+
+#[cfg(loom)]
+impl Default for Config {
+    /// [For models](Self::for_models), of four pages.
+    fn default() -> Self {
+        Self::for_models(4)
     }
 }
 
@@ -188,6 +229,7 @@ impl Core {
     }
 
     /// Gives all empty slabs back. How many.
+    #[cfg_attr(loom, allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn discard_empty(&self) -> usize {
         self.caches().map(|cache| cache.discard_empty()).sum()
     }
@@ -249,6 +291,8 @@ pub struct Info {
 /// ```
 #[derive(Debug)]
 pub struct Subsystem {
+    /// Models have none: its 52 caches would be most of each execution.
+    #[cfg(not(loom))]
     kmalloc: Kmalloc,
     core: Arc<Core>,
 }
@@ -275,9 +319,12 @@ impl Subsystem {
 
     fn start(config: Config) -> Result<Self, StartError> {
         let core = Core::new(config)?;
-        // Names and sizes of kmalloc's caches are right by construction: what is left is memory.
-        let kmalloc = Kmalloc::new(&core).map_err(|_: CacheError| StartError::Kmalloc)?;
-        Ok(Self { kmalloc, core })
+        Ok(Self {
+            // Names and sizes of kmalloc's caches are right by construction: what is left is memory.
+            #[cfg(not(loom))]
+            kmalloc: Kmalloc::new(&core).map_err(|_: CacheError| StartError::Kmalloc)?,
+            core,
+        })
     }
 
     /// The global subsystem, made by the first call: with the default [`Config`], and never dropped.
@@ -285,8 +332,8 @@ impl Subsystem {
     /// # Errors
     /// As [`new`](Self::new); [`StartError::Starting`] when starting it comes back here on the same thread, as it does
     /// below an allocator that is built on it. Calls of other threads never wait: each starts one, and all but the
-    /// first are thrown away.
-    #[cfg(not(any(loom, shuttle)))]
+    /// first are thrown away. Under loom each execution has one of its own.
+    #[cfg(not(shuttle))]
     pub fn global() -> Result<&'static Self, StartError> {
         global::get()
     }
@@ -296,6 +343,7 @@ impl Subsystem {
     }
 
     /// Memory of any size.
+    #[cfg(not(loom))]
     pub fn kmalloc(&self) -> &Kmalloc {
         &self.kmalloc
     }
@@ -356,9 +404,23 @@ impl Subsystem {
 ///
 /// # Errors
 /// The global subsystem could not be started.
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(shuttle))]
 pub fn slabinfo() -> Result<SlabInfo, StartError> {
     Ok(Subsystem::global()?.slabinfo())
+}
+
+#[cfg(loom)]
+mod global {
+    use super::{Config, StartError, Subsystem};
+    use uslab_magazine::sync::check::loom::lazy_static;
+
+    lazy_static! {
+        static ref GLOBAL: Result<Subsystem, StartError> = Subsystem::new(Config::default());
+    }
+
+    pub(super) fn get() -> Result<&'static Subsystem, StartError> {
+        GLOBAL.as_ref().map_err(|error| *error)
+    }
 }
 
 #[cfg(not(any(loom, shuttle)))]

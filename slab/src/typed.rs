@@ -16,6 +16,7 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
+use uslab_magazine::sync::abandoned;
 
 /// A cache of constructed objects of type `T`.
 ///
@@ -141,7 +142,7 @@ impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static> ObjectCacheBuilder
     ///
     /// # Errors
     /// As [`KmemCacheBuilder::build`].
-    #[cfg(not(any(loom, shuttle)))]
+    #[cfg(not(shuttle))]
     pub fn build(self) -> Result<ObjectCache<T>, CacheError> {
         let subsystem = Subsystem::global()?;
         self.build_in(subsystem)
@@ -210,6 +211,9 @@ impl<T> DerefMut for CacheBox<'_, T> {
 impl<T> Drop for CacheBox<'_, T> {
     #[inline]
     fn drop(&mut self) {
+        if abandoned() {
+            return;
+        }
         // SAFETY: allocated from this cache; still constructed, because only `&mut T` was lent.
         unsafe { self.cache.free(self.object.cast()) };
     }

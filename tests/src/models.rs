@@ -28,16 +28,43 @@ pub const MODELLED: [Modelled; 3] = [
     Modelled { package: "uslab", lib: "slab/src/lib.rs", least: 10 },
 ];
 
+/// A user's program on top of them, with models of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Example {
+    /// Its package.
+    pub package: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// The fewest models that it must have.
+    pub least: usize,
+    /// The bugs planted in it.
+    pub planted: [&'static str; 2],
+}
+
+/// The one that shows how.
+pub const EXAMPLE: Example = Example {
+    package: "uslab",
+    name: "check_your_code",
+    least: 2,
+    planted: ["a letter is posted without Release", "a letter is seen and then taken"],
+};
+
 /// `RUSTFLAGS` of a build for loom.
 pub fn loom_flags() -> String {
     format!("{} --cfg loom", std::env::var("RUSTFLAGS").unwrap_or_default())
 }
 
-/// The command that builds and runs the models of a package; the caller adds the test's arguments.
+/// The command that builds and runs the models of a package's library; the caller adds the test's arguments.
 pub fn loom_test(package: &str) -> Command {
+    loom_test_of(package, &["--lib"])
+}
+
+/// The same for another target of the package, as cargo is told it.
+pub fn loom_test_of(package: &str, target: &[&str]) -> Command {
     let mut command = cargo();
     command
-        .args(["test", "--profile", "loom", "--target-dir", "target/loom", "--lib", "-p", package])
+        .args(["test", "--profile", "loom", "--target-dir", "target/loom", "-p", package])
+        .args(target)
         .env("RUSTFLAGS", loom_flags());
     command
 }

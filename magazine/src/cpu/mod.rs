@@ -234,7 +234,7 @@ fn step() -> (u32, Option<u32>) {
 
 /// The calling thread's simulated CPU, without counting as a read.
 #[cfg(loom)]
-fn here() -> u32 {
+pub(crate) fn here() -> u32 {
     CURRENT.with(|c| c.get().cpu)
 }
 

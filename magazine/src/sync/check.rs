@@ -3,8 +3,13 @@
 //! A model is judged by how many executions it had, not by its being green: [`model`] counts them, prints them and
 //! fails below a floor, and it fails when a run was cut short instead of ended by exhaustion.
 
+/// The checker itself. A model and what it checks must use the same one.
+pub use loom;
+
+use super::replay::{self, Run};
+use core::fmt;
+use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The most pre-emptions per execution that are explored.
@@ -36,7 +41,7 @@ impl Bound {
     }
 }
 
-fn builder(bound: Bound) -> loom::model::Builder {
+pub(super) fn builder(bound: Bound) -> loom::model::Builder {
     let mut b = loom::model::Builder::new();
     b.preemption_bound = bound.option();
     b.max_branches = 50_000;
@@ -54,7 +59,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// appends the same line to that file, so that a runner can count the models that really ran.
 ///
 /// # Panics
-/// When `f` fails under some schedule; when fewer than `floor` executions were explored (the model collapsed and
+/// When `f` fails under some schedule, and then its story is printed, with a command that repeats that execution alone
+/// (`STORY_JSON=file` writes the story to a file, too); when fewer than `floor` executions were explored (the model collapsed and
 /// shows nothing); when the run was cut short.
 pub fn model(name: &str, bound: Bound, floor: u64, f: impl Fn() + Send + Sync + 'static) -> u64 {
     let f = Arc::new(f);
@@ -63,7 +69,7 @@ pub fn model(name: &str, bound: Bound, floor: u64, f: impl Fn() + Send + Sync + 
 
 /// [`model`] once per element of `scripts` (what loom cannot choose itself: where a thread migrates, say); the
 /// executions are added up.
-pub fn models<S: Clone + Send + Sync + 'static>(
+pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     name: &str,
     bound: Bound,
     floor: u64,
@@ -72,17 +78,30 @@ pub fn models<S: Clone + Send + Sync + 'static>(
 ) -> u64 {
     let asked = bound;
     let bound = bound.chosen();
-    let (start, f, count, mut runs) = (Instant::now(), Arc::new(f), Arc::new(AtomicU64::new(0)), 0);
-    for script in scripts {
+    let (start, f, mut executions, mut runs) = (Instant::now(), Arc::new(f), 0, 0);
+    let replayed = replay::asked();
+    for (index, script) in scripts.into_iter().enumerate() {
         runs += 1;
-        let (f, count, begun) = (f.clone(), count.clone(), Instant::now());
-        builder(bound).check(move || {
-            count.fetch_add(1, Ordering::Relaxed);
-            f(script.clone());
-        });
+        let run = Run { model: name.to_owned(), bound, index, script, f: f.clone() };
+        if let Some(path) = &replayed {
+            if run.file().file_name() == path.file_name() {
+                run.repeat(path.clone());
+            }
+            continue;
+        }
+        let begun = Instant::now();
+        match run.explore() {
+            Ok(more) => executions += more,
+            Err((n, panic)) => {
+                run.tell(n);
+                resume_unwind(panic);
+            }
+        }
         assert!(begun.elapsed() < LIMIT, "{name}: cut after {LIMIT:?}, not ended by exhaustion");
     }
-    let executions = count.load(Ordering::Relaxed);
+    if replayed.is_some() {
+        return 0;
+    }
     let shown = bound.option().map_or("none".to_owned(), |b| b.to_string());
     let row = format!(
         "MODEL {name} | bound {shown} | scripts {runs} | executions {executions} | floor {floor} | {:.2?}",
@@ -115,45 +134,55 @@ pub fn planted(bug: &str) -> bool {
     PLANTED.with(|p| p.get() == bug)
 }
 
-/// Runs a model with the bug `bug` planted in the code that it checks and asserts that it fails with a message that contains `expected`.
+/// The bug that is planted now; empty if there is none.
+pub(super) fn planted_now() -> &'static str {
+    PLANTED.get()
+}
+
+/// Plants a bug in the models that this thread runs from now on.
+pub(crate) fn plant(bug: &'static str) {
+    PLANTED.set(bug);
+}
+
+/// Runs a model with the bug `bug` planted in the code that it checks and asserts that it fails with a message that
+/// contains `expected`. `STORY=1` prints how it came to that.
 ///
 /// # Panics
 /// When the bug survives, or when the model fails for another reason.
-pub fn caught<S: Clone + Send + Sync + 'static>(
+pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
     bug: &'static str,
     bound: Bound,
     expected: &str,
     scripts: impl IntoIterator<Item = S> + Send + 'static,
     f: impl Fn(S) + Send + Sync + 'static,
 ) {
-    let (count, f) = (Arc::new(AtomicU64::new(0)), Arc::new(f));
-    let seen = count.clone();
+    let f = Arc::new(f);
     // A thread of its own: loom's thread-local state dies with the panic.
-    let run = std::thread::Builder::new().name(format!("planted bug {bug}"));
-    let outcome = run
-        .spawn(move || {
-            PLANTED.with(|p| p.set(bug));
-            for script in scripts {
-                let (f, seen) = (f.clone(), seen.clone());
-                builder(bound).check(move || {
-                    seen.fetch_add(1, Ordering::Relaxed);
-                    f(script.clone());
-                });
+    let thread = std::thread::Builder::new().name(format!("planted bug {bug}"));
+    let outcome = thread.spawn(move || {
+        plant(bug);
+        let mut executions = 0;
+        for (index, script) in scripts.into_iter().enumerate() {
+            let run = Run { model: bug.to_owned(), bound, index, script, f: f.clone() };
+            match run.explore() {
+                Ok(more) => executions += more,
+                Err((n, panic)) => {
+                    if std::env::var_os("STORY").is_some() {
+                        run.story(n);
+                    }
+                    return (executions + n, Some(replay::text(&*panic).to_owned()));
+                }
             }
-        })
-        .map(std::thread::JoinHandle::join);
-    let executions = count.load(Ordering::Relaxed);
-    match outcome {
-        Ok(Err(panic)) => {
-            let text = panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("a panic without text");
+        }
+        (executions, None)
+    });
+    match outcome.map(std::thread::JoinHandle::join) {
+        Ok(Ok((executions, Some(text)))) => {
             assert!(text.contains(expected), "{bug}: failed with {text:?}, expected {expected:?}");
             println!("CAUGHT {bug} | execution {executions} | {expected}");
         }
-        Ok(Ok(())) => panic!("planted bug {bug} survives {executions} executions"),
+        Ok(Ok((executions, None))) => panic!("planted bug {bug} survives {executions} executions"),
+        Ok(Err(panic)) => resume_unwind(panic),
         Err(error) => panic!("{bug}: no thread: {error}"),
     }
 }

@@ -1,6 +1,6 @@
 //! The arm for loom, with the twin access, the ordering hook and the armed weak failure.
 
-use super::Ordering;
+use super::{Ordering, story};
 use loom::sync::atomic as l;
 use std::collections::BTreeSet;
 use std::panic::Location;
@@ -62,12 +62,17 @@ impl<T> Mutex<T> {
     /// Waits for the lock.
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        story::waits(Some(Location::caller()));
+        let guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        story::waits(None);
+        guard
     }
     /// The lock, or `None` if somebody holds it.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock().ok()
+        let guard = self.0.try_lock().ok();
+        story::tries(Location::caller(), guard.is_some());
+        guard
     }
     /// What the lock protects, without locking.
     pub fn get_mut(&mut self) -> &mut T {
@@ -164,12 +169,25 @@ macro_rules! atomics {
         pub struct $name $(<$t>)? {
             value: l::$name $(<$t>)?,
             twin: l::AtomicUsize,
+            /// What was stored last, for the story: looking at it is no step.
+            last: std::sync::atomic::AtomicU64,
         }
         impl $(<$t>)? $name $(<$t>)? {
             /// Holds `value`.
             #[track_caller]
             pub fn new(value: $value) -> Self {
-                Self { value: l::$name::new(value), twin: l::AtomicUsize::new(0) }
+                Self {
+                    value: l::$name::new(value),
+                    twin: l::AtomicUsize::new(0),
+                    last: std::sync::atomic::AtomicU64::new(value as u64),
+                }
+            }
+            /// What was stored last, without taking part in the model.
+            pub fn peek(&self) -> u64 {
+                self.last.load(Ordering::Relaxed)
+            }
+            fn stored(&self, value: $value) {
+                self.last.store(value as u64, Ordering::Relaxed);
             }
             fn twinned(&self) -> &l::$name $(<$t>)? {
                 self.twin.fetch_add(0, Ordering::Relaxed);
@@ -185,13 +203,16 @@ macro_rules! atomics {
             #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
                 let order = ordering("store", 1, order);
-                self.twinned().store(value, order)
+                self.twinned().store(value, order);
+                self.stored(value);
             }
             /// As in `std`.
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 let order = ordering("swap", 1, order);
-                self.twinned().swap(value, order)
+                let before = self.twinned().swap(value, order);
+                self.stored(value);
+                before
             }
             /// As in `std`.
             #[track_caller]
@@ -199,7 +220,7 @@ macro_rules! atomics {
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
             ) -> Result<$value, $value> {
                 let (success, failure) = (ordering("cas", 2, success), ordering("cas-fail", 3, failure));
-                self.twinned().compare_exchange(current, new, success, failure)
+                self.twinned().compare_exchange(current, new, success, failure).inspect(|_| self.stored(new))
             }
             /// As in `std`; fails spuriously where it was armed to.
             #[track_caller]
@@ -210,7 +231,7 @@ macro_rules! atomics {
                 if weak_fails() {
                     return Err(self.twinned().load(failure));
                 }
-                self.twinned().compare_exchange(current, new, success, failure)
+                self.twinned().compare_exchange(current, new, success, failure).inspect(|_| self.stored(new))
             }
         }
     )* };
@@ -235,13 +256,17 @@ macro_rules! adds {
             #[track_caller]
             pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
                 let order = ordering("rmw", 1, order);
-                self.twinned().fetch_add(value, order)
+                let before = self.twinned().fetch_add(value, order);
+                self.stored(before.wrapping_add(value));
+                before
             }
             /// As in `std`.
             #[track_caller]
             pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
                 let order = ordering("rmw", 1, order);
-                self.twinned().fetch_sub(value, order)
+                let before = self.twinned().fetch_sub(value, order);
+                self.stored(before.wrapping_sub(value));
+                before
             }
         }
     )* };

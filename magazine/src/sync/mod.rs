@@ -23,6 +23,7 @@
 //!   `cargo check-orderings` does.
 //! * **The armed weak failure.** loom never fails `compare_exchange_weak` spuriously; `weak_arm(k)` fails the
 //!   k-th one of the calling thread.
+//! * **The story.** [`tell!`](crate::tell) records a step of the execution that failed; see `story` and `replay`.
 //!
 //! ## Rules
 //!
@@ -50,6 +51,10 @@ mod arm;
 
 #[cfg(loom)]
 pub mod check;
+#[cfg(loom)]
+mod replay;
+#[cfg(loom)]
+pub mod story;
 
 #[cfg(loom)]
 pub use arm::weak_arm;
@@ -67,6 +72,45 @@ pub const fn planted(_bug: &str) -> bool {
 }
 #[cfg(loom)]
 pub use check::planted;
+
+/// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(layer => "pops")` where
+/// `layer.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.
+///
+/// Outside loom nothing: its arguments are not even evaluated.
+#[cfg(not(loom))]
+#[macro_export]
+macro_rules! tell {
+    ($($text:tt)*) => {};
+}
+/// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(layer => "pops")`
+/// where `layer.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.
+///
+/// Outside loom nothing: its arguments are not even evaluated.
+#[cfg(loom)]
+#[macro_export]
+macro_rules! tell {
+    ($text:literal $(, $argument:expr)* $(,)?) => {
+        if $crate::sync::story::listens() {
+            $crate::sync::story::step(format!($text $(, $argument)*), None);
+        }
+    };
+    ($watched:expr => $text:literal $(, $argument:expr)* $(,)?) => {
+        if $crate::sync::story::listens() {
+            $crate::sync::story::step(format!($text $(, $argument)*), Some($watched.watched()));
+        }
+    };
+}
+pub use crate::tell;
+
+/// Whether this execution of a model has failed and is being unwound: destructors then leave everything as it lies,
+/// because nothing of a model may run without loom. Always false outside loom.
+#[cfg(not(loom))]
+#[inline(always)]
+pub const fn abandoned() -> bool {
+    false
+}
+#[cfg(loom)]
+pub use std::thread::panicking as abandoned;
 
 /// A statistic: added to by many, read by reports. An algorithm may only use it as a rough limit, which may be passed in
 /// a race. A `Relaxed` `std` atomic in every arm.

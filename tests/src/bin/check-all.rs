@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
-use uslab_tests::models::{MODELLED, Modelled, loom_test};
+use uslab_tests::models::{EXAMPLE, Example, MODELLED, Modelled, loom_test, loom_test_of};
 use uslab_tests::source::Sources;
 use uslab_tests::{cargo, workspace};
 
@@ -105,23 +105,31 @@ fn run_tests(totals: &mut Totals) {
 }
 
 fn run_models(totals: &mut Totals) {
-    let rows: PathBuf = workspace().join("target/loom/models.txt");
     for Modelled { package, least, .. } in MODELLED {
-        // What a former run left is not this run's.
-        let _ = std::fs::remove_file(&rows);
-        let mut command = loom_test(package);
-        command.args(["--", "--nocapture", "--test-threads=2"]).env("MODEL_ROWS", &rows);
-        watch(&format!("models of {package}"), command, totals);
-        let text = std::fs::read_to_string(&rows).unwrap_or_default();
-        let executions = text.lines().filter_map(|row| {
-            row.split(" | ").find_map(|part| part.strip_prefix("executions "))?.trim().parse::<u64>().ok()
-        });
-        totals.executions += executions.sum::<u64>();
-        let ran = text.lines().count();
-        totals.models += ran as u64;
-        if ran < least {
-            totals.broken.push(format!("{package}: {ran} models ran, there are at least {least}"));
-        }
+        count_models(package, loom_test(package), least, totals);
+    }
+    let Example { package, name, least, planted } = EXAMPLE;
+    count_models(name, loom_test_of(package, &["--example", name]), least, totals);
+    let missed = planted.into_iter().filter(|bug| !totals.caught.contains(*bug));
+    totals.broken.extend(missed.map(|bug| format!("{name}: no model caught {bug:?}")));
+}
+
+/// Runs the models of one program and counts what it says that it ran.
+fn count_models(what: &str, mut command: Command, least: usize, totals: &mut Totals) {
+    let rows: PathBuf = workspace().join("target/loom/models.txt");
+    // What a former run left is not this run's.
+    let _ = std::fs::remove_file(&rows);
+    command.args(["--", "--nocapture", "--test-threads=2"]).env("MODEL_ROWS", &rows);
+    watch(&format!("models of {what}"), command, totals);
+    let text = std::fs::read_to_string(&rows).unwrap_or_default();
+    let executions = text.lines().filter_map(|row| {
+        row.split(" | ").find_map(|part| part.strip_prefix("executions "))?.trim().parse::<u64>().ok()
+    });
+    totals.executions += executions.sum::<u64>();
+    let ran = text.lines().count();
+    totals.models += ran as u64;
+    if ran < least {
+        totals.broken.push(format!("{what}: {ran} models ran, there are at least {least}"));
     }
 }
 
@@ -163,18 +171,24 @@ fn run_schedules(totals: &mut Totals) {
 fn models_need_loom(totals: &mut Totals) {
     for Modelled { package, .. } in MODELLED {
         let mut command = cargo();
-        command
-            .args(["check", "--tests", "--target-dir", "target/loom", "-p", package])
-            .env("RUSTFLAGS", "--cfg uslab_models");
-        let said =
-            command.output().map(|o| (o.status.success(), String::from_utf8_lossy(&o.stderr).into_owned()));
-        match said {
-            Ok((false, text)) if text.contains("the models need --cfg loom") => totals.passed += 1,
-            Ok((success, _)) => totals
-                .broken
-                .push(format!("{package}: the models without loom should not build (built: {success})")),
-            Err(error) => totals.broken.push(format!("cargo check: {error}")),
+        command.args(["check", "--tests", "-p", package]).env("RUSTFLAGS", "--cfg uslab_models");
+        needs_loom(package, command, totals);
+    }
+    let mut command = cargo();
+    command.args(["check", "--profile", "test", "--example", EXAMPLE.name, "-p", EXAMPLE.package]);
+    needs_loom(EXAMPLE.name, command, totals);
+}
+
+fn needs_loom(what: &str, mut command: Command, totals: &mut Totals) {
+    command.args(["--target-dir", "target/loom"]);
+    let said =
+        command.output().map(|o| (o.status.success(), String::from_utf8_lossy(&o.stderr).into_owned()));
+    match said {
+        Ok((false, text)) if text.contains("the models need --cfg loom") => totals.passed += 1,
+        Ok((success, _)) => {
+            totals.broken.push(format!("{what}: the models without loom should not build (built: {success})"))
         }
+        Err(error) => totals.broken.push(format!("cargo check: {error}")),
     }
 }
 

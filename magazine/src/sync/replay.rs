@@ -1,0 +1,137 @@
+//! The execution that failed, once more: with its story, and for the command that repeats it alone.
+//!
+//! loom is deterministic: the n-th execution of a script is always the same one. So a model that failed in its n-th runs
+//! again up to there; loom then writes down the path of that execution before it runs it (its *checkpoint*, of every n-th
+//! execution), and it alone is listened to. `REPLAY=file` begins with that path: its first execution is the one that failed.
+
+use super::check::{Bound, builder, plant, planted_now};
+use super::story;
+use core::fmt;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// One script of a model.
+pub(super) struct Run<S, F> {
+    pub(super) model: String,
+    pub(super) bound: Bound,
+    /// Which of the model's scripts, from 0.
+    pub(super) index: usize,
+    pub(super) script: S,
+    pub(super) f: Arc<F>,
+}
+
+/// The text of a panic.
+pub(super) fn text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text")
+}
+
+/// What `REPLAY` asks for.
+pub(super) fn asked() -> Option<PathBuf> {
+    std::env::var_os("REPLAY").map(PathBuf::from)
+}
+
+impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'static> Run<S, F> {
+    /// Where the path of a failed execution is kept: beside the program.
+    pub(super) fn file(&self) -> PathBuf {
+        let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("model"));
+        let name: String =
+            self.model.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        program.with_extension(format!("{name}.{}.replay", self.index))
+    }
+
+    /// Runs every execution. How many there were; or which one failed, counted from 1, and how.
+    pub(super) fn explore(&self) -> Result<u64, (u64, Box<dyn Any + Send>)> {
+        let (f, script) = (self.f.clone(), self.script.clone());
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = count.clone();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            builder(self.bound).check(move || {
+                counted.fetch_add(1, Relaxed);
+                f(script.clone());
+            });
+        }));
+        let count = count.load(Relaxed);
+        outcome.map(|()| count).map_err(|panic| (count, panic))
+    }
+
+    /// Tells the story of the `n`-th execution, which failed, and says how to repeat it.
+    pub(super) fn tell(&self, n: u64) {
+        if self.story(n) {
+            println!(
+                "To repeat this execution alone:\nREPLAY='{}' '{}' --exact '{}' --include-ignored --nocapture",
+                self.file().display(),
+                std::env::current_exe().unwrap_or_default().display(),
+                std::thread::current().name().unwrap_or("")
+            );
+        } else {
+            println!(
+                "{}: execution {n} passes when it is run again: the model is not deterministic",
+                self.model
+            );
+        }
+    }
+
+    /// Runs up to the `n`-th execution, keeps its path and tells its story. Whether it failed.
+    pub(super) fn story(&self, n: u64) -> bool {
+        // loom would begin with a path that it finds.
+        let _ = std::fs::remove_file(self.file());
+        self.listen(n, self.file())
+    }
+
+    /// Runs the execution alone whose path lies in `file`.
+    ///
+    /// # Panics
+    /// As the execution did; or because it passes.
+    pub(super) fn repeat(&self, file: PathBuf) {
+        let failed = self.listen(1, file);
+        assert!(!failed, "{}: the execution that failed fails again", self.model);
+        println!("{}: the execution that failed passes now", self.model);
+    }
+
+    /// Runs up to the `n`-th execution from the path in `file`, if there is one, and tells the story of that one. Whether
+    /// it failed.
+    fn listen(&self, n: u64, file: PathBuf) -> bool {
+        let (f, script, bug) = (self.f.clone(), self.script.clone(), planted_now());
+        let mut builder = builder(self.bound);
+        builder.checkpoint_interval = n as usize;
+        builder.checkpoint_file = Some(file);
+        let count = AtomicU64::new(0);
+        // A thread of its own: loom's thread-local state dies with the panic.
+        let run = move || {
+            plant(bug);
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                builder.check(move || {
+                    match count.fetch_add(1, Relaxed) + 1 {
+                        past if past > n => std::panic::panic_any(Passed),
+                        this if this == n => story::begin(),
+                        _ => {}
+                    }
+                    f(script.clone());
+                });
+            }));
+            (story::end(), outcome.err().filter(|panic| !panic.is::<Passed>()))
+        };
+        let name = format!("{}, again", self.model);
+        let run = std::thread::Builder::new().name(name).spawn(run).map(std::thread::JoinHandle::join);
+        let Ok(Ok((story, Some(panic)))) = run else { return false };
+        let title = format!("{} | script {}: {:?}", self.model, self.index, self.script);
+        let end = text(&*panic);
+        println!("STORY {title} | execution {n}\n{story}       fails: {end}");
+        if let Some(path) = std::env::var_os("STORY_JSON") {
+            let written = std::fs::write(&path, format!("{:#}\n", story.json(&title, end)));
+            assert!(
+                written.is_ok(),
+                "STORY_JSON={}: cannot write: {written:?}",
+                PathBuf::from(path).display()
+            );
+        }
+        true
+    }
+}
+
+/// The panic that ends a run behind the execution that was asked for.
+struct Passed;

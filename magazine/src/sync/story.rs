@@ -1,0 +1,183 @@
+//! What happened in the execution that failed, step by step, for people and as JSON.
+//!
+//! [`tell!`](crate::tell) stands behind the steps that matter: one line tells the thread, the CPU that it plays, what it did
+//! and what that changed. What may have changed is *peeked* at: a story takes no part in the model, so telling it changes no
+//! schedule. Steps are recorded only while an execution is listened to (see `replay`).
+//!
+//! A lock is a step, too, named by the place in the source that takes it; who still waits for one at the end is told there.
+
+use core::panic::Location;
+use core::ptr::NonNull;
+use serde_json::{Value, json};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The state of one thing, in parts that have names.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// Which thing: the address will do.
+    pub id: usize,
+    /// Name and value of each part.
+    pub parts: Vec<(String, String)>,
+}
+
+/// A part that a step changed.
+#[derive(Clone, Debug)]
+struct Change {
+    /// Which of the things that have such a part, counted as they come up.
+    thing: usize,
+    part: String,
+    before: Option<String>,
+    after: String,
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    thread: String,
+    cpu: u32,
+    did: String,
+    changes: Vec<Change>,
+}
+
+/// One execution.
+#[derive(Debug, Default)]
+pub(super) struct Story {
+    steps: Vec<Step>,
+    /// The last known state of whatever was watched, by its id, and its number.
+    known: BTreeMap<usize, (usize, BTreeMap<String, String>)>,
+    /// What addresses are called.
+    names: BTreeMap<usize, usize>,
+    /// Who waits for a lock, and where.
+    waiting: BTreeMap<String, &'static Location<'static>>,
+}
+
+std::thread_local! {
+    // loom runs all threads of a model on one OS thread.
+    static LISTENS: Cell<bool> = const { Cell::new(false) };
+    static STORY: RefCell<Story> = RefCell::default();
+}
+
+/// Whether the execution that runs now is recorded.
+pub fn listens() -> bool {
+    LISTENS.get() && !std::thread::panicking()
+}
+
+/// From now on steps are recorded.
+pub(super) fn begin() {
+    STORY.take();
+    LISTENS.set(true);
+}
+
+/// What was recorded since.
+pub(super) fn end() -> Story {
+    LISTENS.set(false);
+    STORY.take()
+}
+
+fn thread() -> String {
+    let id = format!("{:?}", loom::thread::current().id());
+    id.trim_matches(|c: char| !c.is_ascii_digit()).to_owned()
+}
+
+/// What [`tell!`](crate::tell) calls: the running thread did this.
+pub fn step(did: String, watched: Option<Watched>) {
+    let (thread, cpu) = (thread(), crate::cpu::here());
+    STORY.with_borrow_mut(|story| {
+        let changes = watched.map_or(vec![], |watched| {
+            let next = story.known.len() + 1;
+            let (thing, known) = story.known.entry(watched.id).or_insert((next, BTreeMap::new()));
+            let changed = watched.parts.into_iter().filter_map(|(part, after)| {
+                let before = known.insert(part.clone(), after.clone());
+                (before.as_ref() != Some(&after)).then_some(Change { thing: *thing, part, before, after })
+            });
+            changed.collect()
+        });
+        story.steps.push(Step { thread, cpu, did, changes });
+    });
+}
+
+/// A short name for what lies at an address: numbers stay, addresses are counted as they come up in the story.
+pub fn name(of: NonNull<u8>) -> String {
+    const PAGE: usize = 4096;
+    let at = of.addr().get();
+    if at < PAGE {
+        return at.to_string();
+    }
+    STORY.with_borrow_mut(|story| {
+        let next = story.names.len() + 1;
+        format!("#{}", story.names.entry(at).or_insert(next))
+    })
+}
+
+fn place(at: &Location<'_>) -> String {
+    format!("{}:{}", at.file(), at.line())
+}
+
+/// The running thread is about to wait for a lock taken there, or now has it.
+pub(super) fn waits(at: Option<&'static Location<'static>>) {
+    if !listens() {
+        return;
+    }
+    let thread = thread();
+    let got = STORY.with_borrow_mut(|story| match at {
+        Some(at) => story.waiting.insert(thread, at).and(None),
+        None => story.waiting.remove(&thread),
+    });
+    if let Some(at) = got {
+        step(format!("locks at {}", place(at)), None);
+    }
+}
+
+/// The running thread tried to lock.
+pub(super) fn tries(at: &Location<'_>, got: bool) {
+    if listens() {
+        let did = if got { "locks" } else { "finds locked" };
+        step(format!("{did} at {}", place(at)), None);
+    }
+}
+
+impl Story {
+    /// Title and end are the teller's.
+    pub(super) fn json(&self, title: &str, end: &str) -> Value {
+        let change =
+            |c: &Change| json!({ "thing": c.thing, "part": c.part, "before": c.before, "after": c.after });
+        let steps = self.steps.iter().map(|step| {
+            let changes: Vec<_> = step.changes.iter().map(change).collect();
+            json!({ "thread": step.thread, "cpu": step.cpu, "did": step.did, "changes": changes })
+        });
+        let waiting = self.waiting.iter().map(|(thread, at)| json!({ "thread": thread, "at": place(at) }));
+        json!({
+            "title": title,
+            "steps": steps.collect::<Vec<_>>(),
+            "waiting": waiting.collect::<Vec<_>>(),
+            "end": end,
+        })
+    }
+}
+
+impl fmt::Display for Story {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Caches have equal parts: with several, each part says whose it is.
+        let several =
+            |part: &str| self.known.values().filter(|(_, parts)| parts.contains_key(part)).count() > 1;
+        for (i, step) in (1..).zip(&self.steps) {
+            write!(f, "{i:>5}  thread {}  CPU {}  {}", step.thread, step.cpu, step.did)?;
+            for (i, Change { thing, part, before, after }) in step.changes.iter().enumerate() {
+                f.write_str(if i == 0 { "   | " } else { "; " })?;
+                if several(part) {
+                    write!(f, "@{thing} ")?;
+                }
+                match before {
+                    Some(before) => write!(f, "{part}: {before} -> {after}")?,
+                    None => write!(f, "{part}: {after}")?,
+                }
+            }
+            writeln!(f)?;
+        }
+        for (thread, at) in &self.waiting {
+            writeln!(f, "       thread {thread}  waits for the lock at {}", place(at))?;
+        }
+        Ok(())
+    }
+}

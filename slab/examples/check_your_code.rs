@@ -1,0 +1,159 @@
+//! How to check code of yours that is built on uslab, with the kit that uslab is checked with.
+//!
+//! The code: a mailbox without locks that holds one letter. Who posts replaces the letter that nobody fetched. The letters
+//! are objects of a cache, passed from thread to thread by their address.
+//!
+//! ```console
+//! $ cargo run -p uslab --example check_your_code                                       # one run, on threads
+//! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example check_your_code  # every schedule
+//! ```
+//!
+//! The models at the end pass; and each of the two bugs that are planted in the mailbox makes them fail. `STORY=1` shows how.
+
+use core::ptr::{NonNull, null_mut};
+use uslab::{AllocError, Gfp, KmemCache};
+use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed};
+use uslab_magazine::sync::{AtomicPtr, planted, tell};
+
+#[cfg(all(test, not(loom)))]
+compile_error!("the models need --cfg loom: without it they would check nothing");
+
+/// At most one letter: null, or an object of the cache that belongs to the mailbox.
+struct Mailbox {
+    letters: KmemCache,
+    letter: AtomicPtr<u8>,
+}
+
+impl Mailbox {
+    fn new() -> Result<Self, uslab::CacheError> {
+        let letters = KmemCache::builder("letter", size_of::<u64>()).align(align_of::<u64>()).build()?;
+        Ok(Self { letters, letter: AtomicPtr::new(null_mut()) })
+    }
+
+    /// Posts a letter. Returns the one that it replaced.
+    fn post(&self, text: u64) -> Result<Option<u64>, AllocError> {
+        let letter = self.letters.alloc(Gfp::KERNEL)?;
+        // SAFETY: large enough, aligned, and nobody else's yet.
+        unsafe { letter.cast().write(text) };
+        // Release: pairs with the Acquire in `fetch`, who reads and frees the letter. Acquire: for the letter replaced.
+        let order = if planted("a letter is posted without Release") { Acquire } else { AcqRel };
+        let replaced = self.letter.swap(letter.as_ptr(), order);
+        tell!("posts {text}");
+        Ok(self.open(replaced))
+    }
+
+    /// Takes the letter out.
+    fn fetch(&self) -> Option<u64> {
+        if planted("a letter is seen and then taken") {
+            let letter = self.letter.load(Acquire);
+            self.letter.store(null_mut(), Relaxed);
+            return self.open(letter);
+        }
+        // Acquire: pairs with the Release in `post`.
+        self.open(self.letter.swap(null_mut(), Acquire))
+    }
+
+    /// Reads and frees a letter that is the caller's.
+    fn open(&self, letter: *mut u8) -> Option<u64> {
+        let letter = NonNull::new(letter)?;
+        // SAFETY: `post` wrote it, and whoever swaps it out of the mailbox is its only owner.
+        let text = unsafe { letter.cast().read() };
+        tell!("opens {text}");
+        // SAFETY: allocated from this cache, and the caller's alone.
+        unsafe { self.letters.free(letter) };
+        Some(text)
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.fetch();
+    }
+}
+
+/// What a program does with it; the same code that the models check.
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    if cfg!(loom) {
+        return Err("built with --cfg loom there is nothing to run, only to test: cargo test --example check_your_code".into());
+    }
+    let mailbox = Mailbox::new()?;
+    let fetched = std::thread::scope(|scope| {
+        let fetcher = scope.spawn(|| (0..100_000).filter_map(|_| mailbox.fetch()).count());
+        let mut replaced = 0;
+        for text in 0..100_000 {
+            replaced += u64::from(mailbox.post(text)?.is_some());
+        }
+        let fetched = fetcher.join().map_err(|_| "the fetcher panicked")?;
+        Ok::<_, Box<dyn std::error::Error>>(fetched as u64 + replaced)
+    })?;
+    let left = u64::from(mailbox.fetch().is_some());
+    println!("100000 letters posted; {fetched} fetched or replaced, {left} left");
+    println!("One run, some schedules. For all of them: RUSTFLAGS=\"--cfg loom\" cargo test ...");
+    Ok(())
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::Mailbox;
+    use uslab::Subsystem;
+    use uslab::check::{Bound, Script, caught, models};
+    use uslab_magazine::sync::{Arc, thread};
+
+    const TWO: Bound = Bound::Preemptions(2);
+
+    /// One posts twice and two fetch; where the poster moves to the other CPU, the script says.
+    fn one_posts_and_two_fetch(script: Script) {
+        let mailbox = Arc::new(Mailbox::new().unwrap());
+        let fetchers = [0, 1].map(|cpu| {
+            let mailbox = mailbox.clone();
+            thread::spawn(move || {
+                Script::on(cpu).install();
+                mailbox.fetch()
+            })
+        });
+        script.install();
+        let replaced = [1, 2].map(|text| mailbox.post(text).unwrap());
+        let mut seen: Vec<u64> = fetchers.into_iter().filter_map(|t| t.join().unwrap()).collect();
+        seen.extend(replaced.into_iter().flatten());
+        seen.extend(mailbox.fetch());
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 2], "each letter is read once");
+        // The last reference: the cache goes, and with it all its memory.
+        drop(mailbox);
+        let census = Subsystem::global().unwrap().check().unwrap();
+        assert_eq!((census.used, census.slabs), (0, 0));
+    }
+
+    /// Of two who fetch one letter, one gets it.
+    fn two_fetch_one_letter(script: Script) {
+        let mailbox = Arc::new(Mailbox::new().unwrap());
+        mailbox.post(1).unwrap();
+        let other = mailbox.clone();
+        let fetcher = thread::spawn(move || {
+            script.install();
+            other.fetch()
+        });
+        let mine = mailbox.fetch();
+        let theirs = fetcher.join().unwrap();
+        assert!(mine.xor(theirs) == Some(1), "each letter is read once");
+    }
+
+    #[test]
+    fn every_letter_is_read_once() {
+        let scripts = || Script::all(0, 2, 2);
+        models("the mailbox: one posts, two fetch", TWO, 4000, scripts(), one_posts_and_two_fetch);
+        models("the mailbox: two fetch one letter", TWO, 10, scripts(), two_fetch_one_letter);
+    }
+
+    #[test]
+    fn a_letter_that_is_seen_and_then_taken_is_freed_twice() {
+        let bug = "a letter is seen and then taken";
+        caught(bug, TWO, "object freed twice", [Script::on(0)], two_fetch_one_letter);
+    }
+
+    #[test]
+    fn a_letter_that_is_posted_without_release_races() {
+        let bug = "a letter is posted without Release";
+        caught(bug, TWO, "Causality violation", [Script::on(0)], one_posts_and_two_fetch);
+    }
+}
