@@ -871,6 +871,9 @@ fn a_failure_tells_its_story_and_can_be_repeated_alone() {
     let command = first.lines().find(|line| line.starts_with("REPLAY=")).unwrap();
     let json = program.with_extension("story.json");
     let again = said(Command::new("sh").args(["-c", command]).env("STORY_JSON", &json));
+    // Another file than a failing model's is refused.
+    let missing = command.replace(".replay'", ".missing'");
+    assert!(said(Command::new("sh").args(["-c", &missing])).contains("no such file"));
     // The rounds are where they were, and so is all else.
     let (again_title, again_steps, again_message) = of(&again);
     assert!(again_title.ends_with("| execution 1"), "no other ran before: {again_title}");

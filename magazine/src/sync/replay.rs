@@ -30,8 +30,13 @@ pub(super) fn text(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// What `REPLAY` asks for.
+///
+/// # Panics
+/// There is no such file: loom would begin with the first execution instead.
 pub(super) fn asked() -> Option<PathBuf> {
-    std::env::var_os("REPLAY").map(PathBuf::from)
+    let path = PathBuf::from(std::env::var_os("REPLAY")?);
+    assert!(path.exists(), "REPLAY={}: no such file; expected what a failing model printed", path.display());
+    Some(path)
 }
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'static> Run<S, F> {
@@ -135,3 +140,22 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
 
 /// The panic that ends a run behind the execution that was asked for.
 struct Passed;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_tells_no_story() {
+        let run = Run {
+            model: "it passes".into(),
+            bound: Bound::None,
+            index: 0,
+            script: (),
+            f: Arc::new(|()| loom::thread::yield_now()),
+        };
+        assert_eq!(run.explore().map_err(|(n, _)| n), Ok(1));
+        assert!(!run.story(1));
+        run.repeat(run.file());
+    }
+}
