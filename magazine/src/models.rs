@@ -848,7 +848,7 @@ fn fails_on_purpose() {
 fn a_failure_tells_its_story_and_can_be_repeated_alone() {
     use std::process::Command;
     let said = |command: &mut Command| {
-        let output = command.env("RUST_BACKTRACE", "0").output().unwrap();
+        let output = command.envs([("RUST_BACKTRACE", "0"), ("STORY", "1")]).output().unwrap();
         assert!(!output.status.success(), "it fails");
         String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
     };

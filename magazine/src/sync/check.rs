@@ -60,8 +60,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 ///
 /// # Panics
 /// When `f` fails under some schedule, and then its story is printed, with a command that repeats that execution alone
-/// (`STORY_JSON=file` writes the story to a file, too); when fewer than `floor` executions were explored (the model collapsed and
-/// shows nothing); when the run was cut short.
+/// (`STORY_JSON=file` writes the story to a file, too; `STORY=0` saves the time); when fewer than `floor` executions
+/// were explored (the model collapsed and shows nothing); when the run was cut short.
 pub fn model(name: &str, bound: Bound, floor: u64, f: impl Fn() + Send + Sync + 'static) -> u64 {
     let f = Arc::new(f);
     models(name, bound, floor, [()], move |()| f())
@@ -93,7 +93,9 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
         match run.explore() {
             Ok(more) => executions += more,
             Err((n, panic)) => {
-                run.tell(n);
+                if replay::story_asked() != Some(false) {
+                    run.tell(n);
+                }
                 resume_unwind(panic);
             }
         }
@@ -167,7 +169,7 @@ pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
             match run.explore() {
                 Ok(more) => executions += more,
                 Err((n, panic)) => {
-                    if std::env::var_os("STORY").is_some() {
+                    if replay::story_asked() == Some(true) {
                         run.story(n);
                     }
                     return (executions + n, Some(replay::text(&*panic).to_owned()));

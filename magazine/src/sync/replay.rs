@@ -29,6 +29,20 @@ pub(super) fn text(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text")
 }
 
+/// Whether `STORY=1` or `STORY=0` asks for stories or forbids them; else models that fail tell theirs, and those with
+/// planted bugs do not.
+///
+/// # Panics
+/// On another value.
+pub(super) fn story_asked() -> Option<bool> {
+    let asked = std::env::var_os("STORY")?;
+    match asked.to_str() {
+        Some("1") => Some(true),
+        Some("0") => Some(false),
+        _ => panic!("STORY={}: expected 1 or 0", asked.display()),
+    }
+}
+
 /// What `REPLAY` asks for.
 ///
 /// # Panics
