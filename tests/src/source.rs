@@ -219,7 +219,8 @@ impl Guard {
 fn known(name: &str, loom: bool) -> Option<bool> {
     match name {
         "loom" => Some(loom),
-        "test" | "doctest" | "shuttle" | "miri" | "uslab_models" | "uslab_control" | "uslab_fuzz" | "uslab_tsan" => Some(false),
+        "test" | "doctest" | "shuttle" | "miri" | "uslab_models" | "uslab_control" | "uslab_fuzz"
+        | "uslab_tsan" => Some(false),
         _ => None,
     }
 }
