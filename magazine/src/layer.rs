@@ -5,7 +5,7 @@
 //!   │ pop the loaded magazine ──────────────┐    │ push on the loaded magazine        this CPU only
 //!   │ previous has rounds: swap, retry      │    │ previous has room: swap, retry     this CPU only
 //!   │ full magazine from the stock ─────────┤    │ empty magazine from the stock      this CPU only
-//!   │ full magazine from the depot          │    │ empty magazine from the depot      one shared visit a batch
+//!   │ full magazine from the depot          │    │ empty magazine from the depot      one shared visit a magazine
 //!   │ fill the previous from the supplier ──┘    │ depot beyond its limit: flush one to the supplier
 //!   └ None                                       └ no magazine to be had: this round to the supplier
 //! ```
