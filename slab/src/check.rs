@@ -2,8 +2,9 @@
 //! them.
 //!
 //! ```text
-//! use uslab::check::{Bound, loom::thread, model, on_cpu};
+//! use uslab::check::{Bound, model, on_cpu};
 //! use uslab::ObjectCache;
+//! use uslab_magazine::sync::{Arc, thread};
 //!
 //! #[test] // RUSTFLAGS="--cfg loom" cargo test --release
 //! fn two_threads_share_my_pool() {

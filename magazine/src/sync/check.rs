@@ -55,7 +55,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs `f` under every schedule within `bound` pre-emptions and returns the number of executions.
 ///
-/// Prints one line `MODEL name | bound | executions | floor | time`; with `MODEL_ROWS=file` in the environment it
+/// Prints one line `MODEL name | threads | bound | scripts | executions | floor | time`; with `MODEL_ROWS=file` in the environment it
 /// appends the same line to that file, so that a runner can count the models that really ran.
 ///
 /// # Panics
@@ -79,6 +79,7 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     let asked = bound;
     let bound = bound.chosen();
     let (start, f, mut executions, mut runs) = (Instant::now(), Arc::new(f), 0, 0);
+    THREADS.set(Threads::default());
     let replayed = replay::asked();
     for (index, script) in scripts.into_iter().enumerate() {
         runs += 1;
@@ -106,7 +107,8 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     }
     let shown = bound.option().map_or("none".to_owned(), |b| b.to_string());
     let row = format!(
-        "MODEL {name} | bound {shown} | scripts {runs} | executions {executions} | floor {floor} | {:.2?}",
+        "MODEL {name} | threads {} | bound {shown} | scripts {runs} | executions {executions} | floor {floor} | {:.2?}",
+        1 + THREADS.get().most,
         start.elapsed()
     );
     // A floor is measured at the model's own bound; a lower bound explores less.
@@ -126,8 +128,29 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     executions
 }
 
+/// Threads that a model's executions started.
+#[derive(Clone, Copy, Default)]
+struct Threads {
+    /// By this execution so far.
+    now: u32,
+    /// By that with the most.
+    most: u32,
+}
+
+/// An execution begins.
+pub(super) fn begins() {
+    THREADS.set(Threads { now: 0, ..THREADS.get() });
+}
+
+/// The execution starts one more thread.
+pub(super) fn spawned() {
+    let Threads { now, most } = THREADS.get();
+    THREADS.set(Threads { now: now + 1, most: most.max(now + 1) });
+}
+
 std::thread_local! {
     // loom runs all threads of a model on one OS thread.
+    static THREADS: std::cell::Cell<Threads> = const { std::cell::Cell::new(Threads { now: 0, most: 0 }) };
     static PLANTED: std::cell::Cell<&'static str> = const { std::cell::Cell::new("") };
 }
 

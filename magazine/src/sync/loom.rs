@@ -7,12 +7,23 @@ use std::panic::Location;
 use std::sync::OnceLock;
 
 pub use loom::sync::Arc;
-pub use loom::thread;
 pub use loom::thread_local;
 
 /// Gives way to other threads inside a waiting loop; without it loom takes the loop for endless.
 pub fn relax() {
     loom::thread::yield_now();
+}
+
+/// loom's threads, counted for the row of a model.
+pub mod thread {
+    pub use loom::thread::*;
+
+    /// Starts a thread.
+    #[track_caller]
+    pub fn spawn<F: FnOnce() -> T + 'static, T: 'static>(f: F) -> JoinHandle<T> {
+        super::super::check::spawned();
+        loom::thread::spawn(f)
+    }
 }
 
 /// Held locks are counted in the `std` arm only.

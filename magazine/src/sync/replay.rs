@@ -4,7 +4,7 @@
 //! again up to there; loom then writes down the path of that execution before it runs it (its *checkpoint*, of every n-th
 //! execution), and it alone is listened to. `REPLAY=file` begins with that path: its first execution is the one that failed.
 
-use super::check::{Bound, builder, plant, planted_now};
+use super::check::{Bound, begins, builder, plant, planted_now};
 use super::story;
 use core::fmt;
 use std::any::Any;
@@ -70,6 +70,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             builder(self.bound).check(move || {
                 counted.fetch_add(1, Relaxed);
+                begins();
                 f(script.clone());
             });
         }));
