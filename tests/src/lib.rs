@@ -1,6 +1,7 @@
 //! End-to-end tests, stress and real programs for uslab; and the runners: `cargo check-all` for all quick tests,
-//! `cargo check-orderings` for the memory orderings.
+//! `cargo check-orderings` for the memory orderings, `cargo check-claims` for the table of what they show.
 
+pub mod claims;
 pub mod models;
 pub mod source;
 pub mod waiver;

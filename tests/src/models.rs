@@ -84,8 +84,8 @@ pub struct Test {
 pub struct Run {
     /// Whether it passed.
     pub outcome: Outcome,
-    /// The models that it completed.
-    pub models: usize,
+    /// The names of the models that it completed.
+    pub models: Vec<String>,
     /// The ordering sites that it reached, if they were asked for.
     pub sites: BTreeSet<String>,
     /// How long it took.
@@ -172,7 +172,8 @@ impl Test {
             Some(status) if status.success() => Outcome::Passed,
             Some(status) => Outcome::Failed(panic_message(&text).unwrap_or_else(|| status.to_string())),
         };
-        let models = rows(&text, "MODEL ").filter(|row| row.contains(" | executions ")).count();
+        let models = rows(&text, "MODEL ").filter(|row| row.contains(" | executions "));
+        let models = models.filter_map(|row| row.split(" | ").next()).map(str::to_owned).collect();
         let sites = rows(&text, "SITE ").filter_map(|row| row.split(' ').next()).map(str::to_owned).collect();
         Ok(Run { outcome, models, sites, took })
     }

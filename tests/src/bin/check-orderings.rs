@@ -16,6 +16,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use uslab_tests::claims::{Runner, properties};
 use uslab_tests::models::{MODELLED, Modelled, Outcome, Test, build};
 use uslab_tests::source::{Build, Ordering, Site, Sources};
 use uslab_tests::waiver::Waiver;
@@ -41,9 +42,11 @@ struct Args {
     waivers: Option<PathBuf>,
 }
 
-/// A model, the time it takes and the sites it reaches at one pre-emption.
+/// A test of models, the time it takes and the sites it reaches at one pre-emption.
 struct Model {
     test: Test,
+    /// The names of its models.
+    names: Vec<String>,
     took: Duration,
     sites: BTreeSet<String>,
 }
@@ -61,7 +64,12 @@ struct Models {
 #[serde(rename_all = "kebab-case")]
 enum Verdict {
     /// A model failed.
-    Caught { model: String, message: String },
+    Caught {
+        model: String,
+        message: String,
+        #[serde(skip)]
+        row: String,
+    },
     /// No model failed, and the waiver says why the ordering is kept.
     Waived { reason: String },
     /// No model failed.
@@ -83,7 +91,7 @@ impl fmt::Display for Mutant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { site, weaker, verdict, .. } = self;
         match verdict {
-            Verdict::Caught { model, message } => {
+            Verdict::Caught { model, message, .. } => {
                 write!(f, "caught    {site} -> {weaker} | {model} | {message}")
             }
             Verdict::Waived { reason } => write!(f, "waived    {site} -> {weaker} | {reason}"),
@@ -250,6 +258,12 @@ fn check(args: &Args, waivers: &[Waiver]) -> anyhow::Result<Report> {
             report.mutants.len()
         ));
     }
+    let rows = report.mutants.iter().filter_map(|mutant| match &mutant.verdict {
+        Verdict::Caught { row, .. } => Some(format!("{row}\n")),
+        _ => None,
+    });
+    let file = Runner::Orderings.file();
+    std::fs::write(&file, rows.collect::<String>()).with_context(|| file.display().to_string())?;
     report.seconds = begun.elapsed().as_secs_f64();
     Ok(report)
 }
@@ -269,8 +283,8 @@ fn models(limit: Duration) -> anyhow::Result<Models> {
             Outcome::Passed => {
                 reached.extend(run.sites.iter().cloned());
                 // Without a model it is a test of something else; one of a planted bug must fail, so it shows nothing.
-                if run.models > 0 {
-                    list.push(Model { test, took: run.took, sites: run.sites });
+                if !run.models.is_empty() {
+                    list.push(Model { test, names: run.models, took: run.took, sites: run.sites });
                 }
             }
             Outcome::Failed(message) => {
@@ -298,14 +312,26 @@ fn run(site: &Site, weaker: Ordering, models: &[Model], limit: Duration) -> anyh
     let mutant = format!("{id}:{weaker}");
     let mut timed_out = vec![];
     for bound in [&[("BOUND", "1")][..], &[]] {
-        for Model { test, .. } in models.iter().filter(|model| model.sites.contains(&id)) {
+        for Model { test, names, .. } in models.iter().filter(|model| model.sites.contains(&id)) {
             let name = || format!("{} {}", test.package, test.name);
             let environment = [&[("OM", mutant.as_str())][..], bound].concat();
             match test.run(&environment, limit).with_context(|| mutant.clone())?.outcome {
                 Outcome::Passed => {}
                 // A collapse to few executions is no finding.
                 Outcome::Failed(message) if message.contains("the model collapsed") => {}
-                Outcome::Failed(message) => return Ok(Verdict::Caught { model: name(), message }),
+                Outcome::Failed(message) => {
+                    let properties: BTreeSet<&str> = names.iter().flat_map(|name| properties(name)).collect();
+                    let properties: Vec<&str> = properties.into_iter().collect();
+                    let row = format!(
+                        "{} | MUTANT {} `{}`: {} -> {weaker} | models {}",
+                        test.package,
+                        site.file,
+                        site.text,
+                        site.ordering,
+                        properties.join(" ")
+                    );
+                    return Ok(Verdict::Caught { model: name(), message, row });
+                }
                 Outcome::TimedOut => timed_out.push(name()),
             }
         }

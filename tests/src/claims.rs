@@ -1,0 +1,295 @@
+//! The table of claims: what is claimed (`tests/claims.toml`) joined with what ran.
+//!
+//! The runners leave a file of rows each in `target/loom`: `check-all` the models, the planted bugs and the schedules,
+//! `check-orderings` the mutants of orderings. Nothing in the table but the claims' words is written by hand, and the
+//! words must fit: a claim without a model, or without anything that can kill it, is an error, and so is a model that
+//! belongs to no claim.
+
+use crate::workspace;
+use anyhow::{Context, anyhow, bail, ensure};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// One claim, in words.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// The crate's directory.
+    pub floor: String,
+    /// A short name, as models' rows begin with it.
+    pub property: String,
+    /// What holds.
+    pub holds: String,
+    /// What its models do not show.
+    pub beyond: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    claim: Vec<Claim>,
+}
+
+/// Whose rows a file holds.
+#[derive(Clone, Copy, Debug)]
+pub enum Runner {
+    /// `check-all`.
+    All,
+    /// `check-orderings`.
+    Orderings,
+}
+
+impl Runner {
+    /// Where its rows lie.
+    pub fn file(self) -> PathBuf {
+        workspace().join(match self {
+            Self::All => "target/loom/rows.txt",
+            Self::Orderings => "target/loom/mutants.txt",
+        })
+    }
+}
+
+/// The directory of a package's crate.
+pub fn floor(package: &str) -> Option<&'static str> {
+    match package {
+        "uslab-magazine" => Some("magazine"),
+        "uslab-buddy" => Some("buddy"),
+        "uslab" => Some("slab"),
+        _ => None,
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Model {
+    threads: u32,
+    bound: String,
+    executions: u64,
+}
+
+/// What ran, for one property of one floor.
+#[derive(Clone, Debug, Default)]
+struct Evidence {
+    models: Vec<Model>,
+    planted: BTreeSet<String>,
+    orderings: BTreeSet<String>,
+    /// Threads and schedules.
+    schedules: Vec<(u32, u64)>,
+}
+
+/// The properties that a model's name begins with: `M1 M2: rounds travel` has two.
+pub fn properties(name: &str) -> impl Iterator<Item = &str> {
+    let property = |word: &&str| {
+        let mut chars = word.chars();
+        chars.next().is_some_and(|c| c.is_ascii_uppercase())
+            && chars.next().is_some_and(|c| c.is_ascii_digit())
+            && chars.next().is_none()
+    };
+    name.split([' ', ':']).take_while(property)
+}
+
+/// All claims with what ran for them.
+#[derive(Clone, Debug)]
+pub struct Claims {
+    list: Vec<(Claim, Evidence)>,
+}
+
+impl Claims {
+    /// Reads the words and all rows.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or rows and words that do not fit each other.
+    pub fn read() -> anyhow::Result<Self> {
+        let path = workspace().join("tests/claims.toml");
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let rows = |runner: Runner, command: &str| {
+            let path = runner.file();
+            std::fs::read_to_string(&path)
+                .with_context(|| format!("{}: no rows yet; `cargo {command}` writes them", shown(&path)))
+        };
+        let rows = rows(Runner::All, "check-all")? + &rows(Runner::Orderings, "check-orderings")?;
+        Self::join(&text, &rows)
+    }
+
+    fn join(words: &str, rows: &str) -> anyhow::Result<Self> {
+        let claims = toml::from_str::<File>(words).context("tests/claims.toml")?.claim;
+        let list = claims.into_iter().map(|claim| (claim, Evidence::default())).collect();
+        let mut claims = Self { list };
+        for row in rows.lines() {
+            claims.take(row).with_context(|| format!("the row {row:?}"))?;
+        }
+        for (Claim { floor, property, .. }, found) in &claims.list {
+            ensure!(!found.models.is_empty(), "tests/claims.toml: {floor} {property}: no model ran for it");
+            ensure!(
+                !found.planted.is_empty() || !found.orderings.is_empty(),
+                "tests/claims.toml: {floor} {property}: no planted bug and no weaker ordering kills its models"
+            );
+        }
+        Ok(claims)
+    }
+
+    /// `package | MODEL name | ...` and its like.
+    fn take(&mut self, row: &str) -> anyhow::Result<()> {
+        let mut parts = row.split(" | ");
+        let (Some(package), Some(head)) = (parts.next(), parts.next()) else { bail!("no package") };
+        // An example's models are its own affair.
+        let Some(floor) = floor(package) else { return Ok(()) };
+        let (kind, name) = head.split_once(' ').context("no name")?;
+        let parts: Vec<&str> = parts.collect();
+        let field = |name: &str| {
+            parts.iter().find_map(|part| part.strip_prefix(name)?.strip_prefix(' ')).context(name.to_owned())
+        };
+        let number = |name: &str| -> anyhow::Result<u64> { Ok(field(name)?.parse()?) };
+        let of = match kind {
+            "CAUGHT" => field("property")?,
+            "MUTANT" => field("models")?,
+            _ => name,
+        };
+        ensure!(properties(of).next().is_some(), "it names no property");
+        for property in properties(of) {
+            let mut same = self.list.iter_mut().filter(|(c, _)| c.floor == floor && c.property == property);
+            let (_, found) =
+                same.next().ok_or_else(|| anyhow!("tests/claims.toml has no {floor} {property}"))?;
+            match kind {
+                "MODEL" => found.models.push(Model {
+                    threads: number("threads")? as u32,
+                    bound: field("bound")?.to_owned(),
+                    executions: number("executions")?,
+                }),
+                "CAUGHT" => _ = found.planted.insert(name.to_owned()),
+                "MUTANT" => _ = found.orderings.insert(name.to_owned()),
+                "SCHEDULES" => {
+                    found.schedules.push((number("threads")? as u32, number("random")? + number("pct")?))
+                }
+                _ => bail!("it is of no known kind"),
+            }
+        }
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The table, as Markdown.
+    pub fn table(&self) -> String {
+        let mut out = String::from(HEAD);
+        let mut floor = "";
+        for (claim, found) in &self.list {
+            if claim.floor != floor {
+                floor = &claim.floor;
+                _ = write!(out, "\n## {floor}\n");
+            }
+            _ = write!(out, "\n**{}** {}\n\n", claim.property, claim.holds);
+            let executions: u64 = found.models.iter().map(|model| model.executions).sum();
+            let (count, threads) = (found.models.len(), found.models.iter().map(|model| model.threads));
+            let bounds: BTreeSet<&str> = found.models.iter().map(|model| &*model.bound).collect();
+            let bounds: Vec<&str> = bounds.into_iter().collect();
+            _ = writeln!(
+                out,
+                "- {count} {}, {} threads, bound {}, {executions} executions",
+                if count == 1 { "model" } else { "models" },
+                range(threads),
+                bounds.join(" and "),
+            );
+            if !found.schedules.is_empty() {
+                let schedules: u64 = found.schedules.iter().map(|(_, schedules)| schedules).sum();
+                let threads = range(found.schedules.iter().map(|(threads, _)| *threads));
+                _ = writeln!(out, "- {schedules} schedules, random and PCT, {threads} threads");
+            }
+            if !found.planted.is_empty() {
+                let bugs: Vec<&str> = found.planted.iter().map(String::as_str).collect();
+                _ = writeln!(out, "- killed by the planted bugs: {}", bugs.join("; "));
+            }
+            if !found.orderings.is_empty() {
+                let orderings: Vec<&str> = found.orderings.iter().map(String::as_str).collect();
+                _ = writeln!(out, "- killed by the weaker orderings: {}", orderings.join("; "));
+            }
+            _ = writeln!(out, "- not shown: {}", claim.beyond);
+        }
+        out
+    }
+}
+
+const HEAD: &str = "\
+# Claims
+
+What is claimed of concurrent use, which models check it, what kills those models, and what they do not show. Made by
+`cargo check-claims --write` from the rows that `cargo check-all` and `cargo check-orderings` left; the words are those of
+`tests/claims.toml`.
+
+A *model* runs the shipping source under loom, in every interleaving with at most so many pre-emptions (*bound*) and with
+every result that the memory orderings allow. A *planted bug* is a line of the shipping source, compiled out of shipping
+builds, that breaks it; a *weaker ordering* is one of its memory orderings weakened. Each makes a model fail. *Schedules*
+run larger scenarios under shuttle, sequentially consistent, and sample.
+
+None of it is a proof. Models are small: two or three threads, two CPUs, magazines of one or two; a bug that needs a fourth
+thread or one more pre-emption than the bound is not found by them.
+";
+
+/// `2`, or `2 to 3`.
+fn range(numbers: impl Iterator<Item = u32> + Clone) -> String {
+    let (least, most) = (numbers.clone().min().unwrap_or(0), numbers.max().unwrap_or(0));
+    if least == most { least.to_string() } else { format!("{least} to {most}") }
+}
+
+/// Relative to the workspace.
+fn shown(path: &Path) -> std::path::Display<'_> {
+    path.strip_prefix(workspace()).unwrap_or(path).display()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORDS: &str =
+        "[[claim]]\nfloor = 'magazine'\nproperty = 'D1'\nholds = 'It holds.'\nbeyond = 'The rest.'\n";
+    const MODEL: &str =
+        "uslab-magazine | MODEL D1: two of them | threads 2 | bound 3 | scripts 1 | executions 70 | floor 6";
+    const CAUGHT: &str = "uslab-magazine | CAUGHT it forgets | property D1 | execution 1 | lost";
+
+    #[test]
+    fn a_claim_is_joined_with_what_ran() {
+        let rows = [
+            MODEL,
+            "uslab-magazine | MODEL D1 R2: more | threads 3 | bound none | scripts 1 | executions 7 | floor 6",
+            CAUGHT,
+            "uslab-magazine | MUTANT depot.rs take: Acquire -> Relaxed | models D1",
+            "uslab-magazine | SCHEDULES D1: much | threads 4 | random 10 | pct 20",
+            "check_your_code | MODEL mine | threads 9",
+        ];
+        let two = format!("{WORDS}{}", WORDS.replace("D1", "R2"));
+        let error = Claims::join(&two, &rows.join("\n")).unwrap_err().to_string();
+        assert!(error.contains("magazine R2: no planted bug"), "{error}");
+        let rows = rows.join("\n") + "\nuslab-magazine | CAUGHT other | property R2 | execution 1 | lost";
+        let table = Claims::join(&two, &rows).unwrap().table();
+        for line in [
+            "**D1** It holds.",
+            "- 2 models, 2 to 3 threads, bound 3 and none, 77 executions",
+            "- 30 schedules, random and PCT, 4 threads",
+            "- killed by the planted bugs: it forgets",
+            "- killed by the weaker orderings: depot.rs take: Acquire -> Relaxed",
+            "- not shown: The rest.",
+            "- 1 model, 3 threads, bound none, 7 executions",
+        ] {
+            assert!(table.contains(line), "{line}: {table}");
+        }
+    }
+
+    #[test]
+    fn words_and_rows_must_fit() {
+        let wrong = |rows: &str| format!("{:#}", Claims::join(WORDS, rows).unwrap_err());
+        assert!(wrong("").contains("magazine D1: no model ran"));
+        assert!(wrong(MODEL).contains("no planted bug and no weaker ordering"));
+        assert!(wrong(&MODEL.replace("D1", "D9")).contains("has no magazine D9"));
+        assert!(wrong(&MODEL.replace("D1: ", "")).contains("names no property"));
+        assert!(wrong(&MODEL.replace("| threads 2 ", "")).contains("threads"));
+        assert!(wrong("uslab-magazine | GUESS D1: x").contains("no known kind"));
+    }
+}
