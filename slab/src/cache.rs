@@ -65,6 +65,8 @@ impl Round for Object {
 pub(crate) struct Hooks {
     pub(crate) construct: Box<dyn Fn(NonNull<u8>) + Send + Sync>,
     pub(crate) destruct: Option<Box<dyn Fn(NonNull<u8>) + Send + Sync>>,
+    /// Runs on an object that its user gives back.
+    pub(crate) reset: Option<Box<dyn Fn(NonNull<u8>) + Send + Sync>>,
 }
 
 impl core::fmt::Debug for Hooks {
@@ -95,8 +97,10 @@ pub(crate) struct Cache {
     min_partial: usize,
     /// The inlined paths of the layer in `parts`; closed without one.
     allocs: Front<Object>,
-    /// Closed, too, where each object is looked at before it is taken back.
+    /// Closed, too, where something is done with each object before it is taken back.
     frees: Front<Object>,
+    /// Whether that is so.
+    heeds_frees: bool,
     /// As the subsystem says.
     check_frees: bool,
     parts: Parts,
@@ -119,6 +123,8 @@ struct Counts {
     peak: Counter,
     grace: Counter,
     grace_pages: Counter,
+    #[cfg_attr(loom, allow(dead_code, reason = "no grace periods in models"))]
+    deferred: Counter,
     order_fallbacks: Counter,
     constructed: Counter,
     destructed: Counter,
@@ -245,10 +251,12 @@ impl Cache {
     /// A cache without slabs.
     pub(crate) fn new(core: Arc<Core>, parts: Parts) -> Arc<Self> {
         let front = parts.layer.as_ref().map_or_else(Front::closed, Layer::front);
+        let heeds_frees = core.check_frees || parts.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
         Arc::new_cyclic(|this| Self {
             allocs: front,
+            frees: if heeds_frees { Front::closed() } else { front },
+            heeds_frees,
             check_frees: core.check_frees,
-            frees: if core.check_frees { Front::closed() } else { front },
             this: this.clone(),
             min_partial: parts.geometry.min_partial(),
             nodes: (0..core.ground.pages.nodes()).map(|_| Node::default()).collect(),
@@ -481,9 +489,13 @@ impl Cache {
     }
     #[inline(always)]
     pub(crate) fn private_free(&self, private: &mut Private<'_, Object, Reserved>, object: NonNull<u8>) {
-        if !self.accepts(object) {
-            return;
+        if self.heeds_frees {
+            return self.heed(object, |cache| cache.private_push(private, object));
         }
+        self.private_push(private, object);
+    }
+    #[inline(always)]
+    fn private_push(&self, private: &mut Private<'_, Object, Reserved>, object: NonNull<u8>) {
         self.core.ground.obj_in(object);
         private.push(&Nothing(self), Object(object));
     }
@@ -508,8 +520,24 @@ impl Cache {
     #[cold]
     #[inline(never)]
     fn free_slow(&self, object: NonNull<u8>) {
-        if self.accepts(object) {
-            self.take_back(object);
+        self.heed(object, |cache| cache.take_back(object));
+    }
+
+    /// What is done with an object before it is taken back, and then that. A reset that panics does so when the object
+    /// is back.
+    #[cold]
+    fn heed(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
+        if self.check_frees && !self.accepts(object) {
+            return;
+        }
+        let Some(reset) = self.parts.hooks.as_ref().and_then(|hooks| hooks.reset.as_ref()) else {
+            return take_back(self);
+        };
+        assert_unlocked();
+        let outcome = catch_unwind(AssertUnwindSafe(|| reset(object)));
+        take_back(self);
+        if let Err(panic) = outcome {
+            resume_unwind(panic);
         }
     }
 
@@ -529,10 +557,8 @@ impl Cache {
 
     /// Whether it is an object of this cache; if not, the corruption is reported. Asked where the subsystem says so;
     /// else the slabs find out.
-    #[inline]
     fn accepts(&self, object: NonNull<u8>) -> bool {
-        !self.check_frees
-            || self.place(Object(object)).map_err(|kind| self.refuse(kind, object, None)).is_ok()
+        self.place(Object(object)).map_err(|kind| self.refuse(kind, object, None)).is_ok()
     }
 
     /// Where an object lies, from its page's frame; or why it is none of ours.
@@ -768,7 +794,7 @@ impl Cache {
     fn release_one(&self, slab: Pfn) {
         #[cfg(not(loom))]
         if self.parts.type_stable
-            && let Some(cache) = self.this.upgrade()
+            && let Some(cache) = self.kept()
         {
             assert_unlocked();
             let pages = u64::from(self.core.ground.frames().frame(slab).state().order().pages());
@@ -804,6 +830,7 @@ impl Cache {
 
     /// Gives all cached objects to their slabs and all empty slabs back, and sorts the partial ones. Slabs given back.
     pub(crate) fn shrink(&self) -> usize {
+        self.flush_deferred();
         self.purge();
         let mut unlisted = Unlisted::default();
         self.nodes.iter().for_each(|node| node.shrink(&self.core.ground, &mut unlisted));
@@ -817,6 +844,11 @@ impl Cache {
         self.release(unlisted)
     }
 
+    fn flush_deferred(&self) {
+        #[cfg(not(loom))]
+        self.core.flush_deferred();
+    }
+
     /// Gives the magazines' objects to their slabs.
     fn purge(&self) {
         if let Some(layer) = &self.parts.layer {
@@ -826,6 +858,7 @@ impl Cache {
 
     /// Ends an interval of the magazines' working set. Objects given back to slabs.
     pub(crate) fn reap(&self) -> u64 {
+        self.flush_deferred();
         self.parts.layer.as_ref().map_or(0, |layer| layer.reap(&Nothing(self)))
     }
 
@@ -845,6 +878,7 @@ impl Cache {
 
     /// Gives all slabs back, for good, if no object is in use.
     pub(crate) fn destroy(&self) -> Result<(), Busy> {
+        self.flush_deferred();
         let mut live = 1;
         // A free that ran beside the first purge may have left its object in a magazine.
         for _ in 0..2 {
@@ -876,6 +910,16 @@ impl Cache {
         u64::from(self.charge.load(Relaxed))
     }
 
+    /// Itself, kept alive: it lives, or is leaked, as long as anybody has an object.
+    #[cfg(not(loom))]
+    pub(crate) fn kept(&self) -> Option<Arc<Self>> {
+        self.this.upgrade()
+    }
+    /// Objects that wait for a grace period to be free.
+    #[cfg(not(loom))]
+    pub(crate) fn deferred(&self) -> &Counter {
+        &self.counts.deferred
+    }
     /// Pages of slabs that wait for a grace period.
     pub(crate) fn grace_pages(&self) -> u64 {
         self.counts.grace_pages.get()
@@ -907,6 +951,7 @@ impl Cache {
             partial: count.partial,
             empty: count.empty,
             grace: counts.grace.get(),
+            deferred: counts.deferred.get(),
             slabs_peak: counts.peak.get(),
             slabs_made: counts.made.get(),
             slabs_released: counts.released.get(),

@@ -60,6 +60,8 @@ pub struct CacheInfo {
     pub objects: u64,
     /// Objects in callers' hands.
     pub used: u64,
+    /// Of these, objects that were freed and wait for a grace period.
+    pub deferred: u64,
     /// Objects in CPUs' magazines and stocks.
     pub in_magazines: u64,
     /// Objects in the depots.

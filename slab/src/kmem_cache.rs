@@ -36,6 +36,34 @@ use uslab_magazine::sync::abandoned;
 #[doc(alias = "kmem_cache")]
 pub struct KmemCache {
     cache: Arc<Cache>,
+    owner: Arc<Owner>,
+}
+
+/// Whoever may still use a cache: the last one that goes takes the cache along.
+#[derive(Debug)]
+pub(crate) struct Owner(Arc<Cache>);
+
+/// How much memory a cache may have. Charged by slab, where it costs nothing: rounded up to slabs of the cache's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limit {
+    /// So many slabs.
+    Slabs(u32),
+    /// The slabs that hold so many objects.
+    Objects(u64),
+    /// The slabs that so many bytes make.
+    Bytes(u64),
+}
+
+impl Limit {
+    fn slabs(self, geometry: &Geometry) -> u32 {
+        let slabs = match self {
+            Self::Slabs(slabs) => return slabs,
+            Self::Objects(objects) => objects.div_ceil(geometry.objects() as u64),
+            Self::Bytes(bytes) => bytes.div_ceil(geometry.order().bytes() as u64),
+        };
+        u32::try_from(slabs).unwrap_or(u32::MAX)
+    }
 }
 
 /// Makes a [`KmemCache`].
@@ -47,7 +75,7 @@ pub struct KmemCacheBuilder {
     align: usize,
     hooks: Option<Hooks>,
     page_flags: Gfp,
-    limit: Option<u32>,
+    limit: Option<Limit>,
     type_stable: bool,
     magazines: Option<Magazines>,
 }
@@ -72,18 +100,17 @@ impl KmemCacheBuilder {
             // SAFETY: a new object is so many bytes long, zeroed, and nobody else knows it.
             construct(unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) });
         };
-        self.hooks = Some(Hooks { construct: Box::new(construct), destruct: None });
+        self.hooks = Some(Hooks { construct: Box::new(construct), destruct: None, reset: None });
         self
     }
-    /// Constructor and destructor of typed caches.
+    /// What runs on the objects of typed caches.
     pub(crate) fn hooks(mut self, hooks: Hooks) -> Self {
         self.hooks = Some(hooks);
         self
     }
-    /// The most slabs that the cache may have: a limit on bytes, counted where it costs nothing. Objects that CPUs
-    /// merely keep are called in before an allocation fails.
-    pub fn limit(mut self, slabs: u32) -> Self {
-        self.limit = Some(slabs);
+    /// How much memory the cache may have. Objects that CPUs merely keep are called in before an allocation fails.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limit = Some(limit);
         self
     }
     /// Its objects can be dropped under pressure: its pages are grouped with others of that kind.
@@ -152,16 +179,16 @@ impl KmemCacheBuilder {
         };
         let parts = Parts {
             name: self.name.into(),
+            limit: self.limit.map(|limit| limit.slabs(&geometry)),
             geometry,
             layer,
             hooks: self.hooks,
             page_flags: self.page_flags,
-            limit: self.limit,
             type_stable: self.type_stable,
         };
         let cache = Cache::new(core.clone(), parts);
         core.register(&cache);
-        Ok(KmemCache { cache })
+        Ok(KmemCache { owner: Arc::new(Owner(cache.clone())), cache })
     }
 }
 
@@ -183,6 +210,9 @@ impl KmemCache {
 
     pub(crate) fn cache(&self) -> &Cache {
         &self.cache
+    }
+    pub(crate) fn owner(&self) -> &Arc<Owner> {
+        &self.owner
     }
 
     /// The cache's name.
@@ -288,6 +318,23 @@ impl KmemCache {
         Prefilled::new(self, gfp, n)
     }
 
+    /// Takes an object back when all readers of now have gone, and not before: a reader who is [pinned](crate::rcu::pin) and
+    /// has found the object may look at it until then. Objects wait in batches, one a CPU for the whole subsystem; those
+    /// of a batch that is not full wait for [`reap`](Self::reap), [`shrink`](Self::shrink) or
+    /// [`destroy`](Self::destroy) of any cache, too. Until it is taken back an object counts as used.
+    ///
+    /// Cost: the lock of this CPU's batch; once in 64 objects a visit to the collector, which allocates from the global
+    /// allocator.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free); but whoever was pinned before the object was unpublished may still read it.
+    #[doc(alias = "kfree_rcu")]
+    #[doc(alias = "call_rcu")]
+    #[cfg(not(loom))]
+    pub unsafe fn free_deferred(&self, object: NonNull<u8>) {
+        self.cache.core().defer(object);
+    }
+
     /// Gives the objects that CPUs and depots keep to their slabs, and all empty slabs back; sorts the partial slabs so
     /// that the fullest are used first. Returns the slabs given back.
     #[doc(alias = "kmem_cache_shrink")]
@@ -309,7 +356,7 @@ impl KmemCache {
     /// [`AllocError::Destroyed`].
     ///
     /// # Errors
-    /// Objects are in use; the cache goes on as before.
+    /// Objects are in use, or wait for a grace period; the cache goes on as before.
     #[doc(alias = "kmem_cache_destroy")]
     pub fn destroy(&self) -> Result<(), Busy> {
         self.cache.destroy()
@@ -321,15 +368,33 @@ impl KmemCache {
     }
 }
 
-impl Drop for KmemCache {
+impl Owner {
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.0
+    }
+}
+
+impl Drop for Owner {
     fn drop(&mut self) {
         if abandoned() {
-            core::mem::forget(self.cache.clone());
-        } else if self.destroy().is_err() {
-            // Objects are in use: frames and callers still name the cache.
-            core::mem::forget(self.cache.clone());
+            core::mem::forget(self.0.clone());
         } else {
-            self.cache.core().unregister(&self.cache);
+            retire(self.0.clone());
         }
     }
+}
+
+/// The end of a cache that nobody uses any more.
+fn retire(cache: Arc<Cache>) {
+    if cache.destroy().is_ok() {
+        cache.core().unregister(&cache);
+        return;
+    }
+    #[cfg(not(loom))]
+    if cache.deferred().get() > 0 {
+        // They were freed, but for readers: later.
+        return crate::rcu::after_grace(move || retire(cache));
+    }
+    // Objects are in use: frames and callers still name the cache.
+    core::mem::forget(cache);
 }

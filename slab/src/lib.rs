@@ -67,6 +67,7 @@ pub mod large;
 pub mod magazines;
 pub mod malloc;
 mod node;
+mod pinned;
 pub mod prefill;
 // Under loom and shuttle there is no global subsystem, but the models run this.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
@@ -77,7 +78,11 @@ pub mod rcu;
 pub mod reaper;
 pub mod size_class;
 mod slab;
+#[cfg(not(shuttle))]
+mod static_cache;
 pub mod subsystem;
+#[cfg(not(loom))]
+mod type_stable;
 pub mod typed;
 
 #[cfg(all(test, any(loom, uslab_models)))]
@@ -96,18 +101,23 @@ pub use faults::Faults;
 pub use geometry::{Geometry, GeometryError, OrderRule};
 pub use info::{CacheInfo, SlabInfo};
 pub use kmalloc::{Kmalloc, KmallocKind};
-pub use kmem_cache::{KmemCache, KmemCacheBuilder};
+pub use kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 pub use large::ZERO_SIZE;
 pub use magazines::Magazines;
 pub use malloc::Malloc;
+pub use pinned::PinnedCache;
 pub use prefill::Prefilled;
 #[cfg(not(any(loom, shuttle)))]
 pub use reaper::Reaper;
 pub use size_class::SizeClass;
 #[cfg(not(shuttle))]
+pub use static_cache::StaticCache;
+#[cfg(not(shuttle))]
 pub use subsystem::slabinfo;
 pub use subsystem::{Config, Info, StartError, Subsystem};
-pub use typed::{CacheBox, ObjectCache, ObjectCacheBuilder};
+#[cfg(not(loom))]
+pub use type_stable::{StableBox, TypeStableCache};
+pub use typed::{CacheBox, ObjectCache, ObjectCacheBuilder, OwnedBox, PrefilledObjects};
 pub use uslab_buddy::Gfp;
 
 /// The examples of the README are run as this crate's.

@@ -19,7 +19,7 @@
 use crate::check::{Bound, SPACING, Script, caught, model, models, on_cpu};
 use crate::published::Published;
 use crate::subsystem::{Config, Core};
-use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
+use crate::{AllocError, Gfp, KmemCache, Limit, Magazines, ObjectCache, Subsystem};
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use uslab_magazine::sync::{Arc, UnsafeCell, planted, thread};
@@ -39,7 +39,11 @@ impl World {
         let core = Core::new(config).unwrap();
         let build = |limit: &Option<u32>| {
             let cache = KmemCache::builder("model", SPACING);
-            limit.iter().fold(cache, |cache, limit| cache.limit(*limit)).build_on(&core).unwrap()
+            limit
+                .iter()
+                .fold(cache, |cache, limit| cache.limit(Limit::Slabs(*limit)))
+                .build_on(&core)
+                .unwrap()
         };
         let caches = caches.iter().map(build).collect();
         on_cpu(0);

@@ -100,7 +100,7 @@ impl Drop for Prefilled<'_> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::{Config, Magazines, Subsystem};
+    use crate::{Config, Limit, Magazines, Subsystem};
     use std::collections::BTreeSet;
     use uslab_buddy::PageConfig;
     use uslab_magazine::{Cpus, on_cpu};
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn the_promised_allocations_do_not_fail_even_at_the_limit() {
         let subsystem = subsystem(Magazines::BySize);
-        let cache = KmemCache::builder("limited", 64).limit(4).build_in(&subsystem).unwrap();
+        let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let mut mine = cache.prefill(Gfp::KERNEL, 150).unwrap();
         assert!(mine.len() >= 150);
         // Somebody else takes all the rest.
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn what_cannot_be_promised_is_refused_and_nothing_is_kept() {
         let subsystem = subsystem(Magazines::BySize);
-        let cache = KmemCache::builder("limited", 64).limit(1).build_in(&subsystem).unwrap();
+        let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         assert_eq!(cache.prefill(Gfp::KERNEL, 65).unwrap_err(), AllocError::CacheLimit { slabs: 1 });
         let census = subsystem.check().unwrap();
         assert_eq!((census.used, cache.info().used), (0, 0));

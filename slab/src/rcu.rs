@@ -8,10 +8,19 @@
 //! Only the *pages* wait: freed objects are reused at once. A slab that is given up goes to the collector, and comes to
 //! the page allocator when every reader who might have seen it has gone.
 //!
+//! An object of *any* cache can wait as well, [by itself](crate::KmemCache::free_deferred) (Linux's `kfree_rcu`): then a
+//! reader need not check anything, and what it pays for is memory.
+//!
 //! Releasing memory this way allocates from the global allocator (the collector keeps a list), so type-stable caches
 //! do not belong under a `GlobalAlloc`.
 
+use crate::cache::Cache;
+use crate::subsystem::Core;
+use core::ptr::NonNull;
 pub use crossbeam_epoch::Guard;
+use std::sync::Arc;
+use uslab_magazine::Cpus;
+use uslab_magazine::sync::Mutex;
 
 /// Enters a reader: no slab of a type-stable cache that is given up from now on goes before the guard is dropped.
 ///
@@ -24,6 +33,78 @@ pub fn pin() -> Guard {
 /// was there at the time. Call it a few times to wait for one's own garbage in tests; it never blocks.
 pub fn advance() {
     pin().flush();
+}
+
+/// Objects of a batch: one visit to the collector for so many.
+const BATCH: usize = 64;
+
+/// Objects that are free as soon as a grace period has passed, on their way to the collector.
+struct Batch {
+    objects: [Option<NonNull<u8>>; BATCH],
+    len: usize,
+}
+
+// SAFETY: the objects are nobody's any more, and may be freed by any thread.
+unsafe impl Send for Batch {}
+
+impl Batch {
+    const EMPTY: Self = Self { objects: [None; BATCH], len: 0 };
+}
+
+/// One batch a CPU: who moves meanwhile shares one.
+pub(crate) struct Deferred(Box<[Mutex<Batch>]>);
+
+impl Deferred {
+    pub(crate) fn new(cpus: &Cpus) -> Self {
+        Self((0..cpus.count()).map(|_| Mutex::new(Batch::EMPTY)).collect())
+    }
+}
+
+impl Core {
+    /// Takes `object` back after a grace period.
+    pub(crate) fn defer(self: &Arc<Self>, object: NonNull<u8>) {
+        if let Some(cache) = self.cache_at(object) {
+            cache.deferred().add(1);
+        }
+        let batches = &self.deferred.0;
+        let mut batch = batches[self.cpus.current() as usize % batches.len()].lock();
+        let at = batch.len;
+        batch.objects[at] = Some(object);
+        batch.len += 1;
+        if batch.len == BATCH {
+            let full = core::mem::replace(&mut *batch, Batch::EMPTY);
+            drop(batch);
+            self.wait_for(full);
+        }
+    }
+
+    /// Begins the grace periods of what waits in batches that are not full.
+    pub(crate) fn flush_deferred(self: &Arc<Self>) {
+        for batch in &self.deferred.0 {
+            let waiting = core::mem::replace(&mut *batch.lock(), Batch::EMPTY);
+            if waiting.len > 0 {
+                self.wait_for(waiting);
+            }
+        }
+    }
+
+    fn wait_for(self: &Arc<Self>, batch: Batch) {
+        let core = self.clone();
+        after_grace(move || {
+            // The whole batch moves in here, with its right to be sent.
+            let Batch { objects, .. } = { batch };
+            for object in objects.into_iter().flatten() {
+                // Kept: with its last object the cache may go.
+                let cache = core.cache_at(object).and_then(Cache::kept);
+                // SAFETY: who deferred it gave it up, and who might have read it has gone.
+                unsafe { core.free(object) };
+                // Last: who waits for it to become 0 finds all the rest done.
+                if let Some(cache) = cache {
+                    cache.deferred().sub(1);
+                }
+            }
+        });
+    }
 }
 
 /// Runs `release` when all readers of now have gone.

@@ -19,6 +19,8 @@ use crate::large::{Large, LargeInfo, large};
 use crate::magazines::Magazines;
 use core::fmt;
 use core::ops::Range;
+#[cfg(not(loom))]
+use core::ptr::NonNull;
 use serde::Serialize;
 use std::sync::{Arc, Weak};
 use uslab_buddy::region::Door;
@@ -158,6 +160,8 @@ pub(crate) struct Core {
     pub(crate) magazines: Magazines,
     pub(crate) check_frees: bool,
     pub(crate) large: Large,
+    #[cfg(not(loom))]
+    pub(crate) deferred: crate::rcu::Deferred,
     /// Caches whose magazines got memory so far.
     colours: Counter,
     corruption: Arc<corruption::Handler>,
@@ -184,6 +188,8 @@ impl Core {
             magazines: config.magazines,
             check_frees: config.check_frees,
             large: Large::default(),
+            #[cfg(not(loom))]
+            deferred: crate::rcu::Deferred::new(&cpus),
             colours: Counter::new(0),
             corruption: config.corruption,
             caches: Mutex::new(Vec::new()),
@@ -226,6 +232,13 @@ impl Core {
         // SAFETY: frames of this subsystem are owned by nobody, by `large`, or by a cache of it, which lives as long as
         // a frame names it.
         Some(unsafe { &*owner.cast::<Cache>() })
+    }
+
+    /// The cache that `memory` is an object of.
+    #[cfg(not(loom))]
+    pub(crate) fn cache_at(&self, memory: NonNull<u8>) -> Option<&Cache> {
+        let pfn = self.ground.pages.pfn_of(memory.as_ptr())?;
+        self.cache_of(self.ground.frames().frame(pfn).owner())
     }
 
     /// Gives all empty slabs back. How many.

@@ -6,7 +6,7 @@ mod common;
 use common::{assert_all_given_back, config, subsystem};
 use std::collections::HashSet;
 use std::sync::Arc;
-use uslab::{AllocError, Block, Gfp, KmemCache, Magazines, Subsystem};
+use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Magazines, Subsystem};
 use uslab_buddy::Order;
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
@@ -27,8 +27,11 @@ fn at_its_limit_a_cache_finds_what_another_cpu_keeps() {
         [Magazines::BySize, Magazines::Off, Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 }]
     {
         let subsystem = subsystem(2);
-        let cache =
-            KmemCache::builder("inode", 200).limit(5).magazines(magazines).build_in(&subsystem).unwrap();
+        let cache = KmemCache::builder("inode", 200)
+            .limit(Limit::Slabs(5))
+            .magazines(magazines)
+            .build_in(&subsystem)
+            .unwrap();
         on_cpu(0);
         let (blocks, error) = fill(&cache);
         assert_eq!(error, AllocError::CacheLimit { slabs: 5 });
@@ -156,7 +159,7 @@ fn what_cpus_keep_without_using_it_is_reaped_and_drained() {
 #[test]
 fn bulk_is_all_or_nothing() {
     let subsystem = subsystem(2);
-    let cache = KmemCache::builder("o", 256).limit(2).build_in(&subsystem).unwrap();
+    let cache = KmemCache::builder("o", 256).limit(Limit::Slabs(2)).build_in(&subsystem).unwrap();
     let all = 2 * cache.geometry().objects();
     on_cpu(1);
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());

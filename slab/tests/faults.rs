@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use uslab::faults::{self, CONSTRUCTOR_PANIC, Faults, POINTS, Rule};
-use uslab::{AllocError, Census, Gfp, KmemCache, KmemCacheBuilder, Malloc, ObjectCache, Subsystem};
+use uslab::{AllocError, Census, Gfp, KmemCache, KmemCacheBuilder, Limit, Malloc, ObjectCache, Subsystem};
 use uslab_buddy::Order;
 use uslab_magazine::on_cpu;
 
@@ -118,7 +118,7 @@ const OPERATIONS: &[Operation] = &[
     ("alloc, constructed", |t| one(t, constructed())),
     ("alloc, long bitmap", |t| one(t, tiny())),
     ("alloc, high order", |t| one(t, wide())),
-    ("alloc, limited", |t| one(t, plain().limit(1))),
+    ("alloc, limited", |t| one(t, plain().limit(Limit::Slabs(1)))),
     ("alloc, type-stable", |t| one(t, plain().type_stable())),
     ("alloc, no magazines", |t| one(t, plain().magazines(uslab::Magazines::Off))),
     ("alloc, typed", |t| {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{assert_all_given_back, subsystem};
-use uslab::{Gfp, KmemCache, rcu};
+use uslab::{Gfp, KmemCache, ObjectCache, rcu};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Helps until `done`.
@@ -105,4 +105,79 @@ fn readers_beside_a_cache_that_grows_and_shrinks_see_its_type_only() {
     });
     drop(cache);
     wait(|| subsystem.check().is_ok_and(|census| census.block_pages == 0));
+}
+
+#[test]
+fn an_object_freed_for_readers_stays_until_they_have_gone() {
+    let subsystem = subsystem(1);
+    let cache = ObjectCache::builder("node")
+        .ctor(|| AtomicU64::new(1))
+        .reset(|n| n.store(1, Relaxed))
+        .build_in(&subsystem)
+        .unwrap();
+    let object = cache.alloc().unwrap();
+    object.store(7, Relaxed);
+    let found = core::ptr::from_ref(&*object);
+    let reader = rcu::pin();
+    object.free_deferred();
+    cache.reap();
+    for _ in 0..10 {
+        rcu::advance();
+    }
+    assert_eq!((cache.info().used, cache.info().deferred), (1, 1));
+    assert_eq!(cache.destroy().unwrap_err().live, 1);
+    // SAFETY: pinned before it was freed.
+    assert_eq!(unsafe { &*found }.load(Relaxed), 7);
+    drop(reader);
+    wait(|| cache.info().deferred == 0);
+    assert_eq!((cache.info().used, cache.alloc().unwrap().load(Relaxed)), (0, 1), "reset when it was freed");
+    drop(cache);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn objects_wait_in_batches_and_all_come_back_exactly_once() {
+    let subsystem = subsystem(2);
+    let cache = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
+    std::thread::scope(|scope| {
+        for cpu in 0..2 {
+            let cache = &cache;
+            scope.spawn(move || {
+                uslab_magazine::on_cpu(cpu);
+                for round in 0..50 {
+                    let mut objects = [None; 37];
+                    cache.alloc_bulk(Gfp::KERNEL, &mut objects).unwrap();
+                    let _reader = (round % 3 == 0).then(rcu::pin);
+                    for object in objects.into_iter().flatten() {
+                        // SAFETY: allocated above, freed once.
+                        unsafe { cache.free_deferred(object) };
+                    }
+                }
+            });
+        }
+    });
+    let info = cache.info();
+    assert!(info.deferred > 0 && info.used == info.deferred, "{info:?}");
+    cache.shrink();
+    wait(|| cache.info().deferred == 0);
+    assert_eq!((cache.info().used, cache.info().corruptions), (0, 0));
+    subsystem.check().unwrap();
+    assert_eq!(cache.info().allocs, cache.info().frees);
+}
+
+#[test]
+fn a_cache_whose_last_objects_wait_goes_when_they_have_come_back() {
+    let subsystem = subsystem(1);
+    let reader = rcu::pin();
+    let cache = ObjectCache::builder("node").ctor(|| 1_u64).build_in(&subsystem).unwrap();
+    for object in cache.alloc_bulk(100).unwrap() {
+        object.free_deferred();
+    }
+    drop(cache);
+    let node = subsystem.info().caches.into_iter().find(|cache| cache.name == "node").unwrap();
+    assert_eq!((node.used, node.deferred), (100, 100));
+    drop(reader);
+    wait(|| subsystem.info().caches.iter().all(|cache| cache.name != "node"));
+    wait(|| subsystem.check().is_ok_and(|census| census.block_pages == 0));
+    assert_all_given_back(&subsystem);
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use uslab::{Block, Census, Config, Corruption, Faults, Gfp, KmemCache, Magazines, Malloc, Subsystem};
+use uslab::{Block, Census, Config, Corruption, Faults, Gfp, KmemCache, Limit, Magazines, Malloc, Subsystem};
 use uslab_buddy::{Order, PageBlock};
 use uslab_magazine::sync::{AtomicBool, Counter, Ordering::Relaxed};
 
@@ -228,7 +228,7 @@ impl World {
                 Kind::Raw => KmemCache::builder(*name, *size),
                 Kind::Constructed => built,
                 Kind::TypeStable => built.type_stable(),
-                Kind::Limited => built.limit(LIMIT),
+                Kind::Limited => built.limit(Limit::Slabs(LIMIT)),
                 Kind::Sized(0, _) => built.magazines(Magazines::Off),
                 Kind::Sized(capacity, stock) => {
                     built.magazines(Magazines::Sized { capacity, stock, depot_limit: 2 })

@@ -3,7 +3,7 @@
 
 use super::{Refusals, Refuse, pages, unless_refused};
 use crate::subsystem::{Config, Core};
-use crate::{AllocError, Gfp, KmemCache, Magazines};
+use crate::{AllocError, Gfp, KmemCache, Limit, Magazines};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
@@ -108,7 +108,7 @@ fn build(core: &Arc<Core>, setup: &Setup, cache: usize) -> KmemCache {
         1 => KmemCache::builder("b", 1000),
         _ => KmemCache::builder("c", 1000).ctor(|bytes| bytes.fill(CONSTRUCTED)),
     };
-    builder.limit(setup.limit).build_on(core).unwrap()
+    builder.limit(Limit::Slabs(setup.limit)).build_on(core).unwrap()
 }
 
 impl World {
