@@ -34,6 +34,8 @@ use crate::geometry::Geometry;
 use crate::info::CacheInfo;
 use crate::node::{Node, NodeCount, Place, Unlisted};
 use crate::subsystem::Core;
+#[cfg(not(loom))]
+use crate::tags::Tags;
 use core::any::Any;
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
@@ -87,6 +89,19 @@ pub(crate) struct Parts {
     /// The most slabs.
     pub(crate) limit: Option<u32>,
     pub(crate) type_stable: bool,
+    /// Whether frees are checked at once.
+    pub(crate) check_frees: bool,
+}
+
+/// What checked frees need: see [`tags`](crate::tags).
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) tags: Arc<Tags>,
+    /// The cache's.
+    pub(crate) tag: u8,
+    /// The layer's, behind the checks.
+    front: Front<Object>,
 }
 
 /// A cache. Users hold it as [`KmemCache`](crate::KmemCache).
@@ -101,8 +116,8 @@ pub(crate) struct Cache {
     frees: Front<Object>,
     /// Whether that is so.
     heeds_frees: bool,
-    /// As the subsystem says.
-    check_frees: bool,
+    #[cfg(not(loom))]
+    checked: Option<Checked>,
     parts: Parts,
     nodes: Box<[Node]>,
     charge: AtomicU32,
@@ -179,7 +194,13 @@ impl Filling<'_> {
 
 impl Drop for Filling<'_> {
     fn drop(&mut self) {
-        self.out.iter_mut().filter_map(Option::take).for_each(|object| self.cache.take_back(object));
+        for object in self.out.iter_mut().filter_map(Option::take) {
+            #[cfg(not(loom))]
+            if let Some(Checked { tags, tag, .. }) = &self.cache.checked {
+                _ = tags.back(object, *tag);
+            }
+            self.cache.take_back(object);
+        }
     }
 }
 
@@ -249,14 +270,25 @@ impl Supplier<Object> for Nothing<'_> {
 
 impl Cache {
     /// A cache without slabs.
-    pub(crate) fn new(core: Arc<Core>, parts: Parts) -> Arc<Self> {
+    ///
+    /// `None` if there is no memory for what checked frees need.
+    pub(crate) fn new(core: Arc<Core>, parts: Parts) -> Option<Arc<Self>> {
         let front = parts.layer.as_ref().map_or_else(Front::closed, Layer::front);
-        let heeds_frees = core.check_frees || parts.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        Arc::new_cyclic(|this| Self {
-            allocs: front,
+        let resets = parts.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
+        let heeds_frees = parts.check_frees || resets;
+        #[cfg(not(loom))]
+        let checked = if parts.check_frees {
+            let (tags, tag) = core.tags()?;
+            Some(Checked { tags, tag, front })
+        } else {
+            None
+        };
+        Some(Arc::new_cyclic(|this| Self {
+            allocs: if parts.check_frees { Front::closed() } else { front },
             frees: if heeds_frees { Front::closed() } else { front },
             heeds_frees,
-            check_frees: core.check_frees,
+            #[cfg(not(loom))]
+            checked,
             this: this.clone(),
             min_partial: parts.geometry.min_partial(),
             nodes: (0..core.ground.pages.nodes()).map(|_| Node::default()).collect(),
@@ -264,7 +296,7 @@ impl Cache {
             counts: Counts::default(),
             core,
             parts,
-        })
+        }))
     }
     pub(crate) fn name(&self) -> &str {
         &self.parts.name
@@ -289,7 +321,8 @@ impl Cache {
     pub(crate) fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         // SAFETY: the layer lives in `parts`.
         match unsafe { self.allocs.alloc() } {
-            Some(object) => Ok(self.hand_out(object, gfp)),
+            // Of an open front: nothing is checked.
+            Some(object) => Ok(self.hand_over(object, gfp)),
             None => self.alloc_slow(gfp),
         }
     }
@@ -297,6 +330,13 @@ impl Cache {
     #[cold]
     #[inline(never)]
     fn alloc_slow(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        #[cfg(not(loom))]
+        if let Some(Checked { front, .. }) = &self.checked
+            // SAFETY: as in `alloc`.
+            && let Some(object) = unsafe { front.alloc() }
+        {
+            return Ok(self.hand_out(object, gfp));
+        }
         let source = Source { cache: self, gfp, refusal: Cell::new(None) };
         let object = match &self.parts.layer {
             Some(layer) => layer.alloc(&source),
@@ -429,7 +469,15 @@ impl Cache {
     }
 
     #[inline(always)]
-    fn hand_out(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {
+    fn hand_out(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
+        #[cfg(not(loom))]
+        if let Some(Checked { tags, tag, .. }) = &self.checked {
+            tags.out(object.0, *tag);
+        }
+        self.hand_over(object, gfp)
+    }
+    #[inline(always)]
+    fn hand_over(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {
         self.core.ground.obj_out(object);
         if gfp.contains(Gfp::ZERO) && !self.has_hooks() {
             // SAFETY: the object is ours until it is returned, and so many bytes long.
@@ -520,14 +568,23 @@ impl Cache {
     #[cold]
     #[inline(never)]
     fn free_slow(&self, object: NonNull<u8>) {
-        self.heed(object, |cache| cache.take_back(object));
+        self.heed(object, |cache| {
+            #[cfg(not(loom))]
+            if let Some(Checked { front, .. }) = &cache.checked
+                // SAFETY: as in `free`.
+                && unsafe { front.free(Object(object)) }
+            {
+                return;
+            }
+            cache.take_back(object);
+        });
     }
 
     /// What is done with an object before it is taken back, and then that. A reset that panics does so when the object
     /// is back.
-    #[cold]
+    #[inline(always)]
     fn heed(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
-        if self.check_frees && !self.accepts(object) {
+        if self.parts.check_frees && !self.accepts(object) {
             return;
         }
         let Some(reset) = self.parts.hooks.as_ref().and_then(|hooks| hooks.reset.as_ref()) else {
@@ -555,10 +612,29 @@ impl Cache {
         }
     }
 
-    /// Whether it is an object of this cache; if not, the corruption is reported. Asked where the subsystem says so;
-    /// else the slabs find out.
+    /// Whether it is an object of this cache that is out, and so no longer; if not, the corruption is reported. Asked where
+    /// the cache is checked; else the slabs find out.
+    #[inline(always)]
     fn accepts(&self, object: NonNull<u8>) -> bool {
-        self.place(Object(object)).map_err(|kind| self.refuse(kind, object, None)).is_ok()
+        #[cfg(not(loom))]
+        if let Some(Checked { tags, tag, .. }) = &self.checked
+            && tags.back(object, *tag)
+        {
+            return true;
+        }
+        self.explain(object)
+    }
+    /// Names what is wrong with a free, if anything is.
+    #[cold]
+    #[inline(never)]
+    fn explain(&self, object: NonNull<u8>) -> bool {
+        match self.place(Object(object)) {
+            // Loom watches who has the object instead.
+            Ok(_) if cfg!(loom) => return true,
+            Ok(Place { index, .. }) => self.refuse(CorruptionKind::DoubleFree, object, Some(index)),
+            Err(kind) => self.refuse(kind, object, None),
+        }
+        false
     }
 
     /// Where an object lies, from its page's frame; or why it is none of ours.
@@ -672,8 +748,12 @@ impl Cache {
         let (slab, order) = self.pages(node, gfp).inspect_err(|_| self.uncharge())?;
         let ground = &self.core.ground;
         let objects = self.geometry().objects_at(order);
+        #[cfg(not(loom))]
+        let covered = self.checked.as_ref().is_none_or(|checked| checked.tags.cover(slab, order));
+        #[cfg(loom)]
+        let covered = true;
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
-        if !unsafe { ground.slab(slab).set_up(objects) } {
+        if !covered || !unsafe { ground.slab(slab).set_up(objects) } {
             // SAFETY: allocated just now with this order.
             unsafe { ground.pages.free(slab, order) };
             self.uncharge();

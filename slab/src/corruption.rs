@@ -7,10 +7,13 @@
 //! | **foreign**: no object of any cache | at the free |
 //! | **wrong cache**: an object of another cache | at the free |
 //! | **interior**: an address inside an object, or behind the last one of a slab | at the free |
-//! | **double free** | when the second copy reaches its slab: its bit is clear by then. Missed, or blamed on a later free, if the object was handed out again meanwhile |
+//! | **double free** | at the free, unless two threads do it at the same moment |
 //!
-//! "At the free" needs one load of the page's frame; [`Config::check_frees`](crate::Config::check_frees) can defer it
-//! to the moment that the object reaches its slab. `Kmalloc` always looks at the frame and so always checks.
+//! So in caches that check their frees ([`Config::check_frees`](crate::Config::check_frees),
+//! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees)): each of their objects that is out is known, a
+//! byte each. In others all of it is noticed when the object reaches its slab; a double free there by a bit that is clear
+//! already, and it is missed, or blamed on a later free, if the object was handed out again meanwhile. A free that does
+//! not name its cache (`Kmalloc`, `Malloc`) looks at the page's frame and so always refuses what is foreign.
 //!
 //! A refused free changes nothing: the object, if it is one, is as it was. The handler runs with no lock held.
 

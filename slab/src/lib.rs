@@ -82,6 +82,8 @@ mod slab;
 mod static_cache;
 pub mod subsystem;
 #[cfg(not(loom))]
+mod tags;
+#[cfg(not(loom))]
 mod type_stable;
 pub mod typed;
 

@@ -17,6 +17,8 @@ use crate::info::{CacheInfo, Row, SlabInfo};
 use crate::kmalloc::Kmalloc;
 use crate::large::{Large, LargeInfo, large};
 use crate::magazines::Magazines;
+#[cfg(not(loom))]
+use crate::tags::Tags;
 use core::fmt;
 use core::ops::Range;
 #[cfg(not(loom))]
@@ -43,8 +45,8 @@ pub struct Config {
     pub rule: OrderRule,
     /// The magazines of caches that do not say otherwise.
     pub magazines: Magazines,
-    /// Whether frees check at once that the object is the cache's: one load of the page's frame each. Otherwise what is
-    /// wrong is noticed when the object reaches its slab. On by default in builds with debug assertions.
+    /// Whether caches that do not say otherwise check at once that what is freed to them is an object of theirs and in use.
+    /// Otherwise what is wrong is noticed when the object reaches its slab. On by default in builds with debug assertions.
     pub check_frees: bool,
     /// Hears of frees that cannot be right; the default says so and aborts.
     pub corruption: Arc<corruption::Handler>,
@@ -162,6 +164,9 @@ pub(crate) struct Core {
     pub(crate) large: Large,
     #[cfg(not(loom))]
     pub(crate) deferred: crate::rcu::Deferred,
+    /// Made by the first cache whose frees are checked; how many there were.
+    #[cfg(not(loom))]
+    tags: Mutex<(Option<Arc<Tags>>, u64)>,
     /// Caches whose magazines got memory so far.
     colours: Counter,
     corruption: Arc<corruption::Handler>,
@@ -190,6 +195,8 @@ impl Core {
             large: Large::default(),
             #[cfg(not(loom))]
             deferred: crate::rcu::Deferred::new(&cpus),
+            #[cfg(not(loom))]
+            tags: Mutex::new((None, 0)),
             colours: Counter::new(0),
             corruption: config.corruption,
             caches: Mutex::new(Vec::new()),
@@ -232,6 +239,27 @@ impl Core {
         // SAFETY: frames of this subsystem are owned by nobody, by `large`, or by a cache of it, which lives as long as
         // a frame names it.
         Some(unsafe { &*owner.cast::<Cache>() })
+    }
+
+    /// What one more checked cache needs; `None` if there is no memory.
+    #[cfg(not(loom))]
+    pub(crate) fn tags(&self) -> Option<(Arc<Tags>, u8)> {
+        let mut made = None;
+        let none = self.tags.lock().0.is_none();
+        if none {
+            // Made with no lock held.
+            let pages = &self.ground.pages;
+            let (range, pages) = (pages.address(uslab_buddy::Pfn::new(0)), pages.frames().len() as usize);
+            made = Some(Arc::new(Tags::new(range, pages, self.door, &self.faults)?));
+        }
+        let mut kept = self.tags.lock();
+        let tags = match (&kept.0, made) {
+            (Some(tags), _) => tags.clone(),
+            (None, made) => kept.0.insert(made?).clone(),
+        };
+        kept.1 += 1;
+        // Caches of one tag are told apart by their slabs, later.
+        Some((tags, (kept.1 % u64::from(u8::MAX)) as u8 + 1))
     }
 
     /// The cache that `memory` is an object of.

@@ -233,6 +233,10 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     pub fn reclaimable(self) -> Self {
         self.map(KmemCacheBuilder::reclaimable)
     }
+    /// As [`KmemCacheBuilder::check_frees`].
+    pub fn check_frees(self, check: bool) -> Self {
+        self.map(|cache| cache.check_frees(check))
+    }
     /// As [`KmemCacheBuilder::magazines`].
     pub fn magazines(self, magazines: Magazines) -> Self {
         self.map(|cache| cache.magazines(magazines))

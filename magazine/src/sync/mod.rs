@@ -56,6 +56,8 @@ mod replay;
 #[cfg(loom)]
 pub mod story;
 
+#[cfg(not(loom))]
+pub use arm::AtomicU8;
 #[cfg(loom)]
 pub use arm::weak_arm;
 pub use arm::{

@@ -1,7 +1,7 @@
 //! The arm for shuttle: random and PCT schedules, sequentially consistent.
 
 pub use shuttle::sync::Arc;
-pub use shuttle::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
+pub use shuttle::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence};
 pub use shuttle::thread;
 pub use shuttle::thread_local;
 

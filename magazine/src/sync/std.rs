@@ -56,6 +56,8 @@ macro_rules! atomics {
 atomics! {
     /// `std`'s `AtomicBool`.
     AtomicBool, bool;
+    /// `std`'s `AtomicU8`.
+    AtomicU8, u8;
     /// `std`'s `AtomicU32`.
     AtomicU32, u32;
     /// `std`'s `AtomicU64`.
