@@ -323,13 +323,14 @@ impl Cache {
         match unsafe { self.allocs.alloc() } {
             // Of an open front: nothing is checked.
             Some(object) => Ok(self.hand_over(object, gfp)),
-            None => self.alloc_slow(gfp),
+            None => self.alloc_missed(gfp),
         }
     }
 
+    /// The front missed, or it is closed because objects are checked.
     #[cold]
     #[inline(never)]
-    fn alloc_slow(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+    fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         #[cfg(not(loom))]
         if let Some(Checked { front, .. }) = &self.checked
             // SAFETY: as in `alloc`.
@@ -337,6 +338,12 @@ impl Cache {
         {
             return Ok(self.hand_out(object, gfp));
         }
+        self.alloc_slow(gfp)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let source = Source { cache: self, gfp, refusal: Cell::new(None) };
         let object = match &self.parts.layer {
             Some(layer) => layer.alloc(&source),
@@ -472,7 +479,8 @@ impl Cache {
     fn hand_out(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
         #[cfg(not(loom))]
         if let Some(Checked { tags, tag, .. }) = &self.checked {
-            tags.out(object.0, *tag);
+            // SAFETY: `grow` covers each slab before anybody knows it.
+            unsafe { tags.out(object.0, *tag) };
         }
         self.hand_over(object, gfp)
     }
@@ -561,13 +569,18 @@ impl Cache {
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
         // SAFETY: the layer lives in `parts`. (Where the ground watches objects, in models, fronts always miss.)
         if !unsafe { self.frees.free(Object(object)) } {
-            self.free_slow(object);
+            self.free_missed(object);
         }
     }
 
+    /// The front missed, or it is closed because objects are heeded.
     #[cold]
     #[inline(never)]
-    fn free_slow(&self, object: NonNull<u8>) {
+    fn free_missed(&self, object: NonNull<u8>) {
+        if self.heeds_frees { self.free_heeded(object) } else { self.take_back(object) }
+    }
+
+    fn free_heeded(&self, object: NonNull<u8>) {
         self.heed(object, |cache| {
             #[cfg(not(loom))]
             if let Some(Checked { front, .. }) = &cache.checked
@@ -587,9 +600,13 @@ impl Cache {
         if self.parts.check_frees && !self.accepts(object) {
             return;
         }
-        let Some(reset) = self.parts.hooks.as_ref().and_then(|hooks| hooks.reset.as_ref()) else {
-            return take_back(self);
-        };
+        match self.parts.hooks.as_ref().and_then(|hooks| hooks.reset.as_ref()) {
+            None => take_back(self),
+            Some(reset) => self.reset(reset, object, take_back),
+        }
+    }
+    #[inline(never)]
+    fn reset(&self, reset: &dyn Fn(NonNull<u8>), object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
         assert_unlocked();
         let outcome = catch_unwind(AssertUnwindSafe(|| reset(object)));
         take_back(self);
@@ -598,6 +615,7 @@ impl Cache {
         }
     }
 
+    #[inline(never)]
     fn take_back(&self, object: NonNull<u8>) {
         self.core.ground.obj_in(object);
         match &self.parts.layer {

@@ -52,12 +52,16 @@ impl Tags {
     }
 
     /// `object` of a cache with this tag leaves for a caller.
+    ///
+    /// # Safety
+    /// It lies in a slab that is [covered](Self::cover).
     #[inline(always)]
-    pub(crate) fn out(&self, object: NonNull<u8>, tag: u8) {
+    pub(crate) unsafe fn out(&self, object: NonNull<u8>, tag: u8) {
+        let offset = object.addr().get() - self.range;
+        // SAFETY: an object of a slab that is covered; else as in `at`.
+        let byte = unsafe { self.memory.base().add(offset / GRAIN).cast::<AtomicU8>().as_ref() };
         // Relaxed: who frees the object has got it from here, and who gets it next after its free.
-        if let Some(byte) = self.at(object) {
-            byte.store(tag, Relaxed);
-        }
+        byte.store(tag, Relaxed);
     }
 
     /// Takes the tag of an object that comes back; `false` if it is not out, or not of that cache.
