@@ -4,6 +4,7 @@ use crate::error::AllocError;
 use crate::kmalloc::Kmalloc;
 use crate::kmem_cache::KmemCache;
 use crate::malloc::Malloc;
+use crate::mempool::Mempool;
 use core::alloc::Layout;
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
@@ -11,7 +12,7 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::abandoned;
 
-/// An object of a [`KmemCache`] or an allocation of a [`Kmalloc`] or [`Malloc`], freed on the CPU that drops it.
+/// An object of a [`KmemCache`] or [`Mempool`], or an allocation of a [`Kmalloc`] or [`Malloc`], freed on the CPU that drops it.
 ///
 /// Its bytes are zero until they are written, and that costs nothing until somebody looks: only as much of a block as was
 /// ever looked at is touched. (Objects of a cache with a constructor are as constructed or as their last user left them.)
@@ -38,6 +39,7 @@ enum Origin<'c> {
     Cache(&'c KmemCache),
     Kmalloc(&'c Kmalloc),
     Malloc(&'c Malloc),
+    Mempool(&'c Mempool),
 }
 
 // SAFETY: a block owns its memory, and caches may be freed to from any thread.
@@ -51,12 +53,20 @@ impl<'c> Block<'c> {
     /// # Safety
     /// `object` was allocated from `cache` with `gfp` and is the caller's.
     pub(crate) unsafe fn of_object(cache: &'c KmemCache, object: NonNull<u8>, gfp: Gfp) -> Self {
+        Self::from_cache(cache, object, gfp, Origin::Cache(cache))
+    }
+    /// # Safety
+    /// `object` was allocated from `pool` with `gfp` and is the caller's.
+    pub(crate) unsafe fn of_mempool(pool: &'c Mempool, object: NonNull<u8>, gfp: Gfp) -> Self {
+        Self::from_cache(pool.cache(), object, gfp, Origin::Mempool(pool))
+    }
+    fn from_cache(cache: &KmemCache, object: NonNull<u8>, gfp: Gfp, origin: Origin<'c>) -> Self {
         let geometry = cache.geometry();
         // A geometry's alignment is a power of two, and its sizes are far below the largest layout.
         let layout = Layout::from_size_align(geometry.object_size(), geometry.align())
             .unwrap_or_else(|_| unreachable!("{geometry:?} is no layout"));
         let initialised = gfp.contains(Gfp::ZERO) || cache.cache().has_hooks();
-        Self::new(object, layout, Origin::Cache(cache), initialised)
+        Self::new(object, layout, origin, initialised)
     }
     pub(crate) fn of_kmalloc(kmalloc: &'c Kmalloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
         let memory = kmalloc.alloc_layout(layout, gfp)?;
@@ -134,6 +144,7 @@ impl Drop for Block<'_> {
                 Origin::Cache(cache) => cache.free(self.memory),
                 Origin::Kmalloc(kmalloc) => kmalloc.free(self.memory),
                 Origin::Malloc(malloc) => malloc.free_sized(self.memory, self.layout),
+                Origin::Mempool(pool) => pool.free(self.memory),
             }
         }
     }

@@ -66,6 +66,7 @@ pub mod kmem_cache;
 pub mod large;
 pub mod magazines;
 pub mod malloc;
+mod mempool;
 mod node;
 mod pinned;
 pub mod prefill;
@@ -107,6 +108,7 @@ pub use kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 pub use large::ZERO_SIZE;
 pub use magazines::Magazines;
 pub use malloc::Malloc;
+pub use mempool::Mempool;
 pub use pinned::PinnedCache;
 pub use prefill::Prefilled;
 #[cfg(not(any(loom, shuttle)))]
