@@ -440,7 +440,23 @@ impl<M: Memory> Store<M> {
         };
         let mut parts: Vec<_> = self.slots.iter().enumerate().flat_map(slot).collect();
         // Stocks that were never used are no news.
-        parts.retain(|(name, value)| !(name.ends_with("stock") && value == "-"));
+        parts.retain(|(_, value)| value != "-");
         crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::memory::Heap;
+
+    #[test]
+    fn magazines_lie_whole_lines_apart_until_the_memory_ends() {
+        let bytes = Store::<Heap>::footprint(2, [(13, 1), (14, 2)].into_iter());
+        let store = Store::new(2, 2, Heap::new(bytes).unwrap(), 3, 1, 14).unwrap();
+        // A header is three words; numbers count words, and the first one is 16 * (slots + 3) + 4.
+        let made = [13, 14, 14, 14].map(|capacity| store.create(capacity, true).map(|num| num.0));
+        assert_eq!(made, [Some(84), Some(100), Some(124), None]);
+        assert_eq!(store.iter().map(|magazine| magazine.capacity()).collect::<Vec<_>>(), [13, 14, 14]);
     }
 }
