@@ -335,9 +335,6 @@ unsafe impl Memory for Reserved {
         // SAFETY: the region was reserved with so many bytes more.
         unsafe { self.region.base().add(self.start) }
     }
-    fn bytes(&self) -> usize {
-        self.region.bytes() - self.start
-    }
     fn commit(&self, bytes: usize) -> bool {
         let Some(bytes) = bytes.checked_add(self.start) else { return false };
         if self.region.faults.fires(Call::of(self.point, bytes)) {

@@ -231,6 +231,8 @@ fn a_pageblock_is_not_claimed_for_a_small_movable_block() {
 fn a_pageblock_that_the_zone_cuts_off_is_not_claimed() {
     // Blocks of 8 pages: 24 in whole pageblocks, 4 in the tail, of which all are freed.
     assert_eq!(fallback(32, (order(3), Gfp::MOVABLE), |n| n >= 24, &[(Gfp::KERNEL, None)]), (0, 1));
+    // The last whole one is.
+    assert_eq!(fallback(0, (order(3), Gfp::MOVABLE), |n| n >= 20, &[(Gfp::KERNEL, None)]), (1, 0));
 }
 
 #[test]
@@ -291,6 +293,10 @@ fn each_priority_stops_at_its_own_mark() {
     assert_eq!(taken(Gfp::HIGH), (50, Limit::Watermark));
     assert_eq!(taken(Gfp::ATOMIC), (38, Limit::Watermark));
     assert_eq!(taken(Gfp::MEMALLOC), (0, Limit::Exhausted));
+    // A block of just the pages that are left is there, but below the mark.
+    let pages = made(PageConfig { min_free_kib: Some(400), ..normal(4096) });
+    let (blocks, limit) = all(&pages, order(7), Gfp::KERNEL);
+    assert_eq!((4096 - 128 * blocks.len(), limit), (128, Limit::Watermark));
 }
 
 #[test]

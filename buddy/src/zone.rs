@@ -461,7 +461,7 @@ impl Zone {
                 break;
             }
             self.remove(ground, inner, buddy, order, state.migrate_type());
-            if order >= ground.pageblock_order && state.migrate_type() != mobility {
+            if order >= ground.pageblock_order {
                 self.set_types(ground, buddy, order.pages(), mobility);
             }
             frames.frame(pfn).set_state(State::INSIDE);

@@ -13,9 +13,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 pub unsafe trait Memory: Send + Sync {
     /// The first byte; aligned to 128 bytes.
     fn base(&self) -> NonNull<u8>;
-    /// Bytes in the range, committed or not.
-    fn bytes(&self) -> usize;
-    /// Makes the first `bytes` bytes usable; `false` if the memory cannot be had. What was granted stays granted.
+    /// Makes the first `bytes` bytes usable; `false` if the range has fewer or they cannot be had. What was granted stays
+    /// granted.
     fn commit(&self, bytes: usize) -> bool;
 }
 
@@ -45,9 +44,6 @@ impl Heap {
 unsafe impl Memory for Heap {
     fn base(&self) -> NonNull<u8> {
         self.base
-    }
-    fn bytes(&self) -> usize {
-        self.layout.size()
     }
     fn commit(&self, bytes: usize) -> bool {
         bytes <= self.layout.size()

@@ -535,7 +535,11 @@ fn a_private_magazine_takes_and_gives() {
     assert!(private.len() >= 9);
     let mut out = vec![private.pop().unwrap()];
     let visits = layer.stats().depot_exchanges;
-    out.extend(core::iter::from_fn(|| private.pop()));
+    let held = private.len();
+    for left in (0..held).rev() {
+        out.extend(private.pop());
+        assert_eq!(private.len(), left);
+    }
     assert!(private.is_empty() && private.pop().is_none());
     assert_eq!(out.iter().collect::<BTreeSet<_>>().len(), out.len(), "a ball handed out twice");
     out.iter().for_each(|ball| private.push(&shelf, *ball));
@@ -547,4 +551,28 @@ fn a_private_magazine_takes_and_gives() {
     assert_eq!((s.allocs, s.frees), (out.len() as u64, out.len() as u64));
     layer.purge(&shelf);
     assert_eq!(shelf.free.borrow().len(), 20);
+}
+
+/// Full magazines that the layer has are taken as they are, and empty ones beyond what it keeps go back to it.
+#[test]
+fn a_private_magazine_takes_full_magazines_and_gives_empty_ones_back() {
+    let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 4);
+    on_cpu(0);
+    // Nothing to fill from: four rounds in the CPU's magazines, four in the depot.
+    let shelf = Shelf::new(0, 1);
+    (1..=8).for_each(|b| layer.free(&shelf, Ball(b)));
+    let visits = || layer.stats().depot_exchanges;
+    let before = visits();
+    let mut private = layer.private(&shelf, 2).unwrap();
+    assert_eq!((private.len(), visits() - before), (2, 1));
+    let mut out = vec![private.pop().unwrap(), private.pop().unwrap()];
+    assert!(private.refill(&shelf, 2));
+    assert_eq!((private.len(), visits() - before), (2, 2));
+    // One empty magazine stays behind the loaded one, as one full one would.
+    out.extend(core::iter::from_fn(|| private.pop()));
+    assert_eq!((out.len(), visits() - before), (4, 3));
+    private.close(&shelf);
+    out.into_iter().for_each(|ball| layer.free(&shelf, ball));
+    layer.purge(&shelf);
+    assert_eq!(shelf.free.borrow().len(), 8);
 }

@@ -50,10 +50,12 @@ pub(crate) struct Header {
 
 const STOCK: u32 = 1 << 16;
 const WORD: usize = 8;
+#[cfg(not(loom))]
 const HEADER_WORDS: usize = size_of::<Header>() / WORD;
 #[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(size_of::<Header>() == 24);
 /// Magazines lie whole lines apart,
+#[cfg(not(loom))]
 const LINE_WORDS: usize = 8;
 /// and start in the middle of one. A load that follows a store to the same place *of another page* waits for it (processors
 /// compare 12 bits of an address first). Callers write the beginnings of lines; so no word that the fast paths use lies
@@ -63,6 +65,7 @@ const OFF_LINE: usize = 4;
 
 /// What lies at `base`: the sentinel, which is magazine 0, the count, and the spare slots of "CPU" -2 and -1, as threads
 /// without a registration read.
+#[cfg(not(loom))]
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct Front {
@@ -273,12 +276,9 @@ const fn first(_: u32) -> u32 {
 impl<M: Memory> Store<M> {
     /// Bytes that hold so many slots and, by capacity, so many magazines.
     pub(crate) fn footprint(slots: u32, magazines: impl Iterator<Item = (u32, u32)>) -> usize {
-        let words: usize = magazines
-            .map(|(capacity, count)| {
-                (HEADER_WORDS + capacity as usize).next_multiple_of(LINE_WORDS) * count as usize
-            })
-            .sum();
-        size_of::<Front>() + slots as usize * size_of::<Slot>() + (LINE_WORDS + words) * WORD
+        let words: usize =
+            magazines.map(|(capacity, count)| stride(capacity) as usize * count as usize).sum();
+        (first(slots) as usize + words) * WORD
     }
 
     /// Slots for `cpus` CPUs in a table of `slots`. `None` if not even the slots fit or can be committed.
@@ -386,11 +386,8 @@ impl<M: Memory> Store<M> {
             return None;
         }
         #[cfg(not(loom))]
-        {
-            let bytes = top as usize * WORD;
-            if bytes > self.memory.bytes() || !self.memory.commit(bytes) {
-                return None;
-            }
+        if !self.memory.commit(top as usize * WORD) {
+            return None;
         }
         // Release: pairs with the Acquire in `iter`, which must see the capacity.
         let announce = || self.top.store(top, Release);
@@ -443,7 +440,23 @@ impl<M: Memory> Store<M> {
         };
         let mut parts: Vec<_> = self.slots.iter().enumerate().flat_map(slot).collect();
         // Stocks that were never used are no news.
-        parts.retain(|(name, value)| !(name.ends_with("stock") && value == "-"));
+        parts.retain(|(_, value)| value != "-");
         crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::memory::Heap;
+
+    #[test]
+    fn magazines_lie_whole_lines_apart_until_the_memory_ends() {
+        let bytes = Store::<Heap>::footprint(2, [(13, 1), (14, 2)].into_iter());
+        let store = Store::new(2, 2, Heap::new(bytes).unwrap(), 3, 1, 14).unwrap();
+        // A header is three words; numbers count words, and the first one is 16 * (slots + 3) + 4.
+        let made = [13, 14, 14, 14].map(|capacity| store.create(capacity, true).map(|num| num.0));
+        assert_eq!(made, [Some(84), Some(100), Some(124), None]);
+        assert_eq!(store.iter().map(|magazine| magazine.capacity()).collect::<Vec<_>>(), [13, 14, 14]);
     }
 }

@@ -84,8 +84,49 @@ impl Tuning {
         let rounds = self.rounds.get();
         if self.short.get() > 0 {
             self.short.set(0);
-        } else if rounds < config.capacity.into() {
-            self.rounds.set((2 * rounds).min(config.capacity.into()));
+        } else {
+            self.rounds.set((2 * rounds).min(config.capacity.into()).max(rounds));
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    const CONFIG: Config =
+        Config { capacity: 8, largest: 20, first_fill: 1, stock: 0, depot_limit: 0, magazines: 0 };
+
+    #[test]
+    fn each_fill_asks_for_twice_as_many_up_to_a_magazine() {
+        let tuning = Tuning::new(&CONFIG);
+        let fills = || [(); 6].map(|()| tuning.fill());
+        assert_eq!(fills(), [1, 2, 4, 8, 8, 8]);
+        tuning.shrink(&CONFIG);
+        assert_eq!(fills(), [1, 2, 4, 4, 4, 4]);
+    }
+
+    #[test]
+    fn one_visit_in_sixteen_since_the_last_growth_and_not_fewer_than_eight() {
+        let tuning = Tuning::new(&CONFIG);
+        let grown = [(100, 7), (129, 8), (128, 8), (257, 16), (256, 16), (400, 25)].map(|(all, met)| {
+            tuning.contended(&CONFIG, all, met);
+            tuning.rounds()
+        });
+        assert_eq!(grown, [8, 8, 16, 16, 20, 20]);
+    }
+
+    #[test]
+    fn what_has_grown_stays_and_what_has_shrunk_comes_back_to_where_it_began() {
+        let tuning = Tuning::new(&CONFIG);
+        let rounds = |step: &dyn Fn(&Tuning)| {
+            step(&tuning);
+            tuning.rounds()
+        };
+        assert_eq!(rounds(&|t| t.grow(&CONFIG)), 16);
+        assert_eq!(rounds(&|t| t.interval(&CONFIG)), 16);
+        assert_eq!([(); 3].map(|()| rounds(&|t| t.shrink(&CONFIG))), [8, 4, 2]);
+        assert_eq!([(); 4].map(|()| rounds(&|t| t.interval(&CONFIG))), [2, 4, 8, 8]);
+        assert_eq!([(); 5].map(|()| rounds(&|t| t.shrink(&CONFIG))), [4, 2, 1, 1, 1]);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::geometry::{Geometry, OrderRule};
 use crate::ground::Ground;
-use crate::node::{Node, Place, State, Unlisted};
+use crate::node::{Closed, Node, NodeCount, Place, State, Unlisted};
 use crate::shadow::{Refuse, caches, memory, pages};
 use crate::slab::Fill;
 use crate::{Gfp, Magazines};
@@ -218,6 +218,76 @@ proptest! {
             lists.check();
         }
     }
+}
+
+/// A slab whose last object comes back stays as long as fewer than `min_partial` had room before.
+#[test]
+fn so_many_slabs_with_room_stay_as_the_node_was_told() {
+    // Of a slab of two objects the first one that comes back makes room, of a slab of one object none.
+    for (size, objects) in [(2048, 2), (4096, 1)] {
+        for min_partial in 0..5 {
+            let mut lists = Lists::new(size, 0, min_partial);
+            (0..4).for_each(|_| lists.add(objects));
+            lists.out().chunks(objects).for_each(|slab| lists.give(slab));
+            lists.check();
+            let count = lists.node.count();
+            let kept = (min_partial + 1).saturating_sub(objects).min(4) as u64;
+            assert_eq!((count.empty, count.slabs()), (kept, kept), "{min_partial} with {objects} objects");
+        }
+    }
+}
+
+/// Shrinking sorts slabs with up to 32 free objects; the others keep their order behind them.
+#[test]
+fn shrinking_leaves_sparse_slabs_in_their_order() {
+    let mut lists = Lists::new(40, 0, 0);
+    let objects = lists.geometry.objects();
+    [40, 33, 32, 45, 31].into_iter().for_each(|free| lists.add(objects - free));
+    lists.node.shrink(&lists.ground, &mut Unlisted::default());
+    let mut order = Vec::new();
+    lists.node.walk(&lists.ground, |_, state, fill, _| {
+        assert_eq!(state, State::Partial(2));
+        order.push(fill.objects - fill.inuse);
+    });
+    assert_eq!(order, [31, 32, 40, 33, 45]);
+}
+
+/// A destroyed cache's nodes close when no object of any is out, and list nothing any more.
+#[test]
+fn nodes_close_together_once_no_object_is_out() {
+    let mut lists = Lists::new(2048, 0, 5);
+    lists.add(2);
+    lists.add(0);
+    let other = Node::default();
+    let mut unlisted = Unlisted::default();
+    let nodes = [other, core::mem::take(&mut lists.node)];
+    assert_eq!(Node::close(&nodes, &lists.ground, &mut unlisted), Err(2));
+    assert!(unlisted.pop(&lists.ground).is_none(), "a refused close changes nothing");
+    let [other, node] = nodes;
+    lists.node = node;
+    lists.give(&lists.out());
+    let nodes = [other, core::mem::take(&mut lists.node)];
+    assert_eq!(Node::close(&nodes, &lists.ground, &mut unlisted), Ok(()));
+    lists.release(unlisted);
+    assert_eq!((lists.shadow.len(), nodes[1].count()), (0, NodeCount::default()));
+    let slab = lists.ground.pages.alloc(lists.order(), Gfp::empty(), None).unwrap();
+    for node in &nodes {
+        // SAFETY: the block is new and only this test knows it.
+        unsafe {
+            assert!(lists.ground.slab(slab).set_up(2));
+            assert_eq!(node.add(&lists.ground, slab), Err(Closed));
+        }
+    }
+    // SAFETY: allocated above, and on no list.
+    unsafe { lists.ground.pages.free(slab, lists.order()) };
+}
+
+#[test]
+fn the_numbers_of_nodes_add_up() {
+    let [one, ten] =
+        [1, 10].map(|n| NodeCount { full: n, partial: 2 * n, empty: 3 * n, objects: 4 * n, inuse: 5 * n });
+    let both = NodeCount { full: 11, partial: 22, empty: 33, objects: 44, inuse: 55 };
+    assert_eq!((one + ten, both.slabs()), (both, 66));
 }
 
 // ---- caches and memory on simulated CPUs ----

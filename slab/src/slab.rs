@@ -256,6 +256,32 @@ mod tests {
         }
     }
 
+    /// A page of side table, for 64 pages.
+    fn side() -> Side {
+        Side::new(64, Door::Heap, &Faults::default()).unwrap()
+    }
+
+    #[test]
+    fn the_side_table_is_committed_up_to_the_last_word_of_a_bitmap() {
+        assert!(side().commit(Pfn::new(63), 512));
+        assert!(!side().commit(Pfn::new(63), 513), "a word beyond the end");
+    }
+
+    #[test]
+    fn only_a_bitmap_that_the_frame_cannot_hold_needs_the_side_table() {
+        let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
+        let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
+        let side = side();
+        // Behind the pages that the side table is for.
+        let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
+        // SAFETY: a page of the block, and only this test knows it.
+        unsafe {
+            assert!(slab.set_up(FRAME_BITS) && slab.agrees());
+            assert!(!slab.set_up(FRAME_BITS + 1));
+            pages.free(block, uslab_buddy::Order::MAX);
+        }
+    }
+
     #[test]
     fn a_side_table_row_holds_a_bit_for_each_word_of_its_page() {
         assert_eq!(SIDE_BYTES * 8 * crate::geometry::WORD, uslab_buddy::PAGE_SIZE);
