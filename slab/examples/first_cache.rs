@@ -1,0 +1,16 @@
+//! A first cache: objects are built when their slab is, and used many times.
+
+use uslab::ObjectCache;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let buffers =
+        ObjectCache::builder("buffer").ctor(|| Vec::<u8>::with_capacity(4096)).reset(Vec::clear).build()?;
+    for request in 0..1000_u32 {
+        let mut buffer = buffers.alloc()?;
+        buffer.extend_from_slice(&request.to_le_bytes());
+    }
+    let info = buffers.info();
+    println!("{} allocations, {} buffers ever built", info.allocs, info.constructed);
+    print!("{}", uslab::slabinfo()?);
+    Ok(())
+}

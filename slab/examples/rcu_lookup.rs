@@ -1,0 +1,183 @@
+//! A hash table that is read without a lock or a write to shared memory: nodes are objects of a type-stable cache.
+//!
+//! A reader is pinned, so that every node it meets stays a node, and checks three times, because a node may be freed and
+//! be another entry's while the reader looks at it:
+//!
+//! * the node's sequence number is even and the same before and after its fields are read: they belong together;
+//! * the key is the one that is looked for;
+//! * the chain ends in this bucket's mark: a reader that was carried off into another chain begins again.
+//!
+//! (The marks are Linux's `hlist_nulls`; see Documentation/RCU/rculist_nulls.rst.)
+
+use std::error::Error;
+use std::ptr::NonNull;
+use uslab::{ObjectCache, StableBox, TypeStableCache, rcu};
+use uslab_magazine::sync::{AtomicPtr, AtomicU64, Counter, Mutex, Ordering::*};
+
+struct Node {
+    /// Odd while the fields are changed.
+    sequence: AtomicU64,
+    key: AtomicU64,
+    value: AtomicU64,
+    next: AtomicPtr<Node>,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self {
+            sequence: AtomicU64::new(0),
+            key: AtomicU64::new(0),
+            value: AtomicU64::new(0),
+            next: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+    /// Key and value that belong together; `None` while somebody changes them.
+    fn read(&self) -> Option<(u64, u64)> {
+        // Acquire: pairs with the Release of the second store in `write`.
+        let before = self.sequence.load(Acquire);
+        // Acquire: pairs with the Release of the fields in `write`. Whoever read a new field reads a new number below.
+        let fields = (self.key.load(Acquire), self.value.load(Acquire));
+        (before.is_multiple_of(2) && self.sequence.load(Relaxed) == before).then_some(fields)
+    }
+    /// By the one who owns the node.
+    fn write(&self, key: u64, value: u64) {
+        let now = self.sequence.load(Relaxed);
+        self.sequence.store(now + 1, Relaxed);
+        self.key.store(key, Release);
+        self.value.store(value, Release);
+        self.sequence.store(now + 2, Release);
+    }
+}
+
+/// The mark that ends the chain of a bucket: no node lies at an odd address.
+fn end(bucket: usize) -> *mut Node {
+    std::ptr::without_provenance_mut(bucket << 1 | 1)
+}
+
+struct Table<'c> {
+    nodes: &'c TypeStableCache<Node>,
+    buckets: Vec<AtomicPtr<Node>>,
+    /// Who changes the table holds it; the entries by key.
+    entries: Mutex<std::collections::BTreeMap<u64, StableBox<'c, Node>>>,
+    again: Counter,
+}
+
+impl<'c> Table<'c> {
+    fn new(nodes: &'c TypeStableCache<Node>, buckets: usize) -> Self {
+        Self {
+            nodes,
+            buckets: (0..buckets).map(|bucket| AtomicPtr::new(end(bucket))).collect(),
+            entries: Mutex::default(),
+            again: Counter::new(0),
+        }
+    }
+    fn bucket(&self, key: u64) -> usize {
+        key.wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize % self.buckets.len()
+    }
+
+    fn insert(&self, key: u64, value: u64) -> Result<(), uslab::AllocError> {
+        let node = self.nodes.alloc()?;
+        node.write(key, value);
+        let mut entries = self.entries.lock();
+        let head = &self.buckets[self.bucket(key)];
+        node.next.store(head.load(Relaxed), Relaxed);
+        // Release: who finds the node finds it written.
+        head.store(node.as_ptr().as_ptr(), Release);
+        entries.insert(key, node);
+        Ok(())
+    }
+
+    fn remove(&self, key: u64) -> bool {
+        let mut entries = self.entries.lock();
+        let Some(node) = entries.remove(&key) else { return false };
+        let mut link = &self.buckets[self.bucket(key)];
+        while link.load(Relaxed) != node.as_ptr().as_ptr() {
+            // SAFETY: a node that is linked is an entry, and nobody else changes the table.
+            link = unsafe { &(*link.load(Relaxed)).next };
+        }
+        link.store(node.next.load(Relaxed), Release);
+        // The node is free at once: readers may meet it as another entry.
+        drop(node);
+        true
+    }
+
+    fn get(&self, key: u64) -> Option<u64> {
+        let _reader = rcu::pin();
+        let bucket = self.bucket(key);
+        'again: loop {
+            // Acquire: pairs with the Release of `insert`.
+            let mut at = self.buckets[bucket].load(Acquire);
+            while at.addr().is_multiple_of(2) {
+                // SAFETY: found linked while pinned, so it stays a node until the reader is gone.
+                let node = unsafe { NonNull::new_unchecked(at).as_ref() };
+                match node.read() {
+                    Some((found, value)) if found == key => return Some(value),
+                    Some(_) => at = node.next.load(Acquire),
+                    None => {
+                        self.again.add(1);
+                        continue 'again;
+                    }
+                }
+            }
+            if at == end(bucket) {
+                return None;
+            }
+            self.again.add(1);
+        }
+    }
+}
+
+const KEYS: u64 = 64;
+const READERS: u64 = 3;
+const LOOKUPS: u64 = 200_000;
+
+/// What belongs to a key, in its `n`-th life.
+fn value(key: u64, n: u64) -> u64 {
+    key << 32 | n
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let nodes = ObjectCache::builder("node").ctor(Node::new).build_type_stable()?;
+    let table = Table::new(&nodes, 8);
+    // These stay, whatever goes on around them.
+    for key in KEYS..2 * KEYS {
+        table.insert(key, value(key, 0))?;
+    }
+    let (found, readers) = (Counter::new(0), Counter::new(READERS));
+    std::thread::scope(|scope| {
+        for reader in 0..READERS {
+            let (table, found, readers) = (&table, &found, &readers);
+            scope.spawn(move || {
+                for n in 0..LOOKUPS {
+                    let key = (n * 7 + reader) % (2 * KEYS);
+                    let got = table.get(key);
+                    assert!(got.is_some() || key < KEYS, "key {key} was there all the time");
+                    assert!(got.is_none_or(|value| value >> 32 == key), "key {key}: another one's value");
+                    found.add(u64::from(got.is_some()));
+                }
+                readers.sub(1);
+            });
+        }
+        let mut life = 0;
+        while readers.get() > 0 {
+            life += 1;
+            for key in 0..KEYS {
+                if !table.remove(key) {
+                    table.insert(key, value(key, life)).unwrap_or_else(|error| panic!("{error}"));
+                }
+            }
+            if life % 64 == 0 {
+                // Slabs go while readers look: they wait for them.
+                nodes.shrink();
+            }
+        }
+    });
+    println!(
+        "{} lookups, {} found, none wrong; begun again: {}",
+        READERS * LOOKUPS,
+        found.get(),
+        table.again.get()
+    );
+    println!("nodes: {} allocations of {} objects", nodes.info().allocs, nodes.info().objects);
+    Ok(())
+}

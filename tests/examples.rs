@@ -1,0 +1,40 @@
+//! The examples run and say what they promise.
+#![cfg(not(any(loom, shuttle)))]
+
+use uslab_tests::cargo;
+
+/// What an example of `uslab` prints.
+fn run(example: &str) -> String {
+    let output =
+        cargo().args(["run", "--quiet", "--package", "uslab", "--example", example]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{example}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+fn number(text: &str, behind: &str) -> u64 {
+    let digits: String =
+        text.split_once(behind).unwrap().1.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+#[test]
+fn first_cache() {
+    let said = run("first_cache");
+    assert!(said.starts_with("1000 allocations, "), "{said}");
+    assert!(number(&said, "allocations, ") < 200 && said.contains("\nbuffer "), "{said}");
+}
+
+#[test]
+fn constructed() {
+    let said = run("constructed");
+    assert!(number(&said, "with the cache built ") < 200, "few are built: {said}");
+    assert!(said.contains("10000 with Box built 10000\n"), "{said}");
+}
+
+#[test]
+fn rcu_lookup() {
+    let said = run("rcu_lookup");
+    assert!(said.starts_with("600000 lookups, ") && said.contains("none wrong"), "{said}");
+    assert!(number(&said, "lookups, ") >= 300_000, "{said}");
+}
