@@ -115,9 +115,14 @@ impl Place {
     fn audit(&self, ground: &Ground, census: &mut Census) -> Result<(), Violation> {
         let zone = &self.zone;
         let held = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.pages());
+        // Before the lock: the global allocator may be what wants pages of this zone.
+        let mut committed = vec![true; zone.whole_blocks(ground) as usize];
         let inner = zone.lock();
+        for block in inner.fresh() {
+            committed[*block as usize] = false;
+        }
         let walk = Walk { zone, ground, inner: &inner };
-        let found = walk.blocks()?;
+        let found = walk.blocks(&committed)?;
         walk.lists(found.listed)?;
         let fail = |what| Violation { node: zone.node, zone: zone.kind, pfn: None, what };
         let (counted, free) = (inner.free().into(), found.listed + u64::from(inner.uncommitted()));
@@ -150,10 +155,10 @@ impl Walk<'_> {
         self.ground.frames.frame(pfn).state()
     }
 
-    /// Walks the committed pages from block to block.
-    fn blocks(&self) -> Result<Census, Violation> {
+    /// Walks the committed pages from block to block; `committed` says which whole maximal blocks are.
+    fn blocks(&self, committed: &[bool]) -> Result<Census, Violation> {
         let mut found = Census::default();
-        for (start, pages) in self.zone.committed(self.ground, self.inner) {
+        for (start, pages) in self.zone.committed(self.ground, self.inner, committed) {
             let (mut at, end) = (start, start.up(pages));
             while at < end {
                 let state = self.state(at);
@@ -194,9 +199,9 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Walks the lists: each block on them says so, no block is on them twice, and together they are `listed` pages.
+    /// Walks the lists: each block on them says so, and together they are `listed` pages. (A block that is on a list
+    /// twice makes it a circle, which holds too many.)
     fn lists(&self, listed: u64) -> Result<(), Violation> {
-        let mut seen = std::collections::HashSet::new();
         let mut found = 0;
         for order in Order::ZERO.through(self.ground.max_order) {
             for mobility in MigrateType::ALL {
@@ -204,10 +209,10 @@ impl Walk<'_> {
                 // SAFETY: `inner` is borrowed from the zone's lock.
                 for pfn in unsafe { area.blocks(&self.ground.frames, mobility) } {
                     let says = self.ground.frames.get(pfn).map(|frame| frame.state());
-                    if says != Some(State::new(Kind::Free, order, mobility)) || !seen.insert(pfn) {
+                    found += u64::from(order.pages());
+                    if says != Some(State::new(Kind::Free, order, mobility)) || found > listed {
                         return Err(self.fail(pfn, Broken::ListDisagrees));
                     }
-                    found += u64::from(order.pages());
                 }
             }
         }

@@ -137,7 +137,8 @@ impl Census {
                 });
         }
         if let Some((page, what)) = wrong {
-            return Err(Violation::Slab { cache: cache.name().to_owned(), page: page.get(), what });
+            let (cache, page, what) = (cache.name().to_owned(), page.get(), what.to_string());
+            return Err(Violation::Slab { cache, page, what });
         }
         let info = cache.info();
         let given = info.allocs + cache.late_corruptions();
@@ -174,21 +175,41 @@ impl Census {
     }
 }
 
-fn fault(core: &Core, cache: &Cache, page: Pfn, on: State, fill: Fill, agrees: bool) -> Option<String> {
-    let frame = core.ground.frames().frame(page);
-    let belongs = State::from(fill);
-    let order = frame.state().order();
-    let objects = cache.geometry().objects_at(order);
-    if on != belongs {
-        Some(format!("it is on list {on:?} and belongs on {belongs:?} ({fill:?})"))
+/// What is wrong with a slab. A value and not a text, because it is found under the node's lock, where nothing may be
+/// allocated.
+#[derive(Clone, Copy)]
+enum Fault {
+    List { on: State, fill: Fill },
+    Bitmap(Fill),
+    Objects { has: u16, fit: usize },
+    Owner,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::List { on, fill } => {
+                write!(f, "it is on list {on:?} and belongs on {:?} ({fill:?})", State::from(fill))
+            }
+            Self::Bitmap(fill) => write!(f, "its bitmap does not agree with {fill:?}"),
+            Self::Objects { has, fit } => write!(f, "it has {has} objects, {fit} fit"),
+            Self::Owner => f.write_str("its frames name another owner"),
+        }
+    }
+}
+
+fn fault(core: &Core, cache: &Cache, page: Pfn, on: State, fill: Fill, agrees: bool) -> Option<Fault> {
+    let order = core.ground.frames().frame(page).state().order();
+    let fit = cache.geometry().objects_at(order);
+    let owner = |i| core.ground.frames().frame(Pfn::new(page.get() + i)).owner();
+    if on != State::from(fill) {
+        Some(Fault::List { on, fill })
     } else if !agrees {
-        Some(format!("its bitmap does not agree with {fill:?}"))
-    } else if usize::from(fill.objects) != objects {
-        Some(format!("it has {} objects, {objects} fit", fill.objects))
-    } else if !(0..order.pages())
-        .all(|i| cache.is_owner(core.ground.frames().frame(Pfn::new(page.get() + i)).owner()))
-    {
-        Some("its frames name another owner".to_owned())
+        Some(Fault::Bitmap(fill))
+    } else if usize::from(fill.objects) != fit {
+        Some(Fault::Objects { has: fill.objects, fit })
+    } else if !(0..order.pages()).all(|i| cache.is_owner(owner(i))) {
+        Some(Fault::Owner)
     } else {
         None
     }

@@ -196,9 +196,25 @@ impl Core {
         self.colours.get()
     }
 
+    /// The list grows outside its lock: the global allocator may be one of its caches, and look here under pressure.
     pub(crate) fn register(&self, cache: &Arc<Cache>) {
-        self.caches.lock().push(Arc::downgrade(cache));
+        let mut larger = Vec::new();
+        loop {
+            let mut caches = self.caches.lock();
+            let len = caches.len();
+            if len == caches.capacity() {
+                if larger.capacity() <= len {
+                    drop(caches);
+                    larger = Vec::with_capacity(2 * len + 64);
+                    continue;
+                }
+                larger.append(&mut caches);
+                core::mem::swap(&mut *caches, &mut larger);
+            }
+            return caches.push(Arc::downgrade(cache));
+        }
     }
+    /// Frees nothing under the lock: the caller holds the cache.
     pub(crate) fn unregister(&self, cache: &Arc<Cache>) {
         self.caches.lock().retain(|other| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(cache)));
     }
