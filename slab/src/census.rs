@@ -49,6 +49,8 @@ pub struct Census {
     pub per_cpu_pages: u64,
     /// Free, committed or not.
     pub free_pages: u64,
+    /// Pages of memory above the largest block, none of the pages above.
+    pub huge_pages: u64,
 }
 
 /// What does not hold.
@@ -82,6 +84,8 @@ pub enum Violation {
         /// Pages handed out.
         allocated: u64,
     },
+    /// The table of huge memory is not in order, or counts another number than was handed out.
+    Huge,
     /// The page allocator's own check.
     Buddy(uslab_buddy::Violation),
 }
@@ -96,6 +100,7 @@ impl fmt::Display for Violation {
             Self::Pages { found, allocated } => {
                 write!(f, "{found} pages in slabs and large blocks, but only {allocated} are allocated")
             }
+            Self::Huge => f.write_str("the table of huge memory is not in order"),
             Self::Buddy(violation) => violation.fmt(f),
         }
     }
@@ -108,6 +113,10 @@ impl Census {
         for cache in core.caches() {
             census.add(core, &cache)?;
         }
+        if !core.huge.agrees() {
+            return Err(Violation::Huge);
+        }
+        census.huge_pages = core.huge.info().pages;
         let pages = core.ground.pages.check().map_err(Violation::Buddy)?;
         census.large_pages = core.large.info().pages;
         let ours = census.slab_pages + census.grace_pages + census.large_pages;

@@ -35,6 +35,7 @@
 //! | [`kmalloc`], [`size_class`] | memory of any size, by the kernel's 13 classes |
 //! | [`malloc`] | memory of any size, by four classes a doubling |
 //! | [`large`] | what no class holds, and the way back of any memory |
+//! | [`huge`] | what no block of pages holds |
 //! | [`prefill`] | objects of one owner |
 //! | [`magazines`] | how large magazines are |
 //! | [`reaper`] | a thread that gives idle memory back |
@@ -58,6 +59,9 @@ pub mod error;
 pub mod faults;
 pub mod geometry;
 mod ground;
+// As kmalloc.
+#[cfg_attr(loom, allow(dead_code))]
+pub mod huge;
 pub mod info;
 // No subsystem has one under loom.
 #[cfg_attr(loom, allow(dead_code))]

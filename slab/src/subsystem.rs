@@ -12,6 +12,7 @@ use crate::error::CacheError;
 use crate::faults::Faults;
 use crate::geometry::OrderRule;
 use crate::ground::Ground;
+use crate::huge::{Huge, HugeInfo};
 use crate::info::{CacheInfo, Row, SlabInfo};
 #[cfg(not(loom))]
 use crate::kmalloc::Kmalloc;
@@ -122,7 +123,7 @@ impl fmt::Debug for Config {
 pub enum StartError {
     /// The page allocator cannot work so, or got no address space.
     Pages(PageError),
-    /// No address space for the bitmaps of slabs of many objects.
+    /// No address space for the bitmaps of slabs of many objects, or for the table of huge memory.
     SideTable,
     /// No memory for the magazines of kmalloc's caches.
     Kmalloc,
@@ -134,7 +135,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pages(error) => error.fmt(f),
-            Self::SideTable => f.write_str("no address space for the bitmaps of large slabs"),
+            Self::SideTable => f.write_str("no address space for the side tables"),
             Self::Kmalloc => f.write_str("no memory for the magazines of kmalloc"),
             Self::Starting => f.write_str("the global subsystem is just being started by this thread"),
         }
@@ -158,6 +159,7 @@ pub(crate) struct Core {
     pub(crate) magazines: Magazines,
     pub(crate) check_frees: bool,
     pub(crate) large: Large,
+    pub(crate) huge: Huge,
     /// Caches whose magazines got memory so far.
     colours: Counter,
     corruption: Arc<corruption::Handler>,
@@ -174,9 +176,11 @@ impl fmt::Debug for Core {
 impl Core {
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, StartError> {
         let (cpus, door, faults) = (config.pages.cpus, config.pages.door, config.pages.faults.clone());
+        let huge_pages = config.pages.huge_pages;
         let pages = PageAllocator::new(config.pages)?;
         Ok(Arc::new(Self {
             ground: Ground::new(pages, door, &faults).ok_or(StartError::SideTable)?,
+            huge: Huge::new(door, huge_pages, &faults).ok_or(StartError::SideTable)?,
             cpus,
             door,
             faults,
@@ -283,6 +287,8 @@ pub struct Info {
     pub caches: Vec<CacheInfo>,
     /// Kmalloc's blocks above the size classes.
     pub kmalloc_large: LargeInfo,
+    /// Memory above the largest block.
+    pub huge: HugeInfo,
     /// The pages.
     pub pages: BuddyInfo,
 }
@@ -395,6 +401,7 @@ impl Subsystem {
         Info {
             caches: self.core.caches().map(|cache| cache.info()).collect(),
             kmalloc_large: self.core.large.info(),
+            huge: self.core.huge.info(),
             pages: self.pages().info(),
         }
     }
