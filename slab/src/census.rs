@@ -35,7 +35,7 @@ pub struct Census {
     pub in_depot: u64,
     /// Free in slabs.
     pub free_in_slabs: u64,
-    /// Pages in all, and where they are: these six add up.
+    /// Pages in all, and where they are: these six and `lost_pages` add up.
     pub pages: u64,
     /// In slabs.
     pub slab_pages: u64,
@@ -49,6 +49,13 @@ pub struct Census {
     pub per_cpu_pages: u64,
     /// Free, committed or not.
     pub free_pages: u64,
+    /// Objects, slabs and pages that other threads had in hand when the process was forked (objects are among those in use,
+    /// too, and slabs' pages in other blocks). 0 unless it is such a child.
+    pub lost_objects: u64,
+    /// See `lost_objects`.
+    pub lost_slabs: u64,
+    /// See `lost_objects`.
+    pub lost_pages: u64,
     /// Pages of memory above the largest block, none of the pages above.
     pub huge_pages: u64,
 }
@@ -123,6 +130,7 @@ impl Census {
         census.pages = pages.managed;
         census.per_cpu_pages = pages.per_cpu;
         census.free_pages = pages.uncommitted + pages.listed;
+        census.lost_pages = pages.lost;
         let allocated = pages.allocated;
         census.block_pages =
             allocated.checked_sub(ours).ok_or(Violation::Pages { found: ours, allocated })?;
@@ -150,7 +158,18 @@ impl Census {
             return Err(Violation::Slab { cache, page, what });
         }
         let info = cache.info();
-        let given = info.allocs + cache.late_corruptions();
+        let cached = info.in_magazines + info.in_depot;
+        let mut given = info.allocs + cache.late_corruptions();
+        let mut charged = cache.charged();
+        if core.forks.get() > 0 {
+            // What was in hand is in no book, or in one of two.
+            let lost = inuse.wrapping_sub(cached).wrapping_sub(given.wrapping_sub(info.frees));
+            given = given.wrapping_add(lost);
+            self.lost_objects += lost.cast_signed().max(0).cast_unsigned();
+            let lost = charged.saturating_sub(slabs + info.grace);
+            charged -= lost;
+            self.lost_slabs += lost;
+        }
         // A double free that has not reached its slab: both copies are cached.
         let used = given.checked_sub(info.frees).ok_or_else(|| Violation::Count {
             cache: cache.name().to_owned(),
@@ -158,13 +177,12 @@ impl Census {
             found: info.frees,
             expected: given,
         })?;
-        let cached = info.in_magazines + info.in_depot;
         let books = [
             ("slabs on lists", slabs, count.slabs()),
             ("objects in slabs", objects, count.objects),
             ("objects out of slabs", inuse, count.inuse),
             ("objects out of slabs, used or cached", inuse, used + cached),
-            ("slabs, listed or waiting", slabs + info.grace, cache.charged()),
+            ("slabs, listed or waiting", slabs + info.grace, charged),
         ];
         for (what, found, expected) in books {
             if found != expected {

@@ -26,7 +26,7 @@ use serde::Serialize;
 use uslab_buddy::region::{Door, HugePages, Region, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::Memory;
-use uslab_magazine::sync::{Counter, Mutex};
+use uslab_magazine::sync::{Counter, Mutex, MutexGuard};
 
 /// The most pieces: about as many mappings as Linux lets a process have (`vm.max_map_count`).
 const MOST: usize = if cfg!(loom) { 1 } else { 1 << 16 };
@@ -165,6 +165,11 @@ impl Huge {
             && table.len() as u64 == self.allocs.get() - self.frees.get()
     }
 
+    /// The lock alone, so that the table is whole while a process forks.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, Table> {
+        self.table.lock()
+    }
+
     fn map(&self, layout: Layout) -> Option<NonNull<u8>> {
         let piece = Region::committed(layout.size(), layout.align(), self.door, &self.faults)?;
         piece.advise(self.huge_pages);
@@ -176,7 +181,6 @@ impl Huge {
         }
         // SAFETY: room was made.
         unsafe { table.insert(piece) };
-        drop(table);
         self.allocs.add(1);
         Some(base)
     }
@@ -190,8 +194,8 @@ impl Huge {
     fn unmap(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
         let mut table = self.table.lock();
         let piece = table.find(memory.addr().get()).map(|at| table.remove(at))?;
-        drop(table);
         self.frees.add(1);
+        drop(table);
         drop(piece);
         Ok(())
     }

@@ -42,6 +42,7 @@
 //! | `rcu` | type-stable caches |
 //! | [`corruption`] | frees that cannot be right |
 //! | [`faults`] | refusals on purpose |
+//! | [`fork`] | all locks, for a process that forks |
 //! | [`info`], [`census`] | the numbers, and whether they add up |
 //! | `check` | under loom: check your own code on top of this one |
 //! | [`subsystem`] | the pages and all caches on them; the global one |
@@ -57,6 +58,7 @@ pub mod check;
 pub mod corruption;
 pub mod error;
 pub mod faults;
+pub mod fork;
 pub mod geometry;
 mod ground;
 // As kmalloc.

@@ -27,7 +27,7 @@ use uslab_buddy::{BuddyInfo, PAGE_SIZE, PageAllocator, PageConfig, PageError};
 #[cfg(loom)]
 use uslab_buddy::{Order, ZoneKind};
 use uslab_magazine::Cpus;
-use uslab_magazine::sync::{Counter, Mutex, assert_unlocked};
+use uslab_magazine::sync::{Counter, Mutex, MutexGuard, assert_unlocked};
 
 /// With so few pages, 4 MiB, a subsystem is not tried with fewer.
 const LEAST_PAGES: usize = 1024;
@@ -162,6 +162,8 @@ pub(crate) struct Core {
     pub(crate) huge: Huge,
     /// Caches whose magazines got memory so far.
     colours: Counter,
+    /// Forks, with other threads at work, between the process that made the subsystem and this one.
+    pub(crate) forks: Counter,
     corruption: Arc<corruption::Handler>,
     /// All caches, oldest first. A door lock, because allocations under pressure look here.
     caches: Mutex<Vec<Weak<Cache>>>,
@@ -189,6 +191,7 @@ impl Core {
             check_frees: config.check_frees,
             large: Large::default(),
             colours: Counter::new(0),
+            forks: Counter::new(0),
             corruption: config.corruption,
             caches: Mutex::new(Vec::new()),
         }))
@@ -221,6 +224,10 @@ impl Core {
     /// Frees nothing under the lock: the caller holds the cache.
     pub(crate) fn unregister(&self, cache: &Arc<Cache>) {
         self.caches.lock().retain(|other| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(cache)));
+    }
+    /// The list, locked: a cache that is on it lives.
+    pub(crate) fn registry(&self) -> MutexGuard<'_, Vec<Weak<Cache>>> {
+        self.caches.lock()
     }
     /// All caches, one by one: the registry's lock is not held between them, and nothing is allocated. A cache that
     /// goes meanwhile may hide another one.
