@@ -20,6 +20,7 @@
 use crate::config::PageConfig;
 use crate::corruption::{self, Corruption};
 use crate::error::{AllocError, Limit, PageError};
+use crate::fork;
 use crate::frame::{Frame, FrameTable, Kind, State};
 use crate::gfp::{Gfp, MigrateType, ZoneKind};
 use crate::per_cpu::{PageRound, PerCpuPages, Shelf};
@@ -38,6 +39,7 @@ use uslab_magazine::sync::{Counter, assert_unlocked, planted};
 pub(crate) struct Place {
     pub(crate) zone: Zone,
     pub(crate) per_cpu: Option<PerCpuPages>,
+    pub(crate) held: fork::Room,
 }
 
 /// What the allocator counts beside its zones.
@@ -51,6 +53,8 @@ pub(crate) struct Counts {
     pub(crate) failures: Counter,
     /// Frees that must not be.
     pub(crate) corruptions: Counter,
+    /// Forks, with other threads at work, between the process that made the allocator and this one.
+    pub(crate) forks: Counter,
 }
 
 /// The page allocator.
@@ -141,7 +145,7 @@ impl PageAllocator {
             };
             place_of.resize(place_of.len() + pages.div_ceil(step) as usize, places.len() as u8);
             let zone = Zone::new(&ground, (node, kind), Pfn::new(start), pages, marks, reserve);
-            places.push(Place { zone, per_cpu });
+            places.push(Place { zone, per_cpu, held: fork::Room::new() });
             start += pages.next_multiple_of(step);
         }
 

@@ -7,7 +7,8 @@
 //! * a frame says that its block is free iff the block is on the list of its order and type, once;
 //! * no two free buddies were left unmerged;
 //! * a free block is on the list of its pageblock's type, all pageblocks of a larger block being of that type;
-//! * pages = free + per-CPU + allocated, each counted in two ways.
+//! * pages = free + per-CPU + allocated, each counted in two ways; in the child of a process whose other threads were at
+//!   work, what these had in hand is lost, and counted once.
 
 use crate::allocator::{PageAllocator, Place};
 use crate::frame::{Kind, State};
@@ -30,6 +31,8 @@ pub struct Census {
     pub per_cpu: u64,
     /// Pages in allocated blocks.
     pub allocated: u64,
+    /// Pages that other threads had in hand when the process was forked. 0 unless it is such a child.
+    pub lost: u64,
 }
 
 /// What the audit found wrong: where, and which invariant.
@@ -105,32 +108,40 @@ impl PageAllocator {
     pub fn check(&self) -> Result<Census, Violation> {
         let mut census = Census::default();
         for place in &self.places {
-            place.audit(&self.ground, &mut census)?;
+            place.audit(&self.ground, self.counts.forks.get() > 0, &mut census)?;
         }
         Ok(census)
     }
 }
 
 impl Place {
-    fn audit(&self, ground: &Ground, census: &mut Census) -> Result<(), Violation> {
+    fn audit(&self, ground: &Ground, forked: bool, census: &mut Census) -> Result<(), Violation> {
         let zone = &self.zone;
         let held = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.pages());
+        // Before the lock: the global allocator may be what wants pages of this zone.
+        let mut committed = vec![true; zone.whole_blocks(ground) as usize];
         let inner = zone.lock();
+        for block in inner.fresh() {
+            committed[*block as usize] = false;
+        }
         let walk = Walk { zone, ground, inner: &inner };
-        let found = walk.blocks()?;
+        let found = walk.blocks(&committed)?;
         walk.lists(found.listed)?;
         let fail = |what| Violation { node: zone.node, zone: zone.kind, pfn: None, what };
         let (counted, free) = (inner.free().into(), found.listed + u64::from(inner.uncommitted()));
         if counted != free {
             return Err(fail(Broken::Count { counted, found: free }));
         }
-        if held != found.per_cpu {
+        // A page that was on its way says that it is in a magazine, and is in none.
+        let lost = found.per_cpu.wrapping_sub(held);
+        if lost != 0 && !(forked && held < found.per_cpu) {
             return Err(fail(Broken::PerCpu { counted: held, found: found.per_cpu }));
         }
         census.managed += u64::from(zone.managed);
         census.uncommitted += u64::from(inner.uncommitted());
         census.listed += found.listed;
-        census.per_cpu += found.per_cpu;
+        census.per_cpu += held;
+        census.lost += lost;
         census.allocated += found.allocated;
         Ok(())
     }
@@ -150,10 +161,10 @@ impl Walk<'_> {
         self.ground.frames.frame(pfn).state()
     }
 
-    /// Walks the committed pages from block to block.
-    fn blocks(&self) -> Result<Census, Violation> {
+    /// Walks the committed pages from block to block; `committed` says which whole maximal blocks are.
+    fn blocks(&self, committed: &[bool]) -> Result<Census, Violation> {
         let mut found = Census::default();
-        for (start, pages) in self.zone.committed(self.ground, self.inner) {
+        for (start, pages) in self.zone.committed(self.ground, self.inner, committed) {
             let (mut at, end) = (start, start.up(pages));
             while at < end {
                 let state = self.state(at);
@@ -194,9 +205,9 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Walks the lists: each block on them says so, no block is on them twice, and together they are `listed` pages.
+    /// Walks the lists: each block on them says so, and together they are `listed` pages. (A block that is on a list
+    /// twice makes it a circle, which holds too many.)
     fn lists(&self, listed: u64) -> Result<(), Violation> {
-        let mut seen = std::collections::HashSet::new();
         let mut found = 0;
         for order in Order::ZERO.through(self.ground.max_order) {
             for mobility in MigrateType::ALL {
@@ -204,10 +215,10 @@ impl Walk<'_> {
                 // SAFETY: `inner` is borrowed from the zone's lock.
                 for pfn in unsafe { area.blocks(&self.ground.frames, mobility) } {
                     let says = self.ground.frames.get(pfn).map(|frame| frame.state());
-                    if says != Some(State::new(Kind::Free, order, mobility)) || !seen.insert(pfn) {
+                    found += u64::from(order.pages());
+                    if says != Some(State::new(Kind::Free, order, mobility)) || found > listed {
                         return Err(self.fail(pfn, Broken::ListDisagrees));
                     }
-                    found += u64::from(order.pages());
                 }
             }
         }

@@ -19,6 +19,7 @@
 //! | [`info`], [`census`] | what it says about itself, and the audit |
 //! | [`corruption`] | frees that must not be |
 //! | [`faults`] | refusals on purpose |
+//! | `fork` | all locks, for a process that forks |
 //!
 //! # Invariants
 //!
@@ -55,6 +56,7 @@ mod config;
 pub mod corruption;
 mod error;
 pub mod faults;
+mod fork;
 pub mod frame;
 mod free_area;
 mod gfp;
@@ -82,6 +84,7 @@ pub use config::PageConfig;
 pub use corruption::Corruption;
 pub use error::{AllocError, Limit, PageError};
 pub use faults::Faults;
+pub use fork::Held;
 pub use frame::{Frame, FrameList, FrameTable, Kind, Link, State};
 pub use gfp::{Gfp, MigrateType, ZoneKind};
 pub use info::{BuddyInfo, ZoneInfo};

@@ -16,7 +16,9 @@ use crate::faults::{COMMIT, Call, DECOMMIT, Faults, Point, RESERVE};
 use core::num::NonZeroUsize;
 use core::ops::Range;
 use core::ptr::NonNull;
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use nix::sys::mman::{
+    MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect, mremap, munmap,
+};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use uslab_magazine::Memory;
 use uslab_magazine::sync::Counter;
@@ -98,13 +100,36 @@ impl Region {
         if faults.fires(Call::of(RESERVE, bytes)) {
             return None;
         }
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+        Self::new(bytes, align, uncommitted, uncommitted.protection(), flags, door, faults)
+    }
+
+    /// A region that is committed as a whole, and zero: what [`reserve`](Self::reserve) and [`commit`](Self::commit) would
+    /// make, in one step. The system may refuse it as more memory than there is.
+    pub fn committed(bytes: usize, align: usize, door: Door, faults: &Faults) -> Option<Self> {
+        if faults.fires(Call::of(RESERVE, bytes)) || faults.fires(Call::of(COMMIT, bytes)) {
+            return None;
+        }
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        Self::new(bytes, align, Uncommitted::NoAccess, access, MapFlags::MAP_PRIVATE, door, faults)
+    }
+
+    fn new(
+        bytes: usize,
+        align: usize,
+        uncommitted: Uncommitted,
+        access: ProtFlags,
+        flags: MapFlags,
+        door: Door,
+        faults: &Faults,
+    ) -> Option<Self> {
         let align = align.max(PAGE_SIZE);
         debug_assert!(align.is_power_of_two());
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         // Room to move the start up to the alignment.
         let room = bytes.checked_add(align - PAGE_SIZE)?;
         let (base, backing) = match door {
-            Door::Os => Self::map(bytes, room, align, uncommitted)?,
+            Door::Os => Self::map(bytes, room, align, access, flags)?,
             Door::Heap => Self::heap(room.checked_add(PAGE_SIZE)?, align)?,
         };
         Some(Self { base, bytes, uncommitted, backing, faults: faults.clone() })
@@ -114,12 +139,11 @@ impl Region {
         bytes: usize,
         room: usize,
         align: usize,
-        uncommitted: Uncommitted,
+        access: ProtFlags,
+        flags: MapFlags,
     ) -> Option<(NonNull<u8>, Backing)> {
-        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
         // SAFETY: no address is asked for, so no mapping of anybody is replaced.
-        let start =
-            unsafe { mmap_anonymous(None, NonZeroUsize::new(room)?, uncommitted.protection(), flags) };
+        let start = unsafe { mmap_anonymous(None, NonZeroUsize::new(room)?, access, flags) };
         let start = start.ok()?.cast::<u8>();
         let before = start.as_ptr().align_offset(align);
         let after = room - before - bytes;
@@ -222,6 +246,29 @@ impl Region {
                 // SAFETY: `holds` checked that the range is inside our own private mapping; the caller gives up
                 // its contents.
                 unsafe { madvise(self.at(range.start), range.len(), MmapAdvise::MADV_DONTNEED) }.is_ok()
+            }
+        }
+    }
+
+    /// Makes a region that is committed as a whole `bytes` bytes long (rounded up to pages). What it had stays, as far
+    /// as it fits; what is new is zero. It moves only where `may_move` allows it, and is aligned to a page then. `false`,
+    /// with nothing changed, when it cannot be done: always through [`Door::Heap`].
+    ///
+    /// Costs one system call, which copies no byte.
+    pub fn resize(&mut self, bytes: usize, may_move: bool) -> bool {
+        let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE_SIZE) else { return false };
+        if bytes > self.bytes && self.faults.fires(Call::of(COMMIT, bytes - self.bytes)) {
+            return false;
+        }
+        let flags = if may_move { MRemapFlags::MREMAP_MAYMOVE } else { MRemapFlags::empty() };
+        match self.backing {
+            Backing::Heap { .. } => false,
+            Backing::Mapped => {
+                // SAFETY: our own mapping, borrowed exclusively; no address is asked for.
+                let moved = unsafe { mremap(self.base.cast(), self.bytes, bytes, flags, None) };
+                let Ok(base) = moved else { return false };
+                (self.base, self.bytes) = (base.cast(), bytes);
+                true
             }
         }
     }
@@ -429,6 +476,29 @@ mod tests {
             assert!(region.discard(0..4096));
             assert_eq!(*region.base().as_ptr(), 0);
         }
+    }
+
+    #[test]
+    fn a_committed_region_is_zero_and_keeps_what_it_has_when_it_is_resized() {
+        let mut region = Region::committed(10_000, 1 << 21, Door::Os, &none()).unwrap();
+        assert_eq!((region.base().addr().get() % (1 << 21), region.bytes()), (0, 12_288));
+        // SAFETY: committed as a whole; this test is the only user.
+        unsafe {
+            assert_eq!(*region.base().add(12_287).as_ref(), 0);
+            region.base().add(9_999).write(7);
+            assert!(region.resize(64 << 20, true));
+            assert_eq!(
+                (*region.base().add(9_999).as_ref(), *region.base().add((64 << 20) - 1).as_ref()),
+                (7, 0)
+            );
+            assert!(region.resize(10_000, false) && region.bytes() == 12_288);
+            assert_eq!(*region.base().add(9_999).as_ref(), 7);
+        }
+        let base = region.base();
+        assert!(!region.resize(usize::MAX, true) && !region.resize(1 << 60, true));
+        assert_eq!((region.base(), region.bytes()), (base, 12_288));
+        let mut heap = Region::committed(10_000, 4096, Door::Heap, &none()).unwrap();
+        assert!(!heap.resize(20_000, true) && heap.bytes() == 12_288);
     }
 
     #[test]

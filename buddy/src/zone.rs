@@ -114,7 +114,8 @@ pub(crate) struct Inner {
     listed: u32,
     /// Pages that are not committed.
     uncommitted: u32,
-    /// Maximal blocks that are not committed, by number within the zone; the next one last. The tail is not here.
+    /// Maximal blocks that are not committed, by number within the zone; the next one last. The tail is not here. It
+    /// never grows: at first all of them are.
     fresh: Vec<u32>,
     tail_committed: bool,
     pub(crate) events: ZoneEvents,
@@ -127,6 +128,10 @@ impl Inner {
     }
     pub(crate) fn uncommitted(&self) -> u32 {
         self.uncommitted
+    }
+    /// Whole maximal blocks that are not committed.
+    pub(crate) fn fresh(&self) -> &[u32] {
+        &self.fresh
     }
     /// The free pages as a story shows them.
     #[cfg(loom)]
@@ -626,19 +631,22 @@ impl Zone {
         self.managed - maximal
     }
 
-    /// The parts of the zone that are committed, as (first page, pages).
-    pub(crate) fn committed(&self, ground: &Ground, inner: &Inner) -> Vec<(Pfn, u32)> {
+    /// The parts of the zone that are committed, as (first page, pages); `committed` says which whole maximal blocks are.
+    pub(crate) fn committed(
+        &self,
+        ground: &Ground,
+        inner: &Inner,
+        committed: &[bool],
+    ) -> impl Iterator<Item = (Pfn, u32)> {
         let step = ground.max_order.pages();
-        let mut committed = vec![true; (self.managed / step) as usize];
-        for block in &inner.fresh {
-            committed[*block as usize] = false;
-        }
-        let whole = (0..).zip(committed).filter(|(_, committed)| *committed);
-        let mut parts: Vec<_> = whole.map(|(block, _)| (self.start.up(block * step), step)).collect();
-        if inner.tail_committed {
-            parts.push((self.tail_start(ground), self.tail_pages(ground)));
-        }
-        parts
+        let whole = (0..).zip(committed).filter(|(_, committed)| **committed);
+        let whole = whole.map(move |(block, _)| (self.start.up(block * step), step));
+        let tail = (self.tail_start(ground), self.tail_pages(ground));
+        whole.chain(inner.tail_committed.then_some(tail))
+    }
+    /// Maximal blocks that lie in the zone as a whole.
+    pub(crate) fn whole_blocks(&self, ground: &Ground) -> u32 {
+        self.managed / ground.max_order.pages()
     }
 }
 

@@ -30,6 +30,7 @@
 use crate::corruption::{Corruption, CorruptionKind};
 use crate::error::{AllocError, Busy};
 use crate::faults::{CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT, SLAB};
+use crate::fork;
 use crate::geometry::Geometry;
 use crate::info::CacheInfo;
 use crate::node::{Node, NodeCount, Place, Unlisted};
@@ -126,6 +127,7 @@ pub(crate) struct Cache {
     /// Itself: what waits for a grace period keeps the cache alive.
     #[cfg_attr(loom, allow(dead_code, reason = "no grace periods in models"))]
     this: Weak<Self>,
+    held: fork::Room,
 }
 
 #[derive(Debug, Default)]
@@ -278,7 +280,7 @@ impl Cache {
         let heeds_frees = parts.check_frees || resets;
         #[cfg(not(loom))]
         let checked = if parts.check_frees {
-            let (tags, tag) = core.tags()?;
+            let (tags, tag) = core.new_tag()?;
             Some(Checked { tags, tag, front })
         } else {
             None
@@ -294,6 +296,7 @@ impl Cache {
             nodes: (0..core.ground.pages.nodes()).map(|_| Node::default()).collect(),
             charge: AtomicU32::new(0),
             counts: Counts::default(),
+            held: fork::Room::new(),
             core,
             parts,
         }))
@@ -1001,6 +1004,12 @@ impl Cache {
 
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+    pub(crate) fn layer(&self) -> Option<&Layer<Object, Reserved>> {
+        self.parts.layer.as_ref()
+    }
+    pub(crate) fn held(&self) -> &fork::Room {
+        &self.held
     }
 
     /// Slabs that exist in any form: listed, under construction, or waiting for a grace period.

@@ -35,7 +35,7 @@ pub struct Census {
     pub in_depot: u64,
     /// Free in slabs.
     pub free_in_slabs: u64,
-    /// Pages in all, and where they are: these six add up.
+    /// Pages in all, and where they are: these six and `lost_pages` add up.
     pub pages: u64,
     /// In slabs.
     pub slab_pages: u64,
@@ -49,6 +49,15 @@ pub struct Census {
     pub per_cpu_pages: u64,
     /// Free, committed or not.
     pub free_pages: u64,
+    /// Objects, slabs and pages that other threads had in hand when the process was forked (objects are among those in use,
+    /// too, and slabs' pages in other blocks). 0 unless it is such a child.
+    pub lost_objects: u64,
+    /// See `lost_objects`.
+    pub lost_slabs: u64,
+    /// See `lost_objects`.
+    pub lost_pages: u64,
+    /// Pages of memory above the largest block, none of the pages above.
+    pub huge_pages: u64,
 }
 
 /// What does not hold.
@@ -82,6 +91,8 @@ pub enum Violation {
         /// Pages handed out.
         allocated: u64,
     },
+    /// The table of huge memory is not in order, or counts another number than was handed out.
+    Huge,
     /// The page allocator's own check.
     Buddy(uslab_buddy::Violation),
 }
@@ -96,6 +107,7 @@ impl fmt::Display for Violation {
             Self::Pages { found, allocated } => {
                 write!(f, "{found} pages in slabs and large blocks, but only {allocated} are allocated")
             }
+            Self::Huge => f.write_str("the table of huge memory is not in order"),
             Self::Buddy(violation) => violation.fmt(f),
         }
     }
@@ -108,12 +120,17 @@ impl Census {
         for cache in core.caches() {
             census.add(core, &cache)?;
         }
+        if !core.huge.agrees() {
+            return Err(Violation::Huge);
+        }
+        census.huge_pages = core.huge.info().pages;
         let pages = core.ground.pages.check().map_err(Violation::Buddy)?;
         census.large_pages = core.large.info().pages;
         let ours = census.slab_pages + census.grace_pages + census.large_pages;
         census.pages = pages.managed;
         census.per_cpu_pages = pages.per_cpu;
         census.free_pages = pages.uncommitted + pages.listed;
+        census.lost_pages = pages.lost;
         let allocated = pages.allocated;
         census.block_pages =
             allocated.checked_sub(ours).ok_or(Violation::Pages { found: ours, allocated })?;
@@ -137,10 +154,22 @@ impl Census {
                 });
         }
         if let Some((page, what)) = wrong {
-            return Err(Violation::Slab { cache: cache.name().to_owned(), page: page.get(), what });
+            let (cache, page, what) = (cache.name().to_owned(), page.get(), what.to_string());
+            return Err(Violation::Slab { cache, page, what });
         }
         let info = cache.info();
-        let given = info.allocs + cache.late_corruptions();
+        let cached = info.in_magazines + info.in_depot;
+        let mut given = info.allocs + cache.late_corruptions();
+        let mut charged = cache.charged();
+        if core.forks.get() > 0 {
+            // What was in hand is in no book, or in one of two.
+            let lost = inuse.wrapping_sub(cached).wrapping_sub(given.wrapping_sub(info.frees));
+            given = given.wrapping_add(lost);
+            self.lost_objects += lost.cast_signed().max(0).cast_unsigned();
+            let lost = charged.saturating_sub(slabs + info.grace);
+            charged -= lost;
+            self.lost_slabs += lost;
+        }
         // A double free that has not reached its slab: both copies are cached.
         let used = given.checked_sub(info.frees).ok_or_else(|| Violation::Count {
             cache: cache.name().to_owned(),
@@ -148,13 +177,12 @@ impl Census {
             found: info.frees,
             expected: given,
         })?;
-        let cached = info.in_magazines + info.in_depot;
         let books = [
             ("slabs on lists", slabs, count.slabs()),
             ("objects in slabs", objects, count.objects),
             ("objects out of slabs", inuse, count.inuse),
             ("objects out of slabs, used or cached", inuse, used + cached),
-            ("slabs, listed or waiting", slabs + info.grace, cache.charged()),
+            ("slabs, listed or waiting", slabs + info.grace, charged),
         ];
         for (what, found, expected) in books {
             if found != expected {
@@ -174,21 +202,41 @@ impl Census {
     }
 }
 
-fn fault(core: &Core, cache: &Cache, page: Pfn, on: State, fill: Fill, agrees: bool) -> Option<String> {
-    let frame = core.ground.frames().frame(page);
-    let belongs = State::from(fill);
-    let order = frame.state().order();
-    let objects = cache.geometry().objects_at(order);
-    if on != belongs {
-        Some(format!("it is on list {on:?} and belongs on {belongs:?} ({fill:?})"))
+/// What is wrong with a slab. A value and not a text, because it is found under the node's lock, where nothing may be
+/// allocated.
+#[derive(Clone, Copy)]
+enum Fault {
+    List { on: State, fill: Fill },
+    Bitmap(Fill),
+    Objects { has: u16, fit: usize },
+    Owner,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::List { on, fill } => {
+                write!(f, "it is on list {on:?} and belongs on {:?} ({fill:?})", State::from(fill))
+            }
+            Self::Bitmap(fill) => write!(f, "its bitmap does not agree with {fill:?}"),
+            Self::Objects { has, fit } => write!(f, "it has {has} objects, {fit} fit"),
+            Self::Owner => f.write_str("its frames name another owner"),
+        }
+    }
+}
+
+fn fault(core: &Core, cache: &Cache, page: Pfn, on: State, fill: Fill, agrees: bool) -> Option<Fault> {
+    let order = core.ground.frames().frame(page).state().order();
+    let fit = cache.geometry().objects_at(order);
+    let owner = |i| core.ground.frames().frame(Pfn::new(page.get() + i)).owner();
+    if on != State::from(fill) {
+        Some(Fault::List { on, fill })
     } else if !agrees {
-        Some(format!("its bitmap does not agree with {fill:?}"))
-    } else if usize::from(fill.objects) != objects {
-        Some(format!("it has {} objects, {objects} fit", fill.objects))
-    } else if !(0..order.pages())
-        .all(|i| cache.is_owner(core.ground.frames().frame(Pfn::new(page.get() + i)).owner()))
-    {
-        Some("its frames name another owner".to_owned())
+        Some(Fault::Bitmap(fill))
+    } else if usize::from(fill.objects) != fit {
+        Some(Fault::Objects { has: fill.objects, fit })
+    } else if !(0..order.pages()).all(|i| cache.is_owner(owner(i))) {
+        Some(Fault::Owner)
     } else {
         None
     }

@@ -16,8 +16,13 @@ pub enum AllocError {
     Memory(uslab_buddy::AllocError),
     /// No memory for the bitmap of another slab.
     SideTable,
-    /// The size, or a count times a size, is larger than the largest block.
+    /// The size, or a count times a size, is larger than what can be had at all.
     TooLarge,
+    /// The system maps no more memory.
+    Refused {
+        /// Bytes that were asked for.
+        bytes: usize,
+    },
     /// The cache was destroyed.
     Destroyed,
     /// The cache has no magazine left, or none at all, so there is no private one.
@@ -32,7 +37,8 @@ impl fmt::Display for AllocError {
             Self::CacheLimit { slabs } => write!(f, "the cache is at its limit of {slabs} slabs"),
             Self::Memory(error) => write!(f, "no pages for another slab: {error}"),
             Self::SideTable => f.write_str("no memory for the bitmap of another slab"),
-            Self::TooLarge => f.write_str("larger than the largest block"),
+            Self::TooLarge => f.write_str("larger than what can be had"),
+            Self::Refused { bytes } => write!(f, "the system maps no {bytes} bytes more"),
             Self::Destroyed => f.write_str("the cache was destroyed"),
             Self::NoMagazines => f.write_str("the cache has no magazine to spare"),
             Self::Injected => f.write_str("refused by fault injection"),

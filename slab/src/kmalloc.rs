@@ -11,7 +11,7 @@
 use crate::block::Block;
 use crate::error::{AllocError, CacheError};
 use crate::kmem_cache::KmemCache;
-use crate::large::ZERO_SIZE;
+use crate::large::{ZERO_SIZE, stays};
 use crate::size_class::{CLASSES, SizeClass};
 use crate::subsystem::Core;
 use core::alloc::Layout;
@@ -169,6 +169,37 @@ impl Kmalloc {
     pub unsafe fn free(&self, memory: NonNull<u8>) {
         // SAFETY: passed on.
         unsafe { self.core.free(memory) };
+    }
+
+    /// `size` bytes instead of what `memory` has, with what fits of its bytes; with [`Gfp::ZERO`] what lies behind its
+    /// [`usable_size`](Self::usable_size) is zero. It is the same memory where that holds `size` bytes without being twice as
+    /// large. A size of 0 frees it.
+    ///
+    /// Cost: a load of the page's frame in place; else an allocation, a copy and a free.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); the old memory is as it was.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), after a success.
+    #[doc(alias = "krealloc")]
+    pub unsafe fn realloc(
+        &self,
+        memory: NonNull<u8>,
+        size: usize,
+        gfp: Gfp,
+    ) -> Result<NonNull<u8>, AllocError> {
+        let usable = self.core.usable_size(memory);
+        if stays(usable, size) {
+            return Ok(memory);
+        }
+        let moved = self.alloc(size, gfp)?;
+        // SAFETY: both are so large, and apart; by contract the old one is nobody's any more.
+        unsafe {
+            moved.copy_from_nonoverlapping(memory, usable.min(size));
+            self.free(memory);
+        }
+        Ok(moved)
     }
 
     /// Bytes that may be used at `memory`, at least what was asked for; 0 for what is not ours.

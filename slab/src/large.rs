@@ -5,7 +5,9 @@
 
 use crate::corruption::{Corruption, CorruptionKind};
 use crate::error::AllocError;
+use crate::huge::is_huge;
 use crate::subsystem::Core;
+use core::alloc::Layout;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use serde::Serialize;
@@ -15,6 +17,12 @@ use uslab_magazine::sync::Counter;
 /// What an allocation of 0 bytes gets: aligned to 16, no byte of it may be touched.
 #[doc(alias = "ZERO_SIZE_PTR")]
 pub const ZERO_SIZE: NonNull<u8> = NonNull::without_provenance(NonZeroUsize::new(16).unwrap());
+
+/// Whether memory of `usable` bytes is kept when it is to have `size`: it holds them, and is not twice as large (mimalloc's
+/// rule).
+pub(crate) const fn stays(usable: usize, size: usize) -> bool {
+    size <= usable && size >= usable / 2 && size > 0
+}
 
 /// The owner of large blocks: an address that is no cache.
 static LARGE: u8 = 0;
@@ -74,6 +82,15 @@ impl Core {
         Ok(ground.pages.address(first))
     }
 
+    /// Makes memory that is no object's one for `new`, if it is a block that stays or a piece that the system resizes.
+    #[cold]
+    pub(crate) fn resize_large(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
+        match (is_huge(old), is_huge(new)) {
+            (true, true) => self.resize_huge(memory, new.size(), new.align()),
+            _ => stays(self.usable_size(memory), new.size()).then_some(memory),
+        }
+    }
+
     /// Takes back anything that the caches and pages of this subsystem handed out.
     ///
     /// # Safety
@@ -91,14 +108,14 @@ impl Core {
             return unsafe { self.free_large(memory, pfn) };
         }
         if memory != ZERO_SIZE {
-            self.refuse(CorruptionKind::Foreign, memory);
+            self.free_huge(memory);
         }
     }
 
     /// Bytes that may be used at `memory`; 0 for what is not ours.
     pub(crate) fn usable_size(&self, memory: NonNull<u8>) -> usize {
         let ground = &self.ground;
-        let Some(pfn) = ground.pages.pfn_of(memory.as_ptr()) else { return 0 };
+        let Some(pfn) = ground.pages.pfn_of(memory.as_ptr()) else { return self.usable_huge(memory) };
         let frame = ground.frames().frame(pfn);
         match self.cache_of(frame.owner()) {
             Some(cache) => cache.geometry().stride(),
@@ -133,7 +150,7 @@ impl Core {
     }
 
     #[cold]
-    fn refuse(&self, kind: CorruptionKind, memory: NonNull<u8>) {
+    pub(crate) fn refuse(&self, kind: CorruptionKind, memory: NonNull<u8>) {
         self.corrupt(&Corruption {
             kind,
             address: memory.addr().get(),

@@ -35,12 +35,14 @@
 //! | [`kmalloc`], [`size_class`] | memory of any size, by the kernel's 13 classes |
 //! | [`malloc`] | memory of any size, by four classes a doubling |
 //! | [`large`] | what no class holds, and the way back of any memory |
+//! | [`huge`] | what no block of pages holds |
 //! | [`prefill`] | objects of one owner |
 //! | [`magazines`] | how large magazines are |
 //! | [`reaper`] | a thread that gives idle memory back |
 //! | `rcu` | type-stable caches |
 //! | [`corruption`] | frees that cannot be right |
 //! | [`faults`] | refusals on purpose |
+//! | [`fork`] | all locks, for a process that forks |
 //! | [`info`], [`census`] | the numbers, and whether they add up |
 //! | `check` | under loom: check your own code on top of this one |
 //! | [`subsystem`] | the pages and all caches on them; the global one |
@@ -56,8 +58,12 @@ pub mod check;
 pub mod corruption;
 pub mod error;
 pub mod faults;
+pub mod fork;
 pub mod geometry;
 mod ground;
+// As kmalloc.
+#[cfg_attr(loom, allow(dead_code))]
+pub mod huge;
 pub mod info;
 // No subsystem has one under loom.
 #[cfg_attr(loom, allow(dead_code))]

@@ -4,12 +4,14 @@
 //! evenly; here a request wastes at most a fifth, an eighth on average, at the price of 36 caches. The class follows from
 //! the size by arithmetic: up to 64 bytes it is the number of words, above it the bit length and the two bits behind the
 //! highest; for small sizes by a table of 129 bytes, because sizes vary and a branch on them is mispredicted. With a size at
-//! hand ([`free_sized`](Malloc::free_sized)) a free looks at no frame.
+//! hand ([`free_sized`](Malloc::free_sized)) a free looks at no frame. Above 8 KiB memory is a block of pages, above 4 MiB a
+//! mapping of its own ([`huge`](crate::huge)).
 
 use crate::block::Block;
 use crate::error::{AllocError, CacheError};
+use crate::huge::is_huge;
 use crate::kmem_cache::KmemCache;
-use crate::large::ZERO_SIZE;
+use crate::large::{ZERO_SIZE, stays};
 use crate::subsystem::{Core, Subsystem};
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -22,6 +24,9 @@ const WORDS: usize = 8;
 pub const MAX_CLASS: usize = 8192;
 /// How many classes there are.
 pub const CLASSES: usize = WORDS + 4 * 7;
+
+/// What a C program may put anywhere: the alignment of its largest type (`alignof(max_align_t)` on 64-bit machines).
+pub const MAX_ALIGN: usize = 16;
 
 /// The largest size whose class the table tells.
 const TABLE_MAX: usize = 1024;
@@ -130,17 +135,97 @@ impl Malloc {
     /// Memory for `layout`, its bytes unspecified, or zero with [`Gfp::ZERO`]. An empty layout of an alignment up to 16
     /// gets [`ZERO_SIZE`].
     ///
-    /// Cost: arithmetic and [`KmemCache::alloc`]; above 8 KiB, and for alignments above, an allocation of pages.
+    /// Cost: arithmetic and [`KmemCache::alloc`]; above 8 KiB, and for alignments above, an allocation of pages; above 4 MiB
+    /// a system call.
     ///
     /// # Errors
-    /// [`AllocError::TooLarge`] above 4 MiB of size or alignment; else as [`KmemCache::alloc`].
+    /// [`AllocError::TooLarge`] for what no process has addresses for, [`AllocError::Refused`] by the system above 4 MiB; else
+    /// as [`KmemCache::alloc`].
     #[inline]
     pub fn alloc(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         match self.cache(layout) {
             Some(cache) => cache.alloc(gfp),
             None if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
+            None if is_huge(layout) => self.core.alloc_huge(layout),
             None => self.core.alloc_large(layout.size().max(layout.align()), gfp),
         }
+    }
+
+    /// Memory for `size` bytes instead of `layout`, at the same alignment, with what fits of the bytes of `layout`; the others
+    /// are unspecified, or zero with [`Gfp::ZERO`]. An empty layout is nothing: one that grows is allocated, and one that
+    /// shrinks to nothing freed.
+    ///
+    /// Cost: arithmetic where the class stays the same; else an allocation, a copy and a free. Blocks of pages stay where they
+    /// hold `size` bytes without being twice as large; above 4 MiB the system moves pages, not bytes.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); the old memory is as it was.
+    ///
+    /// # Safety
+    /// As [`free_sized`](Self::free_sized), after a success.
+    #[inline]
+    pub unsafe fn realloc_sized(
+        &self,
+        memory: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        gfp: Gfp,
+    ) -> Result<NonNull<u8>, AllocError> {
+        let new = Layout::from_size_align(size, layout.align()).map_err(|_| AllocError::TooLarge)?;
+        let zero = |memory: NonNull<u8>, from: usize| {
+            if gfp.contains(Gfp::ZERO) && size > from {
+                // SAFETY: `size` bytes are the caller's.
+                unsafe { memory.add(from).write_bytes(0, size - from) };
+            }
+            memory
+        };
+        match (self.cache(layout), self.cache(new)) {
+            // By its layout it will be freed: so it must be of the class that the layout leads to.
+            (Some(old), Some(new)) if core::ptr::eq(old, new) => return Ok(zero(memory, layout.size())),
+            (None, None) => {
+                if let Some(resized) = self.core.resize_large(memory, layout, new) {
+                    return Ok(zero(resized, layout.size()));
+                }
+            }
+            _ => {}
+        }
+        let moved = self.alloc(new, gfp - Gfp::ZERO)?;
+        // SAFETY: both are so large, and apart; by contract the old one is with this layout and nobody's any more.
+        unsafe {
+            moved.copy_from_nonoverlapping(memory, layout.size().min(size));
+            self.free_sized(memory, layout);
+        }
+        Ok(zero(moved, layout.size()))
+    }
+
+    /// The same where nobody knows the layout: at an alignment of at most 16, with what fits of all
+    /// [usable](Self::usable_size) bytes. It is the same memory where that holds `size` bytes without being twice as large, and
+    /// must be freed by [`free`](Self::free) from now on.
+    ///
+    /// Cost: a load of the page's frame in place; else as [`realloc_sized`](Self::realloc_sized).
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); the old memory is as it was.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), after a success.
+    pub unsafe fn realloc(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
+        let usable = self.core.usable_size(memory);
+        if stays(usable, size) {
+            return Ok(memory);
+        }
+        let layout = Layout::from_size_align(usable, MAX_ALIGN).map_err(|_| AllocError::TooLarge)?;
+        let new = Layout::from_size_align(size, MAX_ALIGN).map_err(|_| AllocError::TooLarge)?;
+        if let Some(resized) = self.core.resize_large(memory, layout, new) {
+            return Ok(resized);
+        }
+        let moved = self.alloc(new, Gfp::KERNEL)?;
+        // SAFETY: both are so large, and apart; by contract the old one is nobody's any more.
+        unsafe {
+            moved.copy_from_nonoverlapping(memory, usable.min(size));
+            self.free(memory);
+        }
+        Ok(moved)
     }
 
     /// The same as an owned, safe [`Block`].
@@ -253,9 +338,14 @@ mod tests {
     fn what_is_too_large_is_an_error() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
-        for layout in [(5 << 20, 8), (1, 8 << 20), (isize::MAX as usize - 7, 8)] {
+        for layout in [(1 << 47, 8), (1, 1 << 47), (isize::MAX as usize - 7, 8)] {
             let layout = Layout::from_size_align(layout.0, layout.1).unwrap();
             assert_eq!(malloc.alloc(layout, Gfp::KERNEL), Err(AllocError::TooLarge));
         }
+        // Addresses that there are, but not for one process.
+        let bytes = (1 << 47) - 1;
+        let layout = Layout::from_size_align(bytes, 8).unwrap();
+        assert_eq!(malloc.alloc(layout, Gfp::KERNEL), Err(AllocError::Refused { bytes }));
+        subsystem.check().unwrap();
     }
 }

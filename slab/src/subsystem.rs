@@ -12,6 +12,7 @@ use crate::error::CacheError;
 use crate::faults::Faults;
 use crate::geometry::OrderRule;
 use crate::ground::Ground;
+use crate::huge::{Huge, HugeInfo};
 use crate::info::{CacheInfo, Row, SlabInfo};
 #[cfg(not(loom))]
 use crate::kmalloc::Kmalloc;
@@ -30,7 +31,7 @@ use uslab_buddy::{BuddyInfo, PAGE_SIZE, PageAllocator, PageConfig, PageError};
 #[cfg(loom)]
 use uslab_buddy::{Order, ZoneKind};
 use uslab_magazine::Cpus;
-use uslab_magazine::sync::{Counter, Mutex, assert_unlocked};
+use uslab_magazine::sync::{Counter, Mutex, MutexGuard, assert_unlocked};
 
 /// With so few pages, 4 MiB, a subsystem is not tried with fewer.
 const LEAST_PAGES: usize = 1024;
@@ -126,7 +127,7 @@ impl fmt::Debug for Config {
 pub enum StartError {
     /// The page allocator cannot work so, or got no address space.
     Pages(PageError),
-    /// No address space for the bitmaps of slabs of many objects.
+    /// No address space for the bitmaps of slabs of many objects, or for the table of huge memory.
     SideTable,
     /// No memory for the magazines of kmalloc's caches.
     Kmalloc,
@@ -138,7 +139,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pages(error) => error.fmt(f),
-            Self::SideTable => f.write_str("no address space for the bitmaps of large slabs"),
+            Self::SideTable => f.write_str("no address space for the side tables"),
             Self::Kmalloc => f.write_str("no memory for the magazines of kmalloc"),
             Self::Starting => f.write_str("the global subsystem is just being started by this thread"),
         }
@@ -166,9 +167,12 @@ pub(crate) struct Core {
     pub(crate) deferred: crate::rcu::Deferred,
     /// Made by the first cache whose frees are checked; how many there were.
     #[cfg(not(loom))]
-    tags: Mutex<(Option<Arc<Tags>>, u64)>,
+    pub(crate) tags: Mutex<(Option<Arc<Tags>>, u64)>,
+    pub(crate) huge: Huge,
     /// Caches whose magazines got memory so far.
     colours: Counter,
+    /// Forks, with other threads at work, between the process that made the subsystem and this one.
+    pub(crate) forks: Counter,
     corruption: Arc<corruption::Handler>,
     /// All caches, oldest first. A door lock, because allocations under pressure look here.
     caches: Mutex<Vec<Weak<Cache>>>,
@@ -183,9 +187,11 @@ impl fmt::Debug for Core {
 impl Core {
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, StartError> {
         let (cpus, door, faults) = (config.pages.cpus, config.pages.door, config.pages.faults.clone());
+        let huge_pages = config.pages.huge_pages;
         let pages = PageAllocator::new(config.pages)?;
         Ok(Arc::new(Self {
             ground: Ground::new(pages, door, &faults).ok_or(StartError::SideTable)?,
+            huge: Huge::new(door, huge_pages, &faults).ok_or(StartError::SideTable)?,
             cpus,
             door,
             faults,
@@ -198,6 +204,7 @@ impl Core {
             #[cfg(not(loom))]
             tags: Mutex::new((None, 0)),
             colours: Counter::new(0),
+            forks: Counter::new(0),
             corruption: config.corruption,
             caches: Mutex::new(Vec::new()),
         }))
@@ -209,11 +216,31 @@ impl Core {
         self.colours.get()
     }
 
+    /// The list grows outside its lock: the global allocator may be one of its caches, and look here under pressure.
     pub(crate) fn register(&self, cache: &Arc<Cache>) {
-        self.caches.lock().push(Arc::downgrade(cache));
+        let mut larger = Vec::new();
+        loop {
+            let mut caches = self.caches.lock();
+            let len = caches.len();
+            if len == caches.capacity() {
+                if larger.capacity() <= len {
+                    drop(caches);
+                    larger = Vec::with_capacity(2 * len + 64);
+                    continue;
+                }
+                larger.append(&mut caches);
+                core::mem::swap(&mut *caches, &mut larger);
+            }
+            return caches.push(Arc::downgrade(cache));
+        }
     }
+    /// Frees nothing under the lock: the caller holds the cache.
     pub(crate) fn unregister(&self, cache: &Arc<Cache>) {
         self.caches.lock().retain(|other| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(cache)));
+    }
+    /// The list, locked: a cache that is on it lives.
+    pub(crate) fn registry(&self) -> MutexGuard<'_, Vec<Weak<Cache>>> {
+        self.caches.lock()
     }
     /// All caches, one by one: the registry's lock is not held between them, and nothing is allocated. A cache that
     /// goes meanwhile may hide another one.
@@ -243,7 +270,7 @@ impl Core {
 
     /// What one more checked cache needs; `None` if there is no memory.
     #[cfg(not(loom))]
-    pub(crate) fn tags(&self) -> Option<(Arc<Tags>, u8)> {
+    pub(crate) fn new_tag(&self) -> Option<(Arc<Tags>, u8)> {
         let mut made = None;
         let none = self.tags.lock().0.is_none();
         if none {
@@ -308,6 +335,8 @@ pub struct Info {
     pub caches: Vec<CacheInfo>,
     /// Kmalloc's blocks above the size classes.
     pub kmalloc_large: LargeInfo,
+    /// Memory above the largest block.
+    pub huge: HugeInfo,
     /// The pages.
     pub pages: BuddyInfo,
 }
@@ -420,6 +449,7 @@ impl Subsystem {
         Info {
             caches: self.core.caches().map(|cache| cache.info()).collect(),
             kmalloc_large: self.core.large.info(),
+            huge: self.core.huge.info(),
             pages: self.pages().info(),
         }
     }

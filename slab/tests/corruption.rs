@@ -4,8 +4,9 @@
 mod common;
 
 use common::{Heard, config};
+use core::alloc::Layout;
 use core::ptr::NonNull;
-use uslab::{Config, CorruptionKind, Gfp, KmemCache, Limit, Magazines, Subsystem};
+use uslab::{Config, CorruptionKind, Gfp, KmemCache, Limit, Magazines, Malloc, Subsystem};
 
 /// A subsystem that tells `Heard`, checking frees at once or when an object reaches its slab.
 fn listening(check_frees: bool) -> (Subsystem, Heard) {
@@ -202,6 +203,26 @@ fn kmalloc_refuses_what_it_never_handed_out() {
     assert!(reports[2].1.starts_with("cache kmalloc-128: "), "{}", reports[2].1);
     let census = subsystem.check().unwrap();
     assert_eq!((census.used, census.large_pages), (0, 0));
+}
+
+#[test]
+fn huge_memory_is_told_from_what_lies_in_it_and_beside() {
+    let (subsystem, heard) = listening(true);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let layout = Layout::from_size_align(5 << 20, 8).unwrap();
+    let huge = malloc.alloc(layout, Gfp::KERNEL).unwrap();
+    let mut on_stack = 0_u64;
+    // SAFETY: the errors that are tested, and then each once.
+    unsafe {
+        malloc.free(huge.add(1));
+        malloc.free(huge.add((5 << 20) - 1));
+        malloc.free(NonNull::from(&mut on_stack).cast());
+        malloc.free(huge);
+        malloc.free(huge);
+    }
+    use CorruptionKind::*;
+    assert_eq!(kinds(&heard), [Interior, Interior, Foreign, Foreign]);
+    assert_eq!(subsystem.check().unwrap().huge_pages, 0);
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl Trial {
             Err(panic) => panic.downcast_ref::<&str>().expect("an injected panic").to_string(),
         };
         assert!(self.faults.tally().iter().any(|tally| tally.fired > 0), "it failed by itself: {said}");
-        let kept = |c: &Census| (c.caches, c.used, c.large_pages, c.block_pages);
+        let kept = |c: &Census| (c.caches, c.used, c.large_pages, c.block_pages, c.huge_pages);
         assert_eq!(kept(&after), kept(&before), "it failed ({said}) and kept something");
         self.said.borrow_mut().insert(said);
         operation().unwrap_or_else(|error| panic!("without faults: {error}"))
@@ -221,12 +221,38 @@ const OPERATIONS: &[Operation] = &[
     ("kmalloc a block", |t| drop(t.may_fail(|| t.subsystem.kmalloc().alloc_block(700, Gfp::KERNEL)))),
     ("malloc", |t| {
         let malloc = Malloc::new(&t.subsystem).unwrap();
-        for size in [100, 5000, 50_000] {
+        for size in [100, 5000, 50_000, 5 << 20] {
             let layout = Layout::from_size_align(size, 64).unwrap();
             let memory = t.may_fail(|| malloc.alloc(layout, Gfp::ZERO));
             // SAFETY: allocated just now with this layout.
             unsafe { malloc.free_sized(memory, layout) };
         }
+    }),
+    ("realloc", |t| {
+        let malloc = Malloc::new(&t.subsystem).unwrap();
+        let layout = |size| Layout::from_size_align(size, 16).unwrap();
+        let mut memory = malloc.alloc(layout(40), Gfp::KERNEL).unwrap();
+        let mut size = 40;
+        // SAFETY: allocated with the layout of the last size, of which 40 bytes are written.
+        unsafe {
+            memory.write_bytes(7, 40);
+            for next in [300, 70_000, 5 << 20, 9 << 20, 6 << 20, 100] {
+                memory = t.may_fail(|| malloc.realloc_sized(memory, layout(size), next, Gfp::KERNEL));
+                size = next;
+                assert!(core::slice::from_raw_parts(memory.as_ptr(), 40).iter().all(|byte| *byte == 7));
+            }
+            malloc.free(memory);
+        }
+    }),
+    ("krealloc", |t| {
+        let kmalloc = t.subsystem.kmalloc();
+        let mut memory = kmalloc.alloc(40, Gfp::KERNEL).unwrap();
+        for size in [3000, 2000, 70_000, 100] {
+            // SAFETY: allocated above.
+            memory = t.may_fail(|| unsafe { kmalloc.realloc(memory, size, Gfp::KERNEL) });
+        }
+        // SAFETY: as above.
+        unsafe { kmalloc.free(memory) };
     }),
     ("pages", |t| {
         for order in [0, 3, 10].map(|order| Order::new(order).unwrap()) {

@@ -114,6 +114,49 @@ pub const fn abandoned() -> bool {
 #[cfg(loom)]
 pub use std::thread::panicking as abandoned;
 
+/// Room for what one call takes and another one gives back, where no stack frame spans the two: the locks that are held
+/// across a `fork`. What is left in it is never dropped.
+pub struct Kept<T>(core::cell::UnsafeCell<Option<core::mem::ManuallyDrop<T>>>);
+
+// SAFETY: whoever calls `put` and `take` promises that nobody else does meanwhile, and takes where it was put.
+unsafe impl<T> Sync for Kept<T> {}
+// SAFETY: as above; what is in it is not touched where the room goes.
+unsafe impl<T> Send for Kept<T> {}
+
+impl<T> Kept<T> {
+    /// Empty.
+    pub const fn new() -> Self {
+        Self(core::cell::UnsafeCell::new(None))
+    }
+    /// Keeps `value`.
+    ///
+    /// # Safety
+    /// Nobody else uses this meanwhile: one of the locks that are kept sees to that.
+    pub unsafe fn put(&self, value: T) {
+        // SAFETY: by contract the access is exclusive.
+        unsafe { *self.0.get() = Some(core::mem::ManuallyDrop::new(value)) };
+    }
+    /// What was kept.
+    ///
+    /// # Safety
+    /// As [`put`](Kept::put), on the thread that called it, or the one that it became in the child of a `fork`.
+    pub unsafe fn take(&self) -> Option<T> {
+        // SAFETY: by contract the access is exclusive.
+        unsafe { (*self.0.get()).take() }.map(core::mem::ManuallyDrop::into_inner)
+    }
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+impl<T> core::fmt::Debug for Kept<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Kept").finish_non_exhaustive()
+    }
+}
+
 /// A statistic: added to by many, read by reports. An algorithm may only use it as a rough limit, which may be passed in
 /// a race. A `Relaxed` `std` atomic in every arm.
 ///

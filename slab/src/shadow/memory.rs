@@ -45,6 +45,13 @@ pub(crate) enum Step {
         /// With its layout, where the way has that.
         sized: bool,
     },
+    /// Reallocated: way and alignment stay.
+    Resize {
+        cpu: u8,
+        pick: u16,
+        #[arbitrary(with = layout)]
+        layout: Layout,
+    },
     /// Moved to memory of another layout, with what fits of its bytes.
     Move {
         cpu: u8,
@@ -62,7 +69,7 @@ pub(crate) enum Step {
     Grant,
 }
 
-/// Any size and alignment: small ones mostly, some above all that can be had.
+/// Any size and alignment: small ones mostly, some above all blocks.
 fn layout(u: &mut Unstructured<'_>) -> Result<Layout> {
     let most = [64, 1 << 10, 10 << 10, 100 << 10, 5 << 20, isize::MAX as usize >> 26][u.choose_index(6)?];
     let align = 1 << [0, 3, 4, 6, 12, 16, 22, 23][u.choose_index(8)?];
@@ -100,7 +107,7 @@ impl Held {
         Self { way, layout, size, align, written }
     }
     fn can_be(&self) -> bool {
-        self.size <= LARGEST && self.align <= LARGEST
+        self.way == Way::Malloc || self.size <= LARGEST && self.align <= LARGEST
     }
 }
 
@@ -159,7 +166,7 @@ impl World {
             Err(error) => {
                 match error {
                     AllocError::TooLarge => assert!(!held.can_be(), "{held:?}"),
-                    AllocError::Memory(_) => {}
+                    AllocError::Memory(_) | AllocError::Refused { .. } => {}
                     error => assert!(self.refusals.any, "{error}"),
                 }
                 return None;
@@ -232,6 +239,46 @@ impl World {
         self.free(from, held, true);
     }
 
+    fn resize(&mut self, from: NonNull<u8>, held: Held, size: usize) {
+        let Ok(layout) = Layout::from_size_align(size, held.layout.align()) else {
+            return self.relocate(from, held, held.way, held.layout);
+        };
+        let way = if held.way == Way::Malloc { Way::Malloc } else { Way::Kmalloc };
+        // SAFETY: out with this layout, and picked: after a success nobody's any more.
+        let to = unless_refused(|| unsafe {
+            match way {
+                Way::Malloc => self.malloc.realloc_sized(from, held.layout, size, Gfp::ZERO),
+                _ => self.subsystem.kmalloc().realloc(from, size, Gfp::KERNEL),
+            }
+        });
+        let Some(Ok(to)) = to else {
+            // As it was: the next one who picks it looks.
+            if from == ZERO_SIZE {
+                self.empty.push(held)
+            } else {
+                _ = self.live.insert(from, held)
+            }
+            return;
+        };
+        self.serial = self.serial.wrapping_add(1);
+        let new = Held::new(way, layout, self.serial);
+        if to == ZERO_SIZE {
+            assert_eq!(size, 0);
+            return self.empty.push(new);
+        }
+        let kept = held.size.min(new.size);
+        let [first, last] = Self::ends(to, kept);
+        // The end of what is kept was written if all is.
+        let written = first.iter().chain(last.iter().filter(|_| kept == held.size));
+        assert!(written.into_iter().all(|byte| *byte == held.written), "{to:?} is no copy of {from:?}");
+        // SAFETY: `new.size` bytes at `to` are ours.
+        let [first, last] = Self::ends(unsafe { to.add(kept) }, new.size - kept);
+        let zero = first.iter().chain(&*last).all(|byte| *byte == 0);
+        assert!(zero || way != Way::Malloc, "{to:?} is not zero behind {kept}");
+        Self::ends(to, new.size).into_iter().for_each(|end| end.fill(new.written));
+        self.live.insert(to, new);
+    }
+
     fn step(&mut self, step: &Step) {
         let on = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
         match *step {
@@ -249,6 +296,12 @@ impl World {
                 on(cpu);
                 if let Some((from, held)) = self.pick(pick) {
                     self.relocate(from, held, way, layout);
+                }
+            }
+            Step::Resize { cpu, pick, layout } => {
+                on(cpu);
+                if let Some((at, held)) = self.pick(pick) {
+                    self.resize(at, held, layout.size());
                 }
             }
             Step::Shrink => _ = self.subsystem.shrink(),
@@ -280,7 +333,7 @@ pub(crate) fn run(steps: &[Step]) {
     world.subsystem.shrink();
     world.subsystem.pages().release();
     let census = world.subsystem.check().unwrap();
-    assert_eq!((census.objects, census.slabs, census.large_pages), (0, 0, 0));
+    assert_eq!((census.objects, census.slabs, census.large_pages, census.huge_pages), (0, 0, 0, 0));
     assert_eq!(world.subsystem.pages().info().pages_not_in_maximal_blocks(), 0);
 }
 

@@ -43,8 +43,8 @@ pub(crate) fn assert_all_given_back(subsystem: &Subsystem) {
     subsystem.pages().release();
     let census = subsystem.check().unwrap();
     assert_eq!(
-        (census.objects, census.slabs, census.slab_pages, census.large_pages),
-        (0, 0, 0, 0),
+        (census.objects, census.slabs, census.slab_pages, census.large_pages, census.huge_pages),
+        (0, 0, 0, 0, 0),
         "{census:?}"
     );
     let pages = subsystem.pages().info();
