@@ -998,6 +998,12 @@ impl Cache {
 
     // ---- numbers ----
 
+    /// Hands each object that is in use to `see`, once the magazines have given theirs back.
+    pub(crate) fn live(&self, mut see: impl FnMut(NonNull<u8>)) {
+        self.purge();
+        self.nodes.iter().for_each(|node| node.out(&self.core.ground, |place| see(self.object(place).0)));
+    }
+
     pub(crate) fn count(&self) -> NodeCount {
         self.nodes.iter().map(Node::count).fold(NodeCount::default(), |sum, node| sum + node)
     }

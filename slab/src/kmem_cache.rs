@@ -368,10 +368,19 @@ impl KmemCache {
     /// [`AllocError::Destroyed`].
     ///
     /// # Errors
-    /// Objects are in use, or wait for a grace period; the cache goes on as before.
+    /// Objects are in use, or wait for a grace period; the cache goes on as before. [`live`](Self::live) says which.
     #[doc(alias = "kmem_cache_destroy")]
     pub fn destroy(&self) -> Result<(), Busy> {
         self.cache.destroy()
+    }
+
+    /// Hands the address of each object in use to `see`, with a lock held: it must not allocate from this cache or free to
+    /// it. Who is alive, when [`destroy`](Self::destroy) says that somebody is. Beside other users of the cache it may see
+    /// objects that they have just freed.
+    ///
+    /// Cost: the magazines are emptied, and every slab is walked.
+    pub fn live(&self, see: impl FnMut(NonNull<u8>)) {
+        self.cache.live(see);
     }
 
     /// The numbers now.

@@ -356,6 +356,19 @@ impl Node {
         Ok(())
     }
 
+    /// Hands each object that is out to `see`. For reports.
+    pub(crate) fn out(&self, ground: &Ground, mut see: impl FnMut(Place)) {
+        let lists = self.lists.lock();
+        for list in core::iter::once(&lists.full).chain(&lists.partial) {
+            // SAFETY: the lock is held, so links and slabs of all listed frames are ours.
+            unsafe {
+                for slab in list.iter(ground.frames()) {
+                    ground.slab(slab).out(|index| see(Place { slab, index }));
+                }
+            }
+        }
+    }
+
     /// Hands each slab to `see` with the state whose list it is on, and whether head and bitmap agree. For reports.
     pub(crate) fn walk(&self, ground: &Ground, mut see: impl FnMut(Pfn, State, Fill, bool)) -> NodeCount {
         let lists = self.lists.lock();

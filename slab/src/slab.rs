@@ -207,6 +207,20 @@ impl<'a> Slab<'a> {
         }
     }
 
+    /// Names the objects that are out.
+    ///
+    /// # Safety
+    /// As [`Slab::take`].
+    pub(crate) unsafe fn out(&self, mut see: impl FnMut(usize)) {
+        // SAFETY: passed on.
+        unsafe {
+            self.with(|fill, bits| {
+                let out = |index: &usize| bits[index / 64] >> (index % 64) & 1 == 1;
+                (0..usize::from(fill.objects)).filter(out).for_each(&mut see);
+            });
+        }
+    }
+
     /// Whether the head agrees with the bitmap.
     ///
     /// # Safety

@@ -129,17 +129,17 @@ mod tests {
     use crate::CacheBox;
 
     object_cache! {
-        static NAMES: ObjectCache<String> = ObjectCache::builder("name").ctor(|| "new".to_owned()).build();
+        static NUMBERS: ObjectCache<u64> = ObjectCache::builder("number").ctor(|| 7).build();
     }
 
     #[test]
     fn a_static_cache_is_one_for_all_threads_and_lends_for_ever() {
         let threads: Vec<_> =
-            (0..4).map(|_| std::thread::spawn(|| NAMES.get().unwrap().alloc().unwrap())).collect();
-        let names: Vec<CacheBox<'static, String>> =
+            (0..4).map(|_| std::thread::spawn(|| NUMBERS.get().unwrap().alloc().unwrap())).collect();
+        let numbers: Vec<CacheBox<'static, u64>> =
             threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-        assert!(names.iter().all(|name| **name == "new"));
-        assert_eq!(NAMES.get().unwrap().info().used, 4);
+        assert!(numbers.iter().all(|number| **number == 7));
+        assert_eq!(NUMBERS.get().unwrap().info().used, 4);
     }
 
     #[test]
