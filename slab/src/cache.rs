@@ -33,6 +33,7 @@ use crate::faults::{CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT, SLAB};
 use crate::fork;
 use crate::geometry::Geometry;
 use crate::info::CacheInfo;
+use crate::magazines::Magazines;
 use crate::node::{Node, NodeCount, Place, Unlisted};
 use crate::subsystem::Core;
 #[cfg(not(loom))]
@@ -92,6 +93,8 @@ pub(crate) struct Parts {
     pub(crate) type_stable: bool,
     /// Whether frees are checked at once.
     pub(crate) check_frees: bool,
+    /// Whether others may share it that want such magazines.
+    pub(crate) merges: Option<Magazines>,
 }
 
 /// What checked frees need: see [`tags`](crate::tags).
@@ -142,6 +145,8 @@ struct Counts {
     grace_pages: Counter,
     #[cfg_attr(loom, allow(dead_code, reason = "no grace periods in models"))]
     deferred: Counter,
+    /// Holders: the first, and those that share it.
+    handles: Counter,
     order_fallbacks: Counter,
     constructed: Counter,
     destructed: Counter,
@@ -309,6 +314,12 @@ impl Cache {
     }
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
+    }
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+    pub(crate) fn handles(&self) -> &Counter {
+        &self.counts.handles
     }
     pub(crate) fn has_hooks(&self) -> bool {
         self.parts.hooks.is_some()
@@ -993,7 +1004,7 @@ impl Cache {
                 Err(out) => live = out,
             }
         }
-        Err(Busy { live })
+        Err(Busy { live, aliases: 0 })
     }
 
     // ---- numbers ----
@@ -1058,6 +1069,7 @@ impl Cache {
             objs_per_slab: geometry.objects() as u64,
             min_partial: self.min_partial as u64,
             limit: self.parts.limit.map(u64::from),
+            aliases: counts.handles.get().saturating_sub(1),
             type_stable: self.parts.type_stable,
             slabs: count.slabs(),
             full: count.full,

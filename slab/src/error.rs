@@ -93,13 +93,19 @@ impl From<crate::StartError> for CacheError {
 /// A cache cannot be destroyed: objects of it are in callers' hands. It goes on as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// Objects in use, at least 1.
+    /// Objects in use; at least 1, unless others share the cache.
     pub live: u64,
+    /// Others that share the cache: see [`KmemCacheBuilder::merge`](crate::KmemCacheBuilder::merge).
+    pub aliases: u64,
 }
 
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} objects are in use", self.live)
+        write!(f, "{} objects are in use", self.live)?;
+        if self.aliases > 0 {
+            write!(f, ", and {} others share the cache", self.aliases)?;
+        }
+        Ok(())
     }
 }
 impl std::error::Error for Busy {}

@@ -5,7 +5,7 @@
 //! order in which they may be nested (outermost first):
 //!
 //! ```text
-//! list of caches > each cache, oldest first: its layer (drains > depots > making), its nodes
+//! list of shared caches > list of caches > each cache, oldest first: its layer (drains > depots > making), its nodes
 //!                > pages: each zone's layers, its zone
 //!                > table of huge memory > tags > batches of deferred frees
 //! ```
@@ -16,6 +16,7 @@
 
 use crate::cache::{Cache, Object};
 use crate::huge::Table;
+use crate::kmem_cache::Owner;
 use crate::node::{Lists, Node};
 use crate::subsystem::{Core, Subsystem};
 #[cfg(not(loom))]
@@ -64,6 +65,7 @@ impl Cache {
 #[derive(Debug)]
 pub struct Held<'s> {
     core: &'s Core,
+    _mergeable: MutexGuard<'s, Vec<Weak<Owner>>>,
     caches: MutexGuard<'s, Vec<Weak<Cache>>>,
     pages: Option<uslab_buddy::Held<'s>>,
     _huge: MutexGuard<'s, Table>,
@@ -117,6 +119,7 @@ impl Subsystem {
     /// ```
     pub fn hold(&self) -> Held<'_> {
         let core = &**self.core();
+        let mergeable = core.mergeable.lock();
         let caches = core.registry();
         for cache in &*caches {
             // SAFETY: the list is locked, so the cache lives; `Held` gives the locks back.
@@ -124,6 +127,7 @@ impl Subsystem {
         }
         let held = Held {
             core,
+            _mergeable: mergeable,
             caches,
             pages: Some(core.ground.pages.hold()),
             _huge: core.huge.hold(),

@@ -124,6 +124,15 @@ const RECIPROCAL_SHIFT: u32 = 44;
 const _: () = assert!((PAGE_SIZE << MAX_ORDER) <= 1 << 22);
 
 impl Geometry {
+    /// Whether these objects will do for who wants `other`'s: as Linux's `find_mergeable` judges, less than a word larger, and
+    /// aligned as well.
+    pub(crate) fn serves(&self, other: &Self) -> bool {
+        let excess = self.object_size.checked_sub(other.object_size);
+        excess.is_some_and(|excess| (excess as usize) < WORD)
+            && self.stride == other.stride
+            && self.align.is_multiple_of(other.align)
+    }
+
     /// The slabs of objects of `size` bytes, aligned to `align` (0: to a word).
     ///
     /// # Errors

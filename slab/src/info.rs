@@ -36,6 +36,8 @@ pub struct CacheInfo {
     pub limit: Option<u64>,
     /// Whether pages outlive a grace period.
     pub type_stable: bool,
+    /// Caches that share this one under other names.
+    pub aliases: u64,
 
     /// Slabs in all, and by list.
     pub slabs: u64,

@@ -37,6 +37,8 @@ use uslab_magazine::sync::abandoned;
 pub struct KmemCache {
     cache: Arc<Cache>,
     owner: Arc<Owner>,
+    /// Its own name, if the cache was made for another one.
+    alias: Option<Box<str>>,
 }
 
 /// Whoever may still use a cache: the last one that goes takes the cache along.
@@ -79,6 +81,7 @@ pub struct KmemCacheBuilder {
     type_stable: bool,
     magazines: Option<Magazines>,
     check_frees: Option<bool>,
+    merge: bool,
 }
 
 impl KmemCacheBuilder {
@@ -144,6 +147,19 @@ impl KmemCacheBuilder {
         self.check_frees = Some(check);
         self
     }
+    /// Shares a cache with others that ask for the same and whose objects are of this size, or less than a word larger:
+    /// fewer slabs that are partly used, and fewer magazines. The price is that nobody's objects can be told from the
+    /// others' any more: numbers, reports, and [`destroy`](KmemCache::destroy) are those of all. So it is for who asks.
+    ///
+    /// Not shared are caches with a constructor, a limit, or a grace period.
+    #[doc(alias = "slab_merge")]
+    pub fn merge(mut self) -> Self {
+        self.merge = true;
+        self
+    }
+    fn may_merge(&self) -> bool {
+        self.merge && self.hooks.is_none() && self.limit.is_none() && !self.type_stable
+    }
     /// Other magazines than the subsystem's.
     pub fn magazines(mut self, magazines: Magazines) -> Self {
         self.magazines = Some(magazines);
@@ -178,6 +194,19 @@ impl KmemCacheBuilder {
         let align = self.align;
         let geometry = Geometry::new(self.size, align, &core.rule)?;
         let magazines = self.magazines.unwrap_or(core.magazines);
+        let check_frees = self.check_frees.unwrap_or(core.check_frees);
+        let merges = self.may_merge().then_some(magazines);
+        if let Some(magazines) = merges
+            && let Some(owner) = core.mergeable(|cache| {
+                let parts = cache.parts();
+                parts.merges == Some(magazines)
+                    && (parts.page_flags, parts.check_frees) == (self.page_flags, check_frees)
+                    && parts.geometry.serves(&geometry)
+            })
+        {
+            owner.0.handles().add(1);
+            return Ok(KmemCache { cache: owner.0.clone(), owner, alias: Some(self.name.into()) });
+        }
         let layer = match magazines.config(&core.cpus, geometry.stride()) {
             None => None,
             Some(config) => {
@@ -195,11 +224,17 @@ impl KmemCacheBuilder {
             hooks: self.hooks,
             page_flags: self.page_flags,
             type_stable: self.type_stable,
-            check_frees: self.check_frees.unwrap_or(core.check_frees),
+            check_frees,
+            merges,
         };
         let cache = Cache::new(core.clone(), parts).ok_or(CacheError::Memory)?;
         core.register(&cache);
-        Ok(KmemCache { owner: Arc::new(Owner(cache.clone())), cache })
+        cache.handles().add(1);
+        let owner = Arc::new(Owner(cache.clone()));
+        if merges.is_some() {
+            core.may_merge(&owner);
+        }
+        Ok(KmemCache { cache, owner, alias: None })
     }
 }
 
@@ -217,6 +252,7 @@ impl KmemCache {
             type_stable: false,
             magazines: None,
             check_frees: None,
+            merge: false,
         }
     }
 
@@ -227,9 +263,9 @@ impl KmemCache {
         &self.owner
     }
 
-    /// The cache's name.
+    /// The name that it was asked for by. The reports of a [shared](KmemCacheBuilder::merge) cache have the name of the first.
     pub fn name(&self) -> &str {
-        self.cache.name()
+        self.alias.as_deref().unwrap_or(self.cache.name())
     }
     /// Where its objects lie.
     pub fn geometry(&self) -> &Geometry {
@@ -368,9 +404,15 @@ impl KmemCache {
     /// [`AllocError::Destroyed`].
     ///
     /// # Errors
-    /// Objects are in use, or wait for a grace period; the cache goes on as before. [`live`](Self::live) says which.
+    /// Objects are in use, or wait for a grace period; the cache goes on as before. [`live`](Self::live) says which. A
+    /// [shared](KmemCacheBuilder::merge) one is in use by the others.
     #[doc(alias = "kmem_cache_destroy")]
     pub fn destroy(&self) -> Result<(), Busy> {
+        let aliases = self.cache.handles().get() - 1;
+        if aliases > 0 {
+            let live = self.cache.info().used;
+            return Err(Busy { live, aliases });
+        }
         self.cache.destroy()
     }
 
@@ -386,6 +428,12 @@ impl KmemCache {
     /// The numbers now.
     pub fn info(&self) -> CacheInfo {
         self.cache.info()
+    }
+}
+
+impl Drop for KmemCache {
+    fn drop(&mut self) {
+        self.cache.handles().sub(1);
     }
 }
 
@@ -407,6 +455,9 @@ impl Drop for Owner {
 
 /// The end of a cache that nobody uses any more.
 fn retire(cache: Arc<Cache>) {
+    if cache.parts().merges.is_some() {
+        cache.core().no_longer_mergeable();
+    }
     if cache.destroy().is_ok() {
         cache.core().unregister(&cache);
         return;

@@ -16,6 +16,7 @@ use crate::huge::{Huge, HugeInfo};
 use crate::info::{CacheInfo, Row, SlabInfo};
 #[cfg(not(loom))]
 use crate::kmalloc::Kmalloc;
+use crate::kmem_cache::Owner;
 use crate::large::{Large, LargeInfo, large};
 use crate::magazines::Magazines;
 #[cfg(not(loom))]
@@ -176,6 +177,8 @@ pub(crate) struct Core {
     corruption: Arc<corruption::Handler>,
     /// All caches, oldest first. A door lock, because allocations under pressure look here.
     caches: Mutex<Vec<Weak<Cache>>>,
+    /// Those that others may share.
+    pub(crate) mergeable: Mutex<Vec<Weak<Owner>>>,
 }
 
 impl fmt::Debug for Core {
@@ -207,6 +210,7 @@ impl Core {
             forks: Counter::new(0),
             corruption: config.corruption,
             caches: Mutex::new(Vec::new()),
+            mergeable: Mutex::new(Vec::new()),
         }))
     }
 
@@ -216,27 +220,35 @@ impl Core {
         self.colours.get()
     }
 
-    /// The list grows outside its lock: the global allocator may be one of its caches, and look here under pressure.
     pub(crate) fn register(&self, cache: &Arc<Cache>) {
-        let mut larger = Vec::new();
-        loop {
-            let mut caches = self.caches.lock();
-            let len = caches.len();
-            if len == caches.capacity() {
-                if larger.capacity() <= len {
-                    drop(caches);
-                    larger = Vec::with_capacity(2 * len + 64);
-                    continue;
-                }
-                larger.append(&mut caches);
-                core::mem::swap(&mut *caches, &mut larger);
-            }
-            return caches.push(Arc::downgrade(cache));
-        }
+        push(&self.caches, Arc::downgrade(cache));
     }
     /// Frees nothing under the lock: the caller holds the cache.
     pub(crate) fn unregister(&self, cache: &Arc<Cache>) {
         self.caches.lock().retain(|other| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(cache)));
+    }
+    /// A cache that others may share.
+    pub(crate) fn may_merge(&self, owner: &Arc<Owner>) {
+        push(&self.mergeable, Arc::downgrade(owner));
+    }
+    /// One of these that `fits`.
+    pub(crate) fn mergeable(&self, fits: impl Fn(&Cache) -> bool) -> Option<Arc<Owner>> {
+        let mut next = 0;
+        loop {
+            // Whoever is dropped here is dropped with no lock held.
+            let owner = self.mergeable.lock().get(next)?.upgrade();
+            next += 1;
+            if let Some(owner) = owner
+                && fits(owner.cache())
+            {
+                return Some(owner);
+            }
+        }
+    }
+    /// Forgets those that have gone. The memory of the last one stays until its owner's own count goes, so that nothing is
+    /// freed under the lock.
+    pub(crate) fn no_longer_mergeable(&self) {
+        self.mergeable.lock().retain(|owner| owner.strong_count() > 0);
     }
     /// The list, locked: a cache that is on it lives.
     pub(crate) fn registry(&self) -> MutexGuard<'_, Vec<Weak<Cache>>> {
@@ -324,6 +336,26 @@ impl Core {
     /// See [`Subsystem::check`].
     pub(crate) fn check(&self) -> Result<Census, Violation> {
         Census::take(self)
+    }
+}
+
+/// Appends to a list that grows outside its lock: the global allocator may be one of the caches, and look at the list under
+/// pressure.
+fn push<T>(list: &Mutex<Vec<T>>, value: T) {
+    let mut larger = Vec::new();
+    loop {
+        let mut list = list.lock();
+        let len = list.len();
+        if len == list.capacity() {
+            if larger.capacity() <= len {
+                drop(list);
+                larger = Vec::with_capacity(2 * len + 64);
+                continue;
+            }
+            larger.append(&mut list);
+            core::mem::swap(&mut *list, &mut larger);
+        }
+        return list.push(value);
     }
 }
 

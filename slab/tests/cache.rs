@@ -418,3 +418,69 @@ fn bad_caches_are_errors() {
     assert_eq!(error("o", 8, 24), "alignment 24 is not a power of two");
     assert_eq!(error("o", 5 << 20, 8), "an object of 5242880 bytes; the largest block has 4194304");
 }
+
+#[test]
+fn caches_that_ask_for_it_share_one() {
+    let subsystem = subsystem(1);
+    let named = |name: &str, size| KmemCache::builder(name, size).merge();
+    let first = named("first", 192).build_in(&subsystem).unwrap();
+    let second = named("second", 190).build_in(&subsystem).unwrap();
+    let apart = [
+        KmemCache::builder("not-asked", 192).build_in(&subsystem).unwrap(),
+        named("larger", 200).build_in(&subsystem).unwrap(),
+        named("smaller", 184).build_in(&subsystem).unwrap(),
+        named("aligned", 192).align(128).build_in(&subsystem).unwrap(),
+        named("limited", 192).limit(Limit::Slabs(3)).build_in(&subsystem).unwrap(),
+        named("constructed", 192).ctor(|_| ()).build_in(&subsystem).unwrap(),
+        named("reclaimable", 192).reclaimable().build_in(&subsystem).unwrap(),
+        named("other-magazines", 192).magazines(Magazines::Off).build_in(&subsystem).unwrap(),
+    ];
+    assert!(apart.iter().all(|cache| cache.info().aliases == 0 && cache.info().name == cache.name()));
+    assert_eq!((first.name(), second.name()), ("first", "second"));
+    assert_eq!((second.info().name.as_str(), second.info().aliases), ("first", 1));
+    let block = second.alloc_block(Gfp::KERNEL).unwrap();
+    assert_eq!(first.info().used, 1);
+    let busy = first.destroy().unwrap_err();
+    assert_eq!((busy.live, busy.aliases), (1, 1));
+    assert_eq!(busy.to_string(), "1 objects are in use, and 1 others share the cache");
+    // The first may go before the one that shares it.
+    drop(first);
+    assert_eq!(second.destroy().unwrap_err().aliases, 0);
+    drop(block);
+    second.destroy().unwrap();
+    drop(second);
+    // What has gone is shared with nobody.
+    let third = named("third", 192).build_in(&subsystem).unwrap();
+    drop(third.alloc_block(Gfp::KERNEL).unwrap());
+    assert_eq!((third.info().name.as_str(), third.info().aliases), ("third", 0));
+    drop((third, apart));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn threads_that_share_and_drop_caches_at_once_lose_none() {
+    let subsystem = subsystem(2);
+    std::thread::scope(|scope| {
+        for cpu in 0..2 {
+            let subsystem = &subsystem;
+            scope.spawn(move || {
+                on_cpu(cpu);
+                for round in 0..300 {
+                    let cache =
+                        KmemCache::builder(format!("c{round}"), 64).merge().build_in(subsystem).unwrap();
+                    let blocks = cache.alloc_blocks(Gfp::KERNEL, 5).unwrap();
+                    assert!(cache.info().aliases <= 1);
+                    drop(blocks);
+                }
+            });
+        }
+    });
+    assert!(
+        subsystem
+            .info()
+            .caches
+            .iter()
+            .all(|cache| cache.name.starts_with("kmalloc") || cache.name.starts_with("dma"))
+    );
+    assert_all_given_back(&subsystem);
+}
