@@ -80,6 +80,11 @@ impl Gfp {
             ZoneKind::Normal
         }
     }
+    /// Whether others may be asked to give memory back: neither may they by who cannot wait, or does not want to, nor by who
+    /// is giving memory back.
+    pub const fn may_reclaim(self) -> bool {
+        !self.intersects(Self::NOWAIT.union(Self::NORETRY).union(Self::MEMALLOC))
+    }
     /// Whether the per-CPU pages of all CPUs may be called in before giving up.
     pub(crate) const fn may_drain(self) -> bool {
         !self.intersects(Self::NOWAIT.union(Self::NORETRY))

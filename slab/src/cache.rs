@@ -466,7 +466,30 @@ impl Cache {
         if matches!(result, Err(AllocError::Memory(_))) && self.press_others() > 0 {
             result = again();
         }
-        result
+        self.ask_users(source.gfp, result, again)
+    }
+
+    /// What users have and can do without.
+    fn ask_users<T>(
+        &self,
+        gfp: Gfp,
+        result: Result<T, AllocError>,
+        again: impl Fn() -> Result<T, AllocError>,
+    ) -> Result<T, AllocError> {
+        let limited = match result {
+            Err(AllocError::CacheLimit { .. }) => Some(self),
+            Err(AllocError::Memory(_)) => None,
+            done => return done,
+        };
+        let again = || {
+            // What they freed lies in magazines.
+            match limited {
+                Some(cache) => cache.purge(),
+                None => self.core.caches.iter().for_each(|cache| _ = cache.shrink()),
+            }
+            again()
+        };
+        self.core.shrink_until(gfp, limited, again, result)
     }
 
     /// Empty slabs that other caches gave back.
@@ -534,10 +557,8 @@ impl Cache {
         if matches!(error, AllocError::Memory(_)) {
             self.press_others();
         }
-        layer.private(&source, n).ok_or_else(|| {
-            self.counts.failures.add(1);
-            source.error_or(AllocError::NoMagazines)
-        })
+        let again = || layer.private(&source, n).ok_or_else(|| source.error_or(AllocError::NoMagazines));
+        self.ask_users(gfp, again(), again).inspect_err(|_| self.counts.failures.add(1))
     }
     /// As `prefill` on one that exists already.
     pub(crate) fn refill(

@@ -117,7 +117,7 @@ impl std::error::Error for Violation {}
 impl Census {
     pub(crate) fn take(core: &Core) -> Result<Self, Violation> {
         let mut census = Self::default();
-        for cache in core.caches() {
+        for cache in core.caches.iter() {
             census.add(core, &cache)?;
         }
         if !core.huge.agrees() {

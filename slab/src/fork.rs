@@ -5,7 +5,7 @@
 //! order in which they may be nested (outermost first):
 //!
 //! ```text
-//! list of shared caches > list of caches > each cache, oldest first: its layer (drains > depots > making), its nodes
+//! lists of shared caches, of shrinkers > list of caches > each cache, oldest first: its layer (drains > depots > making), its nodes
 //!                > pages: each zone's layers, its zone
 //!                > table of huge memory > tags > batches of deferred frees
 //! ```
@@ -18,6 +18,7 @@ use crate::cache::{Cache, Object};
 use crate::huge::Table;
 use crate::kmem_cache::Owner;
 use crate::node::{Lists, Node};
+use crate::shrinker::Entry;
 use crate::subsystem::{Core, Subsystem};
 #[cfg(not(loom))]
 use crate::tags::Tags;
@@ -66,6 +67,7 @@ impl Cache {
 pub struct Held<'s> {
     core: &'s Core,
     _mergeable: MutexGuard<'s, Vec<Weak<Owner>>>,
+    _shrinkers: MutexGuard<'s, Vec<Weak<Entry>>>,
     caches: MutexGuard<'s, Vec<Weak<Cache>>>,
     pages: Option<uslab_buddy::Held<'s>>,
     _huge: MutexGuard<'s, Table>,
@@ -120,7 +122,8 @@ impl Subsystem {
     pub fn hold(&self) -> Held<'_> {
         let core = &**self.core();
         let mergeable = core.mergeable.lock();
-        let caches = core.registry();
+        let shrinkers = core.shrinkers.lock();
+        let caches = core.caches.lock();
         for cache in &*caches {
             // SAFETY: the list is locked, so the cache lives; `Held` gives the locks back.
             unsafe { (*cache.as_ptr()).hold_locks() };
@@ -128,6 +131,7 @@ impl Subsystem {
         let held = Held {
             core,
             _mergeable: mergeable,
+            _shrinkers: shrinkers,
             caches,
             pages: Some(core.ground.pages.hold()),
             _huge: core.huge.hold(),

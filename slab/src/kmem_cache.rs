@@ -8,6 +8,7 @@ use crate::geometry::Geometry;
 use crate::info::CacheInfo;
 use crate::magazines::Magazines;
 use crate::prefill::Prefilled;
+use crate::shrinker::{Registration, Shrinker};
 use crate::subsystem::{Core, Subsystem};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -228,11 +229,11 @@ impl KmemCacheBuilder {
             merges,
         };
         let cache = Cache::new(core.clone(), parts).ok_or(CacheError::Memory)?;
-        core.register(&cache);
+        core.caches.push(&cache);
         cache.handles().add(1);
         let owner = Arc::new(Owner(cache.clone()));
         if merges.is_some() {
-            core.may_merge(&owner);
+            core.mergeable.push(&owner);
         }
         Ok(KmemCache { cache, owner, alias: None })
     }
@@ -416,6 +417,12 @@ impl KmemCache {
         self.cache.destroy()
     }
 
+    /// Asks `shrinker` when an allocation would fail at the cache's limit, or for want of memory, for as long as the
+    /// registration lives: see [`shrinker`](crate::shrinker).
+    pub fn register_shrinker(&self, shrinker: impl Shrinker + 'static) -> Registration {
+        self.cache.core().add_shrinker(Box::new(shrinker), Some(&self.cache))
+    }
+
     /// Hands the address of each object in use to `see`, with a lock held: it must not allocate from this cache or free to
     /// it. Who is alive, when [`destroy`](Self::destroy) says that somebody is. Beside other users of the cache it may see
     /// objects that they have just freed.
@@ -448,6 +455,9 @@ impl Drop for Owner {
         if abandoned() {
             core::mem::forget(self.0.clone());
         } else {
+            if self.0.parts().merges.is_some() {
+                self.0.core().mergeable.remove(self);
+            }
             retire(self.0.clone());
         }
     }
@@ -455,11 +465,8 @@ impl Drop for Owner {
 
 /// The end of a cache that nobody uses any more.
 fn retire(cache: Arc<Cache>) {
-    if cache.parts().merges.is_some() {
-        cache.core().no_longer_mergeable();
-    }
     if cache.destroy().is_ok() {
-        cache.core().unregister(&cache);
+        cache.core().caches.remove(Arc::as_ptr(&cache));
         return;
     }
     #[cfg(not(loom))]

@@ -66,11 +66,13 @@ impl Core {
         let first = match alloc() {
             // What caches keep without using it may be what is missing.
             Err(error) => {
-                if self.press(None) > 0 {
-                    alloc()?
-                } else {
-                    return Err(error.into());
-                }
+                let result = if self.press(None) > 0 { alloc() } else { Err(error) };
+                let again = || {
+                    self.caches.iter().for_each(|cache| _ = cache.shrink());
+                    alloc()
+                };
+                // What users have and can do without.
+                self.shrink_until(gfp, None, again, result)?
             }
             Ok(first) => first,
         };

@@ -38,6 +38,7 @@
 //! | [`huge`] | what no block of pages holds |
 //! | [`prefill`] | objects of one owner |
 //! | [`magazines`] | how large magazines are |
+//! | [`shrinker`] | what users can drop when memory is short |
 //! | [`reaper`] | a thread that gives idle memory back |
 //! | `rcu` | type-stable caches |
 //! | [`corruption`] | frees that cannot be right |
@@ -83,6 +84,8 @@ mod published;
 pub mod rcu;
 #[cfg(not(any(loom, shuttle)))]
 pub mod reaper;
+mod registry;
+pub mod shrinker;
 pub mod size_class;
 mod slab;
 #[cfg(not(shuttle))]
@@ -119,6 +122,7 @@ pub use pinned::PinnedCache;
 pub use prefill::Prefilled;
 #[cfg(not(any(loom, shuttle)))]
 pub use reaper::Reaper;
+pub use shrinker::{Registration, Shrinker};
 pub use size_class::SizeClass;
 #[cfg(not(shuttle))]
 pub use static_cache::StaticCache;

@@ -19,6 +19,8 @@ use crate::kmalloc::Kmalloc;
 use crate::kmem_cache::Owner;
 use crate::large::{Large, LargeInfo, large};
 use crate::magazines::Magazines;
+use crate::registry::Registry;
+use crate::shrinker::{self, Registration, Shrinker};
 #[cfg(not(loom))]
 use crate::tags::Tags;
 use core::fmt;
@@ -26,13 +28,15 @@ use core::ops::Range;
 #[cfg(not(loom))]
 use core::ptr::NonNull;
 use serde::Serialize;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use uslab_buddy::region::Door;
 use uslab_buddy::{BuddyInfo, PAGE_SIZE, PageAllocator, PageConfig, PageError};
 #[cfg(loom)]
 use uslab_buddy::{Order, ZoneKind};
 use uslab_magazine::Cpus;
-use uslab_magazine::sync::{Counter, Mutex, MutexGuard, assert_unlocked};
+#[cfg(not(loom))]
+use uslab_magazine::sync::Mutex;
+use uslab_magazine::sync::{Counter, assert_unlocked};
 
 /// With so few pages, 4 MiB, a subsystem is not tried with fewer.
 const LEAST_PAGES: usize = 1024;
@@ -175,10 +179,12 @@ pub(crate) struct Core {
     /// Forks, with other threads at work, between the process that made the subsystem and this one.
     pub(crate) forks: Counter,
     corruption: Arc<corruption::Handler>,
-    /// All caches, oldest first. A door lock, because allocations under pressure look here.
-    caches: Mutex<Vec<Weak<Cache>>>,
+    /// All caches.
+    pub(crate) caches: Registry<Cache>,
     /// Those that others may share.
-    pub(crate) mergeable: Mutex<Vec<Weak<Owner>>>,
+    pub(crate) mergeable: Registry<Owner>,
+    /// What users can drop.
+    pub(crate) shrinkers: Registry<shrinker::Entry>,
 }
 
 impl fmt::Debug for Core {
@@ -209,8 +215,9 @@ impl Core {
             colours: Counter::new(0),
             forks: Counter::new(0),
             corruption: config.corruption,
-            caches: Mutex::new(Vec::new()),
-            mergeable: Mutex::new(Vec::new()),
+            caches: Registry::new(),
+            mergeable: Registry::new(),
+            shrinkers: Registry::new(),
         }))
     }
 
@@ -220,53 +227,9 @@ impl Core {
         self.colours.get()
     }
 
-    pub(crate) fn register(&self, cache: &Arc<Cache>) {
-        push(&self.caches, Arc::downgrade(cache));
-    }
-    /// Frees nothing under the lock: the caller holds the cache.
-    pub(crate) fn unregister(&self, cache: &Arc<Cache>) {
-        self.caches.lock().retain(|other| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(cache)));
-    }
-    /// A cache that others may share.
-    pub(crate) fn may_merge(&self, owner: &Arc<Owner>) {
-        push(&self.mergeable, Arc::downgrade(owner));
-    }
-    /// One of these that `fits`.
+    /// A cache that others share, if it `fits`.
     pub(crate) fn mergeable(&self, fits: impl Fn(&Cache) -> bool) -> Option<Arc<Owner>> {
-        let mut next = 0;
-        loop {
-            // Whoever is dropped here is dropped with no lock held.
-            let owner = self.mergeable.lock().get(next)?.upgrade();
-            next += 1;
-            if let Some(owner) = owner
-                && fits(owner.cache())
-            {
-                return Some(owner);
-            }
-        }
-    }
-    /// Forgets those that have gone. The memory of the last one stays until its owner's own count goes, so that nothing is
-    /// freed under the lock.
-    pub(crate) fn no_longer_mergeable(&self) {
-        self.mergeable.lock().retain(|owner| owner.strong_count() > 0);
-    }
-    /// The list, locked: a cache that is on it lives.
-    pub(crate) fn registry(&self) -> MutexGuard<'_, Vec<Weak<Cache>>> {
-        self.caches.lock()
-    }
-    /// All caches, one by one: the registry's lock is not held between them, and nothing is allocated. A cache that
-    /// goes meanwhile may hide another one.
-    pub(crate) fn caches(&self) -> impl Iterator<Item = Arc<Cache>> + '_ {
-        let mut next = 0;
-        core::iter::from_fn(move || {
-            loop {
-                let cache = self.caches.lock().get(next)?.upgrade();
-                next += 1;
-                if cache.is_some() {
-                    return cache;
-                }
-            }
-        })
+        self.mergeable.iter().find(|owner| fits(owner.cache()))
     }
 
     /// The cache that a frame names as its owner.
@@ -311,19 +274,19 @@ impl Core {
     /// Gives all empty slabs back. How many.
     #[cfg_attr(loom, allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn discard_empty(&self) -> usize {
-        self.caches().map(|cache| cache.discard_empty()).sum()
+        self.caches.iter().map(|cache| cache.discard_empty()).sum()
     }
 
     /// Memory is short: all caches but one give empty slabs back, and keep less from now on. How many slabs.
     pub(crate) fn press(&self, except: Option<&Cache>) -> usize {
         let others =
-            self.caches().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
+            self.caches.iter().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
         others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty()).sum()
     }
 
     /// See [`Subsystem::reap`].
     pub(crate) fn reap(&self) -> u64 {
-        let objects = self.caches().map(|cache| cache.reap()).sum();
+        let objects = self.caches.iter().map(|cache| cache.reap()).sum();
         self.ground.pages.reap();
         objects
     }
@@ -336,26 +299,6 @@ impl Core {
     /// See [`Subsystem::check`].
     pub(crate) fn check(&self) -> Result<Census, Violation> {
         Census::take(self)
-    }
-}
-
-/// Appends to a list that grows outside its lock: the global allocator may be one of the caches, and look at the list under
-/// pressure.
-fn push<T>(list: &Mutex<Vec<T>>, value: T) {
-    let mut larger = Vec::new();
-    loop {
-        let mut list = list.lock();
-        let len = list.len();
-        if len == list.capacity() {
-            if larger.capacity() <= len {
-                drop(list);
-                larger = Vec::with_capacity(2 * len + 64);
-                continue;
-            }
-            larger.append(&mut list);
-            core::mem::swap(&mut *list, &mut larger);
-        }
-        return list.push(value);
     }
 }
 
@@ -464,7 +407,7 @@ impl Subsystem {
 
     /// Shrinks every cache. Returns the slabs given back.
     pub fn shrink(&self) -> usize {
-        self.core.caches().map(|cache| cache.shrink()).sum()
+        self.core.caches.iter().map(|cache| cache.shrink()).sum()
     }
     /// Ends an interval of every cache's magazines and of the per-CPU pages. Returns the objects given back.
     pub fn reap(&self) -> u64 {
@@ -472,14 +415,19 @@ impl Subsystem {
     }
     /// Takes away what the magazines of `cpus` hold, objects and pages: those CPUs have gone.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
-        self.core.caches().for_each(|cache| cache.drain(cpus.clone()));
+        self.core.caches.iter().for_each(|cache| cache.drain(cpus.clone()));
         self.pages().drain_cpus(cpus);
+    }
+
+    /// Asks `shrinker` when memory is short, for as long as the registration lives: see [`shrinker`](crate::shrinker).
+    pub fn register_shrinker(&self, shrinker: impl Shrinker + 'static) -> Registration {
+        self.core.add_shrinker(Box::new(shrinker), None)
     }
 
     /// The numbers of every cache, of large blocks, and of the pages.
     pub fn info(&self) -> Info {
         Info {
-            caches: self.core.caches().map(|cache| cache.info()).collect(),
+            caches: self.core.caches.iter().map(|cache| cache.info()).collect(),
             kmalloc_large: self.core.large.info(),
             huge: self.core.huge.info(),
             pages: self.pages().info(),
@@ -487,7 +435,7 @@ impl Subsystem {
     }
     /// `/proc/slabinfo`: the newest cache first, as in the kernel.
     pub fn slabinfo(&self) -> SlabInfo {
-        let mut rows: Vec<_> = self.core.caches().map(|cache| Row::from(&cache.info())).collect();
+        let mut rows: Vec<_> = self.core.caches.iter().map(|cache| Row::from(&cache.info())).collect();
         rows.reverse();
         SlabInfo { rows }
     }

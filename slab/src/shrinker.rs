@@ -1,0 +1,129 @@
+//! What users can drop when memory is short: their caches of things that can be had again.
+//!
+//! The allocator itself gives back what nobody uses. What is *used*, but only to save work (parsed entries, idle
+//! connections), is its user's to judge; a shrinker is how the user is asked, as in Linux (`register_shrinker`,
+//! Documentation/filesystems/vfs.rst on `count` and `scan`). It is asked by an allocation that would fail otherwise, and by
+//! the [reaper](crate::Reaper) when the machine or a group of processes is short of memory.
+//!
+//! A shrinker runs in the middle of somebody's allocation, with no lock of the allocator held. It must not wait for a lock
+//! that an allocating thread may hold, its own thread above all: `try_lock`, and give up. It may allocate and free;
+//! shrinkers are not asked again because of that.
+
+use crate::cache::Cache;
+use crate::subsystem::Core;
+use core::cell::Cell;
+use core::fmt;
+use std::sync::Arc;
+use uslab_buddy::Gfp;
+use uslab_magazine::sync::{assert_unlocked, thread_local};
+
+/// Drops what can be had again. See the [module](self).
+pub trait Shrinker: Send + Sync {
+    /// Objects that could be dropped now, about.
+    fn count(&self) -> usize;
+    /// Drops up to `objects` of them, the least useful ones first; how many. `gfp` is what the allocation may do that needs
+    /// them: with [`Gfp::NOIO`] or [`Gfp::NOFS`] the shrinker must not come back to input and output or to a file system.
+    fn scan(&self, objects: usize, gfp: Gfp) -> usize;
+}
+
+/// A registered shrinker: it is asked until this is dropped (and, by a thread that is about to, perhaps once more).
+#[must_use = "dropping it takes the shrinker off the list"]
+pub struct Registration {
+    entry: Arc<Entry>,
+    core: Arc<Core>,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.core.shrinkers.remove(Arc::as_ptr(&self.entry));
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration").finish_non_exhaustive()
+    }
+}
+
+/// An entry of the list.
+pub(crate) struct Entry {
+    shrinker: Box<dyn Shrinker>,
+    /// The address of the cache whose limit it is for; 0 is all memory.
+    cache: usize,
+}
+
+/// Shares of what there is that are asked for, one after the other, as long as the allocation fails.
+const SHARES: [usize; 3] = [8, 2, 1];
+
+// loom's has no constant ones.
+#[cfg(loom)]
+thread_local! {
+    static SHRINKING: Cell<bool> = Cell::new(false);
+}
+#[cfg(not(loom))]
+thread_local! {
+    /// The thread is in a shrinker: what it allocates there must do without.
+    static SHRINKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// As long as this lives.
+struct Shrinking;
+impl Drop for Shrinking {
+    fn drop(&mut self) {
+        SHRINKING.with(|shrinking| shrinking.set(false));
+    }
+}
+
+impl Core {
+    /// `cache` is whose limit it is for; without one it is for all memory.
+    pub(crate) fn add_shrinker(
+        self: &Arc<Self>,
+        shrinker: Box<dyn Shrinker>,
+        cache: Option<&Cache>,
+    ) -> Registration {
+        let cache = cache.map_or(0, |cache| core::ptr::from_ref(cache).addr());
+        let entry = Arc::new(Entry { shrinker, cache });
+        self.shrinkers.push(&entry);
+        Registration { entry, core: self.clone() }
+    }
+
+    /// Asks the shrinkers for `1/share` of what they have; with `cache`, those of its limit only. How many objects went.
+    pub(crate) fn ask_shrinkers(&self, share: usize, gfp: Gfp, cache: Option<&Cache>) -> usize {
+        if SHRINKING.with(|shrinking| shrinking.replace(true)) {
+            return 0;
+        }
+        let _shrinking = Shrinking;
+        assert_unlocked();
+        let cache = cache.map_or(0, |cache| core::ptr::from_ref(cache).addr());
+        let mut dropped = 0;
+        for entry in self.shrinkers.iter() {
+            if cache == 0 || cache == entry.cache {
+                let count = entry.shrinker.count();
+                if count > 0 {
+                    dropped += entry.shrinker.scan(count.div_ceil(share), gfp);
+                }
+            }
+        }
+        dropped
+    }
+
+    /// Shrinkers drop more and more, until `again` succeeds or nothing is left to drop.
+    pub(crate) fn shrink_until<T, E>(
+        &self,
+        gfp: Gfp,
+        cache: Option<&Cache>,
+        mut again: impl FnMut() -> Result<T, E>,
+        mut result: Result<T, E>,
+    ) -> Result<T, E> {
+        if !gfp.may_reclaim() {
+            return result;
+        }
+        for share in SHARES {
+            if result.is_ok() || self.ask_shrinkers(share, gfp, cache) == 0 {
+                break;
+            }
+            result = again();
+        }
+        result
+    }
+}
