@@ -38,3 +38,11 @@ fn rcu_lookup() {
     assert!(said.starts_with("600000 lookups, ") && said.contains("none wrong"), "{said}");
     assert!(number(&said, "lookups, ") >= 300_000, "{said}");
 }
+
+#[test]
+fn limits() {
+    let said = run("limits");
+    assert!(said.contains("pages, then: the cache is at its limit of"), "{said}");
+    assert!(number(&said, "kept: ") > 9000 && said.contains(" to 9999\n"), "the newest are kept: {said}");
+    assert!(said.contains("slabs given back"), "{said}");
+}

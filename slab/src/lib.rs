@@ -40,6 +40,7 @@
 //! | [`magazines`] | how large magazines are |
 //! | [`shrinker`] | what users can drop when memory is short |
 //! | [`reaper`] | a thread that gives idle memory back |
+//! | [`pressure`] | how Linux says that memory is short |
 //! | `rcu` | type-stable caches |
 //! | [`corruption`] | frees that cannot be right |
 //! | [`faults`] | refusals on purpose |
@@ -78,6 +79,8 @@ mod node;
 mod pinned;
 pub mod prefill;
 // Under loom and shuttle there is no global subsystem, but the models run this.
+#[cfg(not(any(loom, shuttle)))]
+pub mod pressure;
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 mod published;
 #[cfg(not(loom))]
@@ -121,7 +124,7 @@ pub use mempool::Mempool;
 pub use pinned::PinnedCache;
 pub use prefill::Prefilled;
 #[cfg(not(any(loom, shuttle)))]
-pub use reaper::Reaper;
+pub use reaper::{Reaper, ReaperBuilder};
 pub use shrinker::{Registration, Shrinker};
 pub use size_class::SizeClass;
 #[cfg(not(shuttle))]

@@ -5,18 +5,28 @@
 //! 15 s, FreeBSD looks at working sets every 20 s. Without a reaper, call
 //! [`Subsystem::reap`](crate::Subsystem::reap) when you like.
 //!
+//! Told to, it also heeds signs of [pressure](crate::pressure): then magazines become smaller, the
+//! [shrinkers](crate::shrinker) drop a quarter of what they have, and all that is free goes back at once.
+//!
 //! The thread sleeps on a `parking_lot` lock: this is the cold side, never reached from an allocation.
 
+use crate::pressure::{self, MemoryGroup, Psi};
 use crate::subsystem::{Core, Subsystem};
 use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use uslab_buddy::Gfp;
 
 #[derive(Debug, Default)]
 struct State {
     stop: bool,
+    /// Memory is short, and nobody has done anything about it yet.
+    short: bool,
     intervals: u64,
+    pressures: u64,
 }
 
 #[derive(Debug, Default)]
@@ -32,7 +42,7 @@ struct Shared {
 /// use uslab::{Config, Reaper, Subsystem};
 ///
 /// let subsystem = Subsystem::new(Config::default())?;
-/// let reaper = Reaper::start(&subsystem, Duration::from_secs(15))?;
+/// let reaper = Reaper::builder(Duration::from_secs(15)).start(&subsystem)?;
 /// assert_eq!(reaper.intervals(), 0);
 /// drop(reaper); // waits for the thread
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -41,43 +51,115 @@ struct Shared {
 #[must_use = "dropping it stops it"]
 pub struct Reaper {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
+    /// Closed to stop the watcher.
+    watching: Option<io::PipeWriter>,
+}
+
+/// Makes a [`Reaper`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder starts nothing until it starts"]
+pub struct ReaperBuilder {
+    interval: Duration,
+    psi: Option<Psi>,
+    group: Option<MemoryGroup>,
+}
+
+impl ReaperBuilder {
+    /// Heeds this, in a thread of its own.
+    pub fn psi(mut self, psi: Psi) -> Self {
+        self.psi = Some(psi);
+        self
+    }
+    /// Looks at this group's mark at the end of each interval.
+    pub fn group(mut self, group: MemoryGroup) -> Self {
+        self.group = Some(group);
+        self
+    }
+
+    /// Starts the threads. They keep the subsystem's pages and caches alive.
+    ///
+    /// # Errors
+    /// The system gives no thread, or does not take the trigger of [`psi`](Self::psi).
+    pub fn start(self, subsystem: &Subsystem) -> io::Result<Reaper> {
+        let watched = self.psi.as_ref().map(Psi::watch).transpose()?;
+        let mut reaper = Reaper { shared: Arc::default(), threads: Vec::new(), watching: None };
+        let (core, shared) = (subsystem.core().clone(), reaper.shared.clone());
+        let (interval, group) = (self.interval, self.group);
+        reaper.spawn("uslab-reaper", move || run(&core, &shared, interval, group.as_ref()))?;
+        if let Some(watched) = watched {
+            reaper.watch(watched)?;
+        }
+        Ok(reaper)
+    }
 }
 
 impl Reaper {
-    /// Starts a thread that reaps `subsystem` every `interval`. It keeps the subsystem's pages and caches alive.
-    ///
-    /// # Errors
-    /// The system gives no thread.
-    pub fn start(subsystem: &Subsystem, interval: Duration) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
-        let (core, theirs) = (subsystem.core().clone(), shared.clone());
-        let name = std::thread::Builder::new().name("uslab-reaper".to_owned());
-        let thread = name.spawn(move || run(&core, &theirs, interval))?;
-        Ok(Self { shared, thread: Some(thread) })
+    /// Begins a reaper with this interval.
+    pub fn builder(interval: Duration) -> ReaperBuilder {
+        ReaperBuilder { interval, psi: None, group: None }
+    }
+
+    fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(body)?);
+        Ok(())
+    }
+
+    /// Wakes the reaper at each event of `watched`.
+    fn watch(&mut self, watched: OwnedFd) -> io::Result<()> {
+        let (stop, watching) = io::pipe()?;
+        self.watching = Some(watching);
+        let shared = self.shared.clone();
+        self.spawn("uslab-pressure", move || {
+            while pressure::next(&watched, &stop) {
+                shared.state.lock().short = true;
+                shared.changed.notify_all();
+            }
+        })
     }
 
     /// Intervals ended so far.
     pub fn intervals(&self) -> u64 {
         self.shared.state.lock().intervals
     }
+    /// Times that memory was short.
+    pub fn pressures(&self) -> u64 {
+        self.shared.state.lock().pressures
+    }
 }
 
-fn run(core: &Core, shared: &Shared, interval: Duration) {
+fn run(core: &Core, shared: &Shared, interval: Duration, group: Option<&MemoryGroup>) {
     loop {
-        {
+        let mut short = {
             let mut state = shared.state.lock();
-            if !state.stop {
+            if !state.stop && !state.short {
                 shared.changed.wait_for(&mut state, interval);
             }
             if state.stop {
                 return;
             }
-        }
+            std::mem::take(&mut state.short)
+        };
         core.reap();
         core.discard_empty();
+        short |= group.is_some_and(MemoryGroup::is_short);
+        if short {
+            core.relieve();
+        }
         core.ground.pages.trim();
-        shared.state.lock().intervals += 1;
+        let mut state = shared.state.lock();
+        state.intervals += 1;
+        state.pressures += u64::from(short);
+    }
+}
+
+impl Core {
+    /// Memory is short outside: all that can be had goes back.
+    fn relieve(&self) {
+        self.press(None);
+        self.ask_shrinkers(4, Gfp::KERNEL, None);
+        self.caches.iter().for_each(|cache| _ = cache.shrink());
+        self.ground.pages.release();
     }
 }
 
@@ -85,7 +167,8 @@ impl Drop for Reaper {
     fn drop(&mut self) {
         self.shared.state.lock().stop = true;
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
+        self.watching = None;
+        for thread in self.threads.drain(..) {
             // A panic of a destructor was reported where it happened.
             let _ = thread.join();
         }
@@ -109,7 +192,7 @@ mod tests {
         }
         let before = subsystem.info().pages.committed_bytes();
         assert!(before > 8 << 20);
-        let reaper = Reaper::start(&subsystem, Duration::from_millis(2)).unwrap();
+        let reaper = Reaper::builder(Duration::from_millis(2)).start(&subsystem).unwrap();
         let begun = Instant::now();
         // As many intervals as it takes: no time is asserted.
         while subsystem.info().pages.committed_bytes() > 0 && begun.elapsed() < Duration::from_secs(60) {
@@ -119,5 +202,91 @@ mod tests {
         drop(reaper);
         assert_eq!(subsystem.info().pages.committed_bytes(), 0);
         assert_eq!(subsystem.check().unwrap().objects, 0);
+    }
+
+    /// Waits for it; no time is asserted.
+    fn wait(until: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !until() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not come to that");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Has ten objects to drop, and a cache that keeps a slab of free ones.
+    fn loaded() -> (Subsystem, KmemCache, crate::Registration, Arc<uslab_magazine::sync::Counter>) {
+        struct Ten(Arc<uslab_magazine::sync::Counter>);
+        impl crate::Shrinker for Ten {
+            fn count(&self) -> usize {
+                10
+            }
+            fn scan(&self, objects: usize, _gfp: Gfp) -> usize {
+                self.0.add(objects as u64);
+                objects
+            }
+        }
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("kept", 64).build_in(&subsystem).unwrap();
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+        let dropped = Arc::new(uslab_magazine::sync::Counter::new(0));
+        let registered = subsystem.register_shrinker(Ten(dropped.clone()));
+        (subsystem, cache, registered, dropped)
+    }
+
+    #[test]
+    fn an_event_of_pressure_gives_back_at_once_what_the_interval_would_not() {
+        use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
+        use std::os::fd::AsRawFd;
+        let (subsystem, cache, _registered, dropped) = loaded();
+        // Out-of-band data is an event of the same kind as a trigger's.
+        let (ours, watched) =
+            socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::empty()).unwrap();
+        let mut reaper = Reaper::builder(Duration::from_secs(3600)).start(&subsystem).unwrap();
+        reaper.watch(watched).unwrap();
+        assert_eq!((reaper.pressures(), cache.info().slabs), (0, 1));
+        match send(ours.as_raw_fd(), b"!", MsgFlags::MSG_OOB) {
+            Ok(_) => {}
+            Err(nix::errno::Errno::EOPNOTSUPP) => {
+                return println!("skipped: no out-of-band data on this kernel");
+            }
+            Err(error) => panic!("{error}"),
+        }
+        wait(|| reaper.pressures() > 0);
+        assert_eq!(cache.info().slabs, 0);
+        assert!(dropped.get() >= 3, "a quarter of ten");
+        // The watcher ends although the socket stays ready.
+        drop(reaper);
+    }
+
+    #[test]
+    fn a_group_at_its_mark_gives_back_at_the_next_interval() {
+        let (subsystem, cache, _registered, dropped) = loaded();
+        let directory = std::env::temp_dir().join(format!("uslab-reaper-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("memory.high"), "1000000\n").unwrap();
+        std::fs::write(directory.join("memory.current"), "100\n").unwrap();
+        let group = MemoryGroup::at(&directory).unwrap();
+        let reaper = Reaper::builder(Duration::from_millis(2)).group(group).start(&subsystem).unwrap();
+        wait(|| reaper.intervals() > 3);
+        assert_eq!((reaper.pressures(), dropped.get()), (0, 0));
+        std::fs::write(directory.join("memory.current"), "999999\n").unwrap();
+        wait(|| reaper.pressures() > 0);
+        assert_eq!(cache.info().slabs, 0);
+        assert!(dropped.get() >= 3);
+        drop(reaper);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn the_machines_own_pressure_can_be_watched_where_the_kernel_tells_it() {
+        let (subsystem, ..) = loaded();
+        let psi = Psi::system(Duration::from_millis(150), Duration::from_secs(2));
+        match Reaper::builder(Duration::from_secs(3600)).psi(psi).start(&subsystem) {
+            Ok(reaper) => drop(reaper),
+            Err(error) => {
+                assert!(error.to_string().starts_with("/proc/pressure/memory: "), "{error}");
+                println!("skipped: {error}");
+            }
+        }
     }
 }

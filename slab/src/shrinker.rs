@@ -26,6 +26,15 @@ pub trait Shrinker: Send + Sync {
     fn scan(&self, objects: usize, gfp: Gfp) -> usize;
 }
 
+impl<S: Shrinker + ?Sized> Shrinker for Arc<S> {
+    fn count(&self) -> usize {
+        (**self).count()
+    }
+    fn scan(&self, objects: usize, gfp: Gfp) -> usize {
+        (**self).scan(objects, gfp)
+    }
+}
+
 /// A registered shrinker: it is asked until this is dropped (and, by a thread that is about to, perhaps once more).
 #[must_use = "dropping it takes the shrinker off the list"]
 pub struct Registration {

@@ -190,6 +190,11 @@ impl<T> ObjectCache<T> {
         Ok(PrefilledObjects { objects, cache: &self.cache, owned: PhantomData })
     }
 
+    /// As [`KmemCache::register_shrinker`].
+    pub fn register_shrinker(&self, shrinker: impl crate::Shrinker + 'static) -> crate::Registration {
+        self.cache.register_shrinker(shrinker)
+    }
+
     /// The untyped cache below.
     pub(crate) fn untyped(&self) -> &KmemCache {
         &self.cache

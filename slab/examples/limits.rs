@@ -1,0 +1,78 @@
+//! A limit that returns errors, and a shrinker that keeps it from happening: a cache of parsed pages.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::sync::Arc;
+use uslab::{AllocError, Gfp, Limit, ObjectCache, OwnedBox, Reaper, Shrinker};
+use uslab_magazine::sync::Mutex;
+
+/// What is expensive to make and can be made again.
+struct Parsed {
+    page: u64,
+    text: [u8; 2000],
+}
+
+/// Oldest first. The lock is held for moments only, and never while anything is allocated.
+#[derive(Default)]
+struct Pages(Mutex<VecDeque<OwnedBox<Parsed>>>);
+
+impl Shrinker for Pages {
+    fn count(&self) -> usize {
+        self.0.lock().len()
+    }
+    fn scan(&self, objects: usize, _gfp: Gfp) -> usize {
+        // Dropped when the lock is free again.
+        let oldest: Vec<_> = {
+            let mut pages = self.0.lock();
+            let n = objects.min(pages.len());
+            pages.drain(..n).collect()
+        };
+        oldest.len()
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let cache = ObjectCache::builder("parsed")
+        .ctor(|| Parsed { page: 0, text: [0; 2000] })
+        .limit(Limit::Bytes(1 << 20))
+        .build()?;
+
+    // Without a shrinker the limit is an error that says which limit.
+    let mut held = vec![];
+    let error = loop {
+        match cache.alloc() {
+            Ok(page) => held.push(page),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, AllocError::CacheLimit { .. }));
+    println!("{} pages, then: {error}", held.len());
+    drop(held);
+
+    // With one, the oldest pages make room.
+    let pages = Arc::new(Pages::default());
+    let registered = cache.register_shrinker(pages.clone());
+    for number in 0..10_000 {
+        let mut page = cache.alloc_owned()?;
+        page.page = number;
+        page.text[0] = number as u8;
+        pages.0.lock().push_back(page);
+    }
+    let (oldest, newest) = {
+        let pages = pages.0.lock();
+        (pages.front().map(|page| page.page), pages.back().map(|page| page.page))
+    };
+    println!("10000 pages through 1 MiB; kept: {:?} to {:?}", oldest.unwrap_or(0), newest.unwrap_or(0));
+
+    // And when it is quiet, a reaper gives back what is merely kept.
+    drop(registered);
+    pages.0.lock().clear();
+    let subsystem = uslab::Subsystem::global()?;
+    let before = cache.info().slabs;
+    let reaper = Reaper::builder(std::time::Duration::from_millis(5)).start(subsystem)?;
+    while cache.info().slabs > 0 {
+        std::thread::yield_now();
+    }
+    println!("{before} slabs given back after {} intervals", reaper.intervals().max(1));
+    Ok(())
+}
