@@ -576,3 +576,13 @@ fn a_private_magazine_takes_full_magazines_and_gives_empty_ones_back() {
     layer.purge(&shelf);
     assert_eq!(shelf.free.borrow().len(), 8);
 }
+
+#[test]
+fn a_config_counts_cpus_and_depots() {
+    let cpus = Cpus::simulated(4, 2).unwrap();
+    let config = Config { largest: 10, ..Config::new(&cpus, 5, 2, 7) };
+    // A CPU: two of rounds, two in hand and both stocks; a depot: seven full and seven empty ones.
+    assert_eq!(config.magazines, 4 * (4 + 2 * 2) + 2 * (7 + 7));
+    // Full ones: two and a stock for a CPU, seven for a depot.
+    assert_eq!(config.most_rounds(&cpus), (4 * (2 + 2) + 2 * 7) * 10);
+}
