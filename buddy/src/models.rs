@@ -236,22 +236,22 @@ fn p2() {
 #[test]
 fn planted_bugs_are_caught() {
     let b1 = |bug, expected| {
-        caught(bug, TWO, expected, [()], |()| b1_alloc_against_the_free_of_the_buddy());
+        caught(bug, "B1", TWO, expected, [()], |()| b1_alloc_against_the_free_of_the_buddy());
     };
     b1("merge without looking at the buddy", "page 1 taken off an empty list");
     b1("no merge", "missed merge with the buddy");
     b1("frame marked after the lock", "page 1 taken off an empty list");
     let bug = "buddy checked in one lock hold and merged in the next";
-    caught(bug, TWO, "missed merge with the buddy", [()], |()| b2_alloc_against_two_frees());
-    caught("owner cleared after the free", TWO, "the owner was lost", [()], |()| {
+    caught(bug, "B2", TWO, "missed merge with the buddy", [()], |()| b2_alloc_against_two_frees());
+    caught("owner cleared after the free", "B3", TWO, "the owner was lost", [()], |()| {
         b3_order_and_owner_travel_with_the_block();
     });
     let bug = "owner announced before it is initialised";
-    caught(bug, TWO, "Causality violation", [()], |()| b5_a_stranger_asks_for_the_owner());
+    caught(bug, "B5", TWO, "Causality violation", [()], |()| b5_a_stranger_asks_for_the_owner());
     let bug = "block claimed by load and store";
-    caught(bug, TWO, "Concurrent write accesses", [()], |()| b4_two_frees_of_one_block());
+    caught(bug, "B4", TWO, "Concurrent write accesses", [()], |()| b4_two_frees_of_one_block());
     let bug = "frame marked after the lock";
-    caught(bug, TWO, "page 2 taken off an empty list", moves(), p1_refill_and_drain_against_the_zone);
+    caught(bug, "P1", TWO, "page 2 taken off an empty list", moves(), p1_refill_and_drain_against_the_zone);
     let bug = "page marked after it went into the magazine";
-    caught(bug, TWO, "blocks overlap", moves(), p2_drain_against_the_cpu_itself);
+    caught(bug, "P2", TWO, "blocks overlap", moves(), p2_drain_against_the_cpu_itself);
 }

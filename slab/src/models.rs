@@ -362,6 +362,7 @@ fn l1() {
 fn planted_bugs_are_caught() {
     caught(
         "a slab's list is found in one lock hold and left in the next",
+        "S1",
         TWO,
         "it is on list Full and belongs on Partial",
         [()],
@@ -369,6 +370,7 @@ fn planted_bugs_are_caught() {
     );
     caught(
         "a slab is chosen in one lock hold and used in the next",
+        "S2",
         TWO,
         "Causality violation",
         [()],
@@ -376,11 +378,12 @@ fn planted_bugs_are_caught() {
             s2_shrink_beside_free_and_allocation();
         },
     );
-    caught("a node's lock is held under pressure", TWO, "deadlock", [()], |()| {
+    caught("a node's lock is held under pressure", "S3", TWO, "deadlock", [()], |()| {
         s3_caches_that_press_for_a_page_in_use();
     });
     caught(
         "destroy judges in one lock hold and closes in the next",
+        "C1",
         TWO,
         "destroyed with an object in use",
         [()],
@@ -388,17 +391,18 @@ fn planted_bugs_are_caught() {
     );
     caught(
         "slot used without its claim",
+        "M1",
         TWO,
         "Causality violation",
         Script::all(1, 2, 2),
         m1_objects_exchanged_between_cpus,
     );
-    caught("other CPUs are not drained before an error", TWO, "CacheLimit", [()], |()| {
+    caught("other CPUs are not drained before an error", "L1", TWO, "CacheLimit", [()], |()| {
         l1_at_the_limit_one_gets_what_the_other_frees();
     });
-    caught("a released slab stays charged", TWO, "by the books 1", [()], |()| {
+    caught("a released slab stays charged", "S2", TWO, "by the books 1", [()], |()| {
         s2_shrink_beside_free_and_allocation()
     });
-    caught("a user's assertion", TWO, "is not theirs", [()], |()| u1_the_public_api(Script::on(1)));
-    caught("the second to publish keeps its own", TWO, "two values", [()], g1_two_threads_publish);
+    caught("a user's assertion", "U1", TWO, "is not theirs", [()], |()| u1_the_public_api(Script::on(1)));
+    caught("the second to publish keeps its own", "G1", TWO, "two values", [()], g1_two_threads_publish);
 }
