@@ -51,7 +51,7 @@ compile_error!("the models need --cfg loom: without it they would check nothing"
 pub mod block;
 mod cache;
 pub mod census;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 pub mod check;
 pub mod corruption;
 pub mod error;
@@ -59,8 +59,8 @@ pub mod faults;
 pub mod geometry;
 mod ground;
 pub mod info;
-// No subsystem has one under loom.
-#[cfg_attr(loom, allow(dead_code))]
+// No subsystem has one under a checker.
+#[cfg_attr(any(loom, shuttle), allow(dead_code))]
 pub mod kmalloc;
 pub mod kmem_cache;
 pub mod large;
@@ -70,7 +70,7 @@ mod mempool;
 mod node;
 mod pinned;
 pub mod prefill;
-// Under loom and shuttle there is no global subsystem, but the models run this.
+// The global subsystem of a checker's execution is not published, but the models run this.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 mod published;
 #[cfg(not(loom))]
@@ -92,9 +92,13 @@ pub mod typed;
 mod models;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
+#[cfg(all(test, shuttle))]
+mod schedules;
 #[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
 #[doc(hidden)]
 pub mod shadow;
+#[cfg(all(test, any(loom, shuttle, uslab_models)))]
+mod world;
 
 pub use block::Block;
 pub use census::{Census, Violation};
@@ -116,9 +120,7 @@ pub use reaper::Reaper;
 pub use size_class::SizeClass;
 #[cfg(not(shuttle))]
 pub use static_cache::StaticCache;
-#[cfg(not(shuttle))]
-pub use subsystem::slabinfo;
-pub use subsystem::{Config, Info, StartError, Subsystem};
+pub use subsystem::{Config, Info, StartError, Subsystem, slabinfo};
 #[cfg(not(loom))]
 pub use type_stable::{StableBox, TypeStableCache};
 pub use typed::{CacheBox, ObjectCache, ObjectCacheBuilder, OwnedBox, PrefilledObjects};

@@ -7,13 +7,13 @@
 use crate::cache::Cache;
 use crate::census::{Census, Violation};
 use crate::corruption::{self, Corruption};
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 use crate::error::CacheError;
 use crate::faults::Faults;
 use crate::geometry::OrderRule;
 use crate::ground::Ground;
 use crate::info::{CacheInfo, Row, SlabInfo};
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 use crate::kmalloc::Kmalloc;
 use crate::large::{Large, LargeInfo, large};
 use crate::magazines::Magazines;
@@ -27,7 +27,7 @@ use serde::Serialize;
 use std::sync::{Arc, Weak};
 use uslab_buddy::region::Door;
 use uslab_buddy::{BuddyInfo, PAGE_SIZE, PageAllocator, PageConfig, PageError};
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 use uslab_buddy::{Order, ZoneKind};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{Counter, Mutex, assert_unlocked};
@@ -65,7 +65,7 @@ impl Config {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 impl Default for Config {
     /// The machine's CPUs on one node and the page allocator's default range.
     fn default() -> Self {
@@ -73,7 +73,7 @@ impl Default for Config {
     }
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 impl Config {
     /// So many pages for two simulated CPUs of one node, and magazines of one object, so that every second operation is
     /// an exchange. A slab is a page of two objects: each lies [2048 bytes](crate::check::SPACING) from the next. A free
@@ -101,7 +101,7 @@ impl Config {
     }
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 impl Default for Config {
     /// [For models](Self::for_models), of four pages.
     fn default() -> Self {
@@ -270,7 +270,7 @@ impl Core {
     }
 
     /// Gives all empty slabs back. How many.
-    #[cfg_attr(loom, allow(dead_code, reason = "no reapers in models"))]
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn discard_empty(&self) -> usize {
         self.caches().map(|cache| cache.discard_empty()).sum()
     }
@@ -333,7 +333,7 @@ pub struct Info {
 #[derive(Debug)]
 pub struct Subsystem {
     /// Models have none: its 52 caches would be most of each execution.
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     kmalloc: Kmalloc,
     core: Arc<Core>,
 }
@@ -362,7 +362,7 @@ impl Subsystem {
         let core = Core::new(config)?;
         Ok(Self {
             // Names and sizes of kmalloc's caches are right by construction: what is left is memory.
-            #[cfg(not(loom))]
+            #[cfg(not(any(loom, shuttle)))]
             kmalloc: Kmalloc::new(&core).map_err(|_: CacheError| StartError::Kmalloc)?,
             core,
         })
@@ -373,8 +373,7 @@ impl Subsystem {
     /// # Errors
     /// As [`new`](Self::new); [`StartError::Starting`] when starting it comes back here on the same thread, as it does
     /// below an allocator that is built on it. Calls of other threads never wait: each starts one, and all but the
-    /// first are thrown away. Under loom each execution has one of its own.
-    #[cfg(not(shuttle))]
+    /// first are thrown away. Under a checker each execution has one of its own.
     pub fn global() -> Result<&'static Self, StartError> {
         global::get()
     }
@@ -384,7 +383,7 @@ impl Subsystem {
     }
 
     /// Memory of any size.
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     pub fn kmalloc(&self) -> &Kmalloc {
         &self.kmalloc
     }
@@ -445,15 +444,14 @@ impl Subsystem {
 ///
 /// # Errors
 /// The global subsystem could not be started.
-#[cfg(not(shuttle))]
 pub fn slabinfo() -> Result<SlabInfo, StartError> {
     Ok(Subsystem::global()?.slabinfo())
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 mod global {
     use super::{Config, StartError, Subsystem};
-    use uslab_magazine::sync::check::loom::lazy_static;
+    use uslab_magazine::sync::lazy_static;
 
     lazy_static! {
         static ref GLOBAL: Result<Subsystem, StartError> = Subsystem::new(Config::default());
