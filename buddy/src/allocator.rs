@@ -395,7 +395,7 @@ impl PageAllocator {
     /// Tells the models that the pages of a block change hands; nothing in other builds.
     #[inline(always)]
     fn watch(&self, pfn: Pfn, order: Order, change: fn(&Frame)) {
-        if cfg!(loom) {
+        if cfg!(any(loom, shuttle)) {
             (0..order.pages()).for_each(|page| change(self.frame(pfn.up(page))));
         }
     }

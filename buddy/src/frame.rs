@@ -24,6 +24,8 @@
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
 use core::ops::Range;
+#[cfg(any(loom, shuttle))]
+use uslab_magazine::sync::planted;
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Fixed, Ordering::*, UnsafeCell};
 
 #[cfg(not(any(loom, shuttle)))]
@@ -149,7 +151,7 @@ pub struct Frame {
     head: Fixed,
     owner: AtomicPtr<u8>,
     data: UnsafeCell<OwnerData>,
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     life: life::Life,
 }
 
@@ -171,8 +173,21 @@ impl Frame {
             head: Fixed::new(0),
             owner: AtomicPtr::new(core::ptr::null_mut()),
             data: UnsafeCell::new([0; 5]),
-            #[cfg(loom)]
+            #[cfg(any(loom, shuttle))]
             life: life::Life::new(),
+        }
+    }
+
+    /// Becomes as it was made.
+    #[cfg(any(loom, shuttle))]
+    fn discard(&self) {
+        self.set_state(State::INSIDE);
+        self.set_head(Pfn::new(0));
+        // SAFETY: by contract of the table's `discard` nobody uses the frame; a checker finds who does.
+        unsafe {
+            self.set_link(Link::default());
+            self.set_owner(core::ptr::null_mut());
+            self.data.with_mut(|data| *data = [0; 5]);
         }
     }
 
@@ -258,28 +273,28 @@ impl Frame {
         &self.data
     }
 
-    /// Under loom, fails the model unless the page is allocated and every earlier give and take of it
+    /// Under a checker, fails the model unless the page is allocated and every earlier give and take of it
     /// happens-before this. Empty otherwise.
     #[inline(always)]
     pub fn touch(&self) {
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         self.life.touch();
     }
-    /// The page is handed out. Under loom, fails the model if it was out already or if its free races with this.
+    /// The page is handed out. Under a checker, fails the model if it was out already or if its free races with this.
     #[inline(always)]
     pub(crate) fn page_take(&self) {
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         self.life.set(true);
     }
     /// The page comes back.
     #[inline(always)]
     pub(crate) fn page_give(&self) {
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         self.life.set(false);
     }
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 mod life {
     //! The oracle of page ownership in models.
     use uslab_magazine::sync::{Counter, UnsafeCell};
@@ -392,13 +407,20 @@ impl FrameTable {
     ///
     /// # Safety
     /// All of them say [`Kind::Inside`] and nobody uses their other fields.
-    pub(crate) unsafe fn discard(&self, _pages: Range<u32>) {
+    pub(crate) unsafe fn discard(&self, pages: Range<u32>) {
         #[cfg(not(any(loom, shuttle)))]
         {
-            let bytes = Self::bytes(_pages);
+            let bytes = Self::bytes(pages);
             let whole = bytes.start.next_multiple_of(PAGE_SIZE)..bytes.end / PAGE_SIZE * PAGE_SIZE;
             // SAFETY: the frames become zero, which says `Inside`, as they said before.
             unsafe { self.memory.discard(whole) };
+        }
+        #[cfg(any(loom, shuttle))]
+        {
+            // All frames of a model lie in one page.
+            let outwards = planted("frames are discarded by whole pages, outwards");
+            let pages = if outwards { 0..self.len } else { pages };
+            pages.for_each(|page| self.frame(Pfn::new(page)).discard());
         }
     }
     #[cfg(not(any(loom, shuttle)))]

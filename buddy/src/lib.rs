@@ -71,11 +71,15 @@ mod zone;
 mod models;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
+#[cfg(all(test, shuttle))]
+mod schedules;
 #[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
 #[doc(hidden)]
 pub mod shadow;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
+#[cfg(all(test, any(loom, shuttle, uslab_models)))]
+mod world;
 
 pub use allocator::PageAllocator;
 pub use block::PageBlock;

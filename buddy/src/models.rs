@@ -7,55 +7,24 @@
 //! | B3 | order, owner and data travel with the block to whoever frees it next | owner cleared late |
 //! | B4 | two frees of one block: one gets it, the other is told | claim by load and store |
 //! | B5 | whoever asks a frame for its owner, block of others or not, finds that initialised | owner announced early |
+//! | B6 | memory that goes back to the system takes no frame of another block with it | frames discarded outwards |
 //! | P1 | refill and drain of magazines against the zone: a page is in one place, none is lost | frame marked late |
 //! | P2 | a drain from outside against the CPU's own allocation and free | page marked late |
 //!
 //! In P1 and P2 one thread is moved to the other CPU before each of its first steps, a script each.
 //!
-//! Every page handed out or taken back writes a cell of its frame that loom watches, so a page that two threads
-//! have, or a hand-over without happens-before, fails the model too. Each model ends with the audit.
+//! What they run on, and the audit that each ends with, they share with the schedules: see `world`.
 
-use crate::corruption::Handler;
-use crate::{Census, Door, Gfp, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
+use crate::world::{ONE, Owner, allocator_of, audit, free, two};
+use crate::{Gfp, Order, PageAllocator, Pfn};
 use uslab_magazine::sync::check::{Bound, caught, model, models};
-use uslab_magazine::sync::{Arc, AtomicU32, Ordering::*, UnsafeCell, planted, thread};
-use uslab_magazine::{Cpus, Script, on_cpu};
+use uslab_magazine::sync::{Arc, AtomicU32, Ordering::*, thread};
+use uslab_magazine::{Script, on_cpu};
 
-const ONE: Order = Order::ZERO;
-fn two() -> Order {
-    ONE.up()
-}
-
-/// An allocator of `pages` pages in one maximal block, for two CPUs.
+/// An allocator of `pages` pages in one maximal block.
 fn allocator(pages: u32, per_cpu_pages: bool) -> Arc<PageAllocator> {
-    allocator_with(pages, per_cpu_pages, |corruption| panic!("{corruption}"))
-}
-fn allocator_with(pages: u32, per_cpu_pages: bool, corruption: Handler) -> Arc<PageAllocator> {
-    let cpus = Cpus::simulated(2, 1).unwrap();
     let order = Order::new(pages.ilog2() as u8).unwrap();
-    let config = PageConfig {
-        door: Door::Heap,
-        per_cpu_pages,
-        max_order: order,
-        pageblock_order: order,
-        corruption,
-        ..PageConfig::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]])
-    };
-    Arc::new(PageAllocator::new(config).unwrap())
-}
-
-fn free(pages: &PageAllocator, pfn: Pfn, order: Order) {
-    // SAFETY: the models free what they allocated, once; what is wrong otherwise is what they look for.
-    unsafe { pages.free(pfn, order) }
-}
-
-/// All is free: the audit finds every page, and after a release they are one block again.
-fn audit(pages: &PageAllocator) {
-    let checked = || pages.check().unwrap_or_else(|violation| panic!("{violation}"));
-    let Census { managed, uncommitted, listed, per_cpu, allocated } = checked();
-    assert_eq!((uncommitted + listed + per_cpu, allocated), (managed, 0), "pages were lost");
-    pages.release();
-    assert_eq!(checked().uncommitted, managed, "coalescing is incomplete");
+    allocator_of(pages, order, per_cpu_pages, |corruption| panic!("{corruption}"))
 }
 
 fn b1_alloc_against_the_free_of_the_buddy() {
@@ -119,7 +88,7 @@ fn b3_order_and_owner_travel_with_the_block() {
 }
 
 fn b4_two_frees_of_one_block() {
-    let pages = allocator_with(2, false, |_| ());
+    let pages = allocator_of(2, two(), false, |_| ());
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let other = pages.clone();
     let t = thread::spawn(move || free(&other, page, ONE));
@@ -130,36 +99,34 @@ fn b4_two_frees_of_one_block() {
 }
 
 fn b5_a_stranger_asks_for_the_owner() {
-    /// An owner with something to initialise.
-    struct Owner(UnsafeCell<u32>);
-    // SAFETY: loom watches the cell.
-    unsafe impl Sync for Owner {}
-    // SAFETY: as above.
-    unsafe impl Send for Owner {}
     let pages = allocator(2, false);
-    let owner = Arc::new(Owner(UnsafeCell::new(0)));
+    let owner = Arc::new(Owner::new());
     let pfn = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let (theirs, own) = (pages.clone(), owner.clone());
-    let t = thread::spawn(move || {
-        let address = core::ptr::from_ref(&*own).cast_mut().cast();
-        // SAFETY: the block is handed to this thread, and only the stranger looks at owners.
-        let announce = || unsafe { theirs.frame(pfn).set_owner(address) };
-        if planted("owner announced before it is initialised") {
-            announce();
-        }
-        // SAFETY: nobody knows it before it is announced.
-        own.0.with_mut(|value| unsafe { *value = 7 });
-        announce();
-    });
-    // Without any right to the block, as a free of a wild pointer asks.
-    let found = pages.frame(pfn).owner().cast::<Owner>();
-    // SAFETY: null or the owner above, which lives until the end.
-    if let Some(found) = unsafe { found.as_ref() } {
-        // SAFETY: initialised before it was announced, and constant since.
-        assert_eq!(found.0.with(|value| unsafe { *value }), 7);
-    }
+    // SAFETY: the block is handed to this thread, and the owner outlives both.
+    let t = thread::spawn(move || unsafe { own.announce(theirs.frame(pfn)) });
+    // SAFETY: as above.
+    unsafe { Owner::ask(pages.frame(pfn)) };
     t.join().unwrap();
     free(&pages, pfn, ONE);
+    audit(&pages);
+}
+
+fn b6_a_release_beside_a_block_in_use() {
+    let pages = allocator_of(4, two(), false, |corruption| panic!("{corruption}"));
+    let mine = pages.alloc(two(), Gfp::KERNEL, None).unwrap();
+    let theirs = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
+    // SAFETY: the block is this thread's.
+    pages.frame(theirs).data().with_mut(|data| unsafe { (*data)[0] = 7 });
+    let other = pages.clone();
+    let t = thread::spawn(move || {
+        // SAFETY: the block was handed over.
+        assert_eq!(other.frame(theirs).data().with(|data| unsafe { (*data)[0] }), 7);
+        free(&other, theirs, ONE);
+    });
+    free(&pages, mine, two());
+    pages.trim();
+    t.join().unwrap();
     audit(&pages);
 }
 
@@ -225,6 +192,10 @@ fn b5() {
     model("B5 a stranger asks for the owner", Bound::None, 5, b5_a_stranger_asks_for_the_owner);
 }
 #[test]
+fn b6() {
+    model("B6 release || a block in use", Bound::None, 6, b6_a_release_beside_a_block_in_use);
+}
+#[test]
 fn p1() {
     models("P1 refill, drain || zone", THREE, 820, moves(), p1_refill_and_drain_against_the_zone);
 }
@@ -236,22 +207,26 @@ fn p2() {
 #[test]
 fn planted_bugs_are_caught() {
     let b1 = |bug, expected| {
-        caught(bug, TWO, expected, [()], |()| b1_alloc_against_the_free_of_the_buddy());
+        caught(bug, "B1", TWO, expected, [()], |()| b1_alloc_against_the_free_of_the_buddy());
     };
     b1("merge without looking at the buddy", "page 1 taken off an empty list");
     b1("no merge", "missed merge with the buddy");
     b1("frame marked after the lock", "page 1 taken off an empty list");
     let bug = "buddy checked in one lock hold and merged in the next";
-    caught(bug, TWO, "missed merge with the buddy", [()], |()| b2_alloc_against_two_frees());
-    caught("owner cleared after the free", TWO, "the owner was lost", [()], |()| {
+    caught(bug, "B2", TWO, "missed merge with the buddy", [()], |()| b2_alloc_against_two_frees());
+    caught("owner cleared after the free", "B3", TWO, "the owner was lost", [()], |()| {
         b3_order_and_owner_travel_with_the_block();
     });
     let bug = "owner announced before it is initialised";
-    caught(bug, TWO, "Causality violation", [()], |()| b5_a_stranger_asks_for_the_owner());
+    caught(bug, "B5", TWO, "an owner is found initialised", [()], |()| b5_a_stranger_asks_for_the_owner());
     let bug = "block claimed by load and store";
-    caught(bug, TWO, "Concurrent write accesses", [()], |()| b4_two_frees_of_one_block());
+    caught(bug, "B4", TWO, "Concurrent write accesses", [()], |()| b4_two_frees_of_one_block());
+    let bug = "frames are discarded by whole pages, outwards";
+    caught(bug, "B6", TWO, "Concurrent read and write accesses", [()], |()| {
+        b6_a_release_beside_a_block_in_use()
+    });
     let bug = "frame marked after the lock";
-    caught(bug, TWO, "page 2 taken off an empty list", moves(), p1_refill_and_drain_against_the_zone);
+    caught(bug, "P1", TWO, "page 2 taken off an empty list", moves(), p1_refill_and_drain_against_the_zone);
     let bug = "page marked after it went into the magazine";
-    caught(bug, TWO, "blocks overlap", moves(), p2_drain_against_the_cpu_itself);
+    caught(bug, "P2", TWO, "blocks overlap", moves(), p2_drain_against_the_cpu_itself);
 }

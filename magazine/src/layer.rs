@@ -368,6 +368,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let magazine = self.store.get(num);
         magazine.resize(self.tuning.rounds());
         let ask = self.tuning.fill().min(magazine.capacity() as usize);
+        let _held = planted("the supplier fills under the lock of making").then(|| self.store.hold());
         assert_unlocked();
         let filled = supplier.fill(node, ask, |round| {
             let room = magazine.owner_push(round.into_raw());

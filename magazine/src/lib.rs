@@ -87,6 +87,8 @@ mod schedules;
 #[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
 #[doc(hidden)]
 pub mod shadow;
+#[cfg(all(test, any(loom, shuttle, uslab_models)))]
+mod world;
 
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, Script, on_cpu};
 pub use front::Front;

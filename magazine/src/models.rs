@@ -1,111 +1,23 @@
 //! Models of the layer: the shipping source under loom.
 //!
-//! Properties (names as in the literature of this project's docs): D1-D3 depot, M1-M4 exchange, H1-H3 drain, and the
-//! slot contract. Each model ends in a census: every round and every magazine in exactly one place, the counts exact.
-//! An ownership cell per round turns a double hand-out into an assertion, and a free that does not happen before the
-//! next allocation of that round into a data race.
+//! A model's name begins with the properties that it is of (`tests/claims.toml` has them in words): R1-R3 the slot contract,
+//! M1-M4 exchange, H1-H4 drain and hotplug, D1-D4 the depot, and what stands beside. Each ends in the census of its world
+//! (`world`), which `schedules` shares.
 //!
 //! Every model runs twice, over the claimed slot and over the token model of restartable sequences, with the same
 //! bodies and the same layer above them. The models are small on purpose (capacity 1 or 2, two CPUs, two or three
 //! threads) and each script of migrations and aborts is a model of its own. Each planted bug at the end must be caught by the model named with it.
 
 use crate::cpu::{Cpus, Mechanism, Script};
-use crate::depot::Depot;
-use crate::layer::{Config, Layer, Round, Supplier};
-use crate::memory::Heap;
-use crate::slot::{Fill, Num, Pair, Which};
-use crate::store::Store;
-use crate::sync::check::{Bound, caught, models, plant};
-use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, UnsafeCell, planted, thread};
-use core::ptr::NonNull;
-use std::collections::BTreeSet;
+use crate::layer::{Config, Round};
+use crate::slot::{Fill, Num, Pair};
+use crate::sync::check::{Bound, caught, models};
+use crate::sync::execution::plant;
+use crate::sync::{Arc, Ordering::Relaxed, thread};
+use crate::world::{Ball, DepotWorld, World, alloc_then_free, child, run};
 
-#[derive(Clone, Copy, Debug)]
-struct Ball(usize);
-impl Round for Ball {
-    fn into_raw(self) -> NonNull<u8> {
-        NonNull::new(core::ptr::without_provenance_mut(self.0)).unwrap()
-    }
-    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
-        Self(raw.addr().get())
-    }
-}
-
-/// The supplier: a locked heap of balls.
-struct Shelf {
-    balls: Mutex<Vec<usize>>,
-    fills: bool,
-}
-impl Supplier<Ball> for Shelf {
-    fn fill(&self, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
-        if !self.fills {
-            return 0;
-        }
-        let mut balls = self.balls.lock();
-        let n = max.min(balls.len());
-        (0..n).for_each(|_| put(Ball(balls.pop().unwrap())));
-        n
-    }
-    fn flush(&self, rounds: impl Iterator<Item = Ball>) {
-        self.balls.lock().extend(rounds.map(|b| b.0));
-    }
-}
-
-struct World {
-    layer: Layer<Ball, Heap>,
-    shelf: Shelf,
-    /// One per ball; written by whoever holds the ball.
-    held: Vec<UnsafeCell<bool>>,
-    allocs: Counter,
-    frees: Counter,
-}
-
-const HEAP: usize = 128;
-
+/// Initial states.
 impl World {
-    /// `magazines` of `capacity`; the supplier hands balls out only if `fills`.
-    fn new(
-        by: Mechanism,
-        cpus: u32,
-        magazines: u32,
-        capacity: u16,
-        stock: u16,
-        fills: bool,
-        balls: usize,
-    ) -> Self {
-        let cpus = Cpus::simulated(cpus, 1).unwrap().by(by);
-        let config =
-            Config { capacity, largest: capacity, first_fill: capacity, stock, depot_limit: 4, magazines };
-        World {
-            layer: Layer::new(cpus, config, Heap::new(HEAP).unwrap()).unwrap(),
-            shelf: Shelf { balls: Mutex::new(vec![]), fills },
-            held: (0..=balls).map(|_| UnsafeCell::new(false)).collect(),
-            allocs: Counter::new(0),
-            frees: Counter::new(0),
-        }
-    }
-    fn own(&self, ball: usize, now: bool) {
-        // SAFETY: loom watches the cell: a second owner is a reported race.
-        let before = self.held[ball].with_mut(|p| unsafe { p.replace(now) });
-        assert_ne!(before, now, "ball handed out or freed twice");
-    }
-    fn alloc(&self) -> Option<usize> {
-        let ball = self.layer.alloc(&self.shelf)?.0;
-        self.allocs.add(1);
-        self.own(ball, true);
-        Some(ball)
-    }
-    fn free(&self, ball: usize) {
-        self.own(ball, false);
-        self.frees.add(1);
-        self.layer.free(&self.shelf, Ball(ball));
-    }
-    fn drain(&self, cpus: core::ops::Range<u32>) {
-        self.layer.drain(&self.shelf, cpus);
-    }
-
-    // ---- initial states ----
-
     /// A magazine with these balls in it.
     fn magazine(&self, balls: &[usize]) -> Num {
         let num = self.layer.store.create(u32::from(self.layer.config.capacity), false).unwrap();
@@ -122,92 +34,14 @@ impl World {
         let fill = if store.get(num).is(Fill::Full) { Fill::Full } else { Fill::Empty };
         assert!(self.layer.depots[0].put(store, fill, u32::MAX, num));
     }
-    fn on_shelf(&self, balls: &[usize]) {
-        self.shelf.balls.lock().extend(balls);
-    }
     /// A ball that is out from the beginning.
     fn out(&self, ball: usize) {
         self.own(ball, true);
         self.allocs.add(1);
         self.layer.counts.slow_allocs.add(1);
     }
-
-    // ---- the end ----
-
-    fn census(&self, live: &[usize]) {
-        let store = &self.layer.store;
-        let mut magazines = vec![];
-        for cpu in 0..self.layer.cpus.count() {
-            let pair = store.pair(cpu, Which::Rounds);
-            magazines.extend([pair.loaded, pair.previous].into_iter().filter(|n| !n.is_sentinel()));
-            for (which, fill) in [(Which::Full, Fill::Full), (Which::Empty, Fill::Empty)] {
-                let stock = store.get(store.pair(cpu, which).loaded);
-                for i in 0..stock.len() {
-                    let num = Num::from_raw(stock.round(i as usize).unwrap());
-                    assert!(store.get(num).is(fill), "a stock holds magazines of its fill only");
-                    magazines.push(num);
-                }
-            }
-        }
-        for fill in [Fill::Full, Fill::Empty] {
-            let depot = &self.layer.depots[0];
-            let listed = depot.len(fill);
-            let lying: Vec<Num> = core::iter::from_fn(|| depot.take(store, fill)).collect();
-            assert_eq!(lying.len() as u32, listed, "the depot's length says what it holds");
-            for num in lying {
-                assert!(store.get(num).is(fill), "a depot list holds magazines of its fill only");
-                magazines.push(num);
-            }
-        }
-        let distinct: BTreeSet<u32> = magazines.iter().map(|n| n.0).collect();
-        assert_eq!(distinct.len(), magazines.len(), "a magazine in two places");
-        let stocks = store.iter().filter(|m| m.is_stock()).count();
-        assert_eq!(magazines.len() + stocks, store.iter().count(), "a magazine lost");
-        let mut balls: Vec<usize> = live.to_vec();
-        for num in magazines {
-            let magazine = store.get(num);
-            balls.extend((0..magazine.len()).map(|i| magazine.round(i as usize).unwrap().addr().get()));
-        }
-        balls.extend(self.shelf.balls.lock().iter());
-        balls.sort_unstable();
-        assert_eq!(balls, (1..self.held.len()).collect::<Vec<_>>(), "every ball in one place");
-        assert_eq!(store.get(Num::SENTINEL).len(), 0, "nobody writes the sentinel");
-        let stats = self.layer.stats();
-        assert_eq!(
-            (stats.allocs, stats.frees),
-            (self.allocs.get(), self.frees.get()),
-            "the counts are exact"
-        );
-    }
 }
 
-type Side = fn(&World) -> Vec<Option<usize>>;
-
-/// Runs `left` here and the others in threads of their own, each under its script, and takes the census.
-fn run(world: World, left: (Script, Side), others: &[(Script, Side)]) {
-    let world = Arc::new(world);
-    let threads: Vec<_> = others
-        .iter()
-        .map(|(script, side)| {
-            let (world, script, side) = (world.clone(), *script, *side);
-            thread::spawn(move || {
-                script.install();
-                side(&world)
-            })
-        })
-        .collect();
-    left.0.install();
-    let mut live = left.1(&world);
-    threads.into_iter().for_each(|t| live.extend(t.join().unwrap()));
-    Script::on(0).install();
-    world.census(&live.into_iter().flatten().collect::<Vec<_>>());
-}
-
-fn alloc_then_free(w: &World) -> Vec<Option<usize>> {
-    let ball = w.alloc();
-    ball.into_iter().for_each(|b| w.free(b));
-    vec![]
-}
 fn keep_one(w: &World) -> Vec<Option<usize>> {
     vec![w.alloc()]
 }
@@ -266,7 +100,7 @@ fn contract(Case { by, script }: Case) {
 }
 #[test]
 fn slot_contract_under_migration() {
-    both("slot contract: alloc, free under migration", [1400, 1200], moves(8), contract);
+    both("R1 R3: alloc and free, moved and aborted", [1400, 1200], moves(8), contract);
 }
 
 /// ABA of the pair: between a miss on (1, 2) and its replace both magazines leave by a drain and come back as (1, 2)
@@ -289,7 +123,7 @@ fn aba(Case { by, script }: Case) {
 }
 #[test]
 fn slot_contract_pair_comes_back_with_other_fills() {
-    both("slot contract: the pair comes back (fill re-check)", [13000, 25000], moves(4), aba);
+    both("R2: the pair comes back (fill re-check)", [13000, 25000], moves(4), aba);
 }
 
 // ---------------------------------------------------------------- M: exchange
@@ -496,6 +330,21 @@ fn reap_of_a_cpu_that_wakes_up() {
     both("H1: reap of a CPU that wakes up", [800, 250], stays(), reap_waking);
 }
 
+/// H4: a thread that is moved to a CPU beyond the table (plugged in since), another one that is there from the start.
+fn beyond_the_table(Case { by, script }: Case) {
+    // Sections do not ask for nodes: see `Layer::replace`.
+    let nodes = if by == Mechanism::Claimed { 2 } else { 1 };
+    let config = Config { capacity: 1, largest: 1, first_fill: 1, stock: 0, depot_limit: 4, magazines: 3 };
+    let w = World::of(Cpus::simulated(2, nodes).unwrap().by(by), config, false, 2);
+    w.slot(0, w.magazine(&[1]), w.magazine(&[]));
+    w.in_depot(w.magazine(&[2]));
+    run(w, (script, alloc_then_free), &[(Script::on(2), alloc_then_free)]);
+}
+#[test]
+fn h4_a_cpu_beyond_the_table() {
+    both("H4: a CPU beyond the table", [4, 170], Scripts { reads: 4, cpus: 3 }, beyond_the_table);
+}
+
 // ---------------------------------------------------------------- what stands beside the slots
 
 /// N1: a walk over all magazines while the first one is made.
@@ -555,14 +404,7 @@ fn fork_beside_exchange(Case { by, script }: Case) {
     });
     drop(world.layer.hold());
     t.join().unwrap();
-    // What the child's only thread finds: slots as in a new layer, and one claimed.
-    world.drain(0..1);
-    let claim = &world.layer.store.slot(0).unwrap().claim;
-    claim.store(1, Relaxed);
-    let busy = world.layer.stats().busy;
-    world.layer.hold().in_child();
-    alloc_then_free(&world);
-    assert_eq!(world.layer.stats().busy, busy, "a claim of a thread that is no more");
+    child(&world);
     world.census(&[]);
 }
 #[test]
@@ -571,34 +413,6 @@ fn f1_a_fork_beside_an_exchange() {
 }
 
 // ---------------------------------------------------------------- D: the depot alone
-
-struct DepotWorld {
-    store: Store<Heap>,
-    depot: Depot,
-}
-impl DepotWorld {
-    fn new(magazines: u32) -> (Arc<Self>, Vec<Num>) {
-        let store = Store::new(1, 1, Heap::new(HEAP).unwrap(), magazines, 1, 0).unwrap();
-        let nums = (0..magazines).map(|_| store.create(1, false).unwrap()).collect();
-        (Arc::new(Self { store, depot: Depot::new() }), nums)
-    }
-    fn put(&self, num: Num) {
-        assert!(self.depot.put(&self.store, Fill::Empty, u32::MAX, num));
-    }
-    fn take(&self) -> Option<Num> {
-        self.depot.take(&self.store, Fill::Empty)
-    }
-    fn census(&self, out: Vec<Option<Num>>, all: usize) {
-        assert_eq!(u64::from(self.depot.len(Fill::Empty)) as usize + out.iter().flatten().count(), all);
-        let mut seen: Vec<u32> = out.into_iter().flatten().map(|n| n.0).collect();
-        while let Some(num) = self.take() {
-            seen.push(num.0);
-        }
-        seen.sort_unstable();
-        seen.dedup();
-        assert_eq!(seen.len(), all, "a magazine lost or in two places");
-    }
-}
 
 /// D1: one pops while the other pops twice and pushes the first back.
 fn depot_aba(_: ()) {
@@ -624,17 +438,7 @@ fn depot_publish(_: ()) {
     let (d, nums) = DepotWorld::new(1);
     let (e, num) = (d.clone(), nums[0]);
     let t = thread::spawn(move || {
-        let write = || {
-            e.store.get(num).owner_push(Ball(7).into_raw());
-            e.store.get(num).owner_pop();
-        };
-        if planted("magazine written after the push") {
-            e.put(num);
-            write();
-        } else {
-            write();
-            e.put(num);
-        }
+        e.write_and_put(num);
     });
     if let Some(num) = d.take() {
         // loom reports a race on the cell if the write does not happen before this.
@@ -697,72 +501,80 @@ fn d4_a_reap_takes_only_what_nobody_needed() {
 // ---------------------------------------------------------------- planted bugs: each must be caught
 
 /// A bug of the slot contract, planted under each mechanism in turn.
-fn caught_by_both(bug: &'static str, expected: [&str; 2], scripts: Scripts, f: fn(Case)) {
-    caught(bug, THREE, expected[0], claimed(scripts), f);
-    caught(bug, THREE, expected[1], rseq(scripts), f);
+fn caught_by_both(bug: &'static str, property: &str, expected: &str, scripts: Scripts, f: fn(Case)) {
+    caught(bug, property, THREE, expected, claimed(scripts), f);
+    caught(bug, property, THREE, expected, rseq(scripts), f);
 }
 const RACE: &str = "Causality violation";
 #[test]
 fn planted_replace_without_the_fill_re_check() {
     let expected = "only an empty magazine is filled or resized";
-    caught_by_both("replace without the fill re-check", [expected; 2], moves(4), aba);
+    caught_by_both("replace without the fill re-check", "R2", expected, moves(4), aba);
 }
 #[test]
 fn planted_replace_by_a_plain_store() {
     let expected = "a magazine in two places";
-    caught_by_both("replace by a plain store", [expected; 2], moves(6), drain_exchange);
+    caught_by_both("replace by a plain store", "H1", expected, moves(6), drain_exchange);
 }
 #[test]
 fn planted_drain_by_load_and_store() {
     let expected = "a magazine in two places";
-    caught_by_both("drain by load and store", [expected; 2], moves(6), drain_exchange);
+    caught_by_both("drain by load and store", "H1", expected, moves(6), drain_exchange);
 }
 #[test]
 fn planted_refused_fill_forgets_its_magazine() {
     let expected = "a magazine lost";
-    caught_by_both("a refused fill forgets its magazine", [expected; 2], stays(), nothing_to_fill_from);
+    caught_by_both("a refused fill forgets its magazine", "M4", expected, stays(), nothing_to_fill_from);
 }
 #[test]
 fn planted_flush_that_does_not_flush() {
     let expected = "every ball in one place";
-    caught_by_both("a flush that does not flush", [expected; 2], stays(), drain_stock);
+    caught_by_both("a flush that does not flush", "H1", expected, stays(), drain_stock);
 }
 #[test]
 fn planted_reap_drains_under_the_lock_of_drains() {
-    caught_by_both("reap drains under the lock of drains", ["deadlock"; 2], stays(), reap_waking);
+    caught_by_both("reap drains under the lock of drains", "H1", "deadlock", stays(), reap_waking);
 }
 #[test]
 fn planted_drain_without_its_fence() {
-    caught_by_both("drain without its fence", [RACE; 2], moves(6), drain_fast);
-    caught_by_both("drain without its fence", [RACE; 2], stays(), reap_waking);
+    caught_by_both("drain without its fence", "H1", RACE, moves(6), drain_fast);
+    caught_by_both("drain without its fence", "H1", RACE, stays(), reap_waking);
 }
 #[test]
 fn planted_slot_used_without_its_claim() {
-    caught("slot used without its claim", THREE, RACE, claimed(stays()), same_cpu);
+    caught("slot used without its claim", "M3", THREE, RACE, claimed(stays()), same_cpu);
 }
 #[test]
 fn planted_section_not_armed() {
-    caught("section not armed", THREE, RACE, rseq(stays()), same_cpu);
-    caught("section not armed", THREE, RACE, rseq(moves(8)), contract);
+    caught("section not armed", "M3", THREE, RACE, rseq(stays()), same_cpu);
+    caught("section not armed", "R1", THREE, RACE, rseq(moves(8)), contract);
 }
 #[test]
 fn planted_fill_checked_before_the_section() {
     let expected = "only an empty magazine is filled or resized";
-    caught("fill checked before the section", THREE, expected, rseq(moves(4)), aba);
+    caught("fill checked before the section", "R2", THREE, expected, rseq(moves(4)), aba);
 }
 #[test]
 fn planted_magazine_read_before_the_section() {
     let expected = "every ball in one place";
-    caught("magazine read before the section", THREE, expected, rseq(moves(6)), drain_fast);
+    caught("magazine read before the section", "H1", THREE, expected, rseq(moves(6)), drain_fast);
 }
 #[test]
 fn planted_operations_counted_before_the_commit() {
-    caught("operations counted before the commit", THREE, "the counts are exact", rseq(moves(8)), contract);
+    caught(
+        "operations counted before the commit",
+        "R3",
+        THREE,
+        "the counts are exact",
+        rseq(moves(8)),
+        contract,
+    );
 }
 #[test]
 fn planted_depot_length_stored_late() {
     caught(
         "depot length from before the lock",
+        "D3",
         Bound::None,
         "two were put, at most one was taken",
         [()],
@@ -772,66 +584,82 @@ fn planted_depot_length_stored_late() {
 #[test]
 fn planted_depot_length_in_d1() {
     let expected = "left == right";
-    caught("depot length from before the lock", Bound::None, expected, [()], depot_aba);
+    caught("depot length from before the lock", "D1", Bound::None, expected, [()], depot_aba);
 }
 #[test]
 fn planted_magazine_written_after_the_push() {
-    caught("magazine written after the push", Bound::None, "Causality violation", [()], depot_publish);
+    caught("magazine written after the push", "D2", Bound::None, "Causality violation", [()], depot_publish);
+}
+#[test]
+fn planted_slot_used_without_its_claim_by_two_cpus() {
+    caught("slot used without its claim", "M1", THREE, RACE, claimed(moves(6)), travel);
+}
+#[test]
+fn planted_supplier_fills_under_the_lock_of_making() {
+    let bug = "the supplier fills under the lock of making";
+    caught_by_both(bug, "M4", "user code would run while a lock is held", stays(), depot_runs_dry);
+}
+#[test]
+fn planted_cpu_beyond_the_table() {
+    let (expected, scripts) =
+        ("index out of bounds: the len is 2 but the index is 2", Scripts { reads: 4, cpus: 3 });
+    caught_by_both("a CPU beyond the table has a slot", "H4", expected, scripts, beyond_the_table);
+    caught("a CPU beyond the table has a node", "H4", THREE, expected, claimed(scripts), beyond_the_table);
 }
 #[test]
 fn planted_slot_used_without_its_claim_under_migration() {
     let expected = "Causality violation";
-    caught("slot used without its claim", THREE, expected, claimed(moves(8)), contract);
-    caught("slot used without its claim", THREE, expected, claimed(stays()), depot_runs_dry);
+    caught("slot used without its claim", "R1", THREE, expected, claimed(moves(8)), contract);
+    caught("slot used without its claim", "M4", THREE, expected, claimed(stays()), depot_runs_dry);
 }
 #[test]
 fn planted_exchange_forgets_the_magazine_that_left() {
     let expected = "a magazine lost";
-    caught("exchange forgets the magazine that left", THREE, expected, claimed(moves(6)), travel);
+    caught("exchange forgets the magazine that left", "M2", THREE, expected, claimed(moves(6)), travel);
 }
 #[test]
 fn planted_filled_magazine_taken_for_installed() {
     let bug = "a filled magazine is taken for installed";
-    caught(bug, THREE, "a magazine lost", claimed(moves(5)), drain_filling);
+    caught(bug, "H1", THREE, "a magazine lost", claimed(moves(5)), drain_filling);
 }
 #[test]
 fn planted_magazine_in_the_stock_and_in_the_depot() {
     let bug = "a magazine in the stock and in the depot";
-    caught(bug, THREE, "a magazine in two places", claimed(moves(6)), stock);
+    caught(bug, "M2", THREE, "a magazine in two places", claimed(moves(6)), stock);
 }
 #[test]
 fn planted_drain_forgets_the_previous() {
     let expected = "a magazine lost";
-    caught("drain forgets the previous", THREE, expected, claimed(stays()), drain_and_two);
+    caught("drain forgets the previous", "H2", THREE, expected, claimed(stays()), drain_and_two);
 }
 #[test]
 fn planted_drains_without_their_lock() {
     let expected = "Causality violation";
-    caught("drains without their lock", THREE, expected, claimed(stays()), two_drains);
+    caught("drains without their lock", "H3", THREE, expected, claimed(stays()), two_drains);
 }
 #[test]
 fn planted_drain_forgets_what_a_stock_holds() {
     let expected = "a magazine lost";
-    caught("drain forgets what a stock holds", THREE, expected, claimed(stays()), drain_stock);
+    caught("drain forgets what a stock holds", "H1", THREE, expected, claimed(stays()), drain_stock);
 }
 #[test]
 fn planted_reap_ignores_the_working_set() {
-    caught("reap ignores the working set", Bound::None, "they have just come", [()], depot_reap);
+    caught("reap ignores the working set", "D4", Bound::None, "they have just come", [()], depot_reap);
 }
 #[test]
 fn planted_magazine_announced_before_it_is_made() {
-    caught("magazine announced before it is made", THREE, RACE, claimed(stays()), walk_beside_making);
-    caught("magazine announced before it is made", THREE, RACE, rseq(stays()), walk_beside_making);
+    caught("magazine announced before it is made", "N1", THREE, RACE, claimed(stays()), walk_beside_making);
+    caught("magazine announced before it is made", "N1", THREE, RACE, rseq(stays()), walk_beside_making);
 }
 #[test]
 fn planted_closed_private_magazine_keeps_what_lay_behind() {
     let bug = "a closed private magazine keeps what lay behind";
-    caught(bug, THREE, "a magazine lost", claimed(stays()), private_beside_exchange);
+    caught(bug, "P1", THREE, "a magazine lost", claimed(stays()), private_beside_exchange);
 }
 #[test]
 fn planted_claims_outlive_their_threads() {
     let expected = "a claim of a thread that is no more";
-    caught("claims outlive their threads", THREE, expected, claimed(stays()), fork_beside_exchange);
+    caught("claims outlive their threads", "F1", THREE, expected, claimed(stays()), fork_beside_exchange);
 }
 
 // ---------------------------------------------------------------- the story of a failure

@@ -121,7 +121,7 @@ pub(crate) enum Replace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     Done,
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     Aborted,
 }
 
@@ -136,7 +136,7 @@ pub(crate) struct Slot {
     /// By [`Which`]. Written by operations of the CPU (CAS) and by drains (swap to 0).
     pub(crate) pairs: [AtomicU64; 3],
     /// Held by the thread that runs on the CPU, in the model of the other mechanism.
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     pub(crate) token: crate::sync::Mutex<()>,
     /// The drain lock protects the rest: what a drain took and has not collected yet (0: nothing),
     pub(crate) taken: [UnsafeCell<u64>; 3],
@@ -145,7 +145,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     pub(crate) fn new() -> Self {
         Self {
             pairs: [(); 3].map(|()| AtomicU64::new(0)),

@@ -13,7 +13,7 @@
 //! **type-stable**: once made, a magazine keeps its address and number while the layer lives. Nothing is ever unmade, so a
 //! stale number is always safe to look at.
 //!
-//! Under loom the same numbers index vectors of constructed objects: zeroed memory is no valid loom object.
+//! Under a checker the same numbers index vectors of constructed objects: zeroed memory is none of its atomics.
 
 use crate::memory::Memory;
 #[cfg(loom)]
@@ -44,28 +44,28 @@ pub(crate) struct Header {
     /// allocations and frees: allocations = (ops - (len - net)) / 2.
     net: Counter,
     /// Stands for the capacity, which loom does not watch: written when the magazine is made, read by walks.
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     made: UnsafeCell<()>,
 }
 
 const STOCK: u32 = 1 << 16;
 const WORD: usize = 8;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const HEADER_WORDS: usize = size_of::<Header>() / WORD;
 #[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(size_of::<Header>() == 24);
 /// Magazines lie whole lines apart,
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const LINE_WORDS: usize = 8;
 /// and start in the middle of one. A load that follows a store to the same place *of another page* waits for it (processors
 /// compare 12 bits of an address first). Callers write the beginnings of lines; so no word that the fast paths use lies
 /// at the beginning of one, and a magazine's word never where a slot's pair does: pairs are at 8, 16 and 24 bytes.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const OFF_LINE: usize = 4;
 
 /// What lies at `base`: the sentinel, which is magazine 0, the count, and the spare slots of "CPU" -2 and -1, as threads
 /// without a registration read.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct Front {
@@ -75,7 +75,7 @@ pub(crate) struct Front {
     spare: [Slot; 2],
 }
 /// The slots of CPU 0, 1, ... follow.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) const FIRST_SLOT: usize = size_of::<Front>();
 
 #[cfg(not(any(loom, shuttle)))]
@@ -99,9 +99,9 @@ type Cell = UnsafeCell<*mut u8>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Magazine<'s> {
     header: &'s Header,
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     rounds: NonNull<Cell>,
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     rounds: &'s [Cell],
 }
 
@@ -151,11 +151,11 @@ impl Header {
 impl<'s> Magazine<'s> {
     fn cell(&self, i: usize) -> &'s Cell {
         debug_assert!(i < self.header.capacity() as usize);
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         return &self.rounds[i];
         // SAFETY: `i` is below the capacity, and `Store::create` committed that many cells behind the header; they
         // stay while the store, and so `'s`, lives.
-        #[cfg(not(loom))]
+        #[cfg(not(any(loom, shuttle)))]
         return unsafe { self.rounds.add(i).as_ref() };
     }
     /// Round `i`; for operations of its CPU and its owner. `None` only for a cell that was never written.
@@ -230,7 +230,6 @@ impl<'s> Magazine<'s> {
 /// All slots and magazines of one layer.
 #[derive(Debug)]
 pub(crate) struct Store<M> {
-    #[cfg(not(loom))]
     cpus: u32,
     /// The number of the first magazine.
     first: u32,
@@ -240,11 +239,11 @@ pub(crate) struct Store<M> {
     top: AtomicU32,
     /// Serialises making.
     making: Mutex<()>,
-    #[cfg_attr(loom, allow(dead_code))]
+    #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     memory: M,
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     slots: Vec<Slot>,
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     magazines: Vec<(Header, Vec<Cell>)>,
 }
 
@@ -255,20 +254,20 @@ unsafe impl<M: Memory> Send for Store<M> {}
 unsafe impl<M: Memory> Sync for Store<M> {}
 
 /// The number distance from one magazine of `capacity` to the next.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const fn stride(capacity: u32) -> u32 {
     (HEADER_WORDS + capacity as usize).next_multiple_of(LINE_WORDS) as u32
 }
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 const fn stride(_: u32) -> u32 {
     1
 }
 /// The number of the first magazine, which is also the distance in words from `base` to it.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const fn first(slots: u32) -> u32 {
     ((FIRST_SLOT + slots as usize * size_of::<Slot>()) / WORD + OFF_LINE) as u32
 }
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 const fn first(_: u32) -> u32 {
     1
 }
@@ -282,7 +281,7 @@ impl<M: Memory> Store<M> {
     }
 
     /// Slots for `cpus` CPUs in a table of `slots`. `None` if not even the slots fit or can be committed.
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn new(
         cpus: u32,
         slots: u32,
@@ -301,7 +300,7 @@ impl<M: Memory> Store<M> {
         let first = first(slots);
         Some(Self { cpus, first, room, top: AtomicU32::new(first), making: Mutex::new(()), memory })
     }
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     pub(crate) fn new(
         cpus: u32,
         slots: u32,
@@ -321,6 +320,7 @@ impl<M: Memory> Store<M> {
             (header, (0..room.max(stock)).map(|_| Cell::new(core::ptr::null_mut())).collect())
         };
         Some(Self {
+            cpus,
             first: first(slots),
             room,
             top: AtomicU32::new(first(slots)),
@@ -332,7 +332,7 @@ impl<M: Memory> Store<M> {
     }
 
     /// Where the sentinel lies, and all else behind it.
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     #[inline]
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.memory.base()
@@ -341,13 +341,13 @@ impl<M: Memory> Store<M> {
     /// The slots of `cpu`, if it has any.
     #[inline]
     pub(crate) fn slot(&self, cpu: u32) -> Option<&Slot> {
-        #[cfg(loom)]
-        return self.slots.get(cpu as usize);
-        #[cfg(not(loom))]
+        if cpu >= self.cpus && !planted("a CPU beyond the table has a slot") {
+            return None;
+        }
+        #[cfg(any(loom, shuttle))]
+        return Some(&self.slots[cpu as usize]);
+        #[cfg(not(any(loom, shuttle)))]
         {
-            if cpu >= self.cpus {
-                return None;
-            }
             // SAFETY: `new` checked the alignment and committed the slots of all CPUs below `cpus`; zeroed memory is
             // a valid `Slot`, and nobody makes an exclusive reference to it.
             Some(unsafe { self.base().add(FIRST_SLOT).cast::<Slot>().add(cpu as usize).as_ref() })
@@ -357,12 +357,12 @@ impl<M: Memory> Store<M> {
     /// The magazine of that number, which some slot, stock, list or `create` named.
     #[inline]
     pub(crate) fn get(&self, num: Num) -> Magazine<'_> {
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         {
             let (header, rounds) = &self.magazines[num.0 as usize];
             Magazine { header, rounds }
         }
-        #[cfg(not(loom))]
+        #[cfg(not(any(loom, shuttle)))]
         {
             // SAFETY: numbers come from `create`, which committed the header and the cells of this magazine at this
             // place; magazines are never unmade. Zeroed memory is a valid header, and all its fields are atomics or
@@ -381,11 +381,11 @@ impl<M: Memory> Store<M> {
         let num = Num(self.top.load(Relaxed));
         let room = if stock { capacity } else { self.room };
         let top = num.0.checked_add(stride(room))?;
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         if num.0 as usize >= self.magazines.len() {
             return None;
         }
-        #[cfg(not(loom))]
+        #[cfg(not(any(loom, shuttle)))]
         if !self.memory.commit(top as usize * WORD) {
             return None;
         }
@@ -396,7 +396,7 @@ impl<M: Memory> Store<M> {
         }
         let header = self.get(num).header;
         header.capacity.set(capacity | if stock { STOCK } else { 0 });
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         header.made.with_mut(|_| ());
         announce();
         Some(num)
@@ -413,7 +413,7 @@ impl<M: Memory> Store<M> {
         let mut next = self.first;
         core::iter::from_fn(move || {
             let magazine = (next < top).then(|| self.get(Num(next)))?;
-            #[cfg(loom)]
+            #[cfg(any(loom, shuttle))]
             magazine.made.with(|_| ());
             next += stride(if magazine.is_stock() { magazine.capacity() } else { self.room });
             Some(magazine)

@@ -148,12 +148,26 @@ mod models {
     #[test]
     fn a_letter_that_is_seen_and_then_taken_is_freed_twice() {
         let bug = "a letter is seen and then taken";
-        caught(bug, TWO, "object freed twice", [Script::on(0)], two_fetch_one_letter);
+        caught(
+            bug,
+            "each letter is read once",
+            TWO,
+            "object freed twice",
+            [Script::on(0)],
+            two_fetch_one_letter,
+        );
     }
 
     #[test]
     fn a_letter_that_is_posted_without_release_races() {
         let bug = "a letter is posted without Release";
-        caught(bug, TWO, "Causality violation", [Script::on(0)], one_posts_and_two_fetch);
+        caught(
+            bug,
+            "each letter is read once",
+            TWO,
+            "Causality violation",
+            [Script::on(0)],
+            one_posts_and_two_fetch,
+        );
     }
 }

@@ -42,5 +42,6 @@
 /// The bytes from one object to the next are at least these: what watches an object's owner has one cell for as many.
 pub const SPACING: usize = 2048;
 
+#[cfg(loom)]
 pub use uslab_magazine::sync::check::{Bound, caught, loom, model, models};
 pub use uslab_magazine::{Script, on_cpu};

@@ -1,6 +1,6 @@
 //! What the slabs of all caches stand on: pages, their frames, and the side table of long bitmaps.
 //!
-//! Under loom it also holds the oracle of object ownership: handing an object out and taking it back are writes to a
+//! Under a checker it also holds the oracle of object ownership: handing an object out and taking it back are writes to a
 //! cell of that object. Two owners at once, a double free, and a free that does not happen before the next allocation
 //! of the object fail the model. In shipping builds the hooks are empty.
 
@@ -15,7 +15,7 @@ use uslab_buddy::{Door, Order, PageAllocator, Pfn};
 pub(crate) struct Ground {
     pub(crate) pages: PageAllocator,
     side: Side,
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     owners: oracle::Owners,
 }
 
@@ -26,7 +26,7 @@ impl Ground {
         Some(Self {
             pages,
             side: Side::new(range as usize, door, faults)?,
-            #[cfg(loom)]
+            #[cfg(any(loom, shuttle))]
             owners: oracle::Owners::new(range),
         })
     }
@@ -54,22 +54,23 @@ impl Ground {
     /// An object leaves for a caller.
     #[inline(always)]
     pub(crate) fn obj_out(&self, _object: NonNull<u8>) {
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         self.owners.of(self, _object).set(true, _object);
     }
     /// An object comes back from its caller.
     #[inline(always)]
     pub(crate) fn obj_in(&self, _object: NonNull<u8>) {
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         self.owners.of(self, _object).set(false, _object);
     }
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 mod oracle {
     use super::{Ground, NonNull, Pfn};
     use crate::check::SPACING;
     use uslab_buddy::PAGE_SIZE;
+    #[cfg(loom)]
     use uslab_magazine::sync::story::name;
     use uslab_magazine::sync::{Counter, UnsafeCell, tell};
 
@@ -84,8 +85,8 @@ mod oracle {
 
     impl Owner {
         #[track_caller]
-        pub(super) fn set(&self, out: bool, object: NonNull<u8>) {
-            tell!("{} {}", if out { "hands out" } else { "takes back" }, name(object));
+        pub(super) fn set(&self, out: bool, _object: NonNull<u8>) {
+            tell!("{} {}", if out { "hands out" } else { "takes back" }, name(_object));
             // First what is wrong in any order, then what is wrong for want of one.
             let text = if out { "object handed out twice" } else { "object freed twice" };
             assert!(self.out.get() != u64::from(out), "{text}");

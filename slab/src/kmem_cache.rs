@@ -171,7 +171,6 @@ impl KmemCacheBuilder {
     ///
     /// # Errors
     /// As [`build_in`](Self::build_in), or the global subsystem cannot start.
-    #[cfg(not(shuttle))]
     pub fn build(self) -> Result<KmemCache, CacheError> {
         let subsystem = Subsystem::global()?;
         self.build_in(subsystem)
@@ -189,9 +188,9 @@ impl KmemCacheBuilder {
         if self.name.is_empty() || self.name.contains(char::is_whitespace) {
             return Err(CacheError::Name);
         }
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         let align = self.align.max(crate::check::SPACING);
-        #[cfg(not(loom))]
+        #[cfg(not(any(loom, shuttle)))]
         let align = self.align;
         let geometry = Geometry::new(self.size, align, &core.rule)?;
         let magazines = self.magazines.unwrap_or(core.magazines);

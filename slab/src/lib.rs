@@ -55,7 +55,7 @@ compile_error!("the models need --cfg loom: without it they would check nothing"
 pub mod block;
 mod cache;
 pub mod census;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 pub mod check;
 pub mod corruption;
 pub mod error;
@@ -67,8 +67,8 @@ mod ground;
 #[cfg_attr(loom, allow(dead_code))]
 pub mod huge;
 pub mod info;
-// No subsystem has one under loom.
-#[cfg_attr(loom, allow(dead_code))]
+// No subsystem has one under a checker.
+#[cfg_attr(any(loom, shuttle), allow(dead_code))]
 pub mod kmalloc;
 pub mod kmem_cache;
 pub mod large;
@@ -78,9 +78,9 @@ mod mempool;
 mod node;
 mod pinned;
 pub mod prefill;
-// Under loom and shuttle there is no global subsystem, but the models run this.
 #[cfg(not(any(loom, shuttle)))]
 pub mod pressure;
+// The global subsystem of a checker's execution is not published, but the models run this.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 mod published;
 #[cfg(not(loom))]
@@ -104,9 +104,13 @@ pub mod typed;
 mod models;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
+#[cfg(all(test, shuttle))]
+mod schedules;
 #[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
 #[doc(hidden)]
 pub mod shadow;
+#[cfg(all(test, any(loom, shuttle, uslab_models)))]
+mod world;
 
 pub use block::Block;
 pub use census::{Census, Violation};
@@ -129,9 +133,7 @@ pub use shrinker::{Registration, Shrinker};
 pub use size_class::SizeClass;
 #[cfg(not(shuttle))]
 pub use static_cache::StaticCache;
-#[cfg(not(shuttle))]
-pub use subsystem::slabinfo;
-pub use subsystem::{Config, Info, StartError, Subsystem};
+pub use subsystem::{Config, Info, StartError, Subsystem, slabinfo};
 #[cfg(not(loom))]
 pub use type_stable::{StableBox, TypeStableCache};
 pub use typed::{CacheBox, ObjectCache, ObjectCacheBuilder, OwnedBox, PrefilledObjects};

@@ -12,84 +12,14 @@
 //! | U1 | the public API in a user's model: what is freed on one CPU serves the other, and all goes back | an assertion of the user fails while caches and objects live |
 //! | L1 | a cache at its limit: what one CPU frees, the other one gets | the limit's ladder ends before the other CPUs are drained |
 //!
-//! Handing an object out and taking it back write a cell of that object that loom watches: two owners, a double free, and
-//! a free that does not happen before the next allocation fail the model, as does touching the frame of a page that was
-//! given back. Each model ends with the census: slabs, objects and pages all add up, and then all go back.
+//! What they run on, and the census that each ends with, they share with the schedules: see `world`.
 
-use crate::check::{Bound, SPACING, Script, caught, model, models, on_cpu};
+use crate::check::{Bound, Script, caught, model, models, on_cpu};
 use crate::published::Published;
-use crate::subsystem::{Config, Core};
-use crate::{AllocError, Gfp, KmemCache, Limit, Magazines, ObjectCache, Subsystem};
+use crate::world::{SMALL, World, publish};
+use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
 use core::mem::ManuallyDrop;
-use core::ptr::NonNull;
-use uslab_magazine::sync::{Arc, UnsafeCell, planted, thread};
-
-struct World {
-    /// Dropped at the end of an execution that succeeded only: a failing one must not run the model on while it unwinds.
-    caches: ManuallyDrop<Vec<KmemCache>>,
-    core: std::sync::Arc<Core>,
-}
-
-// Magazines of one object, no stock: every second operation visits the depot.
-const SMALL: Magazines = Magazines::Sized { capacity: 1, stock: 0, depot_limit: 1 };
-
-impl World {
-    fn new(pages: u32, magazines: Magazines, caches: &[Option<u32>]) -> Arc<Self> {
-        let config = Config { magazines, ..Config::for_models(pages) };
-        let core = Core::new(config).unwrap();
-        let build = |limit: &Option<u32>| {
-            let cache = KmemCache::builder("model", SPACING);
-            limit
-                .iter()
-                .fold(cache, |cache, limit| cache.limit(Limit::Slabs(*limit)))
-                .build_on(&core)
-                .unwrap()
-        };
-        let caches = caches.iter().map(build).collect();
-        on_cpu(0);
-        Arc::new(Self { caches: ManuallyDrop::new(caches), core })
-    }
-    fn cache(&self) -> &KmemCache {
-        &self.caches[0]
-    }
-    fn alloc_of(&self, cache: usize) -> Result<NonNull<u8>, AllocError> {
-        let object = self.caches[cache].alloc(Gfp::KERNEL)?;
-        self.touch(object);
-        Ok(object)
-    }
-    fn alloc(&self) -> NonNull<u8> {
-        self.alloc_of(0).unwrap()
-    }
-    /// Uses the object: its page must be out.
-    fn touch(&self, object: NonNull<u8>) {
-        let pages = &self.core.ground.pages;
-        pages.frame(pages.pfn_of(object.as_ptr()).unwrap()).touch();
-    }
-    fn free_of(&self, cache: usize, object: NonNull<u8>) {
-        self.touch(object);
-        // SAFETY: the models free what they allocated, once; what is wrong otherwise is what they look for.
-        unsafe { self.caches[cache].free(object) };
-    }
-    fn free(&self, object: NonNull<u8>) {
-        self.free_of(0, object);
-    }
-    /// Everything is where its state says; so many objects are in use.
-    fn census(&self, used: u64) {
-        let census = self.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
-        assert_eq!(census.used, used, "census: {census:?}");
-    }
-    /// Nothing is in use: everything goes back.
-    fn end(this: Arc<Self>) {
-        this.census(0);
-        this.caches.iter().for_each(|cache| _ = cache.shrink());
-        this.core.ground.pages.release();
-        let census = this.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
-        assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
-        let Ok(mut world) = Arc::try_unwrap(this) else { panic!("the threads have ended") };
-        // SAFETY: `world` goes out of use here.
-        unsafe { ManuallyDrop::drop(&mut world.caches) };
-    }
-}
+use uslab_magazine::sync::{Arc, planted, thread};
 
 fn s1_two_frees_and_an_allocation_on_one_slab() {
     let world = World::new(2, Magazines::Off, &[None]);
@@ -237,23 +167,6 @@ fn l1_at_the_limit_one_gets_what_the_other_frees() {
 }
 
 fn g1_two_threads_publish(_: ()) {
-    /// A value with something to initialise.
-    struct Value(UnsafeCell<u32>);
-    // SAFETY: loom watches the cell.
-    unsafe impl Sync for Value {}
-    // SAFETY: as above.
-    unsafe impl Send for Value {}
-    fn publish(published: &Published<Value>) -> *const Value {
-        let value = published.get().unwrap_or_else(|| {
-            let value = Value(UnsafeCell::new(0));
-            // SAFETY: nobody else knows the value.
-            value.0.with_mut(|value| unsafe { *value = 7 });
-            published.publish(Box::new(value))
-        });
-        // SAFETY: written before it was published, and constant since.
-        assert_eq!(value.0.with(|value| unsafe { *value }), 7);
-        value
-    }
     let published = Arc::new(Published::new());
     let other = published.clone();
     let t = thread::spawn(move || publish(&other).addr());
@@ -362,6 +275,7 @@ fn l1() {
 fn planted_bugs_are_caught() {
     caught(
         "a slab's list is found in one lock hold and left in the next",
+        "S1",
         TWO,
         "it is on list Full and belongs on Partial",
         [()],
@@ -369,6 +283,7 @@ fn planted_bugs_are_caught() {
     );
     caught(
         "a slab is chosen in one lock hold and used in the next",
+        "S2",
         TWO,
         "Causality violation",
         [()],
@@ -376,11 +291,12 @@ fn planted_bugs_are_caught() {
             s2_shrink_beside_free_and_allocation();
         },
     );
-    caught("a node's lock is held under pressure", TWO, "deadlock", [()], |()| {
+    caught("a node's lock is held under pressure", "S3", TWO, "deadlock", [()], |()| {
         s3_caches_that_press_for_a_page_in_use();
     });
     caught(
         "destroy judges in one lock hold and closes in the next",
+        "C1",
         TWO,
         "destroyed with an object in use",
         [()],
@@ -388,17 +304,18 @@ fn planted_bugs_are_caught() {
     );
     caught(
         "slot used without its claim",
+        "M1",
         TWO,
         "Causality violation",
         Script::all(1, 2, 2),
         m1_objects_exchanged_between_cpus,
     );
-    caught("other CPUs are not drained before an error", TWO, "CacheLimit", [()], |()| {
+    caught("other CPUs are not drained before an error", "L1", TWO, "CacheLimit", [()], |()| {
         l1_at_the_limit_one_gets_what_the_other_frees();
     });
-    caught("a released slab stays charged", TWO, "by the books 1", [()], |()| {
+    caught("a released slab stays charged", "S2", TWO, "by the books 1", [()], |()| {
         s2_shrink_beside_free_and_allocation()
     });
-    caught("a user's assertion", TWO, "is not theirs", [()], |()| u1_the_public_api(Script::on(1)));
-    caught("the second to publish keeps its own", TWO, "two values", [()], g1_two_threads_publish);
+    caught("a user's assertion", "U1", TWO, "is not theirs", [()], |()| u1_the_public_api(Script::on(1)));
+    caught("the second to publish keeps its own", "G1", TWO, "two values", [()], g1_two_threads_publish);
 }

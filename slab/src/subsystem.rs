@@ -7,14 +7,14 @@
 use crate::cache::Cache;
 use crate::census::{Census, Violation};
 use crate::corruption::{self, Corruption};
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 use crate::error::CacheError;
 use crate::faults::Faults;
 use crate::geometry::OrderRule;
 use crate::ground::Ground;
 use crate::huge::{Huge, HugeInfo};
 use crate::info::{CacheInfo, Row, SlabInfo};
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 use crate::kmalloc::Kmalloc;
 use crate::kmem_cache::Owner;
 use crate::large::{Large, LargeInfo, large};
@@ -31,7 +31,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use uslab_buddy::region::Door;
 use uslab_buddy::{BuddyInfo, PAGE_SIZE, PageAllocator, PageConfig, PageError};
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 use uslab_buddy::{Order, ZoneKind};
 use uslab_magazine::Cpus;
 #[cfg(not(loom))]
@@ -71,7 +71,7 @@ impl Config {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 impl Default for Config {
     /// The machine's CPUs on one node and the page allocator's default range.
     fn default() -> Self {
@@ -79,7 +79,7 @@ impl Default for Config {
     }
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 impl Config {
     /// So many pages for two simulated CPUs of one node, and magazines of one object, so that every second operation is
     /// an exchange. A slab is a page of two objects: each lies [2048 bytes](crate::check::SPACING) from the next. A free
@@ -107,7 +107,7 @@ impl Config {
     }
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 impl Default for Config {
     /// [For models](Self::for_models), of four pages.
     fn default() -> Self {
@@ -272,7 +272,7 @@ impl Core {
     }
 
     /// Gives all empty slabs back. How many.
-    #[cfg_attr(loom, allow(dead_code, reason = "no reapers in models"))]
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn discard_empty(&self) -> usize {
         self.caches.iter().map(|cache| cache.discard_empty()).sum()
     }
@@ -337,7 +337,7 @@ pub struct Info {
 #[derive(Debug)]
 pub struct Subsystem {
     /// Models have none: its 52 caches would be most of each execution.
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     kmalloc: Kmalloc,
     core: Arc<Core>,
 }
@@ -366,7 +366,7 @@ impl Subsystem {
         let core = Core::new(config)?;
         Ok(Self {
             // Names and sizes of kmalloc's caches are right by construction: what is left is memory.
-            #[cfg(not(loom))]
+            #[cfg(not(any(loom, shuttle)))]
             kmalloc: Kmalloc::new(&core).map_err(|_: CacheError| StartError::Kmalloc)?,
             core,
         })
@@ -377,8 +377,7 @@ impl Subsystem {
     /// # Errors
     /// As [`new`](Self::new); [`StartError::Starting`] when starting it comes back here on the same thread, as it does
     /// below an allocator that is built on it. Calls of other threads never wait: each starts one, and all but the
-    /// first are thrown away. Under loom each execution has one of its own.
-    #[cfg(not(shuttle))]
+    /// first are thrown away. Under a checker each execution has one of its own.
     pub fn global() -> Result<&'static Self, StartError> {
         global::get()
     }
@@ -388,7 +387,7 @@ impl Subsystem {
     }
 
     /// Memory of any size.
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     pub fn kmalloc(&self) -> &Kmalloc {
         &self.kmalloc
     }
@@ -455,15 +454,14 @@ impl Subsystem {
 ///
 /// # Errors
 /// The global subsystem could not be started.
-#[cfg(not(shuttle))]
 pub fn slabinfo() -> Result<SlabInfo, StartError> {
     Ok(Subsystem::global()?.slabinfo())
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 mod global {
     use super::{Config, StartError, Subsystem};
-    use uslab_magazine::sync::check::loom::lazy_static;
+    use uslab_magazine::sync::lazy_static;
 
     lazy_static! {
         static ref GLOBAL: Result<Subsystem, StartError> = Subsystem::new(Config::default());

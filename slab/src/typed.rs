@@ -253,7 +253,6 @@ impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static, R: Reset<T>> Objec
     ///
     /// # Errors
     /// As [`KmemCacheBuilder::build`].
-    #[cfg(not(shuttle))]
     pub fn build(self) -> Result<ObjectCache<T>, CacheError> {
         let subsystem = Subsystem::global()?;
         self.build_in(subsystem)
@@ -269,7 +268,6 @@ impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static, R: Reset<T>> Objec
     ///
     /// # Errors
     /// As [`build`](Self::build).
-    #[cfg(not(shuttle))]
     pub fn build_pinned(self) -> Result<PinnedCache<T>, CacheError>
     where
         R: NoReset,

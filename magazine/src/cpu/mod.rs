@@ -15,17 +15,18 @@ pub(crate) mod claimed;
 
 #[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64", not(any(loom, shuttle, miri))))]
 pub(crate) mod rseq;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 #[path = "token.rs"]
 pub(crate) mod rseq;
 #[cfg(not(any(
     loom,
-    all(target_os = "linux", target_env = "gnu", target_arch = "x86_64", not(any(shuttle, miri)))
+    shuttle,
+    all(target_os = "linux", target_env = "gnu", target_arch = "x86_64", not(miri))
 )))]
 #[path = "absent.rs"]
 pub(crate) mod rseq;
 
-use crate::sync::thread_local;
+use crate::sync::{planted, thread_local};
 use core::cell::Cell;
 
 /// The most CPUs that a layer has slots for.
@@ -157,7 +158,7 @@ impl Cpus {
     }
 
     /// Simulated CPUs under the token model of restartable sequences.
-    #[cfg(all(loom, test))]
+    #[cfg(all(any(loom, shuttle), test))]
     pub(crate) fn by(self, mechanism: Mechanism) -> Self {
         Self { mechanism, ..self }
     }
@@ -199,7 +200,11 @@ impl Cpus {
     /// The node of `cpu`; CPUs without a slot count as the last one.
     #[inline]
     pub fn node_of(&self, cpu: u32) -> u32 {
-        if self.nodes == 1 { 0 } else { cpu.min(self.count - 1) * self.nodes / self.count }
+        if self.nodes == 1 {
+            return 0;
+        }
+        let cpu = if planted("a CPU beyond the table has a node") { cpu } else { cpu.min(self.count - 1) };
+        cpu * self.nodes / self.count
     }
     /// The CPU that this thread runs on, as a hint: it may be stale at once, or beyond [`count`](Self::count).
     #[inline]
@@ -233,7 +238,7 @@ fn step() -> (u32, Option<u32>) {
 }
 
 /// The calling thread's simulated CPU, without counting as a read.
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 pub(crate) fn here() -> u32 {
     CURRENT.with(|c| c.get().cpu)
 }

@@ -1,4 +1,4 @@
-//! Restartable sequences as loom sees them: a **token** for each CPU.
+//! Restartable sequences as a checker sees them: a **token** for each CPU.
 //!
 //! Whoever holds a CPU's token is the thread that runs on it. That encodes what the kernel promises: sections of one
 //! CPU never overlap, a context switch orders them, and the rseq membarrier returns when what ran on a CPU has

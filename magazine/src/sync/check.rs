@@ -6,6 +6,7 @@
 /// The checker itself. A model and what it checks must use the same one.
 pub use loom;
 
+use super::execution::{catch, forget_threads, text, threads};
 use super::replay::{self, Run};
 use core::fmt;
 use std::panic::resume_unwind;
@@ -79,7 +80,7 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     let asked = bound;
     let bound = bound.chosen();
     let (start, f, mut executions, mut runs) = (Instant::now(), Arc::new(f), 0, 0);
-    THREADS.set(Threads::default());
+    forget_threads();
     let replayed = replay::asked();
     for (index, script) in scripts.into_iter().enumerate() {
         runs += 1;
@@ -108,7 +109,7 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     let shown = bound.option().map_or("none".to_owned(), |b| b.to_string());
     let row = format!(
         "MODEL {name} | threads {} | bound {shown} | scripts {runs} | executions {executions} | floor {floor} | {:.2?}",
-        1 + THREADS.get().most,
+        threads(),
         start.elapsed()
     );
     // A floor is measured at the model's own bound; a lower bound explores less.
@@ -128,64 +129,22 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     executions
 }
 
-/// Threads that a model's executions started.
-#[derive(Clone, Copy, Default)]
-struct Threads {
-    /// By this execution so far.
-    now: u32,
-    /// By that with the most.
-    most: u32,
-}
-
-/// An execution begins.
-pub(super) fn begins() {
-    THREADS.set(Threads { now: 0, ..THREADS.get() });
-}
-
-/// The execution starts one more thread.
-pub(super) fn spawned() {
-    let Threads { now, most } = THREADS.get();
-    THREADS.set(Threads { now: now + 1, most: most.max(now + 1) });
-}
-
-std::thread_local! {
-    // loom runs all threads of a model on one OS thread.
-    static THREADS: std::cell::Cell<Threads> = const { std::cell::Cell::new(Threads { now: 0, most: 0 }) };
-    static PLANTED: std::cell::Cell<&'static str> = const { std::cell::Cell::new("") };
-}
-
-/// Whether the model that runs now is [`caught`]'s, for this bug.
-pub fn planted(bug: &str) -> bool {
-    PLANTED.with(|p| p.get() == bug)
-}
-
-/// The bug that is planted now; empty if there is none.
-pub(super) fn planted_now() -> &'static str {
-    PLANTED.get()
-}
-
-/// Plants a bug in the models that this thread runs from now on.
-pub(crate) fn plant(bug: &'static str) {
-    PLANTED.set(bug);
-}
-
 /// Runs a model with the bug `bug` planted in the code that it checks and asserts that it fails with a message that
-/// contains `expected`. `STORY=1` prints how it came to that.
+/// contains `expected`. `property` names what the bug breaks, for the row that this prints. `STORY=1` prints how it came to
+/// that.
 ///
 /// # Panics
 /// When the bug survives, or when the model fails for another reason.
 pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
     bug: &'static str,
+    property: &str,
     bound: Bound,
     expected: &str,
     scripts: impl IntoIterator<Item = S> + Send + 'static,
     f: impl Fn(S) + Send + Sync + 'static,
 ) {
     let f = Arc::new(f);
-    // A thread of its own: loom's thread-local state dies with the panic.
-    let thread = std::thread::Builder::new().name(format!("planted bug {bug}"));
-    let outcome = thread.spawn(move || {
-        plant(bug);
+    catch(bug, property, "execution", expected, move || {
         let mut executions = 0;
         for (index, script) in scripts.into_iter().enumerate() {
             let run = Run { model: bug.to_owned(), bound, index, script, f: f.clone() };
@@ -195,21 +154,12 @@ pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
                     if replay::story_asked() == Some(true) {
                         run.story(n);
                     }
-                    return (executions + n, Some(replay::text(&*panic).to_owned()));
+                    return Err((executions + n, text(&*panic).to_owned()));
                 }
             }
         }
-        (executions, None)
+        Ok(executions)
     });
-    match outcome.map(std::thread::JoinHandle::join) {
-        Ok(Ok((executions, Some(text)))) => {
-            assert!(text.contains(expected), "{bug}: failed with {text:?}, expected {expected:?}");
-            println!("CAUGHT {bug} | execution {executions} | {expected}");
-        }
-        Ok(Ok((executions, None))) => panic!("planted bug {bug} survives {executions} executions"),
-        Ok(Err(panic)) => resume_unwind(panic),
-        Err(error) => panic!("{bug}: no thread: {error}"),
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! The arm for loom, with the twin access, the ordering hook and the armed weak failure.
 
+use super::held::Locked;
 use super::{Ordering, story};
 use loom::sync::atomic as l;
 use std::collections::BTreeSet;
 use std::panic::Location;
 use std::sync::OnceLock;
 
+pub use loom::lazy_static;
 pub use loom::sync::Arc;
 pub use loom::thread_local;
 
@@ -21,14 +23,10 @@ pub mod thread {
     /// Starts a thread.
     #[track_caller]
     pub fn spawn<F: FnOnce() -> T + 'static, T: 'static>(f: F) -> JoinHandle<T> {
-        super::super::check::spawned();
+        super::super::execution::spawned();
         loom::thread::spawn(f)
     }
 }
-
-/// Held locks are counted in the `std` arm only.
-#[inline(always)]
-pub fn assert_unlocked() {}
 
 /// loom's cell: a shared access racing an exclusive one fails the model.
 #[derive(Debug)]
@@ -63,7 +61,7 @@ impl<T: Default> Default for UnsafeCell<T> {
 pub struct Mutex<T>(loom::sync::Mutex<T>);
 
 /// Access to what a [`Mutex`] protects.
-pub type MutexGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
+pub type MutexGuard<'a, T> = Locked<loom::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
     /// An open lock around `value`.
@@ -76,12 +74,12 @@ impl<T> Mutex<T> {
         story::waits(Some(Location::caller()));
         let guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         story::waits(None);
-        guard
+        Locked::by(guard)
     }
     /// The lock, or `None` if somebody holds it.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let guard = self.0.try_lock().ok();
+        let guard = self.0.try_lock().ok().map(Locked::by);
         story::tries(Location::caller(), guard.is_some());
         guard
     }

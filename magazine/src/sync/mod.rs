@@ -32,8 +32,8 @@
 //! * `Mutex::new` and the atomics' `new` are `const` outside loom and shuttle only; shared code does not rely on it.
 //! * [`Counter`] and [`Fixed`] are plain `std` atomics in every arm: what no algorithm needs exact
 //!   needs no exploring.
-//! * `assert_unlocked` says that no lock of this door is held by the thread (debug builds, `std` arm): it stands
-//!   before every call of user code.
+//! * `assert_unlocked` says that no lock of this door is held by the thread (debug builds): it stands before every call
+//!   of user code.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
@@ -51,29 +51,38 @@ mod arm;
 
 #[cfg(loom)]
 pub mod check;
+#[cfg(any(loom, shuttle))]
+pub(crate) mod execution;
+mod held;
 #[cfg(loom)]
 mod replay;
+#[cfg(shuttle)]
+pub mod schedule;
 #[cfg(loom)]
 pub mod story;
 
 #[cfg(not(loom))]
 pub use arm::AtomicU8;
+#[cfg(any(loom, shuttle))]
+pub use arm::lazy_static;
 #[cfg(loom)]
 pub use arm::weak_arm;
 pub use arm::{
-    Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, UnsafeCell,
-    assert_unlocked, fence, relax, thread, thread_local,
+    Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, UnsafeCell, fence,
+    relax, thread, thread_local,
 };
 
-/// Whether the planted bug of that name is to be run. Always false outside loom; under loom true only inside a model
-/// that `check::caught` runs to see that the bug is noticed.
-#[cfg(not(loom))]
+pub use held::assert_unlocked;
+
+/// Whether the planted bug of that name is to be run. Always false outside a checker; inside true only in what `caught` runs
+/// to see that the bug is noticed.
+#[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 pub const fn planted(_bug: &str) -> bool {
     false
 }
-#[cfg(loom)]
-pub use check::planted;
+#[cfg(any(loom, shuttle))]
+pub use execution::planted;
 
 /// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(layer => "pops")` where
 /// `layer.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.
@@ -105,13 +114,13 @@ macro_rules! tell {
 pub use crate::tell;
 
 /// Whether this execution of a model has failed and is being unwound: destructors then leave everything as it lies,
-/// because nothing of a model may run without loom. Always false outside loom.
-#[cfg(not(loom))]
+/// because nothing of a model may run without its checker. Always false outside one.
+#[cfg(not(any(loom, shuttle)))]
 #[inline(always)]
 pub const fn abandoned() -> bool {
     false
 }
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 pub use std::thread::panicking as abandoned;
 
 /// Room for what one call takes and another one gives back, where no stack frame spans the two: the locks that are held

@@ -4,7 +4,8 @@
 //! again up to there; loom then writes down the path of that execution before it runs it (its *checkpoint*, of every n-th
 //! execution), and it alone is listened to. `REPLAY=file` begins with that path: its first execution is the one that failed.
 
-use super::check::{Bound, begins, builder, plant, planted_now};
+use super::check::{Bound, builder};
+use super::execution::{begins, plant, planted_now, text};
 use super::story;
 use core::fmt;
 use std::any::Any;
@@ -21,12 +22,6 @@ pub(super) struct Run<S, F> {
     pub(super) index: usize,
     pub(super) script: S,
     pub(super) f: Arc<F>,
-}
-
-/// The text of a panic.
-pub(super) fn text(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text")
 }
 
 /// Whether `STORY=1` or `STORY=0` asks for stories or forbids them; else models that fail tell theirs, and those with

@@ -6,6 +6,7 @@ pub use std::thread;
 pub use std::thread_local;
 
 use super::Ordering;
+use super::held::Held;
 use std::sync::atomic as a;
 
 // `std`'s atomics under names of our own, so that the lint can tell who came through the door.
@@ -91,28 +92,13 @@ pub fn relax() {
     std::thread::yield_now();
 }
 
-#[cfg(debug_assertions)]
-std::thread_local! {
-    static HELD: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-}
-
-/// Asserts, in debug builds, that the calling thread holds no lock of this door.
-///
-/// # Panics
-/// In debug builds, when a lock is held: user code must never run under one.
-#[inline(always)]
-pub fn assert_unlocked() {
-    #[cfg(debug_assertions)]
-    HELD.with(|h| assert_eq!(h.get(), 0, "user code would run while a lock is held"));
-}
-
 /// `std`'s futex mutex; a panic of a holder does not poison it.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(std::sync::Mutex<T>, #[cfg(uslab_tsan)] Handover);
 
 /// Access to what a [`Mutex`] protects; the lock is given back on drop.
 #[derive(Debug)]
-pub struct MutexGuard<'a, T>(std::sync::MutexGuard<'a, T>, #[cfg(uslab_tsan)] &'a Handover);
+pub struct MutexGuard<'a, T>(std::sync::MutexGuard<'a, T>, Held, #[cfg(uslab_tsan)] &'a Handover);
 
 /// What a lock orders, said where the thread sanitizer sees it: `std`, which is not instrumented, acquires inside itself
 /// when it had to wait.
@@ -150,27 +136,24 @@ impl<T> Mutex<T> {
 
     #[inline(always)]
     fn held<'a>(&'a self, guard: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        #[cfg(debug_assertions)]
-        HELD.with(|h| h.set(h.get() + 1));
         // Acquire: pairs with the Release of the guard before.
         #[cfg(uslab_tsan)]
         self.1.0.load(Ordering::Acquire);
         MutexGuard(
             guard,
+            Held::new(),
             #[cfg(uslab_tsan)]
             &self.1,
         )
     }
 }
 
+#[cfg(uslab_tsan)]
 impl<T> Drop for MutexGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        #[cfg(debug_assertions)]
-        HELD.with(|h| h.set(h.get() - 1));
         // Release: pairs with the Acquire of the next guard. The lock itself is still held.
-        #[cfg(uslab_tsan)]
-        self.1.0.store(0, Ordering::Release);
+        self.2.0.store(0, Ordering::Release);
     }
 }
 impl<T> core::ops::Deref for MutexGuard<'_, T> {

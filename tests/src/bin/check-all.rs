@@ -5,13 +5,18 @@
 //!
 //! So is a planted bug that no model looks for: the names of all planted bugs are read from the sources, and each must be
 //! among those that the models caught in this run.
+//!
+//! All rows of models, planted bugs and schedules are kept for `check-claims`.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
-use uslab_tests::models::{EXAMPLE, Example, MODELLED, Modelled, loom_test, loom_test_of};
+use uslab_tests::claims::Runner;
+use uslab_tests::models::{
+    EXAMPLE, Example, MODELLED, Modelled, loom_test, loom_test_of, rows, shuttle_test,
+};
 use uslab_tests::source::Sources;
 use uslab_tests::{cargo, workspace};
 
@@ -19,12 +24,13 @@ use uslab_tests::{cargo, workspace};
 const CASES: &str = "10000";
 
 const HELP: &str = "\
-Runs every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models.
+Runs every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models and the
+random schedules.
 
 usage: cargo check-all [--tests | --models]
 
   --tests    only the tests
-  --models   only the loom models
+  --models   only the loom models and the schedules
 
 environment: PROPTEST_CASES (default 10000), BOUND (pre-emption bound of all models: 1, 2, 3 or none)
 exit code: 0 all passed, 1 something failed, 2 wrong usage";
@@ -38,6 +44,12 @@ struct Totals {
     /// The planted bugs that models caught, and how often any was.
     caught: BTreeSet<String>,
     catches: u64,
+    /// Scenarios, their schedules, and how often schedules caught a planted bug.
+    scenarios: u64,
+    schedules: u64,
+    catches_by_schedules: u64,
+    /// What was printed for `check-claims`, each row behind the name of whose it is.
+    rows: Vec<String>,
     /// Calls that were refused in their turn, and refusals in all.
     faults: [u64; 2],
     /// Operations under load, and violations.
@@ -74,6 +86,10 @@ fn main() -> ExitCode {
         every_planted_bug_is_caught(&mut totals);
         run_schedules(&mut totals);
         models_need_loom(&mut totals);
+        let kept = totals.rows.iter().map(|row| format!("{row}\n")).collect::<String>();
+        if let Err(error) = std::fs::write(Runner::All.file(), kept) {
+            totals.broken.push(format!("{}: {error}", Runner::All.file().display()));
+        }
     }
     for broken in &totals.broken {
         println!("FAILED: {broken}");
@@ -90,6 +106,10 @@ fn main() -> ExitCode {
             totals.caught.len(),
             totals.catches
         );
+        println!(
+            "shuttle: {} scenarios, {} schedules, planted bugs caught {} times",
+            totals.scenarios, totals.schedules, totals.catches_by_schedules
+        );
     }
     println!("{} passed, {} failed", totals.passed, totals.failed + totals.broken.len() as u64);
     if totals.failed == 0 && totals.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -101,7 +121,7 @@ fn run_tests(totals: &mut Totals) {
     if std::env::var_os("PROPTEST_CASES").is_none() {
         command.env("PROPTEST_CASES", CASES);
     }
-    watch("tests", command, totals);
+    watch("tests", "", command, totals);
 }
 
 fn run_models(totals: &mut Totals) {
@@ -120,12 +140,10 @@ fn count_models(what: &str, mut command: Command, least: usize, totals: &mut Tot
     // What a former run left is not this run's.
     let _ = std::fs::remove_file(&rows);
     command.args(["--", "--nocapture", "--test-threads=2"]).env("MODEL_ROWS", &rows);
-    watch(&format!("models of {what}"), command, totals);
+    watch(&format!("models of {what}"), what, command, totals);
     let text = std::fs::read_to_string(&rows).unwrap_or_default();
-    let executions = text.lines().filter_map(|row| {
-        row.split(" | ").find_map(|part| part.strip_prefix("executions "))?.trim().parse::<u64>().ok()
-    });
-    totals.executions += executions.sum::<u64>();
+    totals.executions += text.lines().map(|row| field(row, "executions")).sum::<u64>();
+    totals.rows.extend(text.lines().map(|row| format!("{what} | {row}")));
     let ran = text.lines().count();
     totals.models += ran as u64;
     if ran < least {
@@ -146,25 +164,22 @@ fn every_planted_bug_is_caught(totals: &mut Totals) {
 
 /// Random and PCT schedules of larger scenarios, under shuttle.
 fn run_schedules(totals: &mut Totals) {
-    let mut command = cargo();
-    command
-        .args([
-            "test",
-            "--profile",
-            "loom",
-            "--target-dir",
-            "target/shuttle",
-            "--lib",
-            "-p",
-            "uslab-magazine",
-        ])
-        .args(["--", "schedules"])
-        .env("RUSTFLAGS", format!("{} --cfg shuttle", std::env::var("RUSTFLAGS").unwrap_or_default()));
-    let before = totals.passed;
-    watch("schedules of uslab-magazine", command, totals);
-    if totals.passed < before + 2 {
-        totals.broken.push("uslab-magazine: its schedules did not run".to_owned());
+    for Modelled { package, least_schedules, .. } in MODELLED {
+        let before = totals.scenarios;
+        watch(&format!("schedules of {package}"), package, shuttle_test(package), totals);
+        let ran = totals.scenarios - before;
+        if ran < least_schedules as u64 {
+            totals
+                .broken
+                .push(format!("{package}: {ran} scenarios ran, there are at least {least_schedules}"));
+        }
     }
+}
+
+/// The number that follows `name` in a row of fields; 0 if there is none.
+fn field(row: &str, name: &str) -> u64 {
+    let mut fields = row.split(" | ").filter_map(|part| part.strip_prefix(name)?.trim().parse().ok());
+    fields.next().unwrap_or(0)
 }
 
 /// The negative control: the models do not build without loom, so they cannot pass without it.
@@ -192,8 +207,8 @@ fn needs_loom(what: &str, mut command: Command, totals: &mut Totals) {
     }
 }
 
-/// Runs a command, shows what it prints and adds up what its test runners count.
-fn watch(what: &str, mut command: Command, totals: &mut Totals) {
+/// Runs a command, shows what it prints, keeps its rows and adds up what its test runners count.
+fn watch(what: &str, whose: &str, mut command: Command, totals: &mut Totals) {
     println!("== {what}");
     let begun = Instant::now();
     let mut child = match command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn() {
@@ -204,12 +219,19 @@ fn watch(what: &str, mut command: Command, totals: &mut Totals) {
     if let Some(out) = child.stdout.take() {
         for line in BufReader::new(out).lines().map_while(Result::ok) {
             let _ = writeln!(std::io::stdout(), "{line}");
-            // libtest prints "test name ... " before what a test prints.
-            if let Some((bug, _)) =
-                line.split_once("CAUGHT ").and_then(|(_, caught)| caught.split_once(" | execution "))
-            {
-                totals.caught.insert(bug.to_owned());
-                totals.catches += 1;
+            for caught in rows(&line, "CAUGHT ") {
+                if field(caught, "schedule") > 0 {
+                    totals.catches_by_schedules += 1;
+                } else {
+                    totals.caught.extend(caught.split(" | ").next().map(str::to_owned));
+                    totals.catches += 1;
+                }
+                totals.rows.push(format!("{whose} | CAUGHT {caught}"));
+            }
+            for ran in rows(&line, "SCHEDULES ") {
+                totals.scenarios += 1;
+                totals.schedules += field(ran, "random") + field(ran, "pct");
+                totals.rows.push(format!("{whose} | SCHEDULES {ran}"));
             }
             add(&mut totals.faults, &line, "faults: ", [" points", " injections"]);
             add(&mut totals.stress, &line, "stress: ", [" operations", " violations"]);
@@ -246,6 +268,12 @@ fn number_before(text: &str, word: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_field_is_what_follows_its_name() {
+        let row = "M1: four | threads 4 | random 1000 | pct 20 | depth 3 | 1.2s";
+        assert_eq!(["threads", "random", "pct", "executions"].map(|name| field(row, name)), [4, 1000, 20, 0]);
+    }
 
     #[test]
     fn numbers_are_added_from_lines_of_their_kind_only() {

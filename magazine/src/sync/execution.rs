@@ -1,0 +1,86 @@
+//! The execution that a checker runs now: the bug that is planted in it, and the threads that it started.
+
+use std::cell::Cell;
+use std::panic::resume_unwind;
+
+/// Threads that the executions of a model started.
+#[derive(Clone, Copy)]
+struct Threads {
+    /// By this execution so far.
+    now: u32,
+    /// By that with the most.
+    most: u32,
+}
+
+std::thread_local! {
+    // A checker runs all threads of an execution on one OS thread.
+    static THREADS: Cell<Threads> = const { Cell::new(Threads { now: 0, most: 0 }) };
+    static PLANTED: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// Another model begins.
+pub(super) fn forget_threads() {
+    THREADS.set(Threads { now: 0, most: 0 });
+}
+/// An execution begins.
+pub(super) fn begins() {
+    THREADS.set(Threads { now: 0, ..THREADS.get() });
+}
+/// The execution starts one more thread.
+pub(super) fn spawned() {
+    let Threads { now, most } = THREADS.get();
+    THREADS.set(Threads { now: now + 1, most: most.max(now + 1) });
+}
+/// The most threads that an execution of the model had, the first one included.
+pub(super) fn threads() -> u32 {
+    1 + THREADS.get().most
+}
+
+/// Whether the execution that runs now has this bug.
+pub fn planted(bug: &str) -> bool {
+    PLANTED.with(|p| p.get() == bug)
+}
+/// The bug that is planted now; empty if there is none.
+#[cfg(loom)]
+pub(super) fn planted_now() -> &'static str {
+    PLANTED.get()
+}
+/// Plants a bug in what this thread runs from now on.
+pub(crate) fn plant(bug: &'static str) {
+    PLANTED.set(bug);
+}
+
+/// Plants `bug` and asserts that `explore` fails with a message that contains `expected`; it answers how many executions
+/// passed, or which one failed and how. An execution is called `unit`; `property` says what the bug breaks.
+///
+/// # Panics
+/// When the bug survives, or is caught for another reason.
+pub(super) fn catch(
+    bug: &'static str,
+    property: &str,
+    unit: &str,
+    expected: &str,
+    explore: impl FnOnce() -> Result<u64, (u64, String)> + Send + 'static,
+) {
+    // A thread of its own: a checker's thread-local state dies with the panic.
+    let thread = std::thread::Builder::new().name(format!("planted bug {bug}"));
+    let outcome = thread.spawn(move || {
+        plant(bug);
+        explore()
+    });
+    match outcome.map(std::thread::JoinHandle::join) {
+        Ok(Ok(Err((n, text)))) => {
+            assert!(text.contains(expected), "{bug}: failed with {text:?}, expected {expected:?}");
+            println!("CAUGHT {bug} | property {property} | {unit} {n} | {expected}");
+        }
+        Ok(Ok(Ok(n))) => panic!("planted bug {bug} survives {n} {unit}s"),
+        Ok(Err(panic)) => resume_unwind(panic),
+        Err(error) => panic!("{bug}: no thread: {error}"),
+    }
+}
+
+/// The text of a panic.
+pub(super) fn text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text")
+}

@@ -1,0 +1,112 @@
+//! How a scenario is run: under many random and many PCT schedules.
+//!
+//! A scenario is larger than what a model can exhaust: three or four threads, tens of operations. PCT (Burckhardt et al.,
+//! ASPLOS 2010) finds a bug that needs [`DEPTH`] steps in a certain order with a known probability; random schedules have
+//! no such bound, and find other ones. Both begin with a fixed seed, so a run that fails fails again.
+
+use super::execution::{begins, catch, forget_threads, text, threads};
+use crate::cpu::Script;
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+/// The steps whose order a PCT schedule fixes.
+const DEPTH: usize = 3;
+/// Of both kinds of schedules.
+const SEED: u64 = 1;
+/// Bytes of a thread's stack.
+const STACK: usize = 256 << 10;
+
+/// Which schedule failed, counted from 1, and how.
+type Failure = (u64, Box<dyn Any + Send>);
+
+/// Runs `f` under all schedules of one kind. How many there were, or the failure.
+fn explore<S: Scheduler + 'static>(
+    scheduler: S,
+    f: Arc<impl Fn() + Send + Sync + 'static>,
+) -> Result<u64, Failure> {
+    let mut config = shuttle::Config::new();
+    config.stack_size = STACK;
+    config.silence_warnings = true;
+    // Seeds say it in fewer words.
+    config.failure_persistence = shuttle::FailurePersistence::None;
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = count.clone();
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        shuttle::Runner::new(scheduler, config).run(move || {
+            counted.fetch_add(1, Relaxed);
+            begins();
+            f();
+        })
+    }));
+    let count = count.load(Relaxed);
+    outcome.map(|_| count).map_err(|panic| (count, panic))
+}
+
+fn random(runs: usize) -> RandomScheduler {
+    RandomScheduler::new_from_seed(SEED, runs)
+}
+fn pct(runs: usize) -> PctScheduler {
+    PctScheduler::new_from_seed(SEED, DEPTH, runs)
+}
+
+/// One of the numbers below `n`, as the schedule has it: the choice is a part of it.
+pub fn choose(n: usize) -> usize {
+    use shuttle::rand::Rng;
+    shuttle::rand::thread_rng().gen_range(0..n)
+}
+
+/// Plays one of `cpus` CPUs, or one beyond; soon the thread is moved, and a restartable sequence aborted there.
+pub fn wander(cpus: u32) {
+    let anywhere = || choose(2 * cpus as usize + 1) as u32 / 2;
+    Script { cpu: anywhere(), at: choose(5) as u32, then: anywhere(), aborted: choose(2) == 1 }.install();
+}
+
+/// Runs the scenario `f` under `runs` random schedules and as many of PCT. `name` begins with the properties that it is of.
+///
+/// Prints one line `SCHEDULES name | threads | random | pct | depth | time`.
+///
+/// # Panics
+/// When `f` fails under some schedule.
+pub fn schedules(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static) {
+    let (start, f) = (Instant::now(), Arc::new(f));
+    forget_threads();
+    let shown = |kind: &str, outcome: Result<u64, Failure>| {
+        outcome.unwrap_or_else(|(n, panic)| {
+            println!("{name}: {kind} schedule {n} of seed {SEED} fails");
+            resume_unwind(panic)
+        })
+    };
+    let randoms = shown("random", explore(random(runs), f.clone()));
+    let pcts = shown("PCT", explore(pct(runs), f));
+    println!(
+        "SCHEDULES {name} | threads {} | random {randoms} | pct {pcts} | depth {DEPTH} | {:.2?}",
+        threads(),
+        start.elapsed()
+    );
+}
+
+/// Runs a scenario with the bug `bug` planted in the code that it checks and asserts that it fails with a message that
+/// contains `expected`, within `runs` schedules of either kind. `property` names what the bug breaks, for the row that this
+/// prints.
+///
+/// # Panics
+/// When the bug survives, or when the scenario fails for another reason.
+pub fn caught(
+    bug: &'static str,
+    property: &str,
+    runs: usize,
+    expected: &str,
+    f: impl Fn() + Send + Sync + 'static,
+) {
+    let f = Arc::new(f);
+    catch(bug, property, "schedule", expected, move || {
+        let said = |(n, panic): Failure| (n, text(&*panic).to_owned());
+        let randoms = explore(random(runs), f.clone()).map_err(said)?;
+        let pcts = explore(pct(runs), f).map_err(|(n, panic)| said((randoms + n, panic)))?;
+        Ok(randoms + pcts)
+    });
+}

@@ -1,0 +1,243 @@
+//! What models and schedules run on: a layer of balls that says who holds what, and a depot alone.
+//!
+//! A world ends in a census: every round and every magazine in exactly one place, the counts exact. An ownership cell per
+//! ball turns a double hand-out into an assertion; loom also finds a free that does not happen before the next allocation of
+//! the ball.
+
+use crate::cpu::{Cpus, Mechanism, Script};
+use crate::depot::Depot;
+use crate::layer::{Config, Layer, Round, Supplier};
+use crate::memory::Heap;
+use crate::slot::{Fill, Num, Which};
+use crate::store::Store;
+use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, UnsafeCell, planted, thread};
+use core::ptr::NonNull;
+use std::collections::BTreeSet;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ball(pub(crate) usize);
+impl Round for Ball {
+    fn into_raw(self) -> NonNull<u8> {
+        NonNull::new(core::ptr::without_provenance_mut(self.0)).unwrap()
+    }
+    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
+        Self(raw.addr().get())
+    }
+}
+
+/// The supplier: a locked heap of balls.
+pub(crate) struct Shelf {
+    balls: Mutex<Vec<usize>>,
+    fills: bool,
+}
+impl Supplier<Ball> for Shelf {
+    fn fill(&self, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+        if !self.fills {
+            return 0;
+        }
+        let mut balls = self.balls.lock();
+        let n = max.min(balls.len());
+        (0..n).for_each(|_| put(Ball(balls.pop().unwrap())));
+        n
+    }
+    fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+        self.balls.lock().extend(rounds.map(|b| b.0));
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) layer: Layer<Ball, Heap>,
+    pub(crate) shelf: Shelf,
+    /// One per ball; written by whoever holds the ball.
+    held: Vec<UnsafeCell<bool>>,
+    pub(crate) allocs: Counter,
+    pub(crate) frees: Counter,
+}
+
+// SAFETY: the cells are what loom watches; shuttle runs all threads of an execution on one.
+unsafe impl Sync for World {}
+
+const HEAP: usize = 128;
+
+impl World {
+    /// `magazines` of `capacity`; the supplier hands balls out only if `fills`.
+    pub(crate) fn new(
+        by: Mechanism,
+        cpus: u32,
+        magazines: u32,
+        capacity: u16,
+        stock: u16,
+        fills: bool,
+        balls: usize,
+    ) -> Self {
+        let cpus = Cpus::simulated(cpus, 1).unwrap().by(by);
+        let config =
+            Config { capacity, largest: capacity, first_fill: capacity, stock, depot_limit: 4, magazines };
+        Self::of(cpus, config, fills, balls)
+    }
+    pub(crate) fn of(cpus: Cpus, config: Config, fills: bool, balls: usize) -> Self {
+        World {
+            layer: Layer::new(cpus, config, Heap::new(HEAP).unwrap()).unwrap(),
+            shelf: Shelf { balls: Mutex::new(vec![]), fills },
+            held: (0..=balls).map(|_| UnsafeCell::new(false)).collect(),
+            allocs: Counter::new(0),
+            frees: Counter::new(0),
+        }
+    }
+    pub(crate) fn own(&self, ball: usize, now: bool) {
+        // SAFETY: loom watches the cell, and reports a second owner as a race.
+        let before = self.held[ball].with_mut(|p| unsafe { p.replace(now) });
+        assert_ne!(before, now, "ball handed out or freed twice");
+    }
+    pub(crate) fn alloc(&self) -> Option<usize> {
+        let ball = self.layer.alloc(&self.shelf)?.0;
+        self.allocs.add(1);
+        self.own(ball, true);
+        Some(ball)
+    }
+    pub(crate) fn free(&self, ball: usize) {
+        self.own(ball, false);
+        self.frees.add(1);
+        self.layer.free(&self.shelf, Ball(ball));
+    }
+    pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
+        self.layer.drain(&self.shelf, cpus);
+    }
+
+    pub(crate) fn on_shelf(&self, balls: &[usize]) {
+        self.shelf.balls.lock().extend(balls);
+    }
+    // ---- the end ----
+
+    pub(crate) fn census(&self, live: &[usize]) {
+        let store = &self.layer.store;
+        let mut magazines = vec![];
+        for cpu in 0..self.layer.cpus.count() {
+            let pair = store.pair(cpu, Which::Rounds);
+            magazines.extend([pair.loaded, pair.previous].into_iter().filter(|n| !n.is_sentinel()));
+            for (which, fill) in [(Which::Full, Fill::Full), (Which::Empty, Fill::Empty)] {
+                let stock = store.get(store.pair(cpu, which).loaded);
+                for i in 0..stock.len() {
+                    let num = Num::from_raw(stock.round(i as usize).unwrap());
+                    assert!(store.get(num).is(fill), "a stock holds magazines of its fill only");
+                    magazines.push(num);
+                }
+            }
+        }
+        for (depot, fill) in self.layer.depots.iter().flat_map(|d| [(d, Fill::Full), (d, Fill::Empty)]) {
+            let listed = depot.len(fill);
+            let lying: Vec<Num> = core::iter::from_fn(|| depot.take(store, fill)).collect();
+            assert_eq!(lying.len() as u32, listed, "the depot's length says what it holds");
+            for num in lying {
+                assert!(store.get(num).is(fill), "a depot list holds magazines of its fill only");
+                magazines.push(num);
+            }
+        }
+        let distinct: BTreeSet<u32> = magazines.iter().map(|n| n.0).collect();
+        assert_eq!(distinct.len(), magazines.len(), "a magazine in two places");
+        let stocks = store.iter().filter(|m| m.is_stock()).count();
+        assert_eq!(magazines.len() + stocks, store.iter().count(), "a magazine lost");
+        let mut balls: Vec<usize> = live.to_vec();
+        for num in magazines {
+            let magazine = store.get(num);
+            balls.extend((0..magazine.len()).map(|i| magazine.round(i as usize).unwrap().addr().get()));
+        }
+        balls.extend(self.shelf.balls.lock().iter());
+        balls.sort_unstable();
+        assert_eq!(balls, (1..self.held.len()).collect::<Vec<_>>(), "every ball in one place");
+        assert_eq!(store.get(Num::SENTINEL).len(), 0, "nobody writes the sentinel");
+        let stats = self.layer.stats();
+        assert_eq!(
+            (stats.allocs, stats.frees),
+            (self.allocs.get(), self.frees.get()),
+            "the counts are exact"
+        );
+    }
+}
+
+pub(crate) type Side = fn(&World) -> Vec<Option<usize>>;
+
+/// Runs `left` here and the others in threads of their own, each under its script. The balls that are out then.
+pub(crate) fn together(world: &Arc<World>, left: (Script, Side), others: &[(Script, Side)]) -> Vec<usize> {
+    let threads: Vec<_> = others
+        .iter()
+        .map(|(script, side)| {
+            let (world, script, side) = (world.clone(), *script, *side);
+            thread::spawn(move || {
+                script.install();
+                side(&world)
+            })
+        })
+        .collect();
+    left.0.install();
+    let mut live = left.1(world);
+    threads.into_iter().for_each(|t| live.extend(t.join().unwrap()));
+    Script::on(0).install();
+    live.into_iter().flatten().collect()
+}
+
+/// The same, and the census.
+pub(crate) fn run(world: World, left: (Script, Side), others: &[(Script, Side)]) {
+    let world = Arc::new(world);
+    let live = together(&world, left, others);
+    world.census(&live);
+}
+
+pub(crate) fn alloc_then_free(w: &World) -> Vec<Option<usize>> {
+    let ball = w.alloc();
+    ball.into_iter().for_each(|b| w.free(b));
+    vec![]
+}
+/// What the only thread of a forked child finds and does: slots as in a new layer, and one claimed by nobody.
+pub(crate) fn child(world: &World) {
+    world.drain(0..world.layer.cpus.count());
+    let claim = &world.layer.store.slot(0).unwrap().claim;
+    claim.store(1, Relaxed);
+    let busy = world.layer.stats().busy;
+    world.layer.hold().in_child();
+    alloc_then_free(world);
+    assert_eq!(world.layer.stats().busy, busy, "a claim of a thread that is no more");
+}
+
+/// A depot alone, with magazines of one round.
+pub(crate) struct DepotWorld {
+    pub(crate) store: Store<Heap>,
+    pub(crate) depot: Depot,
+}
+impl DepotWorld {
+    pub(crate) fn new(magazines: u32) -> (Arc<Self>, Vec<Num>) {
+        let store = Store::new(1, 1, Heap::new(HEAP).unwrap(), magazines, 1, 0).unwrap();
+        let nums = (0..magazines).map(|_| store.create(1, false).unwrap()).collect();
+        (Arc::new(Self { store, depot: Depot::new() }), nums)
+    }
+    pub(crate) fn put(&self, num: Num) {
+        assert!(self.depot.put(&self.store, Fill::Empty, u32::MAX, num));
+    }
+    /// Writes to an empty magazine and puts it in.
+    pub(crate) fn write_and_put(&self, num: Num) {
+        let write = || {
+            self.store.get(num).owner_push(Ball(7).into_raw());
+            self.store.get(num).owner_pop();
+        };
+        if planted("magazine written after the push") {
+            self.put(num);
+            write();
+        } else {
+            write();
+            self.put(num);
+        }
+    }
+    pub(crate) fn take(&self) -> Option<Num> {
+        self.depot.take(&self.store, Fill::Empty)
+    }
+    pub(crate) fn census(&self, out: Vec<Option<Num>>, all: usize) {
+        assert_eq!(u64::from(self.depot.len(Fill::Empty)) as usize + out.iter().flatten().count(), all);
+        let mut seen: Vec<u32> = out.into_iter().flatten().map(|n| n.0).collect();
+        while let Some(num) = self.take() {
+            seen.push(num.0);
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), all, "a magazine lost or in two places");
+    }
+}

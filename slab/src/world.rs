@@ -1,0 +1,103 @@
+//! What models and schedules run on: caches on a few pages, and the census at the end.
+//!
+//! Handing an object out and taking it back changes a cell of that object: two owners and a double free fail, as does
+//! touching the frame of a page that was given back; under loom a free that does not happen before the next allocation does,
+//! too. A world ends in the census: slabs, objects and pages all add up, and then all go back.
+
+use crate::check::{SPACING, on_cpu};
+use crate::published::Published;
+use crate::subsystem::{Config, Core};
+use crate::{AllocError, Gfp, KmemCache, Limit, Magazines};
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+use uslab_magazine::sync::{Arc, UnsafeCell};
+
+pub(crate) struct World {
+    /// Dropped at the end of an execution that succeeded only: a failing one must not run the model on while it unwinds.
+    caches: ManuallyDrop<Vec<KmemCache>>,
+    pub(crate) core: std::sync::Arc<Core>,
+}
+
+// Magazines of one object, no stock: every second operation visits the depot.
+pub(crate) const SMALL: Magazines = Magazines::Sized { capacity: 1, stock: 0, depot_limit: 1 };
+
+impl World {
+    pub(crate) fn new(pages: u32, magazines: Magazines, caches: &[Option<u32>]) -> Arc<Self> {
+        let config = Config { magazines, ..Config::for_models(pages) };
+        let core = Core::new(config).unwrap();
+        let build = |limit: &Option<u32>| {
+            let cache = KmemCache::builder("model", SPACING);
+            limit
+                .iter()
+                .fold(cache, |cache, limit| cache.limit(Limit::Slabs(*limit)))
+                .build_on(&core)
+                .unwrap()
+        };
+        let caches = caches.iter().map(build).collect();
+        on_cpu(0);
+        Arc::new(Self { caches: ManuallyDrop::new(caches), core })
+    }
+    #[cfg(shuttle)]
+    pub(crate) fn shrink(&self, cache: usize) -> usize {
+        self.caches[cache].shrink()
+    }
+    pub(crate) fn cache(&self) -> &KmemCache {
+        &self.caches[0]
+    }
+    pub(crate) fn alloc_of(&self, cache: usize) -> Result<NonNull<u8>, AllocError> {
+        let object = self.caches[cache].alloc(Gfp::KERNEL)?;
+        self.touch(object);
+        Ok(object)
+    }
+    pub(crate) fn alloc(&self) -> NonNull<u8> {
+        self.alloc_of(0).unwrap()
+    }
+    /// Uses the object: its page must be out.
+    pub(crate) fn touch(&self, object: NonNull<u8>) {
+        let pages = &self.core.ground.pages;
+        pages.frame(pages.pfn_of(object.as_ptr()).unwrap()).touch();
+    }
+    pub(crate) fn free_of(&self, cache: usize, object: NonNull<u8>) {
+        self.touch(object);
+        // SAFETY: the models free what they allocated, once; what is wrong otherwise is what they look for.
+        unsafe { self.caches[cache].free(object) };
+    }
+    pub(crate) fn free(&self, object: NonNull<u8>) {
+        self.free_of(0, object);
+    }
+    /// Everything is where its state says; so many objects are in use.
+    pub(crate) fn census(&self, used: u64) {
+        let census = self.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
+        assert_eq!(census.used, used, "census: {census:?}");
+    }
+    /// Nothing is in use: everything goes back.
+    pub(crate) fn end(this: Arc<Self>) {
+        this.census(0);
+        this.caches.iter().for_each(|cache| _ = cache.shrink());
+        this.core.ground.pages.release();
+        let census = this.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
+        assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
+        let Ok(mut world) = Arc::try_unwrap(this) else { panic!("the threads have ended") };
+        // SAFETY: `world` goes out of use here.
+        unsafe { ManuallyDrop::drop(&mut world.caches) };
+    }
+}
+
+/// A value with something to initialise.
+pub(crate) struct Value(UnsafeCell<u32>);
+// SAFETY: loom watches the cell; shuttle runs all threads of an execution on one.
+unsafe impl Sync for Value {}
+// SAFETY: as above.
+unsafe impl Send for Value {}
+/// The value, made and published by whoever is first.
+pub(crate) fn publish(published: &Published<Value>) -> *const Value {
+    let value = published.get().unwrap_or_else(|| {
+        let value = Value(UnsafeCell::new(0));
+        // SAFETY: nobody else knows the value.
+        value.0.with_mut(|value| unsafe { *value = 7 });
+        published.publish(Box::new(value))
+    });
+    // SAFETY: written before it was published, and constant since.
+    assert_eq!(value.0.with(|value| unsafe { *value }), 7);
+    value
+}
