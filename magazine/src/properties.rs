@@ -586,3 +586,17 @@ fn a_config_counts_cpus_and_depots() {
     // Full ones: two and a stock for a CPU, seven for a depot.
     assert_eq!(config.most_rounds(&cpus), (4 * (2 + 2) + 2 * 7) * 10);
 }
+
+/// A magazine made before takes the size of now when it comes by empty.
+#[test]
+fn a_magazine_that_comes_by_is_made_smaller() {
+    let layer = layer(Cpus::simulated(1, 1).unwrap(), 8, 0, 100);
+    on_cpu(0);
+    let shelf = Shelf::new(100, 1);
+    let held: Vec<_> = (0..12).map(|_| layer.alloc(&shelf).unwrap()).collect();
+    layer.purge(&shelf);
+    layer.shrink();
+    held.into_iter().for_each(|ball| layer.free(&shelf, ball));
+    let s = layer.stats();
+    assert_eq!((s.magazines, s.in_magazines, s.in_depot), (3, 8, 4));
+}
