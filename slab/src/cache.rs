@@ -35,6 +35,7 @@ use crate::geometry::Geometry;
 use crate::info::CacheInfo;
 use crate::magazines::Magazines;
 use crate::node::{Node, NodeCount, Place, Unlisted};
+use crate::owner::Visits;
 use crate::subsystem::Core;
 #[cfg(not(loom))]
 use crate::tags::Tags;
@@ -125,6 +126,7 @@ pub(crate) struct Cache {
     parts: Parts,
     nodes: Box<[Node]>,
     charge: AtomicU32,
+    visits: Visits,
     counts: Counts,
     core: Arc<Core>,
     /// Itself: what waits for a grace period keeps the cache alive.
@@ -300,6 +302,7 @@ impl Cache {
             min_partial: parts.geometry.min_partial(),
             nodes: (0..core.ground.pages.nodes()).map(|_| Node::default()).collect(),
             charge: AtomicU32::new(0),
+            visits: Visits::default(),
             counts: Counts::default(),
             held: fork::Room::new(),
             core,
@@ -314,6 +317,9 @@ impl Cache {
     }
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
+    }
+    pub(crate) fn visits(&self) -> &Visits {
+        &self.visits
     }
     pub(crate) fn parts(&self) -> &Parts {
         &self.parts
@@ -485,7 +491,7 @@ impl Cache {
             // What they freed lies in magazines.
             match limited {
                 Some(cache) => cache.purge(),
-                None => self.core.caches.iter().for_each(|cache| _ = cache.shrink()),
+                None => self.core.visit().for_each(|cache| _ = cache.shrink()),
             }
             again()
         };

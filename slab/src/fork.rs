@@ -5,7 +5,7 @@
 //! order in which they may be nested (outermost first):
 //!
 //! ```text
-//! lists of shared caches, of shrinkers > list of caches > each cache, oldest first: its layer (drains > depots > making), its nodes
+//! lists of shared caches, of shrinkers > list of caches > each cache, oldest first: its layer (drains > depots > making), its nodes, its door
 //!                > pages: each zone's layers, its zone
 //!                > table of huge memory > tags > batches of deferred frees
 //! ```
@@ -16,8 +16,8 @@
 
 use crate::cache::{Cache, Object};
 use crate::huge::Table;
-use crate::kmem_cache::Owner;
 use crate::node::{Lists, Node};
+use crate::owner::{Counted, Owner};
 use crate::shrinker::Entry;
 use crate::subsystem::{Core, Subsystem};
 #[cfg(not(loom))]
@@ -33,6 +33,7 @@ use uslab_magazine::sync::{Kept, MutexGuard};
 pub(crate) struct Locks<'c> {
     layer: Option<uslab_magazine::Held<'c, Object, Reserved>>,
     _nodes: [Option<MutexGuard<'c, Lists>>; MAX_NODES as usize],
+    _visits: MutexGuard<'c, Counted>,
 }
 
 /// Room for them.
@@ -44,8 +45,11 @@ impl Cache {
     unsafe fn hold_locks(&self) {
         // SAFETY: a cache that is on the list lives until it is taken off, for which the list must be locked.
         let this: &'static Self = unsafe { &*core::ptr::from_ref(self) };
-        let locks =
-            Locks { layer: this.layer().map(|layer| layer.hold()), _nodes: Node::lock_all(this.nodes()) };
+        let locks = Locks {
+            layer: this.layer().map(|layer| layer.hold()),
+            _nodes: Node::lock_all(this.nodes()),
+            _visits: this.visits().0.lock(),
+        };
         // SAFETY: the list is locked.
         unsafe { self.held().put(locks) };
     }

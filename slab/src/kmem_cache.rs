@@ -7,6 +7,7 @@ use crate::faults::MAGAZINE;
 use crate::geometry::Geometry;
 use crate::info::CacheInfo;
 use crate::magazines::Magazines;
+use crate::owner::Owner;
 use crate::prefill::Prefilled;
 use crate::shrinker::{Registration, Shrinker};
 use crate::subsystem::{Core, Subsystem};
@@ -16,7 +17,6 @@ use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_buddy::region::Reserved;
 use uslab_magazine::Layer;
-use uslab_magazine::sync::abandoned;
 
 /// A cache of objects of one size and alignment.
 ///
@@ -41,10 +41,6 @@ pub struct KmemCache {
     /// Its own name, if the cache was made for another one.
     alias: Option<Box<str>>,
 }
-
-/// Whoever may still use a cache: the last one that goes takes the cache along.
-#[derive(Debug)]
-pub(crate) struct Owner(Arc<Cache>);
 
 /// How much memory a cache may have. Charged by slab, where it costs nothing: rounded up to slabs of the cache's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,8 +200,8 @@ impl KmemCacheBuilder {
                     && parts.geometry.serves(&geometry)
             })
         {
-            owner.0.handles().add(1);
-            return Ok(KmemCache { cache: owner.0.clone(), owner, alias: Some(self.name.into()) });
+            owner.cache().handles().add(1);
+            return Ok(KmemCache { cache: owner.shared().clone(), owner, alias: Some(self.name.into()) });
         }
         let layer = match magazines.config(&core.cpus, geometry.stride()) {
             None => None,
@@ -230,7 +226,7 @@ impl KmemCacheBuilder {
         let cache = Cache::new(core.clone(), parts).ok_or(CacheError::Memory)?;
         core.caches.push(&cache);
         cache.handles().add(1);
-        let owner = Arc::new(Owner(cache.clone()));
+        let owner = Owner::new(cache.clone());
         if merges.is_some() {
             core.mergeable.push(&owner);
         }
@@ -441,38 +437,4 @@ impl Drop for KmemCache {
     fn drop(&mut self) {
         self.cache.handles().sub(1);
     }
-}
-
-impl Owner {
-    pub(crate) fn cache(&self) -> &Cache {
-        &self.0
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        if abandoned() {
-            core::mem::forget(self.0.clone());
-        } else {
-            if self.0.parts().merges.is_some() {
-                self.0.core().mergeable.remove(self);
-            }
-            retire(self.0.clone());
-        }
-    }
-}
-
-/// The end of a cache that nobody uses any more.
-fn retire(cache: Arc<Cache>) {
-    if cache.destroy().is_ok() {
-        cache.core().caches.remove(Arc::as_ptr(&cache));
-        return;
-    }
-    #[cfg(not(loom))]
-    if cache.deferred().get() > 0 {
-        // They were freed, but for readers: later.
-        return crate::rcu::after_grace(move || retire(cache));
-    }
-    // Objects are in use: frames and callers still name the cache.
-    core::mem::forget(cache);
 }

@@ -68,7 +68,7 @@ impl Core {
             Err(error) => {
                 let result = if self.press(None) > 0 { alloc() } else { Err(error) };
                 let again = || {
-                    self.caches.iter().for_each(|cache| _ = cache.shrink());
+                    self.visit().for_each(|cache| _ = cache.shrink());
                     alloc()
                 };
                 // What users have and can do without.

@@ -76,6 +76,7 @@ pub mod magazines;
 pub mod malloc;
 mod mempool;
 mod node;
+mod owner;
 mod pinned;
 pub mod prefill;
 #[cfg(not(any(loom, shuttle)))]

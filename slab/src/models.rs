@@ -7,6 +7,7 @@
 //! | S3 | caches that press each other for the last page, and shrink beside refill: no deadlock | a node's lock is held under pressure |
 //! | C1 | destroy beside the last free: refused, or every slab is released once, after the free | a slab goes though the judgement is of an earlier lock hold |
 //! | C1' | destroy beside an allocation: the allocation fails, or destroy is refused | as C1 |
+//! | C2 | dropping a cache beside a visitor who has its objects in hand: whoever is last sees to its end | it is given up as one in use |
 //! | M1 | objects that CPUs exchange through magazines and depot: one owner at a time, free before the next allocation | a slot is used without its claim |
 //! | G1 | two threads start the global subsystem at once: one value, found complete | the second to publish keeps its own |
 //! | U1 | the public API in a user's model: what is freed on one CPU serves the other, and all goes back | an assertion of the user fails while caches and objects live |
@@ -16,7 +17,7 @@
 
 use crate::check::{Bound, Script, caught, model, models, on_cpu};
 use crate::published::Published;
-use crate::world::{SMALL, World, publish};
+use crate::world::{SMALL, World, drop_beside_reaps, publish};
 use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
 use core::mem::ManuallyDrop;
 use uslab_magazine::sync::{Arc, planted, thread};
@@ -237,6 +238,10 @@ fn c1() {
     model("C1 destroy beside an allocation", THREE, 366, c1_destroy_beside_an_allocation);
 }
 #[test]
+fn c2() {
+    model("C2 drop beside a visitor", THREE, 600, || drop_beside_reaps(1));
+}
+#[test]
 fn m1() {
     models(
         "M1 objects exchanged between CPUs",
@@ -302,6 +307,8 @@ fn planted_bugs_are_caught() {
         [()],
         |()| c1_destroy_beside_an_allocation(),
     );
+    let bug = "a cache is given up while a visitor has its objects";
+    caught(bug, "C2", TWO, "a cache that nobody owns is left", [()], |()| drop_beside_reaps(1));
     caught(
         "slot used without its claim",
         "M1",

@@ -158,7 +158,7 @@ impl Core {
     fn relieve(&self) {
         self.press(None);
         self.ask_shrinkers(4, Gfp::KERNEL, None);
-        self.caches.iter().for_each(|cache| _ = cache.shrink());
+        self.visit().for_each(|cache| _ = cache.shrink());
         self.ground.pages.release();
     }
 }

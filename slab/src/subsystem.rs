@@ -16,9 +16,9 @@ use crate::huge::{Huge, HugeInfo};
 use crate::info::{CacheInfo, Row, SlabInfo};
 #[cfg(not(any(loom, shuttle)))]
 use crate::kmalloc::Kmalloc;
-use crate::kmem_cache::Owner;
 use crate::large::{Large, LargeInfo, large};
 use crate::magazines::Magazines;
+use crate::owner::Owner;
 use crate::registry::Registry;
 use crate::shrinker::{self, Registration, Shrinker};
 #[cfg(not(loom))]
@@ -274,19 +274,19 @@ impl Core {
     /// Gives all empty slabs back. How many.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn discard_empty(&self) -> usize {
-        self.caches.iter().map(|cache| cache.discard_empty()).sum()
+        self.visit().map(|cache| cache.discard_empty()).sum()
     }
 
     /// Memory is short: all caches but one give empty slabs back, and keep less from now on. How many slabs.
     pub(crate) fn press(&self, except: Option<&Cache>) -> usize {
         let others =
-            self.caches.iter().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
+            self.visit().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
         others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty()).sum()
     }
 
     /// See [`Subsystem::reap`].
     pub(crate) fn reap(&self) -> u64 {
-        let objects = self.caches.iter().map(|cache| cache.reap()).sum();
+        let objects = self.visit().map(|cache| cache.reap()).sum();
         self.ground.pages.reap();
         objects
     }
@@ -406,7 +406,7 @@ impl Subsystem {
 
     /// Shrinks every cache. Returns the slabs given back.
     pub fn shrink(&self) -> usize {
-        self.core.caches.iter().map(|cache| cache.shrink()).sum()
+        self.core.visit().map(|cache| cache.shrink()).sum()
     }
     /// Ends an interval of every cache's magazines and of the per-CPU pages. Returns the objects given back.
     pub fn reap(&self) -> u64 {
@@ -414,7 +414,7 @@ impl Subsystem {
     }
     /// Takes away what the magazines of `cpus` hold, objects and pages: those CPUs have gone.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
-        self.core.caches.iter().for_each(|cache| cache.drain(cpus.clone()));
+        self.core.visit().for_each(|cache| cache.drain(cpus.clone()));
         self.pages().drain_cpus(cpus);
     }
 

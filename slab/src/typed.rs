@@ -13,8 +13,9 @@
 
 use crate::cache::Hooks;
 use crate::error::{AllocError, CacheError};
-use crate::kmem_cache::{KmemCache, KmemCacheBuilder, Limit, Owner};
+use crate::kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 use crate::magazines::Magazines;
+use crate::owner::Owner;
 use crate::pinned::PinnedCache;
 use crate::prefill::Prefilled;
 use crate::subsystem::{Core, Subsystem};

@@ -10,7 +10,7 @@ use crate::subsystem::{Config, Core};
 use crate::{AllocError, Gfp, KmemCache, Limit, Magazines};
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
-use uslab_magazine::sync::{Arc, UnsafeCell};
+use uslab_magazine::sync::{Arc, UnsafeCell, thread};
 
 pub(crate) struct World {
     /// Dropped at the end of an execution that succeeded only: a failing one must not run the model on while it unwinds.
@@ -81,6 +81,31 @@ impl World {
         // SAFETY: `world` goes out of use here.
         unsafe { ManuallyDrop::drop(&mut world.caches) };
     }
+}
+
+/// C2: a cache with a free object in a magazine is dropped while others reap: `reapers` threads.
+pub(crate) fn drop_beside_reaps(reapers: u32) {
+    on_cpu(0);
+    let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
+    let cache = KmemCache::builder("model", SPACING).build_on(&core).unwrap();
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    // SAFETY: allocated just now.
+    unsafe { cache.free(object) };
+    let threads: Vec<_> = (0..reapers)
+        .map(|reaper| {
+            let core = core.clone();
+            thread::spawn(move || {
+                on_cpu(reaper % 2);
+                core.visit().for_each(|cache| _ = cache.shrink());
+            })
+        })
+        .collect();
+    drop(cache);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(core.caches.iter().count(), 0, "a cache that nobody owns is left");
+    core.ground.pages.release();
+    let census = core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
+    assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
 }
 
 /// A value with something to initialise.

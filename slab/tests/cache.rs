@@ -9,6 +9,7 @@ use std::sync::Arc;
 use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Magazines, Subsystem};
 use uslab_buddy::Order;
 use uslab_magazine::on_cpu;
+use uslab_magazine::sync::Counter;
 use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
 
 fn fill(cache: &KmemCache) -> (Vec<Block<'_>>, AllocError) {
@@ -482,5 +483,36 @@ fn threads_that_share_and_drop_caches_at_once_lose_none() {
             .iter()
             .all(|cache| cache.name.starts_with("kmalloc") || cache.name.starts_with("dma"))
     );
+    assert_all_given_back(&subsystem);
+}
+
+/// Once a cache that was dropped while another thread reaped it was taken for one with objects in use, and leaked.
+#[test]
+fn a_cache_that_is_dropped_beside_a_reap_goes() {
+    let subsystem = subsystem(2);
+    let done = Counter::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            on_cpu(1);
+            while done.get() == 0 {
+                subsystem.reap();
+                subsystem.drain_cpus(0..2);
+            }
+        });
+        on_cpu(0);
+        for _ in 0..60000 {
+            let cache = KmemCache::builder("temporary", 64).build_in(&subsystem).unwrap();
+            drop(cache.alloc_blocks(Gfp::KERNEL, 40).unwrap());
+        }
+        done.add(1);
+    });
+    let left = || subsystem.info().caches.iter().filter(|cache| cache.name == "temporary").count();
+    for _ in 0..10_000 {
+        if left() == 0 {
+            break;
+        }
+        uslab::rcu::advance();
+    }
+    assert_eq!(left(), 0);
     assert_all_given_back(&subsystem);
 }

@@ -1,0 +1,140 @@
+//! Who keeps a cache, and how it goes.
+//!
+//! Handles, their aliases and owned objects share one [`Owner`]; the last of them takes the cache along, if no object of it
+//! is in use. But somebody who keeps nothing may just then have objects in hand: a thread that found the cache on the
+//! subsystem's list, took a magazine away from a CPU and is on its way to the slabs with it. Such a [`Visit`] says so at
+//! the door, and when the owner has gone meanwhile, the last one to leave does what the owner could not.
+//!
+//! ```text
+//! Owned ── owner goes ──> Ownerless ──┬─ no object in use: destroyed, off the list
+//!                                     ├─ objects wait for readers: again after a grace period
+//!                                     └─ objects in use: Left, for good; it stays in the reports
+//! ```
+
+use crate::cache::Cache;
+use crate::subsystem::Core;
+use core::ops::Deref;
+use std::sync::Arc;
+use uslab_magazine::sync::{Mutex, abandoned, planted};
+
+/// Whoever may still use a cache.
+#[derive(Debug)]
+pub(crate) struct Owner(Arc<Cache>);
+
+impl Owner {
+    pub(crate) fn new(cache: Arc<Cache>) -> Arc<Self> {
+        Arc::new(Self(cache))
+    }
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.0
+    }
+    pub(crate) fn shared(&self) -> &Arc<Cache> {
+        &self.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if abandoned() {
+            return core::mem::forget(self.0.clone());
+        }
+        if self.0.parts().merges.is_some() {
+            self.0.core().mergeable.remove(self);
+        }
+        self.0.visits().0.lock().end = End::Ownerless;
+        retire(self.0.clone());
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    #[default]
+    Owned,
+    Ownerless,
+    /// With objects in use. Who frees them may be inside of the cache at any time, so that nobody ends it any more.
+    Left,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
+    /// Visitors that are in.
+    now: u64,
+    /// And that ever were.
+    ever: u64,
+    end: End,
+}
+
+/// The door of a cache.
+#[derive(Debug, Default)]
+pub(crate) struct Visits(pub(crate) Mutex<Counted>);
+
+/// Somebody who found the cache on the list of its subsystem, and may take objects in hand.
+pub(crate) struct Visit(Arc<Cache>);
+
+impl Visit {
+    fn begin(cache: Arc<Cache>) -> Self {
+        let mut visits = cache.visits().0.lock();
+        visits.now += 1;
+        visits.ever += 1;
+        drop(visits);
+        Self(cache)
+    }
+}
+
+impl Deref for Visit {
+    type Target = Cache;
+    fn deref(&self) -> &Cache {
+        &self.0
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if abandoned() {
+            return;
+        }
+        let mut visits = self.0.visits().0.lock();
+        visits.now -= 1;
+        let last = visits.now == 0 && visits.end == End::Ownerless;
+        drop(visits);
+        if last {
+            retire(self.0.clone());
+        }
+    }
+}
+
+impl Core {
+    /// All caches, to do something with their objects: see [`Registry::iter`](crate::registry::Registry::iter).
+    pub(crate) fn visit(&self) -> impl Iterator<Item = Visit> + '_ {
+        self.caches.iter().map(Visit::begin)
+    }
+}
+
+/// The end of a cache that nobody owns any more.
+fn retire(cache: Arc<Cache>) {
+    loop {
+        let ever = {
+            let visits = cache.visits().0.lock();
+            if visits.now > 0 && !planted("a cache is given up while a visitor has its objects") {
+                // What it has in hand is in use, as far as anybody can tell. It will see to the end.
+                return;
+            }
+            visits.ever
+        };
+        if cache.destroy().is_ok() {
+            return cache.core().caches.remove(Arc::as_ptr(&cache));
+        }
+        #[cfg(not(loom))]
+        if cache.deferred().get() > 0 {
+            // They were freed, but for readers: later.
+            return crate::rcu::after_grace(move || retire(cache));
+        }
+        let mut visits = cache.visits().0.lock();
+        if visits.ever == ever {
+            visits.end = End::Left;
+            drop(visits);
+            // Objects are in use: frames and callers still name the cache.
+            return core::mem::forget(cache);
+        }
+    }
+}
