@@ -191,7 +191,8 @@ impl Test {
     }
 }
 
-/// What follows `word` on each line that begins with it. libtest prints "test name ... " before the first line that a test prints.
+/// What follows `word` on each line that begins with it. libtest prints "test name ... " before the first line that a test
+/// prints.
 pub fn rows<'t>(said: &'t str, word: &'t str) -> impl Iterator<Item = &'t str> {
     said.lines().filter_map(move |line| {
         let (before, row) = line.split_once(word)?;
