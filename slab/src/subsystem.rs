@@ -7,7 +7,6 @@
 use crate::cache::Cache;
 use crate::census::{Census, Violation};
 use crate::corruption::{self, Corruption};
-#[cfg(not(any(loom, shuttle)))]
 use crate::error::CacheError;
 use crate::faults::Faults;
 use crate::geometry::OrderRule;
@@ -221,6 +220,26 @@ impl Core {
         }))
     }
 
+    /// What `make` makes of a core with as many pages as the system grants: where address space is refused, to the pages or
+    /// to what describes them, fewer than asked for.
+    pub(crate) fn largest<T>(
+        mut config: Config,
+        make: impl Fn(&Arc<Self>) -> Result<T, CacheError>,
+    ) -> Result<T, StartError> {
+        loop {
+            let started =
+                Self::new(config.clone()).and_then(|core| make(&core).map_err(|_| StartError::Kmalloc));
+            let pages = config.pages.nodes.iter().flatten().map(|(_, pages)| *pages as usize).sum::<usize>();
+            match started {
+                // The page allocator took all there was, and left nothing for the rest.
+                Err(StartError::SideTable | StartError::Kmalloc) if pages > LEAST_PAGES => {
+                    config.pages = config.pages.limit(pages / 2 * PAGE_SIZE);
+                }
+                started => return started,
+            }
+        }
+    }
+
     /// Another one for each cache, so that their magazines lie on different lines.
     pub(crate) fn next_colour(&self) -> u64 {
         self.colours.add(1);
@@ -296,6 +315,22 @@ impl Core {
         (self.corruption)(corruption);
     }
 
+    /// See [`Subsystem::info`].
+    pub(crate) fn info(&self) -> Info {
+        Info {
+            caches: self.caches.iter().map(|cache| cache.info()).collect(),
+            kmalloc_large: self.large.info(),
+            huge: self.huge.info(),
+            pages: self.ground.pages.info(),
+        }
+    }
+    /// See [`Subsystem::slabinfo`].
+    pub(crate) fn slabinfo(&self) -> SlabInfo {
+        let mut rows: Vec<_> = self.caches.iter().map(|cache| Row::from(&cache.info())).collect();
+        rows.reverse();
+        SlabInfo { rows }
+    }
+
     /// See [`Subsystem::check`].
     pub(crate) fn check(&self) -> Result<Census, Violation> {
         Census::take(self)
@@ -348,28 +383,14 @@ impl Subsystem {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn new(mut config: Config) -> Result<Self, StartError> {
-        loop {
-            let started = Self::start(config.clone());
-            let pages = config.pages.nodes.iter().flatten().map(|(_, pages)| *pages as usize).sum::<usize>();
-            match started {
-                // The page allocator took all there was, and left nothing for the rest.
-                Err(StartError::SideTable | StartError::Kmalloc) if pages > LEAST_PAGES => {
-                    config.pages = config.pages.limit(pages / 2 * PAGE_SIZE);
-                }
-                started => return started,
-            }
-        }
-    }
-
-    fn start(config: Config) -> Result<Self, StartError> {
-        let core = Core::new(config)?;
-        Ok(Self {
-            // Names and sizes of kmalloc's caches are right by construction: what is left is memory.
-            #[cfg(not(any(loom, shuttle)))]
-            kmalloc: Kmalloc::new(&core).map_err(|_: CacheError| StartError::Kmalloc)?,
-            core,
-        })
+    pub fn new(config: Config) -> Result<Self, StartError> {
+        // Names and sizes of kmalloc's caches are right by construction: what is left is memory.
+        #[cfg(not(any(loom, shuttle)))]
+        let made =
+            Core::largest(config, |core| Ok(Self { kmalloc: Kmalloc::new(core)?, core: core.clone() }));
+        #[cfg(any(loom, shuttle))]
+        let made = Core::largest(config, |core| Ok(Self { core: core.clone() }));
+        made
     }
 
     /// The global subsystem, made by the first call: with the default [`Config`], and never dropped.
@@ -425,18 +446,11 @@ impl Subsystem {
 
     /// The numbers of every cache, of large blocks, and of the pages.
     pub fn info(&self) -> Info {
-        Info {
-            caches: self.core.caches.iter().map(|cache| cache.info()).collect(),
-            kmalloc_large: self.core.large.info(),
-            huge: self.core.huge.info(),
-            pages: self.pages().info(),
-        }
+        self.core.info()
     }
     /// `/proc/slabinfo`: the newest cache first, as in the kernel.
     pub fn slabinfo(&self) -> SlabInfo {
-        let mut rows: Vec<_> = self.core.caches.iter().map(|cache| Row::from(&cache.info())).collect();
-        rows.reverse();
-        SlabInfo { rows }
+        self.core.slabinfo()
     }
 
     /// Walks every slab of every cache and the pages, and checks that everything is where its state says and that
