@@ -28,9 +28,10 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};
 use nix::libc;
 use std::io::Write;
+use std::os::fd::FromRawFd;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::Ordering::Relaxed;
-use uslab_magazine::sync::{AtomicU32, Kept};
+use uslab_magazine::sync::{AtomicU32, Fixed, Kept};
 
 /// The process-wide malloc.
 ///
@@ -103,8 +104,12 @@ fn start() -> Option<&'static Process> {
     // SAFETY: the handlers are functions of this program that never go.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     if options.stats {
-        // SAFETY: as above.
-        unsafe { libc::atexit(print_stats) };
+        // Programs close their standard error when they end, before this runs (GNU's `close_stdout`); so it has its own.
+        // SAFETY: no memory is touched; the handler is as above.
+        unsafe {
+            STATS.set(libc::fcntl(2, libc::F_DUPFD_CLOEXEC, 0).max(0).cast_unsigned());
+            libc::atexit(print_stats);
+        }
     }
     Some(PROCESS.publish(Box::new(Process { malloc: core })))
 }
@@ -130,10 +135,19 @@ extern "C" fn in_child() {
     }
 }
 
+/// Where the table of caches is printed to: a copy of standard error, or 0.
+static STATS: Fixed = Fixed::new(0);
+
 extern "C" fn print_stats() {
+    let to = STATS.get().cast_signed();
+    if to == 0 {
+        return;
+    }
     if let Some(table) = Uslab.slabinfo() {
-        // There is nobody to tell that standard error is closed.
-        let _ = std::io::stderr().write_all(table.to_string().as_bytes());
+        // SAFETY: duplicated at the start for this, and used once.
+        let mut to = unsafe { std::fs::File::from_raw_fd(to) };
+        // There is nobody to tell that it is closed.
+        let _ = to.write_all(table.to_string().as_bytes());
     }
 }
 
@@ -236,6 +250,14 @@ impl Uslab {
     /// no other thread runs.
     pub fn check(&self) -> Option<Result<Census, Violation>> {
         PROCESS.get().map(|process| process.core().check())
+    }
+    /// Gives all that is not in use back to the system, what CPUs keep included. Returns the bytes of pages given back.
+    pub fn release(&self) -> usize {
+        PROCESS.get().map_or(0, |process| {
+            let core = process.core();
+            core.shrink();
+            core.ground.pages.release()
+        })
     }
     /// Ends an interval of all magazines, and gives what is empty back to the system. For a timer of some 10 seconds.
     pub fn reap(&self) {

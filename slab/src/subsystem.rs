@@ -290,6 +290,11 @@ impl Core {
         self.cache_of(self.ground.frames().frame(pfn).owner())
     }
 
+    /// See [`Subsystem::shrink`].
+    pub(crate) fn shrink(&self) -> usize {
+        self.caches.iter().map(|cache| cache.shrink()).sum()
+    }
+
     /// Gives all empty slabs back. How many.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn discard_empty(&self) -> usize {
@@ -427,7 +432,7 @@ impl Subsystem {
 
     /// Shrinks every cache. Returns the slabs given back.
     pub fn shrink(&self) -> usize {
-        self.core.caches.iter().map(|cache| cache.shrink()).sum()
+        self.core.shrink()
     }
     /// Ends an interval of every cache's magazines and of the per-CPU pages. Returns the objects given back.
     pub fn reap(&self) -> u64 {
