@@ -3,6 +3,7 @@
 //! `USLAB_PRELOAD=full` adds python's own tests of what allocates most. A program that the machine does not have is named
 //! on standard output with the reason.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -68,6 +69,39 @@ fn the_library_does_what_c_programs_rely_on() {
         assert!(output.status.success(), "rseq {rseq}: {:?}\n{out}{err}", output.status);
         assert!(out.starts_with("all good with ") && err.is_empty(), "rseq {rseq}: {out}{err}");
     }
+}
+
+/// The header is checked in: a program that includes it compiles, links and runs; and it declares what the library has.
+#[test]
+fn the_header_is_what_the_library_has() {
+    let (dir, library) = (tempfile::tempdir().unwrap(), library());
+    let (source, header) = (workspace().join("tests/preload/caches.c"), workspace().join("slab/libuslab"));
+    let (out, beside) = (dir.path().join("caches"), library.parent().unwrap());
+    let mut cc = Command::new("cc");
+    cc.args(["-Wall", "-Wextra", "-Werror", "-std=c99", "-pedantic", "-D_POSIX_C_SOURCE=200809L", "-o"])
+        .arg(&out);
+    cc.arg(source).arg("-I").arg(header.as_path()).arg("-L").arg(beside).arg("-luslab");
+    cc.arg(format!("-Wl,-rpath,{}", beside.display()));
+    assert!(cc.status().expect("a C compiler").success());
+    let output = Command::new(out).output().unwrap();
+    let table = text(&output.stdout);
+    assert!(output.status.success(), "{table}{}", text(&output.stderr));
+    assert!(table.contains("\nrequest ") && table.contains("\nmalloc-1024 "), "{table}");
+    assert!(!table.contains("\nplain "), "{table}");
+
+    let Some(nm) = program("nm") else { return };
+    let symbols =
+        text(&Command::new(nm).args(["-D", "--defined-only"]).arg(&library).output().unwrap().stdout);
+    let has: BTreeSet<_> = symbols.lines().filter_map(|line| line.split(' ').next_back()).collect();
+    let header = std::fs::read_to_string(header.join("uslab.h")).unwrap();
+    let declared = header.lines().filter(|line| line.ends_with(");")).filter_map(|line| {
+        let name = line.split('(').next()?.rsplit([' ', '*']).next()?;
+        name.starts_with("uslab_").then_some(name)
+    });
+    let malloc = "malloc calloc free free_sized free_aligned_sized realloc reallocarray posix_memalign aligned_alloc \
+                  memalign valloc pvalloc malloc_usable_size malloc_trim";
+    let expected: BTreeSet<_> = declared.chain(malloc.split_whitespace()).collect();
+    assert_eq!(has, expected);
 }
 
 #[test]

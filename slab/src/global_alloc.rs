@@ -17,12 +17,13 @@
 //!   others: so theirs run before ours take the locks, and after ours have let them go.
 
 use crate::bootstrap;
-use crate::error::AllocError;
+use crate::error::{AllocError, CacheError};
 use crate::fork::Held;
+use crate::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::malloc::Malloc;
 use crate::options::Options;
 use crate::published::Published;
-use crate::subsystem::{Config, Core, Info};
+use crate::subsystem::{Config, Core, Info, StartError};
 use crate::{Census, SlabInfo, Violation};
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};
@@ -236,6 +237,19 @@ impl Uslab {
                 .or_else(|| process.map(|process| unsafe { process.malloc.usable_size(memory) }))
                 .unwrap_or(0),
         }
+    }
+
+    /// An object cache in its subsystem, on the same pages: one table shows all, and a fork holds its locks, too.
+    ///
+    /// # Errors
+    /// As [`KmemCacheBuilder::build_in`]; [`CacheError::TypeStable`] for what cannot be here, and [`CacheError::Start`] where
+    /// there is no malloc.
+    pub fn build(&self, builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {
+        if builder.is_type_stable() {
+            return Err(CacheError::TypeStable);
+        }
+        let process = process().ok_or(CacheError::Start(StartError::Starting))?;
+        builder.build_on(process.malloc.core())
     }
 
     /// The numbers of its caches and pages; `None` before it has started. Allocates.

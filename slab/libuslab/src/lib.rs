@@ -10,7 +10,11 @@
 //! 16 bytes; `malloc(0)` is a pointer like any other. A free of what is not ours, or of an address inside of what is, is
 //! named on standard error, and ends the program.
 //!
+//! Object caches for C are in `uslab.h`, and [`cache`].
+//!
 //! `uslab_version` is there to be found: a program that finds it runs on this library.
+
+pub mod cache;
 
 use core::alloc::Layout;
 use core::ffi::{c_char, c_int, c_void};
@@ -34,7 +38,7 @@ fn allocate(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
 }
 
 #[cold]
-fn no_memory() -> *mut c_void {
+pub(crate) fn no_memory() -> *mut c_void {
     Errno::ENOMEM.set();
     null_mut()
 }
