@@ -92,6 +92,19 @@ fn every_size_and_alignment_is_allocated_resized_and_freed() {
 }
 
 #[test]
+fn a_burst_goes_back_to_the_system_by_itself() {
+    let committed = || Uslab.info().expect("it has started").pages.committed_bytes();
+    let before = committed();
+    let burst: Vec<Vec<u8>> = (0..300_000_usize).map(|n| Vec::with_capacity(500 + n % 1000)).collect();
+    let most = committed();
+    assert!(most > before + (256 << 20), "{before} {most}");
+    drop(burst);
+    let left = committed();
+    // Other tests, which run beside this one, hold blocks back that they have a page of.
+    assert!(left < most - (64 << 20), "{left} of {most} are left, {before} before");
+}
+
+#[test]
 fn what_cannot_be_had_is_null() {
     for size in [1 << 47, isize::MAX as usize - 15] {
         // SAFETY: the layout is not empty; nothing is used.
