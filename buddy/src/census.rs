@@ -117,9 +117,9 @@ impl PageAllocator {
 impl Place {
     fn audit(&self, ground: &Ground, forked: bool, census: &mut Census) -> Result<(), Violation> {
         let zone = &self.zone;
-        let held = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.pages());
-        // Before the lock: the global allocator may be what wants pages of this zone.
+        // Before the lock and before anything is counted: the global allocator may take this from the very zone.
         let mut committed = vec![true; zone.whole_blocks(ground) as usize];
+        let held = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.pages());
         let inner = zone.lock();
         for block in inner.fresh() {
             committed[*block as usize] = false;

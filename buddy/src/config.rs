@@ -31,6 +31,9 @@ pub struct PageConfig {
     pub per_cpu_pages: bool,
     /// The distance between watermarks, in 1/10,000 of a zone.
     pub watermark_scale: u32,
+    /// Bytes of wholly free maximal blocks that each zone keeps when pages come back; what is more goes back to the OS at
+    /// once. `None` leaves it to [`trim`](crate::PageAllocator::trim), for those who call that at times.
+    pub keep_free: Option<usize>,
     /// KiB that are kept free in all; `None` is the kernel's formula (`sqrt(16 * KiB)`, 128 KiB to 256 MiB).
     pub min_free_kib: Option<u32>,
     /// The largest block, and the step in which memory is committed. Smaller than [`MAX_ORDER`] for models and tests.
@@ -66,6 +69,7 @@ impl PageConfig {
             huge_pages: HugePages::default(),
             per_cpu_pages: true,
             watermark_scale: SCALE_FACTOR,
+            keep_free: None,
             min_free_kib: None,
             max_order: Order::MAX,
             pageblock_order: Order::new(PAGEBLOCK_ORDER).unwrap_or(Order::MAX),

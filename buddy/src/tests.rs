@@ -643,3 +643,22 @@ fn under_limited_data() {
     assert!(pages.alloc_block(order(10), Gfp::KERNEL, None).is_ok());
     audited(&pages);
 }
+
+#[test]
+fn free_blocks_beyond_what_is_kept_go_back_when_they_are_freed() {
+    let config =
+        PageConfig { keep_free: Some(8 << 20), ..PageConfig::default_for(Cpus::simulated(2, 1).unwrap()) };
+    let pages = PageAllocator::new(config).unwrap();
+    let blocks: Vec<_> = (0..40).map(|_| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap()).collect();
+    assert_eq!(pages.info().committed_bytes(), 160 << 20);
+    drop(blocks);
+    assert_eq!(pages.info().committed_bytes(), 8 << 20);
+    let small: Vec<_> =
+        (0..20_000).map(|_| pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
+    drop(small);
+    // What CPUs keep holds some blocks back.
+    assert!(pages.info().committed_bytes() <= 24 << 20, "{}", pages.info().committed_bytes());
+    pages.release();
+    assert_eq!(pages.info().committed_bytes(), 0);
+    pages.check().unwrap();
+}

@@ -56,6 +56,8 @@ pub(crate) struct Ground {
     pub(crate) pageblock_order: Order,
     /// Whether pages are grouped by type at all: not when there are too few pageblocks for it.
     pub(crate) mobility: bool,
+    /// Wholly free maximal blocks that a zone keeps when pages come back.
+    pub(crate) keep: u32,
     pub(crate) faults: Faults,
 }
 
@@ -453,6 +455,7 @@ impl Zone {
             self.merge(ground, &mut inner, pfn, order);
             tell!(inner => "gives {} pages from page {pfn} back", order.pages());
         }
+        while inner.area(ground.max_order).len() > ground.keep && self.decommit_one(ground, &mut inner) {}
     }
 
     fn merge(&self, ground: &Ground, inner: &mut Inner, mut pfn: Pfn, mut order: Order) {
@@ -552,11 +555,9 @@ impl Zone {
         let mut bytes = 0;
         loop {
             let mut inner = self.inner.lock();
-            let area = inner.area(ground.max_order);
-            let block = MigrateType::ALL.into_iter().find_map(|mobility| area.front(mobility));
-            let Some(start) = block else { break };
-            self.decommit(ground, &mut inner, start, ground.max_order.pages());
-            inner.fresh.push((start.get() - self.start.get()) >> ground.max_order.get());
+            if !self.decommit_one(ground, &mut inner) {
+                break;
+            }
             bytes += ground.max_order.bytes();
         }
         let mut inner = self.inner.lock();
@@ -567,6 +568,16 @@ impl Zone {
             bytes += pages as usize * PAGE_SIZE;
         }
         bytes
+    }
+
+    /// Gives a wholly free maximal block back to the OS; `false` if there is none.
+    fn decommit_one(&self, ground: &Ground, inner: &mut Inner) -> bool {
+        let area = inner.area(ground.max_order);
+        let block = MigrateType::ALL.into_iter().find_map(|mobility| area.front(mobility));
+        let Some(start) = block else { return false };
+        self.decommit(ground, inner, start, ground.max_order.pages());
+        inner.fresh.push((start.get() - self.start.get()) >> ground.max_order.get());
+        true
     }
 
     /// Whether the `pages` pages from `start` are free in the largest blocks that they can be in.

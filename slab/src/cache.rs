@@ -491,7 +491,7 @@ impl Cache {
             // What they freed lies in magazines.
             match limited {
                 Some(cache) => cache.purge(),
-                None => self.core.visit().for_each(|cache| _ = cache.shrink()),
+                None => _ = self.core.shrink(),
             }
             again()
         };

@@ -63,6 +63,8 @@ pub enum CacheError {
     Name,
     /// No memory for the cache's magazines.
     Memory,
+    /// A type-stable cache in the process-wide malloc's subsystem: its slabs are released by a collector that allocates.
+    TypeStable,
     /// The global subsystem could not be started.
     Start(crate::StartError),
 }
@@ -73,6 +75,7 @@ impl fmt::Display for CacheError {
             Self::Geometry(error) => error.fmt(f),
             Self::Name => f.write_str("a cache name must not be empty or have blanks"),
             Self::Memory => f.write_str("no memory for the cache's magazines"),
+            Self::TypeStable => f.write_str("a type-stable cache cannot stand under the malloc"),
             Self::Start(error) => error.fmt(f),
         }
     }

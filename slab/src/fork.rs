@@ -124,28 +124,33 @@ impl Subsystem {
     /// # Ok::<(), uslab::StartError>(())
     /// ```
     pub fn hold(&self) -> Held<'_> {
-        let core = &**self.core();
-        let mergeable = core.mergeable.lock();
-        let shrinkers = core.shrinkers.lock();
-        let caches = core.caches.lock();
+        self.core().hold()
+    }
+}
+
+impl Core {
+    pub(crate) fn hold(&self) -> Held<'_> {
+        let mergeable = self.mergeable.lock();
+        let shrinkers = self.shrinkers.lock();
+        let caches = self.caches.lock();
         for cache in &*caches {
             // SAFETY: the list is locked, so the cache lives; `Held` gives the locks back.
             unsafe { (*cache.as_ptr()).hold_locks() };
         }
         let held = Held {
-            core,
+            core: self,
             _mergeable: mergeable,
             _shrinkers: shrinkers,
             caches,
-            pages: Some(core.ground.pages.hold()),
-            _huge: core.huge.hold(),
+            pages: Some(self.ground.pages.hold()),
+            _huge: self.huge.hold(),
             #[cfg(not(loom))]
-            _tags: core.tags.lock(),
+            _tags: self.tags.lock(),
         };
         #[cfg(not(loom))]
         // SAFETY: `Held` gives them back.
         unsafe {
-            core.deferred.hold();
+            self.deferred.hold();
         }
         held
     }

@@ -180,6 +180,11 @@ impl KmemCacheBuilder {
         self.build_on(subsystem.core())
     }
 
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn is_type_stable(&self) -> bool {
+        self.type_stable
+    }
+
     pub(crate) fn build_on(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
         if self.name.is_empty() || self.name.contains(char::is_whitespace) {
             return Err(CacheError::Name);

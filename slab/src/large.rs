@@ -61,14 +61,15 @@ impl Core {
     pub(crate) fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
         let ground = &self.ground;
-        let flags = (gfp - Gfp::MOVABLE) | Gfp::COMP;
+        // Zeroed below: what was asked for and not all of the block, which may be almost twice as large.
+        let flags = (gfp - Gfp::MOVABLE - Gfp::ZERO) | Gfp::COMP;
         let alloc = || ground.pages.alloc(order, flags, None);
         let first = match alloc() {
             // What caches keep without using it may be what is missing.
             Err(error) => {
                 let result = if self.press(None) > 0 { alloc() } else { Err(error) };
                 let again = || {
-                    self.visit().for_each(|cache| _ = cache.shrink());
+                    self.shrink();
                     alloc()
                 };
                 // What users have and can do without.
@@ -81,7 +82,12 @@ impl Core {
         let large = &self.large;
         large.allocs.add(1);
         large.pages.add(u64::from(order.pages()));
-        Ok(ground.pages.address(first))
+        let memory = ground.pages.address(first);
+        if gfp.contains(Gfp::ZERO) {
+            // SAFETY: the block is ours until it is returned, and at least so large.
+            unsafe { memory.write_bytes(0, size) };
+        }
+        Ok(memory)
     }
 
     /// Makes memory that is no object's one for `new`, if it is a block that stays or a piece that the system resizes.

@@ -5,6 +5,7 @@
 //! | objects of one type, built once and used many times | [`ObjectCache`] |
 //! | untyped objects of one size | [`KmemCache`] |
 //! | memory of any size | [`Kmalloc`], of a [`Subsystem`] |
+//! | the program's heap | [`Uslab`] as `#[global_allocator]` |
 //! | the same without `unsafe` | [`Block`] |
 //! | to see what it does | [`slabinfo`], [`Subsystem::info`], [`Subsystem::check`] |
 //!
@@ -36,6 +37,8 @@
 //! | [`malloc`] | memory of any size, by four classes a doubling |
 //! | [`large`] | what no class holds, and the way back of any memory |
 //! | [`huge`] | what no block of pages holds |
+//! | [`global_alloc`], `bootstrap`, `options` | the process-wide malloc, its start and its settings |
+//! | `allocator` | the same and caches for containers that take an allocator |
 //! | [`prefill`] | objects of one owner |
 //! | [`magazines`] | how large magazines are |
 //! | [`shrinker`] | what users can drop when memory is short |
@@ -52,7 +55,12 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
+#[cfg(not(any(loom, shuttle)))]
+#[cfg_attr(not(any(feature = "allocator-api2-02", feature = "allocator-api2-04")), allow(dead_code))]
+mod allocator;
 pub mod block;
+#[cfg(not(any(loom, shuttle)))]
+mod bootstrap;
 mod cache;
 pub mod census;
 #[cfg(any(loom, shuttle))]
@@ -62,6 +70,8 @@ pub mod error;
 pub mod faults;
 pub mod fork;
 pub mod geometry;
+#[cfg(not(any(loom, shuttle)))]
+pub mod global_alloc;
 mod ground;
 // As kmalloc.
 #[cfg_attr(loom, allow(dead_code))]
@@ -76,6 +86,8 @@ pub mod magazines;
 pub mod malloc;
 mod mempool;
 mod node;
+#[cfg(not(any(loom, shuttle)))]
+mod options;
 mod owner;
 mod pinned;
 pub mod prefill;
@@ -119,6 +131,8 @@ pub use corruption::{Corruption, CorruptionKind};
 pub use error::{AllocError, Busy, CacheError};
 pub use faults::Faults;
 pub use geometry::{Geometry, GeometryError, OrderRule};
+#[cfg(not(any(loom, shuttle)))]
+pub use global_alloc::Uslab;
 pub use info::{CacheInfo, SlabInfo};
 pub use kmalloc::{Kmalloc, KmallocKind};
 pub use kmem_cache::{KmemCache, KmemCacheBuilder, Limit};

@@ -101,7 +101,9 @@ impl Malloc {
     /// # Errors
     /// No memory for the magazines.
     pub fn new(subsystem: &Subsystem) -> Result<Self, CacheError> {
-        let core = subsystem.core();
+        Self::on(subsystem.core())
+    }
+    pub(crate) fn on(core: &Arc<Core>) -> Result<Self, CacheError> {
         let caches = (0..CLASSES).map(|class| {
             let name = format!("malloc-{}", size_of_class(class));
             KmemCache::builder(name, size_of_class(class)).align(align_of_class(class)).build_on(core)
@@ -109,6 +111,17 @@ impl Malloc {
         let caches: Vec<_> = caches.collect::<Result<_, _>>()?;
         let Ok(caches) = caches.try_into() else { unreachable!("as many as there are classes") };
         Ok(Self { caches, core: core.clone() })
+    }
+
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+    /// Whether `memory` lies in a page of the subsystem, as objects and blocks do.
+    #[cfg(not(any(loom, shuttle)))]
+    #[inline(always)]
+    pub(crate) fn holds(&self, memory: NonNull<u8>) -> bool {
+        self.core.ground.pages.pfn_of(memory.as_ptr()).is_some()
     }
 
     /// The cache that serves `layout`: the smallest whose objects hold it at its alignment.

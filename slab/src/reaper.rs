@@ -158,7 +158,7 @@ impl Core {
     fn relieve(&self) {
         self.press(None);
         self.ask_shrinkers(4, Gfp::KERNEL, None);
-        self.visit().for_each(|cache| _ = cache.shrink());
+        self.shrink();
         self.ground.pages.release();
     }
 }

@@ -7,7 +7,6 @@
 use crate::cache::Cache;
 use crate::census::{Census, Violation};
 use crate::corruption::{self, Corruption};
-#[cfg(not(any(loom, shuttle)))]
 use crate::error::CacheError;
 use crate::faults::Faults;
 use crate::geometry::OrderRule;
@@ -221,6 +220,26 @@ impl Core {
         }))
     }
 
+    /// What `make` makes of a core with as many pages as the system grants: where address space is refused, to the pages or
+    /// to what describes them, fewer than asked for.
+    pub(crate) fn largest<T>(
+        mut config: Config,
+        make: impl Fn(&Arc<Self>) -> Result<T, CacheError>,
+    ) -> Result<T, StartError> {
+        loop {
+            let started =
+                Self::new(config.clone()).and_then(|core| make(&core).map_err(|_| StartError::Kmalloc));
+            let pages = config.pages.nodes.iter().flatten().map(|(_, pages)| *pages as usize).sum::<usize>();
+            match started {
+                // The page allocator took all there was, and left nothing for the rest.
+                Err(StartError::SideTable | StartError::Kmalloc) if pages > LEAST_PAGES => {
+                    config.pages = config.pages.limit(pages / 2 * PAGE_SIZE);
+                }
+                started => return started,
+            }
+        }
+    }
+
     /// Another one for each cache, so that their magazines lie on different lines.
     pub(crate) fn next_colour(&self) -> u64 {
         self.colours.add(1);
@@ -271,6 +290,11 @@ impl Core {
         self.cache_of(self.ground.frames().frame(pfn).owner())
     }
 
+    /// See [`Subsystem::shrink`].
+    pub(crate) fn shrink(&self) -> usize {
+        self.visit().map(|cache| cache.shrink()).sum()
+    }
+
     /// Gives all empty slabs back. How many.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn discard_empty(&self) -> usize {
@@ -294,6 +318,22 @@ impl Core {
     pub(crate) fn corrupt(&self, corruption: &Corruption<'_>) {
         assert_unlocked();
         (self.corruption)(corruption);
+    }
+
+    /// See [`Subsystem::info`].
+    pub(crate) fn info(&self) -> Info {
+        Info {
+            caches: self.caches.iter().map(|cache| cache.info()).collect(),
+            kmalloc_large: self.large.info(),
+            huge: self.huge.info(),
+            pages: self.ground.pages.info(),
+        }
+    }
+    /// See [`Subsystem::slabinfo`].
+    pub(crate) fn slabinfo(&self) -> SlabInfo {
+        let mut rows: Vec<_> = self.caches.iter().map(|cache| Row::from(&cache.info())).collect();
+        rows.reverse();
+        SlabInfo { rows }
     }
 
     /// See [`Subsystem::check`].
@@ -348,28 +388,14 @@ impl Subsystem {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn new(mut config: Config) -> Result<Self, StartError> {
-        loop {
-            let started = Self::start(config.clone());
-            let pages = config.pages.nodes.iter().flatten().map(|(_, pages)| *pages as usize).sum::<usize>();
-            match started {
-                // The page allocator took all there was, and left nothing for the rest.
-                Err(StartError::SideTable | StartError::Kmalloc) if pages > LEAST_PAGES => {
-                    config.pages = config.pages.limit(pages / 2 * PAGE_SIZE);
-                }
-                started => return started,
-            }
-        }
-    }
-
-    fn start(config: Config) -> Result<Self, StartError> {
-        let core = Core::new(config)?;
-        Ok(Self {
-            // Names and sizes of kmalloc's caches are right by construction: what is left is memory.
-            #[cfg(not(any(loom, shuttle)))]
-            kmalloc: Kmalloc::new(&core).map_err(|_: CacheError| StartError::Kmalloc)?,
-            core,
-        })
+    pub fn new(config: Config) -> Result<Self, StartError> {
+        // Names and sizes of kmalloc's caches are right by construction: what is left is memory.
+        #[cfg(not(any(loom, shuttle)))]
+        let made =
+            Core::largest(config, |core| Ok(Self { kmalloc: Kmalloc::new(core)?, core: core.clone() }));
+        #[cfg(any(loom, shuttle))]
+        let made = Core::largest(config, |core| Ok(Self { core: core.clone() }));
+        made
     }
 
     /// The global subsystem, made by the first call: with the default [`Config`], and never dropped.
@@ -406,7 +432,7 @@ impl Subsystem {
 
     /// Shrinks every cache. Returns the slabs given back.
     pub fn shrink(&self) -> usize {
-        self.core.visit().map(|cache| cache.shrink()).sum()
+        self.core.shrink()
     }
     /// Ends an interval of every cache's magazines and of the per-CPU pages. Returns the objects given back.
     pub fn reap(&self) -> u64 {
@@ -425,18 +451,11 @@ impl Subsystem {
 
     /// The numbers of every cache, of large blocks, and of the pages.
     pub fn info(&self) -> Info {
-        Info {
-            caches: self.core.caches.iter().map(|cache| cache.info()).collect(),
-            kmalloc_large: self.core.large.info(),
-            huge: self.core.huge.info(),
-            pages: self.pages().info(),
-        }
+        self.core.info()
     }
     /// `/proc/slabinfo`: the newest cache first, as in the kernel.
     pub fn slabinfo(&self) -> SlabInfo {
-        let mut rows: Vec<_> = self.core.caches.iter().map(|cache| Row::from(&cache.info())).collect();
-        rows.reverse();
-        SlabInfo { rows }
+        self.core.slabinfo()
     }
 
     /// Walks every slab of every cache and the pages, and checks that everything is where its state says and that

@@ -1,0 +1,43 @@
+//! The program's heap in slabs: one line at the top, and everything that allocates does so here.
+//!
+//! ```console
+//! $ cargo run --release -p uslab --example global_allocator
+//! $ USLAB_OPTIONS=stats=1 cargo run --release -p uslab --example global_allocator    # and the table of caches
+//! ```
+
+use std::collections::BTreeMap;
+use uslab::Uslab;
+
+#[global_allocator]
+static ALLOCATOR: Uslab = Uslab;
+
+type Counts = BTreeMap<String, usize>;
+
+/// How often each word occurs, counted by a thread a line.
+fn count(text: &str) -> Counts {
+    let mut sum = Counts::new();
+    std::thread::scope(|scope| {
+        let count = |line: &str| {
+            line.split_whitespace().fold(Counts::new(), |mut counts, word| {
+                *counts.entry(word.to_owned()).or_default() += 1;
+                counts
+            })
+        };
+        let threads: Vec<_> = text.lines().map(|line| scope.spawn(move || count(line))).collect();
+        for (word, n) in threads.into_iter().filter_map(|thread| thread.join().ok()).flatten() {
+            *sum.entry(word).or_default() += n;
+        }
+    });
+    sum
+}
+
+/// Counts the words of a text, and says what that took.
+pub fn main() {
+    let text = "a slab is a page\na page is a frame\nand a frame is a frame\n".repeat(20);
+    let counts = count(&text);
+    println!("{counts:?}");
+    let Some(info) = Uslab.info() else { unreachable!("it has allocated") };
+    let (allocs, frees) = info.caches.iter().fold((0, 0), |(a, f), c| (a + c.allocs, f + c.frees));
+    let hits = info.caches.iter().map(|cache| cache.magazine_hits).sum::<u64>();
+    println!("{allocs} allocations and {frees} frees came here, {hits} of them by a magazine of their CPU");
+}

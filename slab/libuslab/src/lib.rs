@@ -1,0 +1,192 @@
+//! `libuslab.so`: the malloc of a C library on [`Uslab`], for programs that are started with it.
+//!
+//! ```console
+//! $ cargo build --release -p libuslab
+//! $ LD_PRELOAD=target/release/libuslab.so USLAB_OPTIONS=stats=1 sqlite3 :memory: 'select 1'
+//! ```
+//!
+//! All functions of the C library that hand out memory, or take or measure it, are here, so that none of its own pointers
+//! comes by; what they mean is as in glibc 2.36's manual (`realloc` to nothing frees and returns null). Memory is aligned to
+//! 16 bytes; `malloc(0)` is a pointer like any other. A free of what is not ours, or of an address inside of what is, is
+//! named on standard error, and ends the program.
+//!
+//! Object caches for C are in `uslab.h`, and [`cache`].
+//!
+//! `uslab_version` is there to be found: a program that finds it runs on this library.
+
+pub mod cache;
+
+use core::alloc::Layout;
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr::{NonNull, null_mut};
+use nix::errno::Errno;
+use uslab::malloc::MAX_ALIGN;
+use uslab::{Gfp, Uslab};
+
+// What the library itself allocates.
+#[global_allocator]
+static ALLOCATOR: Uslab = Uslab;
+
+/// Bytes of a page, for the functions that align to one.
+const PAGE: usize = 4096;
+
+/// At least one byte, so that every pointer is another one. Null, and `ENOMEM`, if there is none.
+#[inline(always)]
+fn allocate(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
+    let memory = Layout::from_size_align(size.max(1), align).ok().and_then(|l| Uslab.allocate(l, gfp).ok());
+    memory.map_or_else(no_memory, |memory| memory.as_ptr().cast())
+}
+
+#[cold]
+pub(crate) fn no_memory() -> *mut c_void {
+    Errno::ENOMEM.set();
+    null_mut()
+}
+#[cold]
+fn invalid() -> *mut c_void {
+    Errno::EINVAL.set();
+    null_mut()
+}
+
+/// `malloc(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    allocate(size, MAX_ALIGN, Gfp::KERNEL)
+}
+
+/// `calloc(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    count.checked_mul(size).map_or_else(no_memory, |bytes| allocate(bytes, MAX_ALIGN, Gfp::ZERO))
+}
+
+/// `free(3)`: `errno` stays.
+///
+/// # Safety
+/// `memory` is null, or came from this library and is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(memory: *mut c_void) {
+    if let Some(memory) = NonNull::new(memory.cast()) {
+        let before = Errno::last_raw();
+        // SAFETY: passed on.
+        unsafe { Uslab.free(memory) };
+        Errno::set_raw(before);
+    }
+}
+
+/// C23's `free_sized`.
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
+    // SAFETY: passed on.
+    unsafe { free(memory) };
+}
+
+/// C23's `free_aligned_sized`.
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _align: usize, _size: usize) {
+    // SAFETY: passed on.
+    unsafe { free(memory) };
+}
+
+/// `realloc(3)`.
+///
+/// # Safety
+/// As [`free`], after a success.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
+    let Some(old) = NonNull::new(memory.cast()) else { return malloc(size) };
+    if size == 0 {
+        // SAFETY: passed on.
+        unsafe { free(memory) };
+        return null_mut();
+    }
+    // SAFETY: passed on.
+    let moved = unsafe { Uslab.reallocate(old, size) };
+    moved.map_or_else(|_| no_memory(), |memory| memory.as_ptr().cast())
+}
+
+/// `reallocarray(3)`.
+///
+/// # Safety
+/// As [`realloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(memory: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: passed on.
+        Some(bytes) => unsafe { realloc(memory, bytes) },
+        None => no_memory(),
+    }
+}
+
+/// `posix_memalign(3)`: `errno` stays, what is wrong is returned.
+///
+/// # Safety
+/// `out` may be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
+        return Errno::EINVAL as c_int;
+    }
+    let before = Errno::last_raw();
+    let memory = allocate(size, align.max(MAX_ALIGN), Gfp::KERNEL);
+    Errno::set_raw(before);
+    if memory.is_null() {
+        return Errno::ENOMEM as c_int;
+    }
+    // SAFETY: by contract.
+    unsafe { out.write(memory) };
+    0
+}
+
+/// `aligned_alloc(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    if align.is_power_of_two() { allocate(size, align.max(MAX_ALIGN), Gfp::KERNEL) } else { invalid() }
+}
+
+/// `memalign(3)`: the next power of two, if `align` is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    let align = align.checked_next_power_of_two();
+    align.map_or_else(invalid, |align| allocate(size, align.max(MAX_ALIGN), Gfp::KERNEL))
+}
+
+/// `valloc(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn valloc(size: usize) -> *mut c_void {
+    allocate(size, PAGE, Gfp::KERNEL)
+}
+
+/// `pvalloc(3)`: whole pages.
+#[unsafe(no_mangle)]
+pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    size.max(1).checked_next_multiple_of(PAGE).map_or_else(no_memory, |bytes| valloc(bytes))
+}
+
+/// `malloc_usable_size(3)`.
+///
+/// # Safety
+/// `memory` is null, or came from this library and is not freed yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
+    // SAFETY: passed on.
+    NonNull::new(memory.cast()).map_or(0, |memory| unsafe { Uslab.usable_size(memory) })
+}
+
+/// `malloc_trim(3)`: gives what is not in use back to the system. 1 if that was anything.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
+    c_int::from(Uslab.release() > 0)
+}
+
+/// This library's version, a static string.
+#[unsafe(no_mangle)]
+pub extern "C" fn uslab_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}

@@ -1,0 +1,125 @@
+//! What the environment says to the process-wide malloc: `USLAB_OPTIONS=stats=1,check=1,huge_pages=never`.
+//!
+//! | option | values | |
+//! |---|---|---|
+//! | `stats` | `0`, `1` | prints the table of caches, as `/proc/slabinfo`, to standard error when the process ends |
+//! | `check` | `0`, `1` | each free looks whether its address is an object of its cache (default: in builds with debug assertions) |
+//! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
+//! | `limit` | bytes, or with `k`, `m`, `g` | the most that all blocks up to 4 MiB may take together |
+//!
+//! An option that is none is named on standard error, and passed over: a program does not end because of its allocator's
+//! settings. Read before there is an allocator, so nothing here allocates.
+
+use core::ffi::CStr;
+use core::fmt;
+use std::io::Write;
+use uslab_buddy::HugePages;
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) stats: bool,
+    pub(crate) check: Option<bool>,
+    pub(crate) huge_pages: HugePages,
+    pub(crate) limit: Option<usize>,
+}
+
+const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never or limit=BYTES[k|m|g]";
+
+impl Options {
+    /// What `USLAB_OPTIONS` says.
+    pub(crate) fn of_environment() -> Self {
+        // Not `std::env`, which allocates.
+        // SAFETY: the name ends in a NUL. As anywhere in a C library, nobody may change the environment at the same time.
+        let value = unsafe { nix::libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
+        if value.is_null() {
+            return Self::default();
+        }
+        // SAFETY: the libc's strings end in a NUL.
+        Self::parse(unsafe { CStr::from_ptr(value) }.to_bytes(), |bad| {
+            say(format_args!("uslab: USLAB_OPTIONS: `{}`: expected {EXPECTED}; ignored", bad.escape_ascii()));
+        })
+    }
+
+    fn parse(text: &[u8], mut bad: impl FnMut(&[u8])) -> Self {
+        let mut options = Self::default();
+        for part in text.split(|byte| *byte == b',').filter(|part| !part.is_empty()) {
+            if options.set(part).is_none() {
+                bad(part);
+            }
+        }
+        options
+    }
+
+    fn set(&mut self, part: &[u8]) -> Option<()> {
+        let (name, value) = part.split_at(part.iter().position(|byte| *byte == b'=')?);
+        let flag = |value: &[u8]| match value {
+            b"=0" => Some(false),
+            b"=1" => Some(true),
+            _ => None,
+        };
+        match name {
+            b"stats" => self.stats = flag(value)?,
+            b"check" => self.check = Some(flag(value)?),
+            b"huge_pages" => {
+                self.huge_pages = match value {
+                    b"=system" => HugePages::System,
+                    b"=advise" => HugePages::Advise,
+                    b"=never" => HugePages::Never,
+                    _ => return None,
+                };
+            }
+            b"limit" => self.limit = Some(bytes(&value[1..])?),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// `64m`.
+fn bytes(text: &[u8]) -> Option<usize> {
+    let (digits, shift) = match text.split_last()? {
+        (b'k', digits) => (digits, 10),
+        (b'm', digits) => (digits, 20),
+        (b'g', digits) => (digits, 30),
+        _ => (text, 0),
+    };
+    let number: usize = core::str::from_utf8(digits).ok()?.parse().ok()?;
+    number.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
+}
+
+/// A line on standard error, in one write and without the heap.
+fn say(what: fmt::Arguments<'_>) {
+    let mut line = [0_u8; 256];
+    let mut rest = &mut line[..];
+    let room = rest.len();
+    // What does not fit is cut off.
+    let _ = writeln!(rest, "{what}");
+    let used = room - rest.len();
+    // There is nobody to tell that standard error is closed.
+    let _ = std::io::stderr().write_all(&line[..used]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Options, Vec<String>) {
+        let mut wrong = vec![];
+        let options =
+            Options::parse(text.as_bytes(), |bad| wrong.push(String::from_utf8_lossy(bad).into_owned()));
+        (options, wrong)
+    }
+
+    #[test]
+    fn options_are_read_and_what_is_none_is_named_and_passed_over() {
+        assert_eq!(read(""), (Options::default(), vec![]));
+        let all =
+            Options { stats: true, check: Some(false), huge_pages: HugePages::Never, limit: Some(64 << 20) };
+        assert_eq!(read("stats=1,check=0,huge_pages=never,limit=64m"), (all, vec![]));
+        let (options, wrong) =
+            read("stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=");
+        assert_eq!(options, Options { stats: true, ..Options::default() });
+        assert_eq!(wrong.len(), 8, "{wrong:?}");
+    }
+}

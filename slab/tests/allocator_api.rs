@@ -1,0 +1,103 @@
+//! Containers of other crates on caches, kmalloc, malloc and the process's own, by both versions of `allocator-api2`.
+
+#![cfg(not(any(loom, shuttle)))]
+
+mod common;
+
+use common::{assert_all_given_back, subsystem};
+use std::alloc::Layout;
+use uslab::{KmemCache, Malloc, Uslab};
+
+/// A vector of one version that grows, shrinks and is freed.
+macro_rules! vectors {
+    ($version:ident: $($source:expr),*) => { $({
+        let mut vec = $version::vec::Vec::new_in($source);
+        for n in 0_u64..40_000 {
+            vec.push(n);
+        }
+        vec.truncate(100);
+        vec.shrink_to_fit();
+        assert!(vec.iter().copied().eq(0..100));
+        let boxed = $version::boxed::Box::new_in([7_u8; 100], $source);
+        assert_eq!(boxed[99], 7);
+        let empty = $version::vec::Vec::<u64, _>::new_in($source);
+        assert!(empty.is_empty());
+    })* };
+}
+
+#[test]
+fn vectors_and_boxes_of_both_versions() {
+    let subsystem = subsystem(2);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let kmalloc = subsystem.kmalloc();
+    vectors!(allocator_api2_02: &malloc, kmalloc, Uslab);
+    vectors!(allocator_api2_04: &malloc, kmalloc, Uslab);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_cache_serves_what_fits_its_objects() {
+    use allocator_api2_04::alloc::Allocator;
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("box", 64).align(32).build_in(&subsystem).unwrap();
+    let boxed = allocator_api2_04::boxed::Box::new_in([1_u64; 8], &cache);
+    assert_eq!(cache.info().used, 1);
+    drop(boxed);
+    let layout = |size, align| Layout::from_size_align(size, align).unwrap();
+    for (wanted, fits) in [((64, 32), true), ((65, 8), false), ((8, 64), false), ((0, 4096), true)] {
+        let memory = (&cache).allocate_zeroed(layout(wanted.0, wanted.1));
+        assert_eq!(memory.is_ok(), fits, "{wanted:?}");
+        if let Ok(memory) = memory {
+            // SAFETY: allocated just now.
+            unsafe { (&cache).deallocate(memory.cast(), layout(wanted.0, wanted.1)) };
+        }
+    }
+    let constructed =
+        KmemCache::builder("built", 64).ctor(|bytes| bytes.fill(1)).build_in(&subsystem).unwrap();
+    assert!((&constructed).allocate(layout(8, 8)).is_err(), "what a container leaves is not constructed");
+    drop((cache, constructed));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn grown_memory_is_zero_behind_and_may_change_its_alignment() {
+    use allocator_api2_02::alloc::Allocator;
+    let subsystem = subsystem(1);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let layout = |size, align| Layout::from_size_align(size, align).unwrap();
+    let source = &malloc;
+    for (old, new) in
+        [((10, 8), (16, 8)), ((10, 8), (5000, 64)), ((0, 8), (10, 8)), ((100, 64), (9000, 4096))]
+    {
+        let (old, new) = (layout(old.0, old.1), layout(new.0, new.1));
+        let memory = source.allocate(old).unwrap().cast::<u8>();
+        // SAFETY: each is as large as it was asked for, and freed by its last layout.
+        unsafe {
+            memory.write_bytes(3, old.size());
+            let grown = source.grow_zeroed(memory, old, new).unwrap().cast::<u8>();
+            assert!(grown.addr().get().is_multiple_of(new.align()));
+            let bytes = core::slice::from_raw_parts(grown.as_ptr(), new.size());
+            assert!(bytes[..old.size()].iter().all(|byte| *byte == 3));
+            assert!(bytes[old.size()..].iter().all(|byte| *byte == 0), "{old:?} to {new:?}");
+            let shrunk = source.shrink(grown, new, layout(5, 1)).unwrap();
+            source.deallocate(shrunk.cast(), layout(5, 1));
+        }
+    }
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_hash_map_in_slabs() {
+    let subsystem = subsystem(1);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let mut map = hashbrown::HashMap::new_in(&malloc);
+    for n in 0_u64..20_000 {
+        map.insert(n, n * n);
+    }
+    map.retain(|n, _| n % 100 == 0);
+    map.shrink_to_fit();
+    assert_eq!((map.len(), map.get(&19_900)), (200, Some(&(19_900 * 19_900))));
+    assert!(subsystem.check().unwrap().used + subsystem.check().unwrap().large_pages > 0);
+    drop(map);
+    assert_all_given_back(&subsystem);
+}
