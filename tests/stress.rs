@@ -136,6 +136,19 @@ fn an_object_that_nobody_holds_is_missed_by_the_census() {
 }
 
 #[test]
+fn a_violation_is_exit_code_1_and_its_story_is_on_standard_output() {
+    let args = ["--ops", "200000", "--seconds", "60", "--seed", "5", "--threads", "4", "--leak", "raw-64"];
+    let (code, out, err) = said(&uslab(&args).output().expect("the binary runs"));
+    assert_eq!((code, err.as_str()), (Some(1), ""), "{out}");
+    for part in ["VIOLATION at", "census of round 1", "seed 5"] {
+        assert!(out.contains(part), "expected {part:?} in {out}");
+    }
+    let (code, out, _) = said(&uslab(&[&args[..], &["--json"]].concat()).output().expect("the binary runs"));
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((code, report["violations"].as_array().map(Vec::is_empty)), (Some(1), Some(false)));
+}
+
+#[test]
 fn an_interrupt_ends_the_run_with_its_census() {
     let child = uslab(&["--seconds", "600", "--threads", "4", "--json"]).spawn().expect("the binary starts");
     let id = nix::unistd::Pid::from_raw(child.id().try_into().expect("a process id"));

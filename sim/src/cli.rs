@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uslab::Magazines;
-use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
+use uslab_magazine::sync::{AtomicBool, Counter, Ordering::Relaxed};
 
 /// Replay kernel memory traces through a Linux-style slab allocator, and study it.
 ///
@@ -135,6 +135,20 @@ struct StressArgs {
     /// What the threads do, separated by commas. Default: everything.
     #[arg(long, value_name = "NAME", value_enum, value_delimiter = ',')]
     workload: Vec<Workload>,
+    /// Leak an object on purpose, to see that it is missed: the first one that is freed to this cache (raw-64, say) is
+    /// allocated again by nobody.
+    #[arg(long, value_name = "CACHE")]
+    leak: Option<String>,
+}
+
+/// Who leaks an object of the cache of that name, once.
+fn leaker(name: String) -> stress::Saboteur {
+    let leaked = Counter::new(0);
+    Arc::new(move |cache, _| {
+        if cache.name() == name && leaked.get() == 0 && cache.alloc(uslab::Gfp::KERNEL).is_ok() {
+            leaked.add(1);
+        }
+    })
 }
 
 fn stress_help() -> String {
@@ -318,7 +332,7 @@ fn run_stress(args: &StressArgs, json: Option<Json>) -> anyhow::Result<Outcome> 
         faults: args.faults.clone(),
         workloads: args.workload.clone(),
         interrupted,
-        saboteur: None,
+        saboteur: args.leak.clone().map(leaker),
     };
     let progress = Progress::new();
     let report = stress::run(&options, &progress)?;
