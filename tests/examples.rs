@@ -46,3 +46,12 @@ fn limits() {
     assert!(number(&said, "kept: ") > 9000 && said.contains(" to 9999\n"), "the newest are kept: {said}");
     assert!(said.contains("slabs given back"), "{said}");
 }
+
+#[test]
+fn global_allocator() {
+    let said = run("global_allocator");
+    assert!(said.starts_with("{\"a\": 120, \"and\": 20, "), "{said}");
+    let allocs = number(&said, "}\n");
+    // A thread a line, and a word a piece.
+    assert!(allocs > 300 && said.contains("allocations and "), "{said}");
+}

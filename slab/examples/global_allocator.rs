@@ -31,8 +31,7 @@ fn count(text: &str) -> Counts {
     sum
 }
 
-/// Counts the words of a text, and says what that took.
-pub fn main() {
+fn main() {
     let text = "a slab is a page\na page is a frame\nand a frame is a frame\n".repeat(20);
     let counts = count(&text);
     println!("{counts:?}");

@@ -125,24 +125,17 @@ impl Malloc {
     }
 
     /// The cache that serves `layout`: the smallest whose objects hold it at its alignment.
+    ///
+    /// That is the class of the size rounded up to the alignment. Between two powers of two classes are a quarter of the
+    /// lower one apart; if the alignment is no more than that, each class is a multiple of it, and if it is more, the rounded
+    /// size is a class itself.
     #[inline(always)]
     fn cache(&self, layout: Layout) -> Option<&KmemCache> {
-        let (size, align) = (layout.size(), layout.align());
+        let size = layout.pad_to_align().size();
         if size == 0 || size > MAX_CLASS {
             return None;
         }
-        let class = class_of(size);
-        if align <= 8 || align <= align_of_class(class) {
-            return self.caches.get(class);
-        }
-        self.aligned(class, align)
-    }
-
-    #[cold]
-    fn aligned(&self, first: usize, align: usize) -> Option<&KmemCache> {
-        (first..CLASSES)
-            .find(|class| align_of_class(*class) >= align)
-            .and_then(|class| self.caches.get(class))
+        self.caches.get(class_of(size))
     }
 
     /// Memory for `layout`, its bytes unspecified, or zero with [`Gfp::ZERO`]. An empty layout of an alignment up to 16
@@ -300,6 +293,18 @@ mod tests {
         for size in 1..=MAX_CLASS {
             let smallest = sizes.iter().position(|class| *class >= size);
             assert_eq!(Some(class_of(size)), smallest, "size {size}");
+        }
+    }
+
+    #[test]
+    fn a_size_rounded_up_to_an_alignment_has_the_first_class_that_promises_it() {
+        for align in (0..=13).map(|shift| 1 << shift) {
+            for size in 1..=MAX_CLASS {
+                let padded = Layout::from_size_align(size, align).unwrap().pad_to_align().size();
+                let first = (class_of(size)..CLASSES).find(|class| align_of_class(*class) >= align);
+                let own = (padded <= MAX_CLASS).then(|| class_of(padded));
+                assert_eq!(own, first, "{size} aligned to {align}");
+            }
         }
     }
 

@@ -2,11 +2,6 @@
 
 #![cfg(not(any(loom, shuttle)))]
 
-// Its `#[global_allocator]` is this program's.
-#[path = "../examples/global_allocator.rs"]
-#[allow(unreachable_pub)]
-mod example;
-
 use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -15,6 +10,9 @@ use std::cell::RefCell;
 use std::ptr::NonNull;
 use uslab::Uslab;
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed, thread_local};
+
+#[global_allocator]
+static ALLOCATOR: Uslab = Uslab;
 
 fn allocs() -> u64 {
     Uslab.info().expect("it has started").caches.iter().map(|cache| cache.allocs).sum()
@@ -29,11 +27,6 @@ fn what_a_program_allocates_comes_here() {
     // SAFETY: the box is not freed yet.
     let usable = |boxed: &i32| unsafe { Uslab.usable_size(NonNull::from(boxed).cast()) };
     assert!(boxes.iter().all(|boxed| usable(boxed) == 8));
-}
-
-#[test]
-fn the_example_runs() {
-    example::main();
 }
 
 /// Allocates when its thread ends, after all that the thread did.
