@@ -100,8 +100,8 @@ pub struct Run {
     pub models: Vec<String>,
     /// The ordering sites that it reached, if they were asked for.
     pub sites: BTreeSet<String>,
-    /// How long it took.
-    pub took: Duration,
+    /// Their executions: how much work it is, the same each time.
+    pub executions: u64,
 }
 
 /// See [`Run`].
@@ -174,7 +174,6 @@ impl Test {
                 status => break status,
             }
         };
-        let took = begun.elapsed();
         let mut bytes = vec![];
         said.rewind()?;
         said.read_to_end(&mut bytes)?;
@@ -184,10 +183,13 @@ impl Test {
             Some(status) if status.success() => Outcome::Passed,
             Some(status) => Outcome::Failed(panic_message(&text).unwrap_or_else(|| status.to_string())),
         };
-        let models = rows(&text, "MODEL ").filter(|row| row.contains(" | executions "));
-        let models = models.filter_map(|row| row.split(" | ").next()).map(str::to_owned).collect();
+        let models: Vec<&str> = rows(&text, "MODEL ").filter(|row| row.contains(" | executions ")).collect();
+        let executions =
+            models.iter().filter_map(|row| row.split(" | executions ").nth(1)?.split(' ').next());
+        let executions = executions.filter_map(|number| number.parse::<u64>().ok()).sum();
+        let models = models.iter().filter_map(|row| row.split(" | ").next()).map(str::to_owned).collect();
         let sites = rows(&text, "SITE ").filter_map(|row| row.split(' ').next()).map(str::to_owned).collect();
-        Ok(Run { outcome, models, sites, took })
+        Ok(Run { outcome, models, sites, executions })
     }
 }
 

@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 use uslab_tests::claims::Runner;
 use uslab_tests::models::{
-    EXAMPLE, Example, MODELLED, Modelled, loom_test, loom_test_of, rows, shuttle_test,
+    EXAMPLE, Example, MODELLED, Modelled, field, loom_test, loom_test_of, rows, shuttle_test,
 };
 use uslab_tests::source::Sources;
 use uslab_tests::{cargo, workspace};
@@ -174,12 +174,6 @@ fn run_schedules(totals: &mut Totals) {
                 .push(format!("{package}: {ran} scenarios ran, there are at least {least_schedules}"));
         }
     }
-}
-
-/// The number that follows `name` in a row of fields; 0 if there is none.
-fn field(row: &str, name: &str) -> u64 {
-    let mut fields = row.split(" | ").filter_map(|part| part.strip_prefix(name)?.trim().parse().ok());
-    fields.next().unwrap_or(0)
 }
 
 /// The negative control: the models do not build without loom, so they cannot pass without it.

@@ -42,12 +42,12 @@ struct Args {
     waivers: Option<PathBuf>,
 }
 
-/// A test of models, the time it takes and the sites it reaches at one pre-emption.
+/// A test of models, its executions and the sites it reaches at one pre-emption.
 struct Model {
     test: Test,
     /// The names of its models.
     names: Vec<String>,
-    took: Duration,
+    executions: u64,
     sites: BTreeSet<String>,
 }
 
@@ -284,7 +284,8 @@ fn models(limit: Duration) -> anyhow::Result<Models> {
                 reached.extend(run.sites.iter().cloned());
                 // Without a model it is a test of something else; one of a planted bug must fail, so it shows nothing.
                 if !run.models.is_empty() {
-                    list.push(Model { test, names: run.models, took: run.took, sites: run.sites });
+                    let (names, executions) = (run.models, run.executions);
+                    list.push(Model { test, names, executions, sites: run.sites });
                 }
             }
             Outcome::Failed(message) => {
@@ -302,7 +303,8 @@ fn models(limit: Duration) -> anyhow::Result<Models> {
             bail!("{package}: no models ran");
         }
     }
-    list.sort_by_key(|model| model.took);
+    // Not by time: which model catches a mutant is to be the same each time.
+    list.sort_by(|a, b| (a.executions, &a.test.name).cmp(&(b.executions, &b.test.name)));
     Ok(Models { list, reached, broken })
 }
 
