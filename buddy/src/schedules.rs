@@ -126,7 +126,7 @@ fn per_cpu() {
         held.into_iter().for_each(|(pfn, order)| free(pages, pfn, order));
     }
     let pages = allocator(true);
-    crowd(&Arc::new(pages.clone()), |pages, thread| side(pages, thread));
+    crowd(&Arc::new(pages.clone()), side);
     audit(&pages);
 }
 
