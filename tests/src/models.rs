@@ -184,9 +184,7 @@ impl Test {
             Some(status) => Outcome::Failed(panic_message(&text).unwrap_or_else(|| status.to_string())),
         };
         let models: Vec<&str> = rows(&text, "MODEL ").filter(|row| row.contains(" | executions ")).collect();
-        let executions =
-            models.iter().filter_map(|row| row.split(" | executions ").nth(1)?.split(' ').next());
-        let executions = executions.filter_map(|number| number.parse::<u64>().ok()).sum();
+        let executions = models.iter().map(|row| field(row, "executions")).sum();
         let models = models.iter().filter_map(|row| row.split(" | ").next()).map(str::to_owned).collect();
         let sites = rows(&text, "SITE ").filter_map(|row| row.split(' ').next()).map(str::to_owned).collect();
         Ok(Run { outcome, models, sites, executions })
@@ -200,6 +198,12 @@ pub fn rows<'t>(said: &'t str, word: &'t str) -> impl Iterator<Item = &'t str> {
         let (before, row) = line.split_once(word)?;
         (before.is_empty() || before.ends_with("... ")).then_some(row)
     })
+}
+
+/// The number that follows `name` in a row of fields; 0 if there is none.
+pub fn field(row: &str, name: &str) -> u64 {
+    let mut fields = row.split(" | ").filter_map(|part| part.strip_prefix(name)?.trim().parse().ok());
+    fields.next().unwrap_or(0)
 }
 
 /// The text of the first panic.
