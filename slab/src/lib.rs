@@ -84,7 +84,7 @@ pub mod kmem_cache;
 pub mod large;
 pub mod magazines;
 pub mod malloc;
-mod mempool;
+pub mod mempool;
 mod node;
 #[cfg(not(any(loom, shuttle)))]
 mod options;

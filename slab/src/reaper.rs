@@ -5,7 +5,7 @@
 //! 15 s, FreeBSD looks at working sets every 20 s. Without a reaper, call
 //! [`Subsystem::reap`](crate::Subsystem::reap) when you like.
 //!
-//! Told to, it also heeds signs of [pressure](crate::pressure): then magazines become smaller, the
+//! Told to, it also heeds signs of [pressure]: then magazines become smaller, the
 //! [shrinkers](crate::shrinker) drop a quarter of what they have, and all that is free goes back at once.
 //!
 //! The thread sleeps on a `parking_lot` lock: this is the cold side, never reached from an allocation.

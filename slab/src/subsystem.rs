@@ -444,7 +444,7 @@ impl Subsystem {
         self.pages().drain_cpus(cpus);
     }
 
-    /// Asks `shrinker` when memory is short, for as long as the registration lives: see [`shrinker`](crate::shrinker).
+    /// Asks `shrinker` when memory is short, for as long as the registration lives: see [`shrinker`].
     pub fn register_shrinker(&self, shrinker: impl Shrinker + 'static) -> Registration {
         self.core.add_shrinker(Box::new(shrinker), None)
     }
