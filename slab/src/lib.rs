@@ -3,7 +3,9 @@
 //! | you want | take |
 //! |---|---|
 //! | objects of one type, built once and used many times | [`ObjectCache`] |
+//! | the same in a `static`; that must not move; for readers without locks | [`object_cache!`], [`PinnedCache`], `TypeStableCache` |
 //! | untyped objects of one size | [`KmemCache`] |
+//! | allocations that must not fail | [`Mempool`], [`KmemCache::prefill`] |
 //! | memory of any size | [`Kmalloc`], of a [`Subsystem`] |
 //! | the program's heap | [`Uslab`] as `#[global_allocator]` |
 //! | the same without `unsafe` | [`Block`] |
@@ -33,13 +35,16 @@
 //! | `node` | a cache's slabs on one node: full, partial, empty |
 //! | `cache` | allocation and free, growth and release, pressure |
 //! | [`kmem_cache`], [`typed`] | a cache as users hold it, untyped and typed |
+//! | `pinned`, `type_stable`, `static_cache` | typed caches that promise more |
+//! | `owner`, `registry` | who keeps a cache, and how it goes |
+//! | `tags` | which objects are out, asked at a free |
 //! | [`kmalloc`], [`size_class`] | memory of any size, by the kernel's 13 classes |
 //! | [`malloc`] | memory of any size, by four classes a doubling |
 //! | [`large`] | what no class holds, and the way back of any memory |
 //! | [`huge`] | what no block of pages holds |
 //! | [`global_alloc`], `bootstrap`, `options` | the process-wide malloc, its start and its settings |
 //! | `allocator` | the same and caches for containers that take an allocator |
-//! | [`prefill`] | objects of one owner |
+//! | [`prefill`], [`mempool`] | objects of one owner, and a reserve for all |
 //! | [`magazines`] | how large magazines are |
 //! | [`shrinker`] | what users can drop when memory is short |
 //! | [`reaper`] | a thread that gives idle memory back |
