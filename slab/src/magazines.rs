@@ -89,7 +89,8 @@ mod tests {
         use crate::{Config, Gfp, KmemCache, Subsystem};
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("once", 64).build_in(&subsystem).unwrap();
-        for _ in 0..100 {
+        let cpus = u64::from(subsystem.pages().cpus().count());
+        for _ in 0..100 * cpus {
             std::thread::scope(|scope| {
                 for _ in 0..10 {
                     scope.spawn(|| {
@@ -101,9 +102,9 @@ mod tests {
             });
         }
         let info = cache.info();
-        assert_eq!((info.allocs, info.frees), (1000, 1000));
-        let cpus = u64::from(subsystem.pages().cpus().count());
-        assert!(info.in_magazines + info.in_depot <= 32 * cpus, "{info:?}");
+        assert_eq!((info.allocs, info.frees), (1000 * cpus, 1000 * cpus));
+        // A magazine's worth a CPU: threads that are in each other's way ask for more than ten objects.
+        assert!(info.in_magazines + info.in_depot <= 126 * cpus, "{info:?}");
     }
 
     /// A cache that saw ten allocations holds ten objects' worth.
