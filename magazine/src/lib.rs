@@ -78,6 +78,8 @@ mod store;
 pub mod sync;
 mod tuning;
 
+#[cfg(any(test, uslab_fuzz))]
+mod ball;
 #[cfg(all(test, any(loom, uslab_models)))]
 mod models;
 #[cfg(all(test, not(any(loom, shuttle))))]

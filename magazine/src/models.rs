@@ -8,13 +8,14 @@
 //! bodies and the same layer above them. The models are small on purpose (capacity 1 or 2, two CPUs, two or three
 //! threads) and each script of migrations and aborts is a model of its own. Each planted bug at the end must be caught by the model named with it.
 
+use crate::ball::Ball;
 use crate::cpu::{Cpus, Mechanism, Script};
 use crate::layer::{Config, Round};
 use crate::slot::{Fill, Num, Pair};
 use crate::sync::check::{Bound, caught, models};
 use crate::sync::execution::plant;
 use crate::sync::{Arc, Ordering::Relaxed, thread};
-use crate::world::{Ball, DepotWorld, World, alloc_then_free, child, run};
+use crate::world::{DepotWorld, World, alloc_then_free, child, run};
 
 /// Initial states.
 impl World {

@@ -5,7 +5,8 @@
 //! its operations (I2); alternating at any fill level never visits it twice (I3); an empty depot costs no visit (I4);
 //! nothing is lost (I5).
 
-use crate::shadow::{self, Ball, Setup, Shelf, Step};
+use crate::ball::Ball;
+use crate::shadow::{self, Setup, Shelf, Step};
 use crate::{Config, Cpus, Heap, Layer, Supplier, on_cpu};
 use proptest::prelude::*;
 use std::collections::BTreeSet;

@@ -5,12 +5,13 @@
 //! schedule chooses where the thread is, where it is moved, and whether a restartable sequence is aborted there.
 //! Sequentially consistent: orderings are loom's business.
 
+use crate::ball::Ball;
 use crate::cpu::{Mechanism, Script};
 use crate::layer::Round;
 use crate::slot::{Fill, Num};
 use crate::sync::schedule::{caught, choose, schedules, wander};
 use crate::sync::{Arc, Counter, thread};
-use crate::world::{Ball, DepotWorld, Side, World, child, run, together};
+use crate::world::{DepotWorld, Side, World, child, run, together};
 
 const BALLS: usize = 8;
 const STEPS: usize = 12;

@@ -1,22 +1,11 @@
 //! The layer's shadow model, in one thread on simulated CPUs: a plain list of who holds which round, beside a layer that
 //! does the same steps. Property tests and the fuzzer make the steps; what must hold is here.
 
-use crate::{Config, Cpus, Heap, Layer, Private, Round, Supplier, on_cpu};
+use crate::ball::Ball;
+use crate::{Config, Cpus, Heap, Layer, Private, Supplier, on_cpu};
 use arbitrary::{Arbitrary, Unstructured};
-use core::ptr::NonNull;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ball(pub(crate) usize);
-impl Round for Ball {
-    fn into_raw(self) -> NonNull<u8> {
-        NonNull::new(core::ptr::without_provenance_mut(self.0)).unwrap()
-    }
-    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
-        Self(raw.addr().get())
-    }
-}
 
 /// Balls 1..=n; ball b belongs to node b % nodes.
 pub(crate) struct Shelf {

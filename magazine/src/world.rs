@@ -4,6 +4,7 @@
 //! ball turns a double hand-out into an assertion; loom also finds a free that does not happen before the next allocation of
 //! the ball.
 
+use crate::ball::Ball;
 use crate::cpu::{Cpus, Mechanism, Script};
 use crate::depot::Depot;
 use crate::layer::{Config, Layer, Round, Supplier};
@@ -11,19 +12,7 @@ use crate::memory::Heap;
 use crate::slot::{Fill, Num, Which};
 use crate::store::Store;
 use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, UnsafeCell, planted, thread};
-use core::ptr::NonNull;
 use std::collections::BTreeSet;
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ball(pub(crate) usize);
-impl Round for Ball {
-    fn into_raw(self) -> NonNull<u8> {
-        NonNull::new(core::ptr::without_provenance_mut(self.0)).unwrap()
-    }
-    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
-        Self(raw.addr().get())
-    }
-}
 
 /// The supplier: a locked heap of balls.
 pub(crate) struct Shelf {

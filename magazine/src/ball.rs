@@ -1,0 +1,15 @@
+//! What tests let a layer hold: a number in place of a pointer.
+
+use crate::Round;
+use core::ptr::NonNull;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ball(pub(crate) usize);
+impl Round for Ball {
+    fn into_raw(self) -> NonNull<u8> {
+        NonNull::new(core::ptr::without_provenance_mut(self.0)).unwrap()
+    }
+    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
+        Self(raw.addr().get())
+    }
+}
