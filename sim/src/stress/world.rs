@@ -186,7 +186,7 @@ pub(super) struct World {
     pub(super) seed: u64,
     pub(super) saboteur: Option<Saboteur>,
     /// Threads are to come home.
-    pub(super) pause: AtomicBool,
+    pub(super) pause: Arc<AtomicBool>,
     /// Operations so far, added to after each turn.
     pub(super) operations: Counter,
     start: Instant,
@@ -210,7 +210,8 @@ impl World {
         let violations = Arc::new(Mutex::new(Vec::new()));
         let mut config = Config { check_frees: true, ..Config::default() };
         config.pages.faults = Faults::new(seed);
-        let (heard, faulty) = (violations.clone(), faults.is_some());
+        let pause = Arc::new(AtomicBool::new(false));
+        let (heard, stop, faulty) = (violations.clone(), pause.clone(), faults.is_some());
         config.corruption = Arc::new(move |corruption: &Corruption<'_>| {
             heard.lock().push(Violation {
                 at: start.elapsed(),
@@ -218,6 +219,8 @@ impl World {
                 address: Some(corruption.address),
                 seats: Vec::new(),
             });
+            // What led to it is in the logs yet.
+            stop.store(true, Relaxed);
         });
         let faults = config.pages.faults.clone();
         let subsystem = Subsystem::new(config)?;
@@ -248,7 +251,7 @@ impl World {
             faulty,
             seed,
             saboteur,
-            pause: AtomicBool::new(false),
+            pause,
             operations: Counter::new(0),
             start,
             violations,

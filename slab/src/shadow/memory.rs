@@ -71,7 +71,7 @@ pub(crate) enum Step {
 
 /// Any size and alignment: small ones mostly, some above all blocks.
 fn layout(u: &mut Unstructured<'_>) -> Result<Layout> {
-    let most = [64, 1 << 10, 10 << 10, 100 << 10, 5 << 20, isize::MAX as usize >> 26][u.choose_index(6)?];
+    let most = [64, 1 << 10, 10 << 10, 100 << 10, 5 << 20, 16 << 20][u.choose_index(6)?];
     let align = 1 << [0, 3, 4, 6, 12, 16, 22, 23][u.choose_index(8)?];
     Ok(Layout::from_size_align(u.int_in_range(0..=most)?, align).unwrap_or(Layout::new::<()>()))
 }
