@@ -84,8 +84,18 @@ fn every_size_and_alignment_is_allocated_resized_and_freed() {
     }
 }
 
+/// Alone in its process: what other tests hold would keep blocks from going back.
 #[test]
 fn a_burst_goes_back_to_the_system_by_itself() {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = child.args(["--exact", "child_of_a_burst", "--ignored", "--nocapture"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[test]
+#[ignore = "run by the test above"]
+fn child_of_a_burst() {
     let committed = || Uslab.info().expect("it has started").pages.committed_bytes();
     let before = committed();
     let burst: Vec<Vec<u8>> = (0..300_000_usize).map(|n| Vec::with_capacity(500 + n % 1000)).collect();
@@ -93,8 +103,8 @@ fn a_burst_goes_back_to_the_system_by_itself() {
     assert!(most > before + (256 << 20), "{before} {most}");
     drop(burst);
     let left = committed();
-    // Other tests, which run beside this one, hold blocks back that they have a page of.
-    assert!(left < most - (64 << 20), "{left} of {most} are left, {before} before");
+    // What CPUs keep holds some blocks back.
+    assert!(left < most - (128 << 20), "{left} of {most} are left, {before} before");
 }
 
 #[test]
