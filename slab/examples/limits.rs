@@ -66,7 +66,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // And when it is quiet, a reaper gives back what is merely kept.
     drop(registered);
-    pages.0.lock().clear();
+    let rest = std::mem::take(&mut *pages.0.lock());
+    drop(rest);
     let subsystem = uslab::Subsystem::global()?;
     let before = cache.info().slabs;
     let reaper = Reaper::builder(std::time::Duration::from_millis(5)).start(subsystem)?;
