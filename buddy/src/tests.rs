@@ -639,6 +639,8 @@ fn under_limited_data() {
     let (blocks, limit) = all(&pages, order(10), Gfp::KERNEL);
     assert_eq!(limit, Limit::CommitRefused);
     assert!((1..16).contains(&blocks.len()), "{} blocks", blocks.len());
+    let events = pages.info().zones[0].events;
+    assert!(events.commits_refused >= 1 && events.commits == blocks.len() as u64, "{events:?}");
     drop(blocks);
     assert!(pages.alloc_block(order(10), Gfp::KERNEL, None).is_ok());
     audited(&pages);
