@@ -1,0 +1,380 @@
+//! Allocation: from the magazines, from the slabs, and what is done when there is nothing.
+
+#[cfg(not(loom))]
+use super::Checked;
+use super::slabs::Refusal;
+use super::{Cache, Object};
+use crate::error::AllocError;
+use crate::faults::{Call, SLAB};
+use crate::node::Node;
+use core::cell::Cell;
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+use std::panic::resume_unwind;
+use uslab_buddy::Gfp;
+use uslab_buddy::region::Reserved;
+use uslab_magazine::sync::planted;
+use uslab_magazine::{Private, Supplier};
+
+/// Objects taken for a bulk caller in one lock hold.
+const BULK: usize = 256;
+
+/// Places that a bulk caller wants filled. All or nothing: an error, or the panic of a constructor, leaves them empty.
+struct Filling<'a> {
+    cache: &'a Cache,
+    out: &'a mut [Option<NonNull<u8>>],
+    got: usize,
+}
+
+impl Filling<'_> {
+    fn put(&mut self, object: NonNull<u8>) {
+        self.out[self.got] = Some(object);
+        self.got += 1;
+    }
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        for object in self.out.iter_mut().filter_map(Option::take) {
+            #[cfg(not(loom))]
+            if let Some(Checked { tags, tag, .. }) = &self.cache.checked {
+                _ = tags.back(object, *tag);
+            }
+            self.cache.take_back(object);
+        }
+    }
+}
+
+/// The slabs, as the magazines see them, on behalf of one call.
+pub(super) struct Source<'a> {
+    cache: &'a Cache,
+    gfp: Gfp,
+    /// Why the last growth failed.
+    refusal: Cell<Option<Refusal>>,
+}
+
+impl Source<'_> {
+    /// Why there is nothing; goes on with the panic of a constructor.
+    fn error(&self) -> AllocError {
+        self.error_or(AllocError::Destroyed)
+    }
+    /// The same; `silent` where the slabs were not asked at all.
+    fn error_or(&self, silent: AllocError) -> AllocError {
+        match self.refusal.take() {
+            Some(Refusal::Panic(panic)) => resume_unwind(panic),
+            Some(Refusal::Error(error)) => error,
+            None => silent,
+        }
+    }
+}
+
+impl Supplier<Object> for Source<'_> {
+    fn fill(&self, node: u32, max: usize, mut put: impl FnMut(Object)) -> usize {
+        let call = Call::of(SLAB, self.cache.geometry().object_size());
+        if self.cache.core.faults.fires(call.cache(self.cache.name())) {
+            self.refusal.set(Some(AllocError::Injected.into()));
+            return 0;
+        }
+        match self.cache.take(node, max, &mut put) {
+            0 => match self.cache.grow(node, self.gfp | self.cache.strict(), max, &mut put) {
+                Ok(taken) => taken,
+                Err(refusal) => {
+                    self.refusal.set(Some(refusal));
+                    0
+                }
+            },
+            taken => taken,
+        }
+    }
+    fn flush(&self, rounds: impl Iterator<Item = Object>) {
+        self.cache.give(rounds);
+    }
+    fn node_of(&self, round: Object) -> u32 {
+        self.cache.node_of(round)
+    }
+}
+
+/// A supplier that has nothing: what the magazines answer is what they hold.
+pub(super) struct Nothing<'a>(pub(super) &'a Cache);
+
+impl Supplier<Object> for Nothing<'_> {
+    fn fill(&self, _node: u32, _max: usize, _put: impl FnMut(Object)) -> usize {
+        0
+    }
+    fn flush(&self, rounds: impl Iterator<Item = Object>) {
+        self.0.give(rounds);
+    }
+    fn node_of(&self, round: Object) -> u32 {
+        self.0.node_of(round)
+    }
+}
+
+impl Cache {
+    pub(super) fn source(&self, gfp: Gfp) -> Source<'_> {
+        Source { cache: self, gfp, refusal: Cell::new(None) }
+    }
+
+    /// One object, from the nearest place that has one.
+    #[inline(always)]
+    pub(crate) fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        // SAFETY: the layer lives in `parts`.
+        match unsafe { self.allocs.alloc() } {
+            // Of an open front: nothing is checked.
+            Some(object) => Ok(self.hand_over(object, gfp)),
+            None => self.alloc_missed(gfp),
+        }
+    }
+
+    /// The front missed, or it is closed because objects are checked.
+    #[cold]
+    #[inline(never)]
+    fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        #[cfg(not(loom))]
+        if let Some(Checked { front, .. }) = &self.checked
+            // SAFETY: as in `alloc`.
+            && let Some(object) = unsafe { front.alloc() }
+        {
+            return Ok(self.hand_out(object, gfp));
+        }
+        self.alloc_slow(gfp)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        let source = self.source(gfp);
+        let object = match &self.parts.layer {
+            Some(layer) => layer.alloc(&source),
+            None => self.direct(&source, self.this_node()),
+        };
+        match object {
+            Some(object) => Ok(self.hand_out(object, gfp)),
+            None => self.alloc_pressed(&source).map(|object| self.hand_out(object, gfp)),
+        }
+    }
+
+    /// One object of `node`; without [`Gfp::THIS_NODE`], of another one if there is none.
+    pub(crate) fn alloc_node(&self, gfp: Gfp, node: u32) -> Result<NonNull<u8>, AllocError> {
+        if node >= self.core.ground.pages.nodes() {
+            let error = uslab_buddy::AllocError {
+                order: self.geometry().order(),
+                node: Some(node),
+                limit: uslab_buddy::Limit::Node,
+            };
+            return Err(AllocError::Memory(error));
+        }
+        if node == self.this_node() && !gfp.contains(Gfp::THIS_NODE) {
+            return self.alloc(gfp);
+        }
+        let source = self.source(gfp);
+        match self.direct(&source, node) {
+            Some(object) => Ok(self.hand_out(object, gfp)),
+            None if gfp.contains(Gfp::THIS_NODE) => {
+                self.alloc_pressed_on(&source, node).map(|object| self.hand_out(object, gfp))
+            }
+            None => self.alloc(gfp),
+        }
+    }
+
+    /// Objects into every place of `out`, or an error and none: what this CPU's magazines and the depot hold, then
+    /// straight from the slabs.
+    pub(crate) fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
+        let mut filling = Filling { cache: self, out, got: 0 };
+        filling.out.fill(None);
+        if let Some(layer) = &self.parts.layer {
+            while filling.got < filling.out.len()
+                && let Some(object) = layer.alloc(&Nothing(self))
+            {
+                filling.put(self.hand_out(object, gfp));
+            }
+        }
+        let node = self.this_node();
+        let source = self.source(gfp);
+        while filling.got < filling.out.len() {
+            let room = &mut filling.out[filling.got..];
+            let mut places = room.iter_mut();
+            let max = places.len().min(BULK);
+            let taken = source.fill(node, max, |object| {
+                if let Some(place) = places.next() {
+                    *place = Some(object.0);
+                }
+            });
+            self.counts.direct_allocs.add(taken as u64);
+            for place in room.iter_mut().take(taken) {
+                *place = place.map(|object| self.hand_out(Object(object), gfp));
+            }
+            filling.got += taken;
+            if taken == 0 {
+                let object = self.alloc_pressed(&source)?;
+                filling.put(self.hand_out(object, gfp));
+            }
+        }
+        filling.out = &mut [];
+        Ok(())
+    }
+
+    /// Nothing was to be had in the ordinary way: whatever helps, once each.
+    #[cold]
+    fn alloc_pressed(&self, source: &Source<'_>) -> Result<Object, AllocError> {
+        let result = self.press(source, |source| {
+            let (nodes, first) = (self.core.ground.pages.nodes(), self.this_node());
+            (0..nodes).find_map(|i| self.direct(source, (first + i) % nodes))
+        });
+        result.inspect_err(|_| self.counts.failures.add(1))
+    }
+
+    #[cold]
+    fn alloc_pressed_on(&self, source: &Source<'_>, node: u32) -> Result<Object, AllocError> {
+        self.press(source, |source| self.direct(source, node)).inspect_err(|_| self.counts.failures.add(1))
+    }
+
+    fn press(
+        &self,
+        source: &Source<'_>,
+        again: impl Fn(&Source<'_>) -> Option<Object>,
+    ) -> Result<Object, AllocError> {
+        let again = || again(source).ok_or_else(|| source.error());
+        let mut result = Err(source.error());
+        if self.core.ground.pages.nodes() > 1 {
+            result = again();
+        }
+        // What other CPUs and the depots keep of this cache.
+        if let (Err(_), Some(layer)) = (&result, &self.parts.layer)
+            && !planted("other CPUs are not drained before an error")
+        {
+            layer.shrink();
+            layer.purge(source);
+            result = again();
+        }
+        // What other caches keep without using it.
+        if matches!(result, Err(AllocError::Memory(_))) && self.press_others() > 0 {
+            result = again();
+        }
+        self.ask_users(source.gfp, result, again)
+    }
+
+    /// What users have and can do without.
+    fn ask_users<T>(
+        &self,
+        gfp: Gfp,
+        result: Result<T, AllocError>,
+        again: impl Fn() -> Result<T, AllocError>,
+    ) -> Result<T, AllocError> {
+        let limited = match result {
+            Err(AllocError::CacheLimit { .. }) => Some(self),
+            Err(AllocError::Memory(_)) => None,
+            done => return done,
+        };
+        let again = || {
+            // What they freed lies in magazines.
+            match limited {
+                Some(cache) => cache.purge(),
+                None => _ = self.core.shrink(),
+            }
+            again()
+        };
+        self.core.shrink_until(gfp, limited, again, result)
+    }
+
+    /// Empty slabs that other caches gave back.
+    fn press_others(&self) -> usize {
+        // Of a deadlock no guard may be dropped, hence `ManuallyDrop`.
+        let held = planted("a node's lock is held under pressure").then(|| Node::lock_all(&self.nodes));
+        let held = ManuallyDrop::new(held);
+        let given = self.core.press(Some(self));
+        drop(ManuallyDrop::into_inner(held));
+        given
+    }
+
+    /// One object of `node` past the magazines.
+    fn direct(&self, source: &Source<'_>, node: u32) -> Option<Object> {
+        let mut object = None;
+        source.fill(node, 1, |o| object = Some(o));
+        if object.is_some() {
+            self.counts.direct_allocs.add(1);
+        }
+        object
+    }
+
+    #[inline(always)]
+    fn hand_out(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
+        #[cfg(not(loom))]
+        if let Some(Checked { tags, tag, .. }) = &self.checked {
+            // SAFETY: `grow` covers each slab before anybody knows it.
+            unsafe { tags.out(object.0, *tag) };
+        }
+        self.hand_over(object, gfp)
+    }
+    #[inline(always)]
+    fn hand_over(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {
+        self.core.ground.obj_out(object);
+        if gfp.contains(Gfp::ZERO) && !self.has_hooks() {
+            // SAFETY: the object is ours until it is returned, and so many bytes long.
+            unsafe { object.write_bytes(0, self.geometry().object_size()) };
+        }
+        object
+    }
+
+    fn this_node(&self) -> u32 {
+        self.core.cpus.node_of(self.core.cpus.current())
+    }
+    /// Magazines hold objects of their own node only.
+    fn strict(&self) -> Gfp {
+        if self.core.ground.pages.nodes() > 1 { Gfp::THIS_NODE } else { Gfp::empty() }
+    }
+    pub(super) fn node_of(&self, Object(object): Object) -> u32 {
+        let pages = &self.core.ground.pages;
+        pages.pfn_of(object.as_ptr()).map_or(0, |pfn| pages.node_of(pfn))
+    }
+
+    /// A private magazine with at least `n` objects.
+    pub(crate) fn prefill(&self, gfp: Gfp, n: usize) -> Result<Private<'_, Object, Reserved>, AllocError> {
+        let layer = self.parts.layer.as_ref().ok_or(AllocError::NoMagazines)?;
+        let source = self.source(gfp);
+        if let Some(private) = layer.private(&source, n) {
+            return Ok(private);
+        }
+        let error = source.error_or(AllocError::NoMagazines);
+        // What other CPUs and the depots keep, and what other caches keep without using it.
+        layer.shrink();
+        layer.purge(&source);
+        if matches!(error, AllocError::Memory(_)) {
+            self.press_others();
+        }
+        let again = || layer.private(&source, n).ok_or_else(|| source.error_or(AllocError::NoMagazines));
+        self.ask_users(gfp, again(), again).inspect_err(|_| self.counts.failures.add(1))
+    }
+    /// As `prefill` on one that exists already.
+    pub(crate) fn refill(
+        &self,
+        private: &mut Private<'_, Object, Reserved>,
+        gfp: Gfp,
+        n: usize,
+    ) -> Result<(), AllocError> {
+        let source = self.source(gfp);
+        if private.refill(&source, n) { Ok(()) } else { Err(source.error_or(AllocError::NoMagazines)) }
+    }
+    #[inline(always)]
+    pub(crate) fn private_alloc(
+        &self,
+        private: &mut Private<'_, Object, Reserved>,
+        gfp: Gfp,
+    ) -> Option<NonNull<u8>> {
+        private.pop().map(|object| self.hand_out(object, gfp))
+    }
+    #[inline(always)]
+    pub(crate) fn private_free(&self, private: &mut Private<'_, Object, Reserved>, object: NonNull<u8>) {
+        if self.heeds_frees {
+            return self.heed(object, |cache| cache.private_push(private, object));
+        }
+        self.private_push(private, object);
+    }
+    #[inline(always)]
+    fn private_push(&self, private: &mut Private<'_, Object, Reserved>, object: NonNull<u8>) {
+        self.core.ground.obj_in(object);
+        private.push(&Nothing(self), Object(object));
+    }
+    pub(crate) fn close(&self, private: &mut Private<'_, Object, Reserved>) {
+        private.close(&Nothing(self));
+    }
+}

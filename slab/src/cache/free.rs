@@ -1,0 +1,146 @@
+//! Frees: into the magazines; before that, where it is asked for, a look at the object and its reset.
+
+#[cfg(not(loom))]
+use super::Checked;
+use super::{Cache, Object};
+use crate::corruption::{Corruption, CorruptionKind};
+use crate::node::Place;
+use core::panic::AssertUnwindSafe;
+use core::ptr::NonNull;
+use std::panic::{catch_unwind, resume_unwind};
+use uslab_buddy::Gfp;
+use uslab_magazine::sync::assert_unlocked;
+
+impl Cache {
+    /// Takes an object back.
+    ///
+    /// # Safety
+    /// As [`KmemCache::free`](crate::KmemCache::free).
+    #[inline(always)]
+    pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
+        // SAFETY: the layer lives in `parts`. (Where the ground watches objects, in models, fronts always miss.)
+        if !unsafe { self.frees.free(Object(object)) } {
+            self.free_missed(object);
+        }
+    }
+
+    /// The front missed, or it is closed because objects are heeded.
+    #[cold]
+    #[inline(never)]
+    fn free_missed(&self, object: NonNull<u8>) {
+        if self.heeds_frees { self.free_heeded(object) } else { self.take_back(object) }
+    }
+
+    fn free_heeded(&self, object: NonNull<u8>) {
+        self.heed(object, |cache| {
+            #[cfg(not(loom))]
+            if let Some(Checked { front, .. }) = &cache.checked
+                // SAFETY: as in `free`.
+                && unsafe { front.free(Object(object)) }
+            {
+                return;
+            }
+            cache.take_back(object);
+        });
+    }
+
+    /// What is done with an object before it is taken back, and then that. A reset that panics does so when the object
+    /// is back.
+    #[inline(always)]
+    pub(super) fn heed(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
+        if self.parts.check_frees && !self.accepts(object) {
+            return;
+        }
+        match self.parts.hooks.as_ref().and_then(|hooks| hooks.reset.as_ref()) {
+            None => take_back(self),
+            Some(reset) => self.reset(reset, object, take_back),
+        }
+    }
+    #[inline(never)]
+    fn reset(&self, reset: &dyn Fn(NonNull<u8>), object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
+        assert_unlocked();
+        let outcome = catch_unwind(AssertUnwindSafe(|| reset(object)));
+        take_back(self);
+        if let Err(panic) = outcome {
+            resume_unwind(panic);
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn take_back(&self, object: NonNull<u8>) {
+        self.core.ground.obj_in(object);
+        match &self.parts.layer {
+            Some(layer) => {
+                let source = self.source(Gfp::KERNEL);
+                layer.free(&source, Object(object));
+            }
+            None => {
+                self.counts.direct_frees.add(1);
+                self.give(core::iter::once(Object(object)));
+            }
+        }
+    }
+
+    /// Whether it is an object of this cache that is out, and so no longer; if not, the corruption is reported. Asked where
+    /// the cache is checked; else the slabs find out.
+    #[inline(always)]
+    fn accepts(&self, object: NonNull<u8>) -> bool {
+        #[cfg(not(loom))]
+        if let Some(Checked { tags, tag, .. }) = &self.checked
+            && tags.back(object, *tag)
+        {
+            return true;
+        }
+        self.explain(object)
+    }
+    /// Names what is wrong with a free, if anything is.
+    #[cold]
+    #[inline(never)]
+    fn explain(&self, object: NonNull<u8>) -> bool {
+        match self.place(Object(object)) {
+            // Loom watches who has the object instead.
+            Ok(_) if cfg!(loom) => return true,
+            Ok(Place { index, .. }) => self.refuse(CorruptionKind::DoubleFree, object, Some(index)),
+            Err(kind) => self.refuse(kind, object, None),
+        }
+        false
+    }
+
+    /// Where an object lies, from its page's frame; or why it is none of ours.
+    #[inline]
+    pub(super) fn place(&self, Object(object): Object) -> Result<Place, CorruptionKind> {
+        let ground = &self.core.ground;
+        let pfn = ground.pages.pfn_of(object.as_ptr()).ok_or(CorruptionKind::Foreign)?;
+        let frame = ground.frames().frame(pfn);
+        let owner = frame.owner();
+        if owner != self.owner() {
+            return Err(match self.core.cache_of(owner) {
+                Some(_) => CorruptionKind::WrongCache,
+                None => CorruptionKind::Foreign,
+            });
+        }
+        frame.touch();
+        let slab = frame.head();
+        let offset = object.addr().get() - ground.pages.address(slab).addr().get();
+        let index = self.geometry().index(offset).ok_or(CorruptionKind::Interior)?;
+        let order = ground.frames().frame(slab).state().order();
+        if index >= self.geometry().objects_at(order) {
+            return Err(CorruptionKind::Interior);
+        }
+        Ok(Place { slab, index })
+    }
+
+    pub(super) fn refuse(&self, kind: CorruptionKind, object: NonNull<u8>, index: Option<usize>) {
+        self.counts.corruptions.add(1);
+        let ground = &self.core.ground;
+        let owner = ground.pages.pfn_of(object.as_ptr()).map(|pfn| ground.frames().frame(pfn).owner());
+        let owner = owner.filter(|owner| *owner != self.owner()).and_then(|owner| self.core.cache_of(owner));
+        self.core.corrupt(&Corruption {
+            kind,
+            address: object.addr().get(),
+            cache: self.name(),
+            owner: owner.map(Self::name),
+            index,
+        });
+    }
+}

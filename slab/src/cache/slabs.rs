@@ -1,0 +1,275 @@
+//! The slabs of a cache: made, constructed, charged, taken from, given to, released.
+
+use super::{Cache, Object};
+use crate::corruption::CorruptionKind;
+use crate::error::AllocError;
+use crate::faults::{CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
+use crate::node::{Place, Unlisted};
+use core::any::Any;
+use core::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
+use uslab_buddy::{Gfp, Order, Pfn};
+use uslab_magazine::sync::{Ordering::Relaxed, assert_unlocked, planted};
+
+/// Objects taken back in one lock hold: few enough that others wait little, many enough that the lock is cheap.
+const BATCH: usize = 32;
+
+/// Flags of an object's allocation that its pages are asked with.
+const PASSED_ON: Gfp = Gfp::HIGH
+    .union(Gfp::NOWAIT)
+    .union(Gfp::NORETRY)
+    .union(Gfp::NOIO)
+    .union(Gfp::NOFS)
+    .union(Gfp::THIS_NODE)
+    .union(Gfp::MEMALLOC);
+
+type Panic = Box<dyn Any + Send>;
+
+/// Why a cache did not grow.
+pub(super) enum Refusal {
+    Error(AllocError),
+    Panic(Panic),
+}
+
+impl From<AllocError> for Refusal {
+    fn from(error: AllocError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl Cache {
+    pub(super) fn object(&self, Place { slab, index }: Place) -> Object {
+        let base = self.core.ground.pages.address(slab);
+        // SAFETY: the object lies inside the slab's block.
+        Object(unsafe { base.add(self.geometry().offset(index)) })
+    }
+
+    /// Takes up to `max` objects of listed slabs of `node`.
+    pub(super) fn take(&self, node: u32, max: usize, put: &mut impl FnMut(Object)) -> usize {
+        self.nodes[node as usize].take(&self.core.ground, max, |place| put(self.object(place)))
+    }
+
+    /// Gives objects back to their slabs.
+    pub(super) fn give(&self, mut objects: impl Iterator<Item = Object>) {
+        let ground = &self.core.ground;
+        loop {
+            // No lock is held while the magazine is emptied and the frames are read.
+            let mut batch = [None; BATCH];
+            let mut len = 0;
+            for object in objects.by_ref() {
+                match self.place(object) {
+                    Ok(place) => {
+                        batch[len] = Some((ground.pages.node_of(place.slab), place));
+                        len += 1;
+                    }
+                    Err(kind) => {
+                        self.counts.late_corruptions.add(1);
+                        self.refuse(kind, object.0, None);
+                    }
+                }
+                if len == BATCH {
+                    break;
+                }
+            }
+            let mut start = 0;
+            while let Some(&Some((node, _))) = batch[..len].get(start) {
+                let run = batch[start..len].iter().map_while(|entry| entry.filter(|(n, _)| *n == node));
+                let (mut unlisted, mut refused, mut count) = (Unlisted::default(), [None; BATCH], 0);
+                let mut places = 0;
+                // SAFETY: `place` found each object in a slab of this cache. Its bit is set, so the slab is listed and
+                // stays so; or the object is free already, which the caller's contract excludes.
+                unsafe {
+                    self.nodes[node as usize].give(
+                        ground,
+                        self.min_partial,
+                        run.map(|(_, place)| place).inspect(|_| places += 1),
+                        &mut unlisted,
+                        |place| {
+                            refused[count] = Some(place);
+                            count += 1;
+                        },
+                    );
+                }
+                start += places;
+                self.release(unlisted);
+                for place in refused.into_iter().flatten() {
+                    self.counts.late_corruptions.add(1);
+                    self.refuse(CorruptionKind::DoubleFree, self.object(place).0, Some(place.index));
+                }
+            }
+            if len < BATCH {
+                return;
+            }
+        }
+    }
+
+    /// One more slab on the list that it belongs on; up to `max` of its objects are the caller's.
+    pub(super) fn grow(
+        &self,
+        node: u32,
+        gfp: Gfp,
+        max: usize,
+        put: &mut impl FnMut(Object),
+    ) -> Result<usize, Refusal> {
+        self.charge()?;
+        let (slab, order) = self.pages(node, gfp).inspect_err(|_| self.uncharge())?;
+        let ground = &self.core.ground;
+        let objects = self.geometry().objects_at(order);
+        #[cfg(not(loom))]
+        let covered = self.checked.as_ref().is_none_or(|checked| checked.tags.cover(slab, order));
+        #[cfg(loom)]
+        let covered = true;
+        // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
+        if !covered || !unsafe { ground.slab(slab).set_up(objects) } {
+            // SAFETY: allocated just now with this order.
+            unsafe { ground.pages.free(slab, order) };
+            self.uncharge();
+            return Err(AllocError::SideTable.into());
+        }
+        if let Err(panic) = self.construct(slab, objects) {
+            // SAFETY: as above; no object is constructed any more.
+            unsafe { ground.pages.free(slab, order) };
+            self.uncharge();
+            return Err(Refusal::Panic(panic));
+        }
+        // SAFETY: the block is ours; a cache is dropped without slabs or leaked, and `finish` takes its name off.
+        unsafe { ground.set_owner(slab, order, self.owner()) };
+        let mut taken = 0;
+        // SAFETY: nobody else knows the slab.
+        unsafe { ground.slab(slab).take(max, |_| taken += 1) };
+        let node = &self.nodes[ground.pages.node_of(slab) as usize];
+        self.counts.made.add(1);
+        // SAFETY: set up above, and nobody else knows it.
+        if unsafe { node.add(ground, slab) }.is_err() {
+            self.release_one(slab);
+            return Err(AllocError::Destroyed.into());
+        }
+        // The lowest ones of a new slab are 0, 1, 2 ...
+        (0..taken).for_each(|index| put(self.object(Place { slab, index })));
+        Ok(taken)
+    }
+
+    /// Pages of the usual order; if they are not to be had at once, of the smallest that holds an object.
+    fn pages(&self, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
+        let (order, least) = (self.geometry().order(), self.geometry().min_order());
+        let mut flags = gfp & PASSED_ON | self.parts.page_flags;
+        if self.has_hooks() {
+            // A constructor gets bytes that are initialised.
+            flags |= Gfp::ZERO;
+        }
+        let alloc = |order: Order, flags: Gfp| {
+            let flags = if order > Order::ZERO { flags | Gfp::COMP } else { flags };
+            self.core.ground.pages.alloc(order, flags, Some(node)).map(|pfn| (pfn, order))
+        };
+        if order > least {
+            if let Ok(block) = alloc(order, flags | Gfp::NORETRY) {
+                return Ok(block);
+            }
+            let block = alloc(least, flags)?;
+            self.counts.order_fallbacks.add(1);
+            return Ok(block);
+        }
+        Ok(alloc(order, flags)?)
+    }
+
+    fn construct(&self, slab: Pfn, objects: usize) -> Result<(), Panic> {
+        let Some(hooks) = &self.parts.hooks else { return Ok(()) };
+        assert_unlocked();
+        for index in 0..objects {
+            let Object(object) = self.object(Place { slab, index });
+            let call = Call::of(CONSTRUCTOR, self.geometry().object_size());
+            let constructed = if self.core.faults.fires(call.cache(self.name())) {
+                Err(Box::new(CONSTRUCTOR_PANIC) as Panic)
+            } else {
+                catch_unwind(AssertUnwindSafe(|| (hooks.construct)(object)))
+            };
+            if let Err(panic) = constructed {
+                self.destruct(slab, index);
+                return Err(panic);
+            }
+            self.counts.constructed.add(1);
+        }
+        Ok(())
+    }
+
+    /// Destructs the first `objects` objects. A panic of a destructor ends that destructor and nothing else: the panic
+    /// hook has reported it, and the caller, who frees something else, cannot do anything about it.
+    fn destruct(&self, slab: Pfn, objects: usize) {
+        let Some(destruct) = self.parts.hooks.as_ref().and_then(|hooks| hooks.destruct.as_ref()) else {
+            return;
+        };
+        assert_unlocked();
+        for index in 0..objects {
+            let Object(object) = self.object(Place { slab, index });
+            drop(catch_unwind(AssertUnwindSafe(|| destruct(object))));
+            self.counts.destructed.add(1);
+        }
+    }
+
+    /// Counts one more slab, if the limit allows it.
+    fn charge(&self) -> Result<(), AllocError> {
+        // Relaxed: a number, which says nothing about the slabs.
+        let mut charged = self.charge.load(Relaxed);
+        let call = Call::of(LIMIT, self.geometry().order().bytes());
+        if self.core.faults.fires(call.cache(self.name())) {
+            return Err(AllocError::CacheLimit { slabs: charged });
+        }
+        loop {
+            if let Some(limit) = self.parts.limit
+                && charged >= limit
+            {
+                return Err(AllocError::CacheLimit { slabs: limit });
+            }
+            match self.charge.compare_exchange_weak(charged, charged + 1, Relaxed, Relaxed) {
+                Ok(_) => {
+                    self.counts.peak.max(u64::from(charged) + 1);
+                    return Ok(());
+                }
+                Err(now) => charged = now,
+            }
+        }
+    }
+    fn uncharge(&self) {
+        self.charge.fetch_sub(1, Relaxed);
+    }
+
+    /// Gives slabs back to the page allocator.
+    pub(super) fn release(&self, mut slabs: Unlisted) -> usize {
+        core::iter::from_fn(|| slabs.pop(&self.core.ground)).map(|slab| self.release_one(slab)).count()
+    }
+
+    fn release_one(&self, slab: Pfn) {
+        #[cfg(not(loom))]
+        if self.parts.type_stable
+            && let Some(cache) = self.kept()
+        {
+            assert_unlocked();
+            let pages = u64::from(self.core.ground.frames().frame(slab).state().order().pages());
+            self.counts.grace.add(1);
+            self.counts.grace_pages.add(pages);
+            crate::rcu::after_grace(move || {
+                cache.finish(slab);
+                cache.counts.grace_pages.sub(pages);
+                // Last: who waits for it to become 0 finds all the rest done.
+                cache.counts.grace.sub(1);
+            });
+            return;
+        }
+        self.finish(slab);
+    }
+
+    /// The end of a slab: nobody knows it any more.
+    fn finish(&self, slab: Pfn) {
+        let ground = &self.core.ground;
+        let order = ground.frames().frame(slab).state().order();
+        self.destruct(slab, self.geometry().objects_at(order));
+        // SAFETY: the block is ours.
+        unsafe { ground.set_owner(slab, order, core::ptr::null_mut()) };
+        // SAFETY: allocated with this order in `pages`; all its objects are free and it is on no list.
+        unsafe { ground.pages.free(slab, order) };
+        self.counts.released.add(1);
+        if !planted("a released slab stays charged") {
+            self.uncharge();
+        }
+    }
+}
