@@ -4,7 +4,7 @@
 //! | module | |
 //! |---|---|
 //! | [`subject`] | what is compared: something that hands out objects of one size, and takes them back |
-//! | [`ours`], [`malloc`], [`pools`] | the subjects: this project, general allocators, object pools |
+//! | [`ours`], [`mallocs`], [`pools`] | the subjects: this project, general allocators, object pools |
 //! | [`work`] | the loops that are timed, the same for all |
 //! | [`clock`] | CPU time of a thread, stamps of single operations |
 //! | [`team`] | the same work on many threads at once |
@@ -13,7 +13,7 @@
 //! | [`report`] | medians, spreads, ratios; the table and the JSON |
 
 pub mod clock;
-pub mod malloc;
+pub mod mallocs;
 pub mod ours;
 pub mod pools;
 pub mod report;

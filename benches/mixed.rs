@@ -3,7 +3,7 @@
 use rand::RngExt;
 use std::ptr::NonNull;
 use std::time::Duration;
-use uslab_benches::malloc::{self, Malloc, MallocWork};
+use uslab_benches::mallocs::{self, Malloc, MallocWork};
 use uslab_benches::{Bench, Column, clock, work};
 
 /// Which sizes are asked for.
@@ -76,7 +76,7 @@ impl MallocWork for Mixed {
 fn main() -> anyhow::Result<()> {
     let mut bench = Bench::start("mixed", "CPU ns for a pair of 8 to 1024 B among 10,000 live");
     for (case, sizes) in [("uniform", Sizes::Uniform), ("log-uniform", Sizes::LogUniform)] {
-        let contenders = malloc::contenders(&Mixed::new(&bench, sizes));
+        let contenders = mallocs::contenders(&Mixed::new(&bench, sizes));
         bench.group(case, [Column::lower("", "ns")], contenders);
     }
     bench.run()

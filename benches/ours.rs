@@ -1,4 +1,4 @@
-//! This project's object caches. Its malloc level is in [`malloc`](crate::malloc), beside the others'.
+//! This project's object caches. Its malloc level is in [`mallocs`](crate::mallocs), beside the others'.
 
 use crate::subject::{Bytes, Kind, Local, Raw, Subject, hide};
 use std::fmt;

@@ -5,7 +5,7 @@
 //! subject always follows the same one. Running one subject after the other, as criterion does, compares minutes with
 //! minutes.
 
-use crate::malloc;
+use crate::mallocs;
 use crate::ours;
 use crate::pools;
 use crate::report::{Column, Report, Samples};
@@ -74,17 +74,17 @@ pub fn contenders<const WORDS: usize>(work: &impl Work) -> Vec<Contender> {
         Contender::of::<ours::Kmem<WORDS>>(work),
         Contender::of::<ours::Typed<WORDS>>(work),
         Contender::of::<ours::Private<WORDS>>(work),
-        Contender::of::<malloc::OneSize<malloc::Ours, WORDS>>(work),
-        Contender::of::<malloc::OneSize<malloc::OursUnsized, WORDS>>(work),
-        Contender::of::<malloc::OneSize<malloc::System, WORDS>>(work),
+        Contender::of::<mallocs::OneSize<mallocs::Ours, WORDS>>(work),
+        Contender::of::<mallocs::OneSize<mallocs::OursUnsized, WORDS>>(work),
+        Contender::of::<mallocs::OneSize<mallocs::System, WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of::<malloc::OneSize<malloc::MiMalloc, WORDS>>(work),
+        Contender::of::<mallocs::OneSize<mallocs::MiMalloc, WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of::<malloc::OneSize<malloc::Jemalloc, WORDS>>(work),
+        Contender::of::<mallocs::OneSize<mallocs::Jemalloc, WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of::<malloc::OneSize<malloc::SnMalloc, WORDS>>(work),
+        Contender::of::<mallocs::OneSize<mallocs::SnMalloc, WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of::<malloc::OneSize<malloc::TcMalloc, WORDS>>(work),
+        Contender::of::<mallocs::OneSize<mallocs::TcMalloc, WORDS>>(work),
         Contender::of::<pools::TlsVec<WORDS>>(work),
         #[cfg(feature = "peers")]
         Contender::of::<pools::Slab<WORDS>>(work),
@@ -194,7 +194,15 @@ impl Bench {
     ///
     /// # Errors
     /// The command line names a subject or case that there is none of, or the JSON cannot be written.
-    pub fn run(mut self) -> anyhow::Result<()> {
+    pub fn run(self) -> anyhow::Result<()> {
+        self.report().map(drop)
+    }
+
+    /// As [`run`](Self::run), and what was found.
+    ///
+    /// # Errors
+    /// As `run`.
+    pub fn report(mut self) -> anyhow::Result<Report> {
         let json = self.json()?;
         self.select()?;
         let load_before = load();
@@ -225,7 +233,8 @@ impl Bench {
         let groups = groups.map(|(group, samples)| (group.case, group.columns, samples));
         let report = Report::new(self.question, self.what, rounds, [load_before, load()], groups);
         print!("{report}");
-        json.map_or(Ok(()), |json| json.write(&report))
+        json.map_or(Ok(()), |json| json.write(&report))?;
+        Ok(report)
     }
 
     fn json(&self) -> anyhow::Result<Option<Json>> {

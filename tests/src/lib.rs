@@ -6,7 +6,7 @@ pub mod models;
 pub mod source;
 pub mod waiver;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The workspace's root.
@@ -20,4 +20,21 @@ pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace());
     cargo
+}
+
+/// `libuslab.so`, built now, as this program is and beside it. For programs that cargo runs from `deps`.
+///
+/// # Panics
+/// It does not build.
+pub fn libuslab() -> PathBuf {
+    // This is `target/debug/deps/preload-...`.
+    let own = std::env::current_exe().expect("this program");
+    let profile = own.ancestors().nth(2).expect("the directory of a profile");
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--package", "libuslab", "--target-dir"]).arg(profile.join(".."));
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo").success(), "libuslab does not build");
+    profile.join("libuslab.so")
 }
