@@ -27,7 +27,7 @@ bitflags::bitflags! {
         const MOVABLE = 1 << 6;
         /// The contents can be dropped by a shrinker: reclaimable blocks. Wins over `MOVABLE`.
         const RECLAIMABLE = 1 << 7;
-        /// From the node asked for, or not at all.
+        /// From the node asked for, or not at all; from the CPU's, where none is.
         const THIS_NODE = 1 << 8;
         /// A compound block: every page of it knows the first one, so that an interior address finds its block.
         const COMP = 1 << 9;

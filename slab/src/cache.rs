@@ -138,6 +138,12 @@ struct Counts {
     /// Objects that went past the magazines.
     direct_allocs: Counter,
     direct_frees: Counter,
+    /// Objects that are not of the node that was wanted.
+    other_node_allocs: Counter,
+    /// Of those that went past the magazines.
+    other_node_frees: Counter,
+    /// Pages of all slabs, those that wait for a grace period included.
+    pages: Counter,
     made: Counter,
     released: Counter,
     peak: Counter,
@@ -356,6 +362,7 @@ impl Cache {
             slabs_made: counts.made.get(),
             slabs_released: counts.released.get(),
             order_fallbacks: counts.order_fallbacks.get(),
+            pages: counts.pages.get(),
             objects: count.objects,
             used: count.inuse.saturating_sub(in_magazines + layer.in_depot),
             in_magazines,
@@ -366,7 +373,10 @@ impl Cache {
             magazine_hits: layer.fast_allocs + layer.fast_frees,
             depot_exchanges: layer.depot_exchanges,
             depot_contention: layer.depot_contention,
-            other_node_frees: layer.other_node_frees,
+            fills: layer.fills,
+            flushes: layer.flushes,
+            other_node_allocs: counts.other_node_allocs.get(),
+            other_node_frees: layer.other_node_frees + counts.other_node_frees.get(),
             magazine_capacity: layer.capacity,
             constructed: counts.constructed.get(),
             destructed: counts.destructed.get(),

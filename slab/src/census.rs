@@ -160,7 +160,7 @@ impl Census {
         let info = cache.info();
         let cached = info.in_magazines + info.in_depot;
         let mut given = info.allocs + cache.late_corruptions();
-        let mut charged = cache.charged();
+        let (mut charged, mut booked) = (cache.charged(), info.pages);
         if core.forks.get() > 0 {
             // What was in hand is in no book, or in one of two.
             let lost = inuse.wrapping_sub(cached).wrapping_sub(given.wrapping_sub(info.frees));
@@ -169,6 +169,7 @@ impl Census {
             let lost = charged.saturating_sub(slabs + info.grace);
             charged -= lost;
             self.lost_slabs += lost;
+            booked = booked.min(pages + cache.grace_pages());
         }
         // A double free that has not reached its slab: both copies are cached.
         let used = given.checked_sub(info.frees).ok_or_else(|| Violation::Count {
@@ -183,6 +184,7 @@ impl Census {
             ("objects out of slabs", inuse, count.inuse),
             ("objects out of slabs, used or cached", inuse, used + cached),
             ("slabs, listed or waiting", slabs + info.grace, charged),
+            ("pages of slabs", pages + cache.grace_pages(), booked),
         ];
         for (what, found, expected) in books {
             if found != expected {

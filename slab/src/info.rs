@@ -1,5 +1,18 @@
 //! What there is to see: the numbers of each cache, and `/proc/slabinfo` as the kernel prints it.
 //!
+//! One snapshot, [`Info`](crate::Info), has the numbers of a subsystem; the rest are views of it: the kernel's table, `serde`'s
+//! formats, and with the feature `prometheus` the text that Prometheus reads.
+//!
+//! ```
+//! use uslab::Subsystem;
+//!
+//! let info = Subsystem::global()?.info();
+//! print!("{}", info.slabinfo()); // as /proc/slabinfo
+//! println!("{}", serde_json::to_string(&info)?); // all of it, as JSON
+//! println!("{}", serde_json::to_string(&uslab::slabinfo()?)?); // the kernel's table, as JSON
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The kernel's table cannot tell objects in use from objects that a CPU merely keeps: both are `active`. Here they
 //! are four numbers, and they add up:
 //!
@@ -14,7 +27,14 @@ use core::fmt;
 use core::str::FromStr;
 use serde::Serialize;
 
-/// The numbers of one cache. Exact while nobody uses the cache; otherwise a snapshot, each number for itself.
+/// The numbers of one cache. Exact while nobody uses the cache; otherwise a snapshot, each number for itself: objects
+/// that move meanwhile may be counted twice or not at all.
+///
+/// Whose free it is costs nothing to know as far as memory nodes go ([`other_node_frees`](Self::other_node_frees)). Which CPU
+/// of its node an object was allocated on is kept nowhere; what frees between them cost is seen as
+/// [`depot_exchanges`](Self::depot_exchanges).
+///
+/// Cost: each CPU's and magazine's words are read, and each node's lock is taken once; the fast paths count nothing for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CacheInfo {
@@ -49,6 +69,8 @@ pub struct CacheInfo {
     pub empty: u64,
     /// Slabs given up that wait for the end of a grace period; not in `slabs`.
     pub grace: u64,
+    /// Pages of all slabs, those that wait for the end of a grace period included.
+    pub pages: u64,
     /// The most slabs that there were at a time.
     pub slabs_peak: u64,
     /// Slabs made, and given back.
@@ -81,6 +103,13 @@ pub struct CacheInfo {
     pub depot_exchanges: u64,
     /// Visits to the depots that had to wait for another one.
     pub depot_contention: u64,
+    /// Magazines filled from slabs, and given back to them.
+    pub fills: u64,
+    /// See `fills`.
+    pub flushes: u64,
+    /// Allocations that got an object of another node than the one asked for, which had none: the current CPU's, or that of
+    /// [`alloc_node`](crate::KmemCache::alloc_node).
+    pub other_node_allocs: u64,
     /// Frees of another node's objects.
     pub other_node_frees: u64,
     /// Rounds in a magazine; 0 without magazines.
@@ -93,6 +122,14 @@ pub struct CacheInfo {
     pub failures: u64,
     /// Frees that were refused: double, foreign, interior, wrong cache.
     pub corruptions: u64,
+}
+
+impl CacheInfo {
+    /// The part of all allocations and frees that a magazine served, 0 to 1; `None` before the first.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let served = self.allocs + self.frees;
+        (served > 0).then(|| self.magazine_hits as f64 / served as f64)
+    }
 }
 
 /// One row of the kernel's table.
@@ -157,6 +194,12 @@ impl fmt::Display for Row {
 pub struct SlabInfo {
     /// One row a cache.
     pub rows: Vec<Row>,
+}
+
+impl<'c> FromIterator<&'c CacheInfo> for SlabInfo {
+    fn from_iter<I: IntoIterator<Item = &'c CacheInfo>>(caches: I) -> Self {
+        Self { rows: caches.into_iter().map(Row::from).collect() }
+    }
 }
 
 impl SlabInfo {

@@ -290,7 +290,10 @@ impl KmemCache {
         self.cache.alloc(gfp)
     }
 
-    /// As [`alloc`](Self::alloc), of memory node `node`; of another one only without [`Gfp::THIS_NODE`].
+    /// As [`alloc`](Self::alloc), of memory node `node`; if that has none, of another one, unless with [`Gfp::THIS_NODE`]. Which
+    /// it was is counted: [`CacheInfo::other_node_allocs`].
+    ///
+    /// Cost: as [`alloc`](Self::alloc) for the node of this CPU; for others, and with the flag, the lock of that node.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).

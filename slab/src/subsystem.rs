@@ -12,7 +12,7 @@ use crate::faults::Faults;
 use crate::geometry::OrderRule;
 use crate::ground::Ground;
 use crate::huge::{Huge, HugeInfo};
-use crate::info::{CacheInfo, Row, SlabInfo};
+use crate::info::{CacheInfo, SlabInfo};
 #[cfg(not(any(loom, shuttle)))]
 use crate::kmalloc::Kmalloc;
 use crate::large::{Large, LargeInfo, large};
@@ -331,9 +331,8 @@ impl Core {
     }
     /// See [`Subsystem::slabinfo`].
     pub(crate) fn slabinfo(&self) -> SlabInfo {
-        let mut rows: Vec<_> = self.caches.iter().map(|cache| Row::from(&cache.info())).collect();
-        rows.reverse();
-        SlabInfo { rows }
+        let caches: Vec<_> = self.caches.iter().map(|cache| cache.info()).collect();
+        caches.iter().rev().collect()
     }
 
     /// See [`Subsystem::check`].
@@ -342,7 +341,7 @@ impl Core {
     }
 }
 
-/// Everything there is to know about a subsystem. Serialises.
+/// Everything there is to know about a subsystem: a snapshot. Serialises.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Info {
@@ -354,6 +353,13 @@ pub struct Info {
     pub huge: HugeInfo,
     /// The pages.
     pub pages: BuddyInfo,
+}
+
+impl Info {
+    /// `/proc/slabinfo`: the newest cache first, as in the kernel.
+    pub fn slabinfo(&self) -> SlabInfo {
+        self.caches.iter().rev().collect()
+    }
 }
 
 /// Pages, caches and kmalloc. See the [module](self).
@@ -453,7 +459,7 @@ impl Subsystem {
     pub fn info(&self) -> Info {
         self.core.info()
     }
-    /// `/proc/slabinfo`: the newest cache first, as in the kernel.
+    /// [`Info::slabinfo`] of now, without looking at the pages.
     pub fn slabinfo(&self) -> SlabInfo {
         self.core.slabinfo()
     }

@@ -149,7 +149,7 @@ impl Cache {
         };
         match object {
             Some(object) => Ok(self.hand_out(object, gfp)),
-            None => self.alloc_pressed(&source).map(|object| self.hand_out(object, gfp)),
+            None => self.alloc_pressed(&source, self.this_node()).map(|object| self.hand_out(object, gfp)),
         }
     }
 
@@ -169,10 +169,7 @@ impl Cache {
         let source = self.source(gfp);
         match self.direct(&source, node) {
             Some(object) => Ok(self.hand_out(object, gfp)),
-            None if gfp.contains(Gfp::THIS_NODE) => {
-                self.alloc_pressed_on(&source, node).map(|object| self.hand_out(object, gfp))
-            }
-            None => self.alloc(gfp),
+            None => self.alloc_pressed(&source, node).map(|object| self.hand_out(object, gfp)),
         }
     }
 
@@ -205,7 +202,7 @@ impl Cache {
             }
             filling.got += taken;
             if taken == 0 {
-                let object = self.alloc_pressed(&source)?;
+                let object = self.alloc_pressed(&source, node)?;
                 filling.put(self.hand_out(object, gfp));
             }
         }
@@ -213,19 +210,19 @@ impl Cache {
         Ok(())
     }
 
-    /// Nothing was to be had in the ordinary way: whatever helps, once each.
+    /// Nothing was to be had of `node` in the ordinary way: whatever helps, once each.
     #[cold]
-    fn alloc_pressed(&self, source: &Source<'_>) -> Result<Object, AllocError> {
-        let result = self.press(source, |source| {
-            let (nodes, first) = (self.core.ground.pages.nodes(), self.this_node());
-            (0..nodes).find_map(|i| self.direct(source, (first + i) % nodes))
-        });
+    fn alloc_pressed(&self, source: &Source<'_>, node: u32) -> Result<Object, AllocError> {
+        let nodes = self.core.ground.pages.nodes();
+        let tried = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
+        let result =
+            self.press(source, |source| (0..tried).find_map(|i| self.direct(source, (node + i) % nodes)));
+        if let Ok(object) = result
+            && self.node_of(object) != node
+        {
+            self.counts.other_node_allocs.add(1);
+        }
         result.inspect_err(|_| self.counts.failures.add(1))
-    }
-
-    #[cold]
-    fn alloc_pressed_on(&self, source: &Source<'_>, node: u32) -> Result<Object, AllocError> {
-        self.press(source, |source| self.direct(source, node)).inspect_err(|_| self.counts.failures.add(1))
     }
 
     fn press(
@@ -315,7 +312,7 @@ impl Cache {
         object
     }
 
-    fn this_node(&self) -> u32 {
+    pub(super) fn this_node(&self) -> u32 {
         self.core.cpus.node_of(self.core.cpus.current())
     }
     /// Magazines hold objects of their own node only.

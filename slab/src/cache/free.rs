@@ -76,6 +76,9 @@ impl Cache {
             }
             None => {
                 self.counts.direct_frees.add(1);
+                if self.core.ground.pages.nodes() > 1 && self.node_of(Object(object)) != self.this_node() {
+                    self.counts.other_node_frees.add(1);
+                }
                 self.give(core::iter::once(Object(object)));
             }
         }

@@ -1,0 +1,204 @@
+//! The numbers: they add up, they are those of what was done, and all views show the same.
+#![cfg(not(any(loom, shuttle)))]
+
+mod common;
+
+use common::{assert_all_given_back, config, subsystem};
+use std::sync::mpsc;
+use uslab::{AllocError, Block, Gfp, KmemCache, Magazines, Subsystem};
+use uslab_magazine::on_cpu;
+use uslab_magazine::sync::Counter;
+
+fn node(subsystem: &Subsystem, object: core::ptr::NonNull<u8>) -> u32 {
+    let pages = subsystem.pages();
+    pages.node_of(pages.pfn_of(object.as_ptr()).unwrap())
+}
+
+/// Four CPUs on two nodes allocate, free, and hand a third of their objects to the next one, while another thread looks.
+#[test]
+fn after_a_load_the_four_places_add_up_and_the_counts_are_those_of_the_threads() {
+    for magazines in [Magazines::BySize, Magazines::Off] {
+        let subsystem = Subsystem::new(config(4, 2, 64 << 20)).unwrap();
+        let cache = KmemCache::builder("o", 200).magazines(magazines).build_in(&subsystem).unwrap();
+        let [allocs, frees, remote, done] = [const { Counter::new(0) }; 4];
+        let (senders, receivers): (Vec<_>, Vec<_>) =
+            (0..4).map(|_| mpsc::channel::<Vec<Block<'_>>>()).unzip();
+        let kept: Vec<Block<'_>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = receivers
+                .into_iter()
+                .enumerate()
+                .map(|(cpu, receiver)| {
+                    let next = senders[(cpu + 1) % 4].clone();
+                    let (subsystem, cache) = (&subsystem, &cache);
+                    let [allocs, frees, remote, done] = [&allocs, &frees, &remote, &done];
+                    scope.spawn(move || {
+                        on_cpu(cpu as u32);
+                        let free = |blocks: Vec<Block<'_>>| {
+                            for block in blocks {
+                                frees.add(1);
+                                remote.add(u64::from(
+                                    node(subsystem, block.address()) != subsystem.cpus().node_of(cpu as u32),
+                                ));
+                                drop(block);
+                            }
+                        };
+                        let mut kept = vec![];
+                        for round in 0..60 {
+                            let blocks: Vec<_> =
+                                (0..150).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+                            allocs.add(150);
+                            match round % 3 {
+                                0 => next.send(blocks).unwrap(),
+                                1 => free(blocks),
+                                _ => kept = blocks,
+                            }
+                            receiver.try_iter().for_each(&free);
+                            if round % 3 == 2 && round < 59 {
+                                free(core::mem::take(&mut kept));
+                            }
+                        }
+                        drop(next);
+                        receiver.into_iter().for_each(free);
+                        done.add(1);
+                        kept
+                    })
+                })
+                .collect();
+            drop(senders);
+            while done.get() < 4 {
+                // Of now, each number for itself.
+                let info = subsystem.info();
+                assert!(info.slabinfo().get("o").is_some() && serde_json::to_string(&info).is_ok());
+            }
+            workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+        });
+        let info = cache.info();
+        assert_eq!((info.allocs, info.frees), (allocs.get(), frees.get()), "{magazines:?}");
+        assert_eq!(info.used, kept.len() as u64);
+        assert_eq!(info.used + info.in_magazines + info.in_depot + info.free_in_slabs, info.objects);
+        assert_eq!((info.other_node_frees, info.other_node_allocs), (remote.get(), 0), "{magazines:?}");
+        assert!(remote.get() > 0);
+        assert_eq!(info.pages, info.slabs << info.order);
+        match magazines {
+            Magazines::Off => assert_eq!((info.hit_rate(), info.depot_exchanges), (Some(0.0), 0)),
+            _ => assert!(info.hit_rate().is_some_and(|rate| rate > 0.5 && rate < 1.0), "{info:?}"),
+        }
+        assert_eq!(subsystem.check().unwrap().used, kept.len() as u64);
+        drop(kept);
+        assert_all_given_back(&subsystem);
+    }
+}
+
+#[test]
+fn a_hit_is_what_a_magazine_served_and_a_fill_what_the_slabs_did() {
+    let subsystem = subsystem(1);
+    let fixed = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 2 };
+    let cache = KmemCache::builder("o", 64).magazines(fixed).check_frees(false).build_in(&subsystem).unwrap();
+    assert_eq!(cache.info().hit_rate(), None);
+    drop(cache.alloc_blocks(Gfp::KERNEL, 4).unwrap());
+    let before = cache.info();
+    for _ in 0..100 {
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    }
+    let warm = cache.info();
+    assert_eq!(warm.magazine_hits - before.magazine_hits, 200);
+    assert_eq!((warm.fills, warm.depot_exchanges), (before.fills, before.depot_exchanges));
+    let mut held: Vec<_> = (0..40).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    let filled = cache.info();
+    assert!(filled.fills - warm.fills >= (40 - warm.in_magazines) / 4, "{filled:?}");
+    held.clear();
+    let full = cache.info();
+    // Four magazines are kept: two of the CPU's, two in the depot. The others went to the slabs.
+    assert_eq!((full.in_magazines, full.in_depot), (8, 8));
+    assert_eq!(full.flushes - filled.flushes, (40 + filled.in_magazines + filled.in_depot - 16) / 4);
+    assert_eq!(full.hit_rate(), Some(full.magazine_hits as f64 / (full.allocs + full.frees) as f64));
+}
+
+#[test]
+fn pages_are_counted_by_the_order_that_each_slab_has() {
+    let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
+    let cache = KmemCache::builder("page", 4096).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    let hole = subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let held: Vec<_> = core::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
+    let info = cache.info();
+    assert_eq!((held.len(), info.pages), (1023, 1023));
+    assert!(info.order_fallbacks > 0 && info.pages < info.slabs << info.order);
+    assert_eq!(subsystem.check().unwrap().slab_pages, 1023);
+    drop((held, hole));
+    cache.shrink();
+    assert_eq!(cache.info().pages, 0);
+}
+
+/// One snapshot and its views: the kernel's table, as text and as JSON, and all numbers as JSON.
+#[test]
+fn every_view_shows_the_same_snapshot() {
+    let subsystem = subsystem(2);
+    let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
+    let held = cache.alloc_blocks(Gfp::KERNEL, 70).unwrap();
+    let info = subsystem.info();
+    let table = info.slabinfo();
+    assert_eq!((&table, table.rows[0].name.as_str()), (&subsystem.slabinfo(), "inode"), "the newest first");
+    assert_eq!(table.to_string().parse().as_ref(), Ok(&table));
+    let json = serde_json::to_value(&table).unwrap();
+    assert_eq!(json["rows"][0]["active_objects"], table.rows[0].active_objects);
+    let json = serde_json::to_value(&info).unwrap();
+    let inode = json["caches"].as_array().unwrap().last().unwrap();
+    for key in ["used", "in_magazines", "in_depot", "free_in_slabs", "magazine_hits", "depot_exchanges"] {
+        assert!(inode[key].is_u64(), "{key}");
+    }
+    for key in ["other_node_frees", "other_node_allocs", "fills", "flushes", "pages", "failures"] {
+        assert!(inode[key].is_u64(), "{key}");
+    }
+    assert_eq!((&inode["used"], &inode["allocs"]), (&70.into(), &70.into()));
+    assert_eq!(json["pages"]["zones"][0]["managed"], 16384);
+    drop(held);
+}
+
+#[test]
+fn objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_that_is_counted() {
+    let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
+    let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
+    let mut held = vec![];
+    for cpu in 0..2 {
+        on_cpu(cpu);
+        for asked in [0, 1, 1, 0] {
+            let object = cache.alloc_node(Gfp::KERNEL, asked).unwrap();
+            assert_eq!(node(&subsystem, object), asked, "on CPU {cpu}");
+            held.push(object);
+        }
+    }
+    assert_eq!(cache.info().other_node_allocs, 0);
+    on_cpu(1);
+    while let Ok(object) = cache.alloc_node(Gfp::THIS_NODE, 0) {
+        assert_eq!(node(&subsystem, object), 0);
+        held.push(object);
+    }
+    let full = cache.info();
+    assert_eq!((held.len(), full.failures, full.other_node_allocs), (2048 + 4, 1, 0));
+    let error = cache.alloc_node(Gfp::THIS_NODE, 0).unwrap_err();
+    assert_eq!(error.to_string(), "no pages for another slab: no block of order 0 on node 0: out of pages");
+    // A preference: from either CPU, asked for or of the CPU itself.
+    for cpu in 0..2 {
+        on_cpu(cpu);
+        let object = cache.alloc_node(Gfp::KERNEL, 0).unwrap();
+        assert_eq!(node(&subsystem, object), 1);
+        held.push(object);
+    }
+    on_cpu(0);
+    held.push(cache.alloc(Gfp::KERNEL).unwrap());
+    assert_eq!(cache.info().other_node_allocs, 3);
+    // Once alloc heeded this flag only where it named a node.
+    assert!(matches!(cache.alloc(Gfp::THIS_NODE), Err(AllocError::Memory(_))));
+    let mut two = [None; 2];
+    assert!(cache.alloc_bulk(Gfp::THIS_NODE, &mut two).is_err() && two == [None; 2]);
+    cache.alloc_bulk(Gfp::KERNEL, &mut two).unwrap();
+    held.extend(two.into_iter().flatten());
+    assert_eq!(cache.info().other_node_allocs, 5);
+    // What is freed goes to its own node, whoever frees it.
+    on_cpu(1);
+    // SAFETY: allocated above from this cache, each freed once.
+    unsafe { cache.free_bulk(held) };
+    let info = cache.info();
+    assert_eq!((info.used, info.other_node_frees), (0, 2048));
+    assert_all_given_back(&subsystem);
+}
