@@ -42,7 +42,7 @@
 //! | [`malloc`] | memory of any size, by four classes a doubling |
 //! | [`large`] | what no class holds, and the way back of any memory |
 //! | [`huge`] | what no block of pages holds |
-//! | [`global_alloc`], `bootstrap`, `options` | the process-wide malloc, its start and its settings |
+//! | [`global_alloc`], `bootstrap`, [`options`] | the process-wide malloc, its start and its settings |
 //! | `allocator` | the same and caches for containers that take an allocator |
 //! | [`prefill`], [`mempool`] | objects of one owner, and a reserve for all |
 //! | [`magazines`] | how large magazines are |
@@ -54,6 +54,7 @@
 //! | [`faults`] | refusals on purpose |
 //! | [`fork`] | all locks, for a process that forks |
 //! | [`info`], [`census`] | the numbers, and whether they add up |
+//! | `prometheus` | the numbers as Prometheus reads them (a feature) |
 //! | `check` | under loom: check your own code on top of this one |
 //! | [`subsystem`] | the pages and all caches on them; the global one |
 
@@ -92,12 +93,14 @@ pub mod malloc;
 pub mod mempool;
 mod node;
 #[cfg(not(any(loom, shuttle)))]
-mod options;
+pub mod options;
 mod owner;
 mod pinned;
 pub mod prefill;
 #[cfg(not(any(loom, shuttle)))]
 pub mod pressure;
+#[cfg(feature = "prometheus")]
+pub mod prometheus;
 // The global subsystem of a checker's execution is not published, but the models run this.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 mod published;

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub(crate) mod exposition;
+
 use std::sync::Arc;
 use uslab::{Config, Corruption, CorruptionKind, Subsystem};
 use uslab_buddy::PageConfig;
