@@ -21,7 +21,7 @@ use crate::error::{AllocError, CacheError};
 use crate::fork::Held;
 use crate::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::malloc::Malloc;
-use crate::options::Options;
+use crate::options::{Dump, Options};
 use crate::published::Published;
 use crate::subsystem::{Config, Core, Info, StartError};
 use crate::{Census, SlabInfo, Violation};
@@ -50,7 +50,7 @@ use uslab_magazine::sync::{AtomicU32, Fixed, Kept};
 ///
 /// It starts at its first call, with the default [`Config`] and what `USLAB_OPTIONS` says in the environment
 /// (`stats=1,check=1,huge_pages=never,limit=1g`: the table of caches at the end of the process, a look at each free, advice on
-/// huge pages, a limit).
+/// huge pages, a limit; [`options`](crate::options) has all).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uslab;
 
@@ -58,6 +58,7 @@ pub struct Uslab;
 #[derive(Debug)]
 struct Process {
     malloc: Malloc,
+    dump: Option<Dump>,
 }
 
 static PROCESS: Published<Process> = Published::new();
@@ -117,7 +118,7 @@ fn start() -> Option<&'static Process> {
             libc::atexit(print_stats);
         }
     }
-    Some(PROCESS.publish(Box::new(Process { malloc: core })))
+    Some(PROCESS.publish(Box::new(Process { malloc: core, dump: options.dump() })))
 }
 
 /// The locks that the forking thread holds.
@@ -257,6 +258,10 @@ impl Uslab {
         builder.build_on(process.malloc.core())
     }
 
+    /// The dump that `USLAB_OPTIONS` asks for. Starts the allocator if nobody has.
+    pub fn dump(&self) -> Option<Dump> {
+        process()?.dump
+    }
     /// The numbers of its caches and pages; `None` before it has started. Allocates.
     pub fn info(&self) -> Option<Info> {
         PROCESS.get().map(|process| process.core().info())

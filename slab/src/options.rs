@@ -6,10 +6,15 @@
 //! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
 //! | `limit` | bytes, or with `k`, `m`, `g` | the most that all blocks up to 4 MiB may take together |
+//! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
+//! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` if this is not said |
 //!
 //! An option that is none is named on standard error, and passed over: a program does not end because of its allocator's
-//! settings. Read before there is an allocator, so nothing here allocates.
+//! settings. Read before there is an allocator, so nothing here allocates. Programs that run with other rights than those of
+//! who started them (`AT_SECURE`) heed none.
 
+use crate::bootstrap;
+use core::alloc::Layout;
 use core::ffi::CStr;
 use core::fmt;
 use std::io::Write;
@@ -22,9 +27,33 @@ pub(crate) struct Options {
     pub(crate) check: Option<bool>,
     pub(crate) huge_pages: HugePages,
     pub(crate) limit: Option<usize>,
+    pub(crate) dump: Option<&'static [u8]>,
+    pub(crate) dump_signal: DumpSignal,
 }
 
-const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never or limit=BYTES[k|m|g]";
+/// Where to write the numbers, and on which signal: as JSON if the file's name ends in `.json`, as Prometheus' text if it ends
+/// in `.prom`, else as `/proc/slabinfo`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Dump {
+    /// The file's name as it was given: `%p` stands for the number of the process. No comma can be in it.
+    pub file: &'static [u8],
+    /// The signal.
+    pub signal: DumpSignal,
+}
+
+/// A signal that means nothing by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DumpSignal {
+    /// `SIGUSR1`.
+    Usr1,
+    /// `SIGUSR2`.
+    #[default]
+    Usr2,
+}
+
+const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never, limit=BYTES[k|m|g], dump=FILE or \
+                        dump_signal=USR1|USR2";
 
 impl Options {
     /// What `USLAB_OPTIONS` says.
@@ -32,16 +61,24 @@ impl Options {
         // Not `std::env`, which allocates.
         // SAFETY: the name ends in a NUL. As anywhere in a C library, nobody may change the environment at the same time.
         let value = unsafe { nix::libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
-        if value.is_null() {
+        // SAFETY: a number of the process, which never changes.
+        let secure = unsafe { nix::libc::getauxval(nix::libc::AT_SECURE) } != 0;
+        if value.is_null() || secure {
             return Self::default();
         }
         // SAFETY: the libc's strings end in a NUL.
-        Self::parse(unsafe { CStr::from_ptr(value) }.to_bytes(), |bad| {
+        let Some(text) = kept(unsafe { CStr::from_ptr(value) }.to_bytes()) else { return Self::default() };
+        Self::parse(text, |bad| {
             say(format_args!("uslab: USLAB_OPTIONS: `{}`: expected {EXPECTED}; ignored", bad.escape_ascii()));
         })
     }
 
-    fn parse(text: &[u8], mut bad: impl FnMut(&[u8])) -> Self {
+    /// The dump that is asked for.
+    pub(crate) fn dump(&self) -> Option<Dump> {
+        self.dump.map(|file| Dump { file, signal: self.dump_signal })
+    }
+
+    fn parse(text: &'static [u8], mut bad: impl FnMut(&[u8])) -> Self {
         let mut options = Self::default();
         for part in text.split(|byte| *byte == b',').filter(|part| !part.is_empty()) {
             if options.set(part).is_none() {
@@ -51,7 +88,7 @@ impl Options {
         options
     }
 
-    fn set(&mut self, part: &[u8]) -> Option<()> {
+    fn set(&mut self, part: &'static [u8]) -> Option<()> {
         let (name, value) = part.split_at(part.iter().position(|byte| *byte == b'=')?);
         let flag = |value: &[u8]| match value {
             b"=0" => Some(false),
@@ -70,9 +107,27 @@ impl Options {
                 };
             }
             b"limit" => self.limit = Some(bytes(&value[1..])?),
+            b"dump" if value != b"=" => self.dump = Some(&value[1..]),
+            b"dump_signal" => {
+                self.dump_signal = match value {
+                    b"=USR1" => DumpSignal::Usr1,
+                    b"=USR2" => DumpSignal::Usr2,
+                    _ => return None,
+                };
+            }
             _ => return None,
         }
         Some(())
+    }
+}
+
+/// A copy of the environment's text, which programs may write over (to show another name of theirs), for good.
+fn kept(text: &[u8]) -> Option<&'static [u8]> {
+    let copy = bootstrap::alloc(Layout::for_value(text))?;
+    // SAFETY: so many bytes are ours alone, for good.
+    unsafe {
+        copy.copy_from_nonoverlapping(core::ptr::NonNull::from(text).cast(), text.len());
+        Some(core::slice::from_raw_parts(copy.as_ptr(), text.len()))
     }
 }
 
@@ -104,7 +159,7 @@ fn say(what: fmt::Arguments<'_>) {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> (Options, Vec<String>) {
+    fn read(text: &'static str) -> (Options, Vec<String>) {
         let mut wrong = vec![];
         let options =
             Options::parse(text.as_bytes(), |bad| wrong.push(String::from_utf8_lossy(bad).into_owned()));
@@ -114,12 +169,20 @@ mod tests {
     #[test]
     fn options_are_read_and_what_is_none_is_named_and_passed_over() {
         assert_eq!(read(""), (Options::default(), vec![]));
-        let all =
-            Options { stats: true, check: Some(false), huge_pages: HugePages::Never, limit: Some(64 << 20) };
-        assert_eq!(read("stats=1,check=0,huge_pages=never,limit=64m"), (all, vec![]));
-        let (options, wrong) =
-            read("stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=");
+        let all = Options {
+            stats: true,
+            check: Some(false),
+            huge_pages: HugePages::Never,
+            limit: Some(64 << 20),
+            dump: Some(b"/tmp/a=%p.json"),
+            dump_signal: DumpSignal::Usr1,
+        };
+        let text = "stats=1,check=0,huge_pages=never,limit=64m,dump=/tmp/a=%p.json,dump_signal=USR1";
+        assert_eq!(read(text), (all, vec![]));
+        let (options, wrong) = read(
+            "stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL",
+        );
         assert_eq!(options, Options { stats: true, ..Options::default() });
-        assert_eq!(wrong.len(), 8, "{wrong:?}");
+        assert_eq!(wrong.len(), 11, "{wrong:?}");
     }
 }

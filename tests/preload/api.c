@@ -165,6 +165,7 @@ int main(int argc, char **argv) {
         if (!strcmp(what, "inside")) free(keep(p + 1));
         if (!strcmp(what, "inside-page")) free(keep(page + 16));
         if (!strcmp(what, "inside-huge")) free(keep(huge + 4096));
+        if (!strcmp(what, "twice")) { free(p); free(keep(p)); }
         if (!strcmp(what, "twice-huge")) { free(huge); free(keep(huge)); }
         puts("still here");
         return 0;

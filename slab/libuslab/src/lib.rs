@@ -10,11 +10,12 @@
 //! 16 bytes; `malloc(0)` is a pointer like any other. A free of what is not ours, or of an address inside of what is, is
 //! named on standard error, and ends the program.
 //!
-//! Object caches for C are in `uslab.h`, and [`cache`].
+//! Object caches for C are in `uslab.h`, and [`cache`]. On a signal it writes its numbers, if it is told to: [`dump`].
 //!
 //! `uslab_version` is there to be found: a program that finds it runs on this library.
 
 pub mod cache;
+pub mod dump;
 
 use core::alloc::Layout;
 use core::ffi::{c_char, c_int, c_void};

@@ -1,0 +1,140 @@
+//! The numbers on demand: `USLAB_OPTIONS=dump=/run/app.%p.json`, and `kill -USR2` whenever they are wanted.
+//!
+//! ```text
+//! the library is loaded ── the option is given ── a thread that sleeps, and a handler
+//! signal ── handler: wakes the thread, no more ── thread: takes the snapshot, writes the file, sleeps
+//! ```
+//!
+//! # Rules
+//!
+//! * Without the option there is no thread and no handler.
+//! * The signal stays the program's: a handler that it installs replaces this one, and one that is there, or a signal that
+//!   whoever started the program ignores, is left alone. So it is set up before `main`, and never again.
+//! * The thread takes no signals, so that no handler of the program runs on it.
+//! * A file is replaced at once: who reads it finds a whole dump. A link, a pipe or a device is written to.
+//! * The child of a fork has no such thread; there the signal does nothing, until another program is started in it.
+
+use core::ffi::{c_int, c_uint};
+use core::mem::MaybeUninit;
+use nix::libc;
+use nix::sys::signal::{
+    SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, sigaction,
+};
+use std::ffi::OsString;
+use std::io::{Error, Result, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use uslab::Uslab;
+use uslab::options::{Dump, DumpSignal};
+
+/// Runs when the library is loaded: after the C library is ready, and before `main`.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+/// How often the thread is to wake. Not an `eventfd` or a pipe: programs close descriptors that they do not know.
+static mut WANTED: MaybeUninit<libc::sem_t> = MaybeUninit::uninit();
+
+fn wanted() -> *mut libc::sem_t {
+    (&raw mut WANTED).cast()
+}
+
+/// Only what may be done in a handler.
+extern "C" fn wake(_signal: c_int) {
+    // SAFETY: the semaphore was made before this was installed; the thread's own word.
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = errno.read();
+        libc::sem_post(wanted());
+        errno.write(before);
+    }
+}
+
+extern "C" fn loaded() {
+    if let Some(dump) = Uslab.dump()
+        && let Err(error) = start(dump)
+    {
+        say(dump.file, &error);
+    }
+}
+
+/// There is nobody to tell that standard error is closed.
+fn say(file: &[u8], error: &Error) {
+    let _ = writeln!(std::io::stderr(), "uslab: dump `{}`: {error}", file.escape_ascii());
+}
+
+fn start(dump: Dump) -> Result<()> {
+    let signal = match dump.signal {
+        DumpSignal::Usr1 => Signal::SIGUSR1,
+        DumpSignal::Usr2 => Signal::SIGUSR2,
+    };
+    let mut before = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: asks what is done about the signal now; and nobody knows the semaphore yet.
+    unsafe {
+        if libc::sigaction(signal as c_int, core::ptr::null(), before.as_mut_ptr()) != 0
+            || libc::sem_init(wanted(), 0, c_uint::default()) != 0
+        {
+            return Err(Error::last_os_error());
+        }
+        if before.assume_init().sa_sigaction != libc::SIG_DFL {
+            return Err(Error::other(format!("{signal} is ignored or taken: no dumps on it")));
+        }
+    }
+    let mut mask = SigSet::empty();
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut mask))?;
+    let thread = std::thread::Builder::new().name("uslab-dump".to_owned()).spawn(move || run(dump));
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
+    thread?;
+    // Calls of the program that the signal interrupts go on.
+    let action = SigAction::new(SigHandler::Handler(wake), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler does what handlers may; it replaces the default.
+    unsafe { sigaction(signal, &action) }?;
+    Ok(())
+}
+
+fn run(dump: Dump) {
+    loop {
+        // SAFETY: made before this thread.
+        if unsafe { libc::sem_wait(wanted()) } == 0
+            && let Err(error) = write(&file(dump.file))
+        {
+            say(dump.file, &error);
+        }
+    }
+}
+
+/// The name, with this process in place of `%p`.
+fn file(name: &[u8]) -> PathBuf {
+    let mut parts = name.split(|byte| *byte == b'%');
+    let mut file = parts.next().unwrap_or_default().to_vec();
+    for part in parts {
+        match part.strip_prefix(b"p") {
+            Some(rest) => file.extend(std::process::id().to_string().bytes().chain(rest.iter().copied())),
+            None => file.extend([b"%", part].concat()),
+        }
+    }
+    OsString::from_vec(file).into()
+}
+
+fn write(file: &Path) -> Result<()> {
+    let text = text(file)?;
+    if file.symlink_metadata().is_ok_and(|meta| !meta.is_file()) {
+        return std::fs::OpenOptions::new().write(true).truncate(true).open(file)?.write_all(text.as_bytes());
+    }
+    let mut new = file.as_os_str().to_owned();
+    new.push(format!(".{}", std::process::id()));
+    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file)).inspect_err(|_| {
+        // There may be none.
+        let _ = std::fs::remove_file(&new);
+    })
+}
+
+/// The numbers in the format that the name's end asks for.
+fn text(file: &Path) -> Result<String> {
+    let info = Uslab.info().ok_or_else(|| Error::other("there is no malloc"))?;
+    Ok(match file.extension().and_then(|end| end.to_str()) {
+        Some("json") => serde_json::to_string(&info)? + "\n",
+        Some("prom") => info.prometheus().to_string(),
+        _ => info.slabinfo().to_string(),
+    })
+}
