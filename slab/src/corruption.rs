@@ -2,12 +2,19 @@
 //!
 //! What is noticed, and when:
 //!
-//! | what | noticed |
-//! |---|---|
-//! | **foreign**: no object of any cache | at the free |
-//! | **wrong cache**: an object of another cache | at the free |
-//! | **interior**: an address inside an object, or behind the last one of a slab | at the free |
-//! | **double free** | at the free, unless two threads do it at the same moment |
+//! | what | noticed | test |
+//! |---|---|---|
+//! | **foreign**: no object of any cache | at the free | `foreign_interior_and_wrong_cache_are_refused_at_the_free` `a_refused_free_is_counted_and_the_process_goes_on` |
+//! | **wrong cache**: an object of another cache | at the free | `foreign_interior_and_wrong_cache_are_refused_at_the_free` |
+//! | **interior**: an address inside an object, or behind the last one of a slab | at the free | `foreign_interior_and_wrong_cache_are_refused_at_the_free` |
+//! | **double free** | at the free, unless two threads do it at the same moment | `a_double_free_is_seen_at_the_free_where_frees_are_checked` |
+//! | a free to a destroyed cache: foreign | at the free | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
+//! | the same of kmalloc, and of memory above the largest block | at the free | `kmalloc_refuses_what_it_never_handed_out` `huge_memory_is_told_from_what_lies_in_it_and_beside` |
+//! | unchecked: a double free | at its slab, by a bit that is clear | `a_double_free_is_seen_when_its_second_copy_reaches_the_slab` |
+//! | unchecked: the others | at the slab | `without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own` |
+//! | under `libuslab.so`, checked | at the free; ends the program | `a_wrong_free_is_named_and_ends_the_program` |
+//!
+//! The [handler](Handler) decides what comes of it: the [default](abort) says it on standard error and ends the process.
 //!
 //! So in caches that check their frees ([`Config::check_frees`](crate::Config::check_frees),
 //! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees)): each of their objects that is out is known, a

@@ -1,4 +1,29 @@
 //! Why there is no object, and why there is no cache.
+//!
+//! All of it is a value: nothing is changed or lost, the caller may free something and try again, and the process goes on.
+//! (Only a free that cannot be [right](crate::corruption) ends it, unless it has a handler of its own.)
+//!
+//! | what | said | test |
+//! |---|---|---|
+//! | an object of no bytes | [`CacheError::Geometry`] | `bad_caches_are_errors` |
+//! | memory of no bytes | [`ZERO_SIZE`](crate::ZERO_SIZE), which may be freed | `size_zero_is_a_value` |
+//! | alignment that is no power of two | [`CacheError::Geometry`] | `bad_caches_are_errors` |
+//! | alignment, to 1 MiB and beyond | none: it is kept up to the largest block, 4 MiB | `alignments_up_to_a_mebibyte_are_kept` |
+//! | more than a block holds | [`CacheError::Geometry`], [`AllocError::TooLarge`] | `sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value` |
+//! | a count times a size that overflows | [`AllocError::TooLarge`] | `arrays_that_overflow_and_sizes_beyond_a_block_are_errors` |
+//! | a name with blanks, or none | [`CacheError::Name`] | `bad_caches_are_errors` |
+//! | no page is left in the range | [`AllocError::Memory`]: out of pages | `when_the_range_is_exhausted_each_says_so_and_all_goes_on_when_something_is_freed` |
+//! | the cache is at its limit | [`AllocError::CacheLimit`] | `at_its_limit_a_cache_finds_what_another_cpu_keeps` |
+//! | the node has none, and no other may serve | [`AllocError::Memory`], which names the node | `objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_that_is_counted` |
+//! | no such node | [`AllocError::Memory`] | `objects_belong_to_nodes_and_go_home` |
+//! | `mmap` refused at the start | fewer pages; in the end [`StartError`](crate::StartError) | `with_little_address_space_it_starts_smaller` `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
+//! | `mmap` refused later | [`AllocError::Memory`], [`AllocError::SideTable`], [`AllocError::Refused`], [`CacheError::Memory`] | `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
+//! | `madvise` refused | none: the pages are free, but stay with the process | `a_refused_madvise_is_no_error_and_the_memory_is_used_again` |
+//! | anything refused, anywhere | any of these | `every_operation_survives_the_refusal_of_each_of_its_calls` |
+//! | a destroyed cache is asked | [`AllocError::Destroyed`] | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
+//! | a cache in use is destroyed | [`Busy`] | `destroy_refuses_while_objects_are_in_use_and_the_cache_goes_on` |
+//! | no magazine for a prefilled one | [`AllocError::NoMagazines`] | `a_cache_without_a_magazine_to_spare_says_so` |
+//! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `the_library_does_what_c_programs_rely_on` |
 
 use crate::geometry::GeometryError;
 use core::fmt;
