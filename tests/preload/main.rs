@@ -1,12 +1,15 @@
 //! Programs under `libuslab.so`: what C programs rely on, and real programs, whose output must be what it is without it.
 //!
-//! `USLAB_PRELOAD=full` adds python's own tests of what allocates most. A program that the machine
-//! does not have is named on standard output with the reason.
+//! `USLAB_PRELOAD=full` adds python's own tests of what allocates most, and more load on servers. A program that the
+//! machine does not have is named on standard output with the reason.
 
 mod contract;
 mod dump;
+mod nginx;
 mod programs;
 mod python;
+mod redis;
+mod server;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -59,7 +62,8 @@ fn full() -> bool {
 /// The program of that name, if the machine has it.
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    let dirs = std::env::split_paths(&path);
+    // Servers lie where only root looks.
+    let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
     let found = dirs.map(|dir| dir.join(name)).find(|file| file.is_file());
     if found.is_none() {
         say(&format!("preload: skipped {name}: not on this machine"));

@@ -1,6 +1,6 @@
 //! Programs that answer and end.
 
-use crate::{command, preloaded, program, same, text};
+use crate::{command, full, preloaded, program, run, same, say, text};
 use uslab_tests::workspace;
 
 #[test]
@@ -8,8 +8,8 @@ fn sqlite_answers_the_same() {
     let Some(sqlite) = program("sqlite3") else { return };
     let queries = "
         create table t(a integer primary key, b text, c real);
-        with recursive n(i) as (select 1 union all select i + 1 from n where i < 60000)
-            insert into t select i, printf('%08d-%s', i * 7919 % 60000, hex(i)), i / 3.0 from n;
+        with recursive n(i) as (select 1 union all select i + 1 from n where i < 100000)
+            insert into t select i, printf('%08d-%s', i * 7919 % 100000, hex(i)), i / 3.0 from n;
         create index tb on t(b);
         select count(*), sum(a), max(b), round(avg(c), 3) from t;
         select substr(b, 1, 2) as k, count(*), group_concat(a % 10, '') from t where a < 3000 group by k order by k;
@@ -43,6 +43,17 @@ fn git_answers_the_same() {
     quietly(&["fsck", "--full"]);
     same("git log", || in_dir(&["log", "--stat", "--patch", "--format=%s %T"]));
     same("git blame", || in_dir(&["blame", "-s", "file3"]));
+    // By packs, as over a network: the default copies the files of a directory.
+    let clone = |to: &str| in_dir(&["clone", "--quiet", "--no-local", ".", to]);
+    for (to, with) in [("with", true), ("without", false)] {
+        let output = run(&mut clone(to), with);
+        assert!(output.status.success(), "git clone: {}", text(&output.stderr));
+    }
+    let log = |of| run(&mut in_dir(&["-C", of, "log", "--stat", "--patch", "--format=%H %T"]), false).stdout;
+    let [own, with, without] = [".", "with", "without"].map(log);
+    assert!(own.len() > 10_000 && with == own && without == own, "a clone has another history");
+    say("preload: git clone: the same history with it and without");
+    quietly(&["-C", "with", "fsck", "--full"]);
 }
 
 #[test]
@@ -65,4 +76,20 @@ fn perl_and_the_shell_answer_the_same() {
             "for i in {1..3000}; do a[i]=$((i * i)); done; echo ${a[@]} | tr ' ' '\\n' | sort -rn | md5sum";
         same("bash", || command(&bash, &["-c", script]));
     }
+}
+
+/// It says how long it took, so not the same each time; what it allocates it verifies.
+#[test]
+fn stress_ng_verifies_its_memory() {
+    let Some(stress) = program("stress-ng") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let operations = if full() { "2000000" } else { "50000" };
+    let mut stress =
+        command(&stress, &["--malloc", "2", "--malloc-pthreads", "2", "--malloc-touch", "--verify"]);
+    stress.args(["--malloc-ops", operations, "--temp-path"]).arg(dir.path());
+    let output = preloaded(&mut stress, "check=1,stats=1");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{:?} {said}", output.status);
+    assert!(said.contains("successful run completed") && said.contains("\nmalloc-64 "), "{said}");
+    say(&format!("preload: stress-ng: {operations} operations a worker, verified"));
 }
