@@ -1,0 +1,128 @@
+//! The commands: those of Redis on plain strings, as far as they are there.
+
+use super::memory::Memory;
+use super::protocol::{Replied, Replies, Request};
+use super::store::{OutOfMemory, Store};
+use allocator_api2_02::alloc::Allocator;
+
+/// Whether the connection goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    GoOn,
+    Close,
+}
+
+/// Why a number was not increased.
+enum NotIncreased {
+    NoNumber,
+    OutOfMemory,
+}
+impl From<OutOfMemory> for NotIncreased {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
+const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'";
+const NO_NUMBER: &str = "ERR value is not an integer or out of range";
+
+/// `OK`, or that there is no memory: the connection lives.
+fn done<A: Allocator>(result: Result<(), OutOfMemory>, replies: &mut Replies<'_, A>) -> Replied {
+    match result {
+        Ok(()) => replies.status("OK"),
+        Err(OutOfMemory) => replies.error(OUT_OF_MEMORY),
+    }
+}
+
+/// Carries a request out and replies.
+///
+/// # Errors
+/// There is no memory for the reply.
+pub(crate) fn execute<M: Memory>(
+    store: &Store<M>,
+    request: Request<'_>,
+    replies: &mut Replies<'_, M::Bytes>,
+) -> Result<Then, OutOfMemory> {
+    if request.len() == 0 {
+        return Ok(Then::GoOn);
+    }
+    // No command has a longer name.
+    let mut name = [0; 8];
+    let length = request[0].len().min(8);
+    name[..length].copy_from_slice(&request[0][..length]);
+    name.make_ascii_uppercase();
+    let name = if request[0].len() > 8 { &[] } else { &name[..length] };
+    match (name, request.len()) {
+        (b"GET", 2) => store.get(&request[1], |value| replies.string(value)),
+        (b"SET", 3) => done(store.set(&request[1], &request[2]), replies),
+        (b"SET", 4..) => replies.error("ERR syntax error: SET has no options here"),
+        (b"DEL", 2..) => replies.integer(count(request, |key| store.remove(key))),
+        (b"EXISTS", 2..) => replies.integer(count(request, |key| store.get(key, |value| value.is_some()))),
+        (b"INCR", 2) => increase(store, &request[1], replies),
+        (b"MGET", 2..) => {
+            replies.array(request.len() - 1)?;
+            for key in request.from(1) {
+                store.get(key, |value| replies.string(value))?;
+            }
+            Ok(())
+        }
+        // Key by key: where memory ends, those before it are set.
+        (b"MSET", 3..) if !request.len().is_multiple_of(2) => {
+            let mut pairs = (1..request.len()).step_by(2);
+            done(pairs.try_for_each(|at| store.set(&request[at], &request[at + 1])), replies)
+        }
+        (b"DBSIZE", 1) => replies.integer(store.len() as i64),
+        (b"FLUSHALL", 1) => {
+            store.clear();
+            replies.status("OK")
+        }
+        (b"PING", 1) => replies.status("PONG"),
+        (b"PING" | b"ECHO", 2) => replies.string(Some(&request[1])),
+        (b"INFO", 1) => replies.string(Some(store.memory().info().as_bytes())),
+        (b"INFO", 2) if request[1].eq_ignore_ascii_case(b"slabinfo") => {
+            replies.string(Some(store.memory().slabinfo().as_bytes()))
+        }
+        // Nothing is saved: what load generators ask, and show.
+        (b"CONFIG", 3) if request[1].eq_ignore_ascii_case(b"get") => {
+            let value: &[u8] = match &request[2] {
+                b"save" => b"",
+                b"appendonly" => b"no",
+                _ => return replies.array(0).map(|()| Then::GoOn),
+            };
+            replies.array(2)?;
+            replies.string(Some(&request[2]))?;
+            replies.string(Some(value))
+        }
+        (b"QUIT", 1) => return replies.status("OK").map(|()| Then::Close),
+        (
+            b"GET" | b"SET" | b"DEL" | b"EXISTS" | b"INCR" | b"MGET" | b"MSET" | b"DBSIZE" | b"FLUSHALL"
+            | b"PING" | b"ECHO" | b"INFO" | b"CONFIG" | b"QUIT",
+            _,
+        ) => replies.error(format_args!("ERR wrong arguments for '{}'", name.escape_ascii())),
+        _ => {
+            let shown = &request[0][..request[0].len().min(64)];
+            replies.error(format_args!("ERR unknown command '{}'", shown.escape_ascii()))
+        }
+    }?;
+    Ok(Then::GoOn)
+}
+
+/// For how many of the keys `what` holds.
+fn count(request: Request<'_>, mut what: impl FnMut(&[u8]) -> bool) -> i64 {
+    request.from(1).filter(|key| what(key)).count() as i64
+}
+
+fn increase<M: Memory>(store: &Store<M>, key: &[u8], replies: &mut Replies<'_, M::Bytes>) -> Replied {
+    let mut number = 0;
+    let increased = store.update(key, |value| {
+        let text = value.map_or(Some("0"), |value| std::str::from_utf8(value).ok());
+        let old: i64 = text.and_then(|text| text.parse().ok()).ok_or(NotIncreased::NoNumber)?;
+        number = old.checked_add(1).ok_or(NotIncreased::NoNumber)?;
+        Ok(number.to_string())
+    });
+    match increased {
+        Ok(()) => replies.integer(number),
+        Err(NotIncreased::NoNumber) => replies.error(NO_NUMBER),
+        Err(NotIncreased::OutOfMemory) => replies.error(OUT_OF_MEMORY),
+    }
+}

@@ -1,0 +1,113 @@
+//! A client: it sends requests, many at a time if it likes, and gets replies in their order.
+
+use super::buffer::Buffer;
+use super::command::{Then, execute};
+use super::memory::Memory;
+use super::protocol::{Failure, Parser, Replies};
+use super::store::Store;
+use std::io;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+/// So many bytes of replies are sent before the next request is carried out.
+const ENOUGH: usize = 64 << 10;
+
+/// What is known of a client. A connection that is idle has no buffers: they come with its next request.
+pub(crate) struct Connection<M: Memory> {
+    parser: Parser<M::Bytes>,
+    input: Option<M::Object<Buffer<M::Bytes>>>,
+    output: Option<M::Object<Buffer<M::Bytes>>>,
+}
+
+/// What became of the requests that were there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answered {
+    /// All are answered.
+    All,
+    /// There may be more, but the replies should be sent first.
+    Some,
+    /// There will be no more.
+    Last,
+}
+
+impl<M: Memory> Connection<M> {
+    pub(crate) fn new_in(memory: M::Bytes) -> Self {
+        Self { parser: Parser::new_in(memory), input: None, output: None }
+    }
+    /// As a new one, but for its memory.
+    pub(crate) fn reset(&mut self) {
+        self.parser.reset();
+        (self.input, self.output) = (None, None);
+    }
+
+    /// Answers what `input` has in full.
+    fn answer(&mut self, store: &Store<M>) -> io::Result<Answered> {
+        let (Some(input), Some(output)) = (&mut self.input, &mut self.output) else {
+            return Ok(Answered::All);
+        };
+        let mut replies = Replies(output);
+        while replies.0.len() < ENOUGH {
+            if input.is_empty() {
+                return Ok(Answered::All);
+            }
+            let then = match self.parser.next(input.bytes()) {
+                Ok(None) => return Ok(Answered::All),
+                Ok(Some(request)) => execute(store, request, &mut replies),
+                Err(Failure::Malformed(why)) => {
+                    replies.error(format_args!("ERR Protocol error: {why}")).map(|()| Then::Close)
+                }
+                Err(Failure::OutOfMemory) => Err(super::store::OutOfMemory),
+            };
+            match then {
+                Ok(Then::GoOn) => {}
+                Ok(Then::Close) => return Ok(Answered::Last),
+                Err(_) => return Err(io::ErrorKind::OutOfMemory.into()),
+            }
+            input.consume(self.parser.len());
+            self.parser.reset();
+        }
+        Ok(Answered::Some)
+    }
+}
+
+/// Serves a client until it goes, or sends what is no request.
+///
+/// # Errors
+/// The connection breaks, or there is no memory for it.
+pub(crate) async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) -> io::Result<()> {
+    let memory = store.memory();
+    let mut connection = memory.connection().map_err(io::Error::other)?;
+    loop {
+        stream.readable().await?;
+        let buffer = || memory.buffer().map_err(io::Error::other);
+        let Connection { input, output, .. } = &mut *connection;
+        let input = match input {
+            Some(input) => input,
+            None => input.insert(buffer()?),
+        };
+        match input.receive(&stream) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(error),
+        }
+        *output = Some(buffer()?);
+        loop {
+            let answered = connection.answer(store)?;
+            if let Some(output) = &mut connection.output {
+                stream.write_all(output.bytes()).await?;
+                output.reset();
+            }
+            match answered {
+                Answered::Some => {}
+                Answered::All => break,
+                Answered::Last => return Ok(()),
+            }
+        }
+        connection.output = None;
+        // Else it has a part of a request.
+        if connection.input.as_ref().is_some_and(|input| input.is_empty()) {
+            connection.input = None;
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! A key-value server that speaks the protocol of Redis. Its connections, buffers and entries are objects of caches; or
+//! of `Box`, to compare.
+//!
+//! ```console
+//! $ cargo run --release -p uslab --example server -- --max-memory 64
+//! $ redis-benchmark -t set,get -P 16 -q
+//! $ redis-cli info
+//! ```
+//!
+//! | module | |
+//! |---|---|
+//! | `memory` | where objects come from |
+//! | `store` | keys and values |
+//! | `buffer`, `protocol` | what is sent, and what it means |
+//! | `command` | what requests do |
+//! | `connection` | a client |
+
+mod buffer;
+mod command;
+mod connection;
+mod memory;
+mod protocol;
+mod store;
+
+use clap::{CommandFactory, Parser, ValueEnum, error::ErrorKind};
+use memory::{Caches, Heap, Memory};
+use std::error::Error;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+use store::Store;
+use tokio::net::TcpListener;
+
+/// A key-value server on object caches. It speaks the protocol of Redis, has no passwords and saves nothing.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Address and port; port 0 is any free one
+    #[arg(long, default_value = "127.0.0.1:6379")]
+    listen: SocketAddr,
+    /// Where connections, buffers and entries come from
+    #[arg(long, value_enum, default_value = "uslab")]
+    memory: Source,
+    /// MiB that keys and values may take, 16 at least; what does not fit is refused with an error
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..))]
+    max_memory: Option<u32>,
+    /// Threads that serve [default: one a CPU]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Source {
+    /// Object caches
+    Uslab,
+    /// `Box`: the program's allocator
+    Box,
+}
+
+pub(crate) fn main() -> ExitCode {
+    let options = Options::parse();
+    let result = match options.memory {
+        Source::Uslab => {
+            let limit = options.max_memory.map(|mib| mib as usize * (1 << 20));
+            Caches::new(limit).and_then(|caches| run(caches, &options))
+        }
+        Source::Box if options.max_memory.is_some() => {
+            let why = "--max-memory is a limit of caches: --memory box has none";
+            Options::command().error(ErrorKind::ArgumentConflict, why).exit()
+        }
+        Source::Box => run(Heap, &options),
+    };
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    // There is nobody to tell that standard error is closed.
+    _ = writeln!(std::io::stderr(), "server: {error}");
+    ExitCode::from(2)
+}
+
+fn run<M: Memory>(memory: M, options: &Options) -> Result<(), Box<dyn Error>> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = options.threads {
+        runtime.worker_threads(threads.into());
+    }
+    // As long as the process, and so for every task.
+    let store: &'static Store<M> = Box::leak(Box::new(Store::new(memory)));
+    runtime.enable_all().build()?.block_on(async {
+        let bound = TcpListener::bind(options.listen).await;
+        let listener = bound.map_err(|error| format!("--listen {}: {error}", options.listen))?;
+        writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;
+        // On a worker, as the clients: this thread only waits.
+        Ok(tokio::spawn(accept(store, listener)).await?)
+    })
+}
+
+async fn accept<M: Memory>(store: &'static Store<M>, listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::spawn(async {
+                    // A small reply should not wait for the next one.
+                    _ = stream.set_nodelay(true);
+                    // That a client went in the middle of something is its own affair.
+                    _ = connection::serve(store, stream).await;
+                });
+            }
+            // No descriptor is left, perhaps: some client may go.
+            Err(error) => {
+                _ = writeln!(std::io::stderr(), "server: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}

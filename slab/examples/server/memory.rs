@@ -1,0 +1,151 @@
+//! Where a server's memory comes from: object caches, or `Box` and with it the program's allocator.
+
+use super::buffer::Buffer;
+use super::connection::Connection;
+use super::store::Entry;
+use allocator_api2_02::alloc::{Allocator, Global};
+use std::error::Error;
+use std::fmt::Write;
+use std::ops::DerefMut;
+use std::time::Duration;
+use uslab::{AllocError, CacheBox, Config, Malloc, ObjectCache, Reaper, Subsystem};
+use uslab_buddy::{PAGE_SIZE, PageConfig};
+use uslab_magazine::Cpus;
+
+/// A source of everything that comes and goes with clients and keys. Passed by value: it is a name, not the memory.
+pub(crate) trait Memory: Copy + Send + Sync + 'static {
+    /// Keys, values, tables, and what is in buffers.
+    type Bytes: Allocator + Copy + Send + Sync + 'static;
+    /// An object of one of the kinds below, owned.
+    type Object<T: Send + 'static>: DerefMut<Target = T> + Send;
+
+    /// What keys, values and tables are made of.
+    fn data(self) -> Self::Bytes;
+    /// An entry without key and value.
+    fn entry(self) -> Result<Self::Object<Entry<Self::Bytes>>, AllocError>;
+    /// An empty buffer.
+    fn buffer(self) -> Result<Self::Object<Buffer<Self::Bytes>>, AllocError>;
+    /// A connection that has received nothing.
+    fn connection(self) -> Result<Self::Object<Connection<Self>>, AllocError>;
+
+    /// Lines for `INFO`: a name, a colon, numbers.
+    fn info(self) -> String;
+    /// The kernel's table of caches.
+    fn slabinfo(self) -> String;
+}
+
+/// `Box`. It has no limit: where the program's allocator has no memory for an object, the program ends.
+#[derive(Clone, Copy)]
+pub(crate) struct Heap;
+
+impl Memory for Heap {
+    type Bytes = Global;
+    type Object<T: Send + 'static> = Box<T>;
+
+    fn data(self) -> Global {
+        Global
+    }
+    fn entry(self) -> Result<Box<Entry<Global>>, AllocError> {
+        Ok(Box::new(Entry::new_in(Global)))
+    }
+    fn buffer(self) -> Result<Box<Buffer<Global>>, AllocError> {
+        Ok(Box::new(Buffer::new_in(Global)))
+    }
+    fn connection(self) -> Result<Box<Connection<Self>>, AllocError> {
+        Ok(Box::new(Connection::new_in(Global)))
+    }
+    fn info(self) -> String {
+        "memory:box\r\n".to_owned()
+    }
+    fn slabinfo(self) -> String {
+        String::new()
+    }
+}
+
+/// How often idle memory is looked for. It goes through magazines, slabs and per-CPU pages, and so back to the system some
+/// intervals later.
+const REAP_EVERY: Duration = Duration::from_millis(500);
+
+/// Object caches on two subsystems: the limit is the data's alone, so that at the limit clients can still connect, be
+/// told so, and delete something. They live as long as the process.
+pub(crate) struct Caches {
+    data: Subsystem,
+    clients: Subsystem,
+    strings: &'static Malloc,
+    entries: ObjectCache<Entry<&'static Malloc>>,
+    buffers: ObjectCache<Buffer<&'static Malloc>>,
+    connections: ObjectCache<Connection<&'static Caches>>,
+    _reapers: [Reaper; 2],
+}
+
+impl Caches {
+    /// Caches whose keys, values and table have `limit` bytes at most.
+    pub(crate) fn new(limit: Option<usize>) -> Result<&'static Self, Box<dyn Error>> {
+        let pages = PageConfig::default_for(Cpus::os());
+        let data = Subsystem::new(Config::new(match limit {
+            Some(bytes) => pages.limit(bytes),
+            None => pages,
+        }))?;
+        let clients = Subsystem::new(Config::default())?;
+        let strings: &'static Malloc = Box::leak(Box::new(Malloc::new(&data)?));
+        let buffered: &'static Malloc = Box::leak(Box::new(Malloc::new(&clients)?));
+        let entries = ObjectCache::builder("entry").ctor(move || Entry::new_in(strings)).reset(Entry::reset);
+        let buffers =
+            ObjectCache::builder("buffer").ctor(move || Buffer::new_in(buffered)).reset(Buffer::reset);
+        let connections = ObjectCache::builder("connection")
+            .ctor(move || Connection::new_in(buffered))
+            .reset(Connection::reset);
+        let reap = |subsystem| Reaper::builder(REAP_EVERY).start(subsystem);
+        Ok(Box::leak(Box::new(Self {
+            entries: entries.build_in(&data)?,
+            buffers: buffers.build_in(&clients)?,
+            connections: connections.build_in(&clients)?,
+            _reapers: [reap(&data)?, reap(&clients)?],
+            strings,
+            data,
+            clients,
+        })))
+    }
+}
+
+impl Memory for &'static Caches {
+    type Bytes = &'static Malloc;
+    type Object<T: Send + 'static> = CacheBox<'static, T>;
+
+    fn data(self) -> &'static Malloc {
+        self.strings
+    }
+    fn entry(self) -> Result<CacheBox<'static, Entry<&'static Malloc>>, AllocError> {
+        self.entries.alloc()
+    }
+    fn buffer(self) -> Result<CacheBox<'static, Buffer<&'static Malloc>>, AllocError> {
+        self.buffers.alloc()
+    }
+    fn connection(self) -> Result<CacheBox<'static, Connection<Self>>, AllocError> {
+        self.connections.alloc()
+    }
+
+    /// Caches that never had a slab are left out.
+    fn info(self) -> String {
+        let mut text = "memory:uslab\r\n".to_owned();
+        for (whose, subsystem) in [("data", &self.data), ("clients", &self.clients)] {
+            let info = subsystem.info();
+            for zone in &info.pages.zones {
+                let committed = (zone.managed - zone.uncommitted) as usize * PAGE_SIZE;
+                let used = zone.allocated as usize * PAGE_SIZE;
+                // Writing to a string does not fail.
+                _ = write!(text, "{whose}:bytes_used={used},bytes_from_system={committed}\r\n");
+            }
+            let blocks = info.kmalloc_large.allocs - info.kmalloc_large.frees;
+            _ = write!(text, "{whose}_blocks:used={blocks}\r\n");
+            for cache in info.caches.iter().filter(|cache| cache.slabs_made > 0) {
+                let (used, kept, slabs) = (cache.used, cache.in_magazines + cache.in_depot, cache.slabs);
+                _ = write!(text, "{whose}_{}:used={used},kept={kept},slabs={slabs}\r\n", cache.name);
+            }
+        }
+        text
+    }
+    fn slabinfo(self) -> String {
+        format!("{}{}", self.data.slabinfo(), self.clients.slabinfo())
+    }
+}

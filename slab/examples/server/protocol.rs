@@ -1,0 +1,259 @@
+//! RESP2, the protocol of Redis: requests are arrays of byte strings, or lines of words; replies have types.
+//!
+//! Source: "Redis serialization protocol specification", redis.io.
+
+use super::buffer::Buffer;
+use super::store::OutOfMemory;
+use allocator_api2_02::alloc::Allocator;
+use allocator_api2_02::vec::Vec;
+use std::fmt;
+use std::io::Write;
+use std::ops::{Index, Range};
+
+/// Bytes of an argument at most: those of the largest block of pages.
+const MAX_ARGUMENT: usize = 4 << 20;
+/// Arguments of a request at most.
+const MAX_ARGUMENTS: usize = 1 << 20;
+/// Bytes of a request at most.
+const MAX_REQUEST: usize = 64 << 20;
+/// Bytes of a line at most: a number, or words.
+const MAX_LINE: usize = 64 << 10;
+/// What is kept for the arguments of the next request.
+const KEPT: usize = 64;
+
+/// What no client should send. The connection ends with it, because nobody knows where the next request begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Malformed {
+    ArgumentCount,
+    ArgumentLength,
+    NoArgument(u8),
+    NoLineEnd,
+    LongLine,
+    LongRequest,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ArgumentCount => write!(f, "invalid multibulk length, expected 0 to {MAX_ARGUMENTS}"),
+            Self::ArgumentLength => write!(f, "invalid bulk length, expected 0 to {MAX_ARGUMENT} bytes"),
+            Self::NoArgument(byte) => write!(f, "expected '$', got '{}'", byte.escape_ascii()),
+            Self::NoLineEnd => f.write_str("expected a line end behind the argument"),
+            Self::LongLine => write!(f, "too big inline request, expected {MAX_LINE} bytes at most"),
+            Self::LongRequest => write!(f, "too big request, expected {MAX_REQUEST} bytes at most"),
+        }
+    }
+}
+
+/// Why there is no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    Malformed(Malformed),
+    OutOfMemory,
+}
+
+impl From<Malformed> for Failure {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed)
+    }
+}
+
+/// Reads requests that come in pieces: goes on where the last piece ended.
+pub(crate) struct Parser<A: Allocator> {
+    /// Where the arguments lie, from the beginning of the request.
+    arguments: Vec<Range<usize>, A>,
+    /// Bytes of the request that were read.
+    at: usize,
+    /// Arguments that are missing; `None` before the first line.
+    missing: Option<usize>,
+    /// Bytes of the next argument, once they are known.
+    length: Option<usize>,
+}
+
+impl<A: Allocator> Parser<A> {
+    pub(crate) fn new_in(memory: A) -> Self {
+        Self { arguments: Vec::new_in(memory), at: 0, missing: None, length: None }
+    }
+
+    /// Begins a request.
+    pub(crate) fn reset(&mut self) {
+        self.arguments.clear();
+        if self.arguments.capacity() > KEPT {
+            self.arguments.shrink_to(0);
+        }
+        (self.at, self.missing, self.length) = (0, None, None);
+    }
+
+    /// Bytes of the request that [`next`](Self::next) has found.
+    pub(crate) fn len(&self) -> usize {
+        self.at
+    }
+
+    /// The request that `bytes` begin with, once they have all of it. Call [`reset`](Self::reset) when it was answered;
+    /// until then `bytes` begin with the same request.
+    ///
+    /// # Errors
+    /// They begin with none, or there is no memory.
+    pub(crate) fn next<'b>(&'b mut self, bytes: &'b [u8]) -> Result<Option<Request<'b>>, Failure> {
+        let complete = match self.missing {
+            None if bytes.first().is_some_and(|first| *first != b'*') => self.words(bytes)?,
+            None => match self.number(bytes, b'*')? {
+                // Fewer than none are none, says the specification.
+                Some(number) => {
+                    let number = number.max(0) as usize;
+                    if number > MAX_ARGUMENTS {
+                        return Err(Malformed::ArgumentCount.into());
+                    }
+                    self.missing = Some(number);
+                    self.strings(bytes)?
+                }
+                None => false,
+            },
+            Some(_) => self.strings(bytes)?,
+        };
+        Ok(complete.then_some(Request { bytes, arguments: &self.arguments }))
+    }
+
+    /// Reads byte strings, as many as are missing. Whether all are there.
+    fn strings(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+        while let Some(missing @ 1..) = self.missing {
+            let length = match self.length {
+                Some(length) => length,
+                None => match self.number(bytes, b'$')? {
+                    Some(length) => usize::try_from(length)
+                        .ok()
+                        .filter(|length| *length <= MAX_ARGUMENT)
+                        .ok_or(Malformed::ArgumentLength)?,
+                    None => return Ok(false),
+                },
+            };
+            self.length = Some(length);
+            if self.at + length > MAX_REQUEST {
+                return Err(Malformed::LongRequest.into());
+            }
+            let Some(end) = bytes.get(self.at + length..).and_then(|rest| rest.first_chunk()) else {
+                return Ok(false);
+            };
+            if end != b"\r\n" {
+                return Err(Malformed::NoLineEnd.into());
+            }
+            self.push(self.at..self.at + length)?;
+            (self.at, self.missing, self.length) = (self.at + length + 2, Some(missing - 1), None);
+        }
+        Ok(true)
+    }
+
+    /// Reads words, up to the end of the line. Whether there is one.
+    fn words(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+        let Some(line) = self.line(bytes)? else { return Ok(false) };
+        for word in line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
+            let start = word.as_ptr().addr() - bytes.as_ptr().addr();
+            self.push(start..start + word.len())?;
+        }
+        Ok(true)
+    }
+
+    /// The number behind `kind`, and a line end.
+    fn number(&mut self, bytes: &[u8], kind: u8) -> Result<Option<i64>, Malformed> {
+        let bad = if kind == b'*' { Malformed::ArgumentCount } else { Malformed::ArgumentLength };
+        match bytes.get(self.at) {
+            Some(first) if *first != kind => return Err(Malformed::NoArgument(*first)),
+            Some(_) => {}
+            None => return Ok(None),
+        }
+        let Some(line) = self.line(bytes)? else { return Ok(None) };
+        let number = std::str::from_utf8(&line[1..]).ok().and_then(|digits| digits.parse().ok());
+        number.ok_or(bad).map(Some)
+    }
+
+    /// The next line, without its end.
+    fn line<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<&'b [u8]>, Malformed> {
+        let rest = &bytes[self.at..];
+        match rest.iter().take(MAX_LINE).position(|byte| *byte == b'\n') {
+            Some(end) => {
+                self.at += end + 1;
+                Ok(Some(rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end])))
+            }
+            None if rest.len() < MAX_LINE => Ok(None),
+            None => Err(Malformed::LongLine),
+        }
+    }
+
+    fn push(&mut self, argument: Range<usize>) -> Result<(), Failure> {
+        self.arguments.try_reserve(1).map_err(|_| Failure::OutOfMemory)?;
+        self.arguments.push(argument);
+        Ok(())
+    }
+}
+
+/// A request: its arguments, the command's name first. An empty line has none.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'b> {
+    bytes: &'b [u8],
+    arguments: &'b [Range<usize>],
+}
+
+impl<'b> Request<'b> {
+    pub(crate) fn len(&self) -> usize {
+        self.arguments.len()
+    }
+    /// The arguments from the `first` on.
+    pub(crate) fn from(self, first: usize) -> impl Iterator<Item = &'b [u8]> {
+        self.arguments[first..].iter().map(move |argument| &self.bytes[argument.clone()])
+    }
+}
+
+impl Index<usize> for Request<'_> {
+    type Output = [u8];
+    fn index(&self, argument: usize) -> &[u8] {
+        &self.bytes[self.arguments[argument].clone()]
+    }
+}
+
+/// What may be lost when there is no memory for a reply: it, and the connection.
+pub(crate) type Replied = Result<(), OutOfMemory>;
+
+/// Replies, written one behind the other.
+pub(crate) struct Replies<'o, A: Allocator>(pub(crate) &'o mut Buffer<A>);
+
+impl<A: Allocator> Replies<'_, A> {
+    fn push(&mut self, bytes: &[u8]) -> Replied {
+        self.0.push(bytes).map_err(|_| OutOfMemory)
+    }
+    /// A line of a kind and a number.
+    fn number(&mut self, kind: char, number: impl fmt::Display) -> Replied {
+        let mut line = [0; 24];
+        let mut rest = &mut line[..];
+        // A kind, 20 digits at most, and the line end.
+        let written = write!(rest, "{kind}{number}\r\n");
+        debug_assert!(written.is_ok());
+        let length = 24 - rest.len();
+        self.push(&line[..length])
+    }
+    pub(crate) fn status(&mut self, word: &str) -> Replied {
+        self.push(b"+")?;
+        self.push(word.as_bytes())?;
+        self.push(b"\r\n")
+    }
+    /// An error: its kind in capitals, and a sentence. What would break the line is left out.
+    pub(crate) fn error(&mut self, text: impl fmt::Display) -> Replied {
+        let mut line = format!("-{text}");
+        line.retain(|c| !c.is_control());
+        self.push(line.as_bytes())?;
+        self.push(b"\r\n")
+    }
+    pub(crate) fn integer(&mut self, number: i64) -> Replied {
+        self.number(':', number)
+    }
+    /// A byte string, or nil.
+    pub(crate) fn string(&mut self, bytes: Option<&[u8]>) -> Replied {
+        let Some(bytes) = bytes else { return self.push(b"$-1\r\n") };
+        self.number('$', bytes.len())?;
+        self.push(bytes)?;
+        self.push(b"\r\n")
+    }
+    /// So many replies that follow are one.
+    pub(crate) fn array(&mut self, length: usize) -> Replied {
+        self.number('*', length)
+    }
+}

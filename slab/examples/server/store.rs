@@ -1,0 +1,134 @@
+//! The keys and their values: a hash table in parts, each under a lock of its own.
+
+use super::memory::Memory;
+use allocator_api2_02::alloc::Allocator;
+use allocator_api2_02::boxed::Box as BoxIn;
+use allocator_api2_02::vec::Vec;
+use hashbrown::HashTable;
+use parking_lot::Mutex;
+use std::hash::{BuildHasher, RandomState};
+use std::mem;
+
+/// There is no memory for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutOfMemory;
+
+/// Parts of the table: enough that two threads rarely meet, and that a part of millions of keys is small.
+const PARTS: usize = 64;
+
+type Bytes<A> = BoxIn<[u8], A>;
+
+/// `bytes` once more.
+fn copied<A: Allocator>(bytes: &[u8], memory: A) -> Result<Bytes<A>, OutOfMemory> {
+    let mut copy = Vec::new_in(memory);
+    copy.try_reserve_exact(bytes.len()).map_err(|_| OutOfMemory)?;
+    copy.extend_from_slice(bytes);
+    Ok(copy.into_boxed_slice())
+}
+
+/// A key and its value.
+pub(crate) struct Entry<A: Allocator> {
+    key: Bytes<A>,
+    value: Bytes<A>,
+}
+
+impl<A: Allocator + Copy> Entry<A> {
+    /// Of no bytes, which takes no memory.
+    pub(crate) fn new_in(memory: A) -> Self {
+        let empty = || Vec::new_in(memory).into_boxed_slice();
+        Self { key: empty(), value: empty() }
+    }
+    /// Frees key and value.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new_in(*BoxIn::allocator(&self.key));
+    }
+}
+
+type Table<M> = HashTable<<M as Memory>::Object<Entry<<M as Memory>::Bytes>>, <M as Memory>::Bytes>;
+
+/// All entries. What goes is freed when the lock is free again.
+pub(crate) struct Store<M: Memory> {
+    memory: M,
+    hasher: RandomState,
+    parts: Box<[Mutex<Table<M>>]>,
+}
+
+impl<M: Memory> Store<M> {
+    pub(crate) fn new(memory: M) -> Self {
+        let parts = (0..PARTS).map(|_| Mutex::new(HashTable::new_in(memory.data()))).collect();
+        Self { memory, hasher: RandomState::new(), parts }
+    }
+
+    pub(crate) fn memory(&self) -> M {
+        self.memory
+    }
+
+    fn find(&self, key: &[u8]) -> (u64, &Mutex<Table<M>>) {
+        let hash = self.hasher.hash_one(key);
+        // The table itself takes its buckets from the low bits and its tags from the highest seven.
+        (hash, &self.parts[(hash >> 32) as usize % PARTS])
+    }
+
+    /// Shows the value of `key`.
+    pub(crate) fn get<R>(&self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> R {
+        let (hash, part) = self.find(key);
+        let table = part.lock();
+        look(table.find(hash, |entry| *entry.key == *key).map(|entry| &*entry.value))
+    }
+
+    /// Gives `key` a value.
+    ///
+    /// # Errors
+    /// There is no memory; everything is as it was then.
+    pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> Result<(), OutOfMemory> {
+        self.update(key, |_| Ok(value))
+    }
+
+    /// Gives `key` the value that `change` makes of its old one.
+    ///
+    /// # Errors
+    /// Those of `change`, or there is no memory; everything is as it was then.
+    pub(crate) fn update<V: AsRef<[u8]>, E: From<OutOfMemory>>(
+        &self,
+        key: &[u8],
+        change: impl FnOnce(Option<&[u8]>) -> Result<V, E>,
+    ) -> Result<(), E> {
+        let (hash, part) = self.find(key);
+        // Declared before the lock is taken, and so dropped behind it.
+        let _old;
+        let mut table = part.lock();
+        if let Some(entry) = table.find_mut(hash, |entry| *entry.key == *key) {
+            let value = copied(change(Some(&entry.value))?.as_ref(), self.memory.data())?;
+            _old = mem::replace(&mut entry.value, value);
+            return Ok(());
+        }
+        let mut entry = self.memory.entry().map_err(|_| OutOfMemory)?;
+        entry.value = copied(change(None)?.as_ref(), self.memory.data())?;
+        entry.key = copied(key, self.memory.data())?;
+        table.try_reserve(1, |entry| self.hasher.hash_one(&*entry.key)).map_err(|_| OutOfMemory)?;
+        table.insert_unique(hash, entry, |entry| self.hasher.hash_one(&*entry.key));
+        Ok(())
+    }
+
+    /// Whether there was such a key.
+    pub(crate) fn remove(&self, key: &[u8]) -> bool {
+        let (hash, part) = self.find(key);
+        let removed = {
+            let mut table = part.lock();
+            table.find_entry(hash, |entry| *entry.key == *key).ok().map(|entry| entry.remove().0)
+        };
+        removed.is_some()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.lock().len()).sum()
+    }
+
+    /// Removes every key, and frees the tables.
+    pub(crate) fn clear(&self) {
+        for part in &self.parts {
+            let all = mem::replace(&mut *part.lock(), HashTable::new_in(self.memory.data()));
+            drop(all);
+        }
+    }
+}
