@@ -1,0 +1,200 @@
+//! What a server's users see of its memory: the example server on object caches, on `Box` and the C library, and on
+//! `Box` and mimalloc, each loaded by `redis-benchmark`.
+//!
+//! A server is started anew for each round. It gets values of four sizes under the same random keys, one size after the
+//! other, so that most of them replace a value of another size; then every key is deleted and all clients have gone.
+
+use anyhow::Context;
+use nix::unistd::{SysconfVar, sysconf};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use uslab_benches::resident::resident_of;
+use uslab_benches::{Bench, Column, Contender, Kind};
+
+/// Bytes of values: in size classes, and one of whole pages.
+const SIZES: [u32; 4] = [16, 200, 1000, 10_000];
+const CLIENTS: u32 = 50;
+/// How long after the load what is left is looked at: some intervals of our reaper, and more than the others' delays.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// A server and how to start it.
+#[derive(Clone, Copy)]
+struct Subject {
+    name: &'static str,
+    kind: Kind,
+    program: &'static str,
+    memory: &'static str,
+}
+
+const SUBJECTS: &[Subject] = &[
+    Subject {
+        name: "object-caches",
+        kind: Kind::Ours,
+        program: env!("CARGO_BIN_EXE_server-system"),
+        memory: "uslab",
+    },
+    Subject {
+        name: "box-system",
+        kind: Kind::General,
+        program: env!("CARGO_BIN_EXE_server-system"),
+        memory: "box",
+    },
+    #[cfg(feature = "peers")]
+    Subject {
+        name: "box-mimalloc",
+        kind: Kind::General,
+        program: env!("CARGO_BIN_EXE_server-mimalloc"),
+        memory: "box",
+    },
+];
+
+/// A running server, until it is dropped.
+struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(subject: Subject) -> anyhow::Result<Self> {
+        let mut command = Command::new(subject.program);
+        command.args(["--listen", "127.0.0.1:0", "--memory", subject.memory]).stdout(Stdio::piped());
+        let mut process = command.spawn().context(subject.program)?;
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().context("no output")?).read_line(&mut line)?;
+        let address = line.trim().strip_prefix("listening on ").context("the server does not listen")?;
+        Ok(Self { process, address: address.to_owned() })
+    }
+
+    /// Deletes every key.
+    fn clear(&self) -> anyhow::Result<()> {
+        let mut stream = TcpStream::connect(&self.address)?;
+        stream.write_all(b"FLUSHALL\r\nQUIT\r\n")?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said)?;
+        anyhow::ensure!(said == "+OK\r\n+OK\r\n", "FLUSHALL: {said}");
+        Ok(())
+    }
+
+    fn proc(&self, file: &str) -> anyhow::Result<String> {
+        let path = format!("/proc/{}/{file}", self.process.id());
+        std::fs::read_to_string(&path).context(path)
+    }
+
+    /// The most bytes that were ever resident.
+    fn peak(&self) -> anyhow::Result<f64> {
+        let status = self.proc("status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib: f64 = line.and_then(|line| line.trim().strip_suffix(" kB")).context("VmHWM")?.parse()?;
+        Ok(kib * 1024.0)
+    }
+
+    /// Seconds of CPU that it has used, in the system's calls for it and in its own code.
+    fn cpu(&self) -> anyhow::Result<[f64; 2]> {
+        // Behind the name, which may have blanks: proc_pid_stat(5), fields 14 and 15.
+        let stat = self.proc("stat")?;
+        let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks = sysconf(SysconfVar::CLK_TCK)?.context("no clock")? as f64;
+        let seconds = |at: usize| anyhow::Ok(fields.get(at).context("stat")?.parse::<f64>()? / ticks);
+        Ok([seconds(12)?, seconds(11)?])
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended.
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}
+
+/// What clients do.
+#[derive(Clone, Copy)]
+struct Load {
+    requests: usize,
+    keys: usize,
+    pipelined: u32,
+}
+
+impl Load {
+    /// Sets, then gets, values of one size. Requests a second and the 99th percentile in ms, of each.
+    fn run(self, server: &Server, bytes: u32) -> anyhow::Result<Vec<[f64; 2]>> {
+        let (host, port) = server.address.rsplit_once(':').context("no port")?;
+        let options = [
+            ("-h", host),
+            ("-p", port),
+            ("-t", "set,get"),
+            ("-c", &CLIENTS.to_string()),
+            ("-P", &self.pipelined.to_string()),
+            ("-n", &self.requests.to_string()),
+            ("-r", &self.keys.to_string()),
+            ("-d", &bytes.to_string()),
+        ];
+        let mut command = Command::new("redis-benchmark");
+        command.args(options.iter().flat_map(|(name, value)| [name, value])).arg("--csv");
+        let output = command.output().context("redis-benchmark (Debian has it in redis-tools)")?;
+        anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        // "test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms", ...
+        let row = |line: &str| {
+            let numbers: Vec<f64> =
+                line.split(',').filter_map(|n| n.trim_matches('"').parse().ok()).collect();
+            Ok([*numbers.first().context("rps")?, *numbers.get(5).context("p99")?])
+        };
+        let text = String::from_utf8(output.stdout)?;
+        let rows: Vec<_> = text.lines().skip(1).map(row).collect::<anyhow::Result<_>>()?;
+        anyhow::ensure!(rows.len() == 2, "redis-benchmark: {text}");
+        Ok(rows)
+    }
+
+    /// A round: a value for each column.
+    fn round(self, subject: Subject) -> anyhow::Result<Vec<f64>> {
+        let server = Server::start(subject)?;
+        let mut rows = Vec::new();
+        for bytes in SIZES {
+            rows.extend(self.run(&server, bytes)?);
+        }
+        let n = rows.len() as f64;
+        let seconds: f64 = rows.iter().map(|[rate, _]| 1.0 / rate).sum();
+        let p99 = rows.iter().map(|[_, p99]| p99).sum::<f64>() / n;
+        let cpu = server.cpu()?.map(|seconds| seconds * 1e6 / (n * self.requests as f64));
+        let peak = server.peak()?;
+        server.clear()?;
+        std::thread::sleep(IDLE);
+        let left = resident_of(server.process.id());
+        let mib = |bytes: f64| bytes / f64::from(1 << 20);
+        Ok(vec![n / seconds / 1000.0, p99, cpu[0] + cpu[1], cpu[1], mib(peak), mib(left)])
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench = Bench::start(
+        "server",
+        "the example server under redis-benchmark: 50 clients set and get values of 16 to 10,000 B, a process each round",
+    );
+    let keys = bench.scale(20_000);
+    let loads = [("16 at a time", 16, bench.scale(200_000)), ("one at a time", 1, bench.scale(40_000))];
+    for (case, pipelined, requests) in loads {
+        let load = Load { requests, keys, pipelined };
+        let contender = |subject: &Subject| {
+            let subject = *subject;
+            let round = move || {
+                load.round(subject).unwrap_or_else(|error| {
+                    eprintln!("{}: {error:#}", subject.name);
+                    Vec::new()
+                })
+            };
+            Contender::new(subject.name, subject.kind, round)
+        };
+        let columns = [
+            Column::higher("throughput", "k/s"),
+            Column::lower("p99", "ms"),
+            Column::lower("server's CPU a request", "us"),
+            Column::lower("its own code", "us"),
+            Column::lower("peak", "MiB"),
+            Column::lower("all deleted, clients gone", "MiB"),
+        ];
+        bench.group(case, columns, SUBJECTS.iter().map(contender).collect());
+    }
+    bench.run()
+}

@@ -1,0 +1,11 @@
+//! The example server on mimalloc.
+
+#[path = "../../slab/examples/server/main.rs"]
+mod server;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> std::process::ExitCode {
+    server::main()
+}
