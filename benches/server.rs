@@ -173,7 +173,7 @@ fn main() -> anyhow::Result<()> {
         "the example server under redis-benchmark: 50 clients set and get values of 16 to 10,000 B, a process each round",
     );
     let keys = bench.scale(20_000);
-    let loads = [("16 at a time", 16, bench.scale(200_000)), ("one at a time", 1, bench.scale(40_000))];
+    let loads = [("16 at a time", 16, bench.scale(200_000)), ("one at a time", 1, bench.scale(20_000))];
     for (case, pipelined, requests) in loads {
         let load = Load { requests, keys, pipelined };
         let contender = |subject: &Subject| {

@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 /// So many bytes of replies are sent before the next request is carried out.
-const ENOUGH: usize = 64 << 10;
+const ENOUGH: usize = 32 << 10;
 
 /// What is known of a client. A connection that is idle has no buffers: they come with its next request.
 pub(crate) struct Connection<M: Memory> {

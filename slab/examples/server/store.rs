@@ -1,5 +1,6 @@
 //! The keys and their values: a hash table in parts, each under a lock of its own.
 
+use super::buffer::append;
 use super::memory::Memory;
 use allocator_api2_02::alloc::Allocator;
 use allocator_api2_02::boxed::Box as BoxIn;
@@ -22,7 +23,7 @@ type Bytes<A> = BoxIn<[u8], A>;
 fn copied<A: Allocator>(bytes: &[u8], memory: A) -> Result<Bytes<A>, OutOfMemory> {
     let mut copy = Vec::new_in(memory);
     copy.try_reserve_exact(bytes.len()).map_err(|_| OutOfMemory)?;
-    copy.extend_from_slice(bytes);
+    append(&mut copy, bytes);
     Ok(copy.into_boxed_slice())
 }
 
