@@ -4,29 +4,12 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Once;
 use std::time::{Duration, Instant};
-use uslab_tests::cargo;
+use uslab_tests::server;
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The example, built as this program is.
-fn program() -> PathBuf {
-    static BUILT: Once = Once::new();
-    // This is `target/debug/deps/server-...`.
-    let own = std::env::current_exe().expect("this program");
-    let built = own.ancestors().nth(2).expect("the directory of a profile");
-    BUILT.call_once(|| {
-        let mut build = cargo();
-        build.args(["build", "--quiet", "--package", "uslab", "--example", "server", "--target-dir"]);
-        build.arg(built.join("..")).args(built.ends_with("release").then_some("--release"));
-        assert!(build.status().expect("cargo").success(), "the server does not build");
-    });
-    built.join("examples/server")
-}
 
 /// A server on a free port, until it is dropped.
 struct Server {
@@ -36,7 +19,7 @@ struct Server {
 
 impl Server {
     fn start(options: &[&str]) -> Self {
-        let mut command = Command::new(program());
+        let mut command = Command::new(server());
         command.args(["--listen", "127.0.0.1:0"]).args(options).stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
         let mut line = String::new();
@@ -399,7 +382,7 @@ fn wrong_options_name_themselves() {
         (&["--memory", "box", "--max-memory", "64"], "--max-memory"),
     ];
     for (options, expected) in cases {
-        let output = Command::new(program()).args(options).output().unwrap();
+        let output = Command::new(server()).args(options).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{options:?}: {error}");
         assert!(error.contains(expected) && output.stdout.is_empty(), "{options:?}: {error}");

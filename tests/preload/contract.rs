@@ -1,10 +1,10 @@
 //! What C programs rely on.
 
 use crate::python::python;
-use crate::{compiled, library, preloaded, program, text};
+use crate::{compiled, preloaded, program, text};
 use std::collections::BTreeSet;
 use std::process::Command;
-use uslab_tests::workspace;
+use uslab_tests::{libuslab, workspace};
 
 #[test]
 fn the_library_does_what_c_programs_rely_on() {
@@ -21,7 +21,7 @@ fn the_library_does_what_c_programs_rely_on() {
 /// The header is checked in: a program that includes it compiles, links and runs; and it declares what the library has.
 #[test]
 fn the_header_is_what_the_library_has() {
-    let (dir, library) = (tempfile::tempdir().unwrap(), library());
+    let (dir, library) = (tempfile::tempdir().unwrap(), libuslab());
     let (source, header) = (workspace().join("tests/preload/caches.c"), workspace().join("slab/libuslab"));
     let (out, beside) = (dir.path().join("caches"), library.parent().unwrap());
     let mut cc = Command::new("cc");

@@ -3,9 +3,10 @@
 #[path = "../../slab/tests/common/exposition.rs"]
 mod exposition;
 
-use crate::{compiled, library, preloaded, text};
+use crate::{compiled, preloaded, text};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
+use uslab_tests::libuslab;
 
 /// What `dump.c` was told to write, and what it said.
 fn dump(how: &str, ending: &str) -> (Option<String>, Output) {
@@ -77,7 +78,7 @@ fn a_dump_that_cannot_be_is_named_and_the_program_goes_on() {
     let mut command = Command::new(&program);
     command
         .args(["stay", ".", "."])
-        .env("LD_PRELOAD", library())
+        .env("LD_PRELOAD", libuslab())
         .env("USLAB_OPTIONS", "dump=/nowhere/%p%%p%");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();

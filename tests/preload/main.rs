@@ -14,28 +14,10 @@ mod server;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Once;
-use uslab_tests::{cargo, workspace};
-
-/// The library, built as this program is.
-fn library() -> PathBuf {
-    static BUILT: Once = Once::new();
-    // This is `target/debug/deps/preload-...`.
-    let own = std::env::current_exe().expect("this program");
-    let built = own.ancestors().nth(2).expect("the directory of a profile");
-    BUILT.call_once(|| {
-        let mut build = cargo();
-        build.args(["build", "--quiet", "--package", "libuslab", "--target-dir"]).arg(built.join(".."));
-        if built.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo").success(), "libuslab does not build");
-    });
-    built.join("libuslab.so")
-}
+use uslab_tests::{libuslab, workspace};
 
 fn preloaded(command: &mut Command, options: &str) -> Output {
-    command.env("LD_PRELOAD", library()).env("USLAB_OPTIONS", options).output().expect("it starts")
+    command.env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options).output().expect("it starts")
 }
 
 /// With the library, or without it.

@@ -1,11 +1,12 @@
 //! A server for the length of a test.
 
-use crate::{library, text};
+use crate::text;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::Duration;
+use uslab_tests::libuslab;
 
 /// How long anything is waited for that should come at once, in tenths of a second: a server that hangs fails its test.
 const PATIENCE: u32 = 600;
@@ -23,7 +24,7 @@ impl Server {
         let errors = dir.join("stderr");
         command.stdout(File::create(dir.join("stdout")).unwrap()).stderr(File::create(&errors).unwrap());
         if with {
-            command.env("LD_PRELOAD", library()).env("USLAB_OPTIONS", "check=1,stats=1");
+            command.env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", "check=1,stats=1");
         }
         Server { child: command.spawn().expect("it starts"), stop, errors, with }
     }

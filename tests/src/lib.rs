@@ -8,6 +8,7 @@ pub mod waiver;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Once;
 
 /// The workspace's root.
 pub fn workspace() -> &'static Path {
@@ -22,19 +23,36 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// `libuslab.so`, built now, as this program is and beside it. For programs that cargo runs from `deps`.
+/// `libuslab.so`, as this program is built and beside it. For programs that cargo runs from `deps`.
 ///
 /// # Panics
 /// It does not build.
 pub fn libuslab() -> PathBuf {
+    static ONCE: Once = Once::new();
+    built(&ONCE, &["--package", "libuslab"], "libuslab.so")
+}
+
+/// The same of the example server.
+///
+/// # Panics
+/// As [`libuslab`].
+pub fn server() -> PathBuf {
+    static ONCE: Once = Once::new();
+    built(&ONCE, &["--package", "uslab", "--example", "server"], "examples/server")
+}
+
+/// What cargo makes of `target`, at `file` of the profile's directory.
+fn built(once: &Once, target: &[&str], file: &str) -> PathBuf {
     // This is `target/debug/deps/preload-...`.
     let own = std::env::current_exe().expect("this program");
     let profile = own.ancestors().nth(2).expect("the directory of a profile");
-    let mut build = cargo();
-    build.args(["build", "--quiet", "--package", "libuslab", "--target-dir"]).arg(profile.join(".."));
-    if profile.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().expect("cargo").success(), "libuslab does not build");
-    profile.join("libuslab.so")
+    once.call_once(|| {
+        let mut build = cargo();
+        build.args(["build", "--quiet"]).args(target).arg("--target-dir").arg(profile.join(".."));
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo").success(), "{target:?} does not build");
+    });
+    profile.join(file)
 }
