@@ -28,6 +28,10 @@ use uslab_magazine::{Cpus, Mechanism};
 #[allow(clippy::disallowed_types)]
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
+/// Whether the sequences are in this build.
+const BUILT: bool =
+    cfg!(all(target_arch = "x86_64", target_env = "gnu", not(any(uslab_no_rseq, uslab_heap))));
+
 /// The CPUs that this process may use.
 fn usable() -> Vec<usize> {
     let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("the process has CPUs");
@@ -286,6 +290,18 @@ fn pinned_workers_touch_as_many_slots() {
     }
 }
 
+// ---------------------------------------------------------------- the build
+
+#[test]
+fn the_assembly_is_in_the_program_exactly_if_it_is_built() {
+    let program = std::fs::read(std::env::current_exe().expect("this program")).expect("its bytes");
+    // The name of the section, backwards: so it is nowhere for this test's sake.
+    let mut name = *b"sc_qesr__";
+    name.reverse();
+    assert_eq!(program.windows(name.len()).any(|bytes| bytes == name), BUILT);
+    assert!(BUILT || Cpus::os().mechanism() == Mechanism::Claimed);
+}
+
 // ---------------------------------------------------------------- surroundings that decide otherwise
 
 /// Runs a test of this file in a process of its own, as `prepare` says; what it wrote to stderr.
@@ -319,7 +335,7 @@ fn a_wrong_value_is_named_and_ignored() {
         c.env("USLAB_RSEQ", "maybe").env("USLAB_EXPECT", mechanism)
     });
     let expected = "uslab: USLAB_RSEQ=maybe: expected on or off; ignored";
-    assert_eq!(err.matches(expected).count(), 1, "{err}");
+    assert_eq!(err.matches(expected).count(), usize::from(BUILT), "{err}");
 }
 #[test]
 fn without_a_registration_the_claimed_slot_serves() {

@@ -105,6 +105,3 @@ pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 pub const MAX_ORDER: u8 = 10;
 /// The order of a pageblock, the unit of grouping by migrate type: 2 MiB.
 pub const PAGEBLOCK_ORDER: u8 = 9;
-
-#[cfg(not(target_pointer_width = "64"))]
-compile_error!("page numbers and address arithmetic assume 64-bit addresses");

@@ -67,6 +67,12 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!(
+    "64-bit targets only: two magazine numbers are swapped as one word of 64 bits, rounds lie 8 bytes apart, and pages come \
+     from a range of addresses larger than 32 bits have"
+);
+
 pub mod cpu;
 mod depot;
 pub mod front;

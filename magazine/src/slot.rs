@@ -144,23 +144,14 @@ pub(crate) struct Slot {
     pub(crate) seen: UnsafeCell<u64>,
 }
 
+#[cfg(any(loom, shuttle))]
 impl Slot {
-    #[cfg(any(loom, shuttle))]
     pub(crate) fn new() -> Self {
         Self {
             pairs: [(); 3].map(|()| AtomicU64::new(0)),
             claim: AtomicU32::new(0),
             token: crate::sync::Mutex::new(()),
             taken: [(); 3].map(|()| UnsafeCell::new(0)),
-            seen: UnsafeCell::new(0),
-        }
-    }
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) const fn new() -> Self {
-        Self {
-            pairs: [const { AtomicU64::new(0) }; 3],
-            claim: AtomicU32::new(0),
-            taken: [const { UnsafeCell::new(0) }; 3],
             seen: UnsafeCell::new(0),
         }
     }

@@ -78,20 +78,6 @@ pub(crate) struct Front {
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) const FIRST_SLOT: usize = size_of::<Front>();
 
-#[cfg(not(any(loom, shuttle)))]
-impl Front {
-    /// The front of a store of that many CPUs.
-    pub(crate) const fn new(cpus: u32) -> Self {
-        let header = Header {
-            word: AtomicU64::new(0),
-            capacity: Fixed::new(0),
-            link: UnsafeCell::new(0),
-            net: Counter::new(0),
-        };
-        Self { sentinel: header, cpus: Fixed::new(cpus), spare: [const { Slot::new() }; 2] }
-    }
-}
-
 /// A cell for one round. Null is never stored by an operation.
 type Cell = UnsafeCell<*mut u8>;
 

@@ -6,25 +6,46 @@
 //! does not keep a restartable sequence away, nor the other way round. Simulated CPUs are always the claimed mechanism
 //! with another source of the number: one OS thread can drive a thousand CPUs deterministically by calling [`on_cpu`].
 //!
-//! **`USLAB_RSEQ=off`** in the environment forces the claimed slot (a debugger that single-steps needs that).
+//! **`USLAB_RSEQ=off`** in the environment forces the claimed slot (a debugger that single-steps needs that);
+//! `--cfg uslab_no_rseq` leaves the sequences out of the build.
+//!
+//! Linux says which CPU a thread runs on. Elsewhere, and in a build with `--cfg uslab_heap`, each thread takes a CPU's number
+//! for good (`threads`): the claim makes that sound, at the price of threads that share a slot while another one is idle.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
 
 pub(crate) mod claimed;
 
-#[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64", not(any(loom, shuttle, miri))))]
-pub(crate) mod rseq;
 #[cfg(any(loom, shuttle))]
 #[path = "token.rs"]
 pub(crate) mod rseq;
-#[cfg(not(any(
-    loom,
-    shuttle,
-    all(target_os = "linux", target_env = "gnu", target_arch = "x86_64", not(miri))
-)))]
+#[cfg(all(
+    not(any(loom, shuttle)),
+    target_os = "linux",
+    target_env = "gnu",
+    target_arch = "x86_64",
+    not(any(uslab_no_rseq, uslab_heap, miri))
+))]
+pub(crate) mod rseq;
+#[cfg(all(
+    not(any(loom, shuttle)),
+    not(all(
+        target_os = "linux",
+        target_env = "gnu",
+        target_arch = "x86_64",
+        not(any(uslab_no_rseq, uslab_heap, miri))
+    ))
+))]
 #[path = "absent.rs"]
 pub(crate) mod rseq;
+
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[path = "linux.rs"]
+mod os;
+#[cfg(not(all(target_os = "linux", not(uslab_heap))))]
+#[path = "threads.rs"]
+mod os;
 
 use crate::sync::{planted, thread_local};
 use core::cell::Cell;
@@ -66,7 +87,7 @@ impl core::fmt::Display for Mechanism {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// The kernel says, through `struct rseq` or `sched_getcpu`.
+    /// The system says, or the thread's own number does.
     Os,
     /// [`on_cpu`] said, for this thread.
     Simulated,
@@ -144,11 +165,12 @@ pub fn on_cpu(cpu: u32) {
 }
 
 impl Cpus {
-    /// The machine's CPUs: all that the kernel may ever bring up (at most [`MAX_CPUS`]), on one node.
+    /// The machine's CPUs (at most [`MAX_CPUS`]), on one node: all that the kernel may ever bring up on Linux, elsewhere as
+    /// many as the process may use at once.
     ///
-    /// The first call decides which [`Mechanism`] serves the process. It allocates nothing.
+    /// The first call decides which [`Mechanism`] serves the process. It allocates nothing on Linux.
     pub fn os() -> Self {
-        let count = possible().unwrap_or_else(configured).clamp(1, MAX_CPUS);
+        let count = os::count().clamp(1, MAX_CPUS);
         Self { count, nodes: 1, source: Source::Os, mechanism: rseq::mechanism() }
     }
 
@@ -213,7 +235,7 @@ impl Cpus {
             // The same word that sections read. `sched_getcpu` would name a real CPU to a thread without a
             // registration, who could use its slot never and retry for ever.
             (Source::Os, Mechanism::Rseq) => rseq::cpu_id(),
-            (Source::Os, Mechanism::Claimed) => nix::sched::sched_getcpu().map_or(u32::MAX, |c| c as u32),
+            (Source::Os, Mechanism::Claimed) => os::current(self.count),
             (Source::Simulated, _) => step().0,
         }
     }
@@ -241,32 +263,6 @@ fn step() -> (u32, Option<u32>) {
 #[cfg(any(loom, shuttle))]
 pub(crate) fn here() -> u32 {
     CURRENT.with(|c| c.get().cpu)
-}
-
-/// One more than the highest number that the kernel may ever give to a CPU, if it says so.
-fn possible() -> Option<u32> {
-    use std::io::Read;
-    // Neither opening a short path nor reading allocates.
-    let mut file = std::fs::File::open("/sys/devices/system/cpu/possible").ok()?;
-    let mut text = [0; 256];
-    let len = file.read(&mut text).ok()?;
-    highest(&text[..len])?.checked_add(1)
-}
-
-/// The highest number of a list like `0-3,8,10-11`; `None` if it is not one, or does not end in a line feed.
-fn highest(list: &[u8]) -> Option<u32> {
-    let list = core::str::from_utf8(list).ok()?.strip_suffix('\n')?;
-    let mut highest = None;
-    for number in list.split([',', '-']) {
-        highest = highest.max(Some(number.parse::<u32>().ok()?));
-    }
-    highest
-}
-
-/// How many CPUs the system is configured with.
-fn configured() -> u32 {
-    let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF).ok().flatten();
-    count.and_then(|n| u32::try_from(n).ok()).unwrap_or(1)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -306,16 +302,6 @@ mod tests {
         assert_eq!([(); 3].map(|()| step()), [(0, None), (1, Some(0)), (1, None)]);
         on_cpu(0);
         assert_eq!(Script::all_aborting(1, 2, 2).count(), 7);
-    }
-
-    #[test]
-    fn lists_of_cpus_are_read() {
-        assert_eq!(highest(b"0\n"), Some(0));
-        assert_eq!(highest(b"0-1\n"), Some(1));
-        assert_eq!(highest(b"0-3,8,10-11\n"), Some(11));
-        assert_eq!(highest(b"0-3,8,10-1"), None, "cut off");
-        assert_eq!(highest(b"\n"), None);
-        assert_eq!(highest(b""), None);
     }
 
     #[test]

@@ -259,7 +259,8 @@ struct Nowhere {
 }
 // SAFETY: nobody writes to it: every section misses, and no store has it.
 unsafe impl Sync for Nowhere {}
-static NOWHERE: Nowhere = Nowhere { front: Front::new(0), slot: Slot::new() };
+// SAFETY: zeroed memory is a front of no CPUs, and an empty slot.
+static NOWHERE: Nowhere = unsafe { core::mem::zeroed() };
 
 /// All that a section needs: the store's first byte, and where sections are announced.
 ///
