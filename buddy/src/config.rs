@@ -5,7 +5,7 @@ use crate::error::PageError;
 use crate::faults::Faults;
 use crate::gfp::ZoneKind;
 use crate::pfn::Order;
-use crate::region::{Door, HugePages};
+use crate::region::{Door, HugePages, MAPPED};
 use crate::watermark::SCALE_FACTOR;
 use crate::{MAX_ORDER, PAGE_SIZE, PAGEBLOCK_ORDER};
 use uslab_magazine::{Cpus, MAX_NODES};
@@ -46,14 +46,15 @@ pub struct PageConfig {
     pub faults: Faults,
 }
 
-/// Pages of the default range in all: 64 GiB of address space.
-const DEFAULT_PAGES: u32 = 16 << 20;
+/// Pages of the default range in all: 64 GiB of address space, or 1 GiB where it is memory.
+const DEFAULT_PAGES: u32 = if MAPPED { 16 << 20 } else { 1 << 18 };
 
 /// Page numbers end below this, so that one more than each fits too.
 pub(crate) const MOST_PAGES: u64 = (u32::MAX - (1 << MAX_ORDER)) as u64;
 
 impl PageConfig {
-    /// A zone Normal on each node of `cpus`, 64 GiB of address space in all: only what is used is committed.
+    /// A zone Normal on each node of `cpus`, 64 GiB of address space in all: only what is used is committed. 1 GiB where nothing
+    /// can be mapped (see [`region`](crate::region)).
     pub fn default_for(cpus: Cpus) -> Self {
         let pages = DEFAULT_PAGES / cpus.nodes();
         Self::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]; cpus.nodes() as usize])

@@ -4,32 +4,41 @@
 //! readable and writable (pages are then backed when first touched, and zero); decommitting gives the backing back
 //! and makes the part inaccessible again, so that a use after it is a fault and not a silent read of zero.
 //!
-//! Two doors lead to memory. [`Door::Os`] is what ships. [`Door::Heap`] is plain zeroed heap memory behind the same
-//! interface, where commit and decommit change nothing: for models (loom runs everything in one address space
-//! thousands of times) and for programs that must not map.
+//! Two doors lead to memory. [`Door::Os`] is what ships: `mapped`, on Linux. [`Door::Heap`] is plain heap memory behind the
+//! same interface, for models (loom runs everything in one address space thousands of times) and for programs that must not
+//! map. In a build with `--cfg uslab_heap`, and on other systems than Linux, both doors lead to the heap.
 //!
 //! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome: [`reserve_most`]
 //! halves its wish until it is granted.
 
+mod heap;
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+mod mapped;
+
 use crate::PAGE_SIZE;
 use crate::faults::{COMMIT, Call, DECOMMIT, Faults, Point, RESERVE};
-use core::num::NonZeroUsize;
 use core::ops::Range;
 use core::ptr::NonNull;
-use nix::sys::mman::{
-    MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect, mremap, munmap,
-};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use heap::Heap;
+#[cfg(not(all(target_os = "linux", not(uslab_heap))))]
+use heap::Heap as Os;
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+use mapped::Mapped as Os;
 use uslab_magazine::Memory;
 use uslab_magazine::sync::Counter;
+
+/// Whether [`Door::Os`] reserves addresses, and not memory.
+pub(crate) const MAPPED: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
 
 /// Where a region's memory comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Door {
-    /// `mmap`.
+    /// The system's: `mmap` on Linux.
     #[cfg_attr(not(loom), default)]
     Os,
-    /// The global allocator, zeroed.
+    /// The system's heap (`std::alloc::System`). All that is reserved is had at once, zeroed: nothing fails late, and
+    /// nothing goes back before the region is dropped. Fresh pages cost nothing before they are touched where the heap
+    /// maps large pieces and does not clear them itself, as on Linux.
     #[cfg_attr(loom, default)]
     Heap,
 }
@@ -76,8 +85,78 @@ pub struct Region {
 
 #[derive(Debug)]
 enum Backing {
-    Mapped,
-    Heap { start: NonNull<u8>, layout: Layout },
+    Os(Os),
+    Heap(Heap),
+}
+
+/// What may be done with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Nothing,
+    Read,
+    ReadWrite,
+}
+
+/// What stands behind a region. Addresses and bytes are whole pages.
+///
+/// # Safety
+/// Whoever implements it hands out memory that is zero, as long and aligned as asked for, and nobody else's until `free`.
+unsafe trait Source: core::fmt::Debug + Sized {
+    /// `bytes` bytes at a multiple of `align`, which is a page at least; `None` when refused. Memory that may be written to
+    /// is memory that the system answers for; any other is address space.
+    fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)>;
+
+    /// Makes a part of it readable and writable. `false` when refused.
+    ///
+    /// # Safety
+    /// The part is this memory's.
+    unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool;
+
+    /// As [`Region::decommit`]: the next commit finds the part zero. Up to then `access` is all that is used.
+    ///
+    /// # Safety
+    /// The part is this memory's, and nobody uses it.
+    unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool;
+
+    /// As [`Region::discard`].
+    ///
+    /// # Safety
+    /// The part is this memory's. Others may read it meanwhile, and do not mind that it becomes zero.
+    unsafe fn discard(&self, at: NonNull<u8>, bytes: usize) -> bool;
+
+    /// As [`Region::resize`]: where it is now.
+    ///
+    /// # Safety
+    /// It is at `at`, `old` bytes long, and may be written to as a whole.
+    unsafe fn resize(
+        &mut self,
+        at: NonNull<u8>,
+        old: usize,
+        new: usize,
+        may_move: bool,
+    ) -> Option<NonNull<u8>>;
+
+    /// As [`Region::advise`].
+    ///
+    /// # Safety
+    /// The part is this memory's.
+    unsafe fn advise(&self, at: NonNull<u8>, bytes: usize, huge_pages: HugePages) -> bool;
+
+    /// Gives it back as a whole.
+    ///
+    /// # Safety
+    /// It is at `at`, `bytes` bytes long; nobody uses it any more, nor this.
+    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize);
+}
+
+/// `$call` of the source behind `$backing`.
+macro_rules! source {
+    ($backing:expr, $source:ident => $call:expr) => {
+        match $backing {
+            Backing::Os($source) => $call,
+            Backing::Heap($source) => $call,
+        }
+    };
 }
 
 // SAFETY: the range is owned by the value; the methods only change its protection or hand out addresses.
@@ -100,8 +179,7 @@ impl Region {
         if faults.fires(Call::of(RESERVE, bytes)) {
             return None;
         }
-        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
-        Self::new(bytes, align, uncommitted, uncommitted.protection(), flags, door, faults)
+        Self::new(bytes, align, uncommitted, uncommitted.access(), door, faults)
     }
 
     /// A region that is committed as a whole, and zero: what [`reserve`](Self::reserve) and [`commit`](Self::commit) would
@@ -110,63 +188,25 @@ impl Region {
         if faults.fires(Call::of(RESERVE, bytes)) || faults.fires(Call::of(COMMIT, bytes)) {
             return None;
         }
-        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        Self::new(bytes, align, Uncommitted::NoAccess, access, MapFlags::MAP_PRIVATE, door, faults)
+        Self::new(bytes, align, Uncommitted::NoAccess, Access::ReadWrite, door, faults)
     }
 
     fn new(
         bytes: usize,
         align: usize,
         uncommitted: Uncommitted,
-        access: ProtFlags,
-        flags: MapFlags,
+        access: Access,
         door: Door,
         faults: &Faults,
     ) -> Option<Self> {
         let align = align.max(PAGE_SIZE);
         debug_assert!(align.is_power_of_two());
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
-        // Room to move the start up to the alignment.
-        let room = bytes.checked_add(align - PAGE_SIZE)?;
         let (base, backing) = match door {
-            Door::Os => Self::map(bytes, room, align, access, flags)?,
-            Door::Heap => Self::heap(room.checked_add(PAGE_SIZE)?, align)?,
+            Door::Os => Os::new(bytes, align, access).map(|(base, os)| (base, Backing::Os(os)))?,
+            Door::Heap => Heap::new(bytes, align, access).map(|(base, heap)| (base, Backing::Heap(heap)))?,
         };
         Some(Self { base, bytes, uncommitted, backing, faults: faults.clone() })
-    }
-
-    fn map(
-        bytes: usize,
-        room: usize,
-        align: usize,
-        access: ProtFlags,
-        flags: MapFlags,
-    ) -> Option<(NonNull<u8>, Backing)> {
-        // SAFETY: no address is asked for, so no mapping of anybody is replaced.
-        let start = unsafe { mmap_anonymous(None, NonZeroUsize::new(room)?, access, flags) };
-        let start = start.ok()?.cast::<u8>();
-        let before = start.as_ptr().align_offset(align);
-        let after = room - before - bytes;
-        // SAFETY: `before + bytes + after` is exactly what was mapped.
-        let (base, end) = unsafe { (start.add(before), start.add(before + bytes)) };
-        for (at, len) in [(start, before), (end, after)] {
-            if len > 0 {
-                // SAFETY: the ends outside `base..base + bytes` were mapped above and are known to nobody else.
-                // A failure leaves address space reserved, nothing else.
-                let _ = unsafe { munmap(at.cast(), len) };
-            }
-        }
-        Some((base, Backing::Mapped))
-    }
-
-    fn heap(room: usize, align: usize) -> Option<(NonNull<u8>, Backing)> {
-        // Aligned by hand: an aligned zeroed allocation would be written to as a whole.
-        let layout = Layout::from_size_align(room, 16).ok()?;
-        // SAFETY: the layout's size is not zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        let before = start.as_ptr().align_offset(align);
-        // SAFETY: `before < align`, and the room is larger.
-        Some((unsafe { start.add(before) }, Backing::Heap { start, layout }))
     }
 
     /// The first byte.
@@ -182,8 +222,8 @@ impl Region {
     /// Which door it came through.
     pub fn door(&self) -> Door {
         match self.backing {
-            Backing::Mapped => Door::Os,
-            Backing::Heap { .. } => Door::Heap,
+            Backing::Os(_) => Door::Os,
+            Backing::Heap(_) => Door::Heap,
         }
     }
 
@@ -204,14 +244,15 @@ impl Region {
         if !self.holds(&range) || self.faults.fires(Call::of(COMMIT, range.len())) {
             return false;
         }
-        match self.backing {
-            Backing::Heap { .. } => true,
-            Backing::Mapped => self.protect(range, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE),
+        if range.is_empty() {
+            return true;
         }
+        // SAFETY: `holds` checked that the range is this region's.
+        source!(&self.backing, source => unsafe { source.commit(self.at(&range), range.len()) })
     }
 
     /// Gives the memory behind `range` (bytes from the base, whole pages) back to the OS and makes it inaccessible
-    /// (or readable as zero, see [`Uncommitted`]). Through [`Door::Heap`] nothing changes.
+    /// (or readable as zero, see [`Uncommitted`]). Through [`Door::Heap`] it becomes zero, and stays accessible.
     ///
     /// `false` when the range stays accessible: the memory is given back all the same, unless it is locked.
     ///
@@ -221,14 +262,12 @@ impl Region {
         if !self.holds(&range) || self.faults.fires(Call::of(DECOMMIT, range.len())) {
             return false;
         }
-        match self.backing {
-            Backing::Heap { .. } => true,
-            Backing::Mapped => {
-                // SAFETY: inside our own private mapping, and the caller says that nobody uses it.
-                let given = unsafe { self.discard(range.clone()) };
-                self.protect(range, self.uncommitted.protection()) && given
-            }
+        if range.is_empty() {
+            return true;
         }
+        let access = self.uncommitted.access();
+        // SAFETY: `holds` checked that the range is this region's; the caller says that nobody uses it.
+        source!(&self.backing, source => unsafe { source.decommit(self.at(&range), range.len(), access) })
     }
 
     /// Gives the memory behind `range` back and leaves it accessible: it reads as zero. `false`, with nothing
@@ -236,87 +275,64 @@ impl Region {
     ///
     /// # Safety
     /// Nobody minds that the bytes become zero.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "a model's frames are no region"))]
     pub(crate) unsafe fn discard(&self, range: Range<usize>) -> bool {
         if !self.holds(&range) || range.is_empty() {
             return false;
         }
-        match self.backing {
-            Backing::Heap { .. } => false,
-            Backing::Mapped => {
-                // SAFETY: `holds` checked that the range is inside our own private mapping; the caller gives up
-                // its contents.
-                unsafe { madvise(self.at(range.start), range.len(), MmapAdvise::MADV_DONTNEED) }.is_ok()
-            }
-        }
+        // SAFETY: `holds` checked that the range is this region's; the caller gives up its contents.
+        source!(&self.backing, source => unsafe { source.discard(self.at(&range), range.len()) })
     }
 
     /// Makes a region that is committed as a whole `bytes` bytes long (rounded up to pages). What it had stays, as far
     /// as it fits; what is new is zero. It moves only where `may_move` allows it, and is aligned to a page then. `false`,
-    /// with nothing changed, when it cannot be done: always through [`Door::Heap`].
+    /// with nothing changed, when it cannot be done.
     ///
-    /// Costs one system call, which copies no byte.
+    /// Costs one system call, which copies no byte; through [`Door::Heap`] a copy.
     pub fn resize(&mut self, bytes: usize, may_move: bool) -> bool {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE_SIZE) else { return false };
         if bytes > self.bytes && self.faults.fires(Call::of(COMMIT, bytes - self.bytes)) {
             return false;
         }
-        let flags = if may_move { MRemapFlags::MREMAP_MAYMOVE } else { MRemapFlags::empty() };
-        match self.backing {
-            Backing::Heap { .. } => false,
-            Backing::Mapped => {
-                // SAFETY: our own mapping, borrowed exclusively; no address is asked for.
-                let moved = unsafe { mremap(self.base.cast(), self.bytes, bytes, flags, None) };
-                let Ok(base) = moved else { return false };
-                (self.base, self.bytes) = (base.cast(), bytes);
-                true
-            }
-        }
+        // SAFETY: the region is the memory as a whole, and borrowed exclusively.
+        let moved = source!(&mut self.backing, source => unsafe {
+            source.resize(self.base, self.bytes, bytes, may_move)
+        });
+        let Some(base) = moved else { return false };
+        (self.base, self.bytes) = (base, bytes);
+        true
     }
 
     /// Says whether the memory should be in huge pages; `false` if the system does not take the advice. Through
     /// [`Door::Heap`] nothing changes.
     pub fn advise(&self, huge_pages: HugePages) -> bool {
-        let advice = match huge_pages {
-            HugePages::System => return true,
-            HugePages::Advise => MmapAdvise::MADV_HUGEPAGE,
-            HugePages::Never => MmapAdvise::MADV_NOHUGEPAGE,
-        };
-        match self.backing {
-            Backing::Heap { .. } => true,
-            // SAFETY: our own private mapping, whose contents this does not change.
-            Backing::Mapped => unsafe { madvise(self.at(0), self.bytes, advice) }.is_ok(),
+        if huge_pages == HugePages::System {
+            return true;
         }
+        // SAFETY: the region as a whole.
+        source!(&self.backing, source => unsafe { source.advise(self.base, self.bytes, huge_pages) })
     }
 
-    fn protect(&self, range: Range<usize>, protection: ProtFlags) -> bool {
-        // SAFETY: `holds` checked that the range is inside our own mapping.
-        range.is_empty() || unsafe { mprotect(self.at(range.start), range.len(), protection) }.is_ok()
-    }
-
-    fn at(&self, offset: usize) -> NonNull<core::ffi::c_void> {
-        debug_assert!(offset <= self.bytes);
+    /// Where a range that the region [holds](Self::holds) begins.
+    fn at(&self, range: &Range<usize>) -> NonNull<u8> {
         // SAFETY: at most one past the end of the region.
-        unsafe { self.base.add(offset) }.cast()
+        unsafe { self.base.add(range.start) }
     }
 }
 
 impl Uncommitted {
-    fn protection(self) -> ProtFlags {
+    fn access(self) -> Access {
         match self {
-            Self::NoAccess => ProtFlags::PROT_NONE,
-            Self::ReadsZero => ProtFlags::PROT_READ,
+            Self::NoAccess => Access::Nothing,
+            Self::ReadsZero => Access::Read,
         }
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        match self.backing {
-            // SAFETY: our own mapping; whoever drops the region is its last user. A failure leaks it.
-            Backing::Mapped => drop(unsafe { munmap(self.base.cast(), self.bytes) }),
-            // SAFETY: allocated in `heap` with this layout.
-            Backing::Heap { start, layout } => unsafe { dealloc(start.as_ptr(), layout) },
-        }
+        // SAFETY: the region is the memory as a whole; whoever drops it is its last user.
+        source!(&mut self.backing, source => unsafe { source.free(self.base, self.bytes) });
     }
 }
 
@@ -410,40 +426,6 @@ mod tests {
         Faults::default()
     }
 
-    /// What the kernel notes about the mapping at `address`.
-    fn flags(address: usize) -> String {
-        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let mut inside = false;
-        for line in smaps.lines() {
-            if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
-                return flags.to_owned();
-            }
-            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-            if let Some((Ok(start), Ok(end))) =
-                range.map(|(a, b)| (usize::from_str_radix(a, 16), usize::from_str_radix(b, 16)))
-            {
-                inside = (start..end).contains(&address);
-            }
-        }
-        String::new()
-    }
-
-    #[test]
-    fn the_kernel_is_told_about_huge_pages() {
-        let told = |huge_pages| {
-            let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Door::Os, &none()).unwrap();
-            let taken = region.advise(huge_pages);
-            let flags = flags(region.base().addr().get());
-            (taken, flags.contains(" hg"), flags.contains(" nh"))
-        };
-        assert_eq!(told(HugePages::System), (true, false, false));
-        // A kernel without huge pages takes no advice.
-        if std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-            assert_eq!(told(HugePages::Advise), (true, true, false));
-            assert_eq!(told(HugePages::Never), (true, false, true));
-        }
-    }
-
     #[test]
     fn a_region_is_aligned_and_zero_and_writable_once_committed() {
         for door in [Door::Os, Door::Heap] {
@@ -464,41 +446,41 @@ mod tests {
 
     #[test]
     fn what_was_decommitted_comes_back_as_zero() {
-        let region = Region::reserve(1 << 20, 4096, Uncommitted::ReadsZero, Door::Os, &none()).unwrap();
-        assert!(region.commit(0..4096));
-        // SAFETY: committed before each write, readable always; this test is the only user.
-        unsafe {
-            region.base().write(7);
-            assert!(region.decommit(0..4096));
-            assert_eq!(*region.base().as_ptr(), 0);
+        for door in [Door::Os, Door::Heap] {
+            let region = Region::reserve(1 << 20, 4096, Uncommitted::ReadsZero, door, &none()).unwrap();
             assert!(region.commit(0..4096));
-            region.base().write(9);
-            assert!(region.discard(0..4096));
-            assert_eq!(*region.base().as_ptr(), 0);
+            // SAFETY: committed before each write, readable always; this test is the only user.
+            unsafe {
+                region.base().write(7);
+                assert!(region.decommit(0..4096));
+                assert_eq!(*region.base().as_ptr(), 0);
+                assert!(region.commit(0..4096));
+                assert_eq!(*region.base().as_ptr(), 0);
+            }
         }
     }
 
     #[test]
     fn a_committed_region_is_zero_and_keeps_what_it_has_when_it_is_resized() {
-        let mut region = Region::committed(10_000, 1 << 21, Door::Os, &none()).unwrap();
-        assert_eq!((region.base().addr().get() % (1 << 21), region.bytes()), (0, 12_288));
-        // SAFETY: committed as a whole; this test is the only user.
-        unsafe {
-            assert_eq!(*region.base().add(12_287).as_ref(), 0);
-            region.base().add(9_999).write(7);
-            assert!(region.resize(64 << 20, true));
-            assert_eq!(
-                (*region.base().add(9_999).as_ref(), *region.base().add((64 << 20) - 1).as_ref()),
-                (7, 0)
-            );
-            assert!(region.resize(10_000, false) && region.bytes() == 12_288);
-            assert_eq!(*region.base().add(9_999).as_ref(), 7);
+        for door in [Door::Os, Door::Heap] {
+            let mut region = Region::committed(10_000, 1 << 21, door, &none()).unwrap();
+            assert_eq!((region.base().addr().get() % (1 << 21), region.bytes()), (0, 12_288));
+            // SAFETY: committed as a whole; this test is the only user.
+            unsafe {
+                assert_eq!(*region.base().add(12_287).as_ref(), 0);
+                region.base().add(9_999).write(7);
+                assert!(region.resize(64 << 20, true));
+                assert_eq!(
+                    (*region.base().add(9_999).as_ref(), *region.base().add((64 << 20) - 1).as_ref()),
+                    (7, 0)
+                );
+                assert!(region.resize(10_000, false) && region.bytes() == 12_288);
+                assert_eq!(*region.base().add(9_999).as_ref(), 7);
+            }
+            let base = region.base();
+            assert!(!region.resize(usize::MAX, true) && !region.resize(1 << 60, true));
+            assert_eq!((region.base(), region.bytes()), (base, 12_288));
         }
-        let base = region.base();
-        assert!(!region.resize(usize::MAX, true) && !region.resize(1 << 60, true));
-        assert_eq!((region.base(), region.bytes()), (base, 12_288));
-        let mut heap = Region::committed(10_000, 4096, Door::Heap, &none()).unwrap();
-        assert!(!heap.resize(20_000, true) && heap.bytes() == 12_288);
     }
 
     #[test]

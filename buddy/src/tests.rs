@@ -81,6 +81,7 @@ fn memory_is_committed_a_maximal_block_at_a_time_and_given_back() {
 }
 
 #[test]
+#[cfg_attr(uslab_heap, ignore = "the heap keeps it")]
 fn given_back_memory_leaves_the_process() {
     let resident = || {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -629,6 +630,7 @@ fn under_limited_address_space() {
 }
 
 #[test]
+#[cfg_attr(uslab_heap, ignore = "the heap refuses when memory is reserved, not later")]
 fn a_refused_commit_is_an_error_that_says_so_and_costs_nothing() {
     limited("-d 65536", "tests::under_limited_data");
 }

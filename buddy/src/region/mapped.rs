@@ -1,0 +1,148 @@
+//! Memory by `mmap`: Linux.
+
+use super::{Access, HugePages, Source};
+use crate::PAGE_SIZE;
+use core::num::NonZeroUsize;
+use core::ptr::NonNull;
+use nix::sys::mman::{
+    MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect, mremap, munmap,
+};
+
+/// A private mapping, described by its region.
+#[derive(Debug)]
+pub(super) struct Mapped;
+
+impl Access {
+    fn protection(self) -> ProtFlags {
+        match self {
+            Self::Nothing => ProtFlags::PROT_NONE,
+            Self::Read => ProtFlags::PROT_READ,
+            Self::ReadWrite => ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+        }
+    }
+}
+
+// SAFETY: a private anonymous mapping is zero; the part of it that is kept is aligned, and no other mapping is there.
+unsafe impl Source for Mapped {
+    fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
+        let flags = match access {
+            Access::ReadWrite => MapFlags::MAP_PRIVATE,
+            Access::Nothing | Access::Read => MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE,
+        };
+        // Room to move the start up to the alignment.
+        let room = bytes.checked_add(align - PAGE_SIZE)?;
+        // SAFETY: no address is asked for, so no mapping of anybody is replaced.
+        let start = unsafe { mmap_anonymous(None, NonZeroUsize::new(room)?, access.protection(), flags) };
+        let start = start.ok()?.cast::<u8>();
+        let before = start.as_ptr().align_offset(align);
+        let after = room - before - bytes;
+        // SAFETY: `before + bytes + after` is exactly what was mapped.
+        let (base, end) = unsafe { (start.add(before), start.add(before + bytes)) };
+        for (at, len) in [(start, before), (end, after)] {
+            if len > 0 {
+                // SAFETY: the ends outside `base..base + bytes` were mapped above and are known to nobody else.
+                // A failure leaves address space reserved, nothing else.
+                let _ = unsafe { munmap(at.cast(), len) };
+            }
+        }
+        Some((base, Self))
+    }
+
+    unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: our own mapping, by contract.
+        unsafe { mprotect(at.cast(), bytes, Access::ReadWrite.protection()) }.is_ok()
+    }
+
+    unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool {
+        // SAFETY: our own mapping, which nobody uses.
+        let given = unsafe { self.discard(at, bytes) };
+        // SAFETY: as above.
+        unsafe { mprotect(at.cast(), bytes, access.protection()) }.is_ok() && given
+    }
+
+    unsafe fn discard(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: our own mapping, whose contents the caller gives up.
+        unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_DONTNEED) }.is_ok()
+    }
+
+    unsafe fn resize(
+        &mut self,
+        at: NonNull<u8>,
+        old: usize,
+        new: usize,
+        may_move: bool,
+    ) -> Option<NonNull<u8>> {
+        let flags = if may_move { MRemapFlags::MREMAP_MAYMOVE } else { MRemapFlags::empty() };
+        // SAFETY: our own mapping, by contract; no address is asked for.
+        unsafe { mremap(at.cast(), old, new, flags, None) }.ok().map(NonNull::cast)
+    }
+
+    unsafe fn advise(&self, at: NonNull<u8>, bytes: usize, huge_pages: HugePages) -> bool {
+        let advice = match huge_pages {
+            HugePages::System => return true,
+            HugePages::Advise => MmapAdvise::MADV_HUGEPAGE,
+            HugePages::Never => MmapAdvise::MADV_NOHUGEPAGE,
+        };
+        // SAFETY: our own mapping, whose contents this does not change.
+        unsafe { madvise(at.cast(), bytes, advice) }.is_ok()
+    }
+
+    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) {
+        // SAFETY: our own mapping, by contract. A failure leaks it.
+        let _ = unsafe { munmap(at.cast(), bytes) };
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::faults::Faults;
+    use crate::region::{Door, HugePages, Region, Uncommitted};
+
+    /// What the kernel notes about the mapping at `address`.
+    fn flags(address: usize) -> String {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut inside = false;
+        for line in smaps.lines() {
+            if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
+                return flags.to_owned();
+            }
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            if let Some((Ok(start), Ok(end))) =
+                range.map(|(a, b)| (usize::from_str_radix(a, 16), usize::from_str_radix(b, 16)))
+            {
+                inside = (start..end).contains(&address);
+            }
+        }
+        String::new()
+    }
+
+    #[test]
+    fn the_kernel_is_told_about_huge_pages() {
+        let told = |huge_pages| {
+            let region =
+                Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Door::Os, &Faults::default())
+                    .unwrap();
+            let taken = region.advise(huge_pages);
+            let flags = flags(region.base().addr().get());
+            (taken, flags.contains(" hg"), flags.contains(" nh"))
+        };
+        assert_eq!(told(HugePages::System), (true, false, false));
+        // A kernel without huge pages takes no advice.
+        if std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            assert_eq!(told(HugePages::Advise), (true, true, false));
+            assert_eq!(told(HugePages::Never), (true, false, true));
+        }
+    }
+
+    #[test]
+    fn discarded_memory_is_zero_and_stays_accessible() {
+        let region = Region::committed(1 << 20, 4096, Door::Os, &Faults::default()).unwrap();
+        // SAFETY: committed; this test is the only user.
+        unsafe {
+            region.base().write(9);
+            assert!(region.discard(0..4096));
+            assert_eq!(*region.base().as_ptr(), 0);
+            region.base().write(9);
+        }
+    }
+}
