@@ -6,7 +6,7 @@
 //! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
 
 use crate::{Gfp, Kmalloc, KmemCache, Malloc, Uslab};
-use core::alloc::{GlobalAlloc, Layout};
+use core::alloc::Layout;
 use core::ptr::NonNull;
 
 /// What each version of the trait asks for, in our own words.
@@ -80,11 +80,11 @@ unsafe impl Source for Uslab {
     }
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: passed on.
-        unsafe { self.dealloc(memory.as_ptr(), layout) };
+        unsafe { self.free_sized(memory, layout) };
     }
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
-        let moved = NonNull::new(unsafe { self.realloc(memory.as_ptr(), old, new.size()) })?;
+        let moved = unsafe { self.reallocate_sized(memory, old, new.size()) }.ok()?;
         if gfp.contains(Gfp::ZERO) && new.size() > old.size() {
             // SAFETY: `new.size()` bytes are the caller's.
             unsafe { moved.add(old.size()).write_bytes(0, new.size() - old.size()) };

@@ -13,28 +13,30 @@
 //!   does, and is told by its own state.)
 //! * No thread-local has a destructor, so an allocation is legal in the last destructor of a thread; none needs `main`.
 //! * The subsystem is this allocator's own. Object caches that the program makes are in another one, which allocates here.
-//! * A fork finds every lock held (`pthread_atfork`). The handlers are registered at the start, which is before almost all
-//!   others: so theirs run before ours take the locks, and after ours have let them go.
+//! * A fork finds every lock held (`at_fork`).
+
+#[cfg(unix)]
+mod at_fork;
 
 use crate::bootstrap;
 use crate::error::{AllocError, CacheError};
-use crate::fork::Held;
 use crate::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::malloc::Malloc;
 use crate::options::{Dump, Options};
 use crate::published::Published;
 use crate::subsystem::{Config, Core, Info, StartError};
 use crate::{Census, SlabInfo, Violation};
-use core::alloc::{GlobalAlloc, Layout};
-use core::ptr::{NonNull, null_mut};
-use nix::libc;
-use std::io::Write;
-use std::os::fd::FromRawFd;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use std::fs::File;
+use std::io::{self, Write};
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::Ordering::Relaxed;
-use uslab_magazine::sync::{AtomicU32, Fixed, Kept};
+use uslab_magazine::sync::{AtomicU32, Kept};
 
 /// The process-wide malloc.
+///
+/// Not a `GlobalAlloc` on macOS and other systems where `std`'s locks are made on the heap.
 ///
 /// ```
 /// use uslab::Uslab;
@@ -108,51 +110,39 @@ fn start() -> Option<&'static Process> {
         STARTING.store(NEVER, Relaxed);
         return None;
     };
-    // SAFETY: the handlers are functions of this program that never go.
-    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    #[cfg(unix)]
+    at_fork::register();
     if options.stats {
         // Programs close their standard error when they end, before this runs (GNU's `close_stdout`); so it has its own.
-        // SAFETY: no memory is touched; the handler is as above.
-        unsafe {
-            STATS.set(libc::fcntl(2, libc::F_DUPFD_CLOEXEC, 0).max(0).cast_unsigned());
-            libc::atexit(print_stats);
+        if let Ok(to) = own_stderr() {
+            // SAFETY: only the thread that starts is here; the handler is as above.
+            unsafe {
+                STATS.put(to);
+                libc::atexit(print_stats);
+            }
         }
     }
     Some(PROCESS.publish(Box::new(Process { malloc: core, dump: options.dump() })))
 }
 
-/// The locks that the forking thread holds.
-static FORKING: Kept<Held<'static>> = Kept::new();
+/// Where the table of caches is printed to: a copy of standard error.
+static STATS: Kept<File> = Kept::new();
 
-extern "C" fn before_fork() {
-    if let Some(process) = PROCESS.get() {
-        let held = process.core().hold();
-        // SAFETY: all locks are held.
-        unsafe { FORKING.put(held) };
-    }
+#[cfg(unix)]
+fn own_stderr() -> io::Result<File> {
+    use std::os::fd::AsFd;
+    Ok(io::stderr().as_fd().try_clone_to_owned()?.into())
 }
-extern "C" fn in_parent() {
-    // SAFETY: `before_fork` took all locks on this thread.
-    drop(unsafe { FORKING.take() });
+#[cfg(windows)]
+fn own_stderr() -> io::Result<File> {
+    use std::os::windows::io::AsHandle;
+    Ok(io::stderr().as_handle().try_clone_to_owned()?.into())
 }
-extern "C" fn in_child() {
-    // SAFETY: as above; the thread is its copy.
-    if let Some(held) = unsafe { FORKING.take() } {
-        held.in_child();
-    }
-}
-
-/// Where the table of caches is printed to: a copy of standard error, or 0.
-static STATS: Fixed = Fixed::new(0);
 
 extern "C" fn print_stats() {
-    let to = STATS.get().cast_signed();
-    if to == 0 {
-        return;
-    }
-    if let Some(table) = Uslab.slabinfo() {
-        // SAFETY: duplicated at the start for this, and used once.
-        let mut to = unsafe { std::fs::File::from_raw_fd(to) };
+    // SAFETY: put there before this was registered; the process ends once.
+    let to = unsafe { STATS.take() };
+    if let (Some(mut to), Some(table)) = (to, Uslab.slabinfo()) {
         // There is nobody to tell that it is closed.
         let _ = to.write_all(table.to_string().as_bytes());
     }
@@ -214,6 +204,46 @@ impl Uslab {
                 // SAFETY: passed on.
                 Some(process) => unsafe { process.malloc.realloc(memory, size) },
                 None => Err(AllocError::TooLarge),
+            },
+        }
+    }
+
+    /// Takes memory back that was allocated for `layout`.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), and the layout is right.
+    #[inline]
+    pub(crate) unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
+        let process = PROCESS.get();
+        match process {
+            // SAFETY: passed on.
+            Some(process) if process.malloc.holds(memory) => unsafe {
+                process.malloc.free_sized(memory, layout);
+            },
+            // SAFETY: passed on.
+            _ => unsafe { free_other(process, memory) },
+        }
+    }
+
+    /// As [`reallocate`](Self::reallocate), of memory that was allocated for `layout`, and keeps its alignment.
+    ///
+    /// # Safety
+    /// As [`free_sized`](Self::free_sized), after a success.
+    #[inline]
+    pub(crate) unsafe fn reallocate_sized(
+        &self,
+        memory: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+    ) -> Result<NonNull<u8>, AllocError> {
+        match PROCESS.get() {
+            Some(process) if process.malloc.holds(memory) || bootstrap::size_of_piece(memory).is_none() =>
+            // SAFETY: passed on.
+            unsafe { process.malloc.realloc_sized(memory, layout, size, Gfp::KERNEL) },
+            _ => match Layout::from_size_align(size, layout.align()) {
+                // SAFETY: so large is the piece.
+                Ok(new) => unsafe { self.leave(memory, layout.size(), new) },
+                Err(_) => Err(AllocError::TooLarge),
             },
         }
     }
@@ -293,44 +323,27 @@ impl Uslab {
     }
 }
 
+// Only where `std`'s locks are a futex. Others are made on the heap when they are first taken: an allocation would not end.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
 // SAFETY: memory is of the layout asked for and its owner's alone until it is freed; nothing unwinds.
-unsafe impl GlobalAlloc for Uslab {
+unsafe impl core::alloc::GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.allocate(layout, Gfp::KERNEL).map_or(null_mut(), NonNull::as_ptr)
+        self.allocate(layout, Gfp::KERNEL).map_or(core::ptr::null_mut(), NonNull::as_ptr)
     }
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        self.allocate(layout, Gfp::ZERO).map_or(null_mut(), NonNull::as_ptr)
+        self.allocate(layout, Gfp::ZERO).map_or(core::ptr::null_mut(), NonNull::as_ptr)
     }
     #[inline]
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: an allocation is not null.
-        let memory = unsafe { NonNull::new_unchecked(memory) };
-        let process = PROCESS.get();
-        match process {
-            // SAFETY: passed on.
-            Some(process) if process.malloc.holds(memory) => unsafe {
-                process.malloc.free_sized(memory, layout);
-            },
-            // SAFETY: passed on.
-            _ => unsafe { free_other(process, memory) },
-        }
+        // SAFETY: an allocation is not null; else passed on.
+        unsafe { self.free_sized(NonNull::new_unchecked(memory), layout) };
     }
     #[inline]
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: an allocation is not null.
-        let memory = unsafe { NonNull::new_unchecked(memory) };
-        let moved = match PROCESS.get() {
-            Some(process) if process.malloc.holds(memory) || bootstrap::size_of_piece(memory).is_none() =>
-            // SAFETY: passed on.
-            unsafe { process.malloc.realloc_sized(memory, layout, size, Gfp::KERNEL) },
-            _ => match Layout::from_size_align(size, layout.align()) {
-                // SAFETY: so large is the piece.
-                Ok(new) => unsafe { self.leave(memory, layout.size(), new) },
-                Err(_) => Err(AllocError::TooLarge),
-            },
-        };
-        moved.map_or(null_mut(), NonNull::as_ptr)
+        // SAFETY: as above.
+        let moved = unsafe { self.reallocate_sized(NonNull::new_unchecked(memory), layout, size) };
+        moved.map_or(core::ptr::null_mut(), NonNull::as_ptr)
     }
 }

@@ -52,6 +52,18 @@ pub enum DumpSignal {
     Usr2,
 }
 
+/// Whether the program's rights are not those of who set its environment (setuid).
+fn has_other_rights() -> bool {
+    #[cfg(target_os = "linux")]
+    // SAFETY: a number of the process, which never changes.
+    return unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    #[cfg(all(unix, not(target_os = "linux")))]
+    // SAFETY: they only look at the process.
+    return unsafe { libc::getuid() != libc::geteuid() || libc::getgid() != libc::getegid() };
+    #[cfg(not(unix))]
+    return false;
+}
+
 const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never, limit=BYTES[k|m|g], dump=FILE or \
                         dump_signal=USR1|USR2";
 
@@ -60,10 +72,8 @@ impl Options {
     pub(crate) fn of_environment() -> Self {
         // Not `std::env`, which allocates.
         // SAFETY: the name ends in a NUL. As anywhere in a C library, nobody may change the environment at the same time.
-        let value = unsafe { nix::libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
-        // SAFETY: a number of the process, which never changes.
-        let secure = unsafe { nix::libc::getauxval(nix::libc::AT_SECURE) } != 0;
-        if value.is_null() || secure {
+        let value = unsafe { libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
+        if value.is_null() || has_other_rights() {
             return Self::default();
         }
         // SAFETY: the libc's strings end in a NUL.

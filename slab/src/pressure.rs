@@ -5,10 +5,14 @@
 //! `memory.high`, above which its processes are slowed down; it is looked at from time to time. The
 //! [reaper](crate::Reaper) heeds both, if it is told to.
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+#[cfg(target_os = "linux")]
+mod events;
+#[cfg(not(target_os = "linux"))]
+#[path = "pressure/absent.rs"]
+mod events;
+
+pub(crate) use events::{Watched, next};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,38 +33,6 @@ impl Psi {
     /// Of the group of processes whose `memory.pressure` this is.
     pub fn at(path: impl Into<PathBuf>, stall: Duration, window: Duration) -> Self {
         Self { path: path.into(), stall, window }
-    }
-
-    /// Begins to watch.
-    ///
-    /// # Errors
-    /// There is no such file, or the kernel does not take the trigger; the error names the file.
-    pub(crate) fn watch(&self) -> io::Result<OwnedFd> {
-        let named =
-            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.path.display()));
-        let mut file = OpenOptions::new().read(true).write(true).open(&self.path).map_err(named)?;
-        let trigger = format!("some {} {}\0", self.stall.as_micros(), self.window.as_micros());
-        file.write_all(trigger.as_bytes()).map_err(named)?;
-        Ok(file.into())
-    }
-}
-
-/// Waits for the next event of `watched`; `false` once `stop` is closed or broken, or nothing more will come.
-pub(crate) fn next(watched: &OwnedFd, stop: &impl AsFd) -> bool {
-    loop {
-        let mut fds =
-            [PollFd::new(watched.as_fd(), PollFlags::POLLPRI), PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::NONE) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(_) => return false,
-        }
-        let seen = |fd: &PollFd<'_>| fd.revents().unwrap_or(PollFlags::empty());
-        if !seen(&fds[1]).is_empty() || seen(&fds[0]).intersects(PollFlags::POLLERR | PollFlags::POLLNVAL) {
-            return false;
-        }
-        if seen(&fds[0]).contains(PollFlags::POLLPRI) {
-            return true;
-        }
     }
 }
 

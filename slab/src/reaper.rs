@@ -10,11 +10,10 @@
 //!
 //! The thread sleeps on a `parking_lot` lock: this is the cold side, never reached from an allocation.
 
-use crate::pressure::{self, MemoryGroup, Psi};
+use crate::pressure::{self, MemoryGroup, Psi, Watched};
 use crate::subsystem::{Core, Subsystem};
 use parking_lot::{Condvar, Mutex};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -106,7 +105,7 @@ impl Reaper {
     }
 
     /// Wakes the reaper at each event of `watched`.
-    fn watch(&mut self, watched: OwnedFd) -> io::Result<()> {
+    fn watch(&mut self, watched: Watched) -> io::Result<()> {
         let (stop, watching) = io::pipe()?;
         self.watching = Some(watching);
         let shared = self.shared.clone();
@@ -234,6 +233,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(target_os = "linux")]
     fn an_event_of_pressure_gives_back_at_once_what_the_interval_would_not() {
         use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
         use std::os::fd::AsRawFd;

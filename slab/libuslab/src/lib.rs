@@ -14,6 +14,11 @@
 //!
 //! `uslab_version` is there to be found: a program that finds it runs on this library.
 
+#[cfg(any(uslab_heap, not(target_os = "linux")))]
+compile_error!(
+    "a library to preload needs Linux, and pages that are mapped: its memory cannot come from the malloc that it is"
+);
+
 pub mod cache;
 pub mod dump;
 

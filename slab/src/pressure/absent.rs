@@ -1,0 +1,24 @@
+//! Events of pressure where no system tells them.
+
+use super::Psi;
+use std::io;
+
+/// There is nothing to watch.
+#[derive(Debug)]
+pub(crate) enum Watched {}
+
+impl Psi {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// Always; the error names the file.
+    pub(crate) fn watch(&self) -> io::Result<Watched> {
+        let text = format!("{}: only Linux tells of pressure", self.path.display());
+        Err(io::Error::new(io::ErrorKind::Unsupported, text))
+    }
+}
+
+/// Waits for the next event of `watched`.
+pub(crate) fn next(watched: &Watched, _: &io::PipeReader) -> bool {
+    match *watched {}
+}
