@@ -254,7 +254,7 @@ fn every_test_that_the_tables_of_errors_name_is_there() {
     let slab = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();
     let mut tests = read(&slab.join("src/prefill.rs"));
-    for folder in ["tests", "../tests"] {
+    for folder in ["tests", "../tests", "../tests/preload"] {
         let files = std::fs::read_dir(slab.join(folder)).unwrap().map(|entry| entry.unwrap().path());
         files
             .filter(|path| path.extension().is_some_and(|end| end == "rs"))
