@@ -873,3 +873,32 @@ impl<R: Round, S: Supplier<R>> Supplier<R> for Counting<'_, S> {
         self.supplier.node_of(round)
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::Heap;
+    use crate::ball::Ball;
+
+    #[test]
+    fn magazines_grow_where_visits_to_a_depot_meet_and_only_there() {
+        let cpus = Cpus::simulated(1, 1).unwrap();
+        let config = Config { largest: 8, ..Config::new(&cpus, 4, 0, 4) };
+        let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
+        let layer: Layer<Ball> = Layer::new(cpus, config, memory).unwrap();
+        let visit = || _ = layer.visit(0, Depot::take_all_full);
+        (0..100).for_each(|_| visit());
+        assert_eq!(layer.stats().capacity, 4);
+        for met in 1..=8 {
+            let held = layer.depot(0).hold();
+            std::thread::scope(|scope| {
+                scope.spawn(visit);
+                while layer.depot(0).contention.get() < met {
+                    std::thread::yield_now();
+                }
+                drop(held);
+            });
+        }
+        assert_eq!(layer.stats().capacity, 8);
+    }
+}
