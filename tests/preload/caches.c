@@ -1,4 +1,4 @@
-/* Object caches from C: requests of a server, which keep their buffer from use to use. */
+/* What C programs rely on of object caches. `slab/examples/requests.c` is the example. */
 #include "uslab.h"
 #include <errno.h>
 #include <stdio.h>

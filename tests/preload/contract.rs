@@ -18,29 +18,41 @@ fn the_library_does_what_c_programs_rely_on() {
     }
 }
 
-/// The header is checked in: a program that includes it compiles, links and runs; and it declares what the library has.
-#[test]
-fn the_header_is_what_the_library_has() {
+/// What a C program that includes the header prints, once it is compiled and linked with the library.
+fn linked(source: &str) -> String {
     let (dir, library) = (tempfile::tempdir().unwrap(), libuslab());
-    let (source, header) = (workspace().join("tests/preload/caches.c"), workspace().join("slab/libuslab"));
-    let (out, beside) = (dir.path().join("caches"), library.parent().unwrap());
+    let (out, beside) = (dir.path().join("program"), library.parent().unwrap());
     let mut cc = Command::new("cc");
     cc.args(["-Wall", "-Wextra", "-Werror", "-std=c99", "-pedantic", "-D_POSIX_C_SOURCE=200809L", "-o"])
         .arg(&out);
-    cc.arg(source).arg("-I").arg(header.as_path()).arg("-L").arg(beside).arg("-luslab");
-    cc.arg(format!("-Wl,-rpath,{}", beside.display()));
+    cc.arg(workspace().join(source)).arg("-I").arg(workspace().join("slab/libuslab"));
+    cc.arg("-L").arg(beside).arg("-luslab").arg(format!("-Wl,-rpath,{}", beside.display()));
     assert!(cc.status().expect("a C compiler").success());
     let output = Command::new(out).output().unwrap();
-    let table = text(&output.stdout);
-    assert!(output.status.success(), "{table}{}", text(&output.stderr));
-    assert!(table.contains("\nrequest ") && table.contains("\nmalloc-1024 "), "{table}");
-    assert!(!table.contains("\nplain "), "{table}");
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    said
+}
+
+#[test]
+fn the_example_in_c_builds_few_buffers() {
+    let said = linked("slab/examples/requests.c");
+    let built = said.strip_prefix("100000 requests, ").and_then(|rest| rest.split_once(' ')).unwrap().0;
+    assert!((1..1000).contains(&built.parse::<u32>().unwrap()), "{said}");
+    assert!(said.contains("\nrequest ") && said.contains("\nmalloc-1024 "), "{said}");
+}
+
+/// The header is checked in: a program that includes it compiles, links and runs; and it declares what the library has.
+#[test]
+fn the_header_is_what_the_library_has() {
+    let (table, library) = (linked("tests/preload/caches.c"), libuslab());
+    assert!(table.contains("\nrequest ") && !table.contains("\nplain "), "{table}");
 
     let Some(nm) = program("nm") else { return };
     let symbols =
         text(&Command::new(nm).args(["-D", "--defined-only"]).arg(&library).output().unwrap().stdout);
     let has: BTreeSet<_> = symbols.lines().filter_map(|line| line.split(' ').next_back()).collect();
-    let header = std::fs::read_to_string(header.join("uslab.h")).unwrap();
+    let header = std::fs::read_to_string(workspace().join("slab/libuslab/uslab.h")).unwrap();
     let declared = header.lines().filter(|line| line.ends_with(");")).filter_map(|line| {
         let name = line.split('(').next()?.rsplit([' ', '*']).next()?;
         name.starts_with("uslab_").then_some(name)
