@@ -18,6 +18,7 @@ pub mod cli;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod geometry;
+pub mod lab;
 pub mod machine;
 pub mod output;
 pub mod replay;

@@ -46,6 +46,8 @@
 //! | `allocator` | the same and caches for containers that take an allocator |
 //! | [`prefill`], [`mempool`] | objects of one owner, and a reserve for all |
 //! | [`magazines`] | how large magazines are |
+//! | [`pool`] | objects of one size in memory of the caller's choice, for one thread |
+//! | [`handle`] | small values that name an object, and know when it is gone |
 //! | [`shrinker`] | what users can drop when memory is short |
 //! | [`reaper`] | a thread that gives idle memory back |
 //! | [`pressure`] | how Linux says that memory is short |
@@ -79,6 +81,7 @@ pub mod geometry;
 #[cfg(not(any(loom, shuttle)))]
 pub mod global_alloc;
 mod ground;
+pub mod handle;
 // As kmalloc.
 #[cfg_attr(loom, allow(dead_code))]
 pub mod huge;
@@ -96,6 +99,7 @@ mod node;
 pub mod options;
 mod owner;
 mod pinned;
+pub mod pool;
 pub mod prefill;
 #[cfg(not(any(loom, shuttle)))]
 pub mod pressure;
