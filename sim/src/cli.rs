@@ -3,7 +3,7 @@
 //! Exit codes: 0 done, 1 a check failed (a conservation law, a comparison that was asked to hold), 2 wrong usage or
 //! input. Data goes to standard output, progress and messages to standard error.
 
-use crate::output::{Json, Progress};
+use crate::output::{Form, Place, Progress};
 use crate::stress::{self, FaultSpec, Workload};
 use crate::{geometry, replay};
 use anyhow::{Context, bail};
@@ -229,7 +229,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn run(cli: &Cli) -> anyhow::Result<Outcome> {
-    let json = cli.json.as_deref().map(Json::open).transpose()?;
+    let json = cli.json.as_deref().map(|path| Place::open(Form::Json, path)).transpose()?;
     match &cli.verb {
         None => run_replay(&ReplayArgs::bundled(), json),
         Some(Verb::Replay(args)) => run_replay(args, json),
@@ -254,7 +254,7 @@ impl ReplayArgs {
     }
 }
 
-fn run_replay(args: &ReplayArgs, json: Option<Json>) -> anyhow::Result<Outcome> {
+fn run_replay(args: &ReplayArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     let options = replay::Options {
         cpus: args.cpus,
         nodes: args.nodes,
@@ -268,9 +268,9 @@ fn run_replay(args: &ReplayArgs, json: Option<Json>) -> anyhow::Result<Outcome> 
     let progress = Progress::new();
     let report = replay::run(args.trace.as_deref(), &options, &progress)?;
     drop(progress);
-    let to_stdout = json.as_ref().is_some_and(Json::is_stdout);
+    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
     if let Some(json) = json {
-        json.write(&report)?;
+        json.json(&report)?;
     }
     if !to_stdout {
         let text = if args.trace.is_none() { report.introduction() } else { report.page(args.all) };
@@ -279,19 +279,19 @@ fn run_replay(args: &ReplayArgs, json: Option<Json>) -> anyhow::Result<Outcome> 
     Ok(if report.conservation.violated == 0 { Outcome::Done } else { Outcome::Violated })
 }
 
-fn run_geometry(args: &GeometryArgs, json: Option<Json>) -> anyhow::Result<Outcome> {
+fn run_geometry(args: &GeometryArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     let cpus = match args.cpus {
         Some(0) => bail!("--cpus 0: expected at least 1"),
         Some(n) if n > 8192 => bail!("--cpus {n}: expected at most 8192, the most that Linux supports"),
         Some(n) => n,
         None => uslab_magazine::Cpus::os().count(),
     };
-    let to_stdout = json.as_ref().is_some_and(Json::is_stdout);
+    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
     let (text, outcome) = match &args.against {
         None => {
             let table = geometry::table(&args.sizes, args.align, cpus)?;
             if let Some(json) = json {
-                json.write(&table)?;
+                json.json(&table)?;
             }
             (table.to_string(), Outcome::Done)
         }
@@ -300,7 +300,7 @@ fn run_geometry(args: &GeometryArgs, json: Option<Json>) -> anyhow::Result<Outco
             let comparison =
                 if live { geometry::against_live(cpus)? } else { geometry::against(path, cpus)? };
             if let Some(json) = json {
-                json.write(&comparison)?;
+                json.json(&comparison)?;
             }
             let outcome = if comparison.mismatches.is_empty() { Outcome::Done } else { Outcome::Violated };
             (comparison.to_string(), outcome)
@@ -312,7 +312,7 @@ fn run_geometry(args: &GeometryArgs, json: Option<Json>) -> anyhow::Result<Outco
     Ok(outcome)
 }
 
-fn run_stress(args: &StressArgs, json: Option<Json>) -> anyhow::Result<Outcome> {
+fn run_stress(args: &StressArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
     let interrupt = move || {
@@ -337,9 +337,9 @@ fn run_stress(args: &StressArgs, json: Option<Json>) -> anyhow::Result<Outcome> 
     let progress = Progress::new();
     let report = stress::run(&options, &progress)?;
     drop(progress);
-    let to_stdout = json.as_ref().is_some_and(Json::is_stdout);
+    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
     if let Some(json) = json {
-        json.write(&report)?;
+        json.json(&report)?;
     }
     if !to_stdout {
         std::io::stdout().lock().write_all(report.page().as_bytes()).context("standard output")?;
