@@ -1,0 +1,334 @@
+//! What an experiment found, as data: tables, curves, claims that hold or do not. Text, CSV, JSON and pages come of it.
+//!
+//! What was measured in time is marked, and can be [left out](Findings::without_times): the rest follows from the seed, byte
+//! for byte, on any machine.
+
+use serde::{Serialize, Serializer};
+
+/// What an experiment found. Its serialised form is the interface of `uslab lab --json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Findings {
+    /// The experiment's name, as on the command line.
+    pub experiment: String,
+    /// What it asks.
+    pub question: String,
+    /// What is random in it follows from this.
+    pub seed: u64,
+    /// Where it ran; absent where nothing was measured in time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
+    /// What it found, in the order of reading.
+    pub parts: Vec<Part>,
+}
+
+/// One thing found.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// Rows of values.
+    Table(Table),
+    /// Curves over an axis.
+    Chart(Chart),
+    /// What somebody said, and what was found here.
+    Claim(Claim),
+    /// A sentence.
+    Note(String),
+}
+
+/// Rows of values under named columns; the first column names the row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// Its columns.
+    pub columns: Vec<Column>,
+    /// Its rows, each with a value a column.
+    pub rows: Vec<Vec<Value>>,
+}
+
+/// A column of a table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Column {
+    /// Its name, with the unit.
+    pub name: String,
+    /// Whether its values were measured in time, and so differ from run to run.
+    pub timed: bool,
+}
+
+/// One value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Words.
+    Text(String),
+    /// Things counted.
+    Count(u64),
+    /// A ratio or a measure, and with how many decimals it is shown.
+    Number(f64, usize),
+    /// There is none.
+    Nothing,
+}
+
+/// Curves over an axis.
+#[derive(Clone, Debug, Serialize)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// The axis to the right.
+    pub x: Axis,
+    /// The axis upwards.
+    pub y: Axis,
+    /// The curves.
+    pub series: Vec<Series>,
+    /// Whether heights were measured in time.
+    pub timed: bool,
+}
+
+/// An axis.
+#[derive(Clone, Debug, Serialize)]
+pub struct Axis {
+    /// What it counts, with the unit.
+    pub name: String,
+    /// Whether equal steps are equal ratios.
+    pub logarithmic: bool,
+}
+
+/// A curve.
+#[derive(Clone, Debug, Serialize)]
+pub struct Series {
+    /// Whose.
+    pub name: String,
+    /// Where it goes through, from left to right.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// What a source says, and what was found here.
+#[derive(Clone, Debug, Serialize)]
+pub struct Claim {
+    /// What is said.
+    pub says: String,
+    /// By whom.
+    pub source: String,
+    /// What was found.
+    pub found: String,
+    /// Whether it holds here.
+    pub holds: Holds,
+    /// Whether that was measured in time.
+    pub timed: bool,
+}
+
+/// Whether a claim holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holds {
+    /// It does.
+    Yes,
+    /// In a part of the cases, or of the amount.
+    Partly,
+    /// It does not.
+    No,
+}
+
+/// Where something was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// The processor, as the system names it.
+    pub processor: String,
+    /// CPUs that may run us.
+    pub cpus: u32,
+    /// Operating system and architecture.
+    pub system: String,
+    /// Whether the program was optimised; times of one that was not say little.
+    pub optimised: bool,
+}
+
+impl Findings {
+    /// Nothing yet.
+    pub fn new(experiment: &str, question: &str, seed: u64) -> Self {
+        let (experiment, question) = (experiment.to_owned(), question.to_owned());
+        Self { experiment, question, seed, machine: None, parts: Vec::new() }
+    }
+    /// One more table.
+    pub fn table(&mut self, table: Table) {
+        self.parts.push(Part::Table(table));
+    }
+    /// One more chart.
+    pub fn chart(&mut self, chart: Chart) {
+        self.parts.push(Part::Chart(chart));
+    }
+    /// One more claim.
+    pub fn claim(&mut self, claim: Claim) {
+        self.parts.push(Part::Claim(claim));
+    }
+    /// One more sentence.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.parts.push(Part::Note(note.into()));
+    }
+
+    /// The same without what was measured in time.
+    #[must_use]
+    pub fn without_times(mut self) -> Self {
+        self.parts = self.parts.into_iter().filter_map(Part::without_times).collect();
+        self
+    }
+    /// Says where it was measured, if anything was measured in time.
+    #[must_use]
+    pub fn on_this_machine(mut self) -> Self {
+        self.machine = self.parts.iter().any(Part::is_timed).then(Machine::this);
+        self
+    }
+}
+
+impl Part {
+    fn is_timed(&self) -> bool {
+        match self {
+            Self::Table(table) => table.columns.iter().any(|c| c.timed),
+            Self::Chart(chart) => chart.timed,
+            Self::Claim(claim) => claim.timed,
+            Self::Note(_) => false,
+        }
+    }
+    fn without_times(self) -> Option<Self> {
+        match self {
+            Self::Table(table) => table.without_times().map(Self::Table),
+            other => (!other.is_timed()).then_some(other),
+        }
+    }
+}
+
+impl Table {
+    /// A table without rows. Columns whose name begins with `~` are measured in time.
+    pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
+        let column = |name: &&str| match name.strip_prefix('~') {
+            Some(name) => Column { name: name.to_owned(), timed: true },
+            None => Column { name: (*name).to_owned(), timed: false },
+        };
+        Self { title: title.into(), columns: columns.iter().map(column).collect(), rows: Vec::new() }
+    }
+    /// One more row.
+    ///
+    /// # Panics
+    /// It has not as many values as there are columns.
+    pub fn row(&mut self, row: Vec<Value>) {
+        assert_eq!(row.len(), self.columns.len(), "{}: a value a column", self.title);
+        self.rows.push(row);
+    }
+    /// Nothing is left of a table that has only names beside its times.
+    fn without_times(mut self) -> Option<Self> {
+        let keep: Vec<bool> = self.columns.iter().map(|c| !c.timed).collect();
+        for row in &mut self.rows {
+            let mut kept = keep.iter();
+            row.retain(|_| *kept.next().unwrap_or(&true));
+        }
+        let names_only = keep.iter().skip(1).any(|k| !k) && keep.iter().filter(|k| **k).count() == 1;
+        self.columns.retain(|c| !c.timed);
+        (!names_only).then_some(self)
+    }
+}
+
+impl Value {
+    /// The value as text: numbers with their decimals, counts grouped if a person reads it.
+    pub fn shown(&self, grouped: bool) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Count(n) if grouped => crate::output::grouped(*n),
+            Self::Count(n) => n.to_string(),
+            Self::Number(x, decimals) => format!("{x:.decimals$}"),
+            Self::Nothing => String::new(),
+        }
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::Count(n) => serializer.serialize_u64(*n),
+            Self::Number(x, _) => serializer.serialize_f64(*x),
+            Self::Nothing => serializer.serialize_none(),
+        }
+    }
+}
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+impl From<u64> for Value {
+    fn from(n: u64) -> Self {
+        Self::Count(n)
+    }
+}
+impl From<usize> for Value {
+    fn from(n: usize) -> Self {
+        Self::Count(n as u64)
+    }
+}
+/// With two decimals.
+impl From<f64> for Value {
+    fn from(x: f64) -> Self {
+        Self::Number(x, 2)
+    }
+}
+impl<V: Into<Value>> From<Option<V>> for Value {
+    fn from(value: Option<V>) -> Self {
+        value.map_or(Self::Nothing, Into::into)
+    }
+}
+
+impl Axis {
+    /// Equal steps are equal amounts.
+    pub fn linear(name: impl Into<String>) -> Self {
+        Self { name: name.into(), logarithmic: false }
+    }
+    /// Equal steps are equal ratios.
+    pub fn logarithmic(name: impl Into<String>) -> Self {
+        Self { name: name.into(), logarithmic: true }
+    }
+}
+
+impl Machine {
+    /// This one.
+    pub fn this() -> Self {
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+        Self {
+            processor: model.map_or("unknown", |(_, name)| name.trim()).to_owned(),
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            optimised: !cfg!(debug_assertions),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_times_only_what_follows_from_the_seed_is_left() {
+        let mut findings = Findings::new("example", "why?", 7);
+        let mut table = Table::new("both", &["allocator", "holes", "~ns"]);
+        table.row(vec!["first fit".into(), 3u64.into(), 12.5.into()]);
+        findings.table(table);
+        let mut times = Table::new("times", &["allocator", "~ns"]);
+        times.row(vec!["first fit".into(), 12.5.into()]);
+        findings.table(times);
+        findings.note("a note");
+        assert!(findings.clone().on_this_machine().machine.is_some());
+        let exact = findings.without_times().on_this_machine();
+        let [Part::Table(table), Part::Note(_)] = &exact.parts[..] else { panic!("{exact:?}") };
+        assert_eq!(table.rows, [[Value::from("first fit"), Value::Count(3)]]);
+        assert!(exact.machine.is_none());
+    }
+
+    #[test]
+    fn json_has_plain_values() {
+        let row: Vec<Value> = vec!["a".into(), 1u64.into(), 0.5.into(), Value::Nothing];
+        assert_eq!(serde_json::to_string(&row).unwrap(), r#"["a",1,0.5,null]"#);
+    }
+}
