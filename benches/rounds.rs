@@ -14,7 +14,8 @@ use clap::Parser;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
-use uslab_sim::output::{Json, Progress};
+use uslab_sim::lab::clock::turns;
+use uslab_sim::output::{Form, Place, Progress};
 
 /// What the command line says.
 #[derive(Clone, Debug, Parser)]
@@ -212,16 +213,13 @@ impl Bench {
             .iter()
             .map(|g| g.contenders.iter().map(|c| Samples::new(c.name, c.kind, g.columns.len())).collect())
             .collect();
-        let turns: usize = self.groups.iter().map(|group| group.contenders.len()).sum();
+        let length: usize = self.groups.iter().map(|group| group.contenders.len()).sum();
         let progress = Progress::new();
-        let stage = progress.stage(self.question, u64::from(rounds) * turns as u64);
+        let stage = progress.stage(self.question, u64::from(rounds) * length as u64);
         let mut turn = 0;
         for round in 0..rounds as usize {
             for (group, samples) in self.groups.iter_mut().zip(&mut samples) {
-                let length = group.contenders.len();
-                for i in 0..length {
-                    let i = (i + round) % length;
-                    let i = if round % 2 == 0 { i } else { length - 1 - i };
+                for i in turns(round, group.contenders.len()) {
                     samples[i].add((group.contenders[i].round)());
                     turn += 1;
                     stage.at(turn);
@@ -233,17 +231,17 @@ impl Bench {
         let groups = groups.map(|(group, samples)| (group.case, group.columns, samples));
         let report = Report::new(self.question, self.what, rounds, [load_before, load()], groups);
         print!("{report}");
-        json.map_or(Ok(()), |json| json.write(&report))?;
+        json.map_or(Ok(()), |json| json.json(&report))?;
         Ok(report)
     }
 
-    fn json(&self) -> anyhow::Result<Option<Json>> {
+    fn json(&self) -> anyhow::Result<Option<Place>> {
         let path = self.arguments.json.as_ref();
         let file = |path: &PathBuf| match path.is_dir() {
             true => path.join(format!("{}.json", self.question)),
             false => path.clone(),
         };
-        path.map(|path| Json::open(&file(path))).transpose()
+        path.map(|path| Place::open(Form::Json, &file(path))).transpose()
     }
 
     /// Leaves what the command line asks for.

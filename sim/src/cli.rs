@@ -3,11 +3,14 @@
 //! Exit codes: 0 done, 1 a check failed (a conservation law, a comparison that was asked to hold), 2 wrong usage or
 //! input. Data goes to standard output, progress and messages to standard error.
 
+mod lab;
+
 use crate::output::{Form, Place, Progress};
 use crate::stress::{self, FaultSpec, Workload};
 use crate::{geometry, replay};
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
+use lab::LabArgs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,6 +37,7 @@ enum Verb {
     Replay(ReplayArgs),
     Geometry(GeometryArgs),
     Stress(StressArgs),
+    Lab(LabArgs),
 }
 
 /// Replay a kernel memory trace: every traced allocation and free, on the CPU that the trace names.
@@ -235,6 +239,7 @@ fn run(cli: &Cli) -> anyhow::Result<Outcome> {
         Some(Verb::Replay(args)) => run_replay(args, json),
         Some(Verb::Geometry(args)) => run_geometry(args, json),
         Some(Verb::Stress(args)) => run_stress(args, json),
+        Some(Verb::Lab(args)) => lab::run(args, json),
     }
 }
 
@@ -312,6 +317,11 @@ fn run_geometry(args: &GeometryArgs, json: Option<Place>) -> anyhow::Result<Outc
     Ok(outcome)
 }
 
+/// Another one each time.
+fn any_seed() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos().into())
+}
+
 fn run_stress(args: &StressArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
@@ -322,8 +332,6 @@ fn run_stress(args: &StressArgs, json: Option<Place>) -> anyhow::Result<Outcome>
         }
     };
     ctrlc::set_handler(interrupt).context("the handler of Ctrl-C")?;
-    let any_seed =
-        || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos().into());
     let options = stress::Options {
         seconds: args.seconds,
         operations: args.ops,

@@ -4,9 +4,13 @@
 //! |---|---|
 //! | [`allocator`] | what the lab asks of an allocator |
 //! | [`findings`] | what an experiment found: tables, curves, claims |
+//! | [`clock`] | rounds and medians |
+//! | [`experiments`] | the questions, one a file |
 //! | `show`, `page` | findings as text, CSV, HTML |
 
 pub mod allocator;
+pub mod clock;
+pub mod experiments;
 pub mod findings;
 mod page;
 mod show;

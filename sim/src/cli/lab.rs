@@ -1,0 +1,99 @@
+//! `uslab lab`: experiments, each a verb of its own.
+
+use super::Outcome;
+use crate::lab::experiments::{Context, Experiment};
+use crate::output::{Form, Place, Progress};
+use anyhow::{Context as _, ensure};
+use clap::{Args, CommandFactory};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Ask allocators questions: an experiment is a verb, and without one they are listed.
+///
+/// Textbook allocators (pools, free lists, linear, stack, first fit, buddy, TLSF, slot maps) and the shipping ones stand
+/// side by side. Counts follow from the seed and are the same on any machine; times are measured in interleaved rounds,
+/// and --exact leaves them out.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uslab lab
+  uslab lab constructors
+  uslab lab constructors --exact --seed 7 --csv -
+  uslab lab constructors --html constructors.html")]
+pub(super) struct LabArgs {
+    #[command(subcommand)]
+    experiment: Option<Experiment>,
+    /// What is random follows from it; printed with the result.
+    #[arg(long, global = true, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Leave out what is measured in time: the same seed gives the same bytes, on any machine.
+    #[arg(long, global = true)]
+    exact: bool,
+    /// Small and short: times mean little, but everything runs.
+    #[arg(long, global = true)]
+    quick: bool,
+    /// Write tables and curves as CSV, a value a line: to FILE, or to standard output where FILE is `-` or left out.
+    #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    csv: Option<PathBuf>,
+    /// Write a page with tables and pictures, which needs nothing beside it.
+    #[arg(long, global = true, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// Runs the experiment that was asked for, or lists them all.
+pub(super) fn run(args: &LabArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let place = |form, path: &Option<PathBuf>| path.as_ref().map(|path| Place::open(form, path)).transpose();
+    let (csv, html) = (place(Form::Csv, &args.csv)?, place(Form::Html, &args.html)?);
+    let to_stdout = [&json, &csv, &html].into_iter().flatten().filter(|place| place.is_stdout()).count();
+    ensure!(
+        to_stdout <= 1,
+        "only one of --json, --csv and --html can go to standard output: name files for the others"
+    );
+    let Some(experiment) = &args.experiment else {
+        ensure!(
+            csv.is_none() && html.is_none(),
+            "--csv and --html show an experiment: expected one, `uslab lab` lists them"
+        );
+        return list(json);
+    };
+    let progress = Progress::new();
+    let context = Context { seed: args.seed, exact: args.exact, quick: args.quick, progress: &progress };
+    let mut findings = experiment.run(&context)?;
+    drop(progress);
+    if args.exact {
+        findings = findings.without_times();
+    }
+    let findings = findings.on_this_machine();
+    // All forms are made before the first one is written.
+    let csv = csv.map(|place| findings.csv().map(|text| (place, text))).transpose()?;
+    let html = html.map(|place| findings.page().map(|text| (place, text))).transpose()?;
+    if let Some(place) = json {
+        place.json(&findings)?;
+    }
+    for (place, text) in [csv, html].into_iter().flatten() {
+        place.write(&text)?;
+    }
+    if to_stdout == 0 {
+        std::io::stdout().lock().write_all(findings.text().as_bytes()).context("standard output")?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// All experiments, a line each.
+fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
+    let lab = super::Cli::command();
+    let lab = lab.find_subcommand("lab").context("the verb `lab` is known to the command line")?;
+    let about = |verb: &clap::Command| verb.get_about().map(ToString::to_string).unwrap_or_default();
+    let verbs: Vec<_> = lab.get_subcommands().map(|verb| (verb.get_name().to_owned(), about(verb))).collect();
+    let stdout = json.as_ref().is_some_and(Place::is_stdout);
+    if let Some(place) = json {
+        place.json(&serde_json::json!({ "experiments": verbs.iter().cloned().collect::<std::collections::BTreeMap<_, _>>() }))?;
+    }
+    if !stdout {
+        let mut out = std::io::stdout().lock();
+        for (name, about) in verbs {
+            writeln!(out, "{name:16} {about}").context("standard output")?;
+        }
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,59 @@
+//! The questions that the lab answers: one file each, its options and its work.
+
+mod constructors;
+
+use super::findings::Findings;
+use crate::output::Progress;
+use clap::Subcommand;
+use uslab::{Config, Subsystem};
+use uslab_buddy::PageConfig;
+use uslab_magazine::Cpus;
+
+/// What an experiment is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'p> {
+    /// What is random follows from it.
+    pub seed: u64,
+    /// Whether to leave out what is measured in time.
+    pub exact: bool,
+    /// Whether to be small and short.
+    pub quick: bool,
+    /// Where progress is shown.
+    pub progress: &'p Progress,
+}
+
+impl Context<'_> {
+    /// How many interleaved rounds of timing.
+    pub fn rounds(&self) -> usize {
+        if self.quick { 1 } else { 9 }
+    }
+    /// `full`, or a part of it where times do not matter.
+    pub fn scale(&self, full: usize) -> usize {
+        if self.quick { (full / 20).max(1) } else { full }
+    }
+}
+
+/// A subsystem for counts that are the same on any machine: of four simulated CPUs, whatever this one has.
+fn counted() -> anyhow::Result<Subsystem> {
+    Ok(Subsystem::new(Config::new(PageConfig::default_for(Cpus::simulated(4, 1)?)))?)
+}
+
+/// The experiments.
+#[derive(Debug, Subcommand)]
+#[command(disable_help_subcommand = true)]
+#[expect(missing_docs, reason = "each says itself what it is, here and in --help")]
+pub enum Experiment {
+    Constructors(constructors::Constructors),
+}
+
+impl Experiment {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Its options or files are not as they should be, or memory is short.
+    pub fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        match self {
+            Self::Constructors(experiment) => experiment.run(context),
+        }
+    }
+}
