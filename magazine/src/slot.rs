@@ -176,7 +176,7 @@ impl<M: Memory> Store<M> {
         }
         let Some(round) = magazine.round(len as usize - 1) else { return Pop::Miss };
         if planted("operations counted before the commit") {
-            magazine.word.store(word + MAG_OP, Relaxed);
+            magazine.word.store(word.wrapping_add(MAG_OP), Relaxed);
         }
         // The one committing store: length and operation count together. Relaxed: the mechanism orders it.
         if commit == Commit::Done {

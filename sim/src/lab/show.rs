@@ -134,18 +134,21 @@ impl Chart {
 }
 
 impl Series {
-    /// The curve as a line of columns; a column without a point of its own goes on as the one before.
+    /// The curve as a line of columns; between its points it goes straight.
     fn curve(&self, x: &Scale, y: &Scale) -> String {
-        let mut columns = [None; WIDTH];
-        for (at, height) in &self.points {
-            columns[x.step(*at, WIDTH)] = Some(y.step(*height, EIGHTHS.len()));
-        }
-        let mut last = None;
-        let column = |height: Option<usize>| {
-            last = height.or(last);
-            last.map_or(' ', |height| EIGHTHS[height])
+        let column = |column: usize| {
+            let at = x.at((column as f64 + 0.5) / WIDTH as f64);
+            let after = self.points.partition_point(|p| p.0 < at);
+            let (Some(left), Some(right)) = (self.points[..after].last(), self.points.get(after)) else {
+                // Before the first point and after the last one the nearest counts, if it lies in this column.
+                let near = self.points.get(after).or(self.points.last())?;
+                return (x.step(near.0, WIDTH) == column).then_some(near.1);
+            };
+            let part = (at - left.0) / (right.0 - left.0);
+            Some(left.1 + part * (right.1 - left.1))
         };
-        columns.into_iter().map(column).collect()
+        let height = |y: &Scale, height: f64| EIGHTHS[y.step(height, EIGHTHS.len())];
+        (0..WIDTH).map(|k| column(k).map_or(' ', |value| height(y, value))).collect()
     }
 }
 
@@ -159,6 +162,13 @@ struct Scale {
 impl Scale {
     fn of(axis: &Axis, low: f64, high: f64) -> Self {
         Self { low, high, logarithmic: axis.logarithmic && low > 0.0 }
+    }
+    /// What lies at that part of the way, 0 to 1.
+    fn at(&self, part: f64) -> f64 {
+        match self.logarithmic {
+            true => self.low * (self.high / self.low).powf(part),
+            false => self.low + (self.high - self.low) * part,
+        }
     }
     /// In which of `steps` equal steps a value lies.
     fn step(&self, value: f64, steps: usize) -> usize {
@@ -233,8 +243,8 @@ Left at the end
  first, \"best\" fit    120
 
 Largest free block
-  buddy        ███████████████████████████████████████████████████████████▆  16,384
-  <first fit>  ██████████████████████████████▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁  512
+  buddy        ████████████████████████████████████▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▆▆▆▆  16,384
+  <first fit>  ██████████████▇▇▇▇▇▇▇▆▆▆▆▅▅▅▄▂▁                               512
                operations from 0 to 100; height: bytes from 512 to 65,536, logarithmic
 
 holds          first fit loses its largest block first (a tutorial); found: 512 of 65,536 bytes

@@ -1,6 +1,7 @@
 //! The questions that the lab answers: one file each, its options and its work.
 
 mod constructors;
+mod why_magazines;
 
 use super::findings::Findings;
 use crate::output::Progress;
@@ -44,6 +45,7 @@ fn counted() -> anyhow::Result<Subsystem> {
 #[expect(missing_docs, reason = "each says itself what it is, here and in --help")]
 pub enum Experiment {
     Constructors(constructors::Constructors),
+    WhyMagazines(why_magazines::WhyMagazines),
 }
 
 impl Experiment {
@@ -54,6 +56,7 @@ impl Experiment {
     pub fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         match self {
             Self::Constructors(experiment) => experiment.run(context),
+            Self::WhyMagazines(experiment) => experiment.run(context),
         }
     }
 }
