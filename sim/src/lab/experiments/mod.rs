@@ -1,6 +1,8 @@
 //! The questions that the lab answers: one file each, its options and its work.
 
+mod colouring;
 mod constructors;
+mod layout;
 mod why_magazines;
 
 use super::findings::Findings;
@@ -45,6 +47,8 @@ fn counted() -> anyhow::Result<Subsystem> {
 #[expect(missing_docs, reason = "each says itself what it is, here and in --help")]
 pub enum Experiment {
     Constructors(constructors::Constructors),
+    Layout(layout::Layout),
+    Colouring(colouring::Colouring),
     WhyMagazines(why_magazines::WhyMagazines),
 }
 
@@ -56,6 +60,8 @@ impl Experiment {
     pub fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         match self {
             Self::Constructors(experiment) => experiment.run(context),
+            Self::Layout(experiment) => experiment.run(context),
+            Self::Colouring(experiment) => experiment.run(context),
             Self::WhyMagazines(experiment) => experiment.run(context),
         }
     }
