@@ -35,6 +35,7 @@ use crate::error::Busy;
 use crate::fork;
 use crate::geometry::Geometry;
 use crate::info::CacheInfo;
+use crate::live::Live;
 use crate::magazines::Magazines;
 use crate::node::{Node, NodeCount, Unlisted};
 use crate::owner::Visits;
@@ -290,10 +291,18 @@ impl Cache {
 
     // ---- numbers ----
 
-    /// Hands each object that is in use to `see`, once the magazines have given theirs back.
-    pub(crate) fn live(&self, mut see: impl FnMut(NonNull<u8>)) {
+    /// Which objects are in use, once the magazines have given theirs back.
+    pub(crate) fn live(&self) -> Live {
         self.purge();
-        self.nodes.iter().for_each(|node| node.out(&self.core.ground, |place| see(self.object(place).0)));
+        let mut live = Live::new(self.geometry().stride());
+        for node in &self.nodes {
+            // Outside the lock, and again if slabs were added meanwhile: whose memory that is may need this node itself.
+            while !node.live(&self.core.ground, &mut live) {
+                let NodeCount { objects, .. } = node.count();
+                live.make_room(node.count().slabs(), objects);
+            }
+        }
+        live
     }
 
     pub(crate) fn count(&self) -> NodeCount {

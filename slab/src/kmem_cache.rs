@@ -6,6 +6,7 @@ use crate::error::{AllocError, Busy, CacheError};
 use crate::faults::MAGAZINE;
 use crate::geometry::Geometry;
 use crate::info::CacheInfo;
+use crate::live::Live;
 use crate::magazines::Magazines;
 use crate::owner::Owner;
 use crate::prefill::Prefilled;
@@ -426,13 +427,12 @@ impl KmemCache {
         self.cache.core().add_shrinker(Box::new(shrinker), Some(&self.cache))
     }
 
-    /// Hands the address of each object in use to `see`, with a lock held: it must not allocate from this cache or free to
-    /// it. Who is alive, when [`destroy`](Self::destroy) says that somebody is. Beside other users of the cache it may see
-    /// objects that they have just freed.
+    /// The objects in use: who is alive, when [`destroy`](Self::destroy) says that somebody is. Beside other users of the
+    /// cache it may hold objects that they have just freed.
     ///
-    /// Cost: the magazines are emptied, and every slab is walked.
-    pub fn live(&self, see: impl FnMut(NonNull<u8>)) {
-        self.cache.live(see);
+    /// Cost: the magazines are emptied, and the bitmap of every slab is copied under its node's lock.
+    pub fn live(&self) -> Live {
+        self.cache.live()
     }
 
     /// The numbers now.

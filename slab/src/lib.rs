@@ -48,6 +48,7 @@
 //! | [`magazines`] | how large magazines are |
 //! | [`pool`] | objects of one size in memory of the caller's choice, for one thread |
 //! | [`handle`] | small values that name an object, and know when it is gone |
+//! | [`live`] | which objects are in use, to walk over |
 //! | [`shrinker`] | what users can drop when memory is short |
 //! | [`reaper`] | a thread that gives idle memory back |
 //! | [`pressure`] | how Linux says that memory is short |
@@ -91,6 +92,7 @@ pub mod info;
 pub mod kmalloc;
 pub mod kmem_cache;
 pub mod large;
+pub mod live;
 pub mod magazines;
 pub mod malloc;
 pub mod mempool;
@@ -149,6 +151,7 @@ pub use info::{CacheInfo, SlabInfo};
 pub use kmalloc::{Kmalloc, KmallocKind};
 pub use kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 pub use large::ZERO_SIZE;
+pub use live::Live;
 pub use magazines::Magazines;
 pub use malloc::Malloc;
 pub use mempool::Mempool;

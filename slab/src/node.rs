@@ -27,6 +27,7 @@
 //! rule for how many empty slabs stay is kept; it has one partial list, which only shrinking sorts.
 
 use crate::ground::Ground;
+use crate::live::Live;
 use crate::slab::Fill;
 use uslab_buddy::{Pfn, frame::FrameList};
 use uslab_magazine::MAX_NODES;
@@ -356,17 +357,23 @@ impl Node {
         Ok(())
     }
 
-    /// Hands each object that is out to `see`. For reports.
-    pub(crate) fn out(&self, ground: &Ground, mut see: impl FnMut(Place)) {
+    /// Writes down which objects are out, slab by slab, as far as `out` has room; whether it had room for all.
+    pub(crate) fn live(&self, ground: &Ground, out: &mut Live) -> bool {
         let lists = self.lists.lock();
+        let NodeCount { full, partial, objects, .. } = lists.count();
+        if !out.has_room(full + partial, objects) {
+            return false;
+        }
         for list in core::iter::once(&lists.full).chain(&lists.partial) {
             // SAFETY: the lock is held, so links and slabs of all listed frames are ours.
             unsafe {
                 for slab in list.iter(ground.frames()) {
-                    ground.slab(slab).out(|index| see(Place { slab, index }));
+                    let words = out.slab(ground.pages.address(slab));
+                    ground.slab(slab).out(|word| words.push(word));
                 }
             }
         }
+        true
     }
 
     /// Hands each slab to `see` with the state whose list it is on, and whether head and bitmap agree. For reports.

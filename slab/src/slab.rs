@@ -207,16 +207,17 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Names the objects that are out.
+    /// The bitmap: bits of objects that are out, and none behind the last object.
     ///
     /// # Safety
     /// As [`Slab::take`].
-    pub(crate) unsafe fn out(&self, mut see: impl FnMut(usize)) {
+    pub(crate) unsafe fn out(&self, mut see: impl FnMut(u64)) {
         // SAFETY: passed on.
         unsafe {
             self.with(|fill, bits| {
-                let out = |index: &usize| bits[index / 64] >> (index % 64) & 1 == 1;
-                (0..usize::from(fill.objects)).filter(out).for_each(&mut see);
+                let (objects, mut bits) = (usize::from(fill.objects), bits.iter().copied());
+                bits.by_ref().take(objects / 64).for_each(&mut see);
+                bits.for_each(|last| see(last & ((1 << (objects % 64)) - 1)));
             });
         }
     }

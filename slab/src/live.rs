@@ -1,0 +1,196 @@
+//! Which objects of a cache are in use, as they were when somebody asked: a copy of the slabs' bitmaps.
+//!
+//! A walk goes slab by slab in the order of addresses within each, and looks at no object that is not in use: 64 of them
+//! are one word. It holds no lock, so its user may do as he likes, and it can be walked as often as nothing changes.
+
+use core::iter::FusedIterator;
+use core::ptr::NonNull;
+
+/// The objects of a [`KmemCache`](crate::KmemCache) that were in use when it was [asked](crate::KmemCache::live). Addresses
+/// only: whoever looks behind one must know that the object is still there.
+///
+/// ```
+/// use uslab::{Gfp, KmemCache};
+///
+/// let cache = KmemCache::builder("walked", 64).build()?;
+/// let blocks = cache.alloc_blocks(Gfp::KERNEL, 100)?;
+/// drop(cache.alloc_block(Gfp::KERNEL)?);
+/// let live = cache.live();
+/// assert_eq!(live.len(), 100);
+/// assert!(live.iter().all(|object| blocks.iter().any(|block| block.address() == object)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// Bytes from one object to the next.
+    stride: usize,
+    /// Where each slab begins, and the first of its words.
+    slabs: Vec<(NonNull<u8>, usize)>,
+    /// A bit an object.
+    words: Vec<u64>,
+}
+
+// SAFETY: addresses, behind which nobody looks here.
+unsafe impl Send for Live {}
+// SAFETY: as above.
+unsafe impl Sync for Live {}
+
+impl Live {
+    pub(crate) fn new(stride: usize) -> Self {
+        Self { stride, slabs: Vec::new(), words: Vec::new() }
+    }
+    /// Whether so many more slabs with so many objects go in without an allocation.
+    pub(crate) fn has_room(&self, slabs: u64, objects: u64) -> bool {
+        let (slabs, words) = (slabs as usize, (slabs + objects / 64) as usize);
+        self.slabs.capacity() - self.slabs.len() >= slabs && self.words.capacity() - self.words.len() >= words
+    }
+    /// Makes it so.
+    pub(crate) fn make_room(&mut self, slabs: u64, objects: u64) {
+        self.slabs.reserve(slabs as usize);
+        self.words.reserve((slabs + objects / 64) as usize);
+    }
+    /// The next slab, at `base`: its words go behind those that are there.
+    pub(crate) fn slab(&mut self, base: NonNull<u8>) -> &mut Vec<u64> {
+        self.slabs.push((base, self.words.len()));
+        &mut self.words
+    }
+
+    /// How many objects there are. Cost: a pass over the words.
+    pub fn len(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| *word == 0)
+    }
+    /// Their addresses, slab by slab. [`for_each`](Iterator::for_each) goes faster than a loop: it need not remember where it
+    /// is.
+    pub fn iter(&self) -> Iter<'_> {
+        Iter { live: self, slab: 0, word: 0, bits: self.words.first().copied().unwrap_or(0) }
+    }
+    /// The words of slab `i`.
+    fn words_of(&self, i: usize) -> core::ops::Range<usize> {
+        self.slabs[i].1..self.slabs.get(i + 1).map_or(self.words.len(), |next| next.1)
+    }
+}
+
+impl<'l> IntoIterator for &'l Live {
+    type Item = NonNull<u8>;
+    type IntoIter = Iter<'l>;
+    fn into_iter(self) -> Iter<'l> {
+        self.iter()
+    }
+}
+
+/// The addresses of a [`Live`].
+#[derive(Clone, Debug)]
+pub struct Iter<'l> {
+    live: &'l Live,
+    slab: usize,
+    /// The word where it is, and which bits of it are to come.
+    word: usize,
+    bits: u64,
+}
+
+impl Iter<'_> {
+    /// Object `index` of the slab at `base`.
+    fn object(&self, base: NonNull<u8>, index: usize) -> NonNull<u8> {
+        // SAFETY: a bit was set, so the slab has the object.
+        unsafe { base.add(index * self.live.stride) }
+    }
+}
+
+impl Iterator for Iter<'_> {
+    type Item = NonNull<u8>;
+
+    fn next(&mut self) -> Option<NonNull<u8>> {
+        let live = self.live;
+        while self.bits == 0 {
+            self.word += 1;
+            self.bits = *live.words.get(self.word)?;
+        }
+        while !live.words_of(self.slab).contains(&self.word) {
+            self.slab += 1;
+        }
+        let (base, first) = live.slabs[self.slab];
+        let index = (self.word - first) * 64 + self.bits.trailing_zeros() as usize;
+        self.bits &= self.bits - 1;
+        Some(self.object(base, index))
+    }
+
+    fn fold<B, F: FnMut(B, NonNull<u8>) -> B>(self, init: B, mut f: F) -> B {
+        let mut sum = init;
+        for slab in self.slab..self.live.slabs.len() {
+            let (base, first) = self.live.slabs[slab];
+            for word in self.live.words_of(slab) {
+                let mut bits = match word.cmp(&self.word) {
+                    core::cmp::Ordering::Less => 0,
+                    core::cmp::Ordering::Equal => self.bits,
+                    core::cmp::Ordering::Greater => self.live.words[word],
+                };
+                let at = (word - first) * 64;
+                if bits == !0 {
+                    // All in use: nothing to search.
+                    sum = (at..at + 64).fold(sum, |sum, index| f(sum, self.object(base, index)));
+                    continue;
+                }
+                while bits != 0 {
+                    sum = f(sum, self.object(base, at + bits.trailing_zeros() as usize));
+                    bits &= bits - 1;
+                }
+            }
+        }
+        sum
+    }
+}
+
+impl FusedIterator for Iter<'_> {}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::{Config, Gfp, KmemCache, Magazines, Subsystem};
+    use std::collections::BTreeSet;
+
+    /// 16 objects a slab, one that fills whole words, and one whose bitmap lies beside the frame.
+    #[test]
+    fn what_is_in_use_is_walked_and_nothing_else() {
+        for (size, objects) in [(256, 1000), (64, 1000), (8, 3000)] {
+            let subsystem = Subsystem::new(Config::default()).unwrap();
+            let cache = KmemCache::builder("live", size).build_in(&subsystem).unwrap();
+            assert!(cache.live().is_empty() && cache.live().iter().next().is_none());
+            let mut blocks = cache.alloc_blocks(Gfp::KERNEL, objects).unwrap();
+            for keep in [objects, objects / 2, 100, 3, 0] {
+                let mut n = 0;
+                blocks.retain(|_| {
+                    n += 1;
+                    n % (objects / keep.max(1)).max(1) == 0 && keep > 0
+                });
+                let expected: BTreeSet<_> = blocks.iter().map(|block| block.address()).collect();
+                let live = cache.live();
+                let walked: Vec<_> = live.iter().collect();
+                assert_eq!((live.len(), live.is_empty()), (expected.len(), expected.is_empty()));
+                assert_eq!(walked.len(), expected.len(), "{size} bytes: each once");
+                assert_eq!(walked.iter().copied().collect::<BTreeSet<_>>(), expected);
+                // A walk by `fold` goes on where `next` left it.
+                for taken in [0, 1, 63, 64, 65, expected.len()] {
+                    let mut walk = live.iter();
+                    let mut both: Vec<_> = walk.by_ref().take(taken).collect();
+                    walk.for_each(|object| both.push(object));
+                    assert_eq!(both, walked, "{size} bytes, {taken} by one");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_walk_holds_no_lock() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("live", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+        let blocks = cache.alloc_blocks(Gfp::KERNEL, 10).unwrap();
+        let live = cache.live();
+        let more: Vec<_> = live.iter().map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+        assert_eq!((live.len(), more.len(), cache.live().len()), (10, 10, 20));
+        drop(blocks);
+        assert_eq!((live.len(), cache.live().len()), (10, 10), "as it was");
+    }
+}
