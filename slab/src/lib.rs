@@ -4,6 +4,7 @@
 //! |---|---|
 //! | objects of one type, built once and used many times | [`ObjectCache`] |
 //! | the same in a `static`; that must not move; for readers without locks | [`object_cache!`], [`PinnedCache`], `TypeStableCache` |
+//! | values that never move, to walk over | [`Hive`] |
 //! | untyped objects of one size | [`KmemCache`] |
 //! | allocations that must not fail | [`Mempool`], [`KmemCache::prefill`] |
 //! | memory of any size | [`Kmalloc`], of a [`Subsystem`] |
@@ -48,6 +49,7 @@
 //! | [`magazines`] | how large magazines are |
 //! | [`pool`] | objects of one size in memory of the caller's choice, for one thread |
 //! | [`handle`] | small values that name an object, and know when it is gone |
+//! | [`hive`] | values of one owner that never move, walked without looking at what is free |
 //! | [`live`] | which objects are in use, to walk over |
 //! | [`shrinker`] | what users can drop when memory is short |
 //! | [`reaper`] | a thread that gives idle memory back |
@@ -83,6 +85,7 @@ pub mod geometry;
 pub mod global_alloc;
 mod ground;
 pub mod handle;
+pub mod hive;
 // As kmalloc.
 #[cfg_attr(loom, allow(dead_code))]
 pub mod huge;
@@ -147,6 +150,7 @@ pub use faults::Faults;
 pub use geometry::{Geometry, GeometryError, OrderRule};
 #[cfg(not(any(loom, shuttle)))]
 pub use global_alloc::Uslab;
+pub use hive::Hive;
 pub use info::{CacheInfo, SlabInfo};
 pub use kmalloc::{Kmalloc, KmallocKind};
 pub use kmem_cache::{KmemCache, KmemCacheBuilder, Limit};

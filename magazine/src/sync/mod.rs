@@ -166,6 +166,13 @@ impl<T> core::fmt::Debug for Kept<T> {
     }
 }
 
+/// A number that no other call gets, in the life of the process. A `Relaxed` `std` atomic in every arm.
+pub fn unique() -> u64 {
+    static NEXT: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+    // Relaxed: that it is one of its kind is all that is asked.
+    NEXT.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
+}
+
 /// A statistic: added to by many, read by reports. An algorithm may only use it as a rough limit, which may be passed in
 /// a race. A `Relaxed` `std` atomic in every arm.
 ///

@@ -1,0 +1,286 @@
+//! A hive: values of one type that never move, kept in slabs, and walked without looking at what is free.
+//!
+//! What C++26 calls `std::hive` (Bentley, P0447): growing, values stay where they are, freed places are taken again, and a
+//! walk over all values skips holes. Here slabs of an object cache are its blocks and their bitmaps its skip field: a walk
+//! reads a word for 64 places. A value is named by a key that is moved, not copied, so that none can be stale.
+//!
+//! | | costs |
+//! |---|---|
+//! | [`insert`](Hive::insert), [`remove`](Hive::remove) | an allocation, a free of the cache: a magazine's, mostly |
+//! | [`get`](Hive::get) | one comparison |
+//! | a walk | a word for 64 places, and the values |
+//! | the first walk after a change | besides, the magazines are emptied, and the bitmaps copied |
+//!
+//! For one owner at a time, as a `Vec`. To share objects between threads, use the cache itself.
+
+use crate::error::{AllocError, CacheError};
+use crate::kmem_cache::KmemCache;
+use crate::live::Live;
+use crate::magazines::Magazines;
+use crate::subsystem::Subsystem;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use uslab_buddy::Gfp;
+use uslab_magazine::sync::{abandoned, unique};
+
+/// Values of one type that never move. See the [module](self).
+///
+/// ```
+/// use uslab::Hive;
+///
+/// let mut particles = Hive::new("particle")?;
+/// let first = particles.insert([0.0_f32, 1.0])?;
+/// let second = particles.insert([2.0, 3.0])?;
+/// particles.remove(first);
+/// particles.iter_mut().for_each(|particle| particle[0] += 1.0);
+/// assert_eq!(particles.get(&second), &[3.0, 3.0]);
+/// assert_eq!(particles.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Hive<T> {
+    cache: KmemCache,
+    /// Of all hives that ever were, only this one has it.
+    number: u64,
+    len: usize,
+    /// The values, unless something changed since they were counted.
+    live: Option<Live>,
+    values: PhantomData<T>,
+}
+
+/// Names a value of a [`Hive`]. Whoever drops it leaves the value where it is, until the hive goes.
+pub struct Key<T> {
+    value: NonNull<T>,
+    /// The number of the hive.
+    hive: u64,
+}
+
+// SAFETY: a hive owns its values, and a cache may be used from any thread.
+unsafe impl<T: Send> Send for Hive<T> {}
+// SAFETY: through a shared hive values are only read; `Live` and the cache may be shared.
+unsafe impl<T: Sync> Sync for Hive<T> {}
+// SAFETY: a key alone reaches nothing: each use goes through the hive, and `remove` gives a `T` to whoever has the hive.
+unsafe impl<T> Send for Key<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Key<T> {}
+
+impl<T> Hive<T> {
+    /// A hive on the global subsystem. The name is the cache's, in slabinfo.
+    ///
+    /// # Errors
+    /// As for a [`KmemCache`]: the subsystem does not start, or a `T` has no bytes or too many.
+    pub fn new(name: impl Into<String>) -> Result<Self, Box<dyn core::error::Error + Send + Sync>> {
+        Ok(Self::new_in(name, Subsystem::global()?, Magazines::default())?)
+    }
+    /// A hive on a subsystem of the caller's.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn new_in(
+        name: impl Into<String>,
+        subsystem: &Subsystem,
+        magazines: Magazines,
+    ) -> Result<Self, CacheError> {
+        let builder = KmemCache::builder(name, size_of::<T>()).align(align_of::<T>());
+        let cache = builder.magazines(magazines).build_in(subsystem)?;
+        Ok(Self { cache, number: unique(), len: 0, live: None, values: PhantomData })
+    }
+
+    /// Keeps a value.
+    ///
+    /// # Errors
+    /// There is no memory; the value comes back.
+    pub fn insert(&mut self, value: T) -> Result<Key<T>, Refused<T>> {
+        match self.cache.alloc(Gfp::KERNEL) {
+            Ok(object) => {
+                let place = object.cast::<T>();
+                // SAFETY: allocated just now, with the size and alignment of a `T`, and nobody else has it.
+                unsafe { place.write(value) };
+                self.len += 1;
+                self.live = None;
+                Ok(Key { value: place, hive: self.number })
+            }
+            Err(error) => Err(Refused { value, error }),
+        }
+    }
+    /// Takes a value out.
+    ///
+    /// # Panics
+    /// The key is another hive's.
+    pub fn remove(&mut self, key: Key<T>) -> T {
+        self.own(&key);
+        // SAFETY: the key is of this hive, so its place holds a value, and it goes with the key.
+        let value = unsafe { key.value.read() };
+        // SAFETY: allocated from there, nothing is in it any more, and the key is gone.
+        unsafe { self.cache.free(key.value.cast()) };
+        self.len -= 1;
+        self.live = None;
+        value
+    }
+    /// The value of a key.
+    ///
+    /// # Panics
+    /// The key is another hive's.
+    pub fn get(&self, key: &Key<T>) -> &T {
+        self.own(key);
+        // SAFETY: the key is of this hive, so its place holds a value, which stays while the hive is borrowed.
+        unsafe { key.value.as_ref() }
+    }
+    /// The value of a key, to change.
+    ///
+    /// # Panics
+    /// The key is another hive's.
+    pub fn get_mut(&mut self, key: &Key<T>) -> &mut T {
+        self.own(key);
+        let mut value = key.value;
+        // SAFETY: as in `get`; and the hive is borrowed exclusively, so this is the only way to a value.
+        unsafe { value.as_mut() }
+    }
+
+    /// How many values it holds.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Its values, in the order of their places in each slab.
+    pub fn iter(&mut self) -> impl Iterator<Item = &T> {
+        // SAFETY: the values are in use, and stay while the hive is borrowed.
+        self.live().iter().map(|object| unsafe { object.cast::<T>().as_ref() })
+    }
+    /// Its values, to change. [`for_each`](Iterator::for_each) goes faster than a loop.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        // SAFETY: as in `iter`, and each comes once, to whoever has the hive alone.
+        self.live().iter().map(|object| unsafe { object.cast::<T>().as_mut() })
+    }
+    /// The numbers of its cache.
+    pub fn info(&self) -> crate::CacheInfo {
+        self.cache.info()
+    }
+
+    /// Which places are in use. The cache has no other user, so each of them holds a value.
+    fn live(&mut self) -> &Live {
+        self.live.get_or_insert_with(|| self.cache.live())
+    }
+    #[track_caller]
+    fn own(&self, key: &Key<T>) {
+        assert!(key.hive == self.number, "the key of another hive was used on {}", self.cache.name());
+    }
+}
+
+impl<T> Drop for Hive<T> {
+    fn drop(&mut self) {
+        if abandoned() {
+            return;
+        }
+        let live = self.live.take().unwrap_or_else(|| self.cache.live());
+        for object in &live {
+            // SAFETY: in use, so it holds a value, which nobody can reach any more; its place was allocated from there.
+            unsafe {
+                object.cast::<T>().drop_in_place();
+                self.cache.free(object);
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for Hive<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hive").field("cache", &self.cache).field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for Key<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Key").field(&self.value).finish()
+    }
+}
+
+/// A value that found no memory.
+#[derive(Debug)]
+pub struct Refused<T> {
+    /// The value.
+    pub value: T,
+    /// Why.
+    pub error: AllocError,
+}
+
+impl<T> fmt::Display for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+impl<T: fmt::Debug> core::error::Error for Refused<T> {}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::kmem_cache::Limit;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use std::rc::Rc;
+
+    fn subsystem() -> Subsystem {
+        Subsystem::new(Config::default()).unwrap()
+    }
+    fn hive<T>() -> Hive<T> {
+        Hive::new_in("hive", &subsystem(), Magazines::default()).unwrap()
+    }
+
+    proptest! {
+        /// Against a vector of the same values, with a walk now and then.
+        #[test]
+        fn hive_against_a_vector(steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 1..400)) {
+            let mut hive = hive();
+            let mut held: Vec<(Key<Rc<usize>>, Rc<usize>)> = Vec::new();
+            for (i, (what, index)) in steps.into_iter().enumerate() {
+                match what {
+                    0..5 => {
+                        let value = Rc::new(i);
+                        held.push((hive.insert(value.clone()).unwrap(), value));
+                    }
+                    5..7 if !held.is_empty() => {
+                        let (key, value) = held.swap_remove(index.index(held.len()));
+                        prop_assert!(Rc::ptr_eq(hive.get(&key), &value));
+                        prop_assert!(Rc::ptr_eq(&hive.remove(key), &value));
+                    }
+                    _ => {
+                        let walked: BTreeSet<usize> = hive.iter().map(|value| **value).collect();
+                        prop_assert_eq!(walked.len(), hive.iter_mut().count());
+                        prop_assert_eq!(walked, held.iter().map(|(_, value)| **value).collect::<BTreeSet<_>>());
+                    }
+                }
+                prop_assert_eq!(hive.len(), held.len());
+            }
+            drop(hive);
+            for (_, value) in held {
+                prop_assert_eq!(Rc::strong_count(&value), 1, "dropped with the hive, once");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "the key of another hive was used on hive")]
+    fn the_key_of_another_hive_is_noticed() {
+        let (mut one, other) = (hive(), hive::<u64>());
+        let key = one.insert(1).unwrap();
+        other.get(&key);
+    }
+
+    #[test]
+    fn a_value_without_memory_comes_back() {
+        let subsystem = subsystem();
+        let mut hive = Hive::new_in("one", &subsystem, Magazines::default()).unwrap();
+        hive.cache = KmemCache::builder("limited", 8).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+        let refused = loop {
+            if let Err(refused) = hive.insert(7_u64) {
+                break refused;
+            }
+        };
+        assert_eq!((refused.value, refused.to_string().is_empty()), (7, false));
+        assert_eq!(hive.iter().count(), hive.len());
+    }
+}
