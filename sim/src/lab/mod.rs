@@ -3,6 +3,8 @@
 //! | module | |
 //! |---|---|
 //! | [`allocator`] | what the lab asks of an allocator |
+//! | [`memory`] | the bytes that those under study manage |
+//! | [`linear`] | one position that moves forward |
 //! | [`findings`] | what an experiment found: tables, curves, claims |
 //! | [`clock`] | rounds and medians |
 //! | [`experiments`] | the questions, one a file |
@@ -12,8 +14,11 @@ pub mod allocator;
 pub mod clock;
 pub mod experiments;
 pub mod findings;
+pub mod linear;
+pub mod memory;
 mod page;
 mod show;
 
-pub use allocator::{Allocator, Holes};
+pub use allocator::{Allocator, Holes, Reuse, Work};
 pub use findings::Findings;
+pub use linear::Linear;

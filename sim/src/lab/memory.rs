@@ -1,0 +1,181 @@
+//! The memory that an allocator under study manages: bytes, and positions instead of pointers.
+//!
+//! Where a textbook keeps headers and links in memory, they are written into these bytes, as 32-bit numbers: a link is a
+//! position. So the arithmetic is the textbook's, an overrun of a block destroys the next header as it does in life, and
+//! nothing is unsafe. The bytes of a fresh memory are zero.
+
+use super::allocator::Work;
+use core::alloc::Layout;
+use core::ops::Range;
+
+/// A position that is none: the end of a list.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A range of bytes that starts at a multiple of [`ALIGN`](Self::ALIGN), also as an address.
+#[derive(Debug)]
+pub struct Memory {
+    bytes: Vec<u8>,
+    /// Bytes in front that are skipped, for the alignment.
+    skip: usize,
+    len: usize,
+    /// Bytes of headers and links read or written so far.
+    touched: u64,
+}
+
+/// A block of a [`Memory`] that somebody owns.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The address of its memory: whose it is.
+    memory: usize,
+    at: usize,
+    bytes: usize,
+}
+
+impl Piece {
+    /// Where it begins, from the start of the memory.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+    /// Bytes that were asked for.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// A parameter that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {value}: expected {expected}")]
+pub struct Unfit {
+    /// The parameter.
+    pub what: &'static str,
+    /// Its value.
+    pub value: usize,
+    /// What would be accepted.
+    pub expected: String,
+}
+
+impl Unfit {
+    pub(super) fn new(what: &'static str, value: usize, expected: impl Into<String>) -> Self {
+        Self { what, value, expected: expected.into() }
+    }
+}
+
+impl Memory {
+    /// The alignment of its start, in bytes, and so the largest that a block can have.
+    pub const ALIGN: usize = 4096;
+    /// The largest memory, in bytes: positions are 32-bit numbers.
+    pub const MOST: usize = 1 << 31;
+
+    /// So many bytes, all zero.
+    ///
+    /// # Errors
+    /// More than [`MOST`](Self::MOST), fewer than `least`, or no multiple of `unit`.
+    pub(super) fn new(len: usize, least: usize, unit: usize) -> Result<Self, Unfit> {
+        if !(least..=Self::MOST).contains(&len) || !len.is_multiple_of(unit) {
+            let multiple = if unit > 1 { format!(", a multiple of {unit}") } else { String::new() };
+            let expected = format!("{least} to {} bytes{multiple}", Self::MOST);
+            return Err(Unfit::new("a memory of", len, expected));
+        }
+        let bytes = vec![0; len + Self::ALIGN - 1];
+        let address = bytes.as_ptr().addr();
+        Ok(Self { skip: address.next_multiple_of(Self::ALIGN) - address, bytes, len, touched: 0 })
+    }
+
+    /// Its bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether a block can be so aligned here.
+    pub(super) fn aligns(layout: Layout) -> bool {
+        layout.align() <= Self::ALIGN
+    }
+    fn address(&self) -> usize {
+        self.bytes.as_ptr().addr()
+    }
+
+    /// The block of `bytes` bytes at `at`, for its owner.
+    pub(super) fn piece(&self, at: usize, bytes: usize) -> Piece {
+        debug_assert!(at + bytes <= self.len);
+        Piece { memory: self.address(), at, bytes }
+    }
+    /// Whether `piece` is a block of this memory.
+    pub fn owns(&self, piece: &Piece) -> bool {
+        piece.memory == self.address()
+    }
+    /// Where `piece` begins.
+    ///
+    /// # Panics
+    /// It is a block of another memory: whoever mixes up two allocators of one kind hears so at once.
+    pub fn own(&self, piece: &Piece) -> usize {
+        assert!(self.owns(piece), "a block of another allocator was given to this one");
+        piece.at
+    }
+    /// The bytes of `piece`.
+    ///
+    /// # Panics
+    /// As [`own`](Self::own).
+    pub(super) fn bytes(&mut self, piece: &Piece) -> &mut [u8] {
+        let at = self.own(piece);
+        self.slice_mut(at..at + piece.bytes)
+    }
+    pub(super) fn slice(&self, range: Range<usize>) -> &[u8] {
+        &self.bytes[self.skip + range.start..self.skip + range.end]
+    }
+    pub(super) fn slice_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self.bytes[self.skip + range.start..self.skip + range.end]
+    }
+
+    /// The number at `at`, without counting: for reports and checks.
+    pub(super) fn peek(&self, at: usize) -> u32 {
+        let bytes = &self.bytes[self.skip + at..self.skip + at + 4];
+        u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+    /// Reads the number at `at`.
+    pub(super) fn load(&mut self, at: usize) -> u32 {
+        self.touched += 4;
+        self.peek(at)
+    }
+    /// Writes the number at `at`.
+    pub(super) fn store(&mut self, at: usize, number: u32) {
+        self.touched += 4;
+        self.slice_mut(at..at + 4).copy_from_slice(&number.to_ne_bytes());
+    }
+    /// Bytes of bookkeeping other than numbers were read or written.
+    pub(super) fn touch(&mut self, bytes: u64) {
+        self.touched += bytes;
+    }
+    /// `work` with what was touched here.
+    pub(super) fn work(&self, work: Work) -> Work {
+        Work { touched: work.touched + self.touched, ..work }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_starts_at_a_page_and_says_what_it_accepts() {
+        let memory = Memory::new(100, 1, 1).unwrap();
+        assert!(memory.slice(0..100).as_ptr().addr().is_multiple_of(Memory::ALIGN));
+        let wrong = |len, least, unit| Memory::new(len, least, unit).unwrap_err().to_string();
+        assert_eq!(wrong(8, 16, 1), "a memory of 8: expected 16 to 2147483648 bytes");
+        assert_eq!(wrong(24, 16, 16), "a memory of 24: expected 16 to 2147483648 bytes, a multiple of 16");
+        assert!(wrong(Memory::MOST + 1, 0, 1).starts_with("a memory of 2147483649"));
+    }
+
+    #[test]
+    #[should_panic(expected = "a block of another allocator was given to this one")]
+    fn a_strangers_block_is_noticed() {
+        let (one, other) = (Memory::new(64, 1, 1).unwrap(), Memory::new(64, 1, 1).unwrap());
+        other.own(&one.piece(0, 8));
+    }
+
+    #[test]
+    fn what_is_touched_is_counted_and_looking_is_not() {
+        let mut memory = Memory::new(64, 1, 1).unwrap();
+        memory.store(60, 7);
+        assert_eq!((memory.load(60), memory.peek(60)), (7, 7));
+        assert_eq!(memory.work(Work::default()).touched, 8);
+    }
+}
