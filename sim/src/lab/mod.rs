@@ -5,6 +5,7 @@
 //! | [`allocator`] | what the lab asks of an allocator |
 //! | [`memory`] | the bytes that those under study manage |
 //! | [`linear`] | one position that moves forward |
+//! | [`heap`] | a free list with boundary tags: first, best and next fit |
 //! | [`findings`] | what an experiment found: tables, curves, claims |
 //! | [`clock`] | rounds and medians |
 //! | [`experiments`] | the questions, one a file |
@@ -14,6 +15,7 @@ pub mod allocator;
 pub mod clock;
 pub mod experiments;
 pub mod findings;
+pub mod heap;
 pub mod linear;
 pub mod memory;
 mod page;
@@ -21,4 +23,5 @@ mod show;
 
 pub use allocator::{Allocator, Holes, Reuse, Work};
 pub use findings::Findings;
+pub use heap::Heap;
 pub use linear::Linear;

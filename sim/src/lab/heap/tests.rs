@@ -1,0 +1,103 @@
+use super::*;
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 1).unwrap()
+}
+fn heap(fit: Fit, order: Order) -> Heap {
+    Heap::new(1024, fit, order).unwrap()
+}
+/// A heap with free blocks of 64, 32 and 48 bytes of payload, by address, freed in that order; and what keeps them apart.
+fn with_holes(fit: Fit, order: Order) -> (Heap, Vec<Piece>) {
+    let mut heap = heap(fit, order);
+    let mut blocks: Vec<_> =
+        [56, 8, 24, 8, 40, 8].map(|size| heap.alloc(layout(size)).unwrap()).into_iter().collect();
+    let (c, b, a) = (blocks.remove(4), blocks.remove(2), blocks.remove(0));
+    [a, b, c].into_iter().for_each(|block| heap.free(block));
+    assert_eq!(heap.check(), Ok(()));
+    (heap, blocks)
+}
+
+#[test]
+fn each_policy_takes_the_block_that_its_name_says() {
+    let at = |fit, order, size| {
+        let (mut heap, _kept) = with_holes(fit, order);
+        heap.alloc(layout(size)).unwrap().at()
+    };
+    // By address: 16 (56 bytes), 96 (24 bytes), 144 (40 bytes), and the rest from 208 on.
+    assert_eq!(at(Fit::First, Order::Address, 20), 16);
+    assert_eq!(at(Fit::Best, Order::Address, 20), 96);
+    assert_eq!(at(Fit::Best, Order::Address, 30), 144);
+    assert_eq!(at(Fit::First, Order::Lifo, 20), 144, "the one freed last");
+    assert_eq!(at(Fit::First, Order::Address, 57), 208);
+    let (mut heap, _kept) = with_holes(Fit::Next, Order::Address);
+    let next: Vec<_> = (0..3).map(|_| heap.alloc(layout(20)).unwrap().at()).collect();
+    assert_eq!(next, [208, 240, 272], "from where the last search ended");
+}
+
+#[test]
+fn search_lengths_are_counted() {
+    let steps = |fit, size| {
+        let (mut heap, _kept) = with_holes(fit, Order::Address);
+        let before = heap.work().steps;
+        heap.alloc(layout(size)).unwrap();
+        heap.work().steps - before
+    };
+    assert_eq!((steps(Fit::First, 20), steps(Fit::First, 50), steps(Fit::First, 60)), (1, 1, 4));
+    assert_eq!(steps(Fit::Best, 20), 4, "best fit looks at all");
+    let (mut heap, _kept) = with_holes(Fit::First, Order::Address);
+    heap.alloc(layout(2000)).ok_or(()).unwrap_err();
+    assert_eq!((heap.work().refused, heap.work().longest), (1, 4));
+}
+
+#[test]
+fn a_freed_block_is_merged_with_both_neighbours() {
+    for order in [Order::Lifo, Order::Address] {
+        let mut heap = heap(Fit::First, order);
+        let whole = heap.holes();
+        let [a, b, c] = [100; 3].map(|size| heap.alloc(layout(size)).unwrap());
+        heap.free(a);
+        heap.free(c);
+        assert_eq!((heap.holes().count, heap.work().merges), (2, 1));
+        heap.free(b);
+        assert_eq!((heap.holes(), heap.work().merges, heap.check()), (whole, 3, Ok(())));
+    }
+}
+
+#[test]
+fn many_holes_of_16_bytes_do_not_serve_4_kilobytes() {
+    let mut heap = Heap::new(16 << 10, Fit::First, Order::Address).unwrap();
+    let mut blocks = vec![];
+    while let Some(block) = heap.alloc(layout(8)) {
+        blocks.push(Some(block));
+    }
+    for block in blocks.iter_mut().step_by(2) {
+        heap.free(block.take().unwrap());
+    }
+    let holes = heap.holes();
+    assert_eq!((holes.count, holes.largest), (512, 8), "holes of 16 bytes, their tags included");
+    assert_eq!(holes.count * UNIT, 8 << 10, "half of the heap is free");
+    assert!(heap.alloc(layout(4096)).is_none());
+    assert!(heap.alloc(layout(9)).is_none());
+    // Each block between two holes makes them one.
+    blocks.into_iter().flatten().for_each(|block| heap.free(block));
+    assert!(heap.alloc(layout(4096)).is_some());
+}
+
+#[test]
+fn alignment_leaves_the_gap_before_it_free() {
+    let mut heap = heap(Fit::First, Order::Address);
+    let block = heap.alloc(Layout::from_size_align(100, 256).unwrap()).unwrap();
+    assert_eq!((block.at(), heap.holes().count, heap.check()), (256, 2, Ok(())));
+    assert!(heap.alloc(Layout::from_size_align(1, 8192).unwrap()).is_none());
+    heap.free(block);
+    assert_eq!(heap.holes(), Holes { count: 1, largest: 1000, total: 1000 });
+}
+
+#[test]
+fn a_tag_that_was_overwritten_is_told() {
+    let mut heap = heap(Fit::First, Order::Lifo);
+    let block = heap.alloc(layout(24)).unwrap();
+    let end = block.at() + 24;
+    heap.memory.store(end, 0);
+    assert_eq!(heap.check(), Err("the tags of the block at 12 differ".to_owned()));
+}
