@@ -6,12 +6,14 @@
 //! | [`memory`] | the bytes that those under study manage |
 //! | [`linear`] | one position that moves forward |
 //! | [`heap`] | a free list with boundary tags: first, best and next fit |
+//! | [`buddy`] | powers of two that are halved and made one again |
 //! | [`findings`] | what an experiment found: tables, curves, claims |
 //! | [`clock`] | rounds and medians |
 //! | [`experiments`] | the questions, one a file |
 //! | `show`, `page` | findings as text, CSV, HTML |
 
 pub mod allocator;
+pub mod buddy;
 pub mod clock;
 pub mod experiments;
 pub mod findings;
@@ -22,6 +24,7 @@ mod page;
 mod show;
 
 pub use allocator::{Allocator, Holes, Reuse, Work};
+pub use buddy::Buddy;
 pub use findings::Findings;
 pub use heap::Heap;
 pub use linear::Linear;
