@@ -7,6 +7,7 @@
 //! | [`linear`] | one position that moves forward |
 //! | [`heap`] | a free list with boundary tags: first, best and next fit |
 //! | [`buddy`] | powers of two that are halved and made one again |
+//! | [`tlsf`] | free lists by two levels of sizes, found by bit scans |
 //! | [`findings`] | what an experiment found: tables, curves, claims |
 //! | [`clock`] | rounds and medians |
 //! | [`experiments`] | the questions, one a file |
@@ -22,9 +23,11 @@ pub mod linear;
 pub mod memory;
 mod page;
 mod show;
+pub mod tlsf;
 
 pub use allocator::{Allocator, Holes, Reuse, Work};
 pub use buddy::Buddy;
 pub use findings::Findings;
 pub use heap::Heap;
 pub use linear::Linear;
+pub use tlsf::Tlsf;

@@ -1,0 +1,125 @@
+use super::*;
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 1).unwrap()
+}
+
+/// A heap whose free blocks have these sizes, headers included, besides the rest at its end; and what keeps them apart.
+fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, Vec<Piece>) {
+    let mut tlsf = Tlsf::new(bytes, sli, search).unwrap();
+    let mut kept = vec![];
+    let mut freed = vec![];
+    for size in sizes {
+        freed.push(tlsf.alloc(layout(size - HEADER)).unwrap());
+        kept.push(tlsf.alloc(layout(12)).unwrap());
+    }
+    freed.into_iter().for_each(|block| tlsf.free(block));
+    assert_eq!(tlsf.check(), Ok(()));
+    (tlsf, kept)
+}
+
+#[test]
+fn both_scans_light_up_for_a_request_of_the_widget() {
+    // Two second-level bits, 16 bytes the smallest. Free: 48 (fl 1, sl 2), 96 (fl 2, sl 2), and the rest of 1024 bytes.
+    let (mut tlsf, _kept) = with_free(1024, 2, Search::Bitmaps, &[48, 96]);
+    let rest = tlsf.classes.of(1024 - 16 - 48 - 96 - 32);
+    assert_eq!(rest, Class { fl: 5, sl: 2 });
+    assert_eq!((tlsf.fl_bitmap, tlsf.sl_bitmaps[1], tlsf.sl_bitmaps[2]), (0b10_0110, 0b100, 0b100));
+    // 44 bytes are 48 with the header: its own class has a block, one scan.
+    assert_eq!(tlsf.find_in_bitmaps(tlsf.first_class(48, 1).unwrap()), (Some(Class { fl: 1, sl: 2 }), 1));
+    // 60 bytes are 64: nothing else in doubling 1 matters; doubling 2 has step 2.
+    assert_eq!(tlsf.find_in_bitmaps(tlsf.first_class(64, 1).unwrap()), (Some(Class { fl: 2, sl: 2 }), 1));
+    // 64 with the first step of doubling 3 wanted: on to the first level, and down again.
+    assert_eq!(tlsf.find_in_bitmaps(Class { fl: 3, sl: 0 }), (Some(rest), 3));
+    assert_eq!(tlsf.find_in_bitmaps(Class { fl: 5, sl: 3 }), (None, 2));
+    assert_eq!(tlsf.find_in_bitmaps(Class { fl: 9, sl: 0 }), (None, 0));
+    let block = tlsf.alloc(layout(44)).unwrap();
+    assert_eq!((block.at(), tlsf.sl_bitmaps[1], tlsf.fl_bitmap), (16, 0, 0b10_0100), "the list was popped");
+}
+
+#[test]
+fn a_block_of_the_requests_own_class_is_passed_over_though_it_would_fit() {
+    let (mut tlsf, mut kept) = with_free(512, 2, Search::Bitmaps, &[144]);
+    while tlsf.holes().count > 1 {
+        kept.push(tlsf.alloc(layout(300)).or_else(|| tlsf.alloc(layout(12))).unwrap());
+    }
+    // Free is one block of 144, of class 128..159: a search for 144 begins at 160.
+    assert_eq!(tlsf.holes().largest, 140);
+    assert!(tlsf.alloc(layout(140)).is_none());
+    assert!(tlsf.alloc(layout(124)).is_some(), "128 begins a class");
+}
+
+#[test]
+fn what_a_block_takes_is_not_rounded_up_to_its_class() {
+    for sli in 2..=5 {
+        let mut tlsf = Tlsf::new(4 << 20, sli, Search::Bitmaps).unwrap();
+        for size in (1..=1 << 20).step_by(997) {
+            let block = tlsf.alloc(layout(size)).unwrap();
+            let taken = tlsf.range(&block).len() + HEADER;
+            assert!(taken - size < UNIT + HEADER, "{size} bytes take {taken}");
+            tlsf.free(block);
+        }
+    }
+}
+
+#[test]
+fn without_bitmaps_a_search_looks_at_every_head_on_its_way() {
+    let longest = |search| {
+        let mut tlsf = Tlsf::new(64 << 10, 4, search).unwrap();
+        tlsf.alloc(layout(12)).unwrap();
+        tlsf.work().longest
+    };
+    // From 16 bytes to 64 KiB are 12 doublings of 16 classes; the free block is of doubling 11.
+    assert_eq!((longest(Search::Bitmaps), longest(Search::Scan)), (3, 12 * 16));
+}
+
+#[test]
+fn bitmaps_and_a_scan_of_all_heads_find_the_same_class() {
+    let sizes: Vec<_> = (1..40).map(|i| 16 * i * i).collect();
+    let (tlsf, _kept) = with_free(1 << 20, 4, Search::Bitmaps, &sizes);
+    for fl in 0..18 {
+        for sl in 0..16 {
+            let class = Class { fl, sl };
+            assert_eq!(tlsf.find_in_bitmaps(class).0, tlsf.find_in_heads(class).0, "{class:?}");
+        }
+    }
+}
+
+#[test]
+fn a_freed_block_is_merged_with_both_neighbours_and_the_end_is_found() {
+    let mut tlsf = Tlsf::new(1024, 4, Search::Bitmaps).unwrap();
+    let whole = tlsf.holes();
+    assert_eq!(whole, Holes { count: 1, largest: 1004, total: 1004 });
+    let [a, b, c] = [100; 3].map(|size| tlsf.alloc(layout(size)).unwrap());
+    tlsf.free(a);
+    tlsf.free(c);
+    tlsf.free(b);
+    assert_eq!((tlsf.holes(), tlsf.work().merges, tlsf.check()), (whole, 3, Ok(())));
+}
+
+#[test]
+fn the_last_block_and_alignments_are_served() {
+    let mut tlsf = Tlsf::new(8192, 5, Search::Bitmaps).unwrap();
+    let aligned = tlsf.alloc(Layout::from_size_align(100, 4096).unwrap()).unwrap();
+    assert_eq!((aligned.at(), tlsf.check()), (4096, Ok(())));
+    assert!(tlsf.alloc(Layout::from_size_align(1, 8192).unwrap()).is_none());
+    assert!(tlsf.alloc(layout(isize::MAX as usize)).is_none());
+    tlsf.free(aligned);
+    let mut small = Tlsf::new(32, 2, Search::Bitmaps).unwrap();
+    assert!(small.alloc(layout(13)).is_none());
+    let all = small.alloc(layout(12)).unwrap();
+    assert_eq!((small.holes(), small.check()), (Holes::default(), Ok(())));
+    small.free(all);
+    assert_eq!(small.holes().count, 1);
+}
+
+#[test]
+fn what_lies_beside_the_memory_is_a_few_kilobytes() {
+    let control = |bytes, sli| Tlsf::new(bytes, sli, Search::Bitmaps).unwrap().control_bytes();
+    // 4 MiB: 19 doublings of 16 heads and a bitmap each, and one more bitmap.
+    assert_eq!(control(4 << 20, 4), 19 * (16 + 1) * 4 + 4);
+    assert_eq!(control(4 << 20, 5), 19 * (32 + 1) * 4 + 4);
+    assert_eq!(HEADER, 4);
+    let refused = Tlsf::new(1024, 6, Search::Scan).unwrap_err();
+    assert_eq!(refused.to_string(), "second-level bits 6: expected 2 to 5");
+}
