@@ -5,6 +5,7 @@
 //! | [`allocator`] | what the lab asks of an allocator |
 //! | [`memory`] | the bytes that those under study manage |
 //! | [`linear`] | one position that moves forward |
+//! | [`stack`] | the same with markers, scope by scope |
 //! | [`heap`] | a free list with boundary tags: first, best and next fit |
 //! | [`buddy`] | powers of two that are halved and made one again |
 //! | [`tlsf`] | free lists by two levels of sizes, found by bit scans |
@@ -23,6 +24,7 @@ pub mod linear;
 pub mod memory;
 mod page;
 mod show;
+pub mod stack;
 pub mod tlsf;
 
 pub use allocator::{Allocator, Holes, Reuse, Work};
@@ -30,4 +32,5 @@ pub use buddy::Buddy;
 pub use findings::Findings;
 pub use heap::Heap;
 pub use linear::Linear;
+pub use stack::Stack;
 pub use tlsf::Tlsf;
