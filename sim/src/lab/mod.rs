@@ -6,6 +6,8 @@
 //! | [`memory`] | the bytes that those under study manage |
 //! | [`linear`] | one position that moves forward |
 //! | [`stack`] | the same with markers, scope by scope |
+//! | [`naive`] | two pools that are called by one name |
+//! | [`pool`] | slots of one size, the free ones in a list |
 //! | [`heap`] | a free list with boundary tags: first, best and next fit |
 //! | [`buddy`] | powers of two that are halved and made one again |
 //! | [`tlsf`] | free lists by two levels of sizes, found by bit scans |
@@ -22,8 +24,11 @@ pub mod findings;
 pub mod heap;
 pub mod linear;
 pub mod memory;
+pub mod naive;
 mod page;
+pub mod pool;
 mod show;
+pub mod slots;
 pub mod stack;
 pub mod tlsf;
 
@@ -32,5 +37,7 @@ pub use buddy::Buddy;
 pub use findings::Findings;
 pub use heap::Heap;
 pub use linear::Linear;
+pub use naive::{NeverReuses, ScansForFree};
+pub use pool::{External, Pool};
 pub use stack::Stack;
 pub use tlsf::Tlsf;

@@ -1,0 +1,258 @@
+//! The naive pools: two designs that are often called by one name.
+//!
+//! ```text
+//!   slots   | A |   | C |   |   | F | not opened ...
+//!   flags     1   0   1   0   0   1
+//! ```
+//!
+//! A slot has a flag that says whether it is in use, and a loop over the objects looks at all flags. What differs is an
+//! allocation: [`NeverReuses`] always opens the next slot, so that slots whose objects died are lost (dead slots, a hole each);
+//! [`ScansForFree`] looks for the first dead slot and opens one only if there is none, so that memory lasts, and each allocation
+//! costs up to as many steps as there are slots. The article that pools are often learned from ("Arena pools: from naive pool to slot
+//! map") lists the first and measures the second.
+//!
+//! - Allocate: O(1), or O(slots). Free: O(1). A loop over all objects: O(opened slots).
+//! - Waste: the rest of a slot; a flag and its padding for each; and for the first design, every slot ever used.
+//! - Scanning from the front fills the front: live objects lie close together, which a walk profits from.
+//!
+//! A step is a flag that an allocation looks at.
+
+use super::allocator::{Allocator, Holes, Reuse, Work};
+use super::linear::Linear;
+use super::memory::{Piece, Unfit};
+use super::slots::{Slots, Walk};
+use core::alloc::Layout;
+use core::ops::Range;
+
+/// A pool that never reuses a slot. See the [module](self).
+#[derive(Debug)]
+pub struct NeverReuses {
+    slots: Slots,
+    work: Work,
+}
+
+/// A pool that scans for a free slot from the front. See the [module](self).
+#[derive(Debug)]
+pub struct ScansForFree {
+    slots: Slots,
+    work: Work,
+}
+
+macro_rules! common {
+    ($pool:ty) => {
+        impl $pool {
+            /// A pool of slots for `slot` in an arena, which it takes for itself.
+            ///
+            /// # Errors
+            /// A slot of no bytes or an alignment above 4096; an arena that something lies in, or without room for a slot.
+            pub fn new(arena: Linear, slot: Layout) -> Result<Self, Unfit> {
+                Ok(Self { slots: Slots::new(arena, slot, 1, 1)?, work: Work::default() })
+            }
+            /// Slots that there is room for.
+            pub fn slots(&self) -> usize {
+                self.slots.count()
+            }
+            /// A loop over the pool's objects.
+            pub fn walk(&self) -> Walk {
+                self.slots.walk()
+            }
+            /// Opened slots whose objects died.
+            pub fn dead(&self) -> usize {
+                let walk = self.walk();
+                walk.checked - walk.active
+            }
+        }
+    };
+}
+common!(NeverReuses);
+common!(ScansForFree);
+
+macro_rules! slots {
+    () => {
+        type Block = Piece;
+
+        fn free(&mut self, block: Piece) {
+            let slot = self.slots.slot_of(&block);
+            self.work.frees += 1;
+            self.slots.set_active(slot, false);
+        }
+        fn range(&self, block: &Piece) -> Range<usize> {
+            self.slots.range(block)
+        }
+        fn bytes<'b>(&'b mut self, block: &'b mut Piece) -> &'b mut [u8] {
+            self.slots.memory_mut().bytes(block)
+        }
+        fn capacity(&self) -> usize {
+            self.slots.capacity()
+        }
+        fn work(&self) -> Work {
+            self.slots.memory().work(self.work)
+        }
+    };
+}
+
+impl Allocator for NeverReuses {
+    const NAME: &'static str = "pool that never reuses";
+    const REUSE: Reuse = Reuse::Never;
+    slots!();
+
+    fn alloc(&mut self, layout: Layout) -> Option<Piece> {
+        let slot = if self.slots.serve(layout) { self.slots.open() } else { None };
+        let block = slot.map(|slot| {
+            self.slots.set_active(slot, true);
+            self.slots.piece(slot, layout)
+        });
+        self.work.served(block)
+    }
+    fn holes(&self) -> Holes {
+        self.slots.holes(self.slots.count() - self.slots.opened())
+    }
+    fn room(&self, layout: Layout) -> Option<bool> {
+        Some(self.slots.serve(layout) && self.slots.opened() < self.slots.count())
+    }
+}
+
+impl Allocator for ScansForFree {
+    const NAME: &'static str = "pool that scans";
+    slots!();
+
+    fn alloc(&mut self, layout: Layout) -> Option<Piece> {
+        let slot = if self.slots.serve(layout) { self.scan() } else { None };
+        let block = slot.map(|slot| {
+            self.slots.set_active(slot, true);
+            self.slots.piece(slot, layout)
+        });
+        self.work.served(block)
+    }
+    fn holes(&self) -> Holes {
+        self.slots.holes(self.slots.count() - self.walk().active)
+    }
+    fn room(&self, layout: Layout) -> Option<bool> {
+        Some(self.slots.serve(layout) && self.walk().active < self.slots.count())
+    }
+}
+
+impl ScansForFree {
+    fn scan(&mut self) -> Option<usize> {
+        let opened = self.slots.opened();
+        let dead = (0..opened).find(|slot| !self.slots.is_active(*slot));
+        let steps = dead.map_or(opened, |slot| slot + 1) as u64;
+        self.slots.memory_mut().touch(steps);
+        self.work.took(steps);
+        dead.or_else(|| self.slots.open())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pool::Pool;
+    use super::*;
+
+    /// The particle of the article: 20 bytes of floats, and the flag that the pool keeps behind them.
+    fn particle() -> Layout {
+        Layout::from_size_align(20, 4).unwrap()
+    }
+    fn arena(slots: usize) -> Linear {
+        Linear::fixed(24 * slots).unwrap()
+    }
+
+    #[test]
+    fn slots_of_the_dead_are_lost_or_found_by_a_scan() {
+        let mut never = NeverReuses::new(arena(10), particle()).unwrap();
+        let mut scans = ScansForFree::new(arena(10), particle()).unwrap();
+        for _ in 0..10 {
+            let block = never.alloc(particle()).unwrap();
+            never.free(block);
+            let block = scans.alloc(particle()).unwrap();
+            scans.free(block);
+        }
+        assert_eq!((never.dead(), never.holes().count, never.slots()), (10, 0, 10));
+        assert!(never.alloc(particle()).is_none(), "nothing lives, and there is no room");
+        assert_eq!((scans.dead(), scans.holes().count), (1, 10));
+        assert!(scans.alloc(particle()).is_some());
+    }
+
+    #[test]
+    fn memory_of_a_pool_that_never_reuses_only_grows() {
+        let mut never = NeverReuses::new(arena(1000), particle()).unwrap();
+        let mut live = std::collections::VecDeque::new();
+        let mut opened = vec![];
+        for turn in 0..1000 {
+            live.push_back(never.alloc(particle()).unwrap());
+            if live.len() > 10 {
+                never.free(live.pop_front().unwrap());
+            }
+            if turn % 250 == 249 {
+                opened.push((never.walk().checked, never.walk().active));
+            }
+        }
+        assert_eq!(opened, [(250, 10), (500, 10), (750, 10), (1000, 10)]);
+    }
+
+    #[test]
+    fn a_scan_costs_as_many_steps_as_there_are_slots_before_the_free_one() {
+        let mut scans = ScansForFree::new(arena(100), particle()).unwrap();
+        let mut blocks: Vec<_> = (0..100).map(|_| scans.alloc(particle()).unwrap()).collect();
+        assert_eq!(scans.work().steps, 100 * 99 / 2, "n allocations, n(n-1)/2 looks");
+        scans.free(blocks.remove(70));
+        let before = scans.work().steps;
+        scans.alloc(particle()).unwrap();
+        assert_eq!(scans.work().steps - before, 71);
+    }
+
+    #[test]
+    fn filling_from_the_front_keeps_live_objects_together_and_a_free_list_does_not() {
+        fn span<A: Allocator>(mut pool: A, walk: impl Fn(&A, &[A::Block]) -> usize) -> usize {
+            // The article's first set, a tenth of it: 1,000 allocated, 950 freed, then replaced 50 at a time.
+            let mut dice = 1_u64;
+            let mut pick = |n: usize| {
+                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (dice >> 33) as usize % n
+            };
+            let mut live: Vec<_> = (0..1000).map(|_| pool.alloc(particle()).unwrap()).collect();
+            for _ in 0..950 {
+                pool.free(live.swap_remove(pick(live.len())));
+            }
+            for _ in 0..1000 {
+                pool.free(live.swap_remove(pick(live.len())));
+                live.push(pool.alloc(particle()).unwrap());
+            }
+            walk(&pool, &live)
+        }
+        let front = span(ScansForFree::new(arena(1000), particle()).unwrap(), |pool, _| pool.walk().span);
+        let list = span(Pool::new(arena(1000), particle()).unwrap(), |pool, live| {
+            live.iter().map(|block| pool.range(block).start / 20 + 1).max().unwrap()
+        });
+        assert!(front < 100 && list > 900, "50 live objects within {front} and {list} slots");
+    }
+
+    #[test]
+    fn a_pool_that_shares_its_arena_would_take_a_strangers_bytes_for_a_slot() {
+        // From the arena's base slot by slot, as the article iterates: the second slot is not where it is looked for.
+        let mut shared = Linear::fixed(240).unwrap();
+        let slot = Layout::from_size_align(24, 4).unwrap();
+        shared.allocate(slot).unwrap();
+        let stranger = shared.allocate(Layout::from_size_align(8, 4).unwrap()).unwrap();
+        let second = shared.allocate(slot).unwrap();
+        assert_eq!((shared.range(&stranger).start, shared.range(&second).start), (24, 32));
+        let refused = NeverReuses::new(shared, particle()).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "an arena used up to byte 56: expected one that nothing else lies in"
+        );
+    }
+
+    #[test]
+    fn what_is_no_slot_is_refused() {
+        let pool = |size, align| {
+            NeverReuses::new(arena(1), Layout::from_size_align(size, align).unwrap()).unwrap_err().to_string()
+        };
+        assert_eq!(pool(0, 1), "a slot of 0: expected 1 bytes or more");
+        assert_eq!(pool(8, 8192), "slots aligned to 8192: expected 4096 or less");
+        assert_eq!(pool(24, 8), "an arena of 24: expected room for a slot of 24 bytes");
+        let mut scans = ScansForFree::new(arena(1), particle()).unwrap();
+        assert!(scans.alloc(Layout::new::<[u8; 21]>()).is_none(), "too large");
+        assert!(scans.alloc(Layout::new::<u64>()).is_none(), "too aligned");
+        assert!(scans.alloc(Layout::new::<u32>()).is_some());
+    }
+}

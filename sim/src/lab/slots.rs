@@ -1,0 +1,139 @@
+//! Slots of one size, side by side in an arena that is theirs alone: what the pools have in common.
+
+use super::allocator::{Allocator, Holes};
+use super::linear::Linear;
+use super::memory::{Memory, Piece, Unfit};
+use core::alloc::Layout;
+use core::ops::Range;
+
+/// Slots, opened one after the other.
+#[derive(Debug)]
+pub(super) struct Slots {
+    arena: Linear,
+    /// Bytes of a slot, and from one to the next.
+    size: usize,
+    stride: usize,
+    align: usize,
+    opened: usize,
+}
+
+/// What a walk over all opened slots found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Walk {
+    /// Slots looked at.
+    pub checked: usize,
+    /// Slots in use.
+    pub active: usize,
+    /// Slots up to the last one in use: what a walk cannot do without.
+    pub span: usize,
+}
+
+impl Slots {
+    /// Slots for `slot`, with `behind` bytes behind each for the pool's own use, in an arena that nobody has used.
+    ///
+    /// # Errors
+    /// A slot of nothing or smaller than `least` bytes, an alignment above [`Memory::ALIGN`]; an arena that has no room for
+    /// one slot, or that something else lies in: slots are found by arithmetic from its start.
+    pub(super) fn new(arena: Linear, slot: Layout, least: usize, behind: usize) -> Result<Self, Unfit> {
+        if slot.size() < least.max(1) {
+            return Err(Unfit::new("a slot of", slot.size(), format!("{} bytes or more", least.max(1))));
+        }
+        if !Memory::aligns(slot) {
+            return Err(Unfit::new("slots aligned to", slot.align(), format!("{} or less", Memory::ALIGN)));
+        }
+        if arena.used() > 0 {
+            return Err(Unfit::new(
+                "an arena used up to byte",
+                arena.used(),
+                "one that nothing else lies in",
+            ));
+        }
+        let most = arena.capacity();
+        let stride = (slot.size().saturating_add(behind)).checked_next_multiple_of(slot.align());
+        match stride.filter(|stride| *stride <= most) {
+            Some(stride) => Ok(Self { arena, size: slot.size(), stride, align: slot.align(), opened: 0 }),
+            None => Err(Unfit::new("an arena of", most, format!("room for a slot of {} bytes", slot.size()))),
+        }
+    }
+
+    /// Slots that there is room for.
+    pub(super) fn count(&self) -> usize {
+        self.arena.capacity() / self.stride
+    }
+    /// Slots opened so far.
+    pub(super) fn opened(&self) -> usize {
+        self.opened
+    }
+    /// Whether a slot holds `layout`.
+    pub(super) fn serve(&self, layout: Layout) -> bool {
+        layout.size() <= self.size && layout.align() <= self.align
+    }
+    pub(super) fn capacity(&self) -> usize {
+        self.arena.capacity()
+    }
+    pub(super) fn memory(&self) -> &Memory {
+        self.arena.memory()
+    }
+    pub(super) fn memory_mut(&mut self) -> &mut Memory {
+        self.arena.memory_mut()
+    }
+
+    /// Opens one more: its number.
+    pub(super) fn open(&mut self) -> Option<usize> {
+        let stride = Layout::from_size_align(self.stride, self.align).ok()?;
+        let block = self.arena.allocate(stride)?;
+        let slot = self.opened;
+        assert_eq!(
+            self.arena.range(&block).start,
+            self.at(slot),
+            "somebody else allocates from the pool's arena"
+        );
+        self.opened += 1;
+        Some(slot)
+    }
+
+    /// Where a slot begins.
+    pub(super) fn at(&self, slot: usize) -> usize {
+        slot * self.stride
+    }
+    /// Where the bytes behind a slot begin.
+    pub(super) fn behind(&self, slot: usize) -> usize {
+        self.at(slot) + self.size
+    }
+    pub(super) fn piece(&self, slot: usize, layout: Layout) -> Piece {
+        self.memory().piece(self.at(slot), layout.size())
+    }
+    pub(super) fn slot_of(&self, piece: &Piece) -> usize {
+        self.memory().own(piece) / self.stride
+    }
+    pub(super) fn range(&self, piece: &Piece) -> Range<usize> {
+        piece.at()..piece.at() + self.size
+    }
+    /// `free` slots, of which some may not be opened.
+    pub(super) fn holes(&self, free: usize) -> Holes {
+        let mut holes = Holes::default();
+        holes.add_all(free, self.size);
+        holes
+    }
+
+    // ---- pools with a flag behind each slot ----
+
+    pub(super) fn is_active(&self, slot: usize) -> bool {
+        let at = self.behind(slot);
+        self.memory().slice(at..at + 1) == [1]
+    }
+    pub(super) fn set_active(&mut self, slot: usize, active: bool) {
+        let at = self.behind(slot);
+        self.memory_mut().touch(1);
+        self.memory_mut().slice_mut(at..at + 1).fill(u8::from(active));
+    }
+    /// Looks at the flag of every opened slot, as a loop over the pool's objects does.
+    pub(super) fn walk(&self) -> Walk {
+        let mut walk = Walk { checked: self.opened, ..Walk::default() };
+        for slot in (0..self.opened).filter(|slot| self.is_active(*slot)) {
+            walk.active += 1;
+            walk.span = slot + 1;
+        }
+        walk
+    }
+}
