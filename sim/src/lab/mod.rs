@@ -8,6 +8,7 @@
 //! | [`stack`] | the same with markers, scope by scope |
 //! | [`naive`] | two pools that are called by one name |
 //! | [`pool`] | slots of one size, the free ones in a list |
+//! | [`segregated`] | a pool for each size class |
 //! | [`heap`] | a free list with boundary tags: first, best and next fit |
 //! | [`buddy`] | powers of two that are halved and made one again |
 //! | [`tlsf`] | free lists by two levels of sizes, found by bit scans |
@@ -27,6 +28,7 @@ pub mod memory;
 pub mod naive;
 mod page;
 pub mod pool;
+pub mod segregated;
 mod show;
 pub mod slots;
 pub mod stack;
@@ -39,5 +41,6 @@ pub use heap::Heap;
 pub use linear::Linear;
 pub use naive::{NeverReuses, ScansForFree};
 pub use pool::{External, Pool};
+pub use segregated::Segregated;
 pub use stack::Stack;
 pub use tlsf::Tlsf;

@@ -1,0 +1,224 @@
+//! Simple segregated storage: a free list for each size class, pages that belong to one class.
+//!
+//! ```text
+//!   page 0: class 48    | A | B |   | D | ... |    page 1: class 320  |  E  |     |  F  | ...
+//!   page 2: nobody's yet
+//! ```
+//!
+//! - Allocate: the class by the size, the head of its list; if the list is empty, a page is cut into slots of the class. O(1) but
+//!   for the cutting, which is a step a slot. Free: O(1), the class by the page.
+//! - Waste: the rest of a slot, at most a fifth above 64 bytes; the end of a page that is no multiple of its slots; and slots of
+//!   classes that nobody asks for any more: a page keeps its class until [`trim`](Allocator::trim) finds it wholly free.
+//!
+//! Four classes a doubling, 16 to 4096 bytes; larger requests are refused.
+//!
+//! Sources: Wilson and others, "Dynamic Storage Allocation" (1995), who name it; Alexandrescu, Modern C++ Design, chapter 4
+//! (2001). Ships as Loki's small-object allocator, Boost.Pool, the small bins of Unreal; with per-page lists, so that pages
+//! come back by themselves, it is a slab allocator.
+
+use super::allocator::{Allocator, Holes, Work};
+use super::memory::{Memory, NONE, Piece, Unfit};
+use core::alloc::Layout;
+use core::ops::Range;
+
+const PAGE: usize = 4096;
+
+/// Bytes of the slots of each class. Each is a multiple of every alignment up to the largest power of two in it.
+pub const SIZES: [usize; 28] = {
+    let (mut sizes, mut class) = ([0; 28], 0);
+    while class < 28 {
+        sizes[class] = if class < 4 { 16 * (class + 1) } else { (4 + class % 4 + 1) << (class / 4 + 3) };
+        class += 1;
+    }
+    sizes
+};
+
+/// A pool for each size class. See the [module](self).
+#[derive(Debug)]
+pub struct Segregated {
+    memory: Memory,
+    /// The class of each page.
+    pages: Vec<Option<u8>>,
+    /// Pages of no class.
+    free_pages: Vec<u32>,
+    /// The first free slot of each class.
+    heads: [u32; SIZES.len()],
+    work: Work,
+}
+
+impl Segregated {
+    /// So many bytes.
+    ///
+    /// # Errors
+    /// None, more than [`Memory::MOST`], or no multiple of 4096.
+    pub fn new(bytes: usize) -> Result<Self, Unfit> {
+        let memory = Memory::new(bytes, PAGE, PAGE)?;
+        let pages = bytes / PAGE;
+        Ok(Self {
+            memory,
+            pages: vec![None; pages],
+            free_pages: (0..pages as u32).rev().collect(),
+            heads: [NONE; SIZES.len()],
+            work: Work::default(),
+        })
+    }
+
+    /// The smallest class whose slots hold `layout`.
+    fn class(layout: Layout) -> Option<usize> {
+        let first = SIZES.partition_point(|size| *size < layout.size());
+        (first..SIZES.len()).find(|class| SIZES[*class].is_multiple_of(layout.align()))
+    }
+    fn class_at(&self, at: usize) -> Option<usize> {
+        self.pages[at / PAGE].map(usize::from)
+    }
+
+    /// Gives a page to a class, and lists its slots.
+    fn cut(&mut self, class: usize) -> Option<()> {
+        let page = self.free_pages.pop()? as usize;
+        self.pages[page] = Some(class as u8);
+        let size = SIZES[class];
+        for slot in (0..PAGE / size).rev() {
+            self.put(class, page * PAGE + slot * size);
+        }
+        self.work.splits += (PAGE / size) as u64 - 1;
+        self.work.took((PAGE / size) as u64);
+        Some(())
+    }
+    fn put(&mut self, class: usize, at: usize) {
+        let next = core::mem::replace(&mut self.heads[class], at as u32);
+        self.memory.store(at, next);
+    }
+    fn take(&mut self, class: usize) -> Option<usize> {
+        self.work.took(1);
+        if self.heads[class] == NONE {
+            self.cut(class)?;
+        }
+        let at = self.heads[class] as usize;
+        self.heads[class] = self.memory.load(at);
+        Some(at)
+    }
+
+    fn list(&self, class: usize) -> impl Iterator<Item = usize> {
+        let mut at = self.heads[class];
+        core::iter::from_fn(move || {
+            let slot = (at != NONE).then_some(at as usize)?;
+            at = self.memory.peek(slot);
+            Some(slot)
+        })
+    }
+    fn free_slots(&self) -> Vec<usize> {
+        let mut free = vec![0; self.pages.len()];
+        (0..SIZES.len()).flat_map(|class| self.list(class)).for_each(|at| free[at / PAGE] += 1);
+        free
+    }
+}
+
+impl Allocator for Segregated {
+    type Block = Piece;
+    const NAME: &'static str = "segregated pools";
+
+    fn alloc(&mut self, layout: Layout) -> Option<Piece> {
+        let at = Self::class(layout).and_then(|class| self.take(class));
+        let block = at.map(|at| self.memory.piece(at, layout.size()));
+        self.work.served(block)
+    }
+    fn free(&mut self, block: Piece) {
+        let at = self.memory.own(&block);
+        self.work.frees += 1;
+        if let Some(class) = self.class_at(at) {
+            self.put(class, at);
+        }
+    }
+    fn range(&self, block: &Piece) -> Range<usize> {
+        block.at()..block.at() + self.class_at(block.at()).map_or(0, |class| SIZES[class])
+    }
+    fn bytes<'b>(&'b mut self, block: &'b mut Piece) -> &'b mut [u8] {
+        self.memory.bytes(block)
+    }
+    fn capacity(&self) -> usize {
+        self.memory.len()
+    }
+    fn holes(&self) -> Holes {
+        let mut holes = Holes::default();
+        holes.add_all(self.free_pages.len(), PAGE);
+        (0..SIZES.len()).for_each(|class| holes.add_all(self.list(class).count(), SIZES[class]));
+        holes
+    }
+    fn work(&self) -> Work {
+        self.memory.work(self.work)
+    }
+    fn beside(&self) -> usize {
+        size_of_val(self.pages.as_slice())
+            + size_of_val(self.free_pages.as_slice())
+            + size_of_val(&self.heads)
+    }
+    /// Takes wholly free pages from their classes: walks all lists.
+    fn trim(&mut self) {
+        let free = self.free_slots();
+        let whole = |page: usize, class: usize| free[page] == PAGE / SIZES[class];
+        (0..SIZES.len()).for_each(|class| {
+            let kept: Vec<_> = self.list(class).filter(|at| !whole(at / PAGE, class)).collect();
+            self.heads[class] = NONE;
+            kept.into_iter().rev().for_each(|at| self.put(class, at));
+        });
+        for page in (0..self.pages.len()).rev() {
+            if self.pages[page].is_some_and(|class| whole(page, usize::from(class))) {
+                self.pages[page] = None;
+                self.free_pages.push(page as u32);
+            }
+        }
+    }
+    fn room(&self, layout: Layout) -> Option<bool> {
+        let listed = |class| self.heads[class] != NONE;
+        Some(Self::class(layout).is_some_and(|class| listed(class) || !self.free_pages.is_empty()))
+    }
+    fn check(&self) -> Result<(), String> {
+        for (class, size) in SIZES.iter().enumerate() {
+            if let Some(at) = self.list(class).find(|at| self.class_at(*at) != Some(class)) {
+                return Err(format!("slot {at} is in the list of {size} bytes"));
+            }
+        }
+        let mut pages = self.free_pages.iter().map(|page| *page as usize);
+        match pages.find(|page| self.pages[*page].is_some()) {
+            Some(page) => Err(format!("page {page} is free, and of a class")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(size: usize) -> Layout {
+        Layout::from_size_align(size, 1).unwrap()
+    }
+
+    #[test]
+    fn classes_are_four_a_doubling_and_a_request_gets_the_smallest_that_holds_it() {
+        assert_eq!(SIZES[..10], [16, 32, 48, 64, 80, 96, 112, 128, 160, 192]);
+        assert_eq!(SIZES[27], PAGE);
+        assert!(SIZES.is_sorted_by(|a, b| a < b));
+        let size_for = |layout| Segregated::class(layout).map(|class| SIZES[class]);
+        assert_eq!([0, 1, 16, 17, 4096].map(|size| size_for(layout(size))), [16, 16, 16, 32, 4096].map(Some));
+        assert_eq!(size_for(layout(4097)), None);
+        assert_eq!(size_for(Layout::from_size_align(65, 64).unwrap()), Some(128));
+        assert_eq!(size_for(Layout::from_size_align(1, 8192).unwrap()), None);
+    }
+
+    #[test]
+    fn a_page_keeps_its_class_until_it_is_trimmed() {
+        let mut pools = Segregated::new(PAGE).unwrap();
+        let block = pools.alloc(layout(2048)).unwrap();
+        pools.free(block);
+        assert!(pools.alloc(layout(16)).is_none(), "all is free, and of another class");
+        pools.trim();
+        let small = pools.alloc(layout(16)).unwrap();
+        pools.trim();
+        assert_eq!((pools.holes(), pools.check()), (Holes { count: 255, largest: 16, total: 4080 }, Ok(())));
+        pools.free(small);
+        pools.trim();
+        assert_eq!(pools.holes(), Holes { count: 1, largest: PAGE, total: PAGE });
+        assert!(Segregated::new(PAGE + 16).is_err());
+    }
+}
