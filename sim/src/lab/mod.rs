@@ -28,6 +28,8 @@ pub mod memory;
 pub mod naive;
 mod page;
 pub mod pool;
+#[cfg(test)]
+mod properties;
 pub mod segregated;
 mod show;
 pub mod slots;

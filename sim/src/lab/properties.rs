@@ -1,0 +1,189 @@
+//! What holds for every allocator of the lab, tried on random uses against a shadow model.
+//!
+//! - Blocks do not overlap, lie in the memory, are aligned, also as addresses, and keep what was written into them until
+//!   they are freed.
+//! - Free and taken bytes are never more than there are, and the pieces that one sees are the pieces that there are.
+//! - A request is refused only if there is no room for it, and served only if there is, where that can be told.
+//! - When everything was freed, memory is as it was at first: all neighbours have been made one. What is never had again
+//!   is still there, and taken.
+//! - After each step the allocator's own headers, lists and tables agree.
+
+use super::allocator::{Allocator, Reuse};
+use core::alloc::Layout;
+use core::ops::Range;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Alloc { size: usize, align: usize },
+    Free { pick: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = prop_oneof![
+        1 => Just(0_usize),
+        4 => 1..=16_usize,
+        4 => 1..=512_usize,
+        2 => 1..=5000_usize,
+        1 => 5000..=40_000_usize,
+    ];
+    let align = prop_oneof![8 => 0..=4_u32, 1 => 5..=12_u32].prop_map(|power| 1 << power);
+    let step = prop_oneof![
+        3 => (size, align).prop_map(|(size, align)| Step::Alloc { size, align }),
+        2 => any::<usize>().prop_map(|pick| Step::Free { pick }),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+/// A block and what the shadow knows of it.
+struct Held<B> {
+    block: B,
+    range: Range<usize>,
+    layout: Layout,
+    /// What its bytes are made of.
+    seed: u8,
+}
+
+/// The byte at `i` of a block.
+fn pattern(seed: u8, i: usize) -> u8 {
+    (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed
+}
+
+struct Shadow<A: Allocator> {
+    allocator: A,
+    held: Vec<Held<A::Block>>,
+    seed: u8,
+}
+
+impl<A: Allocator> Shadow<A> {
+    fn alloc(&mut self, layout: Layout) -> Result<(), TestCaseError> {
+        let room = self.allocator.room(layout);
+        let Some(mut block) = self.allocator.alloc(layout) else {
+            prop_assert_ne!(room, Some(true), "refused, and there is room for {:?}", layout);
+            return Ok(());
+        };
+        prop_assert_ne!(room, Some(false), "served, and there is no room for {:?}", layout);
+        let range = self.allocator.range(&block);
+        prop_assert!(range.len() >= layout.size(), "{range:?} for {layout:?}");
+        prop_assert!(range.start.is_multiple_of(layout.align()), "{range:?} for {layout:?}");
+        let overlaps = |held: &&Held<_>| held.range.start < range.end && range.start < held.range.end;
+        if let Some(other) = self.held.iter().filter(|held| !held.range.is_empty()).find(overlaps) {
+            prop_assert!(range.is_empty(), "{range:?} overlaps {:?}", other.range);
+        }
+        self.seed = self.seed.wrapping_add(0x53);
+        let bytes = self.allocator.bytes(&mut block);
+        prop_assert_eq!(bytes.len(), layout.size());
+        if !bytes.is_empty() {
+            prop_assert!(bytes.as_ptr().addr().is_multiple_of(layout.align()), "the address for {layout:?}");
+        }
+        bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(self.seed, i));
+        self.held.push(Held { block, range, layout, seed: self.seed });
+        Ok(())
+    }
+
+    fn free(&mut self, pick: usize) -> Result<(), TestCaseError> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let Held { mut block, range, layout, seed } = self.held.swap_remove(pick % self.held.len());
+        let bytes = self.allocator.bytes(&mut block);
+        let wrong = bytes.iter().enumerate().position(|(i, byte)| *byte != pattern(seed, i));
+        prop_assert_eq!(wrong, None, "the first wrong byte of {:?} at {:?}", layout, range);
+        self.allocator.free(block);
+        Ok(())
+    }
+
+    fn laws(&self) -> Result<(), TestCaseError> {
+        prop_assert_eq!(self.allocator.check(), Ok(()));
+        let (holes, capacity) = (self.allocator.holes(), self.allocator.capacity());
+        prop_assert!(holes.largest <= holes.total && (holes.count == 0) == (holes.total == 0), "{holes:?}");
+        if capacity > 0 {
+            let taken: usize = self.held.iter().map(|held| held.range.len()).sum();
+            prop_assert!(taken + holes.total <= capacity, "{taken} and {holes:?} of {capacity}");
+        }
+        let work = self.allocator.work();
+        prop_assert_eq!(work.allocs - work.frees, self.held.len() as u64);
+        prop_assert!(work.longest <= work.steps);
+        Ok(())
+    }
+}
+
+/// Runs random uses of what `make` makes. As many cases as `PROPTEST_CASES` says.
+fn hold<A: Allocator>(make: impl Fn() -> A) {
+    let run = |steps: Vec<Step>| {
+        let mut shadow = Shadow { allocator: make(), held: vec![], seed: 0 };
+        let fresh = shadow.allocator.holes();
+        for step in steps {
+            match step {
+                Step::Alloc { size, align } => {
+                    // Small and aligned: no layout is too large.
+                    let layout = Layout::from_size_align(size, align)
+                        .map_err(|e| TestCaseError::fail(e.to_string()))?;
+                    shadow.alloc(layout)?;
+                }
+                Step::Free { pick } => shadow.free(pick)?,
+            }
+            shadow.laws()?;
+        }
+        while !shadow.held.is_empty() {
+            shadow.free(usize::MAX)?;
+        }
+        shadow.allocator.trim();
+        shadow.laws()?;
+        if A::REUSE == Reuse::Never {
+            prop_assert!(shadow.allocator.holes().total <= fresh.total);
+        } else {
+            prop_assert_eq!(shadow.allocator.holes(), fresh, "not all was made one again");
+        }
+        Ok(())
+    };
+    // The cases are not kept in files: the seeds of a failure are printed.
+    let config = Config { failure_persistence: None, ..Config::default() };
+    if let Err(failure) = TestRunner::new(config).run(&steps(), run) {
+        panic!("{}: {failure}", A::NAME);
+    }
+}
+
+/// Enough that some requests find room, and not all.
+const BYTES: usize = 64 << 10;
+
+fn arena() -> super::Linear {
+    super::Linear::fixed(BYTES).unwrap()
+}
+fn slot() -> Layout {
+    Layout::from_size_align(512, 64).unwrap()
+}
+
+macro_rules! allocators {
+    ($($name:ident: $make:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            hold(|| $make.unwrap());
+        }
+    )*};
+}
+
+allocators! {
+    linear: super::Linear::fixed(BYTES);
+    linear_in_a_chain: super::Linear::growing(4096, BYTES);
+    first_fit_by_address: super::Heap::new(BYTES, super::heap::Fit::First, super::heap::Order::Address);
+    first_fit_lifo: super::Heap::new(BYTES, super::heap::Fit::First, super::heap::Order::Lifo);
+    best_fit_by_address: super::Heap::new(BYTES, super::heap::Fit::Best, super::heap::Order::Address);
+    best_fit_lifo: super::Heap::new(BYTES, super::heap::Fit::Best, super::heap::Order::Lifo);
+    next_fit_by_address: super::Heap::new(BYTES, super::heap::Fit::Next, super::heap::Order::Address);
+    next_fit_lifo: super::Heap::new(BYTES, super::heap::Fit::Next, super::heap::Order::Lifo);
+    tlsf_of_4_steps: super::Tlsf::new(BYTES, 2, super::tlsf::Search::Bitmaps);
+    tlsf_of_8_steps: super::Tlsf::new(BYTES, 3, super::tlsf::Search::Bitmaps);
+    tlsf_of_16_steps: super::Tlsf::new(BYTES, 4, super::tlsf::Search::Bitmaps);
+    tlsf_of_32_steps: super::Tlsf::new(BYTES, 5, super::tlsf::Search::Bitmaps);
+    tlsf_without_bitmaps: super::Tlsf::new(BYTES, 4, super::tlsf::Search::Scan);
+    stack: super::Stack::new(BYTES);
+    pool_that_never_reuses: super::NeverReuses::new(arena(), slot());
+    pool_that_scans: super::ScansForFree::new(arena(), slot());
+    pool: super::Pool::new(arena(), slot());
+    pool_with_its_list_outside: super::External::new(arena(), slot());
+    segregated_pools: super::Segregated::new(BYTES);
+    buddy: super::Buddy::new(BYTES);
+    buddy_of_no_power_of_two: super::Buddy::new(BYTES - 4096 - 16);
+}
