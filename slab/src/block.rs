@@ -99,6 +99,19 @@ impl<'c> Block<'c> {
     pub fn address(&self) -> NonNull<u8> {
         self.memory
     }
+    /// Bytes that it takes up, its size rounded up to what the allocator hands out; 0 for an empty layout.
+    ///
+    /// Cost: as [`Malloc::usable_size`].
+    pub fn usable_size(&self) -> usize {
+        match self.origin {
+            Origin::Cache(cache) => cache.geometry().stride(),
+            Origin::Mempool(pool) => pool.cache().geometry().stride(),
+            // SAFETY: allocated from there, and not freed before the block is dropped.
+            Origin::Kmalloc(kmalloc) => unsafe { kmalloc.usable_size(self.memory) },
+            // SAFETY: as above.
+            Origin::Malloc(malloc) => unsafe { malloc.usable_size(self.memory) },
+        }
+    }
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         self.front(self.layout.size())
@@ -154,6 +167,18 @@ impl Drop for Block<'_> {
 mod tests {
     use super::*;
     use crate::{Config, Subsystem};
+
+    #[test]
+    fn a_block_knows_what_it_takes_up() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("odd", 60).align(8).build_in(&subsystem).unwrap();
+        let malloc = Malloc::new(&subsystem).unwrap();
+        let layout = |size| Layout::from_size_align(size, 8).unwrap();
+        let of_malloc = |size| malloc.alloc_block(layout(size), Gfp::KERNEL).unwrap().usable_size();
+        assert_eq!(cache.alloc_block(Gfp::KERNEL).unwrap().usable_size(), 64);
+        assert_eq!(subsystem.kmalloc().alloc_block(65, Gfp::KERNEL).unwrap().usable_size(), 96);
+        assert_eq!([0, 65, 8192, 8193].map(of_malloc), [0, 80, 8192, 16384]);
+    }
 
     #[test]
     fn only_what_is_newly_looked_at_is_zeroed() {
