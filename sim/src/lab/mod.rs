@@ -12,6 +12,8 @@
 //! | [`heap`] | a free list with boundary tags: first, best and next fit |
 //! | [`buddy`] | powers of two that are halved and made one again |
 //! | [`tlsf`] | free lists by two levels of sizes, found by bit scans |
+//! | [`shipping`] | the slab subsystem as malloc, and one cache of it |
+//! | [`system`] | the program's own allocator |
 //! | [`findings`] | what an experiment found: tables, curves, claims |
 //! | [`clock`] | rounds and medians |
 //! | [`experiments`] | the questions, one a file |
@@ -31,9 +33,11 @@ pub mod pool;
 #[cfg(test)]
 mod properties;
 pub mod segregated;
+pub mod shipping;
 mod show;
 pub mod slots;
 pub mod stack;
+pub mod system;
 pub mod tlsf;
 
 pub use allocator::{Allocator, Holes, Reuse, Work};
@@ -44,5 +48,7 @@ pub use linear::Linear;
 pub use naive::{NeverReuses, ScansForFree};
 pub use pool::{External, Pool};
 pub use segregated::Segregated;
+pub use shipping::Shipping;
 pub use stack::Stack;
+pub use system::System;
 pub use tlsf::Tlsf;

@@ -187,3 +187,21 @@ allocators! {
     buddy: super::Buddy::new(BYTES);
     buddy_of_no_power_of_two: super::Buddy::new(BYTES - 4096 - 16);
 }
+
+#[test]
+fn system() {
+    hold(super::System::default);
+}
+
+#[test]
+fn slab_as_malloc() {
+    let shipping = super::Shipping::new(BYTES * 64).unwrap();
+    hold(|| shipping.malloc());
+}
+
+#[test]
+fn slab_of_one_cache() {
+    let shipping = super::Shipping::new(BYTES * 64).unwrap();
+    let cache = shipping.make_cache(slot()).unwrap();
+    hold(|| shipping.cache(&cache));
+}

@@ -1,0 +1,174 @@
+//! The shipping allocators under the lab's trait: a slab subsystem as malloc, and one object cache of it.
+//!
+//! They run on one simulated CPU, so that what they do follows from the uses alone. Their metadata lies outside the memory,
+//! so nothing is touched there for bookkeeping.
+//!
+//! A step is what the CPU's own magazine could not do: a visit to a depot, a fill of a magazine from slabs, or a flush to them.
+//! Splits and merges are those of the pages below. The free memory is what lies free in the page allocator (a hole a block),
+//! and free objects in slabs and magazines (a hole an object): [`trim`](Allocator::trim) gives these back.
+
+use super::allocator::{Allocator, Holes, Work};
+use core::alloc::Layout;
+use core::ops::Range;
+use uslab::{Block, CacheError, Config, Gfp, Info, KmemCache, Malloc, StartError, Subsystem};
+use uslab_buddy::{PAGE_SIZE, PageConfig};
+use uslab_magazine::{Cpus, on_cpu};
+
+/// A slab subsystem on one simulated CPU, and malloc on it.
+#[derive(Debug)]
+pub struct Shipping {
+    subsystem: Subsystem,
+    malloc: Malloc,
+}
+
+/// It does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ShippingError {
+    /// No pages.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// No memory for magazines.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+impl Shipping {
+    /// A subsystem of so many bytes of pages, none of them kept in reserve.
+    ///
+    /// # Errors
+    /// See [`ShippingError`].
+    pub fn new(bytes: usize) -> Result<Self, ShippingError> {
+        let cpus = Cpus::simulated(1, 1).unwrap_or_else(|bad| unreachable!("one CPU: {bad}"));
+        let pages = PageConfig { min_free_kib: Some(0), ..PageConfig::default_for(cpus).limit(bytes) };
+        let subsystem = Subsystem::new(Config::new(pages))?;
+        let malloc = Malloc::new(&subsystem)?;
+        Ok(Self { subsystem, malloc })
+    }
+
+    /// The subsystem.
+    pub fn subsystem(&self) -> &Subsystem {
+        &self.subsystem
+    }
+    /// Its malloc, to be driven.
+    pub fn malloc(&self) -> Slab<'_> {
+        Slab { subsystem: &self.subsystem, malloc: &self.malloc, work: Work::default() }
+    }
+    /// A cache in it.
+    ///
+    /// # Errors
+    /// A layout that no slab holds, or no memory.
+    pub fn make_cache(&self, object: Layout) -> Result<KmemCache, CacheError> {
+        KmemCache::builder("lab", object.size()).align(object.align()).build_in(&self.subsystem)
+    }
+    /// A cache of it, to be driven.
+    pub fn cache<'c>(&'c self, cache: &'c KmemCache) -> ObjectSlab<'c> {
+        ObjectSlab { subsystem: &self.subsystem, cache, work: Work::default() }
+    }
+}
+
+/// The slab subsystem as malloc: size classes, and pages above.
+#[derive(Debug)]
+pub struct Slab<'s> {
+    subsystem: &'s Subsystem,
+    malloc: &'s Malloc,
+    work: Work,
+}
+
+/// One object cache.
+#[derive(Debug)]
+pub struct ObjectSlab<'s> {
+    subsystem: &'s Subsystem,
+    cache: &'s KmemCache,
+    work: Work,
+}
+
+/// An allocation of a [`Slab`] or an [`ObjectSlab`].
+#[derive(Debug)]
+pub struct SlabBlock<'s> {
+    block: Block<'s>,
+    /// Bytes that were asked for: an object may have more.
+    size: usize,
+}
+
+fn holes(info: &Info) -> Holes {
+    let mut holes = Holes::default();
+    for zone in &info.pages.zones {
+        for (order, blocks) in zone.blocks.iter().enumerate() {
+            let blocks = blocks.iter().map(|n| *n as usize).sum();
+            holes.add_all(blocks, PAGE_SIZE << order);
+        }
+        holes.add_all(zone.per_cpu as usize, PAGE_SIZE);
+    }
+    for cache in &info.caches {
+        let free = cache.in_magazines + cache.in_depot + cache.free_in_slabs;
+        holes.add_all(free as usize, cache.slab_size as usize);
+    }
+    holes
+}
+
+fn work(info: &Info, calls: Work) -> Work {
+    let steps = info.caches.iter().map(|cache| cache.depot_exchanges + cache.fills + cache.flushes).sum();
+    let events = info.pages.zones.iter().map(|zone| &zone.events);
+    let (splits, merges) = events.fold((0, 0), |(s, m), zone| (s + zone.splits, m + zone.merges));
+    Work { steps, splits, merges, ..calls }
+}
+
+macro_rules! in_subsystem {
+    () => {
+        type Block = SlabBlock<'s>;
+
+        fn free(&mut self, block: SlabBlock<'s>) {
+            on_cpu(0);
+            drop(block);
+            self.work.frees += 1;
+        }
+        fn range(&self, block: &SlabBlock<'s>) -> Range<usize> {
+            let at = block.block.address().addr().get();
+            at..at + block.block.usable_size()
+        }
+        fn bytes<'b>(&'b mut self, block: &'b mut SlabBlock<'s>) -> &'b mut [u8] {
+            block.block.front_mut(block.size)
+        }
+        fn capacity(&self) -> usize {
+            self.subsystem.pages().info().managed() as usize * PAGE_SIZE
+        }
+        fn holes(&self) -> Holes {
+            holes(&self.subsystem.info())
+        }
+        fn work(&self) -> Work {
+            work(&self.subsystem.info(), self.work)
+        }
+        fn trim(&mut self) {
+            on_cpu(0);
+            self.subsystem.shrink();
+            self.subsystem.pages().release();
+        }
+        fn check(&self) -> Result<(), String> {
+            self.subsystem.check().map(drop).map_err(|violation| violation.to_string())
+        }
+    };
+}
+
+impl<'s> Allocator for Slab<'s> {
+    const NAME: &'static str = "uslab";
+    in_subsystem!();
+
+    fn alloc(&mut self, layout: Layout) -> Option<SlabBlock<'s>> {
+        on_cpu(0);
+        let block = self.malloc.alloc_block(layout, Gfp::KERNEL).ok();
+        self.work.served(block.map(|block| SlabBlock { block, size: layout.size() }))
+    }
+}
+
+impl<'s> Allocator for ObjectSlab<'s> {
+    const NAME: &'static str = "uslab, one cache";
+    in_subsystem!();
+
+    fn alloc(&mut self, layout: Layout) -> Option<SlabBlock<'s>> {
+        on_cpu(0);
+        let geometry = self.cache.geometry();
+        let serves = layout.size() <= geometry.object_size() && layout.align() <= geometry.align();
+        let block = if serves { self.cache.alloc_block(Gfp::KERNEL).ok() } else { None };
+        self.work.served(block.map(|block| SlabBlock { block, size: layout.size() }))
+    }
+}
