@@ -26,3 +26,4 @@ pub mod report;
 pub mod resident;
 pub mod stress;
 pub mod trace;
+pub mod workload;

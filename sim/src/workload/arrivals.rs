@@ -1,0 +1,128 @@
+//! When blocks are asked for.
+
+use super::dice::Dice;
+use super::error::SpecError;
+use super::spec::Spec;
+use core::fmt;
+use core::str::FromStr;
+
+const EXPECTED: &str = "steady, burst:COUNT,EVERY or poisson:PER_TICK";
+
+/// How many blocks are asked for in each tick. Parsed from text, and printed as it was written.
+///
+/// | text | |
+/// |---|---|
+/// | `steady` | one a tick: lifetimes are then counted in allocations |
+/// | `burst:30,100` | 30 at once, every 100 ticks |
+/// | `poisson:1.5` | at random, 1.5 a tick on average |
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arrivals {
+    text: String,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Burst { count: u64, every: u64 },
+    Poisson { per_tick: f64 },
+}
+
+/// [`Arrivals`] under way.
+#[derive(Clone, Debug)]
+pub(super) struct Arriving {
+    kind: Kind,
+    /// When the next one of a Poisson process comes; the first at 0.
+    next: f64,
+}
+
+impl Arrivals {
+    pub(super) fn begin(&self) -> Arriving {
+        Arriving { kind: self.kind, next: 0.0 }
+    }
+}
+
+impl Arriving {
+    /// How many come in `tick`. Ticks are asked in order.
+    pub(super) fn at(&mut self, tick: u64, dice: &mut Dice) -> u64 {
+        match self.kind {
+            Kind::Burst { count, every } => {
+                if tick.is_multiple_of(every) {
+                    count
+                } else {
+                    0
+                }
+            }
+            Kind::Poisson { per_tick } => {
+                let mut count = 0;
+                while self.next < (tick + 1) as f64 {
+                    count += 1;
+                    self.next += dice.exponential(1.0 / per_tick);
+                }
+                count
+            }
+        }
+    }
+}
+
+impl FromStr for Arrivals {
+    type Err = SpecError;
+
+    /// # Errors
+    /// An unknown pattern, or a number out of its range.
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let spec = Spec::new("arrivals", EXPECTED, text);
+        let (name, rest) = spec.parts();
+        let kind = match name {
+            "steady" if rest.is_empty() => Kind::Burst { count: 1, every: 1 },
+            "burst" => {
+                let given = spec.arguments(rest, 2, 2)?;
+                Kind::Burst {
+                    count: spec.number("the count", given[0], 1, 1 << 32)?,
+                    every: spec.number("the ticks between", given[1], 1, 1 << 32)?,
+                }
+            }
+            "poisson" => Kind::Poisson { per_tick: spec.number("the rate", rest, 0.001, 1e6)? },
+            _ => return spec.unknown(name),
+        };
+        Ok(Self { text: text.to_owned(), kind })
+    }
+}
+
+impl fmt::Display for Arrivals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(text: &str, ticks: u64) -> Vec<u64> {
+        let arrivals: Arrivals = text.parse().unwrap();
+        assert_eq!(arrivals.to_string(), text);
+        let (mut arriving, mut dice) = (arrivals.begin(), Dice::new(1));
+        (0..ticks).map(|tick| arriving.at(tick, &mut dice)).collect()
+    }
+
+    #[test]
+    fn blocks_come_when_they_should() {
+        assert_eq!(counts("steady", 4), [1; 4]);
+        assert_eq!(counts("burst:30,3", 7), [30, 0, 0, 30, 0, 0, 30]);
+        let poisson = counts("poisson:1.5", 10_000);
+        let mean = poisson.iter().sum::<u64>() as f64 / 1e4;
+        let variance = poisson.iter().map(|n| (*n as f64 - mean).powi(2)).sum::<f64>() / 1e4;
+        assert!((mean - 1.5).abs() < 0.05 && (variance - 1.5).abs() < 0.1, "{mean} {variance}");
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_told_with_what_is_accepted() {
+        let wrong = |text: &str| text.parse::<Arrivals>().unwrap_err().to_string();
+        assert_eq!(
+            wrong("often"),
+            "arrivals \"often\": unknown distribution \"often\"; expected steady, burst:COUNT,EVERY or poisson:PER_TICK"
+        );
+        assert!(wrong("burst:0,1").contains("the count \"0\" is no number from 1 to 4294967296"));
+        assert!(wrong("poisson:0").contains("the rate \"0\""));
+    }
+}

@@ -1,0 +1,130 @@
+//! Random numbers that are the same on any machine and in any later version.
+//!
+//! - The generator is a named algorithm with a published definition: PCG XSL RR 128/64 (O'Neill, "PCG: A Family of Simple Fast
+//!   Space-Efficient Statistically Good Algorithms", 2014). State and stream are given directly, not through a library's way to
+//!   spread a seed, which may change.
+//! - Whole numbers below a bound are the high half of a product, a rule of one line that is written here.
+//! - Logarithms, powers and the like come from the crate `libm`, in software: the standard library's are the platform's and
+//!   differ in the last bit. What remains are IEEE 754's additions and multiplications, which are the same everywhere.
+
+use rand_pcg::Pcg64;
+use rand_pcg::rand_core::Rng;
+
+/// A source of random numbers.
+#[derive(Clone, Debug)]
+pub struct Dice {
+    generator: Pcg64,
+}
+
+/// Which stream of the generator: any constant.
+const STREAM: u128 = 0x6c61_625f_776f_726b_6c6f_6164_5f73_6c61;
+
+impl Dice {
+    /// The sequence of `seed`.
+    pub fn new(seed: u64) -> Self {
+        let mut generator = Pcg64::new(u128::from(seed) << 64 | u128::from(!seed), STREAM);
+        // Seeds that differ in one bit begin alike otherwise.
+        for _ in 0..4 {
+            generator.next_u64();
+        }
+        Self { generator }
+    }
+
+    /// A number below `bound`; 0 if that is 0.
+    ///
+    /// Some come up more often than others by `bound / 2^64`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.generator.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+    /// A number of the range, its ends included.
+    pub fn within(&mut self, least: u64, most: u64) -> u64 {
+        least + self.below((most - least).saturating_add(1))
+    }
+    /// 0 or more and less than 1, in steps of `2^-53`.
+    pub fn unit(&mut self) -> f64 {
+        (self.generator.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
+    }
+    /// Exponentially distributed with that mean.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * libm::log(1.0 - self.unit())
+    }
+    /// Normally distributed, mean 0 and deviation 1 (Box and Muller, 1958).
+    pub fn normal(&mut self) -> f64 {
+        let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.unit()));
+        radius * libm::cos(core::f64::consts::TAU * self.unit())
+    }
+}
+
+/// Values, each as often as its weight says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Weighted {
+    values: Vec<usize>,
+    /// The weights up to each value, its own included.
+    ends: Vec<u64>,
+}
+
+impl Weighted {
+    /// `None` if there is no weight, or more than a `u64` holds.
+    pub(super) fn new(pairs: impl IntoIterator<Item = (usize, u64)>) -> Option<Self> {
+        let (mut values, mut ends, mut sum) = (vec![], vec![], 0_u64);
+        for (value, weight) in pairs.into_iter().filter(|(_, weight)| *weight > 0) {
+            sum = sum.checked_add(weight)?;
+            values.push(value);
+            ends.push(sum);
+        }
+        (sum > 0).then_some(Self { values, ends })
+    }
+    pub(super) fn pick(&self, dice: &mut Dice) -> usize {
+        let at = dice.below(self.ends.last().copied().unwrap_or(0));
+        self.values[self.ends.partition_point(|end| *end <= at)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sequence_of_a_seed_is_what_it_was() {
+        // Recorded once, and what the published definition gives when it is written down anew in another language. They must
+        // never change.
+        let mut dice = Dice::new(1);
+        assert_eq!([0; 4].map(|_| dice.below(1000)), [72, 715, 602, 800]);
+        assert_eq!((dice.unit() * 1e15) as u64, 364_190_357_484_221);
+        assert_eq!(dice.normal().to_bits(), (-0.2593132641332676_f64).to_bits());
+        assert_eq!(dice.exponential(100.0).to_bits(), 169.1935771971219_f64.to_bits());
+    }
+
+    #[test]
+    fn distributions_have_their_means() {
+        let mut dice = Dice::new(7);
+        let mut mean = |of: &mut dyn FnMut(&mut Dice) -> f64| {
+            (0..100_000).map(|_| of(&mut dice)).sum::<f64>() / 100_000.0
+        };
+        assert!((mean(&mut |dice| dice.unit()) - 0.5).abs() < 0.01);
+        assert!((mean(&mut |dice| dice.exponential(100.0)) - 100.0).abs() < 2.0);
+        assert!(mean(&mut |dice| dice.normal()).abs() < 0.02);
+        assert!((mean(&mut |dice| dice.normal().powi(2)) - 1.0).abs() < 0.03);
+        assert!((mean(&mut |dice| dice.within(10, 20) as f64) - 15.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn bounds_hold_at_their_ends() {
+        let mut dice = Dice::new(0);
+        assert_eq!((dice.below(0), dice.below(1), dice.within(5, 5)), (0, 0, 5));
+        dice.within(0, u64::MAX);
+        let seen: std::collections::BTreeSet<_> = (0..200).map(|_| dice.within(3, 6)).collect();
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn values_come_as_often_as_they_weigh() {
+        let weighted = Weighted::new([(8, 1), (16, 0), (32, 3)]).unwrap();
+        let mut dice = Dice::new(3);
+        let picks: Vec<_> = (0..10_000).map(|_| weighted.pick(&mut dice)).collect();
+        let share = picks.iter().filter(|size| **size == 32).count();
+        assert!((7300..7700).contains(&share) && picks.iter().all(|size| *size != 16), "{share}");
+        assert_eq!(Weighted::new([(8, 0)]), None);
+        assert_eq!(Weighted::new([(8, u64::MAX), (9, 1)]), None);
+    }
+}

@@ -1,0 +1,143 @@
+//! How long blocks live, and when they come.
+
+use super::dice::Dice;
+use super::error::SpecError;
+use super::spec::Spec;
+use core::fmt;
+use core::str::FromStr;
+
+/// The longest lifetime, in ticks.
+const MOST: u64 = 1 << 40;
+
+const LIFETIMES: &str = "fixed:TICKS, uniform:MIN..MAX, exponential:MEAN, bimodal:SHORT,LONG,SHARE (means, LONG may be \
+     `forever`; the share of long ones, 0 to 1) or forever";
+
+/// A distribution of lifetimes, in ticks. Parsed from text, and printed as it was written.
+///
+/// | text | ticks |
+/// |---|---|
+/// | `fixed:100` | 100 |
+/// | `uniform:1..1000` | each as likely as any other |
+/// | `exponential:100` | as if each block died with one chance in 100 a tick |
+/// | `bimodal:20,5000,0.05` | exponential of mean 20, but for a share of 5 % of mean 5000 (or `forever`) |
+/// | `forever` | none is freed |
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lifetimes {
+    text: String,
+    kind: Lifetime,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lifetime {
+    Uniform(u64, u64),
+    Exponential(f64),
+    Bimodal { short: f64, long: Option<f64>, share: f64 },
+    Forever,
+}
+
+impl Lifetimes {
+    /// One lifetime in ticks, at least 1; `None`: it lives to the end.
+    pub fn sample(&self, dice: &mut Dice) -> Option<u64> {
+        let mean = match self.kind {
+            Lifetime::Uniform(least, most) => return Some(dice.within(least, most)),
+            Lifetime::Exponential(mean) => mean,
+            Lifetime::Bimodal { short, long, share } => {
+                if dice.unit() < share {
+                    long?
+                } else {
+                    short
+                }
+            }
+            Lifetime::Forever => return None,
+        };
+        Some((libm::ceil(dice.exponential(mean)) as u64).clamp(1, MOST))
+    }
+}
+
+impl FromStr for Lifetimes {
+    type Err = SpecError;
+
+    /// # Errors
+    /// An unknown distribution, or a number out of its range.
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let spec = Spec::new("lifetimes", LIFETIMES, text);
+        let (name, rest) = spec.parts();
+        let mean = |name: &str, text: &str| spec.number(name, text, 1.0, MOST as f64);
+        let kind = match name {
+            "fixed" => {
+                let ticks = spec.number("the lifetime", rest, 1, MOST)?;
+                Lifetime::Uniform(ticks, ticks)
+            }
+            "uniform" => {
+                let (least, most) = spec.range(rest, 1, MOST)?;
+                Lifetime::Uniform(least, most)
+            }
+            "exponential" => Lifetime::Exponential(mean("the mean", rest)?),
+            "bimodal" => {
+                let given = spec.arguments(rest, 3, 3)?;
+                Lifetime::Bimodal {
+                    short: mean("the short mean", given[0])?,
+                    long: if given[1] == "forever" { None } else { Some(mean("the long mean", given[1])?) },
+                    share: spec.number("the share", given[2], 0.0, 1.0)?,
+                }
+            }
+            "forever" if rest.is_empty() => Lifetime::Forever,
+            _ => return spec.unknown(name),
+        };
+        Ok(Self { text: text.to_owned(), kind })
+    }
+}
+
+impl fmt::Display for Lifetimes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lifetimes(text: &str) -> Vec<Option<u64>> {
+        let lifetimes: Lifetimes = text.parse().unwrap();
+        assert_eq!(lifetimes.to_string(), text);
+        let mut dice = Dice::new(1);
+        (0..10_000).map(|_| lifetimes.sample(&mut dice)).collect()
+    }
+    fn mean(ticks: &[Option<u64>]) -> f64 {
+        ticks.iter().flatten().sum::<u64>() as f64 / ticks.len() as f64
+    }
+
+    #[test]
+    fn each_distribution_gives_what_it_says() {
+        assert!(lifetimes("fixed:7").iter().all(|ticks| *ticks == Some(7)));
+        assert!(lifetimes("forever").iter().all(Option::is_none));
+        let uniform = lifetimes("uniform:1..999");
+        assert!((mean(&uniform) - 500.0).abs() < 10.0 && uniform.iter().flatten().max() <= Some(&999));
+        let exponential = lifetimes("exponential:100");
+        assert!((mean(&exponential) - 100.5).abs() < 3.0, "{}", mean(&exponential));
+        assert_eq!(exponential.iter().flatten().min(), Some(&1));
+        // 0.95 * 20 + 0.05 * 5000, and half a tick for rounding up.
+        let bimodal = lifetimes("bimodal:20,5000,0.05");
+        assert!((mean(&bimodal) - 269.5).abs() < 25.0, "{}", mean(&bimodal));
+        let forever = lifetimes("bimodal:20,forever,0.25").iter().filter(|ticks| ticks.is_none()).count();
+        assert!((2400..2600).contains(&forever), "{forever}");
+    }
+
+    #[test]
+    fn what_is_no_distribution_is_told_with_what_is_accepted() {
+        let wrong = |text: &str| text.parse::<Lifetimes>().unwrap_err().to_string();
+        assert_eq!(
+            wrong("bimodal:20,5000"),
+            format!("lifetimes \"bimodal:20,5000\": 2 arguments, not 3; expected {LIFETIMES}")
+        );
+        for (text, why) in [
+            ("exponential:0", "the mean \"0\" is no number from 1 to"),
+            ("bimodal:1,2,1.5", "the share \"1.5\" is no number from 0 to 1"),
+            ("forever:3", "unknown distribution"),
+            ("uniform:0..3", "the lower end \"0\""),
+        ] {
+            assert!(wrong(text).contains(why), "{text}: {}", wrong(text));
+        }
+    }
+}

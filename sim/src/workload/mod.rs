@@ -1,0 +1,85 @@
+//! Workloads: what is asked of an allocator, as data.
+//!
+//! ```text
+//!  sizes × lifetimes × arrivals, and a seed ──┐
+//!  a malloc lab's trace (.rep), CSV ──────────┼──> operations: allocate, free, resize block number n
+//!  a kernel's trace ──────────────────────────┘
+//! ```
+//!
+//! The same seed gives the same operations on any machine and in any later version: see [`dice`].
+//!
+//! | module | |
+//! |---|---|
+//! | [`op`] | an operation |
+//! | [`sizes`], [`lifetimes`], [`arrivals`] | the three parts of a made workload |
+//! | [`kernel`] | a kernel's trace |
+//! | `recorded` | the malloc lab's traces and CSV |
+//! | [`dice`] | random numbers that stay the same |
+//! | [`error`] | what can be wrong |
+//!
+//! Made lifetimes are a model. Wilson and others ("Dynamic Storage Allocation: A Survey and Critical Review", 1995) warn that
+//! random traces do not behave as programs do: for claims about programs, drive recorded ones.
+
+pub mod arrivals;
+pub mod dice;
+pub mod error;
+pub mod kernel;
+pub mod lifetimes;
+mod lines;
+mod made;
+pub mod op;
+mod recorded;
+pub mod sizes;
+mod spec;
+
+pub use arrivals::Arrivals;
+pub use dice::Dice;
+pub use error::{OpsError, SpecError};
+pub use kernel::KernelOps;
+pub use lifetimes::Lifetimes;
+pub use made::{Made, Workload};
+pub use op::Op;
+pub use sizes::Sizes;
+
+use lines::Lines;
+use std::path::Path;
+
+/// The operations of any workload.
+#[derive(Debug)]
+pub enum Ops {
+    /// Made from distributions.
+    Made(Box<Made>),
+    /// Recorded, and read before.
+    Recorded(std::vec::IntoIter<Op>),
+    /// A kernel's, read as they are needed.
+    Kernel(Box<KernelOps>),
+}
+
+impl Ops {
+    /// The operations of a file: `.rep` is a malloc lab's trace, `.csv` has an operation a line, anything else is a kernel's trace;
+    /// each may be compressed (`.zst`).
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not what its name says: see [`OpsError`].
+    pub fn open(path: &Path) -> Result<Self, OpsError> {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = name.strip_suffix(".zst").unwrap_or(&name);
+        match name.rsplit_once('.') {
+            Some((_, "rep")) => Ok(Self::Recorded(recorded::rep(Lines::open(path)?)?.into_iter())),
+            Some((_, "csv")) => Ok(Self::Recorded(recorded::csv(Lines::open(path)?)?.into_iter())),
+            _ => Ok(Self::Kernel(Box::new(KernelOps::open(path)?))),
+        }
+    }
+}
+
+impl Iterator for Ops {
+    type Item = Result<Op, OpsError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Self::Made(made) => made.next().map(Ok),
+            Self::Recorded(ops) => ops.next().map(Ok),
+            Self::Kernel(ops) => ops.next().map(|op| op.map_err(OpsError::from)),
+        }
+    }
+}

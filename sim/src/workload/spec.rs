@@ -1,0 +1,68 @@
+//! Distributions as they are written: `name:argument,argument`.
+
+use super::error::SpecError;
+use core::fmt::Display;
+use core::str::FromStr;
+
+/// A text that is being understood.
+#[derive(Clone, Copy)]
+pub(super) struct Spec<'t> {
+    what: &'static str,
+    expected: &'static str,
+    text: &'t str,
+}
+
+impl<'t> Spec<'t> {
+    pub(super) fn new(what: &'static str, expected: &'static str, text: &'t str) -> Self {
+        Self { what, expected, text }
+    }
+    pub(super) fn wrong<T>(&self, why: impl Into<String>) -> Result<T, SpecError> {
+        Err(SpecError {
+            what: self.what,
+            text: self.text.to_owned(),
+            why: why.into(),
+            expected: self.expected,
+        })
+    }
+
+    /// The name, and what comes behind the colon.
+    pub(super) fn parts(&self) -> (&'t str, &'t str) {
+        self.text.split_once(':').unwrap_or((self.text, ""))
+    }
+    pub(super) fn unknown<T>(&self, name: &str) -> Result<T, SpecError> {
+        self.wrong(format!("unknown distribution {name:?}"))
+    }
+
+    /// `least` to `most` arguments.
+    pub(super) fn arguments(
+        &self,
+        of: &'t str,
+        least: usize,
+        most: usize,
+    ) -> Result<Vec<&'t str>, SpecError> {
+        let arguments: Vec<_> = if of.is_empty() { vec![] } else { of.split(',').map(str::trim).collect() };
+        if (least..=most).contains(&arguments.len()) {
+            return Ok(arguments);
+        }
+        let wanted = if least == most { least.to_string() } else { format!("{least} to {most}") };
+        self.wrong(format!("{} arguments, not {wanted}", arguments.len()))
+    }
+    /// A number from `least` to `most`.
+    pub(super) fn number<N>(&self, name: &str, text: &str, least: N, most: N) -> Result<N, SpecError>
+    where
+        N: FromStr + PartialOrd + Display + Copy,
+    {
+        match text.parse() {
+            Ok(number) if (least..=most).contains(&number) => Ok(number),
+            _ => self.wrong(format!("{name} {text:?} is no number from {least} to {most}")),
+        }
+    }
+    /// `least..most`, both included.
+    pub(super) fn range(&self, text: &str, least: u64, most: u64) -> Result<(u64, u64), SpecError> {
+        let Some((from, to)) = text.split_once("..") else {
+            return self.wrong(format!("{text:?} is no range"));
+        };
+        let from = self.number("the lower end", from, least, most)?;
+        Ok((from, self.number("the upper end", to, from, most)?))
+    }
+}
