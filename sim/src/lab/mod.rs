@@ -14,6 +14,7 @@
 //! | [`tlsf`] | free lists by two levels of sizes, found by bit scans |
 //! | [`shipping`] | the slab subsystem as malloc, and one cache of it |
 //! | [`system`] | the program's own allocator |
+//! | [`drive`] | an allocator under a workload |
 //! | [`findings`] | what an experiment found: tables, curves, claims |
 //! | [`clock`] | rounds and medians |
 //! | [`experiments`] | the questions, one a file |
@@ -22,6 +23,7 @@
 pub mod allocator;
 pub mod buddy;
 pub mod clock;
+pub mod drive;
 pub mod experiments;
 pub mod findings;
 pub mod heap;
