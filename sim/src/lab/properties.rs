@@ -145,6 +145,68 @@ fn hold<A: Allocator>(make: impl Fn() -> A) {
     }
 }
 
+/// Runs the same random uses on two allocators, which must hand out the same places.
+fn agree<A: Allocator, B: Allocator>(make: impl Fn() -> (A, B)) {
+    let run = |steps: Vec<Step>| {
+        let (mut a, mut b) = make();
+        let mut held = vec![];
+        for step in steps {
+            match step {
+                Step::Alloc { size, align } => {
+                    let layout = Layout::from_size_align(size, align)
+                        .map_err(|error| TestCaseError::fail(error.to_string()))?;
+                    let (left, right) = (a.alloc(layout), b.alloc(layout));
+                    let range = left.as_ref().map(|block| a.range(block));
+                    prop_assert_eq!(range, right.as_ref().map(|block| b.range(block)), "for {:?}", layout);
+                    held.extend(left.zip(right));
+                }
+                Step::Free { pick } if !held.is_empty() => {
+                    let (left, right) = held.swap_remove(pick % held.len());
+                    a.free(left);
+                    b.free(right);
+                }
+                Step::Free { .. } => {}
+            }
+        }
+        Ok(())
+    };
+    let config = Config { failure_persistence: None, ..Config::default() };
+    if let Err(failure) = TestRunner::new(config).run(&steps(), run) {
+        panic!("{} and {}: {failure}", A::NAME, B::NAME);
+    }
+}
+
+#[test]
+fn tlsf_with_and_without_bitmaps_hands_out_the_same_places() {
+    let make = |search| super::Tlsf::new(BYTES, 4, search).unwrap();
+    agree(|| (make(super::tlsf::Search::Bitmaps), make(super::tlsf::Search::Scan)));
+}
+
+#[test]
+fn a_stack_without_markers_is_linear_until_something_is_freed_from_its_top() {
+    // The same head, as long as only the last free of all counts in both.
+    let layouts = [(3, 1), (10, 8), (100, 64), (0, 1), (1, 4096)];
+    let (mut stack, mut linear) = (super::Stack::new(BYTES).unwrap(), arena());
+    for (size, align) in layouts {
+        let layout = Layout::from_size_align(size, align).unwrap();
+        let (left, right) = (stack.alloc(layout).unwrap(), linear.alloc(layout).unwrap());
+        assert_eq!(stack.range(&left), linear.range(&right));
+    }
+    assert_eq!(stack.used(), linear.used());
+}
+
+#[test]
+fn each_may_go_to_another_thread() {
+    fn send<T: Send>() {}
+    send::<super::Linear>();
+    send::<super::Stack>();
+    send::<super::Heap>();
+    send::<super::Tlsf>();
+    send::<super::Buddy>();
+    send::<super::Pool>();
+    send::<super::Segregated>();
+}
+
 /// Enough that some requests find room, and not all.
 const BYTES: usize = 64 << 10;
 
