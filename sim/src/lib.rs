@@ -8,7 +8,9 @@
 //!
 //! [`stress`] loads the same allocator with threads on the machine's own CPUs.
 //!
-//! There is no second implementation of the allocator here and no `unsafe`: [`machine`] drives the crates `uslab` and
+//! The [`lab`] compares it with the allocators of the textbooks, under a [`workload`] of distributions or of a trace.
+//!
+//! There is no second implementation of the shipping allocator here and no `unsafe`: [`machine`] drives the crates `uslab` and
 //! `uslab-buddy` through owned, safe blocks.
 
 #![forbid(unsafe_code)]

@@ -85,3 +85,45 @@ impl Iterator for KernelOps {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Source;
+
+    #[test]
+    fn objects_become_blocks_and_frees_of_others_are_counted() {
+        let alloc = |time, ptr: u32, bytes| {
+            format!(
+                "  sh-1 [000] ..... 1.{time:06}: kmalloc: call_site=f+0x1/0x2 ptr=00000000{ptr:08x} bytes_req={bytes} \
+                 bytes_alloc=128 gfp_flags=GFP_KERNEL node=-1 accounted=false\n"
+            )
+        };
+        let free = |time, ptr: u32| {
+            format!("  sh-1 [000] ..... 1.{time:06}: kfree: call_site=f+0x1/0x2 ptr=00000000{ptr:08x}\n")
+        };
+        // The second allocation at one address tells of a free without an event.
+        let text = [
+            free(0, 0x10),
+            alloc(1, 0x20, 100),
+            alloc(2, 0x30, 65),
+            free(3, 0x20),
+            alloc(4, 0x30, 70),
+            free(5, 0x30),
+        ]
+        .concat();
+        let source = Source::from_reader("objects", Box::new(std::io::Cursor::new(text)), None).unwrap();
+        let mut ops = KernelOps::of(Recording::read(source, |_| {}).unwrap()).unwrap();
+        let layout = |size| Layout::from_size_align(size, ALIGN).unwrap();
+        let all: Vec<_> = ops.by_ref().map(Result::unwrap).collect();
+        let expected = [
+            Op::Alloc { id: 0, layout: layout(100) },
+            Op::Alloc { id: 1, layout: layout(65) },
+            Op::Free { id: 0 },
+            Op::Free { id: 1 },
+            Op::Alloc { id: 2, layout: layout(70) },
+            Op::Free { id: 2 },
+        ];
+        assert_eq!((&all[..], ops.unseen()), (&expected[..], 1));
+    }
+}

@@ -83,3 +83,29 @@ impl Iterator for Ops {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_what_its_name_says_and_may_be_compressed() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let rep = b"100\n1\n2\n1\na 0 8\nf 0\n";
+        let read = |path: &Path| Ops::open(path).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
+        let plain = read(&put("short.rep", rep));
+        let packed = zstd::encode_all(&rep[..], 1).unwrap();
+        assert_eq!(read(&put("short.rep.zst", &packed)), plain);
+        assert_eq!(read(&put("short.csv", b"a,0,8\nf,0\n")), plain);
+        let error = |path: &Path| Ops::open(path).unwrap_err().to_string();
+        assert!(error(&folder.path().join("none.rep")).ends_with("none.rep: cannot open"));
+        assert!(error(&put("empty.csv", b"")).ends_with("empty.csv: the file is empty"));
+        assert!(error(&put("other.txt", rep)).contains("no event in"), "anything else is a kernel's trace");
+        assert!(error(&put("wrong.rep", &[b'1', b'\n', 0xff, b'\n'])).contains("wrong.rep:2: no header"));
+    }
+}
