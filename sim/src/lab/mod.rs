@@ -37,7 +37,7 @@ mod properties;
 pub mod segregated;
 pub mod shipping;
 mod show;
-pub mod slots;
+mod slots;
 pub mod stack;
 pub mod system;
 pub mod tlsf;

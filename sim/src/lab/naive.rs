@@ -20,7 +20,8 @@
 use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::linear::Linear;
 use super::memory::{Piece, Unfit};
-use super::slots::{Slots, Walk};
+use super::slots::Slots;
+pub use super::slots::Walk;
 use core::alloc::Layout;
 use core::ops::Range;
 

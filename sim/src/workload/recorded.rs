@@ -175,6 +175,7 @@ pub(super) fn csv(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
 mod tests {
     use super::*;
     use crate::trace::Source;
+    use proptest::prelude::*;
 
     fn lines(name: &'static str, text: &str) -> Lines {
         let bytes = std::io::Cursor::new(text.as_bytes().to_vec());
@@ -278,6 +279,34 @@ mod tests {
         ];
         for (text, error) in cases {
             assert_eq!(read_rep(text).unwrap_err(), error, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_file_says_what_comes_out_of_it_can_be_done(
+            words in prop::collection::vec((0..12_usize, 0..2_u64, 0..8_u64), 1..8),
+            more in prop_oneof![3 => Just(0), 1 => 0..3_usize],
+        ) {
+            let text = |between: &str| {
+                let line = |(what, id, size): &(usize, u64, u64)| {
+                    let op = ["a", "a", "a", "a", "a", "f", "f", "f", "f", "r", "r", "x"][*what];
+                    if op == "f" { format!("f{between}{id}\n") } else { format!("{op}{between}{id}{between}{size}\n") }
+                };
+                words.iter().map(line).collect::<String>()
+            };
+            let header = format!("0\n2\n{}\n1\n", words.len() + more);
+            for ops in [read_rep(&(header + &text(" "))), read_csv(&text(","))].into_iter().flatten() {
+                prop_assert_eq!(ops.len(), words.len(), "nothing is passed over");
+                let mut live = std::collections::BTreeSet::new();
+                for op in ops {
+                    match op {
+                        Op::Alloc { id, layout } => prop_assert!(live.insert(id) && layout.size() > 0),
+                        Op::Resize { id, layout } => prop_assert!(live.contains(&id) && layout.size() > 0),
+                        Op::Free { id } => prop_assert!(live.remove(&id)),
+                    }
+                }
+            }
         }
     }
 }
