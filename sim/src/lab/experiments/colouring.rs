@@ -6,8 +6,6 @@ use crate::lab::clock;
 use crate::lab::findings::{Claim, Findings, Holds, Table, Value};
 use anyhow::Context as _;
 use clap::Args;
-use rand::SeedableRng;
-use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use std::hint::black_box;
 use uslab::{Geometry, OrderRule};
@@ -134,7 +132,7 @@ impl Colouring {
             let (bytes, colours) = (sides[0].bytes, sides[1].colours);
             // Not one after the other: processors foresee equal steps.
             let mut order: Vec<usize> = (0..objects).collect();
-            order.shuffle(&mut SmallRng::seed_from_u64(context.seed));
+            order.shuffle(&mut context.rng());
             let addresses = sides.map(|side| {
                 let addresses = side.addresses(objects);
                 order.iter().map(|i| addresses[*i]).collect::<Vec<_>>()

@@ -7,8 +7,8 @@ use crate::lab::findings::{Claim, Findings, Holds, Table, Value};
 use clap::Args;
 use rand::RngExt;
 use rand::SeedableRng;
-use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
+use rand_pcg::Pcg64;
 use std::collections::BTreeSet;
 use std::hint::black_box;
 
@@ -97,7 +97,7 @@ fn product(a: &Matrix, b: &Matrix) -> Matrix {
     core::array::from_fn(|i| core::array::from_fn(|j| (0..4).map(|k| a[i][k] * b[k][j]).sum()))
 }
 
-fn local(rng: &mut SmallRng) -> Matrix {
+fn local(rng: &mut Pcg64) -> Matrix {
     core::array::from_fn(|i| {
         core::array::from_fn(|j| if i == j { 1.0 } else { rng.random_range(-0.01..0.01) })
     })
@@ -115,7 +115,7 @@ struct Node {
 
 impl Node {
     /// Allocates in an order that is not that of the walk, as a program that ran for a while does.
-    fn tree(rng: &mut SmallRng) -> Box<Self> {
+    fn tree(rng: &mut Pcg64) -> Box<Self> {
         let mut levels: Vec<Vec<Box<Self>>> = Vec::new();
         for level in (0..=LEVELS).rev() {
             let mut nodes: Vec<_> = (0..FAN_OUT.pow(level as u32))
@@ -204,13 +204,13 @@ const STEPS: [&str; 4] = [
 
 /// Milliseconds of an update in each of the steps.
 fn scene(context: &Context<'_>) -> [f64; 4] {
-    let mut rng = SmallRng::seed_from_u64(context.seed);
+    let mut rng = context.rng();
     let identity: Matrix = core::array::from_fn(|i| core::array::from_fn(|j| f32::from(u8::from(i == j))));
     let mut tree = Node::tree(&mut rng);
     let nodes = (0..=LEVELS as u32).map(|level| FAN_OUT.pow(level)).sum::<usize>();
     let inner = nodes - FAN_OUT.pow(LEVELS as u32);
     let placed = |i: usize| Placed {
-        local: local(&mut SmallRng::seed_from_u64(i as u64)),
+        local: local(&mut Pcg64::seed_from_u64(i as u64)),
         world: identity,
         _name: [0; 48],
         dirty: true,
@@ -345,7 +345,7 @@ mod tests {
         let identity: Matrix =
             core::array::from_fn(|i| core::array::from_fn(|j| f32::from(u8::from(i == j))));
         let nodes = 111;
-        let locals: Vec<Matrix> = (0..nodes).map(|i| local(&mut SmallRng::seed_from_u64(i))).collect();
+        let locals: Vec<Matrix> = (0..nodes).map(|i| local(&mut Pcg64::seed_from_u64(i))).collect();
         let mut placed: Vec<Placed> = (0..nodes as usize)
             .map(|i| Placed {
                 local: locals[i],

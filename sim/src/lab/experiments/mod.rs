@@ -1,13 +1,18 @@
 //! The questions that the lab answers: one file each, its options and its work.
 
+mod buddy;
 mod colouring;
 mod constructors;
+mod fifty_percent;
 mod layout;
+mod robson;
 mod why_magazines;
 
 use super::findings::Findings;
 use crate::output::Progress;
 use clap::Subcommand;
+use rand::SeedableRng;
+use rand_pcg::Pcg64;
 use uslab::{Config, Subsystem};
 use uslab_buddy::PageConfig;
 use uslab_magazine::Cpus;
@@ -26,6 +31,10 @@ pub struct Context<'p> {
 }
 
 impl Context<'_> {
+    /// Random numbers of the seed: a generator that is named, so that they stay the same.
+    fn rng(&self) -> Pcg64 {
+        Pcg64::seed_from_u64(self.seed)
+    }
     /// How many interleaved rounds of timing.
     pub fn rounds(&self) -> usize {
         if self.quick { 1 } else { 9 }
@@ -49,6 +58,9 @@ pub enum Experiment {
     Constructors(constructors::Constructors),
     Layout(layout::Layout),
     Colouring(colouring::Colouring),
+    Buddy(buddy::Buddies),
+    FiftyPercent(fifty_percent::FiftyPercent),
+    Robson(robson::Robson),
     WhyMagazines(why_magazines::WhyMagazines),
 }
 
@@ -62,6 +74,9 @@ impl Experiment {
             Self::Constructors(experiment) => experiment.run(context),
             Self::Layout(experiment) => experiment.run(context),
             Self::Colouring(experiment) => experiment.run(context),
+            Self::Buddy(experiment) => experiment.run(context),
+            Self::FiftyPercent(experiment) => experiment.run(context),
+            Self::Robson(experiment) => experiment.run(context),
             Self::WhyMagazines(experiment) => experiment.run(context),
         }
     }
