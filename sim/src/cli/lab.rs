@@ -58,7 +58,7 @@ pub(super) fn run(args: &LabArgs, json: Option<Place>) -> anyhow::Result<Outcome
     };
     let progress = Progress::new();
     let context = Context { seed: args.seed, exact: args.exact, quick: args.quick, progress: &progress };
-    let mut findings = experiment.run(&context)?;
+    let Some(mut findings) = experiment.run(&context)? else { return Ok(Outcome::Done) };
     drop(progress);
     if args.exact {
         findings = findings.without_times();
@@ -84,7 +84,11 @@ fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
     let lab = super::Cli::command();
     let lab = lab.find_subcommand("lab").context("the verb `lab` is known to the command line")?;
     let about = |verb: &clap::Command| verb.get_about().map(ToString::to_string).unwrap_or_default();
-    let verbs: Vec<_> = lab.get_subcommands().map(|verb| (verb.get_name().to_owned(), about(verb))).collect();
+    let verbs: Vec<_> = lab
+        .get_subcommands()
+        .filter(|verb| !verb.is_hide_set())
+        .map(|verb| (verb.get_name().to_owned(), about(verb)))
+        .collect();
     let stdout = json.as_ref().is_some_and(Place::is_stdout);
     if let Some(place) = json {
         place.json(&serde_json::json!({ "experiments": verbs.iter().cloned().collect::<std::collections::BTreeMap<_, _>>() }))?;

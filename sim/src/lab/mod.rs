@@ -18,6 +18,7 @@
 //! | [`findings`] | what an experiment found: tables, curves, claims |
 //! | [`clock`] | rounds and medians |
 //! | [`experiments`] | the questions, one a file |
+//! | [`instructions`] | what an operation takes, by valgrind |
 //! | `show`, `page` | findings as text, CSV, HTML |
 
 pub mod allocator;
@@ -27,6 +28,7 @@ pub mod drive;
 pub mod experiments;
 pub mod findings;
 pub mod heap;
+pub mod instructions;
 pub mod linear;
 pub mod memory;
 pub mod naive;

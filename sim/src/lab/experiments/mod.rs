@@ -6,6 +6,7 @@ mod constructors;
 mod fifty_percent;
 mod layout;
 mod robson;
+mod tlsf;
 mod why_magazines;
 
 use super::findings::Findings;
@@ -61,23 +62,28 @@ pub enum Experiment {
     Buddy(buddy::Buddies),
     FiftyPercent(fifty_percent::FiftyPercent),
     Robson(robson::Robson),
+    Tlsf(tlsf::TwoLevels),
     WhyMagazines(why_magazines::WhyMagazines),
+    #[command(hide = true)]
+    Instructions(super::instructions::Instructions),
 }
 
 impl Experiment {
-    /// Runs it.
+    /// Runs it. What it found; nothing if that is for another run of this program.
     ///
     /// # Errors
     /// Its options or files are not as they should be, or memory is short.
-    pub fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+    pub fn run(&self, context: &Context<'_>) -> anyhow::Result<Option<Findings>> {
         match self {
-            Self::Constructors(experiment) => experiment.run(context),
-            Self::Layout(experiment) => experiment.run(context),
-            Self::Colouring(experiment) => experiment.run(context),
-            Self::Buddy(experiment) => experiment.run(context),
-            Self::FiftyPercent(experiment) => experiment.run(context),
-            Self::Robson(experiment) => experiment.run(context),
-            Self::WhyMagazines(experiment) => experiment.run(context),
+            Self::Constructors(experiment) => experiment.run(context).map(Some),
+            Self::Layout(experiment) => experiment.run(context).map(Some),
+            Self::Colouring(experiment) => experiment.run(context).map(Some),
+            Self::Buddy(experiment) => experiment.run(context).map(Some),
+            Self::FiftyPercent(experiment) => experiment.run(context).map(Some),
+            Self::Robson(experiment) => experiment.run(context).map(Some),
+            Self::Tlsf(experiment) => experiment.run(context).map(Some),
+            Self::Instructions(case) => case.run().map(|()| None),
+            Self::WhyMagazines(experiment) => experiment.run(context).map(Some),
         }
     }
 }

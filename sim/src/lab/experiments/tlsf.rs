@@ -1,0 +1,249 @@
+//! TLSF's two promises: waste bounded by the classes' steps, and time bounded whatever the heap looks like (Masmano, Ripoll,
+//! Crespo and Real, 2004).
+
+use super::Context;
+use crate::lab::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
+use crate::lab::heap::{Fit, Order};
+use crate::lab::instructions::{Case, of_a_pair};
+use crate::lab::tlsf::Search;
+use crate::lab::tlsf::classes::Classes;
+use crate::lab::{Allocator, Buddy, Heap, Tlsf};
+use anyhow::Context as _;
+use clap::Args;
+use core::alloc::Layout;
+
+/// How much does TLSF round up at worst, and how long does it search?
+///
+/// The rounding of every size is computed, for each number of classes in a doubling. Steps are counted in an empty heap and in
+/// one full of holes too small to serve; instructions, too, if valgrind is installed.
+#[derive(Debug, Args)]
+pub struct TwoLevels {
+    /// The largest size whose rounding is computed, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1024..=1 << 26))]
+    largest: u32,
+}
+
+/// The smallest class, as a power of two.
+const SMALLEST: u32 = 4;
+
+impl TwoLevels {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let question = "how much does TLSF round up at worst, and how long does it search?";
+        let mut findings = Findings::new("tlsf", question, context.seed);
+        self.rounding(&mut findings)?;
+        steps(&mut findings)?;
+        if !context.exact {
+            instructions(context, &mut findings)?;
+        }
+        widget(&mut findings)?;
+        Ok(findings)
+    }
+
+    fn rounding(&self, findings: &mut Findings) -> anyhow::Result<()> {
+        let mut table = Table::new(
+            format!(
+                "Where a search begins, over the size: every size from {} to {} bytes",
+                1 << SMALLEST,
+                self.largest
+            ),
+            &[
+                "classes in a doubling",
+                "worst, % of the class",
+                "at size",
+                "mean, %",
+                "bound, %",
+                "heads and bitmaps, bytes",
+            ],
+        );
+        let mut kept = true;
+        let mut curve = Vec::new();
+        for sli in 2..=5 {
+            let classes = Classes::new(sli, SMALLEST);
+            let (mut worst, mut at, mut sum) = (0.0, 0, 0.0);
+            for size in 1 << SMALLEST..=self.largest as usize {
+                let class = classes.round_up(size).context("a class for each size")?;
+                let over = (class - size) as f64 / class as f64;
+                sum += over;
+                if over > worst {
+                    (worst, at) = (over, size);
+                }
+                if sli == 4 && size <= 2048 && size.is_multiple_of(8) {
+                    curve.push((size as f64, over * 100.0));
+                }
+            }
+            let bound = 1.0 / f64::from(1 << sli);
+            kept &= worst <= bound;
+            let control = Tlsf::new(1 << 20, sli, Search::Bitmaps)?.control_bytes();
+            let sizes = f64::from(self.largest) - f64::from(1 << SMALLEST) + 1.0;
+            table.row(vec![
+                classes.steps().into(),
+                (worst * 100.0).into(),
+                at.into(),
+                (sum * 100.0 / sizes).into(),
+                (bound * 100.0).into(),
+                control.into(),
+            ]);
+        }
+        findings.table(table);
+        findings.claim(Claim {
+            says: "with 16 classes in a doubling the waste is at most 6.25 %, with 32 at most 3.1 %".into(),
+            source: "Memory Allocators from Scratch".into(),
+            found: "the search begins no further above the size than that; the block itself is cut to the size, so that what is \
+                    wasted is a header and the rounding to 16"
+                .into(),
+            holds: if kept { Holds::Yes } else { Holds::No },
+            timed: false,
+        });
+        findings.chart(Chart {
+            title: "16 classes in a doubling: where a search begins".into(),
+            x: Axis::linear("bytes asked for"),
+            y: Axis::linear("% above"),
+            series: vec![Series { name: "TLSF".into(), points: curve }],
+            timed: false,
+        });
+        Ok(())
+    }
+}
+
+/// Steps of allocating 100 bytes among holes of 48, and the bytes of headers and links that the pair touched.
+fn among_holes<A: Allocator>(mut allocator: A, holes: usize) -> anyhow::Result<[u64; 3]> {
+    let small = Layout::from_size_align(40, 1)?;
+    let blocks: Vec<_> = (0..2 * holes).map_while(|_| allocator.alloc(small)).collect();
+    let mut kept = Vec::new();
+    for (i, block) in blocks.into_iter().enumerate() {
+        if i % 2 == 0 { kept.push(block) } else { allocator.free(block) }
+    }
+    let before = allocator.work();
+    let block = allocator.alloc(Layout::from_size_align(100, 1)?).context("room behind the holes")?;
+    let between = allocator.work();
+    allocator.free(block);
+    let after = allocator.work();
+    kept.into_iter().for_each(|block| allocator.free(block));
+    Ok([between.steps - before.steps, after.steps - between.steps, after.touched - before.touched])
+}
+
+fn steps(findings: &mut Findings) -> anyhow::Result<()> {
+    let mut table = Table::new(
+        "100 bytes among holes of 48: steps, and bytes of headers and links touched; lists are TLSF without its bitmaps",
+        &[
+            "holes",
+            "TLSF: alloc",
+            "TLSF: free",
+            "TLSF: bytes",
+            "lists: alloc",
+            "lists: free",
+            "lists: bytes",
+            "first fit: alloc",
+            "first fit: free",
+            "first fit: bytes",
+            "buddy: alloc",
+            "buddy: free",
+            "buddy: bytes",
+        ],
+    );
+    const HEAP: usize = 1 << 21;
+    let (mut bounded, mut scanned) = (0, 0);
+    for holes in [0, 10, 100, 1000, 10_000] {
+        let runs = [
+            among_holes(Tlsf::new(HEAP, 4, Search::Bitmaps)?, holes)?,
+            among_holes(Tlsf::new(HEAP, 4, Search::Scan)?, holes)?,
+            among_holes(Heap::new(HEAP, Fit::First, Order::Address)?, holes)?,
+            among_holes(Buddy::new(HEAP)?, holes)?,
+        ];
+        bounded = bounded.max(runs[0][0]);
+        scanned = scanned.max(runs[1][0]);
+        let counts = runs.into_iter().flatten().map(Value::from);
+        table.row([Value::from(holes)].into_iter().chain(counts).collect());
+    }
+    findings.table(table);
+    findings.claim(Claim {
+        says: "the time does not depend on the heap".into(),
+        source: "Masmano and others 2004".into(),
+        found: format!("{bounded} words of bitmaps at most, whatever the number of holes"),
+        holds: if bounded <= 3 { Holds::Yes } else { Holds::No },
+        timed: false,
+    });
+    findings.claim(Claim {
+        says: "segregated lists without bitmaps look at up to 64 heads".into(),
+        source: "Memory Allocators from Scratch".into(),
+        found: format!("{scanned} here; as many as there are classes above, at worst"),
+        holds: if scanned > bounded { Holds::Yes } else { Holds::No },
+        timed: false,
+    });
+    Ok(())
+}
+
+fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+    let cases = [
+        ("TLSF, empty heap", Case::TlsfEmpty),
+        ("TLSF, full of holes", Case::TlsfFull),
+        ("without bitmaps, empty heap", Case::ScanEmpty),
+        ("without bitmaps, full of holes", Case::ScanFull),
+        ("first fit, empty heap", Case::FirstFitEmpty),
+        ("first fit, full of holes", Case::FirstFitFull),
+        ("best fit, full of holes", Case::BestFitFull),
+        ("buddy, empty heap", Case::BuddyEmpty),
+        ("buddy, full of holes", Case::BuddyFull),
+        ("linear", Case::Linear),
+    ];
+    let mut table = Table::new(
+        "Instructions of an allocation and a free of 100 bytes, 8,192 blocks",
+        &["heap", "~instructions"],
+    );
+    let mut tlsf = Vec::new();
+    let stage = context.progress.stage("instructions", cases.len() as u64);
+    for (i, (name, case)) in cases.into_iter().enumerate() {
+        let Some(count) = of_a_pair(case)? else {
+            findings.note("Instructions are counted where valgrind is installed.");
+            return Ok(());
+        };
+        if matches!(case, Case::TlsfEmpty | Case::TlsfFull) {
+            tlsf.push(count);
+        }
+        table.row(vec![name.into(), Value::Number(count, 0)]);
+        stage.at(i as u64 + 1);
+    }
+    drop(stage);
+    findings.table(table);
+    if let [empty, full] = tlsf[..] {
+        findings.claim(Claim {
+            says: "an allocation takes less than 200 instructions".into(),
+            source: "Masmano and others 2008, as the tutorial cites it".into(),
+            found: format!(
+                "an allocation and a free together take {empty:.0} in an empty heap and {full:.0} in a full one, with every access \
+                 checked against the bounds of the memory"
+            ),
+            holds: match empty.max(full) {
+                ..400.0 => Holds::Yes,
+                ..600.0 => Holds::Partly,
+                _ => Holds::No,
+            },
+            timed: true,
+        });
+    }
+    Ok(())
+}
+
+/// Four classes a doubling from 16 bytes on: where sizes go, as the tutorial's picture has it.
+fn widget(findings: &mut Findings) -> anyhow::Result<()> {
+    let classes = Classes::new(2, SMALLEST);
+    let mut table = Table::new(
+        "Four classes in a doubling, the smallest 16 bytes: which lists serve a size",
+        &["bytes", "first level", "second level", "search begins at", "first level", "second level"],
+    );
+    for size in [16_usize, 20, 21, 31, 32, 100, 112, 113, 1000, 1024, 1500] {
+        let own = classes.of(size);
+        let from = classes.round_up(size).context("a class")?;
+        let begin = classes.of(from);
+        table.row(vec![
+            size.into(),
+            own.fl.into(),
+            own.sl.into(),
+            from.into(),
+            begin.fl.into(),
+            begin.sl.into(),
+        ]);
+    }
+    findings.table(table);
+    Ok(())
+}
