@@ -4,6 +4,7 @@ mod buddy;
 mod colouring;
 mod constructors;
 mod fifty_percent;
+mod latency;
 mod layout;
 mod robson;
 mod tlsf;
@@ -63,6 +64,7 @@ pub enum Experiment {
     FiftyPercent(fifty_percent::FiftyPercent),
     Robson(robson::Robson),
     Tlsf(tlsf::TwoLevels),
+    Latency(latency::Latency),
     WhyMagazines(why_magazines::WhyMagazines),
     #[command(hide = true)]
     Instructions(super::instructions::Instructions),
@@ -83,6 +85,7 @@ impl Experiment {
             Self::Robson(experiment) => experiment.run(context).map(Some),
             Self::Tlsf(experiment) => experiment.run(context).map(Some),
             Self::Instructions(case) => case.run().map(|()| None),
+            Self::Latency(experiment) => experiment.run(context).map(Some),
             Self::WhyMagazines(experiment) => experiment.run(context).map(Some),
         }
     }
