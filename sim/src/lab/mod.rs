@@ -14,6 +14,7 @@
 //! | [`tlsf`] | free lists by two levels of sizes, found by bit scans |
 //! | [`shipping`] | the slab subsystem as malloc, and one cache of it |
 //! | [`system`] | the program's own allocator |
+//! | [`roster`] | all of them, by name |
 //! | [`drive`] | an allocator under a workload |
 //! | [`findings`] | what an experiment found: tables, curves, claims |
 //! | [`clock`] | rounds and medians |
@@ -36,6 +37,7 @@ mod page;
 pub mod pool;
 #[cfg(test)]
 mod properties;
+pub mod roster;
 pub mod segregated;
 pub mod shipping;
 mod show;

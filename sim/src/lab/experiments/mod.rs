@@ -4,8 +4,12 @@ mod buddy;
 mod colouring;
 mod constructors;
 mod fifty_percent;
+mod fragmentation;
 mod latency;
 mod layout;
+mod load;
+mod pinning;
+mod race;
 mod robson;
 mod tlsf;
 mod why_magazines;
@@ -65,6 +69,9 @@ pub enum Experiment {
     Robson(robson::Robson),
     Tlsf(tlsf::TwoLevels),
     Latency(latency::Latency),
+    Race(race::Race),
+    Fragmentation(fragmentation::Fragmentation),
+    Pinning(pinning::Pinning),
     WhyMagazines(why_magazines::WhyMagazines),
     #[command(hide = true)]
     Instructions(super::instructions::Instructions),
@@ -86,6 +93,9 @@ impl Experiment {
             Self::Tlsf(experiment) => experiment.run(context).map(Some),
             Self::Instructions(case) => case.run().map(|()| None),
             Self::Latency(experiment) => experiment.run(context).map(Some),
+            Self::Race(experiment) => experiment.run(context).map(Some),
+            Self::Fragmentation(experiment) => experiment.run(context).map(Some),
+            Self::Pinning(experiment) => experiment.run(context).map(Some),
             Self::WhyMagazines(experiment) => experiment.run(context).map(Some),
         }
     }
