@@ -1,0 +1,220 @@
+//! The handle itself: an index and a generation in one word.
+//!
+//! ```text
+//!          high bits                 low bits
+//!   ┌──────────────────────┬─────────────────────────┐
+//!   │ generation, from 1   │ index of the slot       │   Handle<u32, 8>: 8 + 24 bits, Handle<u64, 32>: 32 + 32
+//!   └──────────────────────┴─────────────────────────┘
+//! ```
+//!
+//! Invariant: the generation is not 0. So no handle is the word 0, and `Option<Handle>` needs no bit more; the price is one
+//! generation: 8 bits count 255 lives of a slot, not 256.
+
+use core::fmt;
+use core::hash::Hash;
+use core::num::{NonZeroU32, NonZeroU64};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// What a handle is packed into: `u32` or `u64`.
+pub trait Word: sealed::Word {}
+impl<W: sealed::Word> Word for W {}
+
+pub(super) mod sealed {
+    use super::{Deserialize, Hash, NonZeroU32, NonZeroU64, Serialize, fmt};
+
+    pub trait Word: Copy + Eq + fmt::Debug + Into<u64> + Send + Sync + Serialize + 'static {
+        type NonZero: Copy + Ord + Hash + fmt::Debug + Into<Self> + TryFrom<Self> + Send + Sync;
+        type Read: for<'de> Deserialize<'de> + Into<Self>;
+        const BITS: u32;
+        /// The low bits of `bits`, which has no others.
+        fn of(bits: u64) -> Self;
+    }
+    impl Word for u32 {
+        type NonZero = NonZeroU32;
+        type Read = u32;
+        const BITS: u32 = u32::BITS;
+        #[inline(always)]
+        fn of(bits: u64) -> Self {
+            bits as u32
+        }
+    }
+    impl Word for u64 {
+        type NonZero = NonZeroU64;
+        type Read = u64;
+        const BITS: u32 = u64::BITS;
+        #[inline(always)]
+        fn of(bits: u64) -> Self {
+            bits
+        }
+    }
+}
+
+/// A small value that names an object of one table, map or cache, and is told from the handles of all objects that were in
+/// the same place before.
+///
+/// `GENERATION_BITS` of the word count the lives of the slot, the others are its index: 1 to 32 bits each. A handle does not
+/// know its table: one of another table may happen to be valid.
+///
+/// ```
+/// use uslab::handle::{Handle, Handle24x8};
+///
+/// let handle = Handle24x8::new(7, 3).unwrap();
+/// assert_eq!((handle.index(), handle.generation()), (7, 3));
+/// assert_eq!(handle.to_bits(), 3 << 24 | 7);
+/// assert_eq!(Handle::from_bits(handle.to_bits()), Some(handle));
+/// assert_eq!(size_of::<Option<Handle24x8>>(), 4);
+/// ```
+///
+/// Words that cannot be split so do not compile:
+///
+/// ```compile_fail,E0080
+/// uslab::handle::Handle::<u64, 8>::new(0, 1); // 56 bits of index
+/// ```
+#[doc(alias("entity", "key", "weak pointer", "external reference"))]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle<W: Word = u64, const GENERATION_BITS: u32 = 32>(W::NonZero);
+
+/// 16,777,216 slots of 255 lives: the layout of the tutorial "Memory Allocators from Scratch".
+pub type Handle24x8 = Handle<u32, 8>;
+/// 1,048,576 slots of 4,095 lives: EnTT's default entity.
+pub type Handle20x12 = Handle<u32, 12>;
+/// 65,536 slots of 65,535 lives.
+pub type Handle16x16 = Handle<u32, 16>;
+/// 4,294,967,296 slots of 4,294,967,295 lives: Bevy's entity. One slot that is reused every microsecond lasts for 71 minutes.
+pub type Handle32x32 = Handle<u64, 32>;
+
+impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {
+    /// Bits of the index.
+    pub const INDEX_BITS: u32 = {
+        assert!(GENERATION_BITS >= 1 && GENERATION_BITS <= 32, "a generation has 1 to 32 bits");
+        assert!(GENERATION_BITS < W::BITS && W::BITS - GENERATION_BITS <= 32, "an index has 1 to 32 bits");
+        W::BITS - GENERATION_BITS
+    };
+    /// Slots that can be told apart.
+    pub const SLOTS: u64 = 1 << Self::INDEX_BITS;
+    /// The last generation, and so how many handles one slot can have one after the other.
+    pub const LAST_GENERATION: u32 = u32::MAX >> (32 - GENERATION_BITS);
+
+    /// The handle of a slot in one of its lives; `None` if the bits do not hold them, or the generation is 0.
+    pub fn new(index: u32, generation: u32) -> Option<Self> {
+        let fits = u64::from(index) < Self::SLOTS && generation <= Self::LAST_GENERATION;
+        if fits { Self::from_bits(pack::<W, GENERATION_BITS>(index, generation)) } else { None }
+    }
+    /// The slot.
+    #[inline(always)]
+    pub fn index(self) -> u32 {
+        index_of::<W, GENERATION_BITS>(self.to_bits())
+    }
+    /// The life of the slot, from 1.
+    #[doc(alias = "version")]
+    #[inline(always)]
+    pub fn generation(self) -> u32 {
+        generation_of::<W, GENERATION_BITS>(self.to_bits())
+    }
+    /// The word, for what takes numbers only.
+    #[inline(always)]
+    pub fn to_bits(self) -> W {
+        self.0.into()
+    }
+    /// The handle again; `None` for a word with generation 0, which is no handle's.
+    #[inline(always)]
+    pub fn from_bits(bits: W) -> Option<Self> {
+        if generation_of::<W, GENERATION_BITS>(bits) == 0 {
+            return None;
+        }
+        W::NonZero::try_from(bits).ok().map(Self)
+    }
+}
+
+/// Index and generation as a word; both fit.
+#[inline(always)]
+pub(super) fn pack<W: Word, const G: u32>(index: u32, generation: u32) -> W {
+    W::of(u64::from(generation) << Handle::<W, G>::INDEX_BITS | u64::from(index))
+}
+#[inline(always)]
+pub(super) fn index_of<W: Word, const G: u32>(bits: W) -> u32 {
+    (bits.into() & (Handle::<W, G>::SLOTS - 1)) as u32
+}
+#[inline(always)]
+pub(super) fn generation_of<W: Word, const G: u32>(bits: W) -> u32 {
+    (bits.into() >> Handle::<W, G>::INDEX_BITS) as u32
+}
+
+impl<W: Word, const GENERATION_BITS: u32> fmt::Debug for Handle<W, GENERATION_BITS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("index", &self.index())
+            .field("generation", &self.generation())
+            .finish()
+    }
+}
+
+/// As the word. What is read later, in another run, names nothing any more: see [`remap`](super::remap).
+impl<W: Word, const GENERATION_BITS: u32> Serialize for Handle<W, GENERATION_BITS> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.to_bits().serialize(serializer)
+    }
+}
+impl<'de, W: Word, const GENERATION_BITS: u32> Deserialize<'de> for Handle<W, GENERATION_BITS> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bits: W = W::Read::deserialize(deserializer)?.into();
+        let bad = || format!("{bits:?} is no handle: its generation is 0, and the first one is 1");
+        Self::from_bits(bits).ok_or_else(|| de::Error::custom(bad()))
+    }
+}
+
+const _: () = {
+    const fn value<T: Copy + Send + Sync + Eq + Ord + Hash + 'static>() {}
+    value::<Handle24x8>();
+    value::<Handle32x32>();
+    assert!(size_of::<Handle24x8>() == 4 && size_of::<Option<Handle24x8>>() == 4);
+    assert!(size_of::<Handle20x12>() == 4 && size_of::<Handle16x16>() == 4);
+    assert!(size_of::<Handle32x32>() == 8 && size_of::<Option<Handle32x32>>() == 8);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn the_limits_of<W: Word, const G: u32>(slots: u64, last: u32) {
+        type H<W, const G: u32> = Handle<W, G>;
+        assert_eq!((H::<W, G>::SLOTS, H::<W, G>::LAST_GENERATION), (slots, last));
+        let top = (slots - 1) as u32;
+        for (index, generation) in [(0, 1), (top, 1), (0, last), (top, last), (top / 3, last / 3 + 1)] {
+            let handle = H::<W, G>::new(index, generation).unwrap();
+            assert_eq!((handle.index(), handle.generation()), (index, generation));
+            assert_eq!(H::<W, G>::from_bits(handle.to_bits()), Some(handle));
+            let text = serde_json::to_string(&handle).unwrap();
+            assert_eq!(serde_json::from_str::<H<W, G>>(&text).unwrap(), handle);
+        }
+        let refused = [(0, 0), (top, 0)].into_iter().chain(top.checked_add(1).map(|over| (over, 1)));
+        for (index, generation) in refused.chain(last.checked_add(1).map(|over| (0, over))) {
+            assert_eq!(H::<W, G>::new(index, generation), None);
+        }
+    }
+
+    #[test]
+    fn every_split_keeps_its_limits() {
+        the_limits_of::<u32, 8>(16_777_216, 255);
+        the_limits_of::<u32, 12>(1 << 20, 4095);
+        the_limits_of::<u32, 16>(1 << 16, 65_535);
+        the_limits_of::<u32, 24>(256, (1 << 24) - 1);
+        the_limits_of::<u32, 31>(2, u32::MAX >> 1);
+        the_limits_of::<u32, 1>(1 << 31, 1);
+        the_limits_of::<u64, 32>(1 << 32, u32::MAX);
+    }
+
+    #[test]
+    fn bits_of_generation_zero_are_no_handle() {
+        assert_eq!(Handle24x8::from_bits(0), None);
+        assert_eq!(Handle24x8::from_bits(0x00ff_ffff), None);
+        assert_eq!(Handle32x32::from_bits(7), None);
+        let error = serde_json::from_str::<Handle24x8>("7").unwrap_err().to_string();
+        assert!(error.contains("7 is no handle: its generation is 0"), "{error}");
+    }
+
+    #[test]
+    fn debug_shows_index_and_generation() {
+        assert_eq!(format!("{:?}", Handle20x12::new(5, 9).unwrap()), "Handle { index: 5, generation: 9 }");
+    }
+}

@@ -1,0 +1,56 @@
+//! Why there is no handle.
+
+use crate::error::AllocError;
+use core::fmt;
+
+/// Why an allocation that returns a handle failed. Nothing changed; the caller may free something and try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HandleError {
+    /// Every index is in use, or retired because its generations are used up.
+    Full {
+        /// Slots that the handle's index can tell apart.
+        slots: u64,
+        /// Of these, slots that are retired.
+        retired: u64,
+    },
+    /// No memory to make a table larger.
+    Memory,
+    /// No object for the handle to name.
+    Object(AllocError),
+}
+
+impl fmt::Display for HandleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full { slots, retired } => write!(
+                f,
+                "no index is left of {slots}, of which {retired} are retired: a handle with more bits has more"
+            ),
+            Self::Memory => f.write_str("no memory for a larger table of handles"),
+            Self::Object(error) => write!(f, "no object for a handle: {error}"),
+        }
+    }
+}
+impl std::error::Error for HandleError {}
+
+impl From<AllocError> for HandleError {
+    fn from(error: AllocError) -> Self {
+        Self::Object(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_says_what_there_is_none_of() {
+        let said = |error: HandleError| error.to_string();
+        let full = said(HandleError::Full { slots: 256, retired: 7 });
+        assert!(full.contains("no index is left of 256, of which 7 are retired"), "{full}");
+        assert!(said(HandleError::Memory).contains("larger table"));
+        let object = said(AllocError::CacheLimit { slabs: 3 }.into());
+        assert_eq!(object, "no object for a handle: the cache is at its limit of 3 slabs");
+    }
+}

@@ -1,0 +1,99 @@
+//! What becomes of a generation that is counted in more bits than a handle has, by hand.
+//!
+//! The listing in the tutorial "Memory Allocators from Scratch" counts a slot's lives in 32 bits and packs 8 of them into a
+//! handle. Its text says that after 256 frees a stale handle is taken for a new one. It is not: the slot's count is then
+//! 256, a new handle says 0, and *every* handle of the slot is stale at birth, for ever. What the text says would be so if
+//! the slot counted in 8 bits as well. Retiring the slot is neither.
+
+use super::{HandleTable, WrapPolicy};
+
+/// One slot of the listing; handles of slot 0, so that only their generation is left of them.
+#[derive(Default)]
+struct Counted {
+    generation: u32,
+    alive: bool,
+    /// Bits in which the slot counts.
+    bits: u32,
+}
+
+impl Counted {
+    fn of_bits(bits: u32) -> Self {
+        Self { bits, ..Self::default() }
+    }
+    /// The 32 bits of a handle: index in the low 24, which is 0, and what is left of the generation above.
+    fn spawn(&mut self) -> u32 {
+        self.alive = true;
+        self.generation << 24
+    }
+    fn is_valid(&self, handle: u32) -> bool {
+        self.alive && self.generation == handle >> 24
+    }
+    fn free(&mut self, handle: u32) -> bool {
+        let valid = self.is_valid(handle);
+        if valid {
+            self.alive = false;
+            self.generation = self.generation.wrapping_add(1) & (u32::MAX >> (32 - self.bits));
+        }
+        valid
+    }
+}
+
+#[test]
+fn a_slot_that_counts_in_more_bits_than_its_handles_is_dead_after_256_frees() {
+    let mut slot = Counted::of_bits(32);
+    let first = slot.spawn();
+    assert!(slot.free(first));
+    for _ in 1..256 {
+        let handle = slot.spawn();
+        assert!(slot.is_valid(handle) && !slot.is_valid(first));
+        assert!(slot.free(handle));
+    }
+    assert_eq!(slot.generation, 256);
+    // In use, and nobody can get at it or free it: it is lost, and the old handle is *not* taken for the new one.
+    for _ in 0..1000 {
+        let handle = slot.spawn();
+        assert_eq!(handle, first, "the same bits");
+        assert!(slot.alive && !slot.is_valid(handle) && !slot.is_valid(first));
+        assert!(!slot.free(handle));
+    }
+}
+
+#[test]
+fn a_slot_that_counts_in_8_bits_takes_a_handle_of_256_frees_ago_for_its_own() {
+    let mut slot = Counted::of_bits(8);
+    let first = slot.spawn();
+    for _ in 0..256 {
+        let handle = slot.spawn();
+        assert!(slot.free(handle));
+    }
+    slot.spawn();
+    assert!(slot.is_valid(first));
+}
+
+#[test]
+fn a_table_that_retires_does_neither() {
+    let mut table = HandleTable::<u32, u32, 8>::new();
+    let first = table.alloc(0).unwrap();
+    table.free(first);
+    for life in 1..1000 {
+        let handle = table.alloc(life).unwrap();
+        assert_eq!(
+            (table.get(handle), table.get(first)),
+            (Some(&life), None),
+            "fresh handles are valid, old ones never"
+        );
+        assert_eq!(table.free(handle), Some(life));
+    }
+    assert_eq!(table.retired(), 3);
+    // And one that wraps has 255 lives, because no handle has generation 0.
+    let mut table = HandleTable::<u32, u32, 8>::with(WrapPolicy::Wrap);
+    let lives: Vec<_> = (0..256)
+        .map(|life| {
+            let handle = table.alloc(life).unwrap();
+            table.free(handle);
+            handle
+        })
+        .collect();
+    assert_eq!(lives[0], lives[255]);
+    assert!(lives[1..255].iter().all(|handle| *handle != lives[0]));
+}

@@ -1,0 +1,126 @@
+//! The packed array: values without gaps, at 0 to `len`, for loops that visit all of them.
+//!
+//! A free moves the last value into the gap (swap and pop), so an index names a value only until the next free, and
+//! freeing costs a copy of a value:
+//!
+//! ```text
+//!   free(1):   [ A ][ B ][ C ][ D ]   ->   [ A ][ D ][ C ]
+//!                     ^-----------+
+//! ```
+//!
+//! That is `Vec::swap_remove`; what is added are errors as values. From act 4 of "Arena pools: from naive pool to slot map"
+//! (the pool article); what it lacks, a name that stays, is act 6's: [`SlotMap`](super::SlotMap).
+
+use super::error::HandleError;
+
+/// Values without gaps, at indexes that change.
+///
+/// ```
+/// use uslab::handle::PackedArray;
+///
+/// let mut sparks = PackedArray::new();
+/// for spark in ["a", "b", "c", "d"] {
+///     sparks.alloc(spark)?;
+/// }
+/// assert_eq!(sparks.free(1), Some("b"));
+/// assert_eq!(sparks.as_slice(), ["a", "d", "c"]); // the last one moved
+/// # Ok::<(), uslab::handle::HandleError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PackedArray<T>(Vec<T>);
+
+impl<T> PackedArray<T> {
+    /// An empty array, without memory.
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+    /// Appends `value`; its index, until something is freed. Cost: O(1); growth moves all values.
+    ///
+    /// # Errors
+    /// No memory is left; `value` is dropped then.
+    #[doc(alias("push", "insert"))]
+    pub fn alloc(&mut self, value: T) -> Result<usize, HandleError> {
+        self.reserve()?;
+        self.0.push(value);
+        Ok(self.0.len() - 1)
+    }
+    /// Makes room for one more value.
+    pub(super) fn reserve(&mut self) -> Result<(), HandleError> {
+        self.0.try_reserve(1).map_err(|_| HandleError::Memory)
+    }
+    /// Takes the value at `index` out; the last value, if that is another one, is at `index` then. `None` if there is no such
+    /// value. Cost: a copy of a value.
+    #[doc(alias("swap_remove", "remove", "erase"))]
+    pub fn free(&mut self, index: usize) -> Option<T> {
+        (index < self.0.len()).then(|| self.0.swap_remove(index))
+    }
+    /// The value that is at `index` now.
+    pub fn get(&self, index: usize) -> Option<&T> {
+        self.0.get(index)
+    }
+    /// The same, to change it.
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.0.get_mut(index)
+    }
+    /// All values, side by side.
+    pub fn as_slice(&self) -> &[T] {
+        &self.0
+    }
+    /// All values, to change them.
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        &mut self.0
+    }
+    /// Values in the array.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<T> Default for PackedArray<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn active_values_are_at_0_to_len_after_every_free() {
+        let mut array = PackedArray::new();
+        (0..4).for_each(|i| assert_eq!(array.alloc(i), Ok(i)));
+        assert_eq!((array.free(0), array.as_slice()), (Some(0), &[3, 1, 2][..]));
+        // The last one: nothing moves.
+        assert_eq!((array.free(2), array.as_slice()), (Some(2), &[3, 1][..]));
+        assert_eq!((array.free(2), array.len()), (None, 2));
+        assert_eq!((array.free(0), array.free(0), array.free(0)), (Some(3), Some(1), None));
+        assert!(array.is_empty() && array.free(usize::MAX).is_none());
+        assert_eq!(array.alloc(7), Ok(0));
+    }
+
+    /// A hundred particles; a user interface marks the one at 5, and physics frees it: the mark is on particle 99 now.
+    /// A handle says that its particle is gone.
+    #[test]
+    fn an_index_that_was_kept_names_another_particle_and_a_handle_none() {
+        let mut particles = PackedArray::new();
+        let mut map = super::super::SlotMap::<u32>::new();
+        let handles: Vec<_> = (0..100)
+            .map(|particle| {
+                particles.alloc(particle).unwrap();
+                map.alloc(particle).unwrap()
+            })
+            .collect();
+        let (special, place) = (5, &raw const particles.as_slice()[5]);
+        assert_eq!(particles.get(special), Some(&5));
+        assert_eq!((particles.free(5), map.free(handles[5])), (Some(5), Some(5)));
+        assert_eq!(particles.get(special), Some(&99), "the mark is on another particle");
+        assert_eq!(&raw const particles.as_slice()[5], place, "at the same address");
+        assert_eq!((map.get(handles[5]), map.get(handles[99])), (None, Some(&99)));
+        assert_eq!(map.as_slice()[5], 99, "moved as well, and its handle knows where");
+    }
+}

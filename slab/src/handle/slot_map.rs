@@ -1,0 +1,279 @@
+//! The slot map: values without gaps, and handles that find them wherever they moved.
+//!
+//! ```text
+//!   handle (sparse index 2, generation 1)
+//!                     │ generations[2] says 1: valid
+//!                     v
+//!   sparse_to_dense [ 0 ][ - ][ 1 ]        A, B and C came, B went: C moved to B's place
+//!                     ┌─────────┘
+//!                     v
+//!   values          [ A ][ C ]             what a loop visits: no gaps
+//!   dense_to_sparse [ 0 ][ 2 ]             who is told when a value moves
+//! ```
+//!
+//! Invariant: `sparse_to_dense[h.index()]` is the place of `h`'s value, and `dense_to_sparse` of that place is `h`, for each
+//! valid handle `h`; there are as many values as valid handles.
+//!
+//! Act 6 of "Arena pools: from naive pool to slot map"; proposed for C++ as `std::slot_map` (P0661, Allan Deutsch, 2017). The
+//! names of both are doc aliases here, and the `slotmap` crate's, which the tests run beside this.
+
+use super::bits::{Handle, Word};
+use super::error::HandleError;
+use super::packed::PackedArray;
+use super::slots::{Generations, Slots};
+
+/// Values without gaps that are named by handles, for one owner.
+///
+/// ```
+/// use uslab::handle::SlotMap;
+///
+/// let mut particles = SlotMap::<f32>::new();
+/// let (spark, smoke) = (particles.alloc(1.0)?, particles.alloc(2.0)?);
+/// particles.free(spark);
+/// for height in particles.as_mut_slice() {
+///     *height += 0.5; // one run of memory
+/// }
+/// assert_eq!((particles.get(spark), particles.get(smoke)), (None, Some(&2.5)));
+/// # Ok::<(), uslab::handle::HandleError>(())
+/// ```
+///
+/// Beside a value: a handle, and for each slot that was ever in use a word and 4 bytes: 20 bytes with handles of 64 bits, 12
+/// with 32 bits.
+#[doc(alias = "DenseSlotMap")]
+#[derive(Clone, Debug)]
+pub struct SlotMap<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
+    slots: Slots<W, GENERATION_BITS>,
+    /// By sparse index. Says nothing where the slot is not in use.
+    sparse_to_dense: Vec<u32>,
+    /// By place, as long as `values`.
+    dense_to_sparse: Vec<Handle<W, GENERATION_BITS>>,
+    values: PackedArray<T>,
+}
+
+impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
+    /// An empty map that retires slots whose generations are used up. It takes no memory yet.
+    pub fn new() -> Self {
+        Self::with(Generations::default())
+    }
+    /// An empty map whose slots go through these generations: a [`WrapPolicy`](super::WrapPolicy) will do.
+    pub fn with(generations: impl Into<Generations>) -> Self {
+        Self {
+            slots: Slots::new(generations.into()),
+            sparse_to_dense: Vec::new(),
+            dense_to_sparse: Vec::new(),
+            values: PackedArray::new(),
+        }
+    }
+
+    /// Appends `value` and returns its handle. Cost: O(1); growth moves all values.
+    ///
+    /// # Errors
+    /// No index or no memory is left; `value` is dropped then. [`alloc_with`](Self::alloc_with) makes none.
+    #[doc(alias("insert", "spawn"))]
+    pub fn alloc(&mut self, value: T) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
+        self.alloc_with(|_| value)
+    }
+    /// Appends what `make` makes of its handle-to-be. Panics of it leave the map as it was.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); `make` does not run then.
+    #[doc(alias("insert_with_key", "emplace"))]
+    pub fn alloc_with(
+        &mut self,
+        make: impl FnOnce(Handle<W, GENERATION_BITS>) -> T,
+    ) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
+        let handle = self.slots.next()?;
+        self.sparse_to_dense.try_reserve(1).map_err(|_| HandleError::Memory)?;
+        self.dense_to_sparse.try_reserve(1).map_err(|_| HandleError::Memory)?;
+        self.values.reserve()?;
+        let place = self.values.alloc(make(handle))? as u32;
+        self.slots.take(handle);
+        self.dense_to_sparse.push(handle);
+        match self.sparse_to_dense.get_mut(handle.index() as usize) {
+            Some(dense) => *dense = place,
+            None => self.sparse_to_dense.push(place),
+        }
+        Ok(handle)
+    }
+
+    /// Takes the value out, moves the last one into its place, and makes all copies of the handle stale; `None` for a stale
+    /// handle. Cost: O(1), a copy of a value.
+    #[doc(alias("remove", "erase", "despawn"))]
+    pub fn free(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<T> {
+        if !self.slots.free(handle) {
+            return None;
+        }
+        let place = self.sparse_to_dense[handle.index() as usize];
+        self.dense_to_sparse.swap_remove(place as usize);
+        if let Some(moved) = self.dense_to_sparse.get(place as usize) {
+            self.sparse_to_dense[moved.index() as usize] = place;
+        }
+        self.values.free(place as usize)
+    }
+
+    /// Frees all values for which `keep` says no. Each is asked about once, in no particular order.
+    pub fn retain(&mut self, mut keep: impl FnMut(Handle<W, GENERATION_BITS>, &mut T) -> bool) {
+        // From the end: what moves into a gap was asked about before.
+        for place in (0..self.len()).rev() {
+            let handle = self.dense_to_sparse[place];
+            if !keep(handle, &mut self.values.as_mut_slice()[place]) {
+                self.free(handle);
+            }
+        }
+    }
+
+    /// Whether the handle's value is still there. Cost: one load.
+    #[doc(alias("contains_key", "is_alive"))]
+    #[inline]
+    pub fn is_valid(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
+        self.slots.is_valid(handle)
+    }
+    /// Where the handle's value is in [`as_slice`](Self::as_slice), until the next free.
+    #[inline]
+    pub fn place(&self, handle: Handle<W, GENERATION_BITS>) -> Option<usize> {
+        if !self.is_valid(handle) {
+            return None;
+        }
+        self.sparse_to_dense.get(handle.index() as usize).map(|place| *place as usize)
+    }
+    /// The value; `None` for a stale handle. Cost: two loads more than the value's.
+    #[doc(alias("find", "at"))]
+    #[inline]
+    pub fn get(&self, handle: Handle<W, GENERATION_BITS>) -> Option<&T> {
+        self.values.get(self.place(handle)?)
+    }
+    /// The value, to change it.
+    #[inline]
+    pub fn get_mut(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<&mut T> {
+        let place = self.place(handle)?;
+        self.values.get_mut(place)
+    }
+
+    /// All values, side by side.
+    #[doc(alias = "data")]
+    pub fn as_slice(&self) -> &[T] {
+        self.values.as_slice()
+    }
+    /// All values, to change them.
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        self.values.as_mut_slice()
+    }
+    /// Their handles, in the same order.
+    #[doc(alias = "keys")]
+    pub fn handles(&self) -> &[Handle<W, GENERATION_BITS>] {
+        &self.dense_to_sparse
+    }
+    /// Values with their handles.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (Handle<W, GENERATION_BITS>, &T)> {
+        self.dense_to_sparse.iter().copied().zip(self.as_slice())
+    }
+    /// Values with their handles, to change the values.
+    pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = (Handle<W, GENERATION_BITS>, &mut T)> {
+        self.dense_to_sparse.iter().copied().zip(self.values.as_mut_slice())
+    }
+    /// Values in the map.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+    /// Slots that are retired: each still takes its words.
+    pub fn retired(&self) -> u64 {
+        self.slots.retired()
+    }
+    /// As [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
+    pub fn fresh_generation(&self) -> Option<u32> {
+        self.slots.fresh_generation()
+    }
+}
+
+impl<T, W: Word, const GENERATION_BITS: u32> Default for SlotMap<T, W, GENERATION_BITS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bits::Handle24x8;
+    use super::*;
+
+    type Map<T> = SlotMap<T, u32, 8>;
+
+    fn sparse<T>(map: &Map<T>) -> Vec<u32> {
+        map.handles().iter().map(|handle| handle.index()).collect()
+    }
+
+    #[test]
+    fn a_b_and_c_come_and_b_goes() {
+        let mut map = Map::new();
+        let [a, b, c] = ['A', 'B', 'C'].map(|name| map.alloc(name).unwrap());
+        assert_eq!((&*map.sparse_to_dense, sparse(&map)), (&[0, 1, 2][..], vec![0, 1, 2]));
+        assert_eq!(map.free(b), Some('B'));
+        assert_eq!(map.as_slice(), ['A', 'C']);
+        // C's entry says 1 now, and so does the way back; B's says nothing.
+        assert_eq!((map.sparse_to_dense[0], map.sparse_to_dense[2], sparse(&map)), (0, 1, vec![0, 2]));
+        assert_eq!([a, b, c].map(|handle| map.get(handle).copied()), [Some('A'), None, Some('C')]);
+        // D takes B's index, in its next generation, and the place behind C.
+        let d = map.alloc('D').unwrap();
+        assert_eq!((d.index(), d.generation(), b.generation()), (1, 2, 1));
+        assert_eq!((&*map.sparse_to_dense, sparse(&map)), (&[0, 2, 1][..], vec![0, 2, 1]));
+        assert_eq!((map.free(b), map.get(b), map.get(d)), (None, None, Some(&'D')));
+    }
+
+    #[test]
+    fn the_last_one_goes_without_a_move() {
+        let mut map = Map::new();
+        let [a, b] = [1, 2].map(|value| map.alloc(value).unwrap());
+        assert_eq!((map.free(b), map.as_slice(), map.place(a)), (Some(2), &[1][..], Some(0)));
+        assert_eq!((map.free(a), map.is_empty(), map.free(a)), (Some(1), true, None));
+        // As many as there are again, in slots that were used.
+        let again = [3, 4].map(|value| map.alloc(value).unwrap());
+        assert_eq!(again.map(|handle| (handle.index(), handle.generation())), [(0, 2), (1, 2)]);
+        assert_eq!(map.free(Handle24x8::new(9, 1).unwrap()), None);
+    }
+
+    #[test]
+    fn values_are_changed_with_their_handles_at_hand() {
+        let mut map = Map::new();
+        let handles: Vec<_> = (0..10).map(|value| map.alloc(value).unwrap()).collect();
+        for (handle, value) in map.iter_mut() {
+            *value += handle.index() * 10;
+        }
+        let mut asked = vec![];
+        map.retain(|handle, value| {
+            asked.push(handle);
+            *value % 2 == 0
+        });
+        asked.sort();
+        assert_eq!(asked, handles);
+        assert_eq!(map.len(), 5);
+        for (n, handle) in (0..).zip(handles) {
+            assert_eq!(map.get(handle).copied(), (n % 2 == 0).then_some(11 * n));
+        }
+        assert!(map.iter().all(|(handle, value)| map.get(handle) == Some(value)));
+    }
+
+    #[test]
+    fn slots_retire_and_the_map_goes_on() {
+        let mut map = Map::new();
+        let kept = map.alloc(0).unwrap();
+        for life in 0..1000 {
+            let handle = map.alloc(life).unwrap();
+            assert_eq!(map.free(handle), Some(life));
+        }
+        assert_eq!((map.retired(), map.len(), map.get(kept)), (3, 1, Some(&0)));
+    }
+
+    #[test]
+    fn a_panic_while_the_value_is_made_changes_nothing() {
+        let mut map = Map::new();
+        let make = |_| -> u8 { panic!("not today") };
+        let caught = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| map.alloc_with(make)));
+        assert!(caught.is_err() && map.is_empty() && map.handles().is_empty());
+        let first = map.alloc(1).unwrap();
+        assert_eq!((first.index(), map.get(first)), (0, Some(&1)));
+    }
+}

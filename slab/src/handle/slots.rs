@@ -1,0 +1,270 @@
+//! Who has which index: the generations of all slots, and the list of the free ones, in one array of words.
+//!
+//! ```text
+//!   slot      0          1          2          3
+//!   word   [ 0 | g 1 ][ 3 | g 4 ][ 2 | g 2 ][ 2 | g 7 ]      index field | generation
+//!            in use     free  ──────────────>  free, the last: its link says nothing
+//! ```
+//!
+//! * The word of a slot in use is the very bits of its handle, so that a handle is checked by one load and one compare.
+//! * The word of any other slot has another slot's index: that of the next free one, or (the last free one, and slots that
+//!   are retired) just any. So it equals no handle of this slot. Its generation is the next that the slot will have.
+//!
+//! The list inside the array is EnTT's (Caini, "ECS back and forth", part 3: why you don't need to store deleted entities, 2019). Last in, first out:
+//! the slot that is still in the CPU's cache is used again. (A queue would spread the generations over all slots; Frykholm,
+//! "Managing Decoupling Part 4: The ID Lookup Table", 2011, takes one.)
+
+use super::bits::{Handle, Word, generation_of, index_of, pack};
+use super::error::HandleError;
+
+/// What becomes of a slot when its last generation was freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WrapPolicy {
+    /// It is not used any more: no stale handle is ever taken for a new one. Costs the slot's memory.
+    #[default]
+    Retire,
+    /// It begins at generation 1 again: a handle that is [`Handle::LAST_GENERATION`] lives old is valid again, and names
+    /// another object (the ABA problem).
+    Wrap,
+}
+
+/// Which generations slots go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generations {
+    /// Of a slot's first handle. More than 1 sets the handles of this table apart from those of one before it: see
+    /// [`remap`](super::remap). Above the last generation there is none.
+    pub first: u32,
+    /// After the last one.
+    pub policy: WrapPolicy,
+}
+
+impl Default for Generations {
+    fn default() -> Self {
+        Self { first: 1, policy: WrapPolicy::Retire }
+    }
+}
+
+impl From<WrapPolicy> for Generations {
+    fn from(policy: WrapPolicy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+}
+
+impl Generations {
+    /// The one after `generation`, of up to `last`.
+    #[inline(always)]
+    pub(super) fn after(self, generation: u32, last: u32) -> Option<u32> {
+        match self.policy {
+            _ if generation < last => Some(generation + 1),
+            WrapPolicy::Retire => None,
+            WrapPolicy::Wrap => Some(1),
+        }
+    }
+    /// That of a new slot.
+    #[inline(always)]
+    pub(super) fn first(self, last: u32) -> Option<u32> {
+        self.after(self.first.max(1) - 1, last)
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Slots<W: Word, const G: u32> {
+    words: Vec<W>,
+    /// The free slot to be used next, if there is one.
+    head: u32,
+    free: u64,
+    retired: u64,
+    generations: Generations,
+}
+
+impl<W: Word, const G: u32> Slots<W, G> {
+    pub(super) const fn new(generations: Generations) -> Self {
+        Self { words: Vec::new(), head: 0, free: 0, retired: 0, generations }
+    }
+
+    /// The handle that [`take`](Self::take) would take; there is room for it then.
+    pub(super) fn next(&mut self) -> Result<Handle<W, G>, HandleError> {
+        let (index, generation) = if self.free > 0 {
+            (self.head, generation_of::<W, G>(self.words[self.head as usize]))
+        } else {
+            let full = HandleError::Full { slots: Handle::<W, G>::SLOTS, retired: self.retired };
+            let generation = self.generations.first(Handle::<W, G>::LAST_GENERATION).ok_or(full)?;
+            let index = self.words.len() as u64;
+            if index >= Handle::<W, G>::SLOTS {
+                return Err(full);
+            }
+            self.words.try_reserve(1).map_err(|_| HandleError::Memory)?;
+            (index as u32, generation)
+        };
+        // Both were packed before or are in their ranges, and a generation is never 0.
+        Handle::from_bits(pack::<W, G>(index, generation)).ok_or(HandleError::Memory)
+    }
+
+    /// Takes the handle that [`next`](Self::next) returned just now into use.
+    pub(super) fn take(&mut self, handle: Handle<W, G>) {
+        match self.words.get_mut(handle.index() as usize) {
+            Some(word) => {
+                self.head = index_of::<W, G>(*word);
+                self.free -= 1;
+                *word = handle.to_bits();
+            }
+            None => self.words.push(handle.to_bits()),
+        }
+    }
+
+    /// Whether the handle is in use. Cost: one load and a compare.
+    #[inline(always)]
+    pub(super) fn is_valid(&self, handle: Handle<W, G>) -> bool {
+        self.words.get(handle.index() as usize) == Some(&handle.to_bits())
+    }
+
+    /// Ends the life of a valid handle; `false` for any other one.
+    pub(super) fn free(&mut self, handle: Handle<W, G>) -> bool {
+        if !self.is_valid(handle) {
+            return false;
+        }
+        let index = handle.index();
+        let word = &mut self.words[index as usize];
+        // Never `index` itself: see the module.
+        let elsewhere = index ^ 1;
+        match self.generations.after(handle.generation(), Handle::<W, G>::LAST_GENERATION) {
+            Some(next) => {
+                let link = if self.free > 0 { self.head } else { elsewhere };
+                *word = pack::<W, G>(link, next);
+                self.head = index;
+                self.free += 1;
+            }
+            None => {
+                *word = pack::<W, G>(elsewhere, handle.generation());
+                self.retired += 1;
+            }
+        }
+        true
+    }
+
+    /// Slots in use.
+    pub(super) fn len(&self) -> usize {
+        self.words.len() - (self.free + self.retired) as usize
+    }
+    /// Slots that will never be used again.
+    pub(super) fn retired(&self) -> u64 {
+        self.retired
+    }
+    /// The handle of a slot, if it is in use.
+    pub(super) fn handle_at(&self, index: usize) -> Option<Handle<W, G>> {
+        let handle = Handle::from_bits(*self.words.get(index)?)?;
+        (handle.index() as usize == index).then_some(handle)
+    }
+    /// A generation that no handle had so far; `None` if the last one was used.
+    pub(super) fn fresh_generation(&self) -> Option<u32> {
+        let used = self.words.iter().map(|word| generation_of::<W, G>(*word)).max();
+        self.generations
+            .after(used.unwrap_or(0), Handle::<W, G>::LAST_GENERATION)
+            .filter(|next| *next > used.unwrap_or(0))
+    }
+    /// Where the generations lie.
+    #[cfg(test)]
+    pub(super) fn words(&self) -> &[W] {
+        &self.words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four slots.
+    type Few = Slots<u32, 30>;
+
+    fn alloc<W: Word, const G: u32>(slots: &mut Slots<W, G>) -> Result<Handle<W, G>, HandleError> {
+        let handle = slots.next()?;
+        slots.take(handle);
+        Ok(handle)
+    }
+
+    #[test]
+    fn a_word_that_is_free_is_no_handle_of_its_slot() {
+        let mut slots = Few::new(Generations::default());
+        let handles = [(); 4].map(|()| alloc(&mut slots).unwrap());
+        assert_eq!(alloc(&mut slots), Err(HandleError::Full { slots: 4, retired: 0 }));
+        for handle in handles {
+            assert!(slots.free(handle) && !slots.free(handle));
+        }
+        // Whatever anybody makes up: no slot is in use.
+        for index in 0..4 {
+            assert_eq!(slots.handle_at(index), None);
+            for generation in 1..9 {
+                assert!(!slots.is_valid(Handle::new(index as u32, generation).unwrap()));
+            }
+        }
+        assert_eq!(slots.len(), 0);
+        // Last in, first out, each in its second life; then none is left.
+        let again = [(); 4].map(|()| alloc(&mut slots).unwrap());
+        assert_eq!(again.map(Handle::index), [3, 2, 1, 0]);
+        assert_eq!(again.map(Handle::generation), [2; 4]);
+        assert!(alloc(&mut slots).is_err());
+    }
+
+    #[test]
+    fn a_handle_that_was_asked_for_but_not_taken_changes_nothing() {
+        let mut slots = Few::new(Generations::default());
+        let first = slots.next().unwrap();
+        assert!(!slots.is_valid(first));
+        assert_eq!((slots.next().unwrap(), slots.len()), (first, 0));
+    }
+
+    #[test]
+    fn retired_slots_are_not_used_again_and_are_counted() {
+        // Three lives a slot.
+        let mut slots = Slots::<u32, 2>::new(Generations::default());
+        let kept = alloc(&mut slots).unwrap();
+        for life in 1..=3 {
+            let handle = alloc(&mut slots).unwrap();
+            assert_eq!((handle.index(), handle.generation()), (1, life));
+            assert!(slots.free(handle));
+        }
+        assert_eq!((slots.retired(), slots.len()), (1, 1));
+        assert_eq!(alloc(&mut slots).unwrap().index(), 2);
+        assert!(slots.is_valid(kept));
+        assert_eq!(slots.handle_at(1), None);
+        assert!((1..=3).all(|life| !slots.is_valid(Handle::new(1, life).unwrap())));
+    }
+
+    #[test]
+    fn when_all_slots_have_retired_the_error_says_so() {
+        let mut slots = Slots::<u32, 31>::new(Generations { first: u32::MAX >> 1, ..Generations::default() });
+        for _ in 0..2 {
+            let handle = alloc(&mut slots).unwrap();
+            assert!(slots.free(handle));
+        }
+        assert_eq!(alloc(&mut slots), Err(HandleError::Full { slots: 2, retired: 2 }));
+    }
+
+    #[test]
+    fn a_first_generation_beyond_the_last_is_none_or_wraps() {
+        let beyond = Generations { first: 256, policy: WrapPolicy::Retire };
+        assert_eq!(
+            Slots::<u32, 8>::new(beyond).next(),
+            Err(HandleError::Full { slots: 1 << 24, retired: 0 })
+        );
+        let wraps = Generations { first: 256, policy: WrapPolicy::Wrap };
+        assert_eq!(Slots::<u32, 8>::new(wraps).next().unwrap().generation(), 1);
+        let zero = Generations { first: 0, policy: WrapPolicy::Retire };
+        assert_eq!(Slots::<u32, 8>::new(zero).next().unwrap().generation(), 1);
+    }
+
+    #[test]
+    fn a_fresh_generation_is_above_all_that_were_used() {
+        let mut slots = Slots::<u32, 8>::new(Generations::default());
+        assert_eq!(slots.fresh_generation(), Some(1));
+        for _ in 0..4 {
+            let handle = alloc(&mut slots).unwrap();
+            slots.free(handle);
+        }
+        assert_eq!(slots.fresh_generation(), Some(6));
+        let mut last = Slots::<u32, 8>::new(Generations { first: 255, policy: WrapPolicy::Wrap });
+        alloc(&mut last).unwrap();
+        assert_eq!(last.fresh_generation(), None);
+    }
+}

@@ -1,0 +1,278 @@
+//! The handle table: values that stay at their index, named by handles.
+//!
+//! ```text
+//!   generations   [ g 1 ][ g 4 ][ g 2 ] ...      one word a slot, apart from the values
+//!   values        [  A  ][ ---- ][  C  ] ...     as large as they are
+//! ```
+//!
+//! The generations lie by themselves: to reject a stale handle takes one load, sixteen 4-byte words to a cache line, however
+//! large the values are. (With the generation behind the value, as in the tutorial "Memory Allocators from Scratch", a check
+//! of a large value's slot loads a line that holds nothing else of use; a test shows the addresses.) A table that grows may
+//! move its values; handles do not mind.
+
+use super::bits::{Handle, Word};
+use super::error::HandleError;
+use super::slots::{Generations, Slots};
+
+/// Values named by handles, for one owner; each stays at its index until it is freed.
+///
+/// ```
+/// use uslab::handle::{HandleTable, WrapPolicy};
+///
+/// let mut entities = HandleTable::<&str, u32, 8>::new(); // 24 bits of index, 8 of generation
+/// let imp = entities.alloc("imp")?;
+/// assert_eq!(entities.get(imp), Some(&"imp"));
+/// assert_eq!(entities.free(imp), Some("imp"));
+/// let baron = entities.alloc("baron")?; // in the same slot
+/// assert_eq!((baron.index(), baron.generation()), (imp.index(), imp.generation() + 1));
+/// assert_eq!(entities.get(imp), None); // stale: says so
+/// # Ok::<(), uslab::handle::HandleError>(())
+/// ```
+///
+/// Memory: a word and an `Option<T>` for each slot that was ever in use; it is kept until the table is dropped.
+#[derive(Clone, Debug)]
+pub struct HandleTable<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
+    slots: Slots<W, GENERATION_BITS>,
+    /// `Some` where the slot is in use.
+    values: Vec<Option<T>>,
+}
+
+impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> {
+    /// An empty table that retires slots whose generations are used up. It takes no memory yet.
+    pub fn new() -> Self {
+        Self::with(Generations::default())
+    }
+    /// An empty table whose slots go through these generations: a [`WrapPolicy`](super::WrapPolicy) will do.
+    pub fn with(generations: impl Into<Generations>) -> Self {
+        Self { slots: Slots::new(generations.into()), values: Vec::new() }
+    }
+
+    /// Keeps `value` and returns its handle. Cost: O(1); growth moves all values.
+    ///
+    /// # Errors
+    /// No index or no memory is left; `value` is dropped then. [`alloc_with`](Self::alloc_with) makes none.
+    #[doc(alias("insert", "spawn"))]
+    pub fn alloc(&mut self, value: T) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
+        self.alloc_with(|_| value)
+    }
+    /// Keeps what `make` makes of its handle-to-be. Panics of it leave the table as it was.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); `make` does not run then.
+    #[doc(alias("insert_with_key", "emplace"))]
+    pub fn alloc_with(
+        &mut self,
+        make: impl FnOnce(Handle<W, GENERATION_BITS>) -> T,
+    ) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
+        let handle = self.slots.next()?;
+        let index = handle.index() as usize;
+        if index == self.values.len() {
+            self.values.try_reserve(1).map_err(|_| HandleError::Memory)?;
+        }
+        let value = Some(make(handle));
+        self.slots.take(handle);
+        match self.values.get_mut(index) {
+            Some(slot) => *slot = value,
+            None => self.values.push(value),
+        }
+        Ok(handle)
+    }
+
+    /// Takes the value out and makes all copies of its handle stale; `None` for a stale handle.
+    #[doc(alias("remove", "erase", "despawn"))]
+    pub fn free(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<T> {
+        if !self.slots.free(handle) {
+            return None;
+        }
+        self.values[handle.index() as usize].take()
+    }
+
+    /// Whether the handle's value is still there. Cost: one load.
+    #[doc(alias("contains_key", "is_alive"))]
+    #[inline]
+    pub fn is_valid(&self, handle: Handle<W, GENERATION_BITS>) -> bool {
+        self.slots.is_valid(handle)
+    }
+    /// The value; `None` for a stale handle. Cost: one load more than the value's.
+    #[doc(alias("find", "at"))]
+    #[inline]
+    pub fn get(&self, handle: Handle<W, GENERATION_BITS>) -> Option<&T> {
+        if !self.is_valid(handle) {
+            return None;
+        }
+        self.values.get(handle.index() as usize)?.as_ref()
+    }
+    /// The value, to change it.
+    #[inline]
+    pub fn get_mut(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<&mut T> {
+        if !self.is_valid(handle) {
+            return None;
+        }
+        self.values.get_mut(handle.index() as usize)?.as_mut()
+    }
+
+    /// Values with their handles, by index. Cost: visits every slot that was ever in use; a
+    /// [`SlotMap`](super::SlotMap) has no gaps.
+    pub fn iter(&self) -> impl Iterator<Item = (Handle<W, GENERATION_BITS>, &T)> {
+        let named = |(index, value)| Some((self.slots.handle_at(index)?, value));
+        let values = self.values.iter().enumerate();
+        values.filter_map(|(index, value)| Some((index, value.as_ref()?))).filter_map(named)
+    }
+    /// Values in the table.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Slots that are retired: each still takes its memory.
+    pub fn retired(&self) -> u64 {
+        self.slots.retired()
+    }
+    /// A generation that no handle of this table had so far, for the table that [comes after it](super::remap); `None` if the
+    /// last one was used. Says nothing once slots wrapped. Cost: a look at every slot.
+    pub fn fresh_generation(&self) -> Option<u32> {
+        self.slots.fresh_generation()
+    }
+}
+
+impl<T, W: Word, const GENERATION_BITS: u32> Default for HandleTable<T, W, GENERATION_BITS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::WrapPolicy;
+    use super::super::bits::Handle24x8;
+    use super::*;
+
+    type Table<T> = HandleTable<T, u32, 8>;
+
+    #[test]
+    fn stale_and_foreign_handles_are_rejected_everywhere() {
+        let mut table = Table::new();
+        let a = table.alloc(1).unwrap();
+        assert_eq!((table.free(a), table.free(a)), (Some(1), None));
+        let b = table.alloc(2).unwrap();
+        assert_eq!(a.index(), b.index());
+        assert_eq!((table.free(a), table.is_valid(a), table.get(a)), (None, false, None));
+        assert_eq!(table.get_mut(a), None);
+        *table.get_mut(b).unwrap() += 1;
+        assert_eq!((table.get(b), table.len()), (Some(&3), 1));
+        // An index that no slot has, and a life that none had yet.
+        for foreign in [Handle24x8::new(1, 1), Handle24x8::new(0xff_ffff, 255), Handle24x8::new(0, 3)] {
+            assert_eq!(table.get(foreign.unwrap()), None);
+        }
+    }
+
+    #[test]
+    fn a_table_has_as_many_slots_as_24_bits_name_and_then_says_so() {
+        let mut table = Table::new();
+        for _ in 0..16_777_216 {
+            table.alloc(()).unwrap();
+        }
+        let full = HandleError::Full { slots: 16_777_216, retired: 0 };
+        assert_eq!(table.alloc(()), Err(full));
+        let last = Handle24x8::new(16_777_215, 1).unwrap();
+        assert_eq!((table.len(), table.free(last)), (16_777_216, Some(())));
+        assert_eq!(table.alloc(()).map(Handle::index), Ok(16_777_215));
+        assert_eq!(table.alloc(()), Err(full));
+    }
+
+    #[test]
+    fn a_slot_retires_after_its_last_generation() {
+        let mut table = Table::new();
+        let mut stale = vec![];
+        for life in 1..=255 {
+            let handle = table.alloc(life).unwrap();
+            assert_eq!((handle.index(), handle.generation()), (0, life));
+            assert!(stale.iter().all(|old| table.get(*old).is_none()));
+            table.free(handle);
+            stale.push(handle);
+        }
+        assert_eq!((table.retired(), table.len()), (1, 0));
+        let next = table.alloc(0).unwrap();
+        assert_eq!((next.index(), next.generation()), (1, 1));
+        assert!(stale.iter().all(|old| !table.is_valid(*old)));
+    }
+
+    #[test]
+    fn a_slot_that_wraps_takes_a_handle_of_255_lives_ago_for_its_own() {
+        let mut table = Table::with(WrapPolicy::Wrap);
+        let old = table.alloc("old").unwrap();
+        table.free(old);
+        for _ in 0..254 {
+            let handle = table.alloc("between").unwrap();
+            assert_ne!(handle, old);
+            assert_eq!(table.get(old), None);
+            table.free(handle);
+        }
+        let new = table.alloc("new").unwrap();
+        assert_eq!((new, table.get(old), table.retired()), (old, Some(&"new"), 0));
+    }
+
+    #[test]
+    fn a_panic_while_the_value_is_made_changes_nothing() {
+        let mut table = Table::new();
+        let a = table.alloc(1).unwrap();
+        table.free(a);
+        let make = |_| -> i32 { panic!("not today") };
+        let caught = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| table.alloc_with(make)));
+        assert!(caught.is_err() && table.is_empty());
+        assert_eq!(table.alloc_with(|handle| handle.generation() as i32).map(Handle::generation), Ok(2));
+        assert_eq!(
+            table.iter().map(|(handle, value)| (handle.index(), *value)).collect::<Vec<_>>(),
+            [(0, 2)]
+        );
+    }
+
+    #[test]
+    fn values_are_dropped_once() {
+        let count = std::rc::Rc::new(());
+        let mut table = HandleTable::<_>::new();
+        let [a, _] = [(); 2].map(|()| table.alloc(count.clone()).unwrap());
+        drop(table.free(a));
+        assert_eq!(std::rc::Rc::strong_count(&count), 2);
+        drop(table);
+        assert_eq!(std::rc::Rc::strong_count(&count), 1);
+    }
+
+    /// Generations lie together whatever the size of the values; behind a value each lies on a line of its own.
+    #[test]
+    fn a_check_touches_the_generations_only() {
+        const LINE: usize = 64;
+        fn neighbours<T: Default>() -> (usize, bool) {
+            let mut table = Table::new();
+            for _ in 0..LINE {
+                table.alloc(T::default()).unwrap();
+            }
+            let words = table.slots.words().as_ptr_range();
+            let values = table.values.as_ptr_range();
+            let apart = words.end.addr() <= values.start.addr() || values.end.addr() <= words.start.addr();
+            let words = table.slots.words();
+            ((&raw const words[1]).addr() - (&raw const words[0]).addr(), apart)
+        }
+        struct Large(#[allow(dead_code)] [u8; 4096]);
+        impl Default for Large {
+            fn default() -> Self {
+                Self([0; 4096])
+            }
+        }
+        assert_eq!(neighbours::<u8>(), (4, true));
+        assert_eq!(neighbours::<Large>(), (4, true));
+
+        // The other layout: value, then generation.
+        #[repr(C)]
+        struct Slot<T> {
+            value: T,
+            generation: u32,
+            alive: bool,
+        }
+        assert_eq!(core::mem::offset_of!(Slot<Large>, generation) / LINE, 64);
+        assert!(size_of::<Slot<Large>>() >= LINE, "no two generations share a line");
+        assert_eq!(core::mem::offset_of!(Slot<u32>, generation) / LINE, 0);
+    }
+}
