@@ -83,6 +83,10 @@ pub struct KmemCacheBuilder {
 }
 
 impl KmemCacheBuilder {
+    /// Another size than it began with.
+    pub(crate) fn size(self, size: usize) -> Self {
+        Self { size, ..self }
+    }
     /// Alignment of the objects, in bytes, a power of two; 8 at least.
     pub fn align(mut self, align: usize) -> Self {
         self.align = self.align.max(align);

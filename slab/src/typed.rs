@@ -207,6 +207,16 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     fn map(self, change: impl FnOnce(KmemCacheBuilder) -> KmemCacheBuilder) -> Self {
         Self { cache: change(self.cache), ..self }
     }
+    /// The same for objects of type `U`, made by what `change` makes of the constructor.
+    pub(crate) fn of<U, D>(self, change: impl FnOnce(C) -> D) -> ObjectCacheBuilder<U, D, R> {
+        let cache = self.cache.size(size_of::<U>().max(1)).align(align_of::<U>());
+        ObjectCacheBuilder {
+            cache,
+            construct: change(self.construct),
+            reset: self.reset,
+            objects: PhantomData,
+        }
+    }
     /// Makes the objects of a new slab. It runs without any lock held and may panic.
     pub fn ctor<F: Fn() -> T + Send + Sync + 'static>(self, construct: F) -> ObjectCacheBuilder<T, F, R> {
         ObjectCacheBuilder { cache: self.cache, construct, reset: self.reset, objects: PhantomData }

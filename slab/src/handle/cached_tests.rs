@@ -1,0 +1,219 @@
+//! Handles of cached objects, on one thread and on many.
+
+use super::{Generations, Handle, HandleCache, HandleError, Word, WrapPolicy};
+use crate::{Config, Magazines, ObjectCache, Subsystem};
+use std::sync::Arc;
+use uslab_buddy::PageConfig;
+use uslab_magazine::Cpus;
+use uslab_magazine::sync::{Counter, Mutex};
+
+fn subsystem(magazines: Magazines) -> Subsystem {
+    let cpus = Cpus::simulated(1, 1).unwrap();
+    Subsystem::new(Config { magazines, ..Config::new(PageConfig::default_for(cpus).limit(4 << 20)) }).unwrap()
+}
+
+/// Objects with a number in them, and how many were made.
+fn cache<W: Word, const G: u32>(
+    subsystem: &Subsystem,
+    generations: impl Into<Generations>,
+) -> (HandleCache<u64, W, G>, Arc<Counter>) {
+    let made = Arc::new(Counter::new(0));
+    let counted = made.clone();
+    let builder = ObjectCache::builder("named").ctor(move || {
+        counted.add(1);
+        0_u64
+    });
+    (builder.build_handles_in(subsystem, generations).unwrap(), made)
+}
+
+/// The same place again, by luck of the magazine: a pointer finds the new object, a handle knows better.
+#[test]
+fn a_stale_pointer_finds_another_object_where_a_stale_handle_finds_none() {
+    let subsystem = subsystem(Magazines::BySize);
+    let (cache, _) = cache::<u32, 8>(&subsystem, WrapPolicy::Retire);
+    let first = cache.alloc_with(|number| *number = 1).unwrap();
+    let pointer = core::ptr::from_ref(&*cache.get(first).unwrap());
+    assert!(cache.free(first) && !cache.free(first));
+    let second = cache.alloc_with(|number| *number = 2).unwrap();
+    let found = cache.get(second).unwrap();
+    assert_eq!((core::ptr::from_ref(&*found), *found), (pointer, 2), "whoever kept the pointer sees 2");
+    assert_eq!((second.index(), second.generation()), (first.index(), 2));
+    assert!(cache.get(first).is_none() && !cache.is_valid(first) && !cache.free(first));
+}
+
+#[test]
+fn an_object_goes_when_the_last_one_who_holds_it_lets_go() {
+    let subsystem = subsystem(Magazines::BySize);
+    let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
+    let handle = cache.alloc_with(|number| *number = 7).unwrap();
+    let (one, two) = (cache.get(handle).unwrap(), cache.get(handle).unwrap());
+    assert!(cache.free(handle));
+    assert!(!cache.is_valid(handle) && cache.get(handle).is_none() && !cache.free(handle));
+    drop(one);
+    let other = cache.alloc_with(|number| *number = 8).unwrap();
+    assert_ne!(other.index(), handle.index(), "still in somebody's hands");
+    assert_eq!((*two, cache.info().used), (7, 2));
+    drop(two);
+    assert_eq!(cache.info().used, 1);
+    assert_eq!(cache.alloc().unwrap().index(), handle.index());
+}
+
+#[test]
+fn an_object_keeps_its_index_while_it_is_constructed_and_a_new_one_takes_it_over() {
+    let subsystem = subsystem(Magazines::BySize);
+    let (cache, made) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
+    for life in 1..=100 {
+        let handle = cache.alloc().unwrap();
+        assert_eq!((handle.index(), handle.generation()), (0, life));
+        cache.free(handle);
+    }
+    let constructed = made.get();
+    let stale = Handle::new(0, 100).unwrap();
+    assert!(cache.shrink() > 0);
+    let handle = cache.alloc().unwrap();
+    assert!(made.get() > constructed, "new objects");
+    assert_eq!((handle.index(), handle.generation(), cache.is_valid(stale)), (0, 101, false));
+}
+
+#[test]
+fn when_the_indexes_are_used_up_that_is_an_error_and_a_free_gives_one_back() {
+    let subsystem = subsystem(Magazines::BySize);
+    // Four indexes.
+    let (cache, _) = cache::<u32, 30>(&subsystem, WrapPolicy::Retire);
+    let handles = [(); 4].map(|()| cache.alloc().unwrap());
+    let mut prepared = false;
+    let full = cache.alloc_with(|_| prepared = true);
+    assert_eq!((full, prepared), (Err(HandleError::Full { slots: 4, retired: 0 }), false));
+    assert_eq!(cache.info().used, 4, "the object without an index is free again");
+    assert!(cache.free(handles[2]));
+    assert_eq!(cache.alloc().map(Handle::index), Ok(handles[2].index()));
+    assert!(cache.alloc().is_err());
+}
+
+#[test]
+fn when_memory_is_used_up_that_is_an_error() {
+    let subsystem = subsystem(Magazines::BySize);
+    let builder = ObjectCache::builder("limited").ctor(|| 0_u8).limit(crate::Limit::Slabs(1));
+    let cache: HandleCache<u8> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
+    let handles: Vec<_> = core::iter::from_fn(|| cache.alloc().ok()).collect();
+    assert_eq!(cache.alloc(), Err(HandleError::Object(crate::AllocError::CacheLimit { slabs: 1 })));
+    assert!(handles.iter().all(|handle| cache.free(*handle)));
+    assert!(cache.alloc().is_ok());
+}
+
+#[test]
+fn an_index_retires_after_its_last_generation_and_its_object_gets_another_one() {
+    let subsystem = subsystem(Magazines::BySize);
+    // Three lives.
+    let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Retire);
+    let mut stale = vec![];
+    for life in 0..9 {
+        let handle = cache.alloc().unwrap();
+        assert_eq!((handle.index(), handle.generation()), (life / 3, life % 3 + 1));
+        assert!(stale.iter().all(|old| !cache.is_valid(*old)));
+        assert!(cache.free(handle));
+        stale.push(handle);
+    }
+    assert_eq!(cache.retired(), 2, "the third is found used up when it is asked for");
+    cache.shrink();
+    assert_eq!(cache.retired(), 3);
+    assert_eq!(cache.alloc().map(Handle::index), Ok(3));
+}
+
+#[test]
+fn an_index_that_wraps_takes_an_old_handle_for_its_own() {
+    let subsystem = subsystem(Magazines::BySize);
+    let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Wrap);
+    let old = cache.alloc().unwrap();
+    cache.free(old);
+    for life in 2..=3 {
+        let handle = cache.alloc().unwrap();
+        assert_eq!((handle.index(), handle.generation(), cache.is_valid(old)), (0, life, false));
+        cache.free(handle);
+    }
+    assert_eq!((cache.alloc(), cache.is_valid(old), cache.retired()), (Ok(old), true, 0));
+}
+
+#[test]
+fn a_panic_while_an_object_is_prepared_leaves_it_free() {
+    let subsystem = subsystem(Magazines::BySize);
+    let (cache, _) = cache::<u64, 32>(&subsystem, WrapPolicy::Retire);
+    let prepare = || cache.alloc_with(|_| panic!("not today"));
+    assert!(std::panic::catch_unwind(core::panic::AssertUnwindSafe(prepare)).is_err());
+    assert_eq!(cache.info().used, 0);
+    let handle = cache.alloc().unwrap();
+    assert_eq!((handle.index(), handle.generation()), (0, 1), "the life that did not begin");
+}
+
+#[test]
+fn dropping_the_cache_frees_what_is_in_use_or_forgotten_once() {
+    let count = Arc::new(());
+    let made = count.clone();
+    let subsystem = subsystem(Magazines::BySize);
+    let builder = ObjectCache::builder("counted").ctor(move || made.clone());
+    let cache: HandleCache<Arc<()>> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
+    let handles = [(); 200].map(|()| cache.alloc().unwrap());
+    handles[..100].iter().for_each(|handle| assert!(cache.free(*handle)));
+    // In use and held, or free and held, by somebody who forgot it.
+    for handle in &handles[150..] {
+        core::mem::forget(cache.get(*handle));
+    }
+    handles[180..].iter().for_each(|handle| assert!(cache.free(*handle)));
+    assert_eq!(cache.info().used, 100);
+    drop(cache);
+    let census = subsystem.check().unwrap();
+    assert_eq!((census.objects, census.slabs, Arc::strong_count(&count)), (0, 0, 1));
+}
+
+/// Threads share a board of handles, each with the number that its object bears: whatever a handle finds bears that number.
+#[test]
+fn threads_that_hold_free_and_allocate_meet_no_other_object() {
+    const THREADS: u64 = 4;
+    const STEPS: u64 = 20_000;
+    let builder = ObjectCache::builder("shared").ctor(|| 0_u64);
+    let cache: HandleCache<u64, u32, 16> = builder.build_handles(WrapPolicy::Retire).unwrap();
+    type Place = Mutex<Option<(Handle<u32, 16>, u64)>>;
+    let board: [Place; 16] = core::array::from_fn(|_| Mutex::new(None));
+    let (found, freed, allocated) = (Counter::new(0), Counter::new(0), Counter::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (cache, board, found, freed, allocated) = (&cache, &board, &found, &freed, &allocated);
+            scope.spawn(move || {
+                let mut random = thread + 1;
+                for step in 0..STEPS {
+                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let place = &board[(random >> 40) as usize % board.len()];
+                    let pinned = *place.lock();
+                    match (pinned, random >> 33 & 3) {
+                        (Some((handle, number)), 0 | 1) => {
+                            if let Some(held) = cache.get(handle) {
+                                assert_eq!(*held, number);
+                                std::hint::spin_loop();
+                                assert_eq!(*held, number);
+                                found.add(1);
+                            }
+                        }
+                        (Some((handle, number)), 2) => {
+                            // Held while it is freed, by this thread or another one.
+                            let held = cache.get(handle);
+                            freed.add(u64::from(cache.free(handle)));
+                            assert!(held.is_none_or(|held| *held == number));
+                        }
+                        _ => {
+                            let number = thread * STEPS + step + 1;
+                            let handle = cache.alloc_with(|object| *object = number).unwrap();
+                            allocated.add(1);
+                            let replaced = place.lock().replace((handle, number));
+                            freed.add(u64::from(replaced.is_some_and(|(old, _)| cache.free(old))));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let left =
+        board.iter().filter_map(|place| *place.lock()).filter(|(handle, _)| cache.free(*handle)).count();
+    assert_eq!(allocated.get(), freed.get() + left as u64, "each handle is freed once");
+    assert!(found.get() > 0 && freed.get() > 0);
+    assert_eq!(cache.info().used, 0);
+}
