@@ -22,7 +22,7 @@ impl<W: sealed::Word> Word for W {}
 pub(super) mod sealed {
     use super::{Deserialize, Hash, NonZeroU32, NonZeroU64, Serialize, fmt};
 
-    pub trait Word: Copy + Eq + fmt::Debug + Into<u64> + Send + Sync + Serialize + 'static {
+    pub trait Word: Copy + Ord + Hash + fmt::Debug + Into<u64> + Send + Sync + Serialize + 'static {
         type NonZero: Copy + Ord + Hash + fmt::Debug + Into<Self> + TryFrom<Self> + Send + Sync;
         type Read: for<'de> Deserialize<'de> + Into<Self>;
         const BITS: u32;
@@ -80,7 +80,7 @@ pub type Handle24x8 = Handle<u32, 8>;
 pub type Handle20x12 = Handle<u32, 12>;
 /// 65,536 slots of 65,535 lives.
 pub type Handle16x16 = Handle<u32, 16>;
-/// 4,294,967,296 slots of 4,294,967,295 lives: Bevy's entity. One slot that is reused every microsecond lasts for 71 minutes.
+/// 4,294,967,296 slots of 4,294,967,295 lives: Bevy's entity. One slot that is reused every microsecond lasts for 72 minutes.
 pub type Handle32x32 = Handle<u64, 32>;
 
 impl<W: Word, const GENERATION_BITS: u32> Handle<W, GENERATION_BITS> {

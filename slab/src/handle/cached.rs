@@ -291,6 +291,12 @@ const _: () = {
     shared::<Held<'_, u8>>();
 };
 
+/// As the table of costs in [`handle`](super) says.
+#[cfg(not(any(loom, shuttle)))]
+const _: () = {
+    assert!(size_of::<Numbered<u64>>() == 8 + 16 && size_of::<Entry>() == 16);
+};
+
 /// Objects that threads must not share cannot be named so:
 ///
 /// ```compile_fail,E0277

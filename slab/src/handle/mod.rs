@@ -1,4 +1,55 @@
 //! Handles: small values that name an object, and know when it is gone.
+//!
+//! A pointer names a place. When what was there is freed and the place used again, whoever kept the pointer has another
+//! object and no way to tell. A handle is an index and a *generation*, which counts the lives of the slot: it is valid if and
+//! only if the slot is in that life. It is a plain value (`Copy`, `Send`, `Sync`, 4 or 8 bytes), costs its object no count of
+//! references, and tells: `None` in place of a stranger.
+//!
+//! | | values lie | a free moves | loops over | for |
+//! |---|---|---|---|---|
+//! | [`HandleTable`] | at their index | nothing | slots, with gaps | one owner; looked up more than looped over; large values |
+//! | [`SlotMap`] | without gaps | the last value | a slice | one owner; looped over each frame |
+//! | [`PackedArray`] | without gaps | the last value | a slice | loops only: an index is good until the next free |
+//! | [`HandleCache`] | as objects of a cache, for ever at their address | nothing | | many threads, `&self` |
+//!
+//! | to | |
+//! |---|---|
+//! | save and load what refers by handles | [`remap`] |
+//! | check your own code with handles under loom | `slab/examples/sessions.rs`, `check` |
+//!
+//! (The related tools of pool articles, external references and pools for one thread of a job system, are here: handles,
+//! and the per-CPU magazines under every cache.)
+//!
+//! # When the generation wraps
+//!
+//! With `g` bits a slot has 2^g - 1 lives. Then, as the [`WrapPolicy`] says, it retires (the default: a stale handle is never
+//! valid again, and a slot's memory is lost for each 2^g - 1 frees in it), or it wraps (a handle of that many lives ago names
+//! a stranger). Tables reuse the slot that was freed last, so a hot slot wears out first. How long that takes, at a million
+//! frees a second in one slot: 8 bits 0.3 milliseconds, 12 bits 4 milliseconds, 16 bits 66 milliseconds, 32 bits 72 minutes.
+//! With 8 bits, retiring costs a slot for each 255 frees: take [`Handle32x32`] where frees never end.
+//!
+//! | layout | index + generation | slots | lives of a slot | where |
+//! |---|---|---|---|---|
+//! | [`Handle24x8`] | 24 + 8 | 16,777,216 | 255 | the tutorial "Memory Allocators from Scratch" |
+//! | [`Handle20x12`] | 20 + 12 | 1,048,576 | 4,095 | EnTT's `entt::entity` (`entt/entity/entity.hpp`) |
+//! | [`Handle16x16`] | 16 + 16 | 65,536 | 65,535 | sokol's resources (`sokol_gfx.h`) |
+//! | [`Handle32x32`] | 32 + 32 | 4,294,967,296 | 4,294,967,295 | Bevy's `Entity` (`bevy_ecs::entity`); the `slotmap` crate (31 bits of lives) |
+//!
+//! Read on: Frykholm, "Managing Decoupling Part 4: The ID Lookup Table" (BitSquid blog, 2011); Weissflog, "Handles are the
+//! better pointers" (2018).
+//!
+//! # What it costs, in bytes
+//!
+//! | | the name | beside each object |
+//! |---|---|---|
+//! | [`HandleTable`] of 24 + 8 bits | 4 | 4, and the tag of `Option<T>` |
+//! | [`HandleTable`] of 32 + 32 bits | 8 | 8, and the tag of `Option<T>` |
+//! | [`SlotMap`] of 24 + 8, of 32 + 32 bits | 4, 8 | 12, 20 |
+//! | [`HandleCache`] | 4 or 8 | 32: 16 in the object, 16 in its entry |
+//! | `Arc<T>`, `Weak<T>` | 8 | 16, and what an allocation of its own costs; a change of a shared count for each copy of the name |
+//! | `shared_ptr`, `weak_ptr` of C++ | 16 | 24 or so, for each object a second allocation unless it was made by `make_shared` |
+//!
+//! `benches/handles.rs` has the times.
 
 mod bits;
 mod cached;
@@ -11,6 +62,7 @@ mod listing;
 mod models;
 mod numbers;
 mod packed;
+pub mod remap;
 mod slot_map;
 mod slots;
 mod table;
@@ -19,6 +71,7 @@ pub use bits::{Handle, Handle16x16, Handle20x12, Handle24x8, Handle32x32, Word};
 pub use cached::{HandleCache, Held};
 pub use error::HandleError;
 pub use packed::PackedArray;
+pub use remap::{StableIds, Taken};
 pub use slot_map::SlotMap;
 pub use slots::{Generations, WrapPolicy};
 pub use table::HandleTable;

@@ -1,0 +1,207 @@
+//! Handles do not outlive the table that gave them: how to save what refers by handles, and load it again.
+//!
+//! A loaded object gets whatever slot is free, in whatever generation. A handle that was saved as a number is then stale, or,
+//! worse, valid for another object: the first object of every table has index 0 and generation 1. (The same goes for a
+//! handle that comes over the network.) So what is saved are *stable ids*, a name, a serial number, a UUID, which
+//! [`StableIds`] translates both ways. And so that a handle that slipped through is rejected rather than taken for another,
+//! the new table begins at a [generation](super::Generations::first) that the old one had not reached
+//! ([`fresh_generation`](super::HandleTable::fresh_generation)).
+//!
+//! ```
+//! use serde::{Deserialize, Serialize};
+//! use uslab::handle::{Generations, Handle, HandleError, SlotMap, StableIds};
+//!
+//! struct Monster { name: String, target: Option<Handle> }
+//! #[derive(Serialize, Deserialize)]
+//! struct Saved { fresh: u32, monsters: Vec<(String, Option<String>)> } // names, not handles
+//!
+//! fn save(world: &SlotMap<Monster>, ids: &StableIds<String>) -> Saved {
+//!     // A target that has died has no name any more.
+//!     let target = |monster: &Monster| ids.id(monster.target?).cloned();
+//!     let monsters = world.as_slice().iter().map(|monster| (monster.name.clone(), target(monster))).collect();
+//!     Saved { fresh: world.fresh_generation().unwrap_or(1), monsters }
+//! }
+//! fn load(saved: Saved) -> Result<(SlotMap<Monster>, StableIds<String>), Box<dyn std::error::Error>> {
+//!     let mut world = SlotMap::with(Generations { first: saved.fresh, ..Generations::default() });
+//!     let mut ids = StableIds::new();
+//!     for (name, _) in &saved.monsters {
+//!         ids.insert(name.clone(), world.alloc(Monster { name: name.clone(), target: None })?)?;
+//!     }
+//!     // All are there: now they can refer to each other, also in a circle.
+//!     for (name, target) in &saved.monsters {
+//!         let target = target.as_ref().and_then(|target| ids.handle(target));
+//!         if let Some(monster) = ids.handle(name).and_then(|handle| world.get_mut(handle)) {
+//!             monster.target = target;
+//!         }
+//!     }
+//!     Ok((world, ids))
+//! }
+//!
+//! let (mut world, mut ids) = (SlotMap::new(), StableIds::new());
+//! let imp = world.alloc(Monster { name: "imp".into(), target: None })?;
+//! let baron = world.alloc(Monster { name: "baron".into(), target: Some(imp) })?;
+//! ids.insert("imp".to_owned(), imp)?;
+//! ids.insert("baron".to_owned(), baron)?;
+//!
+//! let text = serde_json::to_string(&save(&world, &ids))?;
+//! let (loaded, new) = load(serde_json::from_str(&text)?)?;
+//! let target = loaded.get(new.handle("baron").unwrap()).unwrap().target.unwrap();
+//! assert_eq!(loaded.get(target).unwrap().name, "imp"); // remapped
+//! assert!(loaded.get(imp).is_none() && loaded.get(baron).is_none()); // old ones are rejected
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use super::bits::{Handle, Word};
+use core::borrow::Borrow;
+use core::fmt;
+use core::hash::Hash;
+use std::collections::HashMap;
+
+/// Which object each stable id stands for at present, both ways.
+///
+/// Invariant: an id has one handle and a handle one id. Handles of freed objects stay until they are
+/// [removed](Self::remove_handle) or the id is.
+#[derive(Clone, Debug)]
+pub struct StableIds<Id, W: Word = u64, const GENERATION_BITS: u32 = 32> {
+    handles: HashMap<Id, Handle<W, GENERATION_BITS>>,
+    ids: HashMap<Handle<W, GENERATION_BITS>, Id>,
+}
+
+/// Why an id could not be given to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The id stands for another object.
+    Id,
+    /// The object has another id.
+    Handle,
+}
+
+impl fmt::Display for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Id => "the stable id stands for another object: each object needs one of its own",
+            Self::Handle => "the object has another stable id: remove that first",
+        })
+    }
+}
+impl std::error::Error for Taken {}
+
+impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> StableIds<Id, W, GENERATION_BITS> {
+    /// None so far.
+    pub fn new() -> Self {
+        Self { handles: HashMap::new(), ids: HashMap::new() }
+    }
+    /// From now on `id` stands for the object of `handle`.
+    ///
+    /// # Errors
+    /// One of them has another partner; nothing changed then.
+    pub fn insert(&mut self, id: Id, handle: Handle<W, GENERATION_BITS>) -> Result<(), Taken> {
+        if self.handles.get(&id).is_some_and(|other| *other != handle) {
+            return Err(Taken::Id);
+        }
+        if self.ids.get(&handle).is_some_and(|other| *other != id) {
+            return Err(Taken::Handle);
+        }
+        self.ids.insert(handle, id.clone());
+        self.handles.insert(id, handle);
+        Ok(())
+    }
+    /// The object that the id stands for.
+    pub fn handle<Q: Hash + Eq + ?Sized>(&self, id: &Q) -> Option<Handle<W, GENERATION_BITS>>
+    where
+        Id: Borrow<Q>,
+    {
+        self.handles.get(id).copied()
+    }
+    /// The id of the object: what to save in place of its handle.
+    pub fn id(&self, handle: Handle<W, GENERATION_BITS>) -> Option<&Id> {
+        self.ids.get(&handle)
+    }
+    /// The object is gone, or nameless from now on. Returns its id, which is free again.
+    pub fn remove_handle(&mut self, handle: Handle<W, GENERATION_BITS>) -> Option<Id> {
+        let id = self.ids.remove(&handle)?;
+        self.handles.remove(&id);
+        Some(id)
+    }
+    /// Ids in use.
+    pub fn len(&self) -> usize {
+        self.handles.len()
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.handles.is_empty()
+    }
+}
+
+impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> Default
+    for StableIds<Id, W, GENERATION_BITS>
+{
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Generations, Handle24x8, HandleTable};
+    use super::*;
+
+    type Table = HandleTable<&'static str, u32, 8>;
+
+    /// What goes wrong without ids: after a load the first handle of the old table names whatever came first.
+    #[test]
+    fn a_saved_handle_names_another_object_after_a_load() {
+        let mut old = Table::new();
+        let player = old.alloc("player").unwrap();
+        let text = serde_json::to_string(&player).unwrap();
+        let mut new = Table::new();
+        new.alloc("door").unwrap();
+        new.alloc("player").unwrap();
+        let saved: Handle24x8 = serde_json::from_str(&text).unwrap();
+        assert_eq!(new.get(saved), Some(&"door"));
+    }
+
+    #[test]
+    fn after_a_load_old_handles_are_rejected_and_ids_find_the_new_ones() {
+        let mut old = Table::new();
+        let mut ids = StableIds::new();
+        let mut handles = vec![];
+        for (uuid, name) in [(11, "door"), (12, "player"), (13, "key")] {
+            // Each in its second life or later.
+            let dead = old.alloc("dead").unwrap();
+            old.free(dead);
+            let handle = old.alloc(name).unwrap();
+            ids.insert(uuid, handle).unwrap();
+            handles.extend([dead, handle]);
+        }
+        // In another order, into another table.
+        let saved: Vec<_> = old.iter().map(|(handle, name)| (*ids.id(handle).unwrap(), *name)).collect();
+        let first = old.fresh_generation().unwrap();
+        let mut new = Table::with(Generations { first, ..Generations::default() });
+        let mut loaded = StableIds::new();
+        for (uuid, name) in saved.into_iter().rev() {
+            loaded.insert(uuid, new.alloc(name).unwrap()).unwrap();
+        }
+        assert!(handles.iter().all(|old| !new.is_valid(*old) && loaded.id(*old).is_none()));
+        for (uuid, name) in [(11, "door"), (12, "player"), (13, "key")] {
+            let handle = loaded.handle(&uuid).unwrap();
+            assert_ne!(Some(handle), ids.handle(&uuid));
+            assert_eq!(new.get(handle), Some(&name));
+        }
+    }
+
+    #[test]
+    fn an_id_has_one_handle_and_a_handle_one_id() {
+        let [a, b] = [1, 2].map(|index| Handle24x8::new(index, 1).unwrap());
+        let mut ids = StableIds::new();
+        assert!(ids.is_empty());
+        assert_eq!((ids.insert("a", a), ids.insert("a", a), ids.len()), (Ok(()), Ok(()), 1));
+        assert_eq!((ids.insert("a", b), ids.insert("b", a)), (Err(Taken::Id), Err(Taken::Handle)));
+        assert_eq!((ids.len(), ids.handle("a"), ids.id(b)), (1, Some(a), None));
+        assert_eq!((ids.remove_handle(a), ids.remove_handle(a)), (Some("a"), None));
+        assert_eq!((ids.insert("a", b), ids.handle("a"), ids.id(a)), (Ok(()), Some(b), None));
+        assert!(
+            Taken::Id.to_string().contains("another object") && Taken::Handle.to_string().contains("remove")
+        );
+    }
+}
