@@ -40,6 +40,15 @@ fn rcu_lookup() {
 }
 
 #[test]
+fn sessions() {
+    let said = run("sessions");
+    assert!(said.starts_with("50000 sessions opened and closed; "), "{said}");
+    let (served, late) = (number(&said, "closed; "), number(&said, "served, "));
+    assert!(served > 0 && served + late == 100_000, "{said}");
+    assert!(number(&said, "for all of them: ") < 10_000, "objects are used again: {said}");
+}
+
+#[test]
 fn limits() {
     let said = run("limits");
     assert!(said.contains("pages, then: the cache is at its limit of"), "{said}");

@@ -40,16 +40,19 @@ pub struct Example {
     /// The fewest models that it must have.
     pub least: usize,
     /// The bugs planted in it.
-    pub planted: [&'static str; 2],
+    pub planted: &'static [&'static str],
 }
 
-/// The one that shows how.
-pub const EXAMPLE: Example = Example {
-    package: "uslab",
-    name: "check_your_code",
-    least: 2,
-    planted: ["a letter is posted without Release", "a letter is seen and then taken"],
-};
+/// Those that show how.
+pub const EXAMPLES: [Example; 2] = [
+    Example {
+        package: "uslab",
+        name: "check_your_code",
+        least: 2,
+        planted: &["a letter is posted without Release", "a letter is seen and then taken"],
+    },
+    Example { package: "uslab", name: "sessions", least: 1, planted: &["a session is found twice"] },
+];
 
 /// `RUSTFLAGS` of a build for loom.
 pub fn loom_flags() -> String {

@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 use uslab_tests::claims::Runner;
 use uslab_tests::models::{
-    EXAMPLE, Example, MODELLED, Modelled, field, loom_test, loom_test_of, rows, shuttle_test,
+    EXAMPLES, Example, MODELLED, Modelled, field, loom_test, loom_test_of, rows, shuttle_test,
 };
 use uslab_tests::source::Sources;
 use uslab_tests::{cargo, workspace};
@@ -128,10 +128,11 @@ fn run_models(totals: &mut Totals) {
     for Modelled { package, least, .. } in MODELLED {
         count_models(package, loom_test(package), least, totals);
     }
-    let Example { package, name, least, planted } = EXAMPLE;
-    count_models(name, loom_test_of(package, &["--example", name]), least, totals);
-    let missed = planted.into_iter().filter(|bug| !totals.caught.contains(*bug));
-    totals.broken.extend(missed.map(|bug| format!("{name}: no model caught {bug:?}")));
+    for Example { package, name, least, planted } in EXAMPLES {
+        count_models(name, loom_test_of(package, &["--example", name]), least, totals);
+        let missed = planted.iter().filter(|bug| !totals.caught.contains(**bug));
+        totals.broken.extend(missed.map(|bug| format!("{name}: no model caught {bug:?}")));
+    }
 }
 
 /// Runs the models of one program and counts what it says that it ran.
@@ -183,9 +184,11 @@ fn models_need_loom(totals: &mut Totals) {
         command.args(["check", "--tests", "-p", package]).env("RUSTFLAGS", "--cfg uslab_models");
         needs_loom(package, command, totals);
     }
-    let mut command = cargo();
-    command.args(["check", "--profile", "test", "--example", EXAMPLE.name, "-p", EXAMPLE.package]);
-    needs_loom(EXAMPLE.name, command, totals);
+    for Example { package, name, .. } in EXAMPLES {
+        let mut command = cargo();
+        command.args(["check", "--profile", "test", "--example", name, "-p", package]);
+        needs_loom(name, command, totals);
+    }
 }
 
 fn needs_loom(what: &str, mut command: Command, totals: &mut Totals) {

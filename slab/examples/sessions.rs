@@ -1,0 +1,152 @@
+//! Handles in a server, and how to check what was built on them.
+//!
+//! The code: sessions that requests use and a timer closes, from any thread. A request carries its session's handle as a
+//! number, as it came over the wire, so that a number may be stale, and may be made up. A session that is closed in the
+//! middle of a request stays until the request is through; nobody finds it any more, and it is never another client's.
+//!
+//! ```console
+//! $ cargo run -p uslab --example sessions                                         # one run, on threads
+//! $ RUSTFLAGS="--cfg loom" cargo test --profile loom -p uslab --example sessions  # every schedule
+//! ```
+//!
+//! The models at the end pass; and the bug that is planted makes one of them fail.
+
+use uslab::ObjectCache;
+use uslab::handle::{Handle, HandleCache, HandleError, WrapPolicy};
+use uslab_magazine::sync::Ordering::Relaxed;
+use uslab_magazine::sync::{AtomicU64, planted, tell};
+
+#[cfg(all(test, not(loom)))]
+compile_error!("the models need --cfg loom: without it they would check nothing");
+
+/// What is known about a client. It stays constructed between sessions.
+struct Session {
+    client: AtomicU64,
+    served: AtomicU64,
+}
+
+struct Sessions(HandleCache<Session>);
+
+impl Sessions {
+    fn new() -> Result<Self, uslab::CacheError> {
+        let made = || Session { client: AtomicU64::new(0), served: AtomicU64::new(0) };
+        ObjectCache::builder("session").ctor(made).build_handles(WrapPolicy::Retire).map(Self)
+    }
+
+    /// A new session's number.
+    fn open(&self, client: u64) -> Result<u64, HandleError> {
+        let prepare = |session: &mut Session| {
+            // Nobody else has it yet.
+            session.client.store(client, Relaxed);
+            session.served.store(0, Relaxed);
+        };
+        Ok(self.0.alloc_with(prepare)?.to_bits())
+    }
+
+    /// Serves a request: whose session it is, and which request of it. `None` if it is closed, or never was.
+    fn serve(&self, number: u64) -> Option<(u64, u64)> {
+        let handle = Handle::from_bits(number)?;
+        if planted("a session is found twice") {
+            // Each time it is whole, and the second time it may be gone.
+            let client = self.0.get(handle)?.client.load(Relaxed);
+            let served = self.0.get(handle).expect("it was there").served.fetch_add(1, Relaxed);
+            return Some((client, served));
+        }
+        let session = self.0.get(handle)?;
+        let served = session.served.fetch_add(1, Relaxed);
+        tell!("serves request {served}");
+        Some((session.client.load(Relaxed), served))
+    }
+
+    /// Closes a session; of several that do one hears `true`.
+    fn close(&self, number: u64) -> bool {
+        Handle::from_bits(number).is_some_and(|handle| self.0.free(handle))
+    }
+}
+
+/// What a program does with it; the same code that the models check.
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    if cfg!(loom) {
+        return Err(
+            "built with --cfg loom there is nothing to run, only to test: cargo test --example sessions"
+                .into(),
+        );
+    }
+    const ROUNDS: u64 = 50_000;
+    let sessions = Sessions::new()?;
+    let current = AtomicU64::new(sessions.open(0)?);
+    let served = std::thread::scope(|scope| {
+        let requests = [1, 2].map(|_| {
+            scope.spawn(|| {
+                let serve = |_| sessions.serve(current.load(Relaxed));
+                (0..ROUNDS).filter_map(serve).count()
+            })
+        });
+        for client in 1..=ROUNDS {
+            let old = current.swap(sessions.open(client)?, Relaxed);
+            if !sessions.close(old) || sessions.serve(old).is_some() {
+                return Err("a session was closed by somebody else, or served when it was closed".into());
+            }
+        }
+        let served = requests.map(|thread| thread.join().map_err(|_| "a request panicked"));
+        Ok::<_, Box<dyn std::error::Error>>(served[0]? + served[1]?)
+    })?;
+    let late = 2 * ROUNDS - served as u64;
+    println!("{ROUNDS} sessions opened and closed; {served} requests served, {late} came too late");
+    println!("objects made for all of them: {}", sessions.0.info().objects);
+    Ok(())
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::Sessions;
+    use uslab::Subsystem;
+    use uslab::check::{Bound, Script, caught, models, on_cpu};
+    use uslab_magazine::sync::{Arc, thread};
+
+    const TWO: Bound = Bound::Preemptions(2);
+
+    /// A request beside a timer that closes the session and a client that opens the next one in its place.
+    fn a_request_beside_a_close_and_an_open(script: Script) {
+        let sessions = Arc::new(Sessions::new().unwrap());
+        let number = sessions.open(1).unwrap();
+        let other = sessions.clone();
+        let timer = thread::spawn(move || {
+            on_cpu(1);
+            assert!(other.close(number));
+            other.open(2).unwrap()
+        });
+        script.install();
+        if let Some((client, served)) = sessions.serve(number) {
+            assert_eq!((client, served), (1, 0), "another client's session");
+        }
+        let next = timer.join().unwrap();
+        assert_eq!(sessions.serve(number), None, "a closed session is served");
+        assert_eq!(sessions.serve(next), Some((2, 0)), "a new session was used before");
+        assert!(sessions.close(next) && !sessions.close(next));
+        drop(sessions);
+        let census = Subsystem::global().unwrap().check().unwrap();
+        assert_eq!((census.used, census.slabs), (0, 0));
+    }
+
+    #[test]
+    fn a_request_has_its_own_session_or_none() {
+        let name = "sessions: a request, a close, an open";
+        models(name, TWO, 500, Script::all(0, 2, 2), a_request_beside_a_close_and_an_open);
+    }
+
+    /// In a model of loom's own.
+    #[test]
+    fn a_request_has_its_own_session_or_none_in_a_model_of_looms() {
+        let mut builder = uslab::check::loom::model::Builder::new();
+        (builder.max_branches, builder.preemption_bound) = (10_000, Some(2));
+        builder.check(|| a_request_beside_a_close_and_an_open(Script::on(0)));
+    }
+
+    #[test]
+    fn a_session_that_is_found_twice_may_be_gone_the_second_time() {
+        let bug = "a session is found twice";
+        let property = "a request has its own session or none";
+        caught(bug, property, TWO, "it was there", [Script::on(0)], a_request_beside_a_close_and_an_open);
+    }
+}
