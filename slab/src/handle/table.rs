@@ -7,8 +7,9 @@
 //!
 //! The generations lie by themselves: to reject a stale handle takes one load, sixteen 4-byte words to a cache line, however
 //! large the values are. (With the generation behind the value, as in the tutorial "Memory Allocators from Scratch", a check
-//! of a large value's slot loads a line that holds nothing else of use; a test shows the addresses.) A table that grows may
-//! move its values; handles do not mind.
+//! of a large value's slot loads a line that holds nothing else of use; a test shows the addresses. For small values that are
+//! there it is the better layout, one line in place of two: 5 ns against 10 in `benches/handles.rs`, 100,000 values of 64
+//! bytes.) A table that grows may move its values; handles do not mind.
 
 use super::bits::{Handle, Word};
 use super::error::HandleError;
@@ -130,8 +131,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
     pub fn retired(&self) -> u64 {
         self.slots.retired()
     }
-    /// A generation that no handle of this table had so far, for the table that [comes after it](super::remap); `None` if the
-    /// last one was used. Says nothing once slots wrapped. Cost: a look at every slot.
+    /// A generation above those of all handles so far, for the table that [comes after this one](super::remap); `None` if
+    /// the last one was used. Says nothing once slots wrapped. Cost: a look at every slot.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.slots.fresh_generation()
     }
