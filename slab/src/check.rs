@@ -28,7 +28,7 @@
 //! on with too weak an ordering), frees that cannot be right, and all that loom finds in your own atomics, locks and
 //! cells. For these use `uslab_magazine::sync`, which is `std` in your program and a repaired loom in a model; loom's own
 //! atomics skip interleavings. `planted` is there for bugs that [`caught`] must find. `uslab/examples/check_your_code.rs`
-//! has all of it.
+//! has all of it, and `sessions.rs` the same for [handles](crate::handle).
 //!
 //! A model that fails prints the story of that execution, one line a step, and a command that repeats it alone; with
 //! `STORY_JSON=file` the story is written there, too. `uslab_magazine::tell!` adds your own steps to it, and is nothing

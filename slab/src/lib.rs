@@ -6,6 +6,7 @@
 //! | the same in a `static`; that must not move; for readers without locks | [`object_cache!`], [`PinnedCache`], `TypeStableCache` |
 //! | values that never move, to walk over | [`Hive`] |
 //! | untyped objects of one size | [`KmemCache`] |
+//! | names of objects that know when the object is gone | [`handle`] |
 //! | allocations that must not fail | [`Mempool`], [`KmemCache::prefill`] |
 //! | memory of any size | [`Kmalloc`], of a [`Subsystem`] |
 //! | the program's heap | [`Uslab`] as `#[global_allocator]` |

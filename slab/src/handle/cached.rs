@@ -69,6 +69,9 @@ impl<T> Drop for Numbered<T> {
 ///
 /// Everybody sees `&T` only, but for [`alloc_with`](Self::alloc_with): what changes are atomics, locks, cells. Beside its
 /// value an object has 16 bytes, and its index an entry of 16 bytes. Dropping the cache frees what is in use.
+///
+/// [`Subsystem::hold`] does not hold the lock of the numbers: in the child of a `fork`, who was numbering then is numbering
+/// for ever, so that a cache that other threads used belongs to the parent.
 pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     objects: ObjectCache<Numbered<T>>,
     numbers: Arc<Numbers>,
@@ -175,6 +178,11 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     /// Indexes that are retired.
     pub fn retired(&self) -> u64 {
         self.numbers.retired()
+    }
+    /// As [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation), beside allocations of other threads: of
+    /// before or after them.
+    pub fn fresh_generation(&self) -> Option<u32> {
+        self.numbers.fresh_generation()
     }
     /// The cache's name.
     pub fn name(&self) -> &str {

@@ -276,6 +276,13 @@ impl Numbers {
             .filter(|entry| entry.is_out())
             .map(Entry::object)
     }
+    /// As [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation).
+    pub(super) fn fresh_generation(&self) -> Option<u32> {
+        let used = self.free.lock().used;
+        let entries = (0..used).filter_map(|number| self.entry(number as u32));
+        let used = entries.map(|entry| Entry::generation(entry.word.load(Relaxed)));
+        self.generations.fresh(used, self.last)
+    }
     /// Numbers that nobody will get any more.
     pub(super) fn retired(&self) -> u64 {
         self.free.lock().retired

@@ -60,6 +60,11 @@ impl Generations {
             WrapPolicy::Wrap => Some(1),
         }
     }
+    /// One above all of `used`, and not below the first.
+    pub(super) fn fresh(self, used: impl Iterator<Item = u32>, last: u32) -> Option<u32> {
+        let newest = used.max().unwrap_or(0).max(self.first.max(1) - 1);
+        (newest < last).then(|| newest + 1)
+    }
     /// That of a new slot.
     #[inline(always)]
     pub(super) fn first(self, last: u32) -> Option<u32> {
@@ -156,12 +161,10 @@ impl<W: Word, const G: u32> Slots<W, G> {
         let handle = Handle::from_bits(*self.words.get(index)?)?;
         (handle.index() as usize == index).then_some(handle)
     }
-    /// A generation that no handle had so far; `None` if the last one was used.
+    /// A generation above those of all handles so far, of tables before this one too; `None` if the last one was used.
     pub(super) fn fresh_generation(&self) -> Option<u32> {
-        let used = self.words.iter().map(|word| generation_of::<W, G>(*word)).max();
-        self.generations
-            .after(used.unwrap_or(0), Handle::<W, G>::LAST_GENERATION)
-            .filter(|next| *next > used.unwrap_or(0))
+        let used = self.words.iter().map(|word| generation_of::<W, G>(*word));
+        self.generations.fresh(used, Handle::<W, G>::LAST_GENERATION)
     }
     /// Where the generations lie.
     #[cfg(test)]
@@ -263,6 +266,9 @@ mod tests {
             slots.free(handle);
         }
         assert_eq!(slots.fresh_generation(), Some(6));
+        // A table that was loaded and not used is not behind the one before it.
+        let unused = Slots::<u32, 8>::new(Generations { first: 9, ..Generations::default() });
+        assert_eq!(unused.fresh_generation(), Some(9));
         let mut last = Slots::<u32, 8>::new(Generations { first: 255, policy: WrapPolicy::Wrap });
         alloc(&mut last).unwrap();
         assert_eq!(last.fresh_generation(), None);
