@@ -348,7 +348,7 @@ proptest! {
 }
 
 /// What the fuzzer found worth keeping.
-fn corpus(target: &str, fuzz: fn(&[u8])) {
+pub(crate) fn corpus(target: &str, fuzz: fn(&[u8])) {
     let folder = format!("{}/../tests/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     let replayed = std::fs::read_dir(folder).unwrap().map(|file| {
         let path = file.unwrap().path();

@@ -2,6 +2,7 @@
 //! tests and the fuzzer make the steps; what must hold is here.
 
 pub mod caches;
+pub mod handles;
 pub mod memory;
 
 use crate::faults::{CONSTRUCTOR_PANIC, Faults, POINTS, Rule};

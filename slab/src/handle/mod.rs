@@ -62,6 +62,8 @@ mod listing;
 mod models;
 mod numbers;
 mod packed;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod properties;
 pub mod remap;
 mod slot_map;
 mod slots;

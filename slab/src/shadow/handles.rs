@@ -1,0 +1,356 @@
+//! Handle tables, slot maps and handle caches against a plain list of what is alive: who is named finds its own value, who
+//! is stale nothing, and each slot goes through its generations one by one.
+
+use super::pages;
+use crate::handle::{
+    Generations, Handle, HandleCache, HandleError, HandleTable, Held, PackedArray, SlotMap, WrapPolicy,
+};
+use crate::{Config, ObjectCache, Subsystem};
+use arbitrary::{Arbitrary, Unstructured};
+use core::panic::AssertUnwindSafe;
+use std::collections::HashMap;
+use std::panic::catch_unwind;
+use uslab_magazine::on_cpu;
+
+const CPUS: u32 = 2;
+
+/// What is done. Numbers are brought into their ranges.
+#[derive(Clone, Debug, Arbitrary)]
+pub(crate) enum Step {
+    Alloc {
+        cpu: u8,
+    },
+    /// What is to be kept cannot be made.
+    Panic,
+    Free {
+        cpu: u8,
+        pick: u16,
+    },
+    /// A handle that was freed, or never was: it must find nothing, and free nothing.
+    Stale {
+        pick: u16,
+    },
+    Forged {
+        index: u32,
+        generation: u32,
+    },
+    Hold {
+        pick: u16,
+    },
+    LetGo {
+        cpu: u8,
+        pick: u16,
+    },
+    /// Frees every value that this divides.
+    Retain {
+        divisor: u8,
+    },
+    Shrink,
+}
+
+/// What all of them do.
+trait Names<const G: u32> {
+    fn alloc_with(&mut self, make: impl FnOnce() -> u64) -> Result<Handle<u32, G>, HandleError>;
+    /// The value that it had.
+    fn free(&mut self, handle: Handle<u32, G>) -> Option<u64>;
+    fn get(&self, handle: Handle<u32, G>) -> Option<u64>;
+    fn is_valid(&self, handle: Handle<u32, G>) -> bool;
+    fn retired(&self) -> u64;
+}
+
+macro_rules! names {
+    ($of:ty) => {
+        impl<const G: u32> Names<G> for $of {
+            fn alloc_with(&mut self, make: impl FnOnce() -> u64) -> Result<Handle<u32, G>, HandleError> {
+                self.alloc_with(|_| make())
+            }
+            fn free(&mut self, handle: Handle<u32, G>) -> Option<u64> {
+                self.free(handle)
+            }
+            fn get(&self, handle: Handle<u32, G>) -> Option<u64> {
+                self.get(handle).copied()
+            }
+            fn is_valid(&self, handle: Handle<u32, G>) -> bool {
+                self.is_valid(handle)
+            }
+            fn retired(&self) -> u64 {
+                self.retired()
+            }
+        }
+    };
+}
+names!(HandleTable<u64, u32, G>);
+names!(SlotMap<u64, u32, G>);
+
+type Cache<const G: u32> = HandleCache<u64, u32, G>;
+
+impl<const G: u32> Names<G> for &Cache<G> {
+    fn alloc_with(&mut self, make: impl FnOnce() -> u64) -> Result<Handle<u32, G>, HandleError> {
+        Cache::alloc_with(self, |value| *value = make())
+    }
+    fn free(&mut self, handle: Handle<u32, G>) -> Option<u64> {
+        let value = Cache::get(self, handle).map(|held| *held);
+        Cache::free(self, handle).then_some(value).flatten()
+    }
+    fn get(&self, handle: Handle<u32, G>) -> Option<u64> {
+        Cache::get(self, handle).map(|held| *held)
+    }
+    fn is_valid(&self, handle: Handle<u32, G>) -> bool {
+        Cache::is_valid(self, handle)
+    }
+    fn retired(&self) -> u64 {
+        Cache::retired(self)
+    }
+}
+
+/// What is alive, what was, and the last life of each slot.
+struct Shadow<N, const G: u32> {
+    names: N,
+    generations: Generations,
+    /// Whether it is known when it is full; a cache need not find an index that another CPU keeps.
+    exact: bool,
+    live: Vec<(Handle<u32, G>, u64)>,
+    stale: Vec<Handle<u32, G>>,
+    lives: HashMap<u32, u32>,
+}
+
+impl<N: Names<G>, const G: u32> Shadow<N, G> {
+    fn new(names: N, generations: Generations, exact: bool) -> Self {
+        Self { names, generations, exact, live: vec![], stale: vec![], lives: HashMap::new() }
+    }
+
+    fn expected(&self, index: u32) -> Option<u32> {
+        let last = Handle::<u32, G>::LAST_GENERATION;
+        match (self.lives.get(&index), self.generations.policy) {
+            (None, _) => Some(self.generations.first.max(1)),
+            (Some(life), _) if *life < last => Some(life + 1),
+            (_, WrapPolicy::Wrap) => Some(1),
+            (_, WrapPolicy::Retire) => None,
+        }
+    }
+
+    fn alloc(&mut self, value: u64) -> Option<Handle<u32, G>> {
+        let slots = Handle::<u32, G>::SLOTS;
+        let used = self.live.len() as u64 + self.names.retired();
+        match self.names.alloc_with(|| value) {
+            Ok(handle) => {
+                assert!(u64::from(handle.index()) < slots && used < slots);
+                assert!(
+                    self.live.iter().all(|(other, _)| other.index() != handle.index()),
+                    "{handle:?} twice"
+                );
+                assert_eq!(Some(handle.generation()), self.expected(handle.index()), "{handle:?}");
+                self.lives.insert(handle.index(), handle.generation());
+                // It wrapped.
+                self.stale.retain(|old| *old != handle);
+                self.live.push((handle, value));
+                Some(handle)
+            }
+            Err(HandleError::Full { slots: told, .. }) => {
+                assert!(told == slots && (used == slots || !self.exact), "{used} of {slots} are in use");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn panic(&mut self) {
+        let make = || -> u64 { std::panic::resume_unwind(Box::new("not today")) };
+        let caught = catch_unwind(AssertUnwindSafe(|| self.names.alloc_with(make)));
+        assert!(caught.is_err() || matches!(caught, Ok(Err(HandleError::Full { .. }))), "{caught:?}");
+    }
+
+    fn free(&mut self, pick: u16) -> Option<Handle<u32, G>> {
+        let pick = usize::from(pick).checked_rem(self.live.len())?;
+        let (handle, value) = self.live.swap_remove(pick);
+        assert_eq!(self.names.free(handle), Some(value), "{handle:?}");
+        self.stale.push(handle);
+        self.nothing_at(handle);
+        Some(handle)
+    }
+
+    /// Neither finds nor frees anything.
+    fn nothing_at(&mut self, handle: Handle<u32, G>) {
+        let found = (self.names.is_valid(handle), self.names.get(handle), self.names.free(handle));
+        assert_eq!(found, (false, None, None), "{handle:?}");
+    }
+
+    fn stale(&mut self, pick: u16) {
+        if let Some(pick) = usize::from(pick).checked_rem(self.stale.len()) {
+            self.nothing_at(self.stale[pick]);
+        }
+    }
+    fn forged(&mut self, index: u32, generation: u32) {
+        // Near those that there are, too.
+        for index in [index, index % 16] {
+            for generation in [generation, generation % 8] {
+                let forged = Handle::new(index, generation);
+                if let Some(forged) = forged.filter(|forged| self.live.iter().all(|(live, _)| live != forged))
+                {
+                    self.nothing_at(forged);
+                }
+            }
+        }
+    }
+
+    fn check(&self) {
+        for (handle, value) in &self.live {
+            assert_eq!(
+                (self.names.is_valid(*handle), self.names.get(*handle)),
+                (true, Some(*value)),
+                "{handle:?}"
+            );
+        }
+        let valid = self.stale.iter().find(|handle| self.names.is_valid(**handle));
+        assert_eq!(valid, None, "stale, and valid");
+        if self.exact {
+            let worn = self.lives.values().filter(|life| **life == Handle::<u32, G>::LAST_GENERATION);
+            let in_use = |(handle, _): &&(Handle<u32, G>, u64)| {
+                handle.generation() == Handle::<u32, G>::LAST_GENERATION
+            };
+            let worn = worn.count() - self.live.iter().filter(in_use).count();
+            let retired = if self.generations.policy == WrapPolicy::Retire { worn } else { 0 };
+            assert_eq!(self.names.retired(), retired as u64);
+        }
+    }
+
+    /// The handles and values that `iter` shows are those that live.
+    fn shows<'a>(&self, iter: impl Iterator<Item = (Handle<u32, G>, &'a u64)>) {
+        let mut shown: Vec<_> = iter.map(|(handle, value)| (handle, *value)).collect();
+        let mut live = self.live.clone();
+        shown.sort_unstable();
+        live.sort_unstable();
+        assert_eq!(shown, live);
+    }
+}
+
+/// Does all steps with each of them, and checks.
+///
+/// # Panics
+/// One of them and its shadow do not agree.
+pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
+    let subsystem =
+        Subsystem::new(Config { check_frees: true, ..Config::new(pages(CPUS, 1, 1 << 20)) }).unwrap();
+    let builder = ObjectCache::builder("named").ctor(|| 0_u64);
+    let cache: Cache<G> = builder.build_handles_in(&subsystem, generations).unwrap();
+    let on = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);
+    on(0);
+    let mut table = Shadow::new(HandleTable::<u64, u32, G>::with(generations), generations, true);
+    let mut map = Shadow::new(SlotMap::<u64, u32, G>::with(generations), generations, true);
+    let mut cached = Shadow::new(&cache, generations, false);
+    let mut packed = PackedArray::new();
+    let mut held: Vec<(Held<'_, u64, u32, G>, u64)> = vec![];
+    for (value, step) in (0..).zip(steps) {
+        match *step {
+            Step::Alloc { cpu } => {
+                on(cpu);
+                table.alloc(value);
+                if map.alloc(value).is_some() {
+                    packed.alloc(value).unwrap();
+                }
+                cached.alloc(value);
+            }
+            Step::Panic => {
+                table.panic();
+                map.panic();
+                cached.panic();
+            }
+            Step::Free { cpu, pick } => {
+                on(cpu);
+                table.free(pick);
+                if let Some(freed) = usize::from(pick).checked_rem(map.live.len()) {
+                    // Where the map says that it is, it is in an array that was treated alike.
+                    let (handle, value) = map.live[freed];
+                    assert_eq!(map.names.place(handle).and_then(|place| packed.free(place)), Some(value));
+                }
+                map.free(pick);
+                cached.free(pick);
+            }
+            Step::Stale { pick } => {
+                table.stale(pick);
+                map.stale(pick);
+                cached.stale(pick);
+            }
+            Step::Forged { index, generation } => {
+                table.forged(index, generation);
+                map.forged(index, generation);
+                cached.forged(index, generation);
+            }
+            Step::Hold { pick } => {
+                if let Some(pick) = usize::from(pick).checked_rem(cached.live.len()) {
+                    let (handle, value) = cached.live[pick];
+                    held.push((cache.get(handle).unwrap(), value));
+                }
+            }
+            Step::LetGo { cpu, pick } => {
+                on(cpu);
+                if let Some(pick) = usize::from(pick).checked_rem(held.len()) {
+                    let (object, value) = held.swap_remove(pick);
+                    assert_eq!(*object, value, "held, and another one's");
+                }
+            }
+            Step::Retain { divisor } => {
+                let goes = |value: u64| value.is_multiple_of(u64::from(divisor));
+                map.names.retain(|handle, value| {
+                    let known = map.live.iter().position(|live| *live == (handle, *value)).unwrap();
+                    if goes(*value) {
+                        map.live.swap_remove(known);
+                        map.stale.push(handle);
+                    }
+                    !goes(*value)
+                });
+                packed = PackedArray::new();
+                map.names.as_slice().iter().for_each(|value| _ = packed.alloc(*value).unwrap());
+            }
+            Step::Shrink => _ = cache.shrink(),
+        }
+        table.check();
+        table.shows(table.names.iter());
+        map.check();
+        map.shows(map.names.iter());
+        assert_eq!((map.names.as_slice(), map.names.len()), (packed.as_slice(), map.live.len()));
+        cached.check();
+        assert!(held.iter().all(|(object, value)| **object == *value), "held, and another one's");
+    }
+    // Alive, or held and freed.
+    let mut out: Vec<u64> = cached.live.iter().map(|(_, value)| *value).collect();
+    out.extend(held.iter().map(|(_, value)| *value));
+    out.sort_unstable();
+    out.dedup();
+    assert_eq!(subsystem.check().unwrap().used, out.len() as u64);
+    drop((held, cached));
+    drop(cache);
+    let census = subsystem.check().unwrap();
+    assert_eq!((census.objects, census.slabs), (0, 0));
+}
+
+/// Which handles.
+#[derive(Clone, Copy, Debug, Arbitrary)]
+pub(crate) struct Setup {
+    /// Few slots of many lives, or many of few.
+    pub(crate) few: bool,
+    pub(crate) wrap: bool,
+    /// Near the last generation.
+    pub(crate) worn: bool,
+}
+
+/// As [`run`], with the handles of `setup`.
+pub(crate) fn run_with(setup: Setup, steps: &[Step]) {
+    let policy = if setup.wrap { WrapPolicy::Wrap } else { WrapPolicy::Retire };
+    let from = |last: u32| Generations { first: if setup.worn { last - 1 } else { 1 }, policy };
+    match setup.few {
+        true => run::<29>(from(Handle::<u32, 29>::LAST_GENERATION), steps),
+        false => run::<2>(from(Handle::<u32, 2>::LAST_GENERATION), steps),
+    }
+}
+
+/// Names and forgets objects as `data` describes.
+///
+/// # Panics
+/// A table and its shadow do not agree.
+pub fn fuzz(data: &[u8]) {
+    let mut data = Unstructured::new(data);
+    if let (Ok(setup), Ok(steps)) = (Setup::arbitrary(&mut data), Vec::arbitrary_take_rest(data)) {
+        run_with(setup, &steps);
+    }
+}

@@ -1,0 +1,5 @@
+//! Handle tables, slot maps and handle caches.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| uslab::shadow::handles::fuzz(data));
