@@ -4,7 +4,7 @@
 //! worse, valid for another object: the first object of every table has index 0 and generation 1. (The same goes for a
 //! handle that comes over the network.) So what is saved are *stable ids*, a name, a serial number, a UUID, which
 //! [`StableIds`] translates both ways. And so that a handle that slipped through is rejected rather than taken for another,
-//! the new table begins at a [generation](super::Generations::first) that the old one had not reached
+//! the new table begins at a [generation](super::Generations) that the old one had not reached
 //! ([`fresh_generation`](super::HandleTable::fresh_generation)).
 //!
 //! ```
