@@ -1,1 +1,16 @@
 //! Pools: objects of one size in memory that the caller chose, for one thread, without the machinery of a cache.
+
+pub mod area;
+mod bits;
+pub mod error;
+pub mod fixed;
+pub mod free_list;
+pub mod slot;
+pub mod usage;
+
+pub use area::{Area, Borrowed, HeapArea, MappedArea, StackArea};
+pub use error::{BadFree, Overrun, PoolError, Refused, Side};
+pub use fixed::FixedPool;
+pub use free_list::FreeList;
+pub use slot::SlotLayout;
+pub use usage::Usage;

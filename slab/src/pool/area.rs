@@ -1,0 +1,218 @@
+//! Where a pool's memory comes from: the caller says, and any memory will do.
+//!
+//! | area | memory |
+//! |---|---|
+//! | [`Borrowed`] | what somebody else has: an array, a `Vec`'s spare room, a block of another pool |
+//! | [`StackArea`] | an aligned array where it is declared, lent to a pool as [`Borrowed`] |
+//! | [`HeapArea`] | the global allocator's, aligned as asked |
+//! | [`MappedArea`] | the system's: pages that are backed when they are first touched |
+//!
+//! The names are those of Reinalter's area policies (2012); his example has a heap area and memory on the stack.
+
+use super::error::PoolError;
+use core::alloc::Layout;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use uslab_buddy::region::{Door, Region};
+
+/// Memory for a pool.
+///
+/// # Safety
+/// [`memory`](Self::memory) is the same at each call, wherever the value is moved; it is valid for reads and writes, and
+/// nobody else's, until the value is dropped.
+pub unsafe trait Area {
+    /// Start and length in bytes. Nothing is known about its contents.
+    fn memory(&self) -> NonNull<[u8]>;
+}
+
+/// Memory that is somebody else's. 16 bytes.
+///
+/// ```
+/// use core::alloc::Layout;
+/// use core::mem::MaybeUninit;
+/// use uslab::pool::{Borrowed, FixedPool, SlotLayout};
+///
+/// // An array on the stack, and the spare room of a vector.
+/// let mut array = [const { MaybeUninit::uninit() }; 256];
+/// let mut vec = Vec::<u8>::with_capacity(256);
+/// for memory in [&mut array[..], vec.spare_capacity_mut()] {
+///     let mut pool = FixedPool::new(Borrowed::from(memory), SlotLayout::new(16, 1)?)?;
+///     assert_eq!(pool.capacity(), 16);
+///     pool.alloc(Layout::new::<[u8; 16]>())?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Borrowed<'m> {
+    memory: NonNull<[u8]>,
+    // Not the reference itself: one that is moved would take back what was derived from it.
+    owner: PhantomData<&'m mut [MaybeUninit<u8>]>,
+}
+
+// SAFETY: as the exclusive reference that it was made of.
+unsafe impl Send for Borrowed<'_> {}
+
+// SAFETY: it was borrowed exclusively for `'m`, which the value does not outlive.
+unsafe impl Area for Borrowed<'_> {
+    fn memory(&self) -> NonNull<[u8]> {
+        self.memory
+    }
+}
+
+impl<'m> From<&'m mut [MaybeUninit<u8>]> for Borrowed<'m> {
+    fn from(memory: &'m mut [MaybeUninit<u8>]) -> Self {
+        let len = memory.len();
+        let memory = NonNull::slice_from_raw_parts(NonNull::from(memory).cast(), len);
+        Self { memory, owner: PhantomData }
+    }
+}
+
+/// `N` bytes where the value is, at a multiple of 64. Pointers into it end with its place, so it is lent, not moved in.
+///
+/// ```
+/// use core::alloc::Layout;
+/// use uslab::pool::{FixedPool, SlotLayout, StackArea};
+///
+/// let mut area = StackArea::<1024>::new();
+/// let mut pool = FixedPool::new(area.lend(), SlotLayout::new(32, 8)?)?;
+/// assert_eq!(pool.capacity(), 32);
+/// let object = pool.alloc(Layout::new::<[u64; 4]>())?;
+/// # let _ = object;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct StackArea<const N: usize>([MaybeUninit<u8>; N]);
+
+impl<const N: usize> StackArea<N> {
+    /// Nothing is written to it.
+    #[inline]
+    pub const fn new() -> Self {
+        Self([const { MaybeUninit::uninit() }; N])
+    }
+    /// The memory, for as long as it is borrowed.
+    pub fn lend(&mut self) -> Borrowed<'_> {
+        Borrowed::from(&mut self.0[..])
+    }
+}
+
+impl<const N: usize> Default for StackArea<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Memory of the global allocator, given back when it is dropped.
+#[derive(Debug)]
+pub struct HeapArea {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it owns its memory, which any thread may give back.
+unsafe impl Send for HeapArea {}
+
+// SAFETY: allocated in `new`, its own until it is dropped, and it does not move with the value.
+unsafe impl Area for HeapArea {
+    fn memory(&self) -> NonNull<[u8]> {
+        NonNull::slice_from_raw_parts(self.start, self.layout.size())
+    }
+}
+
+impl HeapArea {
+    /// `bytes` bytes at a multiple of `align`.
+    ///
+    /// # Errors
+    /// [`PoolError::Memory`]; [`PoolError::Align`] if that is no power of two; [`PoolError::NoRoom`] for no bytes at all.
+    pub fn new(bytes: usize, align: usize) -> Result<Self, PoolError> {
+        if !align.is_power_of_two() {
+            return Err(PoolError::Align { align });
+        }
+        if bytes == 0 {
+            return Err(PoolError::NoRoom { bytes, needed: 1 });
+        }
+        let memory = PoolError::Memory { bytes };
+        let layout = Layout::from_size_align(bytes, align).map_err(|_| memory)?;
+        // SAFETY: not of size zero.
+        let start = NonNull::new(unsafe { std::alloc::alloc(layout) }).ok_or(memory)?;
+        Ok(Self { start, layout })
+    }
+}
+
+impl Drop for HeapArea {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// Pages of the system, backed when they are first touched, and zero until then. Given back when it is dropped.
+///
+/// ```
+/// use uslab::pool::{Area, MappedArea};
+///
+/// let area = MappedArea::new(1 << 20, 4096)?;
+/// assert_eq!(area.memory().len(), 1 << 20);
+/// # Ok::<(), uslab::pool::PoolError>(())
+/// ```
+#[derive(Debug)]
+pub struct MappedArea(Region);
+
+// SAFETY: committed as a whole in `new`, the region's own until it is dropped, and it does not move with the value.
+unsafe impl Area for MappedArea {
+    fn memory(&self) -> NonNull<[u8]> {
+        NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
+    }
+}
+
+impl MappedArea {
+    /// `bytes` bytes, rounded up to pages, at a multiple of `align`. Cost: a system call, or three if `align` is above a page.
+    ///
+    /// # Errors
+    /// [`PoolError::Memory`]; [`PoolError::Align`] if that is no power of two.
+    pub fn new(bytes: usize, align: usize) -> Result<Self, PoolError> {
+        if !align.is_power_of_two() {
+            return Err(PoolError::Align { align });
+        }
+        Region::committed(bytes, align, Door::default(), &crate::Faults::default())
+            .map(Self)
+            .ok_or(PoolError::Memory { bytes })
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_area_is_as_long_and_aligned_as_asked_and_can_be_written_to() {
+        let mut stack = StackArea::<4096>::new();
+        let mut vec = Vec::with_capacity(4096);
+        let areas: [(Box<dyn Area + '_>, usize); 4] = [
+            (Box::new(HeapArea::new(4096, 512).unwrap()), 512),
+            (Box::new(MappedArea::new(4096, 1 << 16).unwrap()), 1 << 16),
+            (Box::new(stack.lend()), 64),
+            (Box::new(Borrowed::from(vec.spare_capacity_mut())), 1),
+        ];
+        for (area, align) in areas {
+            let memory = area.memory();
+            assert_eq!((memory.len(), memory.cast::<u8>().addr().get() % align), (4096, 0));
+            // SAFETY: the area's, which nobody else uses.
+            unsafe {
+                memory.cast::<u8>().write_bytes(7, 4096);
+                assert_eq!(memory.cast::<u8>().add(4095).read(), 7);
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_an_error() {
+        let refused = PoolError::Memory { bytes: isize::MAX as usize };
+        assert_eq!(HeapArea::new(isize::MAX as usize, 1).err(), Some(refused));
+        assert_eq!(MappedArea::new(isize::MAX as usize, 1).err(), Some(refused));
+        assert_eq!(HeapArea::new(64, 3).err(), Some(PoolError::Align { align: 3 }));
+        assert_eq!(MappedArea::new(64, 3).err(), Some(PoolError::Align { align: 3 }));
+        assert_eq!(HeapArea::new(0, 8).err(), Some(PoolError::NoRoom { bytes: 0, needed: 1 }));
+    }
+}

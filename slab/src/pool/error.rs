@@ -1,0 +1,194 @@
+//! Why there is no pool, why there is no slot, and why a slot is not taken back. All are values; nothing is changed then.
+
+use core::fmt;
+
+/// Why memory cannot be made a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// An alignment is not a power of two.
+    Align {
+        /// Bytes that were asked for.
+        align: usize,
+    },
+    /// A free slot could not hold the link to the next one.
+    Small {
+        /// Bytes of a slot.
+        slot: usize,
+        /// Bytes of a link.
+        least: usize,
+    },
+    /// Size and alignment together are more than there are addresses.
+    Large {
+        /// Bytes of an object.
+        size: usize,
+    },
+    /// The memory does not hold what was asked for: at least one slot.
+    NoRoom {
+        /// Bytes that there are.
+        bytes: usize,
+        /// Bytes that it would take.
+        needed: usize,
+    },
+    /// More blocks than an index of four bytes can tell apart.
+    Many {
+        /// How many there would be.
+        blocks: usize,
+    },
+    /// Objects of it are out, so it cannot be cut anew.
+    Busy {
+        /// How many.
+        live: usize,
+    },
+    /// The system has no memory, or no address space.
+    Memory {
+        /// Bytes that were asked for.
+        bytes: usize,
+    },
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Align { align } => write!(f, "an alignment of {align} bytes is not a power of two"),
+            Self::Small { slot, least } => {
+                write!(f, "a slot of {slot} bytes cannot hold a link of {least}: make it {least} or more")
+            }
+            Self::Large { size } => write!(f, "slots for {size} bytes at that alignment are too large"),
+            Self::NoRoom { bytes, needed } => {
+                write!(f, "{bytes} bytes of memory do not hold the {needed} bytes that it takes")
+            }
+            Self::Many { blocks } => write!(f, "{blocks} blocks are more than an index of 32 bits counts"),
+            Self::Busy { live } => write!(f, "{live} objects are out: free them, or reset the pool"),
+            Self::Memory { bytes } => write!(f, "the system gives no {bytes} bytes"),
+        }
+    }
+}
+impl std::error::Error for PoolError {}
+
+/// Why a pool gives no slot. The caller may free something, or ask another pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refused {
+    /// Every slot is out.
+    Full,
+    /// The object is larger than a slot.
+    Size {
+        /// Bytes that were asked for.
+        asked: usize,
+        /// Bytes of the largest object.
+        most: usize,
+    },
+    /// The object wants more alignment than a slot has.
+    Align {
+        /// Bytes that were asked for.
+        asked: usize,
+        /// Bytes of the largest alignment.
+        most: usize,
+    },
+    /// Another place of the slot is aligned than the one asked for: a pool has one.
+    Offset {
+        /// Bytes from the start that were asked for.
+        asked: usize,
+        /// Bytes from the start that the pool has aligned.
+        aligned: usize,
+    },
+    /// The system has no memory for more slots.
+    Memory {
+        /// Bytes that were asked for.
+        bytes: usize,
+    },
+    /// Somebody wrote to a slot that was free, and the pool sees it.
+    Corrupt {
+        /// The slot, from 0. It stays out of use where the pool can do without it.
+        slot: usize,
+    },
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("every slot of the pool is out"),
+            Self::Size { asked, most } => write!(f, "{asked} bytes are more than the pool's {most}"),
+            Self::Align { asked, most } => write!(f, "alignment {asked} is more than the pool's {most}"),
+            Self::Offset { asked, aligned } => {
+                write!(f, "byte {asked} of a slot is not aligned: the pool aligns byte {aligned}")
+            }
+            Self::Memory { bytes } => write!(f, "the system gives no {bytes} bytes for more slots"),
+            Self::Corrupt { slot } => write!(f, "slot {slot} was written to while it was free"),
+        }
+    }
+}
+impl std::error::Error for Refused {}
+
+/// Why a slot is not taken back. The pool, and the slot if it is one, are as they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BadFree {
+    /// The address is outside the pool's slots.
+    Foreign {
+        /// The address.
+        address: usize,
+    },
+    /// The address is inside a slot, not its beginning.
+    Interior {
+        /// The address.
+        address: usize,
+        /// The slot it lies in, from 0.
+        slot: usize,
+    },
+    /// The slot is free already, or was never out.
+    Double {
+        /// The slot, from 0.
+        slot: usize,
+    },
+    /// Somebody wrote outside the object.
+    Overrun(Overrun),
+}
+
+/// A guard beside an object that is not as it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overrun {
+    /// Where the object is.
+    pub address: usize,
+    /// Which guard.
+    pub side: Side,
+    /// What it says.
+    pub found: u32,
+    /// What it said.
+    pub written: u32,
+}
+
+/// Where a guard is, seen from its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// In front of it.
+    Before,
+    /// Behind it.
+    After,
+}
+
+impl fmt::Display for Overrun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = match self.side {
+            Side::Before => "in front of",
+            Side::After => "behind",
+        };
+        let Self { address, found, written, .. } = self;
+        write!(f, "the guard {side} the object at {address:#x} is {found:#010x}, not {written:#010x}")
+    }
+}
+
+impl fmt::Display for BadFree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Foreign { address } => write!(f, "free of {address:#x}, which is outside the pool"),
+            Self::Interior { address, slot } => {
+                write!(f, "free of {address:#x}, which is inside slot {slot}, not its beginning")
+            }
+            Self::Double { slot } => write!(f, "free of slot {slot}, which is free"),
+            Self::Overrun(overrun) => overrun.fmt(f),
+        }
+    }
+}
+impl std::error::Error for BadFree {}

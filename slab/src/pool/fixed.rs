@@ -1,0 +1,355 @@
+//! A pool of fixed size: a free list, the memory it lies in, and the largest object that it serves.
+//!
+//! Smaller objects and alignments are served, too, and waste the rest of their slot; larger ones are refused. There is no
+//! external waste: every hole fits every object.
+//!
+//! # Checked pools
+//!
+//! [`FixedPool::checked`] keeps one bit for each slot, set while it is out. So a free of a foreign address, of one inside a
+//! slot, or of a slot that is free is refused by name, and what is out can be [walked over](FixedPool::live). The bitmap lies
+//! at the end of the pool's memory, where the slots often leave enough bytes unused; else it takes the last slots' place.
+//!
+//! ```text
+//! |pad| slot | slot | slot | ... | slot |  unused  | bitmap |
+//!                                       `-- too small for --'
+//!                                             a slot
+//! ```
+//!
+//! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose comments propose both the books that
+//! [`Usage`] keeps and the bitmap at the end. (They also propose a fill value that marks free slots: an object may have that
+//! very value, so there is none here. A mark behind each object is the business of `marked`.)
+
+use super::area::Area;
+use super::bits;
+use super::error::{BadFree, PoolError, Refused};
+use super::free_list::FreeList;
+use super::slot::SlotLayout;
+use super::usage::Usage;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+
+/// A pool whose memory neither grows nor moves. See the [module](self).
+///
+/// ```
+/// use core::alloc::Layout;
+/// use uslab::pool::{FixedPool, HeapArea, Refused, SlotLayout};
+///
+/// // 256 bullets of 32 bytes: 8,192 bytes, and not one more.
+/// let mut bullets = FixedPool::new(HeapArea::new(8192, 16)?, SlotLayout::new(32, 16)?)?;
+/// assert_eq!(bullets.capacity(), 256);
+/// let bullet = bullets.alloc(Layout::new::<[f32; 8]>())?;
+/// assert_eq!(bullets.alloc(Layout::new::<[f32; 9]>()), Err(Refused::Size { asked: 36, most: 32 }));
+/// // SAFETY: allocated above, freed once.
+/// unsafe { bullets.free(bullet) }?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Invariants
+/// `count` slots from `first` on lie in the area, each in the free list or out. Checked: behind them a bitmap in the
+/// area's last bytes, set for the slots that are out.
+#[derive(Debug)]
+pub struct FixedPool<A> {
+    free: FreeList,
+    first: NonNull<u8>,
+    count: usize,
+    slots: SlotLayout,
+    checked: bool,
+    usage: Usage,
+    area: A,
+}
+
+// SAFETY: slots and bitmap are the area's, which may go to another thread.
+unsafe impl<A: Send> Send for FixedPool<A> {}
+
+impl<A: Area> FixedPool<A> {
+    /// A pool of as many slots as `area` holds.
+    ///
+    /// Cost: writes to each slot.
+    ///
+    /// # Errors
+    /// [`PoolError::NoRoom`] if it does not hold one.
+    pub fn new(area: A, slots: SlotLayout) -> Result<Self, PoolError> {
+        Self::build(area, slots, false)
+    }
+    /// The same, and each free is checked: see the [module](self).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn checked(area: A, slots: SlotLayout) -> Result<Self, PoolError> {
+        Self::build(area, slots, true)
+    }
+
+    fn build(area: A, slots: SlotLayout, checked: bool) -> Result<Self, PoolError> {
+        let (first, room) = slots.place(area.memory());
+        let count = if checked {
+            // The most slots that leave a bit each: (8 * stride + 1) / 8 bytes a slot.
+            (room as u128 * 8 / (slots.stride() as u128 * 8 + 1)) as usize
+        } else {
+            room / slots.stride()
+        };
+        if count == 0 {
+            let bytes = area.memory().len();
+            let needed = bytes - room + slots.stride() + usize::from(checked);
+            return Err(PoolError::NoRoom { bytes, needed });
+        }
+        let mut pool =
+            Self { free: FreeList::empty(), first, count, slots, checked, usage: Usage::default(), area };
+        // SAFETY: the area's memory is the pool's; so many slots lie in it from `first` on.
+        unsafe { pool.free.thread(first, slots.stride(), count) };
+        if checked {
+            let bitmap = pool.bitmap();
+            // SAFETY: the area's last bytes, behind the slots.
+            unsafe { bitmap.cast::<u8>().write_bytes(0, bitmap.len()) };
+        }
+        Ok(pool)
+    }
+
+    /// A slot for `layout`, the one freed last first. Its bytes are as they were left.
+    ///
+    /// Cost: a load from the slot; in a checked pool a bit more.
+    ///
+    /// # Errors
+    /// What is wrong with the layout, or [`Refused::Full`].
+    #[inline]
+    pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        self.alloc_at(layout, 0)
+    }
+    /// The same; byte `offset` of it is aligned, and not the first.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); [`Refused::Offset`] if the pool aligns another byte.
+    #[inline]
+    pub fn alloc_at(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
+        self.slots.admits(layout, offset)?;
+        let slot = self.free.obtain().ok_or(Refused::Full)?;
+        if self.checked {
+            self.mark(slot, true);
+        }
+        self.usage.alloc(layout.size(), self.slots.stride());
+        Ok(slot)
+    }
+
+    /// Takes a slot back.
+    ///
+    /// Cost: a store to the slot; in a checked pool a division and a bit more.
+    ///
+    /// # Errors
+    /// A checked pool says what is wrong with the address. An unchecked one cannot.
+    ///
+    /// # Safety
+    /// Nobody uses the slot any more. In an unchecked pool, `slot` was allocated from this one and not freed since.
+    #[inline]
+    pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
+        let slot = if self.checked { self.take_back(slot)? } else { slot };
+        // SAFETY: a slot of this pool that is out: by contract, or because its bit was set.
+        unsafe { self.free.give(slot) };
+        self.usage.free();
+        Ok(())
+    }
+
+    /// Clears the bit of a slot that is out.
+    fn take_back(&mut self, slot: NonNull<u8>) -> Result<NonNull<u8>, BadFree> {
+        let index = self.slots.index(self.first, self.count, slot.addr().get())?;
+        let slot = self.slot(index);
+        if !self.mark(slot, false) {
+            return Err(BadFree::Double { slot: index });
+        }
+        Ok(slot)
+    }
+    /// Sets or clears the bit of one of the pool's slots, and says what it was.
+    fn mark(&mut self, slot: NonNull<u8>, out: bool) -> bool {
+        let index = (slot.addr().get() - self.first.addr().get()) / self.slots.stride();
+        // SAFETY: the bitmap is the pool's alone and initialised.
+        bits::put(unsafe { self.bitmap().as_mut() }, index, out)
+    }
+    /// The area's last bytes. Checked pools only.
+    fn bitmap(&self) -> NonNull<[u8]> {
+        let (memory, bytes) = (self.area.memory(), bits::bytes(self.count));
+        // SAFETY: `build` left room for so many behind the slots.
+        let start = unsafe { memory.cast::<u8>().add(memory.len() - bytes) };
+        NonNull::slice_from_raw_parts(start, bytes)
+    }
+
+    /// The slots that are out, ascending; `None` in an unchecked pool, which does not know.
+    ///
+    /// Cost: a load for 64 slots, and nothing of the slots themselves.
+    pub fn live(&self) -> Option<impl Iterator<Item = NonNull<u8>>> {
+        // SAFETY: initialised, and the pool's alone; it does not change while the pool is borrowed.
+        self.checked.then(|| bits::ones(unsafe { self.bitmap().as_ref() }).map(|index| self.slot(index)))
+    }
+    /// Slot `index`, whether it is out or not.
+    ///
+    /// # Panics
+    /// There is none: `index` is not below [`capacity`](Self::capacity).
+    pub fn slot(&self, index: usize) -> NonNull<u8> {
+        assert!(index < self.count, "slot {index} of a pool of {}", self.count);
+        // SAFETY: `count` slots lie in the area.
+        unsafe { self.first.add(index * self.slots.stride()) }
+    }
+    /// Which slot an address is, from 0.
+    ///
+    /// # Errors
+    /// It is outside the pool, or inside a slot.
+    pub fn index(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
+        self.slots.index(self.first, self.count, slot.addr().get())
+    }
+    /// Whether slot `index` is out; `None` in an unchecked pool.
+    pub fn is_live(&self, index: usize) -> Option<bool> {
+        // SAFETY: as in `live`.
+        self.checked.then(|| index < self.count && bits::get(unsafe { self.bitmap().as_ref() }, index))
+    }
+    /// Bytes that the object at `slot` has, whatever it asked for.
+    ///
+    /// # Errors
+    /// As [`index`](Self::index).
+    pub fn allocation_size(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
+        self.index(slot).map(|_| self.slots.stride())
+    }
+    /// How many slots there are.
+    pub fn capacity(&self) -> usize {
+        self.count
+    }
+    /// The largest object that is served.
+    pub fn slots(&self) -> SlotLayout {
+        self.slots
+    }
+    /// What the pool was used for so far.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+    /// Slots that the bitmap displaced: 0 if it fits into what the slots leave unused.
+    pub fn displaced(&self) -> usize {
+        self.slots.place(self.area.memory()).1 / self.slots.stride() - self.count
+    }
+    /// The free slots, in the order in which they will be handed out.
+    pub fn chain(&self) -> super::free_list::Chain<'_> {
+        self.free.chain()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::super::area::HeapArea;
+    use super::*;
+
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).unwrap()
+    }
+    fn pool(bytes: usize, size: usize, align: usize) -> FixedPool<HeapArea> {
+        FixedPool::new(HeapArea::new(bytes, 4096).unwrap(), SlotLayout::new(size, align).unwrap()).unwrap()
+    }
+    fn checked(bytes: usize, size: usize, align: usize) -> FixedPool<HeapArea> {
+        FixedPool::checked(HeapArea::new(bytes, 4096).unwrap(), SlotLayout::new(size, align).unwrap())
+            .unwrap()
+    }
+
+    #[test]
+    fn two_hundred_and_fifty_six_bullets_take_8192_bytes() {
+        let mut pool = pool(8192, 32, 8);
+        let slots: Vec<_> = std::iter::from_fn(|| pool.alloc(layout(32, 8)).ok()).collect();
+        assert_eq!((slots.len(), pool.alloc(layout(32, 8))), (256, Err(Refused::Full)));
+        let offsets = slots.iter().map(|slot| slot.addr().get() - slots[0].addr().get());
+        assert!(offsets.eq((0..256).map(|slot| slot * 32)), "nothing between them");
+    }
+
+    #[test]
+    fn smaller_objects_are_served_and_larger_ones_refused() {
+        let mut pool = pool(4096, 16, 32);
+        for (size, align) in [(4, 4), (8, 8), (12, 4), (16, 16), (16, 32), (1, 1), (0, 1)] {
+            let slot = pool.alloc(layout(size, align)).unwrap();
+            assert_eq!(slot.addr().get() % 32, 0);
+        }
+        assert_eq!(pool.alloc(layout(17, 4)), Err(Refused::Size { asked: 17, most: 16 }));
+        assert_eq!(pool.alloc(layout(16, 64)), Err(Refused::Align { asked: 64, most: 32 }));
+    }
+
+    #[test]
+    fn an_object_has_its_whole_slot() {
+        for (size, align, slot) in [(24, 8, 24), (24, 32, 32)] {
+            let mut pool = pool(4096, size, align);
+            let object = pool.alloc(layout(20, 4)).unwrap();
+            assert_eq!(pool.allocation_size(object), Ok(slot));
+            assert_eq!(pool.usage().wasted(), slot as u64 - 20);
+        }
+    }
+
+    #[test]
+    fn one_pool_for_all_sizes_wastes_what_a_pool_for_each_does_not() {
+        let wasted = |sizes: &[usize], slot| {
+            let mut pool = pool(8192, slot, 8);
+            for &size in sizes {
+                pool.alloc(layout(size, 4)).unwrap();
+            }
+            pool.usage().wasted()
+        };
+        assert_eq!(wasted(&[8, 16, 24, 32].repeat(10), 32), 10 * (24 + 16 + 8));
+        let apart = [8, 16, 24, 32].map(|size| wasted(&[size; 10], size));
+        assert_eq!(apart, [0; 4]);
+    }
+
+    #[test]
+    fn memory_for_less_than_a_slot_is_no_pool() {
+        let build = |bytes, checked| {
+            let (area, slots) = (HeapArea::new(bytes, 64).unwrap(), SlotLayout::new(32, 8).unwrap());
+            FixedPool::build(area, slots, checked).map(|pool| pool.capacity())
+        };
+        assert_eq!(build(31, false), Err(PoolError::NoRoom { bytes: 31, needed: 32 }));
+        assert_eq!(build(32, false), Ok(1));
+        assert_eq!(build(32, true), Err(PoolError::NoRoom { bytes: 32, needed: 33 }));
+        assert_eq!(build(33, true), Ok(1));
+    }
+
+    #[test]
+    fn the_bitmap_lies_in_the_slack_where_it_fits_and_else_displaces_a_slot() {
+        // 85 slots of 48 bytes leave 16 bytes of a page, and their bits take 11.
+        let (slack, none) = (checked(4096, 48, 8), checked(4096, 32, 8));
+        assert_eq!((slack.capacity(), slack.displaced()), (85, 0));
+        assert_eq!((none.capacity(), none.displaced()), (127, 1));
+        for bytes in 33..600 {
+            let pool = checked(bytes, 24, 8);
+            let most = (0_usize..).take_while(|n| n * 24 + n.div_ceil(8) <= bytes).last().unwrap();
+            assert_eq!(pool.capacity(), most, "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn a_checked_pool_names_each_free_that_cannot_be_right() {
+        let (mut pool, mut other) = (checked(4096, 48, 8), checked(4096, 48, 8));
+        let (object, stranger) = (pool.alloc(layout(48, 8)).unwrap(), other.alloc(layout(48, 8)).unwrap());
+        let inside = object.map_addr(|address| address.checked_add(8).unwrap());
+        // SAFETY: the pools are checked, and nobody uses the slots.
+        unsafe {
+            let address = stranger.addr().get();
+            assert_eq!(pool.free(stranger), Err(BadFree::Foreign { address }));
+            let address = inside.addr().get();
+            assert_eq!(pool.free(inside), Err(BadFree::Interior { address, slot: 0 }));
+            assert_eq!(pool.free(pool.slot(1)), Err(BadFree::Double { slot: 1 }), "never out");
+            // Behind the last slot lie unused bytes and the bitmap.
+            let behind = pool.slot(84).add(48);
+            assert_eq!(pool.free(behind), Err(BadFree::Foreign { address: behind.addr().get() }));
+            let below = pool.slot(0).map_addr(|address| (address.get() - 48).try_into().unwrap());
+            assert_eq!(pool.free(below), Err(BadFree::Foreign { address: below.addr().get() }));
+            assert_eq!(pool.usage().live(), 1, "nothing was changed");
+            assert_eq!(pool.free(object), Ok(()));
+            assert_eq!(pool.free(object), Err(BadFree::Double { slot: 0 }));
+        }
+        assert_eq!(pool.chain().count(), 85);
+    }
+
+    #[test]
+    fn a_checked_pool_knows_which_slots_are_out() {
+        let mut pool = checked(4096, 48, 8);
+        let slots: Vec<_> = (0..80).map(|_| pool.alloc(layout(48, 8)).unwrap()).collect();
+        // SAFETY: allocated above, each freed once.
+        slots.iter().step_by(3).for_each(|&slot| unsafe { pool.free(slot).unwrap() });
+        let kept: Vec<_> =
+            slots.iter().enumerate().filter(|(i, _)| i % 3 != 0).map(|(_, &slot)| slot).collect();
+        assert_eq!(pool.live().unwrap().collect::<Vec<_>>(), kept);
+        assert_eq!(
+            (pool.is_live(0), pool.is_live(1), pool.is_live(84)),
+            (Some(false), Some(true), Some(false))
+        );
+        assert_eq!(pool.is_live(85), Some(false), "no such slot");
+        assert!(self::pool(4096, 48, 8).live().is_none());
+    }
+}

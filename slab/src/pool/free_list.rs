@@ -1,0 +1,269 @@
+//! A free list in the free memory itself: each free slot holds a pointer to the next one.
+//!
+//! ```text
+//!          +---------+---------+---------+---------+
+//!          | 0x20    | 0x40    | 0x60    | null    |      slots of 32 bytes, all free
+//!          +---------+---------+---------+---------+
+//! address: 0x0       0x20      0x40      0x60
+//!  head ---^
+//! ```
+//!
+//! A slot that is out holds nothing of the list's, so all the list costs is its head: one word. What is given back comes
+//! first at the next [`obtain`](FreeList::obtain): it is what the processor's cache still has. The list does not own the
+//! memory and does not know how much there is; slots of other memory may join it by being given.
+//!
+//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), where it is the `Freelist` that both the fixed
+//! and the growing pool are made of.
+
+use super::error::PoolError;
+use super::slot::SlotLayout;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+/// The head of a chain of free slots: one word. See the [module](self).
+///
+/// 1,024 bytes on the stack, objects of 32 bytes at multiples of 8:
+///
+/// ```
+/// use core::mem::MaybeUninit;
+/// use core::ptr::NonNull;
+/// use uslab::pool::FreeList;
+///
+/// #[repr(align(8))]
+/// struct Memory([MaybeUninit<u8>; 1024]);
+///
+/// let mut memory = Memory([const { MaybeUninit::uninit() }; 1024]);
+/// let range = NonNull::slice_from_raw_parts(NonNull::from(&mut memory.0).cast::<u8>(), 1024);
+/// // SAFETY: the memory is used by the list alone while there is one.
+/// let mut list = unsafe { FreeList::new(range, 32, 8, 0) }?;
+/// assert_eq!(list.chain().count(), 32);
+///
+/// let object0 = list.obtain().unwrap();
+/// let object1 = list.obtain().unwrap();
+/// assert_eq!(object1.addr().get() - object0.addr().get(), 32);
+/// // In any order.
+/// // SAFETY: both were obtained above and are not used any more.
+/// unsafe {
+///     list.give(object1);
+///     list.give(object0);
+/// }
+/// assert_eq!(list.obtain(), Some(object0));
+/// # Ok::<(), uslab::pool::PoolError>(())
+/// ```
+///
+/// # Invariants
+/// Each slot of the chain is free, writable, holds at least a link, and is in the chain once.
+#[derive(Debug)]
+#[doc(alias = "Freelist")]
+pub struct FreeList {
+    head: Option<NonNull<u8>>,
+}
+
+// SAFETY: the slots of the chain are the list's alone.
+unsafe impl Send for FreeList {}
+
+impl FreeList {
+    /// A list of nothing.
+    pub const fn empty() -> Self {
+        Self { head: None }
+    }
+
+    /// The slots of `memory` (start and end in one): objects of `size` bytes whose byte `offset` lies at a multiple of
+    /// `align`, ascending. What is left before the first and behind the last one stays unused; memory for less than one
+    /// slot makes an empty list.
+    ///
+    /// Cost: writes to each slot.
+    ///
+    /// # Errors
+    /// As [`SlotLayout::new`].
+    ///
+    /// # Safety
+    /// The memory is valid for reads and writes, and used by nobody but through this list, until the list is dropped.
+    pub unsafe fn new(
+        memory: NonNull<[u8]>,
+        size: usize,
+        align: usize,
+        offset: usize,
+    ) -> Result<Self, PoolError> {
+        let slots = SlotLayout::new(size, align)?.with_offset(offset);
+        let (first, bytes) = slots.place(memory);
+        let mut list = Self::empty();
+        // SAFETY: so many slots lie in the memory, which is the list's by contract.
+        unsafe { list.thread(first, slots.stride(), bytes / slots.stride()) };
+        Ok(list)
+    }
+
+    /// Puts `count` slots from `first` on, `stride` bytes apart, in front of the chain, the first one foremost.
+    ///
+    /// # Safety
+    /// They are valid for reads and writes, free, in no list, and nobody else's until they are obtained.
+    pub(crate) unsafe fn thread(&mut self, first: NonNull<u8>, stride: usize, count: usize) {
+        for slot in (0..count).rev() {
+            // SAFETY: a slot of the memory; free by contract.
+            unsafe { self.give(first.add(slot * stride)) };
+        }
+    }
+
+    /// A free slot, the one given last; `None` if there is none. Its bytes are as they were left, but for a link at the start.
+    ///
+    /// Cost: one load from the slot.
+    #[inline]
+    #[doc(alias = "Obtain")]
+    pub fn obtain(&mut self) -> Option<NonNull<u8>> {
+        let slot = self.head?;
+        // SAFETY: a slot of the chain.
+        self.head = unsafe { next(slot) };
+        Some(slot)
+    }
+
+    /// Takes a slot back. Cost: one store to the slot.
+    ///
+    /// # Safety
+    /// The slot was obtained from this list (or never was in any, and is of the same size and alignment), is valid for
+    /// reads and writes until the list is dropped, and is used by nobody else any more.
+    #[inline]
+    #[doc(alias = "Return")]
+    pub unsafe fn give(&mut self, slot: NonNull<u8>) {
+        // SAFETY: as large as a link, and ours, by contract.
+        unsafe { slot.cast::<Option<NonNull<u8>>>().write_unaligned(self.head) };
+        self.head = Some(slot);
+    }
+
+    /// The free slots in the order in which they would be obtained.
+    ///
+    /// ```
+    /// # use core::{mem::MaybeUninit, ptr::NonNull};
+    /// # use uslab::pool::FreeList;
+    /// let mut memory = [const { MaybeUninit::<u64>::uninit() }; 16];
+    /// let start = NonNull::from(&mut memory).cast::<u8>();
+    /// // SAFETY: the memory is used by the list alone while there is one.
+    /// let list = unsafe { FreeList::new(NonNull::slice_from_raw_parts(start, 128), 32, 8, 0) }?;
+    /// let chain: Vec<_> = list.chain().map(|slot| format!("{:#x}", slot.addr().get() - start.addr().get())).collect();
+    /// assert_eq!(chain.join("->") + "->null", "0x0->0x20->0x40->0x60->null");
+    /// # Ok::<(), uslab::pool::PoolError>(())
+    /// ```
+    pub fn chain(&self) -> Chain<'_> {
+        Chain { at: self.head, list: PhantomData }
+    }
+}
+
+/// The link in a free slot.
+///
+/// # Safety
+/// The slot is in a chain.
+unsafe fn next(slot: NonNull<u8>) -> Option<NonNull<u8>> {
+    // SAFETY: `give` wrote a link there, and nobody else writes to a free slot. It need not be aligned to a pointer.
+    unsafe { slot.cast::<Option<NonNull<u8>>>().read_unaligned() }
+}
+
+/// A walk over free slots: [`FreeList::chain`]. Cost: one load from each.
+#[derive(Clone, Debug)]
+pub struct Chain<'l> {
+    at: Option<NonNull<u8>>,
+    list: PhantomData<&'l FreeList>,
+}
+
+impl Iterator for Chain<'_> {
+    type Item = NonNull<u8>;
+
+    fn next(&mut self) -> Option<NonNull<u8>> {
+        let slot = self.at?;
+        // SAFETY: in the chain, which does not change while it is borrowed.
+        self.at = unsafe { next(slot) };
+        Some(slot)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use core::mem::MaybeUninit;
+
+    #[repr(align(64))]
+    struct Memory<const N: usize>([MaybeUninit<u8>; N]);
+
+    impl<const N: usize> Memory<N> {
+        fn new() -> Self {
+            Self([const { MaybeUninit::uninit() }; N])
+        }
+        fn range(&mut self, from: usize) -> NonNull<[u8]> {
+            NonNull::slice_from_raw_parts(NonNull::from(&mut self.0[from..]).cast(), N - from)
+        }
+    }
+
+    /// Slots as offsets from the start, and the list.
+    fn list<const N: usize>(
+        memory: &mut Memory<N>,
+        from: usize,
+        layout: (usize, usize, usize),
+    ) -> (Vec<usize>, FreeList) {
+        let range = memory.range(from);
+        let start = range.cast::<u8>().addr().get() - from;
+        // SAFETY: the memory outlives what the tests do with the list.
+        let list = unsafe { FreeList::new(range, layout.0, layout.1, layout.2) }.unwrap();
+        (list.chain().map(|slot| slot.addr().get() - start).collect(), list)
+    }
+
+    #[test]
+    fn the_list_is_one_word() {
+        assert_eq!(size_of::<FreeList>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn free_slots_hold_the_chain_and_used_ones_nothing() {
+        let mut memory = Memory::<128>::new();
+        let (chain, mut list) = list(&mut memory, 0, (32, 8, 0));
+        assert_eq!(chain, [0x0, 0x20, 0x40, 0x60]);
+        let slots: Vec<_> = list.chain().collect();
+        for (slot, link) in slots.iter().zip([Some(slots[1]), Some(slots[2]), Some(slots[3]), None]) {
+            // SAFETY: a free slot, whose first word is a link.
+            assert_eq!(unsafe { slot.cast::<Option<NonNull<u8>>>().read_unaligned() }, link);
+        }
+        let taken = list.obtain().unwrap();
+        // SAFETY: ours, and 32 bytes long.
+        unsafe { taken.write_bytes(0xEE, 32) };
+        assert_eq!(list.chain().collect::<Vec<_>>(), slots[1..]);
+    }
+
+    #[test]
+    fn an_empty_list_says_so_and_what_came_last_goes_first() {
+        let mut memory = Memory::<64>::new();
+        let (_, mut list) = list(&mut memory, 0, (32, 8, 0));
+        let (a, b) = (list.obtain().unwrap(), list.obtain().unwrap());
+        assert_eq!((list.obtain(), list.obtain()), (None, None));
+        // SAFETY: obtained above, and not used.
+        unsafe {
+            list.give(a);
+            list.give(b);
+        }
+        assert_eq!((list.obtain(), list.obtain(), list.obtain()), (Some(b), Some(a), None));
+    }
+
+    #[test]
+    fn ranges_that_are_no_multiple_have_the_slots_that_fit_whole() {
+        assert_eq!(list(&mut Memory::<127>::new(), 0, (32, 8, 0)).0, [0, 32, 64]);
+        assert_eq!(list(&mut Memory::<129>::new(), 0, (32, 8, 0)).0, [0, 32, 64, 96]);
+        assert_eq!(list(&mut Memory::<128>::new(), 1, (32, 8, 0)).0, [8, 40, 72], "padding in front");
+        assert_eq!(list(&mut Memory::<31>::new(), 0, (32, 8, 0)).0, [0; 0]);
+        assert_eq!(list(&mut Memory::<0>::new(), 0, (32, 8, 0)).0, [0; 0]);
+        assert_eq!(list(&mut Memory::<20>::new(), 13, (8, 64, 0)).0, [0; 0], "padding beyond the end");
+        assert_eq!(list(&mut Memory::<32>::new(), 3, (9, 1, 0)).0, [3, 12, 21], "links at odd addresses");
+    }
+
+    #[test]
+    fn the_offset_byte_is_aligned_and_not_the_slot() {
+        assert_eq!(list(&mut Memory::<128>::new(), 0, (40, 16, 4)).0, [12, 60]);
+    }
+
+    #[test]
+    fn slots_of_other_memory_join_by_being_given() {
+        let (mut one, mut two) = (Memory::<32>::new(), Memory::<32>::new());
+        let (_, mut old) = list(&mut one, 0, (32, 8, 0));
+        let slot = old.obtain().unwrap();
+        let (_, mut new) = list(&mut two, 0, (32, 8, 0));
+        // SAFETY: of the same size and alignment; its memory lives as long.
+        unsafe { new.give(slot) };
+        assert_eq!(new.obtain(), Some(slot));
+        assert!(new.obtain().is_some() && new.obtain().is_none());
+    }
+}

@@ -1,0 +1,161 @@
+//! Where the slots of a pool lie: one size, one alignment, one offset.
+//!
+//! ```text
+//! memory   |pad|  slot 0  |  slot 1  |  slot 2  | tail |
+//!              |off|       |off|      |off|
+//!                  ^ aligned   ^ aligned  ^ aligned         stride = size, rounded up to the alignment
+//! ```
+//!
+//! The *offset* is the byte of a slot that is aligned: 0, or the bytes that an arena puts in front of an object. The first
+//! slot is moved once, and because the stride is a multiple of the alignment all others are right. Hence a pool can have
+//! one offset only (Reinalter, "Memory allocation strategies: a pool allocator", 2012).
+
+use super::error::{BadFree, PoolError, Refused};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+
+/// Bytes of the link in a free slot: a pointer.
+pub const LINK: usize = size_of::<usize>();
+
+/// Size, alignment and offset of slots. See the [module](self).
+///
+/// # Invariants
+/// `align` is a power of two; `stride` is a multiple of it, at least `size` and [`LINK`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotLayout {
+    size: usize,
+    align: usize,
+    offset: usize,
+    stride: usize,
+}
+
+impl SlotLayout {
+    /// Slots for objects of at most `size` bytes, at a multiple of `align`.
+    ///
+    /// ```
+    /// use uslab::pool::SlotLayout;
+    ///
+    /// assert_eq!(SlotLayout::new(24, 32)?.stride(), 32);
+    /// assert_eq!(SlotLayout::new(24, 8)?.stride(), 24);
+    /// assert!(SlotLayout::new(4, 4).is_err(), "a link does not fit");
+    /// # Ok::<(), uslab::pool::PoolError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The alignment is no power of two, a slot would be smaller than a link, or larger than half of all addresses.
+    pub const fn new(size: usize, align: usize) -> Result<Self, PoolError> {
+        if !align.is_power_of_two() {
+            return Err(PoolError::Align { align });
+        }
+        match size.checked_next_multiple_of(align) {
+            Some(stride) if stride > isize::MAX as usize => Err(PoolError::Large { size }),
+            None => Err(PoolError::Large { size }),
+            Some(slot) if slot < LINK => Err(PoolError::Small { slot, least: LINK }),
+            Some(stride) => Ok(Self { size, align, offset: 0, stride }),
+        }
+    }
+    /// Aligns byte `offset` of each slot instead of its first.
+    pub const fn with_offset(self, offset: usize) -> Self {
+        Self { offset, ..self }
+    }
+    /// Bytes of the largest object.
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+    /// Bytes of the largest alignment.
+    pub const fn align(&self) -> usize {
+        self.align
+    }
+    /// Which byte of a slot is aligned.
+    pub const fn offset(&self) -> usize {
+        self.offset
+    }
+    /// Bytes from one slot to the next: what a slot takes up.
+    pub const fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Bytes before the first slot of memory that begins at `start`.
+    pub(crate) const fn pad(&self, start: usize) -> usize {
+        start.wrapping_add(self.offset).wrapping_neg() & (self.align - 1)
+    }
+    /// Where the slots of `memory` begin, and how many bytes there are from there on. Both may be at the end.
+    pub(crate) fn place(&self, memory: NonNull<[u8]>) -> (NonNull<u8>, usize) {
+        let start = memory.cast::<u8>();
+        let pad = self.pad(start.addr().get()).min(memory.len());
+        // SAFETY: at most the end of the memory.
+        (unsafe { start.add(pad) }, memory.len() - pad)
+    }
+    /// Whether an object of that layout fits, with byte `offset` of its slot aligned.
+    pub(crate) const fn admits(&self, layout: Layout, offset: usize) -> Result<(), Refused> {
+        if layout.size() > self.size {
+            return Err(Refused::Size { asked: layout.size(), most: self.size });
+        }
+        if layout.align() > self.align {
+            return Err(Refused::Align { asked: layout.align(), most: self.align });
+        }
+        // What is aligned to N is aligned to each smaller power of two, so offsets may differ by multiples of what is asked.
+        if offset.wrapping_sub(self.offset) & (layout.align() - 1) != 0 {
+            return Err(Refused::Offset { asked: offset, aligned: self.offset });
+        }
+        Ok(())
+    }
+    /// Which of `count` slots from `first` on begins at `address`.
+    pub(crate) fn index(&self, first: NonNull<u8>, count: usize, address: usize) -> Result<usize, BadFree> {
+        let bytes = address.wrapping_sub(first.addr().get());
+        let slot = bytes / self.stride;
+        if slot >= count {
+            return Err(BadFree::Foreign { address });
+        }
+        if !bytes.is_multiple_of(self.stride) {
+            return Err(BadFree::Interior { address, slot });
+        }
+        Ok(slot)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_cannot_be_slots_is_refused_with_the_reason() {
+        assert_eq!(SlotLayout::new(32, 24), Err(PoolError::Align { align: 24 }));
+        assert_eq!(SlotLayout::new(32, 0), Err(PoolError::Align { align: 0 }));
+        assert_eq!(SlotLayout::new(7, 1), Err(PoolError::Small { slot: 7, least: 8 }));
+        assert_eq!(SlotLayout::new(0, 8), Err(PoolError::Small { slot: 0, least: 8 }));
+        assert_eq!(SlotLayout::new(usize::MAX, 2), Err(PoolError::Large { size: usize::MAX }));
+        assert_eq!(SlotLayout::new(1 << 63, 1), Err(PoolError::Large { size: 1 << 63 }));
+        assert_eq!(SlotLayout::new(1, 8).map(|slots| slots.stride()), Ok(8));
+    }
+
+    #[test]
+    fn a_pool_has_one_offset_modulo_the_alignment_that_is_asked_for() {
+        let slots = SlotLayout::new(40, 8).unwrap().with_offset(4);
+        let layout = |align| Layout::from_size_align(32, align).unwrap();
+        assert_eq!(slots.admits(layout(8), 4), Ok(()));
+        assert_eq!(slots.admits(layout(8), 12), Ok(()));
+        assert_eq!(slots.admits(layout(8), 0), Err(Refused::Offset { asked: 0, aligned: 4 }));
+        assert_eq!(slots.admits(layout(4), 0), Ok(()));
+    }
+
+    proptest! {
+        /// Any start, alignment 1 to 4096, offset 0 to 63: the byte that should be is aligned in each slot, and so it is to each
+        /// smaller power of two; the padding is the least that does it.
+        #[test]
+        fn the_offset_byte_of_every_slot_is_aligned(
+            start in any::<usize>(), log in 0..13_u32, offset in 0..64_usize, size in 8..300_usize,
+        ) {
+            let slots = SlotLayout::new(size, 1 << log).unwrap().with_offset(offset);
+            let pad = slots.pad(start);
+            prop_assert!(pad < slots.align());
+            for slot in 0..20 {
+                let byte = start.wrapping_add(pad).wrapping_add(slot * slots.stride()).wrapping_add(offset);
+                for smaller in 0..=log {
+                    prop_assert_eq!(byte % (1 << smaller), 0);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What a pool is used for, counted at each allocation and free: load, mean, peak, and what slots waste.
+
+/// The books of a pool.
+///
+/// Cost: some additions for each allocation and free, and 48 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Allocations so far.
+    pub allocs: u64,
+    /// Frees so far.
+    pub frees: u64,
+    /// The most objects that were out at once.
+    pub peak: u64,
+    /// Bytes that all allocations so far asked for.
+    pub asked: u64,
+    /// Bytes of the slots that they got.
+    pub given: u64,
+    /// Objects out, added up after each allocation and each free.
+    sum: u64,
+}
+
+impl Usage {
+    #[inline]
+    pub(crate) fn alloc(&mut self, asked: usize, given: usize) {
+        self.allocs += 1;
+        self.asked += asked as u64;
+        self.given += given as u64;
+        self.peak = self.peak.max(self.live());
+        self.sum += self.live();
+    }
+    #[inline]
+    pub(crate) fn free(&mut self) {
+        self.frees += 1;
+        self.sum += self.live();
+    }
+    /// Objects out.
+    pub const fn live(&self) -> u64 {
+        self.allocs - self.frees
+    }
+    /// Objects out on average: over allocations and frees, not over time. 0 before the first.
+    pub fn mean(&self) -> f64 {
+        self.sum as f64 / (self.allocs + self.frees).max(1) as f64
+    }
+    /// Bytes that slots had and nobody asked for, over all allocations so far: internal waste. A pool has no other.
+    pub const fn wasted(&self) -> u64 {
+        self.given - self.asked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn load_mean_peak_and_waste_are_what_the_steps_say() {
+        let mut usage = Usage::default();
+        assert_eq!(usage.mean(), 0.0);
+        // 1, 2, 1, 2, 3 objects out.
+        usage.alloc(80, 96);
+        usage.alloc(96, 96);
+        usage.free();
+        usage.alloc(0, 96);
+        usage.alloc(96, 96);
+        assert_eq!((usage.live(), usage.peak, usage.mean(), usage.wasted()), (3, 3, 1.8, 16 + 96));
+        usage.free();
+        assert_eq!((usage.live(), usage.peak), (2, 3), "a peak stays");
+    }
+}
