@@ -98,11 +98,8 @@ pub enum Refused {
         /// Bytes that were asked for.
         bytes: usize,
     },
-    /// Somebody wrote to a slot that was free, and the pool sees it.
-    Corrupt {
-        /// The slot, from 0. It stays out of use where the pool can do without it.
-        slot: usize,
-    },
+    /// Somebody wrote to the slot that comes next while it was free, or ran into it. The pool gives nothing any more.
+    Corrupt(Overrun),
 }
 
 impl fmt::Display for Refused {
@@ -115,7 +112,7 @@ impl fmt::Display for Refused {
                 write!(f, "byte {asked} of a slot is not aligned: the pool aligns byte {aligned}")
             }
             Self::Memory { bytes } => write!(f, "the system gives no {bytes} bytes for more slots"),
-            Self::Corrupt { slot } => write!(f, "slot {slot} was written to while it was free"),
+            Self::Corrupt(overrun) => write!(f, "the next slot was written to while it was free: {overrun}"),
         }
     }
 }
@@ -146,36 +143,39 @@ pub enum BadFree {
     Overrun(Overrun),
 }
 
-/// A guard beside an object that is not as it was written.
+/// A guard beside an object, or a free object, that is not as it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overrun {
     /// Where the object is.
     pub address: usize,
-    /// Which guard.
+    /// Which bytes.
     pub side: Side,
-    /// What it says.
+    /// What they are.
     pub found: u32,
-    /// What it said.
+    /// What they were.
     pub written: u32,
 }
 
-/// Where a guard is, seen from its object.
+/// Where bytes are, seen from an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// In front of it.
+    /// The guard in front of it.
     Before,
-    /// Behind it.
+    /// The object itself, while it was free.
+    Inside,
+    /// The guard behind it.
     After,
 }
 
 impl fmt::Display for Overrun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let side = match self.side {
-            Side::Before => "in front of",
-            Side::After => "behind",
+            Side::Before => "the guard in front of",
+            Side::Inside => "a word of",
+            Side::After => "the guard behind",
         };
         let Self { address, found, written, .. } = self;
-        write!(f, "the guard {side} the object at {address:#x} is {found:#010x}, not {written:#010x}")
+        write!(f, "{side} the object at {address:#x} is {found:#010x}, not {written:#010x}")
     }
 }
 

@@ -5,6 +5,8 @@ mod bits;
 pub mod error;
 pub mod fixed;
 pub mod free_list;
+pub mod guarded;
+pub mod index_pool;
 pub mod slot;
 pub mod usage;
 
@@ -12,5 +14,7 @@ pub use area::{Area, Borrowed, HeapArea, MappedArea, StackArea};
 pub use error::{BadFree, Overrun, PoolError, Refused, Side};
 pub use fixed::FixedPool;
 pub use free_list::FreeList;
+pub use guarded::{GuardedPool, Leak};
+pub use index_pool::{IndexPool, Initialise};
 pub use slot::SlotLayout;
 pub use usage::Usage;

@@ -1,0 +1,141 @@
+//! Each mistake is made on purpose, and found by the name of what it is.
+
+use super::super::area::HeapArea;
+use super::*;
+
+const OBJECT: Layout = Layout::new::<[u8; 30]>();
+
+fn pool(objects: usize) -> GuardedPool<HeapArea> {
+    GuardedPool::new(HeapArea::new(objects * 44, 64).unwrap(), OBJECT).unwrap()
+}
+
+/// Writes a byte beside the object at `at`.
+fn poke(at: NonNull<u8>, offset: isize) {
+    // SAFETY: the tests stay within the pool's memory, which is theirs.
+    unsafe { at.offset(offset).write(0x11) };
+}
+
+#[test]
+fn guards_in_front_and_behind_are_found_broken_by_the_look_at_one_and_at_all() {
+    for (offset, side) in
+        [(-1, Side::Before), (-4, Side::Before), (-8, Side::Before), (30, Side::After), (33, Side::After)]
+    {
+        let mut pool = pool(3);
+        let objects = [pool.alloc().unwrap(), pool.alloc().unwrap(), pool.alloc().unwrap()];
+        assert_eq!(pool.check_all().count(), 0);
+        poke(objects[1], offset);
+        let Err(BadFree::Overrun(found)) = pool.check(objects[1]) else { panic!("{offset} is not seen") };
+        assert_eq!((found.address, found.side), (objects[1].addr().get(), side));
+        assert_eq!(pool.check_all().collect::<Vec<_>>(), [found]);
+        assert_eq!((pool.check(objects[0]), pool.check(objects[2])), (Ok(()), Ok(())));
+        // SAFETY: nobody uses it.
+        assert_eq!(unsafe { pool.free(objects[1]) }, Err(BadFree::Overrun(found)));
+        assert_eq!(pool.pool().live(), 3, "it stays out");
+    }
+}
+
+#[test]
+fn all_bytes_of_an_object_are_the_users_and_padding_is_behind_the_guard() {
+    let mut pool = pool(2);
+    let object = pool.alloc().unwrap();
+    // SAFETY: 30 bytes are ours.
+    unsafe { object.write_bytes(0xFF, 30) };
+    // 8 + 30 + 4 bytes are rounded up to 44: two are nobody's.
+    poke(object, 34);
+    // SAFETY: allocated above, not used any more.
+    assert_eq!(unsafe { pool.free(object) }, Ok(()));
+}
+
+#[test]
+fn wrong_frees_have_names() {
+    let mut pool = pool(2);
+    let object = pool.alloc().unwrap();
+    let address = object.addr().get();
+    // SAFETY: nobody uses them; what is no object is refused.
+    unsafe {
+        let inside = object.add(1);
+        assert_eq!(pool.free(inside), Err(BadFree::Interior { address: address + 1, slot: 0 }));
+        let outside = object.map_addr(|address| address.checked_add(88).unwrap());
+        assert_eq!(pool.free(outside), Err(BadFree::Foreign { address: address + 88 }));
+        let low = NonNull::without_provenance(4.try_into().unwrap());
+        assert_eq!(pool.free(low), Err(BadFree::Foreign { address: 4 }));
+        assert_eq!(pool.free(object.add(44)), Err(BadFree::Double { slot: 1 }), "never out");
+        assert_eq!(pool.free(object), Ok(()));
+        assert_eq!(pool.free(object), Err(BadFree::Double { slot: 0 }));
+    }
+}
+
+#[test]
+fn a_write_to_a_free_object_is_found_before_it_is_handed_out_again() {
+    for (offset, side) in
+        [(0, Side::Inside), (29, Side::Inside), (-1, Side::Before), (-8, Side::Before), (30, Side::After)]
+    {
+        let mut pool = pool(3);
+        let [a, b] = [pool.alloc().unwrap(), pool.alloc().unwrap()];
+        // SAFETY: allocated above, freed once.
+        unsafe {
+            pool.free(b).unwrap();
+            pool.free(a).unwrap();
+        }
+        assert_eq!(pool.check_all().count(), 0);
+        poke(a, offset);
+        let found = pool.check_all().next().unwrap();
+        assert_eq!((found.address, found.side), (a.addr().get(), side), "{offset}");
+        // Offset -8 is the link: the pool does not follow it.
+        assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)));
+        assert_eq!(pool.alloc(), Err(Refused::Corrupt(found)), "and stays with that");
+    }
+}
+
+#[test]
+fn a_free_object_is_filled_and_says_nothing_of_what_it_was() {
+    let mut pool = pool(1);
+    let object = pool.alloc().unwrap();
+    // SAFETY: ours; then free, and read as memory of the pool's area, which the test has.
+    unsafe {
+        object.write_bytes(0x77, 30);
+        pool.free(object).unwrap();
+        assert_eq!(core::slice::from_raw_parts(object.as_ptr(), 30), [POISON; 30]);
+    }
+}
+
+#[test]
+fn leaks_are_reported_with_file_and_line() {
+    let mut pool = pool(4);
+    let (first, line) = (pool.alloc().unwrap(), line!());
+    let rest: Vec<_> = (0..2).map(|_| pool.alloc().unwrap()).collect();
+    // SAFETY: allocated above.
+    unsafe { pool.free(rest[0]) }.unwrap();
+    let leaks: Vec<_> = pool.leaks().collect();
+    let lines: Vec<_> = leaks.iter().map(|leak| (leak.slot, leak.site.unwrap().line())).collect();
+    assert_eq!(lines, [(0, line), (2, line + 1)]);
+    let says = leaks[0].to_string();
+    assert!(
+        says.starts_with("slot 0, 30 bytes at 0x") && says.ends_with(&format!("tests.rs:{line}")),
+        "{says}"
+    );
+    let mut pool = pool.destroy().unwrap_err();
+    // Four bytes of a site: gone, and said so.
+    (0..4).for_each(|byte| poke(first, byte - 8));
+    assert_eq!(pool.leaks().next().unwrap().site, None);
+    // SAFETY: allocated above.
+    unsafe { pool.free(rest[1]) }.unwrap();
+    assert_eq!(pool.leaks().count(), 1);
+}
+
+#[test]
+fn aligned_objects_have_their_guards_and_unaligned_memory_is_refused() {
+    let layout = Layout::from_size_align(5, 32).unwrap();
+    let mut pool = GuardedPool::new(HeapArea::new(256, 32).unwrap(), layout).unwrap();
+    assert_eq!((pool.pool().blocks(), pool.pool().size()), (4, 64));
+    let object = pool.alloc().unwrap();
+    assert_eq!(object.addr().get() % 32, 0);
+    poke(object, 5);
+    assert!(matches!(pool.check(object), Err(BadFree::Overrun(Overrun { side: Side::After, .. }))));
+
+    let mut memory = super::super::area::StackArea::<256>::new();
+    let layout = Layout::from_size_align(5, 4096).unwrap();
+    if !memory.lend().memory().cast::<u8>().addr().get().is_multiple_of(4096) {
+        assert_eq!(GuardedPool::new(memory.lend(), layout).err(), Some(PoolError::Align { align: 4096 }));
+    }
+}

@@ -1,0 +1,331 @@
+//! A pool that is made in no time: free blocks name each other by number, and blocks that were never used are not touched.
+//!
+//! The chain of free blocks ends at the first block that was never used: its number is `initialised`, and behind it all
+//! blocks are free. So creating the pool writes to no block, whatever its size, and each allocation and free is a handful of
+//! instructions without a loop.
+//!
+//! ```text
+//!  next              initialised = 4       blocks = 8
+//!    |                     |                   |
+//!    v                     v                   v
+//!    1     0     2     3     4     5     6     7         1 -> 3 -> 4: two free blocks, and all from 4 on
+//!  [ 3 ] [out] [out] [ 4 ] [ ? ] [ ? ] [ ? ] [ ? ]       free = 6
+//! ```
+//!
+//! Because the chain ends at a *number* and not at a null, a full pool is no special case: its chain is just the block
+//! behind the last one. So a free never looks whether the pool was full, and a pool that is full may be
+//! [extended](IndexPool::extend): its first new block is where the chain ends already.
+//!
+//! # What differs from the paper's listing
+//!
+//! | the listing | here |
+//! |---|---|
+//! | a second `CreatePool` forgets the old memory, and keeps its count of initialised blocks | [`reconfigure`](IndexPool::reconfigure) starts anew, or says [`PoolError::Busy`] |
+//! | `DestroyPool` leaves the counts | the pool is gone; [`reset`](IndexPool::reset) counts from the start |
+//! | the index is written to where a block begins, aligned or not | any block of 4 bytes or more will do |
+//! | `(uint)(p - start)`: wrong beyond 4 GiB | distances are of the address's width |
+//! | a full pool that grows hands out null once | the new blocks are found at once |
+//! | each allocation initialises one more block, even if old ones are free | [`Initialise`] says when |
+//!
+//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool: No Loops and No Overhead" (2012), with its section on resizing.
+//! Its checks are in part here ([`free`](IndexPool::free) looks at range and boundary), in part in
+//! [`guarded`](super::guarded).
+
+use super::area::Area;
+use super::bits;
+use super::error::{BadFree, PoolError};
+use core::ptr::NonNull;
+
+/// Bytes of the link in a free block: the number of the next one.
+pub const INDEX: usize = size_of::<u32>();
+
+/// When a block that was never used joins the chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Initialise {
+    /// When the chain has no other: memory is touched as late as can be. One branch more.
+    #[default]
+    WhenEmpty,
+    /// One at each allocation, as in the paper: memory that was never used is touched while used blocks are free.
+    EachAllocation,
+}
+
+/// A lazy pool of blocks of one size. See the [module](self). 48 bytes, on borrowed memory.
+///
+/// ```
+/// use core::mem::MaybeUninit;
+/// use uslab::pool::{Borrowed, IndexPool};
+///
+/// let mut memory = [const { MaybeUninit::uninit() }; 256];
+/// let mut pool = IndexPool::new(Borrowed::from(&mut memory[..]), 64)?;
+/// let (a, b) = (pool.alloc().unwrap(), pool.alloc().unwrap());
+/// // SAFETY: allocated above, freed once.
+/// unsafe { pool.free(a) }?;
+/// assert_eq!((pool.alloc(), pool.live()), (Some(a), 2));
+/// # let _ = b;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Invariants
+/// * `size * blocks` bytes from the area's start are the pool's. `initialised <= blocks`.
+/// * From `next` on, each free block below `initialised` names the next, once; the last one names `initialised`.
+/// * `free` is their number and `blocks - initialised`.
+#[derive(Debug)]
+#[doc(alias = "Pool_c")]
+pub struct IndexPool<A> {
+    area: A,
+    size: usize,
+    blocks: u32,
+    free: u32,
+    initialised: u32,
+    next: u32,
+    policy: Initialise,
+}
+
+/// The paper's three variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Free blocks.
+    pub free: u32,
+    /// Blocks that have joined the chain so far.
+    pub initialised: u32,
+    /// The block that the next allocation gets; the number of blocks if there is none.
+    pub next: u32,
+}
+
+impl<A: Area> IndexPool<A> {
+    /// A pool of as many blocks of `size` bytes as `area` holds. Blocks are aligned as `size` and the area's start are.
+    ///
+    /// Cost: touches no block; the same for one block and for a thousand million.
+    ///
+    /// # Errors
+    /// [`PoolError::Small`] below 4 bytes, [`PoolError::NoRoom`] for no block, [`PoolError::Many`] for 2^32 or more.
+    pub fn new(area: A, size: usize) -> Result<Self, PoolError> {
+        let blocks = area.memory().len() / size.max(1);
+        Self::with_blocks(area, size, blocks, Initialise::default())
+    }
+    /// The same with `blocks` blocks at first, to be [extended](Self::extend) to what the area holds.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_blocks(area: A, size: usize, blocks: usize, policy: Initialise) -> Result<Self, PoolError> {
+        let blocks = cut(&area, size, blocks)?;
+        Ok(Self { area, size, blocks, free: blocks, initialised: 0, next: 0, policy })
+    }
+    /// All blocks free, and none initialised. Cost: as [`new`](Self::new).
+    ///
+    /// Whoever still has a block must not use it: it is handed out again.
+    pub fn reset(&mut self) {
+        (self.free, self.initialised, self.next) = (self.blocks, 0, 0);
+    }
+    /// Cuts the same memory anew.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`PoolError::Busy`] while blocks are out.
+    pub fn reconfigure(&mut self, size: usize, blocks: usize) -> Result<(), PoolError> {
+        self.idle()?;
+        self.blocks = cut(&self.area, size, blocks)?;
+        self.size = size;
+        self.reset();
+        Ok(())
+    }
+    /// Gives the memory back to whoever had it.
+    ///
+    /// # Errors
+    /// The pool, while blocks are out.
+    pub fn destroy(self) -> Result<A, Self> {
+        if self.live() > 0 { Err(self) } else { Ok(self.area) }
+    }
+    fn idle(&self) -> Result<(), PoolError> {
+        match self.live() {
+            0 => Ok(()),
+            live => Err(PoolError::Busy { live: live as usize }),
+        }
+    }
+
+    /// A free block, the one freed last first; `None` if there is none.
+    ///
+    /// Cost: a load from the block, no loop. The first time a block is handed out it is not touched, or (with
+    /// [`Initialise::EachAllocation`]) it and the one behind it are.
+    #[inline]
+    pub fn alloc(&mut self) -> Option<NonNull<u8>> {
+        if self.free == 0 {
+            return None;
+        }
+        if self.policy == Initialise::EachAllocation && self.initialised < self.blocks {
+            self.set_link(self.initialised, self.initialised + 1);
+            self.initialised += 1;
+        }
+        let block = self.next;
+        if block == self.initialised {
+            // A block is free and none of the chain is, so one was never used.
+            self.initialised += 1;
+            self.next = self.initialised;
+        } else {
+            self.next = self.link(block);
+        }
+        self.free -= 1;
+        Some(self.address(block))
+    }
+
+    /// Takes a block back.
+    ///
+    /// Cost: a division, and a store to the block.
+    ///
+    /// # Errors
+    /// The address is outside the pool or inside a block; the block was never out. (A block that is free *again* is not told
+    /// from one that is out, unless all are free: [`guarded`](super::guarded) pools do that.)
+    ///
+    /// # Safety
+    /// It was allocated from this pool, was not freed since, and nobody uses it; or the free is refused.
+    #[inline]
+    pub unsafe fn free(&mut self, block: NonNull<u8>) -> Result<(), BadFree> {
+        let index = self.index(block)?;
+        if index >= self.initialised || self.free == self.blocks {
+            return Err(BadFree::Double { slot: index as usize });
+        }
+        self.push(index);
+        Ok(())
+    }
+    /// As [`free`](Self::free), without looking at the address.
+    ///
+    /// # Safety
+    /// It was allocated from this pool, was not freed since, and nobody uses it.
+    #[inline]
+    pub unsafe fn free_unchecked(&mut self, block: NonNull<u8>) {
+        self.push(((block.addr().get() - self.start().addr().get()) / self.size) as u32);
+    }
+    #[inline]
+    fn push(&mut self, index: u32) {
+        self.set_link(index, self.next);
+        self.next = index;
+        self.free += 1;
+    }
+
+    /// Adds `blocks` blocks, in the memory that follows the pool's last one. Cost: touches no block.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new): the area does not hold so many, or they are 2^32 or more. The pool is as it was.
+    pub fn extend(&mut self, blocks: usize) -> Result<(), PoolError> {
+        let all = (self.blocks as usize).saturating_add(blocks);
+        let all = cut(&self.area, self.size, all)?;
+        self.free += all - self.blocks;
+        self.blocks = all;
+        Ok(())
+    }
+    /// Gives up all blocks behind the last one that is out, and says how many they were: the memory behind the others is
+    /// not touched until the pool is [extended](Self::extend) again. At least one block stays.
+    ///
+    /// Cost: a load for each free block that was ever used, and a bit of heap memory for each block that ever was.
+    pub fn shrink_to_used(&mut self) -> usize {
+        let mut free = vec![0; bits::bytes(self.initialised as usize)];
+        let mut block = self.next;
+        while block != self.initialised {
+            bits::put(&mut free, block as usize, true);
+            block = self.link(block);
+        }
+        let mut kept = self.initialised;
+        while kept > 0 && bits::get(&free, kept as usize - 1) {
+            kept -= 1;
+        }
+        // The chain without the blocks that go, in the order it has. Those behind the last one that is out all go.
+        let (mut block, mut last) = (self.next, None);
+        let end = self.initialised;
+        while block != end {
+            let next = self.link(block);
+            if block < kept {
+                self.chain(last, block);
+                last = Some(block);
+            }
+            block = next;
+        }
+        self.chain(last, kept);
+        self.initialised = kept;
+        let given = self.blocks - kept.max(1);
+        self.blocks -= given;
+        self.free -= given;
+        given as usize
+    }
+    /// `next` follows `last`, or is the first.
+    fn chain(&mut self, last: Option<u32>, next: u32) {
+        match last {
+            Some(last) => self.set_link(last, next),
+            None => self.next = next,
+        }
+    }
+
+    /// What a free block names.
+    #[inline]
+    fn link(&self, block: u32) -> u32 {
+        // SAFETY: below `initialised` and free, so a link was written there; blocks need not be aligned to one.
+        unsafe { self.address(block).cast::<u32>().read_unaligned() }
+    }
+    #[inline]
+    fn set_link(&mut self, block: u32, next: u32) {
+        // SAFETY: a free block of the pool's memory, of 4 bytes at least.
+        unsafe { self.address(block).cast::<u32>().write_unaligned(next) };
+    }
+    fn start(&self) -> NonNull<u8> {
+        self.area.memory().cast()
+    }
+    #[inline]
+    #[doc(alias = "AddrFromIndex")]
+    pub(super) fn address(&self, block: u32) -> NonNull<u8> {
+        debug_assert!(block < self.blocks, "block {block} of {}", self.blocks);
+        // SAFETY: below `blocks`, which the area holds.
+        unsafe { self.start().add(block as usize * self.size) }
+    }
+    /// Which block an address is, from 0.
+    ///
+    /// # Errors
+    /// It is outside the pool, or inside a block.
+    #[doc(alias = "IndexFromAddr")]
+    pub fn index(&self, block: NonNull<u8>) -> Result<u32, BadFree> {
+        self.index_of(block.addr().get())
+    }
+    #[inline]
+    pub(super) fn index_of(&self, address: usize) -> Result<u32, BadFree> {
+        let bytes = address.wrapping_sub(self.start().addr().get());
+        let slot = bytes / self.size;
+        if slot >= self.blocks as usize {
+            return Err(BadFree::Foreign { address });
+        }
+        if !bytes.is_multiple_of(self.size) {
+            return Err(BadFree::Interior { address, slot });
+        }
+        Ok(slot as u32)
+    }
+    /// Blocks out.
+    pub fn live(&self) -> u32 {
+        self.blocks - self.free
+    }
+    /// Blocks in all.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+    /// Bytes of a block.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+    /// The paper's three variables.
+    pub fn state(&self) -> State {
+        State { free: self.free, initialised: self.initialised, next: self.next }
+    }
+}
+
+/// How many blocks that is, if the area holds them.
+fn cut(area: &impl Area, size: usize, blocks: usize) -> Result<u32, PoolError> {
+    if size < INDEX {
+        return Err(PoolError::Small { slot: size, least: INDEX });
+    }
+    let bytes = area.memory().len();
+    match blocks.checked_mul(size) {
+        Some(needed) if needed == 0 || needed > bytes => {
+            Err(PoolError::NoRoom { bytes, needed: needed.max(size) })
+        }
+        None => Err(PoolError::NoRoom { bytes, needed: usize::MAX }),
+        Some(_) => u32::try_from(blocks).map_err(|_| PoolError::Many { blocks }),
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -1,0 +1,336 @@
+//! The lazy pool beside a small model of the paper's listing, and where it must differ from that.
+
+use super::super::area::{Borrowed, HeapArea, StackArea};
+use super::*;
+use proptest::prelude::*;
+use uslab_buddy::PAGE_SIZE;
+use uslab_buddy::region::{Door, Region, Uncommitted};
+
+/// The paper's listing, on a table of links instead of memory. `None` is its `NULL`.
+#[derive(Clone, Debug)]
+struct Listing {
+    blocks: u32,
+    free: u32,
+    initialised: u32,
+    links: Vec<u32>,
+    next: Option<u32>,
+}
+
+impl Listing {
+    fn new(blocks: u32) -> Self {
+        Self { blocks, free: blocks, initialised: 0, links: vec![u32::MAX; blocks as usize], next: Some(0) }
+    }
+    /// As `CreatePool` of a pool that there is already: all is set but the count of initialised blocks.
+    fn create_again(&mut self, blocks: u32) {
+        *self = Self { initialised: self.initialised, ..Self::new(blocks) };
+    }
+    fn allocate(&mut self) -> Option<u32> {
+        if self.initialised < self.blocks {
+            self.links[self.initialised as usize] = self.initialised + 1;
+            self.initialised += 1;
+        }
+        if self.free == 0 {
+            return None;
+        }
+        let block = self.next;
+        self.free -= 1;
+        self.next = if self.free == 0 { None } else { self.links.get(block? as usize).copied() };
+        block
+    }
+    fn free(&mut self, block: u32) {
+        self.links[block as usize] = self.next.unwrap_or(self.blocks);
+        self.next = Some(block);
+        self.free += 1;
+    }
+    fn state(&self) -> State {
+        State { free: self.free, initialised: self.initialised, next: self.next.unwrap_or(self.blocks) }
+    }
+}
+
+fn pool(size: usize, blocks: usize, policy: Initialise) -> IndexPool<HeapArea> {
+    IndexPool::with_blocks(HeapArea::new(size * blocks, 16).unwrap(), size, blocks, policy).unwrap()
+}
+
+impl<A: Area> IndexPool<A> {
+    fn take(&mut self) -> Option<u32> {
+        self.alloc().map(|block| self.index(block).unwrap())
+    }
+    fn give(&mut self, index: u32) {
+        // SAFETY: the tests free what they allocated, once, and use none of it.
+        unsafe { self.free(self.address(index)) }.unwrap();
+    }
+}
+
+#[test]
+fn the_pool_is_48_bytes() {
+    assert_eq!(size_of::<IndexPool<Borrowed<'_>>>(), 48);
+}
+
+/// The paper's second figure has four blocks and eight states (its drawing is not in the text that is left).
+#[test]
+fn four_blocks_step_by_step_as_in_the_paper() {
+    let mut pool = pool(16, 4, Initialise::EachAllocation);
+    let mut states = vec![(pool.state().free, pool.state().initialised, pool.state().next)];
+    for step in ["alloc 0", "alloc 1", "alloc 2", "alloc 3", "free 1", "free 3", "alloc 3"] {
+        let (what, index) = step.split_once(' ').unwrap();
+        let index = index.parse().unwrap();
+        if what == "alloc" {
+            assert_eq!(pool.take(), Some(index))
+        } else {
+            pool.give(index)
+        }
+        let State { free, initialised, next } = pool.state();
+        states.push((free, initialised, next));
+    }
+    let golden = [(4, 0, 0), (3, 1, 1), (2, 2, 2), (1, 3, 3), (0, 4, 4), (1, 4, 1), (2, 4, 3), (1, 4, 1)];
+    assert_eq!(states, golden);
+}
+
+#[test]
+fn creating_a_pool_touches_nothing_and_late_initialisation_touches_nothing_first() {
+    // 0 links are written before the first free: a link would be a store into memory that is not there yet.
+    let region =
+        Region::reserve(1 << 30, PAGE_SIZE, Uncommitted::ReadsZero, Door::Os, &crate::Faults::default());
+    struct ReadOnly(Region);
+    // SAFETY: for reading only; the test makes sure that nothing is written.
+    unsafe impl Area for ReadOnly {
+        fn memory(&self) -> NonNull<[u8]> {
+            NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
+        }
+    }
+    let mut pool = IndexPool::new(ReadOnly(region.unwrap()), 4096).unwrap();
+    let blocks = pool.blocks();
+    assert_eq!(blocks, 1 << 18);
+    // A write anywhere would be a fault here, where memory is mapped.
+    assert!((0..blocks).all(|block| pool.take() == Some(block)));
+    assert_eq!(pool.alloc(), None);
+}
+
+#[test]
+fn blocks_of_any_size_from_four_bytes_on_hold_their_links() {
+    for size in [4, 5, 6, 7, 9, 13] {
+        let mut pool = pool(size, 100, Initialise::WhenEmpty);
+        let taken: Vec<_> = (0..100).map(|_| pool.alloc().unwrap()).collect();
+        for (index, block) in taken.iter().enumerate() {
+            assert_eq!(pool.index(*block), Ok(index as u32));
+            // SAFETY: allocated above.
+            unsafe { pool.free(*block) }.unwrap();
+        }
+        assert!((0..100).rev().all(|index| pool.take() == Some(index)), "size {size}");
+    }
+    let small = IndexPool::new(HeapArea::new(64, 8).unwrap(), 3).err();
+    assert_eq!(small, Some(PoolError::Small { slot: 3, least: 4 }));
+    assert!(matches!(IndexPool::new(HeapArea::new(64, 8).unwrap(), 0), Err(PoolError::Small { .. })));
+}
+
+#[test]
+fn what_the_memory_does_not_hold_is_refused() {
+    let area = || HeapArea::new(64, 8).unwrap();
+    let build = |size, blocks| IndexPool::with_blocks(area(), size, blocks, Initialise::WhenEmpty).err();
+    assert_eq!(build(65, 1), Some(PoolError::NoRoom { bytes: 64, needed: 65 }));
+    assert_eq!(build(8, 9), Some(PoolError::NoRoom { bytes: 64, needed: 72 }));
+    assert_eq!(build(8, 0), Some(PoolError::NoRoom { bytes: 64, needed: 8 }));
+    assert_eq!(build(8, usize::MAX), Some(PoolError::NoRoom { bytes: 64, needed: usize::MAX }));
+    assert_eq!(build(8, 8), None);
+}
+
+#[test]
+fn wrong_addresses_are_named() {
+    let mut pool = pool(32, 4, Initialise::WhenEmpty);
+    let block = pool.alloc().unwrap();
+    let address = block.addr().get();
+    let at = |address: usize| block.with_addr(address.try_into().unwrap());
+    // SAFETY: what is wrong is refused; the block is ours.
+    unsafe {
+        assert_eq!(pool.free(at(address + 1)), Err(BadFree::Interior { address: address + 1, slot: 0 }));
+        assert_eq!(pool.free(at(address + 128)), Err(BadFree::Foreign { address: address + 128 }));
+        assert_eq!(pool.free(at(address - 32)), Err(BadFree::Foreign { address: address - 32 }));
+        assert_eq!(pool.free(at(address + 32)), Err(BadFree::Double { slot: 1 }), "never out");
+        assert_eq!(pool.free(block), Ok(()));
+        assert_eq!(pool.free(block), Err(BadFree::Double { slot: 0 }), "nothing is out");
+        let block = pool.alloc().unwrap();
+        pool.free_unchecked(block);
+    }
+    assert_eq!(pool.live(), 0);
+}
+
+/// The listing keeps its count of initialised blocks when it is created again, and hands out a link that nobody wrote.
+#[test]
+fn a_pool_that_is_created_again_begins_anew() {
+    let mut listing = Listing::new(4);
+    assert_eq!((0..4).filter_map(|_| listing.allocate()).count(), 4);
+    listing.create_again(8);
+    assert_eq!(listing.allocate(), Some(0));
+    assert_eq!(listing.next, Some(u32::MAX), "the listing reads a link that was never written");
+
+    let mut pool = IndexPool::new(HeapArea::new(256, 8).unwrap(), 64).unwrap();
+    (0..4).for_each(|index| assert_eq!(pool.take(), Some(index)));
+    assert_eq!(pool.reconfigure(32, 8), Err(PoolError::Busy { live: 4 }));
+    (0..4).for_each(|index| pool.give(index));
+    assert_eq!(pool.reconfigure(32, 9), Err(PoolError::NoRoom { bytes: 256, needed: 288 }));
+    assert_eq!((pool.size(), pool.blocks()), (64, 4), "as it was");
+    assert_eq!(pool.reconfigure(32, 8), Ok(()));
+    assert_eq!(pool.state(), State { free: 8, initialised: 0, next: 0 });
+    assert!((0..8).all(|index| pool.take() == Some(index)) && pool.take().is_none());
+    pool.reset();
+    assert_eq!((pool.live(), pool.take()), (0, Some(0)));
+    let mut pool = pool.destroy().unwrap_err();
+    pool.give(0);
+    assert!(pool.destroy().is_ok());
+}
+
+/// The listing sets `m_next` to null when it is full, and hands that out after it has grown.
+#[test]
+fn a_full_pool_that_grows_hands_out_its_new_blocks() {
+    let mut listing = Listing::new(2);
+    assert_eq!((listing.allocate(), listing.allocate()), (Some(0), Some(1)));
+    (listing.blocks, listing.free) = (4, 2);
+    listing.links.resize(4, u32::MAX);
+    assert_eq!(listing.allocate(), None, "the listing has two free blocks, and gives null");
+
+    for policy in [Initialise::WhenEmpty, Initialise::EachAllocation] {
+        let mut pool = IndexPool::with_blocks(HeapArea::new(64, 8).unwrap(), 16, 2, policy).unwrap();
+        assert_eq!([pool.take(), pool.take(), pool.take()], [Some(0), Some(1), None]);
+        assert_eq!(pool.extend(3), Err(PoolError::NoRoom { bytes: 64, needed: 80 }));
+        assert_eq!(pool.extend(usize::MAX), Err(PoolError::NoRoom { bytes: 64, needed: usize::MAX }));
+        pool.extend(2).unwrap();
+        assert_eq!([pool.take(), pool.take(), pool.take()], [Some(2), Some(3), None]);
+    }
+}
+
+#[test]
+fn a_pool_shrinks_to_the_last_block_that_is_out() {
+    for policy in [Initialise::WhenEmpty, Initialise::EachAllocation] {
+        let mut pool = pool(16, 10, policy);
+        assert_eq!((0..7).filter_map(|_| pool.take()).count(), 7);
+        [5, 1, 6, 2, 0].into_iter().for_each(|index| pool.give(index));
+        assert_eq!(pool.shrink_to_used(), 5, "3 and 4 are out, and 5 to 9 go");
+        assert_eq!((pool.blocks(), pool.live()), (5, 2));
+        assert_eq!([0, 2, 1].map(Some), [pool.take(), pool.take(), pool.take()], "the order stays");
+        assert_eq!((pool.take(), pool.shrink_to_used()), (None, 0));
+        pool.extend(5).unwrap();
+        assert_eq!([5, 6].map(Some), [pool.take(), pool.take()]);
+        (0..7).for_each(|index| pool.give(index));
+        assert_eq!((pool.shrink_to_used(), pool.blocks()), (9, 1), "one stays");
+        assert_eq!([pool.take(), pool.take()], [Some(0), None]);
+    }
+}
+
+#[test]
+fn a_block_of_a_pool_can_be_a_pool() {
+    let mut area = StackArea::<1024>::new();
+    let mut outer = IndexPool::new(area.lend(), 256).unwrap();
+    for _ in 0..10 {
+        let block = outer.alloc().unwrap();
+        // SAFETY: 256 bytes that are ours until the block is freed; the borrow ends before.
+        let memory = unsafe { core::slice::from_raw_parts_mut(block.cast().as_ptr(), 256) };
+        let mut inner = IndexPool::new(Borrowed::from(memory), 24).unwrap();
+        let taken: Vec<_> = std::iter::from_fn(|| inner.alloc()).collect();
+        assert_eq!(taken.len(), 10);
+        assert!(taken.iter().all(|at| (0..256).contains(&(at.addr().get() - block.addr().get()))));
+        // SAFETY: allocated above, and nothing of it is used.
+        unsafe { outer.free(block) }.unwrap();
+    }
+    assert_eq!(outer.live(), 0);
+}
+
+/// `(uint)(p - start)` of the listing cuts the distance to 32 bits.
+#[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
+#[test]
+fn blocks_beyond_four_gibibytes_keep_their_numbers() {
+    struct Ends(Region);
+    // SAFETY: the region's own; the test touches only the pages at both ends, which are committed.
+    unsafe impl Area for Ends {
+        fn memory(&self) -> NonNull<[u8]> {
+            NonNull::slice_from_raw_parts(self.0.base(), self.0.bytes())
+        }
+    }
+    const BLOCK: usize = 1 << 20;
+    const BLOCKS: usize = 6 << 10;
+    let region = Region::reserve(
+        BLOCK * BLOCKS,
+        PAGE_SIZE,
+        Uncommitted::NoAccess,
+        Door::Os,
+        &crate::Faults::default(),
+    );
+    let region = region.unwrap();
+    assert!(
+        region.commit(0..PAGE_SIZE) && region.commit(BLOCK * (BLOCKS - 1)..BLOCK * (BLOCKS - 1) + PAGE_SIZE)
+    );
+    let mut pool = IndexPool::new(Ends(region), BLOCK).unwrap();
+    let blocks: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+    let (first, last) = (blocks[0], blocks[BLOCKS - 1]);
+    let distance = last.addr().get() - first.addr().get();
+    assert_eq!(
+        (distance, distance as u32 as usize / BLOCK),
+        (BLOCK * (BLOCKS - 1), 2047),
+        "as the listing has it"
+    );
+    // SAFETY: allocated above, freed once.
+    unsafe {
+        pool.free(last).unwrap();
+        pool.free(first).unwrap();
+    }
+    assert_eq!([pool.take(), pool.take(), pool.take()], [Some(0), Some(BLOCKS as u32 - 1), None]);
+}
+
+proptest! {
+    /// The same blocks in the same order as the listing, with the paper's policy; and the same counts.
+    #[test]
+    fn it_does_what_the_listing_does(blocks in 1..40_u32, size in 4..40_usize, steps in prop::collection::vec(any::<u16>(), 1..300)) {
+        let mut pool = pool(size, blocks as usize, Initialise::EachAllocation);
+        let mut listing = Listing::new(blocks);
+        let mut out = Vec::new();
+        for step in steps {
+            if step % 2 == 0 {
+                let block = pool.take();
+                prop_assert_eq!(block, listing.allocate());
+                out.extend(block);
+            } else if !out.is_empty() {
+                let block = out.swap_remove(step as usize / 2 % out.len());
+                pool.give(block);
+                listing.free(block);
+            }
+            prop_assert_eq!(pool.state(), listing.state());
+            prop_assert_eq!(pool.live() as usize, out.len());
+        }
+    }
+
+    /// Both policies hand out each block once; growing and shrinking lose none.
+    #[test]
+    fn blocks_are_conserved_while_pools_grow_and_shrink(
+        each in any::<bool>(), steps in prop::collection::vec(any::<u16>(), 1..300),
+    ) {
+        let policy = if each { Initialise::EachAllocation } else { Initialise::WhenEmpty };
+        let mut pool = IndexPool::with_blocks(HeapArea::new(64 * 12, 8).unwrap(), 12, 5, policy).unwrap();
+        let mut out = std::collections::BTreeSet::new();
+        for step in steps {
+            let pick = step as usize / 8;
+            match step % 8 {
+                0..4 => match pool.take() {
+                    Some(block) => prop_assert!(block < pool.blocks() && out.insert(block), "block {} twice", block),
+                    None => prop_assert_eq!(out.len(), pool.blocks() as usize),
+                },
+                4..6 => if let Some(&block) = out.iter().nth(pick % out.len().max(1)) {
+                    out.remove(&block);
+                    pool.give(block);
+                },
+                6 => {
+                    let (before, more) = (pool.blocks() as usize, pick % 9);
+                    prop_assert_eq!(pool.extend(more).is_ok(), before + more <= 64);
+                }
+                _ => {
+                    let last = out.last().map_or(1, |last| *last as usize + 1);
+                    let before = pool.blocks() as usize;
+                    prop_assert_eq!(pool.shrink_to_used(), before - last);
+                }
+            }
+            prop_assert_eq!(pool.live() as usize, out.len());
+        }
+        while let Some(block) = pool.take() {
+            prop_assert!(out.insert(block));
+        }
+        prop_assert_eq!(out.len(), pool.blocks() as usize);
+    }
+}
