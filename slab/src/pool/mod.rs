@@ -2,19 +2,23 @@
 
 pub mod area;
 mod bits;
+pub mod chunked;
 pub mod error;
 pub mod fixed;
 pub mod free_list;
 pub mod guarded;
 pub mod index_pool;
+pub mod reserved;
 pub mod slot;
 pub mod usage;
 
 pub use area::{Area, Borrowed, HeapArea, MappedArea, StackArea};
+pub use chunked::ChunkedPool;
 pub use error::{BadFree, Overrun, PoolError, Refused, Side};
 pub use fixed::FixedPool;
 pub use free_list::FreeList;
 pub use guarded::{GuardedPool, Leak};
 pub use index_pool::{IndexPool, Initialise};
+pub use reserved::ReservedPool;
 pub use slot::SlotLayout;
 pub use usage::Usage;

@@ -1,0 +1,316 @@
+//! A pool that grows by chunks: each has its own free list, and empty ones go back to the system.
+//!
+//! ```text
+//! front                                          back
+//! [chunk: 3 free] <-> [chunk: 9 free] <-> [chunk: full] <-> [chunk: full]
+//!    | head | slot | slot | ... | slot |
+//! ```
+//!
+//! Chunks that are full are at the back, so only the first one is ever asked for a slot. A chunk that was full moves to
+//! the front when a slot of it is freed: the next allocation takes that slot, old or new. A chunk is mapped at a multiple of
+//! its size, so an object's chunk is arithmetic, and both operations take the same few steps however many chunks there are.
+//!
+//! **A list for each chunk, not one for all.** One list would do (slots of old chunks join a new one's list by being freed:
+//! [`ReservedPool`](super::ReservedPool) works so), and costs a word less. But then [purging](ChunkedPool::purge) would search
+//! the list for the slots of each empty chunk, and after some churn the list would lead all over the memory:
+//! a chunk at a time, allocations stay on few pages (`chunks_keep_allocations_on_few_pages` counts them).
+//!
+//! Source: the first of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
+//! allocator" (2012).
+
+use super::error::{BadFree, PoolError, Refused};
+use super::free_list::FreeList;
+use super::slot::SlotLayout;
+use super::usage::Usage;
+use crate::Faults;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use uslab_buddy::PAGE_SIZE;
+use uslab_buddy::region::{Door, Region};
+
+/// What lies at the start of each chunk, before its slots.
+#[derive(Debug)]
+struct Chunk {
+    free: FreeList,
+    live: usize,
+    next: Option<NonNull<Chunk>>,
+    prev: Option<NonNull<Chunk>>,
+    /// The memory that this lies in.
+    region: Region,
+}
+
+/// A pool of chunks. See the [module](self).
+///
+/// ```
+/// use core::alloc::Layout;
+/// use uslab::pool::{ChunkedPool, SlotLayout};
+///
+/// let mut contacts = ChunkedPool::new(SlotLayout::new(64, 16)?, 16 << 10)?;
+/// let objects: Vec<_> = (0..1000).map(|_| contacts.alloc(Layout::new::<[u8; 64]>())).collect::<Result<_, _>>()?;
+/// assert_eq!(contacts.chunks(), 4);
+/// for object in objects {
+///     // SAFETY: allocated above, freed once.
+///     unsafe { contacts.free(object) }?;
+/// }
+/// assert_eq!((contacts.purge(), contacts.chunks()), (4, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Invariants
+/// * Each chunk of the list lies at the start of `chunk_bytes` bytes, at a multiple of that, mapped by its region. They are
+///   linked both ways from `front` to `back`, `chunks` of them.
+/// * A chunk has `capacity` slots from `first` bytes on: `live` of them are out, the others in its free list.
+/// * No chunk that has a free slot is behind one that has none.
+#[derive(Debug)]
+pub struct ChunkedPool {
+    slots: SlotLayout,
+    chunk_bytes: usize,
+    first: usize,
+    capacity: usize,
+    front: Option<NonNull<Chunk>>,
+    back: Option<NonNull<Chunk>>,
+    chunks: usize,
+    usage: Usage,
+    door: Door,
+    faults: Faults,
+}
+
+// SAFETY: the chunks are the pool's alone.
+unsafe impl Send for ChunkedPool {}
+
+impl ChunkedPool {
+    /// A pool that takes `chunk_bytes` bytes at a time: a power of two, a page at least. It has none yet.
+    ///
+    /// # Errors
+    /// [`PoolError::NoRoom`] if a chunk holds no slot, [`PoolError::Align`] if `chunk_bytes` is no power of two.
+    pub fn new(slots: SlotLayout, chunk_bytes: usize) -> Result<Self, PoolError> {
+        Self::with_faults(slots, chunk_bytes, Door::default(), Faults::default())
+    }
+    /// The same; memory comes through `door`, and is refused by `faults`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_faults(
+        slots: SlotLayout,
+        chunk_bytes: usize,
+        door: Door,
+        faults: Faults,
+    ) -> Result<Self, PoolError> {
+        if !chunk_bytes.is_power_of_two() {
+            return Err(PoolError::Align { align: chunk_bytes });
+        }
+        let bytes = chunk_bytes.max(PAGE_SIZE);
+        // A chunk is aligned to its size; what wants more than that cannot lie in it anyway.
+        let first = size_of::<Chunk>() + slots.pad(size_of::<Chunk>());
+        let needed = first.saturating_add(slots.stride());
+        if needed > bytes || slots.align() > bytes {
+            return Err(PoolError::NoRoom { bytes, needed: needed.max(slots.align()) });
+        }
+        Ok(Self {
+            slots,
+            chunk_bytes: bytes,
+            first,
+            capacity: (bytes - first) / slots.stride(),
+            front: None,
+            back: None,
+            chunks: 0,
+            usage: Usage::default(),
+            door,
+            faults,
+        })
+    }
+
+    /// A slot for `layout`. Cost: the head of the first chunk, and the slot; a system call if all chunks are full.
+    ///
+    /// # Errors
+    /// What is wrong with the layout, or [`Refused::Memory`] if the system has no chunk more.
+    pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        self.alloc_at(layout, 0)
+    }
+    /// The same; byte `offset` of it is aligned, and not the first.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); [`Refused::Offset`].
+    pub fn alloc_at(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
+        self.slots.admits(layout, offset)?;
+        let slot = match self.take() {
+            Some(slot) => slot,
+            None => {
+                self.grow()?;
+                self.take().ok_or(Refused::Full)?
+            }
+        };
+        self.usage.alloc(layout.size(), self.slots.stride());
+        Ok(slot)
+    }
+    /// A slot of the first chunk.
+    fn take(&mut self) -> Option<NonNull<u8>> {
+        let at = self.front?;
+        // SAFETY: a chunk of the list, and nobody else borrows it.
+        let chunk = unsafe { &mut *at.as_ptr() };
+        let slot = chunk.free.obtain()?;
+        chunk.live += 1;
+        if chunk.live == self.capacity && self.back != Some(at) {
+            self.unlink(at);
+            self.link_back(at);
+        }
+        Some(slot)
+    }
+
+    /// Takes a slot back. Cost: the slot, and the head of its chunk, which moves to the front if it was full.
+    ///
+    /// # Errors
+    /// [`BadFree::Interior`] for an address inside a slot, [`BadFree::Foreign`] for one inside the head of a chunk,
+    /// [`BadFree::Double`] if no slot of its chunk is out.
+    ///
+    /// # Safety
+    /// `slot` is as [`alloc`](Self::alloc) returned it (a pointer that may reach all of its chunk), was not freed since, and
+    /// nobody uses it any more.
+    pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
+        let address = slot.addr().get();
+        let inside = address & (self.chunk_bytes - 1);
+        // SAFETY: a chunk is at a multiple of its size and, by contract, this pointer into it may reach its start.
+        let at = unsafe { slot.sub(inside) }.cast::<Chunk>();
+        // SAFETY: a chunk of the list, and nobody else borrows it.
+        let chunk = unsafe { &mut *at.as_ptr() };
+        let bytes = inside.checked_sub(self.first).ok_or(BadFree::Foreign { address })?;
+        let index = bytes / self.slots.stride();
+        if !bytes.is_multiple_of(self.slots.stride()) {
+            return Err(BadFree::Interior { address, slot: index });
+        }
+        if chunk.live == 0 {
+            return Err(BadFree::Double { slot: index });
+        }
+        let full = chunk.live == self.capacity;
+        // SAFETY: a slot of this chunk that is out, by contract.
+        unsafe { chunk.free.give(slot) };
+        chunk.live -= 1;
+        self.usage.free();
+        if full && self.front != Some(at) {
+            self.unlink(at);
+            self.link_front(at);
+        }
+        Ok(())
+    }
+
+    /// One chunk more, at the front.
+    fn grow(&mut self) -> Result<(), Refused> {
+        let bytes = self.chunk_bytes;
+        let region = Region::committed(bytes, bytes, self.door, &self.faults);
+        let region = region.ok_or(Refused::Memory { bytes })?;
+        let start = region.base();
+        let at = start.cast::<Chunk>();
+        let mut free = FreeList::empty();
+        // SAFETY: the region is `chunk_bytes` long, ours, and committed; head and slots lie in it, apart.
+        unsafe {
+            free.thread(start.add(self.first), self.slots.stride(), self.capacity);
+            at.write(Chunk { free, live: 0, next: None, prev: None, region });
+        }
+        self.link_front(at);
+        self.chunks += 1;
+        Ok(())
+    }
+
+    /// Gives the chunks back that have nothing out, and says how many they were. Cost: looks at each chunk.
+    pub fn purge(&mut self) -> usize {
+        let (mut at, before) = (self.front, self.chunks);
+        while let Some(chunk) = at {
+            // SAFETY: a chunk of the list.
+            let (live, next) = unsafe { (chunk.as_ref().live, chunk.as_ref().next) };
+            if live == 0 {
+                self.unlink(chunk);
+                // SAFETY: unlinked just now, and nothing of it is out.
+                unsafe { self.release(chunk) };
+            }
+            at = next;
+        }
+        before - self.chunks
+    }
+    /// Unmaps a chunk.
+    ///
+    /// # Safety
+    /// It is unlinked, and nobody uses its slots.
+    unsafe fn release(&mut self, at: NonNull<Chunk>) {
+        self.chunks -= 1;
+        // SAFETY: the head is initialised and read for the last time; the region unmaps it when it is dropped.
+        drop(unsafe { at.read() }.region);
+    }
+
+    fn link_front(&mut self, at: NonNull<Chunk>) {
+        // SAFETY: `at` is a chunk outside the list; nobody else borrows it.
+        unsafe { ((*at.as_ptr()).prev, (*at.as_ptr()).next) = (None, self.front) };
+        match self.front.replace(at) {
+            // SAFETY: a chunk of the list.
+            Some(second) => unsafe { (*second.as_ptr()).prev = Some(at) },
+            None => self.back = Some(at),
+        }
+    }
+    fn link_back(&mut self, at: NonNull<Chunk>) {
+        // SAFETY: `at` is a chunk outside the list; nobody else borrows it.
+        unsafe { ((*at.as_ptr()).prev, (*at.as_ptr()).next) = (self.back, None) };
+        match self.back.replace(at) {
+            // SAFETY: a chunk of the list.
+            Some(last) => unsafe { (*last.as_ptr()).next = Some(at) },
+            None => self.front = Some(at),
+        }
+    }
+    fn unlink(&mut self, at: NonNull<Chunk>) {
+        // SAFETY: a chunk of the list.
+        let (prev, next) = unsafe { (at.as_ref().prev, at.as_ref().next) };
+        match prev {
+            // SAFETY: as above.
+            Some(prev) => unsafe { (*prev.as_ptr()).next = next },
+            None => self.front = next,
+        }
+        match next {
+            // SAFETY: as above.
+            Some(next) => unsafe { (*next.as_ptr()).prev = prev },
+            None => self.back = prev,
+        }
+    }
+
+    /// Objects out in each chunk, from the front to the back.
+    pub fn fill(&self) -> impl Iterator<Item = usize> {
+        let mut at = self.front;
+        core::iter::from_fn(move || {
+            // SAFETY: a chunk of the list, which does not change while the pool is borrowed.
+            let chunk = unsafe { at?.as_ref() };
+            at = chunk.next;
+            Some(chunk.live)
+        })
+    }
+    /// Chunks mapped.
+    pub fn chunks(&self) -> usize {
+        self.chunks
+    }
+    /// Slots of a chunk.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+    /// Bytes of a chunk.
+    pub fn chunk_bytes(&self) -> usize {
+        self.chunk_bytes
+    }
+    /// The largest object that is served.
+    pub fn slots(&self) -> SlotLayout {
+        self.slots
+    }
+    /// What the pool was used for so far.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+}
+
+impl Drop for ChunkedPool {
+    /// All memory goes back, whatever is out.
+    fn drop(&mut self) {
+        while let Some(at) = self.front {
+            self.unlink(at);
+            // SAFETY: unlinked just now; who still has objects of a pool that is gone may not use them.
+            unsafe { self.release(at) };
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -1,0 +1,203 @@
+//! Chunks come, move, fill up and go; and where allocations lie after much churn.
+
+use super::super::ReservedPool;
+use super::*;
+use std::collections::BTreeSet;
+use uslab_buddy::faults::{RESERVE, Rule};
+
+const OBJECT: Layout = Layout::new::<[u64; 8]>();
+
+fn pool() -> ChunkedPool {
+    ChunkedPool::new(SlotLayout::new(64, 8).unwrap(), 4096).unwrap()
+}
+fn take(pool: &mut ChunkedPool, n: usize) -> Vec<NonNull<u8>> {
+    (0..n).map(|_| pool.alloc(OBJECT).unwrap()).collect()
+}
+fn give(pool: &mut ChunkedPool, slot: NonNull<u8>) {
+    // SAFETY: the tests free what they allocated, once.
+    unsafe { pool.free(slot) }.unwrap();
+}
+fn fill(pool: &ChunkedPool) -> Vec<usize> {
+    let fill: Vec<_> = pool.fill().collect();
+    // Back to front, the same.
+    let mut at = pool.back;
+    for live in fill.iter().rev() {
+        // SAFETY: a chunk of the list.
+        let chunk = unsafe { at.unwrap().as_ref() };
+        assert_eq!(chunk.live, *live);
+        at = chunk.prev;
+    }
+    assert_eq!((at, fill.len()), (None, pool.chunks()));
+    fill
+}
+
+#[test]
+fn full_chunks_go_to_the_back_and_the_one_with_a_hole_to_the_front() {
+    let mut pool = pool();
+    let n = pool.capacity();
+    assert!((50..64).contains(&n));
+    let slots = take(&mut pool, 2 * n);
+    assert_eq!(fill(&pool), [n, n]);
+    let third = take(&mut pool, 1);
+    assert_eq!(fill(&pool), [1, n, n]);
+    give(&mut pool, slots[0]);
+    assert_eq!(fill(&pool), [n - 1, 1, n], "the first chunk of all is in front again");
+    assert_eq!(take(&mut pool, 1), [slots[0]], "an old slot comes first");
+    assert_eq!(fill(&pool), [1, n, n]);
+    give(&mut pool, third[0]);
+    assert_eq!(fill(&pool), [0, n, n]);
+}
+
+#[test]
+fn purging_gives_empty_chunks_back_and_no_other() {
+    let mut pool = pool();
+    let n = pool.capacity();
+    let slots = take(&mut pool, 5 * n);
+    // All of chunks 0, 2 and 4; one of 1; none of 3.
+    for slot in slots[..n].iter().chain(&slots[2 * n..3 * n]).chain(&slots[4 * n..]).chain([&slots[n]]) {
+        give(&mut pool, *slot);
+    }
+    let mut before = fill(&pool);
+    before.sort_unstable();
+    assert_eq!(before, [0, 0, 0, n - 1, n]);
+    assert_eq!((pool.purge(), pool.purge()), (3, 0));
+    assert_eq!(fill(&pool), [n - 1, n]);
+    slots[n + 1..2 * n].iter().chain(&slots[3 * n..4 * n]).for_each(|slot| give(&mut pool, *slot));
+    assert_eq!((pool.purge(), fill(&pool)), (2, vec![]));
+    assert_eq!(take(&mut pool, 1).len(), 1, "and it grows again");
+}
+
+#[test]
+fn a_chunk_that_is_refused_is_a_value() {
+    let faults = Faults::new(1);
+    let slots = SlotLayout::new(64, 8).unwrap();
+    let mut pool = ChunkedPool::with_faults(slots, 4096, Door::Heap, faults.clone()).unwrap();
+    faults.arm(vec![Rule::every(Some(RESERVE))]);
+    assert_eq!(pool.alloc(OBJECT), Err(Refused::Memory { bytes: 4096 }));
+    assert_eq!(pool.chunks(), 0);
+    faults.disarm();
+    assert!(pool.alloc(OBJECT).is_ok());
+}
+
+#[test]
+fn chunks_that_hold_no_slot_are_refused() {
+    let make = |size, align, bytes| {
+        ChunkedPool::new(SlotLayout::new(size, align).unwrap(), bytes)
+            .map(|pool| pool.capacity())
+            .map_err(|_| ())
+    };
+    assert_eq!(make(4096, 8, 4096), Err(()));
+    assert_eq!(make(4096, 4096, 8192), Ok(1));
+    assert_eq!(make(8192, 8192, 8192), Err(()));
+    assert_eq!(make(64, 8, 5000), Err(()));
+    let slots = SlotLayout::new(64, 8).unwrap();
+    assert_eq!(ChunkedPool::new(slots, 1).unwrap().chunk_bytes(), 4096);
+}
+
+#[test]
+fn wrong_frees_have_names() {
+    let mut pool = pool();
+    let slot = take(&mut pool, 1)[0];
+    let address = slot.addr().get();
+    // SAFETY: within the slot's chunk; what is wrong is refused.
+    unsafe {
+        assert_eq!(pool.free(slot.add(8)), Err(BadFree::Interior { address: address + 8, slot: 0 }));
+        let head = slot.sub(64);
+        assert_eq!(pool.free(head), Err(BadFree::Foreign { address: address - 64 }));
+        assert_eq!(pool.free(slot), Ok(()));
+        assert_eq!(pool.free(slot), Err(BadFree::Double { slot: 0 }));
+    }
+}
+
+/// A pool that is dropped gives all its chunks back: their regions are dropped, each once.
+#[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
+#[test]
+fn a_dropped_pool_gives_all_chunks_back() {
+    let mut pool = ChunkedPool::new(SlotLayout::new(64, 8).unwrap(), 64 << 10).unwrap();
+    let n = pool.capacity();
+    let slots = take(&mut pool, 10 * n);
+    let mapped = |slot: &NonNull<u8>| {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            let address = |text| usize::from_str_radix(text, 16).unwrap();
+            (address(start)..address(end)).contains(&slot.addr().get())
+        })
+    };
+    assert!(slots.iter().step_by(100).all(mapped));
+    drop(pool);
+    assert!(!slots.iter().step_by(100).any(mapped));
+}
+
+/// Distinct pages under 1,000 operations in a row, after random churn.
+#[derive(Clone, Copy, Debug)]
+struct Pages {
+    allocs: usize,
+    frees: usize,
+}
+
+/// `live` objects come, half of them go in random order, and then as many come and go at random as there are four times over.
+fn pages<P>(
+    pool: &mut P,
+    live: usize,
+    alloc: impl Fn(&mut P) -> NonNull<u8>,
+    free: impl Fn(&mut P, NonNull<u8>),
+) -> Pages {
+    let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut random = move |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed % below as u64) as usize
+    };
+    let mut out: Vec<_> = (0..live).map(|_| alloc(pool)).collect();
+    for step in 0..4 * live {
+        // At random, and back to the half: so not only the last hole is used.
+        if step < live / 2 || random(live) < out.len() {
+            let pick = random(out.len());
+            free(pool, out.swap_remove(pick));
+        } else {
+            out.push(alloc(pool));
+        }
+    }
+    let distinct = |row: Vec<NonNull<u8>>| {
+        row.iter().map(|slot| slot.addr().get() / PAGE_SIZE).collect::<BTreeSet<_>>().len()
+    };
+    let allocs = distinct((0..1000).map(|_| alloc(pool)).collect());
+    let freed: Vec<_> = (0..1000).map(|_| out.swap_remove(random(out.len()))).collect();
+    freed.iter().for_each(|&slot| free(pool, slot));
+    Pages { allocs, frees: distinct(freed) }
+}
+
+/// The dispute in the comments on the post: does one list over a large range touch more pages than lists by chunk? When
+/// objects come, many more; when they go at random, as many.
+#[test]
+fn chunks_keep_allocations_on_few_pages() {
+    let live = if cfg!(miri) { 4 << 10 } else { 256 << 10 };
+    let slots = SlotLayout::new(64, 8).unwrap();
+    let one = pages(
+        &mut ReservedPool::new(slots, 64 << 20).unwrap(),
+        live,
+        |pool| pool.alloc(OBJECT).unwrap(),
+        // SAFETY: allocated from it, and freed once.
+        |pool, slot| unsafe { pool.free(slot) }.unwrap(),
+    );
+    let by_chunk = |bytes| {
+        pages(
+            &mut ChunkedPool::new(slots, bytes).unwrap(),
+            live,
+            |pool| pool.alloc(OBJECT).unwrap(),
+            // SAFETY: as above.
+            |pool, slot| unsafe { pool.free(slot) }.unwrap(),
+        )
+    };
+    let chunks = [4 << 10, 32 << 10, 256 << 10].map(by_chunk);
+    println!("distinct pages of 1,000: one list {one:?}; by chunk of 4, 32, 256 KiB {chunks:?}");
+    if cfg!(miri) {
+        return;
+    }
+    for chunks in chunks {
+        assert!(chunks.allocs < one.allocs / 4, "{one:?} {chunks:?}");
+        assert!(chunks.frees > one.frees * 3 / 4, "{one:?} {chunks:?}");
+    }
+}

@@ -1,0 +1,278 @@
+//! A pool that grows in place: a range of addresses is reserved once, and memory put behind it step by step.
+//!
+//! ```text
+//! |<------------------------- reserved: addresses, no memory -------------------------------->|
+//! |<- committed: 32 KiB ->|<- 32 KiB ->|
+//! | slot | slot | slot |  slot  | slot |   nothing yet
+//! ```
+//!
+//! When the free list is empty the next step is committed and its slots are threaded: there is one list, and slots of all
+//! steps come and go through it, so there is nothing to link and no chunk to find. All slots lie next to each other, and
+//! whether an address is the pool's is one comparison. The upper limit is what was reserved: a terabyte costs no memory, only
+//! addresses. Memory goes back when the pool is dropped, not before.
+//!
+//! Source: the second of the two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool
+//! allocator" (2012), where it is what the engine uses.
+
+use super::error::{BadFree, PoolError, Refused};
+use super::free_list::FreeList;
+use super::slot::SlotLayout;
+use super::usage::Usage;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use uslab_buddy::PAGE_SIZE;
+use uslab_buddy::region::{Door, Region, Uncommitted};
+
+/// Bytes that are committed at once, where nobody says otherwise: those of the source.
+pub const STEP: usize = 32 << 10;
+
+/// A pool in one reserved range. See the [module](self).
+///
+/// ```
+/// use core::alloc::Layout;
+/// use uslab::pool::{ReservedPool, SlotLayout};
+///
+/// let mut bodies = ReservedPool::new(SlotLayout::new(256, 64)?, 64 << 20)?;
+/// assert_eq!((bodies.reserved(), bodies.committed()), (64 << 20, 0));
+/// let body = bodies.alloc(Layout::new::<[u8; 200]>())?;
+/// assert_eq!((bodies.committed(), bodies.owns(body)), (32 << 10, true));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Invariants
+/// `threaded` slots from the region's start on lie in its first `committed` bytes, each in the free list or out.
+#[derive(Debug)]
+pub struct ReservedPool {
+    free: FreeList,
+    slots: SlotLayout,
+    pad: usize,
+    threaded: usize,
+    committed: usize,
+    step: usize,
+    usage: Usage,
+    region: Region,
+}
+
+impl ReservedPool {
+    /// A pool that may grow to `bytes` bytes, by [`STEP`]. Cost: a system call.
+    ///
+    /// # Errors
+    /// [`PoolError::Memory`] if the system has no such range, [`PoolError::NoRoom`] if it holds no slot.
+    pub fn new(slots: SlotLayout, bytes: usize) -> Result<Self, PoolError> {
+        let none = crate::Faults::default();
+        let region = Region::reserve(
+            bytes,
+            slots.align().max(PAGE_SIZE),
+            Uncommitted::NoAccess,
+            Door::default(),
+            &none,
+        );
+        Self::on(region.ok_or(PoolError::Memory { bytes })?, slots, STEP)
+    }
+    /// The same on a region of which nothing is used yet, by `step` bytes, rounded up to pages.
+    ///
+    /// # Errors
+    /// [`PoolError::NoRoom`] if it holds no slot.
+    pub fn on(region: Region, slots: SlotLayout, step: usize) -> Result<Self, PoolError> {
+        let (bytes, pad) = (region.bytes(), slots.pad(region.base().addr().get()));
+        let needed = pad.saturating_add(slots.stride());
+        if needed > bytes {
+            return Err(PoolError::NoRoom { bytes, needed });
+        }
+        let step = step.clamp(1, bytes).next_multiple_of(PAGE_SIZE);
+        let (free, usage) = (FreeList::empty(), Usage::default());
+        Ok(Self { free, slots, pad, threaded: 0, committed: 0, step, usage, region })
+    }
+
+    /// A slot for `layout`. Cost: the slot; a system call and a write to each slot of a step if none is free.
+    ///
+    /// # Errors
+    /// What is wrong with the layout; [`Refused::Full`] at the upper limit; [`Refused::Memory`] if the system has no more.
+    pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        self.alloc_at(layout, 0)
+    }
+    /// The same; byte `offset` of it is aligned, and not the first.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); [`Refused::Offset`].
+    pub fn alloc_at(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
+        self.slots.admits(layout, offset)?;
+        let slot = match self.free.obtain() {
+            Some(slot) => slot,
+            None => {
+                self.grow()?;
+                self.free.obtain().ok_or(Refused::Full)?
+            }
+        };
+        self.usage.alloc(layout.size(), self.slots.stride());
+        Ok(slot)
+    }
+    /// Commits a step, or as many as one slot takes, and threads the slots that it completes.
+    fn grow(&mut self) -> Result<(), Refused> {
+        let least = self.pad + (self.threaded + 1) * self.slots.stride();
+        if least > self.region.bytes() {
+            return Err(Refused::Full);
+        }
+        let goal =
+            (self.committed + self.step).max(least.next_multiple_of(PAGE_SIZE)).min(self.region.bytes());
+        if !self.region.commit(self.committed..goal) {
+            return Err(Refused::Memory { bytes: goal - self.committed });
+        }
+        self.committed = goal;
+        let slots = (goal - self.pad) / self.slots.stride();
+        // SAFETY: slots from `threaded` on, none of which was handed out, in the committed part of a region that is ours.
+        unsafe {
+            let first = self.region.base().add(self.pad + self.threaded * self.slots.stride());
+            self.free.thread(first, self.slots.stride(), slots - self.threaded);
+        }
+        self.threaded = slots;
+        Ok(())
+    }
+
+    /// Takes a slot back, of whatever step. Cost: a division and the slot.
+    ///
+    /// # Errors
+    /// The address is no slot that was ever handed out, or none is out.
+    ///
+    /// # Safety
+    /// If it is one, it was allocated from this pool, was not freed since, and nobody uses it any more.
+    pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
+        let index = self.index(slot)?;
+        if self.usage.live() == 0 {
+            return Err(BadFree::Double { slot: index });
+        }
+        // SAFETY: a slot that is out, by contract.
+        unsafe { self.free.give(slot) };
+        self.usage.free();
+        Ok(())
+    }
+    fn index(&self, slot: NonNull<u8>) -> Result<usize, BadFree> {
+        // SAFETY: less than a slot's alignment, and a slot lies behind it.
+        let first = unsafe { self.region.base().add(self.pad) };
+        self.slots.index(first, self.threaded, slot.addr().get())
+    }
+    /// Whether it lies in the pool's slots. Cost: two comparisons.
+    pub fn owns(&self, slot: NonNull<u8>) -> bool {
+        slot.addr().get().wrapping_sub(self.region.base().addr().get()) < self.committed
+    }
+    /// Bytes of addresses.
+    pub fn reserved(&self) -> usize {
+        self.region.bytes()
+    }
+    /// Bytes of memory.
+    pub fn committed(&self) -> usize {
+        self.committed
+    }
+    /// Slots that the reserved range holds.
+    pub fn capacity(&self) -> usize {
+        (self.region.bytes() - self.pad) / self.slots.stride()
+    }
+    /// The largest object that is served.
+    pub fn slots(&self) -> SlotLayout {
+        self.slots
+    }
+    /// What the pool was used for so far.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::Faults;
+    use uslab_buddy::faults::{COMMIT, Rule};
+
+    const OBJECT: Layout = Layout::new::<[u64; 8]>();
+
+    fn pool(bytes: usize) -> ReservedPool {
+        ReservedPool::new(SlotLayout::new(64, 64).unwrap(), bytes).unwrap()
+    }
+
+    #[test]
+    fn memory_comes_in_steps_and_old_slots_join_the_same_list() {
+        let mut pool = pool(1 << 20);
+        let first: Vec<_> = (0..512).map(|_| pool.alloc(OBJECT).unwrap()).collect();
+        assert_eq!(pool.committed(), STEP);
+        let new = pool.alloc(OBJECT).unwrap();
+        assert_eq!(pool.committed(), 2 * STEP);
+        assert_eq!(new.addr().get() - first[0].addr().get(), STEP, "the steps are neighbours");
+        // SAFETY: allocated above, freed once.
+        unsafe { pool.free(first[3]) }.unwrap();
+        assert_eq!(pool.alloc(OBJECT), Ok(first[3]), "an old slot comes first");
+    }
+
+    #[test]
+    fn at_its_upper_limit_a_pool_says_so_and_all_of_it_is_used() {
+        let mut pool = pool(3 * STEP / 2);
+        let all: Vec<_> = std::iter::from_fn(|| pool.alloc(OBJECT).ok()).collect();
+        assert_eq!((all.len(), pool.capacity(), pool.committed()), (768, 768, 3 * STEP / 2));
+        assert_eq!(pool.alloc(OBJECT), Err(Refused::Full));
+        // SAFETY: allocated above, freed once.
+        unsafe { pool.free(all[700]) }.unwrap();
+        assert_eq!(pool.alloc(OBJECT), Ok(all[700]));
+    }
+
+    #[test]
+    fn slots_larger_than_a_step_and_slots_across_steps_are_whole() {
+        for (size, align) in [(100 << 10, 8), (10_000, 8), (5000, 4096)] {
+            let mut pool = ReservedPool::new(SlotLayout::new(size, align).unwrap(), 1 << 20).unwrap();
+            let layout = Layout::from_size_align(size, align).unwrap();
+            let all: Vec<_> = std::iter::from_fn(|| pool.alloc(layout).ok()).collect();
+            assert_eq!(all.len(), pool.capacity());
+            for slot in all {
+                // SAFETY: so many bytes are ours.
+                unsafe { slot.write_bytes(0x5A, size) };
+            }
+        }
+    }
+
+    #[test]
+    fn a_refused_commit_is_a_value_and_the_next_one_may_be_granted() {
+        let faults = Faults::new(1);
+        let region = Region::reserve(1 << 20, PAGE_SIZE, Uncommitted::NoAccess, Door::Heap, &faults).unwrap();
+        let mut pool = ReservedPool::on(region, SlotLayout::new(64, 64).unwrap(), 4096).unwrap();
+        faults.arm(vec![Rule::every(Some(COMMIT))]);
+        assert_eq!(pool.alloc(OBJECT), Err(Refused::Memory { bytes: 4096 }));
+        faults.disarm();
+        assert!(pool.alloc(OBJECT).is_ok());
+        assert_eq!(pool.committed(), 4096);
+    }
+
+    #[test]
+    fn wrong_frees_have_names() {
+        let mut pool = pool(1 << 20);
+        let slot = pool.alloc(OBJECT).unwrap();
+        let at = |address: usize| slot.with_addr(address.try_into().unwrap());
+        let address = slot.addr().get();
+        // SAFETY: what is wrong is refused.
+        unsafe {
+            assert_eq!(pool.free(at(address + 3)), Err(BadFree::Interior { address: address + 3, slot: 0 }));
+            assert_eq!(pool.free(at(address + STEP)), Err(BadFree::Foreign { address: address + STEP }));
+            assert!(!pool.owns(at(address + STEP)) && !pool.owns(at(address - 1)) && pool.owns(slot));
+            assert_eq!(pool.free(slot), Ok(()));
+            assert_eq!(pool.free(slot), Err(BadFree::Double { slot: 0 }));
+        }
+        let small = ReservedPool::new(SlotLayout::new(8192, 8).unwrap(), 4096).err();
+        assert_eq!(small, Some(PoolError::NoRoom { bytes: 4096, needed: 8192 }));
+    }
+
+    /// Address space and memory as the system counts them.
+    #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
+    #[test]
+    fn a_terabyte_is_reserved_and_32_kib_are_committed() {
+        let mut pool = pool(1 << 40);
+        assert_eq!((pool.reserved(), pool.committed()), (1 << 40, 0));
+        let slot = pool.alloc(OBJECT).unwrap();
+        assert_eq!(pool.committed(), 32 << 10);
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let head = format!("{:x}-", slot.addr().get());
+        let mapping: Vec<_> = smaps.lines().skip_while(|line| !line.starts_with(&head)).collect();
+        let kib = |name: &str| -> usize {
+            let line = mapping.iter().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
+        };
+        // The committed part is a mapping of its own, resident as far as its slots were threaded: all of it.
+        assert_eq!((kib("Size:"), kib("Rss:")), (32, 32));
+    }
+}
