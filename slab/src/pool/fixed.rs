@@ -17,7 +17,7 @@
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012), whose comments propose both the books that
 //! [`Usage`] keeps and the bitmap at the end. (They also propose a fill value that marks free slots: an object may have that
-//! very value, so there is none here. A mark behind each object is the business of `marked`.)
+//! very value, so there is none here. A mark behind each object is in [`marked`](super::marked).)
 
 use super::area::Area;
 use super::bits;
@@ -158,9 +158,13 @@ impl<A: Area> FixedPool<A> {
     }
     /// Sets or clears the bit of one of the pool's slots, and says what it was.
     fn mark(&mut self, slot: NonNull<u8>, out: bool) -> bool {
-        let index = (slot.addr().get() - self.first.addr().get()) / self.slots.stride();
+        let index = self.index_of_own(slot);
         // SAFETY: the bitmap is the pool's alone and initialised.
         bits::put(unsafe { self.bitmap().as_mut() }, index, out)
+    }
+    /// Which of the pool's slots this is.
+    pub(super) fn index_of_own(&self, slot: NonNull<u8>) -> usize {
+        (slot.addr().get() - self.first.addr().get()) / self.slots.stride()
     }
     /// The area's last bytes. Checked pools only.
     fn bitmap(&self) -> NonNull<[u8]> {

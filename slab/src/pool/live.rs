@@ -1,0 +1,196 @@
+//! Objects that the pool owns, and a walk over those that are there: an array with holes.
+//!
+//! Objects never move, so their addresses stay while they live; a bitmap says which slots hold one. A walk looks at the
+//! bitmap, 64 slots a load, and so at no memory but that of the objects themselves, in ascending order. The bitmap lies in
+//! the pool's memory, in the bytes behind the last slot where it fits: see [`FixedPool::checked`].
+//!
+//! An index is a plain number: it says nothing of whether the object is still the same one. [`handle`](crate::handle) has
+//! numbers that do.
+//!
+//! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), where contacts of rigid bodies
+//! are the use: a linked list through them was too slow to walk.
+
+use super::area::Area;
+use super::error::PoolError;
+use super::fixed::FixedPool;
+use super::slot::{LINK, SlotLayout};
+use super::usage::Usage;
+use core::alloc::Layout;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+/// Objects of one type in memory of the caller's choice. See the [module](self).
+///
+/// ```
+/// use uslab::pool::{LivePool, StackArea};
+///
+/// let mut area = StackArea::<1024>::new();
+/// let mut contacts = LivePool::<[f32; 4], _>::new(area.lend())?;
+/// let [a, b, c] = [1.0, 2.0, 3.0].map(|depth| contacts.insert([depth; 4]).unwrap());
+/// contacts.remove(b);
+/// for (_, contact) in contacts.iter_mut() {
+///     contact[0] *= 2.0;
+/// }
+/// let left: Vec<_> = contacts.iter().map(|(index, contact)| (index, contact[0])).collect();
+/// assert_eq!(left, [(a, 2.0), (c, 6.0)]);
+/// # Ok::<(), uslab::pool::PoolError>(())
+/// ```
+///
+/// # Invariants
+/// The slots whose bits are set hold an object each.
+#[derive(Debug)]
+pub struct LivePool<T, A: Area> {
+    pool: FixedPool<A>,
+    objects: PhantomData<T>,
+}
+
+impl<T, A: Area> LivePool<T, A> {
+    /// A pool of as many objects as `area` holds. A slot is as large as the object, or as a link (a word) if that is more.
+    ///
+    /// # Errors
+    /// As [`FixedPool::checked`].
+    pub fn new(area: A) -> Result<Self, PoolError> {
+        let (size, align) = (size_of::<T>().max(LINK), align_of::<T>());
+        Ok(Self { pool: FixedPool::checked(area, SlotLayout::new(size, align)?)?, objects: PhantomData })
+    }
+
+    /// Puts an object into a free slot and says which. It stays there until it is removed.
+    ///
+    /// # Errors
+    /// The object, if no slot is free.
+    pub fn insert(&mut self, object: T) -> Result<usize, T> {
+        let Ok(slot) = self.pool.alloc(Layout::new::<T>()) else { return Err(object) };
+        // SAFETY: ours since just now, and large and aligned enough.
+        unsafe { slot.cast().write(object) };
+        Ok(self.pool.index_of_own(slot))
+    }
+    /// Takes an object out; `None` if there is none.
+    pub fn remove(&mut self, index: usize) -> Option<T> {
+        let object = self.at(index)?;
+        // SAFETY: the slot holds an object, which is read for the last time: the slot is free from here on.
+        let object = unsafe { (object.read(), self.pool.free(object.cast())) };
+        debug_assert_eq!(object.1, Ok(()));
+        Some(object.0)
+    }
+    /// The object in a slot.
+    pub fn get(&self, index: usize) -> Option<&T> {
+        // SAFETY: an object of the pool, borrowed with it.
+        self.at(index).map(|object| unsafe { object.as_ref() })
+    }
+    /// The object in a slot, to write.
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        // SAFETY: as above, exclusively.
+        self.at(index).map(|mut object| unsafe { object.as_mut() })
+    }
+    fn at(&self, index: usize) -> Option<NonNull<T>> {
+        (self.pool.is_live(index) == Some(true)).then(|| self.pool.slot(index).cast())
+    }
+
+    /// All objects with their indices, ascending. Cost: a load for 64 slots.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
+        // SAFETY: objects of the pool, borrowed with it.
+        self.objects().map(|(index, object)| (index, unsafe { object.as_ref() }))
+    }
+    /// The same, to write.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
+        // SAFETY: as above, exclusively; each comes once.
+        self.objects().map(|(index, mut object)| (index, unsafe { object.as_mut() }))
+    }
+    fn objects(&self) -> impl Iterator<Item = (usize, NonNull<T>)> {
+        // A checked pool knows what is out.
+        self.pool.live().into_iter().flatten().map(|slot| (self.pool.index_of_own(slot), slot.cast()))
+    }
+
+    /// Objects there.
+    pub fn len(&self) -> usize {
+        self.usage().live() as usize
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Objects that there may be.
+    pub fn capacity(&self) -> usize {
+        self.pool.capacity()
+    }
+    /// What the pool was used for so far.
+    pub fn usage(&self) -> &Usage {
+        self.pool.usage()
+    }
+}
+
+impl<T, A: Area> Drop for LivePool<T, A> {
+    fn drop(&mut self) {
+        if core::mem::needs_drop::<T>() {
+            // SAFETY: each object is dropped once: the pool is gone then.
+            self.objects().for_each(|(_, object)| unsafe { object.drop_in_place() });
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::super::area::HeapArea;
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::rc::Rc;
+
+    fn pool<T>(bytes: usize) -> LivePool<T, HeapArea> {
+        LivePool::new(HeapArea::new(bytes, 64).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn objects_are_dropped_once_by_removal_or_with_the_pool() {
+        let count = Rc::new(());
+        let mut pool = pool(1024);
+        let n = pool.capacity();
+        let indices: Vec<_> = (0..n).map(|_| pool.insert(count.clone()).unwrap()).collect();
+        assert!(pool.insert(count.clone()).is_err());
+        assert_eq!(Rc::strong_count(&count), n + 1);
+        assert!(pool.remove(indices[5]).is_some() && pool.remove(indices[5]).is_none());
+        assert_eq!((Rc::strong_count(&count), pool.len()), (n, n - 1));
+        assert!(pool.get(indices[5]).is_none() && pool.get(n).is_none() && pool.remove(usize::MAX).is_none());
+        drop(pool);
+        assert_eq!(Rc::strong_count(&count), 1);
+    }
+
+    #[test]
+    fn small_and_empty_types_have_slots_of_a_word() {
+        let mut bytes = pool::<u8>(80);
+        assert_eq!((bytes.capacity(), bytes.insert(7), bytes.get(0)), (9, Ok(0), Some(&7)));
+        let mut units = pool::<()>(80);
+        assert_eq!((units.insert(()), units.iter().count()), (Ok(0), 1));
+    }
+
+    proptest! {
+        /// Beside a map: the same objects at the same indices, found one by one and by walking, at unmoved addresses.
+        #[test]
+        fn it_holds_what_a_map_holds(steps in prop::collection::vec(any::<u16>(), 1..300)) {
+            let mut pool = pool::<Rc<u16>>(600);
+            let mut shadow = BTreeMap::new();
+            for step in steps {
+                let pick = step as usize / 4;
+                if step % 4 < 2 {
+                    match pool.insert(Rc::new(step)) {
+                        Ok(index) => {
+                            let address = core::ptr::from_ref(pool.get(index).unwrap()).addr();
+                            prop_assert!(shadow.insert(index, (step, address)).is_none());
+                        }
+                        Err(_) => prop_assert_eq!(shadow.len(), pool.capacity()),
+                    }
+                } else {
+                    let index = pick % pool.capacity();
+                    prop_assert_eq!(pool.remove(index).map(|value| *value), shadow.remove(&index).map(|(value, _)| value));
+                }
+                let found: Vec<_> = pool.iter().map(|(index, value)| (index, (**value, core::ptr::from_ref(value).addr()))).collect();
+                prop_assert!(found.iter().copied().eq(shadow.iter().map(|(&index, &entry)| (index, entry))));
+                prop_assert_eq!(pool.len(), shadow.len());
+            }
+            for (_, value) in pool.iter_mut() {
+                *value = Rc::new(0);
+            }
+            prop_assert!(pool.iter().all(|(_, value)| **value == 0));
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! A pool of one type, as large as its objects and one index: for a struct, a stack frame, a `Box`.
+//!
+//! A slot is a union: an object, or the number of the next free slot. So `N` objects of 96 bytes take `N * 96` bytes and the
+//! head of the list. An object is owned by its [`PoolBox`], which drops it once and gives the slot back; the borrow keeps the
+//! pool where it is while boxes point into it. Objects that the *pool* should own, and iterate, are for
+//! [`LivePool`](super::LivePool).
+//!
+//! Sources: the `PoolAllocator<T, N>` of the tutorial "Memory Allocators from Scratch"; the union is that of act 2 of the pool
+//! article ("Arena pools: from naive pool to slot map").
+
+use core::cell::Cell;
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ops::{Deref, DerefMut};
+
+/// An object, or the link of a free slot: bytes, so that the union is as large and as aligned as the object.
+union Slot<T> {
+    object: ManuallyDrop<T>,
+    next: [u8; size_of::<u32>()],
+}
+
+impl<T> Slot<T> {
+    const fn free(next: u32) -> Self {
+        Self { next: next.to_ne_bytes() }
+    }
+}
+
+/// `N` objects of one type, in place. See the [module](self).
+///
+/// ```
+/// use uslab::pool::Pool;
+///
+/// type Particle = [u8; 96];
+/// assert_eq!(size_of::<Pool<Particle, 24>>(), 2304 + 4);
+///
+/// let pool = Pool::<Particle, 24>::new();
+/// let [a, b, c] = [1, 2, 3].map(|id| pool.alloc([id; 96]).unwrap());
+/// let hole = b.address();
+/// drop(b);
+/// let d = pool.alloc([4; 96]).unwrap();
+/// assert_eq!(d.address(), hole, "the next object takes the hole");
+/// assert_eq!((a[0], c[0], d[0]), (1, 3, 4));
+/// ```
+///
+/// A slot that could not hold the index is an error of the compiler:
+///
+/// ```compile_fail
+/// uslab::pool::Pool::<u16, 8>::new();
+/// ```
+///
+/// As is a box that outlives its pool:
+///
+/// ```compile_fail
+/// let pool = uslab::pool::Pool::<u64, 8>::new();
+/// let object = pool.alloc(1).unwrap();
+/// drop(pool);
+/// println!("{}", *object);
+/// ```
+///
+/// # Invariants
+/// From `head` on, each free slot names the next, once; the last one names `N`. All others hold an object that a box owns (or
+/// owned: one that was forgotten keeps its slot).
+#[doc(alias = "PoolAllocator")]
+pub struct Pool<T, const N: usize> {
+    slots: [Cell<Slot<T>>; N],
+    head: Cell<u32>,
+}
+
+impl<T, const N: usize> Pool<T, N> {
+    const SLOT: () = assert!(
+        size_of::<T>() >= size_of::<u32>() && N < u32::MAX as usize,
+        "a slot must hold the index of the next one"
+    );
+
+    /// A pool of free slots. Cost: writes to each.
+    pub const fn new() -> Self {
+        const { Self::SLOT };
+        let mut slots = [const { Cell::new(Slot::free(0)) }; N];
+        let mut slot = 0;
+        while slot < N {
+            slots[slot] = Cell::new(Slot::free(slot as u32 + 1));
+            slot += 1;
+        }
+        Self { slots, head: Cell::new(0) }
+    }
+
+    /// Puts `object` into a free slot, the one freed last first. Cost: a load from the slot, and the object's bytes.
+    ///
+    /// # Errors
+    /// The object, if no slot is free.
+    pub fn alloc(&self, object: T) -> Result<PoolBox<'_, T>, T> {
+        let index = self.head.get();
+        let Some(slot) = self.slots.get(index as usize) else { return Err(object) };
+        // SAFETY: free, so what it holds is a link.
+        self.head.set(u32::from_ne_bytes(unsafe { (*slot.as_ptr()).next }));
+        slot.set(Slot { object: ManuallyDrop::new(object) });
+        Ok(PoolBox { slot, index, head: &self.head })
+    }
+    /// Whether every slot is taken.
+    pub fn is_full(&self) -> bool {
+        self.head.get() as usize == N
+    }
+}
+
+impl<T, const N: usize> Default for Pool<T, N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T, const N: usize> fmt::Debug for Pool<T, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("slots", &N).field("head", &self.head.get()).finish_non_exhaustive()
+    }
+}
+
+/// An object of a [`Pool`]: dropped, and its slot given back, with this.
+pub struct PoolBox<'p, T> {
+    slot: &'p Cell<Slot<T>>,
+    index: u32,
+    head: &'p Cell<u32>,
+}
+
+impl<T> PoolBox<'_, T> {
+    /// The object itself; its slot is free.
+    pub fn into_inner(self) -> T {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: the box owns the object; it is read for the last time, and the slot given back.
+        unsafe {
+            let object = ManuallyDrop::take(&mut (*this.slot.as_ptr()).object);
+            this.give();
+            object
+        }
+    }
+    /// Where the object is, until it is dropped.
+    pub fn address(&self) -> *const T {
+        self.slot.as_ptr().cast()
+    }
+    /// # Safety
+    /// The object is gone, and the box is not used any more.
+    unsafe fn give(&self) {
+        self.slot.set(Slot::free(self.head.replace(self.index)));
+    }
+}
+
+impl<T> Drop for PoolBox<'_, T> {
+    fn drop(&mut self) {
+        /// Gives the slot back even if the object's drop panics.
+        struct Give<'b, 'p, T>(&'b PoolBox<'p, T>);
+        impl<T> Drop for Give<'_, '_, T> {
+            fn drop(&mut self) {
+                // SAFETY: the object was dropped, at least as far as it let itself be.
+                unsafe { self.0.give() };
+            }
+        }
+        let give = Give(self);
+        // SAFETY: the box owns the object, and this is the end of it.
+        unsafe { ManuallyDrop::drop(&mut (*give.0.slot.as_ptr()).object) };
+    }
+}
+
+impl<T> Deref for PoolBox<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the slot holds an object, which this box alone owns.
+        unsafe { &(*self.slot.as_ptr()).object }
+    }
+}
+impl<T> DerefMut for PoolBox<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and the borrow is exclusive.
+        unsafe { &mut (*self.slot.as_ptr()).object }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for PoolBox<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+
+    #[test]
+    fn slots_are_as_large_as_their_objects_and_the_pool_one_index_more() {
+        assert_eq!(size_of::<Slot<[u8; 96]>>(), 96);
+        assert_eq!(size_of::<Slot<u64>>(), size_of::<u64>());
+        assert_eq!(size_of::<Pool<[u8; 96], 24>>(), 24 * 96 + 4);
+        assert_eq!(size_of::<Pool<u32, 3>>(), 3 * 4 + 4);
+        assert_eq!((size_of::<Slot<[u8; 5]>>(), size_of::<Pool<[u8; 5], 4>>()), (5, 24));
+        let pool = Pool::<[u8; 5], 4>::new();
+        let boxes = [1, 2, 3].map(|n| pool.alloc([n; 5]).unwrap());
+        assert_eq!(boxes.map(PoolBox::into_inner), [[1; 5], [2; 5], [3; 5]]);
+        let again = [4, 5, 6].map(|n| pool.alloc([n; 5]).unwrap());
+        assert_eq!(again.map(PoolBox::into_inner), [[4; 5], [5; 5], [6; 5]]);
+    }
+
+    #[test]
+    fn a_full_pool_gives_the_object_back_and_holes_are_filled_last_in_first_out() {
+        let pool = Pool::<u64, 3>::new();
+        let mut boxes: Vec<_> = (0..3).map(|value| pool.alloc(value).unwrap()).collect();
+        assert!(pool.is_full());
+        assert_eq!(pool.alloc(9).unwrap_err(), 9);
+        let (first, last) = (boxes[0].address(), boxes[2].address());
+        drop(boxes.remove(2));
+        drop(boxes.remove(0));
+        let again = [pool.alloc(10).unwrap(), pool.alloc(11).unwrap()];
+        assert_eq!([again[0].address(), again[1].address()], [first, last]);
+        assert_eq!((*boxes[0], *again[0], *again[1]), (1, 10, 11));
+        assert!(Pool::<u64, 0>::new().alloc(1).is_err(), "a pool of nothing is full");
+    }
+
+    #[test]
+    fn each_object_is_dropped_once() {
+        let count = Rc::new(());
+        let pool = Pool::<Rc<()>, 8>::new();
+        let mut boxes: Vec<_> = (0..8).map(|_| pool.alloc(count.clone()).unwrap()).collect();
+        assert_eq!(Rc::strong_count(&count), 9);
+        drop(boxes.pop());
+        assert_eq!(Rc::strong_count(&count), 8);
+        let inner = boxes.pop().unwrap().into_inner();
+        assert_eq!((Rc::strong_count(&count), pool.is_full()), (8, false));
+        drop(inner);
+        *boxes[0] = Rc::new(());
+        assert_eq!(Rc::strong_count(&count), 6, "an assignment drops what was there");
+        drop(boxes);
+        assert_eq!(Rc::strong_count(&count), 1);
+        assert_eq!((0..9).map_while(|_| pool.alloc(count.clone()).ok().map(core::mem::forget)).count(), 8);
+    }
+
+    #[test]
+    fn an_object_whose_drop_panics_gives_its_slot_back() {
+        struct Bomb(#[allow(dead_code)] u32);
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("no");
+            }
+        }
+        let pool = Pool::<Bomb, 1>::new();
+        let object = pool.alloc(Bomb(1)).ok().unwrap();
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(object)));
+        assert!(dropped.is_err() && !pool.is_full());
+    }
+
+    #[test]
+    fn objects_are_aligned_as_their_type_wants() {
+        #[repr(align(128))]
+        struct Line(u8);
+        let pool = Pool::<Line, 3>::new();
+        let boxes: Vec<_> = (0..3).map(|n| pool.alloc(Line(n)).ok().unwrap()).collect();
+        assert!(boxes.iter().all(|line| line.address().addr().is_multiple_of(128)));
+        assert_eq!(boxes.iter().map(|line| line.0).sum::<u8>(), 3);
+    }
+
+    proptest::proptest! {
+        /// Objects keep their values, each has its own slot, and all slots come back.
+        #[test]
+        fn objects_keep_their_values_whatever_comes_and_goes(steps in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..200)) {
+            let pool = Pool::<u64, 20>::new();
+            let mut out: Vec<(PoolBox<'_, u64>, u64)> = Vec::new();
+            for step in steps {
+                let value = u64::from(step);
+                if step % 2 == 0 {
+                    match pool.alloc(value) {
+                        Ok(object) => out.push((object, value)),
+                        Err(_) => assert_eq!(out.len(), 20),
+                    }
+                } else if !out.is_empty() {
+                    let (object, value) = out.swap_remove(step as usize / 2 % out.len());
+                    assert_eq!(object.into_inner(), value);
+                }
+                assert!(out.iter().all(|(object, value)| **object == *value));
+            }
+            out.clear();
+            assert_eq!((0..).map_while(|_| pool.alloc(0).ok().map(core::mem::forget)).count(), 20);
+        }
+    }
+}
