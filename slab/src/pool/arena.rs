@@ -1,0 +1,326 @@
+//! An arena: an allocator, and a policy that puts guards around what it gives.
+//!
+//! ```text
+//! allocator's slot, 40 bytes   [ guard 4 ][   object, 32 bytes   ][ guard 4 ]
+//!                                         ^ aligned: the slot's offset is 4
+//! ```
+//!
+//! A pool must know the largest object when it is made, and guards make objects larger; but the arena that puts them there is
+//! made after the pool. Two ways out, both of the source:
+//!
+//! * [`memory_requirement`](MemoryArena::memory_requirement), [`alignment_requirement`](MemoryArena::alignment_requirement) and
+//!   [`offset_requirement`](MemoryArena::offset_requirement) need no arena: the policy is in the type. Make the pool by them.
+//! * [`MemoryArena::of_pool`] makes the pool itself, with the sizes that it takes. It takes pools only.
+//!
+//! [`FixedSizeHeap`](super::FixedSizeHeap) does all of it.
+//!
+//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012), in the answers to its comments.
+
+use super::allocator::{Allocator, Pooled};
+use super::error::{BadFree, Overrun, PoolError, Refused, Side};
+use super::slot::SlotLayout;
+use core::alloc::Layout;
+use core::fmt::Debug;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+/// What stands around each object.
+pub trait Bounds: Debug {
+    /// Bytes in front of an object.
+    const FRONT: usize;
+    /// Bytes behind it.
+    const BACK: usize;
+    /// Writes the guards.
+    ///
+    /// # Safety
+    /// `object` has `size` bytes, and [`FRONT`](Self::FRONT) before and [`BACK`](Self::BACK) behind them are the caller's.
+    unsafe fn guard(object: NonNull<u8>, size: usize);
+    /// Whether the guards are as written.
+    ///
+    /// # Errors
+    /// The one that is not.
+    ///
+    /// # Safety
+    /// They were written for this object with this size.
+    unsafe fn check(object: NonNull<u8>, size: usize) -> Result<(), Overrun>;
+}
+
+/// Nothing: objects stand side by side, and overruns are not noticed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoBounds;
+
+impl Bounds for NoBounds {
+    const FRONT: usize = 0;
+    const BACK: usize = 0;
+    unsafe fn guard(_: NonNull<u8>, _: usize) {}
+    unsafe fn check(_: NonNull<u8>, _: usize) -> Result<(), Overrun> {
+        Ok(())
+    }
+}
+
+/// Four bytes before and four behind. Cost: two stores and two loads an object.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SimpleBounds;
+
+impl SimpleBounds {
+    const GUARD: u32 = 0xFACE_B0B5;
+    const BYTES: usize = size_of::<u32>();
+
+    /// Where the guards are.
+    ///
+    /// # Safety
+    /// As [`Bounds::guard`].
+    unsafe fn guards(object: NonNull<u8>, size: usize) -> [(NonNull<u32>, Side); 2] {
+        // SAFETY: the bytes around the object are the caller's.
+        unsafe { [(object.sub(Self::BYTES).cast(), Side::Before), (object.add(size).cast(), Side::After)] }
+    }
+}
+
+impl Bounds for SimpleBounds {
+    const FRONT: usize = Self::BYTES;
+    const BACK: usize = Self::BYTES;
+
+    unsafe fn guard(object: NonNull<u8>, size: usize) {
+        // SAFETY: by contract; they need not be aligned.
+        unsafe { Self::guards(object, size) }
+            .iter()
+            .for_each(|(at, _)| unsafe { at.write_unaligned(Self::GUARD) });
+    }
+    unsafe fn check(object: NonNull<u8>, size: usize) -> Result<(), Overrun> {
+        // SAFETY: as in `guard`, which wrote them.
+        for (at, side) in unsafe { Self::guards(object, size) } {
+            // SAFETY: as above.
+            let found = unsafe { at.read_unaligned() };
+            if found != Self::GUARD {
+                let address = object.addr().get();
+                return Err(Overrun { address, side, found, written: Self::GUARD });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An allocator with guards around its objects. See the [module](self).
+///
+/// ```
+/// use core::alloc::Layout;
+/// use uslab::pool::{BadFree, ChunkedPool, MemoryArena, SimpleBounds};
+///
+/// let mut arena = MemoryArena::<_, SimpleBounds>::of_pool(32, 8, |slots| ChunkedPool::new(slots, 4096))?;
+/// let layout = Layout::new::<[u64; 4]>();
+/// let object = arena.alloc(layout)?;
+/// assert!(object.cast::<u64>().is_aligned());
+/// // SAFETY: one byte too many, into the guard.
+/// unsafe { object.write_bytes(0, 33) };
+/// // SAFETY: allocated above, and not used any more.
+/// assert!(matches!(unsafe { arena.free(object, layout) }, Err(BadFree::Overrun(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// What is no pool cannot be made one:
+///
+/// ```compile_fail
+/// use std::alloc::System;
+/// use uslab::pool::{MemoryArena, PoolError, SimpleBounds};
+///
+/// MemoryArena::<_, SimpleBounds>::of_pool(32, 8, |_| Ok::<_, PoolError>(System));
+/// ```
+///
+/// Without `of_pool` it may be any allocator:
+///
+/// ```
+/// # use std::alloc::System;
+/// # use uslab::pool::{MemoryArena, SimpleBounds};
+/// MemoryArena::<_, SimpleBounds>::new(System);
+/// ```
+#[derive(Debug)]
+pub struct MemoryArena<A, B> {
+    allocator: A,
+    bounds: PhantomData<B>,
+}
+
+impl<A, B: Bounds> MemoryArena<A, B> {
+    /// Bytes that an allocator needs for an object of `size` bytes: 40 for 32 with [`SimpleBounds`].
+    ///
+    /// ```
+    /// use uslab::pool::{MemoryArena, NoBounds, SimpleBounds};
+    ///
+    /// const SLOT: usize = MemoryArena::<(), SimpleBounds>::memory_requirement(32);
+    /// assert_eq!(SLOT, 40);
+    /// assert_eq!(MemoryArena::<(), NoBounds>::memory_requirement(32), 32);
+    /// ```
+    #[doc(alias = "GetMemoryRequirement")]
+    pub const fn memory_requirement(size: usize) -> usize {
+        size.saturating_add(B::FRONT + B::BACK)
+    }
+    /// The alignment that an allocator needs for objects that want `align`: the same, of another byte.
+    #[doc(alias = "GetMemoryAlignmentRequirement")]
+    pub const fn alignment_requirement(align: usize) -> usize {
+        align
+    }
+    /// The byte that an allocator is to align.
+    #[doc(alias = "GetMemoryOffsetRequirement")]
+    pub const fn offset_requirement() -> usize {
+        B::FRONT
+    }
+}
+
+impl<A: Allocator, B: Bounds> MemoryArena<A, B> {
+    /// An arena on an allocator that there is. A pool must be large enough, and align the right byte: see the [module](self).
+    pub const fn new(allocator: A) -> Self {
+        Self { allocator, bounds: PhantomData }
+    }
+
+    /// An object.
+    ///
+    /// # Errors
+    /// What the allocator says about the size with guards.
+    pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        let memory = self.allocator.allocate(Self::inflated(layout)?, B::FRONT)?;
+        // SAFETY: the allocator gave so many bytes, with those of the guards.
+        unsafe {
+            let object = memory.add(B::FRONT);
+            B::guard(object, layout.size());
+            Ok(object)
+        }
+    }
+    /// Takes an object back.
+    ///
+    /// # Errors
+    /// [`BadFree::Overrun`], and it stays out; or what the allocator says.
+    ///
+    /// # Safety
+    /// It was allocated from this arena with that layout, was not freed since, and nobody uses it any more.
+    pub unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
+        // SAFETY: ours, by contract.
+        unsafe { self.check(object, layout) }?;
+        let foreign = BadFree::Foreign { address: object.addr().get() };
+        let inflated = Self::inflated(layout).map_err(|_| foreign)?;
+        // SAFETY: so it was allocated.
+        unsafe { self.allocator.release(object.sub(B::FRONT), inflated, B::FRONT) }
+    }
+    /// Whether the guards of an object are as they were written.
+    ///
+    /// # Errors
+    /// [`BadFree::Overrun`].
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), but for its use.
+    pub unsafe fn check(&self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
+        // SAFETY: by contract `alloc` wrote them.
+        unsafe { B::check(object, layout.size()) }.map_err(BadFree::Overrun)
+    }
+    fn inflated(layout: Layout) -> Result<Layout, Refused> {
+        let asked = Self::memory_requirement(layout.size());
+        Layout::from_size_align(asked, Self::alignment_requirement(layout.align()))
+            .map_err(|_| Refused::Size { asked, most: isize::MAX as usize })
+    }
+    /// The allocator below.
+    pub fn allocator(&self) -> &A {
+        &self.allocator
+    }
+}
+
+impl<P: Pooled, B: Bounds> MemoryArena<P, B> {
+    /// An arena on a pool that it has made: for objects of at most `size` bytes at a multiple of `align`, guards not included.
+    ///
+    /// # Errors
+    /// What `make` says, or that there cannot be such slots.
+    #[doc(alias = "MemoryPoolArena")]
+    pub fn of_pool(
+        size: usize,
+        align: usize,
+        make: impl FnOnce(SlotLayout) -> Result<P, PoolError>,
+    ) -> Result<Self, PoolError> {
+        Ok(Self::new(make(Self::slots(size, align)?)?))
+    }
+    /// The slots that such objects take.
+    pub(super) fn slots(size: usize, align: usize) -> Result<SlotLayout, PoolError> {
+        let slots = SlotLayout::new(Self::memory_requirement(size), Self::alignment_requirement(align))?;
+        Ok(slots.with_offset(Self::offset_requirement()))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::super::area::HeapArea;
+    use super::super::fixed::FixedPool;
+    use super::*;
+    use std::alloc::System;
+
+    type Guarded = MemoryArena<FixedPool<HeapArea>, SimpleBounds>;
+    const OBJECT: Layout = Layout::new::<[u64; 4]>();
+
+    fn fixed(slots: SlotLayout) -> Result<FixedPool<HeapArea>, PoolError> {
+        FixedPool::checked(HeapArea::new(4096, 64)?, slots)
+    }
+
+    #[test]
+    fn requirements_are_what_the_layout_is() {
+        assert_eq!((Guarded::memory_requirement(32), Guarded::offset_requirement()), (40, 4));
+        assert_eq!(Guarded::alignment_requirement(16), 16);
+        assert_eq!(Guarded::memory_requirement(usize::MAX - 3), usize::MAX);
+        let slots =
+            SlotLayout::new(Guarded::memory_requirement(32), Guarded::alignment_requirement(8)).unwrap();
+        let slots = slots.with_offset(Guarded::offset_requirement());
+        assert_eq!(slots.stride(), 40);
+        let mut arena = Guarded::new(fixed(slots).unwrap());
+        let (a, b) = (arena.alloc(OBJECT).unwrap(), arena.alloc(OBJECT).unwrap());
+        assert_eq!((a.addr().get() % 8, b.addr().get() - a.addr().get()), (0, 40));
+        assert!(MemoryArena::<FixedPool<HeapArea>, SimpleBounds>::slots(usize::MAX, 8).is_err());
+    }
+
+    #[test]
+    fn a_pool_that_was_made_for_the_object_alone_refuses_it_with_guards() {
+        let pool = fixed(SlotLayout::new(32, 8).unwrap()).unwrap();
+        assert_eq!(Guarded::new(pool).alloc(OBJECT), Err(Refused::Size { asked: 40, most: 32 }));
+        let pool = fixed(SlotLayout::new(40, 8).unwrap()).unwrap();
+        assert_eq!(Guarded::new(pool).alloc(OBJECT), Err(Refused::Offset { asked: 4, aligned: 0 }));
+        assert!(Guarded::of_pool(32, 8, fixed).unwrap().alloc(OBJECT).is_ok());
+    }
+
+    #[test]
+    fn an_overrun_on_either_side_is_found_and_the_object_stays_out() {
+        for (offset, side) in [(-1, Side::Before), (-4, Side::Before), (32, Side::After), (35, Side::After)] {
+            let mut arena = Guarded::of_pool(32, 8, fixed).unwrap();
+            let (object, other) = (arena.alloc(OBJECT).unwrap(), arena.alloc(OBJECT).unwrap());
+            // SAFETY: within the pool's memory; the objects are ours.
+            unsafe {
+                object.write_bytes(0, 32);
+                assert_eq!(arena.check(object, OBJECT), Ok(()));
+                object.offset(offset).write(1);
+                let Err(BadFree::Overrun(found)) = arena.free(object, OBJECT) else { panic!("{offset}") };
+                assert_eq!((found.side, found.address), (side, object.addr().get()));
+                assert_eq!(arena.allocator().usage().live(), 2);
+                assert_eq!(arena.free(other, OBJECT), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn without_bounds_nothing_is_added() {
+        let mut arena = MemoryArena::<_, NoBounds>::of_pool(32, 8, fixed).unwrap();
+        let (a, b) = (arena.alloc(OBJECT).unwrap(), arena.alloc(OBJECT).unwrap());
+        assert_eq!(b.addr().get() - a.addr().get(), 32);
+        // SAFETY: allocated above.
+        unsafe { arena.free(a, OBJECT).unwrap() };
+    }
+
+    #[test]
+    fn an_arena_on_the_heap_aligns_objects_behind_their_guards() {
+        let mut arena = MemoryArena::<_, SimpleBounds>::new(System);
+        for (size, align) in [(0, 1), (5, 2), (32, 16), (7, 4096)] {
+            let layout = Layout::from_size_align(size, align).unwrap();
+            let object = arena.alloc(layout).unwrap();
+            assert!(object.addr().get().is_multiple_of(align));
+            // SAFETY: ours, of that size.
+            unsafe {
+                object.write_bytes(9, size);
+                arena.free(object, layout).unwrap();
+            }
+        }
+        let most = isize::MAX as usize;
+        let layout = Layout::from_size_align(most, 1).unwrap();
+        assert_eq!(arena.alloc(layout), Err(Refused::Size { asked: most + 8, most }));
+    }
+}
