@@ -1,0 +1,265 @@
+//! A pool for each size class: memory of any small size, for one thread.
+//!
+//! One pool for several sizes wastes the difference to the largest in each slot; a pool for each wastes at most the step from one
+//! class to the next. The steps are a [`Ladder`]. Each pool is a [`ReservedPool`], so that an address says by itself
+//! whether it is a class's, and all of them grow as they are used. This is what Reinalter announces as a micro allocator, and
+//! what Kenwright proposes for sizes that vary; [`Malloc`](crate::Malloc) is the same idea for all threads and sizes.
+//!
+//! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012) and its comments; Kenwright, "Fast Efficient
+//! Fixed-Size Memory Pool" (2012).
+
+use super::allocator::Allocator;
+use super::error::{BadFree, PoolError, Refused};
+use super::reserved::ReservedPool;
+use super::slot::{LINK, SlotLayout};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use uslab_buddy::PAGE_SIZE;
+
+/// The sizes of the classes, ascending multiples of a word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ladder(Vec<usize>);
+
+impl Ladder {
+    /// 8, 16, 24 ... 512: what a hash table of small pieces asks for.
+    pub fn words() -> Self {
+        Self((1..=64).map(|k| k * 8).collect())
+    }
+    /// 32, 64, 96 ... 256: strings, nodes and the like.
+    pub fn micro() -> Self {
+        Self((1..=8).map(|k| k * 32).collect())
+    }
+    /// Any sizes, in any order.
+    ///
+    /// # Errors
+    /// [`PoolError::Small`] for 0, [`PoolError::Align`] for what is no multiple of a word, [`PoolError::NoRoom`] for no
+    /// size at all.
+    pub fn new(sizes: impl IntoIterator<Item = usize>) -> Result<Self, PoolError> {
+        let mut sizes: Vec<_> = sizes.into_iter().collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        match sizes[..] {
+            [] => return Err(PoolError::NoRoom { bytes: 0, needed: LINK }),
+            [0, ..] => return Err(PoolError::Small { slot: 0, least: LINK }),
+            _ => {}
+        }
+        if let Some(&align) = sizes.iter().find(|size| !size.is_multiple_of(LINK)) {
+            return Err(PoolError::Align { align });
+        }
+        Ok(Self(sizes))
+    }
+    /// Bytes of the objects of each class.
+    pub fn sizes(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+/// Bytes asked for and given, of what is out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waste {
+    /// Bytes that were asked for.
+    pub asked: u64,
+    /// Bytes of the slots.
+    pub given: u64,
+}
+
+/// A pool for each class of a ladder. See the [module](self).
+///
+/// ```
+/// use core::alloc::Layout;
+/// use uslab::pool::{ClassPools, Ladder, Waste};
+///
+/// let mut pools = ClassPools::new(&Ladder::micro(), 64 << 20)?;
+/// let layout = Layout::from_size_align(80, 16)?;
+/// let object = pools.alloc(layout)?;
+/// assert_eq!(pools.waste(), Waste { asked: 80, given: 96 });
+/// // SAFETY: allocated above with this layout, freed once.
+/// unsafe { pools.free(object, layout) }?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct ClassPools {
+    /// Ascending by size.
+    pools: Vec<ReservedPool>,
+    /// For the sizes `8 * i - 7 ..= 8 * i` the first class that holds them.
+    by_words: Vec<u16>,
+    asked: u64,
+}
+
+impl ClassPools {
+    /// Pools that may grow to `bytes` bytes each. Cost: a system call for each.
+    ///
+    /// # Errors
+    /// As [`ReservedPool::new`]; [`PoolError::Many`] for more than 65,535 classes.
+    pub fn new(ladder: &Ladder, bytes: usize) -> Result<Self, PoolError> {
+        let sizes = ladder.sizes();
+        let blocks = sizes.len();
+        u16::try_from(blocks).map_err(|_| PoolError::Many { blocks })?;
+        // A class promises the largest power of two that divides its size, as far as pages do.
+        let align = |size: usize| (1 << size.trailing_zeros()).min(PAGE_SIZE);
+        let pools = sizes.iter().map(|&size| ReservedPool::new(SlotLayout::new(size, align(size))?, bytes));
+        let pools = pools.collect::<Result<_, _>>()?;
+        let words = sizes.last().map_or(0, |last| last / LINK);
+        let class = |word| sizes.partition_point(|&size| size < word * LINK) as u16;
+        Ok(Self { pools, by_words: (0..=words).map(class).collect(), asked: 0 })
+    }
+
+    /// The class that serves `layout`: the smallest that holds it and promises its alignment.
+    ///
+    /// Cost: a load; a few more for alignments above a word.
+    ///
+    /// # Errors
+    /// No class is so large, or promises so much.
+    fn class(&self, layout: Layout) -> Result<usize, Refused> {
+        let (asked, align) = (layout.size(), layout.align());
+        let most =
+            |of: fn(SlotLayout) -> usize| self.pools.iter().map(|pool| of(pool.slots())).max().unwrap_or(0);
+        let Some(&first) = self.by_words.get(asked.div_ceil(LINK)) else {
+            return Err(Refused::Size { asked, most: most(|slots| slots.size()) });
+        };
+        (first as usize..self.pools.len())
+            .find(|&class| self.pools[class].slots().align() >= align)
+            .ok_or_else(|| Refused::Align { asked: align, most: most(|slots| slots.align()) })
+    }
+    /// Memory of the smallest class that holds `layout`.
+    ///
+    /// # Errors
+    /// No class holds it, or its pool has none left.
+    pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        let class = self.class(layout)?;
+        let memory = self.pools[class].alloc(layout)?;
+        self.asked += layout.size() as u64;
+        Ok(memory)
+    }
+    /// Takes it back.
+    ///
+    /// # Errors
+    /// The address is no slot of the layout's class.
+    ///
+    /// # Safety
+    /// If it is, it was allocated from here with that layout, was not freed since, and nobody uses it any more.
+    pub unsafe fn free(&mut self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
+        let class = self.class(layout).map_err(|_| BadFree::Foreign { address: memory.addr().get() })?;
+        // SAFETY: by contract.
+        unsafe { self.pools[class].free(memory) }?;
+        self.asked -= layout.size() as u64;
+        Ok(())
+    }
+    /// Bytes that `layout` would take up.
+    ///
+    /// # Errors
+    /// No class holds it.
+    pub fn slot_size(&self, layout: Layout) -> Result<usize, Refused> {
+        self.class(layout).map(|class| self.pools[class].slots().stride())
+    }
+    /// Whether memory of that layout is a slot of its class, and not somebody else's.
+    pub fn owns(&self, memory: NonNull<u8>, layout: Layout) -> bool {
+        self.class(layout).is_ok_and(|class| self.pools[class].owns(memory))
+    }
+    /// What is out, asked for and given: the difference is internal waste.
+    pub fn waste(&self) -> Waste {
+        let given = |pool: &ReservedPool| pool.usage().live() * pool.slots().stride() as u64;
+        Waste { asked: self.asked, given: self.pools.iter().map(given).sum() }
+    }
+    /// The pools, ascending by size.
+    pub fn pools(&self) -> &[ReservedPool] {
+        &self.pools
+    }
+}
+
+// SAFETY: a slot of the class is as large and aligned as the layout; slots align their first byte, and refuse other offsets.
+unsafe impl Allocator for ClassPools {
+    fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
+        if !offset.is_multiple_of(layout.align()) {
+            return Err(Refused::Offset { asked: offset, aligned: 0 });
+        }
+        self.alloc(layout)
+    }
+    unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, _: usize) -> Result<(), BadFree> {
+        // SAFETY: by contract.
+        unsafe { self.free(memory, layout) }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).unwrap()
+    }
+    fn pools(ladder: &Ladder) -> ClassPools {
+        ClassPools::new(ladder, 128 << 10).unwrap()
+    }
+
+    #[test]
+    fn ladders_are_those_of_the_post_and_refuse_what_is_no_size() {
+        assert_eq!(Ladder::words().sizes().len(), 64);
+        assert_eq!((Ladder::words().sizes()[0], Ladder::words().sizes()[63]), (8, 512));
+        assert_eq!(Ladder::micro().sizes(), [32, 64, 96, 128, 160, 192, 224, 256]);
+        assert_eq!(Ladder::new([64, 8, 64]).unwrap().sizes(), [8, 64]);
+        assert_eq!(Ladder::new([]), Err(PoolError::NoRoom { bytes: 0, needed: 8 }));
+        assert_eq!(Ladder::new([0, 8]), Err(PoolError::Small { slot: 0, least: 8 }));
+        assert_eq!(Ladder::new([8, 20]), Err(PoolError::Align { align: 20 }));
+    }
+
+    #[test]
+    fn every_size_gets_the_smallest_class_that_holds_it() {
+        for ladder in [Ladder::words(), Ladder::micro(), Ladder::new([8, 48, 4096]).unwrap()] {
+            let (pools, most) = (pools(&ladder), *ladder.sizes().last().unwrap());
+            for size in 0..=most {
+                let smallest = ladder.sizes().iter().copied().find(|&class| class >= size);
+                assert_eq!(pools.slot_size(layout(size, 1)).ok(), smallest, "{size} of {ladder:?}");
+            }
+            let refused = Refused::Size { asked: most + 1, most };
+            assert_eq!(pools.slot_size(layout(most + 1, 1)), Err(refused));
+        }
+    }
+
+    #[test]
+    fn an_alignment_gets_a_class_that_promises_it() {
+        let pools = pools(&Ladder::new([32, 96, 128, 4096]).unwrap());
+        let size = |size, align| pools.slot_size(layout(size, align));
+        assert_eq!([size(65, 8), size(65, 32), size(65, 64)], [Ok(96), Ok(96), Ok(128)]);
+        assert_eq!(size(1, 256), Ok(4096));
+        assert_eq!(size(1, 8192), Err(Refused::Align { asked: 8192, most: 4096 }));
+    }
+
+    /// A slot of 96 bytes for 80 wastes 16, for good; a class of 80 does not.
+    #[test]
+    fn waste_is_counted_while_objects_are_out() {
+        let mut coarse = pools(&Ladder::micro());
+        let mut fine = pools(&Ladder::words());
+        let object = layout(80, 8);
+        let out: Vec<_> =
+            (0..10).map(|_| (coarse.alloc(object).unwrap(), fine.alloc(object).unwrap())).collect();
+        assert_eq!(coarse.waste(), Waste { asked: 800, given: 960 });
+        assert_eq!(fine.waste(), Waste { asked: 800, given: 800 });
+        for (a, b) in out {
+            // SAFETY: allocated above, freed once.
+            unsafe {
+                coarse.free(a, object).unwrap();
+                fine.free(b, object).unwrap();
+            }
+        }
+        assert_eq!((coarse.waste(), fine.waste()), (Waste::default(), Waste::default()));
+    }
+
+    #[test]
+    fn a_free_with_another_layout_or_address_is_refused() {
+        let mut pools = pools(&Ladder::micro());
+        let object = pools.alloc(layout(30, 8)).unwrap();
+        let address = object.addr().get();
+        // SAFETY: what is wrong is refused; then it is freed once.
+        unsafe {
+            assert_eq!(pools.free(object, layout(40, 8)), Err(BadFree::Foreign { address }));
+            assert_eq!(pools.free(object, layout(4000, 8)), Err(BadFree::Foreign { address }));
+            let inside = object.add(1);
+            assert_eq!(
+                pools.free(inside, layout(30, 8)),
+                Err(BadFree::Interior { address: address + 1, slot: 0 })
+            );
+            assert_eq!(pools.free(object, layout(30, 8)), Ok(()));
+        }
+    }
+}

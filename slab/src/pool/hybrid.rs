@@ -1,0 +1,247 @@
+//! Pools first, and the system's heap for what they cannot serve.
+//!
+//! An allocation goes to the pool of its class if it fits there within a *tolerance* (bytes of its slot that it may leave unused)
+//! and the pool has room; else to the heap. Where it went is seen from its address when it comes back. Both routes are counted:
+//! too many to the heap, and the ladder is wrong.
+//!
+//! [`boxed`](Hybrid::boxed) makes objects that are dropped once, and not by hand.
+//!
+//! Source: Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012), where `new` and `delete` are overloaded so.
+
+use super::allocator::Allocator;
+use super::classes::ClassPools;
+use super::error::{BadFree, Refused};
+use core::alloc::Layout;
+use core::cell::{Cell, RefCell};
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
+use std::alloc::System;
+
+/// How many allocations went where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Routes {
+    /// Allocations by a pool.
+    pub pool: u64,
+    /// Allocations by the heap, because no class serves their layout within the tolerance.
+    pub unfit: u64,
+    /// Allocations by the heap, because their pool had no room.
+    pub full: u64,
+    /// Frees to a pool.
+    pub pool_frees: u64,
+    /// Frees to the heap.
+    pub heap_frees: u64,
+}
+
+/// Pools with the heap behind them. See the [module](self).
+///
+/// ```
+/// use uslab::pool::{ClassPools, Hybrid, Ladder};
+///
+/// let hybrid = Hybrid::new(ClassPools::new(&Ladder::micro(), 64 << 20)?, 32);
+/// let small = hybrid.boxed([1_u8; 100]).unwrap();
+/// let large = hybrid.boxed([2_u8; 1000]).unwrap();
+/// assert_eq!((small[99], large[999]), (1, 2));
+/// drop((small, large));
+/// let routes = hybrid.routes();
+/// assert_eq!((routes.pool, routes.unfit, routes.pool_frees, routes.heap_frees), (1, 1, 1, 1));
+/// # Ok::<(), uslab::pool::PoolError>(())
+/// ```
+#[derive(Debug)]
+pub struct Hybrid {
+    pools: RefCell<ClassPools>,
+    tolerance: usize,
+    routes: Cell<Routes>,
+}
+
+impl Hybrid {
+    /// `pools`, for what leaves at most `tolerance` bytes of its slot unused.
+    pub fn new(pools: ClassPools, tolerance: usize) -> Self {
+        Self { pools: RefCell::new(pools), tolerance, routes: Cell::default() }
+    }
+
+    /// Memory for `layout`, of a pool or of the heap.
+    ///
+    /// # Errors
+    /// [`Refused::Memory`] if the heap has none either.
+    pub fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        let mut routes = self.routes.get();
+        let mut pools = self.pools.borrow_mut();
+        let fits = pools.slot_size(layout).is_ok_and(|slot| slot - layout.size() <= self.tolerance);
+        let memory = if fits { pools.alloc(layout).ok() } else { None };
+        let memory = match memory {
+            Some(memory) => {
+                routes.pool += 1;
+                memory
+            }
+            None => {
+                let memory = System.allocate(layout, 0)?;
+                *if fits { &mut routes.full } else { &mut routes.unfit } += 1;
+                memory
+            }
+        };
+        self.routes.set(routes);
+        Ok(memory)
+    }
+    /// Takes it back, to where it came from.
+    ///
+    /// # Errors
+    /// The address is inside a slot of a pool.
+    ///
+    /// # Safety
+    /// It was allocated from here with that layout, was not freed since, and nobody uses it any more.
+    pub unsafe fn free(&self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
+        let mut routes = self.routes.get();
+        let mut pools = self.pools.borrow_mut();
+        if pools.owns(memory, layout) {
+            // SAFETY: by contract.
+            unsafe { pools.free(memory, layout) }?;
+            routes.pool_frees += 1;
+        } else {
+            // SAFETY: by contract, and no pool's: so the heap's.
+            unsafe { System.release(memory, layout, 0) }?;
+            routes.heap_frees += 1;
+        }
+        self.routes.set(routes);
+        Ok(())
+    }
+
+    /// An object that is dropped, and its memory given back, with its box.
+    ///
+    /// # Errors
+    /// The object, if there is no memory for it.
+    pub fn boxed<T>(&self, object: T) -> Result<HybridBox<'_, T>, T> {
+        let Ok(memory) = self.alloc(Layout::new::<T>()) else { return Err(object) };
+        let memory = memory.cast();
+        // SAFETY: ours since just now, and as large and aligned as the type.
+        unsafe { memory.write(object) };
+        Ok(HybridBox { object: memory, hybrid: self })
+    }
+    /// How many allocations went where.
+    pub fn routes(&self) -> Routes {
+        self.routes.get()
+    }
+    /// The pools again. Only the heap's objects may still be out: those of the pools are gone with them.
+    pub fn into_pools(self) -> ClassPools {
+        self.pools.into_inner()
+    }
+}
+
+// SAFETY: as pools and heap, which are told each other's memory by its address. Pools align the first byte only, so other
+// offsets are refused.
+unsafe impl Allocator for Hybrid {
+    fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
+        if !offset.is_multiple_of(layout.align()) {
+            return Err(Refused::Offset { asked: offset, aligned: 0 });
+        }
+        self.alloc(layout)
+    }
+    unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, _: usize) -> Result<(), BadFree> {
+        // SAFETY: by contract.
+        unsafe { self.free(memory, layout) }
+    }
+}
+
+/// An object of a [`Hybrid`].
+pub struct HybridBox<'h, T> {
+    object: NonNull<T>,
+    hybrid: &'h Hybrid,
+}
+
+impl<T> HybridBox<'_, T> {
+    /// The object itself; its memory is free.
+    pub fn into_inner(self) -> T {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: the box owns the object; it is read for the last time.
+        let object = unsafe { this.object.read() };
+        this.give();
+        object
+    }
+    /// Gives the memory back. The object is gone.
+    fn give(&self) {
+        // SAFETY: allocated in `boxed` with this layout; both callers are the end of the box.
+        let given = unsafe { self.hybrid.free(self.object.cast(), Layout::new::<T>()) };
+        debug_assert_eq!(given, Ok(()));
+    }
+}
+
+impl<T> Drop for HybridBox<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: the box owns the object, and this is the end of it.
+        unsafe { self.object.drop_in_place() };
+        self.give();
+    }
+}
+impl<T> Deref for HybridBox<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the box owns the object.
+        unsafe { self.object.as_ref() }
+    }
+}
+impl<T> DerefMut for HybridBox<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and the borrow is exclusive.
+        unsafe { self.object.as_mut() }
+    }
+}
+impl<T: fmt::Debug> fmt::Debug for HybridBox<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::super::classes::Ladder;
+    use super::*;
+    use std::rc::Rc;
+
+    fn hybrid(bytes: usize, tolerance: usize) -> Hybrid {
+        Hybrid::new(ClassPools::new(&Ladder::micro(), bytes).unwrap(), tolerance)
+    }
+    fn layout(size: usize) -> Layout {
+        Layout::from_size_align(size, 8).unwrap()
+    }
+
+    #[test]
+    fn both_routes_are_taken_for_their_reasons_and_counted() {
+        // A page of each class: 128 slots of 32 bytes.
+        let hybrid = hybrid(4096, 8);
+        let sizes = [32, 24, 23, 300, 0];
+        let out: Vec<_> = sizes.iter().map(|&size| (hybrid.alloc(layout(size)).unwrap(), size)).collect();
+        assert_eq!(hybrid.routes(), Routes { pool: 2, unfit: 3, ..Routes::default() });
+        let filled: Vec<_> = (0..130).map(|_| hybrid.alloc(layout(32)).unwrap()).collect();
+        assert_eq!(hybrid.routes(), Routes { pool: 128, unfit: 3, full: 4, ..Routes::default() });
+        for (memory, size) in out.into_iter().chain(filled.into_iter().map(|memory| (memory, 32))) {
+            // SAFETY: allocated above, of that size, freed once.
+            unsafe {
+                memory.write_bytes(1, size);
+                hybrid.free(memory, layout(size)).unwrap();
+            }
+        }
+        let routes = hybrid.routes();
+        assert_eq!((routes.pool_frees, routes.heap_frees), (128, 7));
+        assert_eq!(hybrid.into_pools().waste().given, 0);
+    }
+
+    #[test]
+    fn boxed_objects_are_dropped_once_whichever_way_they_went() {
+        let (hybrid, count) = (hybrid(4096, 256), Rc::new(()));
+        let small: Vec<_> = (0..200).map(|_| hybrid.boxed((count.clone(), [0_u8; 16])).unwrap()).collect();
+        let large = hybrid.boxed((count.clone(), [0_u8; 1000])).unwrap();
+        let nothing = hybrid.boxed(()).unwrap();
+        assert_eq!(Rc::strong_count(&count), 202);
+        let (inner, _) = large.into_inner();
+        assert_eq!(Rc::strong_count(&count), 202);
+        drop((small, inner, nothing));
+        assert_eq!(Rc::strong_count(&count), 1);
+        let routes = hybrid.routes();
+        assert_eq!(
+            (routes.pool + routes.unfit + routes.full, routes.pool_frees + routes.heap_frees),
+            (202, 202)
+        );
+        assert!(routes.full == 200 - 128 + 1 && routes.unfit == 1, "{routes:?}");
+    }
+}
