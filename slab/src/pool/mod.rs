@@ -38,3 +38,6 @@ pub use reserved::ReservedPool;
 pub use slot::SlotLayout;
 pub use typed::{Pool, PoolBox};
 pub use usage::Usage;
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod properties;

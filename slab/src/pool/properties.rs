@@ -1,0 +1,381 @@
+//! All pools beside one shadow model: objects do not overlap, are aligned, keep their bytes; what does not fit is refused, what
+//! fits is not while there is room; and in the end all of it is there again.
+
+use super::area::{Area, HeapArea};
+use super::index_pool::Initialise;
+use super::*;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use proptest::prelude::*;
+use std::alloc::System;
+use std::collections::BTreeMap;
+
+/// A pool, as the model sees it.
+trait Subject {
+    fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused>;
+    /// # Safety
+    /// As the pool's own.
+    unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree>;
+    /// Whether it serves that layout at all.
+    fn fits(&self, layout: Layout) -> bool;
+    /// Objects that it has room for; `None` if it grows beyond what is tried.
+    fn capacity(&self) -> Option<usize>;
+    /// Looks at itself, with so many objects out.
+    fn check(&self, _live: usize) {}
+}
+
+/// Memory whose start is aligned to no more than a byte.
+#[derive(Debug)]
+struct Odd(HeapArea);
+
+// SAFETY: a part of an area.
+unsafe impl Area for Odd {
+    fn memory(&self) -> NonNull<[u8]> {
+        let memory = self.0.memory();
+        // SAFETY: the area has 4,096 bytes and more.
+        NonNull::slice_from_raw_parts(unsafe { memory.cast::<u8>().add(1) }, memory.len() - 1)
+    }
+}
+
+fn odd() -> Odd {
+    Odd(HeapArea::new(4096, 4096).unwrap())
+}
+
+/// The largest object of the pools below.
+const MOST: Layout = match Layout::from_size_align(48, 16) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a layout"),
+};
+
+fn slots() -> SlotLayout {
+    SlotLayout::new(MOST.size(), MOST.align()).unwrap()
+}
+
+/// Whether `layout` is at most `most`.
+fn within(layout: Layout, most: Layout) -> bool {
+    layout.size() <= most.size() && layout.align() <= most.align()
+}
+
+macro_rules! subjects {
+    ($($pool:ty: $capacity:expr, $check:expr;)+) => {$(
+        impl Subject for $pool {
+            fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+                self.alloc(layout)
+            }
+            unsafe fn free(&mut self, object: NonNull<u8>, _: Layout) -> Result<(), BadFree> {
+                // SAFETY: by contract.
+                unsafe { self.free(object) }
+            }
+            fn fits(&self, layout: Layout) -> bool {
+                within(layout, MOST)
+            }
+            fn capacity(&self) -> Option<usize> {
+                $capacity(self)
+            }
+            fn check(&self, live: usize) {
+                $check(self, live)
+            }
+        }
+    )+};
+}
+
+fn check_fixed<A: Area>(pool: &FixedPool<A>, live: usize) {
+    assert_eq!(pool.usage().live(), live as u64);
+    assert_eq!(pool.chain().count(), pool.capacity() - live, "each slot is free or out");
+    if let Some(out) = pool.live() {
+        assert_eq!(out.count(), live);
+    }
+}
+
+subjects! {
+    FixedPool<Odd>: |pool: &Self| Some(pool.capacity()), check_fixed;
+    ReservedPool: |pool: &Self| Some(pool.capacity()),
+        |pool: &Self, live| assert_eq!(pool.usage().live(), live as u64);
+    ChunkedPool: |_: &Self| None, |pool: &Self, live| {
+        let fill: Vec<_> = pool.fill().collect();
+        assert_eq!((fill.iter().sum::<usize>(), fill.len()), (live, pool.chunks()));
+        let full = fill.iter().position(|&live| live == pool.capacity()).unwrap_or(fill.len());
+        assert!(fill[full..].iter().all(|&live| live == pool.capacity()), "a full chunk in front: {fill:?}");
+    };
+    MarkedPool<Odd>: |pool: &Self| Some(pool.pool().capacity()),
+        |pool: &Self, live| assert_eq!(pool.live().count(), live);
+}
+
+/// A list, and how many slots it began with.
+struct Listed {
+    list: FreeList,
+    slots: usize,
+    _area: HeapArea,
+}
+
+impl Listed {
+    fn new() -> Self {
+        let area = HeapArea::new(2000, 64).unwrap();
+        // SAFETY: the area lives as long as the list, and nobody else has it.
+        let list = unsafe { FreeList::new(area.memory(), MOST.size(), MOST.align(), 0) }.unwrap();
+        Self { slots: list.chain().count(), list, _area: area }
+    }
+}
+
+impl Subject for Listed {
+    fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        slots().admits(layout, 0)?;
+        self.list.obtain().ok_or(Refused::Full)
+    }
+    unsafe fn free(&mut self, object: NonNull<u8>, _: Layout) -> Result<(), BadFree> {
+        // SAFETY: by contract.
+        unsafe { self.list.give(object) };
+        Ok(())
+    }
+    fn fits(&self, layout: Layout) -> bool {
+        within(layout, MOST)
+    }
+    fn capacity(&self) -> Option<usize> {
+        Some(self.slots)
+    }
+    fn check(&self, live: usize) {
+        assert_eq!(self.list.chain().count(), self.slots - live);
+    }
+}
+
+impl Subject for IndexPool<HeapArea> {
+    fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        slots().admits(layout, 0)?;
+        self.alloc().ok_or(Refused::Full)
+    }
+    unsafe fn free(&mut self, object: NonNull<u8>, _: Layout) -> Result<(), BadFree> {
+        // SAFETY: by contract.
+        unsafe { self.free(object) }
+    }
+    fn fits(&self, layout: Layout) -> bool {
+        within(layout, MOST)
+    }
+    fn capacity(&self) -> Option<usize> {
+        Some(self.blocks() as usize)
+    }
+    fn check(&self, live: usize) {
+        assert_eq!(self.live() as usize, live);
+    }
+}
+
+impl Subject for GuardedPool<HeapArea> {
+    fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        slots().admits(layout, 0)?;
+        self.alloc()
+    }
+    unsafe fn free(&mut self, object: NonNull<u8>, _: Layout) -> Result<(), BadFree> {
+        // SAFETY: by contract.
+        unsafe { self.free(object) }
+    }
+    fn fits(&self, layout: Layout) -> bool {
+        within(layout, MOST)
+    }
+    fn capacity(&self) -> Option<usize> {
+        Some(self.pool().blocks() as usize)
+    }
+    fn check(&self, live: usize) {
+        assert_eq!((self.leaks().count(), self.check_all().next()), (live, None));
+    }
+}
+
+/// An arena, which objects it serves, and how many.
+struct Arena<A, B>(MemoryArena<A, B>, Layout, Option<usize>);
+
+impl<A: Allocator, B: Bounds> Subject for Arena<A, B> {
+    fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        self.0.alloc(layout)
+    }
+    unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
+        // SAFETY: by contract.
+        unsafe { self.0.free(object, layout) }
+    }
+    fn fits(&self, layout: Layout) -> bool {
+        within(layout, self.1)
+    }
+    fn capacity(&self) -> Option<usize> {
+        self.2
+    }
+}
+
+impl Subject for ClassPools {
+    fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        self.alloc(layout)
+    }
+    unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
+        // SAFETY: by contract.
+        unsafe { self.free(object, layout) }
+    }
+    fn fits(&self, layout: Layout) -> bool {
+        self.slot_size(layout).is_ok()
+    }
+    fn capacity(&self) -> Option<usize> {
+        None
+    }
+    fn check(&self, live: usize) {
+        assert_eq!(self.pools().iter().map(|pool| pool.usage().live()).sum::<u64>(), live as u64);
+        let Waste { asked, given } = self.waste();
+        assert!(asked <= given && (live > 0 || given == 0));
+    }
+}
+
+impl Subject for Hybrid {
+    fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        Hybrid::alloc(self, layout)
+    }
+    unsafe fn free(&mut self, object: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
+        // SAFETY: by contract.
+        unsafe { Hybrid::free(self, object, layout) }
+    }
+    fn fits(&self, _: Layout) -> bool {
+        true
+    }
+    fn capacity(&self) -> Option<usize> {
+        None
+    }
+    fn check(&self, live: usize) {
+        let routes = self.routes();
+        let out = routes.pool + routes.unfit + routes.full - routes.pool_frees - routes.heap_frees;
+        assert_eq!(out, live as u64);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Alloc(Layout),
+    Free(usize),
+}
+
+/// More allocations than frees, so that pools fill up; sizes and alignments up to a little more than [`MOST`], and some of
+/// up to 4,096 bytes.
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let layout = |(size, log): (usize, u32)| Step::Alloc(Layout::from_size_align(size, 1 << log).unwrap());
+    let step = prop_oneof![
+        8 => (0..50_usize, 0..6_u32).prop_map(layout),
+        1 => (0..600_usize, 0..13_u32).prop_map(layout),
+        6 => any::<usize>().prop_map(Step::Free),
+    ];
+    prop::collection::vec(step, 1..if cfg!(miri) { 40 } else { 400 })
+}
+
+/// What is out, by address: its layout, and the byte that it is full of.
+#[derive(Default)]
+struct Shadow(BTreeMap<usize, (NonNull<u8>, Layout, u8)>);
+
+impl Shadow {
+    fn alloc(&mut self, subject: &mut impl Subject, layout: Layout, stamp: u8) {
+        let object = match subject.alloc(layout) {
+            Ok(object) => object,
+            Err(refused) => {
+                let full = subject.capacity().is_some_and(|capacity| self.0.len() == capacity);
+                assert!(full || !subject.fits(layout), "{layout:?}: {refused}, with {} out", self.0.len());
+                assert_eq!(refused == Refused::Full, subject.fits(layout), "{layout:?}: {refused}");
+                return;
+            }
+        };
+        let address = object.addr().get();
+        assert!(subject.fits(layout), "{layout:?} is more than it can serve");
+        assert!(address.is_multiple_of(layout.align()), "{layout:?} at {address:#x}");
+        if let Some((before, (_, other, _))) = self.0.range(..=address).next_back() {
+            assert!(before + other.size().max(1) <= address, "it overlaps the object before it");
+        }
+        if let Some((after, _)) = self.0.range(address..).next() {
+            assert!(address + layout.size() <= *after, "it overlaps the object behind it");
+        }
+        // SAFETY: so many bytes are ours.
+        unsafe { object.write_bytes(stamp, layout.size()) };
+        self.0.insert(address, (object, layout, stamp));
+    }
+    fn free(&mut self, subject: &mut impl Subject, pick: usize) {
+        let Some(&address) = self.0.keys().nth(pick % self.0.len().max(1)) else { return };
+        let Some((object, layout, stamp)) = self.0.remove(&address) else { return };
+        // SAFETY: ours, and full of the stamp.
+        let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), layout.size()) };
+        assert!(bytes.iter().all(|&byte| byte == stamp), "somebody wrote to it: {bytes:?}");
+        // SAFETY: allocated from the subject with this layout, and freed once.
+        assert_eq!(unsafe { subject.free(object, layout) }, Ok(()));
+    }
+}
+
+fn run(mut subject: impl Subject, steps: Vec<Step>) {
+    let mut shadow = Shadow::default();
+    for (stamp, step) in steps.into_iter().enumerate() {
+        match step {
+            Step::Alloc(layout) => shadow.alloc(&mut subject, layout, stamp as u8),
+            Step::Free(pick) => shadow.free(&mut subject, pick),
+        }
+        subject.check(shadow.0.len());
+    }
+    while !shadow.0.is_empty() {
+        shadow.free(&mut subject, 0);
+    }
+    subject.check(0);
+    // As many as ever.
+    if let Some(capacity) = subject.capacity() {
+        let layout = Layout::from_size_align(1, 1).unwrap();
+        assert_eq!((0..).map_while(|_| subject.alloc(layout).ok()).count(), capacity);
+    }
+}
+
+/// The slots for `MOST` with the guards of an arena.
+fn arena<P: Pooled, B: Bounds>(make: impl FnOnce(SlotLayout) -> Result<P, PoolError>) -> MemoryArena<P, B> {
+    MemoryArena::of_pool(MOST.size(), MOST.align(), make).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn a_free_list(steps in steps()) {
+        run(Listed::new(), steps);
+    }
+    #[test]
+    fn a_fixed_pool(steps in steps()) {
+        run(FixedPool::new(odd(), slots()).unwrap(), steps);
+    }
+    #[test]
+    fn a_checked_fixed_pool(steps in steps()) {
+        run(FixedPool::checked(odd(), slots()).unwrap(), steps);
+    }
+    #[test]
+    fn a_lazy_pool(steps in steps(), each in any::<bool>()) {
+        let policy = if each { Initialise::EachAllocation } else { Initialise::WhenEmpty };
+        run(IndexPool::with_blocks(HeapArea::new(2400, 16).unwrap(), 48, 50, policy).unwrap(), steps);
+    }
+    #[test]
+    fn a_guarded_pool(steps in steps()) {
+        run(GuardedPool::new(HeapArea::new(4096, 16).unwrap(), MOST).unwrap(), steps);
+    }
+    #[test]
+    fn a_marked_pool(steps in steps()) {
+        run(MarkedPool::new(odd(), MOST.size(), MOST.align()).unwrap(), steps);
+    }
+    #[test]
+    fn a_pool_of_chunks(steps in steps()) {
+        run(ChunkedPool::new(slots(), 4096).unwrap(), steps);
+    }
+    #[test]
+    fn a_reserved_pool(steps in steps()) {
+        run(ReservedPool::new(slots(), 3 * 4096).unwrap(), steps);
+    }
+    #[test]
+    fn an_arena_on_a_pool_with_guards(steps in steps()) {
+        let pool = arena::<_, SimpleBounds>(|slots| FixedPool::checked(odd(), slots));
+        let capacity = pool.allocator().capacity();
+        run(Arena(pool, MOST, Some(capacity)), steps);
+    }
+    #[test]
+    fn an_arena_on_chunks_without_guards(steps in steps()) {
+        run(Arena(arena::<_, NoBounds>(|slots| ChunkedPool::new(slots, 4096)), MOST, None), steps);
+    }
+    #[test]
+    fn an_arena_on_the_heap_with_guards(steps in steps()) {
+        let any = Layout::from_size_align(1 << 20, 1 << 20).unwrap();
+        run(Arena(MemoryArena::<_, SimpleBounds>::new(System), any, None), steps);
+    }
+    #[test]
+    fn pools_by_class(steps in steps()) {
+        run(ClassPools::new(&Ladder::words(), 128 << 10).unwrap(), steps);
+    }
+    #[test]
+    fn pools_by_class_with_the_heap_behind_them(steps in steps(), tolerance in 0..40_usize) {
+        run(Hybrid::new(ClassPools::new(&Ladder::micro(), 4096).unwrap(), tolerance), steps);
+    }
+}
