@@ -1,4 +1,56 @@
 //! Pools: objects of one size in memory that the caller chose, for one thread, without the machinery of a cache.
+//!
+//! | you have | take |
+//! |---|---|
+//! | objects of one type, a few, in a struct or on the stack | [`Pool`] |
+//! | objects that you walk over, and the pool owns | [`LivePool`] |
+//! | memory, and objects up to one size | [`FixedPool`] |
+//! | a pool that is made and dropped often, or far larger than it is used | [`IndexPool`] |
+//! | no idea how many there will be, and memory that must go back | [`ChunkedPool`] |
+//! | no idea how many, and addresses to spare | [`ReservedPool`] |
+//! | objects of several small sizes | [`ClassPools`]; with any others, too, [`Hybrid`] |
+//! | a mistake to find | [`FixedPool::checked`], [`GuardedPool`]; around any allocator [`MemoryArena`] |
+//! | all of it in one | [`FixedSizeHeap`] |
+//! | something of your own to build | [`FreeList`], one word |
+//!
+//! Pools keep their free lists *in* the free objects: that is why they cost nothing beside them, and the opposite of what the
+//! caches of this crate do. What is said on the crate's front page about free memory does not hold here: a free object begins
+//! with a link, a constructed object does not stay constructed, and a write to a free object may break the pool.
+//! [`GuardedPool`] finds it; [`IndexPool`]s hold numbers in free memory, and so tell nobody an address.
+//!
+//! # Pool or cache
+//!
+//! A pool is for one thread (it may move to another, as a whole), for one size, in memory that it is given or that it
+//! grows by; if objects are much smaller than its slots it wastes most of them, and a larger one it cannot serve at all. It knows
+//! nothing of CPUs. Kenwright's paper leaves threads and cores open; the pools of the job system that Reinalter's post is
+//! followed by belong to a thread each, and an object must go home to its own. A [`KmemCache`](crate::KmemCache) or
+//! [`ObjectCache`](crate::ObjectCache) has a magazine for each CPU, takes frees anywhere, and gives memory back under
+//! pressure; it costs little more (`benches/README.md`). References that know when their object is gone, which the same
+//! post points to, are in [`handle`](crate::handle).
+//!
+//! What a pool can save a whole program is open: the paper cites that programs spend 30 %, and up to 43 %, of their time on
+//! memory, and 38 % where C++ allocates, from the studies that it names. Those are their claims, of their programs.
+//!
+//! # In common
+//!
+//! * An object's memory is valid until it is freed or the pool dropped, whatever else comes and goes: nothing moves.
+//! * Who frees passes the pointer that it was given: with it comes the right to the slot (its provenance).
+//! * Nothing here panics but where it says so, or calls user code but drops. Full pools, wrong sizes and refused memory are
+//!   values ([`Refused`], [`PoolError`]); a wrong free is one where the pool looks ([`BadFree`]), and which do is in the docs.
+//! * `alloc` and `free` take a few instructions, whatever the pool's size; what takes more says so.
+//!
+//! | module | |
+//! |---|---|
+//! | [`area`] | where memory comes from |
+//! | [`slot`] | where slots lie: size, alignment, offset |
+//! | [`free_list`] | the chain of free slots |
+//! | [`fixed`], [`index_pool`] | pools of a fixed size, threaded at once and as they are used |
+//! | [`chunked`], [`reserved`] | pools that grow |
+//! | [`typed`], [`live`] | pools of one type |
+//! | [`marked`], [`guarded`] | pools that can be looked at, and that look |
+//! | [`allocator`], [`arena`], [`heap`] | guards around any allocator's objects |
+//! | [`classes`], [`hybrid`] | sizes that vary |
+//! | [`usage`], [`error`] | the books, and what may go wrong |
 
 pub mod allocator;
 pub mod area;
@@ -41,3 +93,5 @@ pub use usage::Usage;
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
+#[cfg(all(test, target_os = "linux", not(any(loom, shuttle, uslab_heap, miri))))]
+mod resident;

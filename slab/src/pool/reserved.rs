@@ -257,22 +257,19 @@ mod tests {
         assert_eq!(small, Some(PoolError::NoRoom { bytes: 4096, needed: 8192 }));
     }
 
-    /// Address space and memory as the system counts them.
+    /// Addresses and memory as the system counts them.
     #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
     #[test]
-    fn a_terabyte_is_reserved_and_32_kib_are_committed() {
+    fn a_terabyte_is_reserved_and_memory_follows_step_by_step() {
+        use super::super::resident::resident;
         let mut pool = pool(1 << 40);
-        assert_eq!((pool.reserved(), pool.committed()), (1 << 40, 0));
-        let slot = pool.alloc(OBJECT).unwrap();
-        assert_eq!(pool.committed(), 32 << 10);
-        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let head = format!("{:x}-", slot.addr().get());
-        let mapping: Vec<_> = smaps.lines().skip_while(|line| !line.starts_with(&head)).collect();
-        let kib = |name: &str| -> usize {
-            let line = mapping.iter().find_map(|line| line.strip_prefix(name)).unwrap();
-            line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
-        };
-        // The committed part is a mapping of its own, resident as far as its slots were threaded: all of it.
-        assert_eq!((kib("Size:"), kib("Rss:")), (32, 32));
+        let pages =
+            |pool: &ReservedPool| resident(NonNull::slice_from_raw_parts(pool.region.base(), 64 << 20));
+        assert_eq!((pool.reserved(), pool.committed(), pages(&pool)), (1 << 40, 0, 0));
+        for step in 1..=5 {
+            // All slots of a step are threaded, so all of its pages are touched.
+            assert_eq!((0..STEP / 64).map_while(|_| pool.alloc(OBJECT).ok()).count(), STEP / 64);
+            assert_eq!((pool.committed(), pages(&pool)), (step * STEP, step * STEP / PAGE_SIZE));
+        }
     }
 }

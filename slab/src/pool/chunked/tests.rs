@@ -109,13 +109,10 @@ fn wrong_frees_have_names() {
     }
 }
 
-/// A pool that is dropped gives all its chunks back: their regions are dropped, each once.
+/// A pool that is dropped gives all its chunks back. (Another thread may map something in their place, so it has a few tries.)
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn a_dropped_pool_gives_all_chunks_back() {
-    let mut pool = ChunkedPool::new(SlotLayout::new(64, 8).unwrap(), 64 << 10).unwrap();
-    let n = pool.capacity();
-    let slots = take(&mut pool, 10 * n);
     let mapped = |slot: &NonNull<u8>| {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.lines().any(|line| {
@@ -124,9 +121,14 @@ fn a_dropped_pool_gives_all_chunks_back() {
             (address(start)..address(end)).contains(&slot.addr().get())
         })
     };
-    assert!(slots.iter().step_by(100).all(mapped));
-    drop(pool);
-    assert!(!slots.iter().step_by(100).any(mapped));
+    assert!((0..10).any(|_| {
+        let mut pool = ChunkedPool::new(SlotLayout::new(64, 8).unwrap(), 64 << 10).unwrap();
+        let n = pool.capacity();
+        let slots = take(&mut pool, 10 * n);
+        assert!(slots.iter().step_by(n).all(mapped));
+        drop(pool);
+        !slots.iter().step_by(n).any(mapped)
+    }));
 }
 
 /// Distinct pages under 1,000 operations in a row, after random churn.

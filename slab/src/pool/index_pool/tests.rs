@@ -106,6 +106,42 @@ fn creating_a_pool_touches_nothing_and_late_initialisation_touches_nothing_first
     assert_eq!(pool.alloc(), None);
 }
 
+/// One object at a time: the paper's policy takes a block into the chain, and so touches it, at each allocation.
+#[test]
+fn late_initialisation_uses_one_block_where_the_paper_touches_all() {
+    let initialised = |policy| {
+        let mut pool = pool(64, 1000, policy);
+        for _ in 0..1000 {
+            assert_eq!(pool.take(), Some(0), "the block that was freed last");
+            pool.give(0);
+        }
+        pool.state().initialised
+    };
+    assert_eq!([Initialise::WhenEmpty, Initialise::EachAllocation].map(initialised), [1, 1000]);
+}
+
+/// The same in resident pages, of a gibibyte.
+#[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
+#[test]
+fn late_initialisation_leaves_memory_with_the_system() {
+    use super::super::area::MappedArea;
+    use super::super::resident::resident;
+    let pages = |policy| {
+        let mut pool =
+            IndexPool::with_blocks(MappedArea::new(1 << 30, 4096).unwrap(), 1 << 18, 4096, policy).unwrap();
+        let before = resident(pool.area.memory());
+        for _ in 0..1000 {
+            let block = pool.take().unwrap();
+            pool.give(block);
+        }
+        [before, resident(pool.area.memory())]
+    };
+    let [late, each] = [Initialise::WhenEmpty, Initialise::EachAllocation].map(pages);
+    // A huge page at most, where the system makes some by itself.
+    assert!(late[0] == 0 && late[1] <= 512, "{late:?}");
+    assert!(each[0] == 0 && each[1] >= 1000, "{each:?}");
+}
+
 #[test]
 fn blocks_of_any_size_from_four_bytes_on_hold_their_links() {
     for size in [4, 5, 6, 7, 9, 13] {
