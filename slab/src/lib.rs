@@ -27,8 +27,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! All allocator state is out of band: in frames beside the pages, in magazines and in lists, never in a free object.
-//! Free objects stay as they were left, an overflow reaches no allocator state, and loom checks the shipping source.
+//! All allocator state is out of band: in frames beside the pages, in magazines and in lists, never in a free object (but of a
+//! [`pool`], whose free list lies there by its nature). Free objects stay as they were left, an overflow reaches no
+//! allocator state, and loom checks the shipping source.
 //!
 //! | module | |
 //! |---|---|

@@ -32,21 +32,17 @@ impl Ladder {
     /// Any sizes, in any order.
     ///
     /// # Errors
-    /// [`PoolError::Small`] for 0, [`PoolError::Align`] for what is no multiple of a word, [`PoolError::NoRoom`] for no
-    /// size at all.
+    /// [`PoolError::Class`] for 0, for what is no multiple of a word, and for no size at all.
     pub fn new(sizes: impl IntoIterator<Item = usize>) -> Result<Self, PoolError> {
         let mut sizes: Vec<_> = sizes.into_iter().collect();
         sizes.sort_unstable();
         sizes.dedup();
-        match sizes[..] {
-            [] => return Err(PoolError::NoRoom { bytes: 0, needed: LINK }),
-            [0, ..] => return Err(PoolError::Small { slot: 0, least: LINK }),
-            _ => {}
+        let wrong = |size: &&usize| **size == 0 || !size.is_multiple_of(LINK);
+        match sizes.iter().find(wrong) {
+            Some(&size) => Err(PoolError::Class { size }),
+            None if sizes.is_empty() => Err(PoolError::Class { size: 0 }),
+            None => Ok(Self(sizes)),
         }
-        if let Some(&align) = sizes.iter().find(|size| !size.is_multiple_of(LINK)) {
-            return Err(PoolError::Align { align });
-        }
-        Ok(Self(sizes))
     }
     /// Bytes of the objects of each class.
     pub fn sizes(&self) -> &[usize] {
@@ -198,9 +194,9 @@ mod tests {
         assert_eq!((Ladder::words().sizes()[0], Ladder::words().sizes()[63]), (8, 512));
         assert_eq!(Ladder::micro().sizes(), [32, 64, 96, 128, 160, 192, 224, 256]);
         assert_eq!(Ladder::new([64, 8, 64]).unwrap().sizes(), [8, 64]);
-        assert_eq!(Ladder::new([]), Err(PoolError::NoRoom { bytes: 0, needed: 8 }));
-        assert_eq!(Ladder::new([0, 8]), Err(PoolError::Small { slot: 0, least: 8 }));
-        assert_eq!(Ladder::new([8, 20]), Err(PoolError::Align { align: 20 }));
+        assert_eq!(Ladder::new([]), Err(PoolError::Class { size: 0 }));
+        assert_eq!(Ladder::new([0, 8]), Err(PoolError::Class { size: 0 }));
+        assert_eq!(Ladder::new([8, 20]), Err(PoolError::Class { size: 20 }));
     }
 
     #[test]

@@ -11,6 +11,16 @@ pub enum PoolError {
         /// Bytes that were asked for.
         align: usize,
     },
+    /// The memory begins at no multiple of what the objects are aligned to.
+    Start {
+        /// Bytes of the alignment.
+        align: usize,
+    },
+    /// A size class must be a multiple of a word, and a ladder have one.
+    Class {
+        /// Bytes of the class; 0 for a ladder without any.
+        size: usize,
+    },
     /// A free slot could not hold the link to the next one.
     Small {
         /// Bytes of a slot.
@@ -51,6 +61,10 @@ impl fmt::Display for PoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Align { align } => write!(f, "an alignment of {align} bytes is not a power of two"),
+            Self::Start { align } => write!(f, "the memory does not begin at a multiple of {align} bytes"),
+            Self::Class { size } => {
+                write!(f, "a size class has {0} bytes or a multiple of that, not {size}", super::slot::LINK)
+            }
             Self::Small { slot, least } => {
                 write!(f, "a slot of {slot} bytes cannot hold a link of {least}: make it {least} or more")
             }
@@ -192,3 +206,43 @@ impl fmt::Display for BadFree {
     }
 }
 impl std::error::Error for BadFree {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_says_what_and_how_much() {
+        let pool = |error: PoolError| error.to_string();
+        assert_eq!(pool(PoolError::Align { align: 3 }), "an alignment of 3 bytes is not a power of two");
+        assert_eq!(
+            pool(PoolError::Start { align: 64 }),
+            "the memory does not begin at a multiple of 64 bytes"
+        );
+        assert_eq!(
+            pool(PoolError::Class { size: 12 }),
+            "a size class has 8 bytes or a multiple of that, not 12"
+        );
+        assert_eq!(
+            pool(PoolError::Small { slot: 4, least: 8 }),
+            "a slot of 4 bytes cannot hold a link of 8: make it 8 or more"
+        );
+        assert_eq!(
+            pool(PoolError::NoRoom { bytes: 31, needed: 32 }),
+            "31 bytes of memory do not hold the 32 bytes that it takes"
+        );
+        assert_eq!(pool(PoolError::Busy { live: 2 }), "2 objects are out: free them, or reset the pool");
+        let refused = Refused::Offset { asked: 4, aligned: 0 };
+        assert_eq!(refused.to_string(), "byte 4 of a slot is not aligned: the pool aligns byte 0");
+        let overrun = Overrun { address: 0x40, side: Side::After, found: 1, written: 0xFACE_B0B5 };
+        assert_eq!(
+            BadFree::Overrun(overrun).to_string(),
+            "the guard behind the object at 0x40 is 0x00000001, not 0xfaceb0b5"
+        );
+        assert_eq!(
+            BadFree::Interior { address: 0x41, slot: 2 }.to_string(),
+            "free of 0x41, which is inside slot 2, not its beginning"
+        );
+        assert_eq!(BadFree::Double { slot: 3 }.to_string(), "free of slot 3, which is free");
+    }
+}

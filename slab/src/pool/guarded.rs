@@ -95,11 +95,11 @@ impl<A: Area> GuardedPool<A> {
     /// A pool of as many objects of that layout as `area` holds with their guards.
     ///
     /// # Errors
-    /// As [`IndexPool::new`]; [`PoolError::Align`] if the area is not aligned as the objects are to be.
+    /// As [`IndexPool::new`]; [`PoolError::Start`] if the area is not aligned as the objects are to be.
     pub fn new(area: A, object: Layout) -> Result<Self, PoolError> {
         let large = PoolError::Large { size: object.size() };
         if area.memory().cast::<u8>().addr().get() & (object.align() - 1) != 0 {
-            return Err(PoolError::Align { align: object.align() });
+            return Err(PoolError::Start { align: object.align() });
         }
         let front = HEAD.next_multiple_of(object.align());
         let size = object.size().checked_add(front + MARK).ok_or(large)?;

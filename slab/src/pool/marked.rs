@@ -26,7 +26,7 @@ pub const MARK: usize = size_of::<u32>();
 /// A [`FixedPool`] of objects with a mark each. See the [module](self).
 ///
 /// # Invariants
-/// Behind each object, at `size` bytes of its slot, stands [`OUT`] or [`FREE`].
+/// Behind each object, at `size` bytes of its slot, stands `OUT` or `FREE`.
 #[derive(Debug)]
 pub struct MarkedPool<A> {
     pool: FixedPool<A>,

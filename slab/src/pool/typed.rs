@@ -198,6 +198,22 @@ mod tests {
         assert_eq!(again.map(PoolBox::into_inner), [[4; 5], [5; 5], [6; 5]]);
     }
 
+    /// The tutorial's 8 to 16 bytes of header, as the C library places objects.
+    #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+    #[test]
+    fn the_c_library_takes_more_for_each_object() {
+        use std::alloc::{GlobalAlloc, Layout, System};
+        let layout = Layout::new::<[u8; 96]>();
+        // SAFETY: not of size zero, and freed below.
+        let objects: Vec<_> = (0..1000).map(|_| unsafe { System.alloc(layout) }).collect();
+        let mut addresses: Vec<_> = objects.iter().map(|object| object.addr()).collect();
+        addresses.sort_unstable();
+        let apart = addresses.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
+        // SAFETY: allocated above.
+        objects.into_iter().for_each(|object| unsafe { System.dealloc(object, layout) });
+        assert!((8..=16).contains(&(apart - 96)), "objects of 96 bytes lie {apart} apart");
+    }
+
     #[test]
     fn a_full_pool_gives_the_object_back_and_holes_are_filled_last_in_first_out() {
         let pool = Pool::<u64, 3>::new();

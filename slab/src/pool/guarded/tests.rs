@@ -136,6 +136,6 @@ fn aligned_objects_have_their_guards_and_unaligned_memory_is_refused() {
     let mut memory = super::super::area::StackArea::<256>::new();
     let layout = Layout::from_size_align(5, 4096).unwrap();
     if !memory.lend().memory().cast::<u8>().addr().get().is_multiple_of(4096) {
-        assert_eq!(GuardedPool::new(memory.lend(), layout).err(), Some(PoolError::Align { align: 4096 }));
+        assert_eq!(GuardedPool::new(memory.lend(), layout).err(), Some(PoolError::Start { align: 4096 }));
     }
 }
