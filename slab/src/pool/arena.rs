@@ -81,10 +81,11 @@ impl Bounds for SimpleBounds {
     const BACK: usize = Self::BYTES;
 
     unsafe fn guard(object: NonNull<u8>, size: usize) {
-        // SAFETY: by contract; they need not be aligned.
-        unsafe { Self::guards(object, size) }
-            .iter()
-            .for_each(|(at, _)| unsafe { at.write_unaligned(Self::GUARD) });
+        // SAFETY: by contract.
+        for (at, _) in unsafe { Self::guards(object, size) } {
+            // SAFETY: the caller's bytes; they need not be aligned.
+            unsafe { at.write_unaligned(Self::GUARD) };
+        }
     }
     unsafe fn check(object: NonNull<u8>, size: usize) -> Result<(), Overrun> {
         // SAFETY: as in `guard`, which wrote them.
