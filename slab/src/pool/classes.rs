@@ -106,7 +106,7 @@ impl ClassPools {
     ///
     /// # Errors
     /// No class is so large, or promises so much.
-    fn class(&self, layout: Layout) -> Result<usize, Refused> {
+    pub(super) fn class(&self, layout: Layout) -> Result<usize, Refused> {
         let (asked, align) = (layout.size(), layout.align());
         let most =
             |of: fn(SlotLayout) -> usize| self.pools.iter().map(|pool| of(pool.slots())).max().unwrap_or(0);
@@ -123,6 +123,10 @@ impl ClassPools {
     /// No class holds it, or its pool has none left.
     pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let class = self.class(layout)?;
+        self.alloc_in(class, layout)
+    }
+    #[inline]
+    pub(super) fn alloc_in(&mut self, class: usize, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let memory = self.pools[class].alloc(layout)?;
         self.asked += layout.size() as u64;
         Ok(memory)
@@ -137,6 +141,18 @@ impl ClassPools {
     pub unsafe fn free(&mut self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let class = self.class(layout).map_err(|_| BadFree::Foreign { address: memory.addr().get() })?;
         // SAFETY: by contract.
+        unsafe { self.free_in(class, memory, layout) }
+    }
+    /// # Safety
+    /// As [`free`](Self::free); the layout is of that class.
+    #[inline]
+    pub(super) unsafe fn free_in(
+        &mut self,
+        class: usize,
+        memory: NonNull<u8>,
+        layout: Layout,
+    ) -> Result<(), BadFree> {
+        // SAFETY: by contract.
         unsafe { self.pools[class].free(memory) }?;
         self.asked -= layout.size() as u64;
         Ok(())
@@ -147,10 +163,6 @@ impl ClassPools {
     /// No class holds it.
     pub fn slot_size(&self, layout: Layout) -> Result<usize, Refused> {
         self.class(layout).map(|class| self.pools[class].slots().stride())
-    }
-    /// Whether memory of that layout is a slot of its class, and not somebody else's.
-    pub fn owns(&self, memory: NonNull<u8>, layout: Layout) -> bool {
-        self.class(layout).is_ok_and(|class| self.pools[class].owns(memory))
     }
     /// What is out, asked for and given: the difference is internal waste.
     pub fn waste(&self) -> Waste {

@@ -68,8 +68,11 @@ impl Hybrid {
     pub fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();
-        let fits = pools.slot_size(layout).is_ok_and(|slot| slot - layout.size() <= self.tolerance);
-        let memory = if fits { pools.alloc(layout).ok() } else { None };
+        let fitting = pools
+            .class(layout)
+            .ok()
+            .filter(|&class| pools.pools()[class].slots().stride() - layout.size() <= self.tolerance);
+        let memory = fitting.and_then(|class| pools.alloc_in(class, layout).ok());
         let memory = match memory {
             Some(memory) => {
                 routes.pool += 1;
@@ -77,7 +80,7 @@ impl Hybrid {
             }
             None => {
                 let memory = System.allocate(layout, 0)?;
-                *if fits { &mut routes.full } else { &mut routes.unfit } += 1;
+                *if fitting.is_some() { &mut routes.full } else { &mut routes.unfit } += 1;
                 memory
             }
         };
@@ -94,9 +97,10 @@ impl Hybrid {
     pub unsafe fn free(&self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();
-        if pools.owns(memory, layout) {
-            // SAFETY: by contract.
-            unsafe { pools.free(memory, layout) }?;
+        let own = pools.class(layout).ok().filter(|&class| pools.pools()[class].owns(memory));
+        if let Some(class) = own {
+            // SAFETY: by contract, and of this class.
+            unsafe { pools.free_in(class, memory, layout) }?;
             routes.pool_frees += 1;
         } else {
             // SAFETY: by contract, and no pool's: so the heap's.
