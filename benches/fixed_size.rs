@@ -1,0 +1,278 @@
+//! What pools of one size cost: a hot pair and batches, beside the system's allocator; what their checks add; whether making a
+//! pool depends on its size; how fast what is out is walked; and what a page costs that was never touched.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::ptr::NonNull;
+use std::time::Duration;
+use uslab::pool::{
+    Area, ChunkedPool, ClassPools, FixedPool, FreeList, GuardedPool, HeapArea, Hybrid, IndexPool, Initialise,
+    Ladder, MappedArea, MarkedPool, PoolError, ReservedPool, SlotLayout,
+};
+use uslab_benches::{Bench, Column, Contender, Kind, clock};
+
+const OBJECT: Layout = Layout::new::<[u64; 8]>();
+/// Objects of a batch.
+const BATCH: usize = 1000;
+/// Room of the pools.
+const BYTES: usize = 1 << 20;
+
+/// One size of objects.
+trait Objects: 'static {
+    fn alloc(&mut self) -> NonNull<u8>;
+    /// # Safety
+    /// Allocated from here, not freed since.
+    unsafe fn free(&mut self, object: NonNull<u8>);
+}
+
+/// `$alloc` and `$free` of a pool.
+macro_rules! objects {
+    ($($pool:ty: |$p:ident| $alloc:expr, |$o:ident| $free:expr;)+) => {$(
+        impl Objects for $pool {
+            #[inline(always)]
+            fn alloc(&mut self) -> NonNull<u8> {
+                let $p = self;
+                $alloc
+            }
+            #[inline(always)]
+            unsafe fn free(&mut self, $o: NonNull<u8>) {
+                let $p = self;
+                // SAFETY: by contract.
+                let _ = unsafe { $free };
+            }
+        }
+    )+};
+}
+
+/// An [`IndexPool`] that does not look at the addresses of frees.
+struct Unchecked(IndexPool<HeapArea>);
+/// A list and its memory.
+struct Listed(FreeList, #[allow(dead_code, reason = "owns the memory")] HeapArea);
+/// The system's allocator.
+struct Malloc;
+
+objects! {
+    Listed: |p| p.0.obtain().expect("room"), |o| p.0.give(o);
+    FixedPool<HeapArea>: |p| p.alloc(OBJECT).expect("room"), |o| p.free(o);
+    IndexPool<HeapArea>: |p| p.alloc().expect("room"), |o| p.free(o);
+    Unchecked: |p| p.0.alloc().expect("room"), |o| p.0.free_unchecked(o);
+    GuardedPool<HeapArea>: |p| p.alloc().expect("room"), |o| p.free(o);
+    MarkedPool<HeapArea>: |p| p.alloc(OBJECT).expect("room"), |o| p.free(o);
+    ChunkedPool: |p| p.alloc(OBJECT).expect("room"), |o| p.free(o);
+    ReservedPool: |p| p.alloc(OBJECT).expect("room"), |o| p.free(o);
+    Hybrid: |p| Hybrid::alloc(p, OBJECT).expect("room"), |o| Hybrid::free(p, o, OBJECT);
+}
+
+impl Objects for Malloc {
+    #[inline(always)]
+    fn alloc(&mut self) -> NonNull<u8> {
+        // SAFETY: not of size zero.
+        NonNull::new(unsafe { System.alloc(OBJECT) }).expect("room")
+    }
+    #[inline(always)]
+    unsafe fn free(&mut self, object: NonNull<u8>) {
+        // SAFETY: by contract.
+        unsafe { System.dealloc(object.as_ptr(), OBJECT) };
+    }
+}
+
+/// Nanoseconds of a hot pair and of a pair of a batch.
+fn measured(mut pool: impl Objects, budget: Duration) -> impl FnMut() -> Vec<f64> + 'static {
+    let mut batch = Vec::with_capacity(BATCH);
+    move || {
+        let pair = clock::per_operation(
+            budget,
+            || false,
+            || {
+                for stamp in 0..20_000_u64 {
+                    let object = black_box(pool.alloc());
+                    // SAFETY: 64 bytes that are ours.
+                    unsafe {
+                        object.cast().write(stamp);
+                        pool.free(object);
+                    }
+                }
+                20_000
+            },
+        );
+        let batches = clock::per_operation(
+            budget,
+            || false,
+            || {
+                for stamp in 0..BATCH as u64 {
+                    let object = pool.alloc();
+                    // SAFETY: 64 bytes that are ours.
+                    unsafe { object.cast().write(stamp) };
+                    batch.push(object);
+                }
+                for (stamp, object) in batch.drain(..).enumerate() {
+                    // SAFETY: allocated above, stamped, freed once.
+                    unsafe {
+                        assert_eq!(object.cast::<u64>().read(), stamp as u64, "two objects in one place");
+                        pool.free(object);
+                    }
+                }
+                BATCH as u64
+            },
+        );
+        vec![pair, batches]
+    }
+}
+
+fn operations(bench: &mut Bench) -> Result<(), PoolError> {
+    let budget = bench.budget();
+    let slots = SlotLayout::new(OBJECT.size(), OBJECT.align())?;
+    let area = || HeapArea::new(BYTES, 64);
+    let ours = |name, round: Box<dyn FnMut() -> Vec<f64>>| Contender::new(name, Kind::Ours, round);
+    let size = OBJECT.size();
+    let blocks = BYTES / size;
+    let list = area()?;
+    // SAFETY: the memory lives as long as the list, and is nobody else's.
+    let list = Listed(unsafe { FreeList::new(list.memory(), size, OBJECT.align(), 0) }?, list);
+    let each = IndexPool::with_blocks(area()?, size, blocks, Initialise::EachAllocation)?;
+    let classes = ClassPools::new(&Ladder::micro(), BYTES)?;
+    let contenders = vec![
+        ours("free list", Box::new(measured(list, budget))),
+        ours("fixed", Box::new(measured(FixedPool::new(area()?, slots)?, budget))),
+        ours("fixed, checked", Box::new(measured(FixedPool::checked(area()?, slots)?, budget))),
+        ours("lazy", Box::new(measured(IndexPool::new(area()?, size)?, budget))),
+        ours("lazy, as the paper", Box::new(measured(each, budget))),
+        ours("lazy, unchecked", Box::new(measured(Unchecked(IndexPool::new(area()?, size)?), budget))),
+        ours("guarded", Box::new(measured(GuardedPool::new(area()?, OBJECT)?, budget))),
+        ours("marked", Box::new(measured(MarkedPool::new(area()?, size, OBJECT.align())?, budget))),
+        ours("chunked", Box::new(measured(ChunkedPool::new(slots, 32 << 10)?, budget))),
+        ours("reserved", Box::new(measured(ReservedPool::new(slots, BYTES)?, budget))),
+        ours("hybrid", Box::new(measured(Hybrid::new(classes, 0), budget))),
+        Contender::new("system", Kind::General, measured(Malloc, budget)),
+    ];
+    bench.group("", [Column::lower("pair", "ns"), Column::lower("batch of 1,000", "ns")], contenders);
+    Ok(())
+}
+
+/// Making a pool and taking one object, on memory that is mapped for each.
+fn making(bench: &mut Bench) {
+    let budget = bench.budget();
+    let lazy = |blocks: usize| {
+        move || {
+            let area = MappedArea::new(blocks * 16, 4096).expect("memory");
+            let _ = black_box(IndexPool::new(area, 16).expect("room").alloc());
+        }
+    };
+    let threaded = |blocks: usize| {
+        move || {
+            let area = MappedArea::new(blocks * 16, 4096).expect("memory");
+            let slots = SlotLayout::new(16, 8).expect("slots");
+            let _ = black_box(FixedPool::new(area, slots).expect("room").alloc(Layout::new::<u64>()));
+        }
+    };
+    let making = |name, mut make: Box<dyn FnMut()>| {
+        let round = move || {
+            let make = || {
+                make();
+                1
+            };
+            vec![clock::per_operation(budget, || false, make)]
+        };
+        Contender::new(name, Kind::Ours, round)
+    };
+    let contenders = vec![
+        making("lazy, 1,000 blocks", Box::new(lazy(1000))),
+        making("lazy, 100,000,000 blocks", Box::new(lazy(100_000_000))),
+        making("fixed, 1,000 blocks", Box::new(threaded(1000))),
+        making("fixed, 1,000,000 blocks", Box::new(threaded(1_000_000))),
+    ];
+    bench.group("make and take one", [Column::lower("", "ns")], contenders);
+}
+
+/// A walk over what is out, one slot in ten of 100,000, adding up a word of each.
+fn walks(bench: &mut Bench) -> Result<(), PoolError> {
+    const SLOTS: usize = 100_000;
+    let budget = bench.budget();
+    let area = || HeapArea::new(SLOTS * (OBJECT.size() + 9), 64);
+    let mut bits = FixedPool::checked(area()?, SlotLayout::new(OBJECT.size(), OBJECT.align())?)?;
+    let mut marks = MarkedPool::new(area()?, OBJECT.size(), OBJECT.align())?;
+    let by_bits: Vec<_> = (0..SLOTS).map(|_| bits.alloc(OBJECT).expect("room")).collect();
+    let by_marks: Vec<_> = (0..SLOTS).map(|_| marks.alloc(OBJECT).expect("room")).collect();
+    // Every tenth stays, in an order that is not that of the slots for who follows links.
+    let mut kept = Vec::new();
+    for index in (0..SLOTS).map(|index| index * 7919 % SLOTS) {
+        // SAFETY: allocated above, freed at most once; what stays is ours.
+        unsafe {
+            if index % 10 == 0 {
+                by_bits[index].cast::<u64>().write(1);
+                by_marks[index].cast::<u64>().write(1);
+                kept.push(by_bits[index]);
+            } else {
+                let _ = (bits.free(by_bits[index]), marks.free(by_marks[index]));
+            }
+        }
+    }
+    let links = kept.windows(2).map(|pair| (pair[0], Some(pair[1]))).chain([(kept[kept.len() - 1], None)]);
+    for (object, next) in links {
+        // SAFETY: the second word of an object that is ours.
+        unsafe { object.add(8).cast::<Option<NonNull<u8>>>().write(next) };
+    }
+    // SAFETY: objects that are out have a word.
+    let word = |object: NonNull<u8>| unsafe { object.cast::<u64>().read() };
+    // The list goes through the objects of the checked pool, which both keep.
+    let (bits, first) = (std::rc::Rc::new(bits), kept[0]);
+    let memory = bits.clone();
+    let walk = |name, mut sum: Box<dyn FnMut() -> u64>| {
+        let round = move || {
+            let walk = || {
+                assert_eq!(black_box(sum()), SLOTS as u64 / 10);
+                SLOTS as u64 / 10
+            };
+            vec![clock::per_operation(budget, || false, walk)]
+        };
+        Contender::new(name, Kind::Ours, round)
+    };
+    let linked = move || {
+        let _ = &memory;
+        // SAFETY: a chain of objects that are out.
+        let next = |object: &NonNull<u8>| unsafe { object.add(8).cast::<Option<NonNull<u8>>>().read() };
+        std::iter::successors(Some(first), next).map(word).sum()
+    };
+    let contenders = vec![
+        walk("bitmap", Box::new(move || bits.live().into_iter().flatten().map(word).sum())),
+        walk("marks", Box::new(move || marks.live().map(word).sum())),
+        walk("linked list", Box::new(linked)),
+    ];
+    bench.group("walk, an object", [Column::lower("", "ns")], contenders);
+    Ok(())
+}
+
+/// A store into each page of 64 MiB: pages that were never touched, and again.
+fn pages(bench: &mut Bench) {
+    const PAGES: usize = (64 << 20) / 4096;
+    let touch = |area: &MappedArea| {
+        // SAFETY: within the area, which is ours.
+        (0..PAGES).for_each(|page| unsafe { area.memory().cast::<u8>().add(page * 4096).write_volatile(1) });
+    };
+    let round = move |warm: bool| {
+        move || {
+            let area = MappedArea::new(PAGES * 4096, 4096).expect("memory");
+            if warm {
+                touch(&area);
+            }
+            let start = clock::cpu();
+            touch(&area);
+            vec![(clock::cpu() - start).as_nanos() as f64 / PAGES as f64]
+        }
+    };
+    let contenders = vec![
+        Contender::new("first touch", Kind::Ours, round(false)),
+        Contender::new("again", Kind::Ours, round(true)),
+    ];
+    bench.group("a page", [Column::lower("", "ns")], contenders);
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut bench =
+        Bench::start("fixed_size", "CPU ns of pools of 64 B objects, and of what their design claims");
+    operations(&mut bench)?;
+    making(&mut bench);
+    walks(&mut bench)?;
+    pages(&mut bench);
+    bench.run()
+}
