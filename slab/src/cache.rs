@@ -291,18 +291,17 @@ impl Cache {
 
     // ---- numbers ----
 
-    /// Which objects are in use, once the magazines have given theirs back.
-    pub(crate) fn live(&self) -> Live {
+    /// Writes down which objects are in use, once the magazines have given theirs back.
+    pub(crate) fn live(&self, live: &mut Live) {
         self.purge();
-        let mut live = Live::new(self.geometry().stride());
+        live.clear();
         for node in &self.nodes {
             // Outside the lock, and again if slabs were added meanwhile: whose memory that is may need this node itself.
-            while !node.live(&self.core.ground, &mut live) {
+            while !node.live(&self.core.ground, live) {
                 let NodeCount { objects, .. } = node.count();
                 live.make_room(node.count().slabs(), objects);
             }
         }
-        live
     }
 
     pub(crate) fn count(&self) -> NodeCount {

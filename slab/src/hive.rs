@@ -14,8 +14,8 @@
 //! For one owner at a time, as a `Vec`. To share objects between threads, use the cache itself.
 
 use crate::error::{AllocError, CacheError};
-use crate::kmem_cache::KmemCache;
-use crate::live::Live;
+use crate::kmem_cache::{KmemCache, KmemCacheBuilder};
+use crate::live::{Live, Run};
 use crate::magazines::Magazines;
 use crate::subsystem::Subsystem;
 use core::fmt;
@@ -43,10 +43,15 @@ pub struct Hive<T> {
     /// Of all hives that ever were, only this one has it.
     number: u64,
     len: usize,
-    /// The values, unless something changed since they were counted.
-    live: Option<Live>,
-    values: PhantomData<T>,
+    /// Where the values are, unless something changed since.
+    live: Live,
+    stale: bool,
+    values: PhantomData<Place<T>>,
 }
+
+/// A value as it lies in its slab: as far from the next one as the slab's objects are, so that neighbours are a slice.
+#[repr(C, align(8))]
+struct Place<T>(T);
 
 /// Names a value of a [`Hive`]. Whoever drops it leaves the value where it is, until the hive goes.
 pub struct Key<T> {
@@ -69,8 +74,8 @@ impl<T> Hive<T> {
     ///
     /// # Errors
     /// As for a [`KmemCache`]: the subsystem does not start, or a `T` has no bytes or too many.
-    pub fn new(name: impl Into<String>) -> Result<Self, Box<dyn core::error::Error + Send + Sync>> {
-        Ok(Self::new_in(name, Subsystem::global()?, Magazines::default())?)
+    pub fn new(name: impl Into<String>) -> Result<Self, CacheError> {
+        Ok(Self::on(Self::builder(name).build()?))
     }
     /// A hive on a subsystem of the caller's.
     ///
@@ -81,9 +86,13 @@ impl<T> Hive<T> {
         subsystem: &Subsystem,
         magazines: Magazines,
     ) -> Result<Self, CacheError> {
-        let builder = KmemCache::builder(name, size_of::<T>()).align(align_of::<T>());
-        let cache = builder.magazines(magazines).build_in(subsystem)?;
-        Ok(Self { cache, number: unique(), len: 0, live: None, values: PhantomData })
+        Ok(Self::on(Self::builder(name).magazines(magazines).build_in(subsystem)?))
+    }
+    fn builder(name: impl Into<String>) -> KmemCacheBuilder {
+        KmemCache::builder(name, size_of::<Place<T>>()).align(align_of::<Place<T>>())
+    }
+    fn on(cache: KmemCache) -> Self {
+        Self { live: cache.live(), cache, number: unique(), len: 0, stale: false, values: PhantomData }
     }
 
     /// Keeps a value.
@@ -97,7 +106,7 @@ impl<T> Hive<T> {
                 // SAFETY: allocated just now, with the size and alignment of a `T`, and nobody else has it.
                 unsafe { place.write(value) };
                 self.len += 1;
-                self.live = None;
+                self.stale = true;
                 Ok(Key { value: place, hive: self.number })
             }
             Err(error) => Err(Refused { value, error }),
@@ -114,7 +123,7 @@ impl<T> Hive<T> {
         // SAFETY: allocated from there, nothing is in it any more, and the key is gone.
         unsafe { self.cache.free(key.value.cast()) };
         self.len -= 1;
-        self.live = None;
+        self.stale = true;
         value
     }
     /// The value of a key.
@@ -147,13 +156,18 @@ impl<T> Hive<T> {
     }
     /// Its values, in the order of their places in each slab.
     pub fn iter(&mut self) -> impl Iterator<Item = &T> {
-        // SAFETY: the values are in use, and stay while the hive is borrowed.
-        self.live().iter().map(|object| unsafe { object.cast::<T>().as_ref() })
+        self.iter_mut().map(|value| &*value)
     }
     /// Its values, to change. [`for_each`](Iterator::for_each) goes faster than a loop.
+    #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        // SAFETY: as in `iter`, and each comes once, to whoever has the hive alone.
-        self.live().iter().map(|object| unsafe { object.cast::<T>().as_mut() })
+        let values = |(first, count): Run| {
+            // SAFETY: the objects of a run lie side by side, as far apart as `Place<T>`s; each holds a value, which stays while
+            // the hive is borrowed, and is in one run only, and nobody else has the hive.
+            let places = unsafe { NonNull::slice_from_raw_parts(first.cast::<Place<T>>(), count).as_mut() };
+            places.iter_mut().map(|place| &mut place.0)
+        };
+        self.live().runs().flat_map(values)
     }
     /// The numbers of its cache.
     pub fn info(&self) -> crate::CacheInfo {
@@ -162,7 +176,11 @@ impl<T> Hive<T> {
 
     /// Which places are in use. The cache has no other user, so each of them holds a value.
     fn live(&mut self) -> &Live {
-        self.live.get_or_insert_with(|| self.cache.live())
+        if self.stale {
+            self.cache.live_into(&mut self.live);
+            self.stale = false;
+        }
+        &self.live
     }
     #[track_caller]
     fn own(&self, key: &Key<T>) {
@@ -175,8 +193,8 @@ impl<T> Drop for Hive<T> {
         if abandoned() {
             return;
         }
-        let live = self.live.take().unwrap_or_else(|| self.cache.live());
-        for object in &live {
+        self.live();
+        for object in self.live.iter() {
             // SAFETY: in use, so it holds a value, which nobody can reach any more; its place was allocated from there.
             unsafe {
                 object.cast::<T>().drop_in_place();

@@ -436,7 +436,13 @@ impl KmemCache {
     ///
     /// Cost: the magazines are emptied, and the bitmap of every slab is copied under its node's lock.
     pub fn live(&self) -> Live {
-        self.cache.live()
+        let mut live = Live::new(self.geometry().stride());
+        self.live_into(&mut live);
+        live
+    }
+    /// The same, in place of what was there.
+    pub(crate) fn live_into(&self, live: &mut Live) {
+        self.cache.live(live);
     }
 
     /// The numbers now.

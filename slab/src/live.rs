@@ -1,9 +1,12 @@
 //! Which objects of a cache are in use, as they were when somebody asked: a copy of the slabs' bitmaps.
 //!
 //! A walk goes slab by slab in the order of addresses within each, and looks at no object that is not in use: 64 of them
-//! are one word. It holds no lock, so its user may do as he likes, and it can be walked as often as nothing changes.
+//! are one word, and neighbours come as one run. It holds no lock, so its user may do as he likes, and it can be walked as
+//! often as nothing changes.
 
+use core::cmp::Ordering;
 use core::iter::FusedIterator;
+use core::ops::Range;
 use core::ptr::NonNull;
 
 /// The objects of a [`KmemCache`](crate::KmemCache) that were in use when it was [asked](crate::KmemCache::live). Addresses
@@ -39,6 +42,10 @@ impl Live {
     pub(crate) fn new(stride: usize) -> Self {
         Self { stride, slabs: Vec::new(), words: Vec::new() }
     }
+    pub(crate) fn clear(&mut self) {
+        self.slabs.clear();
+        self.words.clear();
+    }
     /// Whether so many more slabs with so many objects go in without an allocation.
     pub(crate) fn has_room(&self, slabs: u64, objects: u64) -> bool {
         let (slabs, words) = (slabs as usize, (slabs + objects / 64) as usize);
@@ -63,28 +70,31 @@ impl Live {
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
-    /// Their addresses, slab by slab. [`for_each`](Iterator::for_each) goes faster than a loop: it need not remember where it
-    /// is.
-    pub fn iter(&self) -> Iter<'_> {
-        Iter { live: self, slab: 0, word: 0, bits: self.words.first().copied().unwrap_or(0) }
+    /// Their addresses, slab by slab.
+    pub fn iter(&self) -> impl Iterator<Item = NonNull<u8>> + Clone {
+        // SAFETY: a run's objects lie so far apart.
+        let objects =
+            move |(first, count): Run| (0..count).map(move |i| unsafe { first.add(i * self.stride) });
+        self.runs().flat_map(objects)
+    }
+    /// Neighbours together: the first one's address, and how many there are, each so many bytes behind the one before.
+    /// A run ends at the 64th object, too. [`for_each`](Iterator::for_each) goes faster than a loop: it need not
+    /// remember where it is.
+    pub fn runs(&self) -> Runs<'_> {
+        Runs { live: self, slab: 0, word: 0, bits: self.words.first().copied().unwrap_or(0) }
     }
     /// The words of slab `i`.
-    fn words_of(&self, i: usize) -> core::ops::Range<usize> {
+    fn words_of(&self, i: usize) -> Range<usize> {
         self.slabs[i].1..self.slabs.get(i + 1).map_or(self.words.len(), |next| next.1)
     }
 }
 
-impl<'l> IntoIterator for &'l Live {
-    type Item = NonNull<u8>;
-    type IntoIter = Iter<'l>;
-    fn into_iter(self) -> Iter<'l> {
-        self.iter()
-    }
-}
+/// Objects that lie side by side: the first, and how many.
+pub type Run = (NonNull<u8>, usize);
 
-/// The addresses of a [`Live`].
+/// The runs of a [`Live`].
 #[derive(Clone, Debug)]
-pub struct Iter<'l> {
+pub struct Runs<'l> {
     live: &'l Live,
     slab: usize,
     /// The word where it is, and which bits of it are to come.
@@ -92,18 +102,27 @@ pub struct Iter<'l> {
     bits: u64,
 }
 
-impl Iter<'_> {
+/// The lowest bits that stand together: where they begin, how many they are, and what is left without them.
+#[inline(always)]
+fn lowest(bits: u64) -> (usize, usize, u64) {
+    let at = bits.trailing_zeros();
+    // Added to the lowest bit, they carry into the gap above, or out at the top.
+    (at as usize, (bits >> at).trailing_ones() as usize, bits & bits.wrapping_add(1 << at))
+}
+
+impl Runs<'_> {
     /// Object `index` of the slab at `base`.
+    #[inline(always)]
     fn object(&self, base: NonNull<u8>, index: usize) -> NonNull<u8> {
         // SAFETY: a bit was set, so the slab has the object.
         unsafe { base.add(index * self.live.stride) }
     }
 }
 
-impl Iterator for Iter<'_> {
-    type Item = NonNull<u8>;
+impl Iterator for Runs<'_> {
+    type Item = Run;
 
-    fn next(&mut self) -> Option<NonNull<u8>> {
+    fn next(&mut self) -> Option<Run> {
         let live = self.live;
         while self.bits == 0 {
             self.word += 1;
@@ -113,30 +132,26 @@ impl Iterator for Iter<'_> {
             self.slab += 1;
         }
         let (base, first) = live.slabs[self.slab];
-        let index = (self.word - first) * 64 + self.bits.trailing_zeros() as usize;
-        self.bits &= self.bits - 1;
-        Some(self.object(base, index))
+        let (at, count, rest) = lowest(self.bits);
+        self.bits = rest;
+        Some((self.object(base, (self.word - first) * 64 + at), count))
     }
 
-    fn fold<B, F: FnMut(B, NonNull<u8>) -> B>(self, init: B, mut f: F) -> B {
+    #[inline]
+    fn fold<B, F: FnMut(B, Run) -> B>(self, init: B, mut f: F) -> B {
         let mut sum = init;
         for slab in self.slab..self.live.slabs.len() {
             let (base, first) = self.live.slabs[slab];
             for word in self.live.words_of(slab) {
                 let mut bits = match word.cmp(&self.word) {
-                    core::cmp::Ordering::Less => 0,
-                    core::cmp::Ordering::Equal => self.bits,
-                    core::cmp::Ordering::Greater => self.live.words[word],
+                    Ordering::Less => 0,
+                    Ordering::Equal => self.bits,
+                    Ordering::Greater => self.live.words[word],
                 };
-                let at = (word - first) * 64;
-                if bits == !0 {
-                    // All in use: nothing to search.
-                    sum = (at..at + 64).fold(sum, |sum, index| f(sum, self.object(base, index)));
-                    continue;
-                }
                 while bits != 0 {
-                    sum = f(sum, self.object(base, at + bits.trailing_zeros() as usize));
-                    bits &= bits - 1;
+                    let (at, count, rest) = lowest(bits);
+                    bits = rest;
+                    sum = f(sum, (self.object(base, (word - first) * 64 + at), count));
                 }
             }
         }
@@ -144,7 +159,7 @@ impl Iterator for Iter<'_> {
     }
 }
 
-impl FusedIterator for Iter<'_> {}
+impl FusedIterator for Runs<'_> {}
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
@@ -172,14 +187,33 @@ mod tests {
                 assert_eq!(walked.len(), expected.len(), "{size} bytes: each once");
                 assert_eq!(walked.iter().copied().collect::<BTreeSet<_>>(), expected);
                 // A walk by `fold` goes on where `next` left it.
-                for taken in [0, 1, 63, 64, 65, expected.len()] {
-                    let mut walk = live.iter();
+                let runs: Vec<_> = live.runs().collect();
+                assert!(runs.iter().all(|(_, count)| (1..=64).contains(count)));
+                for taken in [0, 1, 2, 5, runs.len()] {
+                    let mut walk = live.runs();
                     let mut both: Vec<_> = walk.by_ref().take(taken).collect();
-                    walk.for_each(|object| both.push(object));
-                    assert_eq!(both, walked, "{size} bytes, {taken} by one");
+                    walk.for_each(|run| both.push(run));
+                    assert_eq!(both, runs, "{size} bytes, {taken} by one");
                 }
             }
         }
+    }
+
+    #[test]
+    fn bits_that_stand_together_are_a_run() {
+        let runs = |mut bits: u64| {
+            let mut runs = Vec::new();
+            while bits != 0 {
+                let (at, count, rest) = super::lowest(bits);
+                runs.push((at, count));
+                bits = rest;
+            }
+            runs
+        };
+        assert_eq!(runs(0b1110_0110_0001), [(0, 1), (5, 2), (9, 3)]);
+        assert_eq!(runs(!0), [(0, 64)]);
+        assert_eq!(runs(!0 << 63 | 1), [(0, 1), (63, 1)]);
+        assert_eq!(runs(!1), [(1, 63)]);
     }
 
     #[test]

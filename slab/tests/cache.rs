@@ -284,7 +284,7 @@ fn destroy_refuses_while_objects_are_in_use_and_the_cache_goes_on() {
     on_cpu(0);
     assert_eq!(cache.destroy().unwrap_err().to_string(), "1 objects are in use");
     let mut alive = vec![];
-    alive.extend(&cache.live());
+    alive.extend(cache.live().iter());
     assert_eq!(alive, [block.address()]);
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     drop(block);
