@@ -9,6 +9,7 @@ mod latency;
 mod layout;
 mod load;
 mod pinning;
+mod pools;
 mod race;
 mod robson;
 mod tlsf;
@@ -72,6 +73,7 @@ pub enum Experiment {
     Race(race::Race),
     Fragmentation(fragmentation::Fragmentation),
     Pinning(pinning::Pinning),
+    Pools(pools::Pools),
     WhyMagazines(why_magazines::WhyMagazines),
     #[command(hide = true)]
     Instructions(super::instructions::Instructions),
@@ -96,6 +98,7 @@ impl Experiment {
             Self::Race(experiment) => experiment.run(context).map(Some),
             Self::Fragmentation(experiment) => experiment.run(context).map(Some),
             Self::Pinning(experiment) => experiment.run(context).map(Some),
+            Self::Pools(experiment) => experiment.run(context).map(Some),
             Self::WhyMagazines(experiment) => experiment.run(context).map(Some),
         }
     }
