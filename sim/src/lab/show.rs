@@ -189,14 +189,14 @@ pub(super) fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Whole numbers grouped, small ones with three decimals.
+/// Whole numbers grouped, small ones with up to three decimals.
 pub(super) fn number(x: f64) -> String {
     if x.fract() == 0.0 && (0.0..1e15).contains(&x) {
         output::grouped(x as u64)
     } else if x.abs() >= 100.0 {
         format!("{x:.0}")
     } else {
-        format!("{x:.3}")
+        format!("{x:.3}").trim_end_matches('0').trim_end_matches('.').to_owned()
     }
 }
 
