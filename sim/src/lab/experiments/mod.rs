@@ -5,6 +5,7 @@ mod colouring;
 mod constructors;
 mod fifty_percent;
 mod fragmentation;
+mod handles;
 mod latency;
 mod layout;
 mod load;
@@ -75,6 +76,7 @@ pub enum Experiment {
     Pinning(pinning::Pinning),
     Pools(pools::Pools),
     WhyMagazines(why_magazines::WhyMagazines),
+    Handles(handles::Handles),
     #[command(hide = true)]
     Instructions(super::instructions::Instructions),
 }
@@ -100,6 +102,7 @@ impl Experiment {
             Self::Pinning(experiment) => experiment.run(context).map(Some),
             Self::Pools(experiment) => experiment.run(context).map(Some),
             Self::WhyMagazines(experiment) => experiment.run(context).map(Some),
+            Self::Handles(experiment) => experiment.run(context).map(Some),
         }
     }
 }
