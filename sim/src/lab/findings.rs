@@ -212,6 +212,11 @@ impl Table {
         assert_eq!(row.len(), self.columns.len(), "{}: a value a column", self.title);
         self.rows.push(row);
     }
+    /// Whether a column has numbers, and so is shown flush right. The first one names the rows.
+    pub(super) fn is_numeric(&self, column: usize) -> bool {
+        let number = |value: &Value| matches!(value, Value::Count(_) | Value::Number(..));
+        column > 0 && self.rows.iter().any(|row| number(&row[column]))
+    }
     /// Nothing is left of a table that has only names beside its times.
     fn without_times(mut self) -> Option<Self> {
         let keep: Vec<bool> = self.columns.iter().map(|c| !c.timed).collect();

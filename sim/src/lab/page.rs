@@ -77,13 +77,12 @@ impl Part {
 impl Table {
     fn markup(&self) -> Markup {
         let number = |value: &Value| matches!(value, Value::Count(_) | Value::Number(..));
-        let numeric = |i: usize| i > 0 && self.rows.iter().any(|row| number(&row[i]));
         html! {
             table {
                 caption { (self.title) }
                 thead { tr {
                     @for (i, column) in self.columns.iter().enumerate() {
-                        th.n[numeric(i)].timed[column.timed] { (column.name) }
+                        th.n[self.is_numeric(i)].timed[column.timed] { (column.name) }
                     }
                 } }
                 tbody {

@@ -2,6 +2,7 @@
 
 use super::findings::{Axis, Chart, Claim, Findings, Holds, Part, Series, Table};
 use crate::output;
+use comfy_table::CellAlignment;
 use std::fmt::Write;
 
 /// Columns of a curve drawn as text.
@@ -98,6 +99,11 @@ impl Table {
     fn text(&self) -> String {
         let header: Vec<&str> = self.columns.iter().map(|c| c.name.as_str()).collect();
         let mut table = output::table(&header);
+        for (i, column) in table.column_iter_mut().enumerate() {
+            if !self.is_numeric(i) {
+                column.set_cell_alignment(CellAlignment::Left);
+            }
+        }
         for row in &self.rows {
             table.add_row(row.iter().map(|value| value.shown(true)));
         }
