@@ -15,6 +15,7 @@
 //! | [`shipping`] | the slab subsystem as malloc, and one cache of it |
 //! | [`system`] | the program's own allocator |
 //! | [`roster`] | all of them, by name |
+//! | [`sheet`] | the cheat sheet: what each is for |
 //! | [`drive`] | an allocator under a workload |
 //! | [`findings`] | what an experiment found: tables, curves, claims |
 //! | [`clock`] | rounds and medians |
@@ -39,6 +40,7 @@ pub mod pool;
 mod properties;
 pub mod roster;
 pub mod segregated;
+pub mod sheet;
 pub mod shipping;
 mod show;
 mod slots;

@@ -3,6 +3,7 @@
 mod buddy;
 mod colouring;
 mod constructors;
+mod explain;
 mod fifty_percent;
 mod fragmentation;
 mod handles;
@@ -77,6 +78,7 @@ pub enum Experiment {
     Pools(pools::Pools),
     WhyMagazines(why_magazines::WhyMagazines),
     Handles(handles::Handles),
+    Explain(explain::Explain),
     #[command(hide = true)]
     Instructions(super::instructions::Instructions),
 }
@@ -103,6 +105,7 @@ impl Experiment {
             Self::Pools(experiment) => experiment.run(context).map(Some),
             Self::WhyMagazines(experiment) => experiment.run(context).map(Some),
             Self::Handles(experiment) => experiment.run(context).map(Some),
+            Self::Explain(experiment) => experiment.run(context).map(Some),
         }
     }
 }

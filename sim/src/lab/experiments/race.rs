@@ -103,6 +103,62 @@ fn dense(ops: &[Op]) -> (Vec<Dense>, usize) {
     (out, blocks)
 }
 
+/// What became of a workload in one allocator.
+pub(super) struct Run {
+    pub(super) outcome: Outcome,
+    /// Whether it can be looked into: nobody can look into the system's.
+    pub(super) known: bool,
+    /// An operation; 0 where time is not measured.
+    pub(super) nanoseconds: f64,
+}
+
+impl Run {
+    /// Bytes taken of bytes asked for, each at its peak.
+    pub(super) fn taken_of_asked(&self) -> f64 {
+        self.outcome.peak_taken as f64 / self.outcome.peak_asked.max(1) as f64
+    }
+}
+
+/// Drives all of `names` through a workload, each in `bytes` of memory; then times them in turn, unless all is to be exact.
+pub(super) fn measure(
+    context: &Context<'_>,
+    stage: &'static str,
+    loaded: &Loaded,
+    bytes: usize,
+    names: &[Name],
+) -> anyhow::Result<Vec<Run>> {
+    let stage = context.progress.stage(stage, names.len() as u64 * (1 + context.rounds() as u64));
+    let mut runs = Vec::new();
+    for (i, name) in names.iter().enumerate() {
+        let (outcome, capacity) = roster::run(*name, bytes, loaded.largest, &mut Counting(loaded))?;
+        ensure!(outcome.violations.is_empty(), "{}: {}", name.shown(), outcome.violations.join("; "));
+        runs.push(Run { outcome, known: capacity > 0, nanoseconds: 0.0 });
+        stage.at(i as u64 + 1);
+    }
+    if !context.exact {
+        let (ops, blocks) = dense(&loaded.ops);
+        let mut turn = names.len() as u64;
+        let mut failed = Ok(());
+        let times = clock::medians(context.rounds(), names.len(), |i| {
+            turn += 1;
+            stage.at(turn);
+            let timing = &mut Timing { ops: &ops, blocks };
+            match roster::run(names[i], bytes, loaded.largest, timing) {
+                Ok(time) => [time],
+                Err(error) => {
+                    failed = Err(error);
+                    [0.0]
+                }
+            }
+        });
+        failed?;
+        for (run, [time]) in runs.iter_mut().zip(times) {
+            run.nanoseconds = time;
+        }
+    }
+    Ok(runs)
+}
+
 impl Race {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "which allocator leaves which holes under one workload, and how fast is it?";
@@ -110,34 +166,7 @@ impl Race {
         let loaded = self.load.open(context)?;
         let bytes = loaded.memory(self.memory)?;
         let names = if self.allocators.is_empty() { &Name::ALL[..] } else { &self.allocators };
-        let stage = context.progress.stage("race", names.len() as u64 * (1 + context.rounds() as u64));
-        let mut outcomes = Vec::new();
-        for (i, name) in names.iter().enumerate() {
-            let (outcome, capacity) = roster::run(*name, bytes, loaded.largest, &mut Counting(&loaded))?;
-            ensure!(outcome.violations.is_empty(), "{}: {}", name.shown(), outcome.violations.join("; "));
-            outcomes.push((outcome, capacity));
-            stage.at(i as u64 + 1);
-        }
-        let mut times = vec![[0.0]; names.len()];
-        if !context.exact {
-            let (ops, blocks) = dense(&loaded.ops);
-            let mut turn = names.len() as u64;
-            let mut failed = Ok(());
-            times = clock::medians(context.rounds(), names.len(), |i| {
-                turn += 1;
-                stage.at(turn);
-                let timing = &mut Timing { ops: &ops, blocks };
-                match roster::run(names[i], bytes, loaded.largest, timing) {
-                    Ok(time) => [time],
-                    Err(error) => {
-                        failed = Err(error);
-                        [0.0]
-                    }
-                }
-            });
-            failed?;
-        }
-        drop(stage);
+        let runs = measure(context, "race", &loaded, bytes, names)?;
         let mut table = Table::new(
             format!("{} operations, {}; {bytes} bytes of memory", loaded.ops.len(), loaded.name),
             &[
@@ -153,10 +182,10 @@ impl Race {
                 "~ns an operation",
             ],
         );
-        for ((name, (outcome, capacity)), [time]) in names.iter().zip(&outcomes).zip(&times) {
+        for (name, run) in names.iter().zip(&runs) {
+            let outcome = &run.outcome;
             let holes = outcome.samples.last().map(|sample| sample.holes).unwrap_or_default();
-            // Nobody can look into the system's.
-            let known = |value: Value| if *capacity > 0 { value } else { Value::Nothing };
+            let known = |value| if run.known { value } else { Value::Nothing };
             let work = &outcome.work;
             let done = (work.allocs + work.refused + work.frees).max(1) as f64;
             table.row(vec![
@@ -166,10 +195,10 @@ impl Race {
                 known(holes.count.into()),
                 known(holes.largest.into()),
                 known(Value::Number(holes.largest as f64 * 100.0 / holes.total.max(1) as f64, 1)),
-                known((outcome.peak_taken as f64 / outcome.peak_asked.max(1) as f64).into()),
+                known(run.taken_of_asked().into()),
                 known((work.steps as f64 / done).into()),
                 known(work.longest.into()),
-                Value::Number(*time, 1),
+                Value::Number(run.nanoseconds, 1),
             ]);
         }
         findings.table(table);
@@ -179,7 +208,7 @@ impl Race {
         );
         let steps = |wanted| {
             let at = names.iter().position(|name| *name == wanted)?;
-            Some(outcomes[at].0.work.longest)
+            Some(runs[at].outcome.work.longest)
         };
         if let (Some(first), Some(tlsf)) = (steps(Name::FirstFit), steps(Name::Tlsf)) {
             findings.claim(Claim {
