@@ -197,6 +197,10 @@ impl<A: Area> GuardedPool<A> {
         let Self { pool, object, front, out, sites, numbers } = self;
         pool.destroy().map_err(|pool| Self { pool, object, front, out, sites, numbers })
     }
+    /// The layout of the objects.
+    pub fn object(&self) -> Layout {
+        self.object
+    }
     /// The pool below: counts only.
     pub fn pool(&self) -> &IndexPool<A> {
         &self.pool

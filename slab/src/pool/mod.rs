@@ -9,6 +9,7 @@
 //! | no idea how many there will be, and memory that must go back | [`ChunkedPool`] |
 //! | no idea how many, and addresses to spare | [`ReservedPool`] |
 //! | objects of several small sizes | [`ClassPools`]; with any others, too, [`Hybrid`] |
+//! | blocks of bytes, and no `unsafe` | [`Lender`], on an [`IndexPool`] or a [`GuardedPool`] |
 //! | a mistake to find | [`FixedPool::checked`], [`GuardedPool`]; around any allocator [`MemoryArena`] |
 //! | all of it in one | [`FixedSizeHeap`] |
 //! | something of your own to build | [`FreeList`], one word |
@@ -47,6 +48,7 @@
 //! | [`fixed`], [`index_pool`] | pools of a fixed size, threaded at once and as they are used |
 //! | [`chunked`], [`reserved`] | pools that grow |
 //! | [`typed`], [`live`] | pools of one type |
+//! | [`lender`] | blocks that come back by themselves |
 //! | [`marked`], [`guarded`] | pools that can be looked at, and that look |
 //! | [`allocator`], [`arena`], [`heap`] | guards around any allocator's objects |
 //! | [`classes`], [`hybrid`] | sizes that vary |
@@ -65,6 +67,7 @@ pub mod guarded;
 pub mod heap;
 pub mod hybrid;
 pub mod index_pool;
+pub mod lender;
 pub mod live;
 pub mod marked;
 pub mod reserved;
@@ -84,6 +87,7 @@ pub use guarded::{GuardedPool, Leak};
 pub use heap::FixedSizeHeap;
 pub use hybrid::{Hybrid, HybridBox, Routes};
 pub use index_pool::{IndexPool, Initialise};
+pub use lender::{Lend, Lender, Lent};
 pub use live::LivePool;
 pub use marked::MarkedPool;
 pub use reserved::ReservedPool;
