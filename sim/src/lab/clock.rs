@@ -46,6 +46,26 @@ pub fn medians<const N: usize>(
         .collect()
 }
 
+/// The same, where a turn may fail: the first failure ends it.
+///
+/// # Errors
+/// A turn's own.
+pub fn try_medians<const N: usize, E>(
+    rounds: usize,
+    contenders: usize,
+    mut turn: impl FnMut(usize) -> Result<[f64; N], E>,
+) -> Result<Vec<[f64; N]>, E> {
+    let mut failed = None;
+    let medians = medians(rounds, contenders, |i| match failed {
+        Some(_) => [0.0; N],
+        None => turn(i).unwrap_or_else(|error| {
+            failed = Some(error);
+            [0.0; N]
+        }),
+    });
+    failed.map_or(Ok(medians), Err)
+}
+
 /// The middle one of them, or the mean of the two in the middle; 0 of none.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -78,6 +98,13 @@ mod tests {
             [i as f64, order.len() as f64]
         });
         assert_eq!((medians[0][0], medians[1][0], order.len()), (0.0, 1.0, 6));
+        let mut turns = 0;
+        let failed = try_medians(3, 2, |i| {
+            turns += 1;
+            if turns == 4 { Err(i) } else { Ok([1.0]) }
+        });
+        assert_eq!((failed, turns), (Err(super::turns(1, 2).nth(1).unwrap()), 4));
+        assert_eq!(try_medians(3, 2, |i| Ok::<_, ()>([i as f64])), Ok(vec![[0.0], [1.0]]));
     }
 
     #[test]

@@ -5,12 +5,13 @@
 
 use super::heap::{Fit, Order};
 use super::tlsf::Search;
-use super::{Allocator, Buddy, Heap, Linear, Tlsf};
+use super::{Allocator, Buddy, Heap, Linear, System, Tlsf};
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use core::alloc::Layout;
 use std::hint::black_box;
 use std::process::Command;
+use uslab::pool::{HeapArea, IndexPool, Initialise, Lender};
 
 /// What is counted: an allocation and a free, by whom and in which heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -26,6 +27,10 @@ pub enum Case {
     BuddyEmpty,
     BuddyFull,
     Linear,
+    System,
+    LazyPaper,
+    Lazy,
+    LazyChecked,
 }
 
 /// Runs a case, and says nothing.
@@ -61,6 +66,18 @@ fn pairs<A: Allocator>(mut allocator: A, full: bool, operations: u32) -> anyhow:
     Ok(())
 }
 
+/// Kenwright's pool: with blocks left that were never used, so that each allocation may take one.
+fn lent(policy: Initialise, checked: bool, operations: u32) -> anyhow::Result<()> {
+    let blocks = 2 * operations as usize;
+    let area = HeapArea::new(128 * blocks, 64)?;
+    let pool = Lender::new(IndexPool::with_blocks(area, 128, blocks, policy)?);
+    for _ in 0..operations {
+        let block = black_box(pool.lend()?);
+        if checked { block.give_back()? } else { drop(block) }
+    }
+    Ok(())
+}
+
 impl Instructions {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let n = self.operations;
@@ -77,6 +94,10 @@ impl Instructions {
             Case::BuddyEmpty => pairs(Buddy::new(HEAP)?, false, n),
             Case::BuddyFull => pairs(Buddy::new(HEAP)?, true, n),
             Case::Linear => pairs(Linear::fixed(HEAP)?, false, n),
+            Case::System => pairs(System::default(), false, n),
+            Case::LazyPaper => lent(Initialise::EachAllocation, false, n),
+            Case::Lazy => lent(Initialise::WhenEmpty, false, n),
+            Case::LazyChecked => lent(Initialise::WhenEmpty, true, n),
         }
     }
 }

@@ -7,6 +7,7 @@ mod explain;
 mod fifty_percent;
 mod fragmentation;
 mod handles;
+mod kenwright;
 mod latency;
 mod layout;
 mod load;
@@ -78,6 +79,7 @@ pub enum Experiment {
     Pools(pools::Pools),
     WhyMagazines(why_magazines::WhyMagazines),
     Handles(handles::Handles),
+    Kenwright(kenwright::Kenwright),
     Explain(explain::Explain),
     #[command(hide = true)]
     Instructions(super::instructions::Instructions),
@@ -105,6 +107,7 @@ impl Experiment {
             Self::Pools(experiment) => experiment.run(context).map(Some),
             Self::WhyMagazines(experiment) => experiment.run(context).map(Some),
             Self::Handles(experiment) => experiment.run(context).map(Some),
+            Self::Kenwright(experiment) => experiment.run(context).map(Some),
             Self::Explain(experiment) => experiment.run(context).map(Some),
         }
     }

@@ -138,20 +138,11 @@ pub(super) fn measure(
     if !context.exact {
         let (ops, blocks) = dense(&loaded.ops);
         let mut turn = names.len() as u64;
-        let mut failed = Ok(());
-        let times = clock::medians(context.rounds(), names.len(), |i| {
+        let times = clock::try_medians(context.rounds(), names.len(), |i| {
             turn += 1;
             stage.at(turn);
-            let timing = &mut Timing { ops: &ops, blocks };
-            match roster::run(names[i], bytes, loaded.largest, timing) {
-                Ok(time) => [time],
-                Err(error) => {
-                    failed = Err(error);
-                    [0.0]
-                }
-            }
-        });
-        failed?;
+            roster::run(names[i], bytes, loaded.largest, &mut Timing { ops: &ops, blocks }).map(|time| [time])
+        })?;
         for (run, [time]) in runs.iter_mut().zip(times) {
             run.nanoseconds = time;
         }
