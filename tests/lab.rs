@@ -1,0 +1,293 @@
+//! `uslab lab` from outside: what it lists, that it repeats itself to the byte, the worked examples, and what it refuses.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn lab(args: &[&str]) -> Output {
+    let mut uslab = Command::new(env!("CARGO_BIN_EXE_uslab"));
+    uslab.arg("lab").args(args).env("NO_COLOR", "1").output().expect("the binary starts")
+}
+
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[track_caller]
+fn told(args: &[&str]) -> String {
+    let (code, out, err) = said(&lab(args));
+    assert_eq!(code, Some(0), "{args:?}: {err}");
+    out
+}
+
+/// Exit code 2, nothing on standard output, and a message with all of `parts`.
+#[track_caller]
+fn refused(args: &[&str], parts: &[&str]) {
+    let (code, out, err) = said(&lab(args));
+    assert_eq!(code, Some(2), "{args:?}: {err}");
+    assert!(out.is_empty(), "{args:?} wrote {out}");
+    assert!(!err.contains("panicked"), "{args:?}: {err}");
+    for part in parts {
+        assert!(err.contains(part), "{args:?}: expected {part:?} in {err}");
+    }
+}
+
+struct Folder(tempfile::TempDir);
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder"))
+    }
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().expect("a plain name").to_owned()
+    }
+    fn file(&self, name: &str, content: &str) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, content).expect("a temporary file");
+        path
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON and nothing else")
+}
+
+fn experiments() -> Vec<String> {
+    let listed = json(&told(&["--json", "-"]));
+    listed["experiments"].as_object().unwrap().keys().cloned().collect()
+}
+
+#[test]
+fn without_a_verb_every_experiment_is_listed_with_a_line() {
+    let out = told(&[]);
+    let names = experiments();
+    assert!(names.len() >= 16, "{names:?}");
+    assert_eq!(out.lines().count(), names.len());
+    for name in &names {
+        let line = out.lines().find(|line| line.split_whitespace().next() == Some(name));
+        let line = line.unwrap_or_else(|| panic!("{name} is not in {out}"));
+        assert!(line.split_whitespace().count() > 3, "a question and not a word: {line}");
+    }
+    for name in ["handles", "explain", "kenwright", "race", "tlsf", "buddy"] {
+        assert!(names.iter().any(|listed| listed == name), "{name}");
+    }
+    // What another run of the program is for is not shown.
+    assert!(!out.contains("instructions"), "{out}");
+}
+
+/// All four forms of an experiment.
+fn forms(name: &str, options: &[&str]) -> [String; 4] {
+    let folder = Folder::new();
+    let files = ["json", "csv", "html"].map(|form| (format!("--{form}"), folder.path(form)));
+    let mut args = vec![name];
+    args.extend(options);
+    for (option, file) in &files {
+        args.extend([option.as_str(), file]);
+    }
+    let text = told(&args);
+    let [json, csv, html] =
+        files.map(|(_, file)| std::fs::read_to_string(file).expect("the file was written"));
+    [text, json, csv, html]
+}
+
+#[test]
+fn an_experiment_that_is_exact_gives_the_same_bytes_twice_in_every_form() {
+    for name in experiments() {
+        let options = ["--exact", "--quick", "--seed", "7"];
+        let first = forms(&name, &options);
+        assert_eq!(first, forms(&name, &options), "{name}");
+        let [text, findings, csv, html] = first;
+        let findings = json(&findings);
+        assert_eq!((&findings["experiment"], &findings["seed"]), (&name.as_str().into(), &7.into()));
+        assert!(findings["machine"].is_null() && !findings["parts"].as_array().unwrap().is_empty(), "{name}");
+        for part in findings["parts"].as_array().unwrap() {
+            let columns = part["table"]["columns"].as_array().into_iter().flatten();
+            let timed = columns.chain([&part["chart"], &part["claim"]]).any(|thing| thing["timed"] == true);
+            assert!(!timed, "{name}: measured in time: {part}");
+            if let Some(table) = part["table"].as_object() {
+                assert!(!table["rows"].as_array().unwrap().is_empty(), "{name}: {}", table["title"]);
+            }
+        }
+        assert!(text.starts_with(&format!("{name}: ")) && text.contains("\nseed 7\n"), "{name}: {text}");
+        assert!(csv.starts_with("part,row,column,value\n"), "{name}: {csv}");
+        assert!(html.starts_with("<!DOCTYPE html>") && html.contains("seed 7"), "{name}");
+    }
+}
+
+/// With times, and on a machine without valgrind.
+#[test]
+fn every_experiment_runs_quickly_and_says_where_it_measured() {
+    for name in experiments() {
+        let output = Command::new(env!("CARGO_BIN_EXE_uslab"))
+            .args(["lab", &name, "--quick", "--json", "-"])
+            .env("PATH", "")
+            .output()
+            .expect("the binary starts");
+        let (code, out, err) = said(&output);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{name}");
+        let findings = json(&out);
+        let timed = findings["parts"].to_string().contains("\"timed\":true");
+        assert_eq!(findings["machine"]["cpus"].is_u64(), timed, "{name}");
+    }
+}
+
+#[test]
+fn the_seed_decides() {
+    let race = |seed| told(&["race", "--exact", "--seed", seed]);
+    let rows = |text: String| text.lines().skip(2).map(str::to_owned).collect::<Vec<_>>();
+    assert_ne!(rows(race("1")), rows(race("2")));
+}
+
+#[test]
+fn the_buddys_walk_splits_and_merges_as_on_paper() {
+    let out = told(&["buddy", "--exact"]);
+    let golden = "\
+1024 bytes: free blocks of each size
+step          block     16  32  64  128  256  512  1024
+begin                    0   0   0    0    0    0     1
+allocate 65   0..128     0   0   0    1    1    1     0
+allocate 200  256..512   0   0   0    1    0    1     0
+allocate 30   128..160   0   1   1    0    0    1     0
+allocate 100  512..640   0   1   1    1    1    0     0
+free 200      256..512   0   1   1    1    2    0     0
+free 65       0..128     0   1   1    2    2    0     0
+free 100      512..640   0   1   1    1    1    1     0
+free 30       128..160   0   0   0    0    0    0     1
+";
+    assert!(out.contains(golden), "{out}");
+}
+
+#[test]
+fn tlsfs_classes_are_those_of_the_picture() {
+    let out = told(&["tlsf", "--exact"]);
+    let golden = "\
+Four classes in a doubling, the smallest 16 bytes: which lists serve a size
+bytes  first level  second level  search begins at  first level  second level
+16               0             0                16            0             0
+20               0             1                20            0             1
+21               0             1                24            0             2
+31               0             3                32            1             0
+32               1             0                32            1             0
+100              2             2               112            2             3
+112              2             3               112            2             3
+113              2             3               128            3             0
+1,000            5             3             1,024            6             0
+1,024            6             0             1,024            6             0
+1,500            6             1             1,536            6             2
+";
+    assert!(out.contains(golden), "{out}");
+}
+
+#[test]
+fn kenwrights_four_blocks_go_through_eight_states() {
+    let out = told(&["kenwright", "--exact", "--quick"]);
+    let golden = "\
+state  step      block  free  initialised  next
+(a)    create              4            0     0
+(b)    allocate      0     3            1     1
+(c)    allocate      1     2            2     2
+(d)    allocate      2     1            3     3
+(e)    allocate      3     0            4  none
+(f)    free          1     1            4     1
+(g)    free          3     2            4     3
+(h)    allocate      3     1            4     1
+";
+    assert!(out.contains(golden), "{out}");
+    // One object at a time: the paper's rule goes through the whole pool.
+    let touched = out.lines().find(|line| line.starts_with("one at a time")).unwrap();
+    assert!(touched.split_whitespace().skip(4).eq(["10,000", "1", "100", "1"]), "{touched}");
+}
+
+#[test]
+fn handles_go_through_their_tables_as_they_did() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/lab/handles.txt");
+    assert_eq!(told(&["handles", "--exact"]), std::fs::read_to_string(golden).unwrap());
+}
+
+#[test]
+fn the_cheat_sheet_has_a_page_for_each_of_its_lines() {
+    let sheet = json(&told(&["explain", "--exact", "--json", "-"]));
+    let table = |part: &Value| part["table"].clone();
+    let words = table(&sheet["parts"][0]);
+    let names: Vec<_> =
+        words["rows"].as_array().unwrap().iter().map(|row| row[0].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 15);
+    for name in names {
+        let out = told(&["explain", name, "--exact"]);
+        assert!(
+            out.contains(&format!("what is {name}")) && out.contains("What its operations cost"),
+            "{out}"
+        );
+        // Each page points to an experiment that there is.
+        let more = out.lines().last().unwrap().split(['`', ' ']).nth(3).unwrap().to_owned();
+        assert!(experiments().contains(&more), "{more} in {out}");
+    }
+    let measured = table(&sheet["parts"][3]);
+    let of =
+        |name: &str| measured["rows"].as_array().unwrap().iter().find(|row| row[0] == name).unwrap().clone();
+    assert!(of("first-fit")[2].as_u64() > of("tlsf")[2].as_u64(), "{measured}");
+    assert!(of("buddy")[3].as_f64() > of("tlsf")[3].as_f64(), "{measured}");
+}
+
+#[test]
+fn workloads_that_cannot_be_are_refused_with_what_is_accepted() {
+    refused(
+        &["race", "--sizes", "often:1"],
+        &["--sizes", "unknown distribution \"often\"", "uniform:MIN..MAX"],
+    );
+    refused(&["race", "--sizes", "fixed:0"], &["--sizes", "the size \"0\"", "from 1 to"]);
+    refused(
+        &["race", "--lifetimes", "soon"],
+        &["--lifetimes", "unknown distribution \"soon\"", "exponential:MEAN"],
+    );
+    refused(&["race", "--arrivals", "burst:1"], &["--arrivals", "burst:COUNT,EVERY"]);
+    refused(&["race", "--operations", "0"], &["--operations", "1..="]);
+    refused(&["race", "--memory", "100"], &["--memory", "power of two"]);
+}
+
+#[test]
+fn traces_that_are_wrong_are_refused_by_file_and_line() {
+    let folder = Folder::new();
+    let race = |file: &str, parts: &[&str]| refused(&["race", "--trace", file], parts);
+    // Heap, blocks, operations, weight; then the operations.
+    let twice = folder.file("twice.rep", "4096\n1\n3\n1\na 0 16\nf 0\nf 0\n");
+    race(&twice, &[&format!("{twice}:7"), "freed before"]);
+    let wrong = folder.file("wrong.rep", "4096\n1\n2\n1\na 0 16\nx 0\n");
+    race(&wrong, &[&format!("{wrong}:6"), "\"x 0\"", "expected"]);
+    let zero = folder.file("zero.rep", "4096\n1\n2\n1\na 0 0\nf 0\n");
+    race(&zero, &[&format!("{zero}:5"), "\"a 0 0\""]);
+    let early = folder.file("early.rep", "4096\n1\n2\n1\na 0 16\n");
+    race(&early, &[&early, "1 of 2 operations"]);
+    let twice = folder.file("twice.csv", "op,id,size\nalloc,1,16\nfree,1\nfree,1\n");
+    race(&twice, &[&format!("{twice}:4"), "freed before"]);
+    let unknown = folder.file("unknown.csv", "op,id,size\nfree,1\n");
+    race(&unknown, &[&format!("{unknown}:2"), "expected"]);
+    let wrong = folder.file("wrong.csv", "op,id,size\nalloc,1,many\n");
+    race(&wrong, &[&format!("{wrong}:2"), "many"]);
+    race("/no/such/trace.rep", &["/no/such/trace.rep"]);
+    // One that is right is not.
+    let right = folder.file("right.rep", "4096\n1\n2\n1\na 0 16\nf 0\n");
+    assert!(told(&["race", "--exact", "--trace", &right]).contains("right.rep"));
+}
+
+#[test]
+fn names_that_nobody_has_are_refused_with_those_that_there_are() {
+    refused(&["race", "--allocators", "bump"], &["bump", "first-fit", "tlsf"]);
+    refused(&["explain", "bump"], &["bump", "handle-table", "linear"]);
+    refused(&["alchemy"], &["alchemy"]);
+    refused(&["handles", "--objects", "0"], &["--objects", "1..="]);
+    refused(&["kenwright", "--sizes", "4"], &["--sizes", "8..="]);
+}
+
+#[test]
+fn outputs_that_cannot_be_are_refused_before_anything_is_written() {
+    refused(&["race", "--csv", "-", "--json", "-"], &["only one of --json, --csv and --html"]);
+    refused(&["race", "--csv", "--html", "-"], &["only one of --json, --csv and --html"]);
+    refused(&["race", "--html", "/no/such/folder/page.html"], &["--html", "/no/such/folder"]);
+    refused(&["--csv", "-"], &["--csv and --html show an experiment"]);
+    let folder = Folder::new();
+    let mine = folder.file("mine.html", "a letter");
+    refused(&["race", "--html", &mine], &[&mine, "not overwritten"]);
+    assert_eq!(std::fs::read_to_string(&mine).unwrap(), "a letter");
+    refused(&["race", "--html", folder.0.path().to_str().unwrap()], &["--html"]);
+}
