@@ -220,6 +220,34 @@ mod canary {
     fn unprotected_increments_lose_one_both_ways() {
         assert_eq!(outcomes(increment, increment), [(0, 0), (0, 1), (1, 0)]);
     }
+    /// A magazine that were nothing but a counter, exchanged by one CAS: who pops is given a place that is claimed and not
+    /// yet filled. What the slots do in its stead is in `slot`.
+    #[test]
+    fn a_counter_that_is_exchanged_is_no_stack() {
+        let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
+        let sink = seen.clone();
+        loom::model::Builder::new().check(move || {
+            let stack = Arc::new((AtomicUsize::new(1), [7, 0].map(AtomicUsize::new)));
+            let other = stack.clone();
+            let exchange =
+                |count: &AtomicUsize, n, next| count.compare_exchange(n, next, AcqRel, Acquire).is_ok();
+            let push = thread::spawn(move || {
+                let (count, rounds) = &*other;
+                let n = count.load(Acquire);
+                if exchange(count, n, n + 1) {
+                    rounds[n].store(8, Release);
+                }
+            });
+            let (count, rounds) = &*stack;
+            let n = count.load(Acquire);
+            if exchange(count, n, n - 1) {
+                sink.lock().unwrap().insert(rounds[n - 1].load(Acquire));
+            }
+            push.join().unwrap();
+        });
+        let seen: Vec<_> = seen.lock().unwrap().iter().copied().collect();
+        assert_eq!(seen, [0, 7, 8], "0 is nobody's round");
+    }
     #[test]
     fn a_weak_exchange_fails_where_it_was_armed() {
         loom::model(|| {
