@@ -95,7 +95,7 @@ fn a_hit_is_what_a_magazine_served_and_a_fill_what_the_slabs_did() {
     let fixed = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 2 };
     let cache = KmemCache::builder("o", 64).magazines(fixed).check_frees(false).build_in(&subsystem).unwrap();
     assert_eq!(cache.info().hit_rate(), None);
-    drop(cache.alloc_blocks(Gfp::KERNEL, 4).unwrap());
+    drop(cache.alloc_blocks(Gfp::KERNEL, 8).unwrap());
     let before = cache.info();
     for _ in 0..100 {
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
@@ -201,4 +201,53 @@ fn objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_tha
     let info = cache.info();
     assert_eq!((info.used, info.other_node_frees), (0, 2048));
     assert_all_given_back(&subsystem);
+}
+
+/// Three slabs of eight objects, step by step: full, partial, empty, and what the CPU's magazine keeps.
+#[test]
+fn three_slabs_go_from_full_to_partial_to_empty_and_back() {
+    let subsystem = subsystem(1);
+    let walk = |magazines| {
+        let cache = KmemCache::builder("o", 1024).magazines(magazines).build_in(&subsystem);
+        let cache = cache.unwrap();
+        assert_eq!(cache.geometry().objects(), 8);
+        let row = || {
+            let info = cache.info();
+            [info.full, info.partial, info.empty, info.in_magazines]
+        };
+        let mut slabs = [(); 3].map(|()| cache.alloc_blocks(Gfp::KERNEL, 8).unwrap());
+        let mut rows = vec![row()];
+        slabs[1].pop();
+        rows.push(row());
+        slabs[1].clear();
+        rows.push(row());
+        slabs[1].push(cache.alloc_block(Gfp::KERNEL).unwrap());
+        rows.push(row());
+        rows
+    };
+    assert_eq!(walk(Magazines::Off), [[3, 0, 0, 0], [2, 1, 0, 0], [2, 0, 1, 0], [2, 1, 0, 0]]);
+    // What a magazine holds is out, as far as its slab knows: the slabs see none of it.
+    let two = Magazines::Sized { capacity: 8, stock: 0, depot_limit: 2 };
+    assert_eq!(walk(two), [[3, 0, 0, 0], [3, 0, 0, 1], [3, 0, 0, 8], [3, 0, 0, 7]]);
+}
+
+/// Thirty enemies and then two hundred bullets, wave after wave: from the second on no slab is asked.
+#[test]
+fn waves_of_enemies_and_bullets_come_from_magazines() {
+    let subsystem = subsystem(1);
+    let make = |name, size| KmemCache::builder(name, size).build_in(&subsystem).unwrap();
+    let (enemies, bullets) = (make("enemy", 256), make("bullet", 32));
+    let wave = || {
+        let wave: Vec<_> = (0..30).map(|_| enemies.alloc_block(Gfp::KERNEL).unwrap()).collect();
+        drop((wave, (0..200).map(|_| bullets.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>()));
+    };
+    let of_slabs = || [&enemies, &bullets].map(|cache| [cache.info().fills, cache.info().flushes]);
+    wave();
+    let first = of_slabs();
+    assert!(first.iter().all(|[fills, _]| *fills > 0));
+    (0..60).for_each(|_| wave());
+    assert_eq!(of_slabs(), first);
+    let info = bullets.info();
+    assert_eq!((info.allocs, info.frees), (61 * 200, 61 * 200));
+    assert!(info.hit_rate() > Some(0.95), "{info:?}");
 }
