@@ -73,10 +73,15 @@ impl Entry {
         tell!("begins life {generation} of the object at {object:?}");
     }
 
+    /// Which life, whether it goes on, and how many hold the object: a hint.
+    #[inline(always)]
+    fn now(&self) -> u64 {
+        self.word.load(Relaxed)
+    }
     /// Whether life `generation` goes on. Cost: one load.
     #[inline(always)]
     pub(super) fn is_in(&self, generation: u32) -> bool {
-        let word = self.word.load(Relaxed);
+        let word = self.now();
         Self::generation(word) == generation && word & IN_USE != 0
     }
 
@@ -93,7 +98,7 @@ impl Entry {
             }
             assert!(word & HOLDERS != HOLDERS, "an object has {HOLDERS} holders: no more can be counted");
             if planted("a handle is looked at and then counted") {
-                self.word.fetch_add(1, Acquire);
+                self.word.fetch_add(1, Relaxed);
                 return true;
             }
             // Acquire: pairs with the Release in `begin`; other holders keep that release going.
@@ -127,7 +132,7 @@ impl Entry {
             }
             let ended = word & !IN_USE;
             if planted("a handle is looked at and then freed") {
-                self.word.store(ended, Release);
+                self.word.store(ended, Relaxed);
                 return Some((ended & HOLDERS == 0).then_some(Last));
             }
             // Acquire: pairs with the Release in `begin` and `let_go`: the object's next life comes after all that. Release:
@@ -280,7 +285,7 @@ impl Numbers {
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.free.lock().used;
         let entries = (0..used).filter_map(|number| self.entry(number as u32));
-        let used = entries.map(|entry| Entry::generation(entry.word.load(Relaxed)));
+        let used = entries.map(|entry| Entry::generation(entry.now()));
         self.generations.fresh(used, self.last)
     }
     /// Numbers that nobody will get any more.
