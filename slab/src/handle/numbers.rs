@@ -92,15 +92,14 @@ impl Entry {
     #[inline]
     pub(super) fn hold(&self, generation: u32) -> bool {
         let mut word = self.word.load(Relaxed);
+        let mut looked = false;
         loop {
-            if Self::generation(word) != generation || word & IN_USE == 0 {
+            let over = Self::generation(word) != generation || word & IN_USE == 0;
+            if over && !(looked && planted("a handle is looked at and then counted")) {
                 return false;
             }
+            looked = true;
             assert!(word & HOLDERS != HOLDERS, "an object has {HOLDERS} holders: no more can be counted");
-            if planted("a handle is looked at and then counted") {
-                self.word.fetch_add(1, Relaxed);
-                return true;
-            }
             // Acquire: pairs with the Release in `begin`; other holders keep that release going.
             match self.word.compare_exchange(word, word + 1, Acquire, Relaxed) {
                 Ok(_) => {
@@ -131,16 +130,15 @@ impl Entry {
                 return None;
             }
             let ended = word & !IN_USE;
-            if planted("a handle is looked at and then freed") {
-                self.word.store(ended, Relaxed);
-                return Some((ended & HOLDERS == 0).then_some(Last));
-            }
             // Acquire: pairs with the Release in `begin` and `let_go`: the object's next life comes after all that. Release:
             // pairs with the Acquire in the `let_go` of the last holder, through whose hands the object may go.
             match self.word.compare_exchange(word, ended, AcqRel, Relaxed) {
                 Ok(_) if planted("a free does not wait for holders") => return Some(Some(Last)),
                 Ok(_) => {
                     tell!("ends life {generation}: {} holders", ended & HOLDERS);
+                    return Some((ended & HOLDERS == 0).then_some(Last));
+                }
+                Err(_) if planted("a handle is looked at and then freed") => {
                     return Some((ended & HOLDERS == 0).then_some(Last));
                 }
                 Err(now) => word = now,
