@@ -598,7 +598,13 @@ fn claims(findings: &mut Findings, all: &[Measured]) {
             yes(churn < 1.0),
         );
     }
-    for (set, walked) in [(1, "5 %"), (2, "95 %")] {
+    // Each of them: that one design walks well and another one churns well meets no aim.
+    let both = |a: bool, b: bool| match (a, b) {
+        (true, true) => Holds::Yes,
+        (false, false) => Holds::No,
+        _ => Holds::Partly,
+    };
+    for (set, walked, most) in [(1, "5 %", 1.5), (2, "95 %", 1.0)] {
         if let (Some(bits), Some(off), Some(on)) = (
             ratio(set, (live, 2), (array, 2)),
             ratio(set, (slab, 2), (array, 2)),
@@ -606,11 +612,11 @@ fn claims(findings: &mut Findings, all: &[Measured]) {
         ) {
             claim(
                 &format!(
-                    "objects that never move, {walked} of the places in use, are walked as fast as a packed array, or half as fast again"
+                    "objects that never move, {walked} of the places in use, are walked in at most {most:.1} times a packed array's time"
                 ),
                 "this project's aim".into(),
                 format!("{off:.2} times in slabs, {on:.2} with magazines, {bits:.2} in a pool with a bitmap"),
-                yes(off.min(on) <= if set == 1 { 1.5 } else { 1.0 }),
+                both(off <= most, on <= most),
             );
         }
     }
@@ -623,7 +629,7 @@ fn claims(findings: &mut Findings, all: &[Measured]) {
             format!(
                 "{shared:.2} times in boxes of an object cache, {on:.2} in a hive, {off:.2} without magazines"
             ),
-            yes(on.min(shared) <= 1.5),
+            both(shared <= 1.5, on <= 1.5),
         );
     }
 }
