@@ -64,13 +64,10 @@ trait Design {
     fn looked(&mut self) -> usize;
 }
 
-/// Slots in a row, with a flag: a new object takes the first that is free, found by looking.
+/// Slots in a row, with a flag. If it scans, a new object takes the first that is free, found by looking; else a freed one is
+/// never taken again.
 #[derive(Default)]
-struct Scanning(Vec<Particle>);
-
-/// Slots in a row, with a flag: a freed one is never taken again.
-#[derive(Default)]
-struct NeverAgain(Vec<Particle>);
+struct Flags<const SCANS: bool>(Vec<Particle>);
 
 /// Slots in a row, the free ones in a list that lies in them, in place of the position.
 struct FreeList {
@@ -91,38 +88,14 @@ fn walk_flags(slots: &mut [Particle]) -> usize {
     active
 }
 
-impl Design for Scanning {
+impl<const SCANS: bool> Design for Flags<SCANS> {
     type Key = usize;
     #[inline(always)]
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<usize> {
-        let free = self.0.iter().position(|slot| !slot.active);
-        Ok(match free {
-            Some(slot) => {
-                self.0[slot] = particle;
-                slot
-            }
-            None => {
-                self.0.push(particle);
-                self.0.len() - 1
-            }
-        })
-    }
-    #[inline(always)]
-    fn free(&mut self, key: usize) {
-        self.0[key].active = false;
-    }
-    fn walk(&mut self) -> usize {
-        walk_flags(&mut self.0)
-    }
-    fn looked(&mut self) -> usize {
-        self.0.len()
-    }
-}
-
-impl Design for NeverAgain {
-    type Key = usize;
-    #[inline(always)]
-    fn alloc(&mut self, particle: Particle) -> anyhow::Result<usize> {
+        if SCANS && let Some(free) = self.0.iter().position(|slot| !slot.active) {
+            self.0[free] = particle;
+            return Ok(free);
+        }
         self.0.push(particle);
         Ok(self.0.len() - 1)
     }
@@ -429,11 +402,11 @@ const NAMES: [&str; 9] = [
 fn turn(design: usize, set: &Set, order: &Order, walks: usize, subsystem: &Subsystem) -> anyhow::Result<Run> {
     let hive = |magazines| Hive::<Particle>::new_in("particle", subsystem, magazines);
     match design {
-        0 => named(&mut Scanning::default(), set, order, walks),
+        0 => named(&mut Flags::<true>::default(), set, order, walks),
         1 => named(&mut FreeList { slots: Vec::new(), head: END }, set, order, walks),
         2 => packed(set, order, walks),
         3 => named(&mut SlotMap::<Particle>::new(), set, order, walks),
-        4 => named(&mut NeverAgain::default(), set, order, walks),
+        4 => named(&mut Flags::<false>::default(), set, order, walks),
         5 => named(
             &mut LivePool::<Particle, HeapArea>::new(HeapArea::new(set.allocs * 25 + 4096, 64)?)?,
             set,
