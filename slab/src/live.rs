@@ -104,7 +104,7 @@ pub struct Runs<'l> {
 
 /// The lowest bits that stand together: where they begin, how many they are, and what is left without them.
 #[inline(always)]
-fn lowest(bits: u64) -> (usize, usize, u64) {
+pub(crate) fn lowest(bits: u64) -> (usize, usize, u64) {
     let at = bits.trailing_zeros();
     // Added to the lowest bit, they carry into the gap above, or out at the top.
     (at as usize, (bits >> at).trailing_ones() as usize, bits & bits.wrapping_add(1 << at))

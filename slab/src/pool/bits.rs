@@ -1,5 +1,8 @@
 //! A bitmap in bytes: which slots are out. Bytes and not words, because it lies in whatever a pool's memory has left.
 
+use crate::live::lowest;
+use core::ops::Range;
+
 /// Bytes for so many bits.
 pub(super) const fn bytes(bits: usize) -> usize {
     bits.div_ceil(8)
@@ -16,18 +19,23 @@ pub(super) fn put(map: &mut [u8], bit: usize, on: bool) -> bool {
     was
 }
 
-/// The bits that are set, ascending. Looks at 64 at a time.
+/// The bits that are set, ascending.
+pub(super) fn ones(map: &[u8]) -> impl Iterator<Item = usize> {
+    runs(map).flatten()
+}
+
+/// The bits that are set, ascending, neighbours together. Looks at 64 at a time: a run ends where they do, too.
 #[derive(Clone, Debug)]
-pub(super) struct Ones<'m> {
+struct Runs<'m> {
     rest: &'m [u8],
     word: u64,
     /// The bit that the word begins with.
     from: usize,
 }
 
-pub(super) fn ones(map: &[u8]) -> Ones<'_> {
+fn runs(map: &[u8]) -> Runs<'_> {
     let (word, rest) = word(map);
-    Ones { rest, word, from: 0 }
+    Runs { rest, word, from: 0 }
 }
 
 /// The first 8 bytes, or what there is and zeros behind it.
@@ -42,10 +50,11 @@ fn word(map: &[u8]) -> (u64, &[u8]) {
     }
 }
 
-impl Iterator for Ones<'_> {
-    type Item = usize;
+impl Iterator for Runs<'_> {
+    type Item = Range<usize>;
 
-    fn next(&mut self) -> Option<usize> {
+    #[inline]
+    fn next(&mut self) -> Option<Range<usize>> {
         while self.word == 0 {
             if self.rest.is_empty() {
                 return None;
@@ -53,9 +62,9 @@ impl Iterator for Ones<'_> {
             (self.word, self.rest) = word(self.rest);
             self.from += 64;
         }
-        let bit = self.word.trailing_zeros() as usize;
-        self.word &= self.word - 1;
-        Some(self.from + bit)
+        let (at, count, rest) = lowest(self.word);
+        self.word = rest;
+        Some(self.from + at..self.from + at + count)
     }
 }
 

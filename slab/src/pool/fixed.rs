@@ -178,8 +178,15 @@ impl<A: Area> FixedPool<A> {
     ///
     /// Cost: a load for 64 slots, and nothing of the slots themselves.
     pub fn live(&self) -> Option<impl Iterator<Item = NonNull<u8>>> {
+        self.out().map(|out| out.map(|index| self.slot(index)))
+    }
+    /// Which slots are out, as [`live`](Self::live).
+    pub(super) fn out(&self) -> Option<impl Iterator<Item = usize>> {
         // SAFETY: initialised, and the pool's alone; it does not change while the pool is borrowed.
-        self.checked.then(|| bits::ones(unsafe { self.bitmap().as_ref() }).map(|index| self.slot(index)))
+        self.checked.then(|| bits::ones(unsafe { self.bitmap().as_ref() }))
+    }
+    pub(super) fn first(&self) -> NonNull<u8> {
+        self.first
     }
     /// Slot `index`, whether it is out or not.
     ///
@@ -199,7 +206,7 @@ impl<A: Area> FixedPool<A> {
     }
     /// Whether slot `index` is out; `None` in an unchecked pool.
     pub fn is_live(&self, index: usize) -> Option<bool> {
-        // SAFETY: as in `live`.
+        // SAFETY: as in `out`.
         self.checked.then(|| index < self.count && bits::get(unsafe { self.bitmap().as_ref() }, index))
     }
     /// Bytes that the object at `slot` has, whatever it asked for.

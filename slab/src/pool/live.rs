@@ -17,6 +17,7 @@ use super::slot::{LINK, SlotLayout};
 use super::usage::Usage;
 use core::alloc::Layout;
 use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 
 /// Objects of one type in memory of the caller's choice. See the [module](self).
@@ -37,11 +38,18 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The slots whose bits are set hold an object each.
+/// The pool is a checked one of [`Slot<T>`]s; those whose bits are set hold an object each.
 #[derive(Debug)]
 pub struct LivePool<T, A: Area> {
     pool: FixedPool<A>,
     objects: PhantomData<T>,
+}
+
+/// An object, or the link of a free slot.
+#[repr(C)]
+union Slot<T> {
+    _object: ManuallyDrop<T>,
+    _link: [u8; LINK],
 }
 
 impl<T, A: Area> LivePool<T, A> {
@@ -50,8 +58,8 @@ impl<T, A: Area> LivePool<T, A> {
     /// # Errors
     /// As [`FixedPool::checked`].
     pub fn new(area: A) -> Result<Self, PoolError> {
-        let (size, align) = (size_of::<T>().max(LINK), align_of::<T>());
-        Ok(Self { pool: FixedPool::checked(area, SlotLayout::new(size, align)?)?, objects: PhantomData })
+        let slots = SlotLayout::new(size_of::<Slot<T>>(), align_of::<Slot<T>>())?;
+        Ok(Self { pool: FixedPool::checked(area, slots)?, objects: PhantomData })
     }
 
     /// Puts an object into a free slot and says which. It stays there until it is removed.
@@ -86,7 +94,8 @@ impl<T, A: Area> LivePool<T, A> {
         (self.pool.is_live(index) == Some(true)).then(|| self.pool.slot(index).cast())
     }
 
-    /// All objects with their indices, ascending. Cost: a load for 64 slots.
+    /// All objects with their indices, ascending. Cost: a load for 64 slots. [`for_each`](Iterator::for_each) goes faster
+    /// than a loop: it takes neighbours together.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         // SAFETY: objects of the pool, borrowed with it.
         self.objects().map(|(index, object)| (index, unsafe { object.as_ref() }))
@@ -97,8 +106,11 @@ impl<T, A: Area> LivePool<T, A> {
         self.objects().map(|(index, mut object)| (index, unsafe { object.as_mut() }))
     }
     fn objects(&self) -> impl Iterator<Item = (usize, NonNull<T>)> {
+        let first = self.pool.first().cast::<Slot<T>>();
+        // SAFETY: a slot that is out, of the pool's, which are as large as this.
+        let object = move |index| (index, unsafe { first.add(index) }.cast());
         // A checked pool knows what is out.
-        self.pool.live().into_iter().flatten().map(|slot| (self.pool.index_of_own(slot), slot.cast()))
+        self.pool.out().into_iter().flatten().map(object)
     }
 
     /// Objects there.
