@@ -9,7 +9,7 @@
 //! | [`insert`](Hive::insert), [`remove`](Hive::remove) | an allocation, a free of the cache: a magazine's, mostly |
 //! | [`get`](Hive::get) | one comparison |
 //! | a walk | a word for 64 places, and the values |
-//! | the first walk after a change | besides, the magazines are emptied, and the bitmaps copied |
+//! | the first walk after a change | besides, the magazines are emptied, and the bitmaps copied, and again while others give back what they took from magazines |
 //!
 //! For one owner at a time, as a `Vec`. To share objects between threads, use the cache itself.
 
@@ -22,7 +22,10 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use uslab_buddy::Gfp;
-use uslab_magazine::sync::{abandoned, unique};
+use uslab_magazine::sync::{abandoned, planted, relax, unique};
+
+/// How often a hive looks again: seconds.
+const PATIENCE: u32 = 1 << 20;
 
 /// Values of one type that never move. See the [module](self).
 ///
@@ -88,10 +91,10 @@ impl<T> Hive<T> {
     ) -> Result<Self, CacheError> {
         Ok(Self::on(Self::builder(name).magazines(magazines).build_in(subsystem)?))
     }
-    fn builder(name: impl Into<String>) -> KmemCacheBuilder {
+    pub(crate) fn builder(name: impl Into<String>) -> KmemCacheBuilder {
         KmemCache::builder(name, size_of::<Place<T>>()).align(align_of::<Place<T>>())
     }
-    fn on(cache: KmemCache) -> Self {
+    pub(crate) fn on(cache: KmemCache) -> Self {
         Self { live: cache.live(), cache, number: unique(), len: 0, stale: false, values: PhantomData }
     }
 
@@ -154,11 +157,17 @@ impl<T> Hive<T> {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Its values, in the order of their places in each slab.
+    /// Its values, in the order of their places in each slab. Exclusive because it may have to look which places are in use.
+    ///
+    /// # Panics
+    /// As [`iter_mut`](Self::iter_mut).
     pub fn iter(&mut self) -> impl Iterator<Item = &T> {
         self.iter_mut().map(|value| &*value)
     }
     /// Its values, to change. [`for_each`](Iterator::for_each) goes faster than a loop.
+    ///
+    /// # Panics
+    /// For some seconds magazines could not be emptied: the system refuses the `membarrier` that it allowed at the start.
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let values = |(first, count): Run| {
@@ -167,20 +176,31 @@ impl<T> Hive<T> {
             let places = unsafe { NonNull::slice_from_raw_parts(first.cast::<Place<T>>(), count).as_mut() };
             places.iter_mut().map(|place| &mut place.0)
         };
-        self.live().runs().flat_map(values)
+        assert!(self.look(), "nobody can tell which places of {} are in use", self.cache.name());
+        self.live.runs().flat_map(values)
     }
     /// The numbers of its cache.
     pub fn info(&self) -> crate::CacheInfo {
         self.cache.info()
     }
 
-    /// Which places are in use. The cache has no other user, so each of them holds a value.
-    fn live(&mut self) -> &Live {
-        if self.stale {
+    /// Sees to it that `live` names the places of the values and no others; `false` if that cannot be had.
+    ///
+    /// The place of a value is always among those whose bits are set. So may be others: who reaps the cache, or is short of
+    /// memory, takes what is free out of the magazines before he gives it back to the slabs. As nobody else uses the
+    /// cache, these become fewer, and when there are as many as values, they are the values'.
+    fn look(&mut self) -> bool {
+        for _ in 0..PATIENCE {
+            if !self.stale {
+                return true;
+            }
             self.cache.live_into(&mut self.live);
-            self.stale = false;
+            self.stale = self.live.len() != self.len && !planted("a hive takes a set bit for a value");
+            if self.stale {
+                relax();
+            }
         }
-        &self.live
+        !self.stale
     }
     #[track_caller]
     fn own(&self, key: &Key<T>) {
@@ -193,7 +213,10 @@ impl<T> Drop for Hive<T> {
         if abandoned() {
             return;
         }
-        self.live();
+        // Else they stay, and so does the cache.
+        if !self.look() {
+            return;
+        }
         for object in self.live.iter() {
             // SAFETY: in use, so it holds a value, which nobody can reach any more; its place was allocated from there.
             unsafe {
@@ -240,6 +263,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use std::rc::Rc;
+    use uslab_magazine::sync::Ordering::Relaxed;
 
     fn subsystem() -> Subsystem {
         Subsystem::new(Config::default()).unwrap()
@@ -278,6 +302,30 @@ mod tests {
                 prop_assert_eq!(Rc::strong_count(&value), 1, "dropped with the hive, once");
             }
         }
+    }
+
+    /// Found: what a reaper had in hand was walked over, and dropped with the hive.
+    #[test]
+    fn a_walk_beside_reaps_finds_the_values_only() {
+        let subsystem = subsystem();
+        let done = uslab_magazine::sync::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while done.load(Relaxed) == 0 {
+                    subsystem.shrink();
+                    subsystem.reap();
+                }
+            });
+            for round in 0..200 {
+                let mut hive = Hive::new_in("reaped", &subsystem, Magazines::default()).unwrap();
+                let mut keys: Vec<_> = (0..500).map(|i| hive.insert(Box::new(i)).unwrap()).collect();
+                let kept = keys.split_off(round + 1);
+                let sum: usize = kept.iter().map(|key| **hive.get(key)).sum();
+                keys.into_iter().for_each(|key| drop(hive.remove(key)));
+                assert_eq!((hive.iter().count(), hive.iter().map(|value| **value).sum()), (kept.len(), sum));
+            }
+            done.store(1, Relaxed);
+        });
     }
 
     #[test]

@@ -432,7 +432,7 @@ impl KmemCache {
     }
 
     /// The objects in use: who is alive, when [`destroy`](Self::destroy) says that somebody is. Beside other users of the
-    /// cache it may hold objects that they have just freed.
+    /// cache, and beside a reaper, it may hold objects that were free already and are on their way to their slabs.
     ///
     /// Cost: the magazines are emptied, and the bitmap of every slab is copied under its node's lock.
     pub fn live(&self) -> Live {

@@ -72,10 +72,7 @@ impl Live {
     }
     /// Their addresses, slab by slab.
     pub fn iter(&self) -> impl Iterator<Item = NonNull<u8>> + Clone {
-        // SAFETY: a run's objects lie so far apart.
-        let objects =
-            move |(first, count): Run| (0..count).map(move |i| unsafe { first.add(i * self.stride) });
-        self.runs().flat_map(objects)
+        self.runs().flat_map(move |(first, count)| (0..count).map(move |i| behind(first, i * self.stride)))
     }
     /// Neighbours together: the first one's address, and how many there are, each so many bytes behind the one before.
     /// A run ends at the 64th object, too. [`for_each`](Iterator::for_each) goes faster than a loop: it need not
@@ -110,12 +107,17 @@ pub(crate) fn lowest(bits: u64) -> (usize, usize, u64) {
     (at as usize, (bits >> at).trailing_ones() as usize, bits & bits.wrapping_add(1 << at))
 }
 
+/// As `add`, of an address behind which there may be nothing any more.
+#[inline(always)]
+fn behind(first: NonNull<u8>, bytes: usize) -> NonNull<u8> {
+    first.map_addr(|address| address.saturating_add(bytes))
+}
+
 impl Runs<'_> {
     /// Object `index` of the slab at `base`.
     #[inline(always)]
     fn object(&self, base: NonNull<u8>, index: usize) -> NonNull<u8> {
-        // SAFETY: a bit was set, so the slab has the object.
-        unsafe { base.add(index * self.live.stride) }
+        behind(base, index * self.live.stride)
     }
 }
 

@@ -7,8 +7,9 @@
 //! | S3 | caches that press each other for the last page, and shrink beside refill: no deadlock | a node's lock is held under pressure |
 //! | C1 | destroy beside the last free: refused, or every slab is released once, after the free | a slab goes though the judgement is of an earlier lock hold |
 //! | C1' | destroy beside an allocation: the allocation fails, or destroy is refused | as C1 |
-//! | C2 | dropping a cache beside a visitor who has its objects in hand: whoever is last sees to its end | it is given up as one in use |
+//! | C2 | dropping a cache beside a visitor who has its objects in hand: whoever is last sees to its end, alone | it is given up as one in use; two see to its end |
 //! | M1 | objects that CPUs exchange through magazines and depot: one owner at a time, free before the next allocation | a slot is used without its claim |
+//! | W1 | a hive that is walked while its cache is reaped: its values, and not what the reaper has in hand | a hive takes a set bit for a value |
 //! | G1 | two threads start the global subsystem at once: one value, found complete | the second to publish keeps its own |
 //! | U1 | the public API in a user's model: what is freed on one CPU serves the other, and all goes back | an assertion of the user fails while caches and objects live |
 //! | L1 | a cache at its limit: what one CPU frees, the other one gets | the limit's ladder ends before the other CPUs are drained |
@@ -17,7 +18,7 @@
 
 use crate::check::{Bound, Script, caught, model, models, on_cpu};
 use crate::published::Published;
-use crate::world::{SMALL, World, drop_beside_reaps, publish};
+use crate::world::{SMALL, World, drop_beside_reaps, publish, walk_beside_reaps};
 use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
 use core::mem::ManuallyDrop;
 use uslab_magazine::sync::{Arc, planted, thread};
@@ -242,6 +243,10 @@ fn c2() {
     model("C2 drop beside a visitor", THREE, 600, || drop_beside_reaps(1));
 }
 #[test]
+fn w1() {
+    model("W1 a hive is walked beside a reap", THREE, 10_000, || walk_beside_reaps(1));
+}
+#[test]
 fn m1() {
     models(
         "M1 objects exchanged between CPUs",
@@ -309,6 +314,10 @@ fn planted_bugs_are_caught() {
     );
     let bug = "a cache is given up while a visitor has its objects";
     caught(bug, "C2", TWO, "a cache that nobody owns is left", [()], |()| drop_beside_reaps(1));
+    let bug = "two see to the end of a cache";
+    caught(bug, "C2", THREE, "is gone was given up", [()], |()| drop_beside_reaps(1));
+    let bug = "a hive takes a set bit for a value";
+    caught(bug, "W1", TWO, "not the values of the hive", [()], |()| walk_beside_reaps(1));
     caught(
         "slot used without its claim",
         "M1",

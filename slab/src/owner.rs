@@ -3,7 +3,8 @@
 //! Handles, their aliases and owned objects share one [`Owner`]; the last of them takes the cache along, if no object of it
 //! is in use. But somebody who keeps nothing may just then have objects in hand: a thread that found the cache on the
 //! subsystem's list, took a magazine away from a CPU and is on its way to the slabs with it. Such a [`Visit`] says so at
-//! the door, and when the owner has gone meanwhile, the last one to leave does what the owner could not.
+//! the door, and when the owner has gone meanwhile, the last one to leave does what the owner could not. There is one who
+//! sees to the end at any time: he counts as one who is in.
 //!
 //! ```text
 //! Owned ── owner goes ──> Ownerless ──┬─ no object in use: destroyed, off the list
@@ -41,7 +42,10 @@ impl Drop for Owner {
         if self.0.parts().merges.is_some() {
             self.0.core().mergeable.remove(self);
         }
-        self.0.visits().0.lock().end = End::Ownerless;
+        let mut visits = self.0.visits().0.lock();
+        visits.end = End::Ownerless;
+        visits.now += u64::from(!planted("two see to the end of a cache"));
+        drop(visits);
         retire(self.0.clone());
     }
 }
@@ -57,9 +61,9 @@ enum End {
 
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
-    /// Visitors that are in.
+    /// Who is in: visitors, and who sees to the end.
     now: u64,
-    /// And that ever were.
+    /// Visitors that ever were.
     ever: u64,
     end: End,
 }
@@ -94,12 +98,11 @@ impl Drop for Visit {
             return;
         }
         let mut visits = self.0.visits().0.lock();
-        visits.now -= 1;
-        let last = visits.now == 0 && visits.end == End::Ownerless;
-        drop(visits);
-        if last {
-            retire(self.0.clone());
+        if visits.now == 1 && visits.end == End::Ownerless {
+            drop(visits);
+            return retire(self.0.clone());
         }
+        visits.now -= 1;
     }
 }
 
@@ -110,22 +113,27 @@ impl Core {
     }
 }
 
-/// The end of a cache that nobody owns any more.
+/// The end of a cache that nobody owns any more. Who calls this is in, and stays in until it is done, so that nobody else
+/// does: two that empty the magazines would each take what the other has in hand for objects in use.
 fn retire(cache: Arc<Cache>) {
     loop {
         let ever = {
-            let visits = cache.visits().0.lock();
-            if visits.now > 0 && !planted("a cache is given up while a visitor has its objects") {
-                // What it has in hand is in use, as far as anybody can tell. It will see to the end.
+            let mut visits = cache.visits().0.lock();
+            if visits.now > 1 && !planted("a cache is given up while a visitor has its objects") {
+                // What they have in hand is in use, as far as anybody can tell. The last of them will see to the end.
+                visits.now -= 1;
                 return;
             }
             visits.ever
         };
+        // Before: an object whose grace period ends meanwhile may go into a magazine that was emptied already.
+        #[cfg(not(loom))]
+        let deferred = cache.deferred().get();
         if cache.destroy().is_ok() {
             return cache.core().caches.remove(Arc::as_ptr(&cache));
         }
         #[cfg(not(loom))]
-        if cache.deferred().get() > 0 {
+        if deferred > 0 {
             // They were freed, but for readers: later.
             return crate::rcu::after_grace(move || retire(cache));
         }

@@ -6,7 +6,7 @@
 
 use crate::check::on_cpu;
 use crate::published::Published;
-use crate::world::{SMALL, World, drop_beside_reaps, publish};
+use crate::world::{SMALL, World, drop_beside_reaps, publish, walk_beside_reaps};
 use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
 use uslab_magazine::sync::schedule::{caught, choose, schedules, wander};
 use uslab_magazine::sync::{Arc, Counter, thread};
@@ -179,6 +179,10 @@ fn destroyed() {
     schedules("C2: a cache goes while three visit it", RUNS, || drop_beside_reaps(3));
 }
 #[test]
+fn walked() {
+    schedules("W1: a hive is walked while three reap", RUNS, || walk_beside_reaps(3));
+}
+#[test]
 fn limited() {
     schedules("L1 M1: four use a cache at its limit", RUNS, limit);
 }
@@ -220,6 +224,11 @@ fn planted_in_a_destroy() {
     caught(bug, "C1", SOON, "destroyed with an object in use", || destroy(Magazines::Off));
     let bug = "a cache is given up while a visitor has its objects";
     caught(bug, "C2", SOON, "a cache that nobody owns is left", || drop_beside_reaps(3));
+}
+#[test]
+fn planted_in_a_walk() {
+    let bug = "a hive takes a set bit for a value";
+    caught(bug, "W1", SOON, "not the values of the hive", || walk_beside_reaps(3));
 }
 #[test]
 fn planted_at_a_limit() {

@@ -48,8 +48,9 @@ use uslab_magazine::sync::abandoned;
 #[doc(alias = "kmem_cache")]
 pub struct ObjectCache<T> {
     cache: KmemCache,
-    // Neither owns a `T` that this thread made nor lends one: free objects are `Send`, and only a `CacheBox` derefs.
-    objects: PhantomData<fn() -> T>,
+    // Neither owns a `T` that this thread made nor lends one: free objects are `Send`, and only a `CacheBox` derefs. What
+    // one user wrote the next one reads, so it is of this very `T`, no lifetime shorter or longer.
+    objects: PhantomData<fn(T) -> T>,
 }
 
 /// What is done with a typed cache as a whole, whatever it hands out.
@@ -350,7 +351,8 @@ impl<T, C, R> fmt::Debug for ObjectCacheBuilder<T, C, R> {
 pub struct CacheBox<'c, T> {
     object: NonNull<T>,
     cache: &'c KmemCache,
-    owned: PhantomData<T>,
+    // As the cache: what is written through the box stays in the object.
+    owned: PhantomData<fn(T) -> T>,
 }
 
 impl<'c, T> CacheBox<'c, T> {
@@ -440,7 +442,7 @@ impl<T: fmt::Display> fmt::Display for CacheBox<'_, T> {
 pub struct OwnedBox<T> {
     object: NonNull<T>,
     owner: Arc<Owner>,
-    owned: PhantomData<T>,
+    owned: PhantomData<fn(T) -> T>,
 }
 
 // SAFETY: as for `CacheBox`; the cache is shared as an `Arc` shares it.
@@ -489,7 +491,7 @@ impl<T: fmt::Display> fmt::Display for OwnedBox<T> {
 pub struct PrefilledObjects<'c, T> {
     objects: Prefilled<'c>,
     cache: &'c KmemCache,
-    owned: PhantomData<fn() -> T>,
+    owned: PhantomData<fn(T) -> T>,
 }
 
 impl<'c, T> PrefilledObjects<'c, T> {
@@ -568,6 +570,53 @@ const _: () = {
 ///     cache.alloc().unwrap()
 /// };
 /// drop(object);
+/// ```
+///
+/// nor can a cache, or an object of it, be taken for one of a shorter lifetime, whose values would stay in it:
+///
+/// ```compile_fail
+/// fn shorter<'a>(cache: &'a uslab::ObjectCache<&'static str>) -> &'a uslab::ObjectCache<&'a str> {
+///     cache
+/// }
+/// ```
+/// ```compile_fail
+/// fn shorter<'a>(object: uslab::CacheBox<'a, &'static str>) -> uslab::CacheBox<'a, &'a str> {
+///     object
+/// }
+/// ```
+/// ```compile_fail
+/// fn shorter<'a>(object: uslab::OwnedBox<&'static str>) -> uslab::OwnedBox<&'a str> {
+///     object
+/// }
+/// ```
+/// ```compile_fail
+/// fn shorter<'a>(objects: uslab::PrefilledObjects<'a, &'static str>) -> uslab::PrefilledObjects<'a, &'a str> {
+///     objects
+/// }
+/// ```
+/// ```compile_fail
+/// fn shorter<'a>(cache: &'a uslab::PinnedCache<&'static str>) -> &'a uslab::PinnedCache<&'a str> {
+///     cache
+/// }
+/// ```
+/// ```compile_fail
+/// fn shorter<'a>(cache: &'a uslab::TypeStableCache<&'static str>) -> &'a uslab::TypeStableCache<&'a str> {
+///     cache
+/// }
+/// ```
+/// ```compile_fail
+/// use uslab::handle::HandleCache;
+/// fn shorter<'a>(cache: &'a HandleCache<&'static str>) -> &'a HandleCache<&'a str> {
+///     cache
+/// }
+/// ```
+///
+/// (The same with one lifetime does compile:)
+///
+/// ```
+/// fn same<'a>(cache: &'a uslab::ObjectCache<&'static str>) -> &'a uslab::ObjectCache<&'static str> {
+///     cache
+/// }
 /// ```
 #[cfg(doctest)]
 struct DoesNotCompile;

@@ -7,7 +7,7 @@
 use crate::check::{SPACING, on_cpu};
 use crate::published::Published;
 use crate::subsystem::{Config, Core};
-use crate::{AllocError, Gfp, KmemCache, Limit, Magazines};
+use crate::{AllocError, Gfp, Hive, KmemCache, Limit, Magazines};
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use uslab_magazine::sync::{Arc, UnsafeCell, thread};
@@ -103,6 +103,33 @@ pub(crate) fn drop_beside_reaps(reapers: u32) {
     drop(cache);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!(core.caches.iter().count(), 0, "a cache that nobody owns is left");
+    assert_eq!(std::sync::Arc::strong_count(&core), 1, "a cache that is gone was given up, too");
+    core.ground.pages.release();
+    let census = core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
+    assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
+}
+
+/// W1: a hive with a value and a free place is walked, and dropped, while others reap its cache.
+pub(crate) fn walk_beside_reaps(reapers: u32) {
+    on_cpu(0);
+    let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
+    let mut hive = Hive::on(Hive::<u64>::builder("model").build_on(&core).unwrap());
+    let (_kept, gone) = (hive.insert(7).unwrap(), hive.insert(8).unwrap());
+    assert_eq!(hive.remove(gone), 8);
+    let threads: Vec<_> = (0..reapers)
+        .map(|reaper| {
+            let core = core.clone();
+            thread::spawn(move || {
+                on_cpu(reaper % 2);
+                core.visit().for_each(|cache| _ = cache.shrink());
+            })
+        })
+        .collect();
+    let walked: Vec<u64> = hive.iter().copied().collect();
+    assert_eq!(walked, [7], "not the values of the hive");
+    drop(hive);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(std::sync::Arc::strong_count(&core), 1, "the hive's cache is left");
     core.ground.pages.release();
     let census = core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
     assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");

@@ -181,3 +181,27 @@ fn a_cache_whose_last_objects_wait_goes_when_they_have_come_back() {
     wait(|| subsystem.check().is_ok_and(|census| census.block_pages == 0));
     assert_all_given_back(&subsystem);
 }
+
+/// What comes back just after the magazines were emptied is in them again, and is not in use.
+#[test]
+fn a_cache_whose_last_objects_come_back_while_it_ends_goes() {
+    let subsystem = subsystem(1);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                rcu::advance();
+            }
+        });
+        for _ in 0..2000 {
+            let cache = ObjectCache::builder("node").ctor(|| 1_u64).build_in(&subsystem).unwrap();
+            for object in cache.alloc_bulk(65).unwrap() {
+                object.free_deferred();
+            }
+            drop(cache);
+        }
+        stop.store(true, Relaxed);
+    });
+    wait(|| subsystem.info().caches.iter().all(|cache| cache.name != "node"));
+    assert_all_given_back(&subsystem);
+}

@@ -10,7 +10,7 @@
 //! | **a count of holders beside the generation** | two locked instructions | `&T` for as long as it likes | **this one** |
 //!
 //! The third is sound for every `T`, frees at the very moment the last user goes, has no rules for users to break, and runs in
-//! models. A stale handle is still rejected by one load and writes nothing; `free` makes all copies of a handle stale at
+//! models. A stale handle is still rejected by a load of its entry and writes nothing; `free` makes all copies of a handle stale at
 //! once, and the object goes back to its cache when the last holder lets go. (sharded-slab keeps its references in the same
 //! way; Weissflog, "Handles are the better pointers", 2018, says why to hand out handles at all.)
 //!

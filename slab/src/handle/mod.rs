@@ -28,6 +28,8 @@
 //! frees a second in one slot: 8 bits 0.3 milliseconds, 12 bits 4 milliseconds, 16 bits 66 milliseconds, 32 bits 72 minutes.
 //! With 8 bits, retiring costs a slot for each 255 frees: take [`Handle32x32`] where frees never end.
 //!
+//! A table takes the same parameters as its handles: those of a `HandleTable<T, u32, 8>` are [`Handle24x8`]s.
+//!
 //! | layout | index + generation | slots | lives of a slot | where |
 //! |---|---|---|---|---|
 //! | [`Handle24x8`] | 24 + 8 | 16,777,216 | 255 | the tutorial "Memory Allocators from Scratch" |

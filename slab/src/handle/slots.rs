@@ -161,7 +161,8 @@ impl<W: Word, const G: u32> Slots<W, G> {
         let handle = Handle::from_bits(*self.words.get(index)?)?;
         (handle.index() as usize == index).then_some(handle)
     }
-    /// A generation above those of all handles so far, of tables before this one too; `None` if the last one was used.
+    /// A generation above those of all handles so far, of tables before this one too, and above those that free slots come to
+    /// next; `None` if one of these is the last.
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.words.iter().map(|word| generation_of::<W, G>(*word));
         self.generations.fresh(used, Handle::<W, G>::LAST_GENERATION)

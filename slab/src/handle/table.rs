@@ -115,9 +115,25 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
     /// Values with their handles, by index. Cost: visits every slot that was ever in use; a
     /// [`SlotMap`](super::SlotMap) has no gaps.
     pub fn iter(&self) -> impl Iterator<Item = (Handle<W, GENERATION_BITS>, &T)> {
-        let named = |(index, value)| Some((self.slots.handle_at(index)?, value));
         let values = self.values.iter().enumerate();
-        values.filter_map(|(index, value)| Some((index, value.as_ref()?))).filter_map(named)
+        values.filter_map(|(index, value)| Some((self.slots.handle_at(index)?, value.as_ref()?)))
+    }
+    /// Values with their handles, to change the values. Cost: as [`iter`](Self::iter).
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Handle<W, GENERATION_BITS>, &mut T)> {
+        let slots = &self.slots;
+        let values = self.values.iter_mut().enumerate();
+        values.filter_map(|(index, value)| Some((slots.handle_at(index)?, value.as_mut()?)))
+    }
+    /// Frees all values for which `keep` says no. Each is asked about once, by index. Cost: as [`iter`](Self::iter).
+    pub fn retain(&mut self, mut keep: impl FnMut(Handle<W, GENERATION_BITS>, &mut T) -> bool) {
+        for index in 0..self.values.len() {
+            if let Some(handle) = self.slots.handle_at(index)
+                && let Some(value) = &mut self.values[index]
+                && !keep(handle, value)
+            {
+                self.free(handle);
+            }
+        }
     }
     /// Values in the table.
     pub fn len(&self) -> usize {
@@ -131,8 +147,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleTable<T, W, GENERATION_BITS> 
     pub fn retired(&self) -> u64 {
         self.slots.retired()
     }
-    /// A generation above those of all handles so far, for the table that [comes after this one](super::remap); `None` if
-    /// the last one was used. Says nothing once slots wrapped. Cost: a look at every slot.
+    /// A generation above those of all handles so far, and above those that free slots come to next, for the table that
+    /// [comes after this one](super::remap); `None` if one of these is the last. Says nothing once slots wrapped. Cost: a look at every slot.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.slots.fresh_generation()
     }
@@ -228,6 +244,26 @@ mod tests {
             table.iter().map(|(handle, value)| (handle.index(), *value)).collect::<Vec<_>>(),
             [(0, 2)]
         );
+    }
+
+    #[test]
+    fn values_are_changed_or_freed_with_their_handles_at_hand() {
+        let mut table = Table::new();
+        let handles: Vec<_> = (0..10).map(|value| table.alloc(value).unwrap()).collect();
+        table.free(handles[4]);
+        for (handle, value) in table.iter_mut() {
+            *value += handle.index() * 10;
+        }
+        assert!(table.iter().map(|(_, value)| *value).eq([0, 11, 22, 33, 55, 66, 77, 88, 99]));
+        table.retain(|handle, value| {
+            *value += 1;
+            handle.index() % 2 == 0
+        });
+        let left: Vec<_> = table.iter().map(|(handle, value)| (handle, *value)).collect();
+        assert_eq!(left, [0, 2, 6, 8].map(|index| (handles[index], index as u32 * 11 + 1)));
+        assert_eq!((table.len(), table.get(handles[1])), (4, None));
+        table.retain(|_, _| false);
+        assert!(table.is_empty());
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl<A, B: Bounds> MemoryArena<A, B> {
     /// ```
     #[doc(alias = "GetMemoryRequirement")]
     pub const fn memory_requirement(size: usize) -> usize {
-        size.saturating_add(B::FRONT + B::BACK)
+        size.saturating_add(B::FRONT).saturating_add(B::BACK)
     }
     /// The alignment that an allocator needs for objects that want `align`: the same, of another byte.
     #[doc(alias = "GetMemoryAlignmentRequirement")]

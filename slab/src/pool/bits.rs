@@ -1,11 +1,20 @@
 //! A bitmap in bytes: which slots are out. Bytes and not words, because it lies in whatever a pool's memory has left.
 
+use super::error::PoolError;
 use crate::live::lowest;
 use core::ops::Range;
 
 /// Bytes for so many bits.
 pub(super) const fn bytes(bits: usize) -> usize {
     bits.div_ceil(8)
+}
+
+/// So many bits, none set, on the heap.
+pub(super) fn map(bits: usize) -> Result<Vec<u8>, PoolError> {
+    let (mut map, bytes) = (Vec::new(), bytes(bits));
+    map.try_reserve_exact(bytes).map_err(|_| PoolError::Memory { bytes })?;
+    map.resize(bytes, 0);
+    Ok(map)
 }
 
 pub(super) fn get(map: &[u8], bit: usize) -> bool {

@@ -59,6 +59,9 @@ pub struct Waste {
     pub given: u64,
 }
 
+/// Bytes of the largest size whose class is looked up; larger ones are searched.
+const TABLE: usize = 4096;
+
 /// A pool for each class of a ladder. See the [module](self).
 ///
 /// ```
@@ -77,7 +80,7 @@ pub struct Waste {
 pub struct ClassPools {
     /// Ascending by size.
     pools: Vec<ReservedPool>,
-    /// For the sizes `8 * i - 7 ..= 8 * i` the first class that holds them.
+    /// For the sizes `8 * i - 7 ..= 8 * i`, up to [`TABLE`] bytes, the first class that holds them.
     by_words: Vec<u16>,
     asked: u64,
 }
@@ -95,14 +98,14 @@ impl ClassPools {
         let align = |size: usize| (1 << size.trailing_zeros()).min(PAGE_SIZE);
         let pools = sizes.iter().map(|&size| ReservedPool::new(SlotLayout::new(size, align(size))?, bytes));
         let pools = pools.collect::<Result<_, _>>()?;
-        let words = sizes.last().map_or(0, |last| last / LINK);
+        let words = sizes.last().map_or(0, |last| *last.min(&TABLE) / LINK);
         let class = |word| sizes.partition_point(|&size| size < word * LINK) as u16;
         Ok(Self { pools, by_words: (0..=words).map(class).collect(), asked: 0 })
     }
 
     /// The class that serves `layout`: the smallest that holds it and promises its alignment.
     ///
-    /// Cost: a load; a few more for alignments above a word.
+    /// Cost: a load; a few more for alignments above a word, and for sizes above [`TABLE`].
     ///
     /// # Errors
     /// No class is so large, or promises so much.
@@ -110,10 +113,14 @@ impl ClassPools {
         let (asked, align) = (layout.size(), layout.align());
         let most =
             |of: fn(SlotLayout) -> usize| self.pools.iter().map(|pool| of(pool.slots())).max().unwrap_or(0);
-        let Some(&first) = self.by_words.get(asked.div_ceil(LINK)) else {
-            return Err(Refused::Size { asked, most: most(|slots| slots.size()) });
+        let first = match self.by_words.get(asked.div_ceil(LINK)) {
+            Some(first) => usize::from(*first),
+            None => self.pools.partition_point(|pool| pool.slots().size() < asked),
         };
-        (first as usize..self.pools.len())
+        if first == self.pools.len() {
+            return Err(Refused::Size { asked, most: most(|slots| slots.size()) });
+        }
+        (first..self.pools.len())
             .find(|&class| self.pools[class].slots().align() >= align)
             .ok_or_else(|| Refused::Align { asked: align, most: most(|slots| slots.align()) })
     }

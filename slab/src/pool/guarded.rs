@@ -11,7 +11,8 @@
 //! pool follows none that it did not write. `site` says where the object was allocated, file and line; the places themselves,
 //! and one bit for each block that is out, lie outside the pool's memory, where no overrun reaches them.
 //!
-//! What it costs: 12 bytes a block, and time for each byte of an object at each allocation and free. A program takes an
+//! What it costs: 12 bytes a block, and time for each byte of an object at each allocation and free; on the heap a bit a block,
+//! and a line for each place in the source that allocates. A program takes an
 //! [`IndexPool`] where it trusts itself, and this one where it does not.
 //!
 //! Source: the section on verification of Kenwright, "Fast Efficient Fixed-Size Memory Pool" (2012); the pattern 0xCD is that
@@ -95,7 +96,8 @@ impl<A: Area> GuardedPool<A> {
     /// A pool of as many objects of that layout as `area` holds with their guards.
     ///
     /// # Errors
-    /// As [`IndexPool::new`]; [`PoolError::Start`] if the area is not aligned as the objects are to be.
+    /// As [`IndexPool::new`]; [`PoolError::Start`] if the area is not aligned as the objects are to be; [`PoolError::Memory`] if
+    /// the heap has no room for a bit a block.
     pub fn new(area: A, object: Layout) -> Result<Self, PoolError> {
         let large = PoolError::Large { size: object.size() };
         if area.memory().cast::<u8>().addr().get() & (object.align() - 1) != 0 {
@@ -105,7 +107,7 @@ impl<A: Area> GuardedPool<A> {
         let size = object.size().checked_add(front + MARK).ok_or(large)?;
         let pool =
             IndexPool::new(area, size.checked_next_multiple_of(object.align().max(MARK)).ok_or(large)?)?;
-        let out = vec![0; bits::bytes(pool.blocks() as usize)];
+        let out = bits::map(pool.blocks() as usize)?;
         Ok(Self { pool, object, front, out, sites: Vec::new(), numbers: HashMap::new() })
     }
 
@@ -114,15 +116,16 @@ impl<A: Area> GuardedPool<A> {
     /// Cost: looks at each byte.
     ///
     /// # Errors
-    /// [`Refused::Full`]; [`Refused::Corrupt`] if the object that comes next is not as its free left it.
+    /// [`Refused::Full`]; [`Refused::Corrupt`] if the object that comes next is not as its free left it; [`Refused::Memory`] if
+    /// the heap has no room for one more place in the source.
     #[track_caller]
     pub fn alloc(&mut self) -> Result<NonNull<u8>, Refused> {
         let state = self.pool.state();
         if state.free > 0 && state.next < state.initialised {
             self.look(state.next).map_err(Refused::Corrupt)?;
         }
+        let site = self.site(Location::caller())?;
         let block = self.pool.alloc().ok_or(Refused::Full)?;
-        let site = self.site(Location::caller());
         bits::put(&mut self.out, state.next as usize, true);
         // SAFETY: the block that was allocated just now.
         unsafe { self.write_marks(block, state.next, site) };
@@ -207,11 +210,17 @@ impl<A: Area> GuardedPool<A> {
     }
 
     /// The number of a place in the source.
-    fn site(&mut self, site: &'static Location<'static>) -> u32 {
-        *self.numbers.entry(site).or_insert_with(|| {
-            self.sites.push(site);
-            self.sites.len() as u32 - 1
-        })
+    fn site(&mut self, site: &'static Location<'static>) -> Result<u32, Refused> {
+        if let Some(number) = self.numbers.get(site) {
+            return Ok(*number);
+        }
+        let refused = |_| Refused::Memory { bytes: size_of::<usize>() };
+        self.sites.try_reserve(1).map_err(refused)?;
+        self.numbers.try_reserve(1).map_err(refused)?;
+        let number = self.sites.len() as u32;
+        self.sites.push(site);
+        self.numbers.insert(site, number);
+        Ok(number)
     }
     /// Which block an object is in.
     fn index(&self, object: NonNull<u8>) -> Result<u32, BadFree> {

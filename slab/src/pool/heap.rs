@@ -32,7 +32,7 @@ impl<A: Area, B: Bounds> FixedSizeHeap<A, B> {
     /// As many objects of at most `size` bytes, at a multiple of `align`, as `area` holds with their guards.
     ///
     /// # Errors
-    /// As [`FixedPool::new`].
+    /// As [`SlotLayout::new`](super::SlotLayout::new), of an object with its guards, and as [`FixedPool::new`].
     pub fn new(area: A, size: usize, align: usize) -> Result<Self, PoolError> {
         MemoryArena::of_pool(size, align, |slots| FixedPool::new(area, slots)).map(Self)
     }
@@ -42,7 +42,7 @@ impl<B: Bounds> FixedSizeHeap<HeapArea, B> {
     /// `count` objects, in memory of the global allocator: as much as they take, and the bytes that align the first one.
     ///
     /// # Errors
-    /// As [`FixedPool::new`]; [`PoolError::Memory`].
+    /// As [`new`](Self::new); [`PoolError::Memory`].
     pub fn with_capacity(count: usize, size: usize, align: usize) -> Result<Self, PoolError> {
         let slots = MemoryArena::<FixedPool<HeapArea>, B>::slots(size, align)?;
         let large = PoolError::Large { size };

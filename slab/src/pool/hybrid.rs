@@ -172,9 +172,16 @@ impl<T> HybridBox<'_, T> {
 
 impl<T> Drop for HybridBox<'_, T> {
     fn drop(&mut self) {
+        /// Gives the memory back even if the object's drop panics.
+        struct Give<'b, 'h, T>(&'b HybridBox<'h, T>);
+        impl<T> Drop for Give<'_, '_, T> {
+            fn drop(&mut self) {
+                self.0.give();
+            }
+        }
+        let give = Give(self);
         // SAFETY: the box owns the object, and this is the end of it.
-        unsafe { self.object.drop_in_place() };
-        self.give();
+        unsafe { give.0.object.drop_in_place() };
     }
 }
 impl<T> Deref for HybridBox<'_, T> {
@@ -247,5 +254,21 @@ mod tests {
             (202, 202)
         );
         assert!(routes.full == 200 - 128 + 1 && routes.unfit == 1, "{routes:?}");
+    }
+
+    #[test]
+    fn an_object_whose_drop_panics_gives_its_memory_back() {
+        #[derive(Debug)]
+        struct Bomb(#[allow(dead_code)] [u64; 2]);
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("no");
+            }
+        }
+        let hybrid = hybrid(4096, 256);
+        let object = hybrid.boxed(Bomb([0; 2])).unwrap();
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(object)));
+        assert!(dropped.is_err());
+        assert_eq!((hybrid.routes().pool, hybrid.routes().pool_frees), (1, 1));
     }
 }

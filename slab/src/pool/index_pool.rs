@@ -216,8 +216,11 @@ impl<A: Area> IndexPool<A> {
     /// not touched until the pool is [extended](Self::extend) again. At least one block stays.
     ///
     /// Cost: a load for each free block that was ever used, and a bit of heap memory for each block that ever was.
-    pub fn shrink_to_used(&mut self) -> usize {
-        let mut free = vec![0; bits::bytes(self.initialised as usize)];
+    ///
+    /// # Errors
+    /// [`PoolError::Memory`] if the heap has none; nothing changes then.
+    pub fn shrink_to_used(&mut self) -> Result<usize, PoolError> {
+        let mut free = bits::map(self.initialised as usize)?;
         let mut block = self.next;
         while block != self.initialised {
             bits::put(&mut free, block as usize, true);
@@ -243,7 +246,7 @@ impl<A: Area> IndexPool<A> {
         let given = self.blocks - kept.max(1);
         self.blocks -= given;
         self.free -= given;
-        given as usize
+        Ok(given as usize)
     }
     /// `next` follows `last`, or is the first.
     fn chain(&mut self, last: Option<u32>, next: u32) {

@@ -25,8 +25,8 @@ use core::ptr::NonNull;
 /// Who has blocks to lend.
 ///
 /// # Safety
-/// A block that [`lend`](Self::lend) returned is valid for reads and writes, and the caller's alone, until it was taken back or the
-/// pool is dropped, wherever the pool is moved.
+/// A block that [`lend`](Self::lend) returned is valid for reads and writes, and the caller's alone, until it was taken back, or the
+/// pool is dropped or was told to have all its blocks again ([`IndexPool::reset`]), wherever the pool is moved.
 pub unsafe trait Lend {
     /// A block.
     ///
@@ -127,7 +127,8 @@ impl<P: Lend> Lender<P> {
         let block = self.0.borrow_mut().lend()?;
         Ok(Lent { block, pool: &self.0 })
     }
-    /// The pool itself, while nothing is lent. (A block that was forgotten stays out.)
+    /// The pool itself, while nothing is lent, so that it may have all its blocks again. (Else a block that was forgotten stays
+    /// out.)
     pub fn pool(&mut self) -> &mut P {
         self.0.get_mut()
     }

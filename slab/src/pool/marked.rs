@@ -13,7 +13,7 @@
 use super::area::Area;
 use super::error::{BadFree, PoolError, Refused};
 use super::fixed::FixedPool;
-use super::slot::SlotLayout;
+use super::slot::{LINK, SlotLayout};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
@@ -26,21 +26,23 @@ pub const MARK: usize = size_of::<u32>();
 /// A [`FixedPool`] of objects with a mark each. See the [module](self).
 ///
 /// # Invariants
-/// Behind each object, at `size` bytes of its slot, stands `OUT` or `FREE`.
+/// Behind each object, and behind the link of a free slot, at byte `mark` of the slot, stands `OUT` or `FREE`.
 #[derive(Debug)]
 pub struct MarkedPool<A> {
     pool: FixedPool<A>,
     size: usize,
+    mark: usize,
 }
 
 impl<A: Area> MarkedPool<A> {
     /// A pool of as many objects of at most `size` bytes as `area` holds with their marks.
     ///
     /// # Errors
-    /// As [`FixedPool::new`].
+    /// As [`SlotLayout::new`], of an object with its mark, and as [`FixedPool::new`].
     pub fn new(area: A, size: usize, align: usize) -> Result<Self, PoolError> {
-        let with_mark = size.checked_add(MARK).ok_or(PoolError::Large { size })?;
-        let mut pool = Self { pool: FixedPool::new(area, SlotLayout::new(with_mark, align)?)?, size };
+        let mark = size.max(LINK);
+        let with_mark = mark.checked_add(MARK).ok_or(PoolError::Large { size })?;
+        let mut pool = Self { pool: FixedPool::new(area, SlotLayout::new(with_mark, align)?)?, size, mark };
         (0..pool.pool.capacity()).for_each(|index| pool.set(pool.pool.slot(index), FREE));
         Ok(pool)
     }
@@ -84,11 +86,11 @@ impl<A: Area> MarkedPool<A> {
 
     fn mark(&self, slot: NonNull<u8>) -> u32 {
         // SAFETY: within a slot of the pool, and written when the pool was made.
-        unsafe { slot.add(self.size).cast::<u32>().read_unaligned() }
+        unsafe { slot.add(self.mark).cast::<u32>().read_unaligned() }
     }
     fn set(&mut self, slot: NonNull<u8>, mark: u32) {
         // SAFETY: within a slot of the pool, behind what its user has.
-        unsafe { slot.add(self.size).cast::<u32>().write_unaligned(mark) };
+        unsafe { slot.add(self.mark).cast::<u32>().write_unaligned(mark) };
     }
 }
 
@@ -96,6 +98,23 @@ impl<A: Area> MarkedPool<A> {
 mod tests {
     use super::super::area::HeapArea;
     use super::*;
+    use std::collections::BTreeSet;
+
+    /// Found: the mark lay in the link.
+    #[test]
+    fn objects_smaller_than_a_link_are_marked_behind_it() {
+        for size in 1..=9 {
+            let mut pool = MarkedPool::new(HeapArea::new(1024, 8).unwrap(), size, 1).unwrap();
+            let layout = Layout::from_size_align(size, 1).unwrap();
+            let slots: Vec<_> = (0..pool.pool().capacity()).map(|_| pool.alloc(layout).unwrap()).collect();
+            assert_eq!((slots.len(), pool.alloc(layout)), (1024 / (size.max(8) + 4), Err(Refused::Full)));
+            for slot in &slots {
+                // SAFETY: allocated above, freed once.
+                unsafe { pool.free(*slot) }.unwrap();
+            }
+            assert!(slots.iter().rev().all(|slot| pool.alloc(layout) == Ok(*slot)), "{size} bytes");
+        }
+    }
 
     #[test]
     fn an_object_of_32_bytes_takes_36() {
@@ -123,6 +142,9 @@ mod tests {
         }
         let index =
             |base: NonNull<u8>, slot: NonNull<u8>, stride| (slot.addr().get() - base.addr().get()) / stride;
+        // As many lines as slots, of which each has its mark; the bitmap is four words.
+        let lines: BTreeSet<_> = by_marks.iter().map(|slot| (slot.addr().get() + 64) / 64).collect();
+        assert_eq!((lines.len(), by_bits.len().div_ceil(64)), (256, 4));
         let found: Vec<_> = marks.live().map(|slot| index(by_marks[0], slot, 68)).collect();
         assert_eq!(found, (0..8).map(|n| n * 32 + 7).collect::<Vec<_>>());
         assert!(bits.live().unwrap().map(|slot| index(by_bits[0], slot, 64)).eq(found));

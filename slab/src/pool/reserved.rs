@@ -132,7 +132,7 @@ impl ReservedPool {
     /// Takes a slot back, of whatever step. Cost: a division and the slot.
     ///
     /// # Errors
-    /// The address is no slot that was ever handed out, or none is out.
+    /// The address is no slot of the committed steps, or none is out.
     ///
     /// # Safety
     /// If it is one, it was allocated from this pool, was not freed since, and nobody uses it any more.
