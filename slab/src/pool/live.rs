@@ -38,7 +38,7 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The pool is a checked one of [`Slot<T>`]s; those whose bits are set hold an object each.
+/// The pool is a checked one of slots as `Slot<T>`s lie; those whose bits are set hold an object each.
 #[derive(Debug)]
 pub struct LivePool<T, A: Area> {
     pool: FixedPool<A>,
