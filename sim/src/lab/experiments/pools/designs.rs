@@ -1,0 +1,235 @@
+//! The article's particle, and the designs that keep it, each as a Rust program would write it.
+
+use anyhow::Context as _;
+use uslab::handle::{Handle, PackedArray, SlotMap};
+use uslab::hive::{Hive, Key};
+use uslab::pool::{HeapArea, LivePool};
+use uslab::{CacheBox, ObjectCache};
+
+/// The article's particle, of 24 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Particle {
+    active: bool,
+    position: [f32; 2],
+    velocity: [f32; 2],
+    lifetime: f32,
+}
+
+impl Particle {
+    pub(super) fn new(i: usize) -> Self {
+        Self { active: true, position: [i as f32, 0.0], velocity: [1.0, 0.5], lifetime: 1.0 }
+    }
+    #[inline(always)]
+    fn update(&mut self) {
+        self.position[0] += self.velocity[0] * 0.016;
+        self.position[1] += self.velocity[1] * 0.016;
+        self.lifetime -= 0.016;
+    }
+}
+
+/// A design of the article.
+pub(super) trait Design {
+    /// Names an object. The packed array has none that lasts: its objects are told apart by where they lie just now.
+    type Key;
+    /// What a walk looks at: slots, whose flag says whether there is an object; values without gaps; or words of 64 places, a
+    /// bit each.
+    const LOOKS_AT: &'static str;
+
+    fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key>;
+    fn free(&mut self, key: Self::Key);
+    /// Updates all objects; how many there were.
+    fn walk(&mut self) -> usize;
+    /// How many of these a walk looks at.
+    fn looked(&mut self) -> usize;
+}
+
+/// Slots in a row, with a flag. If it scans, a new object takes the first that is free, found by looking; else a freed one is
+/// never taken again.
+#[derive(Default)]
+pub(super) struct Flags<const SCANS: bool>(Vec<Particle>);
+
+/// Slots in a row, the free ones in a list that lies in them, in place of the position.
+pub(super) struct FreeList {
+    slots: Vec<Particle>,
+    head: u32,
+}
+
+const END: u32 = u32::MAX;
+
+impl Default for FreeList {
+    fn default() -> Self {
+        Self { slots: Vec::new(), head: END }
+    }
+}
+
+fn walk_flags(slots: &mut [Particle]) -> usize {
+    let mut active = 0;
+    for particle in slots.iter_mut() {
+        if particle.active {
+            particle.update();
+            active += 1;
+        }
+    }
+    active
+}
+
+impl<const SCANS: bool> Design for Flags<SCANS> {
+    type Key = usize;
+    const LOOKS_AT: &'static str = "slots";
+    #[inline(always)]
+    fn alloc(&mut self, particle: Particle) -> anyhow::Result<usize> {
+        if SCANS && let Some(free) = self.0.iter().position(|slot| !slot.active) {
+            self.0[free] = particle;
+            return Ok(free);
+        }
+        self.0.push(particle);
+        Ok(self.0.len() - 1)
+    }
+    #[inline(always)]
+    fn free(&mut self, key: usize) {
+        self.0[key].active = false;
+    }
+    fn walk(&mut self) -> usize {
+        walk_flags(&mut self.0)
+    }
+    fn looked(&mut self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Design for FreeList {
+    type Key = usize;
+    const LOOKS_AT: &'static str = "slots";
+    #[inline(always)]
+    fn alloc(&mut self, particle: Particle) -> anyhow::Result<usize> {
+        let slot = self.head as usize;
+        if let Some(free) = self.slots.get_mut(slot) {
+            self.head = free.position[0].to_bits();
+            *free = particle;
+            return Ok(slot);
+        }
+        self.slots.push(particle);
+        Ok(self.slots.len() - 1)
+    }
+    #[inline(always)]
+    fn free(&mut self, key: usize) {
+        let slot = &mut self.slots[key];
+        slot.active = false;
+        slot.position[0] = f32::from_bits(self.head);
+        self.head = key as u32;
+    }
+    fn walk(&mut self) -> usize {
+        walk_flags(&mut self.slots)
+    }
+    fn looked(&mut self) -> usize {
+        self.slots.len()
+    }
+}
+
+fn walk_slice(particles: &mut [Particle]) -> usize {
+    particles.iter_mut().for_each(Particle::update);
+    particles.len()
+}
+
+impl Design for PackedArray<Particle> {
+    type Key = ();
+    const LOOKS_AT: &'static str = "values";
+    #[inline(always)]
+    fn alloc(&mut self, particle: Particle) -> anyhow::Result<()> {
+        PackedArray::alloc(self, particle)?;
+        Ok(())
+    }
+    fn free(&mut self, (): ()) {
+        unreachable!("the packed array's are freed by place")
+    }
+    fn walk(&mut self) -> usize {
+        walk_slice(self.as_mut_slice())
+    }
+    fn looked(&mut self) -> usize {
+        self.len()
+    }
+}
+
+impl Design for SlotMap<Particle> {
+    type Key = Handle<u64, 32>;
+    const LOOKS_AT: &'static str = "values";
+    #[inline(always)]
+    fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key> {
+        Ok(SlotMap::alloc(self, particle)?)
+    }
+    #[inline(always)]
+    fn free(&mut self, key: Self::Key) {
+        SlotMap::free(self, key);
+    }
+    fn walk(&mut self) -> usize {
+        walk_slice(self.as_mut_slice())
+    }
+    fn looked(&mut self) -> usize {
+        self.len()
+    }
+}
+
+impl Design for LivePool<Particle, HeapArea> {
+    type Key = usize;
+    const LOOKS_AT: &'static str = "64-bit words";
+    #[inline(always)]
+    fn alloc(&mut self, particle: Particle) -> anyhow::Result<usize> {
+        self.insert(particle).ok().context("room in the pool")
+    }
+    #[inline(always)]
+    fn free(&mut self, key: usize) {
+        self.remove(key);
+    }
+    fn walk(&mut self) -> usize {
+        self.iter_mut().for_each(|(_, particle)| particle.update());
+        self.len()
+    }
+    fn looked(&mut self) -> usize {
+        self.capacity().div_ceil(64)
+    }
+}
+
+impl Design for Hive<Particle> {
+    type Key = Key<Particle>;
+    const LOOKS_AT: &'static str = "64-bit words";
+    #[inline(always)]
+    fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key> {
+        self.insert(particle).map_err(|refused| refused.error.into())
+    }
+    #[inline(always)]
+    fn free(&mut self, key: Self::Key) {
+        self.remove(key);
+    }
+    fn walk(&mut self) -> usize {
+        self.iter_mut().for_each(Particle::update);
+        self.len()
+    }
+    fn looked(&mut self) -> usize {
+        // In each slab.
+        let info = self.info();
+        ((info.full + info.partial) * info.objs_per_slab.div_ceil(64)) as usize
+    }
+}
+/// An object cache, its objects in boxes: for all threads, and nobody walks over them.
+pub(super) struct Boxes<'c>(pub(super) &'c ObjectCache<Particle>);
+
+impl<'c> Design for Boxes<'c> {
+    type Key = CacheBox<'c, Particle>;
+    const LOOKS_AT: &'static str = "";
+    #[inline(always)]
+    fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key> {
+        let mut place = self.0.alloc()?;
+        *place = particle;
+        Ok(place)
+    }
+    #[inline(always)]
+    fn free(&mut self, key: Self::Key) {
+        drop(key);
+    }
+    fn walk(&mut self) -> usize {
+        0
+    }
+    fn looked(&mut self) -> usize {
+        0
+    }
+}
