@@ -19,7 +19,7 @@ use uslab::{Geometry, OrderRule};
 pub struct Colouring {
     /// Bytes of an object, separated by commas.
     #[arg(long, value_name = "BYTES", value_delimiter = ',',
-          default_values_t = [192, 320, 512, 704, 1000, 1344, 2048, 2560], value_parser = clap::value_parser!(u32).range(64..=8192))]
+          default_value = "192,320,512,704,1000,1344,2048,2560", value_parser = clap::value_parser!(u32).range(64..=8192))]
     sizes: Vec<u32>,
     /// Ways of the cache: lines that a set holds.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]

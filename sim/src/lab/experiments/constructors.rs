@@ -16,7 +16,7 @@ use uslab_magazine::sync::Counter;
 #[derive(Debug, Args)]
 pub struct Constructors {
     /// Words that a constructor writes, separated by commas.
-    #[arg(long, value_name = "WORDS", value_delimiter = ',', default_values_t = [1, 4, 16, 62],
+    #[arg(long, value_name = "WORDS", value_delimiter = ',', default_value = "1,4,16,62",
           value_parser = clap::value_parser!(u16).range(1..=62))]
     words: Vec<u16>,
     /// Objects taken and given back together.

@@ -19,7 +19,7 @@ use rand_pcg::Pcg64;
 #[derive(Debug, Args)]
 pub struct FiftyPercent {
     /// Blocks in use.
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=500_000))]
     blocks: u32,
     /// Blocks freed and allocated anew, for each block in use.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]

@@ -4,7 +4,7 @@ use super::Context;
 use crate::lab::findings::{Claim, Findings, Holds, Table, Value};
 use crate::lab::roster::{self, Name, Trial};
 use crate::lab::{Allocator, Holes};
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::Args;
 use core::alloc::Layout;
 
@@ -15,7 +15,7 @@ use core::alloc::Layout;
 #[derive(Debug, Args)]
 pub struct Pinning {
     /// One block in so many stays.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(32..=100_000))]
     one_in: u32,
     /// Bytes of a block.
     #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
@@ -75,6 +75,13 @@ impl Pinning {
             let (blocks, together) = roster::run(name, MEMORY, layout, &mut Fill { layout, stays })?;
             let (_, apart) =
                 roster::run(name, MEMORY - APART, layout, &mut Fill { layout, stays: |_| false })?;
+            let (room, _) = roster::run(name, APART, layout, &mut Fill { layout, stays: |_| false })?;
+            let long = blocks.div_ceil(every);
+            ensure!(
+                long <= room,
+                "{}: {long} blocks stay, and {APART} bytes hold {room}: expected a larger --one-in",
+                name.shown()
+            );
             let gain = apart.largest as f64 / together.largest.max(1) as f64;
             table.row(vec![
                 name.shown().into(),

@@ -6,7 +6,7 @@ use crate::lab::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, V
 use crate::lab::heap::{Fit, Order};
 use crate::lab::tlsf::Search;
 use crate::lab::{Allocator, Buddy, Heap, Tlsf};
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::Args;
 use core::alloc::Layout;
 use core::ops::Range;
@@ -15,13 +15,13 @@ use core::ops::Range;
 ///
 /// The adversary never has more than M bytes in use. It allocates units, then, size by size, frees all blocks but those that
 /// lie on a grid, so that no hole is large enough for the next size, and allocates that size until M bytes are in use again.
-/// No allocator that does not move blocks does better in the worst case than about M/2 times the doublings of size.
+/// No allocator that does not move blocks does better in the worst case than about M, and M/2 more for each doubling of size.
 #[derive(Debug, Args)]
 pub struct Robson {
     /// Bytes in use at most, a power of two.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 18, value_parser = memory)]
     live: usize,
-    /// The largest block, in units of 32 bytes, as a power of two.
+    /// The largest block, in units of 32 bytes, as a power of two. No larger than what is in use.
     #[arg(long, value_name = "DOUBLINGS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=12))]
     doublings: u32,
 }
@@ -85,6 +85,13 @@ impl Robson {
         let question = "how much memory can a program force an allocator to take, with little in use?";
         let mut findings = Findings::new("robson", question, context.seed);
         let (live, doublings) = (self.live, self.doublings);
+        // Robson's bound is one for blocks that fit into what is in use.
+        let most = (live / UNIT).ilog2();
+        ensure!(
+            doublings <= most,
+            "--doublings {doublings}: blocks of {} bytes, with {live} in use at most; expected 1 to {most}, or a larger --live",
+            UNIT << doublings
+        );
         // All that anybody could need, so that nothing is refused.
         let heap = live * (doublings as usize + 2) + (UNIT << doublings);
         let list = |fit, order| anyhow::Ok(Victim { allocator: Heap::new(heap, fit, order)?, header: 8 });
@@ -145,8 +152,8 @@ impl Robson {
         ]);
         findings.table(table);
         findings.claim(Claim {
-            says: "memory for any program without moving blocks is in the worst case M times half the logarithm of the largest \
-                   size"
+            says: "without moving blocks a program with M bytes in use needs in the worst case about M times (1 + half the \
+                   logarithm of the largest size, in the smallest one)"
                 .into(),
             source: "Robson 1971".into(),
             found: format!(

@@ -1,7 +1,7 @@
 //! Why a CPU has two magazines (Bonwick and Adams, "Magazines and Vmem", 2001): visits to what CPUs share, counted.
 
 use super::{Context, counted};
-use crate::lab::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table};
+use crate::lab::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 use clap::Args;
 use uslab::{Block, CacheInfo, Gfp, KmemCache, Magazines, Subsystem};
 use uslab_magazine::on_cpu;
@@ -160,8 +160,8 @@ impl WhyMagazines {
         let most = |curve: &[(f64, f64)]| curve.iter().map(|p| p.1).fold(0.0, f64::max);
         for (i, name) in names.into_iter().enumerate() {
             let all = mean[i].iter().map(|p| p.1).sum::<f64>() / mean[i].len() as f64;
-            let rates = [worst[i].get(1).map_or(0.0, |p| p.1), all, most(&worst[i])];
-            let rates = rates.map(|rate| super::super::findings::Value::Number(rate, 4));
+            let rates = [worst[i].get(1).map(|p| p.1), Some(all), Some(most(&worst[i]))];
+            let rates = rates.map(|rate| rate.map_or(Value::Nothing, |rate| Value::Number(rate, 4)));
             table.row([vec![name.into()], rates.to_vec()].concat());
         }
         findings.table(table);

@@ -16,8 +16,8 @@ use clap::Args;
 #[derive(Debug, Args)]
 pub struct Handles {
     /// Objects that are looked up, in two sizes of the table.
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [1000, 100_000],
-          value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1000,100000",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     objects: Vec<u32>,
 }
 
