@@ -113,8 +113,8 @@ pub struct Work {
     pub frees: u64,
     /// Steps of all searches, for room and for the place in a list.
     pub steps: u64,
-    /// Steps of the longest operation: the worst case that happened.
-    pub longest: u64,
+    /// Steps of the longest operation: the worst case that happened. `None`: no operation took any that was counted by itself.
+    pub longest: Option<u64>,
     /// Blocks cut in two.
     pub splits: u64,
     /// Free neighbours made one.
@@ -127,7 +127,7 @@ impl Work {
     /// An operation ends that took so many steps.
     pub(super) fn took(&mut self, steps: u64) {
         self.steps += steps;
-        self.longest = self.longest.max(steps);
+        self.longest = self.longest.max(Some(steps));
     }
     /// An allocation ends; passes its outcome on.
     pub(super) fn served<T>(&mut self, block: Option<T>) -> Option<T> {

@@ -3,7 +3,8 @@
 //! They run on one simulated CPU, so that what they do follows from the uses alone. Their metadata lies outside the memory,
 //! so nothing is touched there for bookkeeping.
 //!
-//! A step is what the CPU's own magazine could not do: a visit to a depot, a fill of a magazine from slabs, or a flush to them.
+//! A step is what the CPU's own magazine could not do: a visit to a depot, a fill of a magazine from slabs, or a flush to them. The
+//! subsystem counts them for all operations together, so that the longest one is not known.
 //! Splits and merges are those of the pages below. The free memory is what lies free in the page allocator (a hole a block),
 //! and free objects in slabs and magazines (a hole an object): [`trim`](Allocator::trim) gives these back.
 

@@ -123,6 +123,6 @@ fn under_load(context: &Context<'_>, names: &[Name], findings: &mut Findings) ->
     }
     findings.table(table);
     findings
-        .note("A step is one look at a place where room could be. `uslab lab race` takes other workloads.");
+        .note("A step is one look at a place where room could be; where a cell is empty nobody counts. `uslab lab race` takes other workloads.");
     Ok(())
 }

@@ -199,7 +199,7 @@ impl Race {
         );
         let steps = |wanted| {
             let at = names.iter().position(|name| *name == wanted)?;
-            Some(runs[at].outcome.work.longest)
+            runs[at].outcome.work.longest
         };
         if let (Some(first), Some(tlsf)) = (steps(Name::FirstFit), steps(Name::Tlsf)) {
             findings.claim(Claim {

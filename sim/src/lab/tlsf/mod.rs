@@ -69,7 +69,7 @@ const FLAGS: u32 = FREE | FREE_BEFORE;
 /// let mut tlsf = Tlsf::new(1 << 20, 4, Search::Bitmaps)?;
 /// let block = tlsf.alloc(Layout::new::<[u8; 1000]>()).ok_or("no room")?;
 /// assert_eq!(tlsf.range(&block).len(), 1004); // 1008 with its header
-/// assert!(tlsf.work().longest <= 3);
+/// assert!(tlsf.work().longest <= Some(3));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
