@@ -3,10 +3,12 @@
 //! A case is run twice, with different numbers of operations; the difference is theirs alone, whatever starting the program
 //! takes. Exact for one build of the program: compilers differ.
 
+use super::experiments::Context;
+use super::findings::{Findings, Table, Value};
 use super::heap::{Fit, Order};
 use super::tlsf::Search;
 use super::{Allocator, Buddy, Heap, Linear, System, Tlsf};
-use anyhow::{Context, ensure};
+use anyhow::{Context as _, ensure};
 use clap::{Args, ValueEnum};
 use core::alloc::Layout;
 use std::hint::black_box;
@@ -106,7 +108,7 @@ impl Instructions {
 ///
 /// # Errors
 /// It is here, and does not work.
-pub(super) fn of_a_pair(case: Case) -> anyhow::Result<Option<f64>> {
+fn of_a_pair(case: Case) -> anyhow::Result<Option<f64>> {
     let program = std::env::current_exe().context("this program's own file")?;
     let name = case.to_possible_value().context("a case has a name")?;
     let count = |operations: u32| -> anyhow::Result<Option<u64>> {
@@ -127,4 +129,36 @@ pub(super) fn of_a_pair(case: Case) -> anyhow::Result<Option<f64>> {
     const PAIRS: u32 = 1000;
     let (Some(few), Some(many)) = (count(PAIRS)?, count(2 * PAIRS)?) else { return Ok(None) };
     Ok(Some((many - few) as f64 / f64::from(PAIRS)))
+}
+
+/// A table of what the pairs of all `cases` take, and the counts in their order. `None`, with a note in place of the table, where
+/// nothing is counted: without valgrind, and where all is to be quick, since the program is started twice for each.
+///
+/// # Errors
+/// valgrind is here, and does not work.
+pub(super) fn table_of(
+    context: &Context<'_>,
+    findings: &mut Findings,
+    title: &str,
+    what: &str,
+    cases: &[(&str, Case)],
+) -> anyhow::Result<Option<Vec<f64>>> {
+    if context.quick {
+        findings.note("Instructions are not counted under --quick.");
+        return Ok(None);
+    }
+    let mut table = Table::new(title, &[what, "~instructions"]);
+    let mut counts = Vec::new();
+    let stage = context.progress.stage("instructions", cases.len() as u64);
+    for (i, (name, case)) in cases.iter().enumerate() {
+        let Some(count) = of_a_pair(*case)? else {
+            findings.note("Instructions are counted where valgrind is installed.");
+            return Ok(None);
+        };
+        table.row(vec![(*name).into(), Value::Number(count, 0)]);
+        counts.push(count);
+        stage.at(i as u64 + 1);
+    }
+    findings.table(table);
+    Ok(Some(counts))
 }
