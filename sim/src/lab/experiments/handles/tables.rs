@@ -244,23 +244,25 @@ pub(super) fn sizes(findings: &mut Findings) {
         "A table also has the tag of an Option for each value, and Box and Arc what malloc keeps for an allocation of its own. \
          The tutorial counts 24 bytes for the control block of C++'s shared_ptr.",
     );
-    let behind = |size| match size {
-        64 => offset_of!(Together<[u8; 64]>, generation),
-        _ => offset_of!(Together<[u8; 4096]>, generation),
-    };
-    let lines = |size| behind(size) / LINE;
+    // Lines that a valid handle costs: the generation's, and that of the value's beginning, if it is another one.
+    let behind = [offset_of!(Together<[u8; 64]>, generation), offset_of!(Together<[u8; 4096]>, generation)]
+        .map(|at| at / LINE);
+    let together = behind.map(|lines| 1 + usize::from(lines > 0));
+    let apart = 2;
+    let costs = [1, together[0], together[1], apart];
     findings.claim(Claim {
         says: "a handle is checked by one compare and the load of one cache line".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
-            "in its slot the generation lies {} line behind the beginning of a value of 64 bytes and {} lines behind that of \
-             one of 4,096, a line of its own; kept apart, {} generations of 4 bytes share one, so that a stale handle costs \
-             that line alone and a valid one two",
-            lines(64),
-            lines(4096),
-            LINE / size_of::<u32>()
+            "a stale handle costs {} line, the generation's; a valid one {} where it stands behind a value of 64 bytes ({} line on), {} \
+             behind one of 4,096 ({} lines on), {} where generations are kept apart ({} to a line)",
+            costs[0], costs[1], behind[0], costs[2], behind[1], costs[3], LINE / size_of::<u32>()
         ),
-        holds: Holds::Partly,
+        holds: match costs.iter().filter(|lines| **lines == 1).count() {
+            0 => Holds::No,
+            n if n == costs.len() => Holds::Yes,
+            _ => Holds::Partly,
+        },
         timed: false,
     });
     const {
