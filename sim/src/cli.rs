@@ -9,7 +9,8 @@ use crate::output::{Form, Place, Progress};
 use crate::stress::{self, FaultSpec, Workload};
 use crate::{geometry, replay};
 use anyhow::{Context, bail};
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use lab::LabArgs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -206,7 +207,10 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
 
 /// Runs the command line and returns its exit code.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return told(&error),
+    };
     match run(&cli) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Violated) => ExitCode::FAILURE,
@@ -216,6 +220,20 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// What clap has to say: help, or what is wrong; for a verb that there is not, those that there are.
+fn told(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        let mut command = &Cli::command();
+        for argument in std::env::args().skip(1) {
+            command = command.find_subcommand(argument).unwrap_or(command);
+        }
+        let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name);
+        let _ = writeln!(std::io::stderr(), "expected one of {}", verbs.collect::<Vec<_>>().join(", "));
+    }
+    ExitCode::from(error.exit_code() as u8)
 }
 
 /// What a verb found.
