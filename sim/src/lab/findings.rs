@@ -3,6 +3,7 @@
 //! What was measured in time is marked, and can be [left out](Findings::without_times): the rest follows from the seed, byte
 //! for byte, on any machine.
 
+use super::machine::Machine;
 use serde::{Serialize, Serializer};
 
 /// What an experiment found. Its serialised form is the interface of `uslab lab --json`.
@@ -126,19 +127,6 @@ pub enum Holds {
     Partly,
     /// It does not.
     No,
-}
-
-/// Where something was measured.
-#[derive(Clone, Debug, Serialize)]
-pub struct Machine {
-    /// The processor, as the system names it.
-    pub processor: String,
-    /// CPUs that may run us.
-    pub cpus: u32,
-    /// Operating system and architecture.
-    pub system: String,
-    /// Whether the program was optimised; times of one that was not say little.
-    pub optimised: bool,
 }
 
 impl Findings {
@@ -293,20 +281,6 @@ impl Axis {
     /// Equal steps are equal ratios.
     pub fn logarithmic(name: impl Into<String>) -> Self {
         Self { name: name.into(), logarithmic: true }
-    }
-}
-
-impl Machine {
-    /// This one.
-    pub fn this() -> Self {
-        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-        Self {
-            processor: model.map_or("unknown", |(_, name)| name.trim()).to_owned(),
-            cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
-            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-            optimised: !cfg!(debug_assertions),
-        }
     }
 }
 

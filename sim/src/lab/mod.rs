@@ -18,6 +18,7 @@
 //! | [`sheet`] | the cheat sheet: what each is for |
 //! | [`drive`] | an allocator under a workload |
 //! | [`findings`] | what an experiment found: tables, curves, claims |
+//! | [`machine`] | where something was measured, and with what |
 //! | [`clock`] | rounds and medians |
 //! | [`experiments`] | the questions, one a file |
 //! | [`instructions`] | what an operation takes, by valgrind |
@@ -32,6 +33,7 @@ pub mod findings;
 pub mod heap;
 pub mod instructions;
 pub mod linear;
+pub mod machine;
 pub mod memory;
 pub mod naive;
 mod page;

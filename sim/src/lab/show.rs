@@ -68,16 +68,6 @@ impl Findings {
     }
 }
 
-impl std::fmt::Display for super::findings::Machine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}, {} CPUs, {}", self.processor, self.cpus, self.system)?;
-        if !self.optimised {
-            f.write_str("; NOT OPTIMISED: build with --release before you believe a time")?;
-        }
-        Ok(())
-    }
-}
-
 impl Holds {
     /// In two words.
     pub fn shown(self) -> &'static str {
