@@ -80,7 +80,7 @@ pub static SHEETS: [Sheet; 15] = [
         lifetimes: "any",
         worst: "O(1)",
         waste: "the rest of a slot",
-        ships: "particles, bullets, nodes; uslab::pool",
+        ships: "Boost.Pool, Zephyr k_mem_slab; uslab::pool",
         idea: "Slots of one size. The free ones are in a list whose links lie in the slots themselves.",
         costs: &[
             ("allocate", "take the head of a list"),
@@ -99,7 +99,7 @@ pub static SHEETS: [Sheet; 15] = [
         lifetimes: "any",
         worst: "O(1), but for cutting a page",
         waste: "to the next class; pages of idle classes",
-        ships: "Loki, Boost.Pool, Unreal's small bins",
+        ships: "Loki, std::pmr pool resources, Unreal's small bins",
         idea: "A pool for each size class, on pages that belong to one class each.",
         costs: &[
             ("allocate", "the class by the size, the head of its list; a step a slot when a page is cut"),
