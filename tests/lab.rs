@@ -128,6 +128,7 @@ fn every_experiment_runs_quickly_and_says_where_it_measured() {
         let findings = json(&out);
         let timed = findings["parts"].to_string().contains("\"timed\":true");
         assert_eq!(findings["machine"]["cpus"].is_u64(), timed, "{name}");
+        assert_eq!(findings["machine"]["compiler"].is_string(), timed, "{name}");
     }
 }
 
@@ -226,6 +227,8 @@ fn the_cheat_sheet_has_a_page_for_each_of_its_lines() {
     let of =
         |name: &str| measured["rows"].as_array().unwrap().iter().find(|row| row[0] == name).unwrap().clone();
     assert!(of("first-fit")[2].as_u64() > of("tlsf")[2].as_u64(), "{measured}");
+    // What nobody counts is not 0.
+    assert!(of("slab")[2].is_null() && of("slab")[3].is_number() && of("system")[3].is_null(), "{measured}");
     assert!(of("buddy")[3].as_f64() > of("tlsf")[3].as_f64(), "{measured}");
 }
 
@@ -274,9 +277,83 @@ fn traces_that_are_wrong_are_refused_by_file_and_line() {
 fn names_that_nobody_has_are_refused_with_those_that_there_are() {
     refused(&["race", "--allocators", "bump"], &["bump", "first-fit", "tlsf"]);
     refused(&["explain", "bump"], &["bump", "handle-table", "linear"]);
-    refused(&["alchemy"], &["alchemy"]);
+    refused(&["alchemy"], &["alchemy", "expected one of constructors, ", ", robson, "]);
     refused(&["handles", "--objects", "0"], &["--objects", "1..="]);
     refused(&["kenwright", "--sizes", "4"], &["--sizes", "8..="]);
+}
+
+#[test]
+fn options_that_contradict_each_other_are_refused() {
+    // The largest block is larger than all that may be in use.
+    refused(
+        &["robson", "--live", "4096", "--doublings", "12"],
+        &["--doublings 12", "4096", "expected 1 to 7"],
+    );
+    let out = told(&["robson", "--live", "4096", "--doublings", "7"]);
+    assert!(!out.lines().any(|line| line.contains(" -")), "no bound below nothing: {out}");
+    // Those that stay have a sixteenth of the memory.
+    refused(&["pinning", "--one-in", "2"], &["--one-in", "32..="]);
+    let sizes = ["kenwright", "--sizes", "16,1048576", "--counts", "100,1000000"];
+    refused(&sizes, &["1000000 blocks of 1048576 bytes", "--sizes and --counts"]);
+    refused(&["fifty-percent", "--blocks", "1000000"], &["--blocks", "500000"]);
+    // No burst of two was tried.
+    let out = told(&["why-magazines", "--burst", "1", "--csv", "-"]);
+    assert!(out.lines().any(|line| line.ends_with(",\"at the edge, bursts of 2\",")), "{out}");
+}
+
+/// The default of an option is written as it would be given.
+#[test]
+fn defaults_of_lists_are_accepted() {
+    for (name, option) in
+        [("handles", "--objects"), ("kenwright", "--counts"), ("pools", "--sets"), ("colouring", "--sizes")]
+    {
+        let help = told(&[name, "--help"]);
+        let mut words = help.split_whitespace().skip_while(|word| *word != option);
+        let default = words.by_ref().find(|word| *word == "[default:").and_then(|_| words.next());
+        let default =
+            default.unwrap_or_else(|| panic!("{option} in {help}")).trim_end_matches(']').to_owned();
+        assert!(default.contains(','), "{name} {option}: {default}");
+        assert!(told(&[name, option, &default, "--exact", "--quick"]).starts_with(name));
+    }
+}
+
+/// The verdicts of an experiment's claims that have `words` in what they say.
+fn verdicts(findings: &Value, words: &str) -> Vec<Value> {
+    let claims = findings["parts"].as_array().unwrap().iter().map(|part| &part["claim"]);
+    let said = |claim: &&Value| claim["says"].as_str().is_some_and(|says| says.contains(words));
+    claims.filter(said).map(|claim| claim["holds"].clone()).collect()
+}
+
+/// `STUDY.md` has the same words.
+#[test]
+fn verdicts_are_those_of_the_study() {
+    let of = |name: &str, words| verdicts(&json(&told(&[name, "--exact", "--json", "-"])), words);
+    assert_eq!(of("buddy", "1.44"), ["partly"], "E056");
+    assert_eq!(of("buddy", "a quarter"), ["partly"], "E056");
+    assert_eq!(of("fragmentation", "first fit's fastest"), ["partly"], "E092");
+    assert_eq!(of("fragmentation", "most of the work"), ["no"], "E095");
+    assert_eq!(of("pinning", "live long"), ["yes"], "E096");
+    assert_eq!(of("layout", "25 %"), ["no"], "E102");
+    assert_eq!(of("kenwright", "as they are needed"), ["no"], "X08");
+    assert_eq!(of("handles", "one cache line"), ["partly"], "X14");
+    assert_eq!(of("handles", "256 frees"), ["no"], "X01");
+    assert_eq!(of("tlsf", "6.25 %"), ["yes"], "E063");
+    assert_eq!(of("robson", "in the worst case"), ["yes"], "E093");
+}
+
+#[test]
+fn what_is_said_of_a_layout_is_true_of_the_options() {
+    let found = |options: [&str; 2]| told(&[&["layout", "--exact"], &options[..]].concat());
+    assert!(found(["--structs", "1"]).contains("18.8 % of what the loaded lines hold"));
+    assert!(found(["--line", "8"]).contains("75.0 % of what the loaded lines hold"));
+}
+
+/// The article's times are of more frames and walks than a quick run has.
+#[test]
+fn times_of_other_workloads_do_not_stand_beside_ours() {
+    let out = told(&["pools", "--quick", "--sets", "1"]);
+    assert!(out.contains("walks: 50\n") && !out.contains("article: churn"), "{out}");
+    assert!(out.contains("stand beside ours where ours are, too"), "{out}");
 }
 
 #[test]
