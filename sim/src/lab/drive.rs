@@ -236,7 +236,11 @@ pub fn drive<A: Allocator, E>(
     if options.free_all {
         driver.free_all();
     }
-    driver.sample();
+    // Not twice at the same operation.
+    let seen = driver.outcome.samples.last().is_some_and(|last| last.operations == driver.outcome.operations);
+    if options.free_all || !seen {
+        driver.sample();
+    }
     driver.outcome.work = driver.allocator.work();
     driver.outcome.beside = driver.allocator.beside() as u64;
     driver.free_all();
