@@ -12,7 +12,7 @@ use std::path::PathBuf;
 ///
 /// Textbook allocators (pools, free lists, linear, stack, first fit, buddy, TLSF, slot maps) and the shipping ones stand
 /// side by side. Counts follow from the seed and are the same on any machine; times are measured in interleaved rounds,
-/// and --exact leaves them out.
+/// and --exact leaves out all that was measured. Each has a picture, on the terminal and in the page that --html writes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -26,13 +26,13 @@ pub(super) struct LabArgs {
     /// What is random follows from it; printed with the result.
     #[arg(long, global = true, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Leave out what is measured in time: the same seed gives the same bytes, on any machine.
+    /// Leave out what is measured (times, page faults, instructions): the same seed gives the same bytes, on any machine.
     #[arg(long, global = true)]
     exact: bool,
     /// Small and short: times mean little, but everything runs.
     #[arg(long, global = true)]
     quick: bool,
-    /// Write tables and curves as CSV, a value a line: to FILE, or to standard output where FILE is `-` or left out.
+    /// Write tables and pictures as CSV, a value a line: to FILE, or to standard output where FILE is `-` or left out.
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     csv: Option<PathBuf>,
     /// Write a page with tables and pictures, which needs nothing beside it.

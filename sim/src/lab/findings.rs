@@ -1,9 +1,11 @@
-//! What an experiment found, as data: tables, curves, claims that hold or do not. Text, CSV, JSON and pages come of it.
+//! What an experiment found, as data: tables, pictures, claims that hold or do not. Text, CSV, JSON and pages come of it.
 //!
-//! What was measured in time is marked, and can be [left out](Findings::without_times): the rest follows from the seed, byte
-//! for byte, on any machine.
+//! What was measured is marked, and can be [left out](Findings::without_times): times mostly, but also page faults and
+//! instructions, which another machine, build or run finds different. The rest follows from the seed, byte for byte, on any
+//! machine.
 
 use super::machine::Machine;
+pub use super::picture::{Axis, Bar, Bars, Chart, Series};
 use serde::{Serialize, Serializer};
 
 /// What an experiment found. Its serialised form is the interface of `uslab lab --json`.
@@ -30,19 +32,23 @@ pub enum Part {
     Table(Table),
     /// Curves over an axis.
     Chart(Chart),
+    /// A bar for each of some things.
+    Bars(Bars),
     /// What somebody said, and what was found here.
     Claim(Claim),
     /// A sentence.
     Note(String),
 }
 
-/// Rows of values under named columns; the first column names the row.
+/// Rows of values under named columns, of which the first ones name the row: no two rows have the same name.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
     /// What it shows.
     pub title: String,
     /// Its columns.
     pub columns: Vec<Column>,
+    /// How many columns, from the first one on, name a row together.
+    pub named_by: usize,
     /// Its rows, each with a value a column.
     pub rows: Vec<Vec<Value>>,
 }
@@ -52,7 +58,7 @@ pub struct Table {
 pub struct Column {
     /// Its name, with the unit.
     pub name: String,
-    /// Whether its values were measured in time, and so differ from run to run.
+    /// Whether its values were measured, and so differ by machine, build or run: times, page faults, instructions.
     pub timed: bool,
 }
 
@@ -69,39 +75,6 @@ pub enum Value {
     Nothing,
 }
 
-/// Curves over an axis.
-#[derive(Clone, Debug, Serialize)]
-pub struct Chart {
-    /// What it shows.
-    pub title: String,
-    /// The axis to the right.
-    pub x: Axis,
-    /// The axis upwards.
-    pub y: Axis,
-    /// The curves.
-    pub series: Vec<Series>,
-    /// Whether heights were measured in time.
-    pub timed: bool,
-}
-
-/// An axis.
-#[derive(Clone, Debug, Serialize)]
-pub struct Axis {
-    /// What it counts, with the unit.
-    pub name: String,
-    /// Whether equal steps are equal ratios.
-    pub logarithmic: bool,
-}
-
-/// A curve.
-#[derive(Clone, Debug, Serialize)]
-pub struct Series {
-    /// Whose.
-    pub name: String,
-    /// Where it goes through, from left to right.
-    pub points: Vec<(f64, f64)>,
-}
-
 /// What a source says, and what was found here.
 #[derive(Clone, Debug, Serialize)]
 pub struct Claim {
@@ -113,7 +86,7 @@ pub struct Claim {
     pub found: String,
     /// Whether it holds here.
     pub holds: Holds,
-    /// Whether that was measured in time.
+    /// Whether that was measured, and so differs by machine, build or run.
     pub timed: bool,
 }
 
@@ -143,6 +116,12 @@ impl Findings {
     pub fn chart(&mut self, chart: Chart) {
         self.parts.push(Part::Chart(chart));
     }
+    /// One more picture of bars, unless it has fewer than two to compare.
+    pub fn bars(&mut self, bars: Bars) {
+        if bars.bars.len() > 1 {
+            self.parts.push(Part::Bars(bars));
+        }
+    }
     /// One more claim.
     pub fn claim(&mut self, claim: Claim) {
         self.parts.push(Part::Claim(claim));
@@ -152,7 +131,7 @@ impl Findings {
         self.parts.push(Part::Note(note.into()));
     }
 
-    /// The same without what was measured in time.
+    /// The same without what was measured.
     #[must_use]
     pub fn without_times(mut self) -> Self {
         self.parts = self.parts.into_iter().filter_map(Part::without_times).collect();
@@ -171,6 +150,7 @@ impl Part {
         match self {
             Self::Table(table) => table.columns.iter().any(|c| c.timed),
             Self::Chart(chart) => chart.timed,
+            Self::Bars(bars) => bars.timed,
             Self::Claim(claim) => claim.timed,
             Self::Note(_) => false,
         }
@@ -184,13 +164,23 @@ impl Part {
 }
 
 impl Table {
-    /// A table without rows. Columns whose name begins with `~` are measured in time.
+    /// A table without rows, which its first column names. Columns whose name begins with `~` are measured.
     pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
         let column = |name: &&str| match name.strip_prefix('~') {
             Some(name) => Column { name: name.to_owned(), timed: true },
             None => Column { name: (*name).to_owned(), timed: false },
         };
-        Self { title: title.into(), columns: columns.iter().map(column).collect(), rows: Vec::new() }
+        Self {
+            title: title.into(),
+            columns: columns.iter().map(column).collect(),
+            named_by: 1,
+            rows: Vec::new(),
+        }
+    }
+    /// The same, its rows named by so many of the first columns together.
+    #[must_use]
+    pub fn named_by(self, columns: usize) -> Self {
+        Self { named_by: columns, ..self }
     }
     /// One more row.
     ///
@@ -200,7 +190,7 @@ impl Table {
         assert_eq!(row.len(), self.columns.len(), "{}: a value a column", self.title);
         self.rows.push(row);
     }
-    /// Whether a column has numbers, and so is shown flush right. The first one names the rows.
+    /// Whether a column has numbers, and so is shown flush right. The first one names rows.
     pub(super) fn is_numeric(&self, column: usize) -> bool {
         let number = |value: &Value| matches!(value, Value::Count(_) | Value::Number(..));
         column > 0 && self.rows.iter().any(|row| number(&row[column]))
@@ -212,7 +202,7 @@ impl Table {
             let mut kept = keep.iter();
             row.retain(|_| *kept.next().unwrap_or(&true));
         }
-        let names_only = keep.iter().skip(1).any(|k| !k) && keep.iter().filter(|k| **k).count() == 1;
+        let names_only = keep.iter().any(|k| !k) && keep.iter().filter(|k| **k).count() == self.named_by;
         self.columns.retain(|c| !c.timed);
         (!names_only).then_some(self)
     }
@@ -270,17 +260,6 @@ impl From<f64> for Value {
 impl<V: Into<Value>> From<Option<V>> for Value {
     fn from(value: Option<V>) -> Self {
         value.map_or(Self::Nothing, Into::into)
-    }
-}
-
-impl Axis {
-    /// Equal steps are equal amounts.
-    pub fn linear(name: impl Into<String>) -> Self {
-        Self { name: name.into(), logarithmic: false }
-    }
-    /// Equal steps are equal ratios.
-    pub fn logarithmic(name: impl Into<String>) -> Self {
-        Self { name: name.into(), logarithmic: true }
     }
 }
 

@@ -17,16 +17,18 @@
 //! | [`roster`] | all of them, by name |
 //! | [`sheet`] | the cheat sheet: what each is for |
 //! | [`drive`] | an allocator under a workload |
-//! | [`findings`] | what an experiment found: tables, curves, claims |
+//! | [`findings`] | what an experiment found: tables, pictures, claims |
+//! | [`picture`] | curves and bars, and their axes |
 //! | [`machine`] | where something was measured, and with what |
 //! | [`clock`] | rounds and medians |
 //! | [`experiments`] | the questions, one a file |
 //! | [`instructions`] | what an operation takes, by valgrind |
-//! | `show`, `page` | findings as text, CSV, HTML |
+//! | `show`, `csv`, `page`, `svg` | findings as text, CSV, HTML, and their pictures |
 
 pub mod allocator;
 pub mod buddy;
 pub mod clock;
+mod csv;
 pub mod drive;
 pub mod experiments;
 pub mod findings;
@@ -37,6 +39,7 @@ pub mod machine;
 pub mod memory;
 pub mod naive;
 mod page;
+pub mod picture;
 pub mod pool;
 #[cfg(test)]
 mod properties;
@@ -47,6 +50,7 @@ pub mod shipping;
 mod show;
 mod slots;
 pub mod stack;
+mod svg;
 pub mod system;
 pub mod tlsf;
 

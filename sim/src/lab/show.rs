@@ -1,14 +1,17 @@
-//! Findings as text for a terminal, and as CSV.
+//! Findings as text for a terminal.
 
-use super::findings::{Axis, Chart, Claim, Findings, Holds, Part, Series, Table};
+use super::findings::{Bars, Chart, Claim, Findings, Holds, Part, Series, Table};
+use super::picture::{Scale, number, span};
 use crate::output;
 use comfy_table::CellAlignment;
 use std::fmt::Write;
 
-/// Columns of a curve drawn as text.
-const WIDTH: usize = 60;
+/// Columns of a terminal that pictures are drawn for.
+const LINE: usize = 80;
 /// A column's height in eighths of a line.
 const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// A column filled from the left, in eighths of it.
+const LEFT_EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
 impl Findings {
     /// All of it as text.
@@ -28,43 +31,12 @@ impl Findings {
             let _ = match part {
                 Part::Table(table) => write!(out, "{}\n{}", table.title, table.text()),
                 Part::Chart(chart) => chart.write_text(&mut out),
+                Part::Bars(bars) => bars.write_text(&mut out),
                 Part::Claim(claim) => writeln!(out, "{claim}"),
                 Part::Note(note) => writeln!(out, "{note}"),
             };
         }
         out
-    }
-
-    /// Its tables and charts as CSV, a value a line, so that one file holds them all: which part, the row or curve, the
-    /// column or place on the axis, and the value.
-    ///
-    /// # Errors
-    /// None that depends on the findings.
-    pub fn csv(&self) -> anyhow::Result<String> {
-        let mut out = csv::Writer::from_writer(Vec::new());
-        out.write_record(["part", "row", "column", "value"])?;
-        for part in &self.parts {
-            match part {
-                Part::Table(table) => {
-                    for row in &table.rows {
-                        let name = row.first().map(|v| v.shown(false)).unwrap_or_default();
-                        for (column, value) in table.columns.iter().zip(row).skip(1) {
-                            out.write_record([&table.title, &name, &column.name, &value.shown(false)])?;
-                        }
-                    }
-                }
-                Part::Chart(chart) => {
-                    for series in &chart.series {
-                        for (x, y) in &series.points {
-                            let (x, y) = (x.to_string(), y.to_string());
-                            out.write_record([&chart.title, &series.name, &x, &y])?;
-                        }
-                    }
-                }
-                Part::Claim(_) | Part::Note(_) => (),
-            }
-        }
-        Ok(String::from_utf8(out.into_inner()?)?)
     }
 }
 
@@ -105,101 +77,70 @@ impl Chart {
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "{}", self.title)?;
         let all = || self.series.iter().flat_map(|s| &s.points);
-        let Some((left, right)) = span(all().map(|p| p.0)) else { return writeln!(out, "  (nothing)") };
-        let Some((low, high)) = span(all().map(|p| p.1)) else { return Ok(()) };
-        let (x, y) = (&self.x, &self.y);
-        let names = self.series.iter().map(|s| s.name.chars().count()).max().unwrap_or(0);
-        for series in &self.series {
-            let last = series.points.last().map_or(0.0, |p| p.1);
-            let curve = series.curve(&Scale::of(x, left, right), &Scale::of(y, low, high));
-            writeln!(out, "  {:names$}  {curve}  {}", series.name, number(last))?;
+        let (Some(x), Some(y)) = (span(all().map(|p| p.0)), span(all().map(|p| p.1))) else {
+            return writeln!(out, "  (nothing)");
+        };
+        let (x, y) = (Scale::of(&self.x, x), Scale::of(&self.y, y));
+        let lasts = self.series.iter().map(|s| number(s.points.last().map_or(0.0, |p| p.1)));
+        let lines: Vec<_> = self.series.iter().zip(lasts).map(|(s, last)| (s.name.as_str(), last)).collect();
+        let (names, width) = widths(&lines, 60);
+        for (series, (name, last)) in self.series.iter().zip(&lines) {
+            writeln!(out, "  {name:names$}  {}  {last}", series.curve(&x, &y, width))?;
         }
-        writeln!(
-            out,
-            "  {:names$}  {} from {} to {}; height: {} from {} to {}{}",
-            "",
-            x.name,
-            number(left),
-            number(right),
-            y.name,
-            number(low),
-            number(high),
-            if y.logarithmic { ", logarithmic" } else { "" }
-        )
+        writeln!(out, "  across: {}, {}", self.x.name, x.shown())?;
+        writeln!(out, "  height: {}, {}", self.y.name, y.shown())
     }
+}
+
+impl Bars {
+    fn write_text(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "{}", self.title)?;
+        let scale = self.scale();
+        let lines: Vec<_> = self.bars.iter().map(|bar| (bar.name.as_str(), number(bar.length))).collect();
+        let (names, width) = widths(&lines, 40);
+        for (bar, (name, length)) in self.bars.iter().zip(&lines) {
+            let eighths = (scale.part(bar.length) * (8 * width) as f64).round() as usize;
+            let whole = "█".repeat(eighths / 8);
+            let rest = (eighths % 8).checked_sub(1).map(|rest| LEFT_EIGHTHS[rest]).into_iter();
+            let drawn: String = whole.chars().chain(rest).collect();
+            let gap = if drawn.is_empty() { "" } else { " " };
+            writeln!(out, "  {name:names$}  {drawn}{gap}{length}")?;
+        }
+        writeln!(out, "  lengths: {}, {}", self.axis.name, scale.shown())
+    }
+}
+
+/// How wide the names are, and what is left of a terminal's line between a name and its number: `most` at most.
+fn widths(lines: &[(&str, String)], most: usize) -> (usize, usize) {
+    let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
+    let names = widest(&mut lines.iter().map(|(name, _)| name.chars().count()));
+    let numbers = widest(&mut lines.iter().map(|(_, number)| number.chars().count()));
+    (names, LINE.saturating_sub(names + numbers + 6).clamp(10, most))
 }
 
 impl Series {
     /// The curve as a line of columns; between its points it goes straight.
-    fn curve(&self, x: &Scale, y: &Scale) -> String {
+    fn curve(&self, x: &Scale, y: &Scale, width: usize) -> String {
         let column = |column: usize| {
-            let at = x.at((column as f64 + 0.5) / WIDTH as f64);
+            let at = x.at((column as f64 + 0.5) / width as f64);
             let after = self.points.partition_point(|p| p.0 < at);
             let (Some(left), Some(right)) = (self.points[..after].last(), self.points.get(after)) else {
                 // Before the first point and after the last one the nearest counts, if it lies in this column.
                 let near = self.points.get(after).or(self.points.last())?;
-                return (x.step(near.0, WIDTH) == column).then_some(near.1);
+                return (x.step(near.0, width) == column).then_some(near.1);
             };
             let part = (at - left.0) / (right.0 - left.0);
             Some(left.1 + part * (right.1 - left.1))
         };
-        let height = |y: &Scale, height: f64| EIGHTHS[y.step(height, EIGHTHS.len())];
-        (0..WIDTH).map(|k| column(k).map_or(' ', |value| height(y, value))).collect()
-    }
-}
-
-/// From where to where an axis goes.
-struct Scale {
-    low: f64,
-    high: f64,
-    logarithmic: bool,
-}
-
-impl Scale {
-    fn of(axis: &Axis, low: f64, high: f64) -> Self {
-        Self { low, high, logarithmic: axis.logarithmic && low > 0.0 }
-    }
-    /// What lies at that part of the way, 0 to 1.
-    fn at(&self, part: f64) -> f64 {
-        match self.logarithmic {
-            true => self.low * (self.high / self.low).powf(part),
-            false => self.low + (self.high - self.low) * part,
-        }
-    }
-    /// In which of `steps` equal steps a value lies.
-    fn step(&self, value: f64, steps: usize) -> usize {
-        let place = |x: f64| if self.logarithmic { x.ln() } else { x };
-        let (low, high) = (place(self.low), place(self.high));
-        if high <= low {
-            return 0;
-        }
-        (((place(value) - low) / (high - low) * steps as f64) as usize).min(steps - 1)
-    }
-}
-
-/// The least and the largest of them.
-pub(super) fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    values.fold(None, |span, x| {
-        let (low, high) = span.unwrap_or((x, x));
-        Some((low.min(x), high.max(x)))
-    })
-}
-
-/// Whole numbers grouped, small ones with up to three decimals.
-pub(super) fn number(x: f64) -> String {
-    if x.fract() == 0.0 && (0.0..1e15).contains(&x) {
-        output::grouped(x as u64)
-    } else if x.abs() >= 100.0 {
-        format!("{x:.0}")
-    } else {
-        format!("{x:.3}").trim_end_matches('0').trim_end_matches('.').to_owned()
+        let height = |height: f64| EIGHTHS[y.step(height, EIGHTHS.len())];
+        (0..width).map(|k| column(k).map_or(' ', height)).collect()
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::lab::findings::Value;
+    use crate::lab::findings::{Axis, Value};
 
     pub(in crate::lab) fn example() -> Findings {
         let mut findings = Findings::new("example", "what is left?", 7);
@@ -217,6 +158,8 @@ pub(super) mod tests {
             ],
             timed: false,
         });
+        let bars = [("buddy", 12.0), ("<first fit>", 2000.0)];
+        findings.bars(Bars::exact("Steps of a search", Axis::logarithmic("steps"), bars));
         findings.claim(Claim {
             says: "first fit loses its largest block first".into(),
             source: "a tutorial".into(),
@@ -239,30 +182,20 @@ Left at the end
  first, \"best\" fit    120
 
 Largest free block
-  buddy        ████████████████████████████████████▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▆▆▆▆  16,384
-  <first fit>  ██████████████▇▇▇▇▇▇▇▆▆▆▆▅▅▅▄▂▁                               512
-               operations from 0 to 100; height: bytes from 512 to 65,536, logarithmic
+  buddy        ███████████████████████████████████▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▆▆▆▆  16,384
+  <first fit>  █████████████▇▇▇▇▇▇▇▆▆▆▆▅▅▄▃▁                              512
+  across: operations, from 0 to 100
+  height: bytes, from 512 to 65,536, logarithmic
+
+Steps of a search
+  buddy        █▍ 12
+  <first fit>  ████████████████████████████████████████ 2,000
+  lengths: steps, from 10 to 2,000, logarithmic
 
 holds          first fit loses its largest block first (a tutorial); found: 512 of 65,536 bytes
 ";
         let text = example().text();
         let squeezed = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
         assert_eq!(squeezed(&text), squeezed(expected), "{text}");
-    }
-
-    #[test]
-    fn findings_as_csv() {
-        let expected = "\
-part,row,column,value
-Left at the end,buddy,holes,3
-Left at the end,buddy,\"largest, bytes\",65536
-Left at the end,\"first, \"\"best\"\" fit\",holes,120
-Left at the end,\"first, \"\"best\"\" fit\",\"largest, bytes\",
-Largest free block,buddy,0,65536
-Largest free block,buddy,100,16384
-Largest free block,<first fit>,0,65536
-Largest free block,<first fit>,50,512
-";
-        assert_eq!(example().csv().unwrap(), expected);
     }
 }

@@ -107,7 +107,8 @@ impl FiftyPercent {
         let mut table = Table::new(
             format!("{} blocks, turned over {} times", self.blocks, self.turnovers),
             &["policy", "sizes", "holes a block", "half of those that left a rest", "steps an operation"],
-        );
+        )
+        .named_by(2);
         let mut curves = Vec::new();
         let (mut first, mut fewest, mut worst) = (0.0, f64::MAX, 0.0f64);
         let stage = context.progress.stage("fifty-percent", (POLICIES.len() * Sizes::ALL.len()) as u64);

@@ -217,7 +217,14 @@ fn widget(findings: &mut Findings) -> anyhow::Result<()> {
     let classes = Classes::new(2, SMALLEST);
     let mut table = Table::new(
         "Four classes in a doubling, the smallest 16 bytes: which lists serve a size",
-        &["bytes", "first level", "second level", "search begins at", "first level", "second level"],
+        &[
+            "bytes",
+            "first level",
+            "second level",
+            "search begins at",
+            "there: first level",
+            "there: second level",
+        ],
     );
     for size in [16_usize, 20, 21, 31, 32, 100, 112, 113, 1000, 1024, 1500] {
         let own = classes.of(size);
