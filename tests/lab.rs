@@ -1,6 +1,7 @@
 //! `uslab lab` from outside: what it lists, that it repeats itself to the byte, the worked examples, and what it refuses.
 
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -102,7 +103,9 @@ fn an_experiment_that_is_exact_gives_the_same_bytes_twice_in_every_form() {
         assert!(findings["machine"].is_null() && !findings["parts"].as_array().unwrap().is_empty(), "{name}");
         for part in findings["parts"].as_array().unwrap() {
             let columns = part["table"]["columns"].as_array().into_iter().flatten();
-            let timed = columns.chain([&part["chart"], &part["claim"]]).any(|thing| thing["timed"] == true);
+            let timed = columns
+                .chain([&part["chart"], &part["bars"], &part["claim"]])
+                .any(|thing| thing["timed"] == true);
             assert!(!timed, "{name}: measured in time: {part}");
             if let Some(table) = part["table"].as_object() {
                 assert!(!table["rows"].as_array().unwrap().is_empty(), "{name}: {}", table["title"]);
@@ -110,25 +113,55 @@ fn an_experiment_that_is_exact_gives_the_same_bytes_twice_in_every_form() {
         }
         assert!(text.starts_with(&format!("{name}: ")) && text.contains("\nseed 7\n"), "{name}: {text}");
         assert!(csv.starts_with("part,row,column,value\n"), "{name}: {csv}");
+        every_value_has_a_key_of_its_own(&name, &csv);
         assert!(html.starts_with("<!DOCTYPE html>") && html.contains("seed 7"), "{name}");
     }
 }
 
-/// With times, and on a machine without valgrind.
+/// With times and pictures, and on a machine without valgrind.
 #[test]
 fn every_experiment_runs_quickly_and_says_where_it_measured() {
     for name in experiments() {
+        let folder = Folder::new();
+        let [data, csv, html] = ["json", "csv", "html"].map(|form| folder.path(form));
         let output = Command::new(env!("CARGO_BIN_EXE_uslab"))
-            .args(["lab", &name, "--quick", "--json", "-"])
+            .args(["lab", &name, "--quick", "--json", &data, "--csv", &csv, "--html", &html])
             .env("PATH", "")
             .output()
             .expect("the binary starts");
-        let (code, out, err) = said(&output);
+        let (code, text, err) = said(&output);
         assert_eq!((code, err.as_str()), (Some(0), ""), "{name}");
-        let findings = json(&out);
+        let [data, csv, html] = [data, csv, html].map(|file| std::fs::read_to_string(file).unwrap());
+        let findings = json(&data);
         let timed = findings["parts"].to_string().contains("\"timed\":true");
         assert_eq!(findings["machine"]["cpus"].is_u64(), timed, "{name}");
         assert_eq!(findings["machine"]["compiler"].is_string(), timed, "{name}");
+        every_value_has_a_key_of_its_own(&name, &csv);
+        let parts = findings["parts"].as_array().unwrap();
+        let titles: Vec<&str> = parts
+            .iter()
+            .filter_map(|part| part["chart"]["title"].as_str().or(part["bars"]["title"].as_str()))
+            .collect();
+        assert!(!titles.is_empty(), "{name} has no picture");
+        assert_eq!(html.matches("<svg").count(), titles.len(), "{name}");
+        for title in titles {
+            let picture = text.split("\n\n").find(|part| part.lines().next() == Some(title)).unwrap();
+            assert!(picture.contains('█') || picture.contains('▁'), "{name}: {picture}");
+            for line in picture.lines() {
+                assert!(line.chars().count() <= 80, "{name}: wider than a terminal: {line}");
+            }
+        }
+    }
+}
+
+/// Part, row and column tell each value from all others.
+#[track_caller]
+fn every_value_has_a_key_of_its_own(name: &str, text: &str) {
+    let mut keys = BTreeSet::new();
+    for record in csv::Reader::from_reader(text.as_bytes()).records() {
+        let record = record.expect("a line of CSV");
+        let key: Vec<_> = record.iter().take(3).map(str::to_owned).collect();
+        assert!(keys.insert(key.clone()), "{name}: {key:?} is there twice");
     }
 }
 
@@ -163,18 +196,18 @@ fn tlsfs_classes_are_those_of_the_picture() {
     let out = told(&["tlsf", "--exact"]);
     let golden = "\
 Four classes in a doubling, the smallest 16 bytes: which lists serve a size
-bytes  first level  second level  search begins at  first level  second level
-16               0             0                16            0             0
-20               0             1                20            0             1
-21               0             1                24            0             2
-31               0             3                32            1             0
-32               1             0                32            1             0
-100              2             2               112            2             3
-112              2             3               112            2             3
-113              2             3               128            3             0
-1,000            5             3             1,024            6             0
-1,024            6             0             1,024            6             0
-1,500            6             1             1,536            6             2
+bytes  first level  second level  search begins at  there: first level  there: second level
+16               0             0                16                   0                    0
+20               0             1                20                   0                    1
+21               0             1                24                   0                    2
+31               0             3                32                   1                    0
+32               1             0                32                   1                    0
+100              2             2               112                   2                    3
+112              2             3               112                   2                    3
+113              2             3               128                   3                    0
+1,000            5             3             1,024                   6                    0
+1,024            6             0             1,024                   6                    0
+1,500            6             1             1,536                   6                    2
 ";
     assert!(out.contains(golden), "{out}");
 }

@@ -3,7 +3,7 @@
 
 use super::Context;
 use crate::lab::clock;
-use crate::lab::findings::{Claim, Findings, Holds, Table, Value};
+use crate::lab::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use anyhow::Context as _;
 use clap::Args;
 use rand::seq::SliceRandom;
@@ -118,14 +118,15 @@ impl Colouring {
                 "slab, bytes",
                 "colours",
                 "sets used",
-                "with colour",
+                "sets, coloured",
                 "misses in 1000",
-                "with colour",
+                "misses, coloured",
                 "~ns a touch",
-                "~with colour",
+                "~ns, coloured",
             ],
         );
         let (mut better, mut worse, mut slackless) = (0, 0, 0);
+        let mut bars = Vec::new();
         let stage = context.progress.stage("colouring", self.sizes.len() as u64);
         for (i, size) in self.sizes.iter().enumerate() {
             let sides = [Slabs::new(*size as usize, false)?, Slabs::new(*size as usize, true)?];
@@ -142,6 +143,8 @@ impl Colouring {
             slackless += usize::from(colours == 1);
             better += usize::from(counts[1].0 < counts[0].0);
             worse += usize::from(counts[1].0 > counts[0].0);
+            bars.push((format!("{size} bytes"), counts[0].0));
+            bars.push((format!("{size} bytes, coloured"), counts[1].0));
             table.row(vec![
                 u64::from(*size).into(),
                 bytes.into(),
@@ -157,6 +160,11 @@ impl Colouring {
         }
         drop(stage);
         findings.table(table);
+        findings.bars(Bars::exact(
+            "Misses by the size of objects",
+            Axis::linear("misses in 1000 touches"),
+            bars,
+        ));
         let all = self.sizes.len();
         findings.claim(Claim {
             says: "colour spreads the first words of objects over the cache's sets".into(),

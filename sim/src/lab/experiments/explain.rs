@@ -3,7 +3,7 @@
 use super::Context;
 use super::load::Load;
 use super::race::{Run, measure};
-use crate::lab::findings::{Findings, Table, Value};
+use crate::lab::findings::{Axis, Bars, Findings, Table, Value};
 use crate::lab::roster::Name;
 use crate::lab::sheet::{self, ADVICE, SHEETS, Sheet};
 use clap::Args;
@@ -74,7 +74,8 @@ fn all(findings: &mut Findings) {
     let mut table = Table::new(
         "Which for what: ask for lifetimes first, then for sizes",
         &["sizes", "lifetimes", "take"],
-    );
+    )
+    .named_by(2);
     for words in ADVICE {
         table.row(words.map(Value::from).into());
     }
@@ -122,6 +123,13 @@ fn under_load(context: &Context<'_>, names: &[Name], findings: &mut Findings) ->
         table.row([vec![name.shown().into()], measured(run)].concat());
     }
     findings.table(table);
+    let looked_into = names.iter().zip(&runs).filter(|(_, run)| run.known);
+    let bars = looked_into.map(|(name, run)| (name.shown(), run.taken_of_asked()));
+    findings.bars(Bars::exact(
+        "Bytes taken, each at the peak",
+        Axis::linear("times what was asked for"),
+        bars,
+    ));
     findings
         .note("A step is one look at a place where room could be; where a cell is empty nobody counts. `uslab lab race` takes other workloads.");
     Ok(())

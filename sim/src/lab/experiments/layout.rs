@@ -3,7 +3,7 @@
 
 use super::Context;
 use crate::lab::clock;
-use crate::lab::findings::{Claim, Findings, Holds, Table, Value};
+use crate::lab::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use clap::Args;
 use rand::RngExt;
 use rand::SeedableRng;
@@ -249,7 +249,9 @@ impl Layout {
                 "bytes used of those loaded, %",
                 "lines of the structs, times as many",
             ],
-        );
+        )
+        .named_by(2);
+        let mut bars = Vec::new();
         let mut gain = 0.0;
         let mut useful = 0.0;
         for access in &ACCESSES {
@@ -258,6 +260,7 @@ impl Layout {
             for (name, lines) in
                 [("structs", structs), ("an array a field", fields), ("an array a scalar", scalars)]
             {
+                bars.push((format!("{}: {name}", access.name), lines as f64));
                 table.row(vec![
                     access.name.into(),
                     name.into(),
@@ -271,6 +274,7 @@ impl Layout {
             }
         }
         findings.table(table);
+        findings.bars(Bars::exact("Lines that a walk loads", Axis::linear("lines"), bars));
         findings.claim(Claim {
             says: "walking positions uses 25 % of what structs load, and arrays of fields make it 4 times as good".into(),
             source: "Memory Allocators from Scratch".into(),
@@ -300,6 +304,8 @@ impl Layout {
                 ]);
             }
             findings.table(table);
+            let bars = STEPS.into_iter().zip(steps);
+            findings.bars(Bars::timed("An update of the tree", Axis::linear("ms"), bars));
             let all = steps[0] / steps[3].min(steps[2]);
             findings.claim(Claim {
                 says: "data laid out for the pass makes the update about 6 times as fast, not 20 times"

@@ -1,7 +1,7 @@
 //! Pinning: a few long-lived blocks among many short-lived ones keep their neighbourhood from becoming one piece again.
 
 use super::Context;
-use crate::lab::findings::{Claim, Findings, Holds, Table, Value};
+use crate::lab::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use crate::lab::roster::{self, Name, Trial};
 use crate::lab::{Allocator, Holes};
 use anyhow::{Context as _, ensure};
@@ -69,7 +69,7 @@ impl Pinning {
                 "times as large",
             ],
         );
-        let mut gains = Vec::new();
+        let (mut gains, mut bars) = (Vec::new(), Vec::new());
         for name in [Name::FirstFit, Name::BestFit, Name::Tlsf, Name::Buddy, Name::Slab] {
             let stays = |i: usize| i.is_multiple_of(every);
             let (blocks, together) = roster::run(name, MEMORY, layout, &mut Fill { layout, stays })?;
@@ -93,8 +93,11 @@ impl Pinning {
                 Value::Number(gain, 1),
             ]);
             gains.push(gain);
+            bars.push((format!("{}, together", name.shown()), together.largest as f64));
+            bars.push((format!("{}, apart", name.shown()), apart.largest as f64));
         }
         findings.table(table);
+        findings.bars(Bars::exact("The largest free piece", Axis::logarithmic("bytes"), bars));
         let most = gains.iter().copied().fold(0.0, f64::max);
         findings.claim(Claim {
             says: "blocks that live long, among others, keep free memory from becoming one piece; apart from them they do not".into(),

@@ -3,7 +3,7 @@
 use super::Context;
 use super::load::{Load, Loaded, memory};
 use crate::lab::drive::{Options, Outcome, drive};
-use crate::lab::findings::{Claim, Findings, Holds, Table, Value};
+use crate::lab::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use crate::lab::roster::{self, Name, Trial};
 use crate::lab::{Allocator, clock};
 use crate::workload::Op;
@@ -158,6 +158,7 @@ impl Race {
         let bytes = loaded.memory(self.memory)?;
         let names = if self.allocators.is_empty() { &Name::ALL[..] } else { &self.allocators };
         let runs = measure(context, "race", &loaded, bytes, names)?;
+        let mut pieces = Vec::new();
         let mut table = Table::new(
             format!("{} operations, {}; {bytes} bytes of memory", loaded.ops.len(), loaded.name),
             &[
@@ -177,6 +178,10 @@ impl Race {
             let outcome = &run.outcome;
             let holes = outcome.samples.last().map(|sample| sample.holes).unwrap_or_default();
             let known = |value| if run.known { value } else { Value::Nothing };
+            let part = holes.largest as f64 * 100.0 / holes.total.max(1) as f64;
+            if run.known {
+                pieces.push((name.shown(), part));
+            }
             let work = &outcome.work;
             let done = (work.allocs + work.refused + work.frees).max(1) as f64;
             table.row(vec![
@@ -185,7 +190,7 @@ impl Race {
                 outcome.refused_for_pieces.into(),
                 known(holes.count.into()),
                 known(holes.largest.into()),
-                known(Value::Number(holes.largest as f64 * 100.0 / holes.total.max(1) as f64, 1)),
+                known(Value::Number(part, 1)),
                 known(run.taken_of_asked().into()),
                 known((work.steps as f64 / done).into()),
                 known(work.longest.into()),
@@ -193,6 +198,13 @@ impl Race {
             ]);
         }
         findings.table(table);
+        findings.bars(Bars::exact(
+            "The largest hole at the end, of all that is free",
+            Axis::linear("% of all that is free"),
+            pieces,
+        ));
+        let times = names.iter().zip(&runs).map(|(name, run)| (name.shown(), run.nanoseconds));
+        findings.bars(Bars::timed("Time of an operation", Axis::logarithmic("ns"), times));
         findings.note(
             "A hole is what one request could have whole: for pools and slabs a free slot, for the others free neighbours \
              together. Refusals make the rest easier: compare allocators that refused nothing.",

@@ -1,6 +1,6 @@
 //! Handles step by step: a table, a slot map's indirections, names that do not hold, and what a reload does to them.
 
-use crate::lab::findings::{Claim, Findings, Holds, Table, Value};
+use crate::lab::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use anyhow::{Context as _, ensure};
 use core::mem::offset_of;
 use std::sync::Arc;
@@ -203,17 +203,21 @@ pub(super) fn sizes(findings: &mut Findings) {
         "Bytes",
         &["name", "of it", "of an Option of it", "slots", "beside each object in a table", "in a slot map"],
     );
+    let mut bars = Vec::new();
     /// `$handle` in words of `$word`: a table keeps a word a slot, a slot map a word, a place and the way back.
     macro_rules! row {
         ($($name:literal $handle:ty, $word:ty;)+) => {$(
             let word = size_of::<$word>();
+            let in_map = word + size_of::<u32>() + size_of::<$handle>();
+            bars.push((concat!($name, ", table"), (size_of::<$handle>() + word) as f64));
+            bars.push((concat!($name, ", slot map"), (size_of::<$handle>() + in_map) as f64));
             table.row(vec![
                 $name.into(),
                 size_of::<$handle>().into(),
                 size_of::<Option<$handle>>().into(),
                 <$handle>::SLOTS.into(),
                 word.into(),
-                (word + size_of::<u32>() + size_of::<$handle>()).into(),
+                in_map.into(),
             ]);
         )+};
     }
@@ -230,6 +234,7 @@ pub(super) fn sizes(findings: &mut Findings) {
         ("Arc, Weak", size_of::<Arc<u64>>(), size_of::<Option<Arc<u64>>>(), 2 * size_of::<usize>()),
     ];
     for (name, own, option, beside) in pointers {
+        bars.push((name, (own + beside) as f64));
         table.row(vec![
             name.into(),
             own.into(),
@@ -240,6 +245,8 @@ pub(super) fn sizes(findings: &mut Findings) {
         ]);
     }
     findings.table(table);
+    let title = "A name, and what finding by it keeps beside each object";
+    findings.bars(Bars::exact(title, Axis::linear("bytes"), bars));
     findings.note(
         "A table also has the tag of an Option for each value, and Box and Arc what malloc keeps for an allocation of its own. \
          The tutorial counts 24 bytes for the control block of C++'s shared_ptr.",

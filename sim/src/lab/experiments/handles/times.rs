@@ -2,7 +2,7 @@
 
 use crate::lab::clock;
 use crate::lab::experiments::Context;
-use crate::lab::findings::{Claim, Findings, Holds, Table, Value};
+use crate::lab::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 use std::hint::black_box;
@@ -115,6 +115,11 @@ pub(super) fn times(context: &Context<'_>, objects: &[u32], findings: &mut Findi
             table.row(vec![(*name).into(), (*time).into(), ratio, of(&gone, name).into()]);
         }
         findings.table(table);
+        findings.bars(Bars::timed(
+            format!("Finding one of {n} objects"),
+            Axis::linear("ns"),
+            found.iter().copied(),
+        ));
         if let (Some(weak), Some(handle)) = (of(&found, WEAK), of(&found, "table, 24 + 8 bits")) {
             let weak_gone = of(&gone, WEAK).unwrap_or(0.0) / of(&gone, "table, 24 + 8 bits").unwrap_or(1.0);
             findings.claim(Claim {

@@ -3,7 +3,7 @@
 use super::{Lazy, lazy};
 use crate::lab::experiments::Context;
 use crate::lab::experiments::load::Load;
-use crate::lab::findings::{Claim, Findings, Holds, Table, Value};
+use crate::lab::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use crate::workload::Op;
 use anyhow::Context as _;
 use rustc_hash::FxHashMap;
@@ -78,6 +78,7 @@ pub(super) fn touched(context: &Context<'_>, findings: &mut Findings) -> anyhow:
         ("most short, some long", "bimodal:20,2000,0.1"),
     ];
     let (mut worst, mut by_need, mut by_check) = (0.0_f64, 0, 0);
+    let mut bars = Vec::new();
     for (name, lifetimes) in loads {
         let loaded = Load::of(context, "fixed:64", lifetimes, 20_000)?;
         let allocations = loaded.ops.iter().filter(|op| matches!(op, Op::Alloc { .. })).count();
@@ -88,8 +89,11 @@ pub(super) fn touched(context: &Context<'_>, findings: &mut Findings) -> anyhow:
         by_need += usize::from(paper == most);
         by_check += usize::from(late == most);
         table.row(vec![name.into(), allocations.into(), most.into(), paper.into(), late.into()]);
+        bars.push((format!("{name}: the paper's rule"), paper as f64));
+        bars.push((format!("{name}: when no other is free"), late as f64));
     }
     findings.table(table);
+    findings.bars(Bars::exact("Blocks that were ever touched", Axis::logarithmic("blocks"), bars));
     findings.claim(Claim {
         says: "blocks are initialised as they are needed".into(),
         source: "Kenwright 2012".into(),

@@ -10,7 +10,7 @@ mod phases;
 
 use super::{Context, counted};
 use crate::lab::clock;
-use crate::lab::findings::{Findings, Table, Value};
+use crate::lab::findings::{Axis, Bars, Findings, Table, Value};
 use clap::Args;
 use phases::{FRAMES, NAMES, Order, REPLACED, Run, SETS, Set, turn};
 use uslab::{Config, Subsystem};
@@ -63,6 +63,7 @@ impl Pools {
         if shortened {
             findings.note("The article's times are of 1,000 frames and all walks: they stand beside ours where ours are, too.");
         }
+        pictures(&mut findings, &all);
         claims::claims(&mut findings, &all);
         Ok(findings)
     }
@@ -112,4 +113,18 @@ fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], times
 struct Measured {
     set: u8,
     times: Vec<[f64; 3]>,
+}
+
+/// Each phase in the set that it is about, or else in the first one that ran.
+fn pictures(findings: &mut Findings, all: &[Measured]) {
+    let phases = ["Allocating and freeing", "Churn", "Walks"];
+    for (phase, (name, about)) in phases.into_iter().zip([3, 1, 4]).enumerate() {
+        let Some(Measured { set, times }) = all.iter().find(|ran| ran.set == about).or(all.first()) else {
+            continue;
+        };
+        // Boxes, the last ones, are walked by nobody.
+        let shown = NAMES.len() - usize::from(phase == 2);
+        let bars = NAMES.into_iter().zip(times).take(shown).map(|(name, times)| (name, times[phase]));
+        findings.bars(Bars::timed(format!("{name} in set {set}"), Axis::logarithmic("ms"), bars));
+    }
 }
