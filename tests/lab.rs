@@ -103,10 +103,10 @@ fn an_experiment_that_is_exact_gives_the_same_bytes_twice_in_every_form() {
         assert!(findings["machine"].is_null() && !findings["parts"].as_array().unwrap().is_empty(), "{name}");
         for part in findings["parts"].as_array().unwrap() {
             let columns = part["table"]["columns"].as_array().into_iter().flatten();
-            let timed = columns
+            let measured = columns
                 .chain([&part["chart"], &part["bars"], &part["claim"]])
-                .any(|thing| thing["timed"] == true);
-            assert!(!timed, "{name}: measured in time: {part}");
+                .any(|thing| thing["measured"] == true);
+            assert!(!measured, "{name}: measured here: {part}");
             if let Some(table) = part["table"].as_object() {
                 assert!(!table["rows"].as_array().unwrap().is_empty(), "{name}: {}", table["title"]);
             }
@@ -133,9 +133,9 @@ fn every_experiment_runs_quickly_and_says_where_it_measured() {
         assert_eq!((code, err.as_str()), (Some(0), ""), "{name}");
         let [data, csv, html] = [data, csv, html].map(|file| std::fs::read_to_string(file).unwrap());
         let findings = json(&data);
-        let timed = findings["parts"].to_string().contains("\"timed\":true");
-        assert_eq!(findings["machine"]["cpus"].is_u64(), timed, "{name}");
-        assert_eq!(findings["machine"]["compiler"].is_string(), timed, "{name}");
+        let measured = findings["parts"].to_string().contains("\"measured\":true");
+        assert_eq!(findings["machine"]["cpus"].is_u64(), measured, "{name}");
+        assert_eq!(findings["machine"]["compiler"].is_string(), measured, "{name}");
         every_value_has_a_key_of_its_own(&name, &csv);
         let parts = findings["parts"].as_array().unwrap();
         let titles: Vec<&str> = parts

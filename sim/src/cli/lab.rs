@@ -61,7 +61,7 @@ pub(super) fn run(args: &LabArgs, json: Option<Place>) -> anyhow::Result<Outcome
     let Some(mut findings) = experiment.run(&context)? else { return Ok(Outcome::Done) };
     drop(progress);
     if args.exact {
-        findings = findings.without_times();
+        findings = findings.without_measured();
     }
     let findings = findings.on_this_machine();
     // All forms are made before the first one is written.

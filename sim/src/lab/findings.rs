@@ -1,6 +1,6 @@
 //! What an experiment found, as data: tables, pictures, claims that hold or do not. Text, CSV, JSON and pages come of it.
 //!
-//! What was measured is marked, and can be [left out](Findings::without_times): times mostly, but also page faults and
+//! What was measured is marked, and can be [left out](Findings::without_measured): times mostly, but also page faults and
 //! instructions, which another machine, build or run finds different. The rest follows from the seed, byte for byte, on any
 //! machine.
 
@@ -17,7 +17,7 @@ pub struct Findings {
     pub question: String,
     /// What is random in it follows from this.
     pub seed: u64,
-    /// Where it ran; absent where nothing was measured in time.
+    /// Where it ran; absent where nothing was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
     /// What it found, in the order of reading.
@@ -59,7 +59,7 @@ pub struct Column {
     /// Its name, with the unit.
     pub name: String,
     /// Whether its values were measured, and so differ by machine, build or run: times, page faults, instructions.
-    pub timed: bool,
+    pub measured: bool,
 }
 
 /// One value.
@@ -87,7 +87,7 @@ pub struct Claim {
     /// Whether it holds here.
     pub holds: Holds,
     /// Whether that was measured, and so differs by machine, build or run.
-    pub timed: bool,
+    pub measured: bool,
 }
 
 /// Whether a claim holds.
@@ -133,32 +133,32 @@ impl Findings {
 
     /// The same without what was measured.
     #[must_use]
-    pub fn without_times(mut self) -> Self {
-        self.parts = self.parts.into_iter().filter_map(Part::without_times).collect();
+    pub fn without_measured(mut self) -> Self {
+        self.parts = self.parts.into_iter().filter_map(Part::without_measured).collect();
         self
     }
-    /// Says where it was measured, if anything was measured in time.
+    /// Says where it was measured, if anything was.
     #[must_use]
     pub fn on_this_machine(mut self) -> Self {
-        self.machine = self.parts.iter().any(Part::is_timed).then(Machine::this);
+        self.machine = self.parts.iter().any(Part::is_measured).then(Machine::this);
         self
     }
 }
 
 impl Part {
-    fn is_timed(&self) -> bool {
+    fn is_measured(&self) -> bool {
         match self {
-            Self::Table(table) => table.columns.iter().any(|c| c.timed),
-            Self::Chart(chart) => chart.timed,
-            Self::Bars(bars) => bars.timed,
-            Self::Claim(claim) => claim.timed,
+            Self::Table(table) => table.columns.iter().any(|c| c.measured),
+            Self::Chart(chart) => chart.measured,
+            Self::Bars(bars) => bars.measured,
+            Self::Claim(claim) => claim.measured,
             Self::Note(_) => false,
         }
     }
-    fn without_times(self) -> Option<Self> {
+    fn without_measured(self) -> Option<Self> {
         match self {
-            Self::Table(table) => table.without_times().map(Self::Table),
-            other => (!other.is_timed()).then_some(other),
+            Self::Table(table) => table.without_measured().map(Self::Table),
+            other => (!other.is_measured()).then_some(other),
         }
     }
 }
@@ -167,8 +167,8 @@ impl Table {
     /// A table without rows, which its first column names. Columns whose name begins with `~` are measured.
     pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
         let column = |name: &&str| match name.strip_prefix('~') {
-            Some(name) => Column { name: name.to_owned(), timed: true },
-            None => Column { name: (*name).to_owned(), timed: false },
+            Some(name) => Column { name: name.to_owned(), measured: true },
+            None => Column { name: (*name).to_owned(), measured: false },
         };
         Self {
             title: title.into(),
@@ -196,14 +196,14 @@ impl Table {
         column > 0 && self.rows.iter().any(|row| number(&row[column]))
     }
     /// Nothing is left of a table that has only names beside its times.
-    fn without_times(mut self) -> Option<Self> {
-        let keep: Vec<bool> = self.columns.iter().map(|c| !c.timed).collect();
+    fn without_measured(mut self) -> Option<Self> {
+        let keep: Vec<bool> = self.columns.iter().map(|c| !c.measured).collect();
         for row in &mut self.rows {
             let mut kept = keep.iter();
             row.retain(|_| *kept.next().unwrap_or(&true));
         }
         let names_only = keep.iter().any(|k| !k) && keep.iter().filter(|k| **k).count() == self.named_by;
-        self.columns.retain(|c| !c.timed);
+        self.columns.retain(|c| !c.measured);
         (!names_only).then_some(self)
     }
 }
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_times_only_what_follows_from_the_seed_is_left() {
+    fn without_what_was_measured_only_what_follows_from_the_seed_is_left() {
         let mut findings = Findings::new("example", "why?", 7);
         let mut table = Table::new("both", &["allocator", "holes", "~ns"]);
         table.row(vec!["first fit".into(), 3u64.into(), 12.5.into()]);
@@ -278,7 +278,7 @@ mod tests {
         findings.table(times);
         findings.note("a note");
         assert!(findings.clone().on_this_machine().machine.is_some());
-        let exact = findings.without_times().on_this_machine();
+        let exact = findings.without_measured().on_this_machine();
         let [Part::Table(table), Part::Note(_)] = &exact.parts[..] else { panic!("{exact:?}") };
         assert_eq!(table.rows, [[Value::from("first fit"), Value::Count(3)]]);
         assert!(exact.machine.is_none());

@@ -10,7 +10,7 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 background: var(--ground) }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem } caption, figcaption { text-align: left; font-weight: 600; padding: .3rem 0 }
 th, td { padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--rule); text-align: left }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums } .timed::after { content: ' ≈'; color: var(--faint) }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums } .measured::after { content: ' ≈'; color: var(--faint) }
 svg { max-width: 100%; height: auto } figure { margin: 1.5rem 0 } .claim { margin: .3rem 0 } .claim b { margin-right: .5rem }
 .meta { color: var(--faint) }";
 
@@ -48,20 +48,20 @@ impl Part {
     fn markup(&self) -> anyhow::Result<Markup> {
         Ok(match self {
             Self::Table(table) => table.markup(),
-            Self::Chart(chart) => figure(&chart.title, chart.timed, &chart.svg()?),
-            Self::Bars(bars) => figure(&bars.title, bars.timed, &bars.svg()?),
+            Self::Chart(chart) => figure(&chart.title, chart.measured, &chart.svg()?),
+            Self::Bars(bars) => figure(&bars.title, bars.measured, &bars.svg()?),
             Self::Claim(claim) => html! {
-                p.claim.timed[claim.timed] { b { (claim.holds.shown()) } (claim.says) " (" (claim.source) "); found: " (claim.found) }
+                p.claim.measured[claim.measured] { b { (claim.holds.shown()) } (claim.says) " (" (claim.source) "); found: " (claim.found) }
             },
             Self::Note(note) => html! { p { (note) } },
         })
     }
 }
 
-fn figure(title: &str, timed: bool, svg: &str) -> Markup {
+fn figure(title: &str, measured: bool, svg: &str) -> Markup {
     html! {
         figure {
-            figcaption.timed[timed] { (title) }
+            figcaption.measured[measured] { (title) }
             (PreEscaped(svg))
         }
     }
@@ -75,7 +75,7 @@ impl Table {
                 caption { (self.title) }
                 thead { tr {
                     @for (i, column) in self.columns.iter().enumerate() {
-                        th.n[self.is_numeric(i)].timed[column.timed] { (column.name) }
+                        th.n[self.is_numeric(i)].measured[column.measured] { (column.name) }
                     }
                 } }
                 tbody {

@@ -15,7 +15,7 @@ pub struct Chart {
     /// The curves.
     pub series: Vec<Series>,
     /// Whether heights were measured, and so differ by machine, build or run.
-    pub timed: bool,
+    pub measured: bool,
 }
 
 /// An axis.
@@ -46,7 +46,7 @@ pub struct Bars {
     /// The bars, from top to bottom.
     pub bars: Vec<Bar>,
     /// Whether lengths were measured, and so differ by machine, build or run.
-    pub timed: bool,
+    pub measured: bool,
 }
 
 /// A bar.
@@ -77,15 +77,15 @@ impl Bars {
         bars: impl IntoIterator<Item = (N, f64)>,
     ) -> Self {
         let bar = |(name, length): (N, f64)| Bar { name: name.into(), length };
-        Self { title: title.into(), axis, bars: bars.into_iter().map(bar).collect(), timed: false }
+        Self { title: title.into(), axis, bars: bars.into_iter().map(bar).collect(), measured: false }
     }
     /// Bars of what was measured.
-    pub fn timed<N: Into<String>>(
+    pub fn measured<N: Into<String>>(
         title: impl Into<String>,
         axis: Axis,
         bars: impl IntoIterator<Item = (N, f64)>,
     ) -> Self {
-        Self { timed: true, ..Self::exact(title, axis, bars) }
+        Self { measured: true, ..Self::exact(title, axis, bars) }
     }
     /// From where to where bars can go. The shortest bar of a logarithmic axis begins at a power of ten below its length, so
     /// that it is seen; a length of 0 has no place there, and no bar.

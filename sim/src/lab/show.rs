@@ -156,7 +156,7 @@ pub(super) mod tests {
                 Series { name: "buddy".into(), points: vec![(0.0, 65536.0), (100.0, 16384.0)] },
                 Series { name: "<first fit>".into(), points: vec![(0.0, 65536.0), (50.0, 512.0)] },
             ],
-            timed: false,
+            measured: false,
         });
         let bars = [("buddy", 12.0), ("<first fit>", 2000.0)];
         findings.bars(Bars::exact("Steps of a search", Axis::logarithmic("steps"), bars));
@@ -165,7 +165,7 @@ pub(super) mod tests {
             source: "a tutorial".into(),
             found: "512 of 65,536 bytes".into(),
             holds: Holds::Yes,
-            timed: false,
+            measured: false,
         });
         findings
     }

@@ -201,7 +201,7 @@ mod tests {
             x: Axis::linear("blocks"),
             y: Axis::logarithmic("ms"),
             series: (0..curves).map(series).collect(),
-            timed: false,
+            measured: false,
         }
     }
 

@@ -124,7 +124,7 @@ impl Buddies {
                  often, {even_all:.3} times the bytes asked for are taken"
             ),
             holds: if (octaves_own - 1.44).abs() < 0.01 { Holds::Partly } else { Holds::No },
-            timed: false,
+            measured: false,
         });
         let wasted = (1.0 - 1.0 / even_all) * 100.0;
         findings.claim(Claim {
@@ -132,7 +132,7 @@ impl Buddies {
             source: "folklore".into(),
             found: format!("{wasted:.1} % of what is taken where each size is as often: for that case the folklore is exact"),
             holds: if (wasted - 25.0).abs() < 1.0 { Holds::Partly } else { Holds::No },
-            timed: false,
+            measured: false,
         });
         let odd = taken(&mut buddy, 65)?;
         let half = (odd - 65) as f64 * 100.0 / odd as f64;
@@ -143,7 +143,7 @@ impl Buddies {
                 "{odd} bytes, {half:.1} % of them waste, and none of it can be used while the block lives"
             ),
             holds: if odd == 128 { Holds::Yes } else { Holds::No },
-            timed: false,
+            measured: false,
         });
         findings.claim(Claim {
             says: "put slabs over the buddy rather than hand it raw sizes".into(),
@@ -153,14 +153,14 @@ impl Buddies {
                 rows[3].1[0], rows[2].1[0]
             ),
             holds: if rows[3].1[0] < rows[2].1[0] { Holds::Yes } else { Holds::No },
-            timed: false,
+            measured: false,
         });
         findings.chart(Chart {
             title: "Memory taken by a size".into(),
             x: Axis::linear("bytes asked for"),
             y: Axis::linear("times what was asked for"),
             series: vec![Series { name: "buddy".into(), points: curve }],
-            timed: false,
+            measured: false,
         });
         Ok(())
     }
@@ -188,7 +188,7 @@ fn steps(findings: &mut Findings) -> anyhow::Result<()> {
         source: "Knowlton 1965".into(),
         found: "as many splits and merges as the heap has orders, from end to end".into(),
         holds: if logarithmic { Holds::Yes } else { Holds::No },
-        timed: false,
+        measured: false,
     });
     Ok(())
 }

@@ -177,7 +177,7 @@ impl Colouring {
                 (_, 0) if better == all => Holds::Yes,
                 _ => Holds::Partly,
             },
-            timed: false,
+            measured: false,
         });
         findings.note(
             "Linux left colour behind with SLAB (removed in 6.8), and the slabs here have none. Powers of two, which fall into \

@@ -162,7 +162,7 @@ impl Constructors {
                     1.0.. => Holds::Partly,
                     _ => Holds::No,
                 },
-                timed: true,
+                measured: true,
             });
         }
         let series = |name: &str, points| Series { name: name.into(), points };
@@ -171,7 +171,7 @@ impl Constructors {
             x: Axis::linear("words to construct"),
             y: Axis::linear("ns"),
             series: vec![series("kept constructed", kept), series("constructed anew", anew)],
-            timed: true,
+            measured: true,
         });
         Ok(findings)
     }

@@ -144,14 +144,14 @@ impl FiftyPercent {
                 0.3..=0.7 => Holds::Partly,
                 _ => Holds::No,
             },
-            timed: false,
+            measured: false,
         });
         findings.claim(Claim {
             says: "there can be far fewer: the rule takes for granted that blocks lie without order".into(),
             source: "Shore 1977".into(),
             found: format!("{fewest:.3} holes a block under best fit, which often fits exactly"),
             holds: if fewest < 0.4 { Holds::Yes } else { Holds::No },
-            timed: false,
+            measured: false,
         });
         findings.note(format!(
             "Half of the part of allocations that left a rest gives the holes to within {worst:.3} a block, whatever the policy."
@@ -161,7 +161,7 @@ impl FiftyPercent {
             x: Axis::linear("turnovers"),
             y: Axis::linear("holes a block"),
             series: curves,
-            timed: false,
+            measured: false,
         });
         Ok(findings)
     }

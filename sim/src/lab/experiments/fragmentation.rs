@@ -110,14 +110,14 @@ impl Fragmentation {
                 [false, false] => Holds::No,
                 _ => Holds::Partly,
             },
-            timed: false,
+            measured: false,
         });
         findings.chart(Chart {
             title: "The largest free block".into(),
             x: Axis::linear("operations"),
             y: Axis::logarithmic("bytes"),
             series,
-            timed: false,
+            measured: false,
         });
         lifetimes(context, &mut findings)?;
         holes_that_serve_nobody(&mut findings)?;
@@ -160,7 +160,7 @@ fn lifetimes(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<(
             n if n == parts.len() / 3 => Holds::Yes,
             _ => Holds::Partly,
         },
-        timed: false,
+        measured: false,
     });
     Ok(())
 }
@@ -187,7 +187,7 @@ fn holes_that_serve_nobody(findings: &mut Findings) -> anyhow::Result<()> {
             if refused { "refused" } else { "served" }
         ),
         holds: if refused { Holds::Yes } else { Holds::No },
-        timed: false,
+        measured: false,
     });
     kept.into_iter().for_each(|block| heap.free(block));
     Ok(())

@@ -320,7 +320,7 @@ fn report(findings: &mut Findings, latency: &Latency, all: &[(&str, Measured)]) 
             .iter()
             .map(|(name, measured)| Series { name: (*name).into(), points: own(measured) })
             .collect(),
-        timed: true,
+        measured: true,
     });
 }
 
@@ -350,7 +350,7 @@ fn claim(findings: &mut Findings, latency: &Latency, all: &[(&str, Measured)]) {
             [false, false, false] => Holds::No,
             _ => Holds::Partly,
         },
-        timed: true,
+        measured: true,
     });
 }
 

@@ -288,7 +288,7 @@ impl Layout {
                 (false, false) => Holds::No,
                 _ => Holds::Partly,
             },
-            timed: false,
+            measured: false,
         });
         if !context.exact {
             let steps = scene(context);
@@ -305,7 +305,7 @@ impl Layout {
             }
             findings.table(table);
             let bars = STEPS.into_iter().zip(steps);
-            findings.bars(Bars::timed("An update of the tree", Axis::linear("ms"), bars));
+            findings.bars(Bars::measured("An update of the tree", Axis::linear("ms"), bars));
             let all = steps[0] / steps[3].min(steps[2]);
             findings.claim(Claim {
                 says: "data laid out for the pass makes the update about 6 times as fast, not 20 times"
@@ -318,7 +318,7 @@ impl Layout {
                     1.5..20.0 => Holds::Partly,
                     _ => Holds::No,
                 },
-                timed: true,
+                measured: true,
             });
             findings.note(
                 "Step 4 reads a word 16 nodes ahead where the talk has the processor's prefetch instruction. \

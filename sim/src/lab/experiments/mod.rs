@@ -32,7 +32,7 @@ use uslab_magazine::Cpus;
 pub struct Context<'p> {
     /// What is random follows from it.
     pub seed: u64,
-    /// Whether to leave out what is measured in time.
+    /// Whether to leave out what is measured.
     pub exact: bool,
     /// Whether to be small and short.
     pub quick: bool,

@@ -109,7 +109,7 @@ impl Pinning {
                 gains.len()
             ),
             holds: if gains.iter().all(|gain| *gain > 1.5) { Holds::Yes } else { Holds::Partly },
-            timed: false,
+            measured: false,
         });
         Ok(findings)
     }

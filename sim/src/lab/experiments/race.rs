@@ -204,7 +204,7 @@ impl Race {
             pieces,
         ));
         let times = names.iter().zip(&runs).map(|(name, run)| (name.shown(), run.nanoseconds));
-        findings.bars(Bars::timed("Time of an operation", Axis::logarithmic("ns"), times));
+        findings.bars(Bars::measured("Time of an operation", Axis::logarithmic("ns"), times));
         findings.note(
             "A hole is what one request could have whole: for pools and slabs a free slot, for the others free neighbours \
              together. Refusals make the rest easier: compare allocators that refused nothing.",
@@ -219,7 +219,7 @@ impl Race {
                 source: "Memory Allocators from Scratch".into(),
                 found: format!("the longest operation took {first} steps under first fit, {tlsf} under TLSF"),
                 holds: if tlsf <= 3 && first > tlsf { Holds::Yes } else { Holds::No },
-                timed: false,
+                measured: false,
             });
         }
         Ok(findings)

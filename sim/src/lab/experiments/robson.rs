@@ -168,7 +168,7 @@ impl Robson {
                 n if n == runs.len() => Holds::Yes,
                 _ => Holds::Partly,
             },
-            timed: false,
+            measured: false,
         });
         let curve = |steps: &[usize]| (0..steps.len()).map(|i| ((UNIT << i) as f64, at(steps, i))).collect();
         let mut series: Vec<_> =
@@ -180,7 +180,7 @@ impl Robson {
             x: Axis::logarithmic("bytes of the largest block"),
             y: Axis::linear("times what is in use"),
             series,
-            timed: false,
+            measured: false,
         });
         Ok(findings)
     }

@@ -97,14 +97,14 @@ impl TwoLevels {
                 found.join(", ")
             ),
             holds: if kept { Holds::Yes } else { Holds::No },
-            timed: false,
+            measured: false,
         });
         findings.chart(Chart {
             title: "16 classes in a doubling: where a search begins".into(),
             x: Axis::linear("bytes asked for"),
             y: Axis::linear("% of the size above it"),
             series: vec![Series { name: "TLSF".into(), points: curve }],
-            timed: false,
+            measured: false,
         });
         Ok(())
     }
@@ -166,14 +166,14 @@ fn steps(findings: &mut Findings) -> anyhow::Result<()> {
         source: "Masmano and others 2004".into(),
         found: format!("{bounded} words of bitmaps at most, whatever the number of holes"),
         holds: if bounded <= 3 { Holds::Yes } else { Holds::No },
-        timed: false,
+        measured: false,
     });
     findings.claim(Claim {
         says: "segregated lists without bitmaps look at up to 64 heads".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!("{scanned} here; as many as there are classes above, at worst"),
         holds: if scanned > bounded { Holds::Yes } else { Holds::No },
-        timed: false,
+        measured: false,
     });
     Ok(())
 }
@@ -207,7 +207,7 @@ fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Resul
             ..400.0 => Holds::Partly,
             _ => Holds::No,
         },
-        timed: true,
+        measured: true,
     });
     Ok(())
 }

@@ -175,7 +175,7 @@ impl WhyMagazines {
             source: "Bonwick and Adams 2001".into(),
             found: format!("at most {:.4} visits an operation, two an exchange, and 2/{} is {bound:.4}; with one magazine up to {:.4}", of(2), self.capacity, of(1)),
             holds: if of(2) <= bound { Holds::Yes } else { Holds::No },
-            timed: false,
+            measured: false,
         });
         let worst = names.into_iter().zip(worst);
         findings.chart(Chart {
@@ -183,7 +183,7 @@ impl WhyMagazines {
             x: Axis::linear("objects in a burst"),
             y: Axis::linear("visits an operation"),
             series: worst.map(|(name, points)| Series { name: name.into(), points }).collect(),
-            timed: false,
+            measured: false,
         });
         Ok(findings)
     }

@@ -138,7 +138,7 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
             shown(text.revived)
         ),
         holds: if listing.revived.is_some() { Holds::Yes } else { Holds::No },
-        timed: false,
+        measured: false,
     });
     Ok(())
 }

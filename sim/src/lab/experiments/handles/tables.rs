@@ -270,7 +270,7 @@ pub(super) fn sizes(findings: &mut Findings) {
             n if n == costs.len() => Holds::Yes,
             _ => Holds::Partly,
         },
-        timed: false,
+        measured: false,
     });
     const {
         const fn plain<T: Copy + Send + Sync>() {}

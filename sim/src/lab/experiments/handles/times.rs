@@ -115,7 +115,7 @@ pub(super) fn times(context: &Context<'_>, objects: &[u32], findings: &mut Findi
             table.row(vec![(*name).into(), (*time).into(), ratio, of(&gone, name).into()]);
         }
         findings.table(table);
-        findings.bars(Bars::timed(
+        findings.bars(Bars::measured(
             format!("Finding one of {n} objects"),
             Axis::linear("ns"),
             found.iter().copied(),
@@ -135,7 +135,7 @@ pub(super) fn times(context: &Context<'_>, objects: &[u32], findings: &mut Findi
                     (false, false) => Holds::No,
                     _ => Holds::Partly,
                 },
-                timed: true,
+                measured: true,
             });
         }
     }

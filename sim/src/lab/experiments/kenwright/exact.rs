@@ -107,7 +107,7 @@ pub(super) fn touched(context: &Context<'_>, findings: &mut Findings) -> anyhow:
             n if n == loads.len() => Holds::Yes,
             _ => Holds::Partly,
         },
-        timed: false,
+        measured: false,
     });
     Ok(())
 }

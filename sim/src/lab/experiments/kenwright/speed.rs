@@ -135,14 +135,14 @@ impl Kenwright {
                 (_, 10.0..) => Holds::Partly,
                 _ => Holds::No,
             },
-            timed: true,
+            measured: true,
         });
         findings.chart(Chart {
             title: "Allocating and freeing so many".into(),
             x: Axis::logarithmic("blocks"),
             y: Axis::logarithmic("ms"),
             series: curves,
-            timed: true,
+            measured: true,
         });
         Ok(())
     }
@@ -270,7 +270,7 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
                 last[1]
             ),
             holds: if last[0] < 10.0 * first[0] { Holds::Yes } else { Holds::No },
-            timed: true,
+            measured: true,
         });
     }
     Ok(())
@@ -318,7 +318,7 @@ pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::R
             5000.0.. => Holds::Yes,
             _ => Holds::No,
         },
-        timed: true,
+        measured: true,
     });
     Ok(())
 }

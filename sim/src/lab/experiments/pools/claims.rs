@@ -42,7 +42,7 @@ pub(super) fn claims(findings: &mut Findings, all: &[Measured]) {
     };
     let (scan, list, array, map, live, slab, magazines, boxes) = (0, 1, 2, 3, 5, 6, 7, 8);
     let mut claim = |says: &str, source: String, found: String, holds: Holds| {
-        findings.claim(Claim { says: says.into(), source, found, holds, timed: true });
+        findings.claim(Claim { says: says.into(), source, found, holds, measured: true });
     };
     let others: Vec<f64> = (0..NAMES.len())
         .filter(|other| *other != scan)

@@ -125,6 +125,6 @@ fn pictures(findings: &mut Findings, all: &[Measured]) {
         // Boxes, the last ones, are walked by nobody.
         let shown = NAMES.len() - usize::from(phase == 2);
         let bars = NAMES.into_iter().zip(times).take(shown).map(|(name, times)| (name, times[phase]));
-        findings.bars(Bars::timed(format!("{name} in set {set}"), Axis::logarithmic("ms"), bars));
+        findings.bars(Bars::measured(format!("{name} in set {set}"), Axis::logarithmic("ms"), bars));
     }
 }
