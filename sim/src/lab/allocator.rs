@@ -29,6 +29,13 @@ pub trait Allocator {
     /// The bytes that were asked for.
     fn bytes<'b>(&'b mut self, block: &'b mut Self::Block) -> &'b mut [u8];
 
+    /// Writes to the block's first byte, if it has one.
+    fn touch(&mut self, block: &mut Self::Block) {
+        if let Some(first) = self.bytes(block).first_mut() {
+            *std::hint::black_box(first) = 1;
+        }
+    }
+
     /// Bytes that it manages, used or free or headers; 0 where nobody can know.
     fn capacity(&self) -> usize;
     /// The free memory as it lies. Walks all of it.

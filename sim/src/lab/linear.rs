@@ -7,7 +7,7 @@
 //! ```
 //!
 //! - Allocate: load the head, round it up, compare with the end, store it: one branch. O(1).
-//! - Reset: all is free; O(1), and here the freed bytes are overwritten with [`FREED`], so that whoever reads memory after a
+//! - Reset: all is free; O(1), but that here, unless it is told [not to](Linear::without_fill), the freed bytes are overwritten with [`FREED`], so that whoever reads memory after a
 //!   reset sees it.
 //! - [`mark`](Linear::mark), [`rewind`](Linear::rewind): free what came after a mark.
 //! - Waste: the padding of alignments, and in a chain the rest of each page. Nothing else, until it is full.
@@ -55,6 +55,8 @@ pub struct Linear {
     live: usize,
     /// Changes whenever blocks die together: a block of another epoch is dead already.
     epoch: u64,
+    /// Whether freed bytes are overwritten.
+    fills: bool,
     work: Work,
 }
 
@@ -101,6 +103,11 @@ impl Linear {
         Self::growing(bytes, bytes)
     }
 
+    /// The same, and freed bytes stay as they are: a reset is O(1) then.
+    pub fn without_fill(self) -> Self {
+        Self { fills: false, ..self }
+    }
+
     /// A chain of pages of `page` bytes, `most` bytes at most. The first is there at once; a request larger than a page gets a
     /// page of its own size. Pages behind a mark that is rewound to go back.
     ///
@@ -118,6 +125,7 @@ impl Linear {
             floor: Mark { page: 0, head: 0 },
             live: 0,
             epoch: 0,
+            fills: true,
             work: Work::default(),
         })
     }
@@ -202,7 +210,9 @@ impl Linear {
         let end =
             if mark.page + 1 < self.pages.len() { self.pages[mark.page].memory.len() } else { self.head };
         self.pages.truncate(mark.page + 1);
-        self.pages[mark.page].memory.slice_mut(mark.head..end).fill(FREED);
+        if self.fills {
+            self.pages[mark.page].memory.slice_mut(mark.head..end).fill(FREED);
+        }
         self.head = mark.head;
         self.live = 0;
         self.epoch += 1;

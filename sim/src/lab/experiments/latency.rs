@@ -179,7 +179,8 @@ impl Latency {
             self.time(context, &mut system, written, Allocator::free)?
         };
         stage.at(2);
-        let linear = self.time(context, &mut Linear::fixed(room)?, written, Allocator::free)?;
+        let linear =
+            self.time(context, &mut Linear::fixed(room)?.without_fill(), written, Allocator::free)?;
         stage.at(3);
         // In one's own subsystem, with whatever the CPUs here offer: not on the lab's simulated one.
         let alloc = |_: &mut (), layout| {
@@ -203,9 +204,7 @@ impl Latency {
 /// An allocation and its first byte.
 fn written<A: Allocator>(allocator: &mut A, layout: Layout) -> Option<A::Block> {
     let mut block = allocator.alloc(layout)?;
-    if let Some(first) = allocator.bytes(&mut block).first_mut() {
-        *black_box(first) = 1;
-    }
+    allocator.touch(&mut block);
     Some(block)
 }
 

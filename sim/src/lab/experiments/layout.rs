@@ -153,22 +153,40 @@ impl Node {
     }
 }
 
-/// The same node in one array, in the order of the walk, its children by number.
+/// The same node in one array, in the order of the walk: behind it its first child with all below, then the next one.
 struct Placed {
     local: Matrix,
     world: Matrix,
     _name: [u8; 48],
     dirty: bool,
-    children: std::ops::Range<usize>,
+    /// From one child to the next; 0 without children.
+    apart: usize,
+}
+
+impl Placed {
+    /// A tree of so many levels below its root, each node with what `local` says of its place in the tree level by level.
+    fn tree(levels: usize, local: impl Fn(usize) -> Matrix) -> Vec<Self> {
+        fn place(nodes: &mut Vec<Placed>, number: usize, levels: usize, local: &impl Fn(usize) -> Matrix) {
+            let apart = if levels > 0 { (0..levels as u32).map(|level| FAN_OUT.pow(level)).sum() } else { 0 };
+            let world = [[0.0; 4]; 4];
+            nodes.push(Placed { local: local(number), world, _name: [0; 48], dirty: true, apart });
+            for child in (0..FAN_OUT).take_while(|_| levels > 0) {
+                place(nodes, FAN_OUT * number + 1 + child, levels - 1, local);
+            }
+        }
+        let mut nodes = Vec::new();
+        place(&mut nodes, 0, levels, &local);
+        nodes
+    }
 }
 
 fn update_placed(nodes: &mut [Placed], at: usize, parent: &Matrix) {
     if nodes[at].dirty {
         nodes[at].world = product(parent, &nodes[at].local);
     }
-    let world = nodes[at].world;
-    for child in nodes[at].children.clone() {
-        update_placed(nodes, child, &world);
+    let (world, apart) = (nodes[at].world, nodes[at].apart);
+    for child in (0..FAN_OUT).take_while(|_| apart > 0) {
+        update_placed(nodes, at + 1 + child * apart, &world);
     }
 }
 
@@ -208,16 +226,9 @@ fn scene(context: &Context<'_>) -> [f64; 4] {
     let identity: Matrix = core::array::from_fn(|i| core::array::from_fn(|j| f32::from(u8::from(i == j))));
     let mut tree = Node::tree(&mut rng);
     let nodes = (0..=LEVELS as u32).map(|level| FAN_OUT.pow(level)).sum::<usize>();
-    let inner = nodes - FAN_OUT.pow(LEVELS as u32);
-    let placed = |i: usize| Placed {
-        local: local(&mut Pcg64::seed_from_u64(i as u64)),
-        world: identity,
-        _name: [0; 48],
-        dirty: true,
-        children: if i < inner { FAN_OUT * i + 1..FAN_OUT * i + 1 + FAN_OUT } else { 0..0 },
-    };
-    let mut array: Vec<Placed> = (0..nodes).map(placed).collect();
-    let mut flat = Flat { local: array.iter().map(|n| n.local).collect(), world: vec![identity; nodes] };
+    let local = |i: usize| local(&mut Pcg64::seed_from_u64(i as u64));
+    let mut array = Placed::tree(LEVELS, local);
+    let mut flat = Flat { local: (0..nodes).map(local).collect(), world: vec![identity; nodes] };
     // Other work between two frames takes the tree out of the nearest caches.
     let mut other = vec![0u8; 4 << 20];
     let medians = clock::medians(context.rounds() * 5, STEPS.len(), |step| {
@@ -348,7 +359,7 @@ mod tests {
         assert_eq!([structs, fields, scalars], [2048; 3]);
     }
 
-    /// Four entities of 16 bytes, or sixteen floats, in a line of 64 bytes.
+    /// In a line of 64 bytes: sixteen floats, of which four are an entity.
     #[test]
     fn a_line_holds_sixteen_floats() {
         assert_eq!(traced(&ACCESSES[0], 16, 64)[2], 1);
@@ -359,25 +370,22 @@ mod tests {
     fn a_tree_in_an_array_is_the_same_tree() {
         let identity: Matrix =
             core::array::from_fn(|i| core::array::from_fn(|j| f32::from(u8::from(i == j))));
-        let nodes = 111;
-        let locals: Vec<Matrix> = (0..nodes).map(|i| local(&mut Pcg64::seed_from_u64(i))).collect();
-        let mut placed: Vec<Placed> = (0..nodes as usize)
-            .map(|i| Placed {
-                local: locals[i],
-                world: identity,
-                _name: [0; 48],
-                dirty: true,
-                children: if i < 11 { 10 * i + 1..10 * i + 11 } else { 0..0 },
-            })
-            .collect();
+        let locals: Vec<Matrix> = (0..111).map(|i| local(&mut Pcg64::seed_from_u64(i))).collect();
+        let mut placed = Placed::tree(2, |i| locals[i]);
         update_placed(&mut placed, 0, &identity);
         let mut flat = Flat { world: vec![identity; locals.len()], local: locals };
         flat.update::<0>();
         let plain = flat.world.clone();
         flat.update::<16>();
         assert_eq!(plain, flat.world);
-        for (placed, flat) in placed.iter().zip(&plain) {
-            for (a, b) in placed.world.iter().flatten().zip(flat.iter().flatten()) {
+        // Node `n` of the level below the root has its eleven nodes in a row, and so lies at 1 + 11 n.
+        let level_by_level = |i: usize| match i {
+            0 => 0,
+            i if (i - 1) % 11 == 0 => 1 + (i - 1) / 11,
+            i => 11 + (i - 1) / 11 * 10 + (i - 2) % 11,
+        };
+        for (i, placed) in placed.iter().enumerate() {
+            for (a, b) in placed.world.iter().flatten().zip(plain[level_by_level(i)].iter().flatten()) {
                 assert!((a - b).abs() < 1e-5, "{a} {b}");
             }
         }

@@ -64,15 +64,16 @@ fn attack<A: Allocator>(victim: Victim<A>, live: usize, doublings: u32) -> anyho
             held = kept;
         }
         let layout = Layout::from_size_align(size - header, 1).context("a size")?;
-        let mut used: usize = held.iter().map(|(range, _)| range.len() + header).sum();
+        // Ranges begin with the header.
+        let mut used: usize = held.iter().map(|(range, _)| range.len()).sum();
         while used + size <= live {
             let block =
                 allocator.alloc(layout).context("room: the heap is as large as the bound asks for")?;
             let range = allocator.range(&block);
-            used += range.len() + header;
+            let range = range.start - header.min(range.start)..range.end;
+            used += range.len();
             top = top.max(range.end);
-            // Where the block begins with its header.
-            held.push((range.start - header.min(range.start)..range.end, block));
+            held.push((range, block));
         }
         steps.push(top);
     }

@@ -123,6 +123,7 @@ fn walk<D: Design>(design: &mut D, walks: usize) -> Run {
     let walks = clock::nanoseconds(|| {
         for _ in 0..walks {
             black_box(design.walk());
+            black_box(&mut *design);
         }
     }) / 1e6;
     Run { looked, looks_at: D::LOOKS_AT, active, walks, ..Run::default() }
