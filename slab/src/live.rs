@@ -58,6 +58,7 @@ impl Live {
     }
     /// The next slab, at `base`: its words go behind those that are there.
     pub(crate) fn slab(&mut self, base: NonNull<u8>) -> &mut Vec<u64> {
+        debug_assert!(self.slabs.len() < self.slabs.capacity(), "an allocation under a node's lock");
         self.slabs.push((base, self.words.len()));
         &mut self.words
     }
