@@ -62,6 +62,13 @@ impl Arriving {
             }
         }
     }
+    /// The first tick after `tick`, which was asked for, in which any can come.
+    pub(super) fn after(&self, tick: u64) -> u64 {
+        match self.kind {
+            Kind::Burst { every, .. } => (tick / every + 1) * every,
+            Kind::Poisson { .. } => (self.next as u64).max(tick + 1),
+        }
+    }
 }
 
 impl FromStr for Arrivals {
@@ -113,6 +120,20 @@ mod tests {
         let mean = poisson.iter().sum::<u64>() as f64 / 1e4;
         let variance = poisson.iter().map(|n| (*n as f64 - mean).powi(2)).sum::<f64>() / 1e4;
         assert!((mean - 1.5).abs() < 0.05 && (variance - 1.5).abs() < 0.1, "{mean} {variance}");
+    }
+
+    #[test]
+    fn no_block_comes_between_a_tick_and_the_one_that_is_told_to_be_next() {
+        for text in ["steady", "burst:30,7", "poisson:0.01", "poisson:3"] {
+            let all = counts(text, 2000);
+            let (mut arriving, mut dice) = (text.parse::<Arrivals>().unwrap().begin(), Dice::new(1));
+            let (mut tick, mut jumped) = (0, vec![0; 2000]);
+            while tick < 2000 {
+                jumped[tick as usize] = arriving.at(tick, &mut dice);
+                tick = arriving.after(tick);
+            }
+            assert_eq!(jumped, all, "{text}");
+        }
     }
 
     #[test]
