@@ -65,6 +65,7 @@ pub use op::{
 };
 pub use recording::{Counts, Recording};
 pub use resolve::{CacheTally, Resolver};
+pub(crate) use source::NO_TRACE;
 pub use source::{Chunk, Progress, Source};
 pub use symbols::{Symbol, Symbols};
 pub use tables::{MOMENTS, Snapshot, Tables};

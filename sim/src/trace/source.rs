@@ -15,6 +15,10 @@ use super::error::TraceError;
 /// Bytes read at a time. A line must fit in it; the longest of the kernel's is about 400 bytes.
 const CHUNK: usize = 1 << 20;
 
+/// The hint about a binary file of no kind that is known.
+pub(crate) const NO_TRACE: &str =
+    "it holds NUL bytes; a trace is the text of ftrace, `perf script` or `trace-cmd report`";
+
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// How much of the input has been consumed.
@@ -181,7 +185,7 @@ impl Source {
         } else if text.starts_with(b"\xfd7zXZ") {
             "an xz file; plain text and zstd are read"
         } else if memchr(0, text).is_some() {
-            "it holds NUL bytes; a trace is the text of ftrace, `perf script` or `trace-cmd report`"
+            NO_TRACE
         } else {
             return Ok(());
         };

@@ -38,6 +38,16 @@ pub enum OpsError {
         /// What would be accepted.
         expected: &'static str,
     },
+    /// The file holds no lines.
+    #[error("{}: {why}; expected {expected}", path.display())]
+    NoText {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        why: &'static str,
+        /// What would be accepted.
+        expected: &'static str,
+    },
     /// The file ends before its header says.
     #[error("{}: ends after line {line}, with {found} of {said} {what}", path.display())]
     Early {

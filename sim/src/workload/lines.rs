@@ -1,7 +1,7 @@
 //! A file of lines, plain or compressed, with the place of each for errors.
 
 use super::error::OpsError;
-use crate::trace::Source;
+use crate::trace::{NO_TRACE, Source, TraceError};
 use std::path::{Path, PathBuf};
 
 /// How much of a line an error shows, in characters.
@@ -16,6 +16,8 @@ pub(super) struct Lines {
     /// Where the next line begins, and its number.
     at: usize,
     number: u64,
+    /// Whether a line was handed out.
+    begun: bool,
 }
 
 /// One of them.
@@ -24,17 +26,25 @@ pub(super) struct Line<'l> {
     path: &'l Path,
     /// From 1.
     pub(super) number: u64,
+    /// Whether it is the first that is not blank.
+    pub(super) first: bool,
     /// Without blanks at its ends.
     pub(super) text: &'l str,
 }
 
 impl Lines {
-    /// Opens `path`; `-` is standard input.
-    pub(super) fn open(path: &Path) -> Result<Self, OpsError> {
-        Ok(Self::of(Source::open(path)?))
+    /// Opens `path`, which has lines of `expected`; `-` is standard input.
+    pub(super) fn open(path: &Path, expected: &'static str) -> Result<Self, OpsError> {
+        let no_text = |path, why| OpsError::NoText { path, why, expected };
+        Source::open(path).map(Self::of).map_err(|error| match error {
+            TraceError::Directory { path } => no_text(path, "a directory"),
+            // Other hints say what to do with the file, whatever is wanted of it.
+            TraceError::Binary { path, hint } if hint == NO_TRACE => no_text(path, "not text"),
+            error => error.into(),
+        })
     }
     pub(super) fn of(source: Source) -> Self {
-        Self { path: source.path().to_owned(), source, chunk: String::new(), at: 0, number: 0 }
+        Self { path: source.path().to_owned(), source, chunk: String::new(), at: 0, number: 0, begun: false }
     }
     pub(super) fn path(&self) -> &Path {
         &self.path
@@ -59,13 +69,22 @@ impl Lines {
             self.number += 1;
             if !self.chunk[range.clone()].trim().is_empty() {
                 let text = self.chunk[range].trim();
-                return Ok(Some(Line { path: &self.path, number: self.number, text }));
+                let first = !std::mem::replace(&mut self.begun, true);
+                return Ok(Some(Line { path: &self.path, number: self.number, first, text }));
             }
         }
     }
 }
 
 impl Line<'_> {
+    /// Whether it names the columns, as the first line may: in letters of either case.
+    pub(super) fn names(&self, columns: &[&str]) -> bool {
+        let mut fields = self.text.split(',').map(str::trim);
+        self.first
+            && columns
+                .iter()
+                .all(|column| fields.next().is_some_and(|field| field.eq_ignore_ascii_case(column)))
+    }
     /// An error about this line.
     pub(super) fn wrong(&self, why: impl Into<String>, expected: &'static str) -> OpsError {
         OpsError::Line {

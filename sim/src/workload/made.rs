@@ -6,6 +6,7 @@ use super::dice::Dice;
 use super::error::SpecError;
 use super::lifetimes::Lifetimes;
 use super::op::Op;
+use super::recorded::MOST_ALIGN;
 use super::sizes::Sizes;
 use core::alloc::Layout;
 use core::cmp::Reverse;
@@ -93,9 +94,6 @@ impl Workload {
         Ok(Ops::Made(Box::new(self.made()?)))
     }
 }
-
-/// The largest alignment, in bytes.
-const MOST_ALIGN: usize = 1 << 30;
 
 /// The operations of a [`Workload`].
 #[derive(Clone, Debug)]

@@ -65,8 +65,12 @@ impl Ops {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let name = name.strip_suffix(".zst").unwrap_or(&name);
         match name.rsplit_once('.') {
-            Some((_, "rep")) => Ok(Self::Recorded(recorded::rep(Lines::open(path)?)?.into_iter())),
-            Some((_, "csv")) => Ok(Self::Recorded(recorded::csv(Lines::open(path)?)?.into_iter())),
+            Some((_, "rep")) => {
+                Ok(Self::Recorded(recorded::rep(Lines::open(path, recorded::REP)?)?.into_iter()))
+            }
+            Some((_, "csv")) => {
+                Ok(Self::Recorded(recorded::csv(Lines::open(path, recorded::CSV)?)?.into_iter()))
+            }
             _ => Ok(Self::Kernel(Box::new(KernelOps::open(path)?))),
         }
     }
@@ -103,6 +107,17 @@ mod tests {
         assert_eq!(read(&put("short.rep.zst", &packed)), plain);
         assert_eq!(read(&put("short.csv", b"a,0,8\nf,0\n")), plain);
         let error = |path: &Path| Ops::open(path).unwrap_err().to_string();
+        for name in ["binary.rep", "binary.csv"] {
+            let text = error(&put(name, b"a,0,8\n\0"));
+            assert!(
+                text.contains(&format!("{name}: not text; expected `a")),
+                "no word of a kernel's trace: {text}"
+            );
+        }
+        std::fs::create_dir(folder.path().join("folder.csv")).unwrap();
+        assert!(
+            error(&folder.path().join("folder.csv")).contains("folder.csv: a directory; expected `alloc,ID")
+        );
         assert!(error(&folder.path().join("none.rep")).ends_with("none.rep: cannot open"));
         assert!(error(&put("empty.csv", b"")).ends_with("empty.csv: the file is empty"));
         assert!(error(&put("other.txt", rep)).contains("no event in"), "anything else is a kernel's trace");

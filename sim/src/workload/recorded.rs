@@ -15,11 +15,14 @@ use rustc_hash::FxHashMap;
 
 /// What malloc promises, and so what these traces were recorded with.
 const MALLOC_ALIGN: usize = 16;
+/// The largest alignment, in bytes.
+pub(super) const MOST_ALIGN: usize = 1 << 30;
 /// The largest request, in bytes.
 const MOST: usize = 1 << 40;
 
-const REP: &str = "`a ID BYTES`, `r ID BYTES` or `f ID`";
-const CSV: &str = "`alloc,ID,SIZE[,ALIGN]`, `resize,ID,SIZE[,ALIGN]` or `free,ID`";
+pub(super) const REP: &str = "`a ID BYTES`, `r ID BYTES` or `f ID`";
+pub(super) const CSV: &str = "`alloc,ID,SIZE[,ALIGN]`, `resize,ID,SIZE[,ALIGN]` or `free,ID`; the first line may be \
+     `op,id,size[,align]`";
 const SIZE: &str = "1 to 2^40 bytes";
 
 /// Which blocks are there.
@@ -43,8 +46,9 @@ impl Trail {
         let layout = |align| {
             let size = size.and_then(|size| size.parse().ok()).filter(|size| (1..=MOST).contains(size));
             let size = size.ok_or_else(|| line.wrong(format!("no size for block {id}"), SIZE))?;
-            let wrong = |_| line.wrong(format!("{align} is no alignment"), "a power of two");
-            Layout::from_size_align(size, align).map_err(wrong)
+            let layout =
+                Layout::from_size_align(size, align).ok().filter(|layout| layout.align() <= MOST_ALIGN);
+            layout.ok_or_else(|| line.wrong(format!("{align} is no alignment"), "a power of two up to 2^30"))
         };
         let known = |expected| match state {
             Some(true) => Ok(()),
@@ -144,7 +148,7 @@ pub(super) fn csv(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
     let (mut ops, mut trail) = (vec![], Trail::default());
     while let Some(line) = lines.next_line()? {
         let fields: Vec<_> = line.text.split(',').map(str::trim).collect();
-        if line.number == 1 && matches!(fields[..], ["op", "id", ..]) {
+        if line.names(&["op", "id"]) {
             continue;
         }
         // A free may have empty columns.
@@ -219,6 +223,15 @@ mod tests {
     }
 
     #[test]
+    fn the_line_that_names_the_columns_is_the_first_one_with_text_in_either_case() {
+        for text in ["\n\nop,id,size\na,1,8\n", "Op,ID,Size\na,1,8\n", " OP , Id\na,1,8\n"] {
+            assert_eq!(read_csv(text).map(|ops| ops.len()), Ok(1), "{text}");
+        }
+        let error = read_csv("op,id,size\nop,id,size\n").unwrap_err();
+        assert!(error.starts_with("ops.csv:2: no operation"), "{error}");
+    }
+
+    #[test]
     fn an_id_may_be_used_again_after_its_free() {
         assert_eq!(read_csv("a,1,8\nf,1\na,1,8\n").unwrap().len(), 3);
     }
@@ -256,11 +269,12 @@ mod tests {
         }
         assert_eq!(
             read_csv("alloc,1,8,3\n").unwrap_err(),
-            "ops.csv:1: 3 is no alignment: \"alloc,1,8,3\"; expected a power of two"
+            "ops.csv:1: 3 is no alignment: \"alloc,1,8,3\"; expected a power of two up to 2^30"
         );
         assert_eq!(
             read_csv("a,1,8\nfree,1,8\n").unwrap_err(),
-            "ops.csv:2: no operation: \"free,1,8\"; expected `alloc,ID,SIZE[,ALIGN]`, `resize,ID,SIZE[,ALIGN]` or `free,ID`"
+            "ops.csv:2: no operation: \"free,1,8\"; expected `alloc,ID,SIZE[,ALIGN]`, `resize,ID,SIZE[,ALIGN]` or `free,ID`; \
+             the first line may be `op,id,size[,align]`"
         );
         assert!(read_csv("a,1,8\nmalloc,2,8\n").unwrap_err().starts_with("ops.csv:2: no operation"));
     }

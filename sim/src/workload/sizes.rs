@@ -111,19 +111,24 @@ fn zipf(spec: &Spec<'_>, rest: &str) -> Result<Weighted, SpecError> {
     weighted.map_or_else(|| spec.wrong("no sizes"), Ok)
 }
 
+const PAIR: &str = "SIZE,COUNT, a size of 1 to 2^30 bytes; the first line may be `size,count`";
+
 fn histogram(spec: &Spec<'_>, path: &Path) -> Result<Weighted, SpecError> {
+    if path.as_os_str().is_empty() {
+        return spec.wrong("no file is named");
+    }
     let read = || {
         let mut pairs = vec![];
-        let mut lines = Lines::open(path)?;
+        let mut lines = Lines::open(path, PAIR)?;
         while let Some(line) = lines.next_line()? {
             let pair = line.text.split_once(',').map(|(size, count)| (size.trim(), count.trim()));
-            if line.number == 1 && pair == Some(("size", "count")) {
+            if line.names(&["size", "count"]) {
                 continue;
             }
             let pair = pair.and_then(|(size, count)| Some((size.parse().ok()?, count.parse().ok()?)));
             match pair.filter(|(size, _)| (1..=MOST as usize).contains(size)) {
                 Some(pair) => pairs.push(pair),
-                None => return Err(line.wrong("no size and count", "SIZE,COUNT, a size of 1 to 2^30 bytes")),
+                None => return Err(line.wrong("no size and count", PAIR)),
             }
         }
         Ok(pairs)
@@ -185,12 +190,14 @@ mod tests {
         let drawn = sizes(&text, 4000);
         let small = drawn.iter().filter(|size| **size == 24).count();
         assert!((2900..3100).contains(&small) && drawn.iter().all(|size| [24, 100].contains(size)));
+        std::fs::write(&path, "\nSize, Count\n24,3\n").unwrap();
+        assert_eq!(sizes(&text, 2), [24; 2], "the first line with text may name the columns, in either case");
+        std::fs::write(&path, b"24,3\n\0").unwrap();
+        assert!(wrong(&text).contains(&format!("not text; expected {PAIR}")), "{}", wrong(&text));
         std::fs::write(&path, "24,3\n0,1\n").unwrap();
         let shown = path.display();
         assert!(
-            wrong(&text).contains(&format!(
-                "{shown}:2: no size and count: \"0,1\"; expected SIZE,COUNT, a size of 1 to 2^30 bytes"
-            )),
+            wrong(&text).contains(&format!("{shown}:2: no size and count: \"0,1\"; expected {PAIR}")),
             "{}",
             wrong(&text)
         );
@@ -216,6 +223,7 @@ mod tests {
             ("zipf:1,1..1073741824,1", "1073741824 sizes, and 1048576 are the most"),
             ("zipf:-1,16..32", "the exponent \"-1\" is no number"),
             ("", "unknown distribution \"\""),
+            ("histogram:", "no file is named"),
         ] {
             assert!(wrong(text).contains(why), "{text}: {}", wrong(text));
         }
