@@ -2,7 +2,7 @@
 
 mod place;
 
-pub use place::{Form, Place};
+pub use place::{Form, Place, json_text, write_all};
 
 use comfy_table::{CellAlignment, Table, TableStyle};
 use indicatif::{ProgressBar, ProgressStyle};

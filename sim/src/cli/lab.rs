@@ -2,8 +2,8 @@
 
 use super::Outcome;
 use crate::lab::experiments::{Context, Experiment};
-use crate::output::{Form, Place, Progress};
-use anyhow::{Context as _, ensure};
+use crate::output::{Form, Place, Progress, json_text, write_all};
+use anyhow::{Context as _, bail, ensure};
 use clap::{Args, CommandFactory};
 use std::io::Write;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(super) struct LabArgs {
     /// Leave out what is measured (times, page faults, instructions): the same seed gives the same bytes, on any machine.
     #[arg(long, global = true)]
     exact: bool,
-    /// Small and short: times mean little, but everything runs.
+    /// A tenth of the work or less: figures mean little, but everything runs.
     #[arg(long, global = true)]
     quick: bool,
     /// Write tables and pictures as CSV, a value a line: to FILE, or to standard output where FILE is `-` or left out.
@@ -44,11 +44,17 @@ pub(super) struct LabArgs {
 pub(super) fn run(args: &LabArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     let place = |form, path: &Option<PathBuf>| path.as_ref().map(|path| Place::open(form, path)).transpose();
     let (csv, html) = (place(Form::Csv, &args.csv)?, place(Form::Html, &args.html)?);
-    let to_stdout = [&json, &csv, &html].into_iter().flatten().filter(|place| place.is_stdout()).count();
+    let places: Vec<&Place> = [&json, &csv, &html].into_iter().flatten().collect();
+    let to_stdout = places.iter().filter(|place| place.is_stdout()).count();
     ensure!(
         to_stdout <= 1,
         "only one of --json, --csv and --html can go to standard output: name files for the others"
     );
+    for (i, place) in places.iter().enumerate() {
+        if let Some(other) = places[..i].iter().find(|other| place.is_same_as(other)) {
+            bail!("{} and {} are one file; expected a file for each", other.shown(), place.shown());
+        }
+    }
     let Some(experiment) = &args.experiment else {
         ensure!(
             csv.is_none() && html.is_none(),
@@ -65,14 +71,10 @@ pub(super) fn run(args: &LabArgs, json: Option<Place>) -> anyhow::Result<Outcome
     }
     let findings = findings.on_this_machine();
     // All forms are made before the first one is written.
+    let json = json.map(|place| json_text(&findings).map(|text| (place, text))).transpose()?;
     let csv = csv.map(|place| findings.csv().map(|text| (place, text))).transpose()?;
     let html = html.map(|place| findings.page().map(|text| (place, text))).transpose()?;
-    if let Some(place) = json {
-        place.json(&findings)?;
-    }
-    for (place, text) in [csv, html].into_iter().flatten() {
-        place.write(&text)?;
-    }
+    write_all([json, csv, html].into_iter().flatten())?;
     if to_stdout == 0 {
         std::io::stdout().lock().write_all(findings.text().as_bytes()).context("standard output")?;
     }

@@ -2,10 +2,12 @@
 
 use anyhow::{Context, bail};
 use serde::Serialize;
-use std::fs::{File, Permissions};
+use std::fs::{File, Metadata, Permissions};
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 
 /// What a report is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,8 @@ impl Form {
 pub struct Place {
     form: Form,
     target: Target,
+    /// Device and number, if it is there already.
+    id: Option<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -61,7 +65,7 @@ impl Place {
     /// be overwritten by mistake (a trace, say).
     pub fn open(form: Form, path: &Path) -> anyhow::Result<Self> {
         if path == Path::new("-") {
-            return Ok(Self { form, target: Target::Stdout });
+            return Ok(Self { form, target: Target::Stdout, id: None });
         }
         let shown = format!("{} {}", form.option(), path.display());
         let Ok(meta) = path.metadata() else {
@@ -69,13 +73,20 @@ impl Place {
             if !folder.is_dir() {
                 bail!("{shown}: there is no directory {}", folder.display());
             }
-            return Ok(Self { form, target: Target::File(path.to_owned(), None) });
+            let name = path.file_name().with_context(|| format!("{shown}: expected a file name"))?;
+            let path = folder.canonicalize().with_context(|| shown.clone())?.join(name);
+            return Ok(Self { form, target: Target::File(path, None), id: None });
         };
         if meta.is_dir() {
             bail!("{shown}: is a directory, expected a file name");
         }
+        let id = Some(id_of(&meta));
+        // Another name of standard output (/dev/stdout): a second file in its place would take what is said there away.
+        if !meta.file_type().is_char_device() && stdout_id() == id {
+            return Ok(Self { form, target: Target::Stdout, id });
+        }
         if !meta.is_file() {
-            return Ok(Self { form, target: Target::Stream(path.to_owned()) });
+            return Ok(Self { form, target: Target::Stream(path.to_owned()), id });
         }
         if let Ok(file) = File::open(path) {
             let (mark, other) = form.mark();
@@ -87,7 +98,7 @@ impl Place {
         }
         // What a link names is replaced, not the link.
         let path = path.canonicalize().with_context(|| shown)?;
-        Ok(Self { form, target: Target::File(path, Some(meta.permissions())) })
+        Ok(Self { form, target: Target::File(path, Some(meta.permissions())), id })
     }
 
     /// Whether the report goes to standard output.
@@ -95,45 +106,98 @@ impl Place {
         matches!(self.target, Target::Stdout)
     }
 
+    /// Whether two reports would go to one file, by whichever names.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        match (&self.target, &other.target) {
+            (Target::Stdout, Target::Stdout) => true,
+            (Target::File(path, _), Target::File(other, _)) if path == other => true,
+            _ => self.id.is_some() && self.id == other.id,
+        }
+    }
+
+    /// Its option with what was given there, as errors name it.
+    pub fn shown(&self) -> String {
+        let path = match &self.target {
+            Target::Stdout => Path::new("-"),
+            Target::Stream(path) | Target::File(path, _) => path,
+        };
+        format!("{} {}", self.form.option(), path.display())
+    }
+
     /// Writes the report as JSON.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// As [`write_all`].
     pub fn json(self, report: &impl Serialize) -> anyhow::Result<()> {
-        let mut text = serde_json::to_string_pretty(report)?;
-        text.push('\n');
-        self.write(&text)
+        write_all([(self, json_text(report)?)])
     }
 
-    /// Writes the report: to a file by way of a temporary one beside it, so that it is there wholly or not at all.
-    ///
-    /// # Errors
-    /// The place cannot be written.
-    pub fn write(self, text: &str) -> anyhow::Result<()> {
-        let text = text.as_bytes();
-        let shown = |path: &Path| format!("{} {}", self.form.option(), path.display());
-        match self.target {
-            Target::Stdout => std::io::stdout().lock().write_all(text).context("standard output"),
-            Target::Stream(path) => {
-                let file = File::options().write(true).open(&path);
-                file.and_then(|mut file| file.write_all(text)).with_context(|| shown(&path))
-            }
+    /// Writes a file's report beside it.
+    fn stage(path: &Path, permissions: Option<Permissions>, text: &str) -> std::io::Result<NamedTempFile> {
+        // What a new file may: the umask takes its part.
+        let new = Permissions::from_mode(0o666);
+        let mut file = tempfile::Builder::new().permissions(new).tempfile_in(folder_of(path))?;
+        if let Some(permissions) = permissions {
+            file.as_file().set_permissions(permissions)?;
+        }
+        file.write_all(text.as_bytes())?;
+        Ok(file)
+    }
+}
+
+/// A report as JSON.
+///
+/// # Errors
+/// A key that is no text.
+pub fn json_text(report: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(report)? + "\n")
+}
+
+/// Writes reports, all or none: files by way of temporary ones beside them, which get their names when everything is written
+/// that can fail. What cannot be taken back, a device or a pipe, is written before. A pipe whose reader has gone is told at the
+/// end: it has what it wanted, and the files are wanted too.
+///
+/// # Errors
+/// A place cannot be written.
+pub fn write_all(reports: impl IntoIterator<Item = (Place, String)>) -> anyhow::Result<()> {
+    let (mut staged, mut streams) = (vec![], vec![]);
+    for (place, text) in reports {
+        let shown = place.shown();
+        match place.target {
             Target::File(path, permissions) => {
-                let replace = || -> std::io::Result<()> {
-                    // What a new file may: the umask takes its part.
-                    let new = Permissions::from_mode(0o666);
-                    let mut file = tempfile::Builder::new().permissions(new).tempfile_in(folder_of(&path))?;
-                    if let Some(permissions) = permissions {
-                        file.as_file().set_permissions(permissions)?;
-                    }
-                    file.write_all(text)?;
-                    file.persist(&path)?;
-                    Ok(())
-                };
-                replace().with_context(|| shown(&path))
+                let file = Place::stage(&path, permissions, &text).with_context(|| shown.clone())?;
+                staged.push((file, path, shown));
             }
+            target => streams.push((target, text, shown)),
         }
     }
+    let mut left = Ok(());
+    for (target, text, shown) in streams {
+        let written = match target {
+            Target::Stream(path) => {
+                File::options().write(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()))
+            }
+            _ => std::io::stdout().lock().write_all(text.as_bytes()),
+        };
+        match written {
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => left = Err(error).context(shown),
+            written => written.context(shown)?,
+        }
+    }
+    for (file, path, shown) in staged {
+        file.persist(path).context(shown)?;
+    }
+    left
+}
+
+fn id_of(meta: &Metadata) -> (u64, u64) {
+    (meta.dev(), meta.ino())
+}
+
+/// Standard output's; `None` if it is closed.
+fn stdout_id() -> Option<(u64, u64)> {
+    let stdout = std::io::stdout().as_fd().try_clone_to_owned().ok()?;
+    File::from(stdout).metadata().ok().as_ref().map(id_of)
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -164,11 +228,41 @@ mod tests {
         assert!(std::fs::read_to_string(&report).unwrap().contains("\"seed\": 3"));
         assert_eq!(report.metadata().unwrap().permissions().mode() & 0o777, 0o640);
         let page = folder.path().join("page.html");
-        Place::open(Form::Html, &page).unwrap().write("<!DOCTYPE html>").unwrap();
+        write_all([(Place::open(Form::Html, &page).unwrap(), "<!DOCTYPE html>".to_owned())]).unwrap();
         Place::open(Form::Html, &page).unwrap();
         let other = Place::open(Form::Csv, &page).unwrap_err().to_string();
         assert!(other.contains("--csv") && other.contains("holds no table of the lab"), "{other}");
         let nowhere = folder.path().join("no/report.json");
         assert!(Place::open(Form::Json, &nowhere).unwrap_err().to_string().contains("there is no directory"));
+    }
+
+    #[test]
+    fn one_file_by_two_names_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |form, name: &str| Place::open(form, &folder.path().join(name)).unwrap();
+        let same = |one: &str, other: &str| at(Form::Json, one).is_same_as(&at(Form::Csv, other));
+        assert!(same("a.out", "a.out") && same("a.out", "./a.out") && !same("a.out", "b.out"));
+        std::fs::write(folder.path().join("a.out"), "").unwrap();
+        std::os::unix::fs::symlink("a.out", folder.path().join("link")).unwrap();
+        std::fs::hard_link(folder.path().join("a.out"), folder.path().join("twin")).unwrap();
+        assert!(same("a.out", "link") && same("link", "twin") && !same("a.out", "b.out"));
+        let null = |form| Place::open(form, Path::new("/dev/null")).unwrap();
+        assert!(null(Form::Json).is_same_as(&null(Form::Csv)) && !null(Form::Json).is_stdout());
+    }
+
+    #[test]
+    fn reports_are_all_written_or_none_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (good, old) = (folder.path().join("good.csv"), folder.path().join("old.json"));
+        std::fs::write(&old, "{}").unwrap();
+        let report = |form, path: &Path, text: &str| (Place::open(form, path).unwrap(), text.to_owned());
+        let reports = || [report(Form::Csv, &good, "part,\n"), report(Form::Json, &old, "{ }")];
+        let full = report(Form::Html, Path::new("/dev/full"), "<!DOCTYPE html>");
+        let error = write_all(reports().into_iter().chain([full])).unwrap_err();
+        assert_eq!(error.to_string(), "--html /dev/full");
+        assert!(!good.exists() && std::fs::read_to_string(&old).unwrap() == "{}");
+        assert_eq!(folder.path().read_dir().unwrap().count(), 1, "nothing is left of what was staged");
+        write_all(reports()).unwrap();
+        assert!(good.exists() && std::fs::read_to_string(&old).unwrap() == "{ }");
     }
 }
