@@ -45,13 +45,16 @@ pub struct External {
 }
 
 impl Pool {
+    /// Bytes of the smallest slot: a link.
+    pub const LEAST: usize = size_of::<u32>();
+
     /// A pool of slots for `slot` in an arena, which it takes for itself.
     ///
     /// # Errors
     /// A slot of fewer than the 4 bytes of a link, or an alignment above 4096; an arena that something lies in, or without room
     /// for a slot.
     pub fn new(arena: Linear, slot: Layout) -> Result<Self, Unfit> {
-        let slots = Slots::new(arena, slot, size_of::<u32>(), 0)?;
+        let slots = Slots::new(arena, slot, Self::LEAST, 0)?;
         Ok(Self { slots, head: NONE, live: 0, work: Work::default() })
     }
     /// Slots that there is room for.

@@ -71,13 +71,21 @@ pub trait Trial {
 /// Makes an allocator of `bytes` bytes, whose largest request will be `largest`, and tries it.
 ///
 /// # Errors
-/// It cannot be made to that size, or the trial's own.
+/// It cannot be made to that size or for that request ([`Unfit`](super::memory::Unfit)), or the trial's own; with its name.
 pub fn run<T: Trial>(name: Name, bytes: usize, largest: Layout, trial: &mut T) -> anyhow::Result<T::Outcome> {
+    made(name, bytes, largest, trial).with_context(|| name.shown())
+}
+
+fn made<T: Trial>(name: Name, bytes: usize, largest: Layout, trial: &mut T) -> anyhow::Result<T::Outcome> {
     let list = |fit| Heap::new(bytes, fit, Order::Address);
     match name {
         Name::Linear => trial.with(&mut Linear::fixed(bytes)?),
         Name::Stack => trial.with(&mut Stack::new(bytes)?),
-        Name::Pool => trial.with(&mut Pool::new(Linear::fixed(bytes)?, largest)?),
+        Name::Pool => {
+            // A smaller block has a slot to itself all the same.
+            let slot = Layout::from_size_align(largest.size().max(Pool::LEAST), largest.align())?;
+            trial.with(&mut Pool::new(Linear::fixed(bytes)?, slot)?)
+        }
         Name::Segregated => trial.with(&mut Segregated::new(bytes)?),
         Name::FirstFit => trial.with(&mut list(Fit::First)?),
         Name::BestFit => trial.with(&mut list(Fit::Best)?),
@@ -90,5 +98,4 @@ pub fn run<T: Trial>(name: Name, bytes: usize, largest: Layout, trial: &mut T) -
         }
         Name::System => trial.with(&mut System::default()),
     }
-    .with_context(|| name.shown())
 }

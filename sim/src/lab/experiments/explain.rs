@@ -115,6 +115,7 @@ fn under_load(context: &Context<'_>, names: &[Name], findings: &mut Findings) ->
     let loaded = Load::of(context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000)?;
     let bytes = loaded.memory(None)?;
     let runs = measure(context, "explain", &loaded, bytes, names)?;
+    let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut table = Table::new(
         format!("{} operations, {}; {bytes} bytes of memory", loaded.ops.len(), loaded.name),
         &[&["allocator"], &MEASURED[..]].concat(),

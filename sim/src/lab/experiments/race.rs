@@ -4,10 +4,11 @@ use super::Context;
 use super::load::{Load, Loaded, memory};
 use crate::lab::drive::{Options, Outcome, drive};
 use crate::lab::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
+use crate::lab::memory::Unfit;
 use crate::lab::roster::{self, Name, Trial};
 use crate::lab::{Allocator, clock};
 use crate::workload::Op;
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use clap::Args;
 use core::alloc::Layout;
 use std::hint::black_box;
@@ -119,31 +120,44 @@ impl Run {
     }
 }
 
-/// Drives all of `names` through a workload, each in `bytes` of memory; then times them in turn, unless all is to be exact.
+/// Drives all of `names` through a workload, each in `bytes` of memory; then times them in turn, unless all is to be exact. What
+/// cannot serve the workload says why, and does not keep the others from it.
+///
+/// # Errors
+/// None of them can, or memory is short.
 pub(super) fn measure(
     context: &Context<'_>,
     stage: &'static str,
     loaded: &Loaded,
     bytes: usize,
     names: &[Name],
-) -> anyhow::Result<Vec<Run>> {
+) -> anyhow::Result<Vec<Result<Run, Unfit>>> {
     let stage = context.progress.stage(stage, names.len() as u64 * (1 + context.rounds() as u64));
     let mut runs = Vec::new();
     for (i, name) in names.iter().enumerate() {
-        let (outcome, capacity) = roster::run(*name, bytes, loaded.largest, &mut Counting(loaded))?;
-        ensure!(outcome.violations.is_empty(), "{}: {}", name.shown(), outcome.violations.join("; "));
-        runs.push(Run { outcome, known: capacity > 0, nanoseconds: 0.0 });
+        runs.push(match roster::run(*name, bytes, loaded.largest, &mut Counting(loaded)) {
+            Ok((outcome, capacity)) => {
+                ensure!(outcome.violations.is_empty(), "{}: {}", name.shown(), outcome.violations.join("; "));
+                Ok(Run { outcome, known: capacity > 0, nanoseconds: 0.0 })
+            }
+            Err(error) => Err(error.downcast::<Unfit>()?),
+        });
         stage.at(i as u64 + 1);
+    }
+    let fit: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].is_ok()).collect();
+    if let ([], Some(Err(unfit))) = (&fit[..], runs.first()) {
+        bail!("{}: {}: {unfit}", loaded.name, names[0].shown());
     }
     if !context.exact {
         let (ops, blocks) = dense(&loaded.ops);
         let mut turn = names.len() as u64;
-        let times = clock::try_medians(context.rounds(), names.len(), |i| {
+        let times = clock::try_medians(context.rounds(), fit.len(), |i| {
             turn += 1;
             stage.at(turn);
-            roster::run(names[i], bytes, loaded.largest, &mut Timing { ops: &ops, blocks }).map(|time| [time])
+            roster::run(names[fit[i]], bytes, loaded.largest, &mut Timing { ops: &ops, blocks })
+                .map(|time| [time])
         })?;
-        for (run, [time]) in runs.iter_mut().zip(times) {
+        for (run, [time]) in runs.iter_mut().flatten().zip(times) {
             run.nanoseconds = time;
         }
     }
@@ -175,6 +189,10 @@ impl Race {
             ],
         );
         for (name, run) in names.iter().zip(&runs) {
+            let Ok(run) = run else {
+                table.row([vec![name.shown().into()], vec![Value::Nothing; 9]].concat());
+                continue;
+            };
             let outcome = &run.outcome;
             let holes = outcome.samples.last().map(|sample| sample.holes).unwrap_or_default();
             let known = |value| if run.known { value } else { Value::Nothing };
@@ -203,15 +221,23 @@ impl Race {
             Axis::linear("% of all that is free"),
             pieces,
         ));
-        let times = names.iter().zip(&runs).map(|(name, run)| (name.shown(), run.nanoseconds));
+        let times = names
+            .iter()
+            .zip(&runs)
+            .filter_map(|(name, run)| Some((name.shown(), run.as_ref().ok()?.nanoseconds)));
         findings.bars(Bars::measured("Time of an operation", Axis::logarithmic("ns"), times));
+        for (name, run) in names.iter().zip(&runs) {
+            if let Err(unfit) = run {
+                findings.note(format!("No {} can be made for this workload: {unfit}.", name.shown()));
+            }
+        }
         findings.note(
             "A hole is what one request could have whole: for pools and slabs a free slot, for the others free neighbours \
              together. Refusals make the rest easier: compare allocators that refused nothing.",
         );
         let steps = |wanted| {
             let at = names.iter().position(|name| *name == wanted)?;
-            runs[at].outcome.work.longest
+            runs[at].as_ref().ok()?.outcome.work.longest
         };
         if let (Some(first), Some(tlsf)) = (steps(Name::FirstFit), steps(Name::Tlsf)) {
             findings.claim(Claim {
