@@ -202,7 +202,11 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         _ => return Err("expected bytes, or a number with K, M or G".to_owned()),
     };
     let number: u64 = digits.parse().map_err(|_| "expected bytes, or a number with K, M or G".to_owned())?;
-    number.checked_mul(1 << shift).filter(|n| *n > 0).ok_or_else(|| "expected more than 0 bytes".to_owned())
+    match number.checked_mul(1 << shift) {
+        Some(0) => Err("expected more than 0 bytes".to_owned()),
+        Some(bytes) => Ok(bytes),
+        None => Err("expected less than 2^64 bytes".to_owned()),
+    }
 }
 
 /// Runs the command line and returns its exit code.

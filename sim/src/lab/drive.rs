@@ -90,6 +90,8 @@ struct Driver<'a, A: Allocator> {
     options: Options,
     asked: u64,
     taken: u64,
+    /// Bytes that are free, if that was asked since the last block came or went.
+    free: Option<usize>,
     outcome: Outcome,
 }
 
@@ -102,10 +104,12 @@ impl<A: Allocator> Driver<'_, A> {
     fn alloc(&mut self, id: u64, layout: Layout) -> Option<Held<A::Block>> {
         let Some(mut block) = self.allocator.alloc(layout) else {
             self.outcome.refused += 1;
-            // A walk over all memory, which is why it is made for refusals only.
-            self.outcome.refused_for_pieces += u64::from(self.allocator.holes().total >= layout.size());
+            // A walk over all memory, which is why it is made for refusals only, and once for many in a row.
+            let free = *self.free.get_or_insert_with(|| self.allocator.holes().total);
+            self.outcome.refused_for_pieces += u64::from(free >= layout.size());
             return None;
         };
+        self.free = None;
         let taken = self.allocator.range(&block).len() as u64;
         if self.options.verify {
             let bytes = self.allocator.bytes(&mut block);
@@ -150,7 +154,10 @@ impl<A: Allocator> Driver<'_, A> {
             Op::Free { id } => {
                 self.outcome.frees += 1;
                 match self.take(id) {
-                    Some(held) => self.allocator.free(held.block),
+                    Some(held) => {
+                        self.free = None;
+                        self.allocator.free(held.block);
+                    }
                     None => self.outcome.missed += 1,
                 }
             }
@@ -217,8 +224,15 @@ pub fn drive<A: Allocator, E>(
     options: &Options,
 ) -> Result<Outcome, E> {
     let outcome = Outcome { allocator: A::NAME.to_owned(), ..Outcome::default() };
-    let mut driver =
-        Driver { allocator, held: FxHashMap::default(), options: *options, asked: 0, taken: 0, outcome };
+    let mut driver = Driver {
+        allocator,
+        held: FxHashMap::default(),
+        options: *options,
+        asked: 0,
+        taken: 0,
+        free: None,
+        outcome,
+    };
     let mut failed = None;
     for op in ops {
         match op {
