@@ -229,7 +229,7 @@ state  step      block  free  initialised  next
     assert!(out.contains(golden), "{out}");
     // One object at a time: the paper's rule goes through the whole pool.
     let touched = out.lines().find(|line| line.starts_with("one at a time")).unwrap();
-    assert!(touched.split_whitespace().skip(4).eq(["10,000", "1", "100", "1"]), "{touched}");
+    assert!(touched.split_whitespace().skip(4).eq(["500", "1", "100", "1"]), "{touched}");
 }
 
 #[test]
@@ -279,6 +279,17 @@ fn workloads_that_cannot_be_are_refused_with_what_is_accepted() {
     refused(&["race", "--arrivals", "burst:1"], &["--arrivals", "burst:COUNT,EVERY"]);
     refused(&["race", "--operations", "0"], &["--operations", "1..="]);
     refused(&["race", "--memory", "100"], &["--memory", "power of two"]);
+    refused(&["race", "--memory", "99999999999999G"], &["--memory", "power of two from 64K to 2G"]);
+    refused(&["race", "--sizes", "histogram:"], &["--sizes", "no file is named"]);
+    // All that is asked for at a time, and each single block.
+    refused(
+        &["race", "--sizes", "fixed:1073741824", "--lifetimes", "forever"],
+        &["fixed:1073741824", "at a time", "expected 1073741824 at most"],
+    );
+    refused(
+        &["race", "--memory", "64K", "--sizes", "fixed:1048576", "--exact"],
+        &["--memory 65536", "fixed:1048576", "expected a memory of 1048576 or more"],
+    );
 }
 
 #[test]
@@ -301,6 +312,12 @@ fn traces_that_are_wrong_are_refused_by_file_and_line() {
     let wrong = folder.file("wrong.csv", "op,id,size\nalloc,1,many\n");
     race(&wrong, &[&format!("{wrong}:2"), "many"]);
     race("/no/such/trace.rep", &["/no/such/trace.rep"]);
+    let strict = folder.file("strict.csv", "alloc,1,8,4294967296\n");
+    race(&strict, &[&format!("{strict}:1"), "4294967296 is no alignment", "a power of two up to 2^30"]);
+    let binary = folder.file("binary.csv", "alloc,1,8\0");
+    race(&binary, &[&binary, "not text; expected `alloc,ID,SIZE"]);
+    let vast = folder.file("vast.csv", "a,1,1099511627776\n");
+    race(&vast, &[&vast, "asks for 1099511627776 bytes at a time", "expected 1073741824 at most"]);
     // One that is right is not.
     let right = folder.file("right.rep", "4096\n1\n2\n1\na 0 16\nf 0\n");
     assert!(told(&["race", "--exact", "--trace", &right]).contains("right.rep"));
@@ -400,4 +417,72 @@ fn outputs_that_cannot_be_are_refused_before_anything_is_written() {
     refused(&["race", "--html", &mine], &[&mine, "not overwritten"]);
     assert_eq!(std::fs::read_to_string(&mine).unwrap(), "a letter");
     refused(&["race", "--html", folder.0.path().to_str().unwrap()], &["--html"]);
+    // Two reports in one file are one report.
+    let (a, b) = (folder.path("a.out"), folder.path("./a.out"));
+    refused(&["race", "--exact", "--csv", &a, "--html", &b], &["--csv", "--html", "a.out", "are one file"]);
+    refused(&["race", "--exact", "--json", &b, "--csv", &a], &["--json", "--csv", "are one file"]);
+    assert!(!Path::new(&a).exists());
+    // What is written is written with all of the others.
+    refused(&["race", "--exact", "--quick", "--csv", &a, "--html", "/dev/full"], &["--html /dev/full"]);
+    assert!(!Path::new(&a).exists());
+}
+
+/// Standard output by its other name: the file that it is was replaced, and what was said there was lost.
+#[test]
+fn standard_output_has_another_name() {
+    let folder = Folder::new();
+    let path = folder.file("out.csv", "");
+    let out = std::fs::File::options().write(true).open(&path).unwrap();
+    let args = ["lab", "race", "--exact", "--quick", "--csv", "/dev/stdout"];
+    let status = Command::new(env!("CARGO_BIN_EXE_uslab")).args(args).stdout(out).status().unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(status.success() && text.starts_with("part,row,column,value\n"), "{text}");
+    assert!(!text.contains("race: "), "no text beside it");
+}
+
+#[test]
+fn an_allocator_that_cannot_serve_a_workload_does_not_keep_the_others_from_it() {
+    let cells = |out: &str, name: &str| {
+        let line = out.lines().find(|line| line.split_whitespace().next() == Some(name));
+        line.unwrap_or_else(|| panic!("{name} in {out}")).split_whitespace().count()
+    };
+    // A slot is a link at least.
+    let out = told(&["race", "--exact", "--sizes", "fixed:1"]);
+    assert!(cells(&out, "pool") > 2 && !out.contains("No pool"), "{out}");
+    let folder = Folder::new();
+    let strict = folder.file("strict.csv", "a,1,8,8192\nf,1\n");
+    let out = told(&["race", "--exact", "--trace", &strict]);
+    assert_eq!(cells(&out, "pool"), 1, "{out}");
+    assert!(cells(&out, "tlsf") > 2, "{out}");
+    assert!(
+        out.contains("No pool can be made for this workload: slots aligned to 8192: expected 4096 or less."),
+        "{out}"
+    );
+    let large = folder.file("large.csv", "a,1,8\na,2,1048576\n");
+    let out = told(&["race", "--exact", "--memory", "64K", "--trace", &large]);
+    assert!(cells(&out, "first-fit") > 2 && out.contains("No pool can be made"), "{out}");
+    let alone = ["race", "--exact", "--allocators", "pool", "--trace", &strict];
+    refused(&alone, &[&strict, "pool", "slots aligned to 8192"]);
+}
+
+/// Each value is in its range; together they never ended, or took all memory there is.
+#[test]
+fn options_that_ask_for_too_much_together_are_refused() {
+    refused(
+        &["colouring", "--sets", "65536", "--ways", "64", "--sizes", "64,8192", "--quick"],
+        &["--sets 65536 --ways 64 --sizes 8192: 25769803776 bytes", "1073741824 at most"],
+    );
+    refused(&["why-magazines", "--capacity", "512", "--quick"], &["--capacity 512", "at most"]);
+    refused(&["why-magazines", "--burst", "4096"], &["--burst 4096", "at most"]);
+    refused(&["fifty-percent", "--blocks", "100000"], &["--blocks 100000 --turnovers 50", "at most"]);
+    refused(&["robson", "--live", "16777216"], &["--live", "4194304"]);
+    refused(
+        &["latency", "--frames", "1000000", "--allocations", "100000"],
+        &["--frames 1000000 --allocations"],
+    );
+    refused(&["constructors", "--bursts", "4294967295"], &["--burst 100 --bursts 4294967295"]);
+    refused(&["race", "--operations", "100000000"], &["--operations", "1..=1000000"]);
+    // These end, as they did not.
+    told(&["race", "--exact", "--quick", "--arrivals", "burst:1,4294967296"]);
+    assert!(told(&["layout", "--exact", "--structs", "1000000"]).contains("1000000 structs"));
 }

@@ -1,7 +1,7 @@
 //! What slab colour was for: the hot first words of objects, all in the same few sets of the cache (Bonwick, "The Slab
 //! Allocator", 1994, section 4).
 
-use super::Context;
+use super::{Context, bounded};
 use crate::lab::clock;
 use crate::lab::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use anyhow::Context as _;
@@ -35,6 +35,8 @@ fn sets(text: &str) -> Result<u32, String> {
 }
 
 const LINE: usize = 64;
+/// Bytes of all objects, at most.
+const MOST: u64 = 1 << 30;
 
 /// A cache of lines with sets and ways that forgets the line used longest ago.
 struct Lines {
@@ -108,6 +110,14 @@ impl Colouring {
         let mut findings = Findings::new("colouring", question, context.seed);
         // As many lines as three quarters of the cache hold: with even use of the sets none would miss.
         let objects = (self.sets * self.ways * 3 / 4).max(1) as usize;
+        let largest = self.sizes.iter().copied().max().unwrap_or_default();
+        let options = format!("--sets {} --ways {} --sizes {largest}", self.sets, self.ways);
+        bounded(
+            &options,
+            objects as u64 * u64::from(largest),
+            MOST,
+            "bytes of objects, three quarters of the lines",
+        )?;
         let mut table = Table::new(
             format!(
                 "First words of {objects} objects, walked again and again; {} sets of {} lines of {LINE} bytes",
@@ -139,7 +149,8 @@ impl Colouring {
                 order.iter().map(|i| addresses[*i]).collect::<Vec<_>>()
             });
             let counts = [0, 1].map(|side| missed(&addresses[side], self.sets, self.ways));
-            let times = if context.exact { [0.0; 2] } else { times(context, &addresses) };
+            let times =
+                if context.exact { [0.0; 2] } else { times(context, &addresses).context(options.clone())? };
             slackless += usize::from(colours == 1);
             better += usize::from(counts[1].0 < counts[0].0);
             worse += usize::from(counts[1].0 > counts[0].0);
@@ -189,19 +200,24 @@ impl Colouring {
 
 /// Nanoseconds a touch, in memory of the same layouts. The next place depends on what was read, so that no touch overlaps
 /// another.
-fn times(context: &Context<'_>, addresses: &[Vec<usize>; 2]) -> [f64; 2] {
-    let mut sides = [0, 1].map(|side: usize| {
-        let addresses = &addresses[side];
+fn times(context: &Context<'_>, addresses: &[Vec<usize>; 2]) -> anyhow::Result<[f64; 2]> {
+    let memory = |addresses: &Vec<usize>| -> anyhow::Result<_> {
         let bytes = addresses.iter().max().map_or(0, |last| last + LINE) + 4096;
-        let mut words = vec![0u64; bytes / 8];
+        let mut words = Vec::new();
+        words
+            .try_reserve_exact(bytes / 8)
+            .with_context(|| format!("no memory for {bytes} bytes of objects"))?;
+        words.resize(bytes / 8, 0_u64);
         // Where the first page begins.
         let first = words.as_ptr().addr().next_multiple_of(4096) - words.as_ptr().addr();
         let word = |i: usize| (first + addresses[i % addresses.len()]) / 8;
         for i in 0..addresses.len() {
             words[word(i)] = word(i + 1) as u64;
         }
-        (words, word(0))
-    });
+        let start = word(0);
+        Ok((words, start))
+    };
+    let mut sides = [memory(&addresses[0])?, memory(&addresses[1])?];
     let touches = context.scale(2_000_000);
     let medians = clock::medians(context.rounds(), 2, |side| {
         let (words, start) = &mut sides[side];
@@ -214,7 +230,7 @@ fn times(context: &Context<'_>, addresses: &[Vec<usize>; 2]) -> [f64; 2] {
         black_box(at);
         [time / touches as f64]
     });
-    [medians[0][0], medians[1][0]]
+    Ok([medians[0][0], medians[1][0]])
 }
 
 #[cfg(test)]

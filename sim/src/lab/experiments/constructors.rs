@@ -1,6 +1,6 @@
 //! What object caching saves: objects that stay constructed while they are free (Bonwick, "The Slab Allocator", 1994).
 
-use super::{Context, counted};
+use super::{Context, bounded, counted};
 use crate::lab::clock;
 use crate::lab::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table};
 use clap::Args;
@@ -114,6 +114,13 @@ impl Constructors {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "what does it save to keep objects constructed between uses?";
         let mut findings = Findings::new("constructors", question, context.seed);
+        let options = format!("--burst {} --bursts {}", self.burst, self.bursts);
+        bounded(
+            &options,
+            u64::from(self.burst) * u64::from(self.bursts),
+            20_000_000,
+            "allocations, one times the other",
+        )?;
         let mut table = Table::new(
             format!("{} bursts of {} objects of 512 bytes", self.bursts, self.burst),
             &[

@@ -1,7 +1,7 @@
 //! Knuth's fifty-percent rule: in equilibrium there are half as many holes as blocks (The Art of Computer Programming 1,
 //! 2.5; Shore, "Anomalous Behavior of the Fifty-Percent Rule in Dynamic Memory Allocation", 1977).
 
-use super::Context;
+use super::{Context, bounded};
 use crate::lab::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 use crate::lab::heap::{Fit, Order};
 use crate::lab::{Allocator, Heap};
@@ -25,6 +25,9 @@ pub struct FiftyPercent {
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     turnovers: u32,
 }
+
+/// Looks at blocks, at most: a minute or so.
+const MOST: u64 = 6_000_000_000;
 
 /// Sizes that are asked for.
 #[derive(Clone, Copy)]
@@ -64,12 +67,19 @@ struct Found {
 }
 
 impl FiftyPercent {
-    fn equilibrium(&self, mut rng: Pcg64, fit: Fit, order: Order, sizes: Sizes) -> anyhow::Result<Found> {
+    fn equilibrium(
+        &self,
+        blocks: u32,
+        mut rng: Pcg64,
+        fit: Fit,
+        order: Order,
+        sizes: Sizes,
+    ) -> anyhow::Result<Found> {
         let layout = |rng: &mut Pcg64| Layout::from_size_align(sizes.pick(rng), 1).context("a size");
         // Room for twice as much as is in use, so that nothing is refused.
-        let mut heap = Heap::new((self.blocks as usize * 4096).next_multiple_of(16), fit, order)?;
+        let mut heap = Heap::new((blocks as usize * 4096).next_multiple_of(16), fit, order)?;
         let mut held = Vec::new();
-        for _ in 0..self.blocks {
+        for _ in 0..blocks {
             held.push(heap.alloc(layout(&mut rng)?).context("room: the heap is twice as large")?);
         }
         let (mut holes, mut samples, mut curve) = (0.0, 0.0, Vec::new());
@@ -78,7 +88,7 @@ impl FiftyPercent {
             if turnover == self.turnovers / 2 {
                 before = heap.work();
             }
-            for _ in 0..self.blocks {
+            for _ in 0..blocks {
                 let block = held.swap_remove(rng.random_range(0..held.len()));
                 heap.free(block);
                 held.push(heap.alloc(layout(&mut rng)?).context("room: the heap is twice as large")?);
@@ -104,8 +114,13 @@ impl FiftyPercent {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "are there half as many holes as blocks?";
         let mut findings = Findings::new("fifty-percent", question, context.seed);
+        // Searches are as long as there are blocks: a quarter of the blocks is a sixteenth of the work.
+        let blocks = if context.quick { (self.blocks / 4).max(10) } else { self.blocks };
+        let options = format!("--blocks {} --turnovers {}", self.blocks, self.turnovers);
+        let looks = u64::from(blocks).pow(2) * u64::from(self.turnovers);
+        bounded(&options, looks, MOST, "looks at blocks or so, blocks times blocks times turnovers")?;
         let mut table = Table::new(
-            format!("{} blocks, turned over {} times", self.blocks, self.turnovers),
+            format!("{blocks} blocks, turned over {} times", self.turnovers),
             &["policy", "sizes", "holes a block", "half of those that left a rest", "steps an operation"],
         )
         .named_by(2);
@@ -114,7 +129,7 @@ impl FiftyPercent {
         let stage = context.progress.stage("fifty-percent", (POLICIES.len() * Sizes::ALL.len()) as u64);
         for (i, (policy, fit, order)) in POLICIES.into_iter().enumerate() {
             for (k, (name, sizes)) in Sizes::ALL.into_iter().enumerate() {
-                let found = self.equilibrium(context.rng(), fit, order, sizes)?;
+                let found = self.equilibrium(blocks, context.rng(), fit, order, sizes)?;
                 table.row(vec![
                     policy.into(),
                     name.into(),

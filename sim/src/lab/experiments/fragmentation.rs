@@ -71,7 +71,8 @@ impl Fragmentation {
         );
         let mut series = Vec::new();
         let mut lost = Vec::new();
-        for name in NAMES {
+        let stage = context.progress.stage("fragmentation", NAMES.len() as u64);
+        for (i, name) in NAMES.into_iter().enumerate() {
             let outcome = roster::run(name, bytes, loaded.largest, &mut Sampling(&loaded))?;
             let largest = |i: usize| outcome.samples[i].holes.largest;
             let last = outcome.samples.len() - 1;
@@ -90,7 +91,9 @@ impl Fragmentation {
             let points =
                 outcome.samples.iter().map(|s| (s.operations as f64, s.holes.largest as f64)).collect();
             series.push(Series { name: name.shown(), points });
+            stage.at(i as u64 + 1);
         }
+        drop(stage);
         findings.table(table);
         let left = |wanted| lost.iter().find(|(name, ..)| *name == wanted).map_or(0.0, |(_, left, _)| *left);
         let order = [Name::Segregated, Name::Buddy, Name::Tlsf, Name::FirstFit].map(left);

@@ -1,6 +1,6 @@
 //! How long single allocations take, to the last one: a frame's budget is spent by the slowest, not by the median.
 
-use super::Context;
+use super::{Context, bounded};
 use crate::lab::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 use crate::lab::{Allocator, Linear, System};
 use anyhow::Context as _;
@@ -163,6 +163,13 @@ impl Latency {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "how long does the slowest allocation take, and why?";
         let mut findings = Findings::new("latency", question, context.seed);
+        let options = format!("--frames {} --allocations {}", self.frames, self.allocations);
+        bounded(
+            &options,
+            u64::from(self.frames) * u64::from(self.allocations),
+            20_000_000,
+            "allocations, one times the other",
+        )?;
         if context.exact {
             findings.note("All that it finds is measured in time.");
             return Ok(findings);

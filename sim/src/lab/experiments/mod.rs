@@ -20,6 +20,7 @@ mod why_magazines;
 
 use super::findings::Findings;
 use crate::output::Progress;
+use anyhow::ensure;
 use clap::Subcommand;
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
@@ -53,6 +54,15 @@ impl Context<'_> {
     pub fn scale(&self, full: usize) -> usize {
         if self.quick { (full / 20).max(1) } else { full }
     }
+}
+
+/// Options that are each in range may ask for too much together: what ends in a minute or so, and memory that there is.
+///
+/// # Errors
+/// `asked` of what `of` says is more than `most`; with the options.
+fn bounded(options: &str, asked: u64, most: u64, of: &str) -> anyhow::Result<()> {
+    ensure!(asked <= most, "{options}: {asked} {of}; expected {most} at most");
+    Ok(())
 }
 
 /// A subsystem for counts that are the same on any machine: of four simulated CPUs, whatever this one has.

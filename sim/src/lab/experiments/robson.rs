@@ -27,8 +27,8 @@ pub struct Robson {
 }
 
 fn memory(text: &str) -> Result<usize, String> {
-    let bytes = text.parse().ok().filter(|n: &usize| n.is_power_of_two() && (4096..=1 << 24).contains(n));
-    bytes.ok_or_else(|| "expected a power of two from 4096 to 16777216".to_owned())
+    let bytes = text.parse().ok().filter(|n: &usize| n.is_power_of_two() && (4096..=1 << 22).contains(n));
+    bytes.ok_or_else(|| "expected a power of two from 4096 to 4194304".to_owned())
 }
 
 /// Bytes of the smallest block with its header: tags and rounding make it so for every allocator here.
@@ -93,30 +93,31 @@ impl Robson {
             "--doublings {doublings}: blocks of {} bytes, with {live} in use at most; expected 1 to {most}, or a larger --live",
             UNIT << doublings
         );
+        // The work grows with the square of it.
+        let quick = (live / 4).max(UNIT << doublings).max(4096).min(live);
+        let live = if context.quick { quick } else { live };
         // All that anybody could need, so that nothing is refused.
         let heap = live * (doublings as usize + 2) + (UNIT << doublings);
-        let list = |fit, order| anyhow::Ok(Victim { allocator: Heap::new(heap, fit, order)?, header: 8 });
-        let runs = [
-            ("first fit, by address", attack(list(Fit::First, Order::Address)?, live, doublings)?),
-            ("best fit, by address", attack(list(Fit::Best, Order::Address)?, live, doublings)?),
-            ("next fit, by address", attack(list(Fit::Next, Order::Address)?, live, doublings)?),
-            (
-                "TLSF",
-                attack(
-                    Victim { allocator: Tlsf::new(heap, 4, Search::Bitmaps)?, header: 4 },
-                    live,
-                    doublings,
-                )?,
-            ),
-            (
-                "buddy",
-                attack(
-                    Victim { allocator: Buddy::new(heap.next_power_of_two())?, header: 0 },
-                    live,
-                    doublings,
-                )?,
-            ),
-        ];
+        let stage = context.progress.stage("robson", 5);
+        let mut runs = Vec::new();
+        let mut ran = |name, steps: anyhow::Result<Vec<usize>>| -> anyhow::Result<()> {
+            runs.push((name, steps?));
+            stage.at(runs.len() as u64);
+            Ok(())
+        };
+        for (name, fit) in [
+            ("first fit, by address", Fit::First),
+            ("best fit, by address", Fit::Best),
+            ("next fit, by address", Fit::Next),
+        ] {
+            let allocator = Heap::new(heap, fit, Order::Address)?;
+            ran(name, attack(Victim { allocator, header: 8 }, live, doublings))?;
+        }
+        let allocator = Tlsf::new(heap, 4, Search::Bitmaps)?;
+        ran("TLSF", attack(Victim { allocator, header: 4 }, live, doublings))?;
+        let allocator = Buddy::new(heap.next_power_of_two())?;
+        ran("buddy", attack(Victim { allocator, header: 0 }, live, doublings))?;
+        drop(stage);
         let units = (live / UNIT) as f64;
         let bound = |i: usize| (units * (1.0 + i as f64 / 2.0) - (1_u64 << i) as f64 + 1.0) / units;
         let mut table = Table::new(

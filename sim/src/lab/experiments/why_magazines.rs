@@ -1,6 +1,6 @@
 //! Why a CPU has two magazines (Bonwick and Adams, "Magazines and Vmem", 2001): visits to what CPUs share, counted.
 
-use super::{Context, counted};
+use super::{Context, bounded, counted};
 use crate::lab::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 use clap::Args;
 use uslab::{Block, CacheInfo, Gfp, KmemCache, Magazines, Subsystem};
@@ -23,6 +23,8 @@ pub struct WhyMagazines {
 
 /// Bursts at each offset, after those that warm up.
 const BURSTS: u32 = 64;
+/// Allocations and frees in all, at most: a minute or so.
+const MOST: u64 = 2_000_000_000;
 
 /// Somewhere to take objects from.
 trait Source<'c> {
@@ -121,30 +123,48 @@ impl WhyMagazines {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let question = "why two magazines a CPU, when one would hold as much?";
         let mut findings = Findings::new("why-magazines", question, context.seed);
+        // Half of both is an eighth of the work.
+        let half = if context.quick { 2 } else { 1 };
+        let capacity = (self.capacity / half).max(1);
+        let longest = self.burst.map_or(3 * u32::from(capacity), |burst| (burst / u32::from(half)).max(1));
+        // As many at each offset, from each of four, there and back, of each length.
+        let objects = u64::from(longest) * u64::from(longest + 1) / 2;
+        let operations = objects * u64::from(2 * BURSTS) * u64::from(capacity) * 4 * 2;
+        let options = format!("--capacity {} --burst {}", self.capacity, self.burst.unwrap_or(longest));
+        bounded(
+            &options,
+            operations,
+            MOST,
+            "operations, which grow with the capacity and the square of the burst",
+        )?;
         on_cpu(0);
         let subsystem = counted()?;
-        let sized = |stock| Magazines::Sized { capacity: self.capacity, stock, depot_limit: 64 };
+        let sized = |stock| Magazines::Sized { capacity, stock, depot_limit: 64 };
         let locked = cache(&subsystem, "locked", Magazines::Off)?;
         let two = cache(&subsystem, "two", sized(0))?;
         let shipped = cache(&subsystem, "shipped", sized(uslab::magazines::STOCK))?;
-        let longest = self.burst.unwrap_or(3 * u32::from(self.capacity));
         let names = ["no magazine: a lock", "one a CPU", "loaded and previous", "and a stock of 8"];
         let mut mean = names.map(|_| Vec::new());
         let mut worst = names.map(|_| Vec::new());
         let stage = context.progress.stage("why-magazines", longest.into());
         for burst in 1..=longest {
-            let capacity = usize::from(self.capacity);
-            let single = Single { cache: &locked, capacity, loaded: Vec::new(), full: Vec::new(), visits: 0 };
+            let single = Single {
+                cache: &locked,
+                capacity: capacity.into(),
+                loaded: Vec::new(),
+                full: Vec::new(),
+                visits: 0,
+            };
             let depot = |info: &CacheInfo| info.depot_exchanges + info.fills + info.flushes;
             let rates = [
                 visits(
                     &mut Shipping { cache: &locked, visits: |info| info.allocs + info.frees },
                     burst,
-                    self.capacity,
+                    capacity,
                 )?,
-                visits(&mut { single }, burst, self.capacity)?,
-                visits(&mut Shipping { cache: &two, visits: depot }, burst, self.capacity)?,
-                visits(&mut Shipping { cache: &shipped, visits: depot }, burst, self.capacity)?,
+                visits(&mut { single }, burst, capacity)?,
+                visits(&mut Shipping { cache: &two, visits: depot }, burst, capacity)?,
+                visits(&mut Shipping { cache: &shipped, visits: depot }, burst, capacity)?,
             ];
             for (i, rate) in rates.into_iter().enumerate() {
                 mean[i].push((f64::from(burst), rate.0));
@@ -154,7 +174,7 @@ impl WhyMagazines {
         }
         drop(stage);
         let mut table = Table::new(
-            format!("Visits to what CPUs share, an operation; magazines of {}", self.capacity),
+            format!("Visits to what CPUs share, an operation; magazines of {capacity}"),
             &["magazines", "at the edge, bursts of 2", "mean of all bursts", "worst of all bursts"],
         );
         let most = |curve: &[(f64, f64)]| curve.iter().map(|p| p.1).fold(0.0, f64::max);
@@ -166,14 +186,14 @@ impl WhyMagazines {
         }
         findings.table(table);
         // An exchange is two visits: a magazine there, and one back.
-        let bound = 2.0 / f64::from(self.capacity);
+        let bound = 2.0 / f64::from(capacity);
         let of = |i: usize| most(&worst[i]);
         findings.claim(Claim {
             says: "with two magazines a CPU has a whole magazine of allocations or of frees between visits to the depot, \
                    whatever it does"
                 .into(),
             source: "Bonwick and Adams 2001".into(),
-            found: format!("at most {:.4} visits an operation, two an exchange, and 2/{} is {bound:.4}; with one magazine up to {:.4}", of(2), self.capacity, of(1)),
+            found: format!("at most {:.4} visits an operation, two an exchange, and 2/{} is {bound:.4}; with one magazine up to {:.4}", of(2), capacity, of(1)),
             holds: if of(2) <= bound { Holds::Yes } else { Holds::No },
             measured: false,
         });

@@ -15,8 +15,8 @@ use clap::Args;
 /// handles that are saved. Then objects are found by handle, by index, by Box, by Arc and by Weak.
 #[derive(Debug, Args)]
 pub struct Handles {
-    /// Objects that are looked up, in two sizes of the table.
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1000,100000",
+    /// Objects that are looked up, separated by commas: a table size each.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1000,100000",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     objects: Vec<u32>,
 }
