@@ -475,7 +475,7 @@ fn options_that_ask_for_too_much_together_are_refused() {
     refused(&["why-magazines", "--capacity", "512", "--quick"], &["--capacity 512", "at most"]);
     refused(&["why-magazines", "--burst", "4096"], &["--burst 4096", "at most"]);
     refused(&["fifty-percent", "--blocks", "100000"], &["--blocks 100000 --turnovers 50", "at most"]);
-    refused(&["robson", "--live", "16777216"], &["--live", "4194304"]);
+    refused(&["robson", "--live", "16777216"], &["--live", "2097152"]);
     refused(
         &["latency", "--frames", "1000000", "--allocations", "100000"],
         &["--frames 1000000 --allocations"],

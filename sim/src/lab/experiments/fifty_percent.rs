@@ -27,7 +27,7 @@ pub struct FiftyPercent {
 }
 
 /// Looks at blocks, at most: a minute or so.
-const MOST: u64 = 6_000_000_000;
+const MOST: u64 = 4_000_000_000;
 
 /// Sizes that are asked for.
 #[derive(Clone, Copy)]

@@ -27,8 +27,8 @@ pub struct Robson {
 }
 
 fn memory(text: &str) -> Result<usize, String> {
-    let bytes = text.parse().ok().filter(|n: &usize| n.is_power_of_two() && (4096..=1 << 22).contains(n));
-    bytes.ok_or_else(|| "expected a power of two from 4096 to 4194304".to_owned())
+    let bytes = text.parse().ok().filter(|n: &usize| n.is_power_of_two() && (4096..=1 << 21).contains(n));
+    bytes.ok_or_else(|| "expected a power of two from 4096 to 2097152".to_owned())
 }
 
 /// Bytes of the smallest block with its header: tags and rounding make it so for every allocator here.
