@@ -46,33 +46,17 @@ const ACCESSES: [Access; 3] = [
     Access { name: "all fields", parts: &[(0, 0, 12), (1, 0, 12), (2, 0, 4), (3, 0, 4)] },
 ];
 
-/// Which lines were loaded.
-struct Loaded(Vec<bool>);
-
-impl Loaded {
-    /// None, of those that `n` structs can lie in, however they are cut up.
-    fn none(n: u64, line: u64) -> Self {
-        // Each of eight arrays of scalars may leave the rest of a line.
-        Self(vec![false; (n * STRUCT / line + 8) as usize])
-    }
-    fn load(&mut self, line: u64) {
-        self.0[line as usize] = true;
-    }
-    fn count(&self) -> u64 {
-        self.0.iter().filter(|loaded| **loaded).count() as u64
-    }
-}
-
 /// Lines that a walk over `n` structs loads if part `(field, from, to)` of struct `i` begins at `place(i, field, from)`.
-fn lines(access: &Access, n: u64, line: u64, place: impl Fn(u64, usize, u64) -> u64) -> u64 {
-    let mut loaded = Loaded::none(n, line);
+fn lines(parts: &[(usize, u64, u64)], n: u64, line: u64, place: impl Fn(u64, usize, u64) -> u64) -> u64 {
+    // Each of eight arrays of scalars may leave the rest of a line.
+    let mut loaded = vec![false; (n * STRUCT / line + 8) as usize];
     for i in 0..n {
-        for &(field, from, to) in access.parts {
+        for &(field, from, to) in parts {
             let first = place(i, field, from);
-            (first / line..=(first + (to - from) - 1) / line).for_each(|line| loaded.load(line));
+            loaded[(first / line) as usize..=((first + (to - from) - 1) / line) as usize].fill(true);
         }
     }
-    loaded.count()
+    loaded.into_iter().filter(|loaded| *loaded).count() as u64
 }
 
 fn in_struct(field: usize) -> u64 {
@@ -88,16 +72,14 @@ fn traced(access: &Access, n: u64, line: u64) -> [u64; 4] {
     let used = access.parts.iter().map(|(_, from, to)| to - from).sum::<u64>() * n;
     let scalar_parts = |i: u64, field: usize, from: u64| scalars(field) + from / 4 * array(4) + i * 4;
     // A part of several scalars is as many parts of one.
-    let mut loaded = Loaded::none(n, line);
-    for i in 0..n {
-        for &(field, from, to) in access.parts {
-            (from..to).step_by(4).for_each(|at| loaded.load(scalar_parts(i, field, at) / line));
-        }
-    }
+    let single = |&(field, from, to): &(usize, u64, u64)| {
+        (from..to).step_by(4).map(move |at| (field, at, at + 4)).collect::<Vec<_>>()
+    };
+    let singles: Vec<_> = access.parts.iter().flat_map(single).collect();
     [
-        lines(access, n, line, |i, field, from| i * STRUCT + in_struct(field) + from),
-        lines(access, n, line, |i, field, from| before(field) + i * FIELDS[field].1 + from),
-        loaded.count(),
+        lines(access.parts, n, line, |i, field, from| i * STRUCT + in_struct(field) + from),
+        lines(access.parts, n, line, |i, field, from| before(field) + i * FIELDS[field].1 + from),
+        lines(&singles, n, line, scalar_parts),
         used,
     ]
 }
