@@ -91,22 +91,7 @@ pub(crate) fn drop_beside_reaps(reapers: u32) {
     let object = cache.alloc(Gfp::KERNEL).unwrap();
     // SAFETY: allocated just now.
     unsafe { cache.free(object) };
-    let threads: Vec<_> = (0..reapers)
-        .map(|reaper| {
-            let core = core.clone();
-            thread::spawn(move || {
-                on_cpu(reaper % 2);
-                core.visit().for_each(|cache| _ = cache.shrink());
-            })
-        })
-        .collect();
-    drop(cache);
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(core.caches.iter().count(), 0, "a cache that nobody owns is left");
-    assert_eq!(std::sync::Arc::strong_count(&core), 1, "a cache that is gone was given up, too");
-    core.ground.pages.release();
-    let census = core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
-    assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
+    beside_reaps(core, reapers, || drop(cache));
 }
 
 /// W1: a hive with a value and a free place is walked, and dropped, while others reap its cache.
@@ -116,6 +101,15 @@ pub(crate) fn walk_beside_reaps(reapers: u32) {
     let mut hive = Hive::on(Hive::<u64>::builder("model").build_on(&core).unwrap());
     let (_kept, gone) = (hive.insert(7).unwrap(), hive.insert(8).unwrap());
     assert_eq!(hive.remove(gone), 8);
+    beside_reaps(core, reapers, || {
+        let walked: Vec<u64> = hive.iter().copied().collect();
+        assert_eq!(walked, [7], "not the values of the hive");
+        drop(hive);
+    });
+}
+
+/// Does `what` while others reap. The only cache there is goes by it.
+fn beside_reaps(core: std::sync::Arc<Core>, reapers: u32, what: impl FnOnce()) {
     let threads: Vec<_> = (0..reapers)
         .map(|reaper| {
             let core = core.clone();
@@ -125,11 +119,10 @@ pub(crate) fn walk_beside_reaps(reapers: u32) {
             })
         })
         .collect();
-    let walked: Vec<u64> = hive.iter().copied().collect();
-    assert_eq!(walked, [7], "not the values of the hive");
-    drop(hive);
+    what();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(std::sync::Arc::strong_count(&core), 1, "the hive's cache is left");
+    assert_eq!(core.caches.iter().count(), 0, "a cache that nobody owns is left");
+    assert_eq!(std::sync::Arc::strong_count(&core), 1, "a cache that is gone was given up, too");
     core.ground.pages.release();
     let census = core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
     assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
