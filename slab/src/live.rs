@@ -176,6 +176,9 @@ mod tests {
             let subsystem = Subsystem::new(Config::default()).unwrap();
             let cache = KmemCache::builder("live", size).build_in(&subsystem).unwrap();
             assert!(cache.live().is_empty() && cache.live().iter().next().is_none());
+            let one = cache.alloc_block(Gfp::KERNEL).unwrap();
+            assert!(cache.live().iter().eq([one.address()]));
+            drop(one);
             let mut blocks = cache.alloc_blocks(Gfp::KERNEL, objects).unwrap();
             for keep in [objects, objects / 2, 100, 3, 0] {
                 let mut n = 0;
