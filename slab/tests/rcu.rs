@@ -160,8 +160,9 @@ fn objects_wait_in_batches_and_all_come_back_exactly_once() {
             });
         }
     });
-    let info = cache.info();
-    assert!(info.deferred > 0 && info.used == info.deferred, "{info:?}");
+    // What is in no full batch stays. Other tests may just be helping with the others.
+    wait(|| cache.info().used == cache.info().deferred);
+    assert!(cache.info().deferred > 0);
     cache.shrink();
     wait(|| cache.info().deferred == 0);
     assert_eq!((cache.info().used, cache.info().corruptions), (0, 0));
