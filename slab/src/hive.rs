@@ -276,7 +276,7 @@ mod tests {
         /// Against a vector of the same values, with a walk now and then.
         #[test]
         fn hive_against_a_vector(steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 1..400)) {
-            let mut hive = hive();
+            let mut hive = Hive::new("hive").unwrap();
             let mut held: Vec<(Key<Rc<usize>>, Rc<usize>)> = Vec::new();
             for (i, (what, index)) in steps.into_iter().enumerate() {
                 match what {

@@ -45,7 +45,7 @@ struct Lists {
 
 impl Lists {
     fn new(size: usize, order: u8, min_partial: usize) -> Self {
-        let pages = PageAllocator::new(pages(1, 1, 8 << 20)).unwrap();
+        let pages = PageAllocator::new(pages(1, 1, 1 << 20)).unwrap();
         Self {
             ground: Ground::new(pages, Door::Heap, &crate::Faults::default()).unwrap(),
             geometry: Geometry::new(

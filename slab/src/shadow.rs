@@ -6,6 +6,7 @@ pub mod handles;
 pub mod memory;
 
 use crate::faults::{CONSTRUCTOR_PANIC, Faults, POINTS, Rule};
+use crate::magazines::Magazines;
 use arbitrary::Arbitrary;
 use core::panic::AssertUnwindSafe;
 use std::panic::{catch_unwind, resume_unwind};
@@ -19,6 +20,9 @@ pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
     config.door = Door::Heap;
     config
 }
+
+/// Magazines so small that a few steps reach the depot; large ones would be reserved, and that is to fill them with zeros.
+const SMALL: Magazines = Magazines::Sized { capacity: 2, stock: 1, depot_limit: 1 };
 
 /// Calls of this point (of all points for a number too large) are refused, from the `nth` on, so many.
 #[derive(Clone, Debug, Arbitrary)]

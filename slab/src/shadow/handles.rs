@@ -1,7 +1,7 @@
 //! Handle tables, slot maps and handle caches against a plain list of what is alive: who is named finds its own value, who
 //! is stale nothing, and each slot goes through its generations one by one.
 
-use super::pages;
+use super::{SMALL, pages};
 use crate::handle::{
     Generations, Handle, HandleCache, HandleError, HandleTable, Held, PackedArray, SlotMap, WrapPolicy,
 };
@@ -229,8 +229,8 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
 /// # Panics
 /// One of them and its shadow do not agree.
 pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
-    let subsystem =
-        Subsystem::new(Config { check_frees: true, ..Config::new(pages(CPUS, 1, 1 << 20)) }).unwrap();
+    let config = Config { check_frees: true, magazines: SMALL, ..Config::new(pages(CPUS, 1, 1 << 20)) };
+    let subsystem = Subsystem::new(config).unwrap();
     let builder = ObjectCache::builder("named").ctor(|| 0_u64);
     let cache: Cache<G> = builder.build_handles_in(&subsystem, generations).unwrap();
     let on = |cpu: u8| on_cpu(u32::from(cpu) % CPUS);

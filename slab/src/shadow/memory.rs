@@ -1,7 +1,7 @@
 //! Kmalloc and malloc against a map of the memory that is out: aligned, large enough, apart from each other, zeroed where
 //! that was asked for, and every byte as its owner left it.
 
-use super::{Refusals, Refuse, pages, unless_refused};
+use super::{Refusals, Refuse, SMALL, pages, unless_refused};
 use crate::{AllocError, Config, Gfp, Malloc, Subsystem, ZERO_SIZE};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use core::alloc::Layout;
@@ -125,7 +125,8 @@ impl World {
     fn new() -> Self {
         let mut pages = pages(CPUS, 1, MEMORY);
         let refusals = Refusals::new(&mut pages);
-        let subsystem = Subsystem::new(Config { check_frees: true, ..Config::new(pages) }).unwrap();
+        let config = Config { check_frees: true, magazines: SMALL, ..Config::new(pages) };
+        let subsystem = Subsystem::new(config).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         Self { subsystem, malloc, live: BTreeMap::new(), empty: vec![], refusals, serial: 0 }
     }
