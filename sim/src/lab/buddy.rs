@@ -93,16 +93,27 @@ impl Buddy {
         Ok(buddy)
     }
 
-    /// Free blocks by order, from 16 bytes on, as `/proc/buddyinfo` has them. Walks the table.
+    /// Free blocks by order, from 16 bytes on, as `/proc/buddyinfo` has them. Walks the blocks.
     pub fn free_blocks(&self) -> Vec<usize> {
         let mut counts = vec![0; self.heads.len()];
         self.free_list().for_each(|(_, order)| counts[order] += 1);
         counts
     }
 
+    /// Where each block begins, and its byte in the table.
+    fn blocks(&self) -> impl Iterator<Item = (usize, u8)> {
+        let mut unit = 0;
+        core::iter::from_fn(move || {
+            let byte = *self.table.get(unit)?;
+            let at = unit * UNIT;
+            unit += 1 << (byte & ORDER);
+            Some((at, byte))
+        })
+    }
+    /// Where each free block begins, and its order.
     fn free_list(&self) -> impl Iterator<Item = (usize, usize)> {
-        let free = self.table.iter().enumerate().filter(|(_, byte)| **byte & FREE != 0);
-        free.map(|(unit, byte)| (unit * UNIT, usize::from(byte & ORDER)))
+        let free = self.blocks().filter(|(_, byte)| byte & FREE != 0);
+        free.map(|(at, byte)| (at, usize::from(byte & ORDER)))
     }
 
     /// Lists a free block.
@@ -212,27 +223,28 @@ impl Allocator for Buddy {
     fn check(&self) -> Result<(), String> {
         let mut end = 0;
         let mut free = vec![vec![]; self.heads.len()];
-        for (unit, byte) in self.table.iter().enumerate() {
-            let (at, order) = (unit * UNIT, usize::from(byte & ORDER));
-            if (*byte == 0) != (at < end) {
-                return Err(format!("the byte at {at} is {byte:#x}, and the block before ends at {end}"));
-            }
-            if *byte == 0 {
-                continue;
+        for (at, byte) in self.blocks() {
+            let order = usize::from(byte & ORDER);
+            if byte & (FREE | USED) == 0 || order >= self.heads.len() {
+                return Err(format!("the byte at {at} is {byte:#x}, and the block before ends there"));
             }
             let size = UNIT << order;
             if at & (size - 1) != 0 {
                 return Err(format!("the block of {size} bytes at {at} is not at a multiple of its size"));
             }
-            if *byte & FREE != 0 {
-                if order + 1 < self.heads.len() && self.table.get(buddy_of(at, size) / UNIT) == Some(byte) {
+            end = at + size;
+            let inside = self.table.get(at / UNIT + 1..end / UNIT).unwrap_or_default();
+            if inside.iter().any(|byte| *byte != 0) {
+                return Err(format!("another block begins in the one of {size} bytes at {at}"));
+            }
+            if byte & FREE != 0 {
+                if order + 1 < self.heads.len() && self.table.get(buddy_of(at, size) / UNIT) == Some(&byte) {
                     return Err(format!(
                         "the free block of {size} bytes at {at} was not merged with its buddy"
                     ));
                 }
                 free[order].push(at as u32);
             }
-            end = at + size;
         }
         if end != self.memory.len() {
             return Err(format!("the blocks end at {end}"));

@@ -181,7 +181,9 @@ fn run_schedules(totals: &mut Totals) {
 fn models_need_loom(totals: &mut Totals) {
     for Modelled { package, .. } in MODELLED {
         let mut command = cargo();
-        command.args(["check", "--tests", "-p", package]).env("RUSTFLAGS", "--cfg uslab_models");
+        command
+            .args(["check", "--target-dir", "target/loom", "-p", package])
+            .env("RUSTFLAGS", "--cfg uslab_models");
         needs_loom(package, command, totals);
     }
     for Example { package, name, .. } in EXAMPLES {
@@ -192,7 +194,6 @@ fn models_need_loom(totals: &mut Totals) {
 }
 
 fn needs_loom(what: &str, mut command: Command, totals: &mut Totals) {
-    command.args(["--target-dir", "target/loom"]);
     let said =
         command.output().map(|o| (o.status.success(), String::from_utf8_lossy(&o.stderr).into_owned()));
     match said {

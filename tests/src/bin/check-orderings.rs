@@ -13,8 +13,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use uslab_tests::claims::{Runner, properties};
 use uslab_tests::models::{MODELLED, Modelled, Outcome, Test, build};
@@ -229,21 +231,19 @@ fn check(args: &Args, waivers: &[Waiver]) -> anyhow::Result<Report> {
         report.wrong.push(format!("stale waiver: it fits {used} sites, not one: {}", waiver.place()));
     }
 
-    let progress = progress(todo.len(), "mutants");
-    for (site, weaker) in todo {
+    report.mutants = side_by_side("mutants", &todo, |(site, weaker), progress| {
         progress.set_message(site.to_string());
         let begun = Instant::now();
-        let mut verdict = run(&site, weaker, &models.list, limit)?;
+        let mut verdict = run(site, *weaker, &models.list, limit)?;
         if let Verdict::Survived { timed_out } = &verdict
             && timed_out.is_empty()
-            && let Some(waiver) = waivers.iter().find(|waiver| waiver.fits(&site))
+            && let Some(waiver) = waivers.iter().find(|waiver| waiver.fits(site))
         {
             verdict = Verdict::Waived { reason: waiver.reason.clone() };
         }
-        report.mutants.push(Mutant { site, weaker, verdict, seconds: begun.elapsed().as_secs_f64() });
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
+        let seconds = begun.elapsed().as_secs_f64();
+        Ok(Mutant { site: site.clone(), weaker: *weaker, verdict, seconds })
+    })?;
 
     for waiver in waivers {
         let mut of_it = report.mutants.iter().filter(|mutant| waiver.fits(&mutant.site)).peekable();
@@ -274,11 +274,12 @@ fn models(limit: Duration) -> anyhow::Result<Models> {
     for modelled in MODELLED {
         tests.extend(build(modelled.package)?);
     }
-    let progress = progress(tests.len(), "models");
-    let (mut list, mut reached, mut broken) = (vec![], BTreeSet::new(), vec![]);
-    for test in tests {
+    let runs = side_by_side("models", &tests, |test, progress| {
         progress.set_message(test.name.clone());
-        let run = test.run(&[("BOUND", "1"), ("OM_LIST", "1")], limit)?;
+        test.run(&[("BOUND", "1"), ("OM_LIST", "1")], limit)
+    })?;
+    let (mut list, mut reached, mut broken) = (vec![], BTreeSet::new(), vec![]);
+    for (test, run) in tests.into_iter().zip(runs) {
         match run.outcome {
             Outcome::Passed => {
                 reached.extend(run.sites.iter().cloned());
@@ -295,9 +296,7 @@ fn models(limit: Duration) -> anyhow::Result<Models> {
                 bail!("{} does not end within {limit:?} with no ordering changed", test.name)
             }
         }
-        progress.inc(1);
     }
-    progress.finish_and_clear();
     for Modelled { package, .. } in MODELLED {
         if !list.iter().any(|model| model.test.package == package) {
             bail!("{package}: no models ran");
@@ -339,6 +338,35 @@ fn run(site: &Site, weaker: Ordering, models: &[Model], limit: Duration) -> anyh
         }
     }
     Ok(Verdict::Survived { timed_out })
+}
+
+/// Does all of `jobs`, as many at a time as there are CPUs; the results in their order, or the first failure.
+fn side_by_side<J: Sync, R: Send>(
+    what: &'static str,
+    jobs: &[J],
+    work: impl Fn(&J, &ProgressBar) -> anyhow::Result<R> + Sync,
+) -> anyhow::Result<Vec<R>> {
+    let progress = progress(jobs.len(), what);
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let (progress, work) = (&progress, &work);
+    // One of `workers` takes every so many.
+    let share = |first: usize| {
+        jobs.iter().enumerate().skip(first).step_by(workers).map(|(i, job)| {
+            let result = work(job, progress);
+            progress.inc(1);
+            (i, result)
+        })
+    };
+    let mut done: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..workers).map(|first| scope.spawn(move || share(first).collect::<Vec<_>>())).collect();
+        let join =
+            |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        threads.into_iter().flat_map(join).collect()
+    });
+    progress.finish_and_clear();
+    done.sort_by_key(|(i, _)| *i);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 /// A bar on standard error; nothing where that is no terminal.
