@@ -1,12 +1,13 @@
 //! The examples run and say what they promise.
 #![cfg(not(any(loom, shuttle)))]
 
-use uslab_tests::cargo;
+use std::process::Command;
+use uslab_tests::workspace;
 
 /// What an example of `uslab` prints.
 fn run(example: &str) -> String {
-    let output =
-        cargo().args(["run", "--quiet", "--package", "uslab", "--example", example]).output().unwrap();
+    let mut program = Command::new(uslab_tests::example(example));
+    let output = program.current_dir(workspace()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{example}: {text}{}", String::from_utf8_lossy(&output.stderr));
     text

@@ -38,7 +38,15 @@ pub fn libuslab() -> PathBuf {
 /// As [`libuslab`].
 pub fn server() -> PathBuf {
     static ONCE: Once = Once::new();
-    built(&ONCE, &["--package", "uslab", "--example", "server"], "examples/server")
+    built(&ONCE, &["--workspace", "--example", "server"], "examples/server")
+}
+
+/// The same of any example, with the features that it has when all of the workspace is tested.
+///
+/// # Panics
+/// As [`libuslab`].
+pub fn example(name: &str) -> PathBuf {
+    built(&Once::new(), &["--workspace", "--example", name], &format!("examples/{name}"))
 }
 
 /// What cargo makes of `target`, at `file` of the profile's directory.

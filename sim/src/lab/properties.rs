@@ -33,7 +33,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (size, align).prop_map(|(size, align)| Step::Alloc { size, align }),
         2 => any::<usize>().prop_map(|pick| Step::Free { pick }),
     ];
-    prop::collection::vec(step, 1..120)
+    prop::collection::vec(step, 1..60)
 }
 
 /// A block and what the shadow knows of it.
