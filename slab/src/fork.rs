@@ -18,13 +18,13 @@ use crate::cache::{Cache, Object};
 use crate::huge::Table;
 use crate::node::{Lists, Node};
 use crate::owner::{Counted, Owner};
+use crate::registry::List;
 use crate::shrinker::Entry;
 use crate::subsystem::{Core, Subsystem};
 #[cfg(not(loom))]
 use crate::tags::Tags;
 #[cfg(not(loom))]
 use std::sync::Arc;
-use std::sync::Weak;
 use uslab_buddy::Reserved;
 use uslab_magazine::MAX_NODES;
 use uslab_magazine::sync::{Kept, MutexGuard};
@@ -70,9 +70,9 @@ impl Cache {
 #[derive(Debug)]
 pub struct Held<'s> {
     core: &'s Core,
-    _mergeable: MutexGuard<'s, Vec<Weak<Owner>>>,
-    _shrinkers: MutexGuard<'s, Vec<Weak<Entry>>>,
-    caches: MutexGuard<'s, Vec<Weak<Cache>>>,
+    _mergeable: MutexGuard<'s, List<Owner>>,
+    _shrinkers: MutexGuard<'s, List<Entry>>,
+    caches: MutexGuard<'s, List<Cache>>,
     pages: Option<uslab_buddy::Held<'s>>,
     _huge: MutexGuard<'s, Table>,
     #[cfg(not(loom))]
@@ -88,9 +88,9 @@ impl Held<'_> {
     }
 
     fn release(&mut self, in_child: bool) {
-        for cache in &*self.caches {
+        for cache in self.caches.entries() {
             // SAFETY: the list is locked, so the cache lives; its locks were taken by this thread.
-            unsafe { (*cache.as_ptr()).release_locks(in_child) };
+            unsafe { (*cache).release_locks(in_child) };
         }
         #[cfg(not(loom))]
         // SAFETY: `hold` took them on this thread; the second time there are none.
@@ -133,9 +133,9 @@ impl Core {
         let mergeable = self.mergeable.lock();
         let shrinkers = self.shrinkers.lock();
         let caches = self.caches.lock();
-        for cache in &*caches {
+        for cache in caches.entries() {
             // SAFETY: the list is locked, so the cache lives; `Held` gives the locks back.
-            unsafe { (*cache.as_ptr()).hold_locks() };
+            unsafe { (*cache).hold_locks() };
         }
         let held = Held {
             core: self,

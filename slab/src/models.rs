@@ -12,16 +12,32 @@
 //! | W1 | a hive that is walked while its cache is reaped: its values, and not what the reaper has in hand | a hive takes a set bit for a value |
 //! | G1 | two threads start the global subsystem at once: one value, found complete | the second to publish keeps its own |
 //! | U1 | the public API in a user's model: what is freed on one CPU serves the other, and all goes back | an assertion of the user fails while caches and objects live |
+//! | R1 | a walk of the registry beside one that goes: who stays is seen, once | a walk of the registry remembers a place |
 //! | L1 | a cache at its limit: what one CPU frees, the other one gets | the limit's ladder ends before the other CPUs are drained |
 //!
 //! What they run on, and the census that each ends with, they share with the schedules: see `world`.
 
 use crate::check::{Bound, Script, caught, model, models, on_cpu};
 use crate::published::Published;
+use crate::registry::Registry;
 use crate::world::{SMALL, World, drop_beside_reaps, publish, walk_beside_reaps};
 use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
 use core::mem::ManuallyDrop;
 use uslab_magazine::sync::{Arc, planted, thread};
+
+/// Three entries; the first or the second goes while another thread walks.
+fn r1_who_stays_is_seen_beside_one_that_goes(goes: usize) {
+    let registry = Arc::new(Registry::new());
+    let entries: Vec<_> = (0..3).map(std::sync::Arc::new).collect();
+    entries.iter().for_each(|entry| registry.push(entry));
+    let (other, one) = (registry.clone(), entries[goes].clone());
+    let t = thread::spawn(move || other.remove(std::sync::Arc::as_ptr(&one)));
+    let mut walked: Vec<usize> = registry.iter().map(|entry| *entry).collect();
+    t.join().unwrap();
+    walked.retain(|entry| *entry != goes);
+    let stay: Vec<_> = (0..3).filter(|entry| *entry != goes).collect();
+    assert_eq!(walked, stay, "who stays is seen once");
+}
 
 fn s1_two_frees_and_an_allocation_on_one_slab() {
     let world = World::new(2, Magazines::Off, &[None]);
@@ -243,6 +259,11 @@ fn c2() {
     model("C2 drop beside a visitor", THREE, 600, || drop_beside_reaps(1));
 }
 #[test]
+fn r1() {
+    let name = "R1 the registry is walked beside one that goes";
+    models(name, Bound::None, 8, [0, 1], r1_who_stays_is_seen_beside_one_that_goes);
+}
+#[test]
 fn w1() {
     model("W1 a hive is walked beside a reap", THREE, 10_000, || walk_beside_reaps(1));
 }
@@ -316,6 +337,8 @@ fn planted_bugs_are_caught() {
     caught(bug, "C2", TWO, "a cache that nobody owns is left", [()], |()| drop_beside_reaps(1));
     let bug = "two see to the end of a cache";
     caught(bug, "C2", THREE, "is gone was given up", [()], |()| drop_beside_reaps(1));
+    let bug = "a walk of the registry remembers a place";
+    caught(bug, "R1", TWO, "who stays is seen once", [0, 1], r1_who_stays_is_seen_beside_one_that_goes);
     let bug = "a hive takes a set bit for a value";
     caught(bug, "W1", TWO, "not the values of the hive", [()], |()| walk_beside_reaps(1));
     caught(

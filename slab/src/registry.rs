@@ -1,50 +1,79 @@
-//! A list of who is there, kept by a subsystem: it keeps nobody alive.
+//! Who is there: the caches and shrinkers of a subsystem. A registry keeps nobody alive.
 //!
-//! Allocations under pressure look at such lists, and the global allocator may be one of the caches: so a list grows outside
-//! its lock, frees nothing under it, and does not hold it while anybody looks at what was found.
+//! Allocations under pressure walk such lists, and the global allocator may be one of the caches. So a list grows outside
+//! its lock, frees nothing under it, and does not hold it while anybody uses what was found.
+//!
+//! A walk lets the lock go between two entries, and others come off the list meanwhile. It therefore does not remember a
+//! place but the number that the last entry got when it was pushed: numbers only grow, so the next entry is the first one
+//! with a larger number, wherever it lies now.
 
 use core::fmt;
 use std::sync::{Arc, Weak};
-use uslab_magazine::sync::{Mutex, MutexGuard};
+use uslab_magazine::sync::{Mutex, MutexGuard, planted};
 
 /// A list, oldest first.
-pub(crate) struct Registry<T>(Mutex<Vec<Weak<T>>>);
+pub(crate) struct Registry<T>(Mutex<List<T>>);
+
+/// What the lock of a [`Registry`] protects.
+pub(crate) struct List<T> {
+    /// Sorted by number.
+    entries: Vec<(u64, Weak<T>)>,
+    /// The number of the next entry.
+    next: u64,
+}
+
+impl<T> List<T> {
+    /// Where they lie, alive or not.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = *const T> {
+        self.entries.iter().map(|(_, entry)| entry.as_ptr())
+    }
+}
 
 impl<T> Registry<T> {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(Vec::new()))
+        Self(Mutex::new(List { entries: Vec::new(), next: 0 }))
     }
 
     pub(crate) fn push(&self, entry: &Arc<T>) {
         let mut larger = Vec::new();
         loop {
             let mut list = self.0.lock();
-            let len = list.len();
-            if len == list.capacity() {
+            let len = list.entries.len();
+            if len == list.entries.capacity() {
                 if larger.capacity() <= len {
                     drop(list);
                     larger = Vec::with_capacity(2 * len + 64);
                     continue;
                 }
-                larger.append(&mut list);
-                core::mem::swap(&mut *list, &mut larger);
+                larger.append(&mut list.entries);
+                core::mem::swap(&mut list.entries, &mut larger);
             }
-            return list.push(Arc::downgrade(entry));
+            let number = list.next;
+            list.next += 1;
+            return list.entries.push((number, Arc::downgrade(entry)));
         }
     }
 
     /// Takes `entry` off. Whoever holds it, or is just dropping it, calls this: so its memory stays for now.
     pub(crate) fn remove(&self, entry: *const T) {
-        self.0.lock().retain(|other| !core::ptr::eq(other.as_ptr(), entry));
+        self.0.lock().entries.retain(|(_, other)| !core::ptr::eq(other.as_ptr(), entry));
     }
 
-    /// All that are alive, one by one. One that goes meanwhile may hide another one.
+    /// One by one, oldest first, all that were pushed before this call and are alive. Each that is alive until the walk
+    /// ends comes exactly once, whoever else goes meanwhile.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<T>> + '_ {
-        let mut next = 0;
+        let end = self.0.lock().next;
+        let (mut from, mut steps) = (0, 0);
         core::iter::from_fn(move || {
             loop {
-                let entry = self.0.lock().get(next)?.upgrade();
-                next += 1;
+                let list = self.0.lock();
+                let by_place = planted("a walk of the registry remembers a place");
+                let place = if by_place { steps } else { list.entries.partition_point(|(n, _)| *n < from) };
+                let (number, entry) = list.entries.get(place).filter(|(number, _)| *number < end)?;
+                (from, steps) = (number + 1, steps + 1);
+                let entry = entry.upgrade();
+                // What goes with this `Arc` may come back here.
+                drop(list);
                 if entry.is_some() {
                     return entry;
                 }
@@ -53,13 +82,56 @@ impl<T> Registry<T> {
     }
 
     /// The list, locked: nobody is taken off.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<Weak<T>>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, List<T>> {
         self.0.lock()
+    }
+}
+
+impl<T> fmt::Debug for List<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("List").field("entries", &self.entries.len()).finish_non_exhaustive()
     }
 }
 
 impl<T> fmt::Debug for Registry<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registry").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Found: an entry came off in front of the walk's place, and the one behind it was skipped.
+    #[test]
+    fn a_walk_sees_who_stays_while_others_go() {
+        let registry = Registry::new();
+        let mut entries: Vec<_> = (0..9).map(Arc::new).collect();
+        entries.iter().for_each(|entry| registry.push(entry));
+        let mut walked = Vec::new();
+        for entry in registry.iter() {
+            walked.push(*entry);
+            // It goes, and so does the one in the middle of what is left.
+            registry.remove(Arc::as_ptr(&entry));
+            if *entry == 2 {
+                registry.remove(Arc::as_ptr(&entries[5]));
+            }
+        }
+        assert_eq!(walked, [0, 1, 2, 3, 4, 6, 7, 8]);
+        entries.truncate(2);
+        entries.iter().for_each(|entry| registry.push(entry));
+        assert_eq!(registry.iter().map(|entry| *entry).collect::<Vec<_>>(), [0, 1]);
+    }
+
+    /// Else a walk beside somebody who makes caches need not end.
+    #[test]
+    fn a_walk_ends_with_who_was_there_at_its_start() {
+        let registry = Registry::new();
+        let entries: Vec<_> = (0..3).map(Arc::new).collect();
+        entries.iter().for_each(|entry| registry.push(entry));
+        let walked: Vec<_> =
+            registry.iter().inspect(|entry| registry.push(entry)).map(|entry| *entry).collect();
+        assert_eq!(walked, [0, 1, 2]);
     }
 }

@@ -516,3 +516,32 @@ fn a_cache_that_is_dropped_beside_a_reap_goes() {
     assert_eq!(left(), 0);
     assert_all_given_back(&subsystem);
 }
+
+/// Once a report, a reap or a drain skipped a cache because another one went meanwhile.
+#[test]
+fn a_cache_that_lives_throughout_is_in_every_report_and_drain_while_others_go() {
+    let subsystem = subsystem(2);
+    for _ in 0..20 {
+        let gone: Vec<_> = (0..150)
+            .map(|i| KmemCache::builder(format!("gone-{i}"), 64).build_in(&subsystem).unwrap())
+            .collect();
+        let stays = KmemCache::builder("stays", 64).build_in(&subsystem).unwrap();
+        let done = Counter::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                on_cpu(1);
+                drop(gone);
+                done.add(1);
+            });
+            on_cpu(0);
+            while done.get() == 0 {
+                drop(stays.alloc_block(Gfp::KERNEL).unwrap());
+                assert!(subsystem.slabinfo().get("stays").is_some());
+                assert!(subsystem.info().caches.iter().any(|cache| cache.name == "stays"));
+                assert!(stays.info().in_magazines > 0);
+                subsystem.drain_cpus(0..2);
+                assert_eq!(stays.info().in_magazines, 0, "drained");
+            }
+        });
+    }
+}
