@@ -76,7 +76,7 @@ impl<T> Hive<T> {
     /// A hive on the global subsystem. The name is the cache's, in slabinfo.
     ///
     /// # Errors
-    /// As for a [`KmemCache`]: the subsystem does not start, or a `T` has no bytes or too many.
+    /// As for a [`KmemCache`]: the subsystem does not start, or a `T` has too many bytes.
     pub fn new(name: impl Into<String>) -> Result<Self, CacheError> {
         Ok(Self::on(Self::builder(name).build()?))
     }
@@ -92,7 +92,8 @@ impl<T> Hive<T> {
         Ok(Self::on(Self::builder(name).magazines(magazines).build_in(subsystem)?))
     }
     pub(crate) fn builder(name: impl Into<String>) -> KmemCacheBuilder {
-        KmemCache::builder(name, size_of::<Place<T>>()).align(align_of::<Place<T>>())
+        // Values without bytes have places all the same: a place is what is counted and walked.
+        KmemCache::builder(name, size_of::<Place<T>>().max(1)).align(align_of::<Place<T>>())
     }
     pub(crate) fn on(cache: KmemCache) -> Self {
         Self { live: cache.live(), cache, number: unique(), len: 0, stale: false, values: PhantomData }
@@ -171,7 +172,7 @@ impl<T> Hive<T> {
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let values = |(first, count): Run| {
-            // SAFETY: the objects of a run lie side by side, as far apart as `Place<T>`s; each holds a value, which stays while
+            // SAFETY: the objects of a run lie side by side, as far apart as `Place<T>`s (or hold no bytes at all); each holds a value, which stays while
             // the hive is borrowed, and is in one run only, and nobody else has the hive.
             let places = unsafe { NonNull::slice_from_raw_parts(first.cast::<Place<T>>(), count).as_mut() };
             places.iter_mut().map(|place| &mut place.0)
@@ -326,6 +327,28 @@ mod tests {
             }
             done.store(1, Relaxed);
         });
+    }
+
+    /// Found: a hive of values without bytes was refused, where a cache of such objects was not.
+    #[test]
+    fn values_without_bytes_are_counted_walked_and_dropped() {
+        thread_local!(static DROPS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) });
+        struct Token;
+        impl Drop for Token {
+            fn drop(&mut self) {
+                DROPS.set(DROPS.get() + 1);
+            }
+        }
+        let mut hive = hive::<Token>();
+        let mut keys: Vec<_> = (0..1000).map(|_| hive.insert(Token).ok().unwrap()).collect();
+        keys.drain(..400).for_each(|key| drop(hive.remove(key)));
+        assert_eq!(
+            (DROPS.get(), hive.len(), hive.iter().count(), hive.iter_mut().count()),
+            (400, 600, 600, 600)
+        );
+        drop(hive);
+        assert_eq!(DROPS.get(), 1000);
+        assert_eq!(Hive::<()>::new("unit").unwrap().iter().count(), 0);
     }
 
     #[test]
