@@ -7,7 +7,7 @@ use balls::{Ball, Dice, Shelf, layer};
 use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use uslab_magazine::Cpus;
+use uslab_magazine::{Cpus, Fork};
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 
 const WORKERS: usize = 4;
@@ -70,14 +70,16 @@ fn the_child_of_a_busy_process_goes_on() {
                 });
             }
             for i in 0..100 {
-                let held = layer.hold();
                 let free = shelf.free.lock();
+                // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
+                unsafe { layer.before_fork() };
                 // SAFETY: the child uses the layer and the shelf, whose locks this thread holds, and the libc's
                 // allocator, which a fork leaves in order; then it ends without unwinding.
                 match unsafe { fork() }.expect("a fork") {
                     ForkResult::Child => {
+                        // SAFETY: `fork` copied this thread, which is alone.
+                        unsafe { layer.after_fork_in_child() };
                         drop(free);
-                        held.in_child();
                         // SAFETY: an alarm ends a child that waits for ever.
                         unsafe { libc::alarm(20) };
                         let outcome =
@@ -94,7 +96,9 @@ fn the_child_of_a_busy_process_goes_on() {
                         unsafe { libc::_exit(code) }
                     }
                     ForkResult::Parent { child } => {
-                        drop((free, held));
+                        // SAFETY: this is the process that forked.
+                        unsafe { layer.after_fork_in_parent() };
+                        drop(free);
                         let status = waitpid(child, None).expect("the child");
                         if status != WaitStatus::Exited(child, 0) {
                             stop.store(true, Relaxed);

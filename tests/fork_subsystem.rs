@@ -6,7 +6,7 @@ use nix::unistd::{ForkResult, fork};
 use std::alloc::Layout;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use uslab::{Config, Gfp, KmemCache, Malloc, Subsystem};
+use uslab::{Config, Fork, Gfp, KmemCache, Malloc, Subsystem};
 use uslab_buddy::PageConfig;
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
@@ -99,12 +99,14 @@ fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
                 scope.spawn(move || work(malloc, cache, stop, me));
             }
             for i in 0..200 {
-                let held = subsystem.hold();
+                // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
+                unsafe { subsystem.before_fork() };
                 // SAFETY: the child uses the subsystem, whose locks this thread holds, and the libc's allocator, which a
                 // fork leaves in order; then it ends without unwinding.
                 match unsafe { fork() }.expect("a fork") {
                     ForkResult::Child => {
-                        held.in_child();
+                        // SAFETY: `fork` copied this thread, which is alone.
+                        unsafe { subsystem.after_fork_in_child() };
                         // SAFETY: an alarm ends a child that waits for ever.
                         unsafe { libc::alarm(60) };
                         let done = catch_unwind(AssertUnwindSafe(|| child(&subsystem, &malloc, &cache, i)));
@@ -112,7 +114,8 @@ fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
                         unsafe { libc::_exit(i32::from(done.is_err())) }
                     }
                     ForkResult::Parent { child } => {
-                        drop(held);
+                        // SAFETY: this is the process that forked.
+                        unsafe { subsystem.after_fork_in_parent() };
                         let status = waitpid(child, None).expect("the child");
                         if status != WaitStatus::Exited(child, 0) {
                             stop.store(true, Relaxed);

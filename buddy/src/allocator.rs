@@ -12,15 +12,14 @@
 //! A page that is already in this CPU's magazine is handed out whatever the watermark says: it was free of it when
 //! the magazine was filled.
 //!
-//! ## Lock order
+//! ## Locks
 //!
-//! A layer's drain lock, its depot lock, and a zone's lock are never held together: the layer calls the zone with
-//! none held, and a zone lock is a leaf. At most one zone is locked at a time.
+//! A layer calls the zone with no lock of its own held, and nobody needs two zones: at most one lock is held at a time.
+//! Only a fork takes them all, in the order of ARCHITECTURE.md.
 
 use crate::config::PageConfig;
 use crate::corruption::{self, Corruption};
 use crate::error::{AllocError, Limit, PageError};
-use crate::fork;
 use crate::frame::{Frame, FrameTable, Kind, State};
 use crate::gfp::{Gfp, MigrateType, ZoneKind};
 use crate::per_cpu::{PageRound, PerCpuPages, Shelf};
@@ -39,7 +38,6 @@ use uslab_magazine::sync::{Counter, assert_unlocked, planted};
 pub(crate) struct Place {
     pub(crate) zone: Zone,
     pub(crate) per_cpu: Option<PerCpuPages>,
-    pub(crate) held: fork::Room,
 }
 
 /// What the allocator counts beside its zones.
@@ -144,9 +142,11 @@ impl PageAllocator {
                 true => Some(PerCpuPages::new(flat, pages, &ground, config.door)?),
                 false => None,
             };
-            place_of.resize(place_of.len() + pages.div_ceil(step) as usize, places.len() as u8);
-            let zone = Zone::new(&ground, (node, kind), Pfn::new(start), pages, marks, reserve);
-            places.push(Place { zone, per_cpu, held: fork::Room::new() });
+            let blocks = pages.div_ceil(step) as usize;
+            place_of.try_reserve(blocks).ok()?;
+            place_of.resize(place_of.len() + blocks, places.len() as u8);
+            let zone = Zone::new(&ground, (node, kind), Pfn::new(start), pages, marks, reserve)?;
+            places.push(Place { zone, per_cpu });
             start += pages.next_multiple_of(step);
         }
 

@@ -27,7 +27,7 @@ use crate::pfn::Order;
 use core::ops::RangeInclusive;
 use serde::Serialize;
 use std::sync::Arc;
-use uslab_magazine::sync::{Fixed, Mutex};
+use uslab_magazine::sync::{Fixed, Mutex, Rank};
 
 /// A place where something may be refused, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -254,7 +254,7 @@ struct Progress {
 impl Faults {
     /// Faults that can be armed.
     pub fn new(seed: u64) -> Self {
-        Self(Some(Arc::new(Shared { armed: Fixed::new(0), seed, plan: Mutex::new(Plan::default()) })))
+        Self(Some(Arc::new(Shared { armed: Fixed::new(0), seed, plan: Mutex::ranked(Rank::Faults, Plan::default()) })))
     }
 
     /// From now on `rules` decide, all counts begin anew. Nothing happens to [`default`](Self::default) faults.

@@ -88,7 +88,6 @@ pub use config::PageConfig;
 pub use corruption::Corruption;
 pub use error::{AllocError, Limit, PageError};
 pub use faults::Faults;
-pub use fork::Held;
 pub use frame::{Frame, FrameList, FrameTable, Kind, Link, State};
 pub use gfp::{Gfp, MigrateType, ZoneKind};
 pub use info::{BuddyInfo, ZoneInfo};

@@ -20,8 +20,6 @@ use uslab_magazine::{Config, Cpus, Layer, Round, Supplier};
 
 /// Orders that are cached: 0..=3, the kernel's "not costly" ones; under loom one, to keep models small.
 const ORDERS: usize = if cfg!(loom) { 1 } else { 4 };
-/// The most layers of a zone.
-pub(crate) const MOST_LAYERS: usize = ORDERS * MigrateType::COUNT;
 /// Magazines in a CPU's stock. Small: what a CPU parks of one order and type is 4 + 2 magazines at most.
 const STOCK: u16 = if cfg!(loom) { 0 } else { 2 };
 /// Full magazines that all CPUs share.

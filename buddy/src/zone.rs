@@ -44,7 +44,8 @@ use crate::region::Region;
 use crate::watermark::{self, Watermarks};
 use crate::{MAX_ORDER, PAGE_SIZE};
 use serde::Serialize;
-use uslab_magazine::sync::{Fixed, Mutex, MutexGuard, planted, tell};
+use uslab_magazine::sync::fork::ForkMutex;
+use uslab_magazine::sync::{Fixed, MutexGuard, Rank, planted, tell};
 
 /// What all zones stand on.
 #[derive(Debug)]
@@ -105,7 +106,7 @@ pub(crate) struct Zone {
     pub(crate) reserve: [u32; ZoneKind::COUNT],
     /// The migrate type of each pageblock. Written under the lock.
     types: Box<[Fixed]>,
-    inner: Mutex<Inner>,
+    inner: ForkMutex<Inner>,
 }
 
 /// What the lock protects.
@@ -146,10 +147,19 @@ impl Inner {
     }
 }
 
+/// All items; `None` if the heap has no room for so many.
+fn collect<T>(items: impl ExactSizeIterator<Item = T>) -> Option<Vec<T>> {
+    let mut all = Vec::new();
+    all.try_reserve_exact(items.len()).ok()?;
+    all.extend(items);
+    Some(all)
+}
+
 /// The OS refused to commit memory.
 struct Refused;
 
 impl Zone {
+    /// `None` if the heap has no room for what describes the pages.
     pub(crate) fn new(
         ground: &Ground,
         (node, kind): (u32, ZoneKind),
@@ -157,7 +167,7 @@ impl Zone {
         managed: u32,
         marks: Watermarks,
         reserve: [u32; ZoneKind::COUNT],
-    ) -> Self {
+    ) -> Option<Self> {
         debug_assert!(start.is_aligned(ground.max_order) && managed > 0);
         let whole = managed / ground.max_order.pages();
         let pageblocks = managed.div_ceil(ground.pageblock_order.pages());
@@ -165,14 +175,18 @@ impl Zone {
             areas: Default::default(),
             listed: 0,
             uncommitted: managed,
-            fresh: (0..whole).rev().collect(),
+            fresh: collect((0..whole).rev())?,
             tail_committed: false,
             events: ZoneEvents::default(),
         };
-        let types = (0..pageblocks).map(|_| Fixed::new(ground.unclaimed() as u32)).collect();
-        Self { node, kind, start, managed, marks, reserve, types, inner: Mutex::new(inner) }
+        let types = collect((0..pageblocks).map(|_| Fixed::new(ground.unclaimed() as u32)))?.into();
+        Some(Self { node, kind, start, managed, marks, reserve, types, inner: ForkMutex::new(Rank::Zone, inner) })
     }
 
+    /// What a fork waits for.
+    pub(crate) fn lists(&self) -> &ForkMutex<Inner> {
+        &self.inner
+    }
     /// Waits for the zone.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()

@@ -13,6 +13,8 @@ use uslab_magazine::{Config, Cpus, Heap, Layer, Round, Supplier};
 
 #[derive(Clone, Copy)]
 struct Block(NonNull<u8>);
+// SAFETY: whoever has it owns the block.
+unsafe impl Send for Block {}
 impl Round for Block {
     fn into_raw(self) -> NonNull<u8> {
         self.0

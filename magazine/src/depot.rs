@@ -13,7 +13,8 @@ use crate::memory::Memory;
 use crate::slot::{Fill, Num};
 use crate::store::Store;
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicU32, Counter, Mutex, MutexGuard, planted, tell};
+use crate::sync::fork::ForkMutex;
+use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, planted, tell};
 
 /// A chain of magazines owned by whoever holds it, linked through the magazines themselves; last in, first out.
 #[derive(Debug)]
@@ -74,7 +75,7 @@ pub(crate) struct Lists {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Depot {
-    lists: Mutex<Lists>,
+    pub(crate) lists: ForkMutex<Lists>,
     /// Lengths of the two lists, stored under the lock; read without it as a hint.
     full: AtomicU32,
     empty: AtomicU32,
@@ -88,7 +89,10 @@ pub(crate) struct Depot {
 impl Depot {
     pub(crate) fn new() -> Self {
         Self {
-            lists: Mutex::new(Lists { full: List::new(), empty: List::new(), stocks: Chain::new() }),
+            lists: ForkMutex::new(
+                Rank::Depot,
+                Lists { full: List::new(), empty: List::new(), stocks: Chain::new() },
+            ),
             full: AtomicU32::new(0),
             empty: AtomicU32::new(0),
             rounds: Counter::new(0),
@@ -110,11 +114,6 @@ impl Depot {
             self.contention.add(1);
             self.lists.lock()
         })
-    }
-
-    /// The lock alone, so that nobody is inside while a process forks.
-    pub(crate) fn hold(&self) -> MutexGuard<'_, Lists> {
-        self.lists.lock()
     }
 
     fn hint(&self, fill: Fill) -> &AtomicU32 {

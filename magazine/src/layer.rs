@@ -23,34 +23,52 @@
 //!   read before is confirmed by `replace`.
 //! * The supplier is called with no lock, claim or operation held.
 //!
-//! ## Lock order
+//! ## Locks
 //!
-//! drain lock, then depot lock, then the store's making lock. None is held while the supplier runs.
+//! `drains`, a depot's `lists` and the store's `making`, in this order: see ARCHITECTURE.md. No two are ever needed
+//! together; only a fork takes them all. None is held while the supplier runs.
 //!
 //! ## Fork
 //!
-//! The child of a process with threads has only the thread that forked. [`Layer::hold`] takes every lock before, so that
-//! no list is found half done, and [`Held::in_child`] resets the claims of threads that are no more. A thread's memory
-//! accesses up to the fork are all in the child or none from some point on, and each operation commits by one store:
+//! See [`Fork`]. A thread's memory accesses up to the fork are all in the child or none from some point on, and each operation commits by one store:
 //! so a slot and its magazines agree. What the other threads held in hand is lost to the child, as all that they owned:
 //! their rounds, and for each thread at most the magazines of one exchange.
 
 use crate::cpu::rseq::{self, Fast};
-use crate::cpu::{Cpus, MAX_NODES, Mechanism, claimed};
-use crate::depot::{Chain, Depot, Lists};
+use crate::cpu::{Cpus, Mechanism, claimed};
+use crate::depot::{Chain, Depot};
+use crate::fork::Fork;
 use crate::front::Front;
 use crate::memory::{Heap, Memory};
 use crate::slot::{Fill, Num, Pair, Pop, Push, Replace, Which};
 use crate::store::Store;
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{Counter, Fixed, Mutex, MutexGuard, assert_unlocked, planted, tell};
+use crate::sync::fork::{ForkLock, ForkMutex};
+use crate::sync::{Counter, Fixed, Rank, assert_unlocked, planted, tell};
 use crate::tuning::Tuning;
 use core::marker::PhantomData;
 use core::ops::Range;
 use core::ptr::NonNull;
 
 /// What magazines hold: anything that fits a pointer.
-pub trait Round: Copy {
+///
+/// Rounds travel: whoever runs on a CPU is handed what another thread has left there. So they must be `Send`, and layers may
+/// be shared by threads whatever their rounds are.
+///
+/// ```compile_fail,E0277
+/// use core::{cell::Cell, ptr::NonNull};
+/// #[derive(Clone, Copy)]
+/// struct RoundsThatCannotBeSentAreRefused<'a>(&'a Cell<u64>);
+/// impl uslab_magazine::Round for RoundsThatCannotBeSentAreRefused<'_> {
+///     fn into_raw(self) -> NonNull<u8> {
+///         NonNull::from(self.0).cast()
+///     }
+///     unsafe fn from_raw(raw: NonNull<u8>) -> Self {
+///         Self(unsafe { raw.cast().as_ref() })
+///     }
+/// }
+/// ```
+pub trait Round: Copy + Send {
     /// The round as a pointer (a number may use `NonNull::without_provenance`).
     fn into_raw(self) -> NonNull<u8>;
     /// The round again.
@@ -205,7 +223,7 @@ pub struct Layer<R, M = Heap> {
     pub(crate) config: Config,
     pub(crate) store: Store<M>,
     pub(crate) depots: Box<[Depot]>,
-    drains: Mutex<()>,
+    drains: ForkMutex<()>,
     tuning: Tuning,
     pub(crate) counts: Counts,
     rounds: PhantomData<fn(R) -> R>,
@@ -232,7 +250,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let capacity = config.capacity.max(1);
         let config = Config { capacity, largest: config.largest.max(capacity), ..config };
         let (room, stock) = (config.largest.into(), config.stock.into());
-        let most = config.magazines + Self::stocks(&cpus, &config);
+        let most = config.magazines.saturating_add(Self::stocks(&cpus, &config));
         let store = Store::new(cpus.count(), cpus.slots(), memory, most, room, stock).ok_or(TooSmall)?;
         Ok(Self {
             front: Front::of(Fast::new(&store, cpus.mechanism())),
@@ -240,7 +258,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             config,
             store,
             depots: (0..cpus.nodes()).map(|_| Depot::new()).collect(),
-            drains: Mutex::new(()),
+            drains: ForkMutex::new(Rank::Drains, ()),
             tuning: Tuning::new(&config),
             counts: Counts::default(),
             rounds: PhantomData,
@@ -368,7 +386,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let magazine = self.store.get(num);
         magazine.resize(self.tuning.rounds());
         let ask = self.tuning.fill().min(magazine.capacity() as usize);
-        let _held = planted("the supplier fills under the lock of making").then(|| self.store.hold());
+        let _held = planted("the supplier fills under the lock of making").then(|| self.store.making.lock());
         assert_unlocked();
         let filled = supplier.fill(node, ask, |round| {
             let room = magazine.owner_push(round.into_raw());
@@ -818,41 +836,22 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 }
 
-/// Every lock of a layer, so that a `fork` finds it in order. See [`Layer::hold`].
-#[must_use]
-#[derive(Debug)]
-pub struct Held<'l, R, M> {
-    layer: &'l Layer<R, M>,
-    _making: MutexGuard<'l, ()>,
-    _depots: [Option<MutexGuard<'l, Lists>>; MAX_NODES as usize],
-    _drains: MutexGuard<'l, ()>,
-}
-
-impl<R: Round, M: Memory> Held<'_, R, M> {
-    /// To be called in the child, in place of dropping: nobody else runs, so whatever is claimed is nobody's.
-    pub fn in_child(self) {
-        for slot in (0..self.layer.cpus.count()).filter_map(|cpu| self.layer.store.slot(cpu)) {
+impl<R: Round, M: Memory> Fork for Layer<R, M> {
+    unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
+        match rank {
+            Rank::Drains => visit(&self.drains),
+            Rank::Depot => self.depots.iter().for_each(|depot| visit(&depot.lists)),
+            Rank::Making => visit(&self.store.making),
+            _ => {}
+        }
+    }
+    unsafe fn forget_other_threads(&self) {
+        for slot in (0..self.cpus.count()).filter_map(|cpu| self.store.slot(cpu)) {
             if !planted("claims outlive their threads") {
                 // Relaxed: there is one thread.
                 slot.claim.store(0, Relaxed);
             }
         }
-    }
-}
-
-impl<R: Round, M: Memory> Layer<R, M> {
-    /// Waits for every lock of the layer. Whoever may `fork` while other threads use the layer holds this meanwhile,
-    /// drops it in the parent and calls [`in_child`](Held::in_child) in the child. Allocates nothing; fast paths go on.
-    ///
-    /// Without it a child must not use the layer: it could wait for ever for a lock or a claim of a thread that it
-    /// does not have.
-    pub fn hold(&self) -> Held<'_, R, M> {
-        let drains = self.drains.lock();
-        let mut depots = [const { None }; MAX_NODES as usize];
-        for (guard, depot) in depots.iter_mut().zip(&self.depots) {
-            *guard = Some(depot.hold());
-        }
-        Held { layer: self, _making: self.store.hold(), _depots: depots, _drains: drains }
     }
 }
 
@@ -890,7 +889,7 @@ mod tests {
         (0..100).for_each(|_| visit());
         assert_eq!(layer.stats().capacity, 4);
         for met in 1..=8 {
-            let held = layer.depot(0).hold();
+            let held = layer.depot(0).lists.lock();
             std::thread::scope(|scope| {
                 scope.spawn(visit);
                 while layer.depot(0).contention.get() < met {

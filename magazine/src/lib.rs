@@ -75,6 +75,7 @@ compile_error!(
 
 pub mod cpu;
 mod depot;
+pub mod fork;
 pub mod front;
 pub mod layer;
 pub mod memory;
@@ -99,7 +100,8 @@ pub mod shadow;
 mod world;
 
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, Script, on_cpu};
+pub use fork::Fork;
 pub use front::Front;
-pub use layer::{Config, Held, Layer, Round, Stats, Supplier, TooSmall};
+pub use layer::{Config, Layer, Round, Stats, Supplier, TooSmall};
 pub use memory::{Heap, Memory};
 pub use private::Private;

@@ -403,7 +403,7 @@ fn fork_beside_exchange(Case { by, script }: Case) {
         alloc_then_free(&other);
         drain_cpu_0(&other);
     });
-    drop(world.layer.hold());
+    fork(&world);
     t.join().unwrap();
     child(&world);
     world.census(&[]);
@@ -534,7 +534,7 @@ fn planted_flush_that_does_not_flush() {
 }
 #[test]
 fn planted_reap_drains_under_the_lock_of_drains() {
-    caught_by_both("reap drains under the lock of drains", "H1", "deadlock", stays(), reap_waking);
+    caught_by_both("reap drains under the lock of drains", "H1", "lock order", stays(), reap_waking);
 }
 #[test]
 fn planted_drain_without_its_fence() {

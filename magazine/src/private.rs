@@ -42,7 +42,7 @@ pub struct Private<'l, R, M = Heap> {
 
 // SAFETY: the magazines belong to the value alone, so whoever has it may use them; rounds are the layer's, whose rounds
 // travel between threads anyway.
-unsafe impl<R: Round + Send, M: Memory> Send for Private<'_, R, M> {}
+unsafe impl<R: Round, M: Memory> Send for Private<'_, R, M> {}
 
 impl<R: Round, M: Memory> Layer<R, M> {
     /// A private magazine that holds at least `n` rounds of this CPU's node; `None`, and everything given back, if there
@@ -160,6 +160,10 @@ impl<'l, R: Round, M: Memory> Private<'l, R, M> {
     /// Cost: full magazines of the stock or the depot as they are; else one lock hold of the supplier for each.
     pub fn refill(&mut self, supplier: &impl Supplier<R>, n: usize) -> bool {
         let (layer, node) = (self.layer, self.node);
+        // More than all magazines hold.
+        if n as u64 > u64::from(layer.config.magazines) * u64::from(layer.config.largest) {
+            return false;
+        }
         let most = n.div_ceil(usize::from(layer.config.capacity));
         self.most = self.most.max(u32::try_from(most).unwrap_or(u32::MAX));
         while self.len() < n {

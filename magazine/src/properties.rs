@@ -256,7 +256,7 @@ fn magazines_grow_where_cpus_meet_at_the_depot() {
     // A thread that finds the depot locked, `n` times.
     let meet = |n: usize| {
         for _ in 0..n {
-            let held = layer.depots[0].hold();
+            let held = layer.depots[0].lists.lock();
             let met = layer.stats().depot_contention;
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -510,7 +510,7 @@ fn who_waits_for_the_depot_is_counted() {
     let shelf = crate::sync::Mutex::new(Shelf::new(0, 1));
     let depot = &layer.depots[0];
     std::thread::scope(|scope| {
-        let visiting = depot.hold();
+        let visiting = depot.lists.lock();
         scope.spawn(|| {
             on_cpu(0);
             (1..=3).for_each(|b| layer.free(&*shelf.lock(), Ball(b)));

@@ -150,7 +150,7 @@ impl Slot {
         Self {
             pairs: [(); 3].map(|()| AtomicU64::new(0)),
             claim: AtomicU32::new(0),
-            token: crate::sync::Mutex::new(()),
+            token: crate::sync::Mutex::ranked(crate::sync::Rank::Token, ()),
             taken: [(); 3].map(|()| UnsafeCell::new(0)),
             seen: UnsafeCell::new(0),
         }

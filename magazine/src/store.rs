@@ -20,7 +20,8 @@ use crate::memory::Memory;
 use crate::slot::Pair;
 use crate::slot::{Fill, Num, Slot};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{AtomicU32, AtomicU64, Counter, Fixed, Mutex, MutexGuard, UnsafeCell, planted};
+use crate::sync::fork::ForkMutex;
+use crate::sync::{AtomicU32, AtomicU64, Counter, Fixed, Rank, UnsafeCell, planted};
 use core::ptr::NonNull;
 
 /// A magazine's word: the length in the low 16 bits,
@@ -224,7 +225,7 @@ pub(crate) struct Store<M> {
     /// Magazine numbers below this are made. Grows only.
     top: AtomicU32,
     /// Serialises making.
-    making: Mutex<()>,
+    pub(crate) making: ForkMutex<()>,
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     memory: M,
     #[cfg(any(loom, shuttle))]
@@ -284,7 +285,7 @@ impl<M: Memory> Store<M> {
         // SAFETY: `bytes` are committed and aligned; zeroed memory is a valid front.
         unsafe { memory.base().cast::<Front>().as_ref() }.cpus.set(cpus);
         let first = first(slots);
-        Some(Self { cpus, first, room, top: AtomicU32::new(first), making: Mutex::new(()), memory })
+        Some(Self { cpus, first, room, top: AtomicU32::new(first), making: ForkMutex::new(Rank::Making, ()), memory })
     }
     #[cfg(any(loom, shuttle))]
     pub(crate) fn new(
@@ -310,7 +311,7 @@ impl<M: Memory> Store<M> {
             first: first(slots),
             room,
             top: AtomicU32::new(first(slots)),
-            making: Mutex::new(()),
+            making: ForkMutex::new(Rank::Making, ()),
             memory,
             slots: (0..cpus).map(|_| Slot::new()).collect(),
             magazines: (0..=magazines).map(made).collect(),
@@ -386,11 +387,6 @@ impl<M: Memory> Store<M> {
         header.made.with_mut(|_| ());
         announce();
         Some(num)
-    }
-
-    /// The lock alone, so that nobody is making a magazine while a process forks.
-    pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
-        self.making.lock()
     }
 
     /// All magazines made so far.

@@ -7,6 +7,7 @@
 use crate::ball::Ball;
 use crate::cpu::{Cpus, Mechanism, Script};
 use crate::depot::Depot;
+use crate::fork::Fork;
 use crate::layer::{Config, Layer, Round, Supplier};
 use crate::memory::Heap;
 use crate::slot::{Fill, Num, Which};
@@ -177,13 +178,25 @@ pub(crate) fn alloc_then_free(w: &World) -> Vec<Option<usize>> {
     ball.into_iter().for_each(|b| w.free(b));
     vec![]
 }
+/// Waits for every lock, as a process that forks.
+pub(crate) fn fork(world: &World) {
+    // SAFETY: nothing comes between.
+    unsafe {
+        world.layer.before_fork();
+        world.layer.after_fork_in_parent();
+    }
+}
 /// What the only thread of a forked child finds and does: slots as in a new layer, and one claimed by nobody.
 pub(crate) fn child(world: &World) {
     world.drain(0..world.layer.cpus.count());
     let claim = &world.layer.store.slot(0).unwrap().claim;
     claim.store(1, Relaxed);
     let busy = world.layer.stats().busy;
-    world.layer.hold().in_child();
+    // SAFETY: there is one thread, and `before_fork` was its last call.
+    unsafe {
+        world.layer.before_fork();
+        world.layer.after_fork_in_child();
+    }
     alloc_then_free(world);
     assert_eq!(world.layer.stats().busy, busy, "a claim of a thread that is no more");
 }

@@ -7,11 +7,11 @@
 //! free ─── magazines ── flush: batches of 32, one lock hold each; slabs that fall empty beyond min_partial go back
 //! ```
 //!
-//! # Lock order
+//! # Locks
 //!
-//! A node's lock (several only in [`Node::close`], ascending), then nothing: pages are taken and given back, objects
-//! constructed and destructed, corruption reported with no lock held. The magazines' locks are not held either when
-//! the slabs are asked; the registry's lock is let go before a cache that it names is used.
+//! A node's lock, and nothing under it (but for [`Node::close`] and a fork, see ARCHITECTURE.md): pages are taken and given
+//! back, objects constructed and destructed, corruption reported with no lock held. The magazines' locks are not held either
+//! when the slabs are asked; the registry's lock is let go before a cache that it names is used.
 //!
 //! # Invariants
 //!
@@ -31,8 +31,7 @@ mod alloc;
 mod free;
 mod slabs;
 
-use crate::error::Busy;
-use crate::fork;
+use crate::error::{AllocError, Busy};
 use crate::geometry::Geometry;
 use crate::info::CacheInfo;
 use crate::live::Live;
@@ -42,10 +41,11 @@ use crate::owner::Visits;
 use crate::subsystem::Core;
 #[cfg(not(loom))]
 use crate::tags::Tags;
+pub(crate) use alloc::BULK;
 use alloc::Nothing;
 use core::ptr::NonNull;
 use std::sync::{Arc, Weak};
-use uslab_buddy::Gfp;
+use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_buddy::region::Reserved;
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
 use uslab_magazine::{Front, Layer, Round};
@@ -53,6 +53,9 @@ use uslab_magazine::{Front, Layer, Round};
 /// An object on its way: what magazines hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object(NonNull<u8>);
+
+// SAFETY: it is nobody's on its way, and may be handed to any thread. Typed caches ask `Send` of what lies in it.
+unsafe impl Send for Object {}
 
 impl Round for Object {
     #[inline(always)]
@@ -131,7 +134,6 @@ pub(crate) struct Cache {
     /// Itself: what waits for a grace period keeps the cache alive.
     #[cfg_attr(loom, allow(dead_code, reason = "no grace periods in models"))]
     this: Weak<Self>,
-    held: fork::Room,
 }
 
 #[derive(Debug, Default)]
@@ -186,11 +188,10 @@ impl Cache {
             checked,
             this: this.clone(),
             min_partial: parts.geometry.min_partial(),
-            nodes: (0..core.ground.pages.nodes()).map(|_| Node::default()).collect(),
+            nodes: (0..core.ground.pages.nodes()).map(|_| Node::new()).collect(),
             charge: AtomicU32::new(0),
-            visits: Visits::default(),
+            visits: Visits::new(),
             counts: Counts::default(),
-            held: fork::Room::new(),
             core,
             parts,
         }))
@@ -218,6 +219,24 @@ impl Cache {
     }
     fn owner(&self) -> *mut u8 {
         core::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// Whether so many objects can be out at once, so that nothing is tried for a number that is out of reach.
+    ///
+    /// # Errors
+    /// The cache at its limit, or all pages that there are, hold fewer.
+    pub(crate) fn admits(&self, n: usize) -> Result<(), AllocError> {
+        let geometry = self.geometry();
+        let pages = self.core.ground.pages.frames().len() as usize;
+        let refused = match self.parts.limit {
+            Some(slabs) if n > geometry.objects().saturating_mul(slabs as usize) => {
+                AllocError::CacheLimit { slabs }
+            }
+            _ if n > pages.saturating_mul(PAGE_SIZE) / geometry.stride() => AllocError::TooLarge,
+            _ => return Ok(()),
+        };
+        self.counts.failures.add(1);
+        Err(refused)
     }
 
     // ---- giving back ----
@@ -313,9 +332,6 @@ impl Cache {
     }
     pub(crate) fn layer(&self) -> Option<&Layer<Object, Reserved>> {
         self.parts.layer.as_ref()
-    }
-    pub(crate) fn held(&self) -> &fork::Room {
-        &self.held
     }
 
     /// Slabs that exist in any form: listed, under construction, or waiting for a grace period.

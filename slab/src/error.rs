@@ -11,6 +11,7 @@
 //! | alignment, to 1 MiB and beyond | none: it is kept up to the largest block, 4 MiB | `alignments_up_to_a_mebibyte_are_kept` |
 //! | more than a block holds | [`CacheError::Geometry`], [`AllocError::TooLarge`] | `sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value` |
 //! | a count times a size that overflows | [`AllocError::TooLarge`] | `arrays_that_overflow_and_sizes_beyond_a_block_are_errors` |
+//! | more objects at once than the cache, or all pages, can ever hold | [`AllocError::CacheLimit`], [`AllocError::TooLarge`] | `more_objects_than_there_can_be_are_an_error_and_no_abort` |
 //! | a name with blanks, or none | [`CacheError::Name`] | `bad_caches_are_errors` |
 //! | no page is left in the range | [`AllocError::Memory`]: out of pages | `when_the_range_is_exhausted_each_says_so_and_all_goes_on_when_something_is_freed` |
 //! | the cache is at its limit | [`AllocError::CacheLimit`] | `at_its_limit_a_cache_finds_what_another_cpu_keeps` |
@@ -41,7 +42,7 @@ pub enum AllocError {
     Memory(uslab_buddy::AllocError),
     /// No memory for the bitmap of another slab.
     SideTable,
-    /// The size, or a count times a size, is larger than what can be had at all.
+    /// The size, a count, or a count times a size, is larger than what can be had at all.
     TooLarge,
     /// The system maps no more memory.
     Refused {

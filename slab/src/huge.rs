@@ -12,7 +12,7 @@
 //!
 //! * A piece is in the table from before its address is handed out until after it is taken back, and is mapped as long.
 //! * The table lies in memory of its own: nothing here calls the global heap.
-//! * The table's lock is a leaf. A piece is mapped and unmapped without it; only one that is resized is so under it, because
+//! * A piece is mapped and unmapped without it; only one that is resized is so under it, because
 //!   meanwhile nobody may find it.
 
 use crate::corruption::CorruptionKind;
@@ -26,7 +26,8 @@ use serde::Serialize;
 use uslab_buddy::region::{Door, HugePages, Region, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::Memory;
-use uslab_magazine::sync::{Counter, Mutex, MutexGuard};
+use uslab_magazine::sync::fork::ForkMutex;
+use uslab_magazine::sync::{Counter, Rank};
 
 /// The most pieces: about as many mappings as Linux lets a process have (`vm.max_map_count`).
 const MOST: usize = if cfg!(loom) { 1 } else { 1 << 16 };
@@ -56,7 +57,7 @@ pub(crate) struct Huge {
     door: Door,
     huge_pages: HugePages,
     faults: Faults,
-    table: Mutex<Table>,
+    table: ForkMutex<Table>,
     allocs: Counter,
     frees: Counter,
 }
@@ -146,7 +147,7 @@ impl Huge {
             door,
             huge_pages,
             faults: faults.clone(),
-            table: Mutex::new(Table { memory, len: 0 }),
+            table: ForkMutex::new(Rank::Huge, Table { memory, len: 0 }),
             allocs: Counter::new(0),
             frees: Counter::new(0),
         })
@@ -165,9 +166,9 @@ impl Huge {
             && table.len() as u64 == self.allocs.get() - self.frees.get()
     }
 
-    /// The lock alone, so that the table is whole while a process forks.
-    pub(crate) fn hold(&self) -> MutexGuard<'_, Table> {
-        self.table.lock()
+    /// What a fork waits for.
+    pub(crate) fn table(&self) -> &ForkMutex<Table> {
+        &self.table
     }
 
     fn map(&self, layout: Layout) -> Option<NonNull<u8>> {

@@ -2,6 +2,7 @@
 
 use crate::block::Block;
 use crate::cache::{Cache, Hooks, Object, Parts};
+use crate::cache::BULK;
 use crate::error::{AllocError, Busy, CacheError};
 use crate::faults::MAGAZINE;
 use crate::geometry::Geometry;
@@ -311,7 +312,8 @@ impl KmemCache {
     /// slabs, many objects in one lock hold.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); every place is `None` then.
+    /// As [`alloc`](Self::alloc); every place is `None` then. More than the cache or its pages can ever hold is refused at
+    /// once ([`AllocError::CacheLimit`], [`AllocError::TooLarge`]).
     ///
     /// # Panics
     /// As [`alloc`](Self::alloc); every place is `None` then, too.
@@ -357,19 +359,36 @@ impl KmemCache {
     /// As [`alloc_bulk`](Self::alloc_bulk): `n` objects as owned, safe [`Block`]s.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// As [`alloc_bulk`](Self::alloc_bulk); [`AllocError::Refused`] if the heap has no room for the `Vec`.
     pub fn alloc_blocks(&self, gfp: Gfp, n: usize) -> Result<Vec<Block<'_>>, AllocError> {
-        let mut objects = vec![None; n];
-        self.alloc_bulk(gfp, &mut objects)?;
-        let objects = objects.into_iter().flatten();
         // SAFETY: allocated just now with these flags, each the caller's alone.
-        Ok(objects.map(|object| unsafe { Block::of_object(self, object, gfp) }).collect())
+        self.alloc_owners(gfp, n, |object| unsafe { Block::of_object(self, object, gfp) })
+    }
+
+    /// `n` objects, each as what owns it and gives it back when dropped; none if there are not so many.
+    pub(crate) fn alloc_owners<T>(
+        &self,
+        gfp: Gfp,
+        n: usize,
+        owner: impl Fn(NonNull<u8>) -> T,
+    ) -> Result<Vec<T>, AllocError> {
+        self.cache.admits(n)?;
+        let mut owners = Vec::new();
+        let refused = |_| AllocError::Refused { bytes: n.saturating_mul(size_of::<T>()) };
+        owners.try_reserve_exact(n).map_err(refused)?;
+        let mut batch = [None; BULK];
+        while owners.len() < n {
+            let batch = &mut batch[..BULK.min(n - owners.len())];
+            self.alloc_bulk(gfp, batch)?;
+            owners.extend(batch.iter().flatten().map(|object| owner(*object)));
+        }
+        Ok(owners)
     }
 
     /// At least `n` objects for one owner: its next `n` allocations cannot fail and touch nothing that others touch.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), with nothing taken; [`AllocError::NoMagazines`] in a cache without magazines.
+    /// As [`alloc_bulk`](Self::alloc_bulk), with nothing taken; [`AllocError::NoMagazines`] in a cache without magazines.
     #[doc(alias = "kmem_cache_prefill_sheaf")]
     pub fn prefill(&self, gfp: Gfp, n: usize) -> Result<Prefilled<'_>, AllocError> {
         Prefilled::new(self, gfp, n)

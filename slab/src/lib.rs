@@ -149,6 +149,7 @@ pub use census::{Census, Violation};
 pub use corruption::{Corruption, CorruptionKind};
 pub use error::{AllocError, Busy, CacheError};
 pub use faults::Faults;
+pub use fork::Fork;
 pub use geometry::{Geometry, GeometryError, OrderRule};
 #[cfg(not(any(loom, shuttle)))]
 pub use global_alloc::Uslab;

@@ -7,11 +7,12 @@
 //! Source: Linux's `mm/mempool.c`, as documented. There is no waiting here: who wants to wait has a scheduler.
 
 use crate::block::Block;
+use crate::cache::BULK;
 use crate::error::AllocError;
 use crate::kmem_cache::KmemCache;
 use core::ptr::NonNull;
 use uslab_buddy::Gfp;
-use uslab_magazine::sync::{Counter, Mutex, abandoned};
+use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned};
 
 /// A cache with a reserve. See the [module](self).
 ///
@@ -48,13 +49,23 @@ impl Mempool {
     /// A pool on `cache` that holds `least` objects in reserve.
     ///
     /// # Errors
-    /// As [`KmemCache::alloc`]: there are not so many; nothing is taken then.
+    /// As [`KmemCache::alloc_blocks`]: there are not so many; nothing is taken then.
     #[doc(alias = "mempool_create_slab_pool")]
     pub fn new(cache: KmemCache, least: usize) -> Result<Self, AllocError> {
-        let mut objects = vec![None; least];
-        cache.alloc_bulk(Gfp::KERNEL, &mut objects)?;
-        let reserve = Mutex::new(objects.into_iter().flatten().map(Reserve).collect());
-        Ok(Self { cache, reserve, least, lacks: Counter::new(0) })
+        cache.cache().admits(least)?;
+        let mut reserve = Vec::new();
+        let refused = |_| AllocError::Refused { bytes: least.saturating_mul(size_of::<Reserve>()) };
+        reserve.try_reserve_exact(least).map_err(refused)?;
+        let reserve = Mutex::ranked(Rank::Reserve, reserve);
+        let mut pool = Self { cache, reserve, least, lacks: Counter::new(0) };
+        let mut batch = [None; BULK];
+        while let lacks @ 1.. = least - pool.reserve.get_mut().len() {
+            let batch = &mut batch[..BULK.min(lacks)];
+            // Dropped, the pool gives back what it has.
+            pool.cache.alloc_bulk(Gfp::KERNEL, batch)?;
+            pool.reserve.get_mut().extend(batch.iter().flatten().copied().map(Reserve));
+        }
+        Ok(pool)
     }
 
     /// The cache below, whose own allocations leave the reserve alone.

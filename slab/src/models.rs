@@ -23,11 +23,11 @@ use crate::registry::Registry;
 use crate::world::{SMALL, World, drop_beside_reaps, publish, walk_beside_reaps};
 use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
 use core::mem::ManuallyDrop;
-use uslab_magazine::sync::{Arc, planted, thread};
+use uslab_magazine::sync::{Arc, Rank, planted, thread};
 
 /// Three entries; the first or the second goes while another thread walks.
 fn r1_who_stays_is_seen_beside_one_that_goes(goes: usize) {
-    let registry = Arc::new(Registry::new());
+    let registry = Arc::new(Registry::new(Rank::Caches));
     let entries: Vec<_> = (0..3).map(std::sync::Arc::new).collect();
     entries.iter().for_each(|entry| registry.push(entry));
     let (other, one) = (registry.clone(), entries[goes].clone());

@@ -31,7 +31,8 @@ use crate::live::Live;
 use crate::slab::Fill;
 use uslab_buddy::{Pfn, frame::FrameList};
 use uslab_magazine::MAX_NODES;
-use uslab_magazine::sync::{Mutex, MutexGuard, planted, tell};
+use uslab_magazine::sync::fork::ForkMutex;
+use uslab_magazine::sync::{MutexGuard, Rank, planted, tell};
 
 /// Bands of fullness. Four keep an almost empty slab apart from an almost full one; more would only move slabs more.
 pub(crate) const BANDS: usize = 4;
@@ -112,9 +113,9 @@ pub(crate) struct Place {
 }
 
 /// The lists of one node. See the [module](self).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Node {
-    lists: Mutex<Lists>,
+    lists: ForkMutex<Lists>,
 }
 
 /// What the lock protects.
@@ -199,6 +200,14 @@ impl Lists {
 pub(crate) struct Closed;
 
 impl Node {
+    /// Without slabs.
+    pub(crate) fn new() -> Self {
+        Self { lists: ForkMutex::new(Rank::Node, Lists::default()) }
+    }
+    /// What a fork waits for.
+    pub(crate) fn lists(&self) -> &ForkMutex<Lists> {
+        &self.lists
+    }
     /// The lists, still locked; with a bug planted, let go and locked again.
     #[inline(always)]
     fn gap<'a>(&'a self, lists: MutexGuard<'a, Lists>, planted: bool) -> MutexGuard<'a, Lists> {
@@ -329,11 +338,11 @@ impl Node {
         self.lists.lock().count()
     }
 
-    /// All nodes' locks, in ascending order: the only place where a thread holds two of them.
+    /// All nodes' locks, in ascending order; only a fork holds several as well, and takes those of a cache in this order.
     pub(crate) fn lock_all(nodes: &[Self]) -> [Option<MutexGuard<'_, Lists>>; MAX_NODES as usize] {
         let mut all = [const { None }; MAX_NODES as usize];
         for (guard, node) in all.iter_mut().zip(nodes) {
-            *guard = Some(node.lists.lock());
+            *guard = Some(node.lists.lock_nested());
         }
         all
     }

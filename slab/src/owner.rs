@@ -16,7 +16,8 @@ use crate::cache::Cache;
 use crate::subsystem::Core;
 use core::ops::Deref;
 use std::sync::Arc;
-use uslab_magazine::sync::{Mutex, abandoned, planted};
+use uslab_magazine::sync::fork::ForkMutex;
+use uslab_magazine::sync::{Rank, abandoned, planted};
 
 /// Whoever may still use a cache.
 #[derive(Debug)]
@@ -69,8 +70,15 @@ pub(crate) struct Counted {
 }
 
 /// The door of a cache.
-#[derive(Debug, Default)]
-pub(crate) struct Visits(pub(crate) Mutex<Counted>);
+#[derive(Debug)]
+pub(crate) struct Visits(pub(crate) ForkMutex<Counted>);
+
+impl Visits {
+    /// Nobody is in.
+    pub(crate) fn new() -> Self {
+        Self(ForkMutex::new(Rank::Visits, Counted::default()))
+    }
+}
 
 /// Somebody who found the cache on the list of its subsystem, and may take objects in hand.
 pub(crate) struct Visit(Arc<Cache>);

@@ -55,7 +55,7 @@ impl Lists {
             )
             .unwrap(),
             min_partial,
-            node: Node::default(),
+            node: Node::new(),
             shadow: BTreeMap::new(),
         }
     }
@@ -258,15 +258,15 @@ fn nodes_close_together_once_no_object_is_out() {
     let mut lists = Lists::new(2048, 0, 5);
     lists.add(2);
     lists.add(0);
-    let other = Node::default();
+    let other = Node::new();
     let mut unlisted = Unlisted::default();
-    let nodes = [other, core::mem::take(&mut lists.node)];
+    let nodes = [other, core::mem::replace(&mut lists.node, Node::new())];
     assert_eq!(Node::close(&nodes, &lists.ground, &mut unlisted), Err(2));
     assert!(unlisted.pop(&lists.ground).is_none(), "a refused close changes nothing");
     let [other, node] = nodes;
     lists.node = node;
     lists.give(&lists.out());
-    let nodes = [other, core::mem::take(&mut lists.node)];
+    let nodes = [other, core::mem::replace(&mut lists.node, Node::new())];
     assert_eq!(Node::close(&nodes, &lists.ground, &mut unlisted), Ok(()));
     lists.release(unlisted);
     assert_eq!((lists.shadow.len(), nodes[1].count()), (0, NodeCount::default()));

@@ -20,7 +20,8 @@ use core::ptr::NonNull;
 pub use crossbeam_epoch::Guard;
 use std::sync::Arc;
 use uslab_magazine::Cpus;
-use uslab_magazine::sync::{Kept, Mutex, MutexGuard};
+use uslab_magazine::sync::Rank;
+use uslab_magazine::sync::fork::ForkMutex;
 
 /// Enters a reader: no slab of a type-stable cache that is given up from now on goes before the guard is dropped.
 ///
@@ -39,7 +40,7 @@ pub fn advance() {
 const BATCH: usize = 64;
 
 /// Objects that are free as soon as a grace period has passed, on their way to the collector.
-struct Batch {
+pub(crate) struct Batch {
     objects: [Option<NonNull<u8>>; BATCH],
     len: usize,
 }
@@ -51,42 +52,16 @@ impl Batch {
     const EMPTY: Self = Self { objects: [None; BATCH], len: 0 };
 }
 
-/// A CPU's batch.
-struct Waiting {
-    batch: Mutex<Batch>,
-    /// Room for the guard that is held across a `fork`.
-    held: Kept<MutexGuard<'static, Batch>>,
-}
-
 /// One batch a CPU: who moves meanwhile shares one.
-pub(crate) struct Deferred(Box<[Waiting]>);
+pub(crate) struct Deferred(Box<[ForkMutex<Batch>]>);
 
 impl Deferred {
     pub(crate) fn new(cpus: &Cpus) -> Self {
-        let empty = |_| Waiting { batch: Mutex::new(Batch::EMPTY), held: Kept::new() };
-        Self((0..cpus.count()).map(empty).collect())
+        Self((0..cpus.count()).map(|_| ForkMutex::new(Rank::Deferred, Batch::EMPTY)).collect())
     }
-    /// Waits for every batch.
-    ///
-    /// # Safety
-    /// `release` is called by the same thread while this lives.
-    pub(crate) unsafe fn hold(&self) {
-        for waiting in &self.0 {
-            // SAFETY: given back before it goes.
-            let this: &'static Waiting = unsafe { &*core::ptr::from_ref(waiting) };
-            // SAFETY: the batch is locked.
-            unsafe { waiting.held.put(this.batch.lock()) };
-        }
-    }
-    /// Gives them back.
-    ///
-    /// # Safety
-    /// On the thread that called [`hold`](Self::hold), or the one that it became in the child of a `fork`.
-    pub(crate) unsafe fn release(&self) {
-        for waiting in &self.0 {
-            // SAFETY: the batch is locked, or nobody else runs that has it.
-            drop(unsafe { waiting.held.take() });
-        }
+    /// What a fork waits for.
+    pub(crate) fn batches(&self) -> impl Iterator<Item = &ForkMutex<Batch>> {
+        self.0.iter()
     }
 }
 
@@ -97,7 +72,7 @@ impl Core {
             cache.deferred().add(1);
         }
         let batches = &self.deferred.0;
-        let mut batch = batches[self.cpus.current() as usize % batches.len()].batch.lock();
+        let mut batch = batches[self.cpus.current() as usize % batches.len()].lock();
         let at = batch.len;
         batch.objects[at] = Some(object);
         batch.len += 1;
@@ -110,7 +85,7 @@ impl Core {
 
     /// Begins the grace periods of what waits in batches that are not full.
     pub(crate) fn flush_deferred(self: &Arc<Self>) {
-        for Waiting { batch, .. } in &self.deferred.0 {
+        for batch in &self.deferred.0 {
             let waiting = core::mem::replace(&mut *batch.lock(), Batch::EMPTY);
             if waiting.len > 0 {
                 self.wait_for(waiting);

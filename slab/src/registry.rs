@@ -9,10 +9,11 @@
 
 use core::fmt;
 use std::sync::{Arc, Weak};
-use uslab_magazine::sync::{Mutex, MutexGuard, planted};
+use uslab_magazine::sync::fork::ForkMutex;
+use uslab_magazine::sync::{Rank, planted};
 
 /// A list, oldest first.
-pub(crate) struct Registry<T>(Mutex<List<T>>);
+pub(crate) struct Registry<T: 'static>(ForkMutex<List<T>>);
 
 /// What the lock of a [`Registry`] protects.
 pub(crate) struct List<T> {
@@ -30,8 +31,9 @@ impl<T> List<T> {
 }
 
 impl<T> Registry<T> {
-    pub(crate) fn new() -> Self {
-        Self(Mutex::new(List { entries: Vec::new(), next: 0 }))
+    /// Empty; its lock has that rank.
+    pub(crate) fn new(rank: Rank) -> Self {
+        Self(ForkMutex::new(rank, List { entries: Vec::new(), next: 0 }))
     }
 
     pub(crate) fn push(&self, entry: &Arc<T>) {
@@ -81,9 +83,9 @@ impl<T> Registry<T> {
         })
     }
 
-    /// The list, locked: nobody is taken off.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, List<T>> {
-        self.0.lock()
+    /// The list behind its lock: while that is held, nobody is taken off.
+    pub(crate) fn list(&self) -> &ForkMutex<List<T>> {
+        &self.0
     }
 }
 
@@ -106,7 +108,7 @@ mod tests {
     /// Found: an entry came off in front of the walk's place, and the one behind it was skipped.
     #[test]
     fn a_walk_sees_who_stays_while_others_go() {
-        let registry = Registry::new();
+        let registry = Registry::new(Rank::Caches);
         let mut entries: Vec<_> = (0..9).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));
         let mut walked = Vec::new();
@@ -127,7 +129,7 @@ mod tests {
     /// Else a walk beside somebody who makes caches need not end.
     #[test]
     fn a_walk_ends_with_who_was_there_at_its_start() {
-        let registry = Registry::new();
+        let registry = Registry::new(Rank::Caches);
         let entries: Vec<_> = (0..3).map(Arc::new).collect();
         entries.iter().for_each(|entry| registry.push(entry));
         let walked: Vec<_> =

@@ -34,8 +34,8 @@ use uslab_buddy::{BuddyInfo, PAGE_SIZE, PageAllocator, PageConfig, PageError};
 use uslab_buddy::{Order, ZoneKind};
 use uslab_magazine::Cpus;
 #[cfg(not(loom))]
-use uslab_magazine::sync::Mutex;
-use uslab_magazine::sync::{Counter, assert_unlocked};
+use uslab_magazine::sync::fork::ForkMutex;
+use uslab_magazine::sync::{Counter, Rank, assert_unlocked};
 
 /// With so few pages, 4 MiB, a subsystem is not tried with fewer.
 const LEAST_PAGES: usize = 1024;
@@ -171,7 +171,7 @@ pub(crate) struct Core {
     pub(crate) deferred: crate::rcu::Deferred,
     /// Made by the first cache whose frees are checked; how many there were.
     #[cfg(not(loom))]
-    pub(crate) tags: Mutex<(Option<Arc<Tags>>, u64)>,
+    pub(crate) tags: ForkMutex<(Option<Arc<Tags>>, u64)>,
     pub(crate) huge: Huge,
     /// Caches whose magazines got memory so far.
     colours: Counter,
@@ -210,13 +210,13 @@ impl Core {
             #[cfg(not(loom))]
             deferred: crate::rcu::Deferred::new(&cpus),
             #[cfg(not(loom))]
-            tags: Mutex::new((None, 0)),
+            tags: ForkMutex::new(Rank::Tags, (None, 0)),
             colours: Counter::new(0),
             forks: Counter::new(0),
             corruption: config.corruption,
-            caches: Registry::new(),
-            mergeable: Registry::new(),
-            shrinkers: Registry::new(),
+            caches: Registry::new(Rank::Caches),
+            mergeable: Registry::new(Rank::Mergeable),
+            shrinkers: Registry::new(Rank::Shrinkers),
         }))
     }
 

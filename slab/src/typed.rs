@@ -174,13 +174,11 @@ impl<T> ObjectCache<T> {
     /// `n` objects, or none: see [`KmemCache::alloc_bulk`].
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), with nothing taken.
+    /// As [`KmemCache::alloc_blocks`], with nothing taken.
     pub fn alloc_bulk(&self, n: usize) -> Result<Vec<CacheBox<'_, T>>, AllocError> {
-        let mut objects = vec![None; n];
-        self.cache.alloc_bulk(Gfp::KERNEL, &mut objects)?;
-        let boxed =
+        let owner =
             |object: NonNull<u8>| CacheBox { object: object.cast(), cache: &self.cache, owned: PhantomData };
-        Ok(objects.into_iter().flatten().map(boxed).collect())
+        self.cache.alloc_owners(Gfp::KERNEL, n, owner)
     }
 
     /// At least `n` objects for one owner: see [`KmemCache::prefill`].

@@ -1,8 +1,9 @@
 //! The assembly against the portable bodies, in a storm of signals and migrations; and threads that have no slot.
 
 use super::*;
+use crate::ball::Ball;
 use crate::cpu::Cpus;
-use crate::layer::{Config, Layer, Round, Supplier};
+use crate::layer::{Config, Layer, Supplier};
 use crate::memory::Heap;
 use crate::slot::{Commit, Num};
 use crate::sync::{AtomicBool, Mutex, Ordering::Relaxed};
@@ -225,29 +226,21 @@ fn sections_do_what_the_portable_bodies_do() {
     assert_eq!(seen.count_ones() as usize, usable.len().min(64), "every CPU's slot was used");
 }
 
-impl Round for NonNull<u8> {
-    fn into_raw(self) -> NonNull<u8> {
-        self
-    }
-    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
-        raw
-    }
-}
 struct Shelf(Mutex<Vec<usize>>);
-impl Supplier<NonNull<u8>> for Shelf {
-    fn fill(&self, _: u32, max: usize, mut put: impl FnMut(NonNull<u8>)) -> usize {
+impl Supplier<Ball> for Shelf {
+    fn fill(&self, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
         let mut balls = self.0.lock();
         let n = max.min(balls.len());
-        (0..n).for_each(|_| put(ball(balls.pop().unwrap())));
+        (0..n).for_each(|_| put(Ball(balls.pop().unwrap())));
         n
     }
-    fn flush(&self, rounds: impl Iterator<Item = NonNull<u8>>) {
-        self.0.lock().extend(rounds.map(|r| r.addr().get()));
+    fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+        self.0.lock().extend(rounds.map(|ball| ball.0));
     }
 }
 
 /// 100 balls through a layer by a thread that has no slot: all go round the magazines, none waits for ever.
-fn goes_round(layer: &Layer<NonNull<u8>>, shelf: &Shelf) {
+fn goes_round(layer: &Layer<Ball>, shelf: &Shelf) {
     let before = layer.stats();
     let held: Vec<_> = (0..100).map(|_| layer.alloc(shelf).unwrap()).collect();
     held.into_iter().for_each(|b| layer.free(shelf, b));
@@ -258,9 +251,9 @@ fn goes_round(layer: &Layer<NonNull<u8>>, shelf: &Shelf) {
     assert_eq!(stats.in_magazines, before.in_magazines);
 }
 
-fn layer(cpus: Cpus) -> Layer<NonNull<u8>> {
+fn layer(cpus: Cpus) -> Layer<Ball> {
     let config = Config::new(&cpus, 8, 2, 2);
-    Layer::new(cpus, config, Heap::new(Layer::<NonNull<u8>>::footprint(&cpus, &config)).unwrap()).unwrap()
+    Layer::new(cpus, config, Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap()).unwrap()
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The arm for loom, with the twin access, the ordering hook and the armed weak failure.
 
-use super::held::Locked;
+use super::rank::{Locked, Nesting, Place, Rank};
 use super::{Ordering, story};
 use loom::sync::atomic as l;
 use std::collections::BTreeSet;
@@ -58,30 +58,45 @@ impl<T: Default> Default for UnsafeCell<T> {
 
 /// loom's mutex: the checker reports deadlocks.
 #[derive(Debug)]
-pub struct Mutex<T>(loom::sync::Mutex<T>);
+pub struct Mutex<T>(loom::sync::Mutex<T>, Place);
 
 /// Access to what a [`Mutex`] protects.
 pub type MutexGuard<'a, T> = Locked<loom::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
-    /// An open lock around `value`.
+    /// An open lock around `value`, which has no place in the lock order.
     pub fn new(value: T) -> Self {
-        Self(loom::sync::Mutex::new(value))
+        Self::ranked(Rank::Caller, value)
+    }
+    /// An open lock around `value`, with its place in the lock order.
+    pub fn ranked(rank: Rank, value: T) -> Self {
+        Self(loom::sync::Mutex::new(value), Place::of(rank))
     }
     /// Waits for the lock.
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.wait(Nesting::None)
+    }
+    /// As [`lock`](Self::lock), where others of its rank may be held.
+    #[track_caller]
+    pub fn lock_nested(&self) -> MutexGuard<'_, T> {
+        self.wait(Nesting::Same)
+    }
+    #[track_caller]
+    fn wait(&self, nesting: Nesting) -> MutexGuard<'_, T> {
+        let held = self.1.ask(nesting);
         story::waits(Some(Location::caller()));
         let guard = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         story::waits(None);
-        Locked::by(guard)
+        Locked::by(guard, held)
     }
     /// The lock, or `None` if somebody holds it.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let guard = self.0.try_lock().ok().map(Locked::by);
+        let held = self.1.ask(Nesting::None);
+        let guard = self.0.try_lock().ok();
         story::tries(Location::caller(), guard.is_some());
-        guard
+        Some(Locked::by(guard?, held))
     }
     /// What the lock protects, without locking.
     pub fn get_mut(&mut self) -> &mut T {

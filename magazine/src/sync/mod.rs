@@ -29,10 +29,11 @@
 //!
 //! * Locks are `std`'s futex mutex with poison ignored, in every build: `parking_lot` may allocate when it parks,
 //!   and these locks lie below `GlobalAlloc`.
-//! * `Mutex::new` and the atomics' `new` are `const` outside loom and shuttle only; shared code does not rely on it.
+//! * The locks' and the atomics' `new` are `const` outside loom and shuttle only; shared code does not rely on it.
 //! * [`Counter`] and [`Fixed`] are plain `std` atomics in every arm: what no algorithm needs exact
 //!   needs no exploring.
-//! * `assert_unlocked` says that no lock of this door is held by the thread (debug builds): it stands before every call
+//! * A lock is made with its [`Rank`]: its place in the one lock order, which debug builds and checkers assert.
+//! * `assert_unlocked` says that no lock of these crates is held by the thread (debug builds): it stands before every call
 //!   of user code.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
@@ -53,7 +54,8 @@ mod arm;
 pub mod check;
 #[cfg(any(loom, shuttle))]
 pub(crate) mod execution;
-mod held;
+pub mod fork;
+mod rank;
 #[cfg(loom)]
 mod replay;
 #[cfg(shuttle)]
@@ -72,7 +74,7 @@ pub use arm::{
     relax, thread, thread_local,
 };
 
-pub use held::assert_unlocked;
+pub use rank::{Rank, assert_unlocked};
 
 /// Whether the planted bug of that name is to be run. Always false outside a checker; inside true only in what `caught` runs
 /// to see that the bug is noticed.
@@ -144,6 +146,14 @@ impl<T> Kept<T> {
     pub unsafe fn put(&self, value: T) {
         // SAFETY: by contract the access is exclusive.
         unsafe { *self.0.get() = Some(core::mem::ManuallyDrop::new(value)) };
+    }
+    /// What is kept.
+    ///
+    /// # Safety
+    /// Nobody puts or takes anything while the answer is used.
+    pub unsafe fn get(&self) -> Option<&T> {
+        // SAFETY: by contract nobody writes.
+        unsafe { (*self.0.get()).as_deref() }
     }
     /// What was kept.
     ///

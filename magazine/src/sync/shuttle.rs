@@ -5,7 +5,7 @@ pub use shuttle::sync::Arc;
 pub use shuttle::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence};
 pub use shuttle::thread_local;
 
-use super::held::Locked;
+use super::rank::{Locked, Nesting, Place, Rank};
 
 /// shuttle's threads, counted for the row of a scenario.
 pub mod thread {
@@ -25,28 +25,50 @@ pub fn relax() {
 }
 
 /// shuttle's mutex; a panic of a holder ends the schedule.
-#[derive(Debug, Default)]
-pub struct Mutex<T>(shuttle::sync::Mutex<T>);
+#[derive(Debug)]
+pub struct Mutex<T>(shuttle::sync::Mutex<T>, Place);
 
 /// Access to what a [`Mutex`] protects.
 pub type MutexGuard<'a, T> = Locked<shuttle::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
-    /// An open lock around `value`.
+    /// An open lock around `value`, which has no place in the lock order.
     pub fn new(value: T) -> Self {
-        Self(shuttle::sync::Mutex::new(value))
+        Self::ranked(Rank::Caller, value)
+    }
+    /// An open lock around `value`, with its place in the lock order.
+    pub fn ranked(rank: Rank, value: T) -> Self {
+        Self(shuttle::sync::Mutex::new(value), Place::of(rank))
     }
     /// Waits for the lock.
+    #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        Locked::by(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+        self.wait(Nesting::None)
+    }
+    /// As [`lock`](Self::lock), where others of its rank may be held.
+    #[track_caller]
+    pub fn lock_nested(&self) -> MutexGuard<'_, T> {
+        self.wait(Nesting::Same)
+    }
+    #[track_caller]
+    fn wait(&self, nesting: Nesting) -> MutexGuard<'_, T> {
+        let held = self.1.ask(nesting);
+        Locked::by(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner), held)
     }
     /// The lock, or `None` if somebody holds it.
+    #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock().ok().map(Locked::by)
+        let held = self.1.ask(Nesting::None);
+        Some(Locked::by(self.0.try_lock().ok()?, held))
     }
     /// What the lock protects, without locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
     }
 }
 

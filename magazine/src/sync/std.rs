@@ -6,7 +6,7 @@ pub use std::thread;
 pub use std::thread_local;
 
 use super::Ordering;
-use super::held::Held;
+use super::rank::{Held, Nesting, Place, Rank};
 use std::sync::atomic as a;
 
 // `std`'s atomics under names of our own, so that the lint can tell who came through the door.
@@ -93,39 +93,67 @@ pub fn relax() {
 }
 
 /// `std`'s futex mutex; a panic of a holder does not poison it.
-#[derive(Debug, Default)]
-pub struct Mutex<T>(std::sync::Mutex<T>, #[cfg(uslab_tsan)] Handover);
+#[derive(Debug)]
+pub struct Mutex<T>(std::sync::Mutex<T>, Place, #[cfg(uslab_tsan)] Handover);
 
 /// Access to what a [`Mutex`] protects; the lock is given back on drop.
 #[derive(Debug)]
-pub struct MutexGuard<'a, T>(std::sync::MutexGuard<'a, T>, Held, #[cfg(uslab_tsan)] &'a Handover);
+pub struct MutexGuard<'a, T> {
+    guard: std::sync::MutexGuard<'a, T>,
+    _held: Held,
+    #[cfg(uslab_tsan)]
+    handover: &'a Handover,
+}
 
 /// What a lock orders, said where the thread sanitizer sees it: `std`, which is not instrumented, acquires inside itself
 /// when it had to wait.
 #[cfg(uslab_tsan)]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Handover(a::AtomicU8);
 
 impl<T> Mutex<T> {
-    /// An open lock around `value`.
+    /// An open lock around `value`: one of users, tests and models, which has no place in the lock order.
     pub const fn new(value: T) -> Self {
+        Self::ranked(Rank::Caller, value)
+    }
+    /// An open lock around `value`, with its place in the lock order.
+    pub const fn ranked(rank: Rank, value: T) -> Self {
         Self(
             std::sync::Mutex::new(value),
+            Place::of(rank),
             #[cfg(uslab_tsan)]
             Handover(a::AtomicU8::new(0)),
         )
     }
     /// Waits for the lock.
+    ///
+    /// # Panics
+    /// In debug builds, when the thread holds a lock that does not come before this one in the [lock order](Rank).
     #[inline]
+    #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.held(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+        self.wait(Nesting::None)
+    }
+    /// As [`lock`](Self::lock), where the thread may hold others of this rank. Whoever does so says why no two threads
+    /// take them in different orders.
+    ///
+    /// # Panics
+    /// As [`lock`](Self::lock).
+    #[track_caller]
+    pub fn lock_nested(&self) -> MutexGuard<'_, T> {
+        self.wait(Nesting::Same)
     }
     /// The lock, or `None` if somebody holds it.
+    ///
+    /// # Panics
+    /// As [`lock`](Self::lock).
     #[inline]
+    #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let held = self.1.ask(Nesting::None);
         match self.0.try_lock() {
-            Ok(guard) => Some(self.held(guard)),
-            Err(std::sync::TryLockError::Poisoned(p)) => Some(self.held(p.into_inner())),
+            Ok(guard) => Some(self.held(guard, held)),
+            Err(std::sync::TryLockError::Poisoned(p)) => Some(self.held(p.into_inner(), held)),
             Err(std::sync::TryLockError::WouldBlock) => None,
         }
     }
@@ -135,16 +163,27 @@ impl<T> Mutex<T> {
     }
 
     #[inline(always)]
-    fn held<'a>(&'a self, guard: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    #[track_caller]
+    fn wait(&self, nesting: Nesting) -> MutexGuard<'_, T> {
+        let held = self.1.ask(nesting);
+        self.held(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner), held)
+    }
+    #[inline(always)]
+    fn held<'a>(&'a self, guard: std::sync::MutexGuard<'a, T>, held: Held) -> MutexGuard<'a, T> {
         // Acquire: pairs with the Release of the guard before.
         #[cfg(uslab_tsan)]
-        self.1.0.load(Ordering::Acquire);
-        MutexGuard(
+        self.2.0.load(Ordering::Acquire);
+        MutexGuard {
             guard,
-            Held::new(),
+            _held: held,
             #[cfg(uslab_tsan)]
-            &self.1,
-        )
+            handover: &self.2,
+        }
+    }
+}
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
     }
 }
 
@@ -153,20 +192,20 @@ impl<T> Drop for MutexGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         // Release: pairs with the Acquire of the next guard. The lock itself is still held.
-        self.2.0.store(0, Ordering::Release);
+        self.handover.0.store(0, Ordering::Release);
     }
 }
 impl<T> core::ops::Deref for MutexGuard<'_, T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        &self.0
+        &self.guard
     }
 }
 impl<T> core::ops::DerefMut for MutexGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
+        &mut self.guard
     }
 }
 

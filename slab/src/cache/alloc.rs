@@ -17,7 +17,7 @@ use uslab_magazine::sync::planted;
 use uslab_magazine::{Private, Supplier};
 
 /// Objects taken for a bulk caller in one lock hold.
-const BULK: usize = 256;
+pub(crate) const BULK: usize = 256;
 
 /// Places that a bulk caller wants filled. All or nothing: an error, or the panic of a constructor, leaves them empty.
 struct Filling<'a> {
@@ -178,6 +178,7 @@ impl Cache {
     pub(crate) fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
         let mut filling = Filling { cache: self, out, got: 0 };
         filling.out.fill(None);
+        self.admits(filling.out.len())?;
         if let Some(layer) = &self.parts.layer {
             while filling.got < filling.out.len()
                 && let Some(object) = layer.alloc(&Nothing(self))
@@ -327,6 +328,7 @@ impl Cache {
     /// A private magazine with at least `n` objects.
     pub(crate) fn prefill(&self, gfp: Gfp, n: usize) -> Result<Private<'_, Object, Reserved>, AllocError> {
         let layer = self.parts.layer.as_ref().ok_or(AllocError::NoMagazines)?;
+        self.admits(n)?;
         let source = self.source(gfp);
         if let Some(private) = layer.private(&source, n) {
             return Ok(private);
@@ -348,6 +350,7 @@ impl Cache {
         gfp: Gfp,
         n: usize,
     ) -> Result<(), AllocError> {
+        self.admits(n)?;
         let source = self.source(gfp);
         if private.refill(&source, n) { Ok(()) } else { Err(source.error_or(AllocError::NoMagazines)) }
     }

@@ -4,7 +4,8 @@
 //! after ours have let them go.
 
 use super::PROCESS;
-use crate::fork::Held;
+use crate::subsystem::Core;
+use uslab_magazine::Fork;
 use uslab_magazine::sync::Kept;
 
 /// From here on, forks find the locks held.
@@ -13,23 +14,23 @@ pub(super) fn register() {
     unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
 }
 
-/// The locks that the forking thread holds.
-static FORKING: Kept<Held<'static>> = Kept::new();
+/// Whose locks the forking thread holds.
+static FORKING: Kept<&'static Core> = Kept::new();
 
 extern "C" fn before_fork() {
     if let Some(process) = PROCESS.get() {
-        let held = process.core().hold();
-        // SAFETY: all locks are held.
-        unsafe { FORKING.put(held) };
+        // SAFETY: one of the other handlers follows, on this thread; once the locks are held nobody else puts.
+        unsafe {
+            process.core().before_fork();
+            FORKING.put(process.core());
+        }
     }
 }
 extern "C" fn in_parent() {
     // SAFETY: `before_fork` took all locks on this thread.
-    drop(unsafe { FORKING.take() });
+    unsafe { FORKING.take().into_iter().for_each(|core| core.after_fork_in_parent()) };
 }
 extern "C" fn in_child() {
-    // SAFETY: as above; the thread is its copy.
-    if let Some(held) = unsafe { FORKING.take() } {
-        held.in_child();
-    }
+    // SAFETY: as above; the thread is its copy, and alone. The C library's `vfork` and `posix_spawn` run no handlers.
+    unsafe { FORKING.take().into_iter().for_each(|core| core.after_fork_in_child()) };
 }

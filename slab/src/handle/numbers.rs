@@ -18,7 +18,7 @@
 use super::error::HandleError;
 use super::slots::Generations;
 use core::ptr::{null_mut, slice_from_raw_parts_mut, without_provenance_mut};
-use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, abandoned, planted, tell};
+use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, abandoned, planted, tell};
 
 /// Entries of the first segment; each further one has twice as many.
 #[cfg(not(loom))]
@@ -178,7 +178,7 @@ impl Numbers {
     pub(super) fn new(limit: u64, last: u32, generations: Generations) -> Self {
         let segments = core::array::from_fn(|_| AtomicPtr::new(null_mut()));
         let limit = limit.min((FIRST << SEGMENTS) - FIRST);
-        Self { segments, free: Mutex::new(Free::default()), limit, last, generations }
+        Self { segments, free: Mutex::ranked(Rank::Numbers, Free::default()), limit, last, generations }
     }
 
     /// The segment of a number, and the number's place in it.

@@ -32,9 +32,14 @@ impl Ladder {
     /// Any sizes, in any order.
     ///
     /// # Errors
-    /// [`PoolError::Class`] for 0, for what is no multiple of a word, and for no size at all.
+    /// [`PoolError::Class`] for 0, for what is no multiple of a word, and for no size at all; [`PoolError::Many`] for more than
+    /// 65,535 sizes.
     pub fn new(sizes: impl IntoIterator<Item = usize>) -> Result<Self, PoolError> {
-        let mut sizes: Vec<_> = sizes.into_iter().collect();
+        let most = usize::from(u16::MAX);
+        let mut sizes: Vec<_> = sizes.into_iter().take(most + 1).collect();
+        if sizes.len() > most {
+            return Err(PoolError::Many { blocks: sizes.len(), most });
+        }
         sizes.sort_unstable();
         sizes.dedup();
         let wrong = |size: &&usize| **size == 0 || !size.is_multiple_of(LINK);
@@ -89,11 +94,9 @@ impl ClassPools {
     /// Pools that may grow to `bytes` bytes each. Cost: a system call for each.
     ///
     /// # Errors
-    /// As [`ReservedPool::new`]; [`PoolError::Many`] for more than 65,535 classes.
+    /// As [`ReservedPool::new`].
     pub fn new(ladder: &Ladder, bytes: usize) -> Result<Self, PoolError> {
         let sizes = ladder.sizes();
-        let blocks = sizes.len();
-        u16::try_from(blocks).map_err(|_| PoolError::Many { blocks })?;
         // A class promises the largest power of two that divides its size, as far as pages do.
         let align = |size: usize| (1 << size.trailing_zeros()).min(PAGE_SIZE);
         let pools = sizes.iter().map(|&size| ReservedPool::new(SlotLayout::new(size, align(size))?, bytes));

@@ -40,10 +40,12 @@ pub enum PoolError {
         /// Bytes that it would take.
         needed: usize,
     },
-    /// More blocks than an index of four bytes can tell apart.
+    /// More blocks than an index of four bytes can tell apart, or sizes than one of two bytes.
     Many {
-        /// How many there would be.
+        /// How many there would be, or more.
         blocks: usize,
+        /// How many there may be.
+        most: usize,
     },
     /// Objects of it are out, so it cannot be cut anew.
     Busy {
@@ -72,7 +74,7 @@ impl fmt::Display for PoolError {
             Self::NoRoom { bytes, needed } => {
                 write!(f, "{bytes} bytes of memory do not hold the {needed} bytes that it takes")
             }
-            Self::Many { blocks } => write!(f, "{blocks} blocks are more than an index of 32 bits counts"),
+            Self::Many { blocks, most } => write!(f, "{blocks} blocks or sizes are too many: at most {most}"),
             Self::Busy { live } => write!(f, "{live} objects are out: free them, or reset the pool"),
             Self::Memory { bytes } => write!(f, "the system gives no {bytes} bytes"),
         }

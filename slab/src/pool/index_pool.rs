@@ -326,7 +326,7 @@ fn cut(area: &impl Area, size: usize, blocks: usize) -> Result<u32, PoolError> {
             Err(PoolError::NoRoom { bytes, needed: needed.max(size) })
         }
         None => Err(PoolError::NoRoom { bytes, needed: usize::MAX }),
-        Some(_) => u32::try_from(blocks).map_err(|_| PoolError::Many { blocks }),
+        Some(_) => u32::try_from(blocks).map_err(|_| PoolError::Many { blocks, most: u32::MAX as usize }),
     }
 }
 
