@@ -7,8 +7,8 @@ use balls::{Ball, Dice, Shelf, layer};
 use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use uslab_magazine::{Cpus, Fork};
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
+use uslab_magazine::{Cpus, Fork};
 
 const WORKERS: usize = 4;
 const HELD: usize = 20;

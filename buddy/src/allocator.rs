@@ -119,7 +119,9 @@ impl PageAllocator {
             max_order: config.max_order,
             pageblock_order: config.pageblock_order,
             mobility: pages >= u64::from(config.pageblock_order.pages()) * MigrateType::COUNT as u64,
-            keep: config.keep_free.map_or(u32::MAX, |bytes| (bytes / config.max_order.bytes()) as u32),
+            keep: config.keep_free.map_or(u32::MAX, |bytes| {
+                u32::try_from(bytes / config.max_order.bytes()).unwrap_or(u32::MAX)
+            }),
             faults: config.faults.clone(),
         };
 

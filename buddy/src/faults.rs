@@ -254,7 +254,11 @@ struct Progress {
 impl Faults {
     /// Faults that can be armed.
     pub fn new(seed: u64) -> Self {
-        Self(Some(Arc::new(Shared { armed: Fixed::new(0), seed, plan: Mutex::ranked(Rank::Faults, Plan::default()) })))
+        Self(Some(Arc::new(Shared {
+            armed: Fixed::new(0),
+            seed,
+            plan: Mutex::ranked(Rank::Faults, Plan::default()),
+        })))
     }
 
     /// From now on `rules` decide, all counts begin anew. Nothing happens to [`default`](Self::default) faults.

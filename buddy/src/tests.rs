@@ -51,6 +51,30 @@ fn audited(pages: &PageAllocator) -> crate::Census {
 }
 
 #[test]
+fn a_configuration_with_its_numbers_at_their_ends_is_an_error_or_works() {
+    for (pages, end) in
+        [(1, 0), (1 << 12, 0), (1 << 12, u32::MAX), (u32::MAX - 2048, 0), (u32::MAX - 2048, u32::MAX)]
+    {
+        for kind in [ZoneKind::Dma, ZoneKind::Normal, ZoneKind::Movable] {
+            let config = PageConfig {
+                watermark_scale: end,
+                min_free_kib: Some(end),
+                keep_free: Some(end as usize * end as usize),
+                ..plain(&[(kind, pages)])
+            };
+            // So large a range may be refused, and halved.
+            let pages = made(config);
+            drop(pages.alloc_block(Order::ZERO, Gfp::KERNEL, None));
+            assert_eq!(pages.alloc_bulk(Gfp::KERNEL, Some(u32::MAX), usize::MAX, |_| ()), 0, "no such node");
+            pages.drain_cpus(0..u32::MAX);
+            pages.release();
+            assert!(pages.info().zones.iter().all(|zone| zone.free == zone.managed), "{kind:?}, {end}");
+        }
+    }
+    assert!(PageAllocator::new(normal(u32::MAX)).is_err());
+}
+
+#[test]
 fn a_range_of_one_page_serves_one_page_again_and_again() {
     for per_cpu_pages in [false, true] {
         let pages = made(PageConfig { per_cpu_pages, ..normal(1) });

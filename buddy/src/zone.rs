@@ -180,7 +180,16 @@ impl Zone {
             events: ZoneEvents::default(),
         };
         let types = collect((0..pageblocks).map(|_| Fixed::new(ground.unclaimed() as u32)))?.into();
-        Some(Self { node, kind, start, managed, marks, reserve, types, inner: ForkMutex::new(Rank::Zone, inner) })
+        Some(Self {
+            node,
+            kind,
+            start,
+            managed,
+            marks,
+            reserve,
+            types,
+            inner: ForkMutex::new(Rank::Zone, inner),
+        })
     }
 
     /// What a fork waits for.

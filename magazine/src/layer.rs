@@ -900,4 +900,67 @@ mod tests {
         }
         assert_eq!(layer.stats().capacity, 8);
     }
+
+    /// Hands out balls without end.
+    struct Endless;
+    impl Supplier<Ball> for Endless {
+        fn fill(&self, _: u32, max: usize, put: impl FnMut(Ball)) -> usize {
+            (1..=max).map(Ball).for_each(put);
+            max
+        }
+        fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+            rounds.for_each(drop);
+        }
+    }
+
+    #[test]
+    fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
+        let cpus = Cpus::simulated(2, 2).unwrap();
+        let shorts = [0, 1, u16::MAX];
+        let longs = [0, 1, u32::MAX];
+        for (capacity, stock) in shorts.iter().flat_map(|a| shorts.map(|b| (*a, b))) {
+            for (depot_limit, magazines) in longs.iter().flat_map(|a| longs.map(|b| (*a, b))) {
+                let configs = [
+                    Config::new(&cpus, capacity, stock, depot_limit),
+                    Config { capacity, largest: 0, first_fill: u16::MAX, stock, depot_limit, magazines },
+                    Config { capacity: 1, largest: capacity, first_fill: 0, stock, depot_limit, magazines },
+                ];
+                for config in configs {
+                    assert!(
+                        Layer::<Ball>::footprint(&cpus, &config) > 0 && config.most_rounds(&cpus) < u64::MAX
+                    );
+                    assert!(Layer::<Ball>::new(cpus, config, Heap::new(1).unwrap()).is_err());
+                    let layer: Layer<Ball> = Layer::new(cpus, config, Heap::new(1 << 20).unwrap()).unwrap();
+                    let balls: Vec<_> = (0..300).map(|_| layer.alloc(&Endless).unwrap()).collect();
+                    balls.into_iter().for_each(|ball| layer.free(&Endless, ball));
+                    layer.grow();
+                    layer.shrink();
+                    if let Some(mut private) = layer.private(&Endless, 3) {
+                        assert!(!private.refill(&Endless, usize::MAX) && private.len() < 1 << 20);
+                        private.close(&Endless);
+                    }
+                    layer.purge(&Endless);
+                    let stats = layer.stats();
+                    assert_eq!(
+                        (stats.allocs, stats.in_magazines + stats.in_stock + stats.in_depot),
+                        (stats.frees, 0)
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_private_magazine_for_more_than_all_magazines_hold_is_refused_at_once() {
+        let cpus = Cpus::simulated(1, 1).unwrap();
+        let config = Config::new(&cpus, 4, 0, 4);
+        let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
+        let layer: Layer<Ball> = Layer::new(cpus, config, memory).unwrap();
+        let most = 4 * config.magazines as usize;
+        assert!(layer.private(&Endless, most + 1).is_none() && layer.private(&Endless, usize::MAX).is_none());
+        assert_eq!(layer.stats().fills, 0);
+        let mut all = layer.private(&Endless, most).unwrap();
+        assert_eq!(all.len(), most);
+        all.close(&Endless);
+    }
 }

@@ -15,7 +15,7 @@ use crate::slot::{Fill, Num, Pair};
 use crate::sync::check::{Bound, caught, models};
 use crate::sync::execution::plant;
 use crate::sync::{Arc, Ordering::Relaxed, thread};
-use crate::world::{DepotWorld, World, alloc_then_free, child, run};
+use crate::world::{DepotWorld, World, alloc_then_free, child, fork, run};
 
 /// Initial states.
 impl World {

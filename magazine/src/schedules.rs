@@ -11,7 +11,7 @@ use crate::layer::Round;
 use crate::slot::{Fill, Num};
 use crate::sync::schedule::{caught, choose, schedules, wander};
 use crate::sync::{Arc, Counter, thread};
-use crate::world::{DepotWorld, Side, World, child, run, together};
+use crate::world::{DepotWorld, Side, World, child, fork, run, together};
 
 const BALLS: usize = 8;
 const STEPS: usize = 12;

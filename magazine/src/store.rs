@@ -285,7 +285,14 @@ impl<M: Memory> Store<M> {
         // SAFETY: `bytes` are committed and aligned; zeroed memory is a valid front.
         unsafe { memory.base().cast::<Front>().as_ref() }.cpus.set(cpus);
         let first = first(slots);
-        Some(Self { cpus, first, room, top: AtomicU32::new(first), making: ForkMutex::new(Rank::Making, ()), memory })
+        Some(Self {
+            cpus,
+            first,
+            room,
+            top: AtomicU32::new(first),
+            making: ForkMutex::new(Rank::Making, ()),
+            memory,
+        })
     }
     #[cfg(any(loom, shuttle))]
     pub(crate) fn new(

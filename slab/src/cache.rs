@@ -45,8 +45,8 @@ pub(crate) use alloc::BULK;
 use alloc::Nothing;
 use core::ptr::NonNull;
 use std::sync::{Arc, Weak};
-use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_buddy::region::Reserved;
+use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
 use uslab_magazine::{Front, Layer, Round};
 

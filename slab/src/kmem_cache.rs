@@ -1,8 +1,8 @@
 //! The untyped cache as users hold it: made by a builder, freed through raw pointers or safe [`Block`]s.
 
 use crate::block::Block;
-use crate::cache::{Cache, Hooks, Object, Parts};
 use crate::cache::BULK;
+use crate::cache::{Cache, Hooks, Object, Parts};
 use crate::error::{AllocError, Busy, CacheError};
 use crate::faults::MAGAZINE;
 use crate::geometry::Geometry;

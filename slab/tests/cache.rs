@@ -6,8 +6,8 @@ mod common;
 use common::{assert_all_given_back, config, subsystem};
 use std::collections::HashSet;
 use std::sync::Arc;
-use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Magazines, Subsystem};
-use uslab_buddy::Order;
+use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Magazines, Mempool, ObjectCache, Subsystem};
+use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
@@ -418,6 +418,65 @@ fn bad_caches_are_errors() {
     assert_eq!(error("o", 0, 8), "an object of 0 bytes");
     assert_eq!(error("o", 8, 24), "alignment 24 is not a power of two");
     assert_eq!(error("o", 5 << 20, 8), "an object of 5242880 bytes; the largest block has 4194304");
+}
+
+#[test]
+fn more_objects_than_there_can_be_are_an_error_and_no_abort() {
+    let subsystem = subsystem(1);
+    let made = |name: &str| KmemCache::builder(name, 64).build_in(&subsystem).unwrap();
+    let typed = ObjectCache::builder("typed").ctor(|| [0_u8; 64]).build_in(&subsystem).unwrap();
+    let zero_sized = ObjectCache::builder("zero-sized").ctor(|| ()).build_in(&subsystem).unwrap();
+    let (cache, pages) = (made("cache"), subsystem.pages().frames().len() as usize);
+    let mut prefilled = cache.prefill(Gfp::KERNEL, 0).unwrap();
+    for n in [pages * PAGE_SIZE / 64 + 1, 1 << 40, usize::MAX >> 8, isize::MAX as usize, usize::MAX] {
+        assert_eq!(typed.alloc_bulk(n).err(), Some(AllocError::TooLarge), "{n}");
+        assert_eq!(typed.prefill(n).err(), Some(AllocError::TooLarge), "{n}");
+        assert_eq!(cache.alloc_blocks(Gfp::KERNEL, n).err(), Some(AllocError::TooLarge), "{n}");
+        assert_eq!(cache.prefill(Gfp::KERNEL, n).err(), Some(AllocError::TooLarge), "{n}");
+        assert_eq!(prefilled.refill(n), Err(AllocError::TooLarge), "{n}");
+        assert_eq!(Mempool::new(made("mempool"), n).err(), Some(AllocError::TooLarge), "{n}");
+    }
+    assert_eq!(zero_sized.alloc_bulk(usize::MAX).err(), Some(AllocError::TooLarge));
+    drop(prefilled);
+    // Refused at once, and counted.
+    assert_eq!((typed.info().slabs_made, cache.info().slabs_made), (0, 0));
+    assert_eq!((typed.info().failures, cache.info().failures), (10, 15));
+
+    let limited = KmemCache::builder("limited", 64).limit(Limit::Slabs(2)).build_in(&subsystem).unwrap();
+    let most = 2 * limited.geometry().objects();
+    let error = Some(AllocError::CacheLimit { slabs: 2 });
+    assert_eq!(limited.alloc_blocks(Gfp::KERNEL, most + 1).err(), error);
+    assert_eq!(limited.alloc_bulk(Gfp::KERNEL, &mut vec![None; most + 1]).err(), error);
+    assert_eq!(limited.info().slabs_made, 0);
+    assert_eq!(limited.alloc_blocks(Gfp::KERNEL, most).unwrap().len(), most);
+    let pool = Mempool::new(limited, most).unwrap();
+    assert_eq!(pool.reserve(), (most, most));
+    assert_eq!(typed.alloc_bulk(1000).unwrap().len(), 1000);
+}
+
+#[test]
+fn numbers_of_a_builder_at_their_ends_are_errors_or_work() {
+    let subsystem = subsystem(1);
+    let shorts = [0, 1, u16::MAX];
+    for (capacity, stock) in shorts.iter().flat_map(|a| shorts.map(|b| (*a, b))) {
+        for depot_limit in [0, 1, u32::MAX] {
+            let magazines = Magazines::Sized { capacity, stock, depot_limit };
+            // So many magazines are a range of addresses, which may be refused.
+            if let Ok(cache) = KmemCache::builder("sized", 64).magazines(magazines).build_in(&subsystem) {
+                drop(cache.alloc_blocks(Gfp::KERNEL, 300).unwrap());
+            }
+        }
+    }
+    for limit in [Limit::Slabs(u32::MAX), Limit::Objects(u64::MAX), Limit::Bytes(u64::MAX)] {
+        let cache = KmemCache::builder("limited", 64).limit(limit).build_in(&subsystem).unwrap();
+        drop(cache.alloc_blocks(Gfp::KERNEL, 300).unwrap());
+    }
+    for limit in [Limit::Slabs(0), Limit::Objects(0), Limit::Bytes(0)] {
+        let cache = KmemCache::builder("limited", 64).limit(limit).build_in(&subsystem).unwrap();
+        assert!(cache.alloc(Gfp::KERNEL).is_err() && cache.alloc_blocks(Gfp::KERNEL, 1).is_err());
+    }
+    subsystem.shrink();
+    subsystem.check().unwrap();
 }
 
 #[test]

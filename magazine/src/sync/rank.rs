@@ -283,7 +283,8 @@ mod tests {
     /// `Mutex::new` makes a lock of no place in the order: it is for users, tests and models.
     #[test]
     fn no_lock_of_the_crates_is_without_a_rank() {
-        let mut folders: Vec<_> = ["magazine", "buddy", "slab"].map(|krate| format!("../{krate}/src").into()).into();
+        let mut folders: Vec<_> =
+            ["magazine", "buddy", "slab"].map(|krate| format!("../{krate}/src").into()).into();
         let (mut found, mut files): (Vec<String>, _) = (vec![], 0);
         while let Some(folder) = folders.pop() {
             let _: &std::path::PathBuf = &folder;
@@ -300,8 +301,11 @@ mod tests {
                 files += 1;
                 let text = std::fs::read_to_string(&path).unwrap();
                 let shipped = text.split("\nmod tests {").next().unwrap();
-                let unranked = |line: &&str| line.contains("Mutex::new(") && !line.contains("ForkMutex::new(");
-                found.extend(shipped.lines().filter(unranked).map(|line| format!("{}: {line}", path.display())));
+                let unranked =
+                    |line: &&str| line.contains("Mutex::new(") && !line.contains("ForkMutex::new(");
+                found.extend(
+                    shipped.lines().filter(unranked).map(|line| format!("{}: {line}", path.display())),
+                );
             }
         }
         assert!(files > 50 && found.is_empty(), "{files} files: {found:#?}");

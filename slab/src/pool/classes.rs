@@ -280,4 +280,13 @@ mod tests {
             assert_eq!(pools.free(object, layout(30, 8)), Ok(()));
         }
     }
+
+    #[test]
+    fn more_sizes_than_there_are_class_numbers_are_refused_before_they_are_kept() {
+        let words = |most| Ladder::new((1..).map(|k| k * 8).take(most)).map(|ladder| ladder.sizes().len());
+        assert_eq!(words(65_535), Ok(65_535));
+        let refused = PoolError::Many { blocks: 65_536, most: 65_535 };
+        assert_eq!((words(65_536), words(usize::MAX)), (Err(refused), Err(refused)));
+        assert_eq!(refused.to_string(), "65536 blocks or sizes are too many: at most 65535");
+    }
 }
