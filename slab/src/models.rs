@@ -322,7 +322,7 @@ fn planted_bugs_are_caught() {
             s2_shrink_beside_free_and_allocation();
         },
     );
-    caught("a node's lock is held under pressure", "S3", TWO, "deadlock", [()], |()| {
+    caught("a node's lock is held under pressure", "S3", TWO, "lock order", [()], |()| {
         s3_caches_that_press_for_a_page_in_use();
     });
     caught(

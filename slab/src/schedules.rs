@@ -213,7 +213,7 @@ fn planted_in_lists() {
         off,
     );
     caught("a released slab stays charged", "S2", SOON, "slabs, listed or waiting, by the books", off);
-    caught("a node's lock is held under pressure", "S3", SOON, "deadlock", off);
+    caught("a node's lock is held under pressure", "S3", SOON, "lock order", off);
     caught("slot used without its claim", "M1", SOON, "the empty list takes only such magazines", || {
         lists(SMALL)
     });

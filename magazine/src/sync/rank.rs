@@ -181,25 +181,28 @@ impl Drop for Held {
 /// A checker's guard, which is counted.
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
-pub struct Locked<G>(G, Held);
+pub struct Locked<G> {
+    guard: G,
+    _held: Held,
+}
 
 #[cfg(any(loom, shuttle))]
 impl<G> Locked<G> {
     pub(super) fn by(guard: G, held: Held) -> Self {
-        Self(guard, held)
+        Self { guard, _held: held }
     }
 }
 #[cfg(any(loom, shuttle))]
 impl<G: core::ops::Deref> core::ops::Deref for Locked<G> {
     type Target = G::Target;
     fn deref(&self) -> &G::Target {
-        &self.0
+        &self.guard
     }
 }
 #[cfg(any(loom, shuttle))]
 impl<G: core::ops::DerefMut> core::ops::DerefMut for Locked<G> {
     fn deref_mut(&mut self) -> &mut G::Target {
-        &mut self.0
+        &mut self.guard
     }
 }
 
