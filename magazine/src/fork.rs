@@ -24,13 +24,13 @@ use crate::sync::fork::ForkLock;
 /// `fork`, which is `unsafe` itself, knows.
 ///
 /// ```compile_fail,E0133
-/// # use uslab_magazine::{Fork, Layer};
+/// # use uslab_magazine::Fork;
 /// fn claims_of_live_threads_cannot_be_dropped_by_safe_code<L: Fork>(layer: &L) {
 ///     layer.after_fork_in_child();
 /// }
 /// ```
 /// ```compile_fail,E0133
-/// # use uslab_magazine::{Fork, Layer};
+/// # use uslab_magazine::Fork;
 /// fn locks_cannot_be_held_for_ever_by_safe_code<L: Fork>(layer: &L) {
 ///     layer.before_fork();
 /// }

@@ -79,7 +79,9 @@ struct Table {
 
 #[cfg(any(loom, shuttle, debug_assertions))]
 impl Table {
-    const EMPTY: Self = Self { ranks: Cell::new(0), counts: [const { Cell::new(0) }; RANKS] };
+    const fn new() -> Self {
+        Self { ranks: Cell::new(0), counts: [const { Cell::new(0) }; RANKS] }
+    }
 
     fn innermost(&self) -> Option<Rank> {
         Some(Rank::ALL[self.ranks.get().checked_ilog2()? as usize])
@@ -100,7 +102,7 @@ impl Table {
 
 #[cfg(any(loom, shuttle, debug_assertions))]
 thread_local! {
-    static HELD: Table = Table::EMPTY;
+    static HELD: Table = Table::new();
 }
 
 /// The innermost lock that the thread holds.

@@ -70,8 +70,8 @@ impl<T> Drop for Numbered<T> {
 /// Everybody sees `&T` only, but for [`alloc_with`](Self::alloc_with): what changes are atomics, locks, cells. Beside its
 /// value an object has 16 bytes, and its index an entry of 16 bytes. Dropping the cache frees what is in use.
 ///
-/// [`Subsystem::hold`] does not hold the lock of the numbers: in the child of a `fork`, who was numbering then is numbering
-/// for ever, so that a cache that other threads used belongs to the parent.
+/// A [fork](crate::Fork) of the subsystem does not take the lock of the numbers. In the child, a thread that was numbering
+/// then is numbering for ever: a cache that other threads used belongs to the parent.
 pub struct HandleCache<T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     objects: ObjectCache<Numbered<T>>,
     numbers: Arc<Numbers>,
