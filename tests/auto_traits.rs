@@ -2,6 +2,7 @@
 //! a field that changes an auto trait, and an `unsafe impl` that grants too much, are noticed.
 //!
 //! Whoever is generic is asked with a parameter of each kind: `u8`, `Cell<u8>` (may be sent, not shared), `Rc<u8>` (neither).
+#![cfg(not(any(loom, shuttle)))]
 
 use std::cell::Cell;
 use std::ptr::NonNull;
