@@ -422,11 +422,14 @@ impl Fast {
                 "mov {m}, rax",
                 "shr {m}, 32",                                    // previous
                 "lea {m}, [{base} + {m}*8]",
-                "cmp {want:e}, -1",
-                "cmove {want:x}, word ptr [{m} + {capacity}]",
+                "mov {w:e}, {want:e}",                            // a copy: what restarts needs `want` again
+                "cmp {w:e}, -1",
+                "cmove {w:x}, word ptr [{m} + {capacity}]",
+                #[cfg(uslab_control = "clobber")]
+                "mov {want:e}, {w:e}",
                 "mov {m:e}, dword ptr [{m}]",                     // its len, and low bits of its ops
                 "and {m:e}, {mask:e}",
-                "cmp {m:x}, {want:x}",
+                "cmp {m:x}, {w:x}",
                 #[cfg(not(uslab_control = "nofill"))]
                 "jne 6f",
                 #[cfg(not(uslab_control = "plainstore"))]
@@ -438,9 +441,13 @@ impl Fast {
                 "3: sete {done:l}",                               // behind the section
                 "6:",
             ] [
-                t = out(reg) _, m = out(reg) _, done = out(reg) done,
+                t = out(reg) _, m = out(reg) _, w = out(reg) _, done = out(reg) done,
                 inout("rax") old.word() => _, new = in(reg) new.word(),
-                mask = in(reg) mask, want = inout(reg) want => _, capacity = const CAPACITY,
+                mask = in(reg) mask, capacity = const CAPACITY,
+                #[cfg(not(uslab_control = "clobber"))]
+                want = in(reg) want,
+                #[cfg(uslab_control = "clobber")]
+                want = inout(reg) want => _,
                 base = in(reg) self.base.as_ptr(), area = in(reg) self.area,
                 pair = const pair_at(WHICH), count = const COUNT,
                 options(nostack)
