@@ -9,7 +9,7 @@ use crate::cpu::{Cpus, Mechanism, Script};
 use crate::depot::Depot;
 use crate::layer::{Config, Layer, Round, Supplier};
 use crate::memory::Heap;
-use crate::slot::{Fill, Num, Which};
+use crate::slot::{Fill, Num, Pair, Which};
 use crate::store::Store;
 use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, UnsafeCell, planted, thread};
 use std::collections::BTreeSet;
@@ -96,8 +96,15 @@ impl World {
     pub(crate) fn on_shelf(&self, balls: &[usize]) {
         self.shelf.balls.lock().extend(balls);
     }
+    /// Whether these balls are with the supplier.
+    pub(crate) fn are_on_shelf(&self, balls: &[usize]) -> bool {
+        let shelf = self.shelf.balls.lock();
+        balls.iter().all(|ball| shelf.contains(ball))
+    }
+
     // ---- the end ----
 
+    /// Every round and every magazine in exactly one place, the counts exact.
     pub(crate) fn census(&self, live: &[usize]) {
         let store = &self.layer.store;
         let mut magazines = vec![];
@@ -134,13 +141,21 @@ impl World {
         balls.extend(self.shelf.balls.lock().iter());
         balls.sort_unstable();
         assert_eq!(balls, (1..self.held.len()).collect::<Vec<_>>(), "every ball in one place");
-        assert_eq!(store.get(Num::SENTINEL).len(), 0, "nobody writes the sentinel");
+        assert_eq!(store.get(Num::SENTINEL).word.load(Relaxed), 0, "nobody writes the sentinel");
         let stats = self.layer.stats();
         assert_eq!(
             (stats.allocs, stats.frees),
             (self.allocs.get(), self.frees.get()),
             "the counts are exact"
         );
+    }
+
+    /// At rest, behind `what` emptied all CPUs: none holds a magazine.
+    pub(crate) fn cpus_hold_nothing(&self, what: &str) {
+        for cpu in 0..self.layer.cpus.count() {
+            let held = Which::ALL.map(|which| self.layer.store.pair(cpu, which));
+            assert_eq!(held, [Pair::SENTINELS; 3], "{what} leaves nothing behind");
+        }
     }
 }
 
