@@ -35,6 +35,11 @@
 //!
 //! * *Two operations of one CPU*: they never overlap, as above; and as one ends before the next begins on the same
 //!   CPU, program order and the context switch order their memory accesses.
+//! * *A restart* begins at 5 with the registers that the aborted attempt left. So a section never writes, before its
+//!   commit, a register, a flag or memory that is read from there on: its inputs stay as they are, and what changes is a
+//!   copy. (A `replace` that once changed an input let a partly filled magazine leave as a full one.) A test decodes
+//!   every section of the program and looks at just that (`tests/sections`); another one interrupts every section at each
+//!   instruction and lets other operations run meanwhile (`rseq_stepper.rs`).
 //! * *A drain from another CPU* swaps the slot for sentinels and then calls `membarrier(PRIVATE_EXPEDITED_RSEQ)`:
 //!   when that returns, every section of this process that was running anywhere has committed or will restart, and
 //!   what it committed is visible. A restarted section finds the sentinel. So what the drain took is the drain's.
