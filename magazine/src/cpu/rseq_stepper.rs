@@ -446,3 +446,53 @@ fn a_layer_interrupted_anywhere_loses_nothing() {
         steps.end(&sections, 6, 5_000);
     });
 }
+
+/// How it shows when `replace` compares with the capacity that the magazine had before an abort: meanwhile the pair leaves,
+/// magazines grow, and the same pair comes back, with as many rounds in the previous magazine as once were a full one.
+#[test]
+fn a_partly_filled_magazine_does_not_leave_as_a_full_one() {
+    alone("a_partly_filled_magazine_does_not_leave_as_a_full_one", || {
+        let cpu = stay();
+        let sections = sections::all();
+        prepare(&sections);
+        let (mut interruptions, mut came_back) = (0, 0);
+        for instruction in sections.iter().flat_map(|section| &section.instructions) {
+            let cpus = Cpus::os();
+            let config = Config { largest: 6, ..Config::new(&cpus, 3, 0, 4) };
+            let memory = Heap::new(Layer::<NonNull<u8>>::footprint(&cpus, &config)).unwrap();
+            let layer: Layer<NonNull<u8>> = Layer::new(cpus, config, memory).unwrap();
+            let shelf = Shelf(Mutex::new((1..=100).collect()));
+            let free = || {
+                let number = shelf.0.lock().pop().unwrap();
+                layer.free(&shelf, ball(number));
+            };
+            let pair = || layer.store.pair(cpu, Which::Rounds);
+            (0..6).for_each(|_| free());
+            let full = pair();
+            let back = Counter::new(0);
+            let meanwhile = || {
+                layer.drain(&shelf, 0..cpus.count());
+                layer.grow();
+                (0..7).for_each(|_| free());
+                (0..2).for_each(|_| _ = layer.alloc(&shelf));
+                free();
+                // A thread whose free missed has looked at the pair; its swap comes after three allocations.
+                let seen = pair();
+                (0..3).for_each(|_| _ = layer.alloc(&shelf));
+                let swapped = Pair { loaded: seen.previous, previous: seen.loaded };
+                replace(&layer.store, layer.front.fast, Which::Rounds, seen, swapped, Fill::Any);
+                let previous = layer.store.get(pair().previous);
+                back.set(u64::from(pair() == full && (previous.len(), previous.capacity()) == (3, 6)));
+            };
+            // Both magazines are full: one leaves for the depot.
+            let ((), met) = interrupted(instruction, &meanwhile, free);
+            interruptions += u32::from(met);
+            came_back += back.get();
+            while let Some(num) = layer.depots[0].take(&layer.store, Fill::Full) {
+                assert!(layer.store.get(num).is(Fill::Full), "a partly filled magazine left as a full one");
+            }
+        }
+        println!("{interruptions} interruptions, {came_back} times the pair came back");
+        assert!(interruptions >= 30 && came_back >= 20);
+    });
+}
