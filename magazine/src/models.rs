@@ -399,6 +399,20 @@ fn n1_a_walk_while_a_magazine_is_made() {
     both("N1: statistics while a magazine is made", [820, 820], stays(), walk_beside_making);
 }
 
+/// N2: a thread is moved to another node at each of its steps. Both CPUs are without magazines at first, so their pairs are
+/// equal and do not tell. Only the claimed slot has several nodes.
+fn between_nodes(Case { by, script }: Case) {
+    let config = Config { capacity: 2, largest: 2, first_fill: 2, stock: 0, depot_limit: 4, magazines: 4 };
+    let mut w = World::of(Cpus::simulated(2, 2).unwrap().by(by), config, true, 4);
+    w.shelf.second_node = 3;
+    w.on_shelf(&[1, 2, 3, 4]);
+    run(w, (script, keep_one), &[(Script::on(1), alloc_then_free)]);
+}
+#[test]
+fn n2_a_thread_moved_between_nodes() {
+    models("N2: a thread moved between nodes", THREE, 800, claimed(moves(6)), between_nodes);
+}
+
 /// P1: a private magazine takes full ones from the depot and gives them back, beside the CPU's own exchange.
 fn private_beside_exchange(Case { by, script }: Case) {
     let w = World::new(by, 1, 6, 1, 0, false, 3);
@@ -715,6 +729,18 @@ fn planted_reap_ignores_the_working_set() {
 fn planted_magazine_announced_before_it_is_made() {
     caught("magazine announced before it is made", "N1", THREE, RACE, claimed(stays()), walk_beside_making);
     caught("magazine announced before it is made", "N1", THREE, RACE, rseq(stays()), walk_beside_making);
+}
+#[test]
+fn planted_magazine_of_another_node_is_installed() {
+    let expected = "a CPU and a depot hold rounds of their node only";
+    caught(
+        "a magazine of another node is installed",
+        "N2",
+        THREE,
+        expected,
+        claimed(moves(6)),
+        between_nodes,
+    );
 }
 #[test]
 fn planted_closed_private_magazine_keeps_what_lay_behind() {
