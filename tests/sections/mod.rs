@@ -113,7 +113,8 @@ impl Section {
                 FlowControl::Next => instruction.next_ip() as usize,
                 FlowControl::UnconditionalBranch => {
                     let target = instruction.near_branch_target() as usize;
-                    *restart.get_or_insert(target)
+                    restart.get_or_insert(target);
+                    target
                 }
                 _ => panic!("{}: an abort goes straight back to the start", self.name(&instruction)),
             };
@@ -176,7 +177,7 @@ pub(crate) struct Checked {
 /// When one cannot.
 pub(crate) fn check() -> Checked {
     let sections = all();
-    let mut effects = Effects { factory: InstructionInfoFactory::new(), known: BTreeMap::new() };
+    let mut effects = Effects::new();
     sections.iter().for_each(|section| section.check(&mut effects));
     let instructions = sections.iter().map(|section| section.instructions.len()).sum();
     println!("{} sections, {instructions} instructions: none writes what its restart reads", sections.len());
@@ -218,6 +219,10 @@ struct Effects {
 }
 
 impl Effects {
+    fn new() -> Self {
+        Self { factory: InstructionInfoFactory::new(), known: BTreeMap::new() }
+    }
+
     fn of(&mut self, instruction: &Instruction) -> &Effect {
         let Self { factory, known } = self;
         known.entry(instruction.ip()).or_insert_with(|| Effect::of(instruction, factory))
@@ -300,6 +305,65 @@ impl Effect {
         }
         if whole && matches!(access, Write | ReadWrite) {
             self.writes.insert(place);
+        }
+    }
+}
+
+/// The check itself, on sections that are never run.
+mod samples {
+    use super::{Descriptor, Effects, Section};
+    use std::arch::global_asm;
+
+    macro_rules! samples { ($($name:ident: [$($body:literal),*] [$($behind:literal),*])*) => {
+        $(global_asm!(
+            ".pushsection .rodata.uslab_samples, \"a\"",
+            ".long 0x53053053",
+            "4: lock inc qword ptr [rip + 2f]",
+            "jmp 2f",
+            "2:", $($body,)* "3:", $($behind,)* "ret",
+            ".zero 16",
+            ".popsection",
+            ".pushsection .data.rel.ro.uslab_samples, \"aw\"",
+            ".balign 32",
+            concat!("uslab_sample_", stringify!($name), ": .long 0, 0"),
+            ".quad 2b, 3b - 2b, 4b",
+            ".popsection",
+        );)*
+        unsafe extern "C" {
+            $(#[link_name = concat!("uslab_sample_", stringify!($name))] safe static $name: Descriptor;)*
+        }
+    } }
+    samples! {
+        sound: ["mov eax, [rdi]", "lea r8, [rax + rsi]", "mov [rdi], r8"] []
+        register: ["add esi, 1", "mov [rdi], rsi"] []
+        half_a_register: ["mov edx, esi", "mov sil, 1", "mov [rdi], rdx"] []
+        register_on_one_way: ["test edx, edx", "jz 3f", "mov esi, 1", "mov [rdi], rdx"] ["mov rax, rsi"]
+        flag: ["jc 3f", "cmp edx, 1", "mov [rdi], rdx"] []
+        memory: ["inc qword ptr [rdi + 8]", "mov [rdi], rdx"] []
+        no_commit: ["mov [rdi], rdx", "mov eax, edx"] []
+        a_call: ["call rax", "mov [rdi], rdx"] []
+    }
+
+    /// What is said of a section; empty if it is sound.
+    fn verdict(sample: &'static Descriptor) -> String {
+        let checked = std::panic::catch_unwind(|| Section::of(sample).check(&mut Effects::new()));
+        checked.err().map_or(String::new(), |said| *said.downcast::<String>().expect("a message"))
+    }
+
+    #[test]
+    fn what_a_restart_reads_is_found_in_registers_flags_and_memory() {
+        assert_eq!(verdict(&sound), "");
+        for (sample, expected) in [
+            (&register, "`add esi,1`: writes Register(RSI)"),
+            (&half_a_register, "`mov sil,1`: writes Register(RSI)"),
+            (&register_on_one_way, "`mov esi,1`: writes Register(RSI)"),
+            (&flag, "`cmp edx,1`: writes Flag("),
+            (&memory, "`inc qword ptr [rdi+8]`: writes Memory("),
+            (&no_commit, "the last instruction is the commit"),
+            (&a_call, "a section calls nothing"),
+        ] {
+            let said = verdict(sample);
+            assert!(said.contains(expected), "{said:?}, expected {expected:?}");
         }
     }
 }
