@@ -121,8 +121,10 @@ impl World {
             let magazine = store.get(num);
             (0..magazine.len()).map(move |i| magazine.round(i as usize).unwrap().addr().get())
         };
+        // With one node there is nothing to ask, and a checker has no steps to spend.
+        let several = self.layer.cpus.nodes() > 1;
         let of_node = |num: Num, node: u32| {
-            let all = rounds(num).all(|ball| self.shelf.node_of(Ball(ball)) == node);
+            let all = !several || rounds(num).all(|ball| self.shelf.node_of(Ball(ball)) == node);
             assert!(all, "a CPU and a depot hold rounds of their node only");
         };
         let mut magazines = vec![];
