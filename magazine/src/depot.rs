@@ -178,11 +178,13 @@ impl Depot {
             return;
         }
         let mut lists = self.lock();
+        let before = lists.empty.chain.len();
         while let Some(num) = emptied.pop(store) {
             debug_assert!(store.get(num).is(Fill::Empty), "the empty list takes only such magazines");
             lists.empty.chain.push(store, num);
         }
-        self.publish(Fill::Empty, lists.empty.chain.len(), 0, 0);
+        let stale = planted("depot length from before the magazines are put");
+        self.publish(Fill::Empty, if stale { before } else { lists.empty.chain.len() }, 0, 0);
         tell!(self => "puts emptied magazines into the depot");
         self.exchanges.add(1);
     }

@@ -304,7 +304,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 let cpu = self.cpus.current();
                 // Equal pairs (two CPUs without magazines) do not tell that the thread has changed its node meanwhile;
                 // the machine's own CPUs are one node, so the sequences need not ask.
-                if self.cpus.node_of(cpu) == node {
+                if self.cpus.node_of(cpu) == node || planted("a magazine of another node is installed") {
                     claimed::replace(&self.store, cpu, which, old, new, leaving)
                 } else {
                     Replace::Changed
@@ -433,9 +433,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
         supplier.fill(node, 1, |r| round = Some(r));
         if round.is_none() {
             let num = self.take_from_depot(node, Fill::Full)?;
+            let early = planted("a magazine goes back before its round is taken")
+                && self.depot(node).put(&self.store, Fill::Full, u32::MAX, num);
             // SAFETY: as in `alloc`.
             round = self.store.get(num).owner_pop().map(|raw| unsafe { R::from_raw(raw) });
-            self.put_away(supplier, node, num);
+            if !early {
+                self.put_away(supplier, node, num);
+            }
         }
         self.counts.slow_allocs.add(1);
         round
@@ -678,6 +682,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
     ///
     /// Drains of one layer wait for each other; fast paths wait for none.
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
+        if planted("drain does nothing") {
+            return;
+        }
         let cpus = cpus.start..cpus.end.min(self.cpus.count());
         for node in 0..self.cpus.nodes() {
             let of_node = |cpu: &u32| self.cpus.node_of(*cpu) == node;
@@ -694,8 +701,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn collect(&self, cpus: impl Iterator<Item = u32> + Clone) -> (Chain, Chain) {
         let (mut rounds, mut stocks) = (Chain::new(), Chain::new());
         let _one_at_a_time = (!planted("drains without their lock")).then(|| self.drains.lock());
+        let stocks_too = !planted("drain forgets the stocks");
         for slot in cpus.clone().filter_map(|cpu| Some((cpu, self.store.slot(cpu)?))) {
-            for which in Which::ALL {
+            for which in Which::ALL.into_iter().filter(|which| stocks_too || *which == Which::Rounds) {
                 // SAFETY: the drain lock is held.
                 slot.1.taken[which as usize].with_mut(|p| unsafe {
                     if *p == 0 {
@@ -769,6 +777,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
     ///
     /// Call it at regular intervals (kernels use 10 to 20 s).
     pub fn reap(&self, supplier: &impl Supplier<R>) -> u64 {
+        if planted("reap does nothing") {
+            return 0;
+        }
         let _held = planted("reap drains under the lock of drains").then(|| self.drains.lock());
         let flushed = Counter::new(0);
         let counting = Counting { supplier, flushed: &flushed };

@@ -11,11 +11,11 @@
 use crate::ball::Ball;
 use crate::cpu::{Cpus, Mechanism, Script};
 use crate::layer::{Config, Round};
-use crate::slot::{Fill, Num, Pair};
+use crate::slot::{Fill, Num, Pair, Which};
 use crate::sync::check::{Bound, caught, models};
 use crate::sync::execution::plant;
 use crate::sync::{Arc, Ordering::Relaxed, thread};
-use crate::world::{DepotWorld, World, alloc_then_free, child, fork, run};
+use crate::world::{DepotWorld, World, alloc_then_free, child, fork, run, together};
 
 /// Initial states.
 impl World {
@@ -29,6 +29,14 @@ impl World {
     fn slot(&self, cpu: u32, loaded: Num, previous: Num) {
         let pairs = &self.layer.store.slot(cpu).unwrap().pairs;
         pairs[0].store(Pair { loaded, previous }.word(), Relaxed);
+    }
+    /// CPU 0's stock of full magazines.
+    fn full_stock(&self, num: Num) {
+        let store = &self.layer.store;
+        let stock = store.create(self.layer.config.stock.into(), true).unwrap();
+        assert!(store.get(stock).owner_push(num.into_raw().unwrap()));
+        let pair = Pair { loaded: stock, previous: Num::SENTINEL };
+        store.slot(0).unwrap().pairs[Which::Full as usize].store(pair.word(), Relaxed);
     }
     fn in_depot(&self, num: Num) {
         let store = &self.layer.store;
@@ -238,6 +246,29 @@ fn h1_drain_against_the_fast_path() {
     both("H1: drain against the fast path", [6000, 5000], moves(6), drain_fast);
 }
 
+/// H1: what a CPU holds and does not use is with the supplier when a drain returns, although the CPU goes on.
+fn drain_leaves_nothing(Case { by, script }: Case) {
+    let w = World::new(by, 2, 5, 1, 1, false, 3);
+    let (a, b) = (w.magazine(&[]), w.magazine(&[2]));
+    w.slot(0, a, b);
+    w.full_stock(w.magazine(&[3]));
+    w.out(1);
+    let frees = |w: &World| {
+        w.free(1);
+        vec![]
+    };
+    let drain = |w: &World| {
+        w.drain(0..1);
+        assert!(w.are_on_shelf(&[2, 3]), "a drain leaves nothing behind");
+        vec![]
+    };
+    run(w, (script, frees), &[(Script::on(1), drain)]);
+}
+#[test]
+fn h1_a_drain_leaves_nothing_behind() {
+    both("H1: a drain leaves nothing behind", [400, 100], stays(), drain_leaves_nothing);
+}
+
 /// H1: a drain against a miss, its exchange and a pop.
 fn drain_exchange(Case { by, script }: Case) {
     let w = World::new(by, 2, 3, 1, 0, false, 2);
@@ -324,7 +355,12 @@ fn reap_waking(Case { by, script }: Case) {
         w.layer.reap(&w.shelf);
         vec![]
     };
-    run(w, (script, alloc_then_free), &[(Script::on(0), reap)]);
+    let world = Arc::new(w);
+    let live = together(&world, (script, alloc_then_free), &[(Script::on(0), reap)]);
+    // Whatever the reap before saw: between these two the CPU serves nothing.
+    (0..2).for_each(|_| _ = world.layer.reap(&world.shelf));
+    world.cpus_hold_nothing("a reap");
+    world.census(&live);
 }
 #[test]
 fn reap_of_a_cpu_that_wakes_up() {
@@ -361,6 +397,20 @@ fn walk_beside_making(Case { by, script }: Case) {
 #[test]
 fn n1_a_walk_while_a_magazine_is_made() {
     both("N1: statistics while a magazine is made", [820, 820], stays(), walk_beside_making);
+}
+
+/// N2: a thread is moved to another node at each of its steps. Both CPUs are without magazines at first, so their pairs are
+/// equal and do not tell. Only the claimed slot has several nodes.
+fn between_nodes(Case { by, script }: Case) {
+    let config = Config { capacity: 2, largest: 2, first_fill: 2, stock: 0, depot_limit: 4, magazines: 4 };
+    let mut w = World::of(Cpus::simulated(2, 2).unwrap().by(by), config, true, 4);
+    w.shelf.second_node = 3;
+    w.on_shelf(&[1, 2, 3, 4]);
+    run(w, (script, keep_one), &[(Script::on(1), alloc_then_free)]);
+}
+#[test]
+fn n2_a_thread_moved_between_nodes() {
+    models("N2: a thread moved between nodes", THREE, 800, claimed(moves(6)), between_nodes);
 }
 
 /// P1: a private magazine takes full ones from the depot and gives them back, beside the CPU's own exchange.
@@ -644,6 +694,34 @@ fn planted_drain_forgets_what_a_stock_holds() {
     caught("drain forgets what a stock holds", "H1", THREE, expected, claimed(stays()), drain_stock);
 }
 #[test]
+fn planted_pop_leaves_its_round() {
+    let (bug, expected) = ("a pop leaves its round in the magazine", "ball handed out or freed twice");
+    caught_by_both(bug, "P1", expected, stays(), private_beside_exchange);
+}
+#[test]
+fn planted_miss_counts_as_an_operation() {
+    let (bug, expected) = ("a miss counts as an operation", "nobody writes the sentinel");
+    caught_by_both(bug, "R3", expected, moves(8), contract);
+}
+#[test]
+fn planted_magazine_goes_back_before_its_round_is_taken() {
+    let expected = "a depot list holds magazines of its fill only";
+    let (bug, scripts) = ("a magazine goes back before its round is taken", Scripts { reads: 4, cpus: 3 });
+    caught(bug, "H4", THREE, expected, rseq(scripts), beyond_the_table);
+}
+#[test]
+fn planted_depot_length_from_before_the_magazines_are_put() {
+    let bug = "depot length from before the magazines are put";
+    caught_by_both(bug, "H1", "the depot's length says what it holds", moves(6), drain_fast);
+}
+#[test]
+fn planted_drain_and_reap_do_nothing() {
+    let expected = "a drain leaves nothing behind";
+    caught_by_both("drain does nothing", "H1", expected, stays(), drain_leaves_nothing);
+    caught_by_both("drain forgets the stocks", "H1", expected, stays(), drain_leaves_nothing);
+    caught_by_both("reap does nothing", "H1", "a reap leaves nothing behind", stays(), reap_waking);
+}
+#[test]
 fn planted_reap_ignores_the_working_set() {
     caught("reap ignores the working set", "D4", Bound::None, "they have just come", [()], depot_reap);
 }
@@ -651,6 +729,18 @@ fn planted_reap_ignores_the_working_set() {
 fn planted_magazine_announced_before_it_is_made() {
     caught("magazine announced before it is made", "N1", THREE, RACE, claimed(stays()), walk_beside_making);
     caught("magazine announced before it is made", "N1", THREE, RACE, rseq(stays()), walk_beside_making);
+}
+#[test]
+fn planted_magazine_of_another_node_is_installed() {
+    let expected = "a CPU and a depot hold rounds of their node only";
+    caught(
+        "a magazine of another node is installed",
+        "N2",
+        THREE,
+        expected,
+        claimed(moves(6)),
+        between_nodes,
+    );
 }
 #[test]
 fn planted_closed_private_magazine_keeps_what_lay_behind() {

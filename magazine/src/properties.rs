@@ -366,20 +366,31 @@ fn a_thread_moved_between_nodes_installs_no_magazine_of_the_other_node() {
         let layer = layer(Cpus::simulated(2, 2).unwrap(), 2, 1, 4);
         let shelf = Shelf::new(40, 2);
         crate::Script { cpu: 0, at, then: 1, aborted: false }.install();
-        let ball = layer.alloc(&shelf).unwrap();
-        let other = layer.alloc(&shelf).unwrap();
-        layer.free(&shelf, ball);
-        layer.free(&shelf, other);
-        for cpu in 0..2 {
-            let pair = layer.store.pair(cpu, crate::slot::Which::Rounds);
-            for num in [pair.loaded, pair.previous] {
-                let magazine = layer.store.get(num);
-                for i in 0..magazine.len() {
-                    let ball = magazine.round(i as usize).unwrap().addr().get() as u32;
-                    assert_eq!(ball % 2, cpu, "moved before read {at}: ball {ball} on CPU {cpu}");
+        // Behind each step: the next one may take away what does not belong there.
+        let check = |behind: &str| {
+            for cpu in 0..2 {
+                let pair = layer.store.pair(cpu, crate::slot::Which::Rounds);
+                for num in [pair.loaded, pair.previous] {
+                    let magazine = layer.store.get(num);
+                    for i in 0..magazine.len() {
+                        let ball = magazine.round(i as usize).unwrap().addr().get() as u32;
+                        assert_eq!(
+                            ball % 2,
+                            cpu,
+                            "moved before read {at}: ball {ball} on CPU {cpu} behind {behind}"
+                        );
+                    }
                 }
             }
-        }
+        };
+        let ball = layer.alloc(&shelf).unwrap();
+        check("the first allocation");
+        let other = layer.alloc(&shelf).unwrap();
+        check("the second allocation");
+        layer.free(&shelf, ball);
+        check("the first free");
+        layer.free(&shelf, other);
+        check("the second free");
     }
 }
 

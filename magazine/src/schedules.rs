@@ -90,7 +90,11 @@ fn exchange(by: Mechanism) {
 }
 fn drain(by: Mechanism) {
     let others: [Side; 3] = [works, drains, drains];
-    run(world(by), (Script::on(0), works), &others.map(|side| (Script::on(1), side)));
+    let world = Arc::new(world(by));
+    let live = together(&world, (Script::on(0), works), &others.map(|side| (Script::on(1), side)));
+    world.census(&live);
+    world.drain(0..world.layer.cpus.count());
+    world.cpus_hold_nothing("a drain");
 }
 fn beside(by: Mechanism) {
     let others: [Side; 3] = [works, keeps, holds];
@@ -233,6 +237,8 @@ fn planted_in_a_drain() {
     for with in [claimed, rseq] {
         with("drain by load and store", "H1", "a magazine lost", drain);
         with("replace by a plain store", "H1", "a magazine in two places", drain);
+        with("drain does nothing", "H1", "a drain leaves nothing behind", drain);
+        with("drain forgets the stocks", "H1", "a drain leaves nothing behind", drain);
         with("drain forgets the previous", "H2", "a magazine lost", drain);
         with("drains without their lock", "H3", "a magazine lost", drain);
         with("reap drains under the lock of drains", "H1", "lock order", drain);

@@ -172,6 +172,9 @@ impl<M: Memory> Store<M> {
         let word = magazine.word.load(Relaxed);
         let len = word & MAG_LEN;
         if len == 0 {
+            if planted("a miss counts as an operation") {
+                magazine.word.store(word.wrapping_add(MAG_OP), Relaxed);
+            }
             return Pop::Miss;
         }
         let Some(round) = magazine.round(len as usize - 1) else { return Pop::Miss };
@@ -180,7 +183,8 @@ impl<M: Memory> Store<M> {
         }
         // The one committing store: length and operation count together. Relaxed: the mechanism orders it.
         if commit == Commit::Done {
-            magazine.word.store(word - 1 + MAG_OP, Relaxed);
+            let taken = if planted("a pop leaves its round in the magazine") { 0 } else { 1 };
+            magazine.word.store(word - taken + MAG_OP, Relaxed);
             tell!(self => "pops {} off magazine {}", crate::sync::story::name(round), loaded.0);
         }
         Pop::Round(round)

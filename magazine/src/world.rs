@@ -10,7 +10,7 @@ use crate::depot::Depot;
 use crate::fork::Fork;
 use crate::layer::{Config, Layer, Round, Supplier};
 use crate::memory::Heap;
-use crate::slot::{Fill, Num, Which};
+use crate::slot::{Fill, Num, Pair, Which};
 use crate::store::Store;
 use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, UnsafeCell, planted, thread};
 use std::collections::BTreeSet;
@@ -19,19 +19,29 @@ use std::collections::BTreeSet;
 pub(crate) struct Shelf {
     balls: Mutex<Vec<usize>>,
     fills: bool,
+    /// The first ball of the second node.
+    pub(crate) second_node: usize,
 }
 impl Supplier<Ball> for Shelf {
-    fn fill(&self, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+    fn fill(&self, node: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
         if !self.fills {
             return 0;
         }
         let mut balls = self.balls.lock();
-        let n = max.min(balls.len());
-        (0..n).for_each(|_| put(Ball(balls.pop().unwrap())));
+        let mut n = 0;
+        while n < max
+            && let Some(last) = balls.iter().rposition(|ball| self.node_of(Ball(*ball)) == node)
+        {
+            put(Ball(balls.remove(last)));
+            n += 1;
+        }
         n
     }
     fn flush(&self, rounds: impl Iterator<Item = Ball>) {
         self.balls.lock().extend(rounds.map(|b| b.0));
+    }
+    fn node_of(&self, ball: Ball) -> u32 {
+        u32::from(ball.0 >= self.second_node)
     }
 }
 
@@ -68,7 +78,7 @@ impl World {
     pub(crate) fn of(cpus: Cpus, config: Config, fills: bool, balls: usize) -> Self {
         World {
             layer: Layer::new(cpus, config, Heap::new(HEAP).unwrap()).unwrap(),
-            shelf: Shelf { balls: Mutex::new(vec![]), fills },
+            shelf: Shelf { balls: Mutex::new(vec![]), fills, second_node: usize::MAX },
             held: (0..=balls).map(|_| UnsafeCell::new(false)).collect(),
             allocs: Counter::new(0),
             frees: Counter::new(0),
@@ -97,14 +107,34 @@ impl World {
     pub(crate) fn on_shelf(&self, balls: &[usize]) {
         self.shelf.balls.lock().extend(balls);
     }
+    /// Whether these balls are with the supplier.
+    pub(crate) fn are_on_shelf(&self, balls: &[usize]) -> bool {
+        let shelf = self.shelf.balls.lock();
+        balls.iter().all(|ball| shelf.contains(ball))
+    }
+
     // ---- the end ----
 
+    /// Every round and every magazine in exactly one place, the counts exact.
     pub(crate) fn census(&self, live: &[usize]) {
         let store = &self.layer.store;
+        let rounds = |num: Num| {
+            let magazine = store.get(num);
+            (0..magazine.len()).map(move |i| magazine.round(i as usize).unwrap().addr().get())
+        };
+        // With one node there is nothing to ask, and a checker has no steps to spend.
+        let several = self.layer.cpus.nodes() > 1;
+        let of_node = |num: Num, node: u32| {
+            let all = !several || rounds(num).all(|ball| self.shelf.node_of(Ball(ball)) == node);
+            assert!(all, "a CPU and a depot hold rounds of their node only");
+        };
         let mut magazines = vec![];
         for cpu in 0..self.layer.cpus.count() {
             let pair = store.pair(cpu, Which::Rounds);
-            magazines.extend([pair.loaded, pair.previous].into_iter().filter(|n| !n.is_sentinel()));
+            for num in [pair.loaded, pair.previous].into_iter().filter(|n| !n.is_sentinel()) {
+                of_node(num, self.layer.cpus.node_of(cpu));
+                magazines.push(num);
+            }
             for (which, fill) in [(Which::Full, Fill::Full), (Which::Empty, Fill::Empty)] {
                 let stock = store.get(store.pair(cpu, which).loaded);
                 for i in 0..stock.len() {
@@ -114,12 +144,14 @@ impl World {
                 }
             }
         }
-        for (depot, fill) in self.layer.depots.iter().flat_map(|d| [(d, Fill::Full), (d, Fill::Empty)]) {
+        let depots = (0..).zip(&self.layer.depots);
+        for (node, depot, fill) in depots.flat_map(|(n, d)| [(n, d, Fill::Full), (n, d, Fill::Empty)]) {
             let listed = depot.len(fill);
             let lying: Vec<Num> = core::iter::from_fn(|| depot.take(store, fill)).collect();
             assert_eq!(lying.len() as u32, listed, "the depot's length says what it holds");
             for num in lying {
                 assert!(store.get(num).is(fill), "a depot list holds magazines of its fill only");
+                of_node(num, node);
                 magazines.push(num);
             }
         }
@@ -128,20 +160,25 @@ impl World {
         let stocks = store.iter().filter(|m| m.is_stock()).count();
         assert_eq!(magazines.len() + stocks, store.iter().count(), "a magazine lost");
         let mut balls: Vec<usize> = live.to_vec();
-        for num in magazines {
-            let magazine = store.get(num);
-            balls.extend((0..magazine.len()).map(|i| magazine.round(i as usize).unwrap().addr().get()));
-        }
+        balls.extend(magazines.into_iter().flat_map(rounds));
         balls.extend(self.shelf.balls.lock().iter());
         balls.sort_unstable();
         assert_eq!(balls, (1..self.held.len()).collect::<Vec<_>>(), "every ball in one place");
-        assert_eq!(store.get(Num::SENTINEL).len(), 0, "nobody writes the sentinel");
+        assert_eq!(store.get(Num::SENTINEL).word.load(Relaxed), 0, "nobody writes the sentinel");
         let stats = self.layer.stats();
         assert_eq!(
             (stats.allocs, stats.frees),
             (self.allocs.get(), self.frees.get()),
             "the counts are exact"
         );
+    }
+
+    /// At rest, behind `what` emptied all CPUs: none holds a magazine.
+    pub(crate) fn cpus_hold_nothing(&self, what: &str) {
+        for cpu in 0..self.layer.cpus.count() {
+            let held = Which::ALL.map(|which| self.layer.store.pair(cpu, which));
+            assert_eq!(held, [Pair::SENTINELS; 3], "{what} leaves nothing behind");
+        }
     }
 }
 

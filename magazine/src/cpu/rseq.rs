@@ -35,6 +35,11 @@
 //!
 //! * *Two operations of one CPU*: they never overlap, as above; and as one ends before the next begins on the same
 //!   CPU, program order and the context switch order their memory accesses.
+//! * *A restart* begins at 5 with the registers that the aborted attempt left. So a section never writes, before its
+//!   commit, a register, a flag or memory that is read from there on: its inputs stay as they are, and what changes is a
+//!   copy. (A `replace` that once changed an input let a partly filled magazine leave as a full one.) A test decodes
+//!   every section of the program and looks at just that (`tests/sections`); another one interrupts every section at each
+//!   instruction and lets other operations run meanwhile (`rseq_stepper.rs`).
 //! * *A drain from another CPU* swaps the slot for sentinels and then calls `membarrier(PRIVATE_EXPEDITED_RSEQ)`:
 //!   when that returns, every section of this process that was running anywhere has committed or will restart, and
 //!   what it committed is visible. A restarted section finds the sentinel. So what the drain took is the drain's.
@@ -422,11 +427,14 @@ impl Fast {
                 "mov {m}, rax",
                 "shr {m}, 32",                                    // previous
                 "lea {m}, [{base} + {m}*8]",
-                "cmp {want:e}, -1",
-                "cmove {want:x}, word ptr [{m} + {capacity}]",
+                "mov {w:e}, {want:e}",                            // a copy: what restarts needs `want` again
+                "cmp {w:e}, -1",
+                "cmove {w:x}, word ptr [{m} + {capacity}]",
+                #[cfg(uslab_control = "clobber")]
+                "mov {want:e}, {w:e}",
                 "mov {m:e}, dword ptr [{m}]",                     // its len, and low bits of its ops
                 "and {m:e}, {mask:e}",
-                "cmp {m:x}, {want:x}",
+                "cmp {m:x}, {w:x}",
                 #[cfg(not(uslab_control = "nofill"))]
                 "jne 6f",
                 #[cfg(not(uslab_control = "plainstore"))]
@@ -438,9 +446,13 @@ impl Fast {
                 "3: sete {done:l}",                               // behind the section
                 "6:",
             ] [
-                t = out(reg) _, m = out(reg) _, done = out(reg) done,
+                t = out(reg) _, m = out(reg) _, w = out(reg) _, done = out(reg) done,
                 inout("rax") old.word() => _, new = in(reg) new.word(),
-                mask = in(reg) mask, want = inout(reg) want => _, capacity = const CAPACITY,
+                mask = in(reg) mask, capacity = const CAPACITY,
+                #[cfg(not(uslab_control = "clobber"))]
+                want = in(reg) want,
+                #[cfg(uslab_control = "clobber")]
+                want = inout(reg) want => _,
                 base = in(reg) self.base.as_ptr(), area = in(reg) self.area,
                 pair = const pair_at(WHICH), count = const COUNT,
                 options(nostack)

@@ -1,12 +1,17 @@
 //! The assembly against the portable bodies, in a storm of signals and migrations; and threads that have no slot.
 
+#[path = "../../../tests/sections/mod.rs"]
+mod sections;
+#[path = "rseq_stepper.rs"]
+mod stepper;
+
 use super::*;
 use crate::ball::Ball;
 use crate::cpu::Cpus;
 use crate::layer::{Config, Layer, Supplier};
 use crate::memory::Heap;
 use crate::slot::{Commit, Num};
-use crate::sync::{AtomicBool, Mutex, Ordering::Relaxed};
+use crate::sync::{AtomicBool, Counter, Mutex, Ordering::Relaxed};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal, sigaction};
 use nix::sys::time::TimeSpec;
@@ -16,6 +21,10 @@ use nix::unistd::{Pid, gettid};
 use std::time::{Duration, Instant};
 
 const CAPACITY: u32 = 3;
+/// What a magazine may grow to.
+const ROOM: u32 = CAPACITY + 1;
+/// Magazines that are in no slot.
+const SPARE: usize = 10;
 
 /// What an operation does, with numbers that exist.
 #[derive(Clone, Copy, Debug)]
@@ -63,11 +72,10 @@ struct World {
 
 impl World {
     fn new(cpus: u32) -> Self {
-        let count = cpus * 4 + 3;
-        let bytes = Store::<Heap>::footprint(Cpus::os().slots(), [(CAPACITY, count)].into_iter());
+        let count = cpus * 4 + SPARE as u32;
+        let bytes = Store::<Heap>::footprint(Cpus::os().slots(), [(ROOM, count)].into_iter());
         let store =
-            Store::new(cpus, Cpus::os().slots(), Heap::new(bytes).unwrap(), count, CAPACITY, CAPACITY)
-                .unwrap();
+            Store::new(cpus, Cpus::os().slots(), Heap::new(bytes).unwrap(), count, ROOM, CAPACITY).unwrap();
         let magazines: Vec<Num> = (0..count).map(|_| store.create(CAPACITY, false).unwrap()).collect();
         for (i, num) in magazines.iter().enumerate() {
             (0..i % 4).for_each(|r| assert!(store.get(*num).owner_push(ball(100 * i + r + 1))));
@@ -82,6 +90,10 @@ impl World {
         let slots = (FIRST_SLOT + cpus as usize * size_of::<Slot>()) / 8;
         let used = [0..slots, magazines[0].0 as usize..bytes / 8];
         Self { store, magazines, used }
+    }
+    /// Magazines that are in no slot, of 0, 1, 2, 3, 0, 1 ... rounds.
+    fn spare(&self) -> [Num; SPARE] {
+        *self.magazines.last_chunk().unwrap()
     }
     fn read(&self, into: &mut Vec<u64>) {
         into.resize(self.used[1].end, 0);
@@ -98,7 +110,7 @@ impl World {
     /// What is left of `words` without the cells beyond a magazine's length: an aborted push may have written there.
     fn visible(&self, words: &mut [u64]) {
         for num in &self.magazines {
-            let cells = &mut words[num.0 as usize..][..ROUNDS / 8 + CAPACITY as usize];
+            let cells = &mut words[num.0 as usize..][..ROUNDS / 8 + ROOM as usize];
             let len = (cells[0] & 0xffff) as usize;
             cells[ROUNDS / 8 + len..].fill(0);
         }
@@ -169,6 +181,13 @@ fn pin(thread: Pid, cpus: &[usize]) {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|c| set.set(*c).unwrap());
     sched_setaffinity(thread, &set).unwrap();
+}
+
+/// An abort runs a section again from its restart label: what it reads there must still be what it was.
+#[test]
+fn no_section_writes_what_its_restart_reads() {
+    let checked = sections::check();
+    assert!(checked.sections >= 50 && checked.instructions >= 500, "{checked:?}");
 }
 
 /// Every operation must have done what the portable body does on one of the CPUs: same answer, same memory.
