@@ -108,6 +108,7 @@ impl World {
         self.shelf.balls.lock().extend(balls);
     }
     /// Whether these balls are with the supplier.
+    #[cfg(not(shuttle))]
     pub(crate) fn are_on_shelf(&self, balls: &[usize]) -> bool {
         let shelf = self.shelf.balls.lock();
         balls.iter().all(|ball| shelf.contains(ball))
