@@ -353,6 +353,22 @@ fn geometry_shows_layouts_and_compares_with_kernels() {
     refused(&["geometry", "--against", &other], &[&other, "line 1"]);
 }
 
+/// Once the padding that an alignment costs was no waste.
+#[test]
+fn waste_has_the_padding_of_the_stride() {
+    let rows = |args: &[&str]| -> Value {
+        let (_, out, _) = said(&uslab(&[&["geometry"][..], args, &["--json"]].concat()));
+        serde_json::from_str::<Value>(&out).unwrap()["rows"][0].clone()
+    };
+    let row = rows(&["192", "--align", "8192"]);
+    let number = |field: &str| row[field].as_u64().unwrap();
+    let (objects, slab) = (number("objs_per_slab"), 4096 << number("order"));
+    assert_eq!(number("slab_size"), 8192);
+    assert_eq!((number("waste"), number("padding")), (slab - objects * 192, objects * 8000));
+    assert!((row["waste_percent"].as_f64().unwrap() - 97.65625).abs() < 1e-9, "{row}");
+    assert_eq!(rows(&["192", "--cpus", "4"])["padding"], 0);
+}
+
 #[test]
 fn an_order_that_cannot_be_is_refused_and_not_cut_to_a_byte() {
     let folder = Folder::new();
