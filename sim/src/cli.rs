@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uslab::Magazines;
-use uslab_magazine::sync::{AtomicBool, Counter, Ordering::Relaxed};
+use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 
 /// Replay kernel memory traces through a Linux-style slab allocator, and study it.
 ///
@@ -116,9 +116,9 @@ struct GeometryArgs {
 ///
 /// Each object bears a stamp of its owner, checked when it is allocated, held and freed; what the threads hold is compared
 /// eight times with what the caches say and with a walk of all slabs and pages; at the end everything is freed, and nothing
-/// may be left. A violation is told with the history of the object and the last operations of the threads involved, and
-/// is exit code 1. Ctrl-C ends the run early, with its census. USLAB_RSEQ=off in the environment stresses the claimed
-/// slot in place of restartable sequences.
+/// may be left. A violation is told with the cache and the object, the object's history as far as threads remember it, and
+/// the last operations of the threads involved; it is exit code 1. Ctrl-C ends the run early, with its census.
+/// USLAB_RSEQ=off in the environment stresses the claimed slot in place of restartable sequences.
 #[derive(Debug, Args)]
 #[command(after_help = stress_help())]
 struct StressArgs {
@@ -141,18 +141,20 @@ struct StressArgs {
     #[arg(long, value_name = "NAME", value_enum, value_delimiter = ',')]
     workload: Vec<Workload>,
     /// Leak an object on purpose, to see that it is missed: the first one that is freed to this cache (raw-64, say) is
-    /// allocated again by nobody.
+    /// allocated again by nobody, and a census comes at once.
     #[arg(long, value_name = "CACHE")]
     leak: Option<String>,
 }
 
-/// Who leaks an object of the cache of that name, once.
-fn leaker(name: String) -> stress::Saboteur {
-    let leaked = Counter::new(0);
+/// Leaks an object of the cache of that name, once, and says whether it did.
+fn leaker(name: String, leaked: Arc<AtomicBool>) -> stress::Saboteur {
     Arc::new(move |cache, _| {
-        if cache.name() == name && leaked.get() == 0 && cache.alloc(uslab::Gfp::KERNEL).is_ok() {
-            leaked.add(1);
+        let leaks = cache.name() == name && !leaked.swap(true, Relaxed);
+        let done = leaks && cache.alloc(uslab::Gfp::KERNEL).is_ok();
+        if leaks && !done {
+            leaked.store(false, Relaxed);
         }
+        done
     })
 }
 
@@ -353,6 +355,13 @@ fn run_stress(args: &StressArgs, json: Option<Place>) -> anyhow::Result<Outcome>
             std::process::exit(130);
         }
     };
+    if let Some(name) = &args.leak
+        && !stress::caches().any(|cache| cache == name)
+    {
+        let caches: Vec<_> = stress::caches().collect();
+        bail!("--leak {name}: no such cache; expected one of {}", caches.join(", "));
+    }
+    let leaked = Arc::new(AtomicBool::new(false));
     ctrlc::set_handler(interrupt).context("the handler of Ctrl-C")?;
     let options = stress::Options {
         seconds: args.seconds,
@@ -362,11 +371,18 @@ fn run_stress(args: &StressArgs, json: Option<Place>) -> anyhow::Result<Outcome>
         faults: args.faults.clone(),
         workloads: args.workload.clone(),
         interrupted,
-        saboteur: args.leak.clone().map(leaker),
+        saboteur: args.leak.clone().map(|name| leaker(name, leaked.clone())),
     };
     let progress = Progress::new();
     let report = stress::run(&options, &progress)?;
     drop(progress);
+    if let Some(name) = &args.leak
+        && !leaked.load(Relaxed)
+    {
+        bail!(
+            "--leak {name}: nothing was leaked: no object was freed to this cache; run longer, or more workloads"
+        );
+    }
     let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
     if let Some(json) = json {
         json.json(&report)?;
