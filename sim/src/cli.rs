@@ -50,7 +50,9 @@ enum Verb {
 ///
 /// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with perf
 /// (`perf record -a -e 'kmem:*'`); the texts of trace, trace_pipe, `perf script` and `trace-cmd report` are read,
-/// plain or zstd-compressed.
+/// plain or zstd-compressed. The first lines of the report say what is wrong with a trace: events that are missing, a
+/// cut last line, addresses that do not tell their pages. (Kernels print hashed addresses unless they are booted with
+/// no_hash_pointers; randomised ones are no obstacle.)
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -60,7 +62,8 @@ Examples:
 struct ReplayArgs {
     /// The trace: a file, or `-` for standard input. Left out: the bundled trace.
     trace: Option<PathBuf>,
-    /// Simulated CPUs, 1 to 1024. Default: as many as the trace names.
+    /// Simulated CPUs, 1 to 1024. Default: as many as the traced machine had. What happened on CPU n of the trace
+    /// happens on CPU n modulo N; more CPUs than the trace names stay idle, but make slabs larger.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
     /// Memory nodes, 1 to 16; CPUs are spread over them in contiguous ranges.
@@ -72,9 +75,6 @@ struct ReplayArgs {
     /// Memory of the simulated machine: bytes, or with K, M, G. Only what is used is committed.
     #[arg(long, value_name = "BYTES", default_value = "16G", value_parser = bytes)]
     limit_memory: u64,
-    /// Seed of what is random; printed in the report. A replay itself has nothing random.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
     /// Check the conservation laws after every N operations, and at each mark and at the end.
     #[arg(long, value_name = "N")]
     snapshot_every: Option<u64>,
@@ -275,7 +275,6 @@ impl ReplayArgs {
             nodes: 1,
             magazine: Magazines::BySize,
             limit_memory: replay::DEFAULT_MEMORY,
-            seed: 0,
             snapshot_every: None,
             strict: false,
             all: false,
@@ -289,7 +288,6 @@ fn run_replay(args: &ReplayArgs, json: Option<Place>) -> anyhow::Result<Outcome>
         nodes: args.nodes,
         magazines: args.magazine,
         memory: args.limit_memory,
-        seed: args.seed,
         snapshot_every: args.snapshot_every,
         strict: args.strict,
     };
@@ -302,7 +300,8 @@ fn run_replay(args: &ReplayArgs, json: Option<Place>) -> anyhow::Result<Outcome>
         json.json(&report)?;
     }
     if !to_stdout {
-        let text = if args.trace.is_none() { report.introduction() } else { report.page(args.all) };
+        let introduce = args.trace.is_none() && !args.all;
+        let text = if introduce { report.introduction() } else { report.page(args.all) };
         std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
     }
     Ok(if report.conservation.violated == 0 { Outcome::Done } else { Outcome::Violated })
