@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use uslab_sim::output::Progress;
 use uslab_sim::replay::{self, Options};
-use uslab_sim::report::Report;
+use uslab_sim::report::{Cause, KernelRow, Report};
 
 fn traces() -> Vec<PathBuf> {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|f| !f.is_empty()) else {
@@ -83,6 +83,7 @@ fn whole_traces_come_out_as_their_kernels_say() {
         assert_eq!(kernel.objects_abs_error, number(&sum["abs_err_corrected"]), "{name}");
         assert_eq!(kernel.objects_exact, number(&sum["exact_corrected"]), "{name}");
         assert_eq!(Some(kernel.objects_ours), sum["sum_corrected"].as_i64(), "{name}");
+        kernel.rows.iter().for_each(|row| true_cause(&name, row));
         println!(
             "{name}: {} events, {compared} numbers equal; objects {:+} there, {:+} here; slabs {:+} there, {:+} here, \
              absolute error {}",
@@ -94,6 +95,53 @@ fn whole_traces_come_out_as_their_kernels_say() {
             kernel.slabs_abs_error
         );
     }
+}
+
+/// What is known of two caches of every Linux kernel: nodes of maple trees are allocated in bulk, what `kernfs_fop_open`
+/// allocates is freed by `kfree_rcu`, both without events.
+#[track_caller]
+fn true_cause(trace: &str, row: &KernelRow) {
+    let difference = row.objects[1] - row.objects[0];
+    assert_eq!(row.cause.is_some(), difference != 0, "{trace}: {row:?}");
+    match row.cache.as_str() {
+        "maple_node" if difference < 0 => {
+            assert_eq!(row.cause, Some(Cause::AllocatedWithoutEvent), "{trace}")
+        }
+        "kmalloc-96" if difference > 0 => {
+            assert_eq!(row.cause, Some(Cause::FreedWithoutEvent), "{trace}");
+            assert_eq!(row.hidden_free_site.as_deref(), Some("kernfs_fop_open"), "{trace}");
+        }
+        _ => {}
+    }
+}
+
+/// Once every difference was said to be what a CPU keeps, or the policy.
+#[test]
+fn the_cause_below_the_kernels_table_is_the_true_one() {
+    let report = replay(None, &Options::default());
+    let kernel = report.against_kernel.as_ref().expect("its tables are bundled");
+    kernel.rows.iter().for_each(|row| true_cause("bundled", row));
+    let causes: Vec<_> =
+        kernel.rows.iter().filter_map(|row| Some((row.cache.as_str(), row.cause?))).collect();
+    assert_eq!(causes, [("kmalloc-96", Cause::FreedWithoutEvent), ("kmalloc-64", Cause::CpuSlabs)]);
+    let page = report.page(false);
+    let why = page.split_once("Why objects differ:").expect("it says why").1;
+    for part in
+        ["  kmalloc-96 +41: the kernel freed some (allocated by kernfs_fop_open)", "  kmalloc-64 +1: "]
+    {
+        assert!(why.contains(part), "expected {part:?} in {page}");
+    }
+    // Words of the page are explained where they stand.
+    for part in [
+        "hidden: done by the kernel without an event.",
+        "pre-trace: frees of objects from before",
+        "All caches were shrunk 2 times on the way, where the trace has the mark `SHRINK end`",
+    ] {
+        assert!(page.contains(part), "expected {part:?} in {page}");
+    }
+    let unnamed = "?function:size = no event";
+    assert!(!page.contains(unnamed), "none of the busiest has no name");
+    assert!(report.page(true).contains(unnamed));
 }
 
 #[test]

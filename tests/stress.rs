@@ -78,6 +78,7 @@ fn sabotaged(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::NonNull<
                 harm(freed_to, object);
             }
         }
+        false
     });
     let options = Options {
         seconds: Some(16.0),
@@ -132,7 +133,11 @@ fn a_write_after_the_free_is_found_by_the_next_owner() {
 fn an_object_that_nobody_holds_is_missed_by_the_census() {
     let report = sabotaged("raw-64", |cache, _| _ = cache.alloc(Gfp::KERNEL));
     told(&report, &["objects: threads hold"]);
-    assert!(report.violations[0].what.starts_with("census of round 1"), "{}", report.page());
+    let story = &report.violations[0];
+    assert!(story.what.starts_with("census of round 1: cache raw-64: "), "{}", report.page());
+    assert!(story.what.contains("nobody holds 0x") && story.object, "{}", report.page());
+    // Its last deeds may be long ago; then the report says so.
+    assert!(report.page().contains("history of the object:"), "{}", report.page());
 }
 
 #[test]
@@ -143,6 +148,14 @@ fn a_violation_is_exit_code_1_and_its_story_is_on_standard_output() {
     for part in ["VIOLATION at", "census of round 1", "seed 5"] {
         assert!(out.contains(part), "expected {part:?} in {out}");
     }
+    // Once it named neither the cache nor the object, and had no history of it.
+    let what = out.split_once("census of round 1: ").unwrap().1.lines().next().unwrap();
+    let (cache, object) = what.split_once("; nobody holds ").unwrap_or_else(|| panic!("{out}"));
+    assert!(cache.starts_with("cache raw-64: objects: threads hold "), "{out}");
+    let history = out.split_once("history of the object:").unwrap_or_else(|| panic!("{out}")).1;
+    let freed = |line: &str| line.contains("free   ") && line.contains(object);
+    assert!(object.starts_with("0x") && history.lines().any(freed), "{object}: {out}");
+    assert!(out.contains("the last operations of thread"), "{out}");
     let (code, out, _) = said(&uslab(&[&args[..], &["--json"]].concat()).output().expect("the binary runs"));
     let report: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!((code, report["violations"].as_array().map(Vec::is_empty)), (Some(1), Some(false)));
@@ -195,7 +208,13 @@ fn a_page_for_a_person_says_what_was_done_and_how_it_ended() {
 
 #[test]
 fn what_cannot_be_run_is_refused_with_what_is_accepted() {
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 9] = [
+        // Once both passed: nothing was leaked, so nothing was missed.
+        (&["--leak", "nosuch"], "--leak nosuch: no such cache; expected one of word, raw-64, "),
+        (
+            &["--leak", "raw-64", "--workload", "fork", "--ops", "2000", "--seconds", "30"],
+            "--leak raw-64: nothing was leaked",
+        ),
         (&["--threads", "0"], "--threads 0: expected 1 to 4096"),
         (&["--threads", "5000"], "--threads 5000: expected 1 to 4096"),
         (&["--seconds", "0"], "--seconds 0: expected more than 0, at most 2592000"),

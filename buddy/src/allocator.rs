@@ -125,10 +125,19 @@ impl PageAllocator {
             faults: config.faults.clone(),
         };
 
-        let lowmem = zones().filter(|(_, kind, _)| *kind != ZoneKind::Movable);
-        let lowmem = lowmem.map(|(_, _, pages)| u64::from(pages)).sum();
+        let in_lowmem = zones().filter(|(_, kind, _)| *kind != ZoneKind::Movable);
+        let (mut lowmem_zones, mut lowmem) = (0, 0);
+        for (_, _, pages) in in_lowmem {
+            lowmem_zones += 1;
+            lowmem += u64::from(pages);
+        }
         let min_free = match config.min_free_kib {
             Some(kib) => u64::from(kib) * 1024 / PAGE_SIZE as u64,
+            None if config.min_free_for_huge_pages => {
+                let pageblock = config.pageblock_order.pages().into();
+                let daemon = watermark::huge_page_free_pages(pageblock, lowmem_zones, lowmem);
+                daemon.max(watermark::min_free_pages(lowmem))
+            }
             None => watermark::min_free_pages(lowmem),
         };
         let flat = one_node(config.cpus);

@@ -36,6 +36,10 @@ pub struct PageConfig {
     pub keep_free: Option<usize>,
     /// KiB that are kept free in all; `None` is the kernel's formula (`sqrt(16 * KiB)`, 128 KiB to 256 MiB).
     pub min_free_kib: Option<u32>,
+    /// Whether the kernel's formula has the part of its huge-page daemon, too, as on kernels with huge pages: enough
+    /// pageblocks for each migrate type, up to 5 % of the range. Off by default: a program's memory needs no such reserve.
+    /// Without effect where `min_free_kib` is given.
+    pub min_free_for_huge_pages: bool,
     /// The largest block, and the step in which memory is committed. Smaller than [`MAX_ORDER`] for models and tests.
     pub max_order: Order,
     /// The unit of grouping by migrate type; at most `max_order`.
@@ -72,6 +76,7 @@ impl PageConfig {
             watermark_scale: SCALE_FACTOR,
             keep_free: None,
             min_free_kib: None,
+            min_free_for_huge_pages: false,
             max_order: Order::MAX,
             pageblock_order: Order::new(PAGEBLOCK_ORDER).unwrap_or(Order::MAX),
             corruption: corruption::abort,

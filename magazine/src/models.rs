@@ -763,6 +763,21 @@ fn fails_on_purpose() {
     models("a failure", THREE, 1, claimed(moves(4)), aba);
 }
 
+/// Once it was not: libtest shows nothing of a test that passes.
+#[test]
+fn the_story_of_a_planted_bug_is_told_though_its_test_passes() {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    ["BOUND", "OM", "OM_LIST", "MODEL_ROWS", "STORY_JSON"]
+        .iter()
+        .for_each(|name| _ = command.env_remove(name));
+    let test = "models::planted_fill_checked_before_the_section";
+    let output = command.args(["--exact", test]).env("STORY", "1").output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("STORY fill checked before the section | script "), "{said}");
+    assert!(said.contains("       fails: only an empty magazine"), "{said}");
+}
+
 #[test]
 fn a_failure_tells_its_story_and_can_be_repeated_alone() {
     use std::process::Command;

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uslab::Magazines;
-use uslab_magazine::sync::{AtomicBool, Counter, Ordering::Relaxed};
+use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 
 /// Replay kernel memory traces through a Linux-style slab allocator, and study it.
 ///
@@ -50,7 +50,9 @@ enum Verb {
 ///
 /// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with perf
 /// (`perf record -a -e 'kmem:*'`); the texts of trace, trace_pipe, `perf script` and `trace-cmd report` are read,
-/// plain or zstd-compressed.
+/// plain or zstd-compressed. The first lines of the report say what is wrong with a trace: events that are missing, a
+/// cut last line, addresses that do not tell their pages. (Kernels print hashed addresses unless they are booted with
+/// no_hash_pointers; randomised ones are no obstacle.)
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -60,7 +62,8 @@ Examples:
 struct ReplayArgs {
     /// The trace: a file, or `-` for standard input. Left out: the bundled trace.
     trace: Option<PathBuf>,
-    /// Simulated CPUs, 1 to 1024. Default: as many as the trace names.
+    /// Simulated CPUs, 1 to 1024. Default: as many as the traced machine had. What happened on CPU n of the trace
+    /// happens on CPU n modulo N; more CPUs than the trace names stay idle, but make slabs larger.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
     /// Memory nodes, 1 to 16; CPUs are spread over them in contiguous ranges.
@@ -72,9 +75,6 @@ struct ReplayArgs {
     /// Memory of the simulated machine: bytes, or with K, M, G. Only what is used is committed.
     #[arg(long, value_name = "BYTES", default_value = "16G", value_parser = bytes)]
     limit_memory: u64,
-    /// Seed of what is random; printed in the report. A replay itself has nothing random.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
     /// Check the conservation laws after every N operations, and at each mark and at the end.
     #[arg(long, value_name = "N")]
     snapshot_every: Option<u64>,
@@ -116,9 +116,9 @@ struct GeometryArgs {
 ///
 /// Each object bears a stamp of its owner, checked when it is allocated, held and freed; what the threads hold is compared
 /// eight times with what the caches say and with a walk of all slabs and pages; at the end everything is freed, and nothing
-/// may be left. A violation is told with the history of the object and the last operations of the threads involved, and
-/// is exit code 1. Ctrl-C ends the run early, with its census. USLAB_RSEQ=off in the environment stresses the claimed
-/// slot in place of restartable sequences.
+/// may be left. A violation is told with the cache and the object, the object's history as far as threads remember it, and
+/// the last operations of the threads involved; it is exit code 1. Ctrl-C ends the run early, with its census.
+/// USLAB_RSEQ=off in the environment stresses the claimed slot in place of restartable sequences.
 #[derive(Debug, Args)]
 #[command(after_help = stress_help())]
 struct StressArgs {
@@ -141,18 +141,20 @@ struct StressArgs {
     #[arg(long, value_name = "NAME", value_enum, value_delimiter = ',')]
     workload: Vec<Workload>,
     /// Leak an object on purpose, to see that it is missed: the first one that is freed to this cache (raw-64, say) is
-    /// allocated again by nobody.
+    /// allocated again by nobody, and a census comes at once.
     #[arg(long, value_name = "CACHE")]
     leak: Option<String>,
 }
 
-/// Who leaks an object of the cache of that name, once.
-fn leaker(name: String) -> stress::Saboteur {
-    let leaked = Counter::new(0);
+/// Leaks an object of the cache of that name, once, and says whether it did.
+fn leaker(name: String, leaked: Arc<AtomicBool>) -> stress::Saboteur {
     Arc::new(move |cache, _| {
-        if cache.name() == name && leaked.get() == 0 && cache.alloc(uslab::Gfp::KERNEL).is_ok() {
-            leaked.add(1);
+        let leaks = cache.name() == name && !leaked.swap(true, Relaxed);
+        let done = leaks && cache.alloc(uslab::Gfp::KERNEL).is_ok();
+        if leaks && !done {
+            leaked.store(false, Relaxed);
         }
+        done
     })
 }
 
@@ -273,7 +275,6 @@ impl ReplayArgs {
             nodes: 1,
             magazine: Magazines::BySize,
             limit_memory: replay::DEFAULT_MEMORY,
-            seed: 0,
             snapshot_every: None,
             strict: false,
             all: false,
@@ -287,7 +288,6 @@ fn run_replay(args: &ReplayArgs, json: Option<Place>) -> anyhow::Result<Outcome>
         nodes: args.nodes,
         magazines: args.magazine,
         memory: args.limit_memory,
-        seed: args.seed,
         snapshot_every: args.snapshot_every,
         strict: args.strict,
     };
@@ -300,7 +300,8 @@ fn run_replay(args: &ReplayArgs, json: Option<Place>) -> anyhow::Result<Outcome>
         json.json(&report)?;
     }
     if !to_stdout {
-        let text = if args.trace.is_none() { report.introduction() } else { report.page(args.all) };
+        let introduce = args.trace.is_none() && !args.all;
+        let text = if introduce { report.introduction() } else { report.page(args.all) };
         std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
     }
     Ok(if report.conservation.violated == 0 { Outcome::Done } else { Outcome::Violated })
@@ -353,6 +354,13 @@ fn run_stress(args: &StressArgs, json: Option<Place>) -> anyhow::Result<Outcome>
             std::process::exit(130);
         }
     };
+    if let Some(name) = &args.leak
+        && !stress::caches().any(|cache| cache == name)
+    {
+        let caches: Vec<_> = stress::caches().collect();
+        bail!("--leak {name}: no such cache; expected one of {}", caches.join(", "));
+    }
+    let leaked = Arc::new(AtomicBool::new(false));
     ctrlc::set_handler(interrupt).context("the handler of Ctrl-C")?;
     let options = stress::Options {
         seconds: args.seconds,
@@ -362,11 +370,18 @@ fn run_stress(args: &StressArgs, json: Option<Place>) -> anyhow::Result<Outcome>
         faults: args.faults.clone(),
         workloads: args.workload.clone(),
         interrupted,
-        saboteur: args.leak.clone().map(leaker),
+        saboteur: args.leak.clone().map(|name| leaker(name, leaked.clone())),
     };
     let progress = Progress::new();
     let report = stress::run(&options, &progress)?;
     drop(progress);
+    if let Some(name) = &args.leak
+        && !leaked.load(Relaxed)
+    {
+        bail!(
+            "--leak {name}: nothing was leaked: no object was freed to this cache; run longer, or more workloads"
+        );
+    }
     let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
     if let Some(json) = json {
         json.json(&report)?;

@@ -52,9 +52,7 @@ impl<'d> Input<'d> {
     /// An error says something, and names a line that there is.
     fn look_at(&self, error: &TraceError) {
         let (text, line) = match error {
-            TraceError::CutLine { line, .. }
-            | TraceError::LongLine { line, .. }
-            | TraceError::Impossible { line, .. } => (self.trace, *line),
+            TraceError::LongLine { line, .. } | TraceError::Impossible { line, .. } => (self.trace, *line),
             TraceError::Table { path, line, .. } => {
                 let table = TABLES.iter().position(|name| path == Path::new(name));
                 (table.and_then(|table| self.tables[table]).unwrap_or_default(), *line)

@@ -29,7 +29,9 @@ pub struct Layout {
     pub order: u8,
     /// Objects in a slab.
     pub objs_per_slab: usize,
-    /// Bytes of a slab that no object uses.
+    /// Bytes of a slab between objects, which alignment costs.
+    pub padding: usize,
+    /// Bytes of a slab that no object uses: the padding, and what remains behind the last object.
     pub waste: usize,
     /// The same in percent of the slab.
     pub waste_percent: f64,
@@ -46,13 +48,16 @@ pub fn table(sizes: &[usize], align: usize, cpus: u32) -> anyhow::Result<Layouts
         let geometry = Geometry::new(size, align, &OrderRule::for_cpus(cpus))
             .with_context(|| format!("size {size}, --align {align}"))?;
         let slab = geometry.order().bytes();
+        let padding = geometry.objects() * (geometry.stride() - size);
+        let waste = padding + geometry.waste();
         Ok(Layout {
             size,
             slab_size: geometry.stride(),
             order: geometry.order().get(),
             objs_per_slab: geometry.objects(),
-            waste: geometry.waste(),
-            waste_percent: 100.0 * geometry.waste() as f64 / slab as f64,
+            padding,
+            waste,
+            waste_percent: 100.0 * waste as f64 / slab as f64,
         })
     });
     Ok(Layouts { cpus, rows: rows.collect::<anyhow::Result<_>>()? })
@@ -73,7 +78,11 @@ impl fmt::Display for Layouts {
                 format!("{:.2}", row.waste_percent),
             ]);
         }
-        writeln!(f, "Slabs on a machine with {} CPUs, sizes in bytes:\n", self.cpus)?;
+        writeln!(
+            f,
+            "Slabs on a machine with {} CPUs, sizes in bytes; waste is what no object of a slab uses:\n",
+            self.cpus
+        )?;
         f.write_str(&output::text(&table))
     }
 }

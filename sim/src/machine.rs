@@ -59,7 +59,10 @@ impl Machine {
     /// See [`BuildError`].
     pub fn new(build: &Build) -> Result<Self, BuildError> {
         let cpus = Cpus::simulated(build.cpus, build.nodes)?;
-        let pages = PageConfig::default_for(cpus).limit(usize::try_from(build.memory).unwrap_or(usize::MAX));
+        let limit = usize::try_from(build.memory).unwrap_or(usize::MAX);
+        // Kernels that people trace have huge pages, and keep free what these need.
+        let pages =
+            PageConfig { min_free_for_huge_pages: true, ..PageConfig::default_for(cpus).limit(limit) };
         let config = Config { magazines: build.magazines, ..Config::new(pages) };
         Ok(Self { subsystem: Subsystem::new(config)?, named: FrozenVec::new() })
     }

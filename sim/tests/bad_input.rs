@@ -68,16 +68,22 @@ fn compressed_files_that_are_cut_or_damaged() {
 
 #[test]
 fn a_line_that_is_cut() {
+    // Once the whole trace was refused for it.
     let cut = GOOD.repeat(3);
     let cut = &cut[..cut.len() - 70];
-    let error = read("t.txt", cut.as_bytes()).unwrap_err();
-    assert!(matches!(error, TraceError::CutLine { line: 3, .. }), "{error:?}");
-    assert!(error.to_string().starts_with("t.txt:3: "), "{error}");
+    let recording = read("t.txt", cut.as_bytes()).unwrap();
+    assert_eq!((recording.counts().events, recording.counts().not_understood), (2, 0));
+    let (line, text) = recording.counts().cut_line.clone().unwrap();
+    assert_eq!(line, 3);
+    assert!(GOOD.starts_with(&text), "{text}");
+    // A file of nothing else is no trace.
+    let error = read("t.txt", &GOOD.as_bytes()[..80]).unwrap_err();
+    assert!(matches!(&error, TraceError::NotATrace { first, .. } if !first.is_empty()), "{error:?}");
     // A last line that is whole but for its line feed is an event like any other, and noted.
     let whole = GOOD.repeat(3);
     let recording = read("t.txt", whole.trim_end().as_bytes()).unwrap();
     assert_eq!(recording.counts().events, 3);
-    assert!(recording.counts().unterminated);
+    assert!(recording.counts().unterminated && recording.counts().cut_line.is_none());
     // A line cut in the middle of the file is not understood, and shown.
     let middle = format!("{GOOD}{}\n{GOOD}", &GOOD[..80]);
     let recording = read("t.txt", middle.as_bytes()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use uslab_sim::trace::{Facts, Format, Recording, Tables};
+use uslab_sim::trace::{DirectMap, Facts, Format, Op, OpKind, Ptr, Recording, Source, Tables};
 
 mod common;
 
@@ -258,5 +258,81 @@ fn plain_text_is_read_as_compressed_text_is() {
 fn operations_are_consistent() {
     for sample in &SAMPLES {
         common::check_operations(&path(sample.file), &Tables::default());
+    }
+}
+
+/// The text with another direct map: all real addresses moved by `shift`.
+fn moved(text: &[u8], shift: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = memchr::memmem::find(rest, b"ptr=") {
+        let digits = at + if rest[at + 4..].starts_with(b"0x") { 6 } else { 4 };
+        let end = digits + rest[digits..].iter().take_while(|b| b.is_ascii_hexdigit()).count();
+        out.extend_from_slice(&rest[..digits]);
+        let address = std::str::from_utf8(&rest[digits..end]).unwrap();
+        match u64::from_str_radix(address, 16) {
+            Ok(real) if real >> 48 != 0 => {
+                out.extend(format!("{:016x}", real.wrapping_add(shift)).into_bytes())
+            }
+            _ => out.extend_from_slice(address.as_bytes()),
+        }
+        rest = &rest[end..];
+    }
+    out.extend_from_slice(rest);
+    out
+}
+
+/// All operations, their addresses moved back, and the facts.
+fn read(text: Vec<u8>, shift: u64) -> (Vec<Op>, Facts) {
+    let source = Source::from_reader("moved", Box::new(std::io::Cursor::new(text)), None).unwrap();
+    let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
+    let mut ops = Vec::new();
+    while let Some(mut op) = resolver.next_op().unwrap() {
+        match &mut op.kind {
+            OpKind::Alloc { ptr, .. } | OpKind::Free { ptr, .. } | OpKind::HiddenFree { ptr, .. }
+                if ptr.0 >> 48 != 0 =>
+            {
+                *ptr = Ptr(ptr.0.wrapping_sub(shift));
+            }
+            _ => {}
+        }
+        ops.push(op);
+    }
+    (ops, resolver.facts(&Tables::default()))
+}
+
+/// Once the direct map was thought to begin where it does without address randomisation: with another base no page was
+/// seen to be a slab, in silence.
+#[test]
+fn the_base_of_the_direct_map_is_found_wherever_it_is() {
+    let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/files-6.1.trace.zst");
+    let files = SAMPLES.iter().map(|sample| path(sample.file)).chain([bundled]);
+    let shifts = [1 << 30, 0x2a57 << 30, 0xff11_0000_4000_0000_u64.wrapping_sub(0xffff_8880_0000_0000)];
+    for file in files {
+        let text = zstd::decode_all(&std::fs::read(&file).unwrap()[..]).unwrap();
+        let (ops, facts) = read(text.clone(), 0);
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        let found = match facts.direct_map {
+            DirectMap::At(base) => Some(base),
+            DirectMap::Unknown | DirectMap::Hashed => None,
+        };
+        // Without page events, with hashed pointers, and with addresses that were moved away from their pages.
+        let unknown =
+            ["overrun", "lost", "hashed", "perf-script-6.18"].iter().any(|part| name.contains(part));
+        assert_eq!(found, (!unknown).then_some(0xffff_8880_0000_0000), "{name}");
+        if found.is_some() {
+            assert!(facts.caches.iter().any(|cache| cache.tally.slabs_new > 0), "{name}");
+        }
+        // The bundled trace is long: one shift will do.
+        let shifts = if ops.len() > 100_000 { &shifts[1..2] } else { &shifts };
+        for &shift in shifts {
+            let (moved_ops, mut moved_facts) = read(moved(&text, shift), shift);
+            if let Some(base) = found {
+                assert_eq!(moved_facts.direct_map, DirectMap::At(base.wrapping_add(shift)), "{name}");
+                moved_facts.direct_map = facts.direct_map;
+            }
+            assert!(moved_ops == ops, "{name}, moved by {shift:#x}: other operations");
+            assert_eq!(moved_facts, facts, "{name}, moved by {shift:#x}");
+        }
     }
 }

@@ -103,6 +103,12 @@ impl Malloc {
     pub fn new(subsystem: &Subsystem) -> Result<Self, CacheError> {
         Self::on(subsystem.core())
     }
+
+    /// The caches of the size classes, the smallest first.
+    pub fn caches(&self) -> &[KmemCache] {
+        &self.caches
+    }
+
     pub(crate) fn on(core: &Arc<Core>) -> Result<Self, CacheError> {
         let caches = (0..CLASSES).map(|class| {
             let name = format!("malloc-{}", size_of_class(class));

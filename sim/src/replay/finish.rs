@@ -3,12 +3,12 @@
 use super::{CacheAt, Run, Snapshot};
 use crate::machine::Build;
 use crate::report::{
-    AgainstKernel, CacheReport, Conservation, Fragmentation, KernelCache, KernelRow, MachineReport,
-    ObjectTotals, PageCounts, Report, SnapshotReport, Teardown, percent,
+    AgainstKernel, CacheReport, Cause, Conservation, Fragmentation, KernelCache, KernelRow, MachineReport,
+    ObjectTotals, PageCounts, Report, SnapshotReport, Teardown, TraceHealth, TracedMachine, percent,
 };
 use crate::resident::resident_bytes;
 use crate::trace::{CacheKind, Facts, SlabinfoChange, Tables};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use uslab::{CacheInfo, Magazines};
 use uslab_buddy::{BuddyInfo, Order};
@@ -17,7 +17,8 @@ use uslab_buddy::{BuddyInfo, Order};
 pub(super) struct Taken<'t> {
     pub(super) build: Build,
     pub(super) tables: &'t Tables,
-    pub(super) seed: u64,
+    /// CPUs of the traced machine.
+    pub(super) traced_cpus: u64,
     pub(super) read: Duration,
     pub(super) replayed: Duration,
     pub(super) rss: [u64; 2],
@@ -31,7 +32,7 @@ impl Run<'_, '_> {
     pub(super) fn finish(mut self, taken: Taken<'_>) -> Report {
         let facts = self.resolver.facts(taken.tables);
         let infos = self.machine.subsystem.info();
-        let against_kernel = against_kernel(&facts, &self.snapshots, &self);
+        let against_kernel = against_kernel(&facts, &self.snapshots, &self, taken.traced_cpus);
         let caches = self.caches(&facts, &infos.caches, taken.tables, against_kernel.as_ref());
         let teardown = self.tear_down(&infos.pages, taken.rss);
         let total = facts.total;
@@ -44,13 +45,17 @@ impl Run<'_, '_> {
                 *(if is_alloc { &mut entry.allocs } else { &mut entry.frees }) = *n;
             }
         }
+        let used: BTreeSet<usize> =
+            facts.by_cpu.keys().map(|cpu| cpu % taken.build.cpus.max(1) as usize).collect();
+        let nodes_used: BTreeSet<u32> = used.iter().map(|cpu| self.nodes[*cpu]).collect();
         let o = &facts.objects;
         let objects = ObjectTotals {
             allocs: o.allocs,
             frees: o.frees,
             live: caches.iter().map(|c| c.live).sum(),
             matched_frees: o.matched,
-            remote_frees: o.remote,
+            remote_frees: caches.iter().map(|c| c.remote_frees).sum(),
+            remote_node_frees: caches.iter().map(|c| c.remote_node_frees).sum(),
             hidden_allocs: o.hidden_allocs,
             hidden_frees: o.hidden_frees,
             pre_trace_frees: o.pre_trace_frees,
@@ -60,11 +65,14 @@ impl Run<'_, '_> {
         };
         Report {
             version: env!("CARGO_PKG_VERSION"),
-            seed: taken.seed,
             trace: self.path.display().to_string(),
+            trace_health: TraceHealth::of(&facts),
+            traced: TracedMachine { cpus: taken.traced_cpus, cpus_used: facts.by_cpu.len() as u64 },
             machine: MachineReport {
                 cpus: taken.build.cpus,
+                cpus_used: used.len() as u32,
                 nodes: taken.build.nodes,
+                nodes_used: nodes_used.len() as u32,
                 memory_bytes: infos.pages.zones.iter().map(|zone| u64::from(zone.managed)).sum::<u64>()
                     * uslab_buddy::PAGE_SIZE as u64,
                 magazine: match taken.build.magazines {
@@ -77,6 +85,7 @@ impl Run<'_, '_> {
             events_total: total,
             not_understood: facts.not_understood,
             lost: facts.lost,
+            shrinks: self.shrinks,
             caches,
             objects,
             pages,
@@ -94,10 +103,12 @@ impl Run<'_, '_> {
                 .into_iter()
                 .map(|s| SnapshotReport { moment: s.moment, operations: s.operations, census: s.census })
                 .collect(),
+            operations: self.served,
             events_per_second: total as f64 / seconds,
             read_seconds: taken.read.as_secs_f64(),
+            read_ns_per_event: taken.read.as_secs_f64() * 1e9 / total.max(1) as f64,
             replay_seconds: taken.replayed.as_secs_f64(),
-            ns_per_event: seconds * 1e9 / total.max(1) as f64,
+            replay_ns_per_operation: taken.replayed.as_secs_f64() * 1e9 / self.served.max(1) as f64,
             facts,
         }
     }
@@ -131,6 +142,8 @@ impl Run<'_, '_> {
                 our_slabs_change: change.map_or(0, |c| c.slabs[1]),
             });
             let served = number(|i| i.allocs + i.frees);
+            let id = self.resolver.caches().iter().position(|info| info.name == cache.name);
+            let remote = id.and_then(|id| self.remote.get(id)).copied().unwrap_or_default();
             CacheReport {
                 name: cache.name.clone(),
                 object_size: info.map_or(u64::from(tally.size), |i| i.object_size),
@@ -141,8 +154,9 @@ impl Run<'_, '_> {
                 frees: tally.frees,
                 live: tally.live,
                 peak_live: tally.peak_live,
-                remote_frees: tally.remote_frees,
-                remote_percent: percent(tally.remote_frees, tally.matched_frees),
+                remote_frees: remote.cpu,
+                remote_node_frees: remote.node,
+                remote_percent: percent(remote.cpu, tally.matched_frees),
                 hidden_allocs: tally.hidden_allocs,
                 hidden_frees: tally.hidden_frees,
                 pre_trace_frees: tally.pre_trace_frees,
@@ -192,28 +206,39 @@ impl Run<'_, '_> {
 }
 
 /// Between the moments that the kernel's tables call exact: right after all caches were shrunk.
-fn against_kernel(facts: &Facts, snapshots: &[Snapshot], run: &Run<'_, '_>) -> Option<AgainstKernel> {
+fn against_kernel(
+    facts: &Facts,
+    snapshots: &[Snapshot],
+    run: &Run<'_, '_>,
+    cpus: u64,
+) -> Option<AgainstKernel> {
     let span = facts.slabinfo.iter().find(|span| (span.from, span.to) == ("before", "end"))?;
     let at = |moment: &str| snapshots.iter().find(|s| s.moment == moment);
     let (before, end) = (at(span.from)?, at(span.to)?);
-    let ours = |row: &SlabinfoChange| {
+    let ours = |row: &SlabinfoChange| -> (CacheAt, CacheAt) {
         let id = run.resolver.caches().iter().position(|cache| cache.name == row.cache);
         let of = |s: &Snapshot| id.and_then(|id| s.caches.get(id)).copied().unwrap_or_default();
-        let (a, b): (CacheAt, CacheAt) = (of(before), of(end));
-        // Objects from before the trace are not among ours: their frees take off what we never had.
-        let pre = b.pre_trace_frees as i64 - a.pre_trace_frees as i64;
-        [b.used as i64 - a.used as i64 - pre, b.slabs as i64 - a.slabs as i64]
+        (of(before), of(end))
     };
     let rows: Vec<KernelRow> = span
         .rows
         .iter()
         .map(|row| {
-            let [objects, slabs] = ours(row);
-            KernelRow {
+            let (a, b) = ours(row);
+            // Objects from before the trace are not among ours: their frees take off what we never had.
+            let pre = b.pre_trace_frees as i64 - a.pre_trace_frees as i64;
+            let site = facts.objects.hidden_free_sites.iter().find(|(cache, ..)| *cache == row.cache);
+            let mut compared = KernelRow {
                 cache: row.cache.clone(),
-                objects: [row.real, objects],
-                slabs: [row.real_slabs, slabs],
-            }
+                objects: [row.real, b.used as i64 - a.used as i64 - pre],
+                slabs: [row.real_slabs, b.slabs as i64 - a.slabs as i64],
+                hidden_allocs: b.hidden_allocs,
+                hidden_frees: b.hidden_frees,
+                hidden_free_site: site.map(|(_, site, _)| site.clone()),
+                cause: None,
+            };
+            compared.cause = Cause::of(&compared, row.per_slab, cpus);
+            compared
         })
         .collect();
     let sum = |f: fn(&KernelRow) -> i64| rows.iter().map(f).sum();

@@ -9,7 +9,9 @@
 //! | a free of an object from before the trace (*pre-trace*) | nothing; it is counted |
 //! | pages of slabs and of large objects | nothing: our own caches take their own pages |
 //! | other pages | allocates and frees them, splitting blocks that are freed in parts |
-//! | a mark `SHRINK end`: the traced system had shrunk its caches | shrinks all caches |
+//! | a mark `SHRINK end`: the traced system had shrunk its caches | shrinks all caches; it is counted |
+//!
+//! A CPU of the trace is the CPU of the same number here, modulo the simulated CPUs.
 //!
 //! The conservation laws are checked at every mark of a snapshot, at the end, after every `snapshot_every` operations,
 //! and once more when everything was freed, reaped and shrunk.
@@ -39,8 +41,6 @@ pub struct Options {
     pub magazines: Magazines,
     /// Bytes of memory.
     pub memory: u64,
-    /// Seed of what is random. Nothing is, yet it is part of the report.
-    pub seed: u64,
     /// Operations between two checks of the conservation laws; `None` checks at marks and at the end only.
     pub snapshot_every: Option<u64>,
     /// Whether a free without a seen allocation is an error.
@@ -57,7 +57,6 @@ impl Default for Options {
             nodes: 1,
             magazines: Magazines::BySize,
             memory: DEFAULT_MEMORY,
-            seed: 0,
             snapshot_every: None,
             strict: false,
         }
@@ -140,7 +139,7 @@ impl Options {
 /// The bundled trace: a real kernel, 6.1 on 4 CPUs, under a file workload.
 static BUNDLED: &[u8] = include_bytes!("../../data/files-6.1.trace.zst");
 /// What errors and reports call it.
-const BUNDLED_NAME: &str = "the bundled trace";
+pub(crate) const BUNDLED_NAME: &str = "the bundled trace";
 
 /// Replays the trace at `path` (`-`: standard input; `None`: the bundled one).
 ///
@@ -194,8 +193,9 @@ pub fn replay(
             path.display()
         )));
     }
+    let traced_cpus = traced.max(1);
     let build = Build {
-        cpus: options.cpus.unwrap_or(traced.max(1) as u32),
+        cpus: options.cpus.unwrap_or(traced_cpus as u32),
         nodes: options.nodes,
         magazines: options.magazines,
         memory: options.memory,
@@ -211,7 +211,11 @@ pub fn replay(
         machine: &machine,
         held: Holdings::new(&machine),
         resolver,
+        nodes: (0..build.cpus).map(|cpu| machine.subsystem.cpus().node_of(cpu)).collect(),
+        remote: Vec::new(),
         operations: 0,
+        served: 0,
+        shrinks: 0,
         checked: 0,
         violations: Vec::new(),
         snapshots: Vec::new(),
@@ -227,14 +231,8 @@ pub fn replay(
     let replayed = begun.elapsed().saturating_sub(run.checking);
     drop(stage);
     run.snapshot("the end of the trace", false);
-    let taken = finish::Taken {
-        build,
-        tables,
-        seed: options.seed,
-        read,
-        replayed,
-        rss: [rss_before, resident_bytes()],
-    };
+    let taken =
+        finish::Taken { build, tables, traced_cpus, read, replayed, rss: [rss_before, resident_bytes()] };
     Ok(run.finish(taken))
 }
 
@@ -246,13 +244,28 @@ struct Run<'r, 'm> {
     machine: &'m Machine,
     held: Holdings<'m>,
     resolver: Resolver,
+    /// The node of each simulated CPU.
+    nodes: Vec<u32>,
+    /// By the cache's number in the trace.
+    remote: Vec<RemoteFrees>,
     operations: u64,
+    /// Allocations and frees that the simulated machine was asked for.
+    served: u64,
+    /// Marks at which all caches were shrunk.
+    shrinks: u64,
     /// Conservation checks made, and what they found.
     checked: u64,
     violations: Vec<String>,
     snapshots: Vec<Snapshot>,
     /// Time that checks took, which is no part of the replay.
     checking: Duration,
+}
+
+/// Frees on another simulated CPU than the allocation, and those of them on another node.
+#[derive(Clone, Copy, Debug, Default)]
+struct RemoteFrees {
+    cpu: u64,
+    node: u64,
 }
 
 /// Our caches at one moment.
@@ -270,6 +283,8 @@ struct CacheAt {
     used: u64,
     slabs: u64,
     pre_trace_frees: u64,
+    hidden_allocs: u64,
+    hidden_frees: u64,
 }
 
 impl Run<'_, '_> {
@@ -283,12 +298,14 @@ impl Run<'_, '_> {
             })?;
         }
         let cpu = u32::from(op.cpu) % self.build.cpus;
+        self.served += asks(op.kind);
         match op.kind {
             OpKind::Alloc { cache, ptr, bytes_alloc, .. } => {
                 let done = self.held.alloc(cpu, cache, ptr.0, bytes_alloc);
                 done.map_err(|failed| self.out_of_memory(op, failed))?;
             }
-            OpKind::Free { ptr, origin: FreeOrigin::Matched { .. }, .. } => {
+            OpKind::Free { cache, ptr, origin: FreeOrigin::Matched { alloc_cpu } } => {
+                self.remote_free(cache, u32::from(alloc_cpu) % self.build.cpus, cpu);
                 self.held.free(cpu, ptr.0);
             }
             OpKind::Free { cache, ptr, origin } => {
@@ -317,6 +334,7 @@ impl Run<'_, '_> {
             OpKind::Mark { text } => {
                 let text = self.resolver.mark(text);
                 if text == "SHRINK end" {
+                    self.shrinks += 1;
                     self.machine.subsystem.reap();
                     self.machine.subsystem.shrink();
                 } else if let Some(moment) = text.strip_prefix("SNAP ").and_then(|t| t.strip_suffix(" begin"))
@@ -330,6 +348,18 @@ impl Run<'_, '_> {
             self.snapshot(&moment, false);
         }
         Ok(())
+    }
+
+    fn remote_free(&mut self, cache: CacheId, allocated: u32, freed: u32) {
+        if allocated == freed {
+            return;
+        }
+        let at = cache.0 as usize;
+        if at >= self.remote.len() {
+            self.remote.resize(at + 1, RemoteFrees::default());
+        }
+        self.remote[at].cpu += 1;
+        self.remote[at].node += u64::from(self.nodes[allocated as usize] != self.nodes[freed as usize]);
     }
 
     fn out_of_memory(&self, op: &Op, failed: Failed) -> ReplayError {
@@ -365,10 +395,13 @@ impl Run<'_, '_> {
                 self.violations
                     .push(format!("{moment}: cache {name}: {} used, the trace holds {used}", info.used));
             }
+            let tally = self.resolver.cache_tally(id);
             CacheAt {
                 used,
                 slabs: info.map_or(0, |info| info.slabs),
-                pre_trace_frees: self.resolver.cache_tally(id).pre_trace_frees,
+                pre_trace_frees: tally.pre_trace_frees,
+                hidden_allocs: tally.hidden_allocs,
+                hidden_frees: tally.hidden_frees,
             }
         });
         // All caches are looked at every time, but only kept where they are compared with the kernel's: there may be
@@ -419,6 +452,22 @@ impl Run<'_, '_> {
     fn large(&self) -> u64 {
         let large = self.machine.subsystem.info().kmalloc_large;
         large.allocs - large.frees
+    }
+}
+
+/// What an operation asks of the simulated machine, in allocations and frees.
+fn asks(kind: OpKind) -> u64 {
+    match kind {
+        OpKind::Alloc { .. }
+        | OpKind::HiddenFree { .. }
+        | OpKind::Free { origin: FreeOrigin::Matched { .. }, .. }
+        | OpKind::PageAlloc { usage: PageUse::Other, .. }
+        | OpKind::PageFree { usage: PageUse::Other, .. } => 1,
+        OpKind::Free { origin: FreeOrigin::HiddenAlloc, .. } => 2,
+        OpKind::Free { origin: FreeOrigin::PreTrace, .. }
+        | OpKind::PageAlloc { .. }
+        | OpKind::PageFree { .. }
+        | OpKind::Mark { .. } => 0,
     }
 }
 

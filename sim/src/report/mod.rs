@@ -1,5 +1,7 @@
 //! What a replay found: as data ([`Report`], the interface of `--json`) and as a page for a person.
 
+mod cause;
+mod health;
 mod page;
 
 use crate::trace::Facts;
@@ -7,15 +9,20 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use uslab_buddy::BuddyInfo;
 
+pub use cause::Cause;
+pub use health::TraceHealth;
+
 /// A replay in numbers. Its serialised form is the interface of `uslab replay --json`.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Version of this program.
     pub version: &'static str,
-    /// Seed of what is random.
-    pub seed: u64,
     /// The trace's file.
     pub trace: String,
+    /// What is wrong with the trace.
+    pub trace_health: TraceHealth,
+    /// The machine that was traced.
+    pub traced: TracedMachine,
     /// The machine that was simulated.
     pub machine: MachineReport,
     /// Events by name.
@@ -26,6 +33,8 @@ pub struct Report {
     pub not_understood: u64,
     /// Events that the kernel says were lost. With any, numbers after the loss are not to be trusted.
     pub lost: u64,
+    /// Marks of the trace at which all caches were shrunk, as the traced system had shrunk its own.
+    pub shrinks: u64,
     /// The caches, the busiest first.
     pub caches: Vec<CacheReport>,
     /// All caches together.
@@ -44,16 +53,30 @@ pub struct Report {
     pub fragmentation: Vec<Fragmentation>,
     /// The conservation laws' numbers at each snapshot.
     pub snapshots: Vec<SnapshotReport>,
-    /// Events a second: reading and replaying together, on one thread.
+    /// Allocations and frees of objects and pages that the simulated machine was asked for. Events that ask for nothing
+    /// (slabs' own pages, `kfree(NULL)`, what the kernel's page allocator tells of its lists) are not among them.
+    pub operations: u64,
+    /// Events of the text a second, all of them: reading and replaying together, on one thread.
     pub events_per_second: f64,
     /// Seconds for reading the text.
     pub read_seconds: f64,
+    /// Nanoseconds for reading an event, of all events.
+    pub read_ns_per_event: f64,
     /// Seconds for replaying, without the checks.
     pub replay_seconds: f64,
-    /// Nanoseconds an event, of both together.
-    pub ns_per_event: f64,
+    /// Nanoseconds for replaying an operation.
+    pub replay_ns_per_operation: f64,
     /// All that can be said of the trace without a replay.
     pub facts: Facts,
+}
+
+/// The traced machine.
+#[derive(Debug, Serialize)]
+pub struct TracedMachine {
+    /// CPUs: as many as the header tells or the events name, whichever is more.
+    pub cpus: u64,
+    /// CPUs that have an event.
+    pub cpus_used: u64,
 }
 
 /// The simulated machine.
@@ -61,8 +84,12 @@ pub struct Report {
 pub struct MachineReport {
     /// CPUs.
     pub cpus: u32,
-    /// Memory nodes.
+    /// CPUs that an event happened on. A CPU of the trace is the one of the same number, modulo the CPUs.
+    pub cpus_used: u32,
+    /// Memory nodes; CPUs are spread over them in contiguous ranges.
     pub nodes: u32,
+    /// Nodes of the CPUs that were used.
+    pub nodes_used: u32,
     /// Bytes of memory.
     pub memory_bytes: u64,
     /// The magazines asked for.
@@ -90,9 +117,11 @@ pub struct CacheReport {
     pub live: u64,
     /// The most that were live at a time.
     pub peak_live: u64,
-    /// Frees on another CPU than the allocation.
+    /// Frees on another CPU of the simulated machine than the allocation. (`facts` has those of the traced machine.)
     pub remote_frees: u64,
-    /// The same in percent of the frees whose allocation was seen.
+    /// Of these, on another node: past the magazines, to the slab that the object is from.
+    pub remote_node_frees: u64,
+    /// Remote frees in percent of the frees whose allocation was seen.
     pub remote_percent: f64,
     /// Allocations that the kernel did not trace.
     pub hidden_allocs: u64,
@@ -154,6 +183,8 @@ pub struct ObjectTotals {
     pub matched_frees: u64,
     /// See [`CacheReport`].
     pub remote_frees: u64,
+    /// See [`CacheReport`].
+    pub remote_node_frees: u64,
     /// See [`CacheReport`].
     pub hidden_allocs: u64,
     /// See [`CacheReport`].
@@ -239,6 +270,14 @@ pub struct KernelRow {
     pub objects: [i64; 2],
     /// The kernel's change of slabs, and ours.
     pub slabs: [i64; 2],
+    /// Allocations without an event up to the second snapshot, as far as the trace shows them.
+    pub hidden_allocs: u64,
+    /// Frees without an event up to the second snapshot, as far as the trace shows them.
+    pub hidden_frees: u64,
+    /// The function that allocated most of the objects of the trace whose frees have no event.
+    pub hidden_free_site: Option<String>,
+    /// Why the changes of objects differ, if they do.
+    pub cause: Option<Cause>,
 }
 
 /// Fragmentation of one zone for one order, in 1/1,000.

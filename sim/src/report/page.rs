@@ -1,11 +1,24 @@
 //! A report as a page for a person.
 
+use super::cause::explained;
 use super::{Report, percent};
 use crate::output::{grouped, signed, size, table, text};
 use std::fmt::Write;
 
 /// Caches shown unless all are asked for.
 const SHOWN: usize = 25;
+/// Differences from the kernel that are explained unless all are asked for.
+const EXPLAINED: usize = 8;
+
+/// `1 CPU`, `4 CPUs`.
+fn counted(n: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
+}
+
+/// `once`, `3 times`.
+fn times(n: u64) -> String {
+    if n == 1 { "once".to_owned() } else { format!("{} times", grouped(n)) }
+}
 
 impl Report {
     /// The whole report as text.
@@ -17,20 +30,19 @@ impl Report {
     }
 
     fn write_page(&self, out: &mut String, all: bool) -> std::fmt::Result {
-        let m = &self.machine;
         writeln!(
             out,
-            "{}: {} events on {} CPUs, {} node{}, {} of memory, magazines {}, seed {}",
+            "{}: {} events on {}",
             self.trace,
             grouped(self.events_total),
-            m.cpus,
-            m.nodes,
-            if m.nodes == 1 { "" } else { "s" },
-            size(m.memory_bytes),
-            m.magazine,
-            self.seed
+            counted(self.traced.cpus, "CPU")
         )?;
-        self.write_warnings(out)?;
+        writeln!(out, "Simulated: {}", self.simulated())?;
+        for warning in &self.trace_health.warnings {
+            // Lines that go on are indented.
+            let mark = if warning.starts_with(' ') { "" } else { "WARNING: " };
+            writeln!(out, "{mark}{warning}")?;
+        }
         writeln!(out, "\nEvents")?;
         let mut events = table(&["event", "count"]);
         let mut by_count: Vec<_> = self.events.iter().collect();
@@ -52,24 +64,57 @@ impl Report {
             grouped(o.pre_trace_frees),
             percent(o.remote_frees, o.matched_frees)
         )?;
+        if self.machine.nodes > 1 {
+            writeln!(
+                out,
+                "  and {:.2} % on another node: past the magazines, to the slab that the object is from.",
+                percent(o.remote_node_frees, o.matched_frees)
+            )?;
+        }
+        if o.hidden_allocs + o.hidden_frees > 0 {
+            writeln!(
+                out,
+                "  hidden: done by the kernel without an event. A hidden allocation (kmem_cache_alloc_bulk) shows when its\n  \
+                 object is freed, a hidden free (kfree_rcu, bulk frees) when the address is handed out again or its page\n  \
+                 given back. It is replayed there."
+            )?;
+        }
+        if o.pre_trace_frees > 0 {
+            writeln!(
+                out,
+                "  pre-trace: frees of objects from before the trace began, which are not here: nothing is done."
+            )?;
+        }
         self.write_caches(out, all)?;
         self.write_kernel(out, all)?;
         self.write_pages(out)?;
         self.write_end(out)
     }
 
-    fn write_warnings(&self, out: &mut String) -> std::fmt::Result {
-        if self.not_understood > 0 {
-            writeln!(out, "WARNING: {} lines were not understood, the first:", grouped(self.not_understood))?;
-            for (line, text) in &self.facts.first_not_understood {
-                writeln!(out, "  line {line}: {text}")?;
-            }
+    /// What the simulated machine is, and how much of it the trace uses.
+    fn simulated(&self) -> String {
+        let (traced, m) = (&self.traced, &self.machine);
+        let mut what = format!(
+            "{}, {}, {} of memory, magazines {}",
+            counted(m.cpus.into(), "CPU"),
+            counted(m.nodes.into(), "node"),
+            size(m.memory_bytes),
+            m.magazine
+        );
+        if u64::from(m.cpus) < traced.cpus {
+            let folded = match m.cpus {
+                1 => "all of the trace's run on it".to_owned(),
+                n => format!("CPU n of the trace is CPU n modulo {n}"),
+            };
+            what += &format!("; {folded}");
         }
-        if self.lost > 0 {
-            let lost = grouped(self.lost);
-            writeln!(out, "WARNING: the kernel lost {lost} events; what follows the loss is not exact")?;
+        if m.cpus_used < m.cpus {
+            what += &format!("; {} used: no event is on the others", counted(m.cpus_used.into(), "CPU"));
         }
-        Ok(())
+        if m.nodes_used < m.nodes {
+            what += &format!("; {} used", counted(m.nodes_used.into(), "node"));
+        }
+        what
     }
 
     fn write_caches(&self, out: &mut String, all: bool) -> std::fmt::Result {
@@ -83,6 +128,24 @@ impl Report {
             out,
             "  objects = used + in magazines + in depot + free in slabs; hits = served by a CPU's magazine"
         )?;
+        if self.shrinks > 0 {
+            writeln!(
+                out,
+                "  All caches were shrunk {} on the way, where the trace has the mark `SHRINK end`, as the traced system\n  \
+                 had shrunk its own: magazines, depots and empty slabs hold what came since the last time.",
+                times(self.shrinks)
+            )?;
+        }
+        let shown_names = || self.caches.iter().take(shown).map(|c| c.name.as_str());
+        if shown_names().any(|name| name.starts_with('?') && name.contains(':')) {
+            writeln!(
+                out,
+                "  ?function:size = no event and no table names the cache: what that function allocated of that size."
+            )?;
+        }
+        if shown_names().any(|name| name == "?kfree") {
+            writeln!(out, "  ?kfree = kfree of objects of which nothing else was seen.")?;
+        }
         let mut rows = table(&[
             "cache",
             "size",
@@ -157,10 +220,22 @@ impl Report {
             signed(k.slabs_ours),
             grouped(k.slabs_abs_error)
         )?;
+        let differing = || k.rows.iter().filter_map(|row| Some((row, row.cause?)));
+        if differing().next().is_some() {
+            writeln!(out, "Why objects differ:")?;
+        }
+        let explained_here = if all { usize::MAX } else { EXPLAINED };
+        for (row, cause) in differing().take(explained_here) {
+            writeln!(out, "  {}", explained(row, cause))?;
+        }
+        let more = differing().count().saturating_sub(explained_here);
+        if more > 0 {
+            writeln!(out, "  and {more} more caches: --all explains them")?;
+        }
         writeln!(
             out,
-            "Objects differ where the kernel counts what a CPU merely keeps. Slabs differ by policy: SLUB fills one\n\
-             slab a CPU at a time, here magazines mix the objects of several slabs."
+            "Slabs differ with the objects, and by policy: SLUB fills one slab a CPU at a time, here magazines mix the\n\
+             objects of several slabs."
         )
     }
 
@@ -201,10 +276,13 @@ impl Report {
         )?;
         writeln!(
             out,
-            "Time: {:.2} s reading, {:.2} s replaying: {:.0} ns an event, {:.2} million events a second",
+            "Time: {:.2} s reading, {:.0} ns an event; {:.2} s replaying {} operations, {:.0} ns an operation; in all {:.2} \
+             million events a second",
             self.read_seconds,
+            self.read_ns_per_event,
             self.replay_seconds,
-            self.ns_per_event,
+            grouped(self.operations),
+            self.replay_ns_per_operation,
             self.events_per_second / 1e6
         )
     }
@@ -217,6 +295,23 @@ impl Report {
         out
     }
 
+    /// What became of the frees from other CPUs.
+    fn remote_frees_did(&self) -> String {
+        let (o, traced) = (&self.objects, self.facts.objects.remote);
+        let here = match (o.remote_frees, o.remote_node_frees) {
+            (0, _) => ".".to_owned(),
+            (_, 0) => ", and needed nothing special.".to_owned(),
+            (_, far) => format!(
+                ";\n{:>9}  of them from another node: past the magazines, to the slab that the object is from.",
+                grouped(far)
+            ),
+        };
+        match traced {
+            n if n == o.remote_frees => here,
+            n => format!(" ({} on the traced machine){here}", grouped(n)),
+        }
+    }
+
     fn write_introduction(&self, out: &mut String) -> std::fmt::Result {
         let o = &self.objects;
         let served = self.caches.iter().map(|c| c.magazine_hits).sum::<u64>();
@@ -224,21 +319,27 @@ impl Report {
             out,
             "uslab replayed {} memory events that a real Linux kernel (6.1, {} CPUs) recorded while four processes\n\
              created, searched and deleted thousands of files, and did with its own allocator what the kernel did:\n\
-             {} allocations and {} frees in {} object caches, each on the CPU that the trace names.\n",
+             {} allocations and {} frees in {} object caches, each on the CPU that the trace names.",
             grouped(self.events_total),
-            self.machine.cpus,
+            self.traced.cpus,
             grouped(o.allocs),
             grouped(o.frees),
             self.caches.len()
         )?;
+        let m = &self.machine;
+        if u64::from(m.cpus) != self.traced.cpus || m.nodes > 1 {
+            writeln!(out, "Simulated: {}.", self.simulated())?;
+        }
+        writeln!(out)?;
         writeln!(
             out,
             "  {:>5.1} %  of the allocations and frees were served by a magazine of their own CPU, without any lock;\n\
              {:>9}  times a CPU went to a depot, to exchange whole magazines;\n\
-             {:>9}  frees came from another CPU than the allocation, and needed nothing special.\n",
+             {:>9}  frees came from another CPU than the allocation{}\n",
             percent(served, o.allocs + o.frees + o.hidden_allocs),
             grouped(o.depot_exchanges),
-            grouped(o.remote_frees)
+            grouped(o.remote_frees),
+            self.remote_frees_did()
         )?;
         writeln!(out, "The busiest caches:\n")?;
         let mut rows =
@@ -269,7 +370,7 @@ impl Report {
             out,
             "\nEvery object and every page was counted {} times: {}. When everything\n\
              was freed, {} objects and {} slabs were left, and {} went back to the system.\n\
-             {:.1} million events a second, seed {}.\n",
+             {:.1} million events a second.\n",
             c.checked,
             if c.violated == 0 {
                 "nothing was lost, nothing was in two places"
@@ -279,8 +380,7 @@ impl Report {
             t.objects,
             t.slabs,
             size(t.committed_bytes[0] - t.committed_bytes[1]),
-            self.events_per_second / 1e6,
-            self.seed
+            self.events_per_second / 1e6
         )?;
         c.violations.iter().try_for_each(|v| writeln!(out, "  {v}"))?;
         out.push_str(

@@ -64,6 +64,10 @@ impl Log {
     pub(super) fn new(most: usize) -> Self {
         Self { entries: Vec::new(), next: 0, most }
     }
+    /// How many it keeps.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
     /// Writes an entry over the oldest one.
     pub(super) fn push(&mut self, entry: Entry) {
         if self.entries.len() < self.most {

@@ -37,10 +37,16 @@ use uslab::{Census, KmemCache};
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 use worker::{Bin, Seat, Worker};
 pub use workload::Workload;
-use world::World;
+use world::{Missing, World};
 
-/// Is told of every object that was freed to a cache, and may do to it what nobody may: the tests of the tests.
-pub type Saboteur = Arc<dyn Fn(&KmemCache, NonNull<u8>) + Send + Sync>;
+/// The names of the caches that the workloads share: those that an object can be leaked from.
+pub fn caches() -> impl Iterator<Item = &'static str> {
+    world::names()
+}
+
+/// Is told of every object that was freed to a cache, and may do to it what nobody may: the tests of the tests. `true`
+/// ends the round, so that its census comes while the deeds of the threads are remembered.
+pub type Saboteur = Arc<dyn Fn(&KmemCache, NonNull<u8>) -> bool + Send + Sync>;
 
 /// Rules of faults, and the text that they were read from.
 #[derive(Clone, Debug)]
@@ -225,7 +231,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
                     census,
                 });
             }
-            Err(what) => violated(&world, format!("census of round {round}: {what}")),
+            Err(missing) => violated(&world, &format!("census of round {round}"), missing),
         }
         if options.interrupted.load(Relaxed) || !world.violations().is_empty() {
             break;
@@ -266,15 +272,17 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn violated(world: &World, what: String) {
-    world.violated(world::Violation { at: world.now(), what, address: None, seats: Vec::new() });
+fn violated(world: &World, when: &str, missing: Missing) {
+    let Missing { what, address } = missing;
+    let what = format!("{when}: {what}");
+    world.violated(world::Violation { at: world.now(), what, address, seats: Vec::new() });
 }
 
-fn census(world: &World, seats: &[Seat<'_>], bins: &[Bin<'_>]) -> Result<Census, String> {
-    let left: Vec<_> =
-        bins.iter().flat_map(|bin| bin.lock().iter().map(|held| held.source).collect::<Vec<_>>()).collect();
-    let kept = seats.iter().flat_map(|seat| seat.held.iter().map(|held| &held.source));
-    world.census(kept.chain(&left))
+fn census(world: &World, seats: &[Seat<'_>], bins: &[Bin<'_>]) -> Result<Census, Missing> {
+    let of = |held: &worker::Held<'_>| (held.source, held.memory.address());
+    let left = bins.iter().flat_map(|bin| bin.lock().iter().map(of).collect::<Vec<_>>());
+    let kept = seats.iter().flat_map(|seat| seat.held.iter().map(of));
+    world.census(&kept.chain(left).collect::<Vec<_>>())
 }
 
 /// Verifies and frees everything, gives all memory back, and looks at what is left.
@@ -298,8 +306,7 @@ fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<Seat<'w>>) 
     world.subsystem.shrink();
     world.grace();
     world.subsystem.pages().release();
-    let census =
-        census(world, seats, bins).map_err(|what| violated(world, format!("at the end: {what}"))).ok()?;
+    let census = census(world, seats, bins).map_err(|missing| violated(world, "at the end", missing)).ok()?;
     let pages = world.subsystem.pages().info();
     let end = End {
         objects: census.objects,
@@ -315,7 +322,8 @@ fn tear_down<'w>(world: &'w World, bins: &[Bin<'w>], seats: &mut Vec<Seat<'w>>) 
         ("bytes committed", end.committed_bytes[1]),
     ] {
         if left != 0 {
-            violated(world, format!("at the end: {left} {what} left after everything was freed"));
+            let what = format!("{left} {what} left after everything was freed");
+            violated(world, "at the end", Missing { what, address: None });
         }
     }
     Some(end)

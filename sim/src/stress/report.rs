@@ -59,6 +59,8 @@ pub struct Report {
     pub magazine_hits: u64,
     /// The same in percent of their allocations and frees.
     pub hit_percent: f64,
+    /// The last deeds that each thread remembers, from which histories are told.
+    pub remembered: u64,
     /// Restartable sequences that were interrupted and ran again.
     pub aborts: u64,
     /// At the end of each.
@@ -123,6 +125,8 @@ pub struct ViolationReport {
     pub what: String,
     /// Seconds after the start.
     pub at: f64,
+    /// Whether it is about one object.
+    pub object: bool,
     /// What every thread that is still remembered did with the object, or with what covers it.
     pub history: Vec<String>,
     /// The last deeds of the threads involved.
@@ -159,6 +163,7 @@ impl ViolationReport {
         Self {
             what: violation.what.clone(),
             at: violation.at.as_secs_f64(),
+            object: violation.address.is_some(),
             history: history[from..]
                 .iter()
                 .map(|(seat, entry)| format!("thread {seat:<4} {entry}"))
@@ -201,6 +206,7 @@ impl Report {
             fault_points: world.faults.tally(),
             magazine_hits: hits,
             hit_percent: percent(hits, served),
+            remembered: seats.first().map_or(0, |seat| seat.log.most() as u64),
             aborts: cpus.aborts(),
             rounds,
             end,
@@ -304,10 +310,16 @@ impl Report {
     fn write_violations(&self, out: &mut String) -> fmt::Result {
         for violation in self.violations.iter().take(TOLD) {
             writeln!(out, "\nVIOLATION at {:.6} s, seed {}: {}", violation.at, self.seed, violation.what)?;
-            if !violation.history.is_empty() {
-                writeln!(out, "history of the object:")?;
-                violation.history.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+            match (violation.object, violation.history.is_empty()) {
+                (_, false) => writeln!(out, "history of the object:")?,
+                (true, true) => writeln!(
+                    out,
+                    "history of the object: nothing; each thread remembers its last {} deeds",
+                    grouped(self.remembered)
+                )?,
+                (false, true) => {}
             }
+            violation.history.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
             for (seat, lines) in &violation.last {
                 writeln!(out, "the last operations of thread {seat}:")?;
                 lines.iter().try_for_each(|line| writeln!(out, "  {line}"))?;

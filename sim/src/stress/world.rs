@@ -4,12 +4,15 @@ use super::stamp::Pattern;
 use super::{FaultSpec, Saboteur};
 use parking_lot::Mutex;
 use std::alloc::Layout;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use uslab::{Block, Census, Config, Corruption, Faults, Gfp, KmemCache, Limit, Magazines, Malloc, Subsystem};
+use uslab::{
+    Block, Census, Config, Corruption, Faults, Gfp, KmallocKind, KmemCache, Limit, Magazines, Malloc,
+    SizeClass, Subsystem,
+};
 use uslab_buddy::{Order, PageBlock};
 use uslab_magazine::sync::{AtomicBool, Counter, Ordering::Relaxed};
 
@@ -55,6 +58,11 @@ const CACHES: [(&str, usize, Kind, usize); 20] = [
     ("vm_area_struct", 200, Kind::Raw, 24),
     ("anon_vma", 104, Kind::Constructed, 12),
 ];
+/// The names of the caches.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    CACHES.iter().map(|cache| cache.0)
+}
+
 /// Where the kinds of a process begin.
 const FAMILY: usize = 11;
 
@@ -293,8 +301,10 @@ impl World {
 
     /// Tells the saboteur of a free.
     pub(super) fn freed(&self, source: Source, address: NonNull<u8>) {
-        if let (Some(saboteur), Some(cache)) = (&self.saboteur, self.cache(source)) {
-            saboteur(cache, address);
+        if let (Some(saboteur), Some(cache)) = (&self.saboteur, self.cache(source))
+            && saboteur(cache, address)
+        {
+            self.pause.store(true, Relaxed);
         }
     }
 
@@ -325,13 +335,16 @@ impl World {
     }
 
     /// Checks that what the threads hold is what the caches say is in use and what a walk of all slabs and pages finds.
-    /// Only while no thread runs.
-    pub(super) fn census<'h>(&self, held: impl Iterator<Item = &'h Source>) -> Result<Census, String> {
+    /// `held` has each object's source and address. Only while no thread runs.
+    pub(super) fn census(&self, held: &[(Source, usize)]) -> Result<Census, Missing> {
         self.grace();
-        let census = self.subsystem.check().map_err(|violation| violation.to_string())?;
-        let (mut caches, mut classes, mut large, mut blocks) = (BTreeMap::new(), 0, 0, 0);
-        for source in held {
-            match *source {
+        let census = self
+            .subsystem
+            .check()
+            .map_err(|violation| Missing { what: violation.to_string(), address: None })?;
+        let (mut caches, mut classes, mut large, mut blocks) = (BTreeMap::<u8, u64>::new(), 0, 0, 0);
+        for &(source, _) in held {
+            match source {
                 Source::Cache(at) => *caches.entry(at).or_default() += 1,
                 Source::Pages(order) => blocks += u64::from(order.pages()),
                 Source::Kmalloc(size) | Source::Malloc(size, _) if source.is_large() => {
@@ -340,21 +353,94 @@ impl World {
                 Source::Kmalloc(_) | Source::Malloc(..) | Source::Temporary => classes += 1,
             }
         }
-        let info = self.subsystem.info();
-        let mut books = vec![
-            ("large blocks, in pages".to_owned(), large, info.kmalloc_large.pages),
-            ("large blocks, walked, in pages".to_owned(), large, census.large_pages),
-            ("other blocks, in pages".to_owned(), blocks, census.block_pages),
-            ("objects".to_owned(), classes + caches.values().sum::<u64>(), census.used),
-            ("objects, by the caches".to_owned(), census.used, info.caches.iter().map(|c| c.used).sum()),
-        ];
         for (at, cache) in (0..).zip(&self.caches) {
-            let held = caches.get(&at).copied().unwrap_or(0);
-            books.push((format!("objects of {}", cache.name()), held, cache.info().used));
+            if caches.get(&at).copied().unwrap_or(0) != cache.info().used {
+                let of_cache = held.iter().filter(|(source, _)| *source == Source::Cache(at));
+                return Err(missing(cache, &of_cache.map(|(_, address)| *address).collect()));
+            }
         }
+        let info = self.subsystem.info();
+        let books = [
+            ("large blocks, in pages", large, info.kmalloc_large.pages),
+            ("large blocks, walked, in pages", large, census.large_pages),
+            ("other blocks, in pages", blocks, census.block_pages),
+            ("objects", classes + caches.values().sum::<u64>(), census.used),
+            ("objects, by the caches", census.used, info.caches.iter().map(|c| c.used).sum()),
+        ];
         match books.into_iter().find(|(_, held, used)| held != used) {
-            Some((what, held, used)) => Err(format!("{what}: threads hold {held}, {used} are in use")),
+            Some((what, count, used)) => {
+                let held = held.iter().map(|(_, address)| *address).collect();
+                let lost = self.classes().find_map(|cache| Some((cache, unheld(cache, &held).pop_first()?)));
+                let mut what = format!("{what}: threads hold {count}, {used} are in use");
+                if let Some((cache, address)) = lost {
+                    what = format!("cache {}: {what}; nobody holds {address:#x}", cache.name());
+                }
+                Err(Missing { what, address: lost.map(|(_, address)| address) })
+            }
             None => Ok(census),
+        }
+    }
+
+    /// The caches of kmalloc's and malloc's size classes.
+    fn classes(&self) -> impl Iterator<Item = &KmemCache> {
+        let kmalloc = self.subsystem.kmalloc();
+        let kinds = KmallocKind::ALL.into_iter();
+        let classes =
+            kinds.flat_map(move |kind| SizeClass::all().map(move |class| kmalloc.cache(kind, class)));
+        classes.chain(self.malloc.caches())
+    }
+}
+
+/// Objects of a cache that are in use and not among those held. Empties the cache's magazines: only for what has been
+/// found wrong.
+fn unheld(cache: &KmemCache, held: &BTreeSet<usize>) -> BTreeSet<usize> {
+    let used = cache.live();
+    used.iter().map(|object| object.addr().get()).filter(|address| !held.contains(address)).collect()
+}
+
+/// What a census missed, and one object that it is about.
+#[derive(Debug)]
+pub(super) struct Missing {
+    pub(super) what: String,
+    pub(super) address: Option<usize>,
+}
+
+/// Addresses that a message names.
+const NAMED: usize = 8;
+
+/// What is wrong with a cache of which threads hold another number of objects than are in use.
+fn missing(cache: &KmemCache, held: &BTreeSet<usize>) -> Missing {
+    let counted = cache.info().used;
+    let mut what =
+        format!("cache {}: objects: threads hold {}, {counted} are in use", cache.name(), held.len());
+    let lost = unheld(cache, held);
+    if !lost.is_empty() {
+        let named: Vec<String> = lost.iter().take(NAMED).map(|address| format!("{address:#x}")).collect();
+        let more = if lost.len() > NAMED { ", ..." } else { "" };
+        what += &format!("; nobody holds {}{more}", named.join(", "));
+    }
+    Missing { what, address: lost.first().copied() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Once a census that missed an object said neither of which cache it was nor which one.
+    #[test]
+    fn an_object_that_is_missed_is_named_with_its_cache() {
+        let world = World::new(7, None, None).unwrap();
+        let sources = [(Source::Cache(1), "raw-64"), (Source::Kmalloc(100), "kmalloc-128")];
+        for (source, cache) in sources.into_iter().chain([(Source::Malloc(100, 8), "malloc-")]) {
+            let (kept, lost) = (world.alloc(source).unwrap(), world.alloc(source).unwrap());
+            let held = [(source, kept.address())];
+            let missing = world.census(&held).unwrap_err();
+            assert_eq!(missing.address, Some(lost.address()), "{}", missing.what);
+            let named = format!("nobody holds {:#x}", lost.address());
+            assert!(missing.what.starts_with(&format!("cache {cache}")), "{}", missing.what);
+            assert!(missing.what.contains(&named), "{}", missing.what);
+            drop((kept, lost));
+            world.census(&[]).unwrap();
         }
     }
 }

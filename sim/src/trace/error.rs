@@ -56,15 +56,6 @@ pub enum TraceError {
         /// The first line that was not understood, shortened; empty when there were only headers.
         first: String,
     },
-    /// The last line ends in the middle.
-    CutLine {
-        /// The file.
-        path: PathBuf,
-        /// Its number, from 1.
-        line: u64,
-        /// The line, shortened.
-        text: String,
-    },
     /// A line longer than any trace has.
     LongLine {
         /// The file.
@@ -141,11 +132,6 @@ impl fmt::Display for TraceError {
                 f,
                 "{}: no event in {lines} lines; ftrace, `perf script` and `trace-cmd report` text is understood; \
                  the first line that is neither: {first:?}",
-                path.display()
-            ),
-            Self::CutLine { path, line, text } => write!(
-                f,
-                "{}:{line}: the last line is cut in the middle (no line feed, and not a whole event): {text:?}",
                 path.display()
             ),
             Self::LongLine { path, line } => {

@@ -16,22 +16,11 @@ pub const MAX_OBJECT: u32 = 4096 << MAX_ORDER;
 /// Objects above this size are no slab objects: kmalloc takes their pages straight from the page allocator.
 pub const MAX_SLAB_OBJECT: u32 = 8192;
 
-/// Where the kernel maps all memory (x86-64, four page-table levels, no address randomisation).
-const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
-/// The direct map is at most 64 TiB long.
-const DIRECT_MAP_END: u64 = DIRECT_MAP + (64 << 40);
-
 /// An object's address as the trace prints it: real, or hashed (then only equality means anything).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ptr(pub u64);
 
 impl Ptr {
-    /// The page the object lies on (its first, if several), when the address is a real one of the direct map.
-    #[must_use]
-    pub fn pfn(self) -> Option<Pfn> {
-        (DIRECT_MAP..DIRECT_MAP_END).contains(&self.0).then(|| Pfn((self.0 - DIRECT_MAP) >> 12))
-    }
-
     /// Hashed pointers are 32-bit values.
     #[must_use]
     pub fn is_hashed(self) -> bool {
@@ -42,13 +31,6 @@ impl Ptr {
 /// A page frame number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pfn(pub u64);
-
-impl Pfn {
-    /// The address of what lies on this page, `offset` bytes from its start.
-    pub(super) fn object(self, offset: u16) -> Ptr {
-        Ptr(DIRECT_MAP + (self.0 << 12) + u64::from(offset))
-    }
-}
 
 /// Which function made an object event: it tells how the cache is to be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::direct_map::DirectMap;
 use super::line::Format;
 use super::names::NameSources;
 use super::op::{CacheId, CacheKind};
@@ -35,6 +36,10 @@ pub struct Facts {
     pub lost: u64,
     /// The text ends without a line feed.
     pub unterminated: bool,
+    /// The last line, shortened, and its number, if it ends in the middle: it was left out.
+    pub cut_line: Option<(u64, String)>,
+    /// Where the traced kernel maps its memory.
+    pub direct_map: DirectMap,
     /// Events by CPU.
     pub by_cpu: BTreeMap<usize, u64>,
     /// Events by context flag: `.` task, `s` softirq, `h` hardirq, `H` hardirq inside softirq.
@@ -318,6 +323,8 @@ impl Resolver {
             first_not_understood: counts.first_not_understood.clone(),
             lost: counts.lost,
             unterminated: counts.unterminated,
+            cut_line: counts.cut_line.clone(),
+            direct_map: self.direct_map,
             by_cpu: counts.by_cpu.iter().copied().enumerate().filter(|&(_, events)| events > 0).collect(),
             by_context: (0..=u8::MAX)
                 .zip(&counts.by_context)

@@ -30,6 +30,7 @@
 //! # }
 //! ```
 
+mod direct_map;
 mod error;
 mod event;
 mod facts;
@@ -52,6 +53,7 @@ mod trace_cmd;
 #[cfg(test)]
 mod tests;
 
+pub use direct_map::DirectMap;
 pub use error::{Impossible, TraceError};
 pub use event::{Event, EventKind, MAX_CPU, MAX_OBJECT, MAX_ORDER, MAX_SLAB_OBJECT, Pfn, Ptr, Via};
 pub use facts::{

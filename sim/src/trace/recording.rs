@@ -1,14 +1,16 @@
 //! The first pass: text to records.
 //!
 //! Every line is parsed once. What only the whole trace can tell is learned on the way: which cache a call site
-//! allocates from (a later `kmem_cache_free` names it), which page blocks became slabs. Events that an allocator has to
-//! replay go to the [spool](super::spool); all others are counted here.
+//! allocates from (a later `kmem_cache_free` names it), where the kernel [maps its memory](super::direct_map). Events
+//! that an allocator has to replay go to the [spool](super::spool); all others are counted here. At the end the records
+//! of page blocks that became slabs are marked.
 
 use std::path::{Path, PathBuf};
 
 use memchr::memchr;
 use rustc_hash::FxHashMap;
 
+use super::direct_map::{DirectMap, Vote};
 use super::error::TraceError;
 use super::event::{Event, EventKind, MAX_SLAB_OBJECT, Pfn, Ptr, Via};
 use super::line::{Format, HeaderFact, Line, Parser, Reject, Strings};
@@ -21,6 +23,9 @@ use super::symbols::Symbol;
 
 /// Records are held in memory up to this many bytes: two million events.
 const SPOOL_IN_MEMORY: usize = 64 << 20;
+
+/// The migrate type of user memory.
+const MOVABLE: u8 = 1;
 
 /// How many lines that are not understood are kept.
 const REJECTS_KEPT: usize = 5;
@@ -39,6 +44,7 @@ pub struct Recording {
     pub(super) shapes: Shapes,
     pub(super) spool: Spool,
     pub(super) counts: Counts,
+    pub(super) direct_map: DirectMap,
 }
 
 /// Counts over all lines, whatever they mean.
@@ -82,6 +88,8 @@ pub struct Counts {
     pub hashed_pointers: u64,
     /// Object events with the placeholder for a pointer that could not be hashed yet.
     pub placeholders: u64,
+    /// Object frees, but of null.
+    pub frees: u64,
     /// `kfree(NULL)`.
     pub kfree_of_null: u64,
     /// Object allocations that failed.
@@ -106,6 +114,8 @@ pub struct Counts {
     pub named_by_free: u64,
     /// The text ends without a line feed.
     pub unterminated: bool,
+    /// The last line, shortened, and its number, if it ends in the middle: it was left out.
+    pub cut_line: Option<(u64, String)>,
 }
 
 impl Recording {
@@ -113,8 +123,9 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// Reading fails; the last line is cut in the middle; a value is impossible (an order above 10, an object of no
-    /// bytes or more than 4 MiB, a CPU above 8191); there is no event at all; the temporary file fails.
+    /// Reading fails; a value is impossible (an order above 10, an object of no bytes or more than 4 MiB, a CPU above
+    /// 8191); there is no event at all; the temporary file fails. A last line that is cut in the middle is left out and
+    /// noted in the [`Counts`].
     pub fn read(source: Source, progress: impl FnMut(Progress)) -> Result<Self, TraceError> {
         Self::read_within(SPOOL_IN_MEMORY, source, progress)
     }
@@ -172,6 +183,12 @@ impl Recording {
         named(&self.strings.gfp, &self.counts.by_gfp)
     }
 
+    /// Where the traced kernel maps its memory.
+    #[must_use]
+    pub fn direct_map(&self) -> DirectMap {
+        self.direct_map
+    }
+
     /// Call sites of object events.
     #[must_use]
     pub fn call_sites(&self) -> usize {
@@ -213,8 +230,7 @@ struct Pass {
     last_time: Option<u64>,
     /// Live objects of caches: the record of their allocation and its shape.
     objects: FxHashMap<u64, (u64, u32)>,
-    /// For each page of a block whose use is not known yet, the record of its allocation plus one.
-    blocks: PageTable<u64>,
+    vote: Vote,
 }
 
 impl Pass {
@@ -227,7 +243,7 @@ impl Pass {
             counts: Counts::default(),
             last_time: None,
             objects: FxHashMap::default(),
-            blocks: PageTable::new(),
+            vote: Vote::default(),
         }
     }
 
@@ -261,9 +277,7 @@ impl Pass {
                 self.counts.header = Some((in_buffer, written, cpus));
             }
             Ok(Line::Header(HeaderFact::Cpus(cpus))) => self.counts.machine_cpus = Some(cpus),
-            Err(_) if self.counts.unterminated => {
-                return Err(TraceError::CutLine { path: self.path.clone(), line: number, text: shown(text) });
-            }
+            Err(_) if self.counts.unterminated => self.counts.cut_line = Some((number, shown(text))),
             Err(Reject::Impossible(what)) => {
                 return Err(TraceError::Impossible { path: self.path.clone(), line: number, what });
             }
@@ -301,16 +315,10 @@ impl Pass {
             }
             EventKind::Free { ptr, cache, via, .. } => self.free(ptr, cache, via, record),
             EventKind::PageAlloc { pfn, order, migratetype, .. } => {
-                let place = self.spool.len() + 1;
-                frames(pfn, order).for_each(|pfn| *self.blocks.entry(pfn) = place);
+                self.vote.pages(event.cpu, pfn, order, migratetype == MOVABLE);
                 self.spool.push(Record { at: pfn.0, tag: Tag::PageAlloc, order, migratetype, ..record })
             }
             EventKind::PageFree { pfn, order } => {
-                for pfn in frames(pfn, order) {
-                    if let Some(block) = self.blocks.get(pfn) {
-                        *block = 0;
-                    }
-                }
                 self.spool.push(Record { at: pfn.0, tag: Tag::PageFree, order, ..record })
             }
             EventKind::Mark(text) => self.spool.push(Record { tag: Tag::Mark, key: text.0, ..record }),
@@ -331,10 +339,7 @@ impl Pass {
         } else {
             self.objects.remove(&ptr.0);
         }
-        if let Some(pfn) = ptr.pfn() {
-            let large = shape.via == Via::Kmalloc && shape.bytes_alloc > MAX_SLAB_OBJECT;
-            self.page_used(pfn, if large { PageUse::KmallocLarge } else { PageUse::Slab })?;
-        }
+        self.vote.object(record.cpu, ptr);
         self.spool.push(Record { at: ptr.0, tag: Tag::Alloc, key: number, ..record })
     }
 
@@ -347,27 +352,11 @@ impl Pass {
                 self.spool.update(place, |record| record.key = own)?;
             }
         }
-        if via == Via::Cache
-            && let Some(pfn) = ptr.pfn()
-        {
-            self.page_used(pfn, PageUse::Slab)?;
-        }
         let tag = match via {
             Via::Kmalloc => Tag::FreeKmalloc,
             Via::Cache => Tag::FreeCache,
         };
         self.spool.push(Record { at: ptr.0, tag, key: cache.map_or(0, |name| name.0 + 1), ..record })
-    }
-
-    /// An object lies on this page: tell the block's allocation what it is for.
-    fn page_used(&mut self, pfn: Pfn, usage: PageUse) -> std::io::Result<()> {
-        match self.blocks.get(pfn) {
-            Some(block) if *block != 0 => {
-                let place = std::mem::take(block) - 1;
-                self.spool.update(place, |record| record.usage = usage as u8)
-            }
-            _ => Ok(()),
-        }
     }
 
     fn count(&mut self, event: &Event) {
@@ -403,6 +392,7 @@ impl Pass {
                     counts.cache_free_named.0 += u64::from(cache.is_some());
                     counts.cache_free_named.1 += 1;
                 }
+                counts.frees += 1;
                 counts.hashed_pointers += u64::from(ptr.is_hashed());
             }
             EventKind::FreeNull => counts.kfree_of_null += 1,
@@ -426,8 +416,17 @@ impl Pass {
             return Err(TraceError::NotATrace {
                 path: self.path,
                 lines: self.counts.lines,
-                first: first.map(|(_, text)| text.clone()).unwrap_or_default(),
+                first: first
+                    .or(self.counts.cut_line.as_ref())
+                    .map(|(_, text)| text.clone())
+                    .unwrap_or_default(),
             });
+        }
+        let pointers = self.counts.by_gfp.iter().sum::<u64>() + self.counts.frees;
+        let direct_map = self.vote.result(self.counts.hashed_pointers * 2 > pointers);
+        if let DirectMap::At(_) = direct_map {
+            mark_slabs(&mut self.spool, &self.shapes, direct_map)
+                .map_err(|source| TraceError::Spool { source })?;
         }
         Ok(Recording {
             path: self.path,
@@ -435,8 +434,45 @@ impl Pass {
             shapes: self.shapes,
             spool: self.spool,
             counts: self.counts,
+            direct_map,
         })
     }
+}
+
+/// Tells the allocations of pages what the pages became: slabs, large objects.
+fn mark_slabs(spool: &mut Spool, shapes: &Shapes, direct_map: DirectMap) -> std::io::Result<()> {
+    // For each page of a block whose use is not known yet, the place of its allocation plus one.
+    let mut blocks = PageTable::<u64>::new();
+    spool.scan(|spool, place, record| {
+        let usage = match record.tag {
+            Tag::PageAlloc => {
+                frames(Pfn(record.at), record.order).for_each(|pfn| *blocks.entry(pfn) = place + 1);
+                return Ok(());
+            }
+            Tag::PageFree => {
+                for pfn in frames(Pfn(record.at), record.order) {
+                    if let Some(block) = blocks.get(pfn) {
+                        *block = 0;
+                    }
+                }
+                return Ok(());
+            }
+            Tag::Alloc => {
+                let shape = shapes.get(record.key);
+                let large = shape.via == Via::Kmalloc && shape.bytes_alloc > MAX_SLAB_OBJECT;
+                if large { PageUse::KmallocLarge } else { PageUse::Slab }
+            }
+            Tag::FreeCache => PageUse::Slab,
+            Tag::FreeKmalloc | Tag::Mark => return Ok(()),
+        };
+        match direct_map.pfn(Ptr(record.at)).and_then(|pfn| blocks.get(pfn)) {
+            Some(block) if *block != 0 => {
+                let place = std::mem::take(block) - 1;
+                spool.update(place, |record| record.usage = usage as u8)
+            }
+            _ => Ok(()),
+        }
+    })
 }
 
 fn shown(line: &[u8]) -> String {

@@ -21,6 +21,7 @@ use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
+use super::direct_map::DirectMap;
 use super::error::TraceError;
 use super::event::{Pfn, Ptr, Via};
 use super::names::{NameSources, Names};
@@ -41,6 +42,7 @@ const MARKS_KEPT: usize = 256;
 pub struct Resolver {
     pub(super) recording: Interpreted,
     pub(super) names: Names,
+    pub(super) direct_map: DirectMap,
     records: Reader,
     objects: FxHashMap<u64, Object>,
     histories: FxHashMap<u64, History>,
@@ -221,6 +223,7 @@ impl Recording {
         };
         Ok(Resolver {
             recording,
+            direct_map: self.direct_map,
             names: Names::new(self.strings, self.shapes, slabinfo),
             records: self.spool.into_reader().map_err(|source| TraceError::Spool { source })?,
             objects: FxHashMap::default(),
@@ -321,7 +324,7 @@ impl Resolver {
 
     fn alloc(&mut self, record: &Record) {
         let ptr = Ptr(record.at);
-        let pfn = ptr.pfn();
+        let pfn = self.direct_map.pfn(ptr);
         let cache = match pfn {
             Some(pfn) => self.names.of_alloc(record.key, Some(&mut self.pages.entry(pfn).name)),
             None => self.names.of_alloc(record.key, None),
@@ -384,7 +387,7 @@ impl Resolver {
 
     /// Notes a pointer that was not known on its page.
     fn seen_on_page(&mut self, ptr: Ptr) {
-        if let Some(pfn) = ptr.pfn() {
+        if let Some(pfn) = self.direct_map.pfn(ptr) {
             self.pages.entry(pfn).has_objects = true;
             self.on_page.entry(pfn.0).or_default().push((ptr.0 % 4096) as u16);
         }
@@ -460,7 +463,7 @@ impl Resolver {
     }
 
     fn unseen_free(&mut self, record: &Record, ptr: Ptr, known: Option<Object>, named: Option<CacheId>) {
-        let page_known = match ptr.pfn() {
+        let page_known = match self.direct_map.pfn(ptr) {
             Some(pfn) => self.pages.get(pfn).is_some_and(|page| page.known),
             None => false,
         };
@@ -468,7 +471,7 @@ impl Resolver {
         let cache = named
             .or(known.map(|object| object.cache))
             .or_else(|| {
-                let head = self.head_of(ptr.pfn()?)?;
+                let head = self.head_of(self.direct_map.pfn(ptr)?)?;
                 self.pages.get(head)?.slab_of
             })
             .unwrap_or_else(|| self.names.of_nobody());
@@ -569,7 +572,7 @@ impl Resolver {
         page.has_objects = false;
         page.known = true;
         for offset in self.on_page.remove(&pfn.0).unwrap_or_default() {
-            let ptr = pfn.object(offset);
+            let ptr = self.direct_map.object(pfn, offset);
             let Some(object) = self.objects.remove(&ptr.0) else { continue };
             if object.has_history {
                 self.histories.remove(&ptr.0);

@@ -10,6 +10,9 @@ use std::os::unix::fs::FileExt;
 /// Bytes of a record.
 const RECORD: usize = 32;
 
+/// Records that are read from the file at a time: a mebibyte.
+const BLOCK: u64 = 1 << 15;
+
 /// What a record is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -127,6 +130,30 @@ impl Spool {
         Ok(())
     }
 
+    /// Calls `each` with every record and its place, from the first on. It may [`update`](Self::update) records that it
+    /// has had.
+    pub(super) fn scan(
+        &mut self,
+        mut each: impl FnMut(&mut Self, u64, &Record) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (mut place, mut bytes) = (0, Vec::new());
+        while place < self.in_file {
+            bytes.resize((self.in_file - place).min(BLOCK) as usize * RECORD, 0);
+            if let Some(file) = &self.file {
+                file.read_exact_at(&mut bytes, place * RECORD as u64)?;
+            }
+            for record in bytes.as_chunks().0 {
+                each(self, place, &Record::from_bytes(record))?;
+                place += 1;
+            }
+        }
+        while let Some(&record) = self.held.get((place - self.in_file) as usize) {
+            each(self, place, &record)?;
+            place += 1;
+        }
+        Ok(())
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
@@ -194,7 +221,7 @@ impl Reader {
     }
 
     fn refill(&mut self) -> io::Result<()> {
-        let left = (self.spool.in_file - self.read).min(1 << 15) as usize;
+        let left = (self.spool.in_file - self.read).min(BLOCK) as usize;
         self.block.resize(left * RECORD, 0);
         self.at = 0;
         match &mut self.spool.file {
@@ -236,11 +263,21 @@ mod tests {
             for n in (0..count).step_by(7) {
                 spool.update(n, |r| r.key ^= 0xffff).unwrap();
             }
+            let mut seen = 0;
+            let scanned = spool.scan(|spool, place, record| {
+                assert_eq!((place, record.at), (seen, self::record(place).at), "of {count}, limit {limit}");
+                seen += 1;
+                spool.update(place / 2, |record| record.usage = 9)
+            });
+            assert_eq!((scanned.unwrap(), seen), ((), count));
             let mut reader = spool.into_reader().unwrap();
             for n in 0..count {
                 let mut expected = record(n);
                 if n % 7 == 0 {
                     expected.key ^= 0xffff;
+                }
+                if n <= (count - 1) / 2 {
+                    expected.usage = 9;
                 }
                 assert_eq!(reader.next().unwrap(), Some(expected), "record {n} of {count}, limit {limit}");
             }

@@ -1,0 +1,92 @@
+//! Why the objects of a cache changed otherwise here than in the kernel: its true cause, from what the trace shows.
+
+use super::KernelRow;
+use crate::output::{grouped, signed};
+use serde::Serialize;
+
+/// Why the kernel's change of a cache's active objects is not ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// The kernel freed objects without an event (`kfree_rcu`, bulk frees). The trace shows such a free only when the
+    /// address is handed out again or its page given back; until then the object is in use here.
+    FreedWithoutEvent,
+    /// The kernel allocated objects without an event (`kmem_cache_alloc_bulk`). The trace shows such an allocation only
+    /// by its free; those that are still in use are not known here.
+    AllocatedWithoutEvent,
+    /// The kernel counts every object of a slab that a CPU holds as active, free or not: at most a slab a CPU.
+    CpuSlabs,
+    /// None of these.
+    Unknown,
+}
+
+impl Cause {
+    /// Why `row` differs; `None` if it does not. A slab of the cache has `per_slab` objects, the traced machine `cpus` CPUs.
+    pub(crate) fn of(row: &KernelRow, per_slab: u64, cpus: u64) -> Option<Self> {
+        let difference = row.objects[1] - row.objects[0];
+        match difference {
+            0 => None,
+            1.. if row.hidden_frees > 0 => Some(Self::FreedWithoutEvent),
+            ..0 if row.hidden_allocs > 0 => Some(Self::AllocatedWithoutEvent),
+            _ if difference.unsigned_abs() < (per_slab * cpus).max(1) => Some(Self::CpuSlabs),
+            _ => Some(Self::Unknown),
+        }
+    }
+}
+
+/// The sentence for a row that differs.
+pub(super) fn explained(row: &KernelRow, cause: Cause) -> String {
+    let name = format!("{} {}", row.cache, signed(row.objects[1] - row.objects[0]));
+    match cause {
+        Cause::FreedWithoutEvent => {
+            let by = match row.hidden_free_site.as_deref() {
+                Some(site) => format!(" (allocated by {site})"),
+                None => String::new(),
+            };
+            format!(
+                "{name}: the kernel freed some{by} without an event, as kfree_rcu and bulk frees do. {} such frees show, \
+                 by an address handed out again or a page given back; the others are still in use here.",
+                grouped(row.hidden_frees)
+            )
+        }
+        Cause::AllocatedWithoutEvent => format!(
+            "{name}: the kernel allocated some without an event, as kmem_cache_alloc_bulk does. {} such allocations \
+             show, by their frees; those still in use there are not known here.",
+            grouped(row.hidden_allocs)
+        ),
+        Cause::CpuSlabs => format!(
+            "{name}: the kernel counts every object of a slab that a CPU holds as active, free or not."
+        ),
+        Cause::Unknown => format!("{name}: no cause is known."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(objects: [i64; 2], hidden: [u64; 2]) -> KernelRow {
+        KernelRow {
+            cache: "c".to_owned(),
+            objects,
+            slabs: [0, 0],
+            hidden_allocs: hidden[0],
+            hidden_frees: hidden[1],
+            hidden_free_site: None,
+            cause: None,
+        }
+    }
+
+    #[test]
+    fn the_cause_is_what_the_trace_shows() {
+        let of = |objects, hidden| Cause::of(&row(objects, hidden), 21, 4);
+        assert_eq!(of([7, 7], [3, 3]), None);
+        assert_eq!(of([540, 581], [0, 2120]), Some(Cause::FreedWithoutEvent));
+        assert_eq!(of([1297, 123], [5600, 180]), Some(Cause::AllocatedWithoutEvent));
+        assert_eq!(of([4, 0], [0, 0]), Some(Cause::CpuSlabs));
+        assert_eq!(of([0, 83], [0, 0]), Some(Cause::CpuSlabs), "less than a slab for each of four CPUs");
+        assert_eq!(of([0, 84], [0, 0]), Some(Cause::Unknown));
+        // Hidden frees make our count larger than the kernel's, never smaller.
+        assert_eq!(of([100, 0], [0, 5]), Some(Cause::Unknown));
+    }
+}

@@ -1,0 +1,100 @@
+//! What is wrong with a trace: said first, because it limits what the rest is worth.
+
+use crate::output::grouped;
+use crate::trace::{DirectMap, Facts};
+use serde::Serialize;
+use std::fmt;
+
+/// What a trace does not have, or cannot tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TraceHealth {
+    /// Events that the kernel's ring buffer overwrote before they were read: the oldest ones. By ftrace's header.
+    pub overwritten: u64,
+    /// Events that the header announces and the text does not have: it was cut or filtered.
+    pub missing: u64,
+    /// Events that notices in the text say were lost.
+    pub lost: u64,
+    /// Lines that are neither events nor headers.
+    pub not_understood: u64,
+    /// The number of the last line, if it is cut; it was left out.
+    pub cut_last_line: Option<u64>,
+    /// Where the traced kernel maps its memory. Unless it is known, no page event can be told to be a slab's.
+    pub direct_map: DirectMap,
+    /// In sentences, in the order of the fields.
+    pub warnings: Vec<String>,
+}
+
+impl TraceHealth {
+    /// What the facts of a trace say of its health.
+    pub fn of(facts: &Facts) -> Self {
+        let (in_buffer, written) = facts.header.map_or((0, 0), |h| (h.in_buffer, h.written));
+        let mut health = Self {
+            overwritten: written.saturating_sub(in_buffer),
+            missing: in_buffer.saturating_sub(facts.total + facts.not_understood),
+            lost: facts.lost,
+            not_understood: facts.not_understood,
+            cut_last_line: facts.cut_line.as_ref().map(|(line, _)| *line),
+            direct_map: facts.direct_map,
+            warnings: Vec::new(),
+        };
+        let mut warnings = String::new();
+        // Writing to a string cannot fail.
+        let _ = health.warn(&mut warnings, facts, written);
+        health.warnings = warnings.lines().map(str::to_owned).collect();
+        health
+    }
+
+    fn warn(&self, out: &mut impl fmt::Write, facts: &Facts, written: u64) -> fmt::Result {
+        if self.overwritten > 0 {
+            writeln!(
+                out,
+                "the ring buffer overran: the oldest {} of {} events are not in the trace",
+                grouped(self.overwritten),
+                grouped(written)
+            )?;
+        }
+        if self.missing > 0 {
+            writeln!(
+                out,
+                "the trace was cut or filtered: its header announces {} more events than it has",
+                grouped(self.missing)
+            )?;
+        }
+        if self.lost > 0 {
+            writeln!(
+                out,
+                "the kernel lost {} events; what follows the loss is not exact",
+                grouped(self.lost)
+            )?;
+        }
+        if self.not_understood > 0 {
+            writeln!(out, "{} lines were not understood, the first:", grouped(self.not_understood))?;
+            for (line, text) in &facts.first_not_understood {
+                writeln!(out, "  line {line}: {text}")?;
+            }
+        }
+        match &facts.cut_line {
+            Some((line, text)) => {
+                writeln!(out, "line {line}, the last one, is cut and was left out: {text}")?
+            }
+            None if facts.unterminated => writeln!(out, "the last line has no line feed: it may be cut")?,
+            None => {}
+        }
+        let pages = facts.pages.allocs_by_order.iter().chain(&facts.pages.frees_by_order).sum::<u64>();
+        let objects = facts.objects.allocs + facts.objects.frees;
+        if pages == 0 || objects == 0 {
+            return Ok(());
+        }
+        let effect = "which pages are slabs cannot be known. Slab pages are replayed as other pages, and fewer hidden \
+                      frees are found";
+        match self.direct_map {
+            DirectMap::At(_) => Ok(()),
+            DirectMap::Hashed => {
+                writeln!(out, "pointers are hashed: {effect}. Boot with no_hash_pointers to record addresses")
+            }
+            DirectMap::Unknown => {
+                writeln!(out, "no object lies on a page allocated just before it: {effect}")
+            }
+        }
+    }
+}
