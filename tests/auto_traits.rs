@@ -72,6 +72,8 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "a pointer to a layer; each use promises that this lives" => YES YES: magazine::Front<Ball>;
         "memory by address, which nobody writes through a shared reference" => YES YES: magazine::Heap;
         "one owner's magazines: `&mut` is what protects them" => YES NO: magazine::Private<'static, Ball>;
+        "copies of numbers, as `Vec`" => YES YES: magazine::LayerView<u8>, magazine::CpuView<u8>, magazine::DepotView<u8>,
+            magazine::MagazineView<u8>;
         "atomics" => YES YES: sync::Counter, sync::Fixed;
         "a lock hands out `&mut`, so what it protects need not be `Sync`" => YES YES: sync::Mutex<Cell<u8>>,
             sync::fork::ForkMutex<Cell<u8>>;
@@ -88,7 +90,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
             buddy::faults::Call<'static>, buddy::faults::Rule, buddy::faults::BadRule, buddy::faults::Tally, buddy::Kind,
             buddy::State, buddy::Link, buddy::Gfp, buddy::MigrateType, buddy::ZoneKind, buddy::BuddyInfo, buddy::ZoneInfo,
             buddy::info::PerCpuEvents, buddy::info::PageTypeInfo<'static>, buddy::Pfn, buddy::Order, buddy::Door,
-            buddy::HugePages, buddy::region::Uncommitted, buddy::watermark::Watermarks, buddy::ZoneEvents;
+            buddy::Phantom, buddy::PerCpuView, buddy::HugePages, buddy::region::Uncommitted, buddy::watermark::Watermarks, buddy::ZoneEvents;
         "what threads share it for" => YES YES: buddy::PageAllocator, buddy::Faults;
         "its pages are reached by address, and each unsafe step says who may" => YES YES: buddy::Region, buddy::Reserved;
         "atomics, and links that belong to whoever holds the lock of their list" => YES YES: buddy::Frame,
@@ -99,7 +101,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "numbers, names and settings" => YES YES: Census, Violation, CorruptionKind, Corruption<'static>, AllocError,
             CacheError, Busy, OrderRule, GeometryError, Geometry, huge::HugeInfo, CacheInfo, info::Row, SlabInfo,
             info::ParseError, KmallocKind, Limit, large::LargeInfo, Magazines, options::Dump, options::DumpSignal, SizeClass,
-            StartError, Info, prometheus::Exposition<'static>, pressure::Psi, pressure::MemoryGroup, ReaperBuilder;
+            StartError, Info, CacheView, SlabView, SlabList, ObjectPlace, prometheus::Exposition<'static>, pressure::Psi, pressure::MemoryGroup, ReaperBuilder;
         "its handler and hooks are `Send + Sync`" => YES YES: Config, KmemCacheBuilder;
         "what threads share it for" => YES YES: Subsystem, KmemCache, Kmalloc, Malloc, Mempool, Uslab, Reaper,
             Registration;

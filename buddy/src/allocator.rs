@@ -24,7 +24,7 @@ use crate::frame::{Frame, FrameTable, Kind, State};
 use crate::gfp::{Gfp, MigrateType, ZoneKind};
 use crate::per_cpu::{PageRound, PerCpuPages, Shelf};
 use crate::pfn::{Order, Pfn};
-use crate::region::{Region, Uncommitted, reserve_most};
+use crate::region::{Region, Uncommitted, behind, reserve_most};
 use crate::watermark::{self, Mark, Watermarks};
 use crate::zone::{Ground, Zone};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
@@ -494,7 +494,7 @@ impl PageAllocator {
     pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
         assert!(pfn.get() < self.ground.frames.len(), "page {pfn} is outside the allocator's range");
         // SAFETY: inside the region, which has as many pages as the table has frames.
-        unsafe { self.ground.region.base().add(pfn.index() << PAGE_SHIFT) }
+        unsafe { behind(self.ground.region.base(), pfn.index() << PAGE_SHIFT) }
     }
     /// The page that `address` lies in; `None` outside the allocator's range.
     #[inline(always)]

@@ -349,7 +349,8 @@ impl FrameTable {
         #[cfg(not(any(loom, shuttle)))]
         {
             let bytes = len as usize * size_of::<Frame>();
-            let memory = Region::reserve(bytes, PAGE_SIZE, Uncommitted::ReadsZero, _door, _faults)?;
+            let memory =
+                Region::reserve(bytes, PAGE_SIZE, Uncommitted::ReadsZero, _door.of_tables(), _faults)?;
             Some(Self { frames: memory.base().cast(), len, memory })
         }
         #[cfg(any(loom, shuttle))]

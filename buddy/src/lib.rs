@@ -64,6 +64,7 @@ pub mod info;
 mod per_cpu;
 mod pfn;
 pub mod region;
+pub mod view;
 pub mod watermark;
 mod zone;
 
@@ -92,7 +93,8 @@ pub use frame::{Frame, FrameList, FrameTable, Kind, Link, State};
 pub use gfp::{Gfp, MigrateType, ZoneKind};
 pub use info::{BuddyInfo, ZoneInfo};
 pub use pfn::{Order, Pfn};
-pub use region::{Door, HugePages, Region, Reserved};
+pub use region::{Door, HugePages, Phantom, Region, Reserved};
+pub use view::PerCpuView;
 pub use zone::ZoneEvents;
 
 /// Bits of an address inside a page.

@@ -6,7 +6,8 @@
 //!
 //! Two doors lead to memory. [`Door::Os`] is what ships: `mapped`, on Linux. [`Door::Heap`] is plain heap memory behind the
 //! same interface, for models (loom runs everything in one address space thousands of times) and for programs that must not
-//! map. In a build with `--cfg uslab_heap`, and on other systems than Linux, both doors lead to the heap.
+//! map. In a build with `--cfg uslab_heap`, and on other systems than Linux, both doors lead to the heap. [`Door::Phantom`] leads
+//! to no memory at all: a simulator's pages are addresses.
 //!
 //! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome: [`reserve_most`]
 //! halves its wish until it is granted.
@@ -14,6 +15,7 @@
 mod heap;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 mod mapped;
+mod phantom;
 
 use crate::PAGE_SIZE;
 use crate::faults::{COMMIT, Call, DECOMMIT, Faults, Point, RESERVE};
@@ -24,6 +26,7 @@ use heap::Heap;
 use heap::Heap as Os;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 use mapped::Mapped as Os;
+use phantom::Addresses;
 use uslab_magazine::Memory;
 use uslab_magazine::sync::Counter;
 
@@ -41,6 +44,35 @@ pub enum Door {
     /// maps large pieces and does not clear them itself, as on Linux.
     #[cfg_attr(loom, default)]
     Heap,
+    /// Nowhere: addresses with nothing behind them, for pages that nobody looks into. What describes the pages (frames,
+    /// bitmaps, magazines) is memory all the same. A region that must be written to as a whole is refused.
+    Phantom(Phantom),
+}
+
+/// The right to have pages that are only addresses ([`Door::Phantom`]). They cost nothing but their frames: a simulator of
+/// gigabytes runs in megabytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Phantom(());
+
+impl Phantom {
+    /// # Safety
+    /// Nobody ever reads or writes memory of an allocator that is made through the result or a copy of it. That rules out,
+    /// on such an allocator: bytes of blocks ([`PageBlock::bytes`](crate::PageBlock::bytes) and the like),
+    /// [`Gfp::ZERO`](crate::Gfp::ZERO), objects with constructors, typed objects, and growing an allocation. Safe code that
+    /// could do any of these must not get hold of it.
+    pub const unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Door {
+    /// Where what describes the pages comes from: always memory.
+    pub(crate) fn of_tables(self) -> Self {
+        match self {
+            Self::Phantom(_) => Self::default(),
+            door => door,
+        }
+    }
 }
 
 /// Whether a region's memory should be in huge pages (2 MiB on x86-64): fewer misses of the address cache, but the first
@@ -87,6 +119,7 @@ pub struct Region {
 enum Backing {
     Os(Os),
     Heap(Heap),
+    Phantom(Addresses, Phantom),
 }
 
 /// What may be done with memory.
@@ -155,6 +188,7 @@ macro_rules! source {
         match $backing {
             Backing::Os($source) => $call,
             Backing::Heap($source) => $call,
+            Backing::Phantom($source, _) => $call,
         }
     };
 }
@@ -205,6 +239,8 @@ impl Region {
         let (base, backing) = match door {
             Door::Os => Os::new(bytes, align, access).map(|(base, os)| (base, Backing::Os(os)))?,
             Door::Heap => Heap::new(bytes, align, access).map(|(base, heap)| (base, Backing::Heap(heap)))?,
+            Door::Phantom(own) => Addresses::new(bytes, align, access)
+                .map(|(base, addresses)| (base, Backing::Phantom(addresses, own)))?,
         };
         Some(Self { base, bytes, uncommitted, backing, faults: faults.clone() })
     }
@@ -224,6 +260,7 @@ impl Region {
         match self.backing {
             Backing::Os(_) => Door::Os,
             Backing::Heap(_) => Door::Heap,
+            Backing::Phantom(_, own) => Door::Phantom(own),
         }
     }
 
@@ -316,7 +353,20 @@ impl Region {
     /// Where a range that the region [holds](Self::holds) begins.
     fn at(&self, range: &Range<usize>) -> NonNull<u8> {
         // SAFETY: at most one past the end of the region.
-        unsafe { self.base.add(range.start) }
+        unsafe { behind(self.base, range.start) }
+    }
+}
+
+/// The address `bytes` behind `base`, which may be a [phantom's](Door::Phantom): plain numbers where nothing is mapped, which
+/// `add` is not for.
+///
+/// # Safety
+/// Both lie in one region, or the result one past its end.
+#[inline(always)]
+pub unsafe fn behind(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
+    // SAFETY: by contract; a region does not wrap round, so the sum is not null.
+    unsafe {
+        if MAPPED { base.add(bytes) } else { NonNull::new_unchecked(base.as_ptr().wrapping_add(bytes)) }
     }
 }
 
@@ -373,9 +423,10 @@ impl Reserved {
     /// Committed in steps of this many bytes, so that growing magazine by magazine is not a system call each.
     const STEP: usize = 64 << 10;
 
-    /// Reserves `bytes` bytes, or `None` when refused. Each commit is a call of the fault point `point`.
+    /// Reserves `bytes` bytes, or `None` when refused. Each commit is a call of the fault point `point`. Through
+    /// [`Door::Phantom`] it is memory from the default door.
     pub fn new(bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
-        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, door, faults)?;
+        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, door.of_tables(), faults)?;
         Some(Self { region, start: 0, committed: Counter::new(0), point })
     }
     /// The same, the `colour`-th of many that are used alike: each begins at another pair of lines of its page. Else what
@@ -481,6 +532,28 @@ mod tests {
             assert!(!region.resize(usize::MAX, true) && !region.resize(1 << 60, true));
             assert_eq!((region.base(), region.bytes()), (base, 12_288));
         }
+    }
+
+    /// Whatever is written to gets memory: only pages that nobody looks into may be addresses alone.
+    #[test]
+    fn a_phantom_is_addresses_for_pages_and_memory_for_what_describes_them() {
+        // SAFETY: nothing of the region is touched; tables are memory, which the test looks into.
+        let door = Door::Phantom(unsafe { Phantom::new() });
+        let region = Region::reserve(1 << 30, 4 << 20, Uncommitted::NoAccess, door, &none()).unwrap();
+        assert_eq!((region.base().addr().get() % (4 << 20), region.door()), (0, door));
+        assert!(region.commit(0..1 << 30) && region.advise(HugePages::Advise));
+        // SAFETY: nobody uses it.
+        assert!(unsafe { region.decommit(0..4096) });
+        drop(region);
+        assert!(Region::committed(4096, 4096, door, &none()).is_none(), "it would be written to");
+        assert!(
+            Region::reserve(4096, 4096, Uncommitted::ReadsZero, door, &none()).is_none(),
+            "it would be read"
+        );
+        let table = Reserved::new(1 << 20, door, &none(), crate::faults::MAGAZINE).unwrap();
+        assert!(table.commit(8));
+        // SAFETY: committed just above, and this test is the only user.
+        assert_eq!(unsafe { *table.base().cast::<u64>().as_ptr() }, 0);
     }
 
     #[test]

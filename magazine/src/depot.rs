@@ -131,6 +131,19 @@ impl Depot {
         self.rounds.get()
     }
 
+    /// The magazines of that fill, the next one to be taken first.
+    pub(crate) fn numbers<M: Memory>(&self, store: &Store<M>, fill: Fill) -> Vec<Num> {
+        // Room for all of them, outside the lock, as long as nobody else comes; its caller is alone.
+        let mut numbers = Vec::with_capacity(self.len(fill) as usize);
+        let mut lists = self.lists.lock();
+        let mut next = lists.of(fill).chain.head;
+        while !next.is_sentinel() && numbers.len() < numbers.capacity() {
+            numbers.push(next);
+            next = store.get(next).link();
+        }
+        numbers
+    }
+
     /// Publishes the length of a list; for whoever holds the lock and took or put so many rounds.
     fn publish(&self, fill: Fill, len: u32, taken: u32, put: u32) {
         // Relaxed: a hint; the lock orders the lists.

@@ -67,9 +67,10 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-#[cfg(not(target_pointer_width = "64"))]
+// One thread, simulated CPUs and addresses below 4 GiB: there the claimed slot, whose rounds and words are narrower, will do.
+#[cfg(not(any(target_pointer_width = "64", target_arch = "wasm32")))]
 compile_error!(
-    "64-bit targets only: two magazine numbers are swapped as one word of 64 bits, rounds lie 8 bytes apart, and pages come \
+    "64-bit targets (and wasm32, for simulators) only: two magazine numbers are swapped as one word of 64 bits, rounds lie 8 bytes apart, and pages come \
      from a range of addresses larger than 32 bits have"
 );
 
@@ -84,6 +85,7 @@ mod slot;
 mod store;
 pub mod sync;
 mod tuning;
+pub mod view;
 
 #[cfg(any(test, uslab_fuzz))]
 mod ball;
@@ -105,3 +107,4 @@ pub use front::Front;
 pub use layer::{Config, Layer, Round, Stats, Supplier, TooSmall};
 pub use memory::{Heap, Memory};
 pub use private::Private;
+pub use view::{CpuView, DepotView, LayerView, MagazineView};

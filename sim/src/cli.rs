@@ -5,7 +5,7 @@
 
 mod lab;
 
-use crate::output::{Form, Place, Progress};
+use crate::output::{Form, Place, Progress, json_text, write_all};
 use crate::stress::{self, FaultSpec, Workload};
 use crate::{geometry, replay};
 use anyhow::{Context, bail};
@@ -58,7 +58,8 @@ enum Verb {
 Examples:
   uslab replay trace.txt.zst
   zcat trace.gz | uslab replay -
-  uslab replay trace.txt --cpus 16 --magazine 124 --json report.json")]
+  uslab replay trace.txt --cpus 16 --magazine 124 --json report.json
+  uslab replay trace.txt --html page.html")]
 struct ReplayArgs {
     /// The trace: a file, or `-` for standard input. Left out: the bundled trace.
     trace: Option<PathBuf>,
@@ -84,6 +85,11 @@ struct ReplayArgs {
     /// Show every cache, not only the busiest.
     #[arg(long)]
     all: bool,
+    /// Write a page to see it move: FILE, or `-` for standard output. One file for any browser, without a network. The
+    /// allocator itself runs in it as WebAssembly, operation by operation, forward and back, on a machine of 1 GiB with one
+    /// node.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "magazine", "limit_memory"])]
+    html: Option<PathBuf>,
 }
 
 /// Show how objects are laid out in slabs: order, objects per slab, waste, by Linux's own rule.
@@ -278,6 +284,7 @@ impl ReplayArgs {
             snapshot_every: None,
             strict: false,
             all: false,
+            html: None,
         }
     }
 }
@@ -292,13 +299,26 @@ fn run_replay(args: &ReplayArgs, json: Option<Place>) -> anyhow::Result<Outcome>
         strict: args.strict,
     };
     options.check()?;
-    let progress = Progress::new();
-    let report = replay::run(args.trace.as_deref(), &options, &progress)?;
-    drop(progress);
-    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
-    if let Some(json) = json {
-        json.json(&report)?;
+    let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
+    let places = [&json, &html].map(Option::as_ref);
+    if let [Some(json), Some(html)] = places
+        && json.is_same_as(html)
+    {
+        bail!("{} and {} are one file; expected a file for each", json.shown(), html.shown());
     }
+    let to_stdout = places.into_iter().flatten().any(Place::is_stdout);
+    let progress = Progress::new();
+    let (report, page) = match &html {
+        Some(_) => {
+            let (report, stream) = replay::run_to_stream(args.trace.as_deref(), &options, &progress)?;
+            (report, Some(replay::page(&stream)?))
+        }
+        None => (replay::run(args.trace.as_deref(), &options, &progress)?, None),
+    };
+    drop(progress);
+    // All forms are made before the first one is written.
+    let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
+    write_all(json.into_iter().chain(html.zip(page)))?;
     if !to_stdout {
         let introduce = args.trace.is_none() && !args.all;
         let text = if introduce { report.introduction() } else { report.page(args.all) };

@@ -118,6 +118,7 @@ fn start() -> Option<&'static Process> {
             // SAFETY: only the thread that starts is here; the handler is as above.
             unsafe {
                 STATS.put(to);
+                #[cfg(any(unix, windows))]
                 libc::atexit(print_stats);
             }
         }
@@ -139,6 +140,12 @@ fn own_stderr() -> io::Result<File> {
     Ok(io::stderr().as_handle().try_clone_to_owned()?.into())
 }
 
+#[cfg(not(any(unix, windows)))]
+fn own_stderr() -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg_attr(not(any(unix, windows)), allow(dead_code, reason = "no end of the process"))]
 extern "C" fn print_stats() {
     // SAFETY: put there before this was registered; the process ends once.
     let to = unsafe { STATS.take() };

@@ -33,7 +33,7 @@ use uslab_magazine::sync::{Counter, Rank};
 const MOST: usize = if cfg!(loom) { 1 } else { 1 << 16 };
 
 /// No process has so many bytes of addresses: it need not be asked for.
-const ADDRESSES: usize = 1 << 47;
+const ADDRESSES: usize = (1_u64 << if usize::BITS == 64 { 47 } else { 30 }) as usize;
 
 /// Whether memory for `layout` is above the largest block.
 pub(crate) const fn is_huge(layout: Layout) -> bool {

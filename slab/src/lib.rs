@@ -131,6 +131,7 @@ mod tags;
 #[cfg(not(loom))]
 mod type_stable;
 pub mod typed;
+pub mod view;
 
 #[cfg(all(test, any(loom, uslab_models)))]
 mod models;
@@ -175,6 +176,7 @@ pub use subsystem::{Config, Info, StartError, Subsystem, slabinfo};
 pub use type_stable::{StableBox, TypeStableCache};
 pub use typed::{CacheBox, ObjectCache, ObjectCacheBuilder, OwnedBox, PrefilledObjects};
 pub use uslab_buddy::Gfp;
+pub use view::{CacheView, ObjectPlace, SlabList, SlabView};
 
 /// The examples of the README are run as this crate's.
 #[cfg(doctest)]

@@ -45,8 +45,9 @@ pub const STOCK_OF_LARGE: u16 = 2;
 pub const LARGE: usize = 1 << 10;
 /// Full magazines that a node's depot keeps: as many as a barn's soft limit.
 pub const DEPOT_LIMIT: u32 = 10;
-/// Magazines that owners of private ones may hold beside, in all; address space of 2 MiB.
-pub const PRIVATE: u32 = 1024;
+/// Magazines that owners of private ones may hold beside, in all; address space of 2 MiB. None where address space is memory and
+/// there is one thread.
+pub const PRIVATE: u32 = if cfg!(target_family = "wasm") { 0 } else { 1024 };
 
 impl Magazines {
     /// The layer's sizes for objects that lie `stride` bytes apart; `None` without magazines.

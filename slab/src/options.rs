@@ -71,6 +71,9 @@ impl Options {
     /// What `USLAB_OPTIONS` says.
     pub(crate) fn of_environment() -> Self {
         // Not `std::env`, which allocates.
+        #[cfg(target_family = "wasm")]
+        let value: *const core::ffi::c_char = core::ptr::null();
+        #[cfg(not(target_family = "wasm"))]
         // SAFETY: the name ends in a NUL. As anywhere in a C library, nobody may change the environment at the same time.
         let value = unsafe { libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
         if value.is_null() || has_other_rights() {

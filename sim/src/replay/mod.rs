@@ -17,6 +17,10 @@
 //! and once more when everything was freed, reaped and shrunk.
 
 mod finish;
+mod page;
+mod stream;
+
+pub use page::page;
 
 use crate::machine::{Build, BuildError, Failed, Holdings, Machine};
 use crate::output::Progress;
@@ -28,6 +32,7 @@ use crate::trace::{
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use uslab::{Magazines, Violation};
+use uslab_engine::{Stream, Writer};
 use uslab_magazine::{MAX_CPUS, MAX_NODES};
 
 /// How to replay.
@@ -146,15 +151,34 @@ pub(crate) const BUNDLED_NAME: &str = "the bundled trace";
 /// # Errors
 /// See [`ReplayError`]. A conservation law that does not hold is no error here but part of the report.
 pub fn run(path: Option<&Path>, options: &Options, progress: &Progress) -> Result<Report, ReplayError> {
+    let (source, tables) = open(path, options)?;
+    replay(source, &tables, options, progress)
+}
+
+/// The same, and the operations as a stream, for a [`page`].
+///
+/// # Errors
+/// As [`run`].
+pub fn run_to_stream(
+    path: Option<&Path>,
+    options: &Options,
+    progress: &Progress,
+) -> Result<(Report, Stream), ReplayError> {
+    let (source, tables) = open(path, options)?;
+    let mut stream = Stream::default();
+    let report = replay_to(source, &tables, options, progress, Some(&mut stream))?;
+    Ok((report, stream))
+}
+
+fn open(path: Option<&Path>, options: &Options) -> Result<(Source, Tables), ReplayError> {
     options.check()?;
-    let (source, tables) = match path {
+    Ok(match path {
         Some(path) => (Source::open(path)?, Tables::beside(path)?),
         None => (
             Source::from_reader(BUNDLED_NAME, Box::new(BUNDLED), Some(BUNDLED.len() as u64))?,
             bundled_tables()?,
         ),
-    };
-    replay(source, &tables, options, progress)
+    })
 }
 
 fn bundled_tables() -> Result<Tables, TraceError> {
@@ -175,6 +199,16 @@ pub fn replay(
     tables: &Tables,
     options: &Options,
     progress: &Progress,
+) -> Result<Report, ReplayError> {
+    replay_to(source, tables, options, progress, None)
+}
+
+fn replay_to(
+    source: Source,
+    tables: &Tables,
+    options: &Options,
+    progress: &Progress,
+    stream: Option<&mut Stream>,
 ) -> Result<Report, ReplayError> {
     let begun = Instant::now();
     let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
@@ -221,19 +255,36 @@ pub fn replay(
         snapshots: Vec::new(),
         checking: Duration::ZERO,
     };
+    let mut writer = stream.is_some().then(|| Writer::new(title(&run.path), build.cpus));
     let begun = Instant::now();
     while let Some(op) = run.resolver.next_op()? {
         run.step(&op)?;
+        if let Some(writer) = &mut writer {
+            stream::write(writer, &run.resolver, &op, u32::from(op.cpu) % build.cpus);
+        }
         if run.operations.is_multiple_of(65_536) {
             stage.at(run.operations);
         }
     }
     let replayed = begun.elapsed().saturating_sub(run.checking);
     drop(stage);
+    if let Some((stream, writer)) = stream.zip(writer) {
+        *stream = writer.finish();
+    }
     run.snapshot("the end of the trace", false);
     let taken =
         finish::Taken { build, tables, traced_cpus, read, replayed, rss: [rss_before, resident_bytes()] };
     Ok(run.finish(taken))
+}
+
+/// What a page calls the trace at `path`.
+fn title(path: &Path) -> String {
+    match path.to_str() {
+        Some(BUNDLED_NAME) => {
+            "a real kernel (6.1, 4 CPUs) creates, searches and deletes thousands of files".to_owned()
+        }
+        _ => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
+    }
 }
 
 /// A replay on its way.

@@ -111,7 +111,7 @@ impl Cache {
 
     /// Where an object lies, from its page's frame; or why it is none of ours.
     #[inline]
-    pub(super) fn place(&self, Object(object): Object) -> Result<Place, CorruptionKind> {
+    pub(crate) fn place(&self, Object(object): Object) -> Result<Place, CorruptionKind> {
         let ground = &self.core.ground;
         let pfn = ground.pages.pfn_of(object.as_ptr()).ok_or(CorruptionKind::Foreign)?;
         let frame = ground.frames().frame(pfn);

@@ -8,6 +8,7 @@ use crate::node::{Place, Unlisted};
 use core::any::Any;
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
+use uslab_buddy::region::behind;
 use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::sync::{Ordering::Relaxed, assert_unlocked, planted};
 
@@ -41,7 +42,7 @@ impl Cache {
     pub(super) fn object(&self, Place { slab, index }: Place) -> Object {
         let base = self.core.ground.pages.address(slab);
         // SAFETY: the object lies inside the slab's block.
-        Object(unsafe { base.add(self.geometry().offset(index)) })
+        Object(unsafe { behind(base, self.geometry().offset(index)) })
     }
 
     /// Takes up to `max` objects of listed slabs of `node`.

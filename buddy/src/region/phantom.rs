@@ -1,0 +1,82 @@
+//! Addresses without memory: pages for a simulator, which needs to know where an object lies and never looks into it.
+//!
+//! On Linux the range is reserved and stays inaccessible, so a touch is a fault. Elsewhere it is a range of numbers that no
+//! memory has: in WebAssembly above the largest linear memory (see [`BASE`]), where a touch traps; on other 64-bit systems
+//! outside what a process can map.
+
+use super::{Access, HugePages, Source};
+use core::ptr::NonNull;
+
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+use super::mapped::Mapped as Range;
+
+#[derive(Debug)]
+pub(super) struct Addresses(Range);
+
+// SAFETY: whoever made the `Phantom` promised never to touch what it names; apart from that, as the trait says.
+unsafe impl Source for Addresses {
+    fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
+        // What is to be written to needs memory.
+        if access != Access::Nothing {
+            return None;
+        }
+        Range::new(bytes, align, access).map(|(base, range)| (base, Self(range)))
+    }
+    unsafe fn commit(&self, _: NonNull<u8>, _: usize) -> bool {
+        true
+    }
+    unsafe fn decommit(&self, _: NonNull<u8>, _: usize, _: Access) -> bool {
+        true
+    }
+    unsafe fn discard(&self, _: NonNull<u8>, _: usize) -> bool {
+        true
+    }
+    unsafe fn resize(&mut self, _: NonNull<u8>, _: usize, _: usize, _: bool) -> Option<NonNull<u8>> {
+        None
+    }
+    unsafe fn advise(&self, _: NonNull<u8>, _: usize, _: HugePages) -> bool {
+        true
+    }
+    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) {
+        // SAFETY: passed on.
+        unsafe { self.0.free(at, bytes) };
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(uslab_heap))))]
+use numbers::Range;
+
+#[cfg(not(all(target_os = "linux", not(uslab_heap))))]
+mod numbers {
+    use super::{Access, NonNull};
+    use uslab_magazine::sync::{
+        AtomicBool,
+        Ordering::{Acquire, Release},
+    };
+
+    /// A quarter of all addresses: 1 GiB in WebAssembly, whose linear memory must stay below it (`--max-memory`).
+    const BASE: usize = usize::MAX / 4 + 1;
+
+    /// There is one range, so one region at a time.
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+
+    #[derive(Debug)]
+    pub(super) struct Range(());
+
+    impl Range {
+        pub(super) fn new(bytes: usize, align: usize, _: Access) -> Option<(NonNull<u8>, Self)> {
+            let base = BASE.checked_next_multiple_of(align)?;
+            // An offset into a region is an `isize`.
+            let fits = bytes <= isize::MAX as usize && base.checked_add(bytes).is_some();
+            let base = NonNull::new(core::ptr::without_provenance_mut(base)).filter(|_| fits)?;
+            // Acquire: pairs with the Release in `free`; what the range named before is over.
+            (!TAKEN.swap(true, Acquire)).then_some((base, Self(())))
+        }
+        /// # Safety
+        /// Nobody uses the range any more.
+        pub(super) unsafe fn free(&mut self, _: NonNull<u8>, _: usize) {
+            // Release: pairs with the Acquire in `new`.
+            TAKEN.store(false, Release);
+        }
+    }
+}

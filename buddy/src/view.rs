@@ -1,0 +1,62 @@
+//! What each CPU holds of pages: for pictures. The sums are [`ZoneInfo`](crate::ZoneInfo)'s.
+
+use crate::allocator::PageAllocator;
+use crate::pfn::Order;
+use uslab_magazine::MagazineView;
+
+/// Blocks in per-CPU magazines, by order from 0 on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PerCpuView {
+    /// Of each CPU.
+    pub cpus: Vec<Vec<u32>>,
+    /// In the depots, which all CPUs share.
+    pub depot: Vec<u32>,
+}
+
+impl PageAllocator {
+    /// The blocks in per-CPU magazines, of all zones.
+    ///
+    /// # Safety
+    /// Nobody else uses the allocator until this returns.
+    pub unsafe fn per_cpu_view(&self) -> PerCpuView {
+        let mut view =
+            PerCpuView { cpus: vec![Vec::new(); self.cpus().count() as usize], ..PerCpuView::default() };
+        let add =
+            |to: &mut Vec<u32>, order: Order, magazines: &mut dyn Iterator<Item = &MagazineView<()>>| {
+                to.resize(to.len().max(order.index() + 1), 0);
+                to[order.index()] += magazines.map(|magazine| magazine.rounds.len() as u32).sum::<u32>();
+            };
+        for (order, layer) in
+            self.places.iter().filter_map(|place| place.per_cpu.as_ref()).flat_map(|p| p.layers())
+        {
+            // SAFETY: passed on.
+            let layer = unsafe { layer.view(|_| ()) };
+            for (to, cpu) in view.cpus.iter_mut().zip(&layer.cpus) {
+                add(to, order, &mut cpu.loaded.iter().chain(&cpu.previous).chain(&cpu.stock));
+            }
+            add(&mut view.depot, order, &mut layer.depots.iter().flat_map(|depot| &depot.full));
+        }
+        view
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::{Gfp, Order, PageAllocator, PageConfig};
+    use uslab_magazine::{Cpus, on_cpu};
+
+    #[test]
+    fn pages_in_magazines_are_seen_at_the_cpu_that_holds_them() {
+        let cpus = Cpus::simulated(2, 1).unwrap();
+        let pages = PageAllocator::new(PageConfig::default_for(cpus).limit(1 << 30)).unwrap();
+        on_cpu(1);
+        let order = Order::new(2).unwrap();
+        pages.alloc_block(order, Gfp::KERNEL, None).unwrap().free();
+        // SAFETY: this test is the only user.
+        let view = unsafe { pages.per_cpu_view() };
+        assert_eq!(view.cpus[0], [0, 0, 0, 0]);
+        assert_eq!(u64::from(view.cpus[1][2]) * 4, pages.info().per_cpu());
+        assert_eq!(view.depot, [0, 0, 0, 0]);
+    }
+}

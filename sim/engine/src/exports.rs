@@ -1,0 +1,162 @@
+//! What a page calls. An instance has one engine, and all its state is in linear memory: a copy of that is a checkpoint.
+//!
+//! Texts and bytes pass through one buffer: [`room`] makes it for the caller to fill, [`text`] says where a result lies.
+
+use crate::{Engine, Machine, Stream, hash};
+use core::cell::RefCell;
+use uslab_magazine::sync::thread_local;
+
+/// What lives as long as the instance.
+struct State {
+    engine: Engine<'static>,
+    sample: Vec<f64>,
+}
+
+thread_local! {
+    static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
+    static TEXT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn say(text: Vec<u8>) -> usize {
+    TEXT.with_borrow_mut(|own| {
+        *own = text;
+        own.len()
+    })
+}
+
+fn with<T: Default>(f: impl FnOnce(&mut State) -> T) -> T {
+    STATE.with_borrow_mut(|state| state.as_mut().map(f)).unwrap_or_default()
+}
+
+/// Room for so many bytes from the caller.
+#[unsafe(no_mangle)]
+extern "C" fn room(bytes: usize) -> *mut u8 {
+    TEXT.with_borrow_mut(|text| {
+        *text = vec![0; bytes];
+        text.as_mut_ptr()
+    })
+}
+
+/// Where the last result lies.
+#[unsafe(no_mangle)]
+extern "C" fn text() -> *const u8 {
+    TEXT.with_borrow(|text| text.as_ptr())
+}
+
+/// Makes the engine from the stream that [`room`] was filled with. 0 when it worked, else the length of what is wrong.
+#[unsafe(no_mangle)]
+extern "C" fn open() -> usize {
+    let bytes = TEXT.with_borrow_mut(core::mem::take);
+    let opened = Stream::read(&bytes).map_err(|error| error.to_string()).and_then(|stream| {
+        let stream: &'static Stream = Box::leak(Box::new(stream));
+        let machine = Machine::new(stream).map_err(|error| error.to_string())?;
+        Ok(Engine::new(Box::leak(Box::new(machine)), stream))
+    });
+    match opened {
+        Ok(engine) => {
+            STATE.set(Some(State { engine, sample: Vec::new() }));
+            0
+        }
+        Err(error) => say(error.into_bytes()),
+    }
+}
+
+/// Makes the heap so much larger now, so that it does not grow later: going back cannot make linear memory smaller.
+#[unsafe(no_mangle)]
+extern "C" fn reserve(bytes: usize) {
+    drop(core::hint::black_box(Vec::<u8>::with_capacity(bytes)));
+}
+
+/// What there is to know of the stream before it runs, as JSON; its length.
+#[unsafe(no_mangle)]
+extern "C" fn about() -> usize {
+    let about = with(|State { engine, .. }| {
+        serde_json::to_vec(&serde_json::json!({
+            "title": engine.stream.title,
+            "cpus": engine.stream.cpus,
+            "operations": engine.stream.operations,
+            "caches": engine.stream.caches.iter().map(|cache| &cache.name).collect::<Vec<_>>(),
+            "marks": engine.stream.marks,
+        }))
+        .unwrap_or_default()
+    });
+    say(about)
+}
+
+/// Runs up to an operation. 0 when it got there, else the length of what is wrong.
+#[unsafe(no_mangle)]
+extern "C" fn run(until: u32) -> usize {
+    match with(|state| state.engine.run(until.into()).err()) {
+        None => 0,
+        Some(error) => say(error.to_string().into_bytes()),
+    }
+}
+
+/// Runs up to an operation and writes the moment as JSON; its length. [`room`] was filled with the caches to be shown, four
+/// bytes each. What the last operation did is told if it is one of this call.
+#[unsafe(no_mangle)]
+extern "C" fn view(until: u32) -> usize {
+    let shown = TEXT.with_borrow_mut(core::mem::take);
+    let shown: Vec<u32> = shown.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+    say(with(|State { engine, .. }| {
+        let steps = engine.run_and_tell(until.into()).unwrap_or_default();
+        serde_json::to_vec(&engine.view(steps, &shown)).unwrap_or_default()
+    }))
+}
+
+/// The hash of the last result.
+#[unsafe(no_mangle)]
+extern "C" fn text_hash() -> u64 {
+    TEXT.with_borrow(|text| hash(text))
+}
+
+/// What each page of memory is, a byte a page; how many.
+#[unsafe(no_mangle)]
+extern "C" fn map() -> usize {
+    TEXT.with_borrow_mut(|text| {
+        with(|State { engine, .. }| engine.map(text));
+        text.len()
+    })
+}
+
+/// The sums for a time line: see [`Engine::sample`].
+#[unsafe(no_mangle)]
+extern "C" fn sample() -> *const f64 {
+    STATE.with_borrow_mut(|state| {
+        state.as_mut().map_or(core::ptr::null(), |State { engine, sample }| {
+            engine.sample(sample);
+            sample.as_ptr()
+        })
+    })
+}
+
+/// 0 if every object and page is where its state says, else the length of what is wrong.
+#[unsafe(no_mangle)]
+extern "C" fn check() -> usize {
+    match with(|state| state.engine.check().err()) {
+        None => 0,
+        Some(violation) => say(violation.into_bytes()),
+    }
+}
+
+/// A hash of a part of linear memory (`bytes` a multiple of 32), as a whole number below 2^53: who keeps checkpoints compares
+/// these, and keeps no second copy of memory. Writes nothing, so that looking does not change what is looked at.
+///
+/// # Safety
+/// The part lies in linear memory.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn page_hash(at: usize, bytes: usize) -> f64 {
+    // SAFETY: by contract; nothing else runs meanwhile. All of linear memory is readable, and any bytes are numbers.
+    let words =
+        unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u64>(at), bytes / 8) };
+    let mut lanes =
+        [0x9e37_79b9_7f4a_7c15_u64, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0x2545_f491_4f6c_dd1d];
+    for four in words.as_chunks::<4>().0 {
+        for (lane, word) in lanes.iter_mut().zip(four) {
+            *lane = (*lane ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
+        }
+    }
+    let mixed =
+        lanes.iter().fold(0_u64, |h, lane| (h ^ lane ^ (lane >> 32)).wrapping_mul(0xc4ce_b9fe_1a85_ec53));
+    (mixed >> 11) as f64
+}

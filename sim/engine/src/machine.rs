@@ -1,0 +1,80 @@
+//! What a stream runs on: the shipping subsystem on simulated CPUs, whose pages are addresses.
+
+use crate::stream::{CacheInfo, Kind, Stream};
+use elsa::FrozenVec;
+use std::fmt;
+use uslab::{Config, KmallocKind, KmemCache, SizeClass, StartError, Subsystem};
+use uslab_buddy::{Door, PAGE_SIZE, PageConfig, Phantom, ZoneKind};
+use uslab_magazine::{BadCpus, Cpus};
+
+/// Bytes that a machine may have, on every target alike: what a page's 32 bits of addresses leave.
+pub const MOST_MEMORY: u64 = 1 << 30;
+
+/// A machine that a stream does not run on.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// CPUs that cannot be.
+    #[error(transparent)]
+    Cpus(#[from] BadCpus),
+    /// No memory for its tables.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// A cache that cannot be made.
+    #[error("cache {0}: {1}")]
+    Cache(String, uslab::CacheError),
+}
+
+/// The parts that objects borrow from.
+///
+/// # Invariants
+/// No safe code outside this crate gets at the subsystem, and none inside looks into an object or page: there is nothing.
+pub struct Machine {
+    pub(crate) subsystem: Subsystem,
+    /// Caches that are none of kmalloc's. Grows while objects of others are out.
+    named: FrozenVec<Box<KmemCache>>,
+}
+
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine").field("subsystem", &self.subsystem).finish_non_exhaustive()
+    }
+}
+
+impl Machine {
+    /// For a stream; all of [`MOST_MEMORY`], of which only the tables cost anything.
+    ///
+    /// # Errors
+    /// See [`MachineError`].
+    pub fn new(stream: &Stream) -> Result<Self, MachineError> {
+        let cpus = Cpus::simulated(stream.cpus, 1)?;
+        let zone = (ZoneKind::Normal, (MOST_MEMORY / PAGE_SIZE as u64) as u32);
+        let mut pages = PageConfig::with_nodes(cpus, vec![vec![zone]]);
+        // SAFETY: the subsystem does not leave this crate, which asks for plain blocks only (no zeroed ones, none with a
+        // constructor, none that grows) and never for their bytes. Checked frees look at tags, which are memory.
+        pages.door = Door::Phantom(unsafe { Phantom::new() });
+        // The same on all targets and in all profiles.
+        let config = Config { check_frees: false, ..Config::new(pages) };
+        Ok(Self { subsystem: Subsystem::new(config)?, named: FrozenVec::new() })
+    }
+
+    /// A cache of a stream; `None` is large kmalloc.
+    pub(crate) fn cache(&self, info: &CacheInfo) -> Result<Option<&KmemCache>, MachineError> {
+        if info.kind == Kind::Large {
+            return Ok(None);
+        }
+        let kmalloc = self.subsystem.kmalloc();
+        let classes = KmallocKind::ALL
+            .into_iter()
+            .flat_map(|kind| SizeClass::all().map(move |class| kmalloc.cache(kind, class)));
+        if info.kind == Kind::Kmalloc
+            && let Some(class) = { classes }.find(|class| class.name() == info.name)
+        {
+            return Ok(Some(class));
+        }
+        // A name that only hidden events have may come without a size: the smallest there is.
+        let name = info.name.replace(char::is_whitespace, "_");
+        let cache = KmemCache::builder(name, info.size.max(8) as usize).build_in(&self.subsystem);
+        let cache = cache.map_err(|error| MachineError::Cache(info.name.clone(), error))?;
+        Ok(Some(self.named.push_get(Box::new(cache))))
+    }
+}

@@ -1,0 +1,613 @@
+//! Operations in columns: a resolved trace as the engine reads it, and as a page carries it.
+//!
+//! Nothing of the trace's addresses is kept. An object is named by its *age*: how many allocations came after its own. So is
+//! a block of pages. What the resolver found out (which cache, hidden allocations, blocks that are freed in parts) is done at
+//! writing, so that reading is a loop without a table of addresses.
+//!
+//! Numbers are LEB128 varints unless said otherwise; texts are a length and UTF-8.
+//!
+//! ```text
+//! "uslabops" | version | title | cpus | operations | nanoseconds a tick
+//! caches:  count, then each: name, kind (byte), size, the operation that it is first needed at (less the one before)
+//! marks:   count, then each: operation (less the one before), text
+//! columns: each: length in bytes, bytes
+//!   What    a byte an action: bits 0..3 the action, bit 3: the CPU changes, bit 4: part of the operation before
+//!   Cpu     at each change
+//!   Cache   of each allocation and pass
+//!   Age     of each freed object
+//!   Shape   a byte an allocation of pages: order, migrate type << 4; a split: order of the parts, halvings << 4
+//!   Block   age of each freed or split block
+//!   Bytes   of each large object
+//!   Time    ticks since the operation before, one an operation
+//! ```
+
+use rustc_hash::FxHashMap;
+
+const MAGIC: &[u8; 8] = b"uslabops";
+const VERSION: u64 = 1;
+const COLUMNS: usize = 8;
+const NEW_CPU: u8 = 1 << 3;
+const GOES_ON: u8 = 1 << 4;
+
+/// A column of a stream.
+#[derive(Clone, Copy, Debug)]
+#[repr(usize)]
+enum Column {
+    What,
+    Cpu,
+    Cache,
+    Age,
+    Shape,
+    Block,
+    Bytes,
+    Time,
+}
+
+/// What an action does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Code {
+    Alloc,
+    Free,
+    Pass,
+    AllocPages,
+    FreePages,
+    SplitPages,
+    Shrink,
+    Nothing,
+}
+
+impl Code {
+    fn of(byte: u8) -> Self {
+        match byte & 7 {
+            0 => Self::Alloc,
+            1 => Self::Free,
+            2 => Self::Pass,
+            3 => Self::AllocPages,
+            4 => Self::FreePages,
+            5 => Self::SplitPages,
+            6 => Self::Shrink,
+            _ => Self::Nothing,
+        }
+    }
+}
+
+/// Something that an operation asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// An object of a cache (its number in the stream). `bytes` matter for [`Kind::Large`] only.
+    Alloc {
+        /// The cache.
+        cache: u32,
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// The end of an object.
+    Free {
+        /// Allocations since its own.
+        age: u64,
+    },
+    /// An object, allocated and freed at once: the trace shows the free only.
+    Pass {
+        /// The cache.
+        cache: u32,
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// A block of pages.
+    AllocPages {
+        /// Its order.
+        order: u8,
+        /// 0 unmovable, 1 movable, 2 reclaimable.
+        migratetype: u8,
+    },
+    /// The end of a block.
+    FreePages {
+        /// Blocks since its own.
+        age: u64,
+    },
+    /// A block becomes blocks of a smaller order, lowest first.
+    SplitPages {
+        /// Blocks since its own.
+        age: u64,
+        /// The order of the parts.
+        order: u8,
+        /// How often it is halved: there are `2^halvings` parts.
+        halvings: u8,
+    },
+    /// All caches are shrunk.
+    Shrink,
+    /// Nothing that concerns the allocator.
+    Nothing,
+}
+
+/// What a cache of a stream is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A size class of kmalloc.
+    Kmalloc = 0,
+    /// Kmalloc above its classes: blocks of pages.
+    Large = 1,
+    /// A cache of its own.
+    Named = 2,
+}
+
+/// A cache of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheInfo {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Bytes of an object.
+    pub size: u32,
+    /// The operation that needs it first, from 0.
+    pub from: u64,
+}
+
+/// A text that user space wrote into the trace.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Mark {
+    /// The operation that it is.
+    pub operation: u64,
+    /// The text.
+    pub text: String,
+}
+
+/// A stream of operations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stream {
+    /// What it is a recording of.
+    pub title: String,
+    /// CPUs of the machine.
+    pub cpus: u32,
+    /// Operations in all.
+    pub operations: u64,
+    /// The unit of the times, in nanoseconds.
+    pub tick_ns: u64,
+    /// The caches, by number.
+    pub caches: Vec<CacheInfo>,
+    /// The marks, in order.
+    pub marks: Vec<Mark>,
+    columns: [Vec<u8>; COLUMNS],
+}
+
+/// Bytes that are no stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// They begin with something else.
+    #[error("no stream of operations")]
+    Other,
+    /// Another version.
+    #[error("a stream of version {0}: expected {VERSION}")]
+    Version(u64),
+    /// They end too early, or a number or text in them is none.
+    #[error("a damaged stream: cut, or changed")]
+    Damaged,
+}
+
+fn put(to: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        to.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    to.push(n as u8);
+}
+
+#[inline]
+fn get(from: &[u8], at: &mut usize) -> Option<u64> {
+    let (mut n, mut shift) = (0_u64, 0);
+    loop {
+        let byte = *from.get(*at)?;
+        *at += 1;
+        n |= u64::from(byte & 0x7f).checked_shl(shift)?;
+        if byte < 0x80 {
+            return Some(n);
+        }
+        shift += 7;
+    }
+}
+
+fn put_text(to: &mut Vec<u8>, text: &str) {
+    put(to, text.len() as u64);
+    to.extend_from_slice(text.as_bytes());
+}
+
+fn get_bytes<'b>(from: &'b [u8], at: &mut usize) -> Option<&'b [u8]> {
+    let len = usize::try_from(get(from, at)?).ok()?;
+    let bytes = from.get(*at..at.checked_add(len)?)?;
+    *at += len;
+    Some(bytes)
+}
+
+fn get_text(from: &[u8], at: &mut usize) -> Option<String> {
+    core::str::from_utf8(get_bytes(from, at)?).ok().map(str::to_owned)
+}
+
+impl Stream {
+    /// As bytes.
+    pub fn write(&self) -> Vec<u8> {
+        let mut to = MAGIC.to_vec();
+        put(&mut to, VERSION);
+        put_text(&mut to, &self.title);
+        for n in [self.cpus.into(), self.operations, self.tick_ns, self.caches.len() as u64] {
+            put(&mut to, n);
+        }
+        let mut before = 0;
+        for cache in &self.caches {
+            put_text(&mut to, &cache.name);
+            to.push(cache.kind as u8);
+            put(&mut to, cache.size.into());
+            put(&mut to, cache.from - before);
+            before = cache.from;
+        }
+        put(&mut to, self.marks.len() as u64);
+        let mut before = 0;
+        for mark in &self.marks {
+            put(&mut to, mark.operation - before);
+            put_text(&mut to, &mark.text);
+            before = mark.operation;
+        }
+        for column in &self.columns {
+            put(&mut to, column.len() as u64);
+            to.extend_from_slice(column);
+        }
+        to
+    }
+
+    /// A stream from its bytes.
+    ///
+    /// # Errors
+    /// See [`StreamError`].
+    pub fn read(from: &[u8]) -> Result<Self, StreamError> {
+        let rest = from.strip_prefix(MAGIC).ok_or(StreamError::Other)?;
+        let mut at = 0;
+        match get(rest, &mut at) {
+            Some(VERSION) => Self::parse(rest, &mut at).ok_or(StreamError::Damaged),
+            Some(version) => Err(StreamError::Version(version)),
+            None => Err(StreamError::Damaged),
+        }
+    }
+
+    fn parse(from: &[u8], at: &mut usize) -> Option<Self> {
+        let mut this = Self { title: get_text(from, at)?, ..Self::default() };
+        this.cpus = u32::try_from(get(from, at)?).ok()?;
+        this.operations = get(from, at)?;
+        this.tick_ns = get(from, at)?;
+        let mut before = 0_u64;
+        for _ in 0..get(from, at)? {
+            let name = get_text(from, at)?;
+            let kind = match *from.get(*at)? {
+                0 => Kind::Kmalloc,
+                1 => Kind::Large,
+                2 => Kind::Named,
+                _ => return None,
+            };
+            *at += 1;
+            let size = u32::try_from(get(from, at)?).ok()?;
+            before = before.checked_add(get(from, at)?)?;
+            this.caches.push(CacheInfo { name, kind, size, from: before });
+        }
+        let mut before = 0_u64;
+        for _ in 0..get(from, at)? {
+            before = before.checked_add(get(from, at)?)?;
+            this.marks.push(Mark { operation: before, text: get_text(from, at)? });
+        }
+        for column in &mut this.columns {
+            *column = get_bytes(from, at)?.to_vec();
+        }
+        Some(this)
+    }
+}
+
+/// Where a [`Stream`] is read: the next action of it, and whose it is.
+#[derive(Clone, Debug, Default)]
+pub struct Reader {
+    at: [usize; COLUMNS],
+    cpu: u32,
+    time: u64,
+}
+
+impl Reader {
+    fn next(&mut self, stream: &Stream, column: Column) -> Option<u64> {
+        get(&stream.columns[column as usize], &mut self.at[column as usize])
+    }
+    fn byte(&mut self, stream: &Stream, column: Column) -> Option<u8> {
+        let byte = *stream.columns[column as usize].get(self.at[column as usize])?;
+        self.at[column as usize] += 1;
+        Some(byte)
+    }
+    /// The CPU of the action that was read last.
+    pub fn cpu(&self) -> u32 {
+        self.cpu
+    }
+    /// Nanoseconds from the first operation to the one that was read last.
+    pub fn time_ns(&self, stream: &Stream) -> u64 {
+        self.time.saturating_mul(stream.tick_ns)
+    }
+    /// Begins an operation; `None` at the end, or where the stream is damaged.
+    pub fn begin(&mut self, stream: &Stream) -> Option<()> {
+        let ticks = self.next(stream, Column::Time)?;
+        self.time = self.time.saturating_add(ticks);
+        Some(())
+    }
+    /// The next action of the operation.
+    pub fn action(&mut self, stream: &Stream) -> Option<Action> {
+        let byte = self.byte(stream, Column::What)?;
+        if byte & NEW_CPU != 0 {
+            self.cpu =
+                u32::try_from(self.next(stream, Column::Cpu)?).ok().filter(|cpu| *cpu < stream.cpus)?;
+        }
+        Some(match Code::of(byte) {
+            code @ (Code::Alloc | Code::Pass) => {
+                let cache = u32::try_from(self.next(stream, Column::Cache)?).ok()?;
+                let large = stream.caches.get(cache as usize)?.kind == Kind::Large;
+                let bytes = if large { self.next(stream, Column::Bytes)? } else { 0 };
+                match code {
+                    Code::Alloc => Action::Alloc { cache, bytes },
+                    _ => Action::Pass { cache, bytes },
+                }
+            }
+            Code::Free => Action::Free { age: self.next(stream, Column::Age)? },
+            Code::AllocPages => {
+                let shape = self.byte(stream, Column::Shape)?;
+                Action::AllocPages { order: shape & 15, migratetype: shape >> 4 }
+            }
+            Code::FreePages => Action::FreePages { age: self.next(stream, Column::Block)? },
+            Code::SplitPages => {
+                let age = self.next(stream, Column::Block)?;
+                let shape = self.byte(stream, Column::Shape)?;
+                Action::SplitPages { age, order: shape & 15, halvings: shape >> 4 }
+            }
+            Code::Shrink => Action::Shrink,
+            Code::Nothing => Action::Nothing,
+        })
+    }
+    /// Whether the operation has another action.
+    pub fn goes_on(&self, stream: &Stream) -> bool {
+        let next = stream.columns[Column::What as usize].get(self.at[Column::What as usize]);
+        next.is_some_and(|byte| byte & GOES_ON != 0)
+    }
+}
+
+/// Makes a stream from operations on addresses.
+///
+/// Between [`begin`](Writer::begin) and the next one, calls are one operation.
+#[derive(Debug, Default)]
+pub struct Writer {
+    stream: Stream,
+    cpu: Option<u32>,
+    /// Whether the operation has an action.
+    begun: bool,
+    /// Number of birth, by address.
+    objects: FxHashMap<u64, u64>,
+    born: u64,
+    /// Number of birth and order, by page.
+    blocks: FxHashMap<u64, (u64, u8)>,
+    blocks_born: u64,
+    times: Vec<u64>,
+}
+
+impl Writer {
+    /// For a machine of `cpus` CPUs.
+    pub fn new(title: String, cpus: u32) -> Self {
+        Self { stream: Stream { title, cpus, ..Stream::default() }, ..Self::default() }
+    }
+    /// The caches that are known.
+    pub fn caches(&self) -> usize {
+        self.stream.caches.len()
+    }
+    /// One more cache. The operation that is being written needs it.
+    pub fn cache(&mut self, name: String, kind: Kind, size: u32) {
+        let from = self.stream.operations.saturating_sub(1);
+        self.stream.caches.push(CacheInfo { name, kind, size, from });
+    }
+    /// The next operation, at so many nanoseconds of the trace's clock.
+    pub fn begin(&mut self, time_ns: u64) {
+        self.end();
+        self.times.push(time_ns);
+        self.stream.operations += 1;
+    }
+    fn end(&mut self) {
+        if !self.begun && self.stream.operations > 0 {
+            self.code(Code::Nothing, self.cpu.unwrap_or(0));
+        }
+        self.begun = false;
+    }
+
+    fn put(&mut self, column: Column, n: u64) {
+        put(&mut self.stream.columns[column as usize], n);
+    }
+    fn code(&mut self, code: Code, cpu: u32) {
+        let mut byte = code as u8;
+        if self.cpu != Some(cpu) {
+            byte |= NEW_CPU;
+            self.put(Column::Cpu, cpu.into());
+            self.cpu = Some(cpu);
+        }
+        if self.begun {
+            byte |= GOES_ON;
+        }
+        self.begun = true;
+        self.stream.columns[Column::What as usize].push(byte);
+    }
+    fn of_cache(&mut self, code: Code, cpu: u32, cache: u32, bytes: u64) {
+        self.code(code, cpu);
+        self.put(Column::Cache, cache.into());
+        if self.stream.caches[cache as usize].kind == Kind::Large {
+            self.put(Column::Bytes, bytes);
+        }
+    }
+
+    /// An object of `cache` at `ptr`. One that was there already is freed first.
+    ///
+    /// # Panics
+    /// If there is no such cache.
+    pub fn alloc(&mut self, cpu: u32, cache: u32, ptr: u64, bytes: u64) {
+        self.free(cpu, ptr);
+        self.of_cache(Code::Alloc, cpu, cache, bytes);
+        self.objects.insert(ptr, self.born);
+        self.born += 1;
+    }
+    /// The end of the object at `ptr`, if there is one.
+    pub fn free(&mut self, cpu: u32, ptr: u64) {
+        let Some(number) = self.objects.remove(&ptr) else { return };
+        self.code(Code::Free, cpu);
+        self.put(Column::Age, self.born - 1 - number);
+    }
+    /// An object of `cache` that is allocated and freed at once.
+    ///
+    /// # Panics
+    /// If there is no such cache.
+    pub fn pass(&mut self, cpu: u32, cache: u32, bytes: u64) {
+        self.of_cache(Code::Pass, cpu, cache, bytes);
+    }
+    /// A block of `2^order` pages at `pfn`. What was there is freed.
+    pub fn alloc_pages(&mut self, cpu: u32, pfn: u64, order: u8, migratetype: u8) {
+        self.code(Code::AllocPages, cpu);
+        self.stream.columns[Column::Shape as usize].push(order | migratetype.min(3) << 4);
+        let number = self.blocks_born;
+        self.blocks_born += 1;
+        self.free_pages(cpu, pfn, order);
+        self.blocks.insert(pfn, (number, order));
+    }
+    /// The end of what is known of `2^order` pages from `pfn` on: a larger block that they are a part of is split first,
+    /// smaller ones go one by one.
+    pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) {
+        if self.blocks.get(&pfn).is_some_and(|(_, own)| *own == order) {
+            self.free_block(cpu, pfn);
+            return;
+        }
+        for above in order + 1..=uslab_buddy::MAX_ORDER {
+            let head = pfn & !((1 << above) - 1);
+            if self.blocks.get(&head).is_some_and(|(_, own)| *own >= above)
+                && let Some((number, own)) = self.blocks.remove(&head)
+            {
+                self.code(Code::SplitPages, cpu);
+                self.put(Column::Block, self.blocks_born - 1 - number);
+                self.stream.columns[Column::Shape as usize].push(order | (own - order) << 4);
+                for i in 0..1_u64 << (own - order) {
+                    self.blocks.insert(head + (i << order), (self.blocks_born, order));
+                    self.blocks_born += 1;
+                }
+                break;
+            }
+        }
+        let mut next = pfn;
+        while next < pfn + (1 << order) {
+            next += self.free_block(cpu, next).map_or(1, |order| 1 << order);
+        }
+    }
+    fn free_block(&mut self, cpu: u32, pfn: u64) -> Option<u8> {
+        let (number, order) = self.blocks.remove(&pfn)?;
+        self.code(Code::FreePages, cpu);
+        self.put(Column::Block, self.blocks_born - 1 - number);
+        Some(order)
+    }
+    /// All caches are shrunk.
+    pub fn shrink(&mut self, cpu: u32) {
+        self.code(Code::Shrink, cpu);
+    }
+    /// The operation is a mark.
+    pub fn mark(&mut self, text: String) {
+        self.stream.marks.push(Mark { operation: self.stream.operations, text });
+    }
+
+    /// The stream.
+    pub fn finish(mut self) -> Stream {
+        self.end();
+        let tick =
+            [1000, 100, 10].into_iter().find(|tick| self.times.iter().all(|t| t % tick == 0)).unwrap_or(1);
+        self.stream.tick_ns = tick;
+        let mut last = self.times.first().copied().unwrap_or(0);
+        for time in core::mem::take(&mut self.times) {
+            self.put(Column::Time, time.saturating_sub(last) / tick);
+            last = last.max(time);
+        }
+        self.stream
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn actions(stream: &Stream) -> Vec<Vec<(u32, Action)>> {
+        let mut reader = Reader::default();
+        let mut all = Vec::new();
+        while reader.begin(stream).is_some() {
+            let mut own = Vec::new();
+            loop {
+                let action = reader.action(stream).unwrap();
+                own.push((reader.cpu(), action));
+                if !reader.goes_on(stream) {
+                    break;
+                }
+            }
+            all.push(own);
+        }
+        all
+    }
+
+    fn sample() -> Stream {
+        let mut writer = Writer::new("a sample".to_owned(), 2);
+        writer.begin(1_000_000);
+        writer.cache("dentry".to_owned(), Kind::Named, 192);
+        writer.alloc(0, 0, 0x1000, 192);
+        writer.begin(1_002_000);
+        writer.alloc(1, 0, 0x2000, 192);
+        writer.begin(1_002_500);
+        writer.free(1, 0x1000);
+        writer.begin(1_003_000);
+        writer.mark("SNAP middle begin".to_owned());
+        writer.begin(1_003_000);
+        writer.cache("kmalloc-large".to_owned(), Kind::Large, 0);
+        writer.alloc(1, 1, 0x9000, 20_000);
+        writer.begin(1_004_000);
+        writer.alloc_pages(0, 64, 2, 1);
+        writer.begin(1_005_000);
+        writer.free_pages(0, 65, 0);
+        writer.begin(1_005_000);
+        writer.alloc(0, 0, 0x2000, 192);
+        writer.finish()
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let stream = sample();
+        let again = Stream::read(&stream.write()).unwrap();
+        assert_eq!(again, stream);
+        assert_eq!((stream.operations, stream.tick_ns, stream.caches[1].from), (8, 100, 4));
+        assert_eq!(stream.marks, [Mark { operation: 4, text: "SNAP middle begin".to_owned() }]);
+        let alloc = |cache, bytes| Action::Alloc { cache, bytes };
+        assert_eq!(
+            actions(&again),
+            [
+                vec![(0, alloc(0, 0))],
+                vec![(1, alloc(0, 0))],
+                vec![(1, Action::Free { age: 1 })],
+                vec![(1, Action::Nothing)],
+                vec![(1, alloc(1, 20_000))],
+                vec![(0, Action::AllocPages { order: 2, migratetype: 1 })],
+                vec![
+                    (0, Action::SplitPages { age: 0, order: 0, halvings: 2 }),
+                    (0, Action::FreePages { age: 2 })
+                ],
+                vec![(0, Action::Free { age: 1 }), (0, alloc(0, 0))],
+            ]
+        );
+    }
+
+    #[test]
+    fn damaged_bytes_are_an_error_and_never_a_panic() {
+        let bytes = sample().write();
+        assert_eq!(Stream::read(b"# tracer: nop"), Err(StreamError::Other));
+        let mut newer = bytes.clone();
+        newer[MAGIC.len()] = 2;
+        assert_eq!(Stream::read(&newer).unwrap_err().to_string(), "a stream of version 2: expected 1");
+        for len in MAGIC.len()..bytes.len() {
+            assert_eq!(Stream::read(&bytes[..len]), Err(StreamError::Damaged), "the first {len} bytes");
+        }
+    }
+}

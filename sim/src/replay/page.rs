@@ -1,0 +1,104 @@
+//! The page of a replay: one file that holds the engine as WebAssembly and the stream that it runs, and asks for nothing else.
+
+use anyhow::{Context, bail, ensure};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use std::io::Write;
+use uslab_engine::{Engine, MOST_MEMORY, Machine, Stream};
+
+const TEMPLATE: &str = include_str!("../../web/index.html");
+/// What takes each place that the template leaves.
+const PARTS: [(&str, &str); 3] = [
+    ("/* page.css */", include_str!("../../web/page.css")),
+    ("/* travel.js */", include_str!("../../web/travel.js")),
+    ("/* page.js */", include_str!("../../web/page.js")),
+];
+/// The engine, built by `.ci/page --write`.
+static ENGINE: &[u8] = include_bytes!("../../web/engine.wasm");
+
+/// The page, once the stream has run on the engine here.
+///
+/// # Errors
+/// The stream needs more memory than a page's machine has, or breaks a conservation law.
+pub fn page(stream: &Stream) -> anyhow::Result<String> {
+    let most = MOST_MEMORY >> 20;
+    let machine = Machine::new(stream).context("--html: the page's machine does not start")?;
+    let mut engine = Engine::new(&machine, stream);
+    engine.run(stream.operations).context("--html: the page's machine")?;
+    ensure!(
+        engine.failed() == 0,
+        "--html: {} allocations of the trace find no memory: a page's machine has {most} MiB; expected a trace that needs less",
+        engine.failed()
+    );
+    if let Err(violation) = engine.check() {
+        bail!("--html: the page's machine breaks a conservation law: {violation}");
+    }
+    let page = PARTS.iter().fold(TEMPLATE.to_owned(), |page, (place, part)| page.replacen(place, part, 1));
+    Ok(page.replacen("{engine}", &packed(ENGINE)?, 1).replacen("{stream}", &packed(&stream.write())?, 1))
+}
+
+/// Gzip, which browsers unpack, as base64.
+fn packed(bytes: &[u8]) -> anyhow::Result<String> {
+    let mut to = GzEncoder::new(Vec::new(), Compression::best());
+    to.write_all(bytes)?;
+    Ok(base64(&to.finish()?))
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let bits =
+            three.iter().enumerate().fold(0_u32, |bits, (i, byte)| bits | u32::from(*byte) << (16 - 8 * i));
+        for digit in 0..4 {
+            let value = bits >> (18 - 6 * digit) & 63;
+            text.push(if digit > three.len() { '=' } else { DIGITS[value as usize].into() });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uslab_engine::Writer;
+    use uslab_engine::stream::Kind;
+
+    #[test]
+    fn base64_is_as_everywhere() {
+        let pairs = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")];
+        for (bytes, text) in pairs {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+
+    #[test]
+    fn a_page_asks_for_nothing_but_itself() {
+        let mut writer = Writer::new("a trace".to_owned(), 1);
+        writer.begin(0);
+        writer.cache("dentry".to_owned(), Kind::Named, 192);
+        writer.alloc(0, 0, 8, 192);
+        let page = page(&writer.finish()).unwrap();
+        assert!(page.starts_with("<!DOCTYPE html>"));
+        for (place, _) in PARTS {
+            assert!(!page.contains(place), "{place} is filled in");
+        }
+        assert!(!page.contains("{engine}") && !page.contains("{stream}"));
+        for request in
+            ["http://", "https://", "src=", "href=", "@import", "fetch(", "XMLHttpRequest", "import("]
+        {
+            assert!(!page.contains(request), "`{request}` in the page");
+        }
+    }
+
+    #[test]
+    fn a_trace_that_a_page_cannot_hold_is_refused_with_the_limit() {
+        let mut writer = Writer::new("a trace".to_owned(), 1);
+        for block in 0..300 {
+            writer.begin(0);
+            writer.alloc_pages(0, block << 10, 10, 0);
+        }
+        let error = page(&writer.finish()).unwrap_err().to_string();
+        assert!(error.contains("a page's machine has 1024 MiB"), "{error}");
+    }
+}
