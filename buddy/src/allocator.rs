@@ -26,7 +26,7 @@ use crate::per_cpu::{PageRound, PerCpuPages, Shelf};
 use crate::pfn::{Order, Pfn};
 use crate::region::{Region, Uncommitted, reserve_most};
 use crate::watermark::{self, Mark, Watermarks};
-use crate::zone::{Ground, Zone};
+use crate::zone::{Ground, Zone, zeroed};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -132,7 +132,10 @@ impl PageAllocator {
             None => watermark::min_free_pages(lowmem),
         };
         let flat = one_node(config.cpus);
-        let (mut places, mut place_of, mut start) = (Vec::new(), Vec::new(), 0);
+        // Not written to for the first place, which most have alone.
+        // SAFETY: zeros are numbers.
+        let mut place_of = unsafe { zeroed::<u8>((range / step) as usize) }?;
+        let (mut places, mut start) = (Vec::new(), 0);
         for (node, kind, pages) in zones() {
             let mut managed = [0; ZoneKind::COUNT];
             zones()
@@ -144,9 +147,9 @@ impl PageAllocator {
                 true => Some(PerCpuPages::new(flat, pages, &ground, config.door)?),
                 false => None,
             };
-            let blocks = pages.div_ceil(step) as usize;
-            place_of.try_reserve(blocks).ok()?;
-            place_of.resize(place_of.len() + blocks, places.len() as u8);
+            if !places.is_empty() {
+                place_of[(start / step) as usize..][..pages.div_ceil(step) as usize].fill(places.len() as u8);
+            }
             let zone = Zone::new(&ground, (node, kind), Pfn::new(start), pages, marks, reserve)?;
             places.push(Place { zone, per_cpu });
             start += pages.next_multiple_of(step);
@@ -168,7 +171,7 @@ impl PageAllocator {
             ground,
             zonelists,
             places: places.into(),
-            place_of: place_of.into(),
+            place_of,
             cpus: config.cpus,
             corruption: config.corruption,
             counts: Counts::default(),

@@ -24,6 +24,7 @@ use heap::Heap;
 use heap::Heap as Os;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 use mapped::Mapped as Os;
+use std::sync::Arc;
 use uslab_magazine::Memory;
 use uslab_magazine::sync::Counter;
 
@@ -357,13 +358,16 @@ pub fn reserve_most<T>(
     }
 }
 
-/// A region that is committed from its start upwards, on demand: the memory of magazine layers and side tables.
+/// Part of a region, or all of it, that is committed from its start upwards, on demand: the memory of magazine layers and
+/// side tables.
 #[derive(Debug)]
 pub struct Reserved {
-    region: Region,
-    /// Bytes before what is used.
+    region: Arc<Region>,
+    /// Where in the region its pages are.
+    pages: Range<usize>,
+    /// Bytes of them before what is used.
     start: usize,
-    /// Bytes from the start that are known to be committed. Stale only downwards, and then a commit is repeated.
+    /// Bytes from their beginning that are known to be committed. Stale only downwards, and then a commit is repeated.
     committed: Counter,
     /// What a refusal is counted as.
     point: Point,
@@ -373,17 +377,56 @@ impl Reserved {
     /// Committed in steps of this many bytes, so that growing magazine by magazine is not a system call each.
     const STEP: usize = 64 << 10;
 
+    /// The most that [`many`](Self::many) commits at once. As much as the parts would commit one by one as soon as they are
+    /// used, where the processors are few; where they are many it would be a multiple.
+    const AT_ONCE: usize = 16 << 20;
+
     /// Reserves `bytes` bytes, or `None` when refused. Each commit is a call of the fault point `point`.
     pub fn new(bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
         let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, door, faults)?;
-        Some(Self { region, start: 0, committed: Counter::new(0), point })
+        let pages = 0..region.bytes();
+        Some(Self { region: Arc::new(region), pages, start: 0, committed: Counter::new(0), point })
     }
     /// The same, the `colour`-th of many that are used alike: each begins at another pair of lines of its page. Else what
     /// all have in front would fall on the same few sets of a processor's cache, and drive each other out of it.
     pub fn coloured(colour: u64, bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
-        const LINES: usize = 128;
-        let start = colour as usize % (PAGE_SIZE / LINES) * LINES;
+        let start = Self::colour(colour);
         Some(Self { start, ..Self::new(bytes.checked_add(start)?, door, faults, point)? })
+    }
+    fn colour(colour: u64) -> usize {
+        const LINES: usize = 128;
+        colour as usize % (PAGE_SIZE / LINES) * LINES
+    }
+    /// One for each of `sizes`, coloured from `colour` on, all in one region, which lives as long as any of them: two system calls for all. `None` when refused.
+    ///
+    /// If they are small, they are committed as a whole; the system then answers for 16 MiB more at most.
+    pub fn many(
+        colour: u64,
+        sizes: &[usize],
+        door: Door,
+        faults: &Faults,
+        point: Point,
+    ) -> Option<Vec<Self>> {
+        let (mut parts, mut end) = (Vec::with_capacity(sizes.len()), 0_usize);
+        for (colour, bytes) in (colour..).zip(sizes) {
+            let start = Self::colour(colour);
+            let pages = bytes.checked_add(start)?.checked_next_multiple_of(PAGE_SIZE)?;
+            parts.push((start, end..end.checked_add(pages)?));
+            end += pages;
+        }
+        let at_once = if end <= Self::AT_ONCE { Region::committed(end, PAGE_SIZE, door, faults) } else { None };
+        let committed = at_once.is_some();
+        // Of each part hardly more than its first page is ever used.
+        if let Some(region) = &at_once {
+            region.advise(HugePages::Never);
+        }
+        let reserve = || Region::reserve(end, PAGE_SIZE, Uncommitted::NoAccess, door, faults);
+        let region = Arc::new(at_once.or_else(reserve)?);
+        let part = |(start, pages): (usize, Range<usize>)| {
+            let bytes = if committed { pages.len() as u64 } else { 0 };
+            Self { region: region.clone(), pages, start, committed: Counter::new(bytes), point }
+        };
+        Some(parts.into_iter().map(part).collect())
     }
     /// Bytes committed so far.
     pub fn committed(&self) -> usize {
@@ -395,8 +438,8 @@ impl Reserved {
 // drop, and never moved or decommitted.
 unsafe impl Memory for Reserved {
     fn base(&self) -> NonNull<u8> {
-        // SAFETY: the region was reserved with so many bytes more.
-        unsafe { self.region.base().add(self.start) }
+        // SAFETY: its pages lie in the region, and were reserved with so many bytes more.
+        unsafe { self.region.base().add(self.pages.start + self.start) }
     }
     fn commit(&self, bytes: usize) -> bool {
         let Some(bytes) = bytes.checked_add(self.start) else { return false };
@@ -406,11 +449,11 @@ unsafe impl Memory for Reserved {
         if bytes <= self.committed() {
             return true;
         }
-        if bytes > self.region.bytes() {
+        if bytes > self.pages.len() {
             return false;
         }
-        let goal = bytes.next_multiple_of(Self::STEP).min(self.region.bytes());
-        let granted = self.region.commit(0..goal);
+        let goal = bytes.next_multiple_of(Self::STEP).min(self.pages.len());
+        let granted = self.region.commit(self.pages.start..self.pages.start + goal);
         if granted {
             self.committed.max(goal as u64);
         }
@@ -510,5 +553,25 @@ mod tests {
         assert!(reserved.commit(100));
         assert_eq!(reserved.committed(), Reserved::STEP);
         assert!(reserved.commit(1 << 20) && !reserved.commit((1 << 20) + 1));
+    }
+
+    /// Each of the 52 layers of a malloc once was a mapping of its own, and had its first pages committed by itself.
+    #[test]
+    fn many_share_one_mapping_and_each_keeps_to_its_own_part() {
+        for sizes in [[100, 5000, 70_000], [100, 5000, Reserved::AT_ONCE]] {
+            let parts = Reserved::many(3, &sizes, Door::Os, &none(), crate::faults::MAGAZINE).unwrap();
+            assert!(parts.iter().all(|part| Arc::ptr_eq(&part.region, &parts[0].region)));
+            let committed = sizes.iter().sum::<usize>() < Reserved::AT_ONCE;
+            for (part, bytes) in parts.iter().zip(sizes) {
+                assert_eq!(part.committed() > 0, committed);
+                assert!(part.base().addr().get().is_multiple_of(128) && part.commit(bytes));
+                assert!(!part.commit(part.pages.len() - part.start + 1), "into the next one");
+                // SAFETY: so many bytes are committed, and this test is the only user.
+                unsafe {
+                    assert!((0..bytes).all(|at| part.base().add(at).read() == 0));
+                    part.base().write_bytes(7, bytes);
+                }
+            }
+        }
     }
 }

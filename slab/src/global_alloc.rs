@@ -27,12 +27,13 @@ use crate::published::Published;
 use crate::subsystem::{Config, Core, Info, StartError};
 use crate::{Census, SlabInfo, Violation};
 use core::alloc::Layout;
+use core::cell::Cell;
 use core::ptr::NonNull;
 use std::fs::File;
 use std::io::{self, Write};
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::Ordering::Relaxed;
-use uslab_magazine::sync::{AtomicU32, Kept};
+use uslab_magazine::sync::{AtomicU32, Kept, thread_local};
 
 /// The process-wide malloc.
 ///
@@ -89,15 +90,31 @@ fn process() -> Option<&'static Process> {
     }
 }
 
+thread_local! {
+    /// Whether this thread is starting it. A start allocates some hundred times, and to ask whose process it is would be a
+    /// system call each.
+    static HERE: Cell<bool> = const { Cell::new(false) };
+}
+
 #[cold]
 #[inline(never)]
 fn start() -> Option<&'static Process> {
-    let own = std::process::id();
     // Relaxed: only says who; what is started is published by itself.
     let who = STARTING.load(Relaxed);
-    if who == own || who == NEVER || STARTING.compare_exchange(who, own, Relaxed, Relaxed).is_err() {
+    if who == NEVER || HERE.get() {
         return PROCESS.get();
     }
+    let own = std::process::id();
+    if who == own || STARTING.compare_exchange(who, own, Relaxed, Relaxed).is_err() {
+        return PROCESS.get();
+    }
+    HERE.set(true);
+    let started = start_here();
+    HERE.set(false);
+    started
+}
+
+fn start_here() -> Option<&'static Process> {
     let options = Options::of_environment();
     let mut config = Config::default();
     config.pages.huge_pages = options.huge_pages;
@@ -288,9 +305,15 @@ impl Uslab {
         builder.build_on(process.malloc.core())
     }
 
-    /// The dump that `USLAB_OPTIONS` asks for. Starts the allocator if nobody has.
+    /// The dump that `USLAB_OPTIONS` asks for; with the variable set, starts the allocator if nobody has. For a library's
+    /// constructor: from here on forks find the locks held, whatever handlers others register before the first allocation.
     pub fn dump(&self) -> Option<Dump> {
-        process()?.dump
+        #[cfg(unix)]
+        at_fork::register();
+        match PROCESS.get() {
+            None if !Options::given() => None,
+            _ => process()?.dump,
+        }
     }
     /// The numbers of its caches and pages; `None` before it has started. Allocates.
     pub fn info(&self) -> Option<Info> {

@@ -10,7 +10,7 @@
 
 use crate::block::Block;
 use crate::error::{AllocError, CacheError};
-use crate::kmem_cache::KmemCache;
+use crate::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::large::{ZERO_SIZE, stays};
 use crate::size_class::{CLASSES, SizeClass};
 use crate::subsystem::Core;
@@ -77,9 +77,8 @@ impl Kmalloc {
                 KmallocKind::Reclaimable => builder.reclaimable(),
                 KmallocKind::Dma => builder.dma(),
             }
-            .build_on(core)
         });
-        Ok(Self { caches: caches.collect::<Result<_, _>>()?, core: core.clone() })
+        Ok(Self { caches: KmemCacheBuilder::build_all(caches, core)?.into(), core: core.clone() })
     }
 
     /// The cache of a class.

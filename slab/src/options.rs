@@ -67,17 +67,27 @@ fn has_other_rights() -> bool {
 const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never, limit=BYTES[k|m|g], dump=FILE or \
                         dump_signal=USR1|USR2";
 
+/// `USLAB_OPTIONS`, where it is heeded.
+fn environment() -> Option<&'static CStr> {
+    // Not `std::env`, which allocates.
+    // SAFETY: the name ends in a NUL. As anywhere in a C library, nobody may change the environment at the same time.
+    let value = unsafe { libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
+    if value.is_null() || has_other_rights() {
+        return None;
+    }
+    // SAFETY: the libc's strings end in a NUL.
+    Some(unsafe { CStr::from_ptr(value) })
+}
+
 impl Options {
+    /// Whether `USLAB_OPTIONS` says anything.
+    pub(crate) fn given() -> bool {
+        environment().is_some()
+    }
+
     /// What `USLAB_OPTIONS` says.
     pub(crate) fn of_environment() -> Self {
-        // Not `std::env`, which allocates.
-        // SAFETY: the name ends in a NUL. As anywhere in a C library, nobody may change the environment at the same time.
-        let value = unsafe { libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
-        if value.is_null() || has_other_rights() {
-            return Self::default();
-        }
-        // SAFETY: the libc's strings end in a NUL.
-        let Some(text) = kept(unsafe { CStr::from_ptr(value) }.to_bytes()) else { return Self::default() };
+        let Some(text) = environment().and_then(|text| kept(text.to_bytes())) else { return Self::default() };
         Self::parse(text, |bad| {
             say(format_args!("uslab: USLAB_OPTIONS: `{}`: expected {EXPECTED}; ignored", bad.escape_ascii()));
         })

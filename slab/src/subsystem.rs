@@ -240,10 +240,10 @@ impl Core {
         }
     }
 
-    /// Another one for each cache, so that their magazines lie on different lines.
-    pub(crate) fn next_colour(&self) -> u64 {
-        self.colours.add(1);
-        self.colours.get()
+    /// The first of `caches` new ones, another one for each cache: so their magazines lie on different lines.
+    pub(crate) fn next_colours(&self, caches: usize) -> u64 {
+        self.colours.add(caches as u64);
+        self.colours.get() - caches as u64
     }
 
     /// A cache that others share, if it `fits`.
