@@ -465,6 +465,12 @@ impl PageAllocator {
         self.places.iter().map(|place| place.zone.release(&self.ground)).sum()
     }
 
+    /// Bytes of pages that are committed now. Allocates nothing.
+    pub fn committed_bytes(&self) -> usize {
+        let pages = |place: &Place| place.zone.managed - place.zone.lock().uncommitted();
+        self.places.iter().map(|place| pages(place) as usize * PAGE_SIZE).sum()
+    }
+
     // --- Looking up ------------------------------------------------------------------------------------------
 
     /// The frame of page `pfn`.
@@ -496,6 +502,13 @@ impl PageAllocator {
         let offset = address.addr().wrapping_sub(self.ground.region.base().addr().get());
         let page = offset >> PAGE_SHIFT;
         (page < self.ground.frames.len() as usize).then(|| Pfn::new(page as u32))
+    }
+    /// Bytes from the beginning of page `pfn` to an `address` of the allocator's range that is not 4 GiB or more behind it, as
+    /// none is in a block.
+    #[inline(always)]
+    pub fn offset_from(&self, pfn: Pfn, address: *const u8) -> u32 {
+        let offset = address.addr().wrapping_sub(self.ground.region.base().addr().get());
+        (offset as u32).wrapping_sub(pfn.get() << PAGE_SHIFT)
     }
     /// The allocated block that page `pfn` is in, by its first page: any page of a compound block, the first page of
     /// every other. `None` for all other pages. Exact as long as the block is not freed meanwhile.

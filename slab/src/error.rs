@@ -51,6 +51,8 @@ pub enum AllocError {
     },
     /// The cache was destroyed.
     Destroyed,
+    /// The memory that is to be moved is no object; its corruption was reported.
+    NotAnObject,
     /// The cache has no magazine left, or none at all, so there is no private one.
     NoMagazines,
     /// It was refused on purpose: see [`faults`](crate::faults).
@@ -66,6 +68,7 @@ impl fmt::Display for AllocError {
             Self::TooLarge => f.write_str("larger than what can be had"),
             Self::Refused { bytes } => write!(f, "the system maps no {bytes} bytes more"),
             Self::Destroyed => f.write_str("the cache was destroyed"),
+            Self::NotAnObject => f.write_str("the address is that of no object"),
             Self::NoMagazines => f.write_str("the cache has no magazine to spare"),
             Self::Injected => f.write_str("refused by fault injection"),
         }

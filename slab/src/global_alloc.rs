@@ -19,12 +19,14 @@
 mod at_fork;
 
 use crate::bootstrap;
+use crate::corruption::{self, Corruption, CorruptionKind};
 use crate::error::{AllocError, CacheError};
 use crate::kmem_cache::{KmemCache, KmemCacheBuilder};
+use crate::large::ZERO_SIZE;
 use crate::malloc::Malloc;
 use crate::options::{Dump, Options};
 use crate::published::Published;
-use crate::subsystem::{Config, Core, Info, StartError};
+use crate::subsystem::{Config, Core, Info, StartError, Usage};
 use crate::{Census, SlabInfo, Violation};
 use core::alloc::Layout;
 use core::cell::Cell;
@@ -168,12 +170,22 @@ extern "C" fn print_stats() {
 /// What is in no page of the subsystem: huge, from the start, or not ours.
 #[cold]
 unsafe fn free_other(process: Option<&Process>, memory: NonNull<u8>) {
-    if bootstrap::size_of_piece(memory).is_none()
-        && let Some(process) = process
-    {
-        // SAFETY: passed on.
-        unsafe { process.malloc.free(memory) };
+    if bootstrap::size_of_piece(memory).is_some() {
+        return;
     }
+    match process {
+        // SAFETY: passed on.
+        Some(process) => unsafe { process.malloc.free(memory) },
+        None if memory == ZERO_SIZE => {}
+        None => report(CorruptionKind::Foreign, memory),
+    }
+}
+
+/// Before it has started, there are pieces of bootstrap memory and nothing else.
+#[cold]
+fn report(kind: CorruptionKind, memory: NonNull<u8>) {
+    let address = memory.addr().get();
+    corruption::abort(&Corruption { kind, address, cache: "malloc", owner: None, index: None });
 }
 
 impl Uslab {
@@ -220,7 +232,10 @@ impl Uslab {
             None => match PROCESS.get() {
                 // SAFETY: passed on.
                 Some(process) => unsafe { process.malloc.realloc(memory, size) },
-                None => Err(AllocError::TooLarge),
+                None => {
+                    report(CorruptionKind::Foreign, memory);
+                    Err(AllocError::NotAnObject)
+                }
             },
         }
     }
@@ -277,18 +292,25 @@ impl Uslab {
         Ok(moved)
     }
 
-    /// Bytes that may be used at `memory`, at least what was asked for; 0 for what is not ours.
+    /// Bytes that may be used at `memory`, at least what was asked for. What is no object of this allocator is
+    /// [corruption](crate::corruption), which ends the process.
     ///
     /// # Safety
     /// `memory` came from this allocator and is not freed meanwhile.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
-        match PROCESS.get() {
+        let process = PROCESS.get();
+        match process {
             // SAFETY: passed on.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.usable_size(memory) },
-            process => bootstrap::size_of_piece(memory)
+            _ => match (bootstrap::size_of_piece(memory), process) {
+                (Some(bytes), _) => bytes,
                 // SAFETY: passed on.
-                .or_else(|| process.map(|process| unsafe { process.malloc.usable_size(memory) }))
-                .unwrap_or(0),
+                (None, Some(process)) => unsafe { process.malloc.usable_size(memory) },
+                (None, None) => {
+                    report(CorruptionKind::NotAnObject, memory);
+                    0
+                }
+            },
         }
     }
 
@@ -318,6 +340,10 @@ impl Uslab {
     /// The numbers of its caches and pages; `None` before it has started. Allocates.
     pub fn info(&self) -> Option<Info> {
         PROCESS.get().map(|process| process.core().info())
+    }
+    /// What it has and what of that is in use; all zero before it has started. Allocates nothing.
+    pub fn usage(&self) -> Usage {
+        PROCESS.get().map_or_else(Usage::default, |process| process.core().usage())
     }
     /// Its `/proc/slabinfo`; `None` before it has started. Allocates.
     pub fn slabinfo(&self) -> Option<SlabInfo> {

@@ -186,10 +186,10 @@ impl Huge {
         Some(base)
     }
 
-    /// Bytes of the piece at `memory`; 0 if there is none.
-    fn bytes(&self, memory: NonNull<u8>) -> usize {
+    /// Bytes of the piece at `memory`.
+    fn bytes(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let table = self.table.lock();
-        table.find(memory.addr().get()).map_or(0, |at| table[at].bytes())
+        table.find(memory.addr().get()).map(|at| table[at].bytes())
     }
 
     fn unmap(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
@@ -250,7 +250,7 @@ impl Core {
     }
 
     #[cold]
-    pub(crate) fn usable_huge(&self, memory: NonNull<u8>) -> usize {
+    pub(crate) fn size_of_huge(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         self.huge.bytes(memory)
     }
 }

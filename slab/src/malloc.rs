@@ -211,12 +211,13 @@ impl Malloc {
     /// Cost: a load of the page's frame in place; else as [`realloc_sized`](Self::realloc_sized).
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); the old memory is as it was.
+    /// As [`alloc`](Self::alloc); the old memory is as it was. [`AllocError::NotAnObject`] for an address that is no object's,
+    /// once its [corruption](crate::corruption) was reported.
     ///
     /// # Safety
     /// As [`free`](Self::free), after a success.
     pub unsafe fn realloc(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
-        let usable = self.core.usable_size(memory);
+        let usable = self.core.size_to_move(memory)?;
         if stays(usable, size) {
             return Ok(memory);
         }
@@ -270,7 +271,8 @@ impl Malloc {
         unsafe { self.core.free(memory) };
     }
 
-    /// Bytes that may be used at `memory`, at least what was asked for; 0 for what is not ours.
+    /// Bytes that may be used at `memory`, at least what was asked for. What is no object is
+    /// [corruption](crate::corruption), and 0.
     ///
     /// # Safety
     /// `memory` came from this subsystem and is not freed meanwhile.

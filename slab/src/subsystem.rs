@@ -329,6 +329,24 @@ impl Core {
             pages: self.ground.pages.info(),
         }
     }
+    /// The sums of [`info`](Self::info) that C programs ask for.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn usage(&self) -> Usage {
+        let (large, huge) = (self.large.info(), self.huge.info());
+        let mut usage = Usage {
+            committed: self.ground.pages.committed_bytes(),
+            used: large.pages as usize * PAGE_SIZE,
+            free_objects: 0,
+            huge_pieces: (huge.allocs - huge.frees) as usize,
+            huge: huge.pages as usize * PAGE_SIZE,
+        };
+        for cache in self.caches.iter() {
+            let (objects, used) = cache.objects();
+            usage.used += used as usize * cache.geometry().stride();
+            usage.free_objects += (objects - used) as usize;
+        }
+        usage
+    }
     /// See [`Subsystem::slabinfo`].
     pub(crate) fn slabinfo(&self) -> SlabInfo {
         let caches: Vec<_> = self.caches.iter().map(|cache| cache.info()).collect();
@@ -339,6 +357,23 @@ impl Core {
     pub(crate) fn check(&self) -> Result<Census, Violation> {
         Census::take(self)
     }
+}
+
+/// What a malloc has from the system, and what of it is in use: a snapshot.
+#[cfg(not(any(loom, shuttle)))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Bytes of pages that are committed: for objects and blocks up to 4 MiB.
+    pub committed: usize,
+    /// Of these, bytes of objects and blocks in use.
+    pub used: usize,
+    /// Objects that are free, in slabs and in magazines.
+    pub free_objects: usize,
+    /// Pieces above 4 MiB, each a mapping of its own.
+    pub huge_pieces: usize,
+    /// Their bytes.
+    pub huge: usize,
 }
 
 /// Everything there is to know about a subsystem: a snapshot. Serialises.
