@@ -74,11 +74,11 @@ pub enum Uncommitted {
 ///
 /// # Invariants
 /// `base` is aligned as asked; `base..base + bytes` belongs to this value from `reserve` to drop; `bytes` is a
-/// multiple of the page size.
+/// multiple of the page size, and only becomes less while the region is shared.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
-    bytes: usize,
+    bytes: Counter,
     uncommitted: Uncommitted,
     backing: Backing,
     faults: Faults,
@@ -142,6 +142,14 @@ unsafe trait Source: core::fmt::Debug + Sized {
     /// # Safety
     /// The part is this memory's.
     unsafe fn advise(&self, at: NonNull<u8>, bytes: usize, huge_pages: HugePages) -> bool;
+
+    /// Gives a part at its end back; `false` where memory is had as a whole.
+    ///
+    /// # Safety
+    /// The part is this memory's, and nobody uses it, nor will.
+    unsafe fn cut(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
 
     /// Gives it back as a whole.
     ///
@@ -207,6 +215,7 @@ impl Region {
             Door::Os => Os::new(bytes, align, access).map(|(base, os)| (base, Backing::Os(os)))?,
             Door::Heap => Heap::new(bytes, align, access).map(|(base, heap)| (base, Backing::Heap(heap)))?,
         };
+        let bytes = Counter::new(bytes as u64);
         Some(Self { base, bytes, uncommitted, backing, faults: faults.clone() })
     }
 
@@ -218,7 +227,7 @@ impl Region {
     /// Bytes reserved.
     #[inline(always)]
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes.get() as usize
     }
     /// Which door it came through.
     pub fn door(&self) -> Door {
@@ -231,7 +240,7 @@ impl Region {
     /// Whether `range` (bytes from the base) is made of whole pages of this region.
     fn holds(&self, range: &Range<usize>) -> bool {
         range.start <= range.end
-            && range.end <= self.bytes
+            && range.end <= self.bytes()
             && range.start.is_multiple_of(PAGE_SIZE)
             && range.end.is_multiple_of(PAGE_SIZE)
     }
@@ -292,16 +301,40 @@ impl Region {
     /// Costs one system call, which copies no byte; through [`Door::Heap`] a copy.
     pub fn resize(&mut self, bytes: usize, may_move: bool) -> bool {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE_SIZE) else { return false };
-        if bytes > self.bytes && self.faults.fires(Call::of(COMMIT, bytes - self.bytes)) {
+        let old = self.bytes();
+        if bytes > old && self.faults.fires(Call::of(COMMIT, bytes - old)) {
             return false;
         }
         // SAFETY: the region is the memory as a whole, and borrowed exclusively.
         let moved = source!(&mut self.backing, source => unsafe {
-            source.resize(self.base, self.bytes, bytes, may_move)
+            source.resize(self.base, old, bytes, may_move)
         });
         let Some(base) = moved else { return false };
-        (self.base, self.bytes) = (base, bytes);
+        (self.base, self.bytes) = (base, Counter::new(bytes as u64));
         true
+    }
+
+    /// Gives the addresses from `bytes` bytes (rounded up to pages) on back to the system, if it has so many. `false`, with
+    /// nothing changed, through [`Door::Heap`].
+    ///
+    /// Costs one system call.
+    ///
+    /// # Safety
+    /// Nobody uses what lies there, nor commits any of it meanwhile.
+    pub unsafe fn cut(&self, bytes: usize) -> bool {
+        let (Some(bytes), old) = (bytes.max(1).checked_next_multiple_of(PAGE_SIZE), self.bytes()) else {
+            return false;
+        };
+        if bytes >= old {
+            return true;
+        }
+        let at = self.at(&(bytes..old));
+        // SAFETY: the part is this region's; by contract nobody else uses it.
+        let cut = source!(&self.backing, source => unsafe { source.cut(at, old - bytes) });
+        if cut {
+            self.bytes.set(bytes as u64);
+        }
+        cut
     }
 
     /// Says whether the memory should be in huge pages; `false` if the system does not take the advice. Through
@@ -311,7 +344,7 @@ impl Region {
             return true;
         }
         // SAFETY: the region as a whole.
-        source!(&self.backing, source => unsafe { source.advise(self.base, self.bytes, huge_pages) })
+        source!(&self.backing, source => unsafe { source.advise(self.base, self.bytes(), huge_pages) })
     }
 
     /// Where a range that the region [holds](Self::holds) begins.
@@ -332,9 +365,21 @@ impl Uncommitted {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        let bytes = self.bytes();
         // SAFETY: the region is the memory as a whole; whoever drops it is its last user.
-        source!(&mut self.backing, source => unsafe { source.free(self.base, self.bytes) });
+        source!(&mut self.backing, source => unsafe { source.free(self.base, bytes) });
     }
+}
+
+/// How many bytes of addresses this process may have (`RLIMIT_AS`), and how many it has; `None` without a limit, and where
+/// nobody says.
+///
+/// Cost: a system call; with a limit three more.
+pub fn address_limit() -> Option<(usize, usize)> {
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    return mapped::address_limit();
+    #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
+    return None;
 }
 
 /// Halves the wish until `reserve` grants it, down to `least`.
@@ -414,7 +459,8 @@ impl Reserved {
             parts.push((start, end..end.checked_add(pages)?));
             end += pages;
         }
-        let at_once = if end <= Self::AT_ONCE { Region::committed(end, PAGE_SIZE, door, faults) } else { None };
+        let at_once =
+            if end <= Self::AT_ONCE { Region::committed(end, PAGE_SIZE, door, faults) } else { None };
         let committed = at_once.is_some();
         // Of each part hardly more than its first page is ever used.
         if let Some(region) = &at_once {
@@ -427,6 +473,18 @@ impl Reserved {
             Self { region: region.clone(), pages, start, committed: Counter::new(bytes), point }
         };
         Some(parts.into_iter().map(part).collect())
+    }
+    /// Gives the addresses from `bytes` bytes on back to the system. What lies there cannot be committed from now on.
+    ///
+    /// # Safety
+    /// It is the only part of its region; and nobody uses what lies there, nor commits any of it meanwhile.
+    pub unsafe fn cut(&self, bytes: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.region.cut((self.start + bytes).max(self.committed())) }
+    }
+    /// Bytes of addresses reserved, for itself and others that share its region.
+    pub fn reserved(&self) -> usize {
+        self.region.bytes()
     }
     /// Bytes committed so far.
     pub fn committed(&self) -> usize {
@@ -544,6 +602,19 @@ mod tests {
         let reserve = |bytes| Region::reserve(bytes, 4096, Uncommitted::NoAccess, Door::Os, &none());
         let (bytes, region) = reserve_most(wish, 1 << 20, reserve).unwrap();
         assert!(bytes < wish && region.bytes() == bytes);
+    }
+
+    #[test]
+    fn a_region_that_is_cut_gives_its_addresses_back_and_commits_none_of_them() {
+        let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Door::Os, &none()).unwrap();
+        assert!(region.commit(0..4096));
+        // SAFETY: nothing there is committed, and this test is the only user.
+        unsafe { assert!(region.cut(9 << 20) && region.cut(4 << 20) && region.cut(5 << 20)) };
+        assert_eq!(region.bytes(), 4 << 20);
+        assert!(region.commit(4096..4 << 20) && !region.commit(4 << 20..5 << 20));
+        let heap = Region::reserve(8 << 20, 4096, Uncommitted::NoAccess, Door::Heap, &none()).unwrap();
+        // SAFETY: as above.
+        assert!(!unsafe { heap.cut(4096) } && heap.bytes() == 8 << 20);
     }
 
     #[test]

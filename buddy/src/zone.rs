@@ -138,6 +138,11 @@ impl Inner {
     pub(crate) fn fresh(&self) -> impl Iterator<Item = u32> + '_ {
         self.fresh.returned.iter().copied().chain(self.fresh.never.clone())
     }
+    /// The lowest maximal block from which on none was ever committed.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have all their addresses"))]
+    pub(crate) fn untouched(&self) -> u32 {
+        self.fresh.never.start
+    }
     /// The free pages as a story shows them.
     #[cfg(loom)]
     fn watched(&self) -> uslab_magazine::sync::story::Watched {

@@ -51,7 +51,8 @@ use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
 use uslab_magazine::{Front, Layer, Round};
 
 // What a free reads of its cache is one line.
-const _: () = assert!(core::mem::offset_of!(Cache, multiples) / 64 == core::mem::offset_of!(Cache, frees) / 64);
+const _: () =
+    assert!(core::mem::offset_of!(Cache, multiples) / 64 == core::mem::offset_of!(Cache, frees) / 64);
 
 /// An object on its way: what magazines hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -379,8 +380,7 @@ impl Cache {
     /// Objects of all slabs, and those in use. Allocates nothing.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn objects(&self) -> (u64, u64) {
-        let (count, layer) =
-            (self.count(), self.parts.layer.as_ref().map(Layer::stats).unwrap_or_default());
+        let (count, layer) = (self.count(), self.parts.layer.as_ref().map(Layer::stats).unwrap_or_default());
         let kept = layer.in_magazines + layer.in_stock + layer.in_depot;
         (count.objects, count.inuse.saturating_sub(kept))
     }

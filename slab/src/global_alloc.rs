@@ -354,6 +354,17 @@ impl Uslab {
     pub fn check(&self) -> Option<Result<Census, Violation>> {
         PROCESS.get().map(|process| process.core().check())
     }
+    /// Gives addresses that are only reserved back to the system if the process may have fewer than it has (`RLIMIT_AS`), so
+    /// that it can map anything at all: of what is not in use three quarters stay the allocator's. They do not come back
+    /// when the limit is raised. For who has just set it; nothing happens without a limit.
+    ///
+    /// Cost: a system call; with a limit up to seven more.
+    pub fn fit_address_limit(&self) {
+        if let Some(process) = PROCESS.get() {
+            // SAFETY: who asks for a page here has an address that was handed out.
+            unsafe { process.core().fit_addresses() };
+        }
+    }
     /// Gives all that is not in use back to the system, what CPUs keep included. Returns the bytes of pages given back.
     pub fn release(&self) -> usize {
         PROCESS.get().map_or(0, |process| {

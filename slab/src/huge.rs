@@ -231,6 +231,12 @@ impl Core {
             self.ground.pages.release();
             map()
         });
+        #[cfg(not(any(loom, shuttle)))]
+        let memory = memory.or_else(|| {
+            // Or it is addresses that are missing, of which pages have more than they use.
+            self.give_up_addresses(Some(layout.size().saturating_add(layout.align())));
+            map()
+        });
         memory.ok_or(AllocError::Refused { bytes: layout.size() })
     }
 

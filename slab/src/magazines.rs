@@ -75,12 +75,13 @@ mod tests {
     #[test]
     fn magazines_hold_bytes_and_not_objects() {
         let cpus = Cpus::simulated(2, 1).unwrap();
-        let capacity = |stride| Magazines::BySize.config(&cpus, stride, PRIVATE).map(|config| config.capacity);
+        let capacity =
+            |stride| Magazines::BySize.config(&cpus, stride, PRIVATE).map(|config| config.capacity);
         let rows = [(8, 126), (128, 126), (192, 85), (256, 64), (1024, 16), (2048, 8), (1 << 22, 4)];
         for (stride, expected) in rows {
             assert_eq!(capacity(stride), Some(expected), "stride {stride}");
         }
-        assert_eq!(Magazines::Off.config(&cpus, 8), None);
+        assert_eq!(Magazines::Off.config(&cpus, 8, PRIVATE), None);
     }
 
     /// The caches are the CPUs': a thread that has allocated once leaves nothing of its own behind.

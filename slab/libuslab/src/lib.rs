@@ -34,6 +34,9 @@ compile_error!(
 
 pub mod cache;
 pub mod dump;
+#[cfg(target_env = "gnu")]
+pub mod limits;
+#[cfg(target_env = "gnu")]
 pub mod loader;
 pub mod statistics;
 

@@ -68,7 +68,8 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
     let known = REAL.load(Relaxed);
     let real = if known.is_null() { find() } else { known };
     // SAFETY: the C library's function of that name has this type.
-    let real: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void = unsafe { core::mem::transmute(real) };
+    let real: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void =
+        unsafe { core::mem::transmute(real) };
     // SAFETY: passed on.
     unsafe { real(file, flags & !libc::RTLD_DEEPBIND) }
 }
