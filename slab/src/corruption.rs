@@ -4,7 +4,7 @@
 //!
 //! | what | noticed, with checked frees | noticed, without | test |
 //! |---|---|---|---|
-//! | **foreign**: no object of any cache | at the free | at the free of kmalloc and malloc; else at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` `without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own` |
+//! | **foreign**: no object of any cache | at the free | at the free of kmalloc and malloc; else at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` `without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own` `a_refused_free_is_counted_and_the_process_goes_on` |
 //! | **interior**: an address inside an object | at the free | at the free of kmalloc and malloc; else at the slab | the same, and `a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway` |
 //! | interior: behind the last object of a slab | at the free | at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` |
 //! | **wrong cache**: an object of another cache | at the free | at the slab | the same |

@@ -72,7 +72,8 @@ static PROCESS: Published<Process> = Published::new();
 /// much costs no system call the next time; beyond, a block of 4 MiB costs four, and its pages' first touch.
 const KEPT: usize = 64 << 20;
 
-/// Who starts it: 0 for nobody yet, else a process. In the child of a process that was being started it is nobody's.
+/// Who starts it, or whose it is: 0 for nobody yet, else a process. In the child of a process that was being started it is
+/// nobody's.
 static STARTING: AtomicU32 = AtomicU32::new(0);
 /// It cannot be started: bootstrap memory is all there is.
 const NEVER: u32 = u32::MAX;
@@ -360,7 +361,10 @@ impl Uslab {
     ///
     /// Cost: a system call; with a limit up to seven more.
     pub fn fit_address_limit(&self) {
-        if let Some(process) = PROCESS.get() {
+        // A child of `vfork` has a limit of its own, and its parent's memory.
+        if let Some(process) = PROCESS.get()
+            && STARTING.load(Relaxed) == std::process::id()
+        {
             // SAFETY: who asks for a page here has an address that was handed out.
             unsafe { process.core().fit_addresses() };
         }

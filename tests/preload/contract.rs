@@ -220,6 +220,13 @@ fn a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others() {
     }
 }
 
+#[test]
+fn a_child_of_vfork_that_limits_its_addresses_takes_none_of_its_parents() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = preloaded(Command::new(compiled("limit.c", dir.path())).arg("vfork"), "check=0");
+    assert_eq!(text(&output.stdout), "100\n", "{:?} {}", output.status, text(&output.stderr));
+}
+
 /// What the pages' range holds of the limit is had by large memory, and some is left.
 #[test]
 fn under_a_limit_on_addresses_memory_above_four_mib_takes_what_is_only_reserved() {

@@ -1,4 +1,5 @@
-/* Allocates up to RLIMIT_AS, which it sets itself if it is told one in MiB; and then what others need is still to be had. */
+/* Allocates up to RLIMIT_AS, which it sets itself if it is told one in MiB; and then what others need is still to be had.
+   With `vfork` a child that shares its memory sets itself a limit. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -6,11 +7,21 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 static void *work(void *p) { return p; }
 
 int main(int argc, char **argv) {
     enum { SIZE = 1000, MOST = 2 << 20 };
+    if (argc > 1 && !strcmp(argv[1], "vfork")) {
+        free(malloc(SIZE));
+        struct rlimit limit = {64 << 20, RLIM_INFINITY};
+        pid_t child = vfork();
+        if (!child) { setrlimit(RLIMIT_AS, &limit); _exit(0); }
+        for (int i = 0; i < 100 << 10; i++) if (!malloc(SIZE)) { puts("a child's limit"); return 1; }
+        puts("100");
+        return 0;
+    }
     if (argc > 1) {
         free(malloc(SIZE));
         struct rlimit limit = {(rlim_t)atol(argv[1]) << 20, RLIM_INFINITY};

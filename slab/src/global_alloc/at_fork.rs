@@ -3,7 +3,7 @@
 //! The handlers are registered when the library is loaded, or else at the allocator's start, which is before almost all
 //! others: so theirs run before ours take the locks, and after ours have let them go.
 
-use super::PROCESS;
+use super::{PROCESS, STARTING};
 use crate::subsystem::Core;
 use uslab_magazine::Fork;
 use uslab_magazine::sync::Ordering::Relaxed;
@@ -38,5 +38,10 @@ extern "C" fn in_parent() {
 }
 extern "C" fn in_child() {
     // SAFETY: as above; the thread is its copy, and alone. The C library's `vfork` and `posix_spawn` run no handlers.
-    unsafe { FORKING.take().into_iter().for_each(|core| core.after_fork_in_child()) };
+    if let Some(core) = unsafe { FORKING.take() } {
+        // SAFETY: as above.
+        unsafe { core.after_fork_in_child() };
+        // Relaxed: only says whose it is.
+        STARTING.store(std::process::id(), Relaxed);
+    }
 }
