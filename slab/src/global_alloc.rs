@@ -26,7 +26,7 @@ use crate::large::ZERO_SIZE;
 use crate::malloc::Malloc;
 use crate::options::{Dump, Options};
 use crate::published::Published;
-use crate::subsystem::{Config, Core, Info, StartError, Usage};
+use crate::subsystem::{Config, Core, HeapUsage, Info, StartError};
 use crate::{Census, SlabInfo, Violation};
 use core::alloc::Layout;
 use core::cell::Cell;
@@ -343,8 +343,8 @@ impl Uslab {
         PROCESS.get().map(|process| process.core().info())
     }
     /// What it has and what of that is in use; all zero before it has started. Allocates nothing.
-    pub fn usage(&self) -> Usage {
-        PROCESS.get().map_or_else(Usage::default, |process| process.core().usage())
+    pub fn usage(&self) -> HeapUsage {
+        PROCESS.get().map_or_else(HeapUsage::default, |process| process.core().usage())
     }
     /// Its `/proc/slabinfo`; `None` before it has started. Allocates.
     pub fn slabinfo(&self) -> Option<SlabInfo> {

@@ -171,7 +171,7 @@ pub use size_class::SizeClass;
 #[cfg(not(shuttle))]
 pub use static_cache::StaticCache;
 #[cfg(not(any(loom, shuttle)))]
-pub use subsystem::Usage;
+pub use subsystem::HeapUsage;
 pub use subsystem::{Config, Info, StartError, Subsystem, slabinfo};
 #[cfg(not(loom))]
 pub use type_stable::{StableBox, TypeStableCache};

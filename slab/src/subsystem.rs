@@ -373,9 +373,9 @@ impl Core {
     }
     /// The sums of [`info`](Self::info) that C programs ask for.
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn usage(&self) -> Usage {
+    pub(crate) fn usage(&self) -> HeapUsage {
         let (large, huge) = (self.large.info(), self.huge.info());
-        let mut usage = Usage {
+        let mut usage = HeapUsage {
             committed: self.ground.pages.committed_bytes(),
             used: large.pages as usize * PAGE_SIZE,
             free_objects: 0,
@@ -405,7 +405,7 @@ impl Core {
 #[cfg(not(any(loom, shuttle)))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Usage {
+pub struct HeapUsage {
     /// Bytes of pages that are committed: for objects and blocks up to 4 MiB.
     pub committed: usize,
     /// Of these, bytes of objects and blocks in use.

@@ -8,7 +8,7 @@ use core::fmt::Write as _;
 use nix::errno::Errno;
 use nix::libc;
 use std::io::Write as _;
-use uslab::{Info, Usage, Uslab};
+use uslab::{HeapUsage, Info, Uslab};
 
 /// `struct mallinfo2`, or with `c_int` the older `struct mallinfo`.
 #[repr(C)]
@@ -33,7 +33,7 @@ pub struct MallInfo<N> {
 }
 
 impl<N> MallInfo<N> {
-    fn new(usage: &Usage, number: impl Fn(usize) -> N) -> Self {
+    fn new(usage: &HeapUsage, number: impl Fn(usize) -> N) -> Self {
         Self {
             arena: number(usage.committed),
             ordblks: number(usage.free_objects),
@@ -64,7 +64,7 @@ pub extern "C" fn mallinfo() -> MallInfo<c_int> {
 /// `malloc_stats(3)`, in glibc's words, on standard error.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_stats() {
-    let Usage { committed, used, huge, .. } = Uslab.usage();
+    let HeapUsage { committed, used, huge, .. } = Uslab.usage();
     let mut text = String::new();
     for (title, system, in_use) in
         [("Arena 0:", committed, used), ("Total (incl. mmap):", committed + huge, used + huge)]
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn malloc_info(options: c_int, to: *mut libc::FILE) -> c_i
     if written == text.len() { 0 } else { -1 }
 }
 
-fn xml(usage: &Usage, info: Option<&Info>) -> String {
+fn xml(usage: &HeapUsage, info: Option<&Info>) -> String {
     let (mut sizes, mut free) = (String::new(), 0);
     for cache in info.iter().flat_map(|info| &info.caches) {
         let (count, size) = (cache.objects - cache.used.min(cache.objects), cache.slab_size);
@@ -104,7 +104,7 @@ fn xml(usage: &Usage, info: Option<&Info>) -> String {
             );
         }
     }
-    let Usage { committed, free_objects, huge_pieces, huge, .. } = *usage;
+    let HeapUsage { committed, free_objects, huge_pieces, huge, .. } = *usage;
     let totals = format!(
         "<total type=\"fast\" count=\"0\" size=\"0\"/>\n\
          <total type=\"rest\" count=\"{free_objects}\" size=\"{free}\"/>\n"
