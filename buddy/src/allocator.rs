@@ -24,9 +24,9 @@ use crate::frame::{Frame, FrameTable, Kind, State};
 use crate::gfp::{Gfp, MigrateType, ZoneKind};
 use crate::per_cpu::{PageRound, PerCpuPages, Shelf};
 use crate::pfn::{Order, Pfn};
-use crate::region::{Region, Uncommitted, behind, reserve_most};
+use crate::region::{Region, Uncommitted, address_limit, behind, reserve_most};
 use crate::watermark::{self, Mark, Watermarks};
-use crate::zone::{Ground, Zone};
+use crate::zone::{Ground, Zone, zeroed};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -79,8 +79,9 @@ const LEAST_PAGES: usize = 256;
 const BULK: usize = 64;
 
 impl PageAllocator {
-    /// Reserves the range and lays out its zones. When the reservation is refused, the zones are halved until it is
-    /// granted, down to 1 MiB in all ([`info`](PageAllocator::info) says what there is).
+    /// Reserves the range and lays out its zones. When the reservation is refused, the zones get three quarters of what
+    /// `RLIMIT_AS` leaves; if that is refused, too, or if there is no limit, they are halved until it is granted, down to 1
+    /// MiB in all ([`info`](PageAllocator::info) says what there is).
     ///
     /// # Errors
     /// A configuration that cannot work, or a system that grants not even that.
@@ -88,7 +89,14 @@ impl PageAllocator {
         config.validate()?;
         let wish = config.pages() as usize;
         let least = LEAST_PAGES.min(wish);
-        let granted = reserve_most(wish, least, |pages| Self::reserve(&config, pages as u64));
+        let reserve = |pages| Self::reserve(&config, pages as u64);
+        if let Some(pages) = reserve(wish) {
+            return Ok(pages);
+        }
+        // The rest is for threads, libraries, and what others map.
+        let fits = address_limit().map(|(limit, has)| limit.saturating_sub(has) / PAGE_SIZE / 4 * 3);
+        let fits = fits.filter(|fits| *fits < wish);
+        let granted = reserve_most(fits.unwrap_or(wish / 2).max(least), least, reserve);
         granted.map(|(_, pages)| pages).map_err(|pages| PageError::Refused { bytes: pages * PAGE_SIZE })
     }
 
@@ -141,7 +149,10 @@ impl PageAllocator {
             None => watermark::min_free_pages(lowmem),
         };
         let flat = one_node(config.cpus);
-        let (mut places, mut place_of, mut start) = (Vec::new(), Vec::new(), 0);
+        // Not written to for the first place, which most have alone.
+        // SAFETY: zeros are numbers.
+        let mut place_of = unsafe { zeroed::<u8>((range / step) as usize) }?;
+        let (mut places, mut start) = (Vec::new(), 0);
         for (node, kind, pages) in zones() {
             let mut managed = [0; ZoneKind::COUNT];
             zones()
@@ -153,9 +164,9 @@ impl PageAllocator {
                 true => Some(PerCpuPages::new(flat, pages, &ground, config.door)?),
                 false => None,
             };
-            let blocks = pages.div_ceil(step) as usize;
-            place_of.try_reserve(blocks).ok()?;
-            place_of.resize(place_of.len() + blocks, places.len() as u8);
+            if !places.is_empty() {
+                place_of[(start / step) as usize..][..pages.div_ceil(step) as usize].fill(places.len() as u8);
+            }
             let zone = Zone::new(&ground, (node, kind), Pfn::new(start), pages, marks, reserve)?;
             places.push(Place { zone, per_cpu });
             start += pages.next_multiple_of(step);
@@ -177,7 +188,7 @@ impl PageAllocator {
             ground,
             zonelists,
             places: places.into(),
-            place_of: place_of.into(),
+            place_of,
             cpus: config.cpus,
             corruption: config.corruption,
             counts: Counts::default(),
@@ -471,6 +482,48 @@ impl PageAllocator {
         self.places.iter().map(|place| place.zone.release(&self.ground)).sum()
     }
 
+    /// Bytes of addresses that it holds for its pages, committed or not.
+    pub fn reserved_bytes(&self) -> usize {
+        self.ground.region.bytes()
+    }
+
+    /// Gives addresses back that were never committed, so that at least `keep` bytes of pages are left, and all that ever
+    /// was committed. Memory of those given back is refused from now on. Does nothing with several zones.
+    ///
+    /// Cost: one system call under the zone's lock.
+    pub fn give_up_addresses(&self, keep: usize) {
+        let Ground { region, max_order, .. } = &self.ground;
+        if let [Place { zone, .. }] = &*self.places
+            // Else what is smaller than the largest block is the end, and may be committed first.
+            && zone.managed.is_multiple_of(max_order.pages())
+        {
+            let inner = zone.lock();
+            let used = inner.untouched() as usize * max_order.bytes();
+            let keep = keep.next_multiple_of(max_order.bytes()).max(used).max(max_order.bytes());
+            // SAFETY: nothing there was ever committed, nor is any of it while the zone is locked.
+            unsafe { region.cut(keep) };
+        }
+    }
+
+    /// Gives the frames back of pages whose addresses were [given up](Self::give_up_addresses). Returns how many pages are
+    /// left.
+    ///
+    /// # Safety
+    /// Nobody looks at such a page meanwhile.
+    #[cfg(not(any(loom, shuttle)))]
+    pub unsafe fn give_up_frames(&self) -> usize {
+        let pages = self.ground.region.bytes() / PAGE_SIZE;
+        // SAFETY: the pages cannot be committed any more; else by contract.
+        unsafe { self.ground.frames.cut(pages as u32) };
+        pages
+    }
+
+    /// Bytes of pages that are committed now. Allocates nothing.
+    pub fn committed_bytes(&self) -> usize {
+        let pages = |place: &Place| place.zone.managed - place.zone.lock().uncommitted();
+        self.places.iter().map(|place| pages(place) as usize * PAGE_SIZE).sum()
+    }
+
     // --- Looking up ------------------------------------------------------------------------------------------
 
     /// The frame of page `pfn`.
@@ -502,6 +555,13 @@ impl PageAllocator {
         let offset = address.addr().wrapping_sub(self.ground.region.base().addr().get());
         let page = offset >> PAGE_SHIFT;
         (page < self.ground.frames.len() as usize).then(|| Pfn::new(page as u32))
+    }
+    /// Bytes from the beginning of page `pfn` to an `address` of the allocator's range that is not 4 GiB or more behind it, as
+    /// none is in a block.
+    #[inline(always)]
+    pub fn offset_from(&self, pfn: Pfn, address: *const u8) -> u32 {
+        let offset = address.addr().wrapping_sub(self.ground.region.base().addr().get());
+        (offset as u32).wrapping_sub(pfn.get() << PAGE_SHIFT)
     }
     /// The allocated block that page `pfn` is in, by its first page: any page of a compound block, the first page of
     /// every other. `None` for all other pages. Exact as long as the block is not freed meanwhile.

@@ -122,7 +122,7 @@ impl Place {
         let held = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.pages());
         let inner = zone.lock();
         for block in inner.fresh() {
-            committed[*block as usize] = false;
+            committed[block as usize] = false;
         }
         let walk = Walk { zone, ground, inner: &inner };
         let found = walk.blocks(&committed)?;

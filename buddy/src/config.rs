@@ -57,8 +57,9 @@ const DEFAULT_PAGES: u32 = if MAPPED { 16 << 20 } else { 1 << 18 };
 pub(crate) const MOST_PAGES: u64 = (u32::MAX - (1 << MAX_ORDER)) as u64;
 
 impl PageConfig {
-    /// A zone Normal on each node of `cpus`, 64 GiB of address space in all: only what is used is committed. 1 GiB where nothing
-    /// can be mapped (see [`region`](crate::region)).
+    /// A zone Normal on each node of `cpus`, 64 GiB of address space in all: only what is used is committed. Less where
+    /// `RLIMIT_AS` grants less (see [`PageAllocator::new`](crate::PageAllocator::new)), 1 GiB where nothing can be mapped (see
+    /// [`region`](crate::region)).
     pub fn default_for(cpus: Cpus) -> Self {
         let pages = DEFAULT_PAGES / cpus.nodes();
         Self::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]; cpus.nodes() as usize])

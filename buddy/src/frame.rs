@@ -329,7 +329,8 @@ mod life {
 #[derive(Debug)]
 pub struct FrameTable {
     frames: core::ptr::NonNull<Frame>,
-    len: u32,
+    /// Becomes less only.
+    len: Fixed,
     memory: Memory,
 }
 
@@ -351,31 +352,31 @@ impl FrameTable {
             let bytes = len as usize * size_of::<Frame>();
             let memory =
                 Region::reserve(bytes, PAGE_SIZE, Uncommitted::ReadsZero, _door.of_tables(), _faults)?;
-            Some(Self { frames: memory.base().cast(), len, memory })
+            Some(Self { frames: memory.base().cast(), len: Fixed::new(len), memory })
         }
         #[cfg(any(loom, shuttle))]
         {
             let memory: Memory = (0..len).map(|_| Frame::new()).collect();
             let frames = core::ptr::NonNull::from(&*memory).cast();
-            Some(Self { frames, len, memory })
+            Some(Self { frames, len: Fixed::new(len), memory })
         }
     }
 
     /// How many frames there are, committed or not.
     #[inline(always)]
     pub fn len(&self) -> u32 {
-        self.len
+        self.len.get()
     }
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
     /// The frame of page `pfn`; `None` outside the range.
     #[inline(always)]
     pub fn get(&self, pfn: Pfn) -> Option<&Frame> {
         // SAFETY: inside the table, whose memory is readable from the start (it reads as zero until it is
         // committed, and zero is a valid frame) and lives as long as the table.
-        (pfn.get() < self.len).then(|| unsafe { self.frames.add(pfn.index()).as_ref() })
+        (pfn.get() < self.len()).then(|| unsafe { self.frames.add(pfn.index()).as_ref() })
     }
     /// The frame of page `pfn`. Writing to it needs its block to be committed.
     ///
@@ -385,7 +386,7 @@ impl FrameTable {
     pub fn frame(&self, pfn: Pfn) -> &Frame {
         match self.get(pfn) {
             Some(frame) => frame,
-            None => panic!("page {pfn} is outside the {} pages of the range", self.len),
+            None => panic!("page {pfn} is outside the {} pages of the range", self.len()),
         }
     }
 
@@ -420,9 +421,19 @@ impl FrameTable {
         {
             // All frames of a model lie in one page.
             let outwards = planted("frames are discarded by whole pages, outwards");
-            let pages = if outwards { 0..self.len } else { pages };
+            let pages = if outwards { 0..self.len() } else { pages };
             pages.for_each(|page| self.frame(Pfn::new(page)).discard());
         }
+    }
+    /// Gives the memory of all frames from `len` on back. From now on there are no more.
+    ///
+    /// # Safety
+    /// None of them was ever committed; and nobody looks at one meanwhile.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn cut(&self, len: u32) {
+        self.len.set(len.min(self.len()));
+        // SAFETY: passed on.
+        unsafe { self.memory.cut(Self::bytes(0..len).end) };
     }
     #[cfg(not(any(loom, shuttle)))]
     fn bytes(pages: Range<u32>) -> Range<usize> {

@@ -64,13 +64,13 @@ impl PerCpuPages {
     pub(crate) fn new(cpus: Cpus, managed: u32, ground: &Ground, door: Door) -> Option<Self> {
         let types = if ground.mobility { MigrateType::COUNT } else { 1 };
         let orders = ORDERS.min(ground.max_order.index() + 1);
-        let layer = |n: usize| {
-            let config = Config::new(&cpus, (batch(managed) >> (n / types)).max(1), STOCK, DEPOT);
-            let bytes = Layer::<PageRound, Reserved>::footprint(&cpus, &config);
-            let memory = Reserved::coloured(n as u64, bytes, door, &ground.faults, MAGAZINE)?;
-            Layer::new(cpus, config, memory).ok()
-        };
-        let layers = (0..orders * types).map(layer).collect::<Option<_>>()?;
+        let config = |n: usize| Config::new(&cpus, (batch(managed) >> (n / types)).max(1), STOCK, DEPOT);
+        let configs: Vec<_> = (0..orders * types).map(config).collect();
+        let bytes = |config| Layer::<PageRound, Reserved>::footprint(&cpus, config);
+        let sizes: Vec<_> = configs.iter().map(bytes).collect();
+        let memory = Reserved::many(0, &sizes, door, &ground.faults, MAGAZINE)?;
+        let layer = |(config, memory)| Layer::new(cpus, config, memory).ok();
+        let layers = configs.into_iter().zip(memory).map(layer).collect::<Option<_>>()?;
         Some(Self { layers, types })
     }
 

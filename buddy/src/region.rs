@@ -27,6 +27,7 @@ use heap::Heap as Os;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 use mapped::Mapped as Os;
 use phantom::Addresses;
+use std::sync::Arc;
 use uslab_magazine::Memory;
 use uslab_magazine::sync::Counter;
 
@@ -105,11 +106,11 @@ pub enum Uncommitted {
 ///
 /// # Invariants
 /// `base` is aligned as asked; `base..base + bytes` belongs to this value from `reserve` to drop; `bytes` is a
-/// multiple of the page size.
+/// multiple of the page size, and only becomes less while the region is shared.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
-    bytes: usize,
+    bytes: Counter,
     uncommitted: Uncommitted,
     backing: Backing,
     faults: Faults,
@@ -174,6 +175,14 @@ unsafe trait Source: core::fmt::Debug + Sized {
     /// # Safety
     /// The part is this memory's.
     unsafe fn advise(&self, at: NonNull<u8>, bytes: usize, huge_pages: HugePages) -> bool;
+
+    /// Gives a part at its end back; `false` where memory is had as a whole.
+    ///
+    /// # Safety
+    /// The part is this memory's, and nobody uses it, nor will.
+    unsafe fn cut(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
 
     /// Gives it back as a whole.
     ///
@@ -242,6 +251,7 @@ impl Region {
             Door::Phantom(own) => Addresses::new(bytes, align, access)
                 .map(|(base, addresses)| (base, Backing::Phantom(addresses, own)))?,
         };
+        let bytes = Counter::new(bytes as u64);
         Some(Self { base, bytes, uncommitted, backing, faults: faults.clone() })
     }
 
@@ -253,7 +263,7 @@ impl Region {
     /// Bytes reserved.
     #[inline(always)]
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes.get() as usize
     }
     /// Which door it came through.
     pub fn door(&self) -> Door {
@@ -267,7 +277,7 @@ impl Region {
     /// Whether `range` (bytes from the base) is made of whole pages of this region.
     fn holds(&self, range: &Range<usize>) -> bool {
         range.start <= range.end
-            && range.end <= self.bytes
+            && range.end <= self.bytes()
             && range.start.is_multiple_of(PAGE_SIZE)
             && range.end.is_multiple_of(PAGE_SIZE)
     }
@@ -328,16 +338,40 @@ impl Region {
     /// Costs one system call, which copies no byte; through [`Door::Heap`] a copy.
     pub fn resize(&mut self, bytes: usize, may_move: bool) -> bool {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE_SIZE) else { return false };
-        if bytes > self.bytes && self.faults.fires(Call::of(COMMIT, bytes - self.bytes)) {
+        let old = self.bytes();
+        if bytes > old && self.faults.fires(Call::of(COMMIT, bytes - old)) {
             return false;
         }
         // SAFETY: the region is the memory as a whole, and borrowed exclusively.
         let moved = source!(&mut self.backing, source => unsafe {
-            source.resize(self.base, self.bytes, bytes, may_move)
+            source.resize(self.base, old, bytes, may_move)
         });
         let Some(base) = moved else { return false };
-        (self.base, self.bytes) = (base, bytes);
+        (self.base, self.bytes) = (base, Counter::new(bytes as u64));
         true
+    }
+
+    /// Gives the addresses from `bytes` bytes (rounded up to pages) on back to the system, if it has so many. `false`, with
+    /// nothing changed, through [`Door::Heap`].
+    ///
+    /// Costs one system call.
+    ///
+    /// # Safety
+    /// Nobody uses what lies there, nor commits any of it meanwhile.
+    pub unsafe fn cut(&self, bytes: usize) -> bool {
+        let (Some(bytes), old) = (bytes.max(1).checked_next_multiple_of(PAGE_SIZE), self.bytes()) else {
+            return false;
+        };
+        if bytes >= old {
+            return true;
+        }
+        let at = self.at(&(bytes..old));
+        // SAFETY: the part is this region's; by contract nobody else uses it.
+        let cut = source!(&self.backing, source => unsafe { source.cut(at, old - bytes) });
+        if cut {
+            self.bytes.set(bytes as u64);
+        }
+        cut
     }
 
     /// Says whether the memory should be in huge pages; `false` if the system does not take the advice. Through
@@ -347,7 +381,7 @@ impl Region {
             return true;
         }
         // SAFETY: the region as a whole.
-        source!(&self.backing, source => unsafe { source.advise(self.base, self.bytes, huge_pages) })
+        source!(&self.backing, source => unsafe { source.advise(self.base, self.bytes(), huge_pages) })
     }
 
     /// Where a range that the region [holds](Self::holds) begins.
@@ -381,9 +415,21 @@ impl Uncommitted {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        let bytes = self.bytes();
         // SAFETY: the region is the memory as a whole; whoever drops it is its last user.
-        source!(&mut self.backing, source => unsafe { source.free(self.base, self.bytes) });
+        source!(&mut self.backing, source => unsafe { source.free(self.base, bytes) });
     }
+}
+
+/// How many bytes of addresses this process may have (`RLIMIT_AS`), and how many it has; `None` without a limit, and where
+/// nobody says.
+///
+/// Cost: a system call; with a limit three more.
+pub fn address_limit() -> Option<(usize, usize)> {
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    return mapped::address_limit();
+    #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
+    return None;
 }
 
 /// Halves the wish until `reserve` grants it, down to `least`.
@@ -407,13 +453,16 @@ pub fn reserve_most<T>(
     }
 }
 
-/// A region that is committed from its start upwards, on demand: the memory of magazine layers and side tables.
+/// Part of a region, or all of it, that is committed from its start upwards, on demand: the memory of magazine layers and
+/// side tables.
 #[derive(Debug)]
 pub struct Reserved {
-    region: Region,
-    /// Bytes before what is used.
+    region: Arc<Region>,
+    /// Where in the region its pages are.
+    pages: Range<usize>,
+    /// Bytes of them before what is used.
     start: usize,
-    /// Bytes from the start that are known to be committed. Stale only downwards, and then a commit is repeated.
+    /// Bytes from their beginning that are known to be committed. Stale only downwards, and then a commit is repeated.
     committed: Counter,
     /// What a refusal is counted as.
     point: Point,
@@ -423,18 +472,70 @@ impl Reserved {
     /// Committed in steps of this many bytes, so that growing magazine by magazine is not a system call each.
     const STEP: usize = 64 << 10;
 
+    /// The most that [`many`](Self::many) commits at once. As much as the parts would commit one by one as soon as they are
+    /// used, where the processors are few; where they are many it would be a multiple.
+    const AT_ONCE: usize = 16 << 20;
+
     /// Reserves `bytes` bytes, or `None` when refused. Each commit is a call of the fault point `point`. Through
     /// [`Door::Phantom`] it is memory from the default door.
     pub fn new(bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
         let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, door.of_tables(), faults)?;
-        Some(Self { region, start: 0, committed: Counter::new(0), point })
+        let pages = 0..region.bytes();
+        Some(Self { region: Arc::new(region), pages, start: 0, committed: Counter::new(0), point })
     }
     /// The same, the `colour`-th of many that are used alike: each begins at another pair of lines of its page. Else what
     /// all have in front would fall on the same few sets of a processor's cache, and drive each other out of it.
     pub fn coloured(colour: u64, bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
-        const LINES: usize = 128;
-        let start = colour as usize % (PAGE_SIZE / LINES) * LINES;
+        let start = Self::colour(colour);
         Some(Self { start, ..Self::new(bytes.checked_add(start)?, door, faults, point)? })
+    }
+    fn colour(colour: u64) -> usize {
+        const LINES: usize = 128;
+        colour as usize % (PAGE_SIZE / LINES) * LINES
+    }
+    /// One for each of `sizes`, coloured from `colour` on, all in one region, which lives as long as any of them: two system calls for all. `None` when refused.
+    ///
+    /// If they are small, they are committed as a whole; the system then answers for 16 MiB more at most.
+    pub fn many(
+        colour: u64,
+        sizes: &[usize],
+        door: Door,
+        faults: &Faults,
+        point: Point,
+    ) -> Option<Vec<Self>> {
+        let (mut parts, mut end) = (Vec::with_capacity(sizes.len()), 0_usize);
+        for (colour, bytes) in (colour..).zip(sizes) {
+            let start = Self::colour(colour);
+            let pages = bytes.checked_add(start)?.checked_next_multiple_of(PAGE_SIZE)?;
+            parts.push((start, end..end.checked_add(pages)?));
+            end += pages;
+        }
+        let at_once =
+            if end <= Self::AT_ONCE { Region::committed(end, PAGE_SIZE, door.of_tables(), faults) } else { None };
+        let committed = at_once.is_some();
+        // Of each part hardly more than its first page is ever used.
+        if let Some(region) = &at_once {
+            region.advise(HugePages::Never);
+        }
+        let reserve = || Region::reserve(end, PAGE_SIZE, Uncommitted::NoAccess, door.of_tables(), faults);
+        let region = Arc::new(at_once.or_else(reserve)?);
+        let part = |(start, pages): (usize, Range<usize>)| {
+            let bytes = if committed { pages.len() as u64 } else { 0 };
+            Self { region: region.clone(), pages, start, committed: Counter::new(bytes), point }
+        };
+        Some(parts.into_iter().map(part).collect())
+    }
+    /// Gives the addresses from `bytes` bytes on back to the system. What lies there cannot be committed from now on.
+    ///
+    /// # Safety
+    /// It is the only part of its region; and nobody uses what lies there, nor commits any of it meanwhile.
+    pub unsafe fn cut(&self, bytes: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.region.cut((self.start + bytes).max(self.committed())) }
+    }
+    /// Bytes of addresses reserved, for itself and others that share its region.
+    pub fn reserved(&self) -> usize {
+        self.region.bytes()
     }
     /// Bytes committed so far.
     pub fn committed(&self) -> usize {
@@ -446,8 +547,8 @@ impl Reserved {
 // drop, and never moved or decommitted.
 unsafe impl Memory for Reserved {
     fn base(&self) -> NonNull<u8> {
-        // SAFETY: the region was reserved with so many bytes more.
-        unsafe { self.region.base().add(self.start) }
+        // SAFETY: its pages lie in the region, and were reserved with so many bytes more.
+        unsafe { self.region.base().add(self.pages.start + self.start) }
     }
     fn commit(&self, bytes: usize) -> bool {
         let Some(bytes) = bytes.checked_add(self.start) else { return false };
@@ -457,11 +558,11 @@ unsafe impl Memory for Reserved {
         if bytes <= self.committed() {
             return true;
         }
-        if bytes > self.region.bytes() {
+        if bytes > self.pages.len() {
             return false;
         }
-        let goal = bytes.next_multiple_of(Self::STEP).min(self.region.bytes());
-        let granted = self.region.commit(0..goal);
+        let goal = bytes.next_multiple_of(Self::STEP).min(self.pages.len());
+        let granted = self.region.commit(self.pages.start..self.pages.start + goal);
         if granted {
             self.committed.max(goal as u64);
         }
@@ -577,11 +678,44 @@ mod tests {
     }
 
     #[test]
+    fn a_region_that_is_cut_gives_its_addresses_back_and_commits_none_of_them() {
+        let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Door::Os, &none()).unwrap();
+        assert!(region.commit(0..4096));
+        // SAFETY: nothing there is committed, and this test is the only user.
+        unsafe { assert!(region.cut(9 << 20) && region.cut(4 << 20) && region.cut(5 << 20)) };
+        assert_eq!(region.bytes(), 4 << 20);
+        assert!(region.commit(4096..4 << 20) && !region.commit(4 << 20..5 << 20));
+        let heap = Region::reserve(8 << 20, 4096, Uncommitted::NoAccess, Door::Heap, &none()).unwrap();
+        // SAFETY: as above.
+        assert!(!unsafe { heap.cut(4096) } && heap.bytes() == 8 << 20);
+    }
+
+    #[test]
     fn reserved_memory_is_committed_on_demand() {
         let reserved = Reserved::new(1 << 20, Door::Os, &none(), crate::faults::MAGAZINE).unwrap();
         assert_eq!(reserved.committed(), 0);
         assert!(reserved.commit(100));
         assert_eq!(reserved.committed(), Reserved::STEP);
         assert!(reserved.commit(1 << 20) && !reserved.commit((1 << 20) + 1));
+    }
+
+    /// Each of the 52 layers of a malloc once was a mapping of its own, and had its first pages committed by itself.
+    #[test]
+    fn many_share_one_mapping_and_each_keeps_to_its_own_part() {
+        for sizes in [[100, 5000, 70_000], [100, 5000, Reserved::AT_ONCE]] {
+            let parts = Reserved::many(3, &sizes, Door::Os, &none(), crate::faults::MAGAZINE).unwrap();
+            assert!(parts.iter().all(|part| Arc::ptr_eq(&part.region, &parts[0].region)));
+            let committed = sizes.iter().sum::<usize>() < Reserved::AT_ONCE;
+            for (part, bytes) in parts.iter().zip(sizes) {
+                assert_eq!(part.committed() > 0, committed);
+                assert!(part.base().addr().get().is_multiple_of(128) && part.commit(bytes));
+                assert!(!part.commit(part.pages.len() - part.start + 1), "into the next one");
+                // SAFETY: so many bytes are committed, and this test is the only user.
+                unsafe {
+                    assert!((0..bytes).all(|at| part.base().add(at).read() == 0));
+                    part.base().write_bytes(7, bytes);
+                }
+            }
+        }
     }
 }

@@ -43,7 +43,11 @@ use crate::pfn::{Order, Pfn};
 use crate::region::Region;
 use crate::watermark::{self, Watermarks};
 use crate::{MAX_ORDER, PAGE_SIZE};
+use core::alloc::Layout;
+use core::ops::Range;
+use core::ptr::NonNull;
 use serde::Serialize;
+use std::alloc::alloc_zeroed;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Fixed, MutexGuard, Rank, planted, tell};
 
@@ -104,7 +108,7 @@ pub(crate) struct Zone {
     pub(crate) marks: Watermarks,
     /// By the highest zone that the request could use.
     pub(crate) reserve: [u32; ZoneKind::COUNT],
-    /// The migrate type of each pageblock. Written under the lock.
+    /// The migrate type of each pageblock, as [`encode`] writes it. Written under the lock.
     types: Box<[Fixed]>,
     inner: ForkMutex<Inner>,
 }
@@ -117,9 +121,7 @@ pub(crate) struct Inner {
     listed: u32,
     /// Pages that are not committed.
     uncommitted: u32,
-    /// Maximal blocks that are not committed, by number within the zone; the next one last. The tail is not here. It
-    /// never grows: at first all of them are.
-    fresh: Vec<u32>,
+    fresh: Fresh,
     tail_committed: bool,
     pub(crate) events: ZoneEvents,
 }
@@ -133,8 +135,13 @@ impl Inner {
         self.uncommitted
     }
     /// Whole maximal blocks that are not committed.
-    pub(crate) fn fresh(&self) -> &[u32] {
-        &self.fresh
+    pub(crate) fn fresh(&self) -> impl Iterator<Item = u32> + '_ {
+        self.fresh.returned.iter().copied().chain(self.fresh.never.clone())
+    }
+    /// The lowest maximal block from which on none was ever committed.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have all their addresses"))]
+    pub(crate) fn untouched(&self) -> u32 {
+        self.fresh.never.start
     }
     /// The free pages as a story shows them.
     #[cfg(loom)]
@@ -147,12 +154,60 @@ impl Inner {
     }
 }
 
-/// All items; `None` if the heap has no room for so many.
-fn collect<T>(items: impl ExactSizeIterator<Item = T>) -> Option<Vec<T>> {
-    let mut all = Vec::new();
-    all.try_reserve_exact(items.len()).ok()?;
-    all.extend(items);
-    Some(all)
+/// The maximal blocks of a zone that are not committed, by number within the zone. The tail is not among them.
+///
+/// A zone of 64 GiB has 16,384 of them; making it touches none.
+#[derive(Debug)]
+struct Fresh {
+    /// Those that were committed once; the next one last. It has room for all blocks, so it never grows.
+    returned: Vec<u32>,
+    /// Those that never were, lowest first, once no others are left.
+    never: Range<u32>,
+}
+
+impl Fresh {
+    /// `None` if the heap has no room for so many.
+    fn all(blocks: u32) -> Option<Self> {
+        let mut returned = Vec::new();
+        returned.try_reserve_exact(blocks as usize).ok()?;
+        Some(Self { returned, never: 0..blocks })
+    }
+    fn len(&self) -> u32 {
+        self.returned.len() as u32 + self.never.len() as u32
+    }
+    /// The one that is committed next.
+    fn next(&self) -> Option<u32> {
+        self.returned.last().copied().or_else(|| self.never.clone().next())
+    }
+    fn pop(&mut self) -> Option<u32> {
+        self.returned.pop().or_else(|| self.never.next())
+    }
+    fn push(&mut self, block: u32) {
+        self.returned.push(block);
+    }
+}
+
+/// So many values whose bytes are all zero, which need not be written where the heap has zeros; `None` if it has no room.
+///
+/// # Safety
+/// Zeros are a valid `T`.
+pub(crate) unsafe fn zeroed<T>(len: usize) -> Option<Box<[T]>> {
+    let layout = Layout::array::<T>(len).ok()?;
+    if layout.size() == 0 {
+        return Some(Box::default());
+    }
+    // SAFETY: the layout's size is not zero.
+    let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?.cast();
+    // SAFETY: allocated just now by the global allocator for this slice; by contract zeros are valid.
+    Some(unsafe { Box::from_raw(NonNull::slice_from_raw_parts(memory, len).as_ptr()) })
+}
+
+/// How the type of a pageblock is kept: zero is [`MigrateType::Movable`], so that a table of zeros need not be written.
+const fn encode(mobility: MigrateType) -> u32 {
+    mobility as u32 ^ MigrateType::Movable as u32
+}
+fn decode(kept: &Fixed) -> MigrateType {
+    MigrateType::from_bits(kept.get() ^ MigrateType::Movable as u32)
 }
 
 /// The OS refused to commit memory.
@@ -175,11 +230,15 @@ impl Zone {
             areas: Default::default(),
             listed: 0,
             uncommitted: managed,
-            fresh: collect((0..whole).rev())?,
+            fresh: Fresh::all(whole)?,
             tail_committed: false,
             events: ZoneEvents::default(),
         };
-        let types = collect((0..pageblocks).map(|_| Fixed::new(ground.unclaimed() as u32)))?.into();
+        // SAFETY: zeros are a valid `Fixed`.
+        let types = unsafe { zeroed::<Fixed>(pageblocks as usize) }?;
+        if ground.unclaimed() != MigrateType::Movable {
+            types.iter().for_each(|kept| kept.set(encode(ground.unclaimed())));
+        }
         Some(Self {
             node,
             kind,
@@ -220,17 +279,17 @@ impl Zone {
     /// The type of the pageblock that `pfn` is in: exact under the lock, a hint without it.
     #[inline]
     pub(crate) fn type_of(&self, ground: &Ground, pfn: Pfn) -> MigrateType {
-        MigrateType::from_bits(self.pageblock(ground, pfn).get())
+        decode(self.pageblock(ground, pfn))
     }
     pub(crate) fn types(&self) -> impl Iterator<Item = MigrateType> {
-        self.types.iter().map(|t| MigrateType::from_bits(t.get()))
+        self.types.iter().map(decode)
     }
     /// Sets the type of all pageblocks that begin in `pages` pages from `pfn` (a pageblock's start).
     fn set_types(&self, ground: &Ground, pfn: Pfn, pages: u32, mobility: MigrateType) {
         let first = (pfn.index() - self.start.index()) >> ground.pageblock_order.get();
         let count = pages.div_ceil(ground.pageblock_order.pages()) as usize;
         for pageblock in &self.types[first..first + count] {
-            pageblock.set(mobility as u32);
+            pageblock.set(encode(mobility));
         }
     }
 
@@ -544,11 +603,11 @@ impl Zone {
         order: Order,
         mobility: MigrateType,
     ) -> Result<bool, Refused> {
-        let (start, pages) = match inner.fresh.last() {
+        let (start, pages) = match inner.fresh.next() {
             Some(block) => (self.start.up(block * ground.max_order.pages()), ground.max_order.pages()),
             None => (self.tail_start(ground), self.tail_pages(ground)),
         };
-        let is_tail = inner.fresh.is_empty();
+        let is_tail = inner.fresh.next().is_none();
         if is_tail && (inner.tail_committed || pages < order.pages()) {
             return Ok(false);
         }
@@ -640,7 +699,7 @@ impl Zone {
             *row = MigrateType::ALL.map(|mobility| area.len_of(mobility));
         }
         let unclaimed = ground.unclaimed() as usize;
-        blocks[ground.max_order.index()][unclaimed] += inner.fresh.len() as u32;
+        blocks[ground.max_order.index()][unclaimed] += inner.fresh.len();
         if !inner.tail_committed {
             for (_, order) in
                 maximal_blocks(self.tail_start(ground), self.tail_pages(ground), ground.max_order)

@@ -282,8 +282,6 @@ impl<M: Memory> Store<M> {
         if !memory.base().addr().get().is_multiple_of(align_of::<Slot>()) || !memory.commit(bytes) {
             return None;
         }
-        // SAFETY: `bytes` are committed and aligned; zeroed memory is a valid front.
-        unsafe { memory.base().cast::<Front>().as_ref() }.cpus.set(cpus);
         let first = first(slots);
         Some(Self {
             cpus,
@@ -383,6 +381,10 @@ impl<M: Memory> Store<M> {
         if !self.memory.commit(top as usize * WORD) {
             return None;
         }
+        // Not before: a store that was never used has touched no page. Without a magazine nothing can be put into a slot.
+        #[cfg(not(any(loom, shuttle)))]
+        // SAFETY: `new` committed the front, aligned; zeroed memory is a valid one.
+        unsafe { self.base().cast::<Front>().as_ref() }.cpus.set(self.cpus);
         // Release: pairs with the Acquire in `iter`, which must see the capacity.
         let announce = || self.top.store(top, Release);
         if planted("magazine announced before it is made") {

@@ -50,6 +50,10 @@ use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
 use uslab_magazine::{Front, Layer, Round};
 
+// What a free reads of its cache is one line.
+const _: () =
+    assert!(core::mem::offset_of!(Cache, multiples) / 64 == core::mem::offset_of!(Cache, frees) / 64);
+
 /// An object on its way: what magazines hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object(NonNull<u8>);
@@ -121,7 +125,9 @@ pub(crate) struct Cache {
     allocs: Front<Object>,
     /// Closed, too, where something is done with each object before it is taken back.
     frees: Front<Object>,
-    /// Whether that is so.
+    /// Tells multiples of the stride from other offsets: see [`begins_object`](Self::begins_object). On the line of `frees`.
+    multiples: u64,
+    /// Whether something is done with each object before it is taken back.
     heeds_frees: bool,
     #[cfg(not(loom))]
     checked: Option<Checked>,
@@ -183,6 +189,7 @@ impl Cache {
         Some(Arc::new_cyclic(|this| Self {
             allocs: if parts.check_frees { Front::closed() } else { front },
             frees: if heeds_frees { Front::closed() } else { front },
+            multiples: u64::MAX / parts.geometry.stride() as u64 + 1,
             heeds_frees,
             #[cfg(not(loom))]
             checked,
@@ -216,6 +223,15 @@ impl Cache {
     }
     pub(crate) fn has_hooks(&self) -> bool {
         self.parts.hooks.is_some()
+    }
+    /// Whether an object could begin so many bytes into a slab of this cache; behind its last one, too.
+    ///
+    /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor for multiples of the stride, and for no other offset
+    /// below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019): a multiplication and a
+    /// comparison, and no word but the one.
+    #[inline(always)]
+    pub(crate) fn begins_object(&self, offset: u32) -> bool {
+        u64::from(offset).wrapping_mul(self.multiples) < self.multiples
     }
     fn owner(&self) -> *mut u8 {
         core::ptr::from_ref(self).cast_mut().cast()
@@ -359,6 +375,14 @@ impl Cache {
     }
     pub(crate) fn is_owner(&self, owner: *mut u8) -> bool {
         owner == self.owner()
+    }
+
+    /// Objects of all slabs, and those in use. Allocates nothing.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn objects(&self) -> (u64, u64) {
+        let (count, layer) = (self.count(), self.parts.layer.as_ref().map(Layer::stats).unwrap_or_default());
+        let kept = layer.in_magazines + layer.in_stock + layer.in_depot;
+        (count.objects, count.inuse.saturating_sub(kept))
     }
 
     pub(crate) fn info(&self) -> CacheInfo {

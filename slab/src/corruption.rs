@@ -2,25 +2,30 @@
 //!
 //! What is noticed, and when:
 //!
-//! | what | noticed | test |
-//! |---|---|---|
-//! | **foreign**: no object of any cache | at the free | `foreign_interior_and_wrong_cache_are_refused_at_the_free` `a_refused_free_is_counted_and_the_process_goes_on` |
-//! | **wrong cache**: an object of another cache | at the free | `foreign_interior_and_wrong_cache_are_refused_at_the_free` |
-//! | **interior**: an address inside an object, or behind the last one of a slab | at the free | `foreign_interior_and_wrong_cache_are_refused_at_the_free` |
-//! | **double free** | at the free, unless two threads do it at the same moment | `a_double_free_is_seen_at_the_free_where_frees_are_checked` |
-//! | a free to a destroyed cache: foreign | at the free | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
-//! | the same of kmalloc, and of memory above the largest block | at the free | `kmalloc_refuses_what_it_never_handed_out` `huge_memory_is_told_from_what_lies_in_it_and_beside` |
-//! | unchecked: a double free | at its slab, by a bit that is clear | `a_double_free_is_seen_when_its_second_copy_reaches_the_slab` |
-//! | unchecked: the others | at the slab | `without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own` |
-//! | under `libuslab.so`, checked | at the free; ends the program | `a_wrong_free_is_named_and_ends_the_program` |
+//! | what | noticed, with checked frees | noticed, without | test |
+//! |---|---|---|---|
+//! | **foreign**: no object of any cache | at the free | at the free of kmalloc and malloc; else at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` `without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own` `a_refused_free_is_counted_and_the_process_goes_on` |
+//! | **interior**: an address inside an object | at the free | at the free of kmalloc and malloc; else at the slab | the same, and `a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway` |
+//! | interior: behind the last object of a slab | at the free | at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` |
+//! | **wrong cache**: an object of another cache | at the free | at the slab | the same |
+//! | **double free** | at the free, unless two threads do it at the same moment | at the slab, or never | `a_double_free_is_seen_at_the_free_where_frees_are_checked` `a_double_free_is_seen_when_its_second_copy_reaches_the_slab` |
+//! | a double free of a block above 8 KiB, or above 4 MiB: foreign | at the free | at the free | `kmalloc_refuses_what_it_never_handed_out` `huge_memory_is_told_from_what_lies_in_it_and_beside` |
+//! | a free to a destroyed cache: foreign | at the free | at the free of kmalloc and malloc | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
+//! | **no object**: `realloc` or the size of what is foreign or interior | at the call | at the call | `what_is_no_object_has_no_size_and_is_not_moved` |
+//! | under `libuslab.so` | as here; ends the program | as malloc; ends the program | `a_wrong_free_is_named_and_ends_the_program` `without_checked_frees_what_is_no_object_ends_the_program` |
 //!
 //! The [handler](Handler) decides what comes of it: the [default](abort) says it on standard error and ends the process.
 //!
-//! So in caches that check their frees ([`Config::check_frees`](crate::Config::check_frees),
-//! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees)): each of their objects that is out is known, a
-//! byte each. In others all of it is noticed when the object reaches its slab; a double free there by a bit that is clear
-//! already, and it is missed, or blamed on a later free, if the object was handed out again meanwhile. A free that does
-//! not name its cache (`Kmalloc`, `Malloc`) looks at the page's frame and so always refuses what is foreign.
+//! *Checked* are the frees of caches that ask for it ([`Config::check_frees`](crate::Config::check_frees),
+//! [`KmemCacheBuilder::check_frees`](crate::KmemCacheBuilder::check_frees), `USLAB_OPTIONS=check=1`): each of their objects that is
+//! out is known, a byte each. In builds without debug assertions they are off unless asked for. Then a double free is noticed only
+//! when the object reaches its slab, by a bit that is clear already. That may be long after, and up to then **the object may be
+//! handed out twice**. It is missed, or blamed on a later free, if the object was handed out again meanwhile. Nor is the size of
+//! an object that is free already told from that of one in use.
+//!
+//! A free that does not name its cache (`Kmalloc`, `Malloc`) looks at the page's frame and at the cache that it names. Both say
+//! at no cost in memory whether an object begins at the address. A free with a layout ([`Malloc::free_sized`](crate::Malloc),
+//! and so `dealloc` of a `#[global_allocator]`) looks at no frame.
 //!
 //! A refused free changes nothing: the object, if it is one, is as it was. The handler runs with no lock held.
 
@@ -39,6 +44,8 @@ pub enum CorruptionKind {
     Interior,
     /// The object belongs to another cache.
     WrongCache,
+    /// The size of an address was asked for that is no object of any cache.
+    NotAnObject,
 }
 
 impl fmt::Display for CorruptionKind {
@@ -48,6 +55,7 @@ impl fmt::Display for CorruptionKind {
             Self::Foreign => "free of an address that no cache owns",
             Self::Interior => "free of an address inside an object",
             Self::WrongCache => "free to the wrong cache",
+            Self::NotAnObject => "size of an address that is no object",
         })
     }
 }

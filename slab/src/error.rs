@@ -18,6 +18,8 @@
 //! | the node has none, and no other may serve | [`AllocError::Memory`], which names the node | `objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_that_is_counted` |
 //! | no such node | [`AllocError::Memory`] | `objects_belong_to_nodes_and_go_home` |
 //! | `mmap` refused at the start | fewer pages; in the end [`StartError`](crate::StartError) | `with_little_address_space_it_starts_smaller` `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
+//! | `RLIMIT_AS`, before the start or set by a program under the library | three quarters of what it leaves, for memory up to 4 MiB; then as if `mmap` were refused | `a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others` |
+//! | `realloc` of what is no object | [`AllocError::NotAnObject`], after the report | `what_is_no_object_has_no_size_and_is_not_moved` |
 //! | `mmap` refused later | [`AllocError::Memory`], [`AllocError::SideTable`], [`AllocError::Refused`], [`CacheError::Memory`] | `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
 //! | `madvise` refused | none: the pages are free, but stay with the process | `a_refused_madvise_is_no_error_and_the_memory_is_used_again` |
 //! | anything refused, anywhere | any of these | `every_operation_survives_the_refusal_of_each_of_its_calls` |
@@ -51,6 +53,8 @@ pub enum AllocError {
     },
     /// The cache was destroyed.
     Destroyed,
+    /// The memory that is to be moved is no object; its corruption was reported.
+    NotAnObject,
     /// The cache has no magazine left, or none at all, so there is no private one.
     NoMagazines,
     /// It was refused on purpose: see [`faults`](crate::faults).
@@ -66,6 +70,7 @@ impl fmt::Display for AllocError {
             Self::TooLarge => f.write_str("larger than what can be had"),
             Self::Refused { bytes } => write!(f, "the system maps no {bytes} bytes more"),
             Self::Destroyed => f.write_str("the cache was destroyed"),
+            Self::NotAnObject => f.write_str("the address is that of no object"),
             Self::NoMagazines => f.write_str("the cache has no magazine to spare"),
             Self::Injected => f.write_str("refused by fault injection"),
         }

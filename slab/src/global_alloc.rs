@@ -19,20 +19,23 @@
 mod at_fork;
 
 use crate::bootstrap;
+use crate::corruption::{self, Corruption, CorruptionKind};
 use crate::error::{AllocError, CacheError};
 use crate::kmem_cache::{KmemCache, KmemCacheBuilder};
+use crate::large::ZERO_SIZE;
 use crate::malloc::Malloc;
 use crate::options::{Dump, Options};
 use crate::published::Published;
-use crate::subsystem::{Config, Core, Info, StartError};
+use crate::subsystem::{Config, Core, HeapUsage, Info, StartError};
 use crate::{Census, SlabInfo, Violation};
 use core::alloc::Layout;
+use core::cell::Cell;
 use core::ptr::NonNull;
 use std::fs::File;
 use std::io::{self, Write};
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::Ordering::Relaxed;
-use uslab_magazine::sync::{AtomicU32, Kept};
+use uslab_magazine::sync::{AtomicU32, Kept, thread_local};
 
 /// The process-wide malloc.
 ///
@@ -69,7 +72,8 @@ static PROCESS: Published<Process> = Published::new();
 /// much costs no system call the next time; beyond, a block of 4 MiB costs four, and its pages' first touch.
 const KEPT: usize = 64 << 20;
 
-/// Who starts it: 0 for nobody yet, else a process. In the child of a process that was being started it is nobody's.
+/// Who starts it, or whose it is: 0 for nobody yet, else a process. In the child of a process that was being started it is
+/// nobody's.
 static STARTING: AtomicU32 = AtomicU32::new(0);
 /// It cannot be started: bootstrap memory is all there is.
 const NEVER: u32 = u32::MAX;
@@ -89,15 +93,31 @@ fn process() -> Option<&'static Process> {
     }
 }
 
+thread_local! {
+    /// Whether this thread is starting it. A start allocates some hundred times, and to ask whose process it is would be a
+    /// system call each.
+    static HERE: Cell<bool> = const { Cell::new(false) };
+}
+
 #[cold]
 #[inline(never)]
 fn start() -> Option<&'static Process> {
-    let own = std::process::id();
     // Relaxed: only says who; what is started is published by itself.
     let who = STARTING.load(Relaxed);
-    if who == own || who == NEVER || STARTING.compare_exchange(who, own, Relaxed, Relaxed).is_err() {
+    if who == NEVER || HERE.get() {
         return PROCESS.get();
     }
+    let own = std::process::id();
+    if who == own || STARTING.compare_exchange(who, own, Relaxed, Relaxed).is_err() {
+        return PROCESS.get();
+    }
+    HERE.set(true);
+    let started = start_here();
+    HERE.set(false);
+    started
+}
+
+fn start_here() -> Option<&'static Process> {
     let options = Options::of_environment();
     let mut config = Config::default();
     config.pages.huge_pages = options.huge_pages;
@@ -158,12 +178,22 @@ extern "C" fn print_stats() {
 /// What is in no page of the subsystem: huge, from the start, or not ours.
 #[cold]
 unsafe fn free_other(process: Option<&Process>, memory: NonNull<u8>) {
-    if bootstrap::size_of_piece(memory).is_none()
-        && let Some(process) = process
-    {
-        // SAFETY: passed on.
-        unsafe { process.malloc.free(memory) };
+    if bootstrap::size_of_piece(memory).is_some() {
+        return;
     }
+    match process {
+        // SAFETY: passed on.
+        Some(process) => unsafe { process.malloc.free(memory) },
+        None if memory == ZERO_SIZE => {}
+        None => report(CorruptionKind::Foreign, memory),
+    }
+}
+
+/// Before it has started, there are pieces of bootstrap memory and nothing else.
+#[cold]
+fn report(kind: CorruptionKind, memory: NonNull<u8>) {
+    let address = memory.addr().get();
+    corruption::abort(&Corruption { kind, address, cache: "malloc", owner: None, index: None });
 }
 
 impl Uslab {
@@ -210,7 +240,10 @@ impl Uslab {
             None => match PROCESS.get() {
                 // SAFETY: passed on.
                 Some(process) => unsafe { process.malloc.realloc(memory, size) },
-                None => Err(AllocError::TooLarge),
+                None => {
+                    report(CorruptionKind::Foreign, memory);
+                    Err(AllocError::NotAnObject)
+                }
             },
         }
     }
@@ -267,18 +300,25 @@ impl Uslab {
         Ok(moved)
     }
 
-    /// Bytes that may be used at `memory`, at least what was asked for; 0 for what is not ours.
+    /// Bytes that may be used at `memory`, at least what was asked for. What is no object of this allocator is
+    /// [corruption](crate::corruption), which ends the process.
     ///
     /// # Safety
     /// `memory` came from this allocator and is not freed meanwhile.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
-        match PROCESS.get() {
+        let process = PROCESS.get();
+        match process {
             // SAFETY: passed on.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.usable_size(memory) },
-            process => bootstrap::size_of_piece(memory)
+            _ => match (bootstrap::size_of_piece(memory), process) {
+                (Some(bytes), _) => bytes,
                 // SAFETY: passed on.
-                .or_else(|| process.map(|process| unsafe { process.malloc.usable_size(memory) }))
-                .unwrap_or(0),
+                (None, Some(process)) => unsafe { process.malloc.usable_size(memory) },
+                (None, None) => {
+                    report(CorruptionKind::NotAnObject, memory);
+                    0
+                }
+            },
         }
     }
 
@@ -295,13 +335,23 @@ impl Uslab {
         builder.build_on(process.malloc.core())
     }
 
-    /// The dump that `USLAB_OPTIONS` asks for. Starts the allocator if nobody has.
+    /// The dump that `USLAB_OPTIONS` asks for; with the variable set, starts the allocator if nobody has. For a library's
+    /// constructor: from here on forks find the locks held, whatever handlers others register before the first allocation.
     pub fn dump(&self) -> Option<Dump> {
-        process()?.dump
+        #[cfg(unix)]
+        at_fork::register();
+        match PROCESS.get() {
+            None if !Options::given() => None,
+            _ => process()?.dump,
+        }
     }
     /// The numbers of its caches and pages; `None` before it has started. Allocates.
     pub fn info(&self) -> Option<Info> {
         PROCESS.get().map(|process| process.core().info())
+    }
+    /// What it has and what of that is in use; all zero before it has started. Allocates nothing.
+    pub fn usage(&self) -> HeapUsage {
+        PROCESS.get().map_or_else(HeapUsage::default, |process| process.core().usage())
     }
     /// Its `/proc/slabinfo`; `None` before it has started. Allocates.
     pub fn slabinfo(&self) -> Option<SlabInfo> {
@@ -311,6 +361,20 @@ impl Uslab {
     /// no other thread runs.
     pub fn check(&self) -> Option<Result<Census, Violation>> {
         PROCESS.get().map(|process| process.core().check())
+    }
+    /// Gives addresses that are only reserved back to the system if the process may have fewer than it has (`RLIMIT_AS`), so
+    /// that it can map anything at all: of what is not in use three quarters stay the allocator's. They do not come back
+    /// when the limit is raised. For who has just set it; nothing happens without a limit.
+    ///
+    /// Cost: a system call; with a limit up to seven more.
+    pub fn fit_address_limit(&self) {
+        // A child of `vfork` has a limit of its own, and its parent's memory.
+        if let Some(process) = PROCESS.get()
+            && STARTING.load(Relaxed) == std::process::id()
+        {
+            // SAFETY: who asks for a page here has an address that was handed out.
+            unsafe { process.core().fit_addresses() };
+        }
     }
     /// Gives all that is not in use back to the system, what CPUs keep included. Returns the bytes of pages given back.
     pub fn release(&self) -> usize {

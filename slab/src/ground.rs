@@ -31,6 +31,25 @@ impl Ground {
         })
     }
 
+    /// Bytes of addresses of what describes the pages.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn reserved_beside(&self) -> usize {
+        self.frames().len() as usize * size_of::<uslab_buddy::Frame>() + self.side.reserved()
+    }
+    /// Gives back what describes pages that were [given up](PageAllocator::give_up_addresses). Returns how many are left.
+    ///
+    /// # Safety
+    /// As [`PageAllocator::give_up_frames`].
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn give_up_beside(&self) -> usize {
+        // SAFETY: passed on; no slab can begin behind these pages.
+        unsafe {
+            let pages = self.pages.give_up_frames();
+            self.side.cut(pages);
+            pages
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn frames(&self) -> &FrameTable {
         self.pages.frames()

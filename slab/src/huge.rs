@@ -186,10 +186,10 @@ impl Huge {
         Some(base)
     }
 
-    /// Bytes of the piece at `memory`; 0 if there is none.
-    fn bytes(&self, memory: NonNull<u8>) -> usize {
+    /// Bytes of the piece at `memory`.
+    fn bytes(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let table = self.table.lock();
-        table.find(memory.addr().get()).map_or(0, |at| table[at].bytes())
+        table.find(memory.addr().get()).map(|at| table[at].bytes())
     }
 
     fn unmap(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
@@ -231,6 +231,12 @@ impl Core {
             self.ground.pages.release();
             map()
         });
+        #[cfg(not(any(loom, shuttle)))]
+        let memory = memory.or_else(|| {
+            // Or it is addresses that are missing, of which pages have more than they use.
+            self.give_up_addresses(Some(layout.size().saturating_add(layout.align())));
+            map()
+        });
         memory.ok_or(AllocError::Refused { bytes: layout.size() })
     }
 
@@ -250,7 +256,7 @@ impl Core {
     }
 
     #[cold]
-    pub(crate) fn usable_huge(&self, memory: NonNull<u8>) -> usize {
+    pub(crate) fn size_of_huge(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         self.huge.bytes(memory)
     }
 }

@@ -10,7 +10,7 @@
 
 use crate::block::Block;
 use crate::error::{AllocError, CacheError};
-use crate::kmem_cache::KmemCache;
+use crate::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::large::{ZERO_SIZE, stays};
 use crate::size_class::{CLASSES, SizeClass};
 use crate::subsystem::Core;
@@ -77,9 +77,8 @@ impl Kmalloc {
                 KmallocKind::Reclaimable => builder.reclaimable(),
                 KmallocKind::Dma => builder.dma(),
             }
-            .build_on(core)
         });
-        Ok(Self { caches: caches.collect::<Result<_, _>>()?, core: core.clone() })
+        Ok(Self { caches: KmemCacheBuilder::build_all(caches, core)?.into(), core: core.clone() })
     }
 
     /// The cache of a class.
@@ -178,7 +177,8 @@ impl Kmalloc {
     /// Cost: a load of the page's frame in place; else an allocation, a copy and a free.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); the old memory is as it was.
+    /// As [`alloc`](Self::alloc); the old memory is as it was. [`AllocError::NotAnObject`] for an address that is no object's,
+    /// once its [corruption](crate::corruption) was reported.
     ///
     /// # Safety
     /// As [`free`](Self::free), after a success.
@@ -189,7 +189,7 @@ impl Kmalloc {
         size: usize,
         gfp: Gfp,
     ) -> Result<NonNull<u8>, AllocError> {
-        let usable = self.core.usable_size(memory);
+        let usable = self.core.size_to_move(memory)?;
         if stays(usable, size) {
             return Ok(memory);
         }
@@ -202,7 +202,8 @@ impl Kmalloc {
         Ok(moved)
     }
 
-    /// Bytes that may be used at `memory`, at least what was asked for; 0 for what is not ours.
+    /// Bytes that may be used at `memory`, at least what was asked for. What is no object is
+    /// [corruption](crate::corruption), and 0.
     ///
     /// # Safety
     /// `memory` came from this subsystem and is not freed meanwhile.

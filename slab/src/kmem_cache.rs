@@ -8,7 +8,7 @@ use crate::faults::MAGAZINE;
 use crate::geometry::Geometry;
 use crate::info::CacheInfo;
 use crate::live::Live;
-use crate::magazines::Magazines;
+use crate::magazines::{Magazines, PRIVATE};
 use crate::owner::Owner;
 use crate::prefill::Prefilled;
 use crate::shrinker::{Registration, Shrinker};
@@ -18,7 +18,7 @@ use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_buddy::region::Reserved;
-use uslab_magazine::Layer;
+use uslab_magazine::{Config, Layer};
 
 /// A cache of objects of one size and alignment.
 ///
@@ -81,6 +81,8 @@ pub struct KmemCacheBuilder {
     magazines: Option<Magazines>,
     check_frees: Option<bool>,
     merge: bool,
+    /// Whether its magazines may be somebody's own.
+    prefills: bool,
 }
 
 impl KmemCacheBuilder {
@@ -163,6 +165,12 @@ impl KmemCacheBuilder {
     fn may_merge(&self) -> bool {
         self.merge && self.hooks.is_none() && self.limit.is_none() && !self.type_stable
     }
+    /// Nobody but its maker sees the cache, who [prefills](KmemCache::prefill) nothing from it.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn never_prefilled(mut self) -> Self {
+        self.prefills = false;
+        self
+    }
     /// Other magazines than the subsystem's.
     pub fn magazines(mut self, magazines: Magazines) -> Self {
         self.magazines = Some(magazines);
@@ -192,6 +200,50 @@ impl KmemCacheBuilder {
     }
 
     pub(crate) fn build_on(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
+        let planned = self.plan(core)?;
+        if let Some(magazines) = planned.merges
+            && let Some(owner) = core.mergeable(|cache| {
+                let parts = cache.parts();
+                parts.merges == Some(magazines)
+                    && (parts.page_flags, parts.check_frees)
+                        == (planned.builder.page_flags, planned.check_frees)
+                    && parts.geometry.serves(&planned.geometry)
+            })
+        {
+            owner.cache().handles().add(1);
+            return Ok(KmemCache {
+                cache: owner.shared().clone(),
+                owner,
+                alias: Some(planned.builder.name.into()),
+            });
+        }
+        let memory = match planned.footprint(core) {
+            0 => None,
+            bytes => Some(
+                Reserved::coloured(core.next_colours(1), bytes, core.door, &core.faults, MAGAZINE)
+                    .ok_or(CacheError::Memory)?,
+            ),
+        };
+        planned.build(core, memory)
+    }
+
+    /// Caches that begin and end together, and share with nobody: their magazines lie in one reservation.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have neither malloc nor kmalloc"))]
+    pub(crate) fn build_all(
+        builders: impl Iterator<Item = Self>,
+        core: &Arc<Core>,
+    ) -> Result<Vec<KmemCache>, CacheError> {
+        let planned: Vec<_> = builders.map(|builder| builder.plan(core)).collect::<Result<_, _>>()?;
+        let sizes: Vec<_> = planned.iter().map(|planned| planned.footprint(core)).collect();
+        let colour = core.next_colours(sizes.len());
+        let memory = Reserved::many(colour, &sizes, core.door, &core.faults, MAGAZINE);
+        let memory = memory.ok_or(CacheError::Memory)?;
+        let with_memory = planned.into_iter().zip(memory);
+        with_memory.map(|(planned, memory)| planned.build(core, Some(memory))).collect()
+    }
+
+    /// Finds what no cache can be made of.
+    fn plan(self, core: &Core) -> Result<Planned, CacheError> {
         if self.name.is_empty() || self.name.contains(char::is_whitespace) {
             return Err(CacheError::Name);
         }
@@ -201,36 +253,49 @@ impl KmemCacheBuilder {
         let align = self.align;
         let geometry = Geometry::new(self.size, align, &core.rule)?;
         let magazines = self.magazines.unwrap_or(core.magazines);
-        let check_frees = self.check_frees.unwrap_or(core.check_frees);
-        let merges = self.may_merge().then_some(magazines);
-        if let Some(magazines) = merges
-            && let Some(owner) = core.mergeable(|cache| {
-                let parts = cache.parts();
-                parts.merges == Some(magazines)
-                    && (parts.page_flags, parts.check_frees) == (self.page_flags, check_frees)
-                    && parts.geometry.serves(&geometry)
-            })
-        {
-            owner.cache().handles().add(1);
-            return Ok(KmemCache { cache: owner.shared().clone(), owner, alias: Some(self.name.into()) });
-        }
-        let layer = match magazines.config(&core.cpus, geometry.stride()) {
-            None => None,
-            Some(config) => {
-                let bytes = Layer::<Object, Reserved>::footprint(&core.cpus, &config);
-                let memory = Reserved::coloured(core.next_colour(), bytes, core.door, &core.faults, MAGAZINE)
-                    .ok_or(CacheError::Memory)?;
+        let private = if self.prefills { PRIVATE } else { 0 };
+        Ok(Planned {
+            layer: magazines.config(&core.cpus, geometry.stride(), private),
+            check_frees: self.check_frees.unwrap_or(core.check_frees),
+            merges: self.may_merge().then_some(magazines),
+            geometry,
+            builder: self,
+        })
+    }
+}
+
+/// A cache that can be made, and is not yet.
+struct Planned {
+    builder: KmemCacheBuilder,
+    geometry: Geometry,
+    /// The sizes of its layer of magazines, if it has any.
+    layer: Option<Config>,
+    check_frees: bool,
+    merges: Option<Magazines>,
+}
+
+impl Planned {
+    /// Bytes that its magazines may need; 0 without magazines.
+    fn footprint(&self, core: &Core) -> usize {
+        self.layer.as_ref().map_or(0, |config| Layer::<Object, Reserved>::footprint(&core.cpus, config))
+    }
+
+    fn build(self, core: &Arc<Core>, memory: Option<Reserved>) -> Result<KmemCache, CacheError> {
+        let Self { builder, geometry, layer, check_frees, merges } = self;
+        let layer = match (layer, memory) {
+            (Some(config), Some(memory)) => {
                 Some(Layer::new(core.cpus, config, memory).map_err(|_| CacheError::Memory)?)
             }
+            _ => None,
         };
         let parts = Parts {
-            name: self.name.into(),
-            limit: self.limit.map(|limit| limit.slabs(&geometry)),
+            name: builder.name.into(),
+            limit: builder.limit.map(|limit| limit.slabs(&geometry)),
             geometry,
             layer,
-            hooks: self.hooks,
-            page_flags: self.page_flags,
-            type_stable: self.type_stable,
+            hooks: builder.hooks,
+            page_flags: builder.page_flags,
+            type_stable: builder.type_stable,
             check_frees,
             merges,
         };
@@ -260,6 +325,7 @@ impl KmemCache {
             magazines: None,
             check_frees: None,
             merge: false,
+            prefills: true,
         }
     }
 

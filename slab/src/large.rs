@@ -95,11 +95,12 @@ impl Core {
     pub(crate) fn resize_large(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
         match (is_huge(old), is_huge(new)) {
             (true, true) => self.resize_huge(memory, new.size(), new.align()),
-            _ => stays(self.usable_size(memory), new.size()).then_some(memory),
+            _ => self.size_of(memory).is_ok_and(|usable| stays(usable, new.size())).then_some(memory),
         }
     }
 
-    /// Takes back anything that the caches and pages of this subsystem handed out.
+    /// Takes back anything that the caches and pages of this subsystem handed out. What is foreign, and what lies inside of an
+    /// object, is refused: its frame and its cache are looked at anyway, and tell.
     ///
     /// # Safety
     /// `memory` came from this subsystem and nobody uses it any more.
@@ -107,8 +108,11 @@ impl Core {
     pub(crate) unsafe fn free(&self, memory: NonNull<u8>) {
         let ground = &self.ground;
         if let Some(pfn) = ground.pages.pfn_of(memory.as_ptr()) {
-            let owner = ground.frames().frame(pfn).owner();
-            if let Some(cache) = self.cache_of(owner) {
+            let frame = ground.frames().frame(pfn);
+            if let Some(cache) = self.cache_of(frame.owner()) {
+                if !cache.begins_object(ground.pages.offset_from(frame.head(), memory.as_ptr())) {
+                    return cache.refuse_interior(memory);
+                }
                 // SAFETY: passed on; the cache is the one that the object came from.
                 return unsafe { cache.free(memory) };
             }
@@ -120,41 +124,65 @@ impl Core {
         }
     }
 
-    /// Bytes that may be used at `memory`; 0 for what is not ours.
-    pub(crate) fn usable_size(&self, memory: NonNull<u8>) -> usize {
+    /// Bytes that may be used at `memory`; or why it is none of ours. 0 for [`ZERO_SIZE`].
+    pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let ground = &self.ground;
-        let Some(pfn) = ground.pages.pfn_of(memory.as_ptr()) else { return self.usable_huge(memory) };
+        let Some(pfn) = ground.pages.pfn_of(memory.as_ptr()) else {
+            return if memory == ZERO_SIZE { Ok(0) } else { self.size_of_huge(memory) };
+        };
         let frame = ground.frames().frame(pfn);
         match self.cache_of(frame.owner()) {
-            Some(cache) => cache.geometry().stride(),
-            None if frame.owner() == large() => frame.state().order().bytes(),
-            None => 0,
+            Some(cache) => cache.size_of(memory),
+            None => self.large_at(memory, pfn).map(Order::bytes),
         }
     }
 
-    /// # Safety
-    /// As [`free`](Self::free); `pfn` is the page of `memory`, and no cache owns it.
-    #[cold]
-    unsafe fn free_large(&self, memory: NonNull<u8>, pfn: Pfn) {
+    /// The same, where what is none of ours is reported: 0 then.
+    pub(crate) fn usable_size(&self, memory: NonNull<u8>) -> usize {
+        self.size_of(memory).unwrap_or_else(|_| {
+            self.refuse(CorruptionKind::NotAnObject, memory);
+            0
+        })
+    }
+
+    /// The same for a caller who is to give the memory up.
+    pub(crate) fn size_to_move(&self, memory: NonNull<u8>) -> Result<usize, AllocError> {
+        self.size_of(memory).map_err(|kind| {
+            self.refuse(kind, memory);
+            AllocError::NotAnObject
+        })
+    }
+
+    /// The order of the large block at `memory`, in page `pfn` that no cache owns.
+    fn large_at(&self, memory: NonNull<u8>, pfn: Pfn) -> Result<Order, CorruptionKind> {
         let ground = &self.ground;
         let frame = ground.frames().frame(pfn);
         if frame.owner() != large() {
             // A later page of a large block knows its first one.
             let head = ground.frames().get(frame.head());
             let interior = head.is_some_and(|head| head.owner() == large());
-            let kind = if interior { CorruptionKind::Interior } else { CorruptionKind::Foreign };
-            return self.refuse(kind, memory);
+            return Err(if interior { CorruptionKind::Interior } else { CorruptionKind::Foreign });
         }
         if memory != ground.pages.address(pfn) {
-            return self.refuse(CorruptionKind::Interior, memory);
+            return Err(CorruptionKind::Interior);
         }
-        let order = frame.state().order();
+        Ok(frame.state().order())
+    }
+
+    /// # Safety
+    /// As [`free`](Self::free); `pfn` is the page of `memory`, and no cache owns it.
+    #[cold]
+    unsafe fn free_large(&self, memory: NonNull<u8>, pfn: Pfn) {
+        let order = match self.large_at(memory, pfn) {
+            Ok(order) => order,
+            Err(kind) => return self.refuse(kind, memory),
+        };
         let large = &self.large;
         large.frees.add(1);
         large.pages.sub(u64::from(order.pages()));
         // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has; with
         // that the owner is cleared.
-        unsafe { ground.pages.free(pfn, order) };
+        unsafe { self.ground.pages.free(pfn, order) };
     }
 
     #[cold]

@@ -171,6 +171,8 @@ pub use shrinker::{Registration, Shrinker};
 pub use size_class::SizeClass;
 #[cfg(not(shuttle))]
 pub use static_cache::StaticCache;
+#[cfg(not(any(loom, shuttle)))]
+pub use subsystem::HeapUsage;
 pub use subsystem::{Config, Info, StartError, Subsystem, slabinfo};
 #[cfg(not(loom))]
 pub use type_stable::{StableBox, TypeStableCache};

@@ -50,8 +50,9 @@ pub const DEPOT_LIMIT: u32 = 10;
 pub const PRIVATE: u32 = if cfg!(target_family = "wasm") { 0 } else { 1024 };
 
 impl Magazines {
-    /// The layer's sizes for objects that lie `stride` bytes apart; `None` without magazines.
-    pub(crate) fn config(self, cpus: &Cpus, stride: usize) -> Option<Config> {
+    /// The layer's sizes for objects that lie `stride` bytes apart, with up to `private` magazines for owners of their own;
+    /// `None` without magazines.
+    pub(crate) fn config(self, cpus: &Cpus, stride: usize, private: u32) -> Option<Config> {
         match self {
             Self::Off => None,
             Self::Sized { capacity, stock, depot_limit } => {
@@ -61,7 +62,7 @@ impl Magazines {
                 let capacity = (BYTES / stride).clamp(LEAST, MOST) as u16;
                 let stock = if stride <= LARGE { STOCK } else { STOCK_OF_LARGE };
                 let config = Config::new(cpus, capacity, stock, DEPOT_LIMIT);
-                let magazines = config.magazines + PRIVATE;
+                let magazines = config.magazines + private;
                 Some(Config { largest: 2 * capacity, first_fill: 1, magazines, ..config })
             }
         }
@@ -75,12 +76,13 @@ mod tests {
     #[test]
     fn magazines_hold_bytes_and_not_objects() {
         let cpus = Cpus::simulated(2, 1).unwrap();
-        let capacity = |stride| Magazines::BySize.config(&cpus, stride).map(|config| config.capacity);
+        let capacity =
+            |stride| Magazines::BySize.config(&cpus, stride, PRIVATE).map(|config| config.capacity);
         let rows = [(8, 126), (128, 126), (192, 85), (256, 64), (1024, 16), (2048, 8), (1 << 22, 4)];
         for (stride, expected) in rows {
             assert_eq!(capacity(stride), Some(expected), "stride {stride}");
         }
-        assert_eq!(Magazines::Off.config(&cpus, 8), None);
+        assert_eq!(Magazines::Off.config(&cpus, 8, PRIVATE), None);
     }
 
     /// The caches are the CPUs': a thread that has allocated once leaves nothing of its own behind.
@@ -128,7 +130,7 @@ mod tests {
     fn what_a_cache_may_park_is_bounded() {
         let cpus = Cpus::simulated(1, 1).unwrap();
         for stride in 8..=16 << 10 {
-            let config = Magazines::BySize.config(&cpus, stride).unwrap();
+            let config = Magazines::BySize.config(&cpus, stride, PRIVATE).unwrap();
             let bytes = config.most_rounds(&cpus) as usize * stride;
             let most = if stride <= 4 << 10 { 1 << 20 } else { 2 << 20 };
             assert!(bytes <= most, "stride {stride}: {bytes} bytes");

@@ -10,7 +10,7 @@
 use crate::block::Block;
 use crate::error::{AllocError, CacheError};
 use crate::huge::is_huge;
-use crate::kmem_cache::KmemCache;
+use crate::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::large::{ZERO_SIZE, stays};
 use crate::subsystem::{Core, Subsystem};
 use core::alloc::Layout;
@@ -112,9 +112,9 @@ impl Malloc {
     pub(crate) fn on(core: &Arc<Core>) -> Result<Self, CacheError> {
         let caches = (0..CLASSES).map(|class| {
             let name = format!("malloc-{}", size_of_class(class));
-            KmemCache::builder(name, size_of_class(class)).align(align_of_class(class)).build_on(core)
+            KmemCache::builder(name, size_of_class(class)).align(align_of_class(class)).never_prefilled()
         });
-        let caches: Vec<_> = caches.collect::<Result<_, _>>()?;
+        let caches = KmemCacheBuilder::build_all(caches, core)?;
         let Ok(caches) = caches.try_into() else { unreachable!("as many as there are classes") };
         Ok(Self { caches, core: core.clone() })
     }
@@ -217,12 +217,13 @@ impl Malloc {
     /// Cost: a load of the page's frame in place; else as [`realloc_sized`](Self::realloc_sized).
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc); the old memory is as it was.
+    /// As [`alloc`](Self::alloc); the old memory is as it was. [`AllocError::NotAnObject`] for an address that is no object's,
+    /// once its [corruption](crate::corruption) was reported.
     ///
     /// # Safety
     /// As [`free`](Self::free), after a success.
     pub unsafe fn realloc(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
-        let usable = self.core.usable_size(memory);
+        let usable = self.core.size_to_move(memory)?;
         if stays(usable, size) {
             return Ok(memory);
         }
@@ -276,7 +277,8 @@ impl Malloc {
         unsafe { self.core.free(memory) };
     }
 
-    /// Bytes that may be used at `memory`, at least what was asked for; 0 for what is not ours.
+    /// Bytes that may be used at `memory`, at least what was asked for. What is no object is
+    /// [corruption](crate::corruption), and 0.
     ///
     /// # Safety
     /// `memory` came from this subsystem and is not freed meanwhile.

@@ -5,7 +5,7 @@
 //! | `stats` | `0`, `1` | prints the table of caches, as `/proc/slabinfo`, to standard error when the process ends |
 //! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
-//! | `limit` | bytes, or with `k`, `m`, `g` | the most that all blocks up to 4 MiB may take together |
+//! | `limit` | bytes, or with `k`, `m`, `g` | the most that all blocks up to 4 MiB may take together; that much address space is reserved, 64 GiB otherwise |
 //! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
 //! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` if this is not said |
 //!
@@ -67,20 +67,33 @@ fn has_other_rights() -> bool {
 const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never, limit=BYTES[k|m|g], dump=FILE or \
                         dump_signal=USR1|USR2";
 
+/// `USLAB_OPTIONS`, where it is heeded. WebAssembly has no environment.
+#[cfg(target_family = "wasm")]
+fn environment() -> Option<&'static CStr> {
+    None
+}
+/// `USLAB_OPTIONS`, where it is heeded.
+#[cfg(not(target_family = "wasm"))]
+fn environment() -> Option<&'static CStr> {
+    // Not `std::env`, which allocates.
+    // SAFETY: the name ends in a NUL. As anywhere in a C library, nobody may change the environment at the same time.
+    let value = unsafe { libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
+    if value.is_null() || has_other_rights() {
+        return None;
+    }
+    // SAFETY: the libc's strings end in a NUL.
+    Some(unsafe { CStr::from_ptr(value) })
+}
+
 impl Options {
+    /// Whether `USLAB_OPTIONS` says anything.
+    pub(crate) fn given() -> bool {
+        environment().is_some()
+    }
+
     /// What `USLAB_OPTIONS` says.
     pub(crate) fn of_environment() -> Self {
-        // Not `std::env`, which allocates.
-        #[cfg(target_family = "wasm")]
-        let value: *const core::ffi::c_char = core::ptr::null();
-        #[cfg(not(target_family = "wasm"))]
-        // SAFETY: the name ends in a NUL. As anywhere in a C library, nobody may change the environment at the same time.
-        let value = unsafe { libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
-        if value.is_null() || has_other_rights() {
-            return Self::default();
-        }
-        // SAFETY: the libc's strings end in a NUL.
-        let Some(text) = kept(unsafe { CStr::from_ptr(value) }.to_bytes()) else { return Self::default() };
+        let Some(text) = environment().and_then(|text| kept(text.to_bytes())) else { return Self::default() };
         Self::parse(text, |bad| {
             say(format_args!("uslab: USLAB_OPTIONS: `{}`: expected {EXPECTED}; ignored", bad.escape_ascii()));
         })

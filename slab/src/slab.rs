@@ -110,6 +110,19 @@ impl Side {
     fn commit(&self, pfn: Pfn, objects: usize) -> bool {
         self.memory.commit(pfn.get() as usize * SIDE_BYTES + words(objects) * 8)
     }
+    /// Gives the bitmaps of all pages from `pages` on back.
+    ///
+    /// # Safety
+    /// No slab begins there, nor will.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn cut(&self, pages: usize) {
+        // SAFETY: the table has its region for itself; else by contract.
+        unsafe { self.memory.cut(pages * SIDE_BYTES) };
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn reserved(&self) -> usize {
+        self.memory.reserved()
+    }
     fn bits(&self, pfn: Pfn) -> *mut u64 {
         self.memory.base().as_ptr().wrapping_add(pfn.get() as usize * SIDE_BYTES).cast()
     }

@@ -29,6 +29,8 @@ use core::ptr::NonNull;
 use serde::Serialize;
 use std::sync::Arc;
 use uslab_buddy::region::Door;
+#[cfg(not(any(loom, shuttle)))]
+use uslab_buddy::region::address_limit;
 use uslab_buddy::{BuddyInfo, PAGE_SIZE, PageAllocator, PageConfig, PageError};
 #[cfg(any(loom, shuttle))]
 use uslab_buddy::{Order, ZoneKind};
@@ -240,10 +242,10 @@ impl Core {
         }
     }
 
-    /// Another one for each cache, so that their magazines lie on different lines.
-    pub(crate) fn next_colour(&self) -> u64 {
-        self.colours.add(1);
-        self.colours.get()
+    /// The first of `caches` new ones, another one for each cache: so their magazines lie on different lines.
+    pub(crate) fn next_colours(&self, caches: usize) -> u64 {
+        self.colours.add(caches as u64);
+        self.colours.get() - caches as u64
     }
 
     /// A cache that others share, if it `fits`.
@@ -281,6 +283,46 @@ impl Core {
         kept.1 += 1;
         // Caches of one tag are told apart by their slabs, later.
         Some((tags, (kept.1 % u64::from(u8::MAX)) as u8 + 1))
+    }
+
+    /// Where `RLIMIT_AS` leaves less than `wanted` bytes of addresses, gives up addresses that are only reserved: beside
+    /// `wanted`, the rest of the process is to have a quarter of what is not in use. Nothing happens without a limit.
+    ///
+    /// Cost: a system call; with a limit five more.
+    #[cfg(not(any(loom, shuttle)))]
+    #[cold]
+    pub(crate) fn give_up_addresses(&self, wanted: Option<usize>) {
+        let Some((limit, has)) = address_limit() else { return };
+        if wanted.is_some_and(|wanted| wanted <= limit.saturating_sub(has)) {
+            return;
+        }
+        let pages = &self.ground.pages;
+        let tags = self.tags.lock().0.as_ref().map_or(0, |tags| tags.reserved());
+        let (own, beside) = (pages.reserved_bytes(), self.ground.reserved_beside() + tags);
+        // What the pages, and what describes them in proportion, may have together.
+        let others = has.saturating_sub(own + beside).saturating_add(wanted.unwrap_or(0));
+        let (most, used) = (limit.saturating_sub(others), pages.committed_bytes());
+        let keep = used + most.saturating_sub(used) / 4 * 3;
+        let keep = (keep as u128 * own as u128 / (own + beside) as u128) as usize;
+        if keep < own {
+            pages.give_up_addresses(keep);
+        }
+    }
+
+    /// The same without a wish, and gives up what describes those pages, too.
+    ///
+    /// # Safety
+    /// Nobody looks meanwhile at a page that was never handed out.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn fit_addresses(&self) {
+        self.give_up_addresses(None);
+        // SAFETY: passed on; no slab can begin behind these pages.
+        unsafe {
+            let pages = self.ground.give_up_beside();
+            if let Some(tags) = &self.tags.lock().0 {
+                tags.cut(pages);
+            }
+        }
     }
 
     /// The cache that `memory` is an object of.
@@ -329,6 +371,24 @@ impl Core {
             pages: self.ground.pages.info(),
         }
     }
+    /// The sums of [`info`](Self::info) that C programs ask for.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn usage(&self) -> HeapUsage {
+        let (large, huge) = (self.large.info(), self.huge.info());
+        let mut usage = HeapUsage {
+            committed: self.ground.pages.committed_bytes(),
+            used: large.pages as usize * PAGE_SIZE,
+            free_objects: 0,
+            huge_pieces: (huge.allocs - huge.frees) as usize,
+            huge: huge.pages as usize * PAGE_SIZE,
+        };
+        for cache in self.caches.iter() {
+            let (objects, used) = cache.objects();
+            usage.used += used as usize * cache.geometry().stride();
+            usage.free_objects += (objects - used) as usize;
+        }
+        usage
+    }
     /// See [`Subsystem::slabinfo`].
     pub(crate) fn slabinfo(&self) -> SlabInfo {
         let caches: Vec<_> = self.caches.iter().map(|cache| cache.info()).collect();
@@ -339,6 +399,23 @@ impl Core {
     pub(crate) fn check(&self) -> Result<Census, Violation> {
         Census::take(self)
     }
+}
+
+/// What a malloc has from the system, and what of it is in use: a snapshot.
+#[cfg(not(any(loom, shuttle)))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeapUsage {
+    /// Bytes of pages that are committed: for objects and blocks up to 4 MiB.
+    pub committed: usize,
+    /// Of these, bytes of objects and blocks in use.
+    pub used: usize,
+    /// Objects that are free, in slabs and in magazines.
+    pub free_objects: usize,
+    /// Pieces above 4 MiB, each a mapping of its own.
+    pub huge_pieces: usize,
+    /// Their bytes.
+    pub huge: usize,
 }
 
 /// Everything there is to know about a subsystem: a snapshot. Serialises.

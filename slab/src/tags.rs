@@ -40,6 +40,20 @@ impl Tags {
         self.memory.commit(end * (PAGE_SIZE / GRAIN))
     }
 
+    /// Gives the tags of all pages from `pages` on back.
+    ///
+    /// # Safety
+    /// No slab lies there, nor will.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn cut(&self, pages: usize) {
+        // SAFETY: the tags have their region for themselves; else by contract.
+        unsafe { self.memory.cut(pages * (PAGE_SIZE / GRAIN)) };
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn reserved(&self) -> usize {
+        self.memory.reserved()
+    }
+
     /// The byte of `object`; `None` if it is not where any object could begin.
     #[inline(always)]
     fn at(&self, object: NonNull<u8>) -> Option<&AtomicU8> {

@@ -6,7 +6,7 @@ mod common;
 use common::{Heard, config};
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use uslab::{Config, CorruptionKind, Gfp, KmemCache, Limit, Magazines, Malloc, Subsystem};
+use uslab::{AllocError, Config, CorruptionKind, Gfp, KmemCache, Limit, Magazines, Malloc, Subsystem};
 
 /// A subsystem that tells `Heard`, checking frees at once or when an object reaches its slab.
 fn listening(check_frees: bool) -> (Subsystem, Heard) {
@@ -156,6 +156,81 @@ fn without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own() {
     assert_eq!(inode.info().used, 1, "the object is still out");
     // SAFETY: allocated above and refused until now.
     unsafe { inode.free(object) };
+}
+
+/// They went into the magazine, and the next two allocations overlapped.
+#[test]
+fn a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway() {
+    let (subsystem, heard) = listening(false);
+    let kmalloc = subsystem.kmalloc();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    for size in [8, 24, 100, 1000, 5000, 8192] {
+        let layout = Layout::from_size_align(size, 8).unwrap();
+        for n in 0..40 {
+            let object = malloc.alloc(layout, Gfp::KERNEL).unwrap();
+            // SAFETY: not freed yet.
+            let usable = unsafe { malloc.usable_size(object) };
+            for inside in [1, 7, usable / 2, usable - 1] {
+                // SAFETY: inside the object; the errors that are tested.
+                unsafe {
+                    malloc.free(object.add(inside));
+                    kmalloc.free(object.add(inside));
+                }
+                assert_eq!(kinds(&heard), [CorruptionKind::Interior; 2], "object {n} of {size}, +{inside}");
+            }
+            // Every second one stays, so that all places of a slab are met.
+            if n % 2 == 0 {
+                // SAFETY: allocated above, freed once.
+                unsafe { malloc.free(object) };
+            }
+        }
+    }
+    assert!(heard.take().is_empty());
+    drop(malloc);
+    subsystem.check().unwrap();
+}
+
+/// A `realloc` inside an object returned the same address, and its size was that of the object.
+#[test]
+fn what_is_no_object_has_no_size_and_is_not_moved() {
+    let (subsystem, heard) = listening(false);
+    let (kmalloc, malloc) = (subsystem.kmalloc(), Malloc::new(&subsystem).unwrap());
+    let of = |size| Layout::from_size_align(size, 8).unwrap();
+    let [small, large, huge] =
+        [100, 20_000, 5 << 20].map(|size| malloc.alloc(of(size), Gfp::KERNEL).unwrap());
+    let mut on_stack = 0_u64;
+    use CorruptionKind::*;
+    // SAFETY: the addresses lie in what is allocated, or here.
+    let wrong = unsafe {
+        [
+            (small.add(8), Interior),
+            (large.add(64), Interior),
+            (large.add(8192), Interior),
+            (huge.add(4096), Interior),
+            (NonNull::from(&mut on_stack).cast(), Foreign),
+        ]
+    };
+    for (address, kind) in wrong {
+        for size in [50, 5000, 6 << 20] {
+            // SAFETY: the errors that are tested.
+            let moved =
+                unsafe { [malloc.realloc(address, size), kmalloc.realloc(address, size, Gfp::KERNEL)] };
+            assert_eq!(moved, [Err(AllocError::NotAnObject); 2], "{kind}");
+            assert_eq!(kinds(&heard), [kind; 2]);
+        }
+        // SAFETY: as above.
+        let sizes = unsafe { [malloc.usable_size(address), kmalloc.usable_size(address)] };
+        assert_eq!((sizes, kinds(&heard)), ([0; 2], vec![NotAnObject; 2]));
+    }
+    // SAFETY: each allocated above and freed once; the second of the large ones is the error that is tested.
+    unsafe {
+        malloc.free(small);
+        malloc.free(huge);
+        malloc.free(large);
+        assert_eq!(malloc.usable_size(large), 0);
+    }
+    assert_eq!(kinds(&heard), [NotAnObject]);
+    subsystem.check().unwrap();
 }
 
 #[test]

@@ -78,7 +78,10 @@ static void alignments(void) {
     p = &p; errno = 5;
     CHECK(posix_memalign(&p, 24, 8) == EINVAL && posix_memalign(&p, 4, 8) == EINVAL && posix_memalign(&p, 0, 8) == EINVAL);
     CHECK(posix_memalign(&p, 64, SIZE_MAX - 4096) == ENOMEM && p == (void *)&p && errno == 5);
-    errno = 0; CHECK(!keep(aligned_alloc(24, 8)) && errno == EINVAL);
+    p = keep(aligned_alloc(24, 8)); CHECK(p && ALIGNED(p, 32)); free(p);
+    p = keep(aligned_alloc(0, 8)); CHECK(p && ALIGNED(p, 16)); free(p);
+    p = keep(aligned_alloc(64, 1)); CHECK(p && ALIGNED(p, 64)); free(p);
+    errno = 0; CHECK(!keep(aligned_alloc(SIZE_MAX, 8)) && errno == EINVAL);
     p = keep(memalign(24, 8)); CHECK(p && ALIGNED(p, 32)); free(p);
     p = keep(valloc(10)); CHECK(p && ALIGNED(p, 4096)); free(p);
     p = keep(pvalloc(10)); CHECK(p && ALIGNED(p, 4096) && malloc_usable_size(p) >= 4096); free(p);
@@ -102,6 +105,31 @@ static void reallocations(void) {
     }
     CHECK(!keep(realloc(p, 0)));
     p = keep(reallocarray(NULL, 10, 10)); CHECK(p); p = keep(reallocarray(p, 100, 100)); CHECK(p); free(p);
+}
+
+static void numbers(void) {
+    enum { N = 20000 };
+    static void *held[N];
+    struct mallinfo2 before = mallinfo2();
+    for (int i = 0; i < N; i++) { held[i] = keep(malloc(1000)); memset(held[i], 1, 1000); }
+    void *huge = keep(malloc(10 << 20));
+    struct mallinfo2 now = mallinfo2();
+    struct mallinfo old = mallinfo();
+    size_t grown = now.uordblks - before.uordblks;
+    CHECK(grown >= N * 1000 && grown < N * 1200);
+    CHECK(now.uordblks + now.fordblks == now.arena && now.arena >= grown);
+    CHECK(now.hblks == before.hblks + 1 && now.hblkhd - before.hblkhd >= 10 << 20);
+    CHECK((size_t)old.uordblks == now.uordblks && (size_t)old.hblkhd == now.hblkhd);
+    free(huge);
+    for (int i = 0; i < N; i++) free(held[i]);
+    CHECK(malloc_trim(0) == 1);
+    now = mallinfo2();
+    CHECK(now.uordblks == before.uordblks && now.hblkhd == before.hblkhd && now.arena < grown);
+    CHECK(mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1 && mallopt(M_MMAP_THRESHOLD, 1 << 30) == 0);
+    CHECK(mallopt(M_MXFAST, 160) == 1 && mallopt(M_MXFAST, 161) == 0);
+    CHECK(mallopt(M_TRIM_THRESHOLD, 1) == 1 && mallopt(M_TOP_PAD, 1) == 1 && mallopt(M_MMAP_MAX, 1) == 1);
+    CHECK(mallopt(M_ARENA_TEST, 1) == 1 && mallopt(M_ARENA_MAX, 1) == 1 && mallopt(M_PERTURB, 0) == 1);
+    CHECK(malloc_info(1, stdout) == EINVAL);
 }
 
 static void *work(void *stop) {
@@ -166,13 +194,22 @@ int main(int argc, char **argv) {
         if (!strcmp(what, "inside-page")) free(keep(page + 16));
         if (!strcmp(what, "inside-huge")) free(keep(huge + 4096));
         if (!strcmp(what, "twice")) { free(p); free(keep(p)); }
+        if (!strcmp(what, "twice-late")) { free(p); free(keep(p)); malloc_trim(0); }
+        if (!strcmp(what, "twice-page")) { free(page); free(keep(page)); }
         if (!strcmp(what, "twice-huge")) { free(huge); free(keep(huge)); }
+        if (!strcmp(what, "move-foreign")) keep(realloc(keep(foreign + 16), 10));
+        if (!strcmp(what, "move-inside")) keep(realloc(keep(p + 16), 100));
+        if (!strcmp(what, "move-inside-page")) keep(realloc(keep(page + 4096), 40000));
+        if (!strcmp(what, "size-foreign")) malloc_usable_size(keep(foreign + 16));
+        if (!strcmp(what, "size-inside")) malloc_usable_size(keep(p + 16));
+        if (!strcmp(what, "size-inside-huge")) malloc_usable_size(keep(huge + 16));
+        if (!strcmp(what, "report")) { malloc_stats(); malloc_info(0, stdout); return 0; }
         puts("still here");
         return 0;
     }
     const char *(*version)(void) = (const char *(*)(void))dlsym(RTLD_DEFAULT, "uslab_version");
     CHECK(version);
-    sizes(); too_much(); alignments(); reallocations(); threads(); forks();
+    sizes(); too_much(); alignments(); reallocations(); numbers(); threads(); forks();
     malloc_trim(0);
     printf("all good with %s\n", version());
     return 0;

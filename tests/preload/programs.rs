@@ -78,6 +78,17 @@ fn perl_and_the_shell_answer_the_same() {
     }
 }
 
+/// It opens its extensions with `RTLD_DEEPBIND`, and crashed: what it allocated was freed by glibc.
+#[test]
+fn php_answers_the_same() {
+    let Some(php) = program("php") else { return };
+    same("php -v", || command(&php, &["-v"]));
+    let script = "$a = []; for ($i = 0; $i < 30000; $i++) $a[$i % 997][] = str_repeat(dechex($i), $i % 7); \
+                  echo md5(json_encode($a)), strlen(serialize($a)), ' ', preg_replace('/(\\d)\\1/', '-', '112233'), \"\\n\"; \
+                  foreach (get_loaded_extensions() as $e) echo $e, ' ';";
+    same("php", || command(&php, &["-r", script]));
+}
+
 /// It says how long it took, so not the same each time; what it allocates it verifies.
 #[test]
 fn stress_ng_verifies_its_memory() {

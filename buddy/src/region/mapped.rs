@@ -4,9 +4,11 @@ use super::{Access, HugePages, Source};
 use crate::PAGE_SIZE;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
+use nix::libc;
 use nix::sys::mman::{
     MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mprotect, mremap, munmap,
 };
+use std::io::Read;
 
 /// A private mapping, described by its region.
 #[derive(Debug)]
@@ -87,10 +89,36 @@ unsafe impl Source for Mapped {
         unsafe { madvise(at.cast(), bytes, advice) }.is_ok()
     }
 
+    unsafe fn cut(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: our own mapping, which nobody uses, by contract.
+        unsafe { munmap(at.cast(), bytes) }.is_ok()
+    }
+
     unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize) {
         // SAFETY: our own mapping, by contract. A failure leaks it.
         let _ = unsafe { munmap(at.cast(), bytes) };
     }
+}
+
+/// See [`region::address_limit`](super::address_limit). Allocates nothing.
+pub(super) fn address_limit() -> Option<(usize, usize)> {
+    let mut limit = core::mem::MaybeUninit::<libc::rlimit>::uninit();
+    // SAFETY: writes the limit if it can be had.
+    let limit = unsafe {
+        if libc::getrlimit(libc::RLIMIT_AS, limit.as_mut_ptr()) != 0 {
+            return None;
+        }
+        limit.assume_init().rlim_cur
+    };
+    if limit == libc::RLIM_INFINITY {
+        return None;
+    }
+    // The first number: pages of all mappings, which is what the kernel counts. Unknown, it is taken for little.
+    let mut text = [0; 128];
+    let read = std::fs::File::open("/proc/self/statm").and_then(|mut file| file.read(&mut text));
+    let text = core::str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or_default();
+    let pages: usize = text.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    Some((usize::try_from(limit).ok()?, pages.saturating_mul(PAGE_SIZE)))
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

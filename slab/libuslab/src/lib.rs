@@ -5,10 +5,23 @@
 //! $ LD_PRELOAD=target/release/libuslab.so USLAB_OPTIONS=stats=1 sqlite3 :memory: 'select 1'
 //! ```
 //!
-//! All functions of the C library that hand out memory, or take or measure it, are here, so that none of its own pointers
-//! comes by; what they mean is as in glibc 2.36's manual (`realloc` to nothing frees and returns null). Memory is aligned to
-//! 16 bytes; `malloc(0)` is a pointer like any other. A free of what is not ours, or of an address inside of what is, is
-//! named on standard error, and ends the program.
+//! All functions of the C library that hand out memory, or take, measure or describe it, are here, so that none of its own
+//! pointers comes by; what they mean is as in glibc's manual. Where versions differ, it is what serves most programs:
+//! `aligned_alloc` takes any alignment, as up to 2.37, and `realloc` to nothing frees and returns null. Memory is aligned to 16
+//! bytes; `malloc(0)` is a pointer like any other. `dlopen` is here because of `RTLD_DEEPBIND`: see [`loader`].
+//!
+//! # What ends the program
+//!
+//! | call | with `USLAB_OPTIONS=check=1` | without |
+//! |---|---|---|
+//! | `free`, `realloc` or `malloc_usable_size` of an address that is nobody's, or inside an object | yes | yes |
+//! | a second `free` of a block above 8 KiB | yes | yes, unless the address was handed out again |
+//! | a second `free` of a smaller object | yes | when the object leaves the CPUs' magazines for its slab: up to then the next two allocations may get the same address |
+//! | `realloc` or `malloc_usable_size` of a small object that is free | no | no |
+//! | writing behind an object, or to one that is free | no | no |
+//!
+//! The first line on standard error says what was called and with which address: see
+//! [`corruption`](uslab::corruption).
 //!
 //! Object caches for C are in `uslab.h`, and [`cache`]. On a signal it writes its numbers, if it is told to: [`dump`].
 //!
@@ -21,6 +34,11 @@ compile_error!(
 
 pub mod cache;
 pub mod dump;
+#[cfg(target_env = "gnu")]
+pub mod limits;
+#[cfg(target_env = "gnu")]
+pub mod loader;
+pub mod statistics;
 
 use core::alloc::Layout;
 use core::ffi::{c_char, c_int, c_void};
@@ -154,10 +172,11 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     0
 }
 
-/// `aligned_alloc(3)`.
+/// `aligned_alloc(3)`, as glibc up to 2.37 has it: [`memalign`]. From 2.38 on it refuses an alignment that is no power of
+/// two; a program that was made for either runs here.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    if align.is_power_of_two() { allocate(size, align.max(MAX_ALIGN), Gfp::KERNEL) } else { invalid() }
+    memalign(align, size)
 }
 
 /// `memalign(3)`: the next power of two, if `align` is none.

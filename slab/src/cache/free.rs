@@ -133,6 +133,16 @@ impl Cache {
         Ok(Place { slab, index })
     }
 
+    /// Bytes that may be used of the object at `memory`, in use or not.
+    pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
+        self.place(Object(memory)).map(|_| self.geometry().stride())
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refuse_interior(&self, object: NonNull<u8>) {
+        self.refuse(CorruptionKind::Interior, object, None);
+    }
     pub(super) fn refuse(&self, kind: CorruptionKind, object: NonNull<u8>, index: Option<usize>) {
         self.counts.corruptions.add(1);
         let ground = &self.core.ground;

@@ -1,0 +1,76 @@
+//! `setrlimit` and `prlimit`, because of `RLIMIT_AS`.
+//!
+//! The kernel holds that limit against all addresses that a process has mapped, used or not, and the pages' range is 64 GiB of
+//! them at first. A program that sets itself a limit below could map nothing more: no thread's stack, no library, no memory above
+//! 4 MiB. And as nothing more need be mapped for smaller memory, that would not be limited at all. So whoever sets the limit
+//! here makes the range fit: see [`Uslab::fit_address_limit`].
+//!
+//! What is left of the limit to small memory is three quarters: addresses that the range holds are no one else's, so it
+//! must not hold all. Memory above 4 MiB takes what it needs out of the range's unused part. What was given up stays so when
+//! the limit is raised again; `USLAB_OPTIONS=limit=` says beforehand how large the range is.
+//!
+//! A limit that is set past these functions (the bare system call, `prlimit` of another process) is not seen. One that is there
+//! when the program starts is heeded by the start itself.
+
+use core::ffi::{c_int, c_uint};
+use core::ptr::null_mut;
+use nix::errno::Errno;
+use nix::libc;
+use uslab::Uslab;
+
+/// `prlimit(2)`.
+///
+/// # Safety
+/// `new` and `old` are null or point to limits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit(
+    process: libc::pid_t,
+    resource: c_uint,
+    new: *const libc::rlimit,
+    old: *mut libc::rlimit,
+) -> c_int {
+    // SAFETY: passed on; on 64-bit machines the libc's limits are the kernel's.
+    let result = unsafe { libc::syscall(libc::SYS_prlimit64, process, resource, new, old) } as c_int;
+    if result == 0 && !new.is_null() && resource == libc::RLIMIT_AS as c_uint {
+        // Of another process this one's has not changed, and nothing happens.
+        let before = Errno::last_raw();
+        Uslab.fit_address_limit();
+        Errno::set_raw(before);
+    }
+    result
+}
+
+/// `setrlimit(2)`.
+///
+/// # Safety
+/// `limit` points to a limit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit(resource: c_uint, limit: *const libc::rlimit) -> c_int {
+    // SAFETY: passed on.
+    unsafe { prlimit(0, resource, limit, null_mut()) }
+}
+
+/// As [`setrlimit`].
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit64(resource: c_uint, limit: *const libc::rlimit) -> c_int {
+    // SAFETY: passed on.
+    unsafe { prlimit(0, resource, limit, null_mut()) }
+}
+
+/// As [`prlimit`].
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit64(
+    process: libc::pid_t,
+    resource: c_uint,
+    new: *const libc::rlimit,
+    old: *mut libc::rlimit,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe { prlimit(process, resource, new, old) }
+}

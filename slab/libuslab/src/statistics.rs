@@ -1,0 +1,141 @@
+//! What glibc says of its malloc, said of this one: `mallinfo2(3)`, `malloc_info(3)`, `malloc_stats(3)`, and `mallopt(3)`.
+//!
+//! glibc's own functions would describe a heap that nobody uses. The numbers here mean what the manual says, in so far as there
+//! is such a thing; what there is not (fast bins, a top chunk) is 0.
+
+use core::ffi::c_int;
+use core::fmt::Write as _;
+use nix::errno::Errno;
+use nix::libc;
+use std::io::Write as _;
+use uslab::{HeapUsage, Info, Uslab};
+
+/// `struct mallinfo2`, or with `c_int` the older `struct mallinfo`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MallInfo<N> {
+    /// Bytes of pages that are committed.
+    arena: N,
+    /// Free objects.
+    ordblks: N,
+    smblks: N,
+    /// Pieces above 4 MiB, each a mapping,
+    hblks: N,
+    /// and their bytes.
+    hblkhd: N,
+    usmblks: N,
+    fsmblks: N,
+    /// Bytes in use, of `arena`.
+    uordblks: N,
+    /// Bytes not in use, of `arena`.
+    fordblks: N,
+    keepcost: N,
+}
+
+impl<N> MallInfo<N> {
+    fn new(usage: &HeapUsage, number: impl Fn(usize) -> N) -> Self {
+        Self {
+            arena: number(usage.committed),
+            ordblks: number(usage.free_objects),
+            smblks: number(0),
+            hblks: number(usage.huge_pieces),
+            hblkhd: number(usage.huge),
+            usmblks: number(0),
+            fsmblks: number(0),
+            uordblks: number(usage.used),
+            fordblks: number(usage.committed.saturating_sub(usage.used)),
+            keepcost: number(0),
+        }
+    }
+}
+
+/// `mallinfo2(3)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo2() -> MallInfo<usize> {
+    MallInfo::new(&Uslab.usage(), |number| number)
+}
+
+/// `mallinfo(3)`: what does not fit is the largest that does.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo() -> MallInfo<c_int> {
+    MallInfo::new(&Uslab.usage(), |number| c_int::try_from(number).unwrap_or(c_int::MAX))
+}
+
+/// `malloc_stats(3)`, in glibc's words, on standard error.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_stats() {
+    let HeapUsage { committed, used, huge, .. } = Uslab.usage();
+    let mut text = String::new();
+    for (title, system, in_use) in
+        [("Arena 0:", committed, used), ("Total (incl. mmap):", committed + huge, used + huge)]
+    {
+        let _ = writeln!(text, "{title}\nsystem bytes     = {system:10}\nin use bytes     = {in_use:10}");
+    }
+    // There is nobody to tell that standard error is closed.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// `malloc_info(3)`: glibc's XML. A size's `count` is that of its free objects.
+///
+/// # Safety
+/// `to` is an open stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_info(options: c_int, to: *mut libc::FILE) -> c_int {
+    if options != 0 {
+        return Errno::EINVAL as c_int;
+    }
+    let text = xml(&Uslab.usage(), Uslab.info().as_ref());
+    // SAFETY: by contract; so many bytes are there.
+    let written = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), to) };
+    if written == text.len() { 0 } else { -1 }
+}
+
+fn xml(usage: &HeapUsage, info: Option<&Info>) -> String {
+    let (mut sizes, mut free) = (String::new(), 0);
+    for cache in info.iter().flat_map(|info| &info.caches) {
+        let (count, size) = (cache.objects - cache.used.min(cache.objects), cache.slab_size);
+        if count > 0 {
+            free += count * size;
+            let total = count * size;
+            // A string takes all of it.
+            let _ = writeln!(
+                sizes,
+                "  <size from=\"{size}\" to=\"{size}\" total=\"{total}\" count=\"{count}\"/>"
+            );
+        }
+    }
+    let HeapUsage { committed, free_objects, huge_pieces, huge, .. } = *usage;
+    let totals = format!(
+        "<total type=\"fast\" count=\"0\" size=\"0\"/>\n\
+         <total type=\"rest\" count=\"{free_objects}\" size=\"{free}\"/>\n"
+    );
+    let system = format!(
+        "<system type=\"current\" size=\"{committed}\"/>\n\
+         <system type=\"max\" size=\"{committed}\"/>\n\
+         <aspace type=\"total\" size=\"{committed}\"/>\n\
+         <aspace type=\"mprotect\" size=\"{committed}\"/>\n"
+    );
+    format!(
+        "<malloc version=\"1\">\n<heap nr=\"0\">\n<sizes>\n{sizes}</sizes>\n{totals}{system}</heap>\n{totals}\
+         <total type=\"mmap\" count=\"{huge_pieces}\" size=\"{huge}\"/>\n{system}</malloc>\n"
+    )
+}
+
+/// `M_MXFAST`, the largest number that there is.
+const M_MXFAST: c_int = 1;
+const M_MMAP_THRESHOLD: c_int = -3;
+/// `M_ARENA_MAX`, the smallest one.
+const M_ARENA_MAX: c_int = -8;
+
+/// `mallopt(3)`: 1 for what glibc takes, 0 for what it refuses. Nothing changes: there are no bins, no arenas and no
+/// thresholds here.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
+    let taken = match parameter {
+        M_MXFAST => (0..=80 * size_of::<usize>() as c_int / 4).contains(&value),
+        M_MMAP_THRESHOLD => (0..=32 << 20).contains(&value),
+        M_ARENA_MAX..=-1 => true,
+        _ => false,
+    };
+    c_int::from(taken)
+}
