@@ -287,7 +287,7 @@ fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
 
 /// A layer, and who has which ball.
 struct Table {
-    layer: Layer<NonNull<u8>>,
+    layer: Layer<Ball>,
     shelf: Shelf,
     /// By ball: whether somebody has it.
     out: Vec<AtomicBool>,
@@ -314,7 +314,7 @@ impl Table {
     fn new() -> Self {
         let cpus = Cpus::os();
         let config = Config { largest: 4, ..Config::new(&cpus, 2, 1, 2) };
-        let memory = Heap::new(Layer::<NonNull<u8>>::footprint(&cpus, &config)).unwrap();
+        let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
         Self {
             layer: Layer::new(cpus, config, memory).unwrap(),
             shelf: Shelf(Mutex::new((1..=Self::BALLS).collect())),
@@ -329,12 +329,12 @@ impl Table {
             Step::Alloc => {
                 let round = layer.alloc(shelf).expect("the shelf has balls for all");
                 self.allocs.add(1);
-                assert!(!self.out[round.addr().get()].swap(true, Relaxed), "{round:?} handed out twice");
+                assert!(!self.out[round.0].swap(true, Relaxed), "{round:?} handed out twice");
                 held.push(round);
             }
             Step::Free => {
                 let Some(round) = held.take() else { return };
-                assert!(self.out[round.addr().get()].swap(false, Relaxed), "{round:?} freed twice");
+                assert!(self.out[round.0].swap(false, Relaxed), "{round:?} freed twice");
                 self.frees.add(1);
                 layer.free(shelf, round);
             }
@@ -365,17 +365,17 @@ impl Table {
 
 /// The balls of a thread. It allocates nothing while a handler runs.
 struct Hand {
-    balls: Vec<NonNull<u8>>,
+    balls: Vec<Ball>,
     oldest: usize,
 }
 impl Hand {
     fn new() -> Self {
         Self { balls: Vec::with_capacity(256), oldest: 0 }
     }
-    fn push(&mut self, ball: NonNull<u8>) {
+    fn push(&mut self, ball: Ball) {
         self.balls.push(ball);
     }
-    fn take(&mut self) -> Option<NonNull<u8>> {
+    fn take(&mut self) -> Option<Ball> {
         let ball = self.balls.get(self.oldest).copied()?;
         self.oldest += 1;
         Some(ball)
@@ -459,12 +459,12 @@ fn a_partly_filled_magazine_does_not_leave_as_a_full_one() {
         for instruction in sections.iter().flat_map(|section| &section.instructions) {
             let cpus = Cpus::os();
             let config = Config { largest: 6, ..Config::new(&cpus, 3, 0, 4) };
-            let memory = Heap::new(Layer::<NonNull<u8>>::footprint(&cpus, &config)).unwrap();
-            let layer: Layer<NonNull<u8>> = Layer::new(cpus, config, memory).unwrap();
+            let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
+            let layer: Layer<Ball> = Layer::new(cpus, config, memory).unwrap();
             let shelf = Shelf(Mutex::new((1..=100).collect()));
             let free = || {
                 let number = shelf.0.lock().pop().unwrap();
-                layer.free(&shelf, ball(number));
+                layer.free(&shelf, Ball(number));
             };
             let pair = || layer.store.pair(cpu, Which::Rounds);
             (0..6).for_each(|_| free());
