@@ -296,7 +296,7 @@ mod tests {
             for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
                 let name = path.file_stem().unwrap().to_str().unwrap();
                 let checks = ["models", "properties", "schedules", "world", "tests", "sync"];
-                if checks.contains(&name) || name.ends_with("_tests") {
+                if checks.contains(&name) || name.ends_with("_tests") || name.ends_with("_stepper") {
                     continue;
                 }
                 if path.is_dir() {
