@@ -339,6 +339,28 @@ fn many_clients_at_once_and_nothing_is_left_of_them() {
 }
 
 #[test]
+fn an_idle_connection_holds_no_buffer() {
+    const IDLE: u64 = 200;
+    let server = Server::start(&[]);
+    let mut control = server.client();
+    let mut clients: Vec<_> = (0..IDLE).map(|_| server.client()).collect();
+    wait("all are there", || control.number("clients_connection", "used") == IDLE + 1);
+    // The one who asks has two.
+    wait("who never sent anything has no buffer", || control.number("clients_buffer", "used") == 2);
+    for client in &mut clients {
+        assert_eq!(client.say("PING"), Status("PONG".into()));
+    }
+    wait("who was answered has none", || control.number("clients_buffer", "used") == 2);
+    // A part of a request is kept.
+    clients[0].send(b"*1\r\n$4\r\nPI");
+    wait("who is not done has one", || control.number("clients_buffer", "used") == 3);
+    clients[0].send(b"NG\r\n");
+    assert_eq!(clients[0].reply(), Status("PONG".into()));
+    wait("it was answered", || control.number("clients_buffer", "used") == 2);
+    assert_eq!(control.number("clients_connection", "used"), IDLE + 1);
+}
+
+#[test]
 fn at_the_memory_limit_clients_are_told_and_can_make_room() {
     let server = Server::start(&["--max-memory", "16"]);
     let mut client = server.client();

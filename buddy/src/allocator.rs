@@ -24,7 +24,7 @@ use crate::frame::{Frame, FrameTable, Kind, State};
 use crate::gfp::{Gfp, MigrateType, ZoneKind};
 use crate::per_cpu::{PageRound, PerCpuPages, Shelf};
 use crate::pfn::{Order, Pfn};
-use crate::region::{Region, Uncommitted, address_limit, behind, reserve_most};
+use crate::region::{HugePages, Region, Uncommitted, address_limit, behind, reserve_most};
 use crate::watermark::{self, Mark, Watermarks};
 use crate::zone::{Ground, Zone, zeroed};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
@@ -127,9 +127,14 @@ impl PageAllocator {
             max_order: config.max_order,
             pageblock_order: config.pageblock_order,
             mobility: pages >= u64::from(config.pageblock_order.pages()) * MigrateType::COUNT as u64,
-            keep: config.keep_free.map_or(u32::MAX, |bytes| {
-                u32::try_from(bytes / config.max_order.bytes()).unwrap_or(u32::MAX)
-            }),
+            keep: config
+                .keep_free
+                .and_then(|bytes| u32::try_from(bytes / PAGE_SIZE).ok())
+                .unwrap_or(u32::MAX),
+            discard_from: match config.huge_pages {
+                HugePages::Advise => config.pageblock_order,
+                HugePages::System | HugePages::Never => Order::ZERO,
+            },
             faults: config.faults.clone(),
         };
 
@@ -460,22 +465,36 @@ impl PageAllocator {
     }
 
     /// Gives per-CPU pages that have not been of use since the last call back to their zones, and returns how many.
-    /// For a timer of some 10 seconds.
+    /// For a timer.
     pub fn reap(&self) -> u64 {
         let reap = |place: &Place| Some(place.per_cpu.as_ref()?.reap(&place.zone, &self.ground));
         self.places.iter().filter_map(reap).sum()
     }
 
-    /// Gives all per-CPU pages back to their zones, and all wholly free maximal blocks back to the OS. Returns the
-    /// bytes that went to the OS.
+    /// Ends an interval: [`reap`](Self::reap), and then as much memory goes back to the OS as nobody needed since the last
+    /// call, in zones or on CPUs. Returns the bytes. For a timer.
     ///
-    /// Cost: up to three system calls for each maximal block, under its zone's lock.
+    /// Cost: as [`release`](Self::release), for the memory that goes.
+    pub fn release_idle(&self) -> usize {
+        let release = |place: &Place| {
+            let zone = &place.zone;
+            let reaped = place.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.reap(zone, &self.ground));
+            zone.release_idle(&self.ground, reaped as u32)
+        };
+        self.places.iter().map(release).sum()
+    }
+
+    /// Gives all per-CPU pages back to their zones, and the memory of all free pages back to the OS. Returns the bytes
+    /// that went to the OS.
+    ///
+    /// Cost: up to three system calls for each maximal block, two for each run of free pages beside pages in use; each
+    /// under its zone's lock, which is let go in between.
     pub fn release(&self) -> usize {
         self.places.iter().for_each(|place| self.purge(place));
         self.trim()
     }
 
-    /// Gives all wholly free maximal blocks back to the OS; what CPUs keep stays with them. Returns the bytes.
+    /// Gives the memory of all free pages back to the OS; what CPUs keep stays with them. Returns the bytes.
     ///
     /// Cost: as [`release`](Self::release).
     pub fn trim(&self) -> usize {
@@ -522,6 +541,17 @@ impl PageAllocator {
     pub fn committed_bytes(&self) -> usize {
         let pages = |place: &Place| place.zone.managed - place.zone.lock().uncommitted();
         self.places.iter().map(|place| pages(place) as usize * PAGE_SIZE).sum()
+    }
+
+    /// Pages that came back to the zones so far, and what was given back to the OS: as long as this stays, a reap finds
+    /// nothing new.
+    #[doc(hidden)]
+    pub fn changes(&self) -> u64 {
+        let changes = |place: &Place| {
+            let events = place.zone.lock().events;
+            events.pages_freed + events.decommits + events.discards
+        };
+        self.places.iter().map(changes).sum()
     }
 
     // --- Looking up ------------------------------------------------------------------------------------------

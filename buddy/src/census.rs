@@ -6,6 +6,7 @@
 //! * every committed page lies in exactly one block, each block is aligned and inside its zone;
 //! * a frame says that its block is free iff the block is on the list of its order and type, once;
 //! * no two free buddies were left unmerged;
+//! * a free block is on the list of backed or of discarded blocks, as its frame says, and both are counted;
 //! * a free block is on the list of its pageblock's type, all pageblocks of a larger block being of that type;
 //! * pages = free + per-CPU + allocated, each counted in two ways; in the child of a process whose other threads were at
 //!   work, what these had in hand is lost, and counted once.
@@ -27,6 +28,8 @@ pub struct Census {
     pub uncommitted: u64,
     /// Committed pages on the free lists.
     pub listed: u64,
+    /// Of these, given back to the system until they are next touched.
+    pub discarded: u64,
     /// Pages in per-CPU magazines.
     pub per_cpu: u64,
     /// Pages in allocated blocks.
@@ -68,6 +71,13 @@ pub enum Broken {
         /// What the walk found.
         found: u64,
     },
+    /// The count of discarded pages is not what the frames say.
+    Discarded {
+        /// What the zone counts.
+        counted: u64,
+        /// What the walk found.
+        found: u64,
+    },
     /// The magazines hold another number of pages than the frames say.
     PerCpu {
         /// What the magazines hold.
@@ -90,6 +100,9 @@ impl fmt::Display for Violation {
             Broken::WrongType => f.write_str(": on the list of another type than its pageblock"),
             Broken::ListDisagrees => f.write_str(": frame and free list disagree"),
             Broken::Count { counted, found } => write!(f, ": {counted} free pages counted, {found} found"),
+            Broken::Discarded { counted, found } => {
+                write!(f, ": {counted} discarded pages counted, {found} found")
+            }
             Broken::PerCpu { counted, found } => {
                 write!(f, ": {counted} per-CPU pages counted, {found} found")
             }
@@ -132,6 +145,11 @@ impl Place {
         if counted != free {
             return Err(fail(Broken::Count { counted, found: free }));
         }
+        let counted = u64::from(inner.discarded());
+        let backed = u64::from(inner.backed()) + counted;
+        if counted != found.discarded || ground.discard_from == Order::ZERO && backed != found.listed {
+            return Err(fail(Broken::Discarded { counted, found: found.discarded }));
+        }
         // A page that was on its way says that it is in a magazine, and is in none.
         let lost = found.per_cpu.wrapping_sub(held);
         if lost != 0 && !(forked && held < found.per_cpu) {
@@ -140,6 +158,7 @@ impl Place {
         census.managed += u64::from(zone.managed);
         census.uncommitted += u64::from(inner.uncommitted());
         census.listed += found.listed;
+        census.discarded += found.discarded;
         census.per_cpu += held;
         census.lost += lost;
         census.allocated += found.allocated;
@@ -182,6 +201,7 @@ impl Walk<'_> {
                     Kind::Free => {
                         self.free_block(at, state)?;
                         found.listed += u64::from(order.pages());
+                        found.discarded += u64::from(state.is_discarded()) * u64::from(order.pages());
                     }
                     Kind::PerCpu => found.per_cpu += u64::from(order.pages()),
                     _ => found.allocated += u64::from(order.pages()),
@@ -213,10 +233,11 @@ impl Walk<'_> {
             for mobility in MigrateType::ALL {
                 let area = self.inner.area(order);
                 // SAFETY: `inner` is borrowed from the zone's lock.
-                for pfn in unsafe { area.blocks(&self.ground.frames, mobility) } {
+                for (pfn, discarded) in unsafe { area.blocks(&self.ground.frames, mobility) } {
                     let says = self.ground.frames.get(pfn).map(|frame| frame.state());
                     found += u64::from(order.pages());
-                    if says != Some(State::new(Kind::Free, order, mobility)) || found > listed {
+                    let listed_as = State::new(Kind::Free, order, mobility).discarded(discarded);
+                    if says != Some(listed_as) || found > listed {
                         return Err(self.fail(pfn, Broken::ListDisagrees));
                     }
                 }

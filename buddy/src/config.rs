@@ -31,8 +31,10 @@ pub struct PageConfig {
     pub per_cpu_pages: bool,
     /// The distance between watermarks, in 1/10,000 of a zone.
     pub watermark_scale: u32,
-    /// Bytes of wholly free maximal blocks that each zone keeps when pages come back; what is more goes back to the OS at
-    /// once. `None` leaves it to [`trim`](crate::PageAllocator::trim), for those who call that at times.
+    /// Bytes of free memory that each zone keeps backed when pages come back. When there are more, frees give them back to
+    /// the OS, largest blocks first, until three quarters of the bound are left. `None` leaves it to
+    /// [`release_idle`](crate::PageAllocator::release_idle) and [`trim`](crate::PageAllocator::trim), for those who call
+    /// these at times.
     pub keep_free: Option<usize>,
     /// KiB that are kept free in all; `None` is the kernel's formula (`sqrt(16 * KiB)`, 128 KiB to 256 MiB).
     pub min_free_kib: Option<u32>,

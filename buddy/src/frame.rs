@@ -50,7 +50,7 @@ pub enum Kind {
 
 /// A frame's state: what the page is, and for the first page of a block which block.
 ///
-/// Bits: kind 0..2, order 2..6, migrate type 6..8, compound 8.
+/// Bits: kind 0..2, order 2..6, migrate type 6..8; of an allocated block compound 8, of a free one discarded 9.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct State(u32);
 
@@ -88,6 +88,21 @@ impl State {
     pub const fn is_compound(self) -> bool {
         self.0 >> 8 & 1 == 1
     }
+    /// The same of another order.
+    pub(crate) const fn of_order(self, order: Order) -> Self {
+        Self(self.0 & !(0b1111 << 2) | (order.get() as u32) << 2)
+    }
+    /// The same of another type.
+    pub(crate) const fn of_type(self, mobility: MigrateType) -> Self {
+        Self(self.0 & !(0b11 << 6) | (mobility as u32) << 6)
+    }
+    pub(crate) const fn discarded(self, yes: bool) -> Self {
+        Self(self.0 & !(1 << 9) | (yes as u32) << 9)
+    }
+    /// Whether the memory of a free block was given back to the system while the block stayed committed.
+    pub const fn is_discarded(self) -> bool {
+        self.0 >> 9 & 1 == 1
+    }
     /// Whether this is a free block of exactly this order.
     #[inline(always)]
     pub(crate) const fn is_free(self, order: Order) -> bool {
@@ -99,7 +114,10 @@ impl core::fmt::Debug for State {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self.kind() {
             Kind::Inside => f.write_str("Inside"),
-            kind => write!(f, "{kind:?} order {} {:?}", self.order(), self.migrate_type()),
+            kind => {
+                let discarded = if self.is_discarded() { " discarded" } else { "" };
+                write!(f, "{kind:?} order {} {:?}{discarded}", self.order(), self.migrate_type())
+            }
         }
     }
 }
@@ -292,6 +310,15 @@ impl Frame {
         #[cfg(any(loom, shuttle))]
         self.life.set(false);
     }
+    /// The page's memory goes back to the system. Under a checker, fails the model if somebody has the page, or if that is
+    /// not ordered with who had it or gets it.
+    #[cfg(any(loom, shuttle))]
+    pub(crate) fn page_discard(&self) {
+        // Where another thread may run: else shuttle has none between a lock and this.
+        #[cfg(shuttle)]
+        uslab_magazine::sync::thread::yield_now();
+        self.life.discard();
+    }
 }
 
 #[cfg(any(loom, shuttle))]
@@ -321,6 +348,11 @@ mod life {
             let text = if out { "page handed out twice" } else { "page given back twice" };
             assert_ne!(self.out.get(), u64::from(out), "{text}");
             self.out.set(u64::from(out));
+        }
+        #[track_caller]
+        pub(super) fn discard(&self) {
+            self.race.with_mut(|_| ());
+            assert_eq!(self.out.get(), 0, "the memory of a page in use was given back");
         }
     }
 }
@@ -598,6 +630,9 @@ mod tests {
                     assert_eq!((state.migrate_type(), state.is_compound()), (mobility, true));
                     assert_eq!(state.is_free(order), kind == Kind::Free);
                     assert!(!state.compound(false).is_compound());
+                    let discarded = state.discarded(true);
+                    assert!(discarded.is_discarded() && discarded.discarded(false) == state);
+                    assert_eq!(discarded.is_free(order), kind == Kind::Free);
                 }
             }
         }

@@ -51,6 +51,8 @@ pub struct ZoneInfo {
     pub free: u32,
     /// Of the free ones, not committed.
     pub uncommitted: u32,
+    /// Of the free ones, committed, but given back to the system until they are next touched.
+    pub discarded: u32,
     /// Pages in per-CPU magazines.
     pub per_cpu: u64,
     /// Pages in use.
@@ -101,6 +103,7 @@ impl ZoneInfo {
                 managed: zone.managed,
                 free: inner.free(),
                 uncommitted: inner.uncommitted(),
+                discarded: inner.discarded(),
                 per_cpu: 0,
                 allocated: 0,
                 watermarks: zone.marks,
@@ -189,6 +192,12 @@ impl BuddyInfo {
     pub fn committed_bytes(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.managed - zone.uncommitted)).sum::<u64>()
             * PAGE_SIZE as u64
+    }
+    /// Bytes of pages that may be backed by memory of the machine: what is committed and was not given back since. More is
+    /// never backed; less is, where pages were not touched yet.
+    pub fn backed_bytes(&self) -> u64 {
+        let discarded = self.zones.iter().map(|zone| u64::from(zone.discarded)).sum::<u64>();
+        self.committed_bytes() - discarded * PAGE_SIZE as u64
     }
     /// Pages that are not in a free block as large as their place allows: 0 when everything was freed and the
     /// per-CPU pages were called in.

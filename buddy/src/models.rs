@@ -8,6 +8,7 @@
 //! | B4 | two frees of one block: one gets it, the other is told | claim by load and store |
 //! | B5 | whoever asks a frame for its owner, block of others or not, finds that initialised | owner announced early |
 //! | B6 | memory that goes back to the system takes no frame of another block with it | frames discarded outwards |
+//! | B7 | a trim beside an allocation: memory goes back of free pages only | free pages discarded after the lock |
 //! | P1 | refill and drain of magazines against the zone: a page is in one place, none is lost | frame marked late |
 //! | P2 | a drain from outside against the CPU's own allocation and free | page marked late |
 //!
@@ -130,6 +131,28 @@ fn b6_a_release_beside_a_block_in_use() {
     audit(&pages);
 }
 
+fn b7_a_trim_beside_an_allocation() {
+    let pages = allocator(4, false);
+    let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
+    let other = pages.clone();
+    let t = thread::spawn(move || {
+        // Marked as in use: a discard of it, or one that is not ordered with this, fails the model.
+        let page = other.alloc(ONE, Gfp::KERNEL, None).unwrap();
+        free(&other, page, ONE);
+    });
+    pages.trim();
+    t.join().unwrap();
+    pages.trim();
+    let census = pages.check().unwrap();
+    assert_eq!(
+        (census.allocated, census.discarded),
+        (1, 3),
+        "all that is free beside the page was given back"
+    );
+    free(&pages, mine, ONE);
+    audit(&pages);
+}
+
 fn p1_refill_and_drain_against_the_zone(script: Script) {
     let pages = allocator(4, true);
     let other = pages.clone();
@@ -196,6 +219,10 @@ fn b6() {
     model("B6 release || a block in use", Bound::None, 6, b6_a_release_beside_a_block_in_use);
 }
 #[test]
+fn b7() {
+    model("B7 trim || alloc", Bound::None, 5500, b7_a_trim_beside_an_allocation);
+}
+#[test]
 fn p1() {
     models("P1 refill, drain || zone", THREE, 820, moves(), p1_refill_and_drain_against_the_zone);
 }
@@ -225,6 +252,8 @@ fn planted_bugs_are_caught() {
     caught(bug, "B6", TWO, "Concurrent read and write accesses", [()], |()| {
         b6_a_release_beside_a_block_in_use()
     });
+    let bug = "free pages are discarded after their lock";
+    caught(bug, "B7", TWO, "Concurrent write accesses", [()], |()| b7_a_trim_beside_an_allocation());
     let bug = "frame marked after the lock";
     caught(bug, "P1", TWO, "page 2 taken off an empty list", moves(), p1_refill_and_drain_against_the_zone);
     let bug = "page marked after it went into the magazine";

@@ -55,14 +55,18 @@ fn config() -> impl Strategy<Value = PageConfig> {
         prop_oneof![Just((10, 9)), Just((10, 4)), (1..=6_u8).prop_flat_map(|max| (Just(max), 0..=max))];
     let free_kib = prop_oneof![Just(Some(0)), Just(None), (0..512_u32).prop_map(Some)];
     let cpus = (1..=4_u32).prop_flat_map(|cpus| (Just(cpus), 1..=cpus));
-    (prop::collection::vec(node, 1..=3), geometry, free_kib, cpus, any::<bool>(), 0..20_u8).prop_map(
-        |(mut nodes, (max, pageblock), min_free_kib, (cpus, cpu_nodes), per_cpu_pages, door)| {
+    // A bound in the middle of the sizes, and none, and one that keeps nothing.
+    let keep_free = prop_oneof![Just(None), Just(Some(0)), (0..2_usize << 20).prop_map(Some)];
+    let own = (any::<bool>(), 0..20_u8, keep_free);
+    (prop::collection::vec(node, 1..=3), geometry, free_kib, cpus, own).prop_map(
+        |(mut nodes, (max, pageblock), min_free_kib, (cpus, cpu_nodes), (per_cpu_pages, door, keep_free))| {
             nodes.resize(nodes.len().max(cpu_nodes as usize), Vec::new());
             PageConfig {
                 max_order: Order::new(max).unwrap(),
                 pageblock_order: Order::new(pageblock).unwrap(),
                 min_free_kib,
                 per_cpu_pages,
+                keep_free,
                 // System calls are slow, so not every time.
                 door: if door == 0 { Door::Os } else { Door::Heap },
                 ..PageConfig::with_nodes(Cpus::simulated(cpus, cpu_nodes).unwrap(), nodes)

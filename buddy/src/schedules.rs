@@ -132,7 +132,7 @@ fn per_cpu() {
 
 #[test]
 fn zones() {
-    schedules("B1 B2 B3 B5 B6: blocks of three orders change hands", RUNS, zone);
+    schedules("B1 B2 B3 B5 B6 B7: blocks of three orders change hands", RUNS, zone);
 }
 #[test]
 fn freed_twice() {
@@ -158,6 +158,8 @@ fn planted_in_a_zone() {
     caught("owner cleared after the free", "B3", SOON, "the owner was lost", zone);
     caught("owner announced before it is initialised", "B5", SOON, "an owner is found initialised", zone);
     caught("frames are discarded by whole pages, outwards", "B6", SOON, "the owner was lost", zone);
+    let bug = "free pages are discarded after their lock";
+    caught(bug, "B7", SOON, "the memory of a page in use was given back", zone);
 }
 #[test]
 fn planted_in_frees() {

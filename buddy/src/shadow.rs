@@ -109,9 +109,10 @@ impl Shadow {
         }
         // SAFETY: the block is allocated and the shadow's.
         unsafe {
-            let bytes = self.pages.address(pfn).cast::<u32>();
-            assert!(!gfp.contains(Gfp::ZERO) || bytes.read() == 0);
-            bytes.write(pfn.get());
+            let [first, last] = [pfn, last].map(|page| self.pages.address(page).cast::<u32>());
+            assert!(!gfp.contains(Gfp::ZERO) || (first.read(), last.read()) == (0, 0));
+            last.write(pfn.get());
+            first.write(pfn.get());
         }
         self.blocks.insert(pfn, order);
     }
@@ -120,7 +121,10 @@ impl Shadow {
         let order = self.blocks.remove(&pfn).unwrap();
         // SAFETY: the shadow holds the block, with this order.
         unsafe {
-            assert_eq!(self.pages.address(pfn).cast::<u32>().read(), pfn.get(), "somebody else wrote here");
+            for page in [pfn, pfn.up(order.pages() - 1)] {
+                let bytes = self.pages.address(page).cast::<u32>();
+                assert_eq!(bytes.read(), pfn.get(), "somebody else wrote here, or the memory went back");
+            }
             self.pages.free(pfn, order);
         }
     }
@@ -177,7 +181,7 @@ impl Shadow {
             }
             Op::Cpu(cpu) => on_cpu((cpu % 4).into()),
             Op::Drain(from, to) => self.pages.drain_cpus(u32::from(from % 5)..u32::from(to % 5)),
-            Op::Reap => drop(self.pages.reap()),
+            Op::Reap => _ = self.pages.release_idle(),
             Op::Release => drop(self.pages.release()),
             Op::Refuse { point, nth, times } => {
                 let every = Rule::every(POINTS.get(usize::from(point)).copied());
@@ -203,6 +207,8 @@ impl Shadow {
         let info = self.pages.info();
         assert_eq!(info.allocated(), held);
         assert_eq!(info.free() + info.per_cpu() + held, info.managed());
+        let backed = info.managed() - census.uncommitted - census.discarded;
+        assert_eq!(info.backed_bytes(), backed * crate::PAGE_SIZE as u64);
     }
 }
 
@@ -221,6 +227,10 @@ pub(crate) fn run(config: PageConfig, ops: &[Op]) {
     }
     shadow.audit();
     shadow.grant();
+    // Nothing that could be given back is left.
+    shadow.pages.release();
+    let census = shadow.pages.check().unwrap();
+    assert_eq!((census.listed, census.per_cpu), (census.discarded, 0));
     while let Some(pfn) = shadow.blocks.keys().next().copied() {
         shadow.remove(pfn);
     }

@@ -40,7 +40,7 @@ pub(crate) fn free(pages: &PageAllocator, pfn: Pfn, order: Order) {
 /// All is free: the audit finds every page, and after a release they are one block again.
 pub(crate) fn audit(pages: &PageAllocator) {
     let checked = || pages.check().unwrap_or_else(|violation| panic!("{violation}"));
-    let Census { managed, uncommitted, listed, per_cpu, allocated, lost } = checked();
+    let Census { managed, uncommitted, listed, per_cpu, allocated, lost, .. } = checked();
     assert_eq!(lost, 0, "nothing forked");
     assert_eq!((uncommitted + listed + per_cpu, allocated), (managed, 0), "pages were lost");
     pages.release();

@@ -22,11 +22,23 @@
 //!
 //! ## Commitment
 //!
-//! Memory is committed one *maximal block* (largest order) at a time, when the lists of the type cannot serve, and
-//! [`release`](Zone::release) gives wholly free ones back. Uncommitted memory counts as free: watermarks, buddyinfo
-//! and indices speak of the zone, not of what the OS has backed. A zone begins at a multiple of the maximal block; if
-//! its size is none, its last pages are the *tail*, committed as one, which coalesces to the largest aligned blocks
-//! that fit.
+//! Memory is committed one *maximal block* (largest order) at a time, when the lists of the type cannot serve.
+//! Uncommitted memory counts as free: watermarks, buddyinfo and indices speak of the zone, not of what the OS has
+//! backed. A zone begins at a multiple of the maximal block; if its size is none, its last pages are the *tail*,
+//! committed as one, which coalesces to the largest aligned blocks that fit.
+//!
+//! ## Giving back
+//!
+//! A wholly free maximal block is *decommitted*. Free pages beside pages in use are *discarded*: the block stays free and
+//! committed, and its pages are backed anew when they are next touched. (`MADV_DONTNEED`, not `MADV_FREE`: what the
+//! process takes falls at once, not when the machine is short of memory.) Adjacent free blocks are discarded by one
+//! system call, up to [`CHUNK`] pages or one block. A block that comes back is backed, and so is the one that it merges
+//! to; the halves of a block that is split are what it was. Of two blocks of one order a backed one is handed out first.
+//!
+//! What is given back, and when, is said in bytes that are free and backed, `backed`; largest blocks go first:
+//! * frees give back what is above [`Ground::keep`], down to three quarters of it;
+//! * [`release_idle`](Zone::release_idle) gives back as much as was free throughout since it was called last;
+//! * [`release`](Zone::release) gives all of it back.
 //!
 //! ## Lock
 //!
@@ -61,8 +73,10 @@ pub(crate) struct Ground {
     pub(crate) pageblock_order: Order,
     /// Whether pages are grouped by type at all: not when there are too few pageblocks for it.
     pub(crate) mobility: bool,
-    /// Wholly free maximal blocks that a zone keeps when pages come back.
+    /// Pages that a zone keeps free and backed when pages come back.
     pub(crate) keep: u32,
+    /// The smallest block that is discarded. Above 0 where a part of a huge page is not worth breaking it.
+    pub(crate) discard_from: Order,
     pub(crate) faults: Faults,
 }
 
@@ -71,7 +85,23 @@ impl Ground {
     fn unclaimed(&self) -> MigrateType {
         if self.mobility { MigrateType::Movable } else { MigrateType::Unmovable }
     }
+
+    /// Gives the memory of `pages` back. They stay committed.
+    ///
+    /// # Safety
+    /// The pages are free, committed, and nobody can take them meanwhile.
+    unsafe fn discard(&self, pages: Range<Pfn>) {
+        #[cfg(any(loom, shuttle))]
+        for page in pages.start.get()..pages.end.get() {
+            self.frames.frame(Pfn::new(page)).page_discard();
+        }
+        // SAFETY: nobody uses them, by contract. Memory that is locked (`mlock`) stays, and only costs more than was thought.
+        unsafe { self.region.discard(byte_range(pages.start, pages.end.get() - pages.start.get())) };
+    }
 }
+
+/// Pages that are looked at together for adjacent free blocks, as an order: their frames are one page of the OS.
+const CHUNK: u8 = 6;
 
 /// What a zone did, counted under its lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -90,6 +120,8 @@ pub struct ZoneEvents {
     pub commits_refused: u64,
     /// Maximal blocks (or the tail) given back to the OS.
     pub decommits: u64,
+    /// Runs of free pages whose memory was given back to the OS while they stayed committed.
+    pub discards: u64,
     /// Pages that left the free lists.
     pub pages_taken: u64,
     /// Pages that came back to them.
@@ -119,6 +151,12 @@ pub(crate) struct Inner {
     areas: [FreeArea; MAX_ORDER as usize + 1],
     /// Pages on the lists.
     listed: u32,
+    /// Of these, in discarded blocks.
+    discarded: u32,
+    /// Of these, in backed blocks that are large enough to be discarded.
+    backed: u32,
+    /// The least that `backed` was since the last `release_idle`.
+    idle: u32,
     /// Pages that are not committed.
     uncommitted: u32,
     fresh: Fresh,
@@ -133,6 +171,14 @@ impl Inner {
     }
     pub(crate) fn uncommitted(&self) -> u32 {
         self.uncommitted
+    }
+    /// Free pages that are committed and have been given back.
+    pub(crate) fn discarded(&self) -> u32 {
+        self.discarded
+    }
+    /// Free pages that could be given back.
+    pub(crate) fn backed(&self) -> u32 {
+        self.backed
     }
     /// Whole maximal blocks that are not committed.
     pub(crate) fn fresh(&self) -> impl Iterator<Item = u32> + '_ {
@@ -229,6 +275,9 @@ impl Zone {
         let inner = Inner {
             areas: Default::default(),
             listed: 0,
+            discarded: 0,
+            backed: 0,
+            idle: 0,
             uncommitted: managed,
             fresh: Fresh::all(whole)?,
             tail_committed: false,
@@ -295,26 +344,31 @@ impl Zone {
 
     // --- Free lists ------------------------------------------------------------------------------------------
 
-    fn insert(
-        &self,
-        ground: &Ground,
-        inner: &mut Inner,
-        pfn: Pfn,
-        order: Order,
-        mobility: MigrateType,
-        end: End,
-    ) {
+    /// Lists a block as `state`, which says that it is free.
+    fn insert(&self, ground: &Ground, inner: &mut Inner, pfn: Pfn, state: State, end: End) {
+        let order = state.order();
         inner.listed += order.pages();
+        if state.is_discarded() {
+            inner.discarded += order.pages();
+        } else if order >= ground.discard_from {
+            inner.backed += order.pages();
+        }
         // SAFETY: `inner` is borrowed from this zone's lock; the block is the zone's and on no list, as every
         // caller has just taken it off, or got it back, or committed it.
-        unsafe { inner.areas[order.index()].insert(&ground.frames, pfn, order, mobility, end) }
+        unsafe { inner.areas[order.index()].insert(&ground.frames, pfn, state, end) }
     }
-    /// Takes a listed block off; what its frame says is left to the caller.
-    fn remove(&self, ground: &Ground, inner: &mut Inner, pfn: Pfn, order: Order, mobility: MigrateType) {
+    /// Takes a block that is listed as `state` off; what its frame says is left to the caller.
+    fn remove(&self, ground: &Ground, inner: &mut Inner, pfn: Pfn, state: State) {
+        let order = state.order();
         inner.listed -= order.pages();
+        if state.is_discarded() {
+            inner.discarded -= order.pages();
+        } else if order >= ground.discard_from {
+            inner.backed -= order.pages();
+        }
         // SAFETY: `inner` is borrowed from this zone's lock; the callers have found the block on this very list, or
         // its frame says, under the lock, that it is there.
-        unsafe { inner.areas[order.index()].remove(&ground.frames, pfn, mobility) }
+        unsafe { inner.areas[order.index()].remove(&ground.frames, pfn, state) }
     }
 
     // --- Allocation ------------------------------------------------------------------------------------------
@@ -375,6 +429,7 @@ impl Zone {
                 }
             }
         }
+        inner.idle = inner.idle.min(inner.backed);
         drop(inner);
         if let Some((pfn, state)) = late {
             ground.frames.frame(pfn).set_state(state);
@@ -418,25 +473,20 @@ impl Zone {
     ) -> Option<Pfn> {
         order.through(ground.max_order).find_map(|current| {
             let pfn = inner.areas[current.index()].front(mobility)?;
-            self.remove(ground, inner, pfn, current, mobility);
-            self.split(ground, inner, pfn, current, order, mobility);
+            let state = ground.frames.frame(pfn).state();
+            self.remove(ground, inner, pfn, state);
+            self.split(ground, inner, pfn, state, order);
             Some(pfn)
         })
     }
 
-    /// Cuts an unlisted block down from order `high` to `low`: the low half stays, the upper halves are listed.
-    fn split(
-        &self,
-        ground: &Ground,
-        inner: &mut Inner,
-        pfn: Pfn,
-        mut high: Order,
-        low: Order,
-        mobility: MigrateType,
-    ) {
+    /// Cuts an unlisted block that was free as `state` down to order `low`: the low half stays, the upper halves are
+    /// listed.
+    fn split(&self, ground: &Ground, inner: &mut Inner, pfn: Pfn, state: State, low: Order) {
+        let mut high = state.order();
         while high > low {
             high = high.down();
-            self.insert(ground, inner, pfn.up(high.pages()), high, mobility, End::Front);
+            self.insert(ground, inner, pfn.up(high.pages()), state.of_order(high), End::Front);
             inner.events.splits += 1;
         }
     }
@@ -453,9 +503,10 @@ impl Zone {
             let Some(from) = area.fallback(mobility) else { continue };
             let Some(pfn) = area.front(from) else { continue };
             if current >= pageblock {
-                self.remove(ground, inner, pfn, current, from);
+                let state = ground.frames.frame(pfn).state();
+                self.remove(ground, inner, pfn, state);
                 self.set_types(ground, pfn, current.pages(), mobility);
-                self.split(ground, inner, pfn, current, order, mobility);
+                self.split(ground, inner, pfn, state.of_type(mobility), order);
                 inner.events.claims += 1;
                 return Some(pfn);
             }
@@ -503,8 +554,8 @@ impl Zone {
         }
         for (block, state) in blocks_between(&ground.frames, start, end) {
             if state.kind() == Kind::Free {
-                self.remove(ground, inner, block, state.order(), state.migrate_type());
-                self.insert(ground, inner, block, state.order(), mobility, End::Back);
+                self.remove(ground, inner, block, state);
+                self.insert(ground, inner, block, state.of_type(mobility), End::Back);
             }
         }
         self.set_types(ground, start, pages, mobility);
@@ -517,8 +568,9 @@ impl Zone {
             let area = &inner.areas[current.index()];
             let from = area.fallback(mobility)?;
             let pfn = area.front(from)?;
-            self.remove(ground, inner, pfn, current, from);
-            self.split(ground, inner, pfn, current, order, from);
+            let state = ground.frames.frame(pfn).state();
+            self.remove(ground, inner, pfn, state);
+            self.split(ground, inner, pfn, state, order);
             inner.events.steals += 1;
             Some(pfn)
         })
@@ -537,7 +589,11 @@ impl Zone {
             self.merge(ground, &mut inner, pfn, order);
             tell!(inner => "gives {} pages from page {pfn} back", order.pages());
         }
-        while inner.area(ground.max_order).len() > ground.keep && self.decommit_one(ground, &mut inner) {}
+        let above = inner.backed > ground.keep;
+        drop(inner);
+        if above {
+            self.trim(ground, ground.keep - ground.keep / 4);
+        }
     }
 
     fn merge(&self, ground: &Ground, inner: &mut Inner, mut pfn: Pfn, mut order: Order) {
@@ -550,7 +606,7 @@ impl Zone {
             if !joins || planted("no merge") {
                 break;
             }
-            self.remove(ground, inner, buddy, order, state.migrate_type());
+            self.remove(ground, inner, buddy, state);
             if order >= ground.pageblock_order {
                 self.set_types(ground, buddy, order.pages(), mobility);
             }
@@ -561,7 +617,7 @@ impl Zone {
             inner.events.merges += 1;
         }
         let end = if self.will_merge(ground, pfn, order) { End::Back } else { End::Front };
-        self.insert(ground, inner, pfn, order, mobility, end);
+        self.insert(ground, inner, pfn, State::new(Kind::Free, order, mobility), end);
     }
 
     /// Whether the block, once merged with its buddy, would find the next buddy free.
@@ -585,9 +641,9 @@ impl Zone {
         let mut inner = self.inner.lock();
         if !joins {
             let mobility = self.type_of(ground, pfn);
-            return self.insert(ground, &mut inner, pfn, order, mobility, End::Front);
+            return self.insert(ground, &mut inner, pfn, State::new(Kind::Free, order, mobility), End::Front);
         }
-        self.remove(ground, &mut inner, buddy, order, state.migrate_type());
+        self.remove(ground, &mut inner, buddy, state);
         frames.frame(pfn).set_state(State::INSIDE);
         frames.frame(buddy).set_state(State::INSIDE);
         self.merge(ground, &mut inner, pfn.min(buddy), order.up());
@@ -625,23 +681,16 @@ impl Zone {
         inner.events.commits += 1;
         self.set_types(ground, start, pages, mobility);
         for (pfn, order) in maximal_blocks(start, pages, ground.max_order) {
-            self.insert(ground, inner, pfn, order, mobility, End::Front);
+            self.insert(ground, inner, pfn, State::new(Kind::Free, order, mobility), End::Front);
         }
         Ok(true)
     }
 
-    /// Gives every wholly free maximal block, and the tail if it is free, back to the OS. Returns bytes.
+    /// Gives the memory of all free pages back to the OS. Returns bytes.
     ///
     /// The lock is dropped between blocks.
     pub(crate) fn release(&self, ground: &Ground) -> usize {
         let mut bytes = 0;
-        loop {
-            let mut inner = self.inner.lock();
-            if !self.decommit_one(ground, &mut inner) {
-                break;
-            }
-            bytes += ground.max_order.bytes();
-        }
         let mut inner = self.inner.lock();
         let (start, pages) = (self.tail_start(ground), self.tail_pages(ground));
         if inner.tail_committed && self.is_maximal(ground, start, pages) {
@@ -649,17 +698,94 @@ impl Zone {
             inner.tail_committed = false;
             bytes += pages as usize * PAGE_SIZE;
         }
+        drop(inner);
+        bytes + self.trim(ground, 0)
+    }
+
+    /// Ends an interval: gives the memory of as many free pages back as were free, and backed, throughout, and of `more`,
+    /// which just came from CPUs that had no use for them. Returns bytes.
+    pub(crate) fn release_idle(&self, ground: &Ground, more: u32) -> usize {
+        let inner = self.inner.lock();
+        let keep = inner.backed.saturating_sub(inner.idle.saturating_add(more));
+        drop(inner);
+        let bytes = self.trim(ground, keep);
+        let mut inner = self.inner.lock();
+        inner.idle = inner.backed;
         bytes
     }
 
-    /// Gives a wholly free maximal block back to the OS; `false` if there is none.
-    fn decommit_one(&self, ground: &Ground, inner: &mut Inner) -> bool {
-        let area = inner.area(ground.max_order);
-        let block = MigrateType::ALL.into_iter().find_map(|mobility| area.front(mobility));
-        let Some(start) = block else { return false };
-        self.decommit(ground, inner, start, ground.max_order.pages());
-        inner.fresh.push((start.get() - self.start.get()) >> ground.max_order.get());
-        true
+    /// Gives memory of free pages back, of the largest blocks first, until `keep` pages of it are left. Returns bytes.
+    ///
+    /// The lock is dropped between blocks.
+    fn trim(&self, ground: &Ground, keep: u32) -> usize {
+        let mut bytes = 0;
+        loop {
+            let mut inner = self.inner.lock();
+            if inner.backed <= keep {
+                return bytes;
+            }
+            let mut orders = ground.discard_from.through(ground.max_order).rev();
+            let largest = orders.find_map(|order| Some((inner.area(order).last_backed()?, order)));
+            let Some((pfn, order)) = largest else { return bytes };
+            if order == ground.max_order {
+                self.decommit(ground, &mut inner, pfn, order.pages());
+                inner.fresh.push((pfn.get() - self.start.get()) >> order.get());
+                bytes += order.bytes();
+                continue;
+            }
+            let (run, pages) = self.mark_discarded(ground, &mut inner, pfn, order);
+            if pages == 0 {
+                // The frame does not say what its list says: damaged, and for the audit to tell.
+                return bytes;
+            }
+            bytes += pages as usize * PAGE_SIZE;
+            // Until the memory has gone nobody may take the pages.
+            let held = (!planted("free pages are discarded after their lock")).then_some(inner);
+            // SAFETY: the pages are on free lists of this zone, whose lock is held.
+            unsafe { ground.discard(run) };
+            drop(held);
+        }
+    }
+
+    /// Lists the backed free block `pfn` as discarded, and so its free neighbours in its chunk. Returns the run of free pages
+    /// that this makes, and how many of them were backed.
+    fn mark_discarded(
+        &self,
+        ground: &Ground,
+        inner: &mut Inner,
+        pfn: Pfn,
+        order: Order,
+    ) -> (Range<Pfn>, u32) {
+        let chunk = order.max(Order::new(CHUNK).unwrap_or(Order::MAX).min(ground.max_order));
+        let start = pfn.align_down(chunk);
+        let end = start.up(chunk.pages()).min(self.end());
+        let mut run = start..start;
+        for (block, state) in blocks_between(&ground.frames, start, end) {
+            if state.kind() != Kind::Free || state.order() < ground.discard_from {
+                continue;
+            }
+            if block != run.end {
+                if run.contains(&pfn) {
+                    break;
+                }
+                run.start = block;
+            }
+            run.end = block.up(state.order().pages());
+        }
+        let mut backed = 0;
+        for (block, state) in blocks_between(&ground.frames, run.start, run.end) {
+            let pages = state.order().pages();
+            if !state.is_discarded() {
+                self.remove(ground, inner, block, state);
+                self.insert(ground, inner, block, state.discarded(true), End::Back);
+                backed += pages;
+                // SAFETY: the frames of a free block but for its first one say `Inside`, and nobody uses them.
+                unsafe { ground.frames.discard(block.get() + 1..block.get() + pages) };
+            }
+        }
+        inner.idle = inner.idle.min(inner.backed);
+        inner.events.discards += 1;
+        (run, backed)
     }
 
     /// Whether the `pages` pages from `start` are free in the largest blocks that they can be in.
@@ -672,11 +798,13 @@ impl Zone {
     fn decommit(&self, ground: &Ground, inner: &mut Inner, start: Pfn, pages: u32) {
         for (pfn, order) in maximal_blocks(start, pages, ground.max_order) {
             let frame = ground.frames.frame(pfn);
-            self.remove(ground, inner, pfn, order, frame.state().migrate_type());
+            debug_assert!(frame.state().is_free(order));
+            self.remove(ground, inner, pfn, frame.state());
             frame.set_state(State::INSIDE);
         }
         self.set_types(ground, start, pages, ground.unclaimed());
         inner.uncommitted += pages;
+        inner.idle = inner.idle.min(inner.backed);
         inner.events.decommits += 1;
         // SAFETY: the pages were free and are now on no list, so nobody uses them or their frames, all of which say
         // `Inside`; the lock is held until they are among the uncommitted ones.
@@ -780,6 +908,6 @@ pub(crate) fn blocks_between(
     })
 }
 
-fn byte_range(start: Pfn, pages: u32) -> core::ops::Range<usize> {
+fn byte_range(start: Pfn, pages: u32) -> Range<usize> {
     start.index() * PAGE_SIZE..(start.index() + pages as usize) * PAGE_SIZE
 }

@@ -4,8 +4,9 @@
 //! object or a batch between magazine and slab, a slab between its list and the page allocator, a page. The
 //! [`Census`](crate::Census) of such a child counts it, where that of any other process would be a violation.
 //!
-//! A child does not have the thread of a [`Reaper`](crate::Reaper), which must not be dropped there. Grace periods do not end in
-//! a child that was forked while another thread was pinned.
+//! A child does not have the thread of a [`Reaper`](crate::Reaper), which must not be dropped there; the one of
+//! [`Config::reap_every`](crate::Config::reap_every) is started again. Grace periods do not end in a child that was forked while
+//! another thread was pinned.
 //!
 //! ```no_run
 //! use uslab::{Fork, Subsystem};
@@ -84,6 +85,8 @@ impl Fork for Core {
             self.ground.pages.forget_other_threads();
         }
         self.forks.add(1);
+        #[cfg(not(any(loom, shuttle)))]
+        self.background.in_child();
     }
 }
 

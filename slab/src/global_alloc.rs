@@ -26,6 +26,7 @@ use crate::large::ZERO_SIZE;
 use crate::malloc::Malloc;
 use crate::options::{Dump, Options};
 use crate::published::Published;
+use crate::reaper::ReaperInfo;
 use crate::subsystem::{Config, Core, HeapUsage, Info, StartError};
 use crate::{Census, SlabInfo, Violation};
 use core::alloc::Layout;
@@ -33,6 +34,7 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 use std::fs::File;
 use std::io::{self, Write};
+use std::time::Duration;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{AtomicU32, Kept, thread_local};
@@ -56,6 +58,9 @@ use uslab_magazine::sync::{AtomicU32, Kept, thread_local};
 /// It starts at its first call, with the default [`Config`] and what `USLAB_OPTIONS` says in the environment
 /// (`stats=1,check=1,huge_pages=never,limit=1g`: the table of caches at the end of the process, a look at each free, advice on
 /// huge pages, a limit; [`options`](crate::options) has all).
+///
+/// Free memory above [`KEEP_FREE`] goes back to the system as it is freed. A thread that gives back the rest, too, when it has
+/// not been of use for a while, starts with [`reap_every`](Self::reap_every) or `USLAB_OPTIONS=reap=500`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uslab;
 
@@ -64,13 +69,15 @@ pub struct Uslab;
 struct Process {
     malloc: Malloc,
     dump: Option<Dump>,
+    /// Whether `USLAB_OPTIONS` says how often to reap, and not the program.
+    reap_is_said: bool,
 }
 
 static PROCESS: Published<Process> = Published::new();
 
-/// Bytes of free memory that stay with the process, for want of a thread that would give them back later. A burst of so
-/// much costs no system call the next time; beyond, a block of 4 MiB costs four, and its pages' first touch.
-const KEPT: usize = 64 << 20;
+/// Bytes of free memory that stay with the process without a reaper: frees give back what is more. A burst of so much costs
+/// no system call and no page fault the next time.
+pub const KEEP_FREE: usize = 64 << 20;
 
 /// Who starts it, or whose it is: 0 for nobody yet, else a process. In the child of a process that was being started it is
 /// nobody's.
@@ -121,8 +128,9 @@ fn start_here() -> Option<&'static Process> {
     let options = Options::of_environment();
     let mut config = Config::default();
     config.pages.huge_pages = options.huge_pages;
-    config.pages.keep_free = Some(KEPT);
+    config.pages.keep_free = Some(KEEP_FREE);
     config.check_frees = options.check.unwrap_or(config.check_frees);
+    config.reap_every = options.reap.filter(|interval| !interval.is_zero());
     if let Some(limit) = options.limit {
         config.pages = config.pages.limit(limit);
     }
@@ -143,7 +151,11 @@ fn start_here() -> Option<&'static Process> {
             }
         }
     }
-    Some(PROCESS.publish(Box::new(Process { malloc: core, dump: options.dump() })))
+    Some(PROCESS.publish(Box::new(Process {
+        malloc: core,
+        dump: options.dump(),
+        reap_is_said: options.reap.is_some(),
+    })))
 }
 
 /// Where the table of caches is printed to: a copy of standard error.
@@ -384,12 +396,21 @@ impl Uslab {
             core.ground.pages.release()
         })
     }
-    /// Ends an interval of all magazines, and gives what is empty back to the system. For a timer of some 10 seconds.
-    pub fn reap(&self) {
-        if let Some(process) = PROCESS.get() {
-            process.core().reap();
-            process.core().discard_empty();
-            process.core().ground.pages.trim();
+    /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval). Returns the bytes that went
+    /// back to the system.
+    pub fn reap(&self) -> usize {
+        PROCESS.get().map_or(0, |process| process.core().end_interval())
+    }
+    /// What the thread of [`reap_every`](Self::reap_every) is doing; `None` before the allocator has started. Allocates nothing.
+    pub fn reaper(&self) -> Option<ReaperInfo> {
+        PROCESS.get().map(|process| process.core().background.info())
+    }
+    /// A thread of the allocator ends an interval this often, in steps of a millisecond, once there may be something to
+    /// reap: see [`reaper`](crate::reaper). Can be called again with another interval. What `USLAB_OPTIONS` says (`reap=MS`,
+    /// or `reap=0` for no thread) is stronger. Starts the allocator if nobody has.
+    pub fn reap_every(&self, interval: Duration) {
+        if let Some(process) = process().filter(|process| !process.reap_is_said) {
+            process.core().background.reap_every(interval);
         }
     }
 }

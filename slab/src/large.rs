@@ -82,6 +82,7 @@ impl Core {
         let large = &self.large;
         large.allocs.add(1);
         large.pages.add(u64::from(order.pages()));
+        self.grown();
         let memory = ground.pages.address(first);
         if gfp.contains(Gfp::ZERO) {
             // SAFETY: the block is ours until it is returned, and at least so large.
@@ -183,6 +184,7 @@ impl Core {
         // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has; with
         // that the owner is cleared.
         unsafe { self.ground.pages.free(pfn, order) };
+        self.shed();
     }
 
     #[cold]

@@ -54,7 +54,7 @@
 //! | [`hive`] | values of one owner that never move, walked without looking at what is free |
 //! | [`live`] | which objects are in use, to walk over |
 //! | [`shrinker`] | what users can drop when memory is short |
-//! | [`reaper`] | a thread that gives idle memory back |
+//! | [`reaper`] | threads that give idle memory back |
 //! | [`pressure`] | how Linux says that memory is short |
 //! | `rcu` | type-stable caches |
 //! | [`corruption`] | frees that cannot be right |
@@ -166,7 +166,7 @@ pub use mempool::Mempool;
 pub use pinned::PinnedCache;
 pub use prefill::Prefilled;
 #[cfg(not(any(loom, shuttle)))]
-pub use reaper::{Reaper, ReaperBuilder};
+pub use reaper::{Reaper, ReaperBuilder, ReaperInfo, ReaperThread};
 pub use shrinker::{Registration, Shrinker};
 pub use size_class::SizeClass;
 #[cfg(not(shuttle))]

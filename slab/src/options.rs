@@ -6,6 +6,7 @@
 //! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
 //! | `limit` | bytes, or with `k`, `m`, `g` | the most that all blocks up to 4 MiB may take together; that much address space is reserved, 64 GiB otherwise |
+//! | `reap` | milliseconds | how often a thread gives memory back that is of no use (see [`reaper`](crate::reaper)); `0` is no thread. Without this option the program says it ([`Uslab::reap_every`](crate::Uslab::reap_every)); `libuslab.so` says 500 |
 //! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
 //! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` if this is not said |
 //!
@@ -18,6 +19,7 @@ use core::alloc::Layout;
 use core::ffi::CStr;
 use core::fmt;
 use std::io::Write;
+use std::time::Duration;
 use uslab_buddy::HugePages;
 
 /// See the [module](self).
@@ -27,6 +29,7 @@ pub(crate) struct Options {
     pub(crate) check: Option<bool>,
     pub(crate) huge_pages: HugePages,
     pub(crate) limit: Option<usize>,
+    pub(crate) reap: Option<Duration>,
     pub(crate) dump: Option<&'static [u8]>,
     pub(crate) dump_signal: DumpSignal,
 }
@@ -64,8 +67,8 @@ fn has_other_rights() -> bool {
     return false;
 }
 
-const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never, limit=BYTES[k|m|g], dump=FILE or \
-                        dump_signal=USR1|USR2";
+const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never, limit=BYTES[k|m|g], reap=MS, \
+                        dump=FILE or dump_signal=USR1|USR2";
 
 /// `USLAB_OPTIONS`, where it is heeded. WebAssembly has no environment.
 #[cfg(target_family = "wasm")]
@@ -133,6 +136,7 @@ impl Options {
                 };
             }
             b"limit" => self.limit = Some(bytes(&value[1..])?),
+            b"reap" => self.reap = Some(Duration::from_millis(number(&value[1..])? as u64)),
             b"dump" if value != b"=" => self.dump = Some(&value[1..]),
             b"dump_signal" => {
                 self.dump_signal = match value {
@@ -165,8 +169,11 @@ fn bytes(text: &[u8]) -> Option<usize> {
         (b'g', digits) => (digits, 30),
         _ => (text, 0),
     };
-    let number: usize = core::str::from_utf8(digits).ok()?.parse().ok()?;
-    number.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
+    number(digits)?.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
+}
+
+fn number(digits: &[u8]) -> Option<usize> {
+    core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// A line on standard error, in one write and without the heap.
@@ -200,15 +207,16 @@ mod tests {
             check: Some(false),
             huge_pages: HugePages::Never,
             limit: Some(64 << 20),
+            reap: Some(Duration::from_millis(250)),
             dump: Some(b"/tmp/a=%p.json"),
             dump_signal: DumpSignal::Usr1,
         };
-        let text = "stats=1,check=0,huge_pages=never,limit=64m,dump=/tmp/a=%p.json,dump_signal=USR1";
+        let text = "stats=1,check=0,huge_pages=never,limit=64m,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1";
         assert_eq!(read(text), (all, vec![]));
         let (options, wrong) = read(
-            "stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL",
+            "stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap",
         );
         assert_eq!(options, Options { stats: true, ..Options::default() });
-        assert_eq!(wrong.len(), 11, "{wrong:?}");
+        assert_eq!(wrong.len(), 14, "{wrong:?}");
     }
 }

@@ -109,12 +109,13 @@ const CACHES: &[Metric<CacheInfo>] = &[
 
 const ZONES: &[Metric<ZoneInfo>] = &[Metric {
     name: "uslab_zone_bytes",
-    help: "Bytes of a zone's pages, by state.",
+    help: "Bytes of a zone's pages, by state. Discarded and uncommitted ones are free, and with the system.",
     label: "state",
     series: &[
         ("allocated", |z| z.allocated * PAGE),
         ("per_cpu", |z| z.per_cpu * PAGE),
-        ("free", |z| u64::from(z.free - z.uncommitted) * PAGE),
+        ("free", |z| u64::from(z.free - z.uncommitted - z.discarded) * PAGE),
+        ("discarded", |z| u64::from(z.discarded) * PAGE),
         ("uncommitted", |z| u64::from(z.uncommitted) * PAGE),
     ],
 }];

@@ -1,14 +1,28 @@
-//! The reaper: a thread that ends a reaping interval of every cache at regular times.
+//! The reaper: a thread that ends a reaping interval of a subsystem at regular times.
 //!
 //! What the magazines keep beyond their working set, and what CPUs keep that serve nothing any more, goes back to the
-//! slabs; empty slabs go back to the page allocator, and wholly free blocks of pages to the system. illumos reaps every
-//! 15 s, FreeBSD looks at working sets every 20 s. Without a reaper, call
-//! [`Subsystem::reap`](crate::Subsystem::reap) when you like.
+//! slabs; empty slabs go back to the page allocator; and as much memory as was free throughout the interval goes back to
+//! the system. illumos reaps every 15 s, FreeBSD looks at working sets every 20 s.
 //!
-//! Told to, it also heeds signs of [pressure]: then magazines become smaller, the
-//! [shrinkers](crate::shrinker) drop a quarter of what they have, and all that is free goes back at once.
+//! There are three ways to it:
+//! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread by itself, once it has grown to
+//!   [`START_BYTES`]. It sleeps while nothing comes back, keeps neither the subsystem nor the process alive, and is started
+//!   again in the child of a fork, when that grows. Where the system gives no thread, frees give back what is above
+//!   [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free), and it is tried again at twice the size;
+//!   [`ReaperInfo`] says so. [`Uslab`](crate::Uslab) has it by [`reap_every`](crate::Uslab::reap_every) or
+//!   `USLAB_OPTIONS=reap=500`; `libuslab.so` has it unless told otherwise.
+//! * [`Reaper`]: a thread from now until it is dropped. Told to, it also heeds signs of [pressure]: then magazines become
+//!   smaller, the [shrinkers](crate::shrinker) drop a quarter of what they have, and all that is free goes back at once.
+//! * [`Subsystem::end_interval`](crate::Subsystem::end_interval), when you like.
+//!
+//! Destructors of objects run on the reaper's thread, too.
 //!
 //! The thread sleeps on a `parking_lot` lock: this is the cold side, never reached from an allocation.
+
+mod background;
+
+pub(crate) use background::Background;
+pub use background::{ReaperInfo, ReaperThread, START_BYTES};
 
 use crate::pressure::{self, MemoryGroup, Psi, Watched};
 use crate::subsystem::{Core, Subsystem};
@@ -139,13 +153,11 @@ fn run(core: &Core, shared: &Shared, interval: Duration, group: Option<&MemoryGr
             }
             std::mem::take(&mut state.short)
         };
-        core.reap();
-        core.discard_empty();
+        core.end_interval();
         short |= group.is_some_and(MemoryGroup::is_short);
         if short {
             core.relieve();
         }
-        core.ground.pages.trim();
         let mut state = shared.state.lock();
         state.intervals += 1;
         state.pressures += u64::from(short);

@@ -18,6 +18,8 @@ use crate::kmalloc::Kmalloc;
 use crate::large::{Large, LargeInfo, large};
 use crate::magazines::Magazines;
 use crate::owner::Owner;
+#[cfg(not(any(loom, shuttle)))]
+use crate::reaper::{Background, ReaperInfo};
 use crate::registry::Registry;
 use crate::shrinker::{self, Registration, Shrinker};
 #[cfg(not(loom))]
@@ -28,6 +30,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use serde::Serialize;
 use std::sync::Arc;
+use std::time::Duration;
 use uslab_buddy::region::Door;
 #[cfg(not(any(loom, shuttle)))]
 use uslab_buddy::region::address_limit;
@@ -41,6 +44,11 @@ use uslab_magazine::sync::{Counter, Rank, assert_unlocked};
 
 /// With so few pages, 4 MiB, a subsystem is not tried with fewer.
 const LEAST_PAGES: usize = 1024;
+
+/// Bytes of free memory that stay with a subsystem of the default [`Config`] without anybody calling
+/// [`reap`](Subsystem::reap): frees give back what is more (see [`PageConfig::keep_free`]). A burst of so much costs no
+/// system call and no page fault the next time.
+pub const KEEP_FREE: usize = 16 << 20;
 
 /// What a subsystem is made of.
 #[derive(Clone)]
@@ -57,6 +65,9 @@ pub struct Config {
     pub check_frees: bool,
     /// Hears of frees that cannot be right; the default says so and aborts.
     pub corruption: Arc<corruption::Handler>,
+    /// A thread of the subsystem ends a reaping interval this often, from the time that there may be something to reap: see
+    /// [`reaper`](crate::reaper). `None`, the default: no thread.
+    pub reap_every: Option<Duration>,
 }
 
 impl Config {
@@ -68,15 +79,18 @@ impl Config {
             magazines: Magazines::default(),
             check_frees: cfg!(debug_assertions),
             corruption: Arc::new(corruption::abort),
+            reap_every: None,
         }
     }
 }
 
 #[cfg(not(any(loom, shuttle)))]
 impl Default for Config {
-    /// The machine's CPUs on one node and the page allocator's default range.
+    /// The machine's CPUs on one node and the page allocator's default range, of which up to [`KEEP_FREE`] bytes of free
+    /// memory stay when objects and slabs come back.
     fn default() -> Self {
-        Self::new(PageConfig::default_for(Cpus::os()))
+        let pages = PageConfig::default_for(Cpus::os());
+        Self::new(PageConfig { keep_free: Some(KEEP_FREE), ..pages })
     }
 }
 
@@ -123,6 +137,7 @@ impl fmt::Debug for Config {
             .field("rule", &self.rule)
             .field("magazines", &self.magazines)
             .field("check_frees", &self.check_frees)
+            .field("reap_every", &self.reap_every)
             .finish_non_exhaustive()
     }
 }
@@ -186,6 +201,8 @@ pub(crate) struct Core {
     pub(crate) mergeable: Registry<Owner>,
     /// What users can drop.
     pub(crate) shrinkers: Registry<shrinker::Entry>,
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) background: Background,
 }
 
 impl fmt::Debug for Core {
@@ -199,9 +216,11 @@ impl Core {
         let (cpus, door, faults) = (config.pages.cpus, config.pages.door, config.pages.faults.clone());
         let huge_pages = config.pages.huge_pages;
         let pages = PageAllocator::new(config.pages)?;
-        Ok(Arc::new(Self {
-            ground: Ground::new(pages, door, &faults).ok_or(StartError::SideTable)?,
-            huge: Huge::new(door, huge_pages, &faults).ok_or(StartError::SideTable)?,
+        let ground = Ground::new(pages, door, &faults).ok_or(StartError::SideTable)?;
+        let huge = Huge::new(door, huge_pages, &faults).ok_or(StartError::SideTable)?;
+        Ok(Arc::new_cyclic(|_this| Self {
+            ground,
+            huge,
             cpus,
             door,
             faults,
@@ -219,6 +238,8 @@ impl Core {
             caches: Registry::new(Rank::Caches),
             mergeable: Registry::new(Rank::Mergeable),
             shrinkers: Registry::new(Rank::Shrinkers),
+            #[cfg(not(any(loom, shuttle)))]
+            background: Background::new(_this.clone(), config.reap_every),
         }))
     }
 
@@ -352,9 +373,35 @@ impl Core {
 
     /// See [`Subsystem::reap`].
     pub(crate) fn reap(&self) -> u64 {
-        let objects = self.visit().map(|cache| cache.reap()).sum();
+        let objects = self.reap_caches();
         self.ground.pages.reap();
         objects
+    }
+    fn reap_caches(&self) -> u64 {
+        self.visit().map(|cache| cache.reap()).sum()
+    }
+
+    /// See [`Subsystem::end_interval`].
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn end_interval(&self) -> usize {
+        self.reap_caches();
+        self.discard_empty();
+        self.ground.pages.release_idle()
+    }
+
+    /// Memory may be free again some day: from a certain size on somebody should look after it.
+    #[inline]
+    pub(crate) fn grown(&self) {
+        #[cfg(not(any(loom, shuttle)))]
+        if self.background.is_wanted() {
+            self.background.start(&self.ground.pages);
+        }
+    }
+    /// Pages came back.
+    #[inline]
+    pub(crate) fn shed(&self) {
+        #[cfg(not(any(loom, shuttle)))]
+        self.background.wake();
     }
 
     pub(crate) fn corrupt(&self, corruption: &Corruption<'_>) {
@@ -369,6 +416,8 @@ impl Core {
             kmalloc_large: self.large.info(),
             huge: self.huge.info(),
             pages: self.ground.pages.info(),
+            #[cfg(not(any(loom, shuttle)))]
+            reaper: self.background.info(),
         }
     }
     /// The sums of [`info`](Self::info) that C programs ask for.
@@ -430,6 +479,9 @@ pub struct Info {
     pub huge: HugeInfo,
     /// The pages.
     pub pages: BuddyInfo,
+    /// The thread that gives idle memory back by itself.
+    #[cfg(not(any(loom, shuttle)))]
+    pub reaper: ReaperInfo,
 }
 
 impl Info {
@@ -520,6 +572,16 @@ impl Subsystem {
     /// Ends an interval of every cache's magazines and of the per-CPU pages. Returns the objects given back.
     pub fn reap(&self) -> u64 {
         self.core.reap()
+    }
+    /// Ends a reaping interval, as a [reaper](crate::reaper) does at regular times: [`reap`](Self::reap); all empty slabs go
+    /// back to the pages, and as much memory as was free since the last call goes back to the system. Returns the bytes that
+    /// went there.
+    ///
+    /// What was in use at one call is given back by the second one after it, if it was freed meanwhile; what depots hold, by
+    /// the third.
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn end_interval(&self) -> usize {
+        self.core.end_interval()
     }
     /// Takes away what the magazines of `cpus` hold, objects and pages: those CPUs have gone.
     pub fn drain_cpus(&self, cpus: Range<u32>) {

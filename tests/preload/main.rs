@@ -5,6 +5,7 @@
 
 mod contract;
 mod dump;
+mod give_back;
 mod nginx;
 mod programs;
 mod python;

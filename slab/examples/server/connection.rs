@@ -68,6 +68,20 @@ impl<M: Memory> Connection<M> {
         }
         Ok(Answered::Some)
     }
+
+    /// Answers what `input` has in full, and sends the replies.
+    async fn reply(&mut self, store: &Store<M>, stream: &mut TcpStream) -> io::Result<Answered> {
+        loop {
+            let answered = self.answer(store)?;
+            if let Some(output) = &mut self.output {
+                stream.write_all(output.bytes()).await?;
+                output.reset();
+            }
+            if answered != Answered::Some {
+                return Ok(answered);
+            }
+        }
+    }
 }
 
 /// Serves a client until it goes, or sends what is no request.
@@ -87,24 +101,17 @@ pub(crate) async fn serve<M: Memory>(store: &Store<M>, mut stream: TcpStream) ->
         };
         match input.receive(&stream) {
             Ok(0) => return Ok(()),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Ok(_) => {
+                *output = Some(buffer()?);
+                if connection.reply(store, &mut stream).await? == Answered::Last {
+                    return Ok(());
+                }
+                connection.output = None;
+            }
+            // Sockets are said to be readable when they are new, and once more after their last bytes.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
-        *output = Some(buffer()?);
-        loop {
-            let answered = connection.answer(store)?;
-            if let Some(output) = &mut connection.output {
-                stream.write_all(output.bytes()).await?;
-                output.reset();
-            }
-            match answered {
-                Answered::Some => {}
-                Answered::All => break,
-                Answered::Last => return Ok(()),
-            }
-        }
-        connection.output = None;
         // Else it has a part of a request.
         if connection.input.as_ref().is_some_and(|input| input.is_empty()) {
             connection.input = None;

@@ -131,10 +131,10 @@ impl Memory for &'static Caches {
         for (whose, subsystem) in [("data", &self.data), ("clients", &self.clients)] {
             let info = subsystem.info();
             for zone in &info.pages.zones {
-                let committed = (zone.managed - zone.uncommitted) as usize * PAGE_SIZE;
+                let backed = (zone.managed - zone.uncommitted - zone.discarded) as usize * PAGE_SIZE;
                 let used = zone.allocated as usize * PAGE_SIZE;
                 // Writing to a string does not fail.
-                _ = write!(text, "{whose}:bytes_used={used},bytes_from_system={committed}\r\n");
+                _ = write!(text, "{whose}:bytes_used={used},bytes_from_system={backed}\r\n");
             }
             let blocks = info.kmalloc_large.allocs - info.kmalloc_large.frees;
             _ = write!(text, "{whose}_blocks:used={blocks}\r\n");

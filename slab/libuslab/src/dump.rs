@@ -24,6 +24,7 @@ use std::ffi::OsString;
 use std::io::{Error, Result, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use uslab::Uslab;
 use uslab::options::{Dump, DumpSignal};
 
@@ -31,6 +32,10 @@ use uslab::options::{Dump, DumpSignal};
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
+
+/// How often memory is looked for that is of no use, unless `USLAB_OPTIONS` says it. There is no thread for it before the program
+/// has grown, and it sleeps while nothing is freed.
+const REAP_EVERY: Duration = Duration::from_millis(500);
 
 /// How often the thread is to wake. Not an `eventfd` or a pipe: programs close descriptors that they do not know.
 static mut WANTED: MaybeUninit<libc::sem_t> = MaybeUninit::uninit();
@@ -51,6 +56,7 @@ extern "C" fn wake(_signal: c_int) {
 }
 
 extern "C" fn loaded() {
+    Uslab.reap_every(REAP_EVERY);
     if let Some(dump) = Uslab.dump()
         && let Err(error) = start(dump)
     {

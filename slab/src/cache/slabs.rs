@@ -141,6 +141,7 @@ impl Cache {
         let node = &self.nodes[ground.pages.node_of(slab) as usize];
         self.counts.made.add(1);
         self.counts.pages.add(u64::from(order.pages()));
+        self.core.grown();
         // SAFETY: set up above, and nobody else knows it.
         if unsafe { node.add(ground, slab) }.is_err() {
             self.release_one(slab);
@@ -269,6 +270,7 @@ impl Cache {
         unsafe { ground.set_owner(slab, order, core::ptr::null_mut()) };
         // SAFETY: allocated with this order in `pages`; all its objects are free and it is on no list.
         unsafe { ground.pages.free(slab, order) };
+        self.core.shed();
         self.counts.released.add(1);
         self.counts.pages.sub(u64::from(order.pages()));
         if !planted("a released slab stays charged") {
