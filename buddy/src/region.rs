@@ -24,8 +24,8 @@ use heap::Heap;
 use heap::Heap as Os;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 use mapped::Mapped as Os;
-use uslab_magazine::Memory;
-use uslab_magazine::sync::Counter;
+use uslab_magazine::sync::{Counter, tell};
+use uslab_magazine::{Memory, Operation};
 
 /// Whether [`Door::Os`] reserves addresses, and not memory.
 pub(crate) const MAPPED: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
@@ -398,7 +398,7 @@ unsafe impl Memory for Reserved {
         // SAFETY: the region was reserved with so many bytes more.
         unsafe { self.region.base().add(self.start) }
     }
-    fn commit(&self, bytes: usize) -> bool {
+    fn commit(&self, op: &Operation, bytes: usize) -> bool {
         let Some(bytes) = bytes.checked_add(self.start) else { return false };
         if self.region.faults.fires(Call::of(self.point, bytes)) {
             return false;
@@ -410,6 +410,7 @@ unsafe impl Memory for Reserved {
             return false;
         }
         let goal = bytes.next_multiple_of(Self::STEP).min(self.region.bytes());
+        tell!(op: Commit, "commits {goal} bytes beside pages");
         let granted = self.region.commit(0..goal);
         if granted {
             self.committed.max(goal as u64);
@@ -421,6 +422,7 @@ unsafe impl Memory for Reserved {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use uslab_magazine::Path;
 
     fn none() -> Faults {
         Faults::default()
@@ -507,8 +509,13 @@ mod tests {
     fn reserved_memory_is_committed_on_demand() {
         let reserved = Reserved::new(1 << 20, Door::Os, &none(), crate::faults::MAGAZINE).unwrap();
         assert_eq!(reserved.committed(), 0);
-        assert!(reserved.commit(100));
+        let commit = |bytes| {
+            let op = Operation::new();
+            (reserved.commit(&op, bytes), op.path())
+        };
+        assert_eq!(commit(100), (true, Path::Commit));
         assert_eq!(reserved.committed(), Reserved::STEP);
-        assert!(reserved.commit(1 << 20) && !reserved.commit((1 << 20) + 1));
+        assert_eq!(commit(Reserved::STEP), (true, Path::Cpu), "the system was not asked");
+        assert_eq!((commit(1 << 20), commit((1 << 20) + 1)), ((true, Path::Commit), (false, Path::Cpu)));
     }
 }

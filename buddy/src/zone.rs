@@ -44,6 +44,7 @@ use crate::region::Region;
 use crate::watermark::{self, Watermarks};
 use crate::{MAX_ORDER, PAGE_SIZE};
 use serde::Serialize;
+use uslab_magazine::Operation;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Fixed, MutexGuard, Rank, planted, tell};
 
@@ -90,6 +91,13 @@ pub struct ZoneEvents {
     pub pages_taken: u64,
     /// Pages that came back to them.
     pub pages_freed: u64,
+}
+
+impl ZoneEvents {
+    /// Times that the system was asked for memory or got some back.
+    fn system_calls(&self) -> u64 {
+        self.commits + self.commits_refused + self.decommits
+    }
 }
 
 /// A run of pages under one lock.
@@ -153,6 +161,15 @@ fn collect<T>(items: impl ExactSizeIterator<Item = T>) -> Option<Vec<T>> {
     all.try_reserve_exact(items.len()).ok()?;
     all.extend(items);
     Some(all)
+}
+
+/// What a caller wants of a zone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) order: Order,
+    pub(crate) mobility: MigrateType,
+    /// Pages that stay free; `None` is no limit.
+    pub(crate) floor: Option<u32>,
 }
 
 /// The OS refused to commit memory.
@@ -261,15 +278,9 @@ impl Zone {
     // --- Allocation ------------------------------------------------------------------------------------------
 
     /// Takes one block of `order` if `floor` pages stay free. Its frame says [`Kind::PerCpu`]: on its way.
-    pub(crate) fn alloc(
-        &self,
-        ground: &Ground,
-        order: Order,
-        mobility: MigrateType,
-        floor: Option<u32>,
-    ) -> Result<Pfn, Limit> {
+    pub(crate) fn alloc(&self, op: &Operation, ground: &Ground, wanted: Wanted) -> Result<Pfn, Limit> {
         let mut taken = Err(Limit::Exhausted);
-        let (_, limit) = self.fill(ground, order, mobility, floor, 1, |pfn| taken = Ok(pfn));
+        let (_, limit) = self.fill(op, ground, wanted, 1, |pfn| taken = Ok(pfn));
         taken.map_err(|_| limit.unwrap_or(Limit::Exhausted))
     }
 
@@ -277,10 +288,9 @@ impl Zone {
     /// the limit that was met when it were fewer.
     pub(crate) fn fill(
         &self,
+        op: &Operation,
         ground: &Ground,
-        order: Order,
-        mobility: MigrateType,
-        floor: Option<u32>,
+        Wanted { order, mobility, floor }: Wanted,
         max: usize,
         mut put: impl FnMut(Pfn),
     ) -> (usize, Option<Limit>) {
@@ -288,7 +298,9 @@ impl Zone {
             return (0, Some(Limit::Injected));
         }
         let mut late = None;
+        tell!(op: Pages, "asks the zone for {max} blocks");
         let mut inner = self.inner.lock();
+        let calls = inner.events.system_calls();
         let mut filled = 0;
         let mut limit = None;
         while filled < max {
@@ -315,6 +327,9 @@ impl Zone {
                     break;
                 }
             }
+        }
+        if inner.events.system_calls() != calls {
+            tell!(op: Commit, inner => "asked the system for memory");
         }
         drop(inner);
         if let Some((pfn, state)) = late {
@@ -468,17 +483,28 @@ impl Zone {
     // --- Free ------------------------------------------------------------------------------------------------
 
     /// Takes blocks of `order` back in one hold of the lock. Their frames say [`Kind::PerCpu`].
-    pub(crate) fn free(&self, ground: &Ground, order: Order, blocks: impl Iterator<Item = Pfn>) {
+    pub(crate) fn free(
+        &self,
+        op: &Operation,
+        ground: &Ground,
+        order: Order,
+        blocks: impl Iterator<Item = Pfn>,
+    ) {
         if planted("buddy checked in one lock hold and merged in the next") {
             return blocks.for_each(|pfn| self.merge_across_locks(ground, pfn, order));
         }
+        tell!(op: Pages, "gives blocks of order {order} to the zone");
         let mut inner = self.inner.lock();
+        let calls = inner.events.system_calls();
         for pfn in blocks {
             inner.events.pages_freed += u64::from(order.pages());
             self.merge(ground, &mut inner, pfn, order);
             tell!(inner => "gives {} pages from page {pfn} back", order.pages());
         }
         while inner.area(ground.max_order).len() > ground.keep && self.decommit_one(ground, &mut inner) {}
+        if inner.events.system_calls() != calls {
+            tell!(op: Commit, inner => "gave memory back to the system");
+        }
     }
 
     fn merge(&self, ground: &Ground, inner: &mut Inner, mut pfn: Pfn, mut order: Order) {
