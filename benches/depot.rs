@@ -6,7 +6,7 @@ use std::time::Duration;
 use uslab_benches::team::{Team, cpus, mean};
 use uslab_benches::{Bench, Column, Contender, Kind};
 use uslab_magazine::sync::{AtomicUsize, Ordering};
-use uslab_magazine::{Config, Cpus, Heap, Layer, Round, Supplier};
+use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier};
 
 /// Rounds in a magazine: few, so that exchanges are most of the work.
 const CAPACITY: u16 = 4;
@@ -34,7 +34,8 @@ struct Maker {
 }
 
 impl Supplier<Ball> for Maker {
-    fn fill(&self, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+    fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+        op.did(Path::Slab);
         for _ in 0..max {
             let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
             // A magazine's round is a multiple of 8, as addresses are; numbers begin at 8.
@@ -42,7 +43,8 @@ impl Supplier<Ball> for Maker {
         }
         max
     }
-    fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Ball>) {
+        op.did(Path::Slab);
         self.flushed.fetch_add(rounds.count(), Ordering::Relaxed);
     }
 }

@@ -147,10 +147,14 @@ fn the_json_of_a_replay_has_all_its_fields_and_the_laws_hold() {
         "slabs_peak",
         "in_magazines",
         "in_depot",
-        "magazine_hits",
         "depot_exchanges",
     ] {
         assert!(!cache[field].is_null(), "{field}");
+    }
+    for path in ["cpu", "depot", "slab", "pages", "commit"] {
+        let caches = report["caches"].as_array().unwrap().iter();
+        let sum = caches.map(|cache| cache["paths"][path].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(report["objects"]["paths"][path], sum, "{path}");
     }
     assert!(cache.get("kernel").is_some());
     assert_eq!(report["not_understood"], 0);

@@ -26,12 +26,12 @@ use crate::per_cpu::{PageRound, PerCpuPages, Shelf};
 use crate::pfn::{Order, Pfn};
 use crate::region::{HugePages, Region, Uncommitted, address_limit, behind, reserve_most};
 use crate::watermark::{self, Mark, Watermarks};
-use crate::zone::{Ground, Zone, zeroed};
+use crate::zone::{Ground, Wanted, Zone, zeroed};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
-use uslab_magazine::Cpus;
 use uslab_magazine::sync::{Counter, assert_unlocked, planted};
+use uslab_magazine::{Cpus, Operation};
 
 /// A zone and the magazines in front of it.
 #[derive(Debug)]
@@ -208,30 +208,45 @@ impl PageAllocator {
     /// # Errors
     /// Which limit was met; nothing was changed then.
     pub fn alloc(&self, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, AllocError> {
-        self.find(order, gfp, node).map_err(|limit| {
+        self.alloc_in(&Operation::new(), order, gfp, node)
+    }
+
+    /// The same, in the course of an operation on pages.
+    ///
+    /// # Errors
+    /// As [`alloc`](PageAllocator::alloc).
+    #[doc(hidden)]
+    pub fn alloc_in(
+        &self,
+        op: &Operation,
+        order: Order,
+        gfp: Gfp,
+        node: Option<u32>,
+    ) -> Result<Pfn, AllocError> {
+        self.find(op, order, gfp, node).map_err(|limit| {
             self.counts.failures.add(1);
             let node = node.filter(|_| limit == Limit::Node || gfp.contains(Gfp::THIS_NODE));
             AllocError { order, node, limit }
         })
     }
 
-    fn find(&self, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, Limit> {
+    fn find(&self, op: &Operation, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, Limit> {
         if order > self.ground.max_order {
             return Err(Limit::Order);
         }
         let zonelist = self.zonelist(gfp, node)?;
-        let found = self.try_zones(zonelist, order, gfp, Mark::Low);
+        let found = self.try_zones(op, zonelist, order, gfp, Mark::Low);
         if matches!(found, Ok(_) | Err(Limit::Injected)) {
             return found;
         }
         self.counts.below_low.add(1);
-        self.try_zones(zonelist, order, gfp, Mark::Min).or_else(|limit| {
+        self.try_zones(op, zonelist, order, gfp, Mark::Min).or_else(|limit| {
             if !gfp.may_drain() || matches!(limit, Limit::Zone | Limit::Injected) {
                 return Err(limit);
             }
             self.counts.drains.add(1);
-            zonelist.iter().for_each(|at| self.purge(&self.places[usize::from(*at)]));
-            self.try_zones(zonelist, order, gfp, Mark::Min)
+            zonelist.iter().for_each(|at| self.purge(op, &self.places[usize::from(*at)]));
+            self.try_zones(op, zonelist, order, gfp, Mark::Min)
         })
     }
 
@@ -252,14 +267,21 @@ impl PageAllocator {
         Ok(&zonelist[..own])
     }
 
-    fn try_zones(&self, zonelist: &[u8], order: Order, gfp: Gfp, mark: Mark) -> Result<Pfn, Limit> {
+    fn try_zones(
+        &self,
+        op: &Operation,
+        zonelist: &[u8],
+        order: Order,
+        gfp: Gfp,
+        mark: Mark,
+    ) -> Result<Pfn, Limit> {
         let mobility = self.mobility(gfp);
         let mut met = Limit::Zone;
         for at in zonelist {
             let place = &self.places[usize::from(*at)];
             let zone = &place.zone;
             let floor = zone.marks.floor(mark, gfp, zone.reserve[gfp.highest_zone() as usize]);
-            match self.try_place(place, order, mobility, floor) {
+            match self.try_place(op, place, Wanted { order, mobility, floor }) {
                 Ok(pfn) => {
                     self.hand_out(pfn, order, gfp, mobility);
                     return Ok(pfn);
@@ -273,18 +295,11 @@ impl PageAllocator {
     }
 
     #[inline]
-    fn try_place(
-        &self,
-        place: &Place,
-        order: Order,
-        mobility: MigrateType,
-        floor: Option<u32>,
-    ) -> Result<Pfn, Limit> {
-        let Some(layer) = place.per_cpu.as_ref().and_then(|per_cpu| per_cpu.layer(order, mobility)) else {
-            return place.zone.alloc(&self.ground, order, mobility, floor);
-        };
-        let shelf = Shelf::filling(&place.zone, &self.ground, order, mobility, floor);
-        match layer.alloc(&shelf) {
+    fn try_place(&self, op: &Operation, place: &Place, wanted: Wanted) -> Result<Pfn, Limit> {
+        let layer = place.per_cpu.as_ref().and_then(|per_cpu| per_cpu.layer(wanted.order, wanted.mobility));
+        let Some(layer) = layer else { return place.zone.alloc(op, &self.ground, wanted) };
+        let shelf = Shelf::filling(&place.zone, &self.ground, wanted);
+        match layer.alloc_in(op, &shelf) {
             Some(round) => Ok(round.0),
             None => Err(shelf.limit().unwrap_or(Limit::Exhausted)),
         }
@@ -314,7 +329,7 @@ impl PageAllocator {
     /// likes: no lock is held. Returns how many: fewer where memory ends, 0 for a node that does not exist.
     pub fn alloc_bulk(&self, gfp: Gfp, node: Option<u32>, max: usize, mut put: impl FnMut(Pfn)) -> usize {
         let Ok(zonelist) = self.zonelist(gfp, node) else { return 0 };
-        let mobility = self.mobility(gfp);
+        let (mobility, op) = (self.mobility(gfp), &Operation::new());
         let mut done = 0;
         for at in zonelist {
             let zone = &self.places[usize::from(*at)].zone;
@@ -322,7 +337,8 @@ impl PageAllocator {
             loop {
                 let mut batch = Batch { pages: self, pfns: [Pfn::new(0); BULK], given: 0, len: 0 };
                 let wanted = BULK.min(max - done);
-                let (filled, _) = zone.fill(&self.ground, Order::ZERO, mobility, floor, wanted, |pfn| {
+                let one = Wanted { order: Order::ZERO, mobility, floor };
+                let (filled, _) = zone.fill(op, &self.ground, one, wanted, |pfn| {
                     batch.pfns[batch.len] = pfn;
                     batch.len += 1;
                 });
@@ -340,7 +356,7 @@ impl PageAllocator {
         }
         // What is left in magazines, and between the marks.
         while done < max {
-            let Ok(pfn) = self.find(Order::ZERO, gfp, node) else { break };
+            let Ok(pfn) = self.find(&Operation::new(), Order::ZERO, gfp, node) else { break };
             done += 1;
             put(pfn);
         }
@@ -370,6 +386,16 @@ impl PageAllocator {
     /// # Safety
     /// The block was allocated by this allocator with this order (or split to it), and nobody uses it any more.
     pub unsafe fn free(&self, pfn: Pfn, order: Order) {
+        // SAFETY: passed on.
+        unsafe { self.free_in(&Operation::new(), pfn, order) };
+    }
+
+    /// The same, in the course of an operation on pages.
+    ///
+    /// # Safety
+    /// As [`free`](PageAllocator::free).
+    #[doc(hidden)]
+    pub unsafe fn free_in(&self, op: &Operation, pfn: Pfn, order: Order) {
         if let Err(corruption) = self.take_back(pfn, order) {
             self.counts.corruptions.add(1);
             assert_unlocked();
@@ -380,12 +406,12 @@ impl PageAllocator {
         let mobility = zone.type_of(&self.ground, pfn);
         match place.per_cpu.as_ref().and_then(|per_cpu| per_cpu.layer(order, mobility)) {
             Some(layer) => {
-                layer.free(&Shelf::returning(zone, &self.ground, order), PageRound(pfn));
+                layer.free_in(op, &Shelf::returning(zone, &self.ground, order), PageRound(pfn));
                 if planted("page marked after it went into the magazine") {
                     self.ground.frames.frame(pfn).set_state(State::new(Kind::PerCpu, order, mobility));
                 }
             }
-            None => zone.free(&self.ground, order, core::iter::once(pfn)),
+            None => zone.free(op, &self.ground, order, core::iter::once(pfn)),
         }
         if planted("owner cleared after the free") {
             // SAFETY: a planted bug: the block is no longer ours.
@@ -449,9 +475,9 @@ impl PageAllocator {
 
     // --- Giving back -----------------------------------------------------------------------------------------
 
-    fn purge(&self, place: &Place) {
+    fn purge(&self, op: &Operation, place: &Place) {
         if let Some(per_cpu) = &place.per_cpu {
-            per_cpu.purge(&place.zone, &self.ground);
+            per_cpu.purge(op, &place.zone, &self.ground);
         }
     }
 
@@ -490,7 +516,7 @@ impl PageAllocator {
     /// Cost: up to three system calls for each maximal block, two for each run of free pages beside pages in use; each
     /// under its zone's lock, which is let go in between.
     pub fn release(&self) -> usize {
-        self.places.iter().for_each(|place| self.purge(place));
+        self.places.iter().for_each(|place| self.purge(&Operation::new(), place));
         self.trim()
     }
 

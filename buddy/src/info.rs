@@ -11,6 +11,7 @@ use crate::zone::ZoneEvents;
 use crate::{MAX_ORDER, PAGE_SIZE};
 use core::fmt;
 use serde::Serialize;
+use uslab_magazine::Paths;
 
 const ORDERS: usize = MAX_ORDER as usize + 1;
 
@@ -78,12 +79,10 @@ pub struct ZoneInfo {
 pub struct PerCpuEvents {
     /// Blocks handed out.
     pub allocs: u64,
-    /// Of these, by the CPU's own magazine.
-    pub fast_allocs: u64,
     /// Blocks taken back.
     pub frees: u64,
-    /// Of these, by the CPU's own magazine.
-    pub fast_frees: u64,
+    /// Both, by the dearest thing that each did; none is of class `slab`.
+    pub paths: Paths,
     /// Magazines filled from the zone.
     pub fills: u64,
     /// Magazines emptied into it.
@@ -120,9 +119,8 @@ impl ZoneInfo {
             for (_, layer) in per_cpu.layers() {
                 let (stats, events) = (layer.stats(), &mut info.per_cpu_events);
                 events.allocs += stats.allocs;
-                events.fast_allocs += stats.fast_allocs;
                 events.frees += stats.frees;
-                events.fast_frees += stats.fast_frees;
+                events.paths += stats.paths;
                 events.fills += stats.fills;
                 events.flushes += stats.flushes;
             }

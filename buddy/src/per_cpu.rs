@@ -12,11 +12,11 @@ use crate::faults::MAGAZINE;
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
 use crate::region::{Door, Reserved};
-use crate::zone::{Ground, Zone};
+use crate::zone::{Ground, Wanted, Zone};
 use core::cell::Cell;
 use core::ops::Range;
 use core::ptr::NonNull;
-use uslab_magazine::{Config, Cpus, Layer, Round, Supplier};
+use uslab_magazine::{Config, Cpus, Layer, Operation, Round, Supplier};
 
 /// Orders that are cached: 0..=3, the kernel's "not costly" ones; under loom one, to keep models small.
 const ORDERS: usize = if cfg!(loom) { 1 } else { 4 };
@@ -93,9 +93,9 @@ impl PerCpuPages {
         }
     }
     /// Gives everything back to the zone.
-    pub(crate) fn purge(&self, zone: &Zone, ground: &Ground) {
+    pub(crate) fn purge(&self, op: &Operation, zone: &Zone, ground: &Ground) {
         for (order, layer) in self.layers() {
-            layer.purge(&Shelf::returning(zone, ground, order));
+            layer.purge_in(op, &Shelf::returning(zone, ground, order));
         }
     }
     /// Gives back what has not been of use lately; returns pages.
@@ -119,29 +119,22 @@ impl PerCpuPages {
 pub(crate) struct Shelf<'a> {
     zone: &'a Zone,
     ground: &'a Ground,
-    order: Order,
-    mobility: MigrateType,
-    floor: Option<u32>,
+    wanted: Wanted,
     /// What the zone met when it filled less than was asked for.
     limit: Cell<Option<Limit>>,
 }
 
 impl<'a> Shelf<'a> {
-    /// For an allocation that leaves `floor` pages free.
+    /// For an allocation.
     #[inline]
-    pub(crate) fn filling(
-        zone: &'a Zone,
-        ground: &'a Ground,
-        order: Order,
-        mobility: MigrateType,
-        floor: Option<u32>,
-    ) -> Self {
-        Self { zone, ground, order, mobility, floor, limit: Cell::new(None) }
+    pub(crate) fn filling(zone: &'a Zone, ground: &'a Ground, wanted: Wanted) -> Self {
+        Self { zone, ground, wanted, limit: Cell::new(None) }
     }
     /// For giving back. Never asked to fill: the floor is all there is.
     #[inline]
     pub(crate) fn returning(zone: &'a Zone, ground: &'a Ground, order: Order) -> Self {
-        Self::filling(zone, ground, order, MigrateType::Unmovable, Some(u32::MAX))
+        let wanted = Wanted { order, mobility: MigrateType::Unmovable, floor: Some(u32::MAX) };
+        Self::filling(zone, ground, wanted)
     }
     /// The limit that the last fill met.
     pub(crate) fn limit(&self) -> Option<Limit> {
@@ -150,14 +143,14 @@ impl<'a> Shelf<'a> {
 }
 
 impl Supplier<PageRound> for Shelf<'_> {
-    fn fill(&self, _node: u32, max: usize, mut put: impl FnMut(PageRound)) -> usize {
+    fn fill(&self, op: &Operation, _node: u32, max: usize, mut put: impl FnMut(PageRound)) -> usize {
         let put = |pfn| put(PageRound(pfn));
-        let (filled, limit) = self.zone.fill(self.ground, self.order, self.mobility, self.floor, max, put);
+        let (filled, limit) = self.zone.fill(op, self.ground, self.wanted, max, put);
         self.limit.set(limit);
         filled
     }
-    fn flush(&self, rounds: impl Iterator<Item = PageRound>) {
-        self.zone.free(self.ground, self.order, rounds.map(|round| round.0));
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = PageRound>) {
+        self.zone.free(op, self.ground, self.wanted.order, rounds.map(|round| round.0));
     }
 }
 

@@ -28,8 +28,8 @@ use heap::Heap as Os;
 use mapped::Mapped as Os;
 use phantom::Addresses;
 use std::sync::Arc;
-use uslab_magazine::Memory;
-use uslab_magazine::sync::Counter;
+use uslab_magazine::sync::{Counter, tell};
+use uslab_magazine::{Memory, Operation};
 
 /// Whether [`Door::Os`] reserves addresses, and not memory.
 pub(crate) const MAPPED: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
@@ -510,8 +510,11 @@ impl Reserved {
             parts.push((start, end..end.checked_add(pages)?));
             end += pages;
         }
-        let at_once =
-            if end <= Self::AT_ONCE { Region::committed(end, PAGE_SIZE, door.of_tables(), faults) } else { None };
+        let at_once = if end <= Self::AT_ONCE {
+            Region::committed(end, PAGE_SIZE, door.of_tables(), faults)
+        } else {
+            None
+        };
         let committed = at_once.is_some();
         // Of each part hardly more than its first page is ever used.
         if let Some(region) = &at_once {
@@ -550,7 +553,7 @@ unsafe impl Memory for Reserved {
         // SAFETY: its pages lie in the region, and were reserved with so many bytes more.
         unsafe { self.region.base().add(self.pages.start + self.start) }
     }
-    fn commit(&self, bytes: usize) -> bool {
+    fn commit(&self, op: &Operation, bytes: usize) -> bool {
         let Some(bytes) = bytes.checked_add(self.start) else { return false };
         if self.region.faults.fires(Call::of(self.point, bytes)) {
             return false;
@@ -562,6 +565,7 @@ unsafe impl Memory for Reserved {
             return false;
         }
         let goal = bytes.next_multiple_of(Self::STEP).min(self.pages.len());
+        tell!(op: Commit, "commits {goal} bytes beside pages");
         let granted = self.region.commit(self.pages.start..self.pages.start + goal);
         if granted {
             self.committed.max(goal as u64);
@@ -573,6 +577,7 @@ unsafe impl Memory for Reserved {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use uslab_magazine::Path;
 
     fn none() -> Faults {
         Faults::default()
@@ -694,22 +699,28 @@ mod tests {
     fn reserved_memory_is_committed_on_demand() {
         let reserved = Reserved::new(1 << 20, Door::Os, &none(), crate::faults::MAGAZINE).unwrap();
         assert_eq!(reserved.committed(), 0);
-        assert!(reserved.commit(100));
+        let commit = |bytes| {
+            let op = Operation::new();
+            (reserved.commit(&op, bytes), op.path())
+        };
+        assert_eq!(commit(100), (true, Path::Commit));
         assert_eq!(reserved.committed(), Reserved::STEP);
-        assert!(reserved.commit(1 << 20) && !reserved.commit((1 << 20) + 1));
+        assert_eq!(commit(Reserved::STEP), (true, Path::Cpu), "the system was not asked");
+        assert_eq!((commit(1 << 20), commit((1 << 20) + 1)), ((true, Path::Commit), (false, Path::Cpu)));
     }
 
     /// Each of the 52 layers of a malloc once was a mapping of its own, and had its first pages committed by itself.
     #[test]
     fn many_share_one_mapping_and_each_keeps_to_its_own_part() {
+        let op = Operation::new();
         for sizes in [[100, 5000, 70_000], [100, 5000, Reserved::AT_ONCE]] {
             let parts = Reserved::many(3, &sizes, Door::Os, &none(), crate::faults::MAGAZINE).unwrap();
             assert!(parts.iter().all(|part| Arc::ptr_eq(&part.region, &parts[0].region)));
             let committed = sizes.iter().sum::<usize>() < Reserved::AT_ONCE;
             for (part, bytes) in parts.iter().zip(sizes) {
                 assert_eq!(part.committed() > 0, committed);
-                assert!(part.base().addr().get().is_multiple_of(128) && part.commit(bytes));
-                assert!(!part.commit(part.pages.len() - part.start + 1), "into the next one");
+                assert!(part.base().addr().get().is_multiple_of(128) && part.commit(&op, bytes));
+                assert!(!part.commit(&op, part.pages.len() - part.start + 1), "into the next one");
                 // SAFETY: so many bytes are committed, and this test is the only user.
                 unsafe {
                     assert!((0..bytes).all(|at| part.base().add(at).read() == 0));

@@ -496,7 +496,9 @@ fn a_page_in_a_magazine_costs_no_zone_lock() {
     (0..1000).for_each(|_| page());
     let zone = &pages.info().zones[0];
     assert_eq!(zone.events, before);
-    assert!(zone.per_cpu_events.fast_allocs >= 1000 && zone.per_cpu_events.fast_frees >= 1000);
+    let events = zone.per_cpu_events;
+    assert_eq!((events.paths.operations(), events.paths.slab), (events.allocs + events.frees, 0));
+    assert!(events.paths.cpu >= 2000, "{events:?}");
 }
 
 #[test]

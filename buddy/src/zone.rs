@@ -60,6 +60,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use serde::Serialize;
 use std::alloc::alloc_zeroed;
+use uslab_magazine::Operation;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Fixed, MutexGuard, Rank, planted, tell};
 
@@ -126,6 +127,13 @@ pub struct ZoneEvents {
     pub pages_taken: u64,
     /// Pages that came back to them.
     pub pages_freed: u64,
+}
+
+impl ZoneEvents {
+    /// Times that the system was asked for memory or got some back.
+    fn system_calls(&self) -> u64 {
+        self.commits + self.commits_refused + self.decommits
+    }
 }
 
 /// A run of pages under one lock.
@@ -256,6 +264,15 @@ fn decode(kept: &Fixed) -> MigrateType {
     MigrateType::from_bits(kept.get() ^ MigrateType::Movable as u32)
 }
 
+/// What a caller wants of a zone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) order: Order,
+    pub(crate) mobility: MigrateType,
+    /// Pages that stay free; `None` is no limit.
+    pub(crate) floor: Option<u32>,
+}
+
 /// The OS refused to commit memory.
 struct Refused;
 
@@ -374,15 +391,9 @@ impl Zone {
     // --- Allocation ------------------------------------------------------------------------------------------
 
     /// Takes one block of `order` if `floor` pages stay free. Its frame says [`Kind::PerCpu`]: on its way.
-    pub(crate) fn alloc(
-        &self,
-        ground: &Ground,
-        order: Order,
-        mobility: MigrateType,
-        floor: Option<u32>,
-    ) -> Result<Pfn, Limit> {
+    pub(crate) fn alloc(&self, op: &Operation, ground: &Ground, wanted: Wanted) -> Result<Pfn, Limit> {
         let mut taken = Err(Limit::Exhausted);
-        let (_, limit) = self.fill(ground, order, mobility, floor, 1, |pfn| taken = Ok(pfn));
+        let (_, limit) = self.fill(op, ground, wanted, 1, |pfn| taken = Ok(pfn));
         taken.map_err(|_| limit.unwrap_or(Limit::Exhausted))
     }
 
@@ -390,10 +401,9 @@ impl Zone {
     /// the limit that was met when it were fewer.
     pub(crate) fn fill(
         &self,
+        op: &Operation,
         ground: &Ground,
-        order: Order,
-        mobility: MigrateType,
-        floor: Option<u32>,
+        Wanted { order, mobility, floor }: Wanted,
         max: usize,
         mut put: impl FnMut(Pfn),
     ) -> (usize, Option<Limit>) {
@@ -401,7 +411,9 @@ impl Zone {
             return (0, Some(Limit::Injected));
         }
         let mut late = None;
+        tell!(op: Pages, "asks the zone for {max} blocks");
         let mut inner = self.inner.lock();
+        let calls = inner.events.system_calls();
         let mut filled = 0;
         let mut limit = None;
         while filled < max {
@@ -430,6 +442,9 @@ impl Zone {
             }
         }
         inner.idle = inner.idle.min(inner.backed);
+        if inner.events.system_calls() != calls {
+            tell!(op: Commit, inner => "asked the system for memory");
+        }
         drop(inner);
         if let Some((pfn, state)) = late {
             ground.frames.frame(pfn).set_state(state);
@@ -579,10 +594,17 @@ impl Zone {
     // --- Free ------------------------------------------------------------------------------------------------
 
     /// Takes blocks of `order` back in one hold of the lock. Their frames say [`Kind::PerCpu`].
-    pub(crate) fn free(&self, ground: &Ground, order: Order, blocks: impl Iterator<Item = Pfn>) {
+    pub(crate) fn free(
+        &self,
+        op: &Operation,
+        ground: &Ground,
+        order: Order,
+        blocks: impl Iterator<Item = Pfn>,
+    ) {
         if planted("buddy checked in one lock hold and merged in the next") {
             return blocks.for_each(|pfn| self.merge_across_locks(ground, pfn, order));
         }
+        tell!(op: Pages, "gives blocks of order {order} to the zone");
         let mut inner = self.inner.lock();
         for pfn in blocks {
             inner.events.pages_freed += u64::from(order.pages());
@@ -591,8 +613,8 @@ impl Zone {
         }
         let above = inner.backed > ground.keep;
         drop(inner);
-        if above {
-            self.trim(ground, ground.keep - ground.keep / 4);
+        if above && self.trim(ground, ground.keep - ground.keep / 4) > 0 {
+            tell!(op: Commit, "gave memory back to the system");
         }
     }
 

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::ptr::NonNull;
 use std::time::Instant;
-use uslab_magazine::{Config, Cpus, Heap, Layer, Round, Supplier};
+use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier};
 
 #[derive(Clone, Copy)]
 struct Block(NonNull<u8>);
@@ -27,13 +27,15 @@ impl Round for Block {
 /// Blocks of 64 bytes, never given back.
 struct Blocks;
 impl Supplier<Block> for Blocks {
-    fn fill(&self, _: u32, max: usize, mut put: impl FnMut(Block)) -> usize {
+    fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(Block)) -> usize {
+        op.did(Path::Slab);
         for _ in 0..max {
             put(Block(NonNull::from(Box::leak(Box::new([0u64; 8]))).cast()));
         }
         max
     }
-    fn flush(&self, rounds: impl Iterator<Item = Block>) {
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Block>) {
+        op.did(Path::Slab);
         rounds.for_each(drop);
     }
 }
@@ -111,8 +113,8 @@ fn layer(cpus: Cpus) -> Layer<Block> {
 fn main() {
     let rounds = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(21);
     let (chosen, claimed) = (layer(Cpus::os()), layer(Cpus::os().claimed()));
-    FREE.with(|free| Blocks.fill(0, 64, |block| free.borrow_mut().push(block)));
-    Blocks.fill(0, 64, put);
+    FREE.with(|free| Blocks.fill(&Operation::new(), 0, 64, |block| free.borrow_mut().push(block)));
+    Blocks.fill(&Operation::new(), 0, 64, put);
     let mut times = [const { Vec::new() }; 4];
     for _ in 0..rounds {
         for (i, times) in times.iter_mut().enumerate() {
@@ -137,8 +139,5 @@ fn main() {
         println!("{name:21} {middle:7.2} {low:6.2} {:8.2} {:.2}", middle / median[3].0, low / median[3].1);
     }
     let stats = chosen.stats();
-    println!(
-        "{}: {} of {} by magazines, {} aborts",
-        stats.mechanism, stats.fast_allocs, stats.allocs, stats.aborts
-    );
+    println!("{}: {}; {} aborts", stats.mechanism, stats.paths, stats.aborts);
 }

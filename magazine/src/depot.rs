@@ -10,6 +10,7 @@
 //! reap. Magazines that were not needed through the whole last interval *and* so far in this one are surplus.
 
 use crate::memory::Memory;
+use crate::paths::Operation;
 use crate::slot::{Fill, Num};
 use crate::store::Store;
 use crate::sync::Ordering::Relaxed;
@@ -109,7 +110,8 @@ impl Depot {
         crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lists> {
+    fn lock(&self, op: &Operation) -> MutexGuard<'_, Lists> {
+        tell!(op: Depot, "visits the depot");
         self.lists.try_lock().unwrap_or_else(|| {
             self.contention.add(1);
             self.lists.lock()
@@ -152,12 +154,12 @@ impl Depot {
     }
 
     /// Takes a magazine of that fill. An empty list costs no lock.
-    pub(crate) fn take<M: Memory>(&self, store: &Store<M>, fill: Fill) -> Option<Num> {
+    pub(crate) fn take<M: Memory>(&self, op: &Operation, store: &Store<M>, fill: Fill) -> Option<Num> {
         let before = self.len(fill);
         if before == 0 {
             return None;
         }
-        let mut lists = self.lock();
+        let mut lists = self.lock(op);
         let list = lists.of(fill);
         let num = list.chain.pop(store)?;
         list.min = list.min.min(list.chain.len());
@@ -171,8 +173,15 @@ impl Depot {
 
     /// Puts a magazine of that fill here; `false` if the list is `limit` long already.
     #[must_use = "a magazine that was not taken is still the caller's"]
-    pub(crate) fn put<M: Memory>(&self, store: &Store<M>, fill: Fill, limit: u32, num: Num) -> bool {
-        let mut lists = self.lock();
+    pub(crate) fn put<M: Memory>(
+        &self,
+        op: &Operation,
+        store: &Store<M>,
+        fill: Fill,
+        limit: u32,
+        num: Num,
+    ) -> bool {
+        let mut lists = self.lock(op);
         let list = lists.of(fill);
         debug_assert!(store.get(num).is(fill), "a {fill:?} list takes only such magazines");
         if list.chain.len() >= limit {
@@ -186,11 +195,11 @@ impl Depot {
     }
 
     /// Puts all of these empty magazines here.
-    pub(crate) fn put_emptied<M: Memory>(&self, store: &Store<M>, mut emptied: Chain) {
+    pub(crate) fn put_emptied<M: Memory>(&self, op: &Operation, store: &Store<M>, mut emptied: Chain) {
         if emptied.len() == 0 {
             return;
         }
-        let mut lists = self.lock();
+        let mut lists = self.lock(op);
         let before = lists.empty.chain.len();
         while let Some(num) = emptied.pop(store) {
             debug_assert!(store.get(num).is(Fill::Empty), "the empty list takes only such magazines");
@@ -203,8 +212,8 @@ impl Depot {
     }
 
     /// All full magazines, for the supplier.
-    pub(crate) fn take_all_full(&self) -> Chain {
-        let mut lists = self.lock();
+    pub(crate) fn take_all_full(&self, op: &Operation) -> Chain {
+        let mut lists = self.lock(op);
         let list = lists.of(Fill::Full);
         (list.min, list.reap_limit) = (0, 0);
         let all = core::mem::replace(&mut list.chain, Chain::new());
@@ -216,9 +225,9 @@ impl Depot {
     /// Ends an interval: returns the full magazines that were surplus through all of it and the one before.
     ///
     /// Empty magazines stay: they are type-stable, and what they cost is bounded.
-    pub(crate) fn reap<M: Memory>(&self, store: &Store<M>) -> Chain {
+    pub(crate) fn reap<M: Memory>(&self, op: &Operation, store: &Store<M>) -> Chain {
         let (mut surplus, mut taken) = (Chain::new(), 0);
-        let mut lists = self.lock();
+        let mut lists = self.lock(op);
         let list = lists.of(Fill::Full);
         let n = if planted("reap ignores the working set") {
             list.chain.len()
@@ -238,12 +247,12 @@ impl Depot {
     }
 
     /// An unused stock magazine.
-    pub(crate) fn take_stock<M: Memory>(&self, store: &Store<M>) -> Option<Num> {
-        self.lock().stocks.pop(store)
+    pub(crate) fn take_stock<M: Memory>(&self, op: &Operation, store: &Store<M>) -> Option<Num> {
+        self.lock(op).stocks.pop(store)
     }
     /// Keeps a stock magazine that no CPU uses; it must be empty.
-    pub(crate) fn put_stock<M: Memory>(&self, store: &Store<M>, num: Num) {
-        self.lock().stocks.push(store, num);
+    pub(crate) fn put_stock<M: Memory>(&self, op: &Operation, store: &Store<M>, num: Num) {
+        self.lock(op).stocks.push(store, num);
     }
 }
 
@@ -264,24 +273,28 @@ mod tests {
 
     #[test]
     fn visits_move_one_magazine_or_do_not_count() {
-        let (depot, store) = (Depot::new(), store(2));
-        let nums = [(); 2].map(|()| store.create(1, false).unwrap());
-        assert_eq!(nums.map(|num| depot.put(&store, Fill::Empty, 1, num)), [true, false], "one is the limit");
+        let (depot, store, op) = (Depot::new(), store(2), &Operation::new());
+        let nums = [(); 2].map(|()| store.create(op, 1, false).unwrap());
+        assert_eq!(
+            nums.map(|num| depot.put(op, &store, Fill::Empty, 1, num)),
+            [true, false],
+            "one is the limit"
+        );
         assert_eq!((depot.len(Fill::Empty), depot.exchanges.get()), (1, 1));
-        assert_eq!(depot.take(&store, Fill::Full), None);
-        assert_eq!(depot.take(&store, Fill::Empty), Some(nums[0]));
-        assert_eq!(depot.take(&store, Fill::Empty), None);
+        assert_eq!(depot.take(op, &store, Fill::Full), None);
+        assert_eq!(depot.take(op, &store, Fill::Empty), Some(nums[0]));
+        assert_eq!(depot.take(op, &store, Fill::Empty), None);
         assert_eq!((depot.len(Fill::Empty), depot.exchanges.get()), (0, 2));
-        depot.put_emptied(&store, Chain::new());
+        depot.put_emptied(op, &store, Chain::new());
         assert_eq!(depot.exchanges.get(), 2, "nothing was put");
     }
 
     #[test]
     fn a_stock_that_was_put_is_the_one_that_is_taken() {
-        let (depot, store) = (Depot::new(), store(1));
-        let stock = store.create(4, true).unwrap();
-        assert_eq!(depot.take_stock(&store), None);
-        depot.put_stock(&store, stock);
-        assert_eq!((depot.take_stock(&store), depot.take_stock(&store)), (Some(stock), None));
+        let (depot, store, op) = (Depot::new(), store(1), &Operation::new());
+        let stock = store.create(op, 4, true).unwrap();
+        assert_eq!(depot.take_stock(op, &store), None);
+        depot.put_stock(op, &store, stock);
+        assert_eq!((depot.take_stock(op, &store), depot.take_stock(op, &store)), (Some(stock), None));
     }
 }

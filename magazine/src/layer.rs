@@ -40,6 +40,7 @@ use crate::depot::{Chain, Depot};
 use crate::fork::Fork;
 use crate::front::Front;
 use crate::memory::{Heap, Memory};
+use crate::paths::{Operation, PathCounts, Paths};
 use crate::slot::{Fill, Num, Pair, Pop, Push, Replace, Which};
 use crate::store::Store;
 use crate::sync::Ordering::Relaxed;
@@ -80,12 +81,13 @@ pub trait Round: Copy + Send {
 
 /// Where rounds come from and go to when magazines cannot serve: the slab layer, or a zone.
 ///
-/// It is called with no lock, claim or operation of the layer held.
+/// It is called with no lock, claim or slot operation of the layer held. It says to [`Operation`] how dear it was: one that
+/// did nothing but say that it has nothing may be silent.
 pub trait Supplier<R: Round> {
     /// Hands up to `max` rounds of `node` to `put` and returns how many; 0 means that none can be had.
-    fn fill(&self, node: u32, max: usize, put: impl FnMut(R)) -> usize;
+    fn fill(&self, op: &Operation, node: u32, max: usize, put: impl FnMut(R)) -> usize;
     /// Takes rounds back.
-    fn flush(&self, rounds: impl Iterator<Item = R>);
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = R>);
     /// The node that a round belongs to; asked only where there are several.
     fn node_of(&self, _round: R) -> u32 {
         0
@@ -148,10 +150,8 @@ pub struct Stats {
     pub allocs: u64,
     /// See `allocs`.
     pub frees: u64,
-    /// Of these, served by the loaded magazine of a CPU.
-    pub fast_allocs: u64,
-    /// See `fast_allocs`.
-    pub fast_frees: u64,
+    /// All of these, by the dearest thing that each did.
+    pub paths: Paths,
     /// Rounds in the loaded and previous magazines of all CPUs.
     pub in_magazines: u64,
     /// Rounds in the full magazines of all CPUs' stocks, in private magazines, and in magazines that are on their way.
@@ -172,7 +172,7 @@ pub struct Stats {
     pub changed: u64,
     /// Operations that went round the slot: it was claimed, or the CPU has none (a thread without a registration).
     pub busy: u64,
-    /// Which mechanism served `fast_allocs` and `fast_frees`, all of them.
+    /// Which mechanism serves the slots.
     pub mechanism: Mechanism,
     /// Restartable sequences of this *process* that were interrupted and ran again; 0 where none serve.
     pub aborts: u64,
@@ -203,8 +203,11 @@ fn stumble() {
 
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    pub(crate) slow_allocs: Counter,
-    slow_frees: Counter,
+    /// Operations that were not of the CPU's own alone.
+    pub(crate) paths: PathCounts,
+    /// Rounds that no slot handed out or took back.
+    pub(crate) around_allocs: Counter,
+    around_frees: Counter,
     fills: Counter,
     flushes: Counter,
     other_node_frees: Counter,
@@ -334,61 +337,78 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
         // SAFETY: this layer lives.
-        unsafe { self.front.alloc() }.or_else(|| self.alloc_slow(supplier))
+        unsafe { self.front.alloc() }.or_else(|| self.alloc_new(supplier))
+    }
+    /// The same, in the course of an operation that may have done something before, and goes on elsewhere if there is no
+    /// round.
+    #[inline]
+    pub fn alloc_in(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
+        // SAFETY: this layer lives.
+        unsafe { self.front.alloc() }.or_else(|| self.alloc_slow(op, supplier))
+    }
+
+    /// What slow paths keep of an operation is made here, so that it costs the fast ones no place on the stack.
+    #[cold]
+    #[inline(never)]
+    fn alloc_new(&self, supplier: &impl Supplier<R>) -> Option<R> {
+        self.alloc_slow(&Operation::new(), supplier)
     }
 
     /// The same, for both mechanisms.
     #[cold]
-    #[inline(never)]
-    fn alloc_slow(&self, supplier: &impl Supplier<R>) -> Option<R> {
+    fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         tell!(self.store => "alloc");
-        match self.pop(Which::Rounds) {
+        let round = match self.pop(Which::Rounds) {
             // SAFETY: as in `alloc`.
             Pop::Round(raw) => Some(unsafe { R::from_raw(raw) }),
-            Pop::Miss => self.alloc_missed(supplier),
-            Pop::Busy => self.alloc_busy(supplier),
+            Pop::Miss => self.alloc_missed(op, supplier),
+            Pop::Busy => self.alloc_busy(op, supplier),
+        };
+        if round.is_some() {
+            self.counts.paths.count(op);
         }
+        round
     }
 
     #[cold]
-    fn alloc_missed(&self, supplier: &impl Supplier<R>) -> Option<R> {
+    fn alloc_missed(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         loop {
             let cpu = self.cpus.current();
             let node = self.cpus.node_of(cpu);
             let pair = self.store.pair(cpu, Which::Rounds);
             if self.store.get(pair.previous).len() > 0 {
                 self.swap(node, pair);
-            } else if let Some(full) = self.take_full(node) {
-                self.install(supplier, node, pair, full, Fill::Empty);
+            } else if let Some(full) = self.take_full(op, node) {
+                self.install(op, supplier, node, pair, full, Fill::Empty);
             } else {
-                return self.alloc_filling(supplier, node, pair);
+                return self.alloc_filling(op, supplier, node, pair);
             }
             match self.pop(Which::Rounds) {
                 // SAFETY: as in `alloc`.
                 Pop::Round(raw) => return Some(unsafe { R::from_raw(raw) }),
                 Pop::Miss => {}
-                Pop::Busy => return self.alloc_busy(supplier),
+                Pop::Busy => return self.alloc_busy(op, supplier),
             }
         }
     }
 
     /// Detaches the previous magazine (it is empty), fills it and installs it; the first round is the caller's.
-    fn alloc_filling(&self, supplier: &impl Supplier<R>, node: u32, pair: Pair) -> Option<R> {
+    fn alloc_filling(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32, pair: Pair) -> Option<R> {
         let detached = Pair { previous: Num::SENTINEL, ..pair };
         let (num, pair) = if pair.previous.is_sentinel() {
-            (self.take_empty(node), pair)
+            (self.take_empty(op, node), pair)
         } else if self.replace(node, Which::Rounds, pair, detached, Fill::Empty) == Replace::Done {
             (Some(pair.previous), detached)
         } else {
             (None, pair)
         };
-        let Some(num) = num else { return self.alloc_around(supplier) };
+        let Some(num) = num else { return self.alloc_around(op, supplier) };
         let magazine = self.store.get(num);
         magazine.resize(self.tuning.rounds());
         let ask = self.tuning.fill().min(magazine.capacity() as usize);
         let _held = planted("the supplier fills under the lock of making").then(|| self.store.making.lock());
         assert_unlocked();
-        let filled = supplier.fill(node, ask, |round| {
+        let filled = supplier.fill(op, node, ask, |round| {
             let room = magazine.owner_push(round.into_raw());
             debug_assert!(room, "a supplier hands out at most what was asked for");
         });
@@ -399,49 +419,49 @@ impl<R: Round, M: Memory> Layer<R, M> {
             // Back to where it was, so that a failed allocation leaves the CPU as it found it.
             let old = Pair { previous: num, ..pair };
             if self.replace(node, Which::Rounds, pair, old, Fill::Any) == Replace::Changed {
-                self.put_empty(node, num);
+                self.put_empty(op, node, num);
             }
             return None;
         }
         tell!("filled magazine {} with {filled}, one of them for itself", num.0);
         let mine = magazine.owner_pop();
         self.counts.fills.add(1);
-        self.counts.slow_allocs.add(1);
+        self.counts.around_allocs.add(1);
         let new = Pair { loaded: num, previous: pair.loaded };
         if magazine.len() == 0
             || self.replace(node, Which::Rounds, pair, new, Fill::Any) == Replace::Changed
                 && !planted("a filled magazine is taken for installed")
         {
-            self.put_away(supplier, node, num);
+            self.put_away(op, supplier, node, num);
         }
         // SAFETY: as in `alloc`.
         mine.map(|raw| unsafe { R::from_raw(raw) })
     }
 
-    fn alloc_busy(&self, supplier: &impl Supplier<R>) -> Option<R> {
+    fn alloc_busy(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         self.counts.busy.add(1);
-        self.alloc_around(supplier)
+        self.alloc_around(op, supplier)
     }
 
     /// Without the magazines of this CPU: from the supplier, else from the depot.
     #[cold]
-    fn alloc_around(&self, supplier: &impl Supplier<R>) -> Option<R> {
+    fn alloc_around(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         tell!("goes round the magazines");
         let node = self.cpus.node_of(self.cpus.current());
         assert_unlocked();
         let mut round = None;
-        supplier.fill(node, 1, |r| round = Some(r));
+        supplier.fill(op, node, 1, |r| round = Some(r));
         if round.is_none() {
-            let num = self.take_from_depot(node, Fill::Full)?;
+            let num = self.take_from_depot(op, node, Fill::Full)?;
             let early = planted("a magazine goes back before its round is taken")
-                && self.depot(node).put(&self.store, Fill::Full, u32::MAX, num);
+                && self.depot(node).put(op, &self.store, Fill::Full, u32::MAX, num);
             // SAFETY: as in `alloc`.
             round = self.store.get(num).owner_pop().map(|raw| unsafe { R::from_raw(raw) });
             if !early {
-                self.put_away(supplier, node, num);
+                self.put_away(op, supplier, node, num);
             }
         }
-        self.counts.slow_allocs.add(1);
+        self.counts.around_allocs.add(1);
         round
     }
 
@@ -454,32 +474,49 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn free(&self, supplier: &impl Supplier<R>, round: R) {
         // SAFETY: this layer lives.
         if !unsafe { self.front.free(round) } {
-            self.free_slow(supplier, round);
+            self.free_new(supplier, round);
         }
+    }
+    /// The same, in the course of an operation that may have done something before.
+    #[inline]
+    pub fn free_in(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
+        // SAFETY: this layer lives.
+        if !unsafe { self.front.free(round) } {
+            self.free_slow(op, supplier, round);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_new(&self, supplier: &impl Supplier<R>, round: R) {
+        self.free_slow(&Operation::new(), supplier, round);
     }
 
     /// The same, for both mechanisms.
     #[cold]
-    #[inline(never)]
-    fn free_slow(&self, supplier: &impl Supplier<R>, round: R) {
+    fn free_slow(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         tell!(self.store => "free of {}", crate::sync::story::name(round.into_raw()));
-        while !self.push_round(supplier, round) {
+        while !self.push_round(op, supplier, round) {
             let cpu = self.cpus.current();
             let node = self.cpus.node_of(cpu);
             let pair = self.store.pair(cpu, Which::Rounds);
             let previous = self.store.get(pair.previous);
             if previous.len() < previous.capacity() {
                 self.swap(node, pair);
-            } else if let Some(empty) = self.take_empty(node).or_else(|| self.flush_one(supplier, node)) {
-                self.install(supplier, node, pair, empty, Fill::Full);
+            } else if let Some(empty) =
+                self.take_empty(op, node).or_else(|| self.flush_one(op, supplier, node))
+            {
+                self.install(op, supplier, node, pair, empty, Fill::Full);
             } else {
-                return self.free_around(supplier, round);
+                self.free_around(op, supplier, round);
+                break;
             }
         }
+        self.counts.paths.count(op);
     }
 
     /// Pushes the round, or takes it round the magazines; `false` if the loaded magazine is full.
-    fn push_round(&self, supplier: &impl Supplier<R>, round: R) -> bool {
+    fn push_round(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) -> bool {
         let pushed = match self.mechanism() {
             Mechanism::Rseq => rseq::push(&self.store, self.front.fast, Which::Rounds, round.into_raw()),
             Mechanism::Claimed => {
@@ -487,7 +524,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 let cpu = self.cpus.current();
                 if self.cpus.nodes() > 1 && supplier.node_of(round) != self.cpus.node_of(cpu) {
                     self.counts.other_node_frees.add(1);
-                    self.free_around(supplier, round);
+                    self.free_around(op, supplier, round);
                     return true;
                 }
                 claimed::push(&self.store, cpu, Which::Rounds, round.into_raw())
@@ -495,17 +532,17 @@ impl<R: Round, M: Memory> Layer<R, M> {
         };
         if pushed == Push::Busy {
             self.counts.busy.add(1);
-            self.free_around(supplier, round);
+            self.free_around(op, supplier, round);
         }
         pushed != Push::Miss
     }
 
     #[cold]
-    fn free_around(&self, supplier: &impl Supplier<R>, round: R) {
+    fn free_around(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         tell!("goes round the magazines");
-        self.counts.slow_frees.add(1);
+        self.counts.around_frees.add(1);
         assert_unlocked();
-        supplier.flush(core::iter::once(round));
+        supplier.flush(op, core::iter::once(round));
     }
 
     // ---- exchanging magazines ----
@@ -518,58 +555,66 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     /// Makes `num` the loaded magazine of the slot that holds `pair`; its previous one, which is `leaving`, goes to
     /// the stock. If the slot changed, `num` is put away.
-    fn install(&self, supplier: &impl Supplier<R>, node: u32, pair: Pair, num: Num, leaving: Fill) {
+    fn install(
+        &self,
+        op: &Operation,
+        supplier: &impl Supplier<R>,
+        node: u32,
+        pair: Pair,
+        num: Num,
+        leaving: Fill,
+    ) {
         let new = Pair { loaded: num, previous: pair.loaded };
         if self.replace(node, Which::Rounds, pair, new, leaving) == Replace::Changed {
-            self.put_away(supplier, node, num);
+            self.put_away(op, supplier, node, num);
         } else if !pair.previous.is_sentinel() && !planted("exchange forgets the magazine that left") {
             match leaving {
-                Fill::Full => self.put_full(supplier, node, pair.previous),
-                _ => self.put_empty(node, pair.previous),
+                Fill::Full => self.put_full(op, supplier, node, pair.previous),
+                _ => self.put_empty(op, node, pair.previous),
             }
         }
     }
 
     /// Any magazine that the caller owns, to where it belongs.
-    pub(crate) fn put_away(&self, supplier: &impl Supplier<R>, node: u32, num: Num) {
+    pub(crate) fn put_away(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32, num: Num) {
         if self.store.get(num).is(Fill::Full) {
-            self.put_full(supplier, node, num);
+            self.put_full(op, supplier, node, num);
         } else {
-            self.flush(supplier, node, num);
+            self.flush(op, supplier, node, num);
         }
     }
 
-    pub(crate) fn take_full(&self, node: u32) -> Option<Num> {
-        self.take(node, Which::Full, Fill::Full)
+    pub(crate) fn take_full(&self, op: &Operation, node: u32) -> Option<Num> {
+        self.take(op, node, Which::Full, Fill::Full)
     }
 
     /// An empty magazine: from the stock, the depot, or made.
-    pub(crate) fn take_empty(&self, node: u32) -> Option<Num> {
+    pub(crate) fn take_empty(&self, op: &Operation, node: u32) -> Option<Num> {
         let rounds = self.tuning.rounds();
-        if let Some(num) = self.take(node, Which::Empty, Fill::Empty) {
+        if let Some(num) = self.take(op, node, Which::Empty, Fill::Empty) {
             self.store.get(num).resize(rounds);
             return Some(num);
         }
         if self.counts.magazines.get() >= u64::from(self.config.magazines) {
             return None;
         }
-        let num = self.store.create(rounds, false)?;
+        let num = self.store.create(op, rounds, false)?;
         self.counts.magazines.add(1);
         Some(num)
     }
 
     /// From this CPU's stock, else from the depot.
-    fn take(&self, node: u32, which: Which, fill: Fill) -> Option<Num> {
+    fn take(&self, op: &Operation, node: u32, which: Which, fill: Fill) -> Option<Num> {
         if self.config.stock > 0
             && let Pop::Round(raw) = self.pop(which)
         {
             return Some(Num::from_raw(raw));
         }
-        self.take_from_depot(node, fill)
+        self.take_from_depot(op, node, fill)
     }
 
-    fn take_from_depot(&self, node: u32, fill: Fill) -> Option<Num> {
-        self.visit(node, |depot| depot.take(&self.store, fill))
+    fn take_from_depot(&self, op: &Operation, node: u32, fill: Fill) -> Option<Num> {
+        self.visit(node, |depot| depot.take(op, &self.store, fill))
     }
 
     /// A visit to the depot. If it was contended, magazines may grow.
@@ -585,7 +630,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// Puts a magazine on this CPU's stock; `false` if it has no room.
-    fn put_on_stock(&self, node: u32, which: Which, num: Num) -> bool {
+    fn put_on_stock(&self, op: &Operation, node: u32, which: Which, num: Num) -> bool {
         let Some(raw) = num.into_raw() else { return false };
         if self.config.stock == 0 {
             return false;
@@ -594,63 +639,63 @@ impl<R: Round, M: Memory> Layer<R, M> {
             Push::Done => true,
             Push::Busy => false,
             // The stock is full, or this CPU has none yet.
-            Push::Miss => self.start_stock(node, which) && self.push(which, raw) == Push::Done,
+            Push::Miss => self.start_stock(op, node, which) && self.push(which, raw) == Push::Done,
         }
     }
 
     /// Gives this CPU a stock if it has none.
     #[cold]
-    fn start_stock(&self, node: u32, which: Which) -> bool {
+    fn start_stock(&self, op: &Operation, node: u32, which: Which) -> bool {
         if self.store.pair(self.cpus.current(), which) != Pair::SENTINELS {
             return false;
         }
-        let kept = self.depot(node).take_stock(&self.store);
-        let Some(num) = kept.or_else(|| self.store.create(u32::from(self.config.stock), true)) else {
+        let kept = self.depot(node).take_stock(op, &self.store);
+        let Some(num) = kept.or_else(|| self.store.create(op, u32::from(self.config.stock), true)) else {
             return false;
         };
         let new = Pair { loaded: num, previous: Num::SENTINEL };
         if self.replace(node, which, Pair::SENTINELS, new, Fill::Any) == Replace::Changed {
-            self.depot(node).put_stock(&self.store, num);
+            self.depot(node).put_stock(op, &self.store, num);
             return false;
         }
         true
     }
 
     /// A full magazine to the stock, else to the depot, and beyond its limit to the supplier.
-    pub(crate) fn put_full(&self, supplier: &impl Supplier<R>, node: u32, num: Num) {
-        if !self.put(node, Which::Full, Fill::Full, self.config.depot_limit, num) {
-            self.flush(supplier, node, num);
+    pub(crate) fn put_full(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32, num: Num) {
+        if !self.put(op, node, Which::Full, Fill::Full, self.config.depot_limit, num) {
+            self.flush(op, supplier, node, num);
         }
     }
 
-    pub(crate) fn put_empty(&self, node: u32, num: Num) {
-        let _always = self.put(node, Which::Empty, Fill::Empty, u32::MAX, num);
+    pub(crate) fn put_empty(&self, op: &Operation, node: u32, num: Num) {
+        let _always = self.put(op, node, Which::Empty, Fill::Empty, u32::MAX, num);
     }
 
     /// `false` if there is no room.
-    fn put(&self, node: u32, which: Which, fill: Fill, limit: u32, num: Num) -> bool {
+    fn put(&self, op: &Operation, node: u32, which: Which, fill: Fill, limit: u32, num: Num) -> bool {
         debug_assert!(self.store.get(num).is(fill), "a {fill:?} list takes only such magazines");
-        if self.put_on_stock(node, which, num) && !planted("a magazine in the stock and in the depot") {
+        if self.put_on_stock(op, node, which, num) && !planted("a magazine in the stock and in the depot") {
             return true;
         }
-        self.visit(node, |depot| depot.put(&self.store, fill, limit, num))
+        self.visit(node, |depot| depot.put(op, &self.store, fill, limit, num))
     }
 
     /// Empties a magazine into the supplier and keeps it as an empty one, in the depot: the stock of this CPU may be what
     /// is being drained.
-    fn flush(&self, supplier: &impl Supplier<R>, node: u32, num: Num) {
-        self.flush_rounds(supplier, num);
-        let _always = self.depot(node).put(&self.store, Fill::Empty, u32::MAX, num);
+    fn flush(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32, num: Num) {
+        self.flush_rounds(op, supplier, num);
+        let _always = self.depot(node).put(op, &self.store, Fill::Empty, u32::MAX, num);
     }
-    fn flush_all(&self, supplier: &impl Supplier<R>, node: u32, mut chain: Chain) {
+    fn flush_all(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32, mut chain: Chain) {
         let mut emptied = Chain::new();
         while let Some(num) = chain.pop(&self.store) {
-            self.flush_rounds(supplier, num);
+            self.flush_rounds(op, supplier, num);
             emptied.push(&self.store, num);
         }
-        self.depot(node).put_emptied(&self.store, emptied);
+        self.depot(node).put_emptied(op, &self.store, emptied);
     }
-    fn flush_rounds(&self, supplier: &impl Supplier<R>, num: Num) {
+    fn flush_rounds(&self, op: &Operation, supplier: &impl Supplier<R>, num: Num) {
         let magazine = self.store.get(num);
         if magazine.len() > 0 {
             assert_unlocked();
@@ -661,16 +706,16 @@ impl<R: Round, M: Memory> Layer<R, M> {
             if planted("a flush that does not flush") {
                 rounds.fuse().for_each(drop);
             } else {
-                supplier.flush(rounds.fuse());
+                supplier.flush(op, rounds.fuse());
             }
         }
         debug_assert_eq!(magazine.len(), 0, "a supplier takes all rounds");
     }
 
     /// No empty magazine is to be had: a full one of the depot is emptied.
-    pub(crate) fn flush_one(&self, supplier: &impl Supplier<R>, node: u32) -> Option<Num> {
-        let num = self.take_from_depot(node, Fill::Full)?;
-        self.flush_rounds(supplier, num);
+    pub(crate) fn flush_one(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32) -> Option<Num> {
+        let num = self.take_from_depot(op, node, Fill::Full)?;
+        self.flush_rounds(op, supplier, num);
         self.store.get(num).resize(self.tuning.rounds());
         Some(num)
     }
@@ -682,6 +727,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
     ///
     /// Drains of one layer wait for each other; fast paths wait for none.
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
+        self.drain_in(&Operation::new(), supplier, cpus);
+    }
+    fn drain_in(&self, op: &Operation, supplier: &impl Supplier<R>, cpus: Range<u32>) {
         if planted("drain does nothing") {
             return;
         }
@@ -689,8 +737,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         for node in 0..self.cpus.nodes() {
             let of_node = |cpu: &u32| self.cpus.node_of(*cpu) == node;
             let (rounds, stocked) = self.collect(cpus.clone().filter(of_node));
-            self.flush_all(supplier, node, rounds);
-            self.unstock(supplier, node, stocked);
+            self.flush_all(op, supplier, node, rounds);
+            self.unstock(op, supplier, node, stocked);
         }
     }
 
@@ -740,24 +788,28 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// Takes stocks apart: full magazines are flushed, empty ones kept.
-    fn unstock(&self, supplier: &impl Supplier<R>, node: u32, mut stocks: Chain) {
+    fn unstock(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32, mut stocks: Chain) {
         while let Some(stock) = stocks.pop(&self.store) {
             let mut chain = Chain::new();
             while let Some(raw) = self.store.get(stock).owner_pop() {
                 chain.push(&self.store, Num::from_raw(raw));
             }
             if !planted("drain forgets what a stock holds") {
-                self.flush_all(supplier, node, chain);
+                self.flush_all(op, supplier, node, chain);
             }
-            self.depot(node).put_stock(&self.store, stock);
+            self.depot(node).put_stock(op, &self.store, stock);
         }
     }
 
     /// Gives everything that the layer holds to the supplier: all CPUs, stocks and depots.
     pub fn purge(&self, supplier: &impl Supplier<R>) {
-        self.drain(supplier, 0..self.cpus.count());
+        self.purge_in(&Operation::new(), supplier);
+    }
+    /// The same, in the course of an operation that found nothing elsewhere.
+    pub fn purge_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
+        self.drain_in(op, supplier, 0..self.cpus.count());
         for node in 0..self.cpus.nodes() {
-            self.flush_all(supplier, node, self.depot(node).take_all_full());
+            self.flush_all(op, supplier, node, self.depot(node).take_all_full(op));
         }
     }
 
@@ -782,14 +834,14 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
         let _held = planted("reap drains under the lock of drains").then(|| self.drains.lock());
         let flushed = Counter::new(0);
-        let counting = Counting { supplier, flushed: &flushed };
+        let (counting, op) = (Counting { supplier, flushed: &flushed }, &Operation::new());
         for cpu in 0..self.cpus.count() {
             if self.idle(cpu) {
                 self.drain(&counting, cpu..cpu + 1);
             }
         }
         for node in 0..self.cpus.nodes() {
-            self.flush_all(&counting, node, self.depot(node).reap(&self.store));
+            self.flush_all(op, &counting, node, self.depot(node).reap(op, &self.store));
         }
         self.tuning.interval(&self.config);
         flushed.get()
@@ -810,6 +862,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// The numbers now. Walks all CPUs and magazines; takes no lock.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
+        let counts = &self.counts;
+        let dear = counts.paths.now();
         for cpu in 0..self.cpus.count() {
             let pair = self.store.pair(cpu, Which::Rounds);
             let held = self.store.get(pair.loaded).len() + self.store.get(pair.previous).len();
@@ -820,21 +874,20 @@ impl<R: Round, M: Memory> Layer<R, M> {
             stats.depot_exchanges += depot.exchanges.get();
             stats.depot_contention += depot.contention.get();
         }
+        (stats.allocs, stats.frees) = (counts.around_allocs.get(), counts.around_frees.get());
         let mut rounds = 0;
         for magazine in self.store.iter() {
             stats.magazines += 1;
             if !magazine.is_stock() {
                 rounds += u64::from(magazine.len());
                 let (allocs, frees) = magazine.served();
-                stats.fast_allocs += allocs;
-                stats.fast_frees += frees;
+                stats.allocs += allocs;
+                stats.frees += frees;
             }
         }
         // What is in no slot and no depot.
         stats.in_stock = rounds.saturating_sub(stats.in_magazines + stats.in_depot);
-        let counts = &self.counts;
-        stats.allocs = stats.fast_allocs + counts.slow_allocs.get();
-        stats.frees = stats.fast_frees + counts.slow_frees.get();
+        stats.paths = dear.of_operations(stats.allocs + stats.frees);
         stats.fills = counts.fills.get();
         stats.flushes = counts.flushes.get();
         stats.other_node_frees = counts.other_node_frees.get();
@@ -873,11 +926,11 @@ struct Counting<'a, S> {
 }
 
 impl<R: Round, S: Supplier<R>> Supplier<R> for Counting<'_, S> {
-    fn fill(&self, node: u32, max: usize, put: impl FnMut(R)) -> usize {
-        self.supplier.fill(node, max, put)
+    fn fill(&self, op: &Operation, node: u32, max: usize, put: impl FnMut(R)) -> usize {
+        self.supplier.fill(op, node, max, put)
     }
-    fn flush(&self, rounds: impl Iterator<Item = R>) {
-        self.supplier.flush(rounds.inspect(|_| self.flushed.add(1)));
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = R>) {
+        self.supplier.flush(op, rounds.inspect(|_| self.flushed.add(1)));
     }
     fn node_of(&self, round: R) -> u32 {
         self.supplier.node_of(round)
@@ -896,7 +949,7 @@ mod tests {
         let config = Config { largest: 8, ..Config::new(&cpus, 4, 0, 4) };
         let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
         let layer: Layer<Ball> = Layer::new(cpus, config, memory).unwrap();
-        let visit = || _ = layer.visit(0, Depot::take_all_full);
+        let visit = || _ = layer.visit(0, |depot| depot.take_all_full(&Operation::new()));
         (0..100).for_each(|_| visit());
         assert_eq!(layer.stats().capacity, 4);
         for met in 1..=8 {

@@ -17,6 +17,7 @@
 //! | `depot` | full and empty magazines of a node, working set |
 //! | `store` | where slots and magazines lie in memory |
 //! | [`memory`] | who gives that memory |
+//! | [`paths`] | what operations did at the dearest, and how many of each class there were |
 //! | [`sync`] | the one door to atomics and locks; loom |
 //!
 //! # Example
@@ -24,7 +25,7 @@
 //! ```
 //! use std::cell::Cell;
 //! use std::ptr::NonNull;
-//! use uslab_magazine::{Config, Cpus, Heap, Layer, Round, Supplier};
+//! use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier};
 //!
 //! #[derive(Clone, Copy, PartialEq, Debug)]
 //! struct Ticket(usize);
@@ -40,14 +41,16 @@
 //! /// Prints new tickets, and takes back what nobody wants.
 //! struct Printer(Cell<usize>);
 //! impl Supplier<Ticket> for Printer {
-//!     fn fill(&self, _node: u32, max: usize, mut put: impl FnMut(Ticket)) -> usize {
+//!     fn fill(&self, op: &Operation, _node: u32, max: usize, mut put: impl FnMut(Ticket)) -> usize {
+//!         op.did(Path::Slab);
 //!         for _ in 0..max {
 //!             self.0.set(self.0.get() + 1);
 //!             put(Ticket(self.0.get()));
 //!         }
 //!         max
 //!     }
-//!     fn flush(&self, rounds: impl Iterator<Item = Ticket>) {
+//!     fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Ticket>) {
+//!         op.did(Path::Slab);
 //!         rounds.for_each(drop);
 //!     }
 //! }
@@ -60,7 +63,9 @@
 //! let ticket = layer.alloc(&printer).expect("the printer never runs dry");
 //! layer.free(&printer, ticket);
 //! assert_eq!(layer.alloc(&printer), Some(ticket));
-//! assert_eq!(layer.stats().allocs, 2);
+//! let stats = layer.stats();
+//! assert_eq!((stats.allocs, stats.frees), (2, 1));
+//! assert_eq!((stats.paths.slab, stats.paths.cpu), (1, 2)); // the first one had its magazine filled
 //! # Ok::<(), uslab_magazine::TooSmall>(())
 //! ```
 
@@ -80,6 +85,7 @@ pub mod fork;
 pub mod front;
 pub mod layer;
 pub mod memory;
+pub mod paths;
 pub mod private;
 mod slot;
 mod store;
@@ -106,5 +112,6 @@ pub use fork::Fork;
 pub use front::Front;
 pub use layer::{Config, Layer, Round, Stats, Supplier, TooSmall};
 pub use memory::{Heap, Memory};
+pub use paths::{Operation, Path, PathCounts, Paths};
 pub use private::Private;
 pub use view::{CpuView, DepotView, LayerView, MagazineView};

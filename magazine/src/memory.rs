@@ -1,5 +1,6 @@
 //! The memory that a layer keeps its slots and magazines in.
 
+use crate::paths::Operation;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
@@ -13,9 +14,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 pub unsafe trait Memory: Send + Sync {
     /// The first byte; aligned to 128 bytes.
     fn base(&self) -> NonNull<u8>;
-    /// Makes the first `bytes` bytes usable; `false` if the range has fewer or they cannot be had. What was granted stays
-    /// granted.
-    fn commit(&self, bytes: usize) -> bool;
+    /// Makes the first `bytes` bytes usable on behalf of `op`; `false` if the range has fewer or they cannot be had. What was
+    /// granted stays granted.
+    fn commit(&self, op: &Operation, bytes: usize) -> bool;
 }
 
 /// [`Memory`] from the global allocator.
@@ -45,7 +46,7 @@ unsafe impl Memory for Heap {
     fn base(&self) -> NonNull<u8> {
         self.base
     }
-    fn commit(&self, bytes: usize) -> bool {
+    fn commit(&self, _: &Operation, bytes: usize) -> bool {
         bytes <= self.layout.size()
     }
 }

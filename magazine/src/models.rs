@@ -11,6 +11,7 @@
 use crate::ball::Ball;
 use crate::cpu::{Cpus, Mechanism, Script};
 use crate::layer::{Config, Round};
+use crate::paths::Operation;
 use crate::slot::{Fill, Num, Pair, Which};
 use crate::sync::check::{Bound, caught, models};
 use crate::sync::execution::plant;
@@ -21,7 +22,8 @@ use crate::world::{DepotWorld, World, alloc_then_free, child, fork, run, togethe
 impl World {
     /// A magazine with these balls in it.
     fn magazine(&self, balls: &[usize]) -> Num {
-        let num = self.layer.store.create(u32::from(self.layer.config.capacity), false).unwrap();
+        let num =
+            self.layer.store.create(&Operation::new(), u32::from(self.layer.config.capacity), false).unwrap();
         self.layer.counts.magazines.add(1);
         balls.iter().for_each(|b| assert!(self.layer.store.get(num).owner_push(Ball(*b).into_raw())));
         num
@@ -33,7 +35,7 @@ impl World {
     /// CPU 0's stock of full magazines.
     fn full_stock(&self, num: Num) {
         let store = &self.layer.store;
-        let stock = store.create(self.layer.config.stock.into(), true).unwrap();
+        let stock = store.create(&Operation::new(), self.layer.config.stock.into(), true).unwrap();
         assert!(store.get(stock).owner_push(num.into_raw().unwrap()));
         let pair = Pair { loaded: stock, previous: Num::SENTINEL };
         store.slot(0).unwrap().pairs[Which::Full as usize].store(pair.word(), Relaxed);
@@ -41,13 +43,13 @@ impl World {
     fn in_depot(&self, num: Num) {
         let store = &self.layer.store;
         let fill = if store.get(num).is(Fill::Full) { Fill::Full } else { Fill::Empty };
-        assert!(self.layer.depots[0].put(store, fill, u32::MAX, num));
+        assert!(self.layer.depots[0].put(&Operation::new(), store, fill, u32::MAX, num));
     }
     /// A ball that is out from the beginning.
     fn out(&self, ball: usize) {
         self.own(ball, true);
         self.allocs.add(1);
-        self.layer.counts.slow_allocs.add(1);
+        self.layer.counts.around_allocs.add(1);
     }
 }
 
@@ -530,16 +532,16 @@ fn depot_reap(_: ()) {
     let (d, nums) = DepotWorld::new(2);
     for (num, ball) in nums.into_iter().zip([7, 8]) {
         assert!(d.store.get(num).owner_push(Ball(ball).into_raw()));
-        assert!(d.depot.put(&d.store, Fill::Full, u32::MAX, num));
+        assert!(d.depot.put(&Operation::new(), &d.store, Fill::Full, u32::MAX, num));
     }
-    assert_eq!(d.depot.reap(&d.store).len(), 0, "they have just come");
-    assert_eq!(d.depot.reap(&d.store).len(), 0, "they were here for one interval");
+    assert_eq!(d.depot.reap(&Operation::new(), &d.store).len(), 0, "they have just come");
+    assert_eq!(d.depot.reap(&Operation::new(), &d.store).len(), 0, "they were here for one interval");
     let e = d.clone();
     let t = thread::spawn(move || {
-        let taken = e.depot.take(&e.store, Fill::Full);
-        taken.map_or(0, |num| u32::from(e.depot.put(&e.store, Fill::Full, u32::MAX, num)))
+        let taken = e.depot.take(&Operation::new(), &e.store, Fill::Full);
+        taken.map_or(0, |num| u32::from(e.depot.put(&Operation::new(), &e.store, Fill::Full, u32::MAX, num)))
     });
-    let surplus = d.depot.reap(&d.store).len();
+    let surplus = d.depot.reap(&Operation::new(), &d.store).len();
     let needed = t.join().unwrap();
     assert!(surplus + needed <= 2 && surplus >= 1, "{surplus} are surplus, {needed} was needed");
     assert_eq!(d.depot.len(Fill::Full) + surplus, 2, "a magazine lost");

@@ -12,6 +12,7 @@
 use crate::depot::Chain;
 use crate::layer::{Layer, Round, Supplier};
 use crate::memory::{Heap, Memory};
+use crate::paths::Operation;
 use crate::slot::{Fill, Num};
 use crate::store::Magazine;
 use crate::sync::planted;
@@ -51,7 +52,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Cost: as [`refill`](Private::refill).
     pub fn private(&self, supplier: &impl Supplier<R>, n: usize) -> Option<Private<'_, R, M>> {
         let node = self.cpus.node_of(self.cpus.current());
-        let num = self.take_empty(node)?;
+        let num = self.take_empty(&Operation::new(), node)?;
         let mut private = Private {
             loaded: self.store.get(num),
             num,
@@ -88,7 +89,9 @@ impl<'l, R: Round, M: Memory> Private<'l, R, M> {
     #[inline(never)]
     fn pop_next(&mut self) -> Option<R> {
         let full = self.full.pop(&self.layer.store)?;
-        self.load(full);
+        let op = Operation::new();
+        self.load(&op, full);
+        self.layer.counts.paths.count(&op);
         self.behind -= self.loaded.len() as usize;
         // SAFETY: as in `pop`.
         self.loaded.private_pop().map(|raw| unsafe { R::from_raw(raw) })
@@ -107,19 +110,20 @@ impl<'l, R: Round, M: Memory> Private<'l, R, M> {
     #[cold]
     #[inline(never)]
     fn push_next(&mut self, supplier: &impl Supplier<R>, round: R) {
-        let layer = self.layer;
-        let empty = self.empty.pop(&layer.store).or_else(|| layer.take_empty(self.node));
-        let Some(empty) = empty.or_else(|| layer.flush_one(supplier, self.node)) else {
-            return layer.free(supplier, round);
+        let (layer, op) = (self.layer, &Operation::new());
+        let empty = self.empty.pop(&layer.store).or_else(|| layer.take_empty(op, self.node));
+        let Some(empty) = empty.or_else(|| layer.flush_one(op, supplier, self.node)) else {
+            return layer.free_in(op, supplier, round);
         };
-        if let Some(full) = self.load(empty) {
-            layer.put_full(supplier, self.node, full);
+        if let Some(full) = self.load(op, empty) {
+            layer.put_full(op, supplier, self.node, full);
         }
+        layer.counts.paths.count(op);
         self.loaded.private_push(round.into_raw());
     }
 
     /// Loads a magazine that it owns; the other one stays behind it, or is the answer if it keeps so many full ones.
-    fn load(&mut self, num: Num) -> Option<Num> {
+    fn load(&mut self, op: &Operation, num: Num) -> Option<Num> {
         let store = &self.layer.store;
         let before = core::mem::replace(&mut self.num, num);
         let left = core::mem::replace(&mut self.loaded, store.get(num));
@@ -134,7 +138,7 @@ impl<'l, R: Round, M: Memory> Private<'l, R, M> {
         } else if self.empty.len() < self.most {
             self.empty.push(store, before);
         } else {
-            self.layer.put_empty(self.node, before);
+            self.layer.put_empty(op, self.node, before);
         }
         None
     }
@@ -159,7 +163,7 @@ impl<'l, R: Round, M: Memory> Private<'l, R, M> {
     ///
     /// Cost: full magazines of the stock or the depot as they are; else one lock hold of the supplier for each.
     pub fn refill(&mut self, supplier: &impl Supplier<R>, n: usize) -> bool {
-        let (layer, node) = (self.layer, self.node);
+        let (layer, node, op) = (self.layer, self.node, &Operation::new());
         // More than all magazines hold.
         if n as u64 > u64::from(layer.config.magazines) * u64::from(layer.config.largest) {
             return false;
@@ -171,22 +175,22 @@ impl<'l, R: Round, M: Memory> Private<'l, R, M> {
             // The sentinel is both.
             let (empty, full) = (magazine.is(Fill::Empty), magazine.is(Fill::Full));
             if (empty || full)
-                && let Some(num) = layer.take_full(node)
+                && let Some(num) = layer.take_full(op, node)
             {
                 self.keep(num);
                 continue;
             }
             if full {
-                let next = self.empty.pop(&layer.store).or_else(|| layer.take_empty(node));
+                let next = self.empty.pop(&layer.store).or_else(|| layer.take_empty(op, node));
                 let Some(next) = next else { return false };
-                if let Some(full) = self.load(next) {
+                if let Some(full) = self.load(op, next) {
                     self.keep(full);
                 }
                 continue;
             }
             let room = (magazine.capacity() - magazine.len()) as usize;
             crate::sync::assert_unlocked();
-            let got = supplier.fill(node, room.min(n - self.len()), |round| {
+            let got = supplier.fill(op, node, room.min(n - self.len()), |round| {
                 let fits = magazine.owner_push(round.into_raw());
                 debug_assert!(fits, "a supplier hands out at most what was asked for");
             });
@@ -200,19 +204,19 @@ impl<'l, R: Round, M: Memory> Private<'l, R, M> {
     /// Gives everything back: full magazines to the layer, other rounds to the supplier. It is empty then, and has no
     /// magazine until it is refilled.
     pub fn close(&mut self, supplier: &impl Supplier<R>) {
-        let (layer, node) = (self.layer, self.node);
+        let (layer, node, op) = (self.layer, self.node, &Operation::new());
         self.loaded = layer.store.get(Num::SENTINEL);
         let loaded = core::mem::replace(&mut self.num, Num::SENTINEL);
         if !loaded.is_sentinel() {
-            layer.put_away(supplier, node, loaded);
+            layer.put_away(op, supplier, node, loaded);
         }
         while let Some(num) = self.full.pop(&layer.store) {
             if !planted("a closed private magazine keeps what lay behind") {
-                layer.put_full(supplier, node, num);
+                layer.put_full(op, supplier, node, num);
             }
         }
         while let Some(num) = self.empty.pop(&layer.store) {
-            layer.put_empty(node, num);
+            layer.put_empty(op, node, num);
         }
         self.behind = 0;
     }

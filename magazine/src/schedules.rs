@@ -8,6 +8,7 @@
 use crate::ball::Ball;
 use crate::cpu::{Mechanism, Script};
 use crate::layer::Round;
+use crate::paths::Operation;
 use crate::slot::{Fill, Num};
 use crate::sync::schedule::{caught, choose, schedules, wander};
 use crate::sync::{Arc, Counter, thread};
@@ -113,7 +114,7 @@ fn depot() {
     }
     impl Crowd {
         fn take(&self, fill: Fill) -> Option<Num> {
-            let num = self.depot.depot.take(&self.depot.store, fill)?;
+            let num = self.depot.depot.take(&Operation::new(), &self.depot.store, fill)?;
             self.own(num);
             assert!(self.depot.store.get(num).is(fill), "a depot list holds magazines of its fill only");
             Some(num)
@@ -127,7 +128,7 @@ fn depot() {
             let room = self.depot.store.get(num).owner_push(Ball(num.0 as usize).into_raw());
             assert!(room, "a magazine from the empty list is empty");
             self.held[num.0 as usize].set(0);
-            assert!(self.depot.depot.put(&self.depot.store, Fill::Full, u32::MAX, num));
+            assert!(self.depot.depot.put(&Operation::new(), &self.depot.store, Fill::Full, u32::MAX, num));
         }
         fn put_emptied(&self, num: Num) {
             let ball = self.depot.store.get(num).owner_pop();
@@ -161,7 +162,7 @@ fn depot() {
     let depot = &crowd.depot.depot;
     let mut before = 0;
     for _ in 0..STEPS {
-        let mut surplus = depot.reap(&crowd.depot.store);
+        let mut surplus = depot.reap(&Operation::new(), &crowd.depot.store);
         assert!(surplus.len() <= before, "a reap takes what has just come");
         while let Some(num) = surplus.pop(&crowd.depot.store) {
             crowd.own(num);

@@ -2,23 +2,28 @@
 //! does the same steps. Property tests and the fuzzer make the steps; what must hold is here.
 
 use crate::ball::Ball;
-use crate::{Config, Cpus, Heap, Layer, Private, Supplier, on_cpu};
+use crate::slot::{Pair, Which};
+use crate::{Config, Cpus, Heap, Layer, Operation, Path, Private, Stats, Supplier, on_cpu};
 use arbitrary::{Arbitrary, Unstructured};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 /// Balls 1..=n; ball b belongs to node b % nodes.
 pub(crate) struct Shelf {
     pub(crate) free: RefCell<BTreeSet<Ball>>,
     nodes: u32,
+    /// Times that it was asked.
+    calls: Cell<u64>,
 }
 impl Shelf {
     pub(crate) fn new(n: usize, nodes: u32) -> Self {
-        Self { free: RefCell::new((1..=n).map(Ball).collect()), nodes }
+        Self { free: RefCell::new((1..=n).map(Ball).collect()), nodes, calls: Cell::new(0) }
     }
 }
 impl Supplier<Ball> for Shelf {
-    fn fill(&self, node: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+    fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+        op.did(Path::Slab);
+        self.calls.set(self.calls.get() + 1);
         let mut free = self.free.borrow_mut();
         let chosen: Vec<Ball> =
             free.iter().filter(|b| self.node_of(**b) == node).take(max).copied().collect();
@@ -28,7 +33,9 @@ impl Supplier<Ball> for Shelf {
         }
         chosen.len()
     }
-    fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Ball>) {
+        op.did(Path::Slab);
+        self.calls.set(self.calls.get() + 1);
         for b in rounds {
             assert!(self.free.borrow_mut().insert(b), "{b:?} came back twice");
         }
@@ -140,7 +147,7 @@ impl Shadow {
         self.allocs += 1;
     }
     fn take(&mut self) -> bool {
-        let ball = self.layer.alloc(&self.shelf);
+        let ball = self.seen(|layer, shelf| layer.alloc(shelf));
         ball.map(|ball| self.got(ball)).is_some()
     }
     fn pick(&mut self, pick: usize) -> Option<Ball> {
@@ -149,9 +156,34 @@ impl Shadow {
     }
     fn give(&mut self, pick: usize) {
         if let Some(ball) = self.pick(pick) {
-            self.layer.free(&self.shelf, ball);
+            self.seen(|layer, shelf| Some(layer.free(shelf, ball)));
             self.frees += 1;
         }
+    }
+    /// Does one operation (none if it has no answer), and looks which of all classes counts it: the class of what changed.
+    fn seen<T>(&self, operation: impl FnOnce(&Layer<Ball>, &Shelf) -> Option<T>) -> Option<T> {
+        let before = (self.layer.stats(), self.stocks(), self.shelf.calls.get());
+        let answer = operation(&self.layer, &self.shelf);
+        let after = (self.layer.stats(), self.stocks(), self.shelf.calls.get());
+        let shared = |s: &Stats| (s.depot_exchanges, s.magazines);
+        let path = if before.2 != after.2 {
+            Path::Slab
+        } else if shared(&before.0) != shared(&after.0) || before.1 != after.1 {
+            Path::Depot
+        } else {
+            Path::Cpu
+        };
+        for of in Path::ALL {
+            let counted = after.0.paths.of(of) - before.0.paths.of(of);
+            let one = u64::from(of == path && answer.is_some());
+            assert_eq!(counted, one, "{of:?} of an operation of class {path:?}: {after:?}");
+        }
+        answer
+    }
+    /// CPUs' stocks that there are; one that a drain took comes from the depot again.
+    fn stocks(&self) -> usize {
+        let slots = (0..self.cpus.count()).flat_map(|cpu| [(cpu, Which::Full), (cpu, Which::Empty)]);
+        slots.filter(|(cpu, which)| self.layer.store.pair(*cpu, *which) != Pair::SENTINELS).count()
     }
     fn cached(&self) -> u64 {
         let s = self.layer.stats();
@@ -199,10 +231,12 @@ impl Shadow {
         let private: Option<Private<'_, Ball>> = self.layer.private(&self.shelf, n);
         if let Some(mut private) = private {
             assert!(private.len() >= n, "{} of {n}", private.len());
-            out.extend((0..pops).map_while(|_| private.pop()));
+            out.extend((0..pops).map_while(|_| self.seen(|_, _| private.pop())));
             assert!(out.len() >= n.min(pops.into()), "{} of {n} promised", out.len());
             self.frees += back.len() as u64;
-            back.drain(..).for_each(|ball| private.push(&self.shelf, ball));
+            for ball in back.drain(..) {
+                self.seen(|_, shelf| Some(private.push(shelf, ball)));
+            }
             private.close(&self.shelf);
         }
         out.into_iter().for_each(|ball| self.got(ball));
@@ -216,6 +250,7 @@ impl Shadow {
         let held = self.live.len() as u64 + self.cached() + self.shelf.free.borrow().len() as u64;
         assert_eq!(held, self.total as u64, "a ball was lost: {s:?}");
         assert_eq!((s.allocs, s.frees), (self.allocs, self.frees));
+        assert_eq!(s.paths.operations(), s.allocs + s.frees, "each operation is of one class: {s:?}");
         assert_eq!((s.changed, s.busy), (0, 0), "one thread never meets anybody");
         assert!(self.cached() <= self.most_cached, "{s:?}");
     }

@@ -16,12 +16,13 @@
 //! Under a checker the same numbers index vectors of constructed objects: zeroed memory is none of its atomics.
 
 use crate::memory::Memory;
+use crate::paths::Operation;
 #[cfg(loom)]
 use crate::slot::Pair;
 use crate::slot::{Fill, Num, Slot};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::fork::ForkMutex;
-use crate::sync::{AtomicU32, AtomicU64, Counter, Fixed, Rank, UnsafeCell, planted};
+use crate::sync::{AtomicU32, AtomicU64, Counter, Fixed, Rank, UnsafeCell, planted, tell};
 use core::ptr::NonNull;
 
 /// A magazine's word: the length in the low 16 bits,
@@ -279,7 +280,9 @@ impl<M: Memory> Store<M> {
     ) -> Option<Self> {
         debug_assert!(cpus <= slots);
         let bytes = Self::footprint(slots, core::iter::empty());
-        if !memory.base().addr().get().is_multiple_of(align_of::<Slot>()) || !memory.commit(bytes) {
+        if !memory.base().addr().get().is_multiple_of(align_of::<Slot>())
+            || !memory.commit(&Operation::new(), bytes)
+        {
             return None;
         }
         let first = first(slots);
@@ -368,7 +371,8 @@ impl<M: Memory> Store<M> {
 
     /// Makes a magazine, empty and owned by the caller; `None` when the memory is used up or refused. One of rounds has
     /// room for what the store was made with.
-    pub(crate) fn create(&self, capacity: u32, stock: bool) -> Option<Num> {
+    pub(crate) fn create(&self, op: &Operation, capacity: u32, stock: bool) -> Option<Num> {
+        tell!(op: Depot, "makes a magazine");
         let _making = self.making.lock();
         let num = Num(self.top.load(Relaxed));
         let room = if stock { capacity } else { self.room };
@@ -378,7 +382,7 @@ impl<M: Memory> Store<M> {
             return None;
         }
         #[cfg(not(any(loom, shuttle)))]
-        if !self.memory.commit(top as usize * WORD) {
+        if !self.memory.commit(op, top as usize * WORD) {
             return None;
         }
         // Not before: a store that was never used has touched no page. Without a magazine nothing can be put into a slot.
@@ -446,7 +450,8 @@ mod tests {
         let bytes = Store::<Heap>::footprint(2, [(13, 1), (14, 2)].into_iter());
         let store = Store::new(2, 2, Heap::new(bytes).unwrap(), 3, 1, 14).unwrap();
         // A header is three words; numbers count words, and the first one is 16 * (slots + 3) + 4.
-        let made = [13, 14, 14, 14].map(|capacity| store.create(capacity, true).map(|num| num.0));
+        let made =
+            [13, 14, 14, 14].map(|capacity| store.create(&Operation::new(), capacity, true).map(|num| num.0));
         assert_eq!(made, [Some(84), Some(100), Some(124), None]);
         assert_eq!(store.iter().map(|magazine| magazine.capacity()).collect::<Vec<_>>(), [13, 14, 14]);
     }

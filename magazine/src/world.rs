@@ -10,6 +10,7 @@ use crate::depot::Depot;
 use crate::fork::Fork;
 use crate::layer::{Config, Layer, Round, Supplier};
 use crate::memory::Heap;
+use crate::paths::{Operation, Path};
 use crate::slot::{Fill, Num, Pair, Which};
 use crate::store::Store;
 use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, UnsafeCell, planted, thread};
@@ -23,7 +24,8 @@ pub(crate) struct Shelf {
     pub(crate) second_node: usize,
 }
 impl Supplier<Ball> for Shelf {
-    fn fill(&self, node: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+    fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+        op.did(Path::Slab);
         if !self.fills {
             return 0;
         }
@@ -37,7 +39,8 @@ impl Supplier<Ball> for Shelf {
         }
         n
     }
-    fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Ball>) {
+        op.did(Path::Slab);
         self.balls.lock().extend(rounds.map(|b| b.0));
     }
     fn node_of(&self, ball: Ball) -> u32 {
@@ -148,7 +151,8 @@ impl World {
         let depots = (0..).zip(&self.layer.depots);
         for (node, depot, fill) in depots.flat_map(|(n, d)| [(n, d, Fill::Full), (n, d, Fill::Empty)]) {
             let listed = depot.len(fill);
-            let lying: Vec<Num> = core::iter::from_fn(|| depot.take(store, fill)).collect();
+            let lying: Vec<Num> =
+                core::iter::from_fn(|| depot.take(&Operation::new(), store, fill)).collect();
             assert_eq!(lying.len() as u32, listed, "the depot's length says what it holds");
             for num in lying {
                 assert!(store.get(num).is(fill), "a depot list holds magazines of its fill only");
@@ -172,6 +176,7 @@ impl World {
             (self.allocs.get(), self.frees.get()),
             "the counts are exact"
         );
+        assert_eq!(stats.paths.operations(), stats.allocs + stats.frees, "each operation is of one class");
     }
 
     /// At rest, behind `what` emptied all CPUs: none holds a magazine.
@@ -247,11 +252,11 @@ pub(crate) struct DepotWorld {
 impl DepotWorld {
     pub(crate) fn new(magazines: u32) -> (Arc<Self>, Vec<Num>) {
         let store = Store::new(1, 1, Heap::new(HEAP).unwrap(), magazines, 1, 0).unwrap();
-        let nums = (0..magazines).map(|_| store.create(1, false).unwrap()).collect();
+        let nums = (0..magazines).map(|_| store.create(&Operation::new(), 1, false).unwrap()).collect();
         (Arc::new(Self { store, depot: Depot::new() }), nums)
     }
     pub(crate) fn put(&self, num: Num) {
-        assert!(self.depot.put(&self.store, Fill::Empty, u32::MAX, num));
+        assert!(self.depot.put(&Operation::new(), &self.store, Fill::Empty, u32::MAX, num));
     }
     /// Writes to an empty magazine and puts it in.
     pub(crate) fn write_and_put(&self, num: Num) {
@@ -268,7 +273,7 @@ impl DepotWorld {
         }
     }
     pub(crate) fn take(&self) -> Option<Num> {
-        self.depot.take(&self.store, Fill::Empty)
+        self.depot.take(&Operation::new(), &self.store, Fill::Empty)
     }
     pub(crate) fn census(&self, out: Vec<Option<Num>>, all: usize) {
         assert_eq!(u64::from(self.depot.len(Fill::Empty)) as usize + out.iter().flatten().count(), all);

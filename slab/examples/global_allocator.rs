@@ -37,6 +37,8 @@ fn main() {
     println!("{counts:?}");
     let Some(info) = Uslab.info() else { unreachable!("it has allocated") };
     let (allocs, frees) = info.caches.iter().fold((0, 0), |(a, f), c| (a + c.allocs, f + c.frees));
-    let hits = info.caches.iter().map(|cache| cache.magazine_hits).sum::<u64>();
-    println!("{allocs} allocations and {frees} frees came here, {hits} of them by a magazine of their CPU");
+    println!(
+        "{allocs} allocations and {frees} frees came here, by the dearest thing each did: {}",
+        info.paths()
+    );
 }

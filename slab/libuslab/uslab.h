@@ -60,7 +60,8 @@ size_t uslab_cache_shrink(uslab_cache *cache);
 /* The numbers now. */
 void uslab_cache_info(const uslab_cache *cache, struct uslab_cache_info *info);
 
-/* Writes the table of all caches, malloc's included, as /proc/slabinfo has it. -1 with the error of writing. */
+/* Writes the table of the caches that ever had a slab, malloc's included, as /proc/slabinfo has it. -1 with the error of
+   writing. */
 int uslab_slabinfo(int fd);
 
 #ifdef __cplusplus

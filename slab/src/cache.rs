@@ -48,7 +48,7 @@ use std::sync::{Arc, Weak};
 use uslab_buddy::region::Reserved;
 use uslab_buddy::{Gfp, PAGE_SIZE};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
-use uslab_magazine::{Front, Layer, Round};
+use uslab_magazine::{Front, Layer, Operation, PathCounts, Round};
 
 // What a free reads of its cache is one line.
 const _: () =
@@ -147,6 +147,7 @@ struct Counts {
     /// Objects that went past the magazines.
     direct_allocs: Counter,
     direct_frees: Counter,
+    direct_paths: PathCounts,
     /// Objects that are not of the node that was wanted.
     other_node_allocs: Counter,
     /// Of those that went past the magazines.
@@ -258,19 +259,19 @@ impl Cache {
     // ---- giving back ----
 
     /// Gives all cached objects to their slabs and all empty slabs back, and sorts the partial ones. Slabs given back.
-    pub(crate) fn shrink(&self) -> usize {
+    pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.flush_deferred();
-        self.purge();
+        self.purge(op);
         let mut unlisted = Unlisted::default();
         self.nodes.iter().for_each(|node| node.shrink(&self.core.ground, &mut unlisted));
-        self.release(unlisted)
+        self.release(op, unlisted)
     }
 
     /// Gives back empty slabs only. Slabs given back.
-    pub(crate) fn discard_empty(&self) -> usize {
+    pub(crate) fn discard_empty(&self, op: &Operation) -> usize {
         let mut unlisted = Unlisted::default();
         self.nodes.iter().for_each(|node| node.discard_empty(&self.core.ground, &mut unlisted));
-        self.release(unlisted)
+        self.release(op, unlisted)
     }
 
     fn flush_deferred(&self) {
@@ -279,9 +280,9 @@ impl Cache {
     }
 
     /// Gives the magazines' objects to their slabs.
-    fn purge(&self) {
+    fn purge(&self, op: &Operation) {
         if let Some(layer) = &self.parts.layer {
-            layer.purge(&Nothing(self));
+            layer.purge_in(op, &Nothing(self));
         }
     }
 
@@ -308,14 +309,14 @@ impl Cache {
     /// Gives all slabs back, for good, if no object is in use.
     pub(crate) fn destroy(&self) -> Result<(), Busy> {
         self.flush_deferred();
-        let mut live = 1;
+        let (mut live, op) = (1, &Operation::new());
         // A free that ran beside the first purge may have left its object in a magazine.
         for _ in 0..2 {
-            self.purge();
+            self.purge(op);
             let mut unlisted = Unlisted::default();
             match Node::close(&self.nodes, &self.core.ground, &mut unlisted) {
                 Ok(()) => {
-                    self.release(unlisted);
+                    self.release(op, unlisted);
                     return Ok(());
                 }
                 Err(out) => live = out,
@@ -328,7 +329,7 @@ impl Cache {
 
     /// Writes down which objects are in use, once the magazines have given theirs back.
     pub(crate) fn live(&self, live: &mut Live) {
-        self.purge();
+        self.purge(&Operation::new());
         live.clear();
         for node in &self.nodes {
             // Outside the lock, and again if slabs were added meanwhile: whose memory that is may need this node itself.
@@ -387,6 +388,8 @@ impl Cache {
 
     pub(crate) fn info(&self) -> CacheInfo {
         let (count, counts, geometry) = (self.count(), &self.counts, self.geometry());
+        let dear = counts.direct_paths.now();
+        let direct = dear.of_operations(counts.direct_allocs.get() + counts.direct_frees.get());
         let layer = self.parts.layer.as_ref().map(Layer::stats).unwrap_or_default();
         let in_magazines = layer.in_magazines + layer.in_stock;
         CacheInfo {
@@ -418,7 +421,7 @@ impl Cache {
             free_in_slabs: count.objects - count.inuse,
             allocs: layer.allocs + counts.direct_allocs.get(),
             frees: layer.frees + counts.direct_frees.get(),
-            magazine_hits: layer.fast_allocs + layer.fast_frees,
+            paths: layer.paths + direct,
             depot_exchanges: layer.depot_exchanges,
             depot_contention: layer.depot_contention,
             fills: layer.fills,

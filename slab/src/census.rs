@@ -252,7 +252,7 @@ mod tests {
     use core::ptr::null_mut;
     use std::sync::Arc;
     use uslab_buddy::{Order, PageConfig};
-    use uslab_magazine::Cpus;
+    use uslab_magazine::{Cpus, Operation};
 
     /// A cache with one object out, its slab, and what the census says after `harm`.
     fn violation(harm: impl FnOnce(&Core, &KmemCache, Pfn)) -> String {
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn an_object_that_nobody_accounts_for_is_seen() {
         let text = violation(|core, cache, _| {
-            cache.cache().nodes()[0].take(&core.ground, 1, |_| ());
+            cache.cache().nodes()[0].take(&Operation::new(), &core.ground, 1, |_| ());
         });
         assert_eq!(text, "cache o: 2 objects out of slabs, used or cached, by the books 1");
     }
@@ -311,8 +311,8 @@ mod tests {
             // SAFETY: a new block that only this test knows, and the cache is forgotten.
             unsafe {
                 core.ground.set_owner(slab, order, owner);
-                assert!(core.ground.slab(slab).set_up(cache.geometry().objects()));
-                cache.cache().nodes()[0].add(&core.ground, slab).unwrap();
+                assert!(core.ground.slab(slab).set_up(&Operation::new(), cache.geometry().objects()));
+                cache.cache().nodes()[0].add(&Operation::new(), &core.ground, slab).unwrap();
             }
         });
         assert_eq!(text, "cache o: 2 slabs, listed or waiting, by the books 1");

@@ -36,6 +36,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
 use uslab_buddy::Gfp;
+use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{AtomicU32, Kept, thread_local};
 
@@ -181,9 +182,9 @@ fn own_stderr() -> io::Result<File> {
 extern "C" fn print_stats() {
     // SAFETY: put there before this was registered; the process ends once.
     let to = unsafe { STATS.take() };
-    if let (Some(mut to), Some(table)) = (to, Uslab.slabinfo()) {
+    if let (Some(mut to), Some(info)) = (to, Uslab.info()) {
         // There is nobody to tell that it is closed.
-        let _ = to.write_all(table.to_string().as_bytes());
+        let _ = to.write_all(info.statistics().to_string().as_bytes());
     }
 }
 
@@ -392,7 +393,7 @@ impl Uslab {
     pub fn release(&self) -> usize {
         PROCESS.get().map_or(0, |process| {
             let core = process.core();
-            core.shrink();
+            core.shrink(&Operation::new());
             core.ground.pages.release()
         })
     }

@@ -8,7 +8,9 @@ use crate::faults::Faults;
 use crate::slab::{Side, Slab};
 use core::ptr::NonNull;
 use uslab_buddy::frame::FrameTable;
-use uslab_buddy::{Door, Order, PageAllocator, Pfn};
+use uslab_buddy::{AllocError, Door, Gfp, Order, PageAllocator, Pfn};
+use uslab_magazine::Operation;
+use uslab_magazine::sync::tell;
 
 /// Pages and what is known about them.
 #[derive(Debug)]
@@ -57,6 +59,33 @@ impl Ground {
     #[inline(always)]
     pub(crate) fn slab(&self, pfn: Pfn) -> Slab<'_> {
         Slab::at(self.frames(), &self.side, pfn)
+    }
+
+    /// Pages of `node` for an operation on objects. They are an operation on pages, too, which counts for itself: a page of
+    /// the CPU's own is cheap for pages, and dear for an object.
+    pub(crate) fn alloc_pages(
+        &self,
+        op: &Operation,
+        order: Order,
+        gfp: Gfp,
+        node: u32,
+    ) -> Result<Pfn, AllocError> {
+        tell!(op: Pages, "asks for pages");
+        let on_pages = Operation::new();
+        let block = self.pages.alloc_in(&on_pages, order, gfp, Some(node));
+        op.did(on_pages.path());
+        block
+    }
+    /// Gives them back.
+    ///
+    /// # Safety
+    /// As [`PageAllocator::free`].
+    pub(crate) unsafe fn free_pages(&self, op: &Operation, first: Pfn, order: Order) {
+        tell!(op: Pages, "gives pages back");
+        let on_pages = Operation::new();
+        // SAFETY: passed on.
+        unsafe { self.pages.free_in(&on_pages, first, order) };
+        op.did(on_pages.path());
     }
 
     /// Says whose the pages of a block are.

@@ -25,9 +25,9 @@ use core::ptr::NonNull;
 use serde::Serialize;
 use uslab_buddy::region::{Door, HugePages, Region, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE};
-use uslab_magazine::Memory;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, Rank};
+use uslab_magazine::{Memory, Operation, Paths};
 
 /// The most pieces: about as many mappings as Linux lets a process have (`vm.max_map_count`).
 const MOST: usize = if cfg!(loom) { 1 } else { 1 << 16 };
@@ -49,6 +49,8 @@ pub struct HugeInfo {
     pub frees: u64,
     /// Pages of the pieces in use.
     pub pages: u64,
+    /// Both: the system was asked each time.
+    pub paths: Paths,
 }
 
 /// All pieces. See the [module](self).
@@ -102,7 +104,7 @@ impl Table {
 
     /// Makes room for one piece more; `false` if there is none.
     fn reserve(&self) -> bool {
-        self.memory.commit((self.len + 1) * size_of::<Region>())
+        self.memory.commit(&Operation::new(), (self.len + 1) * size_of::<Region>())
     }
 
     /// # Safety
@@ -155,7 +157,8 @@ impl Huge {
 
     pub(crate) fn info(&self) -> HugeInfo {
         let pages = self.table.lock().iter().map(|piece| (piece.bytes() / PAGE_SIZE) as u64).sum();
-        HugeInfo { allocs: self.allocs.get(), frees: self.frees.get(), pages }
+        let (allocs, frees) = (self.allocs.get(), self.frees.get());
+        HugeInfo { allocs, frees, pages, paths: Paths { commit: allocs + frees, ..Paths::default() } }
     }
 
     /// Whether the table is as it should be.
@@ -227,7 +230,7 @@ impl Core {
         let map = || self.huge.map(layout);
         let memory = map().or_else(|| {
             // What is kept without being used may be what is missing.
-            self.press(None);
+            self.press(&Operation::new(), None);
             self.ground.pages.release();
             map()
         });

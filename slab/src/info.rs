@@ -22,10 +22,19 @@
 //!
 //! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as it prints it and read back from its text;
 //! [`CacheInfo`] has everything and serialises.
+//!
+//! Where operations were served is told by [`Paths`]: each allocation and free is of one class, by the dearest thing that it
+//! did, and the classes add up to the operations.
+//!
+//! ```text
+//! allocs + frees = cpu + depot + slab + pages + commit
+//! ```
 
+use crate::subsystem::Info;
 use core::fmt;
 use core::str::FromStr;
 use serde::Serialize;
+use uslab_magazine::Paths;
 
 /// The numbers of one cache. Exact while nobody uses the cache; otherwise a snapshot, each number for itself: objects
 /// that move meanwhile may be counted twice or not at all.
@@ -97,8 +106,8 @@ pub struct CacheInfo {
     pub allocs: u64,
     /// Objects taken back.
     pub frees: u64,
-    /// Allocations and frees that a CPU's loaded magazine served.
-    pub magazine_hits: u64,
+    /// Allocations and frees, by the dearest thing that each did.
+    pub paths: Paths,
     /// Visits to the depots that moved a magazine.
     pub depot_exchanges: u64,
     /// Visits to the depots that had to wait for another one.
@@ -122,14 +131,6 @@ pub struct CacheInfo {
     pub failures: u64,
     /// Frees that were refused: double, foreign, interior, wrong cache.
     pub corruptions: u64,
-}
-
-impl CacheInfo {
-    /// The part of all allocations and frees that a magazine served, 0 to 1; `None` before the first.
-    pub fn hit_rate(&self) -> Option<f64> {
-        let served = self.allocs + self.frees;
-        (served > 0).then(|| self.magazine_hits as f64 / served as f64)
-    }
 }
 
 /// One row of the kernel's table.
@@ -189,6 +190,13 @@ impl fmt::Display for Row {
     }
 }
 
+impl CacheInfo {
+    /// Whether it ever had a slab: tables leave out those that never had one, unless they are asked for all.
+    pub fn had_slabs(&self) -> bool {
+        self.slabs_made > 0
+    }
+}
+
 /// A `/proc/slabinfo`, format 2.1. `Display` writes the kernel's text, `FromStr` reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SlabInfo {
@@ -210,6 +218,8 @@ impl SlabInfo {
 }
 
 const HEADER: &str = "slabinfo - version: 2.1";
+/// What the header of a table with statistics ends with.
+const STATISTICS: &str = " (statistics)";
 const COLUMNS: &str = "# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables \
                        <limit> <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>";
 
@@ -217,6 +227,25 @@ impl fmt::Display for SlabInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{HEADER}\n{COLUMNS}")?;
         self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))
+    }
+}
+
+/// What a kernel that is built with statistics prints: the table of [`Info::slabinfo`], and behind each row the operations of
+/// the cache by path, as numbers; the shares of all memory together in a comment at the end. [`SlabInfo`] reads it, too.
+///
+/// Made by [`Info::statistics`].
+#[derive(Clone, Copy, Debug)]
+pub struct Statistics<'i>(pub(crate) &'i Info);
+
+impl fmt::Display for Statistics<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{HEADER}{STATISTICS}\n{COLUMNS} : paths <cpu> <depot> <slab> <pages> <commit>")?;
+        for cache in self.0.had_slabs() {
+            let Paths { cpu, depot, slab, pages, commit } = cache.paths;
+            writeln!(f, "{} : paths {cpu:>6} {depot:>6} {slab:>6} {pages:>6} {commit:>6}", Row::from(cache))?;
+        }
+        let paths = self.0.paths();
+        writeln!(f, "# {} allocations and frees: {paths}", paths.operations())
     }
 }
 
@@ -242,7 +271,7 @@ impl FromStr for SlabInfo {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
         match lines.next() {
-            Some((_, line)) if line.trim_end() == HEADER => {}
+            Some((_, line)) if line.trim_end().trim_end_matches(STATISTICS) == HEADER => {}
             _ => return Err(ParseError { line: 1, expected: HEADER }),
         }
         let rows = lines.filter(|(_, line)| !line.starts_with('#') && !line.trim().is_empty());

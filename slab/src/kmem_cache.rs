@@ -18,7 +18,7 @@ use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
 use uslab_buddy::region::Reserved;
-use uslab_magazine::{Config, Layer};
+use uslab_magazine::{Config, Layer, Operation};
 
 /// A cache of objects of one size and alignment.
 ///
@@ -481,7 +481,7 @@ impl KmemCache {
     /// that the fullest are used first. Returns the slabs given back.
     #[doc(alias = "kmem_cache_shrink")]
     pub fn shrink(&self) -> usize {
-        self.cache.shrink()
+        self.cache.shrink(&Operation::new())
     }
 
     /// Ends an interval: gives back what the magazines kept beyond their working set. Returns the objects given back.

@@ -13,6 +13,7 @@ use core::ptr::NonNull;
 use serde::Serialize;
 use uslab_buddy::{Gfp, Order, Pfn};
 use uslab_magazine::sync::Counter;
+use uslab_magazine::{Operation, PathCounts, Paths};
 
 /// What an allocation of 0 bytes gets: aligned to 16, no byte of it may be touched.
 #[doc(alias = "ZERO_SIZE_PTR")]
@@ -40,6 +41,8 @@ pub struct LargeInfo {
     pub frees: u64,
     /// Pages of the blocks in use.
     pub pages: u64,
+    /// Handed out and taken back, by the dearest thing that each did. What the CPU's own pages served is of class `cpu`.
+    pub paths: Paths,
 }
 
 /// Counts of large blocks.
@@ -48,11 +51,14 @@ pub(crate) struct Large {
     allocs: Counter,
     frees: Counter,
     pages: Counter,
+    paths: PathCounts,
 }
 
 impl Large {
     pub(crate) fn info(&self) -> LargeInfo {
-        LargeInfo { frees: self.frees.get(), allocs: self.allocs.get(), pages: self.pages.get() }
+        let dear = self.paths.now();
+        let (allocs, frees) = (self.allocs.get(), self.frees.get());
+        LargeInfo { allocs, frees, pages: self.pages.get(), paths: dear.of_operations(allocs + frees) }
     }
 }
 
@@ -60,16 +66,16 @@ impl Core {
     #[cold]
     pub(crate) fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
-        let ground = &self.ground;
+        let (ground, op) = (&self.ground, &Operation::new());
         // Zeroed below: what was asked for and not all of the block, which may be almost twice as large.
         let flags = (gfp - Gfp::MOVABLE - Gfp::ZERO) | Gfp::COMP;
-        let alloc = || ground.pages.alloc(order, flags, None);
+        let alloc = || ground.pages.alloc_in(op, order, flags, None);
         let first = match alloc() {
             // What caches keep without using it may be what is missing.
             Err(error) => {
-                let result = if self.press(None) > 0 { alloc() } else { Err(error) };
+                let result = if self.press(op, None) > 0 { alloc() } else { Err(error) };
                 let again = || {
-                    self.shrink();
+                    self.shrink(op);
                     alloc()
                 };
                 // What users have and can do without.
@@ -81,6 +87,7 @@ impl Core {
         unsafe { ground.frames().frame(first).set_owner(large()) };
         let large = &self.large;
         large.allocs.add(1);
+        large.paths.count(op);
         large.pages.add(u64::from(order.pages()));
         self.grown();
         let memory = ground.pages.address(first);
@@ -181,9 +188,11 @@ impl Core {
         let large = &self.large;
         large.frees.add(1);
         large.pages.sub(u64::from(order.pages()));
+        let op = Operation::new();
         // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has; with
         // that the owner is cleared.
-        unsafe { self.ground.pages.free(pfn, order) };
+        unsafe { self.ground.pages.free_in(&op, pfn, order) };
+        large.paths.count(&op);
         self.shed();
     }
 

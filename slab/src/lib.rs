@@ -155,7 +155,7 @@ pub use geometry::{Geometry, GeometryError, OrderRule};
 #[cfg(not(any(loom, shuttle)))]
 pub use global_alloc::Uslab;
 pub use hive::Hive;
-pub use info::{CacheInfo, SlabInfo};
+pub use info::{CacheInfo, SlabInfo, Statistics};
 pub use kmalloc::{Kmalloc, KmallocKind};
 pub use kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 pub use large::ZERO_SIZE;
@@ -178,6 +178,7 @@ pub use subsystem::{Config, Info, StartError, Subsystem, slabinfo};
 pub use type_stable::{StableBox, TypeStableCache};
 pub use typed::{CacheBox, ObjectCache, ObjectCacheBuilder, OwnedBox, PrefilledObjects};
 pub use uslab_buddy::Gfp;
+pub use uslab_magazine::{Path, Paths};
 pub use view::{CacheView, ObjectPlace, SlabList, SlabView};
 
 /// The examples of the README are run as this crate's.

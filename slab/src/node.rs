@@ -30,9 +30,9 @@ use crate::ground::Ground;
 use crate::live::Live;
 use crate::slab::Fill;
 use uslab_buddy::{Pfn, frame::FrameList};
-use uslab_magazine::MAX_NODES;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{MutexGuard, Rank, planted, tell};
+use uslab_magazine::{MAX_NODES, Operation};
 
 /// Bands of fullness. Four keep an almost empty slab apart from an almost full one; more would only move slabs more.
 pub(crate) const BANDS: usize = 4;
@@ -218,10 +218,22 @@ impl Node {
         self.lists.lock()
     }
 
+    /// The lists, in the course of an operation.
+    fn lock(&self, op: &Operation) -> MutexGuard<'_, Lists> {
+        tell!(op: Slab, "visits the slabs of its node");
+        self.lists.lock()
+    }
+
     /// Takes up to `max` free objects: from the fullest slabs first, those of one slab together. One lock hold.
     /// Returns how many.
-    pub(crate) fn take(&self, ground: &Ground, max: usize, mut put: impl FnMut(Place)) -> usize {
-        let mut lists = self.lists.lock();
+    pub(crate) fn take(
+        &self,
+        op: &Operation,
+        ground: &Ground,
+        max: usize,
+        mut put: impl FnMut(Place),
+    ) -> usize {
+        let mut lists = self.lock(op);
         let mut taken = 0;
         while taken < max
             && let Some((slab, before)) = lists.best()
@@ -247,8 +259,8 @@ impl Node {
     ///
     /// # Safety
     /// The slab is set up, belongs to this node's cache, and only the caller knows it.
-    pub(crate) unsafe fn add(&self, ground: &Ground, slab: Pfn) -> Result<(), Closed> {
-        let mut lists = self.lists.lock();
+    pub(crate) unsafe fn add(&self, op: &Operation, ground: &Ground, slab: Pfn) -> Result<(), Closed> {
+        let mut lists = self.lock(op);
         if lists.closed {
             return Err(Closed);
         }
@@ -271,13 +283,14 @@ impl Node {
     /// been given back since is undefined.
     pub(crate) unsafe fn give(
         &self,
+        op: &Operation,
         ground: &Ground,
         min_partial: usize,
         places: impl Iterator<Item = Place>,
         unlisted: &mut Unlisted,
         mut refused: impl FnMut(Place),
     ) {
-        let mut lists = self.lists.lock();
+        let mut lists = self.lock(op);
         for place in places {
             // SAFETY: the lock is held; by contract the slab is on a list of this node.
             unsafe {

@@ -2,7 +2,7 @@
 //!
 //! | option | values | |
 //! |---|---|---|
-//! | `stats` | `0`, `1` | prints the table of caches, as `/proc/slabinfo`, to standard error when the process ends |
+//! | `stats` | `0`, `1` | prints the table of caches, as `/proc/slabinfo` with [statistics](crate::Statistics), to standard error when the process ends |
 //! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
 //! | `limit` | bytes, or with `k`, `m`, `g` | the most that all blocks up to 4 MiB may take together; that much address space is reserved, 64 GiB otherwise |

@@ -8,7 +8,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Bytes are bytes, and what ends in `_total` only grows. Caches of one name are one series, their sum: two series of the
+//! Bytes are bytes, and what ends in `_total` only grows. A cache has series from its first slab on, unless
+//! [all](Exposition::all) are asked for. Caches of one name are one series, their sum: two series of the
 //! same labels are none. (Format: Prometheus' documentation, "Exposition formats".)
 
 use crate::info::CacheInfo;
@@ -19,12 +20,23 @@ use uslab_buddy::{PAGE_SIZE, ZoneInfo};
 
 /// `Display` writes the text. See the [module](self).
 #[derive(Clone, Copy, Debug)]
-pub struct Exposition<'i>(pub(crate) &'i Info);
+pub struct Exposition<'i> {
+    info: &'i Info,
+    all: bool,
+}
+
+impl Exposition<'_> {
+    /// The caches that never had a slab, too.
+    #[must_use]
+    pub fn all(self) -> Self {
+        Self { all: true, ..self }
+    }
+}
 
 impl Info {
     /// The text that Prometheus reads. Allocates a little.
     pub fn prometheus(&self) -> Exposition<'_> {
-        Exposition(self)
+        Exposition { info: self, all: false }
     }
 }
 
@@ -74,11 +86,18 @@ const CACHES: &[Metric<CacheInfo>] = &[
     single("uslab_cache_used_bytes", "Bytes of objects in use.", &[("", |c| c.used * c.object_size)]),
     single("uslab_cache_allocs_total", "Objects handed out.", &[("", |c| c.allocs)]),
     single("uslab_cache_frees_total", "Objects taken back.", &[("", |c| c.frees)]),
-    single(
-        "uslab_cache_magazine_hits_total",
-        "Allocations and frees that a CPU's magazine served.",
-        &[("", |c| c.magazine_hits)],
-    ),
+    Metric {
+        name: "uslab_cache_operations_total",
+        help: "Allocations and frees, by the dearest thing that each did.",
+        label: "path",
+        series: &[
+            ("cpu", |c| c.paths.cpu),
+            ("depot", |c| c.paths.depot),
+            ("slab", |c| c.paths.slab),
+            ("pages", |c| c.paths.pages),
+            ("commit", |c| c.paths.commit),
+        ],
+    },
     single(
         "uslab_cache_depot_exchanges_total",
         "Visits to the depots that moved a magazine.",
@@ -107,18 +126,31 @@ const CACHES: &[Metric<CacheInfo>] = &[
     single("uslab_cache_corruptions_total", "Frees that were refused.", &[("", |c| c.corruptions)]),
 ];
 
-const ZONES: &[Metric<ZoneInfo>] = &[Metric {
-    name: "uslab_zone_bytes",
-    help: "Bytes of a zone's pages, by state. Discarded and uncommitted ones are free, and with the system.",
-    label: "state",
-    series: &[
-        ("allocated", |z| z.allocated * PAGE),
-        ("per_cpu", |z| z.per_cpu * PAGE),
-        ("free", |z| u64::from(z.free - z.uncommitted - z.discarded) * PAGE),
-        ("discarded", |z| u64::from(z.discarded) * PAGE),
-        ("uncommitted", |z| u64::from(z.uncommitted) * PAGE),
-    ],
-}];
+const ZONES: &[Metric<ZoneInfo>] = &[
+    Metric {
+        name: "uslab_zone_bytes",
+        help: "Bytes of a zone's pages, by state. Discarded and uncommitted ones are free, and with the system.",
+        label: "state",
+        series: &[
+            ("allocated", |z| z.allocated * PAGE),
+            ("per_cpu", |z| z.per_cpu * PAGE),
+            ("free", |z| u64::from(z.free - z.uncommitted - z.discarded) * PAGE),
+            ("discarded", |z| u64::from(z.discarded) * PAGE),
+            ("uncommitted", |z| u64::from(z.uncommitted) * PAGE),
+        ],
+    },
+    Metric {
+        name: "uslab_zone_operations_total",
+        help: "Blocks of pages that went through per-CPU magazines, either way, by the dearest thing that each did.",
+        label: "path",
+        series: &[
+            ("cpu", |z| z.per_cpu_events.paths.cpu),
+            ("depot", |z| z.per_cpu_events.paths.depot),
+            ("pages", |z| z.per_cpu_events.paths.pages),
+            ("commit", |z| z.per_cpu_events.paths.commit),
+        ],
+    },
+];
 
 const WHOLE: &[Metric<Info>] = &[
     Metric {
@@ -132,6 +164,17 @@ const WHOLE: &[Metric<Info>] = &[
         help: "Pieces of that memory handed out.",
         label: "kind",
         series: &[("large", |i| i.kmalloc_large.allocs), ("huge", |i| i.huge.allocs)],
+    },
+    Metric {
+        name: "uslab_large_operations_total",
+        help: "Blocks of pages that no cache serves, either way, by the dearest thing that each did.",
+        label: "path",
+        series: &[
+            ("cpu", |i| i.kmalloc_large.paths.cpu),
+            ("depot", |i| i.kmalloc_large.paths.depot),
+            ("pages", |i| i.kmalloc_large.paths.pages),
+            ("commit", |i| i.kmalloc_large.paths.commit),
+        ],
     },
     single("uslab_page_failures_total", "Allocations of pages that failed.", &[("", |i| i.pages.failures)]),
     single(
@@ -183,9 +226,10 @@ fn write<T: 'static>(
 
 impl Display for Exposition<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let info = self.0;
+        let info = self.info;
         let mut caches: BTreeMap<&str, Vec<&CacheInfo>> = BTreeMap::new();
-        info.caches.iter().for_each(|cache| caches.entry(&cache.name).or_default().push(cache));
+        let shown = info.caches.iter().filter(|cache| self.all || cache.had_slabs());
+        shown.for_each(|cache| caches.entry(&cache.name).or_default().push(cache));
         let caches = caches.into_iter().map(|(name, caches)| (vec![("cache", name.to_owned())], caches));
         write(f, CACHES, &caches.collect::<Vec<_>>())?;
         let zones = info.pages.zones.iter().map(|zone| {

@@ -9,6 +9,7 @@ use crate::{Gfp, Magazines};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use uslab_buddy::{Door, Order, PageAllocator, Pfn};
+use uslab_magazine::Operation;
 
 // ---- the lists of a node ----
 
@@ -68,9 +69,9 @@ impl Lists {
         let mut out = BTreeSet::new();
         // SAFETY: the block is new and only this test knows it.
         unsafe {
-            assert!(self.ground.slab(slab).set_up(self.geometry.objects()));
+            assert!(self.ground.slab(slab).set_up(&Operation::new(), self.geometry.objects()));
             self.ground.slab(slab).take(taken, |index| assert!(out.insert(index)));
-            self.node.add(&self.ground, slab).unwrap();
+            self.node.add(&Operation::new(), &self.ground, slab).unwrap();
         }
         assert_eq!(out.len(), taken.min(self.geometry.objects()));
         self.shadow.insert(slab.get(), out);
@@ -78,7 +79,7 @@ impl Lists {
     fn take(&mut self, max: usize) {
         let free: usize = self.shadow.values().map(|out| self.geometry.objects() - out.len()).sum();
         let mut taken = Vec::new();
-        let count = self.node.take(&self.ground, max, |place| taken.push(place));
+        let count = self.node.take(&Operation::new(), &self.ground, max, |place| taken.push(place));
         assert_eq!(
             (count, taken.len()),
             (max.min(free), max.min(free)),
@@ -112,9 +113,17 @@ impl Lists {
         }
         // SAFETY: all slabs of the shadow are listed, and those that fall empty are unlisted at the end only.
         unsafe {
-            self.node.give(&self.ground, self.min_partial, places.iter().copied(), &mut unlisted, |place| {
-                refused.push(place);
-            });
+            let op = &Operation::new();
+            self.node.give(
+                op,
+                &self.ground,
+                self.min_partial,
+                places.iter().copied(),
+                &mut unlisted,
+                |place| {
+                    refused.push(place);
+                },
+            );
         }
         assert_eq!(refused, expected);
         self.release(unlisted);
@@ -274,8 +283,8 @@ fn nodes_close_together_once_no_object_is_out() {
     for node in &nodes {
         // SAFETY: the block is new and only this test knows it.
         unsafe {
-            assert!(lists.ground.slab(slab).set_up(2));
-            assert_eq!(node.add(&lists.ground, slab), Err(Closed));
+            assert!(lists.ground.slab(slab).set_up(&Operation::new(), 2));
+            assert_eq!(node.add(&Operation::new(), &lists.ground, slab), Err(Closed));
         }
     }
     // SAFETY: allocated above, and on no list.

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use uslab_buddy::Gfp;
+use uslab_magazine::Operation;
 
 #[derive(Debug, Default)]
 struct State {
@@ -167,9 +168,9 @@ fn run(core: &Core, shared: &Shared, interval: Duration, group: Option<&MemoryGr
 impl Core {
     /// Memory is short outside: all that can be had goes back.
     fn relieve(&self) {
-        self.press(None);
+        self.press(&Operation::new(), None);
         self.ask_shrinkers(4, Gfp::KERNEL, None);
-        self.shrink();
+        self.shrink(&Operation::new());
         self.ground.pages.release();
     }
 }

@@ -26,7 +26,7 @@ use crate::faults::{BITMAP, Faults};
 use uslab_buddy::Pfn;
 use uslab_buddy::frame::{Frame, FrameTable};
 use uslab_buddy::region::{Door, Reserved};
-use uslab_magazine::Memory;
+use uslab_magazine::{Memory, Operation};
 
 /// Bits that fit into a frame.
 pub(crate) const FRAME_BITS: usize = 256;
@@ -107,8 +107,8 @@ impl Side {
         Some(Self { memory: Reserved::new(pages.checked_mul(SIDE_BYTES)?, door, faults, BITMAP)? })
     }
     /// Makes the bitmap of a slab that begins at `pfn` usable; `false` if there is no memory.
-    fn commit(&self, pfn: Pfn, objects: usize) -> bool {
-        self.memory.commit(pfn.get() as usize * SIDE_BYTES + words(objects) * 8)
+    fn commit(&self, op: &Operation, pfn: Pfn, objects: usize) -> bool {
+        self.memory.commit(op, pfn.get() as usize * SIDE_BYTES + words(objects) * 8)
     }
     /// Gives the bitmaps of all pages from `pages` on back.
     ///
@@ -167,8 +167,8 @@ impl<'a> Slab<'a> {
     ///
     /// # Safety
     /// The caller has just got the block and nobody else knows of it; `objects` is at most a bit for each word of it.
-    pub(crate) unsafe fn set_up(&self, objects: usize) -> bool {
-        if words(objects) > FRAME_WORDS && !self.side.commit(self.pfn, objects) {
+    pub(crate) unsafe fn set_up(&self, op: &Operation, objects: usize) -> bool {
+        if words(objects) > FRAME_WORDS && !self.side.commit(op, self.pfn, objects) {
             return false;
         }
         let head = Fill { inuse: 0, objects: objects as u16 }.pack();
@@ -291,8 +291,8 @@ mod tests {
 
     #[test]
     fn the_side_table_is_committed_up_to_the_last_word_of_a_bitmap() {
-        assert!(side().commit(Pfn::new(63), 512));
-        assert!(!side().commit(Pfn::new(63), 513), "a word beyond the end");
+        assert!(side().commit(&Operation::new(), Pfn::new(63), 512));
+        assert!(!side().commit(&Operation::new(), Pfn::new(63), 513), "a word beyond the end");
     }
 
     #[test]
@@ -304,8 +304,8 @@ mod tests {
         let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
         // SAFETY: a page of the block, and only this test knows it.
         unsafe {
-            assert!(slab.set_up(FRAME_BITS) && slab.agrees());
-            assert!(!slab.set_up(FRAME_BITS + 1));
+            assert!(slab.set_up(&Operation::new(), FRAME_BITS) && slab.agrees());
+            assert!(!slab.set_up(&Operation::new(), FRAME_BITS + 1));
             pages.free(block, uslab_buddy::Order::MAX);
         }
     }

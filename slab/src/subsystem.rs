@@ -12,7 +12,7 @@ use crate::faults::Faults;
 use crate::geometry::OrderRule;
 use crate::ground::Ground;
 use crate::huge::{Huge, HugeInfo};
-use crate::info::{CacheInfo, SlabInfo};
+use crate::info::{CacheInfo, SlabInfo, Statistics};
 #[cfg(not(any(loom, shuttle)))]
 use crate::kmalloc::Kmalloc;
 use crate::large::{Large, LargeInfo, large};
@@ -37,10 +37,10 @@ use uslab_buddy::region::address_limit;
 use uslab_buddy::{BuddyInfo, PAGE_SIZE, PageAllocator, PageConfig, PageError};
 #[cfg(any(loom, shuttle))]
 use uslab_buddy::{Order, ZoneKind};
-use uslab_magazine::Cpus;
 #[cfg(not(loom))]
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, Rank, assert_unlocked};
+use uslab_magazine::{Cpus, Operation, Paths};
 
 /// With so few pages, 4 MiB, a subsystem is not tried with fewer.
 const LEAST_PAGES: usize = 1024;
@@ -354,21 +354,21 @@ impl Core {
     }
 
     /// See [`Subsystem::shrink`].
-    pub(crate) fn shrink(&self) -> usize {
-        self.visit().map(|cache| cache.shrink()).sum()
+    pub(crate) fn shrink(&self, op: &Operation) -> usize {
+        self.visit().map(|cache| cache.shrink(op)).sum()
     }
 
     /// Gives all empty slabs back. How many.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn discard_empty(&self) -> usize {
-        self.visit().map(|cache| cache.discard_empty()).sum()
+        self.visit().map(|cache| cache.discard_empty(&Operation::new())).sum()
     }
 
     /// Memory is short: all caches but one give empty slabs back, and keep less from now on. How many slabs.
-    pub(crate) fn press(&self, except: Option<&Cache>) -> usize {
+    pub(crate) fn press(&self, op: &Operation, except: Option<&Cache>) -> usize {
         let others =
             self.visit().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
-        others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty()).sum()
+        others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op)).sum()
     }
 
     /// See [`Subsystem::reap`].
@@ -441,7 +441,7 @@ impl Core {
     /// See [`Subsystem::slabinfo`].
     pub(crate) fn slabinfo(&self) -> SlabInfo {
         let caches: Vec<_> = self.caches.iter().map(|cache| cache.info()).collect();
-        caches.iter().rev().collect()
+        caches.iter().rev().filter(|cache| cache.had_slabs()).collect()
     }
 
     /// See [`Subsystem::check`].
@@ -485,9 +485,27 @@ pub struct Info {
 }
 
 impl Info {
-    /// `/proc/slabinfo`: the newest cache first, as in the kernel.
+    /// `/proc/slabinfo`: the newest cache first, as in the kernel. Of the caches that ever had a slab; most of kmalloc's
+    /// sizes never have in most programs.
     pub fn slabinfo(&self) -> SlabInfo {
+        self.had_slabs().collect()
+    }
+    /// The same of all caches.
+    pub fn slabinfo_all(&self) -> SlabInfo {
         self.caches.iter().rev().collect()
+    }
+    /// The kernel's table with statistics.
+    pub fn statistics(&self) -> Statistics<'_> {
+        Statistics(self)
+    }
+    pub(crate) fn had_slabs(&self) -> impl Iterator<Item = &CacheInfo> {
+        self.caches.iter().rev().filter(|cache| cache.had_slabs())
+    }
+    /// Operations on all memory by the dearest thing that each did: the caches' and those beyond. Of pages that users ask for
+    /// by themselves, and of those under slabs, [`per_cpu_events`](uslab_buddy::ZoneInfo::per_cpu_events) tells.
+    pub fn paths(&self) -> Paths {
+        let caches = self.caches.iter().map(|cache| cache.paths).sum::<Paths>();
+        caches + self.kmalloc_large.paths + self.huge.paths
     }
 }
 
@@ -567,7 +585,7 @@ impl Subsystem {
 
     /// Shrinks every cache. Returns the slabs given back.
     pub fn shrink(&self) -> usize {
-        self.core.shrink()
+        self.core.shrink(&Operation::new())
     }
     /// Ends an interval of every cache's magazines and of the per-CPU pages. Returns the objects given back.
     pub fn reap(&self) -> u64 {

@@ -13,8 +13,8 @@ use crate::faults::{BITMAP, Faults};
 use core::ptr::NonNull;
 use uslab_buddy::region::{Door, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE, Pfn};
-use uslab_magazine::Memory;
 use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed};
+use uslab_magazine::{Memory, Operation};
 
 /// Bytes of the range for each byte here: the least object.
 const GRAIN: usize = crate::geometry::WORD;
@@ -35,9 +35,9 @@ impl Tags {
     }
 
     /// Makes the tags of a slab usable; `false` if there is no memory.
-    pub(crate) fn cover(&self, slab: Pfn, order: Order) -> bool {
+    pub(crate) fn cover(&self, op: &Operation, slab: Pfn, order: Order) -> bool {
         let end = slab.get() as usize + order.pages() as usize;
-        self.memory.commit(end * (PAGE_SIZE / GRAIN))
+        self.memory.commit(op, end * (PAGE_SIZE / GRAIN))
     }
 
     /// Gives the tags of all pages from `pages` on back.

@@ -10,6 +10,7 @@ use crate::subsystem::{Config, Core};
 use crate::{AllocError, Gfp, Hive, KmemCache, Limit, Magazines};
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
+use uslab_magazine::Operation;
 use uslab_magazine::sync::{Arc, UnsafeCell, thread};
 
 pub(crate) struct World {
@@ -73,7 +74,7 @@ impl World {
     /// Nothing is in use: everything goes back.
     pub(crate) fn end(this: Arc<Self>) {
         this.census(0);
-        this.caches.iter().for_each(|cache| _ = cache.shrink());
+        this.caches.iter().for_each(|cache| _ = cache.shrink(&Operation::new()));
         this.core.ground.pages.release();
         let census = this.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
@@ -115,7 +116,7 @@ fn beside_reaps(core: std::sync::Arc<Core>, reapers: u32, what: impl FnOnce()) {
             let core = core.clone();
             thread::spawn(move || {
                 on_cpu(reaper % 2);
-                core.visit().for_each(|cache| _ = cache.shrink());
+                core.visit().for_each(|cache| _ = cache.shrink(&Operation::new()));
             })
         })
         .collect();

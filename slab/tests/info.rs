@@ -5,7 +5,7 @@ mod common;
 
 use common::{assert_all_given_back, config, subsystem};
 use std::sync::mpsc;
-use uslab::{AllocError, Block, Gfp, KmemCache, Magazines, Subsystem};
+use uslab::{AllocError, Block, Gfp, KmemCache, Magazines, Path, Paths, SlabInfo, Subsystem};
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::Counter;
 
@@ -68,7 +68,7 @@ fn after_a_load_the_four_places_add_up_and_the_counts_are_those_of_the_threads()
             while done.get() < 4 {
                 // Of now, each number for itself.
                 let info = subsystem.info();
-                assert!(info.slabinfo().get("o").is_some() && serde_json::to_string(&info).is_ok());
+                assert!(info.slabinfo_all().get("o").is_some() && serde_json::to_string(&info).is_ok());
             }
             workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
         });
@@ -78,10 +78,11 @@ fn after_a_load_the_four_places_add_up_and_the_counts_are_those_of_the_threads()
         assert_eq!(info.used + info.in_magazines + info.in_depot + info.free_in_slabs, info.objects);
         assert_eq!((info.other_node_frees, info.other_node_allocs), (remote.get(), 0), "{magazines:?}");
         assert!(remote.get() > 0);
+        assert_eq!(info.paths.operations(), info.allocs + info.frees, "{info:?}");
         assert_eq!(info.pages, info.slabs << info.order);
         match magazines {
-            Magazines::Off => assert_eq!((info.hit_rate(), info.depot_exchanges), (Some(0.0), 0)),
-            _ => assert!(info.hit_rate().is_some_and(|rate| rate > 0.5 && rate < 1.0), "{info:?}"),
+            Magazines::Off => assert_eq!((info.paths.cpu, info.paths.depot, info.depot_exchanges), (0, 0, 0)),
+            _ => assert!(info.paths.share(Path::Cpu).is_some_and(|cpu| cpu > 0.5 && cpu < 1.0), "{info:?}"),
         }
         assert_eq!(subsystem.check().unwrap().used, kept.len() as u64);
         drop(kept);
@@ -90,18 +91,18 @@ fn after_a_load_the_four_places_add_up_and_the_counts_are_those_of_the_threads()
 }
 
 #[test]
-fn a_hit_is_what_a_magazine_served_and_a_fill_what_the_slabs_did() {
+fn magazines_serve_what_goes_back_and_forth_and_slabs_what_does_not() {
     let subsystem = subsystem(1);
     let fixed = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 2 };
     let cache = KmemCache::builder("o", 64).magazines(fixed).check_frees(false).build_in(&subsystem).unwrap();
-    assert_eq!(cache.info().hit_rate(), None);
+    assert_eq!(cache.info().paths.share(Path::Cpu), None);
     drop(cache.alloc_blocks(Gfp::KERNEL, 8).unwrap());
     let before = cache.info();
     for _ in 0..100 {
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     }
     let warm = cache.info();
-    assert_eq!(warm.magazine_hits - before.magazine_hits, 200);
+    assert_eq!(warm.paths.cpu - before.paths.cpu, 200);
     assert_eq!((warm.fills, warm.depot_exchanges), (before.fills, before.depot_exchanges));
     let mut held: Vec<_> = (0..40).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
     let filled = cache.info();
@@ -111,7 +112,7 @@ fn a_hit_is_what_a_magazine_served_and_a_fill_what_the_slabs_did() {
     // Four magazines are kept: two of the CPU's, two in the depot. The others went to the slabs.
     assert_eq!((full.in_magazines, full.in_depot), (8, 8));
     assert_eq!(full.flushes - filled.flushes, (40 + filled.in_magazines + filled.in_depot - 16) / 4);
-    assert_eq!(full.hit_rate(), Some(full.magazine_hits as f64 / (full.allocs + full.frees) as f64));
+    assert_eq!(full.paths.operations(), full.allocs + full.frees);
 }
 
 #[test]
@@ -143,13 +144,16 @@ fn every_view_shows_the_same_snapshot() {
     assert_eq!(json["rows"][0]["active_objects"], table.rows[0].active_objects);
     let json = serde_json::to_value(&info).unwrap();
     let inode = json["caches"].as_array().unwrap().last().unwrap();
-    for key in ["used", "in_magazines", "in_depot", "free_in_slabs", "magazine_hits", "depot_exchanges"] {
+    for key in ["used", "in_magazines", "in_depot", "free_in_slabs", "depot_exchanges"] {
         assert!(inode[key].is_u64(), "{key}");
     }
     for key in ["other_node_frees", "other_node_allocs", "fills", "flushes", "pages", "failures"] {
         assert!(inode[key].is_u64(), "{key}");
     }
     assert_eq!((&inode["used"], &inode["allocs"]), (&70.into(), &70.into()));
+    let paths =
+        ["cpu", "depot", "slab", "pages", "commit"].map(|path| inode["paths"][path].as_u64().unwrap());
+    assert_eq!(paths.iter().sum::<u64>(), 70);
     assert_eq!(json["pages"]["zones"][0]["managed"], 16384);
     drop(held);
 }
@@ -249,5 +253,132 @@ fn waves_of_enemies_and_bullets_come_from_magazines() {
     assert_eq!(of_slabs(), first);
     let info = bullets.info();
     assert_eq!((info.allocs, info.frees), (61 * 200, 61 * 200));
-    assert!(info.hit_rate() > Some(0.95), "{info:?}");
+    assert!(info.paths.share(Path::Cpu) > Some(0.95), "{info:?}");
+}
+
+/// The class of each operation that changes `paths`, in order.
+fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>) -> Vec<Path> {
+    let mut before = paths();
+    let seen = operations.into_iter().map(|done| {
+        drop(done);
+        let now = paths();
+        assert_eq!(now.operations(), before.operations() + 1);
+        let path = Path::ALL.into_iter().find(|path| now.of(*path) > before.of(*path)).unwrap();
+        before = now;
+        path
+    });
+    seen.collect()
+}
+
+/// One CPU, magazines of four, slabs of eight objects: by hand, what each operation does at the dearest.
+#[test]
+fn each_operation_is_of_the_class_of_the_dearest_thing_it_did() {
+    use Path::{Commit, Cpu, Depot, Pages, Slab};
+    let subsystem = subsystem(1);
+    let four = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 1 };
+    let cache =
+        KmemCache::builder("o", 1024).magazines(four).check_frees(false).build_in(&subsystem).unwrap();
+    let paths = || cache.info().paths;
+    let mut held = vec![];
+    let mut alloc =
+        |n: usize| classes(paths, (0..n).map(|_| held.push(cache.alloc_block(Gfp::KERNEL).unwrap())));
+    // The first memory of all; the rest of the first slab; another slab, of the pages that the first one left.
+    let filled = [Commit, Cpu, Cpu, Cpu, Slab, Cpu, Cpu, Cpu, Pages, Cpu, Cpu, Cpu, Slab, Cpu, Cpu, Cpu];
+    assert_eq!(alloc(16), filled);
+    // The CPU's two magazines; a third one is made for the ninth, and the depot keeps one; a fourth one for the thirteenth,
+    // whose four predecessors go to their slab.
+    let freed = classes(paths, held.drain(..));
+    let emptied = [Cpu, Cpu, Cpu, Cpu, Cpu, Cpu, Cpu, Cpu, Depot, Cpu, Cpu, Cpu, Slab, Cpu, Cpu, Cpu];
+    assert_eq!(freed, emptied);
+    let info = cache.info();
+    assert_eq!((info.allocs, info.frees, info.paths.operations()), (16, 16, 32));
+    assert_eq!(info.paths, Paths { cpu: 26, depot: 1, slab: 3, pages: 1, commit: 1 });
+    // To fill and to close a private magazine is no operation, and what is done with it is its owner's alone.
+    let mut mine = cache.prefill(Gfp::KERNEL, 8).unwrap();
+    assert_eq!(paths(), info.paths);
+    assert_eq!(classes(paths, (0..8).map(|_| held.extend(mine.alloc_block()))), [Cpu; 8]);
+    assert_eq!(classes(paths, held.drain(..).map(|block| mine.free_block(block))), [Cpu; 8]);
+    drop(mine);
+    cache.reap();
+    cache.shrink();
+    assert_eq!(paths().operations(), info.paths.operations() + 16);
+    // What ten objects in one call took from the slabs, each took from the slabs.
+    let before = paths();
+    drop(cache.alloc_blocks(Gfp::KERNEL, 10).unwrap());
+    let after = paths();
+    assert_eq!(after.operations() - before.operations(), 20);
+    assert_eq!((after.pages - before.pages, after.commit), (10, before.commit));
+    assert_all_given_back(&subsystem);
+}
+
+/// Without magazines there is no class below `slab`, and the free that empties a slab beyond those that are kept
+/// gives pages back.
+#[test]
+fn without_magazines_each_operation_locks_its_node() {
+    use Path::{Commit, Pages, Slab};
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("o", 2048).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    assert_eq!((cache.geometry().objects(), cache.info().min_partial), (8, 5));
+    let mut held = vec![];
+    let allocs =
+        classes(|| cache.info().paths, (0..56).map(|_| held.push(cache.alloc_block(Gfp::KERNEL).unwrap())));
+    for (slab, paths) in allocs.chunks(8).enumerate() {
+        assert_eq!(paths[0], if slab == 0 { Commit } else { Pages });
+        assert!(paths[1..].iter().all(|path| *path == Slab));
+    }
+    let frees = classes(|| cache.info().paths, held.drain(..));
+    for (slab, paths) in frees.chunks(8).enumerate() {
+        assert!(paths[..7].iter().all(|path| *path == Slab));
+        assert_eq!(paths[7], if slab < 4 { Slab } else { Pages }, "slab {slab}");
+    }
+}
+
+/// Blocks of pages are operations on pages: what the CPU keeps of them is the CPU's own. Larger ones are the zone's, and
+/// mappings the system's.
+#[test]
+fn memory_beyond_caches_is_counted_by_path_too() {
+    use Path::{Commit, Cpu, Depot, Pages};
+    let subsystem = subsystem(1);
+    let large = || subsystem.info().kmalloc_large.paths;
+    let alloc = |bytes| subsystem.kmalloc().alloc_block(bytes, Gfp::KERNEL).unwrap();
+    let mut held = vec![];
+    let mut rows = vec![];
+    for bytes in [16 << 10, 16 << 10, 1 << 20] {
+        rows.extend(classes(large, [()].map(|()| bytes).into_iter().map(|bytes| held.push(alloc(bytes)))));
+        rows.extend(classes(large, held.drain(..)));
+    }
+    // A magazine of one block: the first one is handed out past it, and its free takes the magazine from the depot.
+    assert_eq!(rows, [Commit, Depot, Cpu, Cpu, Pages, Pages]);
+    let before = subsystem.info();
+    let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    let info = subsystem.info();
+    assert_eq!(info.paths().operations(), before.paths().operations() + 2);
+    assert_eq!(info.paths().operations(), info.caches.iter().map(|c| c.allocs + c.frees).sum::<u64>() + 6);
+}
+
+/// Once the 52 caches of kmalloc filled tables and Prometheus with 1,234 series of nothing.
+#[test]
+fn caches_that_never_had_a_slab_are_shown_only_to_who_asks() {
+    let subsystem = subsystem(2);
+    let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
+    KmemCache::builder("none", 64).build_in(&subsystem).map(core::mem::forget).unwrap();
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    drop(subsystem.kmalloc().alloc_block(100, Gfp::KERNEL).unwrap());
+    cache.shrink();
+    let info = subsystem.info();
+    let names = |table: &SlabInfo| table.rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&info.slabinfo()), ["inode", "kmalloc-128"], "one that had a slab once is shown");
+    assert_eq!((info.slabinfo(), info.slabinfo_all().rows.len()), (subsystem.slabinfo(), 54));
+    let series = |text: String| text.lines().filter(|line| line.starts_with("uslab_cache_objects{")).count();
+    assert_eq!(series(info.prometheus().to_string()), 2 * 4);
+    assert_eq!(series(info.prometheus().all().to_string()), 54 * 4);
+    // With statistics: the same table, and who served what.
+    let text = info.statistics().to_string();
+    assert_eq!(text.parse().as_ref(), Ok(&info.slabinfo()));
+    let row = text.lines().find(|line| line.starts_with("inode")).unwrap();
+    assert!(row.ends_with(" : paths      0      1      0      0      1"), "{row}");
+    let end =
+        "# 4 allocations and frees: cpu 0.00 %, depot 50.00 %, slab 0.00 %, pages 25.00 %, commit 25.00 %\n";
+    assert!(text.ends_with(end), "{text}");
 }

@@ -20,7 +20,7 @@ fn the_four_kinds_have_the_kernels_names() {
     );
     let subsystem = Subsystem::new(config).unwrap();
     let kmalloc = subsystem.kmalloc();
-    let rows = subsystem.slabinfo().rows;
+    let rows = subsystem.info().slabinfo_all().rows;
     assert_eq!(rows.len(), 52);
     for name in ["kmalloc-8", "kmalloc-1k", "kmalloc-rcl-96", "kmalloc-cg-8k", "dma-kmalloc-192"] {
         assert!(rows.iter().any(|row| row.name == name), "{name}");

@@ -62,7 +62,7 @@ fn what_does_call_the_heap_holds_no_lock_meanwhile() {
         .collect();
     let objects: Vec<_> = caches.iter().map(|cache| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
     assert_eq!(subsystem.check().unwrap().used, 100);
-    assert!(subsystem.info().caches.len() > 100 && subsystem.slabinfo().rows.len() > 100);
+    assert!(subsystem.info().caches.len() > 100 && subsystem.slabinfo().rows.len() >= 100);
     drop(objects);
 }
 

@@ -37,6 +37,9 @@ fn a_strict_reader_finds_the_snapshots_numbers() {
     assert_eq!(of_inode("uslab_cache_bytes"), (inode.pages * 4096) as f64);
     assert_eq!(of_inode("uslab_cache_used_bytes"), 30_000.0);
     assert_eq!((of_inode("uslab_cache_allocs_total"), of_inode("uslab_cache_frees_total")), (100.0, 70.0));
+    let paths = ["cpu", "depot", "slab", "pages", "commit"]
+        .map(|path| value(&series, "uslab_cache_operations_total", &[("cache", "inode"), ("path", path)]));
+    assert_eq!((paths[0], paths.iter().sum::<f64>()), (inode.paths.cpu as f64, 170.0));
     let zones: f64 = ["allocated", "per_cpu", "free", "discarded", "uncommitted"]
         .iter()
         .map(|state| {

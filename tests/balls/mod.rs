@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use uslab_magazine::sync::{AtomicU64, Mutex, Ordering::AcqRel, Ordering::Relaxed};
-use uslab_magazine::{Config, Cpus, Heap, Layer, Round, Supplier};
+use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier};
 
 /// A ball, by its number; the first is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +51,15 @@ impl Shelf {
 }
 
 impl Supplier<Ball> for Shelf {
-    fn fill(&self, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+    fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+        op.did(Path::Slab);
         let mut free = self.free.lock();
         let n = max.min(free.len());
         (0..n).filter_map(|_| free.pop()).for_each(|b| put(Ball(b)));
         n
     }
-    fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Ball>) {
+        op.did(Path::Slab);
         self.free.lock().extend(rounds.map(|b| b.0));
     }
 }

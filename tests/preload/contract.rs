@@ -195,7 +195,10 @@ fn the_table_is_printed_at_the_end_and_wrong_options_are_named() {
     assert!(output.status.success());
     let (first, table) = err.split_once('\n').unwrap();
     assert!(first.starts_with("uslab: USLAB_OPTIONS: `colour=red`: expected "), "{err}");
-    assert!(table.starts_with("slabinfo - version: 2.1\n") && table.contains("\nmalloc-64 "), "{err}");
+    assert!(
+        table.starts_with("slabinfo - version: 2.1 (statistics)\n") && table.contains("\nmalloc-64 "),
+        "{err}"
+    );
     let quiet = preloaded(&mut Command::new("true"), "");
     assert!(quiet.stderr.is_empty(), "{}", text(&quiet.stderr));
 }

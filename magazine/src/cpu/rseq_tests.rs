@@ -10,6 +10,7 @@ use crate::ball::Ball;
 use crate::cpu::Cpus;
 use crate::layer::{Config, Layer, Supplier};
 use crate::memory::Heap;
+use crate::paths;
 use crate::slot::{Commit, Num};
 use crate::sync::{AtomicBool, Counter, Mutex, Ordering::Relaxed};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -76,7 +77,8 @@ impl World {
         let bytes = Store::<Heap>::footprint(Cpus::os().slots(), [(ROOM, count)].into_iter());
         let store =
             Store::new(cpus, Cpus::os().slots(), Heap::new(bytes).unwrap(), count, ROOM, CAPACITY).unwrap();
-        let magazines: Vec<Num> = (0..count).map(|_| store.create(CAPACITY, false).unwrap()).collect();
+        let magazines: Vec<Num> =
+            (0..count).map(|_| store.create(&paths::Operation::new(), CAPACITY, false).unwrap()).collect();
         for (i, num) in magazines.iter().enumerate() {
             (0..i % 4).for_each(|r| assert!(store.get(*num).owner_push(ball(100 * i + r + 1))));
         }
@@ -247,13 +249,15 @@ fn sections_do_what_the_portable_bodies_do() {
 
 struct Shelf(Mutex<Vec<usize>>);
 impl Supplier<Ball> for Shelf {
-    fn fill(&self, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+    fn fill(&self, op: &paths::Operation, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+        op.did(paths::Path::Slab);
         let mut balls = self.0.lock();
         let n = max.min(balls.len());
         (0..n).for_each(|_| put(Ball(balls.pop().unwrap())));
         n
     }
-    fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+    fn flush(&self, op: &paths::Operation, rounds: impl Iterator<Item = Ball>) {
+        op.did(paths::Path::Slab);
         self.0.lock().extend(rounds.map(|ball| ball.0));
     }
 }
@@ -265,7 +269,7 @@ fn goes_round(layer: &Layer<Ball>, shelf: &Shelf) {
     held.into_iter().for_each(|b| layer.free(shelf, b));
     let stats = layer.stats();
     assert_eq!((stats.allocs - before.allocs, stats.frees - before.frees), (100, 100));
-    assert_eq!((stats.fast_allocs, stats.fast_frees), (before.fast_allocs, before.fast_frees));
+    assert_eq!((stats.paths.slab - before.paths.slab, stats.paths.cpu), (200, before.paths.cpu));
     assert_eq!(stats.busy - before.busy, 200);
     assert_eq!(stats.in_magazines, before.in_magazines);
 }

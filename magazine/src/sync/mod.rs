@@ -89,19 +89,32 @@ pub use execution::planted;
 /// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(layer => "pops")` where
 /// `layer.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.
 ///
-/// Outside loom nothing: its arguments are not even evaluated.
+/// A step that has a class says whose it is: `tell!(op: Depot, "visits the depot")`. The [`Operation`](crate::Operation) `op`
+/// did something that dear, in every build; see [`paths`](crate::paths).
+///
+/// For the rest nothing outside loom: other arguments are not even evaluated.
 #[cfg(not(loom))]
 #[macro_export]
 macro_rules! tell {
+    ($op:ident: $path:ident, $($text:tt)*) => {
+        $op.did($crate::Path::$path)
+    };
     ($($text:tt)*) => {};
 }
 /// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(layer => "pops")`
 /// where `layer.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.
 ///
-/// Outside loom nothing: its arguments are not even evaluated.
+/// A step that has a class says whose it is: `tell!(op: Depot, "visits the depot")`. The [`Operation`](crate::Operation) `op`
+/// did something that dear, in every build; see [`paths`](crate::paths).
+///
+/// For the rest nothing outside loom: other arguments are not even evaluated.
 #[cfg(loom)]
 #[macro_export]
 macro_rules! tell {
+    ($op:ident: $path:ident, $($text:tt)*) => {{
+        $op.did($crate::Path::$path);
+        $crate::tell!($($text)*);
+    }};
     ($text:literal $(, $argument:expr)* $(,)?) => {
         if $crate::sync::story::listens() {
             $crate::sync::story::step(format!($text $(, $argument)*), None);

@@ -10,7 +10,7 @@ use crate::resident::resident_bytes;
 use crate::trace::{CacheKind, Facts, SlabinfoChange, Tables};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use uslab::{CacheInfo, Magazines};
+use uslab::{CacheInfo, Info, Magazines, Paths};
 use uslab_buddy::{BuddyInfo, Order};
 
 /// What the replay knows besides its own state.
@@ -33,7 +33,7 @@ impl Run<'_, '_> {
         let facts = self.resolver.facts(taken.tables);
         let infos = self.machine.subsystem.info();
         let against_kernel = against_kernel(&facts, &self.snapshots, &self, taken.traced_cpus);
-        let caches = self.caches(&facts, &infos.caches, taken.tables, against_kernel.as_ref());
+        let caches = self.caches(&facts, &infos, taken.tables, against_kernel.as_ref());
         let teardown = self.tear_down(&infos.pages, taken.rss);
         let total = facts.total;
         let seconds = (taken.read + taken.replayed).as_secs_f64();
@@ -60,7 +60,7 @@ impl Run<'_, '_> {
             hidden_frees: o.hidden_frees,
             pre_trace_frees: o.pre_trace_frees,
             kfree_of_null: facts.kfree_of_null,
-            magazine_hits: caches.iter().map(|c| c.magazine_hits).sum(),
+            paths: infos.paths(),
             depot_exchanges: caches.iter().map(|c| c.depot_exchanges).sum(),
         };
         Report {
@@ -116,7 +116,7 @@ impl Run<'_, '_> {
     fn caches(
         &self,
         facts: &Facts,
-        infos: &[CacheInfo],
+        infos: &Info,
         tables: &Tables,
         against: Option<&AgainstKernel>,
     ) -> Vec<CacheReport> {
@@ -126,7 +126,7 @@ impl Run<'_, '_> {
         let large = large.and_then(|id| held.get(id)).copied().unwrap_or(0);
         let report = facts.caches.iter().map(|cache| {
             let tally = &cache.tally;
-            let info = infos.iter().find(|info| {
+            let info = infos.caches.iter().find(|info| {
                 cache.kind != CacheKind::KmallocLarge
                     && info.name == cache.name.replace(char::is_whitespace, "_")
             });
@@ -141,9 +141,12 @@ impl Run<'_, '_> {
                 slabs_change: change.map_or(0, |c| c.slabs[0]),
                 our_slabs_change: change.map_or(0, |c| c.slabs[1]),
             });
-            let served = number(|i| i.allocs + i.frees);
             let id = self.resolver.caches().iter().position(|info| info.name == cache.name);
             let remote = id.and_then(|id| self.remote.get(id)).copied().unwrap_or_default();
+            let paths = match cache.kind {
+                CacheKind::KmallocLarge => infos.kmalloc_large.paths,
+                _ => info.map_or_else(Paths::default, |info| info.paths),
+            };
             CacheReport {
                 name: cache.name.clone(),
                 object_size: info.map_or(u64::from(tally.size), |i| i.object_size),
@@ -166,8 +169,7 @@ impl Run<'_, '_> {
                 in_magazines: number(|i| i.in_magazines),
                 in_depot: number(|i| i.in_depot),
                 free_in_slabs: number(|i| i.free_in_slabs),
-                magazine_hits: number(|i| i.magazine_hits),
-                hit_percent: percent(number(|i| i.magazine_hits), served),
+                paths,
                 depot_exchanges: number(|i| i.depot_exchanges),
                 kernel,
             }

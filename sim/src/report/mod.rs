@@ -7,6 +7,7 @@ mod page;
 use crate::trace::Facts;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use uslab::Paths;
 use uslab_buddy::BuddyInfo;
 
 pub use cause::Cause;
@@ -141,10 +142,8 @@ pub struct CacheReport {
     pub in_depot: u64,
     /// and free in slabs.
     pub free_in_slabs: u64,
-    /// Allocations and frees that the CPU's loaded magazine served.
-    pub magazine_hits: u64,
-    /// The same in percent of all.
-    pub hit_percent: f64,
+    /// All operations, those that the trace hides included, by the dearest thing that each did.
+    pub paths: Paths,
     /// Visits to a depot that moved magazines.
     pub depot_exchanges: u64,
     /// The kernel's figures.
@@ -194,7 +193,7 @@ pub struct ObjectTotals {
     /// `kfree(NULL)`, which does nothing.
     pub kfree_of_null: u64,
     /// See [`CacheReport`].
-    pub magazine_hits: u64,
+    pub paths: Paths,
     /// See [`CacheReport`].
     pub depot_exchanges: u64,
 }

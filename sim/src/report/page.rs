@@ -1,9 +1,15 @@
 //! A report as a page for a person.
 
 use super::cause::explained;
-use super::{Report, percent};
+use super::{CacheReport, Report, percent};
 use crate::output::{grouped, signed, size, table, text};
 use std::fmt::Write;
+use uslab::Path;
+
+/// What its CPUs' own magazines served, of all operations of a cache.
+fn cpu_percent(cache: &CacheReport) -> String {
+    format!("{:.1}", 100.0 * cache.paths.share(Path::Cpu).unwrap_or(0.0))
+}
 
 /// Caches shown unless all are asked for.
 const SHOWN: usize = 25;
@@ -85,6 +91,12 @@ impl Report {
                 "  pre-trace: frees of objects from before the trace began, which are not here: nothing is done."
             )?;
         }
+        writeln!(
+            out,
+            "Each of {} operations by the dearest thing that it did: {}",
+            grouped(o.paths.operations()),
+            o.paths
+        )?;
         self.write_caches(out, all)?;
         self.write_kernel(out, all)?;
         self.write_pages(out)?;
@@ -126,7 +138,7 @@ impl Report {
         )?;
         writeln!(
             out,
-            "  objects = used + in magazines + in depot + free in slabs; hits = served by a CPU's magazine"
+            "  objects = used + in magazines + in depot + free in slabs; cpu = served by a CPU's own magazines, without a lock"
         )?;
         if self.shrinks > 0 {
             writeln!(
@@ -159,7 +171,7 @@ impl Report {
             "magazines",
             "depot",
             "free",
-            "hits %",
+            "cpu %",
             "exchanges",
             "remote %",
         ]);
@@ -177,7 +189,7 @@ impl Report {
                 c.in_magazines.to_string(),
                 c.in_depot.to_string(),
                 c.free_in_slabs.to_string(),
-                format!("{:.1}", c.hit_percent),
+                cpu_percent(c),
                 c.depot_exchanges.to_string(),
                 format!("{:.1}", c.remote_percent),
             ]);
@@ -314,7 +326,6 @@ impl Report {
 
     fn write_introduction(&self, out: &mut String) -> std::fmt::Result {
         let o = &self.objects;
-        let served = self.caches.iter().map(|c| c.magazine_hits).sum::<u64>();
         writeln!(
             out,
             "uslab replayed {} memory events that a real Linux kernel (6.1, {} CPUs) recorded while four processes\n\
@@ -333,17 +344,31 @@ impl Report {
         writeln!(out)?;
         writeln!(
             out,
-            "  {:>5.1} %  of the allocations and frees were served by a magazine of their own CPU, without any lock;\n\
-             {:>9}  times a CPU went to a depot, to exchange whole magazines;\n\
+            "Each of them, and of {} that the trace hides, by the dearest thing that it did:\n",
+            grouped(o.paths.operations().saturating_sub(o.allocs + o.frees))
+        )?;
+        for path in Path::ALL {
+            let what = match path {
+                Path::Cpu => "a magazine of its own CPU, without any lock",
+                Path::Depot => "magazines that CPUs share",
+                Path::Slab => "the slabs of its cache",
+                Path::Pages => "the page allocator",
+                Path::Commit => "the system",
+            };
+            let share = 100.0 * o.paths.share(path).unwrap_or(0.0);
+            writeln!(out, "  {:<6} {share:>6.2} %  {what}", path.name())?;
+        }
+        writeln!(
+            out,
+            "\n{:>9}  times a CPU went to a depot, to exchange whole magazines;\n\
              {:>9}  frees came from another CPU than the allocation{}\n",
-            percent(served, o.allocs + o.frees + o.hidden_allocs),
             grouped(o.depot_exchanges),
             grouped(o.remote_frees),
             self.remote_frees_did()
         )?;
         writeln!(out, "The busiest caches:\n")?;
         let mut rows =
-            table(&["cache", "bytes", "allocs", "frees", "peak", "slabs", "hits %", "in magazines"]);
+            table(&["cache", "bytes", "allocs", "frees", "peak", "slabs", "cpu %", "in magazines"]);
         for c in self.caches.iter().take(8) {
             rows.add_row([
                 c.name.clone(),
@@ -352,7 +377,7 @@ impl Report {
                 grouped(c.frees),
                 grouped(c.peak_live),
                 grouped(c.slabs),
-                format!("{:.1}", c.hit_percent),
+                cpu_percent(c),
                 grouped(c.in_magazines),
             ]);
         }

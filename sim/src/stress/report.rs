@@ -6,11 +6,10 @@ use super::workload::Workload;
 use super::world::{Violation, World};
 use super::{Options, ROUNDS};
 use crate::output::{grouped, size, table, text};
-use crate::report::percent;
 use serde::Serialize;
 use std::fmt::{self, Write};
 use std::time::Duration;
-use uslab::{Census, Info, faults};
+use uslab::{Census, Info, Paths, faults};
 
 /// What is known at the end of a run.
 pub(super) struct Facts<'a, 'w> {
@@ -55,10 +54,8 @@ pub struct Report {
     pub faults: Option<String>,
     /// Where they were looked at, and what was refused.
     pub fault_points: Vec<faults::Tally>,
-    /// Allocations and frees that the loaded magazine of a CPU served, of all caches that are left.
-    pub magazine_hits: u64,
-    /// The same in percent of their allocations and frees.
-    pub hit_percent: f64,
+    /// Allocations and frees by the dearest thing that each did: of all caches that are left, and of memory beyond caches.
+    pub paths: Paths,
     /// The last deeds that each thread remembers, from which histories are told.
     pub remembered: u64,
     /// Restartable sequences that were interrupted and ran again.
@@ -187,8 +184,6 @@ impl Report {
             frees: tally.frees,
             refused: tally.refused,
         };
-        let sum = |f: fn(&uslab::CacheInfo) -> u64| infos.caches.iter().map(f).sum::<u64>();
-        let (hits, served) = (sum(|c| c.magazine_hits), sum(|c| c.allocs + c.frees));
         let cpus = world.subsystem.cpus();
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -204,8 +199,7 @@ impl Report {
             workloads: tallies.iter().filter(|(_, tally)| tally.operations() > 0).map(workload).collect(),
             faults: options.faults.as_ref().map(ToString::to_string),
             fault_points: world.faults.tally(),
-            magazine_hits: hits,
-            hit_percent: percent(hits, served),
+            paths: infos.paths(),
             remembered: seats.first().map_or(0, |seat| seat.log.most() as u64),
             aborts: cpus.aborts(),
             rounds,
@@ -241,10 +235,11 @@ impl Report {
         )?;
         writeln!(
             out,
-            "{}: {:.1} % of the allocations and frees served by a CPU's loaded magazine; {} sequences ran again\n",
+            "{}: {} sequences ran again; each of {} allocations and frees by the dearest thing that it did:\n{}\n",
             self.mechanism,
-            self.hit_percent,
-            grouped(self.aborts)
+            grouped(self.aborts),
+            grouped(self.paths.operations()),
+            self.paths
         )?;
         let mut workloads = table(&["workload", "operations", "a second", "allocs", "frees", "refused"]);
         for w in &self.workloads {

@@ -14,7 +14,7 @@ use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
 use uslab_buddy::region::Reserved;
 use uslab_magazine::sync::planted;
-use uslab_magazine::{Private, Supplier};
+use uslab_magazine::{Operation, Private, Supplier};
 
 /// Objects taken for a bulk caller in one lock hold.
 pub(crate) const BULK: usize = 256;
@@ -69,14 +69,14 @@ impl Source<'_> {
 }
 
 impl Supplier<Object> for Source<'_> {
-    fn fill(&self, node: u32, max: usize, mut put: impl FnMut(Object)) -> usize {
+    fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(Object)) -> usize {
         let call = Call::of(SLAB, self.cache.geometry().object_size());
         if self.cache.core.faults.fires(call.cache(self.cache.name())) {
             self.refusal.set(Some(AllocError::Injected.into()));
             return 0;
         }
-        match self.cache.take(node, max, &mut put) {
-            0 => match self.cache.grow(node, self.gfp | self.cache.strict(), max, &mut put) {
+        match self.cache.take(op, node, max, &mut put) {
+            0 => match self.cache.grow(op, node, self.gfp | self.cache.strict(), max, &mut put) {
                 Ok(taken) => taken,
                 Err(refusal) => {
                     self.refusal.set(Some(refusal));
@@ -86,8 +86,8 @@ impl Supplier<Object> for Source<'_> {
             taken => taken,
         }
     }
-    fn flush(&self, rounds: impl Iterator<Item = Object>) {
-        self.cache.give(rounds);
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Object>) {
+        self.cache.give(op, rounds);
     }
     fn node_of(&self, round: Object) -> u32 {
         self.cache.node_of(round)
@@ -98,11 +98,11 @@ impl Supplier<Object> for Source<'_> {
 pub(super) struct Nothing<'a>(pub(super) &'a Cache);
 
 impl Supplier<Object> for Nothing<'_> {
-    fn fill(&self, _node: u32, _max: usize, _put: impl FnMut(Object)) -> usize {
+    fn fill(&self, _: &Operation, _node: u32, _max: usize, _put: impl FnMut(Object)) -> usize {
         0
     }
-    fn flush(&self, rounds: impl Iterator<Item = Object>) {
-        self.0.give(rounds);
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Object>) {
+        self.0.give(op, rounds);
     }
     fn node_of(&self, round: Object) -> u32 {
         self.0.node_of(round)
@@ -142,14 +142,16 @@ impl Cache {
     #[cold]
     #[inline(never)]
     fn alloc_slow(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        let source = self.source(gfp);
+        let (source, op) = (self.source(gfp), &Operation::new());
         let object = match &self.parts.layer {
-            Some(layer) => layer.alloc(&source),
-            None => self.direct(&source, self.this_node()),
+            Some(layer) => layer.alloc_in(op, &source),
+            None => self.direct(op, &source, self.this_node()),
         };
         match object {
             Some(object) => Ok(self.hand_out(object, gfp)),
-            None => self.alloc_pressed(&source, self.this_node()).map(|object| self.hand_out(object, gfp)),
+            None => {
+                self.alloc_pressed(op, &source, self.this_node()).map(|object| self.hand_out(object, gfp))
+            }
         }
     }
 
@@ -166,10 +168,10 @@ impl Cache {
         if node == self.this_node() && !gfp.contains(Gfp::THIS_NODE) {
             return self.alloc(gfp);
         }
-        let source = self.source(gfp);
-        match self.direct(&source, node) {
+        let (source, op) = (self.source(gfp), &Operation::new());
+        match self.direct(op, &source, node) {
             Some(object) => Ok(self.hand_out(object, gfp)),
-            None => self.alloc_pressed(&source, node).map(|object| self.hand_out(object, gfp)),
+            None => self.alloc_pressed(op, &source, node).map(|object| self.hand_out(object, gfp)),
         }
     }
 
@@ -192,18 +194,20 @@ impl Cache {
             let room = &mut filling.out[filling.got..];
             let mut places = room.iter_mut();
             let max = places.len().min(BULK);
-            let taken = source.fill(node, max, |object| {
+            let op = &Operation::new();
+            let taken = source.fill(op, node, max, |object| {
                 if let Some(place) = places.next() {
                     *place = Some(object.0);
                 }
             });
             self.counts.direct_allocs.add(taken as u64);
+            self.counts.direct_paths.add(op.path(), taken as u64);
             for place in room.iter_mut().take(taken) {
                 *place = place.map(|object| self.hand_out(Object(object), gfp));
             }
             filling.got += taken;
             if taken == 0 {
-                let object = self.alloc_pressed(&source, node)?;
+                let object = self.alloc_pressed(op, &source, node)?;
                 filling.put(self.hand_out(object, gfp));
             }
         }
@@ -213,11 +217,12 @@ impl Cache {
 
     /// Nothing was to be had of `node` in the ordinary way: whatever helps, once each.
     #[cold]
-    fn alloc_pressed(&self, source: &Source<'_>, node: u32) -> Result<Object, AllocError> {
+    fn alloc_pressed(&self, op: &Operation, source: &Source<'_>, node: u32) -> Result<Object, AllocError> {
         let nodes = self.core.ground.pages.nodes();
         let tried = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
-        let result =
-            self.press(source, |source| (0..tried).find_map(|i| self.direct(source, (node + i) % nodes)));
+        let again =
+            |source: &Source<'_>| (0..tried).find_map(|i| self.direct(op, source, (node + i) % nodes));
+        let result = self.press(op, source, again);
         if let Ok(object) = result
             && self.node_of(object) != node
         {
@@ -228,6 +233,7 @@ impl Cache {
 
     fn press(
         &self,
+        op: &Operation,
         source: &Source<'_>,
         again: impl Fn(&Source<'_>) -> Option<Object>,
     ) -> Result<Object, AllocError> {
@@ -241,19 +247,20 @@ impl Cache {
             && !planted("other CPUs are not drained before an error")
         {
             layer.shrink();
-            layer.purge(source);
+            layer.purge_in(op, source);
             result = again();
         }
         // What other caches keep without using it.
-        if matches!(result, Err(AllocError::Memory(_))) && self.press_others() > 0 {
+        if matches!(result, Err(AllocError::Memory(_))) && self.press_others(op) > 0 {
             result = again();
         }
-        self.ask_users(source.gfp, result, again)
+        self.ask_users(op, source.gfp, result, again)
     }
 
     /// What users have and can do without.
     fn ask_users<T>(
         &self,
+        op: &Operation,
         gfp: Gfp,
         result: Result<T, AllocError>,
         again: impl Fn() -> Result<T, AllocError>,
@@ -266,8 +273,8 @@ impl Cache {
         let again = || {
             // What they freed lies in magazines.
             match limited {
-                Some(cache) => cache.purge(),
-                None => _ = self.core.shrink(),
+                Some(cache) => cache.purge(op),
+                None => _ = self.core.shrink(op),
             }
             again()
         };
@@ -275,21 +282,22 @@ impl Cache {
     }
 
     /// Empty slabs that other caches gave back.
-    fn press_others(&self) -> usize {
+    fn press_others(&self, op: &Operation) -> usize {
         // Of a deadlock no guard may be dropped, hence `ManuallyDrop`.
         let held = planted("a node's lock is held under pressure").then(|| Node::lock_all(&self.nodes));
         let held = ManuallyDrop::new(held);
-        let given = self.core.press(Some(self));
+        let given = self.core.press(op, Some(self));
         drop(ManuallyDrop::into_inner(held));
         given
     }
 
     /// One object of `node` past the magazines.
-    fn direct(&self, source: &Source<'_>, node: u32) -> Option<Object> {
+    fn direct(&self, op: &Operation, source: &Source<'_>, node: u32) -> Option<Object> {
         let mut object = None;
-        source.fill(node, 1, |o| object = Some(o));
+        source.fill(op, node, 1, |o| object = Some(o));
         if object.is_some() {
             self.counts.direct_allocs.add(1);
+            self.counts.direct_paths.count(op);
         }
         object
     }
@@ -337,11 +345,12 @@ impl Cache {
         // What other CPUs and the depots keep, and what other caches keep without using it.
         layer.shrink();
         layer.purge(&source);
+        let op = &Operation::new();
         if matches!(error, AllocError::Memory(_)) {
-            self.press_others();
+            self.press_others(op);
         }
         let again = || layer.private(&source, n).ok_or_else(|| source.error_or(AllocError::NoMagazines));
-        self.ask_users(gfp, again(), again).inspect_err(|_| self.counts.failures.add(1))
+        self.ask_users(op, gfp, again(), again).inspect_err(|_| self.counts.failures.add(1))
     }
     /// As `prefill` on one that exists already.
     pub(crate) fn refill(

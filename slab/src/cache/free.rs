@@ -9,6 +9,7 @@ use core::panic::AssertUnwindSafe;
 use core::ptr::NonNull;
 use std::panic::{catch_unwind, resume_unwind};
 use uslab_buddy::Gfp;
+use uslab_magazine::Operation;
 use uslab_magazine::sync::assert_unlocked;
 
 impl Cache {
@@ -75,11 +76,13 @@ impl Cache {
                 layer.free(&source, Object(object));
             }
             None => {
-                self.counts.direct_frees.add(1);
+                let op = Operation::new();
                 if self.core.ground.pages.nodes() > 1 && self.node_of(Object(object)) != self.this_node() {
                     self.counts.other_node_frees.add(1);
                 }
-                self.give(core::iter::once(Object(object)));
+                self.give(&op, core::iter::once(Object(object)));
+                self.counts.direct_frees.add(1);
+                self.counts.direct_paths.count(&op);
             }
         }
     }

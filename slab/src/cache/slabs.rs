@@ -10,6 +10,7 @@ use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 use uslab_buddy::region::behind;
 use uslab_buddy::{Gfp, Order, Pfn};
+use uslab_magazine::Operation;
 use uslab_magazine::sync::{Ordering::Relaxed, assert_unlocked, planted};
 
 /// Objects taken back in one lock hold: few enough that others wait little, many enough that the lock is cheap.
@@ -46,12 +47,12 @@ impl Cache {
     }
 
     /// Takes up to `max` objects of listed slabs of `node`.
-    pub(super) fn take(&self, node: u32, max: usize, put: &mut impl FnMut(Object)) -> usize {
-        self.nodes[node as usize].take(&self.core.ground, max, |place| put(self.object(place)))
+    pub(super) fn take(&self, op: &Operation, node: u32, max: usize, put: &mut impl FnMut(Object)) -> usize {
+        self.nodes[node as usize].take(op, &self.core.ground, max, |place| put(self.object(place)))
     }
 
     /// Gives objects back to their slabs.
-    pub(super) fn give(&self, mut objects: impl Iterator<Item = Object>) {
+    pub(super) fn give(&self, op: &Operation, mut objects: impl Iterator<Item = Object>) {
         let ground = &self.core.ground;
         loop {
             // No lock is held while the magazine is emptied and the frames are read.
@@ -81,6 +82,7 @@ impl Cache {
                 // stays so; or the object is free already, which the caller's contract excludes.
                 unsafe {
                     self.nodes[node as usize].give(
+                        op,
                         ground,
                         self.min_partial,
                         run.map(|(_, place)| place).inspect(|_| places += 1),
@@ -92,7 +94,7 @@ impl Cache {
                     );
                 }
                 start += places;
-                self.release(unlisted);
+                self.release(op, unlisted);
                 for place in refused.into_iter().flatten() {
                     self.counts.late_corruptions.add(1);
                     self.refuse(CorruptionKind::DoubleFree, self.object(place).0, Some(place.index));
@@ -107,29 +109,30 @@ impl Cache {
     /// One more slab on the list that it belongs on; up to `max` of its objects are the caller's.
     pub(super) fn grow(
         &self,
+        op: &Operation,
         node: u32,
         gfp: Gfp,
         max: usize,
         put: &mut impl FnMut(Object),
     ) -> Result<usize, Refusal> {
         self.charge()?;
-        let (slab, order) = self.pages(node, gfp).inspect_err(|_| self.uncharge())?;
+        let (slab, order) = self.pages(op, node, gfp).inspect_err(|_| self.uncharge())?;
         let ground = &self.core.ground;
         let objects = self.geometry().objects_at(order);
         #[cfg(not(loom))]
-        let covered = self.checked.as_ref().is_none_or(|checked| checked.tags.cover(slab, order));
+        let covered = self.checked.as_ref().is_none_or(|checked| checked.tags.cover(op, slab, order));
         #[cfg(loom)]
         let covered = true;
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
-        if !covered || !unsafe { ground.slab(slab).set_up(objects) } {
+        if !covered || !unsafe { ground.slab(slab).set_up(op, objects) } {
             // SAFETY: allocated just now with this order.
-            unsafe { ground.pages.free(slab, order) };
+            unsafe { ground.free_pages(op, slab, order) };
             self.uncharge();
             return Err(AllocError::SideTable.into());
         }
         if let Err(panic) = self.construct(slab, objects) {
             // SAFETY: as above; no object is constructed any more.
-            unsafe { ground.pages.free(slab, order) };
+            unsafe { ground.free_pages(op, slab, order) };
             self.uncharge();
             return Err(Refusal::Panic(panic));
         }
@@ -143,8 +146,8 @@ impl Cache {
         self.counts.pages.add(u64::from(order.pages()));
         self.core.grown();
         // SAFETY: set up above, and nobody else knows it.
-        if unsafe { node.add(ground, slab) }.is_err() {
-            self.release_one(slab);
+        if unsafe { node.add(op, ground, slab) }.is_err() {
+            self.release_one(op, slab);
             return Err(AllocError::Destroyed.into());
         }
         // The lowest ones of a new slab are 0, 1, 2 ...
@@ -153,7 +156,7 @@ impl Cache {
     }
 
     /// Pages of the usual order; if they are not to be had at once, of the smallest that holds an object.
-    fn pages(&self, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
+    fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
         let mut flags = gfp & PASSED_ON | self.parts.page_flags;
         if self.has_hooks() {
@@ -162,7 +165,7 @@ impl Cache {
         }
         let alloc = |order: Order, flags: Gfp| {
             let flags = if order > Order::ZERO { flags | Gfp::COMP } else { flags };
-            self.core.ground.pages.alloc(order, flags, Some(node)).map(|pfn| (pfn, order))
+            self.core.ground.alloc_pages(op, order, flags, node).map(|pfn| (pfn, order))
         };
         if order > least {
             if let Ok(block) = alloc(order, flags | Gfp::NORETRY) {
@@ -237,11 +240,11 @@ impl Cache {
     }
 
     /// Gives slabs back to the page allocator.
-    pub(super) fn release(&self, mut slabs: Unlisted) -> usize {
-        core::iter::from_fn(|| slabs.pop(&self.core.ground)).map(|slab| self.release_one(slab)).count()
+    pub(super) fn release(&self, op: &Operation, mut slabs: Unlisted) -> usize {
+        core::iter::from_fn(|| slabs.pop(&self.core.ground)).map(|slab| self.release_one(op, slab)).count()
     }
 
-    fn release_one(&self, slab: Pfn) {
+    fn release_one(&self, op: &Operation, slab: Pfn) {
         #[cfg(not(loom))]
         if self.parts.type_stable
             && let Some(cache) = self.kept()
@@ -251,25 +254,26 @@ impl Cache {
             self.counts.grace.add(1);
             self.counts.grace_pages.add(pages);
             crate::rcu::after_grace(move || {
-                cache.finish(slab);
+                // Nobody's operation any more.
+                cache.finish(&Operation::new(), slab);
                 cache.counts.grace_pages.sub(pages);
                 // Last: who waits for it to become 0 finds all the rest done.
                 cache.counts.grace.sub(1);
             });
             return;
         }
-        self.finish(slab);
+        self.finish(op, slab);
     }
 
     /// The end of a slab: nobody knows it any more.
-    fn finish(&self, slab: Pfn) {
+    fn finish(&self, op: &Operation, slab: Pfn) {
         let ground = &self.core.ground;
         let order = ground.frames().frame(slab).state().order();
         self.destruct(slab, self.geometry().objects_at(order));
         // SAFETY: the block is ours.
         unsafe { ground.set_owner(slab, order, core::ptr::null_mut()) };
         // SAFETY: allocated with this order in `pages`; all its objects are free and it is on no list.
-        unsafe { ground.pages.free(slab, order) };
+        unsafe { ground.free_pages(op, slab, order) };
         self.core.shed();
         self.counts.released.add(1);
         self.counts.pages.sub(u64::from(order.pages()));

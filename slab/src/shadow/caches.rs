@@ -8,7 +8,7 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use uslab_magazine::on_cpu;
+use uslab_magazine::{Path, on_cpu};
 
 pub(crate) const CPUS: u32 = 4;
 pub(crate) const CACHES: usize = 3;
@@ -181,8 +181,47 @@ impl World {
     fn free(&mut self, pick: usize) {
         if let Some((object, cache)) = self.pick(pick, None) {
             // SAFETY: out, of this cache, and not any more in `live`.
-            unsafe { self.caches[cache].free(object) };
+            self.seen(cache, || unsafe { self.caches[cache].free(object) });
         }
+    }
+
+    /// Does at most one operation, and looks whether the class that counts it is as dear as what changed. (Exactly that for the
+    /// magazines alone: see the layer's shadow.)
+    fn seen<T>(&self, cache: usize, operation: impl FnOnce() -> T) -> T {
+        let look = || {
+            let (info, pages) = (self.caches[cache].info(), self.core.ground.pages.info());
+            let system = pages.zones.iter().map(|zone| {
+                let events = &zone.events;
+                events.commits + events.commits_refused + events.decommits
+            });
+            let asked = pages.zones.iter().map(|zone| {
+                let (blocks, events) = (&zone.per_cpu_events, &zone.events);
+                blocks.allocs + blocks.frees + events.pages_taken + events.pages_freed
+            });
+            let asked = asked.sum::<u64>() + pages.failures + pages.below_low;
+            (info, asked, system.sum::<u64>())
+        };
+        let (before, asked_before, system_before) = look();
+        let done = operation();
+        let (after, asked, system) = look();
+        let counted = |path: &Path| after.paths.of(*path) - before.paths.of(*path);
+        let path = Path::ALL.into_iter().find(|path| counted(path) > 0);
+        assert_eq!(Path::ALL.iter().map(counted).sum::<u64>(), u64::from(path.is_some()), "one class");
+        let Some(path) = path else { return done };
+        let least = if system != system_before {
+            Path::Commit
+        } else if asked != asked_before {
+            Path::Pages
+        } else if after.free_in_slabs != before.free_in_slabs || after.objects != before.objects {
+            Path::Slab
+        } else if after.depot_exchanges != before.depot_exchanges {
+            Path::Depot
+        } else {
+            Path::Cpu
+        };
+        assert!(path >= least, "counted as {path:?}, but it did {least:?}: {before:?} {after:?}");
+        assert!(path != Path::Pages || least == path, "no page was asked for: {before:?} {after:?}");
+        done
     }
 
     fn step(&mut self, step: &Step) {
@@ -192,7 +231,7 @@ impl World {
             Step::Alloc { cpu, cache, zeroed } => {
                 on(cpu);
                 let (cache, gfp) = (of(cache), if zeroed { Gfp::ZERO } else { Gfp::KERNEL });
-                match unless_refused(|| self.caches[cache].alloc(gfp)) {
+                match self.seen(cache, || unless_refused(|| self.caches[cache].alloc(gfp))) {
                     Some(Ok(object)) => self.got(cache, object, zeroed),
                     Some(Err(error)) => self.failed(cache, error, 1),
                     None => {}
@@ -296,6 +335,9 @@ impl World {
     fn check(&self) {
         let census = self.core.check().unwrap();
         assert_eq!(census.used, self.live.len() as u64);
+        for info in self.caches.iter().map(KmemCache::info) {
+            assert_eq!(info.paths.operations(), info.allocs + info.frees, "each of one class: {info:?}");
+        }
         let held = census.used + census.in_magazines + census.in_depot + census.free_in_slabs;
         assert_eq!(census.objects, held);
     }

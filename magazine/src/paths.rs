@@ -1,0 +1,211 @@
+//! Where operations were served: each allocation and free is of one class, by the dearest thing it did.
+//!
+//! | class | the dearest thing that the operation did |
+//! |---|---|
+//! | [`cpu`](Path::Cpu) | moved a round within its CPU's own magazines and stock: no lock |
+//! | [`depot`](Path::Depot) | locked what the CPUs of a node share: the depot, or the making of magazines |
+//! | [`slab`](Path::Slab) | locked a node's lists of slabs |
+//! | [`pages`](Path::Pages) | asked the page allocator: its per-CPU pages, or a zone |
+//! | [`commit`](Path::Commit) | asked the system for memory, or gave memory back to it |
+//!
+//! The classes add up to the operations. What was tried in vain counts, too: an allocation that found its magazines empty
+//! and took a full one from the depot is of class `depot`, though a magazine of its CPU served it in the end.
+//!
+//! An operation is one round that changed hands: a bulk request of ten is ten, each of the class of what its batch did; an
+//! allocation that failed is none. Reaps, drains, and filling or closing a private magazine ahead of its allocations are
+//! none either. A deferred free is one, at the moment when it is done.
+//!
+//! Fast paths count nothing for this. A slow path carries an [`Operation`] down to the page allocator and back, and
+//! [`tell!`](crate::tell) notes at each step that has a class that the operation did it. `cpu` is the remainder: the
+//! operations, which the magazines' own words count, less those that were dearer.
+
+use crate::sync::Counter;
+use core::cell::Cell;
+use core::fmt;
+use core::iter::Sum;
+use core::ops::{Add, AddAssign};
+use serde::Serialize;
+
+/// What an operation did at the dearest, cheapest first. See the [module](self).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Path {
+    /// Its CPU's own magazines and stock, without a lock.
+    #[default]
+    Cpu,
+    /// What the CPUs of a node share: the depot, the making of magazines.
+    Depot,
+    /// A node's lists of slabs.
+    Slab,
+    /// The page allocator.
+    Pages,
+    /// The system.
+    Commit,
+}
+
+impl Path {
+    /// All, cheapest first.
+    pub const ALL: [Self; 5] = [Self::Cpu, Self::Depot, Self::Slab, Self::Pages, Self::Commit];
+
+    /// As reports and [`Paths`] name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Depot => "depot",
+            Self::Slab => "slab",
+            Self::Pages => "pages",
+            Self::Commit => "commit",
+        }
+    }
+}
+
+/// One allocation or free on its way: the dearest thing that it did so far.
+#[derive(Debug, Default)]
+pub struct Operation(Cell<Path>);
+
+impl Operation {
+    /// One that did nothing dear yet. One that nobody counts in the end serves what is no operation.
+    pub const fn new() -> Self {
+        Self(Cell::new(Path::Cpu))
+    }
+    /// It did this; [`tell!`](crate::tell) says so at the step itself.
+    pub fn did(&self, path: Path) {
+        self.0.set(self.0.get().max(path));
+    }
+    /// The dearest so far.
+    pub fn path(&self) -> Path {
+        self.0.get()
+    }
+}
+
+/// Operations by class. Exact at quiescence; while they go on a snapshot, each number for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Paths {
+    /// [`Path::Cpu`].
+    pub cpu: u64,
+    /// [`Path::Depot`].
+    pub depot: u64,
+    /// [`Path::Slab`].
+    pub slab: u64,
+    /// [`Path::Pages`].
+    pub pages: u64,
+    /// [`Path::Commit`].
+    pub commit: u64,
+}
+
+impl Paths {
+    /// The operations of one class.
+    pub const fn of(&self, path: Path) -> u64 {
+        match path {
+            Path::Cpu => self.cpu,
+            Path::Depot => self.depot,
+            Path::Slab => self.slab,
+            Path::Pages => self.pages,
+            Path::Commit => self.commit,
+        }
+    }
+    /// All operations.
+    pub const fn operations(&self) -> u64 {
+        self.cpu + self.depot + self.slab + self.pages + self.commit
+    }
+    /// The part of all operations that is of one class, 0 to 1; `None` before the first.
+    pub fn share(&self, path: Path) -> Option<f64> {
+        let all = self.operations();
+        (all > 0).then(|| self.of(path) as f64 / all as f64)
+    }
+}
+
+impl Add for Paths {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            cpu: self.cpu + other.cpu,
+            depot: self.depot + other.depot,
+            slab: self.slab + other.slab,
+            pages: self.pages + other.pages,
+            commit: self.commit + other.commit,
+        }
+    }
+}
+impl AddAssign for Paths {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+impl Sum for Paths {
+    fn sum<I: Iterator<Item = Self>>(paths: I) -> Self {
+        paths.fold(Self::default(), Add::add)
+    }
+}
+
+/// The shares as a row, in percent: `cpu 97.20 %, depot 1.53 %, slab 0.90 %, pages 0.36 %, commit 0.01 %`.
+impl fmt::Display for Paths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for path in Path::ALL {
+            let comma = if path == Path::Cpu { "" } else { ", " };
+            write!(f, "{comma}{} {:.2} %", path.name(), 100.0 * self.share(path).unwrap_or(0.0))?;
+        }
+        Ok(())
+    }
+}
+
+/// Counts of the operations that were dearer than [`Path::Cpu`], by class.
+#[derive(Debug, Default)]
+pub struct PathCounts([Counter; Path::ALL.len() - 1]);
+
+impl PathCounts {
+    /// The operation is done.
+    pub fn count(&self, op: &Operation) {
+        self.add(op.path(), 1);
+    }
+    /// `n` operations of one class are done.
+    pub fn add(&self, path: Path, n: u64) {
+        // The rest is the CPU's own.
+        if let Some(at) = (path as usize).checked_sub(1) {
+            self.0[at].add(n);
+        }
+    }
+    /// The counts now; to be asked *before* the operations themselves are counted, so that of those that go on meanwhile
+    /// none is counted here alone.
+    pub fn now(&self) -> Paths {
+        let [depot, slab, pages, commit] = self.0.each_ref().map(Counter::get);
+        Paths { cpu: 0, depot, slab, pages, commit }
+    }
+}
+
+impl Paths {
+    /// The same beside those that were not dear, of so many operations in all.
+    #[must_use]
+    pub const fn of_operations(self, operations: u64) -> Self {
+        let dear = self.depot + self.slab + self.pages + self.commit;
+        Self { cpu: operations.saturating_sub(dear), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_is_of_the_dearest_class_and_of_no_other() {
+        let counts = PathCounts::default();
+        for (did, is) in [
+            (&[][..], Path::Cpu),
+            (&[Path::Depot], Path::Depot),
+            (&[Path::Slab, Path::Depot], Path::Slab),
+            (&[Path::Commit, Path::Pages, Path::Cpu], Path::Commit),
+        ] {
+            let op = Operation::new();
+            did.iter().for_each(|path| op.did(*path));
+            assert_eq!(op.path(), is);
+            counts.count(&op);
+        }
+        counts.add(Path::Pages, 3);
+        counts.add(Path::Cpu, 9);
+        let paths = counts.now().of_operations(20);
+        assert_eq!(paths, Paths { cpu: 14, depot: 1, slab: 1, pages: 3, commit: 1 });
+        assert_eq!(paths.operations(), 20);
+        assert_eq!(paths.to_string(), "cpu 70.00 %, depot 5.00 %, slab 5.00 %, pages 15.00 %, commit 5.00 %");
+        assert_eq!((Paths::default().share(Path::Cpu), paths.share(Path::Pages)), (None, Some(0.15)));
+        assert_eq!([paths, paths].into_iter().sum::<Paths>().operations(), 40);
+    }
+}
