@@ -29,7 +29,7 @@ pub(super) struct LabArgs {
     /// Leave out what is measured (times, page faults, instructions): the same seed gives the same bytes, on any machine.
     #[arg(long, global = true)]
     exact: bool,
-    /// A tenth of the work or less: figures mean little, but everything runs.
+    /// A tenth of the work or less: everything runs, figures mean little, and verdicts are marked as quick.
     #[arg(long, global = true)]
     quick: bool,
     /// Write tables and pictures as CSV, a value a line: to FILE, or to standard output where FILE is `-` or left out.
@@ -69,6 +69,7 @@ pub(super) fn run(args: &LabArgs, json: Option<Place>) -> anyhow::Result<Outcome
     if args.exact {
         findings = findings.without_measured();
     }
+    findings.quick = args.quick;
     let findings = findings.on_this_machine();
     // All forms are made before the first one is written.
     let json = json.map(|place| json_text(&findings).map(|text| (place, text))).transpose()?;

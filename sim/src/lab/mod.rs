@@ -10,6 +10,7 @@
 //! | [`pool`] | slots of one size, the free ones in a list |
 //! | [`segregated`] | a pool for each size class |
 //! | [`heap`] | a free list with boundary tags: first, best and next fit |
+//! | [`headerless`] | the same list beside the memory, at any granule |
 //! | [`buddy`] | powers of two that are halved and made one again |
 //! | [`tlsf`] | free lists by two levels of sizes, found by bit scans |
 //! | [`shipping`] | the slab subsystem as malloc, and one cache of it |
@@ -32,6 +33,7 @@ mod csv;
 pub mod drive;
 pub mod experiments;
 pub mod findings;
+pub mod headerless;
 pub mod heap;
 pub mod instructions;
 pub mod linear;
