@@ -184,7 +184,8 @@ fn figures(text: &str) -> Vec<Figure<'_>> {
             continue;
         }
         code ^= bytes[at] == b'`';
-        let begins = bytes[at].is_ascii_digit() && (at == 0 || !is_word(bytes[at - 1]));
+        let follows = at > 0 && (is_word(bytes[at - 1]) || bytes[at - 1] == b'^');
+        let begins = bytes[at].is_ascii_digit() && !follows;
         if code || !begins {
             at += 1;
             continue;
