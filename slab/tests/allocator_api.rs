@@ -47,7 +47,7 @@ fn containers_live_on_pools_by_class_with_the_heap_behind_them() {
         for n in 0_u64..1000 {
             map.insert(n, allocator_api2_02::boxed::Box::new_in(n * n, &hybrid));
         }
-        map.retain(|n, _| n % 3 == 0);
+        map.retain(|n, _| n.is_multiple_of(3));
         assert!((0..1000).step_by(3).all(|n| *map[&n] == n * n));
     }
     let routes = hybrid.routes();

@@ -12,7 +12,8 @@ use std::path::PathBuf;
 ///
 /// Textbook allocators (pools, free lists, linear, stack, first fit, buddy, TLSF, slot maps) and the shipping ones stand
 /// side by side. Counts follow from the seed and are the same on any machine; times are measured in interleaved rounds,
-/// and --exact leaves out all that was measured. Each has a picture, on the terminal and in the page that --html writes.
+/// and --exact leaves out all that was measured. A claim about times is undecided where the median's interval is not on one
+/// side of it. Each has a picture, on the terminal and in the page that --html writes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -119,11 +119,6 @@ impl Spread {
         let rounds = values.len();
         Self { low, high, rounds, median: median(values) }
     }
-    /// The same in another unit.
-    #[must_use]
-    pub fn scaled(self, by: f64) -> Self {
-        Self { median: self.median * by, low: self.low * by, high: self.high * by, ..self }
-    }
     /// Whether it is so much or less: decided where the interval lies on one side, and there were five rounds or more.
     pub fn at_most(self, limit: f64) -> Holds {
         match self {

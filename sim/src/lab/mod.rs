@@ -21,7 +21,7 @@
 //! | [`findings`] | what an experiment found: tables, pictures, claims |
 //! | [`picture`] | curves and bars, and their axes |
 //! | [`machine`] | where something was measured, and with what |
-//! | [`clock`] | rounds and medians |
+//! | [`clock`] | rounds, medians and their intervals, and what these decide |
 //! | [`experiments`] | the questions, one a file |
 //! | [`instructions`] | what an operation takes, by valgrind |
 //! | `show`, `csv`, `page`, `svg` | findings as text, CSV, HTML, and their pictures |

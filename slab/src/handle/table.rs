@@ -179,7 +179,7 @@ mod tests {
         let handles: Vec<_> = (0..100_u8)
             .map(|i| {
                 let manifold = manifolds.alloc([f32::from(i); 12]).unwrap();
-                contacts.alloc(Contact { sleeps: i % 4 == 0, manifold }).unwrap()
+                contacts.alloc(Contact { sleeps: i.is_multiple_of(4), manifold }).unwrap()
             })
             .collect();
         for handle in &handles {
