@@ -1,12 +1,25 @@
-//! STUDY.md answers every claim of the texts that it is about, and what it names as evidence exists.
+//! STUDY.md answers every claim of the texts that it is about, what it names as evidence exists, and its exact figures are those
+//! that the experiments find.
+//!
+//! A figure that an experiment finds has a key behind it, in a comment that pages do not show:
+//!
+//! ```text
+//! 89<!--race > 10000 operations > first-fit > holes-->      the experiment, how its table's title begins, row, column
+//! 0.445<!--fifty-percent > claim > best fit-->              the experiment, words that one of its claims says
+//! 37.5<!--layout --structs 64 > A walk > position; structs > lines-->   with options
+//! ```
+//!
+//! An interval has a further word: `low` or `high` instead of its median. Figures that were measured have `≈` in front,
+//! parameters `<!--given-->` behind.
 
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The claims' numbers: a letter a text, and for the tutorial a ten a chapter.
 fn numbers() -> Vec<String> {
-    let plain = [('A', 40), ('K', 26), ('P', 27), ('X', 14)];
+    let plain = [('A', 40), ('K', 26), ('P', 27), ('X', 14), ('M', 16)];
     let chapters: [(u32, u32); 13] = [
         (1, 7),
         (10, 15),
@@ -28,12 +41,16 @@ fn numbers() -> Vec<String> {
     plain.chain(chapters.map(|n| format!("E{n:03}"))).collect()
 }
 
+/// What a row may answer.
+const ANSWERS: [&str; 5] = ["holds", "depends", "does not hold", "undecided", "out"];
 /// Answers of which no more than this many may be `out`.
 const MOST_OUT: usize = 15;
 
 struct Row {
     line: usize,
+    claim: String,
     answer: String,
+    found: String,
     evidence: String,
 }
 
@@ -43,13 +60,14 @@ fn rows(text: &str) -> BTreeMap<String, Row> {
     for (i, line) in text.lines().enumerate() {
         let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
         let number = cells[0];
-        let letter = number.starts_with(['A', 'K', 'E', 'P', 'X']);
+        let letter = number.starts_with(['A', 'K', 'E', 'P', 'X', 'M']);
         if letter && number.len() > 1 && number[1..].chars().all(|c| c.is_ascii_digit()) {
             let [_, claim, answer, found, evidence] = cells[..] else {
                 panic!("STUDY.md:{}: {number}: {} cells, expected 5", i + 1, cells.len());
             };
             assert!(!claim.is_empty() && !found.is_empty(), "STUDY.md:{}: {number}: an empty cell", i + 1);
-            let row = Row { line: i + 1, answer: answer.to_owned(), evidence: evidence.to_owned() };
+            let [claim, answer, found, evidence] = [claim, answer, found, evidence].map(str::to_owned);
+            let row = Row { line: i + 1, claim, answer, found, evidence };
             let twice = rows.insert(number.to_owned(), row);
             assert!(twice.is_none(), "STUDY.md:{}: {number} is there twice", i + 1);
         }
@@ -105,13 +123,13 @@ fn every_claim_has_an_answer_and_every_answer_evidence_that_exists() {
             wrong.push(format!("{number} has no answer"));
         }
     }
-    for (number, Row { line, answer, evidence }) in &rows {
+    for (number, Row { line, answer, evidence, .. }) in &rows {
         let mut say = |what: String| wrong.push(format!("STUDY.md:{line}: {number}: {what}"));
         if !numbers().contains(number) {
             say("there is no such claim".to_owned());
         }
-        if !["done", "refuted", "out"].contains(&answer.as_str()) {
-            say(format!("the answer is {answer:?}, expected done, refuted or out"));
+        if !ANSWERS.contains(&answer.as_str()) {
+            say(format!("the answer is {answer:?}, expected one of {ANSWERS:?}"));
         }
         if answer != "out" && evidence.is_empty() {
             say("names no test, bench, command or file".to_owned());
@@ -142,7 +160,191 @@ fn every_claim_has_an_answer_and_every_answer_evidence_that_exists() {
         wrong.push(format!("{out} claims are out of scope, at most {MOST_OUT} may be"));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(rows.len(), 200);
+    assert_eq!(rows.len(), 216);
+}
+
+/// A number as it stands in a text.
+#[derive(Debug, PartialEq)]
+struct Figure<'t> {
+    text: &'t str,
+    /// Whether it is marked as measured.
+    measured: bool,
+    /// What stands in the comment behind it.
+    key: Option<&'t str>,
+}
+
+/// The numbers of a text: none in code or comments, nor those of names such as E092 or 32-bit.
+fn figures(text: &str) -> Vec<Figure<'_>> {
+    let (mut found, mut at, mut code) = (Vec::new(), 0, false);
+    let bytes = text.as_bytes();
+    let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    while at < bytes.len() {
+        if bytes[at..].starts_with(b"<!--") {
+            at += text[at..].find("-->").map_or(bytes.len() - at, |end| end + 3);
+            continue;
+        }
+        code ^= bytes[at] == b'`';
+        let follows = at > 0 && (is_word(bytes[at - 1]) || bytes[at - 1] == b'^');
+        let begins = bytes[at].is_ascii_digit() && !follows;
+        if code || !begins {
+            at += 1;
+            continue;
+        }
+        let digits = |b: &u8| b.is_ascii_digit() || matches!(b, b'.' | b',');
+        let mut end = at + bytes[at..].iter().take_while(|b| digits(b)).count();
+        while matches!(bytes[end - 1], b'.' | b',') {
+            end -= 1;
+        }
+        // Of names: 32-bit, 2^32, 256th, set 1.
+        let part_of_name = bytes.get(end).is_some_and(|b| is_word(*b))
+            || text[end..].starts_with("-b")
+            || text[end..].starts_with('^')
+            || text[..at].ends_with("set ");
+        if !part_of_name {
+            let key = text[end..].strip_prefix("<!--").and_then(|rest| rest.split("-->").next());
+            let measured = text[..at].ends_with('≈') || text[..at].ends_with("≈ ");
+            found.push(Figure { text: &text[at..end], measured, key: key.map(str::trim) });
+        }
+        at = end;
+        while bytes.get(at).is_some_and(|b| is_word(*b)) {
+            at += 1;
+        }
+    }
+    found
+}
+
+/// The experiments' findings, each run once.
+#[derive(Default)]
+struct Lab(BTreeMap<String, Value>);
+
+impl Lab {
+    fn run(&mut self, command: &str) -> &Value {
+        self.0.entry(command.to_owned()).or_insert_with(|| {
+            let output = Command::new(env!("CARGO_BIN_EXE_uslab"))
+                .arg("lab")
+                .args(command.split_whitespace())
+                .args(["--exact", "--json", "-"])
+                .output()
+                .expect("the binary starts");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "uslab lab {command}: {said}");
+            serde_json::from_slice(&output.stdout).expect("JSON and nothing else")
+        })
+    }
+    /// Whether the key finds the figure; what it finds else.
+    fn check(&mut self, key: &str, figure: &str) -> Result<(), String> {
+        let words: Vec<&str> = key.split(" > ").collect();
+        let (command, path) = words.split_first().ok_or("an empty key")?;
+        let findings = self.run(command);
+        let parts = findings["parts"].as_array().ok_or("no parts")?;
+        if let ["claim", says] = path {
+            let mut claims = parts.iter().map(|part| &part["claim"]);
+            let claim = claims
+                .find(|claim| claim["says"].as_str().is_some_and(|text| text.contains(says)))
+                .ok_or_else(|| format!("no claim says {says:?}"))?;
+            let found = claim["found"].as_str().unwrap_or_default();
+            let there = figures(found).iter().any(|other| other.text == figure);
+            return if there { Ok(()) } else { Err(format!("it found {found:?}")) };
+        }
+        let [title, row, column, end @ ..] = path else {
+            return Err("expected experiment > title > row > column".to_owned());
+        };
+        let table = one(parts.iter().map(|part| &part["table"]), "table", |table| {
+            table["title"].as_str().is_some_and(|text| text.starts_with(title))
+        })?;
+        let columns = table["columns"].as_array().ok_or("no columns")?;
+        let column = columns
+            .iter()
+            .position(|there| there["name"] == *column)
+            .ok_or_else(|| format!("no column {column:?}"))?;
+        let named_by = table["named_by"].as_u64().unwrap_or(1) as usize;
+        let rows = table["rows"].as_array().ok_or("no rows")?;
+        let row = one(rows.iter(), "row", |cells| {
+            let cells = cells.as_array().into_iter().flatten().take(named_by);
+            let name = cells.map(|cell| cell.as_str().map_or_else(|| cell.to_string(), str::to_owned));
+            name.collect::<Vec<_>>().join("; ") == *row
+        })?;
+        let value = match (&row[column], end) {
+            (Value::Object(interval), [end]) => &interval[*end],
+            (Value::Object(interval), []) => &interval["median"],
+            (value, _) => value,
+        };
+        let plain = figure.replace(',', "");
+        let decimals = plain.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+        let value = value.as_f64().ok_or_else(|| format!("it is {value}, no number"))?;
+        let shown = format!("{value:.decimals$}");
+        // Which way a difference goes is in the words around it.
+        if shown.trim_start_matches('-') == plain { Ok(()) } else { Err(format!("it is {shown}")) }
+    }
+}
+
+/// The only one that is meant.
+fn one<'v>(
+    all: impl Iterator<Item = &'v Value>,
+    what: &str,
+    is: impl Fn(&Value) -> bool,
+) -> Result<&'v Value, String> {
+    let found: Vec<_> = all.filter(|value| is(value)).collect();
+    match found[..] {
+        [one] => Ok(one),
+        _ => Err(format!("{} {what}s of that name", found.len())),
+    }
+}
+
+/// Figures of the study were those of an earlier state of the experiments, and nobody saw it.
+#[test]
+fn every_exact_figure_is_what_the_experiment_finds() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap();
+    let text = std::fs::read_to_string(root.join("STUDY.md")).unwrap();
+    let (mut lab, mut wrong, mut checked) = (Lab::default(), Vec::new(), 0);
+    for (i, line) in text.lines().enumerate() {
+        for figure in figures(line) {
+            let Some(key) = figure.key.filter(|key| *key != "given") else { continue };
+            checked += 1;
+            if let Err(why) = lab.check(key, figure.text) {
+                wrong.push(format!("STUDY.md:{}: {} by `{key}`: {why}", i + 1, figure.text));
+            }
+        }
+    }
+    for (number, Row { line, claim, found, evidence, .. }) in &rows(&text) {
+        if !evidence.contains("`uslab lab ") {
+            continue;
+        }
+        let said: Vec<&str> = figures(claim).iter().map(|figure| figure.text).collect();
+        for Figure { text, measured, key } in figures(found) {
+            if key.is_none() && !measured && !said.contains(&text) {
+                wrong.push(format!(
+                    "STUDY.md:{line}: {number}: {text} has no key; expected <!--experiment > title > row > column--> behind it, ≈ in \
+                     front of it if it was measured, or <!--given--> if it is a parameter"
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(checked > 50, "{checked} figures");
+}
+
+#[test]
+fn a_figure_that_no_experiment_finds_is_told() {
+    let text = "`12` 1,918<!--tlsf > a > b > c--> and ≈2.5 of E092, 32-bit, 2^32, set 3, 7th, 7. <!--9--> x64 5<!--given-->.";
+    let figure = |text, measured, key| Figure { text, measured, key };
+    assert_eq!(
+        figures(text),
+        [
+            figure("1,918", false, Some("tlsf > a > b > c")),
+            figure("2.5", true, None),
+            figure("7", false, None),
+            figure("5", false, Some("given")),
+        ]
+    );
+    let mut lab = Lab::default();
+    let key = "buddy > 1024 bytes > free 65 > 128";
+    assert_eq!(lab.check(key, "2"), Ok(()));
+    assert_eq!(lab.check(key, "3"), Err("it is 2".to_owned()));
+    assert_eq!(lab.check("buddy > 1024 bytes > free 65 > 129", "2"), Err("no column \"129\"".to_owned()));
+    assert_eq!(lab.check("buddy > 1024 bytes > free > 128", "2"), Err("0 rows of that name".to_owned()));
+    assert_eq!(lab.check("layout > claim > 25 %", "37.5"), Ok(()));
+    assert!(lab.check("layout > claim > 25 %", "37.6").unwrap_err().starts_with("it found "));
 }
 
 /// A check that finds nothing would hold for any table.
@@ -154,12 +356,12 @@ fn a_test_that_there_is_not_is_found_missing() {
     assert!(!is_test("other::a_test_that_there_is_not_is_found_missing", &here));
     assert!(!is_test("rows", &here), "no test, though a function");
     assert!(!is_test("no_such_test", &here));
-    let table = "| A01 | a claim | done | found | `x` |\n| B01 | other | done | found | x |\ntext\n";
+    let table = "| A01 | a claim | holds | found | `x` |\n| B01 | other | holds | found | x |\ntext\n";
     assert_eq!(rows(table)["A01"].evidence, "`x`");
     assert_eq!(rows(table).len(), 1);
     assert!(
-        std::panic::catch_unwind(|| rows("| A01 | a claim | done | `x` |")).is_err(),
+        std::panic::catch_unwind(|| rows("| A01 | a claim | holds | `x` |")).is_err(),
         "a cell is missing"
     );
-    assert_eq!(numbers().len(), 200);
+    assert_eq!(numbers().len(), 216);
 }

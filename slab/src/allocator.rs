@@ -1,10 +1,12 @@
 //! [`Allocator`] of `allocator-api2`, for containers that take one: a feature for each of its major versions, because
 //! containers are on several (`allocator-api2-02`: hashbrown, bumpalo; `allocator-api2-04`).
 //!
-//! For `&KmemCache` (layouts up to its object's), `&Kmalloc`, `&Malloc` and `Uslab`.
+//! For `&KmemCache` (layouts up to its object's), `&Kmalloc`, `&Malloc`, `Uslab`, and for one thread `&Hybrid`: pools by class
+//! with the heap behind them.
 //!
 //! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
 
+use crate::pool::Hybrid;
 use crate::{Gfp, Kmalloc, KmemCache, Malloc, Uslab};
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -71,6 +73,22 @@ unsafe impl Source for &Malloc {
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
         unsafe { self.realloc_sized(memory, old, new.size(), gfp) }.ok()
+    }
+}
+// SAFETY: as `alloc` says; what the pools hand out stays where it is when they are moved.
+unsafe impl Source for &Hybrid {
+    fn get(self, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+        let memory = self.alloc(layout).ok()?;
+        if gfp.contains(Gfp::ZERO) {
+            // SAFETY: so many bytes are ours since just now.
+            unsafe { memory.write_bytes(0, layout.size()) };
+        }
+        Some(memory)
+    }
+    unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
+        // SAFETY: passed on.
+        let freed = unsafe { self.free(memory, layout) };
+        debug_assert_eq!(freed, Ok(()), "it came from here");
     }
 }
 // SAFETY: as `GlobalAlloc` says.
@@ -174,6 +192,6 @@ fn whole(memory: Option<NonNull<u8>>, layout: Layout) -> Option<NonNull<[u8]>> {
 }
 
 #[cfg(feature = "allocator-api2-02")]
-allocators!(allocator_api2_02: &KmemCache, &Kmalloc, &Malloc, Uslab);
+allocators!(allocator_api2_02: &KmemCache, &Kmalloc, &Malloc, &Hybrid, Uslab);
 #[cfg(feature = "allocator-api2-04")]
-allocators!(allocator_api2_04: &KmemCache, &Kmalloc, &Malloc, Uslab);
+allocators!(allocator_api2_04: &KmemCache, &Kmalloc, &Malloc, &Hybrid, Uslab);

@@ -35,6 +35,26 @@ fn vectors_and_boxes_of_both_versions() {
     assert_all_given_back(&subsystem);
 }
 
+/// Pools behind a language's own containers: small vectors from the pool of their class, large ones from the heap.
+#[test]
+fn containers_live_on_pools_by_class_with_the_heap_behind_them() {
+    use uslab::pool::{ClassPools, Hybrid, Ladder};
+    let hybrid = Hybrid::new(ClassPools::new(&Ladder::micro(), 64 << 20).unwrap(), 256);
+    vectors!(allocator_api2_02: &hybrid);
+    vectors!(allocator_api2_04: &hybrid);
+    {
+        let mut map = hashbrown::HashMap::with_hasher_in(std::hash::RandomState::new(), &hybrid);
+        for n in 0_u64..1000 {
+            map.insert(n, allocator_api2_02::boxed::Box::new_in(n * n, &hybrid));
+        }
+        map.retain(|n, _| n.is_multiple_of(3));
+        assert!((0..1000).step_by(3).all(|n| *map[&n] == n * n));
+    }
+    let routes = hybrid.routes();
+    assert!(routes.pool > 1000 && routes.unfit > 0, "{routes:?}");
+    assert_eq!((routes.pool, routes.unfit + routes.full), (routes.pool_frees, routes.heap_frees));
+}
+
 #[test]
 fn a_cache_serves_what_fits_its_objects() {
     use allocator_api2_04::alloc::Allocator;

@@ -12,7 +12,8 @@ use std::path::PathBuf;
 ///
 /// Textbook allocators (pools, free lists, linear, stack, first fit, buddy, TLSF, slot maps) and the shipping ones stand
 /// side by side. Counts follow from the seed and are the same on any machine; times are measured in interleaved rounds,
-/// and --exact leaves out all that was measured. Each has a picture, on the terminal and in the page that --html writes.
+/// and --exact leaves out all that was measured. A claim about times is undecided where the median's interval is not on one
+/// side of it. Each has a picture, on the terminal and in the page that --html writes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -29,7 +30,7 @@ pub(super) struct LabArgs {
     /// Leave out what is measured (times, page faults, instructions): the same seed gives the same bytes, on any machine.
     #[arg(long, global = true)]
     exact: bool,
-    /// A tenth of the work or less: figures mean little, but everything runs.
+    /// A tenth of the work or less: everything runs, figures mean little, and verdicts are marked as quick.
     #[arg(long, global = true)]
     quick: bool,
     /// Write tables and pictures as CSV, a value a line: to FILE, or to standard output where FILE is `-` or left out.
@@ -69,6 +70,7 @@ pub(super) fn run(args: &LabArgs, json: Option<Place>) -> anyhow::Result<Outcome
     if args.exact {
         findings = findings.without_measured();
     }
+    findings.quick = args.quick;
     let findings = findings.on_this_machine();
     // All forms are made before the first one is written.
     let json = json.map(|place| json_text(&findings).map(|text| (place, text))).transpose()?;

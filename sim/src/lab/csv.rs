@@ -17,7 +17,17 @@ impl Findings {
                     for row in &table.rows {
                         let name = table.name(row);
                         for (column, value) in table.columns.iter().zip(row).skip(table.named_by) {
-                            out.write_record([&table.title, &name, &column.name, &value.shown(false)])?;
+                            // A number is a number here: an interval has lines of its own.
+                            let Value::Spread(spread, decimals) = value else {
+                                out.write_record([&table.title, &name, &column.name, &value.shown(false)])?;
+                                continue;
+                            };
+                            let parts = [("", spread.median), (", from", spread.low), (", to", spread.high)];
+                            for (part, x) in parts {
+                                let (column, x) =
+                                    (format!("{}{part}", column.name), format!("{x:.decimals$}"));
+                                out.write_record([&table.title, &name, &column, &x])?;
+                            }
                         }
                     }
                 }
@@ -71,6 +81,16 @@ Steps of a search,buddy,steps,12
 Steps of a search,<first fit>,steps,2000
 ";
         assert_eq!(example().csv().unwrap(), expected);
+    }
+
+    #[test]
+    fn an_interval_has_a_line_for_each_of_its_ends() {
+        let mut table = Table::new("Times", &["allocator", "~ns"]);
+        table.row(vec!["buddy".into(), crate::lab::clock::Spread::of(vec![1.0, 2.0, 4.0]).into()]);
+        let mut findings = Findings::new("example", "how long?", 7);
+        findings.table(table);
+        let expected = "part,row,column,value\nTimes,buddy,ns,2.00\nTimes,buddy,\"ns, from\",1.00\nTimes,buddy,\"ns, to\",4.00\n";
+        assert_eq!(findings.csv().unwrap(), expected);
     }
 
     #[test]

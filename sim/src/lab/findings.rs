@@ -4,6 +4,7 @@
 //! instructions, which another machine, build or run finds different. The rest follows from the seed, byte for byte, on any
 //! machine.
 
+use super::clock::Spread;
 use super::machine::Machine;
 pub use super::picture::{Axis, Bar, Bars, Chart, Series};
 use serde::{Serialize, Serializer};
@@ -17,6 +18,8 @@ pub struct Findings {
     pub question: String,
     /// What is random in it follows from this.
     pub seed: u64,
+    /// Whether it was run small and short, so that its verdicts are none of a full run.
+    pub quick: bool,
     /// Where it ran; absent where nothing was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
@@ -71,6 +74,8 @@ pub enum Value {
     Count(u64),
     /// A ratio or a measure, and with how many decimals it is shown.
     Number(f64, usize),
+    /// What was measured in several rounds, and with how many decimals it is shown.
+    Spread(Spread, usize),
     /// There is none.
     Nothing,
 }
@@ -100,13 +105,38 @@ pub enum Holds {
     Partly,
     /// It does not.
     No,
+    /// What was found does not tell: runs or seeds differ by more than it takes to decide.
+    Undecided,
 }
+
+impl Holds {
+    /// Whether something that is certain is so.
+    pub fn if_so(so: bool) -> Self {
+        if so { Self::Yes } else { Self::No }
+    }
+    /// What is said of several, if each of them holds: in part, where it is said of some and not of others.
+    pub fn each(parts: impl IntoIterator<Item = Self>) -> Self {
+        let parts: Vec<Self> = parts.into_iter().collect();
+        let any = |wanted| parts.contains(&wanted);
+        match (any(Self::Yes), any(Self::No), any(Self::Undecided)) {
+            (true, true, _) => Self::Partly,
+            _ if any(Self::Partly) => Self::Partly,
+            (_, _, true) => Self::Undecided,
+            (true, false, _) => Self::Yes,
+            _ => Self::No,
+        }
+    }
+}
+
+/// What is said above the findings of a quick run.
+pub(super) const QUICK: &str =
+    "A quick run, a fraction of the work: its figures and verdicts only show that everything runs.";
 
 impl Findings {
     /// Nothing yet.
     pub fn new(experiment: &str, question: &str, seed: u64) -> Self {
         let (experiment, question) = (experiment.to_owned(), question.to_owned());
-        Self { experiment, question, seed, machine: None, parts: Vec::new() }
+        Self { experiment, question, seed, quick: false, machine: None, parts: Vec::new() }
     }
     /// One more table.
     pub fn table(&mut self, table: Table) {
@@ -192,7 +222,7 @@ impl Table {
     }
     /// Whether a column has numbers, and so is shown flush right. The first one names rows.
     pub(super) fn is_numeric(&self, column: usize) -> bool {
-        let number = |value: &Value| matches!(value, Value::Count(_) | Value::Number(..));
+        let number = |value: &Value| value.is_number();
         column > 0 && self.rows.iter().any(|row| number(&row[column]))
     }
     /// Nothing is left of a table that has only names beside its times.
@@ -209,6 +239,10 @@ impl Table {
 }
 
 impl Value {
+    /// Whether it is shown flush right.
+    pub(super) fn is_number(&self) -> bool {
+        matches!(self, Self::Count(_) | Self::Number(..) | Self::Spread(..))
+    }
     /// The value as text: numbers with their decimals, counts grouped if a person reads it.
     pub fn shown(&self, grouped: bool) -> String {
         match self {
@@ -216,6 +250,7 @@ impl Value {
             Self::Count(n) if grouped => crate::output::grouped(*n),
             Self::Count(n) => n.to_string(),
             Self::Number(x, decimals) => format!("{x:.decimals$}"),
+            Self::Spread(spread, decimals) => spread.shown(*decimals),
             Self::Nothing => String::new(),
         }
     }
@@ -227,6 +262,7 @@ impl Serialize for Value {
             Self::Text(text) => serializer.serialize_str(text),
             Self::Count(n) => serializer.serialize_u64(*n),
             Self::Number(x, _) => serializer.serialize_f64(*x),
+            Self::Spread(spread, _) => spread.serialize(serializer),
             Self::Nothing => serializer.serialize_none(),
         }
     }
@@ -255,6 +291,12 @@ impl From<usize> for Value {
 impl From<f64> for Value {
     fn from(x: f64) -> Self {
         Self::Number(x, 2)
+    }
+}
+/// With two decimals.
+impl From<Spread> for Value {
+    fn from(spread: Spread) -> Self {
+        Self::Spread(spread, 2)
     }
 }
 impl<V: Into<Value>> From<Option<V>> for Value {
@@ -288,5 +330,19 @@ mod tests {
     fn json_has_plain_values() {
         let row: Vec<Value> = vec!["a".into(), 1u64.into(), 0.5.into(), Value::Nothing];
         assert_eq!(serde_json::to_string(&row).unwrap(), r#"["a",1,0.5,null]"#);
+        let spread = Value::from(Spread::of(vec![1.0, 2.0, 4.0]));
+        let json = r#"{"median":2.0,"low":1.0,"high":4.0,"rounds":3}"#;
+        assert_eq!(serde_json::to_string(&spread).unwrap(), json);
+    }
+
+    #[test]
+    fn a_claim_of_several_things_is_decided_where_each_of_them_is() {
+        use Holds::{No, Partly, Undecided, Yes};
+        assert_eq!(Holds::each([Yes, Yes]), Yes);
+        assert_eq!(Holds::each([No, No]), No);
+        assert_eq!(Holds::each([Yes, No]), Partly);
+        assert_eq!(Holds::each([Yes, Undecided]), Undecided);
+        assert_eq!(Holds::each([No, Undecided]), Undecided);
+        assert_eq!(Holds::each([Yes, No, Undecided]), Partly, "it is neither, whatever the third says");
     }
 }

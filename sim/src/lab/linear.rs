@@ -309,6 +309,43 @@ mod tests {
         assert_eq!(linear.used(), 74);
     }
 
+    /// Neither kind of fragmentation until it fails: what is free is one piece, and blocks take what was asked for.
+    #[test]
+    fn all_that_is_free_is_one_piece_until_a_request_finds_too_little() {
+        let mut linear = Linear::fixed(10_000).unwrap();
+        let (mut asked, mut dice) = (0, crate::workload::dice::Dice::new(1));
+        loop {
+            let size = dice.within(1, 300) as usize;
+            let Some(block) = linear.allocate(layout(size, 1)) else {
+                assert!(asked + size > 10_000, "refused with room for it");
+                break;
+            };
+            asked += size;
+            assert_eq!(linear.range(&block).len(), size);
+            let rest = 10_000 - asked;
+            let one_piece = Holes { count: usize::from(rest > 0), largest: rest, total: rest };
+            assert_eq!(linear.holes(), one_piece);
+        }
+    }
+
+    /// `candidate + size > end` in the tutorial's listing: the sum overflows, and the check passes.
+    #[test]
+    fn the_listings_sum_wraps_where_this_one_refuses() {
+        let listing = |head: usize, end: usize, size: usize| {
+            let sum = head.wrapping_add(size);
+            (sum <= end).then_some(sum)
+        };
+        let (head, end) = (0x7fff_0000_0010, 0x7fff_0000_0100);
+        assert_eq!(listing(head, end, 241), None);
+        let huge = usize::MAX - 15;
+        assert_eq!(listing(head, end, huge), Some(head - 16), "given, and the head moved back");
+        let mut linear = Linear::fixed(256).unwrap();
+        linear.allocate(layout(16, 1)).unwrap();
+        assert!(Layout::from_size_align(huge, 1).is_err(), "such a size cannot even be asked for");
+        assert!(linear.allocate(layout(isize::MAX as usize, 1)).is_none());
+        assert_eq!(linear.used(), 16);
+    }
+
     #[test]
     fn what_is_read_after_a_reset_is_0xcd() {
         let mut linear = Linear::fixed(64).unwrap();

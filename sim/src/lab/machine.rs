@@ -2,6 +2,7 @@
 
 use core::fmt::{Display, Formatter, Result};
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where something was measured.
@@ -38,6 +39,41 @@ impl Machine {
     }
 }
 
+/// A cache of a processor: sets of so many lines each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cache {
+    /// Sets.
+    pub sets: u32,
+    /// Lines that a set holds.
+    pub ways: u32,
+    /// Bytes of a line.
+    pub line: u32,
+}
+
+impl Cache {
+    /// The nearest one that holds data, of this machine's CPU 0; `None` where the system does not say.
+    pub fn nearest() -> Option<Self> {
+        Self::nearest_of(Path::new("/sys/devices/system/cpu/cpu0/cache"))
+    }
+    /// The same, as a folder in the manner of Linux's sysfs says.
+    fn nearest_of(folder: &Path) -> Option<Self> {
+        let caches = (0..16).map(|i| folder.join(format!("index{i}"))).take_while(|cache| cache.exists());
+        let said =
+            |cache: &Path, what| Some(std::fs::read_to_string(cache.join(what)).ok()?.trim().to_owned());
+        let number = |cache: &Path, what| said(cache, what)?.parse().ok().filter(|n: &u32| *n > 0);
+        let nearest = |cache: &PathBuf| {
+            said(cache, "level").as_deref() == Some("1")
+                && said(cache, "type").as_deref() != Some("Instruction")
+        };
+        let cache = caches.into_iter().find(nearest)?;
+        Some(Self {
+            sets: number(&cache, "number_of_sets")?,
+            ways: number(&cache, "ways_of_associativity")?,
+            line: number(&cache, "coherency_line_size")?,
+        })
+    }
+}
+
 /// As `getconf` has it: glibc's own function for it can only be called unsafely.
 fn libc() -> Option<String> {
     let said = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
@@ -63,6 +99,32 @@ impl Display for Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_nearest_cache_for_data_is_found_in_sysfs() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |i: u32, name: &str, text: &str| {
+            let index = folder.path().join(format!("index{i}"));
+            std::fs::create_dir_all(&index).unwrap();
+            std::fs::write(index.join(name), format!("{text}\n")).unwrap();
+        };
+        for (i, level, kind, sets, ways) in [
+            (0, "1", "Instruction", "64", "4"),
+            (1, "1", "Data", "64", "12"),
+            (2, "2", "Unified", "1024", "8"),
+        ] {
+            file(i, "level", level);
+            file(i, "type", kind);
+            file(i, "number_of_sets", sets);
+            file(i, "ways_of_associativity", ways);
+            file(i, "coherency_line_size", "64");
+        }
+        assert_eq!(Cache::nearest_of(folder.path()), Some(Cache { sets: 64, ways: 12, line: 64 }));
+        // What is not said is not guessed.
+        file(1, "ways_of_associativity", "0");
+        assert_eq!(Cache::nearest_of(folder.path()), None);
+        assert_eq!(Cache::nearest_of(Path::new("/no/such/folder")), None);
+    }
 
     #[test]
     fn a_machine_says_what_times_depend_on() {

@@ -10,6 +10,7 @@
 //! | [`pool`] | slots of one size, the free ones in a list |
 //! | [`segregated`] | a pool for each size class |
 //! | [`heap`] | a free list with boundary tags: first, best and next fit |
+//! | [`headerless`] | the same list beside the memory, at any granule |
 //! | [`buddy`] | powers of two that are halved and made one again |
 //! | [`tlsf`] | free lists by two levels of sizes, found by bit scans |
 //! | [`shipping`] | the slab subsystem as malloc, and one cache of it |
@@ -20,7 +21,7 @@
 //! | [`findings`] | what an experiment found: tables, pictures, claims |
 //! | [`picture`] | curves and bars, and their axes |
 //! | [`machine`] | where something was measured, and with what |
-//! | [`clock`] | rounds and medians |
+//! | [`clock`] | rounds, medians and their intervals, and what these decide |
 //! | [`experiments`] | the questions, one a file |
 //! | [`instructions`] | what an operation takes, by valgrind |
 //! | `show`, `csv`, `page`, `svg` | findings as text, CSV, HTML, and their pictures |
@@ -32,6 +33,7 @@ mod csv;
 pub mod drive;
 pub mod experiments;
 pub mod findings;
+pub mod headerless;
 pub mod heap;
 pub mod instructions;
 pub mod linear;

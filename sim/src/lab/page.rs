@@ -1,6 +1,6 @@
 //! Findings as a page: one HTML file with its pictures inside, which needs nothing beside it and no network.
 
-use super::findings::{Findings, Part, Table, Value};
+use super::findings::{Findings, Part, QUICK, Table};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = "\
@@ -20,7 +20,8 @@ impl Findings {
     /// # Errors
     /// A picture cannot be drawn.
     pub fn page(&self) -> anyhow::Result<String> {
-        let parts = self.parts.iter().map(Part::markup).collect::<anyhow::Result<Vec<_>>>()?;
+        let parts =
+            self.parts.iter().map(|part| part.markup(self.quick)).collect::<anyhow::Result<Vec<_>>>()?;
         let page = html! {
             (DOCTYPE)
             html lang="en" {
@@ -36,6 +37,7 @@ impl Findings {
                         "uslab " (env!("CARGO_PKG_VERSION")) ", seed " (self.seed)
                         @if let Some(machine) = &self.machine { ", on " (machine.to_string()) ". ≈ marks what was measured here: another machine, build or run finds other numbers." }
                     }
+                    @if self.quick { p { strong { (QUICK) } } }
                     @for part in &parts { (part) }
                 }
             }
@@ -45,13 +47,13 @@ impl Findings {
 }
 
 impl Part {
-    fn markup(&self) -> anyhow::Result<Markup> {
+    fn markup(&self, quick: bool) -> anyhow::Result<Markup> {
         Ok(match self {
             Self::Table(table) => table.markup(),
             Self::Chart(chart) => figure(&chart.title, chart.measured, &chart.svg()?),
             Self::Bars(bars) => figure(&bars.title, bars.measured, &bars.svg()?),
             Self::Claim(claim) => html! {
-                p.claim.measured[claim.measured] { b { (claim.holds.shown()) } (claim.says) " (" (claim.source) "); found: " (claim.found) }
+                p.claim.measured[claim.measured] { b { (claim.holds.shown()) @if quick { ", quick" } } (claim.says) " (" (claim.source) "); found: " (claim.found) }
             },
             Self::Note(note) => html! { p { (note) } },
         })
@@ -69,7 +71,6 @@ fn figure(title: &str, measured: bool, svg: &str) -> Markup {
 
 impl Table {
     fn markup(&self) -> Markup {
-        let number = |value: &Value| matches!(value, Value::Count(_) | Value::Number(..));
         html! {
             table {
                 caption { (self.title) }
@@ -80,7 +81,7 @@ impl Table {
                 } }
                 tbody {
                     @for row in &self.rows {
-                        tr { @for value in row { td.n[number(value)] { (value.shown(true)) } } }
+                        tr { @for value in row { td.n[value.is_number()] { (value.shown(true)) } } }
                     }
                 }
             }
@@ -91,6 +92,15 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use crate::lab::show::tests::example;
+
+    #[test]
+    fn a_quick_page_says_that_its_verdicts_are_quick() {
+        let mut findings = example();
+        assert!(!findings.page().unwrap().contains("quick"));
+        findings.quick = true;
+        let page = findings.page().unwrap();
+        assert!(page.contains(super::QUICK) && page.contains("<b>holds, quick</b>"), "{page}");
+    }
 
     #[test]
     fn a_page_needs_nothing_beside_it_and_escapes_what_it_shows() {

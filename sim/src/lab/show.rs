@@ -1,6 +1,6 @@
 //! Findings as text for a terminal.
 
-use super::findings::{Bars, Chart, Claim, Findings, Holds, Part, Series, Table};
+use super::findings::{Bars, Chart, Claim, Findings, Holds, Part, QUICK, Series, Table};
 use super::picture::{Scale, number, span};
 use crate::output;
 use comfy_table::CellAlignment;
@@ -21,6 +21,9 @@ impl Findings {
             let _ = write!(out, ", on {machine}");
         }
         out.push('\n');
+        if self.quick {
+            let _ = writeln!(out, "{QUICK}");
+        }
         let mut claims_follow = false;
         for part in &self.parts {
             // Claims stand together.
@@ -32,6 +35,7 @@ impl Findings {
                 Part::Table(table) => write!(out, "{}\n{}", table.title, table.text()),
                 Part::Chart(chart) => chart.write_text(&mut out),
                 Part::Bars(bars) => bars.write_text(&mut out),
+                Part::Claim(claim) if self.quick => writeln!(out, "quick: {claim}"),
                 Part::Claim(claim) => writeln!(out, "{claim}"),
                 Part::Note(note) => writeln!(out, "{note}"),
             };
@@ -47,6 +51,7 @@ impl Holds {
             Self::Yes => "holds",
             Self::Partly => "holds in part",
             Self::No => "does not hold",
+            Self::Undecided => "undecided",
         }
     }
 }
@@ -168,6 +173,17 @@ pub(super) mod tests {
             measured: false,
         });
         findings
+    }
+
+    /// A tenth of the work gave verdicts that read like any other.
+    #[test]
+    fn a_quick_verdict_says_that_it_is_quick() {
+        let mut findings = example();
+        findings.quick = true;
+        let text = findings.text();
+        assert!(text.contains(&format!("seed 7\n{QUICK}\n")), "{text}");
+        assert!(text.contains("\nquick: holds          first fit"), "{text}");
+        assert!(serde_json::to_string(&findings).unwrap().contains(r#""quick":true"#));
     }
 
     #[test]

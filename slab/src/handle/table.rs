@@ -168,6 +168,37 @@ mod tests {
 
     type Table<T> = HandleTable<T, u32, 8>;
 
+    /// A physics engine's: contacts know their manifolds by handle, and manifolds of sleeping bodies go while the contacts stay.
+    #[test]
+    fn manifolds_are_purged_while_their_contacts_stay() {
+        struct Contact {
+            sleeps: bool,
+            manifold: Handle24x8,
+        }
+        let (mut contacts, mut manifolds) = (Table::new(), Table::new());
+        let handles: Vec<_> = (0..100_u8)
+            .map(|i| {
+                let manifold = manifolds.alloc([f32::from(i); 12]).unwrap();
+                contacts.alloc(Contact { sleeps: i.is_multiple_of(4), manifold }).unwrap()
+            })
+            .collect();
+        for handle in &handles {
+            let contact = contacts.get(*handle).unwrap();
+            if contact.sleeps {
+                manifolds.free(contact.manifold);
+            }
+        }
+        assert_eq!((contacts.len(), manifolds.len()), (100, 75));
+        // A place that was purged has another contact's manifold by now, and the sleeping one does not take it for its own.
+        let fresh = manifolds.alloc([0.5; 12]).unwrap();
+        for (i, handle) in (0_u8..).zip(&handles) {
+            let contact = contacts.get(*handle).unwrap();
+            let seen = manifolds.get(contact.manifold).map(|manifold| manifold[0]);
+            assert_eq!(seen, (!contact.sleeps).then_some(f32::from(i)));
+        }
+        assert_eq!(manifolds.get(fresh), Some(&[0.5; 12]));
+    }
+
     #[test]
     fn stale_and_foreign_handles_are_rejected_everywhere() {
         let mut table = Table::new();

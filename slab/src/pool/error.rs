@@ -102,6 +102,15 @@ pub enum Refused {
         /// Bytes of the largest alignment.
         most: usize,
     },
+    /// The pool is [strict](super::SlotLayout::strict), and serves one size and alignment only.
+    Strict {
+        /// Bytes that were asked for.
+        size: usize,
+        /// The alignment that was asked for, in bytes.
+        align: usize,
+        /// The size and the alignment that are served, in bytes.
+        only: (usize, usize),
+    },
     /// Another place of the slot is aligned than the one asked for: a pool has one.
     Offset {
         /// Bytes from the start that were asked for.
@@ -124,6 +133,11 @@ impl fmt::Display for Refused {
             Self::Full => f.write_str("every slot of the pool is out"),
             Self::Size { asked, most } => write!(f, "{asked} bytes are more than the pool's {most}"),
             Self::Align { asked, most } => write!(f, "alignment {asked} is more than the pool's {most}"),
+            Self::Strict { size, align, only } => write!(
+                f,
+                "{size} bytes aligned to {align} are not the {} bytes aligned to {} that this strict pool serves",
+                only.0, only.1
+            ),
             Self::Offset { asked, aligned } => {
                 write!(f, "byte {asked} of a slot is not aligned: the pool aligns byte {aligned}")
             }

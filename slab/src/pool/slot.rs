@@ -27,6 +27,8 @@ pub struct SlotLayout {
     align: usize,
     offset: usize,
     stride: usize,
+    /// Whether smaller objects and weaker alignments are refused.
+    strict: bool,
 }
 
 impl SlotLayout {
@@ -51,12 +53,27 @@ impl SlotLayout {
             Some(stride) if stride > isize::MAX as usize => Err(PoolError::Large { size }),
             None => Err(PoolError::Large { size }),
             Some(slot) if slot < LINK => Err(PoolError::Small { slot, least: LINK }),
-            Some(stride) => Ok(Self { size, align, offset: 0, stride }),
+            Some(stride) => Ok(Self { size, align, offset: 0, stride, strict: false }),
         }
     }
     /// Aligns byte `offset` of each slot instead of its first.
     pub const fn with_offset(self, offset: usize) -> Self {
         Self { offset, ..self }
+    }
+    /// Serves objects of exactly that size and alignment, and refuses smaller ones, which would waste a part of their slots
+    /// unseen.
+    ///
+    /// ```
+    /// use uslab::pool::{FixedPool, HeapArea, SlotLayout};
+    /// use std::alloc::Layout;
+    ///
+    /// let mut pool = FixedPool::new(HeapArea::new(4096, 8)?, SlotLayout::new(24, 8)?.strict())?;
+    /// assert!(pool.alloc(Layout::new::<[u64; 3]>()).is_ok());
+    /// assert!(pool.alloc(Layout::new::<[u64; 2]>()).is_err());
+    /// # Ok::<(), uslab::pool::PoolError>(())
+    /// ```
+    pub const fn strict(self) -> Self {
+        Self { strict: true, ..self }
     }
     /// Bytes of the largest object.
     pub const fn size(&self) -> usize {
@@ -94,6 +111,10 @@ impl SlotLayout {
         if layout.align() > self.align {
             return Err(Refused::Align { asked: layout.align(), most: self.align });
         }
+        if self.strict && (layout.size() != self.size || layout.align() != self.align) {
+            let (size, align) = (layout.size(), layout.align());
+            return Err(Refused::Strict { size, align, only: (self.size, self.align) });
+        }
         // What is aligned to N is aligned to each smaller power of two, so offsets may differ by multiples of what is asked.
         if offset.wrapping_sub(self.offset) & (layout.align() - 1) != 0 {
             return Err(Refused::Offset { asked: offset, aligned: self.offset });
@@ -128,6 +149,25 @@ mod tests {
         assert_eq!(SlotLayout::new(usize::MAX, 2), Err(PoolError::Large { size: usize::MAX }));
         assert_eq!(SlotLayout::new(1 << 63, 1), Err(PoolError::Large { size: 1 << 63 }));
         assert_eq!(SlotLayout::new(1, 8).map(|slots| slots.stride()), Ok(8));
+    }
+
+    #[test]
+    fn a_strict_pool_refuses_what_is_smaller_and_says_what_it_serves() {
+        let strict = SlotLayout::new(24, 8).unwrap().strict();
+        let layout = |size, align| Layout::from_size_align(size, align).unwrap();
+        assert_eq!(strict.admits(layout(24, 8), 0), Ok(()));
+        for (size, align) in [(20, 8), (24, 4), (0, 8)] {
+            let refused = strict.admits(layout(size, align), 0);
+            assert_eq!(refused, Err(Refused::Strict { size, align, only: (24, 8) }));
+        }
+        assert_eq!(strict.admits(layout(32, 8), 0), Err(Refused::Size { asked: 32, most: 24 }));
+        let said = strict.admits(layout(20, 4), 0).unwrap_err().to_string();
+        assert_eq!(
+            said,
+            "20 bytes aligned to 4 are not the 24 bytes aligned to 8 that this strict pool serves"
+        );
+        // Without it they have a slot to themselves.
+        assert_eq!(SlotLayout::new(24, 8).unwrap().admits(layout(20, 4), 0), Ok(()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What object caching saves: objects that stay constructed while they are free (Bonwick, "The Slab Allocator", 1994).
 
 use super::{Context, bounded, counted};
-use crate::lab::clock;
+use crate::lab::clock::{self, Spread};
 use crate::lab::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table};
 use clap::Args;
 use std::hint::black_box;
@@ -98,16 +98,16 @@ fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     Ok([count(true)?, count(false)?])
 }
 
-/// Nanoseconds an object, from allocation to free.
-fn times(context: &Context<'_>, words: u16, burst: u32, bursts: u32) -> anyhow::Result<[f64; 2]> {
+/// Nanoseconds an object, from allocation to free: kept, anew, and how many times as long the second takes.
+fn times(context: &Context<'_>, words: u16, burst: u32, bursts: u32) -> anyhow::Result<[Spread; 3]> {
     let subsystem = Subsystem::new(Config::default())?;
     let sides = [Side::new(&subsystem, words, true)?, Side::new(&subsystem, words, false)?];
     let mut refused = Ok(());
-    let medians = clock::medians(context.rounds(), 2, |i| {
+    let samples = clock::rounds(context.rounds(), 2, |i| {
         let time = clock::nanoseconds(|| refused = sides[i].bursts(burst, bursts));
         [time / (f64::from(burst) * f64::from(bursts))]
     });
-    refused.map(|()| [medians[0][0], medians[1][0]])
+    refused.map(|()| [samples[0].spread(0), samples[1].spread(0), samples[1].times(&samples[0], 0)])
 }
 
 impl Constructors {
@@ -134,14 +134,18 @@ impl Constructors {
             ],
         );
         let mut curves = [Vec::new(), Vec::new()];
+        let mut last = None;
         let stage = context.progress.stage("constructors", self.words.len() as u64);
         for (i, &words) in self.words.iter().enumerate() {
             let [kept, anew] = counts(words, self.burst, self.bursts)?;
-            let times =
-                if context.exact { [0.0; 2] } else { times(context, words, self.burst, self.bursts)? };
+            let times = match context.exact {
+                true => [Spread::default(); 3],
+                false => times(context, words, self.burst, self.bursts)?,
+            };
             for (curve, time) in curves.iter_mut().zip(times) {
-                curve.push((f64::from(words), time));
+                curve.push((f64::from(words), time.median));
             }
+            last = Some((words, times[2]));
             table.row(vec![
                 u64::from(words).into(),
                 (u64::from(self.burst) * u64::from(self.bursts)).into(),
@@ -149,25 +153,26 @@ impl Constructors {
                 anew.into(),
                 times[0].into(),
                 times[1].into(),
-                (times[1] / times[0]).into(),
+                times[2].into(),
             ]);
             stage.at(i as u64 + 1);
         }
         drop(stage);
         findings.table(table);
         let [kept, anew] = curves;
-        if let (Some(kept), Some(anew)) = (kept.last(), anew.last()) {
-            let ratio = anew.1 / kept.1;
+        if let Some((words, ratio)) = last {
             findings.claim(Claim {
                 says:
                     "state that is kept constructed while an object is free saves the constructor at each use"
                         .into(),
                 source: "Bonwick 1994".into(),
-                found: format!("{ratio:.2} times the time without, with {} words to construct", kept.0),
-                holds: match ratio {
-                    1.2.. => Holds::Yes,
-                    1.0.. => Holds::Partly,
-                    _ => Holds::No,
+                found: format!(
+                    "{} times the time without, with {words} words to construct; 1.2 times and more count as a saving",
+                    ratio.shown(2)
+                ),
+                holds: match (ratio.at_least(1.2), ratio.at_least(1.0)) {
+                    (Holds::No, Holds::Yes) => Holds::Partly,
+                    (holds, _) => holds,
                 },
                 measured: true,
             });

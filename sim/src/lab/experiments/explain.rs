@@ -36,7 +36,7 @@ fn measured(run: &Run) -> Vec<Value> {
         known(run.outcome.work.longest.into()),
         known(run.taken_of_asked().into()),
         Some(run.outcome.beside).filter(|bytes| *bytes > 0).into(),
-        Value::Number(run.nanoseconds, 1),
+        Value::Spread(run.nanoseconds, 1),
     ]
 }
 

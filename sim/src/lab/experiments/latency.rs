@@ -1,6 +1,7 @@
 //! How long single allocations take, to the last one: a frame's budget is spent by the slowest, not by the median.
 
 use super::{Context, bounded};
+use crate::lab::clock::{self, Spread};
 use crate::lab::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 use crate::lab::{Allocator, Linear, System};
 use anyhow::Context as _;
@@ -18,11 +19,12 @@ use uslab::{Block, Config, Gfp, Malloc, Subsystem};
 /// Frames of allocations of 16 to 1,024 bytes, each stamped with a clock and written to, all freed at the end of the frame: from
 /// the system's malloc in a fresh heap and in a fragmented one, from a linear allocator that is reset, and from slabs. What was
 /// slow is asked for its cause: a page fault, the system that ran something else, or the allocator itself. Calls in which the
-/// system ran something else are shown, and left out of what is said of the allocators.
+/// system ran something else are shown, and left out of what is said of the allocators. Frames are run in rounds, the
+/// allocators by turns, and each round in a heap that is made anew.
 #[derive(Debug, Args)]
 pub struct Latency {
-    /// Frames.
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Frames, of all rounds together.
+    #[arg(long, value_name = "N", default_value_t = 900, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     frames: u32,
     /// Allocations in a frame.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -58,9 +60,38 @@ struct Measured {
     worst_frame: [u64; 2],
 }
 
+impl Measured {
+    /// Of all rounds together.
+    fn sum(rounds: Vec<Self>) -> anyhow::Result<Self> {
+        let mut sum = Self { allocs: Times::new()?, frees: Times::new()?, worst_frame: [0; 2] };
+        for round in rounds {
+            sum.allocs.add(&round.allocs)?;
+            sum.frees.add(&round.frees)?;
+            sum.worst_frame = [0, 1].map(|i| sum.worst_frame[i].max(round.worst_frame[i]));
+        }
+        Ok(sum)
+    }
+}
+
+/// Who is timed, and the places of those whom something is said of.
+const NAMES: [&str; 4] = ["system malloc", "system malloc, fragmented", "linear, reset each frame", "slab"];
+const FRESH: usize = 0;
+const FRAGMENTED: usize = 1;
+const LINEAR: usize = 2;
+
 impl Times {
     fn new() -> anyhow::Result<Self> {
         Ok(Self { all: histogram()?, own: histogram()?, causes: Causes::default() })
+    }
+    /// What another round took, too.
+    fn add(&mut self, other: &Self) -> anyhow::Result<()> {
+        self.all.add(&other.all)?;
+        self.own.add(&other.own)?;
+        let Causes { faults, switches, own } = other.causes;
+        self.causes.faults += faults;
+        self.causes.switches += switches;
+        self.causes.own += own;
+        Ok(())
     }
     /// Whether the time counts as the allocator's own.
     fn record(&mut self, nanoseconds: u64, clock: &mut Clock) -> bool {
@@ -131,6 +162,7 @@ impl Latency {
     fn time<A, B>(
         &self,
         context: &Context<'_>,
+        frames: usize,
         allocator: &mut A,
         alloc: impl Fn(&mut A, Layout) -> Option<B>,
         free: impl Fn(&mut A, B),
@@ -139,7 +171,7 @@ impl Latency {
         let (mut allocs, mut frees, mut worst_frame) = (Times::new()?, Times::new()?, [0; 2]);
         let mut held = Vec::with_capacity(self.allocations as usize);
         let mut clock = Clock::new();
-        for _ in 0..context.scale(self.frames as usize) {
+        for _ in 0..frames {
             let mut frame = [0; 2];
             let mut add = |times: &mut Times, took: u64, clock: &mut Clock| {
                 frame[0] += took;
@@ -177,33 +209,43 @@ impl Latency {
         let room = (self.allocations as usize * 1024).next_multiple_of(4096);
         let subsystem = Subsystem::new(Config { check_frees: false, ..Config::default() })?;
         let malloc = Malloc::new(&subsystem)?;
-        let stage = context.progress.stage("latency", 4);
-        let fresh = self.time(context, &mut System::default(), written, Allocator::free)?;
-        stage.at(1);
-        let fragmented = {
-            let mut system = System::default();
-            let _holes = fragment(context, &mut system)?;
-            self.time(context, &mut system, written, Allocator::free)?
-        };
-        stage.at(2);
-        let linear =
-            self.time(context, &mut Linear::fixed(room)?.without_fill(), written, Allocator::free)?;
-        stage.at(3);
-        // In one's own subsystem, with whatever the CPUs here offer: not on the lab's simulated one.
-        let alloc = |_: &mut (), layout| {
-            let mut block = malloc.alloc_block(layout, Gfp::KERNEL).ok()?;
-            *black_box(&mut block.front_mut(1)[0]) = 1;
-            Some(block)
-        };
-        let slab = self.time(context, &mut (), alloc, |(), block: Block<'_>| drop(block))?;
+        let rounds = context.rounds();
+        let frames = (context.scale(self.frames as usize) / rounds).max(1);
+        let stage = context.progress.stage("latency", (NAMES.len() * rounds) as u64);
+        let mut all: [Vec<Measured>; 4] = Default::default();
+        for round in 0..rounds {
+            for (done, i) in clock::turns(round, NAMES.len()).enumerate() {
+                all[i].push(match i {
+                    FRESH => self.time(context, frames, &mut System::default(), written, Allocator::free)?,
+                    FRAGMENTED => {
+                        let mut system = System::default();
+                        let _holes = fragment(context, &mut system)?;
+                        self.time(context, frames, &mut system, written, Allocator::free)?
+                    }
+                    LINEAR => {
+                        let mut linear = Linear::fixed(room)?.without_fill();
+                        self.time(context, frames, &mut linear, written, Allocator::free)?
+                    }
+                    _ => {
+                        // In one's own subsystem, with whatever the CPUs here offer: not on the lab's simulated one.
+                        let alloc = |_: &mut (), layout| {
+                            let mut block = malloc.alloc_block(layout, Gfp::KERNEL).ok()?;
+                            *black_box(&mut block.front_mut(1)[0]) = 1;
+                            Some(block)
+                        };
+                        self.time(context, frames, &mut (), alloc, |(), block: Block<'_>| drop(block))?
+                    }
+                });
+                stage.at((round * NAMES.len() + done + 1) as u64);
+            }
+        }
         drop(stage);
-        let all = [
-            ("system malloc", fresh),
-            ("system malloc, fragmented", fragmented),
-            ("linear, reset each frame", linear),
-            ("slab", slab),
-        ];
-        report(&mut findings, self, &all);
+        claim(&mut findings, self, &all);
+        let all = NAMES.into_iter().zip(all);
+        let all = all
+            .map(|(name, rounds)| Ok((name, Measured::sum(rounds)?)))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        report(&mut findings, &all);
         Ok(findings)
     }
 }
@@ -271,7 +313,7 @@ fn quantiles(title: String, all: &[(&str, Measured)], which: fn(&Times) -> &Hist
     table
 }
 
-fn report(findings: &mut Findings, latency: &Latency, all: &[(&str, Measured)]) {
+fn report(findings: &mut Findings, all: &[(&str, Measured)]) {
     findings.table(quantiles(
         "An allocation of 16 to 1,024 bytes with its first write, ns; the clock's own cost is in each"
             .to_owned(),
@@ -313,7 +355,6 @@ fn report(findings: &mut Findings, latency: &Latency, all: &[(&str, Measured)]) 
         "The system says when it ran something else on this CPU. What a machine below it took away, and interrupts, it does not say: \
          that is in the column of the allocator itself.",
     );
-    claim(findings, latency, all);
     let own = |measured: &Measured| {
         let times = &measured.allocs.own;
         ONE_IN.into_iter().filter_map(|n| Some((n as f64, slowest(times, n)? as f64))).collect()
@@ -330,32 +371,34 @@ fn report(findings: &mut Findings, latency: &Latency, all: &[(&str, Measured)]) 
     });
 }
 
-/// The tail is judged where ten samples or more are as slow, and descheduled ones are no allocator's.
-fn claim(findings: &mut Findings, latency: &Latency, all: &[(&str, Measured)]) {
-    let samples = all.iter().map(|(_, measured)| measured.allocs.own.len()).min().unwrap_or(0);
+/// The tail is judged where ten samples or more of a round are as slow, and descheduled ones are no allocator's. Allocators are
+/// compared round by round.
+fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<Measured>]) {
+    let samples = all.iter().flatten().map(|measured| measured.allocs.own.len()).min().unwrap_or(0);
     let Some(one_in) = [10_000, 1000, 100].into_iter().find(|one_in| samples >= 10 * one_in) else {
-        return findings
-            .note("There are too few allocations to say something of the slowest: expected 1,000.");
+        return findings.note(
+            "There are too few allocations to say something of the slowest: expected 1,000 in a round.",
+        );
     };
     let ratio = |malloc: usize, one_in: u64| {
-        let of = |i: usize| slowest(&all[i].1.allocs.own, one_in).unwrap_or(1) as f64;
-        of(malloc) / of(2)
+        let of = |measured: &Measured| slowest(&measured.allocs.own, one_in).unwrap_or(1) as f64;
+        let rounds = all[malloc].iter().zip(&all[LINEAR]);
+        Spread::of(rounds.map(|(malloc, linear)| of(malloc) / of(linear)).collect())
     };
-    let (median, fresh, tail) = (ratio(0, 2), ratio(0, one_in), ratio(1, one_in));
+    let (median, fresh, tail) = (ratio(FRESH, 2), ratio(FRESH, one_in), ratio(FRAGMENTED, one_in));
     findings.claim(Claim {
         says: "malloc and a bump pointer have the same median, and malloc's tail is two orders of magnitude longer".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
-            "the median is {median:.1} times the linear allocator's, and the slowest of {one_in} {fresh:.0} times in a fresh heap, \
-             {tail:.0} times in a fragmented one, in frames of {} allocations, without descheduled ones; less than 1.5 times counts \
-             as the same, 50 times as two orders",
+            "the median is {} times the linear allocator's, and the slowest of {one_in} {} times in a fresh heap, {} times in a \
+             fragmented one, in frames of {} allocations, without descheduled ones; less than 1.5 times counts as the same, 50 \
+             times as two orders",
+            median.shown(1),
+            fresh.shown(0),
+            tail.shown(0),
             latency.allocations
         ),
-        holds: match [median < 1.5, fresh >= 50.0, tail >= 50.0] {
-            [true, true, true] => Holds::Yes,
-            [false, false, false] => Holds::No,
-            _ => Holds::Partly,
-        },
+        holds: Holds::each([median.at_most(1.5), fresh.at_least(50.0), tail.at_least(50.0)]),
         measured: true,
     });
 }

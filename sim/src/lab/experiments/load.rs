@@ -60,6 +60,11 @@ impl Load {
         load.open(context)
     }
 
+    /// Whether it is a file's, which no seed changes.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.trace.is_some()
+    }
+
     pub(super) fn open(&self, context: &Context<'_>) -> anyhow::Result<Loaded> {
         let (ops, name) = match &self.trace {
             Some(path) => (Ops::open(path)?, path.display().to_string()),

@@ -2,11 +2,12 @@
 
 use super::Context;
 use super::load::{Load, Loaded, memory};
+use crate::lab::Allocator;
+use crate::lab::clock::{self, Spread};
 use crate::lab::drive::{Options, Outcome, drive};
 use crate::lab::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use crate::lab::memory::Unfit;
 use crate::lab::roster::{self, Name, Trial};
-use crate::lab::{Allocator, clock};
 use crate::workload::Op;
 use anyhow::{bail, ensure};
 use clap::Args;
@@ -109,8 +110,8 @@ pub(super) struct Run {
     pub(super) outcome: Outcome,
     /// Whether it can be looked into: nobody can look into the system's.
     pub(super) known: bool,
-    /// An operation; 0 where time is not measured.
-    pub(super) nanoseconds: f64,
+    /// An operation; nothing where time is not measured.
+    pub(super) nanoseconds: Spread,
 }
 
 impl Run {
@@ -138,7 +139,7 @@ pub(super) fn measure(
         runs.push(match roster::run(*name, bytes, loaded.largest, &mut Counting(loaded)) {
             Ok((outcome, capacity)) => {
                 ensure!(outcome.violations.is_empty(), "{}: {}", name.shown(), outcome.violations.join("; "));
-                Ok(Run { outcome, known: capacity > 0, nanoseconds: 0.0 })
+                Ok(Run { outcome, known: capacity > 0, nanoseconds: Spread::default() })
             }
             Err(error) => Err(error.downcast::<Unfit>()?),
         });
@@ -151,14 +152,14 @@ pub(super) fn measure(
     if !context.exact {
         let (ops, blocks) = dense(&loaded.ops);
         let mut turn = names.len() as u64;
-        let times = clock::try_medians(context.rounds(), fit.len(), |i| {
+        let times = clock::try_rounds(context.rounds(), fit.len(), |i| {
             turn += 1;
             stage.at(turn);
             roster::run(names[fit[i]], bytes, loaded.largest, &mut Timing { ops: &ops, blocks })
                 .map(|time| [time])
         })?;
-        for (run, [time]) in runs.iter_mut().flatten().zip(times) {
-            run.nanoseconds = time;
+        for (run, samples) in runs.iter_mut().flatten().zip(times) {
+            run.nanoseconds = samples.spread(0);
         }
     }
     Ok(runs)
@@ -212,7 +213,7 @@ impl Race {
                 known(run.taken_of_asked().into()),
                 known((work.steps as f64 / done).into()),
                 known(work.longest.into()),
-                Value::Number(run.nanoseconds, 1),
+                Value::Spread(run.nanoseconds, 1),
             ]);
         }
         findings.table(table);
@@ -224,7 +225,7 @@ impl Race {
         let times = names
             .iter()
             .zip(&runs)
-            .filter_map(|(name, run)| Some((name.shown(), run.as_ref().ok()?.nanoseconds)));
+            .filter_map(|(name, run)| Some((name.shown(), run.as_ref().ok()?.nanoseconds.median)));
         findings.bars(Bars::measured("Time of an operation", Axis::logarithmic("ns"), times));
         for (name, run) in names.iter().zip(&runs) {
             if let Err(unfit) = run {
@@ -244,7 +245,7 @@ impl Race {
                 says: "a list is searched as long as it is, two levels of bitmaps in three steps".into(),
                 source: "Memory Allocators from Scratch".into(),
                 found: format!("the longest operation took {first} steps under first fit, {tlsf} under TLSF"),
-                holds: if tlsf <= 3 && first > tlsf { Holds::Yes } else { Holds::No },
+                holds: Holds::if_so(tlsf <= 3 && first > tlsf),
                 measured: false,
             });
         }

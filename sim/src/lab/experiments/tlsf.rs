@@ -21,6 +21,28 @@ pub struct TwoLevels {
     /// The largest size whose rounding is computed, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1024..=1 << 26))]
     largest: u32,
+    /// Sizes whose lists are shown, in bytes, separated by commas: any.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "16,20,21,31,32,100,112,113,1000,1024,1500",
+          value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    sizes: Vec<u32>,
+}
+
+/// Bytes up to which the picture goes, and sizes that it has one point for.
+const SHOWN: usize = 2048;
+const STEP: usize = 8;
+
+/// The worst rounding of every [`STEP`] sizes, in % of the size. One size of each would be no picture: the multiples of 8 are
+/// where classes below 256 bytes begin, and are not rounded at all.
+fn rounding(classes: Classes) -> anyhow::Result<Vec<(f64, f64)>> {
+    let over = |size: usize| {
+        let up = classes.round_up(size).context("a class for each size")?;
+        anyhow::Ok((up - size) as f64 * 100.0 / size as f64)
+    };
+    let points = ((1 << SMALLEST)..SHOWN).step_by(STEP).map(|from| {
+        let all = (from..from + STEP).map(over).collect::<anyhow::Result<Vec<_>>>()?;
+        Ok((from as f64, all.into_iter().fold(0.0, f64::max)))
+    });
+    points.collect()
 }
 
 /// The smallest class, as a power of two.
@@ -35,7 +57,7 @@ impl TwoLevels {
         if !context.exact {
             instructions(context, &mut findings)?;
         }
-        widget(&mut findings)?;
+        self.widget(&mut findings)?;
         Ok(findings)
     }
 
@@ -56,7 +78,6 @@ impl TwoLevels {
             ],
         );
         let (mut kept, mut found) = (true, Vec::new());
-        let mut curve = Vec::new();
         for sli in 2..=5 {
             let classes = Classes::new(sli, SMALLEST);
             let (mut worst, mut at, mut sum) = (0.0, 0, 0.0);
@@ -66,9 +87,6 @@ impl TwoLevels {
                 sum += over;
                 if over > worst {
                     (worst, at) = (over, size);
-                }
-                if sli == 4 && size <= 2048 && size.is_multiple_of(8) {
-                    curve.push((size as f64, over * 100.0));
                 }
             }
             let bound = 1.0 / f64::from(1 << sli);
@@ -100,12 +118,44 @@ impl TwoLevels {
             measured: false,
         });
         findings.chart(Chart {
-            title: "16 classes in a doubling: where a search begins".into(),
+            title: format!("16 classes in a doubling: where a search begins, the worst of {STEP} sizes"),
             x: Axis::linear("bytes asked for"),
             y: Axis::linear("% of the size above it"),
-            series: vec![Series { name: "TLSF".into(), points: curve }],
+            series: vec![Series { name: "TLSF".into(), points: rounding(Classes::new(4, SMALLEST))? }],
             measured: false,
         });
+        Ok(())
+    }
+
+    /// Four classes a doubling from 16 bytes on: where sizes go, as the tutorial's picture has it.
+    fn widget(&self, findings: &mut Findings) -> anyhow::Result<()> {
+        let classes = Classes::new(2, SMALLEST);
+        let mut table = Table::new(
+            "Four classes in a doubling, the smallest 16 bytes: which lists serve a size n of 2^f to 2^(f+1) bytes. First level: \
+             f - 4; second level: (n - 2^f) * 4 / 2^f, rounded down",
+            &[
+                "bytes",
+                "first level",
+                "second level",
+                "search begins at",
+                "there: first level",
+                "there: second level",
+            ],
+        );
+        for size in self.sizes.iter().map(|size| *size as usize) {
+            let own = classes.of(size);
+            let from = classes.round_up(size).context("a class")?;
+            let begin = classes.of(from);
+            table.row(vec![
+                size.into(),
+                own.fl.into(),
+                own.sl.into(),
+                from.into(),
+                begin.fl.into(),
+                begin.sl.into(),
+            ]);
+        }
+        findings.table(table);
         Ok(())
     }
 }
@@ -212,33 +262,21 @@ fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Resul
     Ok(())
 }
 
-/// Four classes a doubling from 16 bytes on: where sizes go, as the tutorial's picture has it.
-fn widget(findings: &mut Findings) -> anyhow::Result<()> {
-    let classes = Classes::new(2, SMALLEST);
-    let mut table = Table::new(
-        "Four classes in a doubling, the smallest 16 bytes: which lists serve a size",
-        &[
-            "bytes",
-            "first level",
-            "second level",
-            "search begins at",
-            "there: first level",
-            "there: second level",
-        ],
-    );
-    for size in [16_usize, 20, 21, 31, 32, 100, 112, 113, 1000, 1024, 1500] {
-        let own = classes.of(size);
-        let from = classes.round_up(size).context("a class")?;
-        let begin = classes.of(from);
-        table.row(vec![
-            size.into(),
-            own.fl.into(),
-            own.sl.into(),
-            from.into(),
-            begin.fl.into(),
-            begin.sl.into(),
-        ]);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Multiples of 8 were drawn, which are not rounded below 256 bytes: the picture said 0 % there.
+    #[test]
+    fn the_picture_shows_what_is_rounded_below_256_bytes() {
+        let points = rounding(Classes::new(4, SMALLEST)).unwrap();
+        let at = |size: f64| points.iter().find(|(x, _)| *x == size).unwrap().1;
+        // 33 becomes 34, 65 becomes 68, 129 becomes 136, 257 becomes 272.
+        for (size, up) in [(32.0, 34.0), (64.0, 68.0), (128.0, 136.0), (256.0, 272.0)] {
+            let worst = (up - size - 1.0) * 100.0 / (size + 1.0);
+            assert!((at(size) - worst).abs() < 1e-9, "{size}: {} and {worst}", at(size));
+        }
+        assert_eq!((at(16.0), at(24.0)), (0.0, 0.0), "sixteen classes for sixteen sizes");
+        assert!(points.iter().all(|(x, y)| *x < 32.0 || (0.0..6.25).contains(y)));
     }
-    findings.table(table);
-    Ok(())
 }

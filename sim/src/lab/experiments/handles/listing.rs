@@ -250,6 +250,34 @@ mod tests {
         assert_eq!((retire.revived, retire.born_stale, retire.retired), (None, None, Some(255)));
     }
 
+    /// The pool article's `Free` bumps the generation and forgets the id: nothing that it shows gives one back.
+    #[test]
+    fn the_articles_free_never_gives_its_id_back() {
+        /// `get_free_sparse_id` is not shown: the next one, or what `Free` put in a list. Its listing puts nothing there.
+        struct Ids {
+            next: u32,
+            returned: Vec<u32>,
+        }
+        impl Ids {
+            fn take(&mut self) -> u32 {
+                self.returned.pop().unwrap_or_else(|| {
+                    self.next += 1;
+                    self.next - 1
+                })
+            }
+        }
+        let mut listing = Ids { next: 0, returned: Vec::new() };
+        let mut map = uslab::handle::SlotMap::<u8>::new();
+        for used in 1..=1000 {
+            // One object at a time.
+            listing.take();
+            assert_eq!(listing.next, used, "an id for each that ever was");
+            let handle = map.alloc(0).unwrap();
+            assert_eq!(handle.index(), 0, "ours is used again");
+            map.free(handle);
+        }
+    }
+
     #[test]
     fn a_slot_has_as_many_lives_as_its_bits_count() {
         assert_eq!((counted::<8>().unwrap(), wrapped::<8>().unwrap()), (Some(255), Some(255)));

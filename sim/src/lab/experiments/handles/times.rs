@@ -1,8 +1,8 @@
 //! What it costs to find an object by its name, and to find that it is gone.
 
-use crate::lab::clock;
+use crate::lab::clock::{self, Samples};
 use crate::lab::experiments::Context;
-use crate::lab::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
+use crate::lab::findings::{Axis, Bars, Claim, Findings, Holds, Table};
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 use std::hint::black_box;
@@ -76,14 +76,14 @@ fn passes(n: usize, gone: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static
 const WEAK: &str = "Weak, upgraded";
 
 /// Nanoseconds a look-up, by name.
-fn measured(context: &Context<'_>, n: usize, gone: bool) -> anyhow::Result<Vec<(&'static str, f64)>> {
+fn measured(context: &Context<'_>, n: usize, gone: bool) -> anyhow::Result<Vec<(&'static str, Samples<1>)>> {
     let passes = passes(n, gone, &mut context.rng())?;
     let expected = if gone { 0 } else { (n as u64) * (n as u64 + 1) / 2 };
     for (name, pass) in &passes {
         anyhow::ensure!(pass() == expected, "{name} found other objects");
     }
     let repeats = (context.scale(2_000_000) / n).max(1);
-    let medians = clock::medians(context.rounds(), passes.len(), |i| {
+    let samples = clock::rounds(context.rounds(), passes.len(), |i| {
         let time = clock::nanoseconds(|| {
             for _ in 0..repeats {
                 black_box((passes[i].1)());
@@ -91,7 +91,7 @@ fn measured(context: &Context<'_>, n: usize, gone: bool) -> anyhow::Result<Vec<(
         });
         [time / (repeats * n) as f64]
     });
-    Ok(passes.iter().zip(medians).map(|((name, _), [time])| (*name, time)).collect())
+    Ok(passes.iter().map(|(name, _)| *name).zip(samples).collect())
 }
 
 /// Times of all names, for so many objects each.
@@ -106,35 +106,33 @@ pub(super) fn times(context: &Context<'_>, objects: &[u32], findings: &mut Findi
             format!("One of {n} objects of 64 bytes, in random order, ns"),
             &["by", "~found", "~of the index", "~found gone"],
         );
-        let index = found.last().map_or(1.0, |(_, time)| *time);
-        let of = |times: &[(&str, f64)], wanted: &str| {
-            times.iter().find(|(name, _)| *name == wanted).map(|(_, time)| *time)
+        let of = |times: &[(&str, Samples<1>)], wanted: &str| {
+            times.iter().find(|(name, _)| *name == wanted).map(|(_, samples)| samples.clone())
         };
-        for (name, time) in &found {
-            let ratio = Value::from(time / index);
-            table.row(vec![(*name).into(), (*time).into(), ratio, of(&gone, name).into()]);
+        let index = of(&found, "index");
+        for (name, samples) in &found {
+            let ratio = index.as_ref().map(|index| samples.times(index, 0));
+            let gone = of(&gone, name).map(|samples| samples.spread(0));
+            table.row(vec![(*name).into(), samples.spread(0).into(), ratio.into(), gone.into()]);
         }
         findings.table(table);
         findings.bars(Bars::measured(
             format!("Finding one of {n} objects"),
             Axis::linear("ns"),
-            found.iter().copied(),
+            found.iter().map(|(name, samples)| (*name, samples.spread(0).median)),
         ));
-        if let (Some(weak), Some(handle)) = (of(&found, WEAK), of(&found, "table, 24 + 8 bits")) {
-            let weak_gone = of(&gone, WEAK).unwrap_or(0.0) / of(&gone, "table, 24 + 8 bits").unwrap_or(1.0);
+        // How many times as long as a handle's a Weak's look-up takes, in the same rounds.
+        let longer = |times| Some(of(times, WEAK)?.times(&of(times, "table, 24 + 8 bits")?, 0));
+        if let (Some(weak), Some(weak_gone)) = (longer(&found), longer(&gone)) {
             findings.claim(Claim {
                 says: "a handle costs less than a weak pointer".into(),
                 source: "Memory Allocators from Scratch".into(),
                 found: format!(
-                    "with {n} objects a Weak takes {:.1} times as long as a handle to find one, {weak_gone:.1} times to find \
-                     that it is gone",
-                    weak / handle
+                    "with {n} objects a Weak takes {} times as long as a handle to find one, {} times to find that it is gone",
+                    weak.shown(1),
+                    weak_gone.shown(1)
                 ),
-                holds: match (weak > handle, weak_gone > 1.0) {
-                    (true, true) => Holds::Yes,
-                    (false, false) => Holds::No,
-                    _ => Holds::Partly,
-                },
+                holds: Holds::each([weak, weak_gone].map(|ratio| ratio.at_least(1.0))),
                 measured: true,
             });
         }

@@ -1,12 +1,13 @@
 //! What the paper's figures measure, here: pool and malloc, checks, creation, pages.
 
 use super::{Kenwright, lazy};
-use crate::lab::clock;
+use crate::lab::clock::{self, Spread};
 use crate::lab::experiments::Context;
 use crate::lab::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 use crate::lab::instructions::{Case, table_of};
 use core::alloc::Layout;
 use nix::sys::resource::{UsageWho, getrusage};
+use std::backtrace::Backtrace;
 use std::collections::TryReserveError;
 use std::hint::black_box;
 use uslab::pool::{
@@ -91,22 +92,23 @@ impl Kenwright {
                 let (size, blocks) = (*size as usize, *n as usize);
                 let pool = lazy(size, blocks, Initialise::EachAllocation)?;
                 let repeats = (context.scale(200_000) / blocks).max(1);
-                let medians = clock::try_medians(context.rounds(), 2, |i| match i {
+                let samples = clock::try_rounds(context.rounds(), 2, |i| match i {
                     0 => batch(blocks, repeats, || written(&pool), dropped),
                     _ => batch(blocks, repeats, || malloced(size), dropped),
                 })?;
-                let [[ours, _], [theirs, faults]] = medians[..] else { continue };
-                ratios.push(theirs / ours);
+                let [ours, theirs] = [0, 1].map(|i| samples[i].spread(0));
+                let ratio = samples[1].times(&samples[0], 0);
+                ratios.push(ratio);
                 for (line, time) in lines.iter_mut().zip([ours, theirs]) {
-                    line.push((f64::from(*n), time * f64::from(*n) / 1e6));
+                    line.push((f64::from(*n), time.median * f64::from(*n) / 1e6));
                 }
                 table.row(vec![
                     size.into(),
                     blocks.into(),
-                    Value::Number(ours, 1),
-                    Value::Number(theirs, 1),
-                    Value::Number(theirs / ours, 1),
-                    Value::Number(faults, 3),
+                    Value::Spread(ours, 1),
+                    Value::Spread(theirs, 1),
+                    Value::Spread(ratio, 1),
+                    Value::Number(samples[1].spread(1).median, 3),
                 ]);
                 stage.at(ratios.len() as u64);
             }
@@ -119,22 +121,23 @@ impl Kenwright {
         }
         drop(stage);
         findings.table(table);
-        let (least, most) =
-            ratios.iter().fold((f64::MAX, 0.0_f64), |(least, most), r| (least.min(*r), most.max(*r)));
-        let median = clock::median(ratios);
+        let medians = || ratios.iter().map(|ratio| ratio.median);
+        let (least, most) = medians().fold((f64::MAX, 0.0_f64), |(l, m), r| (l.min(r), m.max(r)));
+        let verdicts: Vec<Holds> = ratios.iter().map(|ratio| ratio.at_least(10.0)).collect();
+        let rows = |wanted| verdicts.iter().filter(|holds| **holds == wanted).count();
         findings.claim(Claim {
             says: "the pool is ten times as fast as the system's allocator".into(),
             source: "Kenwright 2012, figure 4".into(),
             found: format!(
-                "{median:.1} times in the median of the rows above, from {least:.1} to {most:.1}; the paper's was that of Windows 7. Where the \
-                 system's gives memory back and faults it in again, the ratio is the price of pages, not of malloc"
+                "ten times or more in {} of {} rows, less in {}, undecided in {}; medians of {least:.1} to {most:.1}. The paper's was \
+                 that of Windows 7. Where the system's gives memory back and faults it in again, the ratio is the price of pages, \
+                 not of malloc",
+                rows(Holds::Yes),
+                verdicts.len(),
+                rows(Holds::No),
+                rows(Holds::Undecided)
             ),
-            // Ten times in most rows, in some, in none.
-            holds: match (median, most) {
-                (10.0.., _) => Holds::Yes,
-                (_, 10.0..) => Holds::Partly,
-                _ => Holds::No,
-            },
+            holds: Holds::each(verdicts),
             measured: true,
         });
         findings.chart(Chart {
@@ -157,18 +160,32 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     let guarded = GuardedPool::new(HeapArea::new((SIZE + 16) * BLOCKS, 64)?, Layout::new::<[u8; SIZE]>())?;
     let guarded = Lender::new(guarded);
     let repeats = (context.scale(200_000) / BLOCKS).max(1);
+    let traced = || -> anyhow::Result<_> { Ok((written(&guarded)?, Backtrace::force_capture())) };
+    // Of three pages one is touched, as where the other two are guards.
+    let mapped = || -> anyhow::Result<_> {
+        let pool = lazy_in(MappedArea::new(3 * PAGE, PAGE)?, PAGE, 3)?;
+        drop(written(&pool)?);
+        Ok(pool)
+    };
     let names = [
         "the paper's rule, no checks",
         "blocks as late as can be, no checks",
         "the same, each free's address checked",
         "the same, guards before and behind, free ones filled, callers noted",
+        "the same, and a stack trace of each allocation",
+        "a mapping of three pages for each, as guard pages need one",
         "the system's malloc, which checks little",
     ];
-    let medians = clock::try_medians(context.rounds(), names.len(), |i| match i {
+    let samples = clock::try_rounds(context.rounds(), names.len(), |i| match i {
         0 => batch(BLOCKS, repeats, || written(&paper), dropped),
         1 => batch(BLOCKS, repeats, || written(&late), dropped),
         2 => batch(BLOCKS, repeats, || written(&late), Lent::give_back),
-        3 => batch(BLOCKS, repeats, || written(&guarded), Lent::give_back),
+        GUARDS => batch(BLOCKS, repeats, || written(&guarded), Lent::give_back),
+        TRACES => batch(BLOCKS, repeats, traced, |(block, trace)| {
+            drop(black_box(trace));
+            block.give_back()
+        }),
+        PAGES => batch(BLOCKS, repeats, mapped, dropped),
         _ => batch(BLOCKS, repeats, || malloced(SIZE), dropped),
     })?;
     let mut table = Table::new(
@@ -177,19 +194,50 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
         ),
         &["pool", "~ns", "~times without checks"],
     );
-    for (name, [time, _]) in names.into_iter().zip(&medians) {
-        table.row(vec![name.into(), Value::Number(*time, 1), Value::Number(time / medians[1][0], 1)]);
+    for (name, times) in names.into_iter().zip(&samples) {
+        let ratio = times.times(&samples[PLAIN], 0);
+        table.row(vec![name.into(), Value::Spread(times.spread(0), 1), Value::Spread(ratio, 1)]);
     }
     findings.table(table);
-    let (plain, guards, malloc) = (medians[1][0], medians[3][0], medians[4][0]);
     findings.note(format!(
-        "The paper's pool is a thousand times as fast as the debug heap of Windows under a debugger, which is not here to be measured. All \
-         checks make a pair {:.1} times as long, {:.1} times malloc's without any.",
-        guards / plain,
-        guards / malloc
+        "The paper's pool is a thousand times as fast as the debug heap of Windows under a debugger, which is not here to be measured. \
+         Guards, patterns and callers make a pair {} times as long, {} times malloc's without any.",
+        samples[GUARDS].times(&samples[PLAIN], 0).shown(1),
+        samples[GUARDS].times(&samples[names.len() - 1], 0).shown(1)
     ));
+    let more = |than: usize, layer: usize| {
+        let times: Vec<f64> =
+            samples[layer].pairs(&samples[than]).map(|(a, b)| (a[0] - b[0]) / 1e3).collect();
+        Spread::of(times)
+    };
+    let layers = [
+        ("guards, patterns and callers", more(PLAIN, GUARDS)),
+        ("a stack trace", more(GUARDS, TRACES)),
+        ("a mapping with guard pages", more(PLAIN, PAGES)),
+    ];
+    let found: Vec<_> = layers.iter().map(|(name, us)| format!("{name} {} us", us.shown(2))).collect();
+    findings.claim(Claim {
+        says: "fill, guard pages, leak tracking and stack traces add 2 to 10 us each to an allocation".into(),
+        source: "Memory Allocators from Scratch".into(),
+        found: format!("more for an allocation and its free: {}", found.join(", ")),
+        holds: Holds::each(layers.iter().map(|(_, us)| us.between(2.0, 10.0))),
+        measured: true,
+    });
     Ok(())
 }
+
+/// Blocks of an area that are threaded as late as can be.
+fn lazy_in(area: MappedArea, size: usize, blocks: usize) -> anyhow::Result<Lender<IndexPool<MappedArea>>> {
+    Ok(Lender::new(IndexPool::with_blocks(area, size, blocks, Initialise::WhenEmpty)?))
+}
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// Places in the table of what checks cost.
+const PLAIN: usize = 1;
+const GUARDS: usize = 3;
+const TRACES: usize = 4;
+const PAGES: usize = 5;
 
 /// Making a pool, and a first block: whether it depends on their number.
 pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
@@ -217,59 +265,58 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
         Ok(FixedPool::new(MappedArea::new(blocks * SIZE, 4096)?, slots)?)
     };
     let most = if context.quick { 1_000_000 } else { 10_000_000 };
-    let mut times = Vec::new();
-    for blocks in core::iter::successors(Some(1000), |n| Some(n * 10)).take_while(|n| *n <= most) {
+    let sizes: Vec<usize> =
+        core::iter::successors(Some(1000), |n| Some(n * 10)).take_while(|n| *n <= most).collect();
+    // Lazy and threaded by turns, of all sizes: what is compared is in the same rounds.
+    let samples = match context.exact {
+        true => Vec::new(),
+        false => clock::try_rounds(context.rounds(), 2 * sizes.len(), |i| {
+            let (blocks, mut made) = (sizes[i / 2], Ok(()));
+            let time = clock::nanoseconds(|| {
+                made = match i % 2 {
+                    0 => make_lazy(blocks).and_then(|pool| {
+                        black_box(pool.lend()?);
+                        Ok(())
+                    }),
+                    _ => make_threaded(blocks).and_then(|mut pool| {
+                        black_box(pool.alloc(Layout::new::<u64>())?);
+                        Ok(())
+                    }),
+                }
+            });
+            made.map(|()| [time / 1e3])
+        })?,
+    };
+    for (i, blocks) in sizes.iter().copied().enumerate() {
         let pool = make_lazy(blocks)?;
         let made = pool.state().initialised;
         drop(pool.lend()?);
         let taken = pool.state().initialised;
         let threaded = make_threaded(blocks)?.chain().count();
-        let time = if context.exact {
-            vec![[0.0]; 2]
-        } else {
-            clock::try_medians(context.rounds(), 2, |i| {
-                let mut made = Ok(());
-                let time = clock::nanoseconds(|| {
-                    made = match i {
-                        0 => make_lazy(blocks).and_then(|pool| {
-                            black_box(pool.lend()?);
-                            Ok(())
-                        }),
-                        _ => make_threaded(blocks).and_then(|mut pool| {
-                            black_box(pool.alloc(Layout::new::<u64>())?);
-                            Ok(())
-                        }),
-                    }
-                });
-                made.map(|()| [time / 1e3])
-            })?
-        };
-        times.push([time[0][0], time[1][0]]);
-        let [lazy, threaded_time] = [time[0][0], time[1][0]].map(|time| Value::Number(time, 1));
+        let time = |i: usize| samples.get(i).map(|samples| Value::Spread(samples.spread(0), 1));
         table.row(vec![
             blocks.into(),
             u64::from(made).into(),
             u64::from(taken).into(),
             threaded.into(),
-            lazy,
-            threaded_time,
+            time(2 * i).into(),
+            time(2 * i + 1).into(),
         ]);
     }
     findings.table(table);
-    if let [first, .., last] = &times[..] {
+    if let [lazy, threaded, .., last, last_threaded] = &samples[..] {
+        let ratio = last.times(lazy, 0);
         findings.claim(Claim {
             says: "a pool is created without loops, whatever its size".into(),
             source: "Kenwright 2012".into(),
             found: format!(
-                "{:.1} us for 1,000 blocks and {:.1} for {}, where one that threads all its blocks takes {:.1} and {:.0}; less than ten \
-                 times counts as the same",
-                first[0],
-                last[0],
+                "{} blocks take {} times as long as 1,000, where one that threads all its blocks takes {} times; less than ten times \
+                 counts as the same",
                 crate::output::grouped(most as u64),
-                first[1],
-                last[1]
+                ratio.shown(1),
+                last_threaded.times(threaded, 0).shown(0)
             ),
-            holds: if last[0] < 10.0 * first[0] { Holds::Yes } else { Holds::No },
+            holds: ratio.at_most(10.0),
             measured: true,
         });
     }
@@ -278,9 +325,8 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
 
 /// A page's first touch, and the next one.
 pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
-    const PAGE: usize = 4096;
     let count = context.scale(16_384);
-    let medians = clock::try_medians(context.rounds(), 1, |_| -> anyhow::Result<_> {
+    let samples = clock::try_rounds(context.rounds(), 1, |_| -> anyhow::Result<_> {
         // Mapped anew in each round, and late: no block is touched before it is out.
         let area = MappedArea::new(count * PAGE, PAGE)?;
         let pool = Lender::new(IndexPool::new(area, PAGE)?);
@@ -298,26 +344,24 @@ pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::R
         let again = touch();
         Ok([first, again, (between - before) / count as f64, (faults() - between) / count as f64])
     })?;
-    let [[first, again, first_faults, again_faults]] = medians[..] else { return Ok(()) };
+    let of = |thing| samples[0].spread(thing);
     let mut table = Table::new(
         format!("A write to each of {count} pages that a pool handed out"),
         &["write", "~ns a page", "~page faults a page"],
     );
-    for (name, time, faults) in [("the first", first, first_faults), ("the second", again, again_faults)] {
-        table.row(vec![name.into(), Value::Number(time, 1), Value::Number(faults, 3)]);
+    for (name, time, faults) in [("the first", of(0), of(2)), ("the second", of(1), of(3))] {
+        table.row(vec![name.into(), Value::Spread(time, 1), Value::Number(faults.median, 3)]);
     }
     findings.table(table);
+    let ratio = samples[0].each(|[first, again, ..]| first / again);
     findings.claim(Claim {
         says: "an access that faults is 10,000 times as slow as another one".into(),
         source: "Kenwright 2012".into(),
         found: format!(
-            "{:.0} times where the system finds and clears a page; 10,000 times would be a page that comes from a disk",
-            first / again
+            "{} times where the system finds and clears a page; 10,000 times would be a page that comes from a disk",
+            ratio.shown(0)
         ),
-        holds: match first / again {
-            5000.0.. => Holds::Yes,
-            _ => Holds::No,
-        },
+        holds: ratio.at_least(5000.0),
         measured: true,
     });
     Ok(())

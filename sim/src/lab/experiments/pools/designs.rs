@@ -233,3 +233,49 @@ impl<'c> Design for Boxes<'c> {
         0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::mem::offset_of;
+
+    /// "A true zero-overhead free list": the union of the article's own code is aligned for its pointer.
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn the_articles_union_grows_its_particle_from_24_to_32_bytes() {
+        #[repr(C)]
+        struct Before {
+            active: bool,
+            position: [f32; 2],
+            velocity: [f32; 2],
+            lifetime: f32,
+        }
+        #[derive(Clone, Copy)]
+        #[repr(C)]
+        struct Data {
+            position: [f32; 2],
+            velocity: [f32; 2],
+            lifetime: f32,
+        }
+        #[repr(C)]
+        union State<L: Copy> {
+            data: Data,
+            next_free: L,
+        }
+        #[repr(C)]
+        struct After<L: Copy> {
+            active: bool,
+            state: State<L>,
+        }
+        assert_eq!((size_of::<Before>(), size_of::<Data>()), (24, 20));
+        assert_eq!((offset_of!(Before, position), offset_of!(Before, lifetime)), (4, 20));
+        // 20 bytes become 24 for the pointer's alignment, and the flag in front of them 8.
+        type Pointer = *const u8;
+        assert_eq!((size_of::<State<Pointer>>(), offset_of!(After<Pointer>, state)), (24, 8));
+        assert_eq!(size_of::<After<Pointer>>(), 32, "a third more");
+        // A link of four bytes costs nothing here, which is what pools of a type have.
+        assert_eq!((offset_of!(After<u32>, state), size_of::<After<u32>>()), (4, 24));
+        let _ = (offset_of!(Before, active), offset_of!(Before, velocity), offset_of!(After<u32>, active));
+        let _ = (offset_of!(State<u32>, data), offset_of!(State<u32>, next_free));
+        let _ = (offset_of!(Data, position), offset_of!(Data, velocity), offset_of!(Data, lifetime));
+    }
+}

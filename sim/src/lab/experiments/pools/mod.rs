@@ -10,7 +10,7 @@ mod designs;
 mod phases;
 
 use super::{Context, counted};
-use crate::lab::clock;
+use crate::lab::clock::{self, Samples};
 use crate::lab::findings::{Axis, Bars, Findings, Table, Value};
 use clap::Args;
 use phases::{FRAMES, NAMES, Order, REPLACED, Run, SETS, Set, turn};
@@ -33,8 +33,8 @@ impl Pools {
         let question = "which pool allocates, churns and iterates fastest: naive, free list, packed, slot map, or slabs?";
         let mut findings = Findings::new("pools", question, context.seed);
         let mut rng = context.rng();
-        // Rounds: the naive pool's quadratic allocation alone takes seconds in the third set.
-        let rounds = if context.quick || context.exact { 1 } else { 3 };
+        // No more rounds than decide something: the naive pool's walks alone take 20 seconds in the fourth set.
+        let rounds = if context.quick || context.exact { 1 } else { 5 };
         let stage = context.progress.stage("pools", (self.sets.len() * NAMES.len() * rounds) as u64);
         let mut done = 0;
         let (mut all, mut shortened) = (Vec::new(), false);
@@ -49,7 +49,7 @@ impl Pools {
                 Subsystem::new(Config { check_frees: false, ..Config::default() })?
             };
             let mut runs = [Run::default(); NAMES.len()];
-            let times = clock::try_medians(rounds, NAMES.len(), |design| -> anyhow::Result<_> {
+            let samples = clock::try_rounds(rounds, NAMES.len(), |design| -> anyhow::Result<_> {
                 done += 1;
                 stage.at(done);
                 let run = turn(design, set, &order, walks, &subsystem)?;
@@ -57,8 +57,8 @@ impl Pools {
                 Ok([run.build, run.churn, run.walks])
             })?;
             shortened |= !as_long(set, frames, walks);
-            findings.table(table(*number, set, frames, walks, &runs, &times));
-            all.push(Measured { set: *number, times });
+            findings.table(table(*number, set, frames, walks, &runs, &samples));
+            all.push(Measured { set: *number, samples });
         }
         drop(stage);
         if shortened {
@@ -75,7 +75,7 @@ fn as_long(set: &Set, frames: usize, walks: usize) -> bool {
     (frames, walks) == (FRAMES, set.walks)
 }
 
-fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], times: &[[f64; 3]]) -> Table {
+fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], samples: &[Samples<3>]) -> Table {
     let article = as_long(set, frames, walks);
     let ours = [
         "design",
@@ -98,7 +98,7 @@ fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], times
         // Boxes are walked by nobody.
         let walked = |value: Value| if runs[i].looked > 0 { value } else { Value::Nothing };
         let counts = [runs[i].looked.into(), runs[i].looks_at.into(), runs[i].active.into()].map(walked);
-        let [build, churn, walks] = times[i];
+        let [build, churn, walks] = [0, 1, 2].map(|phase| samples[i].spread(phase));
         let mut row =
             [vec![name.into()], counts.into(), vec![build.into(), churn.into(), walked(walks.into())]]
                 .concat();
@@ -110,22 +110,26 @@ fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], times
     table
 }
 
-/// The medians of a set: of each design's three phases.
+/// What was measured of a set: each design's three phases, round by round.
 struct Measured {
     set: u8,
-    times: Vec<[f64; 3]>,
+    samples: Vec<Samples<3>>,
 }
 
 /// Each phase in the set that it is about, or else in the first one that ran.
 fn pictures(findings: &mut Findings, all: &[Measured]) {
     let phases = ["Allocating and freeing", "Churn", "Walks"];
     for (phase, (name, about)) in phases.into_iter().zip([3, 1, 4]).enumerate() {
-        let Some(Measured { set, times }) = all.iter().find(|ran| ran.set == about).or(all.first()) else {
+        let Some(Measured { set, samples }) = all.iter().find(|ran| ran.set == about).or(all.first()) else {
             continue;
         };
         // Boxes, the last ones, are walked by nobody.
         let shown = NAMES.len() - usize::from(phase == 2);
-        let bars = NAMES.into_iter().zip(times).take(shown).map(|(name, times)| (name, times[phase]));
+        let bars = NAMES
+            .into_iter()
+            .zip(samples)
+            .take(shown)
+            .map(|(name, times)| (name, times.spread(phase).median));
         findings.bars(Bars::measured(format!("{name} in set {set}"), Axis::logarithmic("ms"), bars));
     }
 }
