@@ -657,7 +657,7 @@ mod tests {
             "it would be read"
         );
         let table = Reserved::new(1 << 20, door, &none(), crate::faults::MAGAZINE).unwrap();
-        assert!(table.commit(8));
+        assert!(table.commit(&Operation::new(), 8));
         // SAFETY: committed just above, and this test is the only user.
         assert_eq!(unsafe { *table.base().cast::<u64>().as_ptr() }, 0);
     }

@@ -968,11 +968,11 @@ mod tests {
     /// Hands out balls without end.
     struct Endless;
     impl Supplier<Ball> for Endless {
-        fn fill(&self, _: u32, max: usize, put: impl FnMut(Ball)) -> usize {
+        fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(Ball)) -> usize {
             (1..=max).map(Ball).for_each(put);
             max
         }
-        fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+        fn flush(&self, _: &Operation, rounds: impl Iterator<Item = Ball>) {
             rounds.for_each(drop);
         }
     }

@@ -84,16 +84,16 @@ impl<R: Round, M: Memory> Layer<R, M> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use crate::ball::Ball;
-    use crate::{Config, Cpus, Heap, Layer, Supplier, on_cpu};
+    use crate::{Config, Cpus, Heap, Layer, Operation, Supplier, on_cpu};
     use core::cell::Cell;
 
     struct Endless(Cell<usize>);
     impl Supplier<Ball> for Endless {
-        fn fill(&self, _node: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+        fn fill(&self, _: &Operation, _node: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
             (0..max).for_each(|_| put(Ball(self.0.replace(self.0.get() + 1))));
             max
         }
-        fn flush(&self, rounds: impl Iterator<Item = Ball>) {
+        fn flush(&self, _: &Operation, rounds: impl Iterator<Item = Ball>) {
             rounds.for_each(drop);
         }
     }

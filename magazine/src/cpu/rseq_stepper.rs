@@ -488,7 +488,7 @@ fn a_partly_filled_magazine_does_not_leave_as_a_full_one() {
             let ((), met) = interrupted(instruction, &meanwhile, free);
             interruptions += u32::from(met);
             came_back += back.get();
-            while let Some(num) = layer.depots[0].take(&layer.store, Fill::Full) {
+            while let Some(num) = layer.depots[0].take(&crate::Operation::new(), &layer.store, Fill::Full) {
                 assert!(layer.store.get(num).is(Fill::Full), "a partly filled magazine left as a full one");
             }
         }
