@@ -23,7 +23,6 @@ use crate::registry::Registry;
 use crate::world::{SMALL, World, drop_beside_reaps, publish, walk_beside_reaps};
 use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
 use core::mem::ManuallyDrop;
-use uslab_magazine::Operation;
 use uslab_magazine::sync::{Arc, Rank, planted, thread};
 
 /// Three entries; the first or the second goes while another thread walks.
@@ -57,7 +56,7 @@ fn s2_shrink_beside_free_and_allocation() {
     let world = World::new(2, Magazines::Off, &[None]);
     let a = world.alloc();
     let other = world.clone();
-    let t = thread::spawn(move || _ = other.cache().shrink(&Operation::new()));
+    let t = thread::spawn(move || _ = other.cache().shrink());
     world.free(a);
     let b = world.alloc();
     world.touch(b);
@@ -103,7 +102,7 @@ fn s3_caches_that_press_for_a_page_in_use() {
 fn s3_shrink_beside_refill() {
     let world = World::new(2, SMALL, &[None]);
     let other = world.clone();
-    let t = thread::spawn(move || _ = other.cache().shrink(&Operation::new()));
+    let t = thread::spawn(move || _ = other.cache().shrink());
     on_cpu(1);
     let (a, b) = (world.alloc(), world.alloc());
     t.join().unwrap();

@@ -74,7 +74,7 @@ impl World {
     /// Nothing is in use: everything goes back.
     pub(crate) fn end(this: Arc<Self>) {
         this.census(0);
-        this.caches.iter().for_each(|cache| _ = cache.shrink(&Operation::new()));
+        this.caches.iter().for_each(|cache| _ = cache.shrink());
         this.core.ground.pages.release();
         let census = this.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
