@@ -67,14 +67,15 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
     let wrong = table! {
         // --- uslab_magazine
         "numbers and settings" => YES YES: magazine::Config, magazine::TooSmall, magazine::Stats, magazine::Cpus,
-            magazine::Mechanism, magazine::BadCpus, magazine::Script, sync::Rank;
+            magazine::Mechanism, magazine::BadCpus, magazine::Script, magazine::Path, magazine::Paths, sync::Rank;
         "what threads share it for; its rounds are `Send`" => YES YES: magazine::Layer<Ball>;
         "a pointer to a layer; each use promises that this lives" => YES YES: magazine::Front<Ball>;
         "memory by address, which nobody writes through a shared reference" => YES YES: magazine::Heap;
         "one owner's magazines: `&mut` is what protects them" => YES NO: magazine::Private<'static, Ball>;
         "copies of numbers, as `Vec`" => YES YES: magazine::LayerView<u8>, magazine::CpuView<u8>, magazine::DepotView<u8>,
             magazine::MagazineView<u8>;
-        "atomics" => YES YES: sync::Counter, sync::Fixed;
+        "one operation's own note, in a cell" => YES NO: magazine::Operation;
+        "atomics" => YES YES: sync::Counter, sync::Fixed, magazine::PathCounts;
         "a lock hands out `&mut`, so what it protects need not be `Sync`" => YES YES: sync::Mutex<Cell<u8>>,
             sync::fork::ForkMutex<Cell<u8>>;
         "but it can be moved out of the lock" => NO NO: sync::Mutex<Rc<u8>>, sync::fork::ForkMutex<Rc<u8>>;
@@ -101,7 +102,8 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "numbers, names and settings" => YES YES: Census, Violation, CorruptionKind, Corruption<'static>, AllocError,
             CacheError, Busy, OrderRule, GeometryError, Geometry, huge::HugeInfo, CacheInfo, info::Row, SlabInfo,
             info::ParseError, KmallocKind, Limit, large::LargeInfo, HeapUsage, Magazines, options::Dump, options::DumpSignal, SizeClass,
-            StartError, Info, CacheView, SlabView, SlabList, ObjectPlace, prometheus::Exposition<'static>, pressure::Psi, pressure::MemoryGroup, ReaperBuilder;
+            StartError, Info, CacheView, SlabView, SlabList, ObjectPlace, prometheus::Exposition<'static>, pressure::Psi, pressure::MemoryGroup, ReaperBuilder,
+            info::Statistics<'static>, ReaperInfo, ReaperThread;
         "its handler and hooks are `Send + Sync`" => YES YES: Config, KmemCacheBuilder;
         "what threads share it for" => YES YES: Subsystem, KmemCache, Kmalloc, Malloc, Mempool, Uslab, Reaper,
             Registration;

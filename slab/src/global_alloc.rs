@@ -37,8 +37,8 @@ use std::io::{self, Write};
 use std::time::Duration;
 use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
-use uslab_magazine::sync::Ordering::Relaxed;
-use uslab_magazine::sync::{AtomicU32, Kept, thread_local};
+use uslab_magazine::sync::Ordering::{Relaxed, SeqCst};
+use uslab_magazine::sync::{AtomicU32, Fixed, Kept, fence, thread_local};
 
 /// The process-wide malloc.
 ///
@@ -86,9 +86,20 @@ static STARTING: AtomicU32 = AtomicU32::new(0);
 /// It cannot be started: bootstrap memory is all there is.
 const NEVER: u32 = u32::MAX;
 
+/// Milliseconds that the program wants between two intervals of reaping; 0 if it did not say.
+static REAP_WANTED: Fixed = Fixed::new(0);
+
 impl Process {
     fn core(&'static self) -> &'static Core {
         self.malloc.core()
+    }
+    /// Does what the program wants, if the environment does not say otherwise.
+    fn reap_as_wanted(&self) {
+        if let wanted @ 1.. = REAP_WANTED.get()
+            && !self.reap_is_said
+        {
+            self.malloc.core().background.reap_every(Duration::from_millis(wanted.into()));
+        }
     }
 }
 
@@ -152,11 +163,15 @@ fn start_here() -> Option<&'static Process> {
             }
         }
     }
-    Some(PROCESS.publish(Box::new(Process {
+    let process = PROCESS.publish(Box::new(Process {
         malloc: core,
         dump: options.dump(),
         reap_is_said: options.reap.is_some(),
-    })))
+    }));
+    // SeqCst: pairs with the fence in `Uslab::reap_every`; one of the two sees what the other did.
+    fence(SeqCst);
+    process.reap_as_wanted();
+    Some(process)
 }
 
 /// Where the table of caches is printed to: a copy of standard error.
@@ -408,10 +423,13 @@ impl Uslab {
     }
     /// A thread of the allocator ends an interval this often, in steps of a millisecond, once there may be something to
     /// reap: see [`reaper`](crate::reaper). Can be called again with another interval. What `USLAB_OPTIONS` says (`reap=MS`,
-    /// or `reap=0` for no thread) is stronger. Starts the allocator if nobody has.
+    /// or `reap=0` for no thread) is stronger. It may be called before the first allocation, and starts nothing.
     pub fn reap_every(&self, interval: Duration) {
-        if let Some(process) = process().filter(|process| !process.reap_is_said) {
-            process.core().background.reap_every(interval);
+        REAP_WANTED.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
+        // SeqCst: pairs with the fence behind the start.
+        fence(SeqCst);
+        if let Some(process) = PROCESS.get() {
+            process.reap_as_wanted();
         }
     }
 }
