@@ -156,7 +156,10 @@ impl Shadow {
     }
     fn give(&mut self, pick: usize) {
         if let Some(ball) = self.pick(pick) {
-            self.seen(|layer, shelf| Some(layer.free(shelf, ball)));
+            self.seen(|layer, shelf| {
+                layer.free(shelf, ball);
+                Some(())
+            });
             self.frees += 1;
         }
     }
@@ -235,7 +238,10 @@ impl Shadow {
             assert!(out.len() >= n.min(pops.into()), "{} of {n} promised", out.len());
             self.frees += back.len() as u64;
             for ball in back.drain(..) {
-                self.seen(|_, shelf| Some(private.push(shelf, ball)));
+                self.seen(|_, shelf| {
+                    private.push(shelf, ball);
+                    Some(())
+                });
             }
             private.close(&self.shelf);
         }

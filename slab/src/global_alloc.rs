@@ -37,8 +37,8 @@ use std::io::{self, Write};
 use std::time::Duration;
 use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
-use uslab_magazine::sync::Ordering::{Relaxed, SeqCst};
-use uslab_magazine::sync::{AtomicU32, Fixed, Kept, fence, thread_local};
+use uslab_magazine::sync::Ordering::{AcqRel, Relaxed};
+use uslab_magazine::sync::{AtomicU32, Fixed, Kept, thread_local};
 
 /// The process-wide malloc.
 ///
@@ -168,8 +168,8 @@ fn start_here() -> Option<&'static Process> {
         dump: options.dump(),
         reap_is_said: options.reap.is_some(),
     }));
-    // SeqCst: pairs with the fence in `Uslab::reap_every`; one of the two sees what the other did.
-    fence(SeqCst);
+    // AcqRel: pairs with the same in `Uslab::reap_every`. The later of the two sees what the earlier one did before.
+    STARTING.fetch_add(0, AcqRel);
     process.reap_as_wanted();
     Some(process)
 }
@@ -426,8 +426,8 @@ impl Uslab {
     /// or `reap=0` for no thread) is stronger. It may be called before the first allocation, and starts nothing.
     pub fn reap_every(&self, interval: Duration) {
         REAP_WANTED.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
-        // SeqCst: pairs with the fence behind the start.
-        fence(SeqCst);
+        // AcqRel: pairs with the same behind the start.
+        STARTING.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS.get() {
             process.reap_as_wanted();
         }

@@ -412,6 +412,7 @@ impl Report {
             "Where to go next:\n  \
              uslab replay FILE       replay your own trace (ftrace, perf script or trace-cmd text, .zst too)\n  \
              uslab replay --all      this trace with every cache, beside the kernel's numbers\n  \
+             uslab replay --html F   the page F: this trace in a browser, operation by operation, forward and back\n  \
              uslab replay --cpus 64  the same events on a machine with 64 CPUs and its larger slabs\n  \
              uslab geometry 192      how objects of a size are laid out in slabs\n  \
              uslab --help            everything else\n",
