@@ -329,7 +329,7 @@ impl Uslab {
     }
 
     /// Bytes that may be used at `memory`, at least what was asked for. What is no object of this allocator is
-    /// [corruption](crate::corruption), which ends the process.
+    /// [corruption], which ends the process.
     ///
     /// # Safety
     /// `memory` came from this allocator and is not freed meanwhile.

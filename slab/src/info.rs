@@ -1,6 +1,6 @@
 //! What there is to see: the numbers of each cache, and `/proc/slabinfo` as the kernel prints it.
 //!
-//! One snapshot, [`Info`](crate::Info), has the numbers of a subsystem; the rest are views of it: the kernel's table, `serde`'s
+//! One snapshot, [`Info`], has the numbers of a subsystem; the rest are views of it: the kernel's table, `serde`'s
 //! formats, and with the feature `prometheus` the text that Prometheus reads.
 //!
 //! ```

@@ -214,9 +214,7 @@ fn planted_in_lists() {
     );
     caught("a released slab stays charged", "S2", SOON, "slabs, listed or waiting, by the books", off);
     caught("a node's lock is held under pressure", "S3", SOON, "lock order", off);
-    caught("slot used without its claim", "M1", SOON, "the empty list takes only such magazines", || {
-        lists(SMALL)
-    });
+    caught("slot used without its claim", "M1", SOON, "census: Census", || lists(SMALL));
 }
 #[test]
 fn planted_in_a_destroy() {

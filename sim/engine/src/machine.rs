@@ -44,7 +44,7 @@ impl Machine {
     /// For a stream; all of [`MOST_MEMORY`], of which only the tables cost anything.
     ///
     /// # Errors
-    /// See [`MachineError`].
+    /// The CPUs or the memory cannot be simulated, or a cache of the stream cannot be made.
     pub fn new(stream: &Stream) -> Result<Self, MachineError> {
         let cpus = Cpus::simulated(stream.cpus, 1)?;
         let zone = (ZoneKind::Normal, (MOST_MEMORY / PAGE_SIZE as u64) as u32);

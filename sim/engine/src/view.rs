@@ -123,7 +123,7 @@ pub struct ShownSlab {
     /// `full`, `partial` or `empty`.
     pub list: &'static str,
     /// A character an object: `u` in use, `.` free in the slab, `d` in a depot, and `a` to `z` and `A` to `Z` in a magazine of
-    /// CPU 0 to 51, `+` of a later one. `a` to `z` leave out `d` and `u`: see [`letter`].
+    /// CPU 0 to 51, `+` of a later one. `a` to `z` leave out `d` and `u`.
     pub objects: String,
 }
 
