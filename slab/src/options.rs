@@ -56,6 +56,7 @@ pub enum DumpSignal {
 }
 
 /// Whether the program's rights are not those of who set its environment (setuid).
+#[cfg(not(target_family = "wasm"))]
 fn has_other_rights() -> bool {
     #[cfg(target_os = "linux")]
     // SAFETY: a number of the process, which never changes.

@@ -46,7 +46,8 @@ unsafe impl Source for Addresses {
 #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
 use numbers::Range;
 
-#[cfg(not(all(target_os = "linux", not(uslab_heap))))]
+// Models are run on Linux, and have pages that are memory.
+#[cfg(not(any(loom, shuttle, all(target_os = "linux", not(uslab_heap)))))]
 mod numbers {
     use super::{Access, NonNull};
     use uslab_magazine::sync::{
