@@ -211,7 +211,7 @@ impl<G: core::ops::DerefMut> core::ops::DerefMut for Locked<G> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::sync::fork::{ForkLock, ForkMutex};
