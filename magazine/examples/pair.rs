@@ -9,7 +9,8 @@ use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::ptr::NonNull;
 use std::time::Instant;
-use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier};
+use uslab_magazine::sync::Arc;
+use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier, Table};
 
 #[derive(Clone, Copy)]
 struct Block(NonNull<u8>);
@@ -105,9 +106,10 @@ fn pair_magazine() {
 }
 
 fn layer(cpus: Cpus) -> Layer<Block> {
-    let config = Config::new(&cpus, 126, 8, 16);
-    let memory = Heap::new(Layer::<Block>::footprint(&cpus, &config)).expect("some KiB");
-    Layer::new(cpus, config, memory).expect("the footprint suffices")
+    let region = Table::<Heap>::region_bytes(&cpus, false);
+    let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("addresses");
+    let table = Arc::new(Table::new(cpus, region, memory).expect("the footprint suffices"));
+    Layer::new(&table, Config::new(64, 17, 16)).expect("a number and some KiB")
 }
 
 fn main() {

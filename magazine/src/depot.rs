@@ -1,86 +1,42 @@
-//! The depot: one node's shared stores of full and of empty magazines, under one lock.
+//! The depot: what the CPUs of a node share of a class, full magazines under one lock.
 //!
-//! It is visited once a magazine at most, and rarely where CPUs keep a stock, so a plain lock serves: what costs when
-//! CPUs meet here is the other CPU's cache lines, not the lock (a lock-free pair of stacks measured the same). One
-//! magazine moves at a time: where one CPU frees what another one allocates, larger batches only let more rounds
-//! circulate, whose lines travel.
-//! An empty depot costs no lock: the lengths are readable from outside.
+//! It is visited once a magazine at most, so a plain lock serves: what costs when CPUs meet here is the other CPU's cache
+//! lines, not the lock (a lock-free pair of stacks measured the same). Magazines are copied in and out: one visit is one
+//! lock hold, and there are no empty magazines to keep. An empty depot costs no lock: its length is readable from outside.
 //!
-//! **Working set** (Bonwick & Adams 2001, section 3.4): each list remembers the smallest length it had since the last
+//! **Working set** (Bonwick & Adams 2001, section 3.4): the depot remembers the smallest length that it had since the last
 //! reap. Magazines that were not needed through the whole last interval *and* so far in this one are surplus.
 
-use crate::memory::Memory;
+use crate::magazine::Magazine;
 use crate::paths::Operation;
-use crate::slot::{Fill, Num};
-use crate::store::Store;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::fork::ForkMutex;
 use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, planted, tell};
 
-/// A chain of magazines owned by whoever holds it, linked through the magazines themselves; last in, first out.
+/// The magazines, the newest last.
 #[derive(Debug)]
-pub(crate) struct Chain {
-    head: Num,
-    len: u32,
-}
-
-impl Chain {
-    pub(crate) const fn new() -> Self {
-        Self { head: Num::SENTINEL, len: 0 }
-    }
-    pub(crate) fn len(&self) -> u32 {
-        self.len
-    }
-    /// `num` must be owned by the caller and not be the sentinel.
-    pub(crate) fn push<M: Memory>(&mut self, store: &Store<M>, num: Num) {
-        debug_assert!(!num.is_sentinel());
-        store.get(num).set_link(self.head);
-        self.head = num;
-        self.len += 1;
-    }
-    pub(crate) fn pop<M: Memory>(&mut self, store: &Store<M>) -> Option<Num> {
-        let num = self.head;
-        if num.is_sentinel() {
-            return None;
-        }
-        self.head = store.get(num).link();
-        self.len -= 1;
-        Some(num)
-    }
-}
-
-/// One list of the depot with its working-set counters, in magazines.
-#[derive(Debug)]
-struct List {
-    chain: Chain,
+pub(crate) struct Full {
+    magazines: Vec<Magazine>,
     /// Shortest since the interval began,
     min: u32,
     /// and through the interval before.
     reap_limit: u32,
 }
 
-impl List {
-    const fn new() -> Self {
-        Self { chain: Chain::new(), min: 0, reap_limit: 0 }
+impl Full {
+    fn len(&self) -> u32 {
+        self.magazines.len() as u32
     }
-}
-
-#[derive(Debug)]
-pub(crate) struct Lists {
-    full: List,
-    empty: List,
-    /// Stock magazines (magazines of magazine numbers) that no CPU uses.
-    stocks: Chain,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Depot {
-    pub(crate) lists: ForkMutex<Lists>,
-    /// Lengths of the two lists, stored under the lock; read without it as a hint.
-    full: AtomicU32,
-    empty: AtomicU32,
-    /// Rounds in the full ones; written under the lock.
+    pub(crate) full: ForkMutex<Full>,
+    limit: u32,
+    /// Their number, stored under the lock; read without it as a hint.
+    len: AtomicU32,
+    /// Rounds in them; written under the lock.
     rounds: Counter,
     /// Visits that moved a magazine, and visits that found the lock taken.
     pub(crate) exchanges: Counter,
@@ -88,44 +44,40 @@ pub(crate) struct Depot {
 }
 
 impl Depot {
-    pub(crate) fn new() -> Self {
-        Self {
-            lists: ForkMutex::new(
-                Rank::Depot,
-                Lists { full: List::new(), empty: List::new(), stocks: Chain::new() },
-            ),
-            full: AtomicU32::new(0),
-            empty: AtomicU32::new(0),
+    /// For up to `limit` magazines; `None` if there is no memory for them.
+    pub(crate) fn new(limit: u32) -> Option<Self> {
+        let mut magazines = Vec::new();
+        // All at once: a visit allocates nothing, because an allocator may stand on this.
+        magazines.try_reserve_exact(limit as usize).ok()?;
+        Some(Self {
+            full: ForkMutex::new(Rank::Depot, Full { magazines, min: 0, reap_limit: 0 }),
+            limit,
+            len: AtomicU32::new(0),
             rounds: Counter::new(0),
             exchanges: Counter::new(0),
             contention: Counter::new(0),
-        }
-    }
-
-    /// The lengths as a story shows them.
-    #[cfg(loom)]
-    fn watched(&self) -> crate::sync::story::Watched {
-        let list = |name: &str, len: &AtomicU32| (format!("depot {name}"), len.peek().to_string());
-        let parts = vec![list("full", &self.full), list("empty", &self.empty)];
-        crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
-    }
-
-    fn lock(&self, op: &Operation) -> MutexGuard<'_, Lists> {
-        tell!(op: Depot, "visits the depot");
-        self.lists.try_lock().unwrap_or_else(|| {
-            self.contention.add(1);
-            self.lists.lock()
         })
     }
 
-    fn hint(&self, fill: Fill) -> &AtomicU32 {
-        if fill == Fill::Full { &self.full } else { &self.empty }
+    /// The length as a story shows it.
+    #[cfg(loom)]
+    fn watched(&self) -> crate::sync::story::Watched {
+        let parts = vec![("depot".to_owned(), self.len.peek().to_string())];
+        crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
     }
 
-    /// How many magazines of that fill lie here, as a hint.
-    pub(crate) fn len(&self, fill: Fill) -> u32 {
+    fn lock(&self, op: &Operation) -> MutexGuard<'_, Full> {
+        tell!(op: Depot, "visits the depot");
+        self.full.try_lock().unwrap_or_else(|| {
+            self.contention.add(1);
+            self.full.lock()
+        })
+    }
+
+    /// How many magazines lie here, as a hint.
+    pub(crate) fn len(&self) -> u32 {
         // Relaxed: a pop that misses a push it did not happen after is a pop that came before it.
-        self.hint(fill).load(Relaxed)
+        self.len.load(Relaxed)
     }
 
     /// Rounds that lie here, as a hint.
@@ -133,168 +85,102 @@ impl Depot {
         self.rounds.get()
     }
 
-    /// The magazines of that fill, the next one to be taken first.
-    pub(crate) fn numbers<M: Memory>(&self, store: &Store<M>, fill: Fill) -> Vec<Num> {
-        // Room for all of them, outside the lock, as long as nobody else comes; its caller is alone.
-        let mut numbers = Vec::with_capacity(self.len(fill) as usize);
-        let mut lists = self.lists.lock();
-        let mut next = lists.of(fill).chain.head;
-        while !next.is_sentinel() && numbers.len() < numbers.capacity() {
-            numbers.push(next);
-            next = store.get(next).link();
-        }
-        numbers
+    /// Publishes the length; for whoever holds the lock and took or put so many rounds.
+    fn publish(&self, len: u32, taken: usize, put: usize) {
+        // Relaxed: a hint; the lock orders the magazines.
+        self.len.store(len, Relaxed);
+        self.rounds.set(self.rounds.get() + put as u64 - taken as u64);
     }
 
-    /// Publishes the length of a list; for whoever holds the lock and took or put so many rounds.
-    fn publish(&self, fill: Fill, len: u32, taken: u32, put: u32) {
-        // Relaxed: a hint; the lock orders the lists.
-        self.hint(fill).store(len, Relaxed);
-        self.rounds.set(self.rounds.get() + u64::from(put) - u64::from(taken));
-    }
-
-    /// Takes a magazine of that fill. An empty list costs no lock.
-    pub(crate) fn take<M: Memory>(&self, op: &Operation, store: &Store<M>, fill: Fill) -> Option<Num> {
-        let before = self.len(fill);
+    /// Takes the newest magazine; `false` if there is none. An empty depot costs no lock.
+    pub(crate) fn take(&self, op: &Operation, into: &mut Magazine) -> bool {
+        let before = self.len();
         if before == 0 {
-            return None;
-        }
-        let mut lists = self.lock(op);
-        let list = lists.of(fill);
-        let num = list.chain.pop(store)?;
-        list.min = list.min.min(list.chain.len());
-        let stale = planted("depot length from before the lock");
-        let len = if stale { before - 1 } else { list.chain.len() };
-        self.publish(fill, len, store.get(num).len(), 0);
-        tell!(self => "takes {fill:?} magazine {} from the depot", num.0);
-        self.exchanges.add(1);
-        Some(num)
-    }
-
-    /// Puts a magazine of that fill here; `false` if the list is `limit` long already.
-    #[must_use = "a magazine that was not taken is still the caller's"]
-    pub(crate) fn put<M: Memory>(
-        &self,
-        op: &Operation,
-        store: &Store<M>,
-        fill: Fill,
-        limit: u32,
-        num: Num,
-    ) -> bool {
-        let mut lists = self.lock(op);
-        let list = lists.of(fill);
-        debug_assert!(store.get(num).is(fill), "a {fill:?} list takes only such magazines");
-        if list.chain.len() >= limit {
             return false;
         }
-        list.chain.push(store, num);
-        self.publish(fill, list.chain.len(), 0, store.get(num).len());
-        tell!(self => "puts {fill:?} magazine {} into the depot", num.0);
+        let mut full = self.lock(op);
+        let Some(magazine) = full.magazines.last() else { return false };
+        into.copy_from(magazine);
+        if !planted("a magazine is taken from the depot and left there") {
+            full.magazines.pop();
+        }
+        full.min = full.min.min(full.len());
+        let stale = planted("depot length from before the lock");
+        self.publish(if stale { before - 1 } else { full.len() }, into.len(), 0);
+        tell!(self => "takes a magazine from the depot");
         self.exchanges.add(1);
         true
     }
 
-    /// Puts all of these empty magazines here.
-    pub(crate) fn put_emptied<M: Memory>(&self, op: &Operation, store: &Store<M>, mut emptied: Chain) {
-        if emptied.len() == 0 {
-            return;
+    /// Puts a magazine here; `false` if there is no room.
+    #[must_use = "a magazine that was not taken is still the caller's"]
+    pub(crate) fn put(&self, op: &Operation, magazine: &Magazine) -> bool {
+        if self.limit == 0 {
+            return false;
         }
-        let mut lists = self.lock(op);
-        let before = lists.empty.chain.len();
-        while let Some(num) = emptied.pop(store) {
-            debug_assert!(store.get(num).is(Fill::Empty), "the empty list takes only such magazines");
-            lists.empty.chain.push(store, num);
+        let mut full = self.lock(op);
+        if full.len() >= self.limit {
+            return false;
         }
-        let stale = planted("depot length from before the magazines are put");
-        self.publish(Fill::Empty, if stale { before } else { lists.empty.chain.len() }, 0, 0);
-        tell!(self => "puts emptied magazines into the depot");
+        full.magazines.push(magazine.clone());
+        self.publish(full.len(), 0, magazine.len());
+        tell!(self => "puts a magazine into the depot");
         self.exchanges.add(1);
+        true
     }
 
-    /// All full magazines, for the supplier.
-    pub(crate) fn take_all_full(&self, op: &Operation) -> Chain {
-        let mut lists = self.lock(op);
-        let list = lists.of(Fill::Full);
-        (list.min, list.reap_limit) = (0, 0);
-        let all = core::mem::replace(&mut list.chain, Chain::new());
-        self.publish(Fill::Full, 0, self.rounds.get() as u32, 0);
-        tell!(self => "takes all full magazines from the depot");
-        all
+    /// Whatever lies here is surplus: an interval begins with nothing.
+    pub(crate) fn forget_working_set(&self, op: &Operation) {
+        let mut full = self.lock(op);
+        (full.min, full.reap_limit) = (0, 0);
     }
 
-    /// Ends an interval: returns the full magazines that were surplus through all of it and the one before.
-    ///
-    /// Empty magazines stay: they are type-stable, and what they cost is bounded.
-    pub(crate) fn reap<M: Memory>(&self, op: &Operation, store: &Store<M>) -> Chain {
-        let (mut surplus, mut taken) = (Chain::new(), 0);
-        let mut lists = self.lock(op);
-        let list = lists.of(Fill::Full);
-        let n = if planted("reap ignores the working set") {
-            list.chain.len()
-        } else {
-            list.reap_limit.min(list.min)
-        };
-        for _ in 0..n {
-            let Some(num) = list.chain.pop(store) else { break };
-            taken += store.get(num).len();
-            surplus.push(store, num);
-        }
-        list.reap_limit = list.min.saturating_sub(n);
-        list.min = list.chain.len();
-        self.publish(Fill::Full, list.chain.len(), taken, 0);
-        tell!(self => "reaps the depot");
-        surplus
+    /// Ends an interval: how many magazines were surplus through all of it and the one before.
+    pub(crate) fn surplus(&self, op: &Operation) -> u32 {
+        let mut full = self.lock(op);
+        let n = if planted("reap ignores the working set") { full.len() } else { full.reap_limit.min(full.min) };
+        full.reap_limit = full.min.saturating_sub(n);
+        full.min = full.len() - n;
+        n
     }
 
-    /// An unused stock magazine.
-    pub(crate) fn take_stock<M: Memory>(&self, op: &Operation, store: &Store<M>) -> Option<Num> {
-        self.lock(op).stocks.pop(store)
-    }
-    /// Keeps a stock magazine that no CPU uses; it must be empty.
-    pub(crate) fn put_stock<M: Memory>(&self, op: &Operation, store: &Store<M>, num: Num) {
-        self.lock(op).stocks.push(store, num);
-    }
-}
-
-impl Lists {
-    fn of(&mut self, fill: Fill) -> &mut List {
-        if fill == Fill::Full { &mut self.full } else { &mut self.empty }
+    /// The magazines, the next one to be taken first.
+    pub(crate) fn look(&self) -> Vec<Magazine> {
+        // Room for all of them, outside the lock, as long as nobody else comes; its caller is alone.
+        let mut magazines = Vec::with_capacity(self.len() as usize);
+        let full = self.full.lock();
+        let room = magazines.capacity();
+        magazines.extend(full.magazines.iter().rev().take(room).cloned());
+        magazines
     }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::memory::Heap;
-
-    fn store(magazines: u32) -> Store<Heap> {
-        Store::new(1, 1, Heap::new(4096).unwrap(), magazines, 4, 4).unwrap()
-    }
+    use core::ptr::NonNull;
 
     #[test]
     fn visits_move_one_magazine_or_do_not_count() {
-        let (depot, store, op) = (Depot::new(), store(2), &Operation::new());
-        let nums = [(); 2].map(|()| store.create(op, 1, false).unwrap());
-        assert_eq!(
-            nums.map(|num| depot.put(op, &store, Fill::Empty, 1, num)),
-            [true, false],
-            "one is the limit"
-        );
-        assert_eq!((depot.len(Fill::Empty), depot.exchanges.get()), (1, 1));
-        assert_eq!(depot.take(op, &store, Fill::Full), None);
-        assert_eq!(depot.take(op, &store, Fill::Empty), Some(nums[0]));
-        assert_eq!(depot.take(op, &store, Fill::Empty), None);
-        assert_eq!((depot.len(Fill::Empty), depot.exchanges.get()), (0, 2));
-        depot.put_emptied(op, &store, Chain::new());
-        assert_eq!(depot.exchanges.get(), 2, "nothing was put");
+        let (depot, op, mut magazine) = (Depot::new(1).unwrap(), &Operation::new(), Magazine::new());
+        magazine.push(NonNull::dangling());
+        assert_eq!([depot.put(op, &magazine), depot.put(op, &magazine)], [true, false], "one is the limit");
+        assert_eq!((depot.len(), depot.rounds(), depot.exchanges.get()), (1, 1, 1));
+        let mut taken = Magazine::new();
+        assert!(depot.take(op, &mut taken) && !depot.take(op, &mut Magazine::new()));
+        assert_eq!(taken.rounds(), magazine.rounds());
+        assert_eq!((depot.len(), depot.rounds(), depot.exchanges.get()), (0, 0, 2));
     }
 
     #[test]
-    fn a_stock_that_was_put_is_the_one_that_is_taken() {
-        let (depot, store, op) = (Depot::new(), store(1), &Operation::new());
-        let stock = store.create(op, 4, true).unwrap();
-        assert_eq!(depot.take_stock(op, &store), None);
-        depot.put_stock(op, &store, stock);
-        assert_eq!((depot.take_stock(op, &store), depot.take_stock(op, &store)), (Some(stock), None));
+    fn what_was_not_needed_for_two_intervals_is_surplus() {
+        let (depot, op, mut magazine) = (Depot::new(8).unwrap(), &Operation::new(), Magazine::new());
+        for _ in 0..5 {
+            assert!(depot.put(op, &magazine));
+        }
+        // The interval in which they came does not count, nor does the first one through which they lay.
+        assert_eq!([(); 2].map(|()| depot.surplus(op)), [0, 0]);
+        assert!(depot.take(op, &mut magazine) && depot.take(op, &mut magazine));
+        assert_eq!(depot.surplus(op), 3);
     }
 }

@@ -1,52 +1,74 @@
-//! The inlined path of a layer by itself, for an owner who keeps it where every instruction counts.
-//!
-//! Where restartable sequences serve there is one node, so whose a round is need not be asked on a free. Where they do not,
-//! a front always misses, and the layer's slow path serves everything.
+//! The inlined path of a class by itself, for an owner who keeps it where every instruction counts.
 
 use crate::cpu::rseq::Fast;
+use crate::cpu::{Mechanism, claimed};
 use crate::layer::Round;
-use crate::slot::Which;
+use crate::memory::{Heap, Memory};
+use crate::region::Class;
+use crate::table::Table;
 use core::marker::PhantomData;
+use core::ptr::NonNull;
 
-/// What [`Layer::front`](crate::Layer::front) hands out: a few plain instructions on this CPU's loaded magazine, or a
-/// miss.
+/// What [`Layer::front`](crate::Layer::front) hands out: a few plain instructions on this CPU's stack, or a miss.
 #[derive(Debug)]
-pub struct Front<R> {
-    pub(crate) fast: Fast,
+pub struct Front<R, M = Heap> {
+    fast: Fast,
+    /// Where restartable sequences do not serve: `fast` leads nowhere then.
+    table: Option<NonNull<Table<M>>>,
+    class: Class,
     rounds: PhantomData<fn(R) -> R>,
 }
 
-impl<R> Clone for Front<R> {
+// SAFETY: what it leads to is a table, which any thread may use.
+unsafe impl<R, M: Memory> Send for Front<R, M> {}
+// SAFETY: as above.
+unsafe impl<R, M: Memory> Sync for Front<R, M> {}
+
+impl<R, M> Clone for Front<R, M> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<R> Copy for Front<R> {}
+impl<R, M> Copy for Front<R, M> {}
 
-impl<R: Round> Front<R> {
+impl<R: Round, M: Memory> Front<R, M> {
     /// A front that always misses, of no layer: for an owner who wants to see each round on the slow path.
     pub fn closed() -> Self {
-        Self::of(Fast::nowhere())
+        Self { fast: Fast::nowhere(), table: None, class: Class::default(), rounds: PhantomData }
     }
-    pub(crate) fn of(fast: Fast) -> Self {
-        Self { fast, rounds: PhantomData }
+    /// For one who keeps the table alive.
+    pub(crate) fn new(table: &Table<M>, class: Class) -> Self {
+        let sections = cfg!(not(any(loom, shuttle))) && table.cpus().mechanism() == Mechanism::Rseq;
+        let fast = if sections { Fast::new(table, class) } else { Fast::nowhere() };
+        Self { fast, table: (!sections).then(|| NonNull::from(table)), class, rounds: PhantomData }
     }
 
-    /// A round of this CPU's loaded magazine; `None` if it is empty or the front is closed: then
-    /// [`Layer::alloc`](crate::Layer::alloc).
+    pub(crate) fn fast(&self) -> Fast {
+        self.fast
+    }
+    pub(crate) fn class(&self) -> Class {
+        self.class
+    }
+
+    /// The newest round of this CPU's stack; `None` if there is none or the front is closed: then
+    /// [`Layer::alloc_slow`](crate::Layer::alloc_slow).
     ///
-    /// Cost: one operation on the CPU's slot, nothing shared.
+    /// Cost: one operation on the CPU's region, nothing shared.
     ///
     /// # Safety
     /// The layer that it came from lives.
     #[inline(always)]
     pub unsafe fn alloc(&self) -> Option<R> {
-        // SAFETY: rounds get into magazines through `R::into_raw` only.
-        self.fast.pop::<{ Which::Rounds as usize }>().map(|raw| unsafe { R::from_raw(raw) })
+        let round = self.fast.pop().or_else(|| {
+            // SAFETY: the layer keeps its table.
+            self.table.and_then(|table| pop(unsafe { table.as_ref() }, self.class))
+        });
+        // SAFETY: rounds get onto stacks through `R::into_raw` only.
+        round.map(|raw| unsafe { R::from_raw(raw) })
     }
 
-    /// Takes a round back; `false` if this CPU's loaded magazine is full or the front is closed: then
-    /// [`Layer::free`](crate::Layer::free).
+    /// Takes a round back; `false` if this CPU's stack has no place for it or the front is closed: then
+    /// [`Layer::free_slow`](crate::Layer::free_slow).
     ///
     /// Cost: as [`alloc`](Self::alloc).
     ///
@@ -55,6 +77,30 @@ impl<R: Round> Front<R> {
     #[inline(always)]
     #[must_use = "a round that was not taken is still the caller's"]
     pub unsafe fn free(&self, round: R) -> bool {
-        self.fast.push::<{ Which::Rounds as usize }>(round.into_raw())
+        let raw = round.into_raw();
+        self.fast.push(raw)
+            || match self.table {
+                // SAFETY: the layer keeps its table.
+                Some(table) => push(unsafe { table.as_ref() }, self.class, raw),
+                None => false,
+            }
     }
+}
+
+/// By whatever mechanism serves where `Fast` does not.
+#[inline(always)]
+fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
+    #[cfg(any(loom, shuttle))]
+    if table.cpus().mechanism() == Mechanism::Rseq {
+        return crate::cpu::rseq::pop(table, class);
+    }
+    claimed::pop(table, class)
+}
+#[inline(always)]
+fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
+    #[cfg(any(loom, shuttle))]
+    if table.cpus().mechanism() == Mechanism::Rseq {
+        return crate::cpu::rseq::push(table, class, round);
+    }
+    claimed::push(table, class, round)
 }

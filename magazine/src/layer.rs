@@ -1,53 +1,55 @@
-//! The layer: allocation and free through the magazines of the current CPU.
+//! The layer: allocation and free through the stacks of the current CPU.
 //!
 //! ```text
-//!  alloc                                        free
-//!   │ pop the loaded magazine ──────────────┐    │ push on the loaded magazine        this CPU only
-//!   │ previous has rounds: swap, retry      │    │ previous has room: swap, retry     this CPU only
-//!   │ full magazine from the stock ─────────┤    │ empty magazine from the stock      this CPU only
-//!   │ full magazine from the depot          │    │ empty magazine from the depot      one shared visit a magazine
-//!   │ fill the previous from the supplier ──┘    │ depot beyond its limit: flush one to the supplier
-//!   └ None                                       └ no magazine to be had: this round to the supplier
+//!  alloc                                          free
+//!   │ pop this CPU's stack ─────────────────┐      │ push on this CPU's stack             this CPU only
+//!   │ a magazine from the depot ────────────┤      │ the stack gets more places           this CPU only
+//!   │ a magazine filled by the supplier ────┘      │ a magazine to the depot              one shared visit a magazine
+//!   └ None                                         │ depot beyond its limit: the magazine to the supplier
+//!                                                  └ no stack to be had: this round to the supplier
 //! ```
 //!
-//! Two magazines a CPU and not one (Bonwick & Adams 2001, section 3.1): at the edge between full and empty one
-//! magazine would go to the depot for every allocation and every free; with two, at least a magazine's worth of
-//! operations lies between two exchanges. It is always the *previous* magazine that leaves, so only its fill needs
-//! checking at the commit.
+//! What travels is a magazine. A stack has room for two at least (Bonwick & Adams 2001, section 3.1): at the edge between
+//! full and empty, room for one would mean a visit to the depot for every allocation and every free; with two, at least a
+//! magazine's worth of operations lies between two visits.
 //!
 //! ## Invariants
 //!
-//! * A magazine is in exactly one place: a slot, a stock, the depot, or the hands of one thread.
-//! * The depot's full list holds only full magazines and its empty list only empty ones.
-//! * Nothing is assumed about the CPU between two operations on slots: every step reads its number anew, and a pair
-//!   read before is confirmed by `replace`.
+//! * A round is in exactly one place: with its user, on a stack, in the depot, or in the hands of one thread.
+//! * The depot holds only full magazines.
+//! * Nothing is assumed about the CPU between two operations: a thread may be on another one each time. So nothing is tried
+//!   again: an allocation keeps one round of its magazine before it pushes the others, and whatever cannot be pushed goes
+//!   on to the depot or to the supplier.
 //! * The supplier is called with no lock, claim or operation held.
+//!
+//! ## Nodes
+//!
+//! A layer has a class for each node. A CPU allocates from its own node's. What it frees goes on the stack of the node that
+//! the round is of, and home in magazines.
 //!
 //! ## Locks
 //!
-//! `drains`, a depot's `lists` and the store's `making`, in this order: see ARCHITECTURE.md. No two are ever needed
+//! The table's `drains`, a depot's, and the table's `making`, in this order: see ARCHITECTURE.md. No two are ever needed
 //! together; only a fork takes them all. None is held while the supplier runs.
 //!
 //! ## Fork
 //!
-//! See [`Fork`]. A thread's memory accesses up to the fork are all in the child or none from some point on, and each operation commits by one store:
-//! so a slot and its magazines agree. What the other threads held in hand is lost to the child, as all that they owned:
-//! their rounds, and for each thread at most the magazines of one exchange.
+//! See [`Fork`]. A thread's memory accesses up to the fork are all in the child or none from some point on, and each operation
+//! commits by one store: so a head and its stack agree. What the other threads held in hand is lost to the child, as all that
+//! they owned: at most a magazine each.
 
-use crate::cpu::rseq::{self, Fast};
-use crate::cpu::{Cpus, Mechanism, claimed};
-use crate::depot::{Chain, Depot};
+use crate::cpu::{Cpus, Mechanism, claimed, rseq};
+use crate::depot::Depot;
 use crate::fork::Fork;
 use crate::front::Front;
+use crate::magazine::{MAX_CAPACITY, Magazine};
 use crate::memory::{Heap, Memory};
 use crate::paths::{Operation, PathCounts, Paths};
-use crate::slot::{Fill, Num, Pair, Pop, Push, Replace, Which};
-use crate::store::Store;
-use crate::sync::Ordering::Relaxed;
-use crate::sync::fork::{ForkLock, ForkMutex};
-use crate::sync::{Counter, Fixed, Rank, assert_unlocked, planted, tell};
+use crate::region::{Class, LEN, OP};
+use crate::sync::fork::ForkLock;
+use crate::sync::{Arc, Counter, Fixed, Rank, assert_unlocked, planted, tell};
+use crate::table::{Table, Which};
 use crate::tuning::Tuning;
-use core::marker::PhantomData;
 use core::ops::Range;
 use core::ptr::NonNull;
 
@@ -97,51 +99,41 @@ pub trait Supplier<R: Round> {
 /// The sizes of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Rounds in a magazine at first, at least 1.
+    /// Rounds in a magazine, 1 to [`MAX_CAPACITY`].
     pub capacity: u16,
-    /// The most that it grows to where CPUs meet at the depot.
-    pub largest: u16,
     /// Rounds that the first fill asks for, at least 1; each one after it asks for twice as many, up to a magazine.
     pub first_fill: u16,
-    /// Magazines in each CPU's stock of full and in its stock of empty ones; 0 is no stock.
+    /// Magazines that a CPU's stack has room for beyond the two that it needs.
     ///
-    /// Stock times capacity should cover the batch that a CPU cycles through; then whole batches never leave it.
+    /// The whole stack should hold the batch that a CPU cycles through; then whole batches never leave it.
     pub stock: u16,
-    /// Full magazines that each node's depot keeps; what comes beyond goes to the supplier.
+    /// Magazines that each node's depot keeps, up to [`MAX_DEPOT`]; what comes beyond goes to the supplier.
     pub depot_limit: u32,
-    /// The most magazines that are ever made. With none left, rounds go to the supplier.
-    pub magazines: u32,
 }
+
+/// The most magazines that a depot has room for.
+pub const MAX_DEPOT: u32 = 1 << 12;
+/// The most rounds that a stack has room for.
+const MAX_REACH: u32 = 1 << 14;
 
 impl Config {
-    /// Magazines of `capacity` rounds that are filled whole and do not grow, enough of them for `cpus` CPUs whose stocks
-    /// and depots are full.
-    pub fn new(cpus: &Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Self {
-        // A CPU: loaded, previous, both stocks, and two in hand; a depot: its limit twice (full and empty).
-        let per_cpu = 4 + 2 * u32::from(stock);
-        let in_depots = cpus.nodes().saturating_mul(2).saturating_mul(depot_limit);
-        let magazines = (cpus.count() * per_cpu).saturating_add(in_depots);
-        let capacity = capacity.max(1);
-        Self { capacity, largest: capacity, first_fill: capacity, stock, depot_limit, magazines }
+    /// Magazines of `capacity` rounds that are filled whole.
+    pub fn new(capacity: u16, stock: u16, depot_limit: u32) -> Self {
+        let capacity = capacity.clamp(1, MAX_CAPACITY);
+        Self { capacity, first_fill: capacity, stock, depot_limit }
     }
 
-    /// The most rounds that the CPUs and depots of `cpus` hold: full magazines, all as large as they get.
+    /// Rounds that a CPU's stack has room for.
+    pub fn reach(&self) -> u16 {
+        (u32::from(self.capacity) * (2 + u32::from(self.stock))).min(MAX_REACH) as u16
+    }
+
+    /// The most rounds that the CPUs and depots of `cpus` hold.
     pub fn most_rounds(&self, cpus: &Cpus) -> u64 {
-        let held = u64::from(cpus.count()) * (2 + u64::from(self.stock));
-        (held + u64::from(cpus.nodes()) * u64::from(self.depot_limit)) * u64::from(self.largest)
+        let held = u64::from(cpus.count()) * u64::from(self.reach());
+        held + u64::from(cpus.nodes()) * u64::from(self.depot_limit) * u64::from(self.capacity)
     }
 }
-
-/// The memory given to [`Layer::new`] does not hold the slots, or could not be committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooSmall;
-
-impl core::fmt::Display for TooSmall {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("the memory for the magazines is too small, unaligned or could not be committed")
-    }
-}
-impl core::error::Error for TooSmall {}
 
 /// Numbers of a layer. Exact at quiescence; while it is in use each is a snapshot of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,13 +144,11 @@ pub struct Stats {
     pub frees: u64,
     /// All of these, by the dearest thing that each did.
     pub paths: Paths,
-    /// Rounds in the loaded and previous magazines of all CPUs.
+    /// Rounds on the stacks of all CPUs.
     pub in_magazines: u64,
-    /// Rounds in the full magazines of all CPUs' stocks, in private magazines, and in magazines that are on their way.
-    pub in_stock: u64,
-    /// Rounds in the depots' full magazines.
+    /// Rounds in the depots.
     pub in_depot: u64,
-    /// Visits to a depot that moved at least one magazine.
+    /// Visits to a depot that moved a magazine.
     pub depot_exchanges: u64,
     /// Visits that found the depot's lock taken.
     pub depot_contention: u64,
@@ -166,33 +156,32 @@ pub struct Stats {
     pub fills: u64,
     /// See `fills`.
     pub flushes: u64,
-    /// Frees of another node's rounds, which go round the magazines.
+    /// Frees of another node's rounds, by CPUs of machines with several.
     pub other_node_frees: u64,
-    /// Replacements that found the slot changed.
-    pub changed: u64,
-    /// Operations that went round the slot: it was claimed, or the CPU has none (a thread without a registration).
+    /// Operations that found no stack: the CPU's region was claimed or taken away, or the CPU has none (a thread without a
+    /// registration).
     pub busy: u64,
-    /// Which mechanism serves the slots.
+    /// Which mechanism serves.
     pub mechanism: Mechanism,
     /// Restartable sequences of this *process* that were interrupted and ran again; 0 where none serve.
     pub aborts: u64,
-    /// Magazines ever made (stock magazines included).
+    /// Magazines that CPUs and depots hold now, those that are not full included.
     pub magazines: u64,
-    /// Rounds that a magazine is made for now.
+    /// Rounds of a magazine.
     pub capacity: u64,
 }
 
-static STUMBLE: Fixed = Fixed::new(0);
+static INJECTED_YIELDS: Fixed = Fixed::new(0);
 
-/// For stress tests, in debug builds: lets a thread yield between its miss and the replacement that follows, each
-/// `n`-th time in the process; 0 is never. What comes between the two is otherwise too rare to be tested.
+/// For stress tests, in debug builds: lets a thread yield between its miss and what follows, each `n`-th time in the process;
+/// 0 is never. What comes between the two is otherwise too rare to be tested.
 #[doc(hidden)]
-pub fn stumble_every(n: u32) {
-    STUMBLE.set(n);
+pub fn yield_every(n: u32) {
+    INJECTED_YIELDS.set(n);
 }
-fn stumble() {
+fn inject_yield() {
     #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
-    if let n @ 1.. = STUMBLE.get() {
+    if let n @ 1.. = INJECTED_YIELDS.get() {
         static MISSES: Counter = Counter::new(0);
         MISSES.add(1);
         if MISSES.get().is_multiple_of(u64::from(n)) {
@@ -205,146 +194,167 @@ fn stumble() {
 pub(crate) struct Counts {
     /// Operations that were not of the CPU's own alone.
     pub(crate) paths: PathCounts,
-    /// Rounds that no slot handed out or took back.
+    /// Rounds that no single pop or push handed out or took back.
     pub(crate) around_allocs: Counter,
     around_frees: Counter,
     fills: Counter,
     flushes: Counter,
     other_node_frees: Counter,
-    changed: Counter,
-    busy: Counter,
-    pub(crate) magazines: Counter,
+    pub(crate) busy: Counter,
 }
 
-/// Per-CPU magazines over a depot per node. See the [module](self).
+/// The class of one node, and its depot.
+#[derive(Debug)]
+pub(crate) struct NodeClass<R, M> {
+    pub(crate) front: Front<R, M>,
+    pub(crate) depot: Depot,
+    /// Rounds that batches and drains have put on stacks, less those that they have taken. With it the operations of the
+    /// heads split into allocations and frees: allocations = (ops - (rounds on stacks - net)) / 2.
+    pub(crate) net: Counter,
+}
+
+impl<R: Round, M: Memory> NodeClass<R, M> {
+    pub(crate) fn class(&self) -> Class {
+        self.front.class()
+    }
+}
+
+/// Stacks of each CPU over a depot per node. See the [module](self).
 ///
 /// Dropping a layer forgets the rounds in it: [`purge`](Layer::purge) first.
 #[derive(Debug)]
-pub struct Layer<R, M = Heap> {
-    pub(crate) front: Front<R>,
-    pub(crate) cpus: Cpus,
+pub struct Layer<R, M: Memory = Heap>
+where
+    R: Round,
+{
+    /// By node.
+    pub(crate) nodes: Box<[NodeClass<R, M>]>,
+    pub(crate) table: Arc<Table<M>>,
     pub(crate) config: Config,
-    pub(crate) store: Store<M>,
-    pub(crate) depots: Box<[Depot]>,
-    drains: ForkMutex<()>,
     tuning: Tuning,
     pub(crate) counts: Counts,
-    rounds: PhantomData<fn(R) -> R>,
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// Bytes of [`Memory`] that hold a layer of that config with all its magazines made.
-    pub fn footprint(cpus: &Cpus, config: &Config) -> usize {
-        let stocks = Self::stocks(cpus, config);
-        let sizes = [(u32::from(config.largest), config.magazines), (u32::from(config.stock), stocks)];
-        Store::<M>::footprint(cpus.slots(), sizes.into_iter())
-    }
-    /// Stock magazines that can be in use or in hand.
-    fn stocks(cpus: &Cpus, config: &Config) -> u32 {
-        if config.stock == 0 { 0 } else { cpus.count() * 3 }
-    }
-
-    /// A layer without any magazine yet: they are made as frees and fills need them.
-    ///
-    /// # Errors
-    /// When `memory` cannot hold the slots. Fewer bytes than [`footprint`](Self::footprint) are legal otherwise: then
-    /// fewer magazines are made.
-    pub fn new(cpus: Cpus, config: Config, memory: M) -> Result<Self, TooSmall> {
-        let capacity = config.capacity.max(1);
-        let config = Config { capacity, largest: config.largest.max(capacity), ..config };
-        let (room, stock) = (config.largest.into(), config.stock.into());
-        let most = config.magazines.saturating_add(Self::stocks(&cpus, &config));
-        let store = Store::new(cpus.count(), cpus.slots(), memory, most, room, stock).ok_or(TooSmall)?;
-        Ok(Self {
-            front: Front::of(Fast::new(&store, cpus.mechanism())),
-            cpus,
+    /// A layer without any round yet; `None` if the table has no number or no room for it, or there is no memory for its
+    /// depots.
+    pub fn new(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
+        let capacity = config.capacity.clamp(1, MAX_CAPACITY);
+        let config = Config {
+            capacity,
+            first_fill: config.first_fill.clamp(1, capacity),
+            depot_limit: config.depot_limit.min(MAX_DEPOT),
+            ..config
+        };
+        let mut layer = Self {
+            nodes: Box::default(),
+            table: table.clone(),
             config,
-            store,
-            depots: (0..cpus.nodes()).map(|_| Depot::new()).collect(),
-            drains: ForkMutex::new(Rank::Drains, ()),
             tuning: Tuning::new(&config),
             counts: Counts::default(),
-            rounds: PhantomData,
-        })
+        };
+        let mut nodes = Vec::new();
+        for _ in 0..table.cpus().nodes() {
+            let (depot, class) = (Depot::new(config.depot_limit), table.class(config.reach()));
+            match (depot, class) {
+                (Some(depot), Some(class)) => {
+                    nodes.push(NodeClass { front: Front::new(table, class), depot, net: Counter::new(0) });
+                }
+                (_, class) => {
+                    class.into_iter().for_each(|class| table.retire(class));
+                    // Those that it got go back.
+                    layer.nodes = nodes.into();
+                    return None;
+                }
+            }
+        }
+        layer.nodes = nodes.into();
+        Some(layer)
     }
 
     /// The CPUs that the layer was made for.
     pub fn cpus(&self) -> &Cpus {
-        &self.cpus
+        self.table.cpus()
     }
-    /// Its inlined path by itself.
-    pub fn front(&self) -> Front<R> {
-        self.front
+    /// Its inlined path by itself. It always misses on a machine with several nodes, where each operation asks for a node.
+    pub fn front(&self) -> Front<R, M> {
+        if self.nodes.len() == 1 { self.nodes[0].front } else { Front::closed() }
     }
-    /// What serves its slots: one mechanism for all operations of a layer.
+    /// What serves its stacks.
     pub fn mechanism(&self) -> Mechanism {
-        self.cpus.mechanism()
+        self.cpus().mechanism()
     }
     /// The sizes that it was made with.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    // ---- the current CPU's slots: each call reads the CPU's number anew ----
+    // ---- batches on the current CPU's stack: each call is on whichever CPU the thread is then ----
 
-    fn pop(&self, which: Which) -> Pop {
+    fn push_batch(&self, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
+        let class = node.class();
         match self.mechanism() {
-            Mechanism::Rseq => rseq::pop(&self.store, self.front.fast, which),
-            Mechanism::Claimed => claimed::pop(&self.store, self.cpus.current(), which),
+            Mechanism::Rseq => rseq::push_batch(&self.table, node.front.fast(), class, rounds),
+            Mechanism::Claimed => claimed::push_batch(&self.table, class, rounds),
         }
     }
-    fn push(&self, which: Which, round: NonNull<u8>) -> Push {
-        match self.mechanism() {
-            Mechanism::Rseq => rseq::push(&self.store, self.front.fast, which, round),
-            Mechanism::Claimed => claimed::push(&self.store, self.cpus.current(), which, round),
-        }
-    }
-    fn replace(&self, node: u32, which: Which, old: Pair, new: Pair, leaving: Fill) -> Replace {
-        stumble();
-        let answer = match self.mechanism() {
-            Mechanism::Rseq => rseq::replace(&self.store, self.front.fast, which, old, new, leaving),
-            Mechanism::Claimed => {
-                let cpu = self.cpus.current();
-                // Equal pairs (two CPUs without magazines) do not tell that the thread has changed its node meanwhile;
-                // the machine's own CPUs are one node, so the sequences need not ask.
-                if self.cpus.node_of(cpu) == node || planted("a magazine of another node is installed") {
-                    claimed::replace(&self.store, cpu, which, old, new, leaving)
-                } else {
-                    Replace::Changed
-                }
-            }
+    /// The same; if the CPU's region was not committed so far, it is now.
+    fn push_all(&self, op: &Operation, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
+        inject_yield();
+        let pushed = self.push_batch(node, rounds) || {
+            let (cpu, reach) = (self.cpus().current(), self.config.reach());
+            self.table.commit(op, cpu, node.class(), reach.into()) && self.push_batch(node, rounds)
         };
-        if answer == Replace::Changed {
-            self.counts.changed.add(1);
+        if pushed {
+            node.net.add(rounds.len() as u64);
         }
-        answer
+        pushed
     }
-    fn fence(&self, cpus: impl Iterator<Item = u32>) -> bool {
-        match self.mechanism() {
-            Mechanism::Rseq => rseq::fence(&self.store, cpus),
-            Mechanism::Claimed => claimed::fence(&self.store, cpus),
+    fn pop_batch(&self, node: &NodeClass<R, M>, into: &mut Magazine) -> bool {
+        inject_yield();
+        let (class, n) = (node.class(), u32::from(self.config.capacity));
+        let popped = match self.mechanism() {
+            Mechanism::Rseq => rseq::pop_batch(&self.table, node.front.fast(), class, n, into),
+            Mechanism::Claimed => claimed::pop_batch(&self.table, class, n, into),
+        };
+        if popped {
+            node.net.sub(n.into());
         }
+        popped
     }
-    fn depot(&self, node: u32) -> &Depot {
-        &self.depots[node as usize]
+
+    /// Of the CPU that this thread is on.
+    fn this_node(&self) -> u32 {
+        if self.nodes.len() == 1 { 0 } else { self.cpus().node_of(self.cpus().current()) }
+    }
+    /// Where a round belongs.
+    fn home_of(&self, supplier: &impl Supplier<R>, round: R) -> &NodeClass<R, M> {
+        if self.nodes.len() == 1 {
+            return &self.nodes[0];
+        }
+        let node = supplier.node_of(round);
+        if node != self.this_node() {
+            self.counts.other_node_frees.add(1);
+        }
+        &self.nodes[node as usize]
     }
 
     // ---- allocation ----
 
     /// A round, from the nearest place that has one; `None` if the supplier has none either.
     ///
-    /// Cost: as [`Front::alloc`]; once per magazine an exchange; a shared lock only for the depot and in the supplier.
+    /// Cost: as [`Front::alloc`]; once per magazine a visit to the depot; a shared lock only there and in the supplier.
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
         // SAFETY: this layer lives.
-        unsafe { self.front.alloc() }.or_else(|| self.alloc_new(supplier))
+        unsafe { self.nodes[self.this_node() as usize].front.alloc() }.or_else(|| self.alloc_new(supplier))
     }
     /// The same, in the course of an operation that may have done something before, and goes on elsewhere if there is no
     /// round.
     #[inline]
     pub fn alloc_in(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         // SAFETY: this layer lives.
-        unsafe { self.front.alloc() }.or_else(|| self.alloc_slow(op, supplier))
+        unsafe { self.nodes[self.this_node() as usize].front.alloc() }.or_else(|| self.alloc_slow(op, supplier))
     }
 
     /// What slow paths keep of an operation is made here, so that it costs the fast ones no place on the stack.
@@ -354,115 +364,40 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.alloc_slow(&Operation::new(), supplier)
     }
 
-    /// The same, for both mechanisms.
+    /// After a miss: a magazine from the depot or the supplier. One of its rounds is the caller's, the others go on the
+    /// stack.
     #[cold]
-    fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
-        tell!(self.store => "alloc");
-        let round = match self.pop(Which::Rounds) {
-            // SAFETY: as in `alloc`.
-            Pop::Round(raw) => Some(unsafe { R::from_raw(raw) }),
-            Pop::Miss => self.alloc_missed(op, supplier),
-            Pop::Busy => self.alloc_busy(op, supplier),
-        };
-        if round.is_some() {
-            self.counts.paths.count(op);
-        }
-        round
-    }
-
-    #[cold]
-    fn alloc_missed(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
-        loop {
-            let cpu = self.cpus.current();
-            let node = self.cpus.node_of(cpu);
-            let pair = self.store.pair(cpu, Which::Rounds);
-            if self.store.get(pair.previous).len() > 0 {
-                self.swap(node, pair);
-            } else if let Some(full) = self.take_full(op, node) {
-                self.install(op, supplier, node, pair, full, Fill::Empty);
-            } else {
-                return self.alloc_filling(op, supplier, node, pair);
-            }
-            match self.pop(Which::Rounds) {
-                // SAFETY: as in `alloc`.
-                Pop::Round(raw) => return Some(unsafe { R::from_raw(raw) }),
-                Pop::Miss => {}
-                Pop::Busy => return self.alloc_busy(op, supplier),
+    #[inline(never)]
+    pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
+        tell!("misses");
+        let at = self.this_node();
+        let node = &self.nodes[at as usize];
+        let mut magazine = Magazine::new();
+        if !node.depot.take(op, &mut magazine) {
+            let ask = self.tuning.fill(&self.config);
+            let _held = planted("the supplier fills under the lock of drains").then(|| self.table.hold_drains());
+            assert_unlocked();
+            supplier.fill(op, at, ask, |round| {
+                let room = magazine.push(round.into_raw());
+                debug_assert!(room, "a supplier hands out at most what was asked for");
+            });
+            if !magazine.is_empty() {
+                tell!("filled a magazine with {} rounds", magazine.len());
+                self.counts.fills.add(1);
             }
         }
-    }
-
-    /// Detaches the previous magazine (it is empty), fills it and installs it; the first round is the caller's.
-    fn alloc_filling(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32, pair: Pair) -> Option<R> {
-        let detached = Pair { previous: Num::SENTINEL, ..pair };
-        let (num, pair) = if pair.previous.is_sentinel() {
-            (self.take_empty(op, node), pair)
-        } else if self.replace(node, Which::Rounds, pair, detached, Fill::Empty) == Replace::Done {
-            (Some(pair.previous), detached)
-        } else {
-            (None, pair)
-        };
-        let Some(num) = num else { return self.alloc_around(op, supplier) };
-        let magazine = self.store.get(num);
-        magazine.resize(self.tuning.rounds());
-        let ask = self.tuning.fill().min(magazine.capacity() as usize);
-        let _held = planted("the supplier fills under the lock of making").then(|| self.store.making.lock());
-        assert_unlocked();
-        let filled = supplier.fill(op, node, ask, |round| {
-            let room = magazine.owner_push(round.into_raw());
-            debug_assert!(room, "a supplier hands out at most what was asked for");
-        });
-        if filled == 0 {
-            if planted("a refused fill forgets its magazine") {
-                return None;
-            }
-            // Back to where it was, so that a failed allocation leaves the CPU as it found it.
-            let old = Pair { previous: num, ..pair };
-            if self.replace(node, Which::Rounds, pair, old, Fill::Any) == Replace::Changed {
-                self.put_empty(op, node, num);
-            }
-            return None;
-        }
-        tell!("filled magazine {} with {filled}, one of them for itself", num.0);
-        let mine = magazine.owner_pop();
-        self.counts.fills.add(1);
+        let mine = magazine.pop()?;
         self.counts.around_allocs.add(1);
-        let new = Pair { loaded: num, previous: pair.loaded };
-        if magazine.len() == 0
-            || self.replace(node, Which::Rounds, pair, new, Fill::Any) == Replace::Changed
-                && !planted("a filled magazine is taken for installed")
+        if !magazine.is_empty()
+            && !self.push_all(op, node, magazine.rounds())
+            && !planted("a batch is taken for pushed")
         {
-            self.put_away(op, supplier, node, num);
+            self.counts.busy.add(1);
+            self.put_away(op, supplier, node, &mut magazine);
         }
-        // SAFETY: as in `alloc`.
-        mine.map(|raw| unsafe { R::from_raw(raw) })
-    }
-
-    fn alloc_busy(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
-        self.counts.busy.add(1);
-        self.alloc_around(op, supplier)
-    }
-
-    /// Without the magazines of this CPU: from the supplier, else from the depot.
-    #[cold]
-    fn alloc_around(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
-        tell!("goes round the magazines");
-        let node = self.cpus.node_of(self.cpus.current());
-        assert_unlocked();
-        let mut round = None;
-        supplier.fill(op, node, 1, |r| round = Some(r));
-        if round.is_none() {
-            let num = self.take_from_depot(op, node, Fill::Full)?;
-            let early = planted("a magazine goes back before its round is taken")
-                && self.depot(node).put(op, &self.store, Fill::Full, u32::MAX, num);
-            // SAFETY: as in `alloc`.
-            round = self.store.get(num).owner_pop().map(|raw| unsafe { R::from_raw(raw) });
-            if !early {
-                self.put_away(op, supplier, node, num);
-            }
-        }
-        self.counts.around_allocs.add(1);
-        round
+        self.counts.paths.count(op);
+        // SAFETY: rounds get into magazines through `R::into_raw` only.
+        Some(unsafe { R::from_raw(mine) })
     }
 
     // ---- free ----
@@ -473,7 +408,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline]
     pub fn free(&self, supplier: &impl Supplier<R>, round: R) {
         // SAFETY: this layer lives.
-        if !unsafe { self.front.free(round) } {
+        if !unsafe { self.home_of(supplier, round).front.free(round) } {
             self.free_new(supplier, round);
         }
     }
@@ -481,7 +416,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline]
     pub fn free_in(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         // SAFETY: this layer lives.
-        if !unsafe { self.front.free(round) } {
+        if !unsafe { self.home_of(supplier, round).front.free(round) } {
             self.free_slow(op, supplier, round);
         }
     }
@@ -492,336 +427,116 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.free_slow(&Operation::new(), supplier, round);
     }
 
-    /// The same, for both mechanisms.
+    /// After a miss: the stack gets more places, or a magazine of it leaves.
     #[cold]
-    fn free_slow(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
-        tell!(self.store => "free of {}", crate::sync::story::name(round.into_raw()));
-        while !self.push_round(op, supplier, round) {
-            let cpu = self.cpus.current();
-            let node = self.cpus.node_of(cpu);
-            let pair = self.store.pair(cpu, Which::Rounds);
-            let previous = self.store.get(pair.previous);
-            if previous.len() < previous.capacity() {
-                self.swap(node, pair);
-            } else if let Some(empty) =
-                self.take_empty(op, node).or_else(|| self.flush_one(op, supplier, node))
-            {
-                self.install(op, supplier, node, pair, empty, Fill::Full);
-            } else {
-                self.free_around(op, supplier, round);
-                break;
+    #[inline(never)]
+    pub fn free_slow(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
+        tell!("has no place for {}", crate::sync::story::name(round.into_raw()));
+        let at = if self.nodes.len() == 1 { 0 } else { supplier.node_of(round) };
+        let node = &self.nodes[at as usize];
+        if self.push_all(op, node, &[round.into_raw()]) {
+            self.counts.around_frees.add(1);
+        } else {
+            let mut magazine = Magazine::new();
+            let popped = self.pop_batch(node, &mut magazine);
+            if popped && !planted("a magazine that left a stack is forgotten") {
+                self.put_away(op, supplier, node, &mut magazine);
+            }
+            // SAFETY: this layer lives.
+            if !(popped && unsafe { node.front.free(round) }) {
+                self.free_bypass(op, supplier, round);
             }
         }
         self.counts.paths.count(op);
     }
 
-    /// Pushes the round, or takes it round the magazines; `false` if the loaded magazine is full.
-    fn push_round(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) -> bool {
-        let pushed = match self.mechanism() {
-            Mechanism::Rseq => rseq::push(&self.store, self.front.fast, Which::Rounds, round.into_raw()),
-            Mechanism::Claimed => {
-                // One look at the CPU for both questions: the thread may be moved between two.
-                let cpu = self.cpus.current();
-                if self.cpus.nodes() > 1 && supplier.node_of(round) != self.cpus.node_of(cpu) {
-                    self.counts.other_node_frees.add(1);
-                    self.free_around(op, supplier, round);
-                    return true;
-                }
-                claimed::push(&self.store, cpu, Which::Rounds, round.into_raw())
-            }
-        };
-        if pushed == Push::Busy {
-            self.counts.busy.add(1);
-            self.free_around(op, supplier, round);
-        }
-        pushed != Push::Miss
-    }
-
     #[cold]
-    fn free_around(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
-        tell!("goes round the magazines");
+    fn free_bypass(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
+        tell!("goes past the stacks");
+        self.counts.busy.add(1);
         self.counts.around_frees.add(1);
         assert_unlocked();
         supplier.flush(op, core::iter::once(round));
     }
 
-    // ---- exchanging magazines ----
+    // ---- magazines ----
 
-    fn swap(&self, node: u32, pair: Pair) {
-        let swapped = Pair { loaded: pair.previous, previous: pair.loaded };
-        // Neither leaves, so neither fill matters; a changed slot is looked at again.
-        self.replace(node, Which::Rounds, pair, swapped, Fill::Any);
-    }
-
-    /// Makes `num` the loaded magazine of the slot that holds `pair`; its previous one, which is `leaving`, goes to
-    /// the stock. If the slot changed, `num` is put away.
-    fn install(
-        &self,
-        op: &Operation,
-        supplier: &impl Supplier<R>,
-        node: u32,
-        pair: Pair,
-        num: Num,
-        leaving: Fill,
-    ) {
-        let new = Pair { loaded: num, previous: pair.loaded };
-        if self.replace(node, Which::Rounds, pair, new, leaving) == Replace::Changed {
-            self.put_away(op, supplier, node, num);
-        } else if !pair.previous.is_sentinel() && !planted("exchange forgets the magazine that left") {
-            match leaving {
-                Fill::Full => self.put_full(op, supplier, node, pair.previous),
-                _ => self.put_empty(op, node, pair.previous),
-            }
+    /// A full magazine to the depot, beyond its limit and if it is not full to the supplier.
+    fn put_away(&self, op: &Operation, supplier: &impl Supplier<R>, node: &NodeClass<R, M>, magazine: &mut Magazine) {
+        let full = magazine.len() == usize::from(self.config.capacity);
+        if !(full && node.depot.put(op, magazine)) {
+            self.flush(op, supplier, magazine);
+        } else if planted("a magazine in the depot and with the supplier") {
+            self.flush(op, supplier, magazine);
         }
     }
 
-    /// Any magazine that the caller owns, to where it belongs.
-    pub(crate) fn put_away(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32, num: Num) {
-        if self.store.get(num).is(Fill::Full) {
-            self.put_full(op, supplier, node, num);
+    fn flush(&self, op: &Operation, supplier: &impl Supplier<R>, magazine: &mut Magazine) {
+        assert_unlocked();
+        tell!("flushes a magazine");
+        self.counts.flushes.add(1);
+        // SAFETY: rounds get into magazines through `R::into_raw` only.
+        let rounds = core::iter::from_fn(|| magazine.pop().map(|raw| unsafe { R::from_raw(raw) })).fuse();
+        if planted("a flush that does not flush") {
+            rounds.for_each(drop);
         } else {
-            self.flush(op, supplier, node, num);
+            supplier.flush(op, rounds);
         }
-    }
-
-    pub(crate) fn take_full(&self, op: &Operation, node: u32) -> Option<Num> {
-        self.take(op, node, Which::Full, Fill::Full)
-    }
-
-    /// An empty magazine: from the stock, the depot, or made.
-    pub(crate) fn take_empty(&self, op: &Operation, node: u32) -> Option<Num> {
-        let rounds = self.tuning.rounds();
-        if let Some(num) = self.take(op, node, Which::Empty, Fill::Empty) {
-            self.store.get(num).resize(rounds);
-            return Some(num);
-        }
-        if self.counts.magazines.get() >= u64::from(self.config.magazines) {
-            return None;
-        }
-        let num = self.store.create(op, rounds, false)?;
-        self.counts.magazines.add(1);
-        Some(num)
-    }
-
-    /// From this CPU's stock, else from the depot.
-    fn take(&self, op: &Operation, node: u32, which: Which, fill: Fill) -> Option<Num> {
-        if self.config.stock > 0
-            && let Pop::Round(raw) = self.pop(which)
-        {
-            return Some(Num::from_raw(raw));
-        }
-        self.take_from_depot(op, node, fill)
-    }
-
-    fn take_from_depot(&self, op: &Operation, node: u32, fill: Fill) -> Option<Num> {
-        self.visit(node, |depot| depot.take(op, &self.store, fill))
-    }
-
-    /// A visit to the depot. If it was contended, magazines may grow.
-    fn visit<T>(&self, node: u32, f: impl FnOnce(&Depot) -> T) -> T {
-        let depot = self.depot(node);
-        let before = depot.contention.get();
-        let answer = f(depot);
-        let contended = depot.contention.get();
-        if contended != before {
-            self.tuning.contended(&self.config, depot.exchanges.get(), contended);
-        }
-        answer
-    }
-
-    /// Puts a magazine on this CPU's stock; `false` if it has no room.
-    fn put_on_stock(&self, op: &Operation, node: u32, which: Which, num: Num) -> bool {
-        let Some(raw) = num.into_raw() else { return false };
-        if self.config.stock == 0 {
-            return false;
-        }
-        match self.push(which, raw) {
-            Push::Done => true,
-            Push::Busy => false,
-            // The stock is full, or this CPU has none yet.
-            Push::Miss => self.start_stock(op, node, which) && self.push(which, raw) == Push::Done,
-        }
-    }
-
-    /// Gives this CPU a stock if it has none.
-    #[cold]
-    fn start_stock(&self, op: &Operation, node: u32, which: Which) -> bool {
-        if self.store.pair(self.cpus.current(), which) != Pair::SENTINELS {
-            return false;
-        }
-        let kept = self.depot(node).take_stock(op, &self.store);
-        let Some(num) = kept.or_else(|| self.store.create(op, u32::from(self.config.stock), true)) else {
-            return false;
-        };
-        let new = Pair { loaded: num, previous: Num::SENTINEL };
-        if self.replace(node, which, Pair::SENTINELS, new, Fill::Any) == Replace::Changed {
-            self.depot(node).put_stock(op, &self.store, num);
-            return false;
-        }
-        true
-    }
-
-    /// A full magazine to the stock, else to the depot, and beyond its limit to the supplier.
-    pub(crate) fn put_full(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32, num: Num) {
-        if !self.put(op, node, Which::Full, Fill::Full, self.config.depot_limit, num) {
-            self.flush(op, supplier, node, num);
-        }
-    }
-
-    pub(crate) fn put_empty(&self, op: &Operation, node: u32, num: Num) {
-        let _always = self.put(op, node, Which::Empty, Fill::Empty, u32::MAX, num);
-    }
-
-    /// `false` if there is no room.
-    fn put(&self, op: &Operation, node: u32, which: Which, fill: Fill, limit: u32, num: Num) -> bool {
-        debug_assert!(self.store.get(num).is(fill), "a {fill:?} list takes only such magazines");
-        if self.put_on_stock(op, node, which, num) && !planted("a magazine in the stock and in the depot") {
-            return true;
-        }
-        self.visit(node, |depot| depot.put(op, &self.store, fill, limit, num))
-    }
-
-    /// Empties a magazine into the supplier and keeps it as an empty one, in the depot: the stock of this CPU may be what
-    /// is being drained.
-    fn flush(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32, num: Num) {
-        self.flush_rounds(op, supplier, num);
-        let _always = self.depot(node).put(op, &self.store, Fill::Empty, u32::MAX, num);
-    }
-    fn flush_all(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32, mut chain: Chain) {
-        let mut emptied = Chain::new();
-        while let Some(num) = chain.pop(&self.store) {
-            self.flush_rounds(op, supplier, num);
-            emptied.push(&self.store, num);
-        }
-        self.depot(node).put_emptied(op, &self.store, emptied);
-    }
-    fn flush_rounds(&self, op: &Operation, supplier: &impl Supplier<R>, num: Num) {
-        let magazine = self.store.get(num);
-        if magazine.len() > 0 {
-            assert_unlocked();
-            tell!("flushes magazine {}", num.0);
-            self.counts.flushes.add(1);
-            // SAFETY: as in `alloc`.
-            let rounds = core::iter::from_fn(|| magazine.owner_pop().map(|raw| unsafe { R::from_raw(raw) }));
-            if planted("a flush that does not flush") {
-                rounds.fuse().for_each(drop);
-            } else {
-                supplier.flush(op, rounds.fuse());
-            }
-        }
-        debug_assert_eq!(magazine.len(), 0, "a supplier takes all rounds");
-    }
-
-    /// No empty magazine is to be had: a full one of the depot is emptied.
-    pub(crate) fn flush_one(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32) -> Option<Num> {
-        let num = self.take_from_depot(op, node, Fill::Full)?;
-        self.flush_rounds(op, supplier, num);
-        self.store.get(num).resize(self.tuning.rounds());
-        Some(num)
+        debug_assert!(magazine.is_empty(), "a supplier takes all rounds");
     }
 
     // ---- from outside ----
 
-    /// Takes away what `cpus` hold, stocks included, and gives the rounds to the supplier. The CPUs may go on
-    /// meanwhile and hold new magazines when this returns.
+    /// Takes away what `cpus` hold and gives the rounds to the supplier. The CPUs may go on meanwhile and hold rounds again
+    /// when this returns.
     ///
-    /// Drains of one layer wait for each other; fast paths wait for none.
+    /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs; fast paths wait for none.
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
-        self.drain_in(&Operation::new(), supplier, cpus);
+        self.drain_in(&Operation::new(), supplier, cpus, Which::All);
     }
-    fn drain_in(&self, op: &Operation, supplier: &impl Supplier<R>, cpus: Range<u32>) {
+    fn drain_in(&self, op: &Operation, supplier: &impl Supplier<R>, cpus: Range<u32>, which: Which) {
         if planted("drain does nothing") {
             return;
         }
-        let cpus = cpus.start..cpus.end.min(self.cpus.count());
-        for node in 0..self.cpus.nodes() {
-            let of_node = |cpu: &u32| self.cpus.node_of(*cpu) == node;
-            let (rounds, stocked) = self.collect(cpus.clone().filter(of_node));
-            self.flush_all(op, supplier, node, rounds);
-            self.unstock(op, supplier, node, stocked);
-        }
-    }
-
-    /// Publishes sentinels in all slots concerned, waits until no operation that began before still runs, and only
-    /// then collects: magazines of rounds, and stock magazines.
-    ///
-    /// Where the fence is refused, what was taken waits in `taken` for the next drain whose fence works.
-    fn collect(&self, cpus: impl Iterator<Item = u32> + Clone) -> (Chain, Chain) {
-        let (mut rounds, mut stocks) = (Chain::new(), Chain::new());
-        let _one_at_a_time = (!planted("drains without their lock")).then(|| self.drains.lock());
-        let stocks_too = !planted("drain forgets the stocks");
-        for slot in cpus.clone().filter_map(|cpu| Some((cpu, self.store.slot(cpu)?))) {
-            for which in Which::ALL.into_iter().filter(|which| stocks_too || *which == Which::Rounds) {
-                // SAFETY: the drain lock is held.
-                slot.1.taken[which as usize].with_mut(|p| unsafe {
-                    if *p == 0 {
-                        *p = self.store.take(slot.0, which).word();
-                    }
-                });
-            }
-        }
-        let held = cpus.filter(|cpu| {
-            self.store.slot(*cpu).is_some_and(|slot| {
-                // SAFETY: the drain lock is held.
-                Which::ALL.iter().any(|w| slot.taken[*w as usize].with_mut(|p| unsafe { *p }) != 0)
-            })
+        let classes = self.nodes.iter().map(NodeClass::class);
+        self.table.drain(cpus, which, classes, |class, taken| {
+            let Some(node) = self.nodes.iter().find(|node| node.class() == class) else { return };
+            node.net.sub(taken.len().into());
+            self.counts.flushes.add(1);
+            assert_unlocked();
+            // SAFETY: rounds get onto stacks through `R::into_raw` only.
+            let rounds = core::iter::from_fn(|| taken.pop().map(|raw| unsafe { R::from_raw(raw) })).fuse();
+            supplier.flush(op, rounds);
+            debug_assert_eq!(taken.len(), 0, "a supplier takes all rounds");
         });
-        if !planted("drain without its fence") && !self.fence(held.clone()) {
-            return (rounds, stocks);
-        }
-        for slot in held.filter_map(|cpu| self.store.slot(cpu)) {
-            for which in Which::ALL {
-                // SAFETY: the drain lock is held.
-                let pair = Pair::of(slot.taken[which as usize].with_mut(|p| unsafe { p.replace(0) }));
-                let pair = if planted("drain forgets the previous") {
-                    Pair { previous: Num(0), ..pair }
-                } else {
-                    pair
-                };
-                for num in [pair.loaded, pair.previous].into_iter().filter(|n| !n.is_sentinel()) {
-                    let to = if which == Which::Rounds { &mut rounds } else { &mut stocks };
-                    to.push(&self.store, num);
-                }
-            }
-        }
-        (rounds, stocks)
     }
 
-    /// Takes stocks apart: full magazines are flushed, empty ones kept.
-    fn unstock(&self, op: &Operation, supplier: &impl Supplier<R>, node: u32, mut stocks: Chain) {
-        while let Some(stock) = stocks.pop(&self.store) {
-            let mut chain = Chain::new();
-            while let Some(raw) = self.store.get(stock).owner_pop() {
-                chain.push(&self.store, Num::from_raw(raw));
-            }
-            if !planted("drain forgets what a stock holds") {
-                self.flush_all(op, supplier, node, chain);
-            }
-            self.depot(node).put_stock(op, &self.store, stock);
-        }
-    }
-
-    /// Gives everything that the layer holds to the supplier: all CPUs, stocks and depots.
+    /// Gives everything that the layer holds to the supplier: all CPUs and depots.
     pub fn purge(&self, supplier: &impl Supplier<R>) {
         self.purge_in(&Operation::new(), supplier);
     }
     /// The same, in the course of an operation that found nothing elsewhere.
     pub fn purge_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
-        self.drain_in(op, supplier, 0..self.cpus.count());
-        for node in 0..self.cpus.nodes() {
-            self.flush_all(op, supplier, node, self.depot(node).take_all_full(op));
+        self.drain_in(op, supplier, 0..self.cpus().count(), Which::All);
+        for node in &self.nodes {
+            node.depot.forget_working_set(op);
+            self.flush_depot(op, supplier, node, u32::MAX);
+        }
+    }
+    fn flush_depot(&self, op: &Operation, supplier: &impl Supplier<R>, node: &NodeClass<R, M>, magazines: u32) {
+        let mut magazine = Magazine::new();
+        for _ in 0..magazines {
+            if !node.depot.take(op, &mut magazine) {
+                break;
+            }
+            self.flush(op, supplier, &mut magazine);
         }
     }
 
-    /// Memory is short: magazines become smaller for a while. [`purge`](Self::purge) is what gives back.
+    /// Memory is short: stacks hold less for a while. [`purge`](Self::purge) is what gives back.
     pub fn shrink(&self) {
-        self.tuning.shrink(&self.config);
-    }
-
-    /// As if CPUs had met at a depot.
-    #[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
-    pub(crate) fn grow(&self) {
-        self.tuning.grow(&self.config);
+        let reach = self.tuning.shrink(&self.config);
+        self.nodes.iter().for_each(|node| self.table.set_limit(node.class(), reach));
     }
 
     /// Ends a reaping interval: gives back the depots' surplus over the working set of this interval and the last,
@@ -832,91 +547,72 @@ impl<R: Round, M: Memory> Layer<R, M> {
         if planted("reap does nothing") {
             return 0;
         }
-        let _held = planted("reap drains under the lock of drains").then(|| self.drains.lock());
         let flushed = Counter::new(0);
         let (counting, op) = (Counting { supplier, flushed: &flushed }, &Operation::new());
-        for cpu in 0..self.cpus.count() {
-            if self.idle(cpu) {
-                self.drain(&counting, cpu..cpu + 1);
-            }
+        self.drain_in(op, &counting, 0..self.cpus().count(), Which::Idle);
+        for node in &self.nodes {
+            let surplus = node.depot.surplus(op);
+            self.flush_depot(op, &counting, node, surplus);
         }
-        for node in 0..self.cpus.nodes() {
-            self.flush_all(op, &counting, node, self.depot(node).reap(op, &self.store));
+        if let Some(reach) = self.tuning.interval(&self.config) {
+            self.nodes.iter().for_each(|node| self.table.set_limit(node.class(), reach));
         }
-        self.tuning.interval(&self.config);
         flushed.get()
     }
 
-    /// Whether `cpu` holds something and has served nothing since this was last asked.
-    fn idle(&self, cpu: u32) -> bool {
-        let Some(slot) = self.store.slot(cpu) else { return false };
-        let pair = self.store.pair(cpu, Which::Rounds);
-        // The pair and the loaded magazine's count move with every operation.
-        let now = pair.word() ^ self.store.get(pair.loaded).operations().rotate_left(32);
-        let _one_at_a_time = (!planted("drains without their lock")).then(|| self.drains.lock());
-        // SAFETY: the drain lock is held.
-        let before = slot.seen.with_mut(|p| unsafe { p.replace(now) });
-        pair != Pair::SENTINELS && now == before
-    }
-
-    /// The numbers now. Walks all CPUs and magazines; takes no lock.
+    /// The numbers now. Looks at all CPUs that were ever used; takes no lock.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         let counts = &self.counts;
         let dear = counts.paths.now();
-        for cpu in 0..self.cpus.count() {
-            let pair = self.store.pair(cpu, Which::Rounds);
-            let held = self.store.get(pair.loaded).len() + self.store.get(pair.previous).len();
-            stats.in_magazines += u64::from(held);
-        }
-        for depot in &self.depots {
-            stats.in_depot += depot.rounds();
-            stats.depot_exchanges += depot.exchanges.get();
-            stats.depot_contention += depot.contention.get();
-        }
         (stats.allocs, stats.frees) = (counts.around_allocs.get(), counts.around_frees.get());
-        let mut rounds = 0;
-        for magazine in self.store.iter() {
-            stats.magazines += 1;
-            if !magazine.is_stock() {
-                rounds += u64::from(magazine.len());
-                let (allocs, frees) = magazine.served();
-                stats.allocs += allocs;
-                stats.frees += frees;
+        stats.capacity = self.config.capacity.into();
+        for node in &self.nodes {
+            let (mut ops, mut held) = (0, 0);
+            for region in self.table.used(0..self.cpus().count()) {
+                let head = region.head(node.class());
+                ops += head / OP;
+                // What a drain has taken and not given away yet is nobody's.
+                let len = (head & LEN) + u64::from(region.taken(node.class()));
+                held += len;
+                stats.magazines += len.div_ceil(stats.capacity);
             }
+            let allocs = (ops as i64 - (held as i64 - node.net.get() as i64)) / 2;
+            stats.allocs += allocs.clamp(0, ops as i64) as u64;
+            stats.frees += (ops as i64 - allocs).clamp(0, ops as i64) as u64;
+            stats.in_magazines += held;
+            stats.in_depot += node.depot.rounds();
+            stats.magazines += u64::from(node.depot.len());
+            stats.depot_exchanges += node.depot.exchanges.get();
+            stats.depot_contention += node.depot.contention.get();
         }
-        // What is in no slot and no depot.
-        stats.in_stock = rounds.saturating_sub(stats.in_magazines + stats.in_depot);
         stats.paths = dear.of_operations(stats.allocs + stats.frees);
         stats.fills = counts.fills.get();
         stats.flushes = counts.flushes.get();
         stats.other_node_frees = counts.other_node_frees.get();
-        stats.changed = counts.changed.get();
         stats.busy = counts.busy.get();
-        stats.capacity = self.tuning.rounds().into();
         stats.mechanism = self.mechanism();
         stats.aborts = rseq::aborts();
         stats
     }
 }
 
+impl<R: Round, M: Memory> Drop for Layer<R, M> {
+    fn drop(&mut self) {
+        if !crate::sync::abandoned() {
+            self.nodes.iter().for_each(|node| self.table.retire(node.class()));
+        }
+    }
+}
+
+/// The locks of its depots; the [table](Table) has its own.
 impl<R: Round, M: Memory> Fork for Layer<R, M> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
-        match rank {
-            Rank::Drains => visit(&self.drains),
-            Rank::Depot => self.depots.iter().for_each(|depot| visit(&depot.lists)),
-            Rank::Making => visit(&self.store.making),
-            _ => {}
+        if rank == Rank::Depot {
+            self.nodes.iter().for_each(|node| visit(&node.depot.full));
         }
     }
-    unsafe fn forget_other_threads(&self) {
-        for slot in (0..self.cpus.count()).filter_map(|cpu| self.store.slot(cpu)) {
-            if !planted("claims outlive their threads") {
-                // Relaxed: there is one thread.
-                slot.claim.store(0, Relaxed);
-            }
-        }
-    }
+    unsafe fn forget_other_threads(&self) {}
 }
 
 /// A supplier that counts what it is given.
@@ -937,94 +633,3 @@ impl<R: Round, S: Supplier<R>> Supplier<R> for Counting<'_, S> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::*;
-    use crate::Heap;
-    use crate::ball::Ball;
-
-    #[test]
-    fn magazines_grow_where_visits_to_a_depot_meet_and_only_there() {
-        let cpus = Cpus::simulated(1, 1).unwrap();
-        let config = Config { largest: 8, ..Config::new(&cpus, 4, 0, 4) };
-        let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
-        let layer: Layer<Ball> = Layer::new(cpus, config, memory).unwrap();
-        let visit = || _ = layer.visit(0, |depot| depot.take_all_full(&Operation::new()));
-        (0..100).for_each(|_| visit());
-        assert_eq!(layer.stats().capacity, 4);
-        for met in 1..=8 {
-            let held = layer.depot(0).lists.lock();
-            std::thread::scope(|scope| {
-                scope.spawn(visit);
-                while layer.depot(0).contention.get() < met {
-                    std::thread::yield_now();
-                }
-                drop(held);
-            });
-        }
-        assert_eq!(layer.stats().capacity, 8);
-    }
-
-    /// Hands out balls without end.
-    struct Endless;
-    impl Supplier<Ball> for Endless {
-        fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(Ball)) -> usize {
-            (1..=max).map(Ball).for_each(put);
-            max
-        }
-        fn flush(&self, _: &Operation, rounds: impl Iterator<Item = Ball>) {
-            rounds.for_each(drop);
-        }
-    }
-
-    #[test]
-    fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
-        let cpus = Cpus::simulated(2, 2).unwrap();
-        let shorts = [0, 1, u16::MAX];
-        let longs = [0, 1, u32::MAX];
-        for (capacity, stock) in shorts.iter().flat_map(|a| shorts.map(|b| (*a, b))) {
-            for (depot_limit, magazines) in longs.iter().flat_map(|a| longs.map(|b| (*a, b))) {
-                let configs = [
-                    Config::new(&cpus, capacity, stock, depot_limit),
-                    Config { capacity, largest: 0, first_fill: u16::MAX, stock, depot_limit, magazines },
-                    Config { capacity: 1, largest: capacity, first_fill: 0, stock, depot_limit, magazines },
-                ];
-                for config in configs {
-                    assert!(
-                        Layer::<Ball>::footprint(&cpus, &config) > 0 && config.most_rounds(&cpus) < u64::MAX
-                    );
-                    assert!(Layer::<Ball>::new(cpus, config, Heap::new(1).unwrap()).is_err());
-                    let layer: Layer<Ball> = Layer::new(cpus, config, Heap::new(1 << 20).unwrap()).unwrap();
-                    let balls: Vec<_> = (0..300).map(|_| layer.alloc(&Endless).unwrap()).collect();
-                    balls.into_iter().for_each(|ball| layer.free(&Endless, ball));
-                    layer.grow();
-                    layer.shrink();
-                    if let Some(mut private) = layer.private(&Endless, 3) {
-                        assert!(!private.refill(&Endless, usize::MAX) && private.len() < 1 << 20);
-                        private.close(&Endless);
-                    }
-                    layer.purge(&Endless);
-                    let stats = layer.stats();
-                    assert_eq!(
-                        (stats.allocs, stats.in_magazines + stats.in_stock + stats.in_depot),
-                        (stats.frees, 0)
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_private_magazine_for_more_than_all_magazines_hold_is_refused_at_once() {
-        let cpus = Cpus::simulated(1, 1).unwrap();
-        let config = Config::new(&cpus, 4, 0, 4);
-        let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
-        let layer: Layer<Ball> = Layer::new(cpus, config, memory).unwrap();
-        let most = 4 * config.magazines as usize;
-        assert!(layer.private(&Endless, most + 1).is_none() && layer.private(&Endless, usize::MAX).is_none());
-        assert_eq!(layer.stats().fills, 0);
-        let mut all = layer.private(&Endless, most).unwrap();
-        assert_eq!(all.len(), most);
-        all.close(&Endless);
-    }
-}

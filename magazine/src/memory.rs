@@ -1,25 +1,29 @@
-//! The memory that a layer keeps its slots and magazines in.
+//! The memory that a [`Table`](crate::Table) lies in.
 
 use crate::paths::Operation;
+use core::ops::Range;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-/// One range of memory for slots and magazines.
-///
-/// The layer writes into it from the start upwards and calls [`commit`](Memory::commit) before it goes further.
+/// One range of addresses for a table: readable as zero from the start, writable where it was committed.
 ///
 /// # Safety
-/// `base` is aligned to 128 bytes; what `commit` has granted is zero at first, readable and writable, is used by
-/// nobody else, and stays where it is until the value is dropped.
+/// `base` is aligned to [`ALIGN`]; `bytes` bytes from there on stay where they are, and are nobody else's, until the value
+/// is dropped. They read as zero until they are written to. What [`commit`](Memory::commit) has granted may be written to.
 pub unsafe trait Memory: Send + Sync {
-    /// The first byte; aligned to 128 bytes.
+    /// The first byte; aligned to [`ALIGN`].
     fn base(&self) -> NonNull<u8>;
-    /// Makes the first `bytes` bytes usable on behalf of `op`; `false` if the range has fewer or they cannot be had. What was
-    /// granted stays granted.
-    fn commit(&self, op: &Operation, bytes: usize) -> bool;
+    /// How many there are.
+    fn bytes(&self) -> usize;
+    /// Makes `range` (bytes from the base) writable on behalf of `op`; `false` if that cannot be had. What was granted stays
+    /// granted; granting twice is harmless.
+    fn commit(&self, op: &Operation, range: Range<usize>) -> bool;
 }
 
-/// [`Memory`] from the global allocator.
+/// The alignment of a [`Memory`], in bytes.
+pub const ALIGN: usize = 4096;
+
+/// [`Memory`] from the global allocator, all of it writable.
 #[derive(Debug)]
 pub struct Heap {
     base: NonNull<u8>,
@@ -34,20 +38,23 @@ unsafe impl Sync for Heap {}
 impl Heap {
     /// A range of `bytes` bytes, or `None` if the global allocator refuses.
     pub fn new(bytes: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(bytes.max(1), 128).ok()?;
+        let layout = Layout::from_size_align(bytes.max(1), ALIGN).ok()?;
         // SAFETY: the layout's size is not zero.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Self { base, layout })
     }
 }
 
-// SAFETY: allocated zeroed with an alignment of 128, owned until drop, all of it usable from the start.
+// SAFETY: allocated zeroed with that alignment, owned until drop, all of it usable from the start.
 unsafe impl Memory for Heap {
     fn base(&self) -> NonNull<u8> {
         self.base
     }
-    fn commit(&self, _: &Operation, bytes: usize) -> bool {
-        bytes <= self.layout.size()
+    fn bytes(&self) -> usize {
+        self.layout.size()
+    }
+    fn commit(&self, _: &Operation, range: Range<usize>) -> bool {
+        range.end <= self.layout.size()
     }
 }
 

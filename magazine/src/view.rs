@@ -1,10 +1,15 @@
 //! What each CPU and depot holds, magazine by magazine: for pictures and for whoever steps through a run.
 //!
 //! [`Stats`](crate::Stats) has the sums, which may be asked for at any time. This names the rounds themselves.
+//!
+//! A CPU's stack is shown in magazines, counted from its bottom: what of it would leave in one visit to the depot lies
+//! together. The top one, from which allocations are served and on which frees land, is what Bonwick and Adams call *loaded*;
+//! the one below is *previous*.
 
 use crate::layer::{Layer, Round};
 use crate::memory::Memory;
-use crate::slot::{Fill, Num, Which};
+use crate::region::LEN;
+use core::ptr::NonNull;
 
 /// A layer, looked at. `T` is what stands for a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,14 +23,11 @@ pub struct LayerView<T> {
 /// What a CPU holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuView<T> {
-    /// The magazine that serves; `None` before the first.
-    pub loaded: Option<MagazineView<T>>,
-    /// The one that it changes places with.
-    pub previous: Option<MagazineView<T>>,
-    /// Full magazines in its stock, the next one to be taken first.
-    pub stock: Vec<MagazineView<T>>,
-    /// Empty magazines in its stock.
-    pub empty: u32,
+    /// The magazines of its stack, the one that serves first; all but that one are full. Rounds of other nodes, which go home
+    /// in magazines of their own, come last.
+    pub magazines: Vec<MagazineView<T>>,
+    /// How many there may be.
+    pub most: u32,
 }
 
 /// What the CPUs of a node share.
@@ -33,97 +35,48 @@ pub struct CpuView<T> {
 pub struct DepotView<T> {
     /// Full magazines, the next one to be taken first.
     pub full: Vec<MagazineView<T>>,
-    /// Empty magazines.
-    pub empty: u32,
 }
 
-/// A magazine.
+/// One magazine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MagazineView<T> {
-    /// The most rounds that it holds.
-    pub capacity: u32,
-    /// What it holds; the last one is the next to be handed out.
+    /// Its rounds, the newest last.
     pub rounds: Vec<T>,
+    /// How many it has room for.
+    pub capacity: u32,
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// All magazines in slots, stocks and depots, each round as `name` calls it. Cost: a look at every round.
+    /// What each CPU and depot holds, every round as `show` makes it.
     ///
     /// # Safety
-    /// Nobody else uses the layer until this returns.
-    pub unsafe fn view<T>(&self, mut name: impl FnMut(R) -> T) -> LayerView<T> {
-        let mut look = |num: Num| {
-            let magazine = self.store.get(num);
-            let rounds = (0..magazine.len() as usize).filter_map(|i| magazine.round(i));
-            // SAFETY: a magazine of rounds holds what was made by `into_raw`.
-            let rounds = rounds.map(|raw| name(unsafe { R::from_raw(raw) })).collect();
-            (!num.is_sentinel()).then(|| MagazineView { capacity: magazine.capacity(), rounds })
+    /// Nobody uses the layer meanwhile.
+    pub unsafe fn view<T>(&self, mut show: impl FnMut(R) -> T) -> LayerView<T> {
+        let capacity = u32::from(self.config.capacity);
+        let mut magazine = |rounds: &[NonNull<u8>]| MagazineView {
+            // SAFETY: rounds get in through `R::into_raw` only.
+            rounds: rounds.iter().map(|raw| show(unsafe { R::from_raw(*raw) })).collect(),
+            capacity,
         };
-        let numbers = |cpu, which| {
-            let stock = self.store.get(self.store.pair(cpu, which).loaded);
-            (0..stock.len() as usize).rev().filter_map(move |i| stock.round(i)).map(Num::from_raw)
-        };
-        let cpus = (0..self.cpus.count()).map(|cpu| {
-            let pair = self.store.pair(cpu, Which::Rounds);
-            CpuView {
-                loaded: look(pair.loaded),
-                previous: look(pair.previous),
-                stock: numbers(cpu, Which::Full).filter_map(&mut look).collect(),
-                empty: numbers(cpu, Which::Empty).count() as u32,
+        let cpus = (0..self.cpus().count()).map(|cpu| {
+            let own = self.cpus().node_of(cpu) as usize;
+            let mut magazines = vec![];
+            for node in (0..self.nodes.len()).map(|i| (own + i) % self.nodes.len()) {
+                let class = self.nodes[node].class();
+                let Some(region) = self.table.region(cpu) else { continue };
+                let len = (region.head(class) & LEN) as u32;
+                let rounds: Vec<_> = (1..=len).filter_map(|i| region.round(class, i)).collect();
+                let mut whole: Vec<_> = rounds.chunks(capacity as usize).map(&mut magazine).collect();
+                whole.reverse();
+                magazines.extend(whole);
             }
+            CpuView { magazines, most: u32::from(self.config.reach()).div_ceil(capacity) }
         });
         let cpus = cpus.collect();
-        let depots = self.depots.iter().map(|depot| {
-            let full = depot.numbers(&self.store, Fill::Full).into_iter().filter_map(&mut look).collect();
-            DepotView { full, empty: depot.len(Fill::Empty) }
+        let depots = self.nodes.iter().map(|node| {
+            let full = node.depot.look().iter().map(|m| magazine(m.rounds())).collect();
+            DepotView { full }
         });
         LayerView { cpus, depots: depots.collect() }
-    }
-}
-
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use crate::ball::Ball;
-    use crate::{Config, Cpus, Heap, Layer, Operation, Supplier, on_cpu};
-    use core::cell::Cell;
-
-    struct Endless(Cell<usize>);
-    impl Supplier<Ball> for Endless {
-        fn fill(&self, _: &Operation, _node: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
-            (0..max).for_each(|_| put(Ball(self.0.replace(self.0.get() + 1))));
-            max
-        }
-        fn flush(&self, _: &Operation, rounds: impl Iterator<Item = Ball>) {
-            rounds.for_each(drop);
-        }
-    }
-
-    #[test]
-    fn every_round_that_is_held_is_seen_once_where_it_lies() {
-        let cpus = Cpus::simulated(2, 1).unwrap();
-        let config = Config::new(&cpus, 2, 1, 3);
-        let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
-        let layer = Layer::new(cpus, config, memory).unwrap();
-        let supplier = Endless(Cell::new(1));
-        on_cpu(0);
-        let taken: Vec<_> = (0..12).map(|_| layer.alloc(&supplier).unwrap()).collect();
-        let freed: Vec<_> = taken.iter().map(|ball| ball.0).collect();
-        on_cpu(1);
-        taken.into_iter().for_each(|ball| layer.free(&supplier, ball));
-        // SAFETY: this test is the only user.
-        let view = unsafe { layer.view(|ball| ball.0) };
-        let one = &view.cpus[1];
-        let held = |magazine: &super::MagazineView<usize>| magazine.rounds.clone();
-        assert_eq!(one.loaded.as_ref().map(held), Some(freed[10..].to_vec()), "the last ones freed");
-        assert_eq!((one.previous.as_ref().map(held), one.stock.len()), (Some(freed[8..10].to_vec()), 1));
-        let magazines =
-            view.cpus.iter().flat_map(|cpu| cpu.loaded.iter().chain(&cpu.previous).chain(&cpu.stock));
-        let mut rounds: Vec<_> =
-            magazines.chain(view.depots.iter().flat_map(|depot| &depot.full)).flat_map(held).collect();
-        let stats = layer.stats();
-        assert_eq!(rounds.len() as u64, stats.in_magazines + stats.in_stock + stats.in_depot);
-        rounds.sort_unstable();
-        assert!(rounds.windows(2).all(|two| two[0] < two[1]), "no round in two places: {rounds:?}");
-        assert!(rounds.len() >= 10, "two magazines, one in stock, and what the depot takes: {rounds:?}");
     }
 }

@@ -2,9 +2,10 @@
 //! The mechanism is never chosen, and the inlined path always misses.
 
 use super::Mechanism;
+use crate::magazine::Magazine;
 use crate::memory::Memory;
-use crate::slot::{Fill, Pair, Pop, Push, Replace, Which};
-use crate::store::Store;
+use crate::region::Class;
+use crate::table::Table;
 use core::ptr::NonNull;
 
 pub(crate) fn aborts() -> u64 {
@@ -19,7 +20,7 @@ pub(crate) fn mechanism() -> Mechanism {
 pub(crate) fn slots(cpus: u32, _: Mechanism) -> u32 {
     cpus
 }
-pub(crate) fn fence<M: Memory>(_: &Store<M>, _: impl Iterator<Item = u32>) -> bool {
+pub(crate) fn fence<M: Memory>(_: &Table<M>, _: impl Iterator<Item = u32>) -> bool {
     true
 }
 
@@ -27,28 +28,25 @@ pub(crate) fn fence<M: Memory>(_: &Store<M>, _: impl Iterator<Item = u32>) -> bo
 pub(crate) struct Fast;
 
 impl Fast {
-    pub(crate) fn new<M: Memory>(_: &Store<M>, _: Mechanism) -> Self {
+    pub(crate) fn new<M: Memory>(_: &Table<M>, _: Class) -> Self {
         Self
     }
     pub(crate) fn nowhere() -> Self {
         Self
     }
     #[inline(always)]
-    pub(crate) fn pop<const WHICH: usize>(&self) -> Option<NonNull<u8>> {
+    pub(crate) fn pop(&self) -> Option<NonNull<u8>> {
         None
     }
     #[inline(always)]
-    pub(crate) fn push<const WHICH: usize>(&self, _: NonNull<u8>) -> bool {
+    pub(crate) fn push(&self, _: NonNull<u8>) -> bool {
         false
     }
 }
 
-pub(crate) fn pop<M: Memory>(_: &Store<M>, _: Fast, _: Which) -> Pop {
-    Pop::Busy
+pub(crate) fn push_batch<M: Memory>(_: &Table<M>, _: Fast, _: Class, _: &[NonNull<u8>]) -> bool {
+    false
 }
-pub(crate) fn push<M: Memory>(_: &Store<M>, _: Fast, _: Which, _: NonNull<u8>) -> Push {
-    Push::Busy
-}
-pub(crate) fn replace<M: Memory>(_: &Store<M>, _: Fast, _: Which, _: Pair, _: Pair, _: Fill) -> Replace {
-    Replace::Changed
+pub(crate) fn pop_batch<M: Memory>(_: &Table<M>, _: Fast, _: Class, _: u32, _: &mut Magazine) -> bool {
+    false
 }

@@ -211,7 +211,7 @@ impl Cpus {
     pub fn count(&self) -> u32 {
         self.count
     }
-    /// Slots in the table of a layer: more than CPUs where a section may read any number that the kernel gives.
+    /// Words of a table: more than CPUs where a section may read any number that the kernel gives.
     pub(crate) fn slots(&self) -> u32 {
         rseq::slots(self.count, self.mechanism)
     }

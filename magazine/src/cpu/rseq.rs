@@ -16,15 +16,15 @@
 //! ran on one CPU, and no other section of that CPU ran in between.
 //!
 //! A section therefore works with plain loads and stores, and makes everything visible by its **last instruction, one
-//! store**. Up to there nothing happened; behind it, everything. The three operations of the contract are three such
-//! sections ([`Fast::pop`], [`Fast::push`], [`Fast::replace`]), of one shape:
+//! store**. Up to there nothing happened; behind it, everything. The operations on a region are four such sections
+//! ([`Fast::pop`], [`Fast::push`], [`Fast::push_batch`], [`Fast::pop_batch`]), of one shape:
 //!
 //! ```text
 //!   4: (abort address, out of line, behind the signature 0x53053053)  count the abort
 //!   5: rseq_cs = address of the descriptor (start 2, end 3, abort 4)
-//!   2: cpu = cpu_id                               start of the section
-//!      pair = slot of cpu; magazine; word; round
-//!      the committing store
+//!   2: region = words[cpu_id]                     start of the section
+//!      head = head of the class in that region; its rounds
+//!      head = the new one                         the committing store
 //!   3:                                            end: the first address behind the commit
 //! ```
 //!
@@ -37,19 +37,19 @@
 //!   CPU, program order and the context switch order their memory accesses.
 //! * *A restart* begins at 5 with the registers that the aborted attempt left. So a section never writes, before its
 //!   commit, a register, a flag or memory that is read from there on: its inputs stay as they are, and what changes is a
-//!   copy. (A `replace` that once changed an input let a partly filled magazine leave as a full one.) A test decodes
-//!   every section of the program and looks at just that (`tests/sections`); another one interrupts every section at each
-//!   instruction and lets other operations run meanwhile (`rseq_stepper.rs`).
-//! * *A drain from another CPU* swaps the slot for sentinels and then calls `membarrier(PRIVATE_EXPEDITED_RSEQ)`:
-//!   when that returns, every section of this process that was running anywhere has committed or will restart, and
-//!   what it committed is visible. A restarted section finds the sentinel. So what the drain took is the drain's.
-//! * *`replace` against a drain*: both write the slot, so the commit is a compare-and-exchange. It fails if the drain
-//!   was first; if it was first, the drain takes what it installed. The magazine that leaves is the caller's only then.
+//!   copy. A test decodes every section of the program and looks at just that (`tests/sections`); another one interrupts
+//!   every section at each instruction and lets other operations run meanwhile (`rseq_stepper.rs`). One store does survive
+//!   an abort: a batch that widens its stack writes the new `cap` first. It is worked out from what the section has read,
+//!   and within limits that hold on every CPU, so it is a legal `cap` whoever goes on.
+//! * *A drain from another CPU* leads the CPU's word to the empty region and then calls
+//!   `membarrier(PRIVATE_EXPEDITED_RSEQ)`: when that returns, every section of this process that was running anywhere has
+//!   committed or will restart, and what it committed is visible. A restarted section finds the empty region. So what the
+//!   word led to is the drain's.
 //! * *A wrong CPU number*: an unregistered thread reads -1 (or -2, where the registration failed), and on a CPU that
-//!   the layer has no slot for a number that is too large. The table of slots therefore has two spare slots in front and
-//!   spans every number that the kernel may ever give (see [`slots`]): what is no CPU's slot always holds sentinels,
-//!   so such a thread misses, with no comparison at all. `replace` refuses it. The slow path sends such threads round the magazines. It does **not** send them to the claimed slot: claims and
-//!   sections do not exclude each other, so all operations on a layer are of one mechanism.
+//!   the table has no region for a number that is too large. There are two spare words in front, and words for every
+//!   number that the kernel may ever give (see [`slots`]): what is no CPU's word leads to the empty region, so such a thread
+//!   misses, with no comparison at all. The slow path sends such threads round the stacks. It does **not** send them to
+//!   the claimed slot: claims and sections do not exclude each other, so all operations on a table are of one mechanism.
 //! * *A signal handler that allocates* is a thread that interrupts a section: the section restarts.
 //!
 //! # When it serves
@@ -61,24 +61,24 @@
 //!
 //! # One path for both
 //!
-//! An allocation does not ask which mechanism serves. A layer that sections may not touch has the same [`Fast`] pointer
-//! as any other; it points to [`NOWHERE`], a table of no CPUs, where every section misses, and announces its sections
-//! in a thread-local scratch area instead of the kernel's. The question is asked on the slow path, which a miss takes
-//! anyway.
+//! An allocation does not ask which mechanism serves. A layer that sections may not touch has the same [`Fast`] path
+//! as any other; it leads to [`NOWHERE`], a word of an empty region, where every section misses, and announces its
+//! sections in a thread-local scratch area instead of the kernel's. The question is asked after a miss.
 //!
 //! # Measured choices
 //!
-//! The word of a magazine is loaded and stored whole: `add [word], imm` is an instruction less and costs 2 ns more a
+//! A head is loaded and stored whole: `add [word], imm` is an instruction less and costs 2 ns more a
 //! pair (load and store of one whole word forward best). Every instruction counts: a bound on the CPU's number by a
-//! comparison and a conditional move, off every chain of dependences, cost 0.5 of 2.9 ns a pair; hence the spare slots.
+//! comparison and a conditional move, off every chain of dependences, cost 0.5 of 2.9 ns a pair; hence the spare words.
 //!
 //! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
 
 use super::{MAX_CPUS, Mechanism};
+use crate::magazine::Magazine;
 use crate::memory::Memory;
-use crate::slot::{Fill, Pair, Pop, Push, Replace, Slot, Which};
-use crate::store::{FIRST_SLOT, Front, Header, MAG_OP, Store};
+use crate::region::{Class, Header, OP, ROUND};
 use crate::sync::{Counter, Fixed};
+use crate::table::Table;
 use core::arch::{asm, global_asm};
 use core::mem::offset_of;
 use core::ptr::NonNull;
@@ -161,7 +161,7 @@ pub(crate) fn cpu_id() -> u32 {
 
 // ---------------------------------------------------------------- the choice of the mechanism
 
-/// 0 until decided; [`CLAIMED`], or how many slots a table spans.
+/// 0 until decided; [`CLAIMED`], or how many words a table has.
 static CHOSEN: Fixed = Fixed::new(0);
 const CLAIMED: u32 = 1;
 
@@ -170,8 +170,8 @@ pub(crate) fn mechanism() -> Mechanism {
     if chosen() == CLAIMED { Mechanism::Claimed } else { Mechanism::Rseq }
 }
 
-/// How many slots the table of a layer on `cpus` CPUs spans: for sections, a slot for every number that the kernel may
-/// give, so that none leads out of the table. Slots beyond `cpus` are address space, never written.
+/// How many words a table of `cpus` CPUs has: for sections, one for every number that the kernel may give, so that none leads
+/// out of the table.
 pub(crate) fn slots(cpus: u32, mechanism: Mechanism) -> u32 {
     match mechanism {
         Mechanism::Rseq => cpus.max(chosen()),
@@ -243,7 +243,7 @@ fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
 /// refuses (a sandbox that was closed after the start): then nothing is known.
 ///
 /// Cost: 0.15 us where none of our threads runs, 16 us where one does, whether one CPU or all.
-pub(crate) fn fence<M: Memory>(_: &Store<M>, cpus: impl Iterator<Item = u32>) -> bool {
+pub(crate) fn fence<M: Memory>(_: &Table<M>, cpus: impl Iterator<Item = u32>) -> bool {
     if cfg!(uslab_control = "nobarrier") {
         return true;
     }
@@ -256,46 +256,40 @@ pub(crate) fn fence<M: Memory>(_: &Store<M>, cpus: impl Iterator<Item = u32>) ->
 
 // ---------------------------------------------------------------- the sections
 
-/// A table of no CPUs: every section misses in it. The scratch area says CPU 0 to all threads.
+/// A region of one class that is never written: every section misses in it. The scratch area says CPU 0 to all threads.
 #[repr(C)]
 struct Nowhere {
-    front: Front,
-    slot: Slot,
+    word: *const Header,
+    region: Header,
+    null: [usize; 1],
 }
-// SAFETY: nobody writes to it: every section misses, and no store has it.
+// SAFETY: nobody writes to it: every section misses, and no table has it.
 unsafe impl Sync for Nowhere {}
-// SAFETY: zeroed memory is a front of no CPUs, and an empty slot.
-static NOWHERE: Nowhere = unsafe { core::mem::zeroed() };
+// SAFETY: zeroed memory is a valid header.
+static NOWHERE: Nowhere = Nowhere { word: &raw const NOWHERE.region, region: unsafe { core::mem::zeroed() }, null: [0] };
 
-/// All that a section needs: the store's first byte, and where sections are announced.
+/// All that a section needs: the table's words, where sections are announced, and where the class lies.
 ///
-/// Valid while the store lives; the layer that holds both sees to that.
+/// Valid while the table lives; whoever holds both sees to that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fast {
-    base: NonNull<u8>,
+    words: NonNull<u8>,
     area: isize,
+    class: Class,
 }
 
-// SAFETY: two numbers; what they lead to is the store, which any thread may use.
+// SAFETY: numbers; what they lead to is the table, which any thread may use.
 unsafe impl Send for Fast {}
 // SAFETY: as above.
 unsafe impl Sync for Fast {}
 
-/// A round's distance from the start of its magazine.
-const ROUNDS: usize = size_of::<Header>();
-const WORD: usize = offset_of!(Header, word);
-const CAPACITY: usize = offset_of!(Header, capacity);
-const COUNT: usize = offset_of!(Front, cpus);
-const _: () = assert!(WORD == 0 && size_of::<Slot>() == 1 << 7);
-
-/// Where the pair of a slot lies, seen from `base + (cpu << 7)`.
-const fn pair_at(which: usize) -> usize {
-    FIRST_SLOT + offset_of!(Slot, pairs) + which * size_of::<u64>()
-}
+const HEADS: usize = offset_of!(Header, heads);
+const CAPS: usize = offset_of!(Header, caps);
+const COMMITTED: usize = offset_of!(Header, committed);
 
 /// The common part of the sections. `66` the descriptor, `4` the abort address, `5` (re)start, `2` start of the
-/// section; the body ends with the commit and `3:`. On entry to the body `t` is the distance of this CPU's slot from
-/// the first one, a spare slot's if this CPU has none.
+/// section; the body ends with the commit and `3:`. On entry to the body `t` is this CPU's region, `w` the head of the
+/// class there, and `n` its length.
 macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
     asm!(
         ".pushsection __rseq_cs, \"aw\"",
@@ -316,92 +310,90 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         #[cfg(not(uslab_control = "unarmed"))]
         "mov qword ptr fs:[{area} + {rseq_cs}], {t}",
         "2: movsxd {t}, dword ptr fs:[{area} + {cpu_id}]",
-        "shl {t}, 7",
+        "mov {t}, qword ptr [{words} + {t}*8]",
+        "mov {w}, qword ptr [{t} + {class}*8 + {heads}]",  // len:16 | ops:48
+        "movzx {n:e}, {w:x}",
         $($body)*
         // Names what a control leaves unused.
         "# {rseq_cs}",
         aborts = sym ABORTS,
         rseq_cs = const RSEQ_CS,
         cpu_id = const CPU_ID,
+        heads = const HEADS,
+        t = out(reg) _,
+        w = out(reg) _,
+        n = out(reg) _,
         $($operands)*
     )
 } }
 
 impl Fast {
-    /// For the layer of `store`: to its slots if sections serve it, else to nowhere.
-    pub(crate) fn new<M: Memory>(store: &Store<M>, mechanism: Mechanism) -> Self {
-        match (mechanism, registration()) {
-            (Mechanism::Rseq, Some(area)) => Self { base: store.base(), area },
+    /// For the class of `table`: to its words if sections serve it, else to nowhere.
+    pub(crate) fn new<M: Memory>(table: &Table<M>, class: Class) -> Self {
+        match (table.cpus().mechanism(), registration()) {
+            (Mechanism::Rseq, Some(area)) => Self { words: table.words(), area, class },
             _ => Self::nowhere(),
         }
     }
     /// Every section misses.
     pub(crate) fn nowhere() -> Self {
-        Self { base: NonNull::from(&NOWHERE).cast(), area: scratch() }
+        let class = Class { index: 0, stack: offset_of!(Nowhere, null) as u32 - offset_of!(Nowhere, region) as u32 };
+        Self { words: NonNull::from(&NOWHERE.word).cast(), area: scratch(), class }
     }
 
-    /// A round of this CPU's loaded magazine; `None` if it is empty, or this thread has no slot.
+    /// The newest round of the class on this CPU; `None` if there is none, or this thread has no CPU.
     #[inline(always)]
-    pub(crate) fn pop<const WHICH: usize>(&self) -> Option<NonNull<u8>> {
+    pub(crate) fn pop(&self) -> Option<NonNull<u8>> {
         let round: *mut u8;
         // SAFETY:
-        // * `base` leads to a table of slots and their magazines, and every number that the kernel may give to a slot in
-        //   it; a slot holds numbers of magazines that exist, and a round below `len` is initialised.
-        // * Only sections of this CPU store to what this one stores to; see the module. Nothing is stored in a
-        //   magazine of length 0, so neither in the sentinel.
+        // * `words` leads to a word for every number that the kernel may give, and each word to a region that reads as
+        //   zero up to what was written to it. The class lies in every region, a null word below its stack.
+        // * Only sections of this CPU store to what this one stores to; see the module. Nothing is stored where the length
+        //   is 0, so neither in the empty region.
         // * `area` is this thread's `struct rseq`, or scratch.
         unsafe {
             section!([
-                "mov {m:e}, dword ptr [{base} + {t} + {pair}]",   // loaded
-                "lea {m}, [{base} + {m}*8]",
-                "mov {t}, qword ptr [{m}]",                       // len:16 | ops:48
-                "movzx {n:e}, {t:x}",
-                "test {n:e}, {n:e}",
-                "jz 7f",
-                "mov {round}, qword ptr [{m} + {n}*8 + {rounds} - 8]",
+                "lea {n}, [{stack} + {n}*8]",
+                "mov {round}, qword ptr [{t} + {n}]",
+                "test {round}, {round}",
+                "jz 3f",                                          // the null word below the stack
                 #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier"))]
                 "pause",
-                "add {t}, {one}",                                 // ops + 1, len - 1
-                "mov qword ptr [{m}], {t}",                       // commit
+                "add {w}, {one}",                                 // ops + 1, len - 1
+                "mov qword ptr [{t} + {class}*8 + {heads}], {w}", // commit
                 "3:",
-                ".pushsection .text.uslab_rseq_miss, \"ax\"",
-                "7: xor {round:e}, {round:e}",
-                "jmp 3b",
-                ".popsection",
             ] [
-                t = out(reg) _, m = out(reg) _, n = out(reg) _, round = out(reg) round,
-                base = in(reg) self.base.as_ptr(), area = in(reg) self.area,
-                pair = const pair_at(WHICH), rounds = const ROUNDS, one = const MAG_OP - 1,
+                round = out(reg) round,
+                words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
+                class = in(reg) u64::from(self.class.index), stack = in(reg) u64::from(self.class.stack),
+                one = const OP - 1,
                 options(nostack)
             ]);
         }
         NonNull::new(round)
     }
 
-    /// Puts a round on this CPU's loaded magazine; `false` if it is full, or this thread has no slot.
+    /// Puts a round on the class's stack on this CPU; `false` if no place may be used, or this thread has no CPU.
     #[inline(always)]
-    pub(crate) fn push<const WHICH: usize>(&self, round: NonNull<u8>) -> bool {
-        // SAFETY: as in `pop`. The round is stored at `len`, below the capacity, where nobody reads before `len` moves;
-        // the sentinel's capacity is 0.
+    pub(crate) fn push(&self, round: NonNull<u8>) -> bool {
+        // SAFETY: as in `pop`. The round is stored above the length, in a place that `cap` allows: nobody reads there
+        // before the length moves. The empty region's caps are 0.
         unsafe {
             section!([
-                "mov {m:e}, dword ptr [{base} + {t} + {pair}]",
-                "lea {m}, [{base} + {m}*8]",
-                "mov {t}, qword ptr [{m}]",
-                "movzx {n:e}, {t:x}",
-                "cmp {n:x}, word ptr [{m} + {capacity}]",
+                "cmp {n:e}, dword ptr [{t} + {class}*4 + {caps}]",
                 "jae {miss}",
-                "mov qword ptr [{m} + {n}*8 + {rounds}], {round}",
+                "lea {n}, [{stack} + {n}*8]",
+                "mov qword ptr [{t} + {n} + {place}], {round}",
                 #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier"))]
                 "pause",
-                "add {t}, {one}",                                 // ops + 1, len + 1
-                "mov qword ptr [{m}], {t}",                       // commit
+                "add {w}, {one}",                                 // ops + 1, len + 1
+                "mov qword ptr [{t} + {class}*8 + {heads}], {w}", // commit
                 "3:",
             ] [
-                t = out(reg) _, m = out(reg) _, n = out(reg) _, round = in(reg) round.as_ptr(),
-                base = in(reg) self.base.as_ptr(), area = in(reg) self.area,
-                pair = const pair_at(WHICH), rounds = const ROUNDS, one = const MAG_OP + 1,
-                capacity = const CAPACITY,
+                round = in(reg) round.as_ptr(),
+                words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
+                class = in(reg) u64::from(self.class.index), stack = in(reg) u64::from(self.class.stack),
+                caps = const CAPS, place = const ROUND, one = const OP + 1,
                 miss = label { return false },
                 options(nostack)
             ]);
@@ -409,118 +401,97 @@ impl Fast {
         true
     }
 
-    /// Replaces this CPU's pair `old` by `new` if, in the same section, the magazine `previous` of `old` has
-    /// `len & mask == want`; a `want` of [`ITS_CAPACITY`] is the magazine's capacity.
-    fn replace<const WHICH: usize>(&self, old: Pair, new: Pair, mask: u32, want: u32) -> bool {
-        let done: u32;
-        // SAFETY: as in `pop`; a number in `old` that the slot holds is that of a magazine. Spare slots (before the first
-        // one, or beyond the count) are refused: they stay empty. The commit is atomic towards drains.
+    /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region.
+    #[inline(never)]
+    fn push_batch(&self, rounds: &[NonNull<u8>], limit: *const u32) -> bool {
+        if rounds.is_empty() {
+            return true;
+        }
+        // SAFETY: as in `push`; the new `cap` is within the class's room, which `limit` is at most, and within what of the
+        // region is committed, which is nothing in the empty one.
         unsafe {
             section!([
-                "xor {done:e}, {done:e}",
-                "mov {m:e}, dword ptr [{base} + {count}]",
-                "shl {m}, 7",
-                "cmp {t}, {m}",
-                "jae 6f",
-                "cmp rax, qword ptr [{base} + {t} + {pair}]",
-                "jne 6f",
-                "mov {m}, rax",
-                "shr {m}, 32",                                    // previous
-                "lea {m}, [{base} + {m}*8]",
-                "mov {w:e}, {want:e}",                            // a copy: what restarts needs `want` again
-                "cmp {w:e}, -1",
-                "cmove {w:x}, word ptr [{m} + {capacity}]",
-                #[cfg(uslab_control = "clobber")]
-                "mov {want:e}, {w:e}",
-                "mov {m:e}, dword ptr [{m}]",                     // its len, and low bits of its ops
-                "and {m:e}, {mask:e}",
-                "cmp {m:x}, {w:x}",
-                #[cfg(not(uslab_control = "nofill"))]
-                "jne 6f",
-                #[cfg(not(uslab_control = "plainstore"))]
-                "lock cmpxchg qword ptr [{base} + {t} + {pair}], {new}", // commit
-                #[cfg(uslab_control = "plainstore")]
-                "mov qword ptr [{base} + {t} + {pair}], {new}",
-                #[cfg(uslab_control = "plainstore")]
-                "cmp eax, eax",
-                "3: sete {done:l}",                               // behind the section
-                "6:",
+                "lea {x}, [{n} + {count}]",                       // the places that it takes
+                "mov {cap:e}, dword ptr [{t} + {class}*4 + {caps}]",
+                "cmp {x}, {cap}",
+                "jbe 8f",
+                "add {cap}, {cap}",
+                "cmp {cap}, {x}",
+                "cmovb {cap}, {x}",
+                "mov {end:e}, dword ptr [{limit}]",
+                "cmp {cap}, {end}",
+                "cmova {cap}, {end}",
+                "cmp {x}, {cap}",
+                "ja {miss}",
+                "lea {end}, [{stack} + {cap}*8 + {place}]",
+                "cmp {end}, qword ptr [{t} + {committed}]",
+                "ja {miss}",
+                "mov dword ptr [{t} + {class}*4 + {caps}], {cap:e}", // survives an abort
+                "8: lea {n}, [{stack} + {n}*8 + {place}]",
+                "add {n}, {t}",
+                "xor {x:e}, {x:e}",
+                "9: mov {end}, qword ptr [{rounds} + {x}*8]",
+                "mov qword ptr [{n} + {x}*8], {end}",
+                "inc {x}",
+                "cmp {x}, {count}",
+                "jb 9b",
+                "add {w}, {count}",
+                "mov qword ptr [{t} + {class}*8 + {heads}], {w}", // commit
+                "3:",
             ] [
-                t = out(reg) _, m = out(reg) _, w = out(reg) _, done = out(reg) done,
-                inout("rax") old.word() => _, new = in(reg) new.word(),
-                mask = in(reg) mask, capacity = const CAPACITY,
-                #[cfg(not(uslab_control = "clobber"))]
-                want = in(reg) want,
-                #[cfg(uslab_control = "clobber")]
-                want = inout(reg) want => _,
-                base = in(reg) self.base.as_ptr(), area = in(reg) self.area,
-                pair = const pair_at(WHICH), count = const COUNT,
+                x = out(reg) _, cap = out(reg) _, end = out(reg) _,
+                rounds = in(reg) rounds.as_ptr(), count = in(reg) rounds.len(), limit = in(reg) limit,
+                words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
+                class = in(reg) u64::from(self.class.index), stack = in(reg) u64::from(self.class.stack),
+                caps = const CAPS, committed = const COMMITTED, place = const ROUND,
+                miss = label { return false },
                 options(nostack)
             ]);
         }
-        done != 0
+        true
+    }
+
+    /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region.
+    #[inline(never)]
+    fn pop_batch(&self, count: u32, into: *mut NonNull<u8>) -> bool {
+        if count == 0 {
+            return true;
+        }
+        // SAFETY: as in `pop`; `into` has room for so many, and is nobody else's.
+        unsafe {
+            section!([
+                "sub {n}, {count}",
+                "jb {miss}",
+                "lea {n}, [{stack} + {n}*8 + {place}]",
+                "add {n}, {t}",
+                "xor {i:e}, {i:e}",
+                "9: mov {round}, qword ptr [{n} + {i}*8]",
+                "mov qword ptr [{into} + {i}*8], {round}",
+                "inc {i}",
+                "cmp {i}, {count}",
+                "jb 9b",
+                "sub {w}, {count}",
+                "mov qword ptr [{t} + {class}*8 + {heads}], {w}", // commit
+                "3:",
+            ] [
+                i = out(reg) _, round = out(reg) _,
+                into = in(reg) into, count = in(reg) u64::from(count),
+                words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
+                class = in(reg) u64::from(self.class.index), stack = in(reg) u64::from(self.class.stack),
+                place = const ROUND,
+                miss = label { return false },
+                options(nostack)
+            ]);
+        }
+        true
     }
 }
 
-// ---------------------------------------------------------------- the contract
-
-const ROUND: usize = Which::Rounds as usize;
-const FULL: usize = Which::Full as usize;
-const EMPTY: usize = Which::Empty as usize;
-
-/// What [`Fast::replace`] takes for the capacity of the magazine that leaves.
-const ITS_CAPACITY: u32 = u32::MAX;
-
-/// What a section that did nothing means.
-fn has_slot<M: Memory>(store: &Store<M>) -> bool {
-    store.slot(cpu_id()).is_some()
+pub(crate) fn push_batch<M: Memory>(table: &Table<M>, fast: Fast, class: Class, rounds: &[NonNull<u8>]) -> bool {
+    fast.push_batch(rounds, core::ptr::from_ref(table.limit(class)).cast())
 }
-
-pub(crate) fn pop<M: Memory>(store: &Store<M>, fast: Fast, which: Which) -> Pop {
-    let round = match which {
-        Which::Rounds => fast.pop::<ROUND>(),
-        Which::Full => fast.pop::<FULL>(),
-        Which::Empty => fast.pop::<EMPTY>(),
-    };
-    match round {
-        Some(round) => Pop::Round(round),
-        None if has_slot(store) => Pop::Miss,
-        None => Pop::Busy,
-    }
-}
-
-pub(crate) fn push<M: Memory>(store: &Store<M>, fast: Fast, which: Which, round: NonNull<u8>) -> Push {
-    let done = match which {
-        Which::Rounds => fast.push::<ROUND>(round),
-        Which::Full => fast.push::<FULL>(round),
-        Which::Empty => fast.push::<EMPTY>(round),
-    };
-    match done {
-        true => Push::Done,
-        false if has_slot(store) => Push::Miss,
-        false => Push::Busy,
-    }
-}
-
-pub(crate) fn replace<M: Memory>(
-    _: &Store<M>,
-    fast: Fast,
-    which: Which,
-    old: Pair,
-    new: Pair,
-    leaving: Fill,
-) -> Replace {
-    let (mask, want) = match leaving {
-        Fill::Any => (0, 0),
-        Fill::Empty => (0xffff, 0),
-        Fill::Full => (0xffff, ITS_CAPACITY),
-    };
-    let done = match which {
-        Which::Rounds => fast.replace::<ROUND>(old, new, mask, want),
-        Which::Full => fast.replace::<FULL>(old, new, mask, want),
-        Which::Empty => fast.replace::<EMPTY>(old, new, mask, want),
-    };
-    if done { Replace::Done } else { Replace::Changed }
+pub(crate) fn pop_batch<M: Memory>(_: &Table<M>, fast: Fast, _: Class, n: u32, into: &mut Magazine) -> bool {
+    into.fill_with(n, |rounds| fast.pop_batch(n, rounds))
 }
 
 #[cfg(test)]

@@ -11,10 +11,11 @@
 //! What this leaves to tests: the assembly, the registration and the kernel.
 
 use super::{Mechanism, here, step};
+use crate::magazine::Magazine;
 use crate::memory::Memory;
-use crate::slot::{Commit, Fill, Num, Pair, Pop, Push, Replace, Which};
-use crate::store::Store;
+use crate::region::{Class, Commit, Region};
 use crate::sync::{MutexGuard, planted};
+use crate::table::Table;
 use core::ptr::NonNull;
 
 pub(crate) fn aborts() -> u64 {
@@ -30,90 +31,71 @@ pub(crate) fn slots(cpus: u32, _: Mechanism) -> u32 {
     cpus
 }
 
-fn token<M: Memory>(store: &Store<M>, cpu: u32) -> Option<MutexGuard<'_, ()>> {
-    Some(store.slot(cpu)?.token.lock())
+/// The token of a CPU lies in its own region, wherever the CPU's word leads.
+fn token<M: Memory>(table: &Table<M>, cpu: u32) -> Option<MutexGuard<'_, ()>> {
+    Some(table.region(cpu)?.0.token.lock())
 }
 
-pub(crate) fn fence<M: Memory>(store: &Store<M>, cpus: impl Iterator<Item = u32>) -> bool {
-    cpus.for_each(|cpu| drop(token(store, cpu)));
+pub(crate) fn fence<M: Memory>(table: &Table<M>, cpus: impl Iterator<Item = u32>) -> bool {
+    cpus.for_each(|cpu| drop(token(table, cpu)));
     true
 }
 
-/// The inlined path: under loom everything takes the other one, whose first step is the same operation.
+/// Runs `body` on the region of the CPU that the script says, after an attempt that was aborted if it says so. `None` on a
+/// CPU that has no region.
+fn section<M: Memory, R>(table: &Table<M>, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
+    // The planted bug of a section that trusts what it read before it began.
+    let stale = if planted("a region read before the section") { table.current(here()) } else { None };
+    let (cpu, aborted_on) = step();
+    if let Some(old) = aborted_on
+        && let Some(_running) = token(table, old)
+        && let Some(region) = table.current(old)
+    {
+        body(region, Commit::Aborted);
+    }
+    let running = token(table, cpu)?;
+    if planted("section not armed") {
+        // Another thread may run on the CPU before this one is done.
+        let region = table.current(cpu)?;
+        drop(running);
+        return Some(body(region, Commit::Done));
+    }
+    Some(body(stale.or_else(|| table.current(cpu))?, Commit::Done))
+}
+
+/// The inlined path: under a checker everything takes the other one, which runs the same operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fast;
 
 impl Fast {
-    pub(crate) fn new<M: Memory>(_: &Store<M>, _: Mechanism) -> Self {
+    pub(crate) fn new<M: Memory>(_: &Table<M>, _: Class) -> Self {
         Self
     }
     pub(crate) fn nowhere() -> Self {
         Self
     }
-    pub(crate) fn pop<const WHICH: usize>(&self) -> Option<NonNull<u8>> {
+    pub(crate) fn pop(&self) -> Option<NonNull<u8>> {
         None
     }
-    pub(crate) fn push<const WHICH: usize>(&self, _: NonNull<u8>) -> bool {
+    pub(crate) fn push(&self, _: NonNull<u8>) -> bool {
         false
     }
 }
 
-/// Runs `body` on the CPU that the script says, after an attempt that was aborted if it says so.
-fn section<M: Memory, R>(store: &Store<M>, body: impl Fn(u32, Commit) -> R) -> Option<R> {
-    let (cpu, aborted_on) = step();
-    if let Some(old) = aborted_on
-        && let Some(_running) = token(store, old)
-    {
-        body(old, Commit::Aborted);
-    }
-    let running = token(store, cpu)?;
-    if planted("section not armed") {
-        // Another thread may run on the CPU before this one is done.
-        drop(running);
-        return Some(body(cpu, Commit::Done));
-    }
-    Some(body(cpu, Commit::Done))
+pub(crate) fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
+    section(table, |region, commit| region.pop(class, commit)).flatten()
 }
-
-/// The planted bug of a section that trusts what it read before it began.
-fn stale<M: Memory>(store: &Store<M>, which: Which) -> Option<Num> {
-    planted("magazine read before the section").then(|| store.pair(here(), which).loaded)
+pub(crate) fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
+    section(table, |region, commit| region.push(class, round, commit)) == Some(true)
 }
-
-pub(crate) fn pop<M: Memory>(store: &Store<M>, _: Fast, which: Which) -> Pop {
-    let stale = stale(store, which);
-    let body = |cpu, commit| match stale {
-        Some(loaded) => store.pop_from(loaded, commit),
-        None => store.pop_body(cpu, which, commit),
-    };
-    section(store, body).unwrap_or(Pop::Busy)
+pub(crate) fn push_batch<M: Memory>(table: &Table<M>, _: Fast, class: Class, rounds: &[NonNull<u8>]) -> bool {
+    let limit = table.limit(class);
+    section(table, |region, commit| region.push_batch(class, rounds, limit, commit)) == Some(true)
 }
-
-pub(crate) fn push<M: Memory>(store: &Store<M>, _: Fast, which: Which, round: NonNull<u8>) -> Push {
-    let stale = stale(store, which);
-    let body = |cpu, commit| match stale {
-        Some(loaded) => store.push_on(loaded, round, commit),
-        None => store.push_body(cpu, which, round, commit),
-    };
-    section(store, body).unwrap_or(Push::Busy)
-}
-
-pub(crate) fn replace<M: Memory>(
-    store: &Store<M>,
-    _: Fast,
-    which: Which,
-    old: Pair,
-    new: Pair,
-    leaving: Fill,
-) -> Replace {
-    let leaving = if planted("fill checked before the section") {
-        if !store.get(old.previous).is(leaving) {
-            return Replace::Changed;
-        }
-        Fill::Any
-    } else {
-        leaving
-    };
-    section(store, |cpu, commit| store.replace_body(cpu, which, old, new, leaving, commit))
-        .unwrap_or(Replace::Changed)
+pub(crate) fn pop_batch<M: Memory>(table: &Table<M>, _: Fast, class: Class, n: u32, into: &mut Magazine) -> bool {
+    let popped = section(table, |region, commit| {
+        let mut batch = Magazine::new();
+        region.pop_batch(class, n, &mut batch, commit).then_some(batch)
+    });
+    popped.flatten().inspect(|batch| into.copy_from(batch)).is_some()
 }

@@ -1,0 +1,64 @@
+//! A magazine: so many rounds on their way between a CPU's stack, the depot and the supplier.
+
+use core::ptr::NonNull;
+
+/// The most rounds of a magazine.
+///
+/// A magazine is what one CPU hands another one in one visit to the depot. Where one CPU allocates what another one frees,
+/// magazines of 32 rounds cost 7 ns a pair, of 64 5 ns, and of 256 86 ns: what circulates between two CPUs no longer fits
+/// their caches.
+pub const MAX_CAPACITY: u16 = 64;
+
+/// Rounds in the order in which they were put in. A value: whoever has it owns the rounds.
+#[derive(Clone, Debug)]
+pub(crate) struct Magazine {
+    len: u32,
+    rounds: [NonNull<u8>; MAX_CAPACITY as usize],
+}
+
+// SAFETY: rounds are `Send`, whatever they are (`Round`).
+unsafe impl Send for Magazine {}
+
+impl Magazine {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { len: 0, rounds: [NonNull::dangling(); MAX_CAPACITY as usize] }
+    }
+    pub(crate) fn len(&self) -> usize {
+        self.len as usize
+    }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// The rounds, the newest last.
+    pub(crate) fn rounds(&self) -> &[NonNull<u8>] {
+        &self.rounds[..self.len()]
+    }
+    /// `false` if there is no room.
+    pub(crate) fn push(&mut self, round: NonNull<u8>) -> bool {
+        let Some(place) = self.rounds.get_mut(self.len as usize) else { return false };
+        *place = round;
+        self.len += 1;
+        true
+    }
+    /// The newest.
+    pub(crate) fn pop(&mut self) -> Option<NonNull<u8>> {
+        self.len = self.len.checked_sub(1)?;
+        Some(self.rounds[self.len()])
+    }
+    /// Takes over what another one has.
+    pub(crate) fn copy_from(&mut self, other: &Self) {
+        self.rounds[..other.len()].copy_from_slice(other.rounds());
+        self.len = other.len;
+    }
+    /// Room for `len` rounds, which `fill` writes if it answers `true`; else the magazine stays empty.
+    #[inline]
+    pub(crate) fn fill_with(&mut self, len: u32, fill: impl FnOnce(*mut NonNull<u8>) -> bool) -> bool {
+        debug_assert!(self.is_empty() && len <= u32::from(MAX_CAPACITY));
+        let filled = fill(self.rounds.as_mut_ptr());
+        if filled {
+            self.len = len;
+        }
+        filled
+    }
+}

@@ -1,0 +1,398 @@
+//! A region: what one CPU keeps of every class, and what one section does to it.
+//!
+//! ```text
+//!  claim, committed | head[class] | cap[class] | seen[class] | taken[class] | stacks
+//!                     len:16|ops:48                                           0 p p p p . . . | 0 p p . . . . . . | ...
+//! ```
+//!
+//! * `head[class]`: how many rounds lie on the class's stack, and how many pops and pushes it has served. Every section
+//!   commits by one plain store to one head.
+//! * `cap[class]`: how many places of the stack may be used now. 0 in a class that was never used here, so nothing can be
+//!   pushed there; a batch widens it.
+//! * The stack: a word that is always null, and the rounds behind it. A pop that reads the null has missed: no other test.
+//! * `seen`, `taken`: a drain's notes.
+//!
+//! A class lies at the same offsets in every region. A region of nothing but zeros answers every pop and every push with a
+//! miss; that is what the [empty region](crate::table) is, and what the region of a CPU is that was never used.
+//!
+//! The functions here run inside one operation of the CPU: no other operation of that CPU overlaps. A mechanism sees to
+//! that: `cpu::claimed` runs these bodies, `cpu::rseq` has the same steps in assembly (a test compares the two), and under a
+//! checker the token model of it runs these bodies again. What an operation on a region must not do is listed with
+//! [`Table`](crate::Table).
+
+use crate::magazine::Magazine;
+#[cfg(not(any(loom, shuttle)))]
+use crate::sync::Ordering::Acquire;
+use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::{AtomicU32, AtomicU64, Fixed, UnsafeCell, planted, tell};
+use core::ptr::NonNull;
+
+/// Classes that a table has numbers for; number 0 is no class.
+pub(crate) const CLASSES: u32 = if cfg!(any(loom, shuttle)) { 4 } else { 512 };
+
+/// A head's length, in the low 16 bits,
+pub(crate) const LEN: u64 = 0xffff;
+/// and above it the count of pops and pushes.
+pub(crate) const OP: u64 = 1 << 16;
+/// Bytes of a round.
+pub(crate) const ROUND: usize = size_of::<*mut u8>();
+
+/// Where a class lies in every region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Class {
+    /// Its number within the table.
+    pub(crate) index: u32,
+    /// Bytes from the start of a region to the null word below its stack.
+    pub(crate) stack: u32,
+}
+
+impl Class {
+    /// Bytes from the start of a region to the end of the first `places` places.
+    pub(crate) const fn end(self, places: u32) -> usize {
+        self.stack as usize + (places as usize + 1) * ROUND
+    }
+}
+
+/// Whether a body commits. Only the model of restartable sequences ever stops short of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Commit {
+    Done,
+    #[cfg(any(loom, shuttle))]
+    Aborted,
+}
+
+/// The fixed part. Zeroed memory is a valid one, of a region that was never used.
+#[cfg(not(any(loom, shuttle)))]
+#[repr(C, align(128))]
+pub(crate) struct Header {
+    /// 0, or 1 while an operation of the claimed mechanism runs.
+    pub(crate) claim: AtomicU32,
+    /// Bytes from the start of the region that may be written to. Only grows.
+    pub(crate) committed: AtomicU64,
+    /// Two cache lines apart from the claim, as the hardware fetches lines in pairs.
+    pub(crate) heads: Heads,
+    pub(crate) caps: [UnsafeCell<u32>; CLASSES as usize],
+    seen: [UnsafeCell<u64>; CLASSES as usize],
+    taken: [Fixed; CLASSES as usize],
+}
+#[cfg(not(any(loom, shuttle)))]
+#[repr(C, align(128))]
+pub(crate) struct Heads([AtomicU64; CLASSES as usize]);
+
+/// Where the first stack may lie.
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) const STACKS: usize = size_of::<Header>();
+#[cfg(any(loom, shuttle))]
+pub(crate) const STACKS: usize = 0;
+
+/// A region, looked at.
+#[cfg(not(any(loom, shuttle)))]
+#[derive(Clone, Copy)]
+pub(crate) struct Region<'t> {
+    header: &'t Header,
+    base: NonNull<u8>,
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl<'t> Region<'t> {
+    /// # Safety
+    /// `base` is the start of a region that stays for `'t`: readable as a whole, zero at first.
+    #[inline(always)]
+    pub(crate) unsafe fn at(base: NonNull<u8>) -> Self {
+        // SAFETY: by contract; zeroed memory is a valid header, and nobody makes an exclusive reference to it.
+        Self { header: unsafe { base.cast().as_ref() }, base }
+    }
+    #[inline(always)]
+    fn head_word(&self, class: Class) -> &'t AtomicU64 {
+        &self.header.heads.0[class.index as usize]
+    }
+    #[inline(always)]
+    fn cap_cell(&self, class: Class) -> &'t UnsafeCell<u32> {
+        &self.header.caps[class.index as usize]
+    }
+    fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
+        &self.header.seen[class.index as usize]
+    }
+    fn taken_cell(&self, class: Class) -> &'t Fixed {
+        &self.header.taken[class.index as usize]
+    }
+    /// Place `i` of the stack, counted from 1; 0 is the null word.
+    #[inline(always)]
+    fn place(&self, class: Class, i: u32) -> &'t UnsafeCell<*mut u8> {
+        // SAFETY: the table gave the class room for so many places at this offset of each region.
+        unsafe { self.base.add(class.stack as usize + i as usize * ROUND).cast().as_ref() }
+    }
+    #[inline(always)]
+    pub(crate) fn claim(&self) -> &'t AtomicU32 {
+        &self.header.claim
+    }
+    /// Bytes from its start that may be written to.
+    #[inline(always)]
+    pub(crate) fn committed(&self) -> usize {
+        // Acquire: pairs with the Release in `set_committed`.
+        self.header.committed.load(Acquire) as usize
+    }
+    /// For whoever just committed so many bytes, under the table's lock.
+    pub(crate) fn set_committed(&self, bytes: usize) {
+        // Release: pairs with the Acquire in `committed`.
+        self.header.committed.store(bytes as u64, Release);
+    }
+}
+
+/// A region of constructed cells: zeroed memory is none of a checker's atomics.
+#[cfg(any(loom, shuttle))]
+#[derive(Debug)]
+pub(crate) struct Cells {
+    claim: AtomicU32,
+    committed: crate::sync::Counter,
+    /// Held by the thread that runs on the CPU, in the model of restartable sequences.
+    pub(crate) token: crate::sync::Mutex<()>,
+    classes: Vec<ClassCells>,
+    places: Vec<UnsafeCell<*mut u8>>,
+}
+#[cfg(any(loom, shuttle))]
+#[derive(Debug)]
+struct ClassCells {
+    head: AtomicU64,
+    /// Written by whoever stores the head: two writers that are not ordered are a race.
+    writer: UnsafeCell<()>,
+    cap: UnsafeCell<u32>,
+    seen: UnsafeCell<u64>,
+    taken: Fixed,
+}
+#[cfg(any(loom, shuttle))]
+impl Cells {
+    pub(crate) fn new(places: usize) -> Self {
+        let class = |_| ClassCells {
+            head: AtomicU64::new(0),
+            writer: UnsafeCell::new(()),
+            cap: UnsafeCell::new(0),
+            seen: UnsafeCell::new(0),
+            taken: Fixed::new(0),
+        };
+        Self {
+            claim: AtomicU32::new(0),
+            committed: crate::sync::Counter::new(0),
+            token: crate::sync::Mutex::ranked(crate::sync::Rank::Token, ()),
+            classes: (0..CLASSES).map(class).collect(),
+            places: (0..places).map(|_| UnsafeCell::new(core::ptr::null_mut())).collect(),
+        }
+    }
+}
+#[cfg(any(loom, shuttle))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region<'t>(pub(crate) &'t Cells);
+#[cfg(any(loom, shuttle))]
+impl<'t> Region<'t> {
+    fn class(&self, class: Class) -> &'t ClassCells {
+        &self.0.classes[class.index as usize]
+    }
+    fn head_word(&self, class: Class) -> &'t AtomicU64 {
+        &self.class(class).head
+    }
+    fn cap_cell(&self, class: Class) -> &'t UnsafeCell<u32> {
+        &self.class(class).cap
+    }
+    fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
+        &self.class(class).seen
+    }
+    fn taken_cell(&self, class: Class) -> &'t Fixed {
+        &self.class(class).taken
+    }
+    fn place(&self, class: Class, i: u32) -> &'t UnsafeCell<*mut u8> {
+        &self.0.places[class.stack as usize / ROUND + i as usize]
+    }
+    pub(crate) fn claim(&self) -> &'t AtomicU32 {
+        &self.0.claim
+    }
+    pub(crate) fn committed(&self) -> usize {
+        self.0.committed.get() as usize
+    }
+    pub(crate) fn set_committed(&self, bytes: usize) {
+        self.0.committed.set(bytes as u64);
+    }
+}
+
+impl Region<'_> {
+    /// The head: exact inside an operation and for whoever owns the region, a snapshot for anybody else.
+    #[inline(always)]
+    pub(crate) fn head(&self, class: Class) -> u64 {
+        // Relaxed: the mechanism orders the operations of a CPU.
+        self.head_word(class).load(Relaxed)
+    }
+    /// The one store by which an operation commits.
+    #[inline(always)]
+    fn set_head(&self, class: Class, head: u64) {
+        self.writable();
+        #[cfg(any(loom, shuttle))]
+        self.class(class).writer.with_mut(|_| ());
+        // Relaxed: as in `head`.
+        self.head_word(class).store(head, Relaxed);
+    }
+    /// For operations of its CPU and whoever owns the region.
+    #[inline(always)]
+    pub(crate) fn cap(&self, class: Class) -> u32 {
+        // SAFETY: inside an operation of the CPU, or the region is the caller's: nobody writes.
+        self.cap_cell(class).with(|p| unsafe { *p })
+    }
+    /// As [`cap`](Self::cap).
+    fn set_cap(&self, class: Class, cap: u32) {
+        self.writable();
+        // SAFETY: as in `cap`, and nobody else reads.
+        self.cap_cell(class).with_mut(|p| unsafe { *p = cap });
+    }
+    /// Round `i`, counted from 1; `None` is the null word. As [`cap`](Self::cap).
+    #[inline(always)]
+    pub(crate) fn round(&self, class: Class, i: u32) -> Option<NonNull<u8>> {
+        // SAFETY: as in `cap`.
+        NonNull::new(self.place(class, i).with(|p| unsafe { *p }))
+    }
+    #[inline(always)]
+    fn set_round(&self, class: Class, i: u32, round: NonNull<u8>) {
+        self.writable();
+        // SAFETY: as in `set_cap`.
+        self.place(class, i).with_mut(|p| unsafe { *p = round.as_ptr() });
+    }
+    /// In models: a region that was never committed is written by nobody.
+    #[inline(always)]
+    fn writable(&self) {
+        #[cfg(any(loom, shuttle))]
+        assert!(self.0.committed.get() > 0, "a region that is not committed was written");
+    }
+
+    // ---- the sections ----
+
+    /// The newest round of the class.
+    #[inline(always)]
+    pub(crate) fn pop(&self, class: Class, commit: Commit) -> Option<NonNull<u8>> {
+        let head = self.head(class);
+        let round = self.round(class, (head & LEN) as u32)?;
+        if planted("operations counted before the commit") {
+            self.set_head(class, head.wrapping_add(OP));
+        }
+        // The one committing store: length and count together.
+        if commit == Commit::Done {
+            let taken = if planted("a pop leaves its round on the stack") { 0 } else { 1 };
+            self.set_head(class, head.wrapping_add(OP) - taken);
+            tell!("pops {}", crate::sync::story::name(round));
+        }
+        Some(round)
+    }
+
+    /// Puts a round on the class's stack; `false` if no place may be used.
+    #[inline(always)]
+    pub(crate) fn push(&self, class: Class, round: NonNull<u8>, commit: Commit) -> bool {
+        let head = self.head(class);
+        let len = (head & LEN) as u32;
+        if len >= self.cap(class) {
+            return false;
+        }
+        // Speculative: nobody reads above `len` before `len` moves.
+        self.set_round(class, len + 1, round);
+        if commit == Commit::Done {
+            self.set_head(class, head.wrapping_add(OP) + 1);
+            tell!("pushes {}", crate::sync::story::name(round));
+        }
+        true
+    }
+
+    /// Puts all these rounds on the class's stack, or none. It may use more places than now, up to `limit` and to what is
+    /// committed: twice as many, or as many as it takes.
+    ///
+    /// The new `cap` is worked out in here, from what this operation has read: so it does no harm that it stays where the
+    /// operation is aborted behind it.
+    pub(crate) fn push_batch(
+        &self,
+        class: Class,
+        rounds: &[NonNull<u8>],
+        limit: &AtomicU32,
+        commit: Commit,
+    ) -> bool {
+        let head = self.head(class);
+        let (len, cap) = ((head & LEN) as u32, self.cap(class));
+        let need = len + rounds.len() as u32;
+        if need > cap {
+            // Acquire: pairs with the Release with which a drain that has emptied the stack opens it again.
+            let limit = limit.load(crate::sync::Ordering::Acquire);
+            let cap = (2 * cap).max(need);
+            let cap = if planted("a stack is widened beyond its limit") { cap } else { cap.min(limit) };
+            if need > cap || class.end(cap) > self.committed() && !planted("a region is widened before it is committed")
+            {
+                return false;
+            }
+            self.set_cap(class, cap);
+        }
+        let all = head + rounds.len() as u64;
+        if planted("a batch is committed before its rounds are written") {
+            self.set_head(class, all);
+        }
+        for (i, round) in (len + 1..).zip(rounds) {
+            self.set_round(class, i, *round);
+        }
+        if commit == Commit::Done {
+            self.set_head(class, all);
+            tell!("pushes a batch of {}", rounds.len());
+        }
+        true
+    }
+
+    /// Takes the `n` newest rounds, or none.
+    pub(crate) fn pop_batch(&self, class: Class, n: u32, into: &mut Magazine, commit: Commit) -> bool {
+        let head = self.head(class);
+        let Some(rest) = ((head & LEN) as u32).checked_sub(n) else { return false };
+        let mut batch = Magazine::new();
+        for i in 1..=n {
+            let Some(round) = self.round(class, rest + i) else { return false };
+            batch.push(round);
+        }
+        if commit == Commit::Done {
+            self.set_head(class, head - u64::from(n));
+            tell!("pops a batch of {n}");
+        }
+        *into = batch;
+        true
+    }
+
+    // ---- for whoever owns the region: a drain ----
+
+    /// Closes the class's stack and notes how many rounds lie on it: from now on they are the drain's, where they lie.
+    pub(crate) fn take(&self, class: Class) -> u32 {
+        let head = self.head(class);
+        let len = (head & LEN) as u32;
+        if len > 0 {
+            self.set_taken(class, len);
+            self.set_head(class, head & !LEN);
+        }
+        if self.cap(class) > 0 && !planted("a drained stack stays open") {
+            self.set_cap(class, 0);
+        }
+        len
+    }
+    /// How far the class had come when [`see`](Self::see) was last called; for who holds the lock of drains.
+    pub(crate) fn seen(&self, class: Class) -> u64 {
+        // SAFETY: the lock of drains is held.
+        self.seen_cell(class).with(|p| unsafe { *p })
+    }
+    /// As [`seen`](Self::seen): how far it has come now.
+    pub(crate) fn see(&self, class: Class) {
+        let head = self.head(class);
+        // SAFETY: the lock of drains is held.
+        self.seen_cell(class).with_mut(|p| unsafe { *p = head });
+    }
+    /// The class begins anew, for another owner of its number.
+    pub(crate) fn reset(&self, class: Class) {
+        if self.head(class) != 0 {
+            self.set_head(class, 0);
+        }
+        // SAFETY: the lock of drains is held.
+        self.seen_cell(class).with_mut(|p| unsafe { *p = 0 });
+        self.set_taken(class, 0);
+    }
+    /// Rounds that a drain has taken and not given to anybody yet: for that drain, and for reports.
+    pub(crate) fn taken(&self, class: Class) -> u32 {
+        self.taken_cell(class).get()
+    }
+    pub(crate) fn set_taken(&self, class: Class, taken: u32) {
+        self.taken_cell(class).set(taken);
+    }
+}
