@@ -26,6 +26,7 @@ use crate::per_cpu::{PageRound, PerCpuPages, Shelf};
 use crate::pfn::{Order, Pfn};
 use crate::region::{HugePages, Region, Uncommitted, address_limit, behind, reserve_most};
 use crate::watermark::{self, Mark, Watermarks};
+use crate::tables::Tables;
 use crate::zone::{Ground, Wanted, Zone, zeroed};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
@@ -68,6 +69,7 @@ pub struct PageAllocator {
     /// For each node and each highest zone: places, nearest and highest first.
     zonelists: Box<[[Box<[u8]>; ZoneKind::COUNT]]>,
     cpus: Cpus,
+    pub(crate) tables: Tables,
     corruption: corruption::Handler,
     pub(crate) counts: Counts,
 }
@@ -153,7 +155,7 @@ impl PageAllocator {
             }
             None => watermark::min_free_pages(lowmem),
         };
-        let flat = one_node(config.cpus);
+        let tables = Tables::new(config.cpus, config.door, &config.faults)?;
         // Not written to for the first place, which most have alone.
         // SAFETY: zeros are numbers.
         let mut place_of = unsafe { zeroed::<u8>((range / step) as usize) }?;
@@ -166,7 +168,7 @@ impl PageAllocator {
             let reserve = watermark::lowmem_reserve(managed)[kind as usize];
             let marks = Watermarks::new(kind, pages, lowmem, min_free, config.watermark_scale);
             let per_cpu = match config.per_cpu_pages {
-                true => Some(PerCpuPages::new(flat, pages, &ground, config.door)?),
+                true => Some(PerCpuPages::new(&tables, pages, &ground)?),
                 false => None,
             };
             if !places.is_empty() {
@@ -195,6 +197,7 @@ impl PageAllocator {
             places: places.into(),
             place_of,
             cpus: config.cpus,
+            tables,
             corruption: config.corruption,
             counts: Counts::default(),
         })
@@ -644,6 +647,10 @@ impl PageAllocator {
     pub fn zone_of(&self, pfn: Pfn) -> ZoneKind {
         self.place(pfn).zone.kind
     }
+    /// Where the stacks of CPUs lie.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
     /// The CPUs that per-CPU pages are kept for.
     pub fn cpus(&self) -> Cpus {
         self.cpus
@@ -660,14 +667,6 @@ impl PageAllocator {
     #[inline(always)]
     fn place(&self, pfn: Pfn) -> &Place {
         &self.places[usize::from(self.place_of[pfn.index() >> self.ground.max_order.get()])]
-    }
-}
-
-/// The same CPUs on one node: a zone's pages are all of one node, so its magazines need no telling apart.
-fn one_node(cpus: Cpus) -> Cpus {
-    match Cpus::simulated(cpus.count(), cpus.nodes()) {
-        Ok(simulated) if simulated == cpus => Cpus::simulated(cpus.count(), 1).unwrap_or(cpus),
-        _ => cpus,
     }
 }
 

@@ -3,19 +3,21 @@
 
 use crate::allocator::{PageAllocator, Place};
 use crate::per_cpu::PageRound;
-use crate::region::Reserved;
+use crate::tables::StackMemory;
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
 use uslab_magazine::{Fork, Layer};
 
 impl Place {
-    fn layers(&self) -> impl Iterator<Item = &Layer<PageRound, Reserved>> {
+    fn layers(&self) -> impl Iterator<Item = &Layer<PageRound, StackMemory>> {
         self.per_cpu.iter().flat_map(|per_cpu| per_cpu.layers()).map(|(_, layer)| layer)
     }
 }
 
 impl Fork for PageAllocator {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
+        // SAFETY: passed on.
+        unsafe { self.tables.locks(rank, visit) };
         for place in &self.places {
             if rank == Rank::Zone {
                 visit(place.zone.lists());
@@ -26,7 +28,7 @@ impl Fork for PageAllocator {
     }
     unsafe fn forget_other_threads(&self) {
         // SAFETY: passed on.
-        self.places.iter().flat_map(Place::layers).for_each(|layer| unsafe { layer.forget_other_threads() });
+        unsafe { self.tables.forget_other_threads() };
         self.counts.forks.add(1);
     }
 }

@@ -64,6 +64,7 @@ pub mod info;
 mod per_cpu;
 mod pfn;
 pub mod region;
+pub mod tables;
 pub mod view;
 pub mod watermark;
 mod zone;
@@ -94,6 +95,7 @@ pub use gfp::{Gfp, MigrateType, ZoneKind};
 pub use info::{BuddyInfo, ZoneInfo};
 pub use pfn::{Order, Pfn};
 pub use region::{Door, HugePages, Phantom, Region, Reserved};
+pub use tables::{StackMemory, Tables};
 pub use view::PerCpuView;
 pub use zone::ZoneEvents;
 

@@ -8,19 +8,18 @@
 //! A freed page goes into the magazines of its pageblock's type, so that a stolen page goes back where it belongs.
 
 use crate::error::Limit;
-use crate::faults::MAGAZINE;
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
-use crate::region::{Door, Reserved};
+use crate::tables::{StackMemory, Tables};
 use crate::zone::{Ground, Wanted, Zone};
 use core::cell::Cell;
 use core::ops::Range;
 use core::ptr::NonNull;
-use uslab_magazine::{Config, Cpus, Layer, Operation, Round, Supplier};
+use uslab_magazine::{Config, Layer, Operation, Round, Supplier};
 
 /// Orders that are cached: 0..=3, the kernel's "not costly" ones; under loom one, to keep models small.
 const ORDERS: usize = if cfg!(loom) { 1 } else { 4 };
-/// Magazines in a CPU's stock. Small: what a CPU parks of one order and type is 4 + 2 magazines at most.
+/// Magazines of a CPU beyond two. Small: what a CPU parks of one order and type is four magazines at most.
 const STOCK: u16 = if cfg!(loom) { 0 } else { 2 };
 /// Full magazines that all CPUs share.
 const DEPOT: u32 = if cfg!(loom) { 1 } else { 4 };
@@ -45,7 +44,7 @@ impl Round for PageRound {
 #[derive(Debug)]
 pub(crate) struct PerCpuPages {
     /// By order, then by type; one type only where pages are not grouped.
-    layers: Box<[Layer<PageRound, Reserved>]>,
+    layers: Box<[Layer<PageRound, StackMemory>]>,
     types: usize,
 }
 
@@ -60,27 +59,22 @@ fn batch(managed: u32) -> u16 {
 }
 
 impl PerCpuPages {
-    /// The magazines of a zone of `managed` pages; `None` when their address space is refused.
-    pub(crate) fn new(cpus: Cpus, managed: u32, ground: &Ground, door: Door) -> Option<Self> {
+    /// The magazines of a zone of `managed` pages; `None` when their addresses are refused.
+    pub(crate) fn new(tables: &Tables, managed: u32, ground: &Ground) -> Option<Self> {
         let types = if ground.mobility { MigrateType::COUNT } else { 1 };
         let orders = ORDERS.min(ground.max_order.index() + 1);
-        let config = |n: usize| Config::new(&cpus, (batch(managed) >> (n / types)).max(1), STOCK, DEPOT);
-        let configs: Vec<_> = (0..orders * types).map(config).collect();
-        let bytes = |config| Layer::<PageRound, Reserved>::footprint(&cpus, config);
-        let sizes: Vec<_> = configs.iter().map(bytes).collect();
-        let memory = Reserved::many(0, &sizes, door, &ground.faults, MAGAZINE)?;
-        let layer = |(config, memory)| Layer::new(cpus, config, memory).ok();
-        let layers = configs.into_iter().zip(memory).map(layer).collect::<Option<_>>()?;
-        Some(Self { layers, types })
+        let layer =
+            |n: usize| tables.layer(Config::new((batch(managed) >> (n / types)).max(1), STOCK, DEPOT), true);
+        Some(Self { layers: (0..orders * types).map(layer).collect::<Option<_>>()?, types })
     }
 
     /// The layer of an order and type; `None` for orders that are not cached.
     #[inline]
-    pub(crate) fn layer(&self, order: Order, mobility: MigrateType) -> Option<&Layer<PageRound, Reserved>> {
+    pub(crate) fn layer(&self, order: Order, mobility: MigrateType) -> Option<&Layer<PageRound, StackMemory>> {
         self.layers.get(order.index() * self.types + (mobility as usize).min(self.types - 1))
     }
     /// All layers, each with its order.
-    pub(crate) fn layers(&self) -> impl Iterator<Item = (Order, &Layer<PageRound, Reserved>)> {
+    pub(crate) fn layers(&self) -> impl Iterator<Item = (Order, &Layer<PageRound, StackMemory>)> {
         let orders = Order::ZERO.through(Order::MAX);
         orders
             .zip(self.layers.chunks(self.types))
@@ -109,7 +103,7 @@ impl PerCpuPages {
     pub(crate) fn pages(&self) -> u64 {
         let held = self.layers().map(|(order, layer)| {
             let stats = layer.stats();
-            (stats.in_magazines + stats.in_stock + stats.in_depot) * u64::from(order.pages())
+            (stats.in_magazines + stats.in_depot) * u64::from(order.pages())
         });
         held.sum()
     }

@@ -29,7 +29,7 @@ use mapped::Mapped as Os;
 use phantom::Addresses;
 use std::sync::Arc;
 use uslab_magazine::sync::{Counter, tell};
-use uslab_magazine::{Memory, Operation};
+use uslab_magazine::Operation;
 
 /// Whether [`Door::Os`] reserves addresses, and not memory.
 pub(crate) const MAPPED: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
@@ -453,8 +453,7 @@ pub fn reserve_most<T>(
     }
 }
 
-/// Part of a region, or all of it, that is committed from its start upwards, on demand: the memory of magazine layers and
-/// side tables.
+/// A region that is committed from its start upwards, on demand: the memory of side tables.
 #[derive(Debug)]
 pub struct Reserved {
     region: Arc<Region>,
@@ -546,14 +545,14 @@ impl Reserved {
     }
 }
 
-// SAFETY: a region is page-aligned and `start` a multiple of 128 within it; it is zero when first committed, ours until
-// drop, and never moved or decommitted.
-unsafe impl Memory for Reserved {
-    fn base(&self) -> NonNull<u8> {
+impl Reserved {
+    /// The first byte, aligned to 128 bytes. It stays where it is, and what was committed is zero at first.
+    pub fn base(&self) -> NonNull<u8> {
         // SAFETY: its pages lie in the region, and were reserved with so many bytes more.
         unsafe { self.region.base().add(self.pages.start + self.start) }
     }
-    fn commit(&self, op: &Operation, bytes: usize) -> bool {
+    /// Makes the first `bytes` bytes usable on behalf of `op`; `false` if there are fewer, or they cannot be had.
+    pub fn commit(&self, op: &Operation, bytes: usize) -> bool {
         let Some(bytes) = bytes.checked_add(self.start) else { return false };
         if self.region.faults.fires(Call::of(self.point, bytes)) {
             return false;

@@ -33,7 +33,7 @@ impl PageAllocator {
             // SAFETY: passed on.
             let layer = unsafe { layer.view(|_| ()) };
             for (to, cpu) in view.cpus.iter_mut().zip(&layer.cpus) {
-                add(to, order, &mut cpu.loaded.iter().chain(&cpu.previous).chain(&cpu.stock));
+                add(to, order, &mut cpu.magazines.iter());
             }
             add(&mut view.depot, order, &mut layer.depots.iter().flat_map(|depot| &depot.full));
         }

@@ -1,6 +1,6 @@
 //! The inlined path of a class by itself, for an owner who keeps it where every instruction counts.
 
-use crate::cpu::rseq::Fast;
+use crate::cpu::rseq::{Fast, NO_CLASS};
 use crate::cpu::{Mechanism, claimed};
 use crate::layer::Round;
 use crate::memory::{Heap, Memory};
@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 #[derive(Debug)]
 pub struct Front<R, M = Heap> {
     fast: Fast,
-    /// Where restartable sequences do not serve: `fast` leads nowhere then.
+    /// Where restartable sequences do not serve: `fast` leads to the empty region then.
     table: Option<NonNull<Table<M>>>,
     class: Class,
     rounds: PhantomData<fn(R) -> R>,
@@ -34,13 +34,12 @@ impl<R, M> Copy for Front<R, M> {}
 impl<R: Round, M: Memory> Front<R, M> {
     /// A front that always misses, of no layer: for an owner who wants to see each round on the slow path.
     pub fn closed() -> Self {
-        Self { fast: Fast::nowhere(), table: None, class: Class::default(), rounds: PhantomData }
+        Self { fast: Fast::nowhere(), table: None, class: NO_CLASS, rounds: PhantomData }
     }
     /// For one who keeps the table alive.
     pub(crate) fn new(table: &Table<M>, class: Class) -> Self {
         let sections = cfg!(not(any(loom, shuttle))) && table.cpus().mechanism() == Mechanism::Rseq;
-        let fast = if sections { Fast::new(table, class) } else { Fast::nowhere() };
-        Self { fast, table: (!sections).then(|| NonNull::from(table)), class, rounds: PhantomData }
+        Self { fast: Fast::new(table), table: (!sections).then(|| NonNull::from(table)), class, rounds: PhantomData }
     }
 
     pub(crate) fn fast(&self) -> Fast {
@@ -59,7 +58,7 @@ impl<R: Round, M: Memory> Front<R, M> {
     /// The layer that it came from lives.
     #[inline(always)]
     pub unsafe fn alloc(&self) -> Option<R> {
-        let round = self.fast.pop().or_else(|| {
+        let round = self.fast.pop(self.class).or_else(|| {
             // SAFETY: the layer keeps its table.
             self.table.and_then(|table| pop(unsafe { table.as_ref() }, self.class))
         });
@@ -78,7 +77,7 @@ impl<R: Round, M: Memory> Front<R, M> {
     #[must_use = "a round that was not taken is still the caller's"]
     pub unsafe fn free(&self, round: R) -> bool {
         let raw = round.into_raw();
-        self.fast.push(raw)
+        self.fast.push(self.class, raw)
             || match self.table {
                 // SAFETY: the layer keeps its table.
                 Some(table) => push(unsafe { table.as_ref() }, self.class, raw),

@@ -239,6 +239,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// A layer without any round yet; `None` if the table has no number or no room for it, or there is no memory for its
     /// depots.
     pub fn new(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
+        Self::with_nodes(table, table.cpus().nodes(), config)
+    }
+    /// The same, for rounds that are of one node whatever CPU uses them.
+    pub fn on_one_node(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
+        Self::with_nodes(table, 1, config)
+    }
+    fn with_nodes(table: &Arc<Table<M>>, nodes: u32, config: Config) -> Option<Self> {
         let capacity = config.capacity.clamp(1, MAX_CAPACITY);
         let config = Config {
             capacity,
@@ -253,8 +260,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
             tuning: Tuning::new(&config),
             counts: Counts::default(),
         };
-        let mut nodes = Vec::new();
-        for _ in 0..table.cpus().nodes() {
+        let (count, mut nodes) = (nodes, Vec::new());
+        for _ in 0..count {
             let (depot, class) = (Depot::new(config.depot_limit), table.class(config.reach()));
             match (depot, class) {
                 (Some(depot), Some(class)) => {
@@ -287,6 +294,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// The sizes that it was made with.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Whether it has one class for all CPUs. Then a miss of its [front](Self::front) is what its slow paths begin with.
+    #[inline]
+    pub fn has_one_node(&self) -> bool {
+        self.nodes.len() == 1
     }
 
     // ---- batches on the current CPU's stack: each call is on whichever CPU the thread is then ----

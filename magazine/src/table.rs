@@ -216,6 +216,12 @@ impl<M: Memory> Table<M> {
         // SAFETY: behind the spare ones, in the same range.
         unsafe { self.memory.base().add(SPARE * WORD) }
     }
+    /// Where the spare words lie.
+    #[cfg(not(any(loom, shuttle)))]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for restartable sequences"))]
+    pub(crate) fn spare_words(&self) -> NonNull<u8> {
+        self.memory.base()
+    }
     /// Where the region of `cpu` lies; of one more than there are, the empty one.
     #[cfg(not(any(loom, shuttle)))]
     #[inline]

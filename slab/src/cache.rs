@@ -45,8 +45,7 @@ pub(crate) use alloc::BULK;
 use alloc::Nothing;
 use core::ptr::NonNull;
 use std::sync::{Arc, Weak};
-use uslab_buddy::region::Reserved;
-use uslab_buddy::{Gfp, PAGE_SIZE};
+use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
 use uslab_magazine::{Front, Layer, Operation, PathCounts, Round};
 
@@ -91,7 +90,7 @@ impl core::fmt::Debug for Hooks {
 pub(crate) struct Parts {
     pub(crate) name: Box<str>,
     pub(crate) geometry: Geometry,
-    pub(crate) layer: Option<Layer<Object, Reserved>>,
+    pub(crate) layer: Option<Layer<Object, StackMemory>>,
     pub(crate) hooks: Option<Hooks>,
     /// Flags that every page of the cache is asked with.
     pub(crate) page_flags: Gfp,
@@ -112,23 +111,25 @@ pub(crate) struct Checked {
     /// The cache's.
     pub(crate) tag: u8,
     /// The layer's, behind the checks.
-    front: Front<Object>,
+    front: Front<Object, StackMemory>,
 }
 
 /// A cache. Users hold it as [`KmemCache`](crate::KmemCache).
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Cache {
-    // First, and not at the beginning of a line: see `uslab_magazine::store` on stores to other pages.
+    // First, and not at the beginning of a line: a load that follows a store to the same place of another page waits for it.
     min_partial: usize,
-    /// The inlined paths of the layer in `parts`; closed without one.
-    allocs: Front<Object>,
-    /// Closed, too, where something is done with each object before it is taken back.
-    frees: Front<Object>,
+    /// The inlined path of the layer in `parts`; closed without one, and where something is done with each object before it is
+    /// taken back.
+    frees: Front<Object, StackMemory>,
     /// Tells multiples of the stride from other offsets: see [`begins_object`](Self::begins_object). On the line of `frees`.
     multiples: u64,
     /// Whether something is done with each object before it is taken back.
     heeds_frees: bool,
+    core: Arc<Core>,
+    /// The same path; closed, too, where objects are checked.
+    allocs: Front<Object, StackMemory>,
     #[cfg(not(loom))]
     checked: Option<Checked>,
     parts: Parts,
@@ -136,7 +137,6 @@ pub(crate) struct Cache {
     charge: AtomicU32,
     visits: Visits,
     counts: Counts,
-    core: Arc<Core>,
     /// Itself: what waits for a grace period keeps the cache alive.
     #[cfg_attr(loom, allow(dead_code, reason = "no grace periods in models"))]
     this: Weak<Self>,
@@ -347,7 +347,7 @@ impl Cache {
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
     }
-    pub(crate) fn layer(&self) -> Option<&Layer<Object, Reserved>> {
+    pub(crate) fn layer(&self) -> Option<&Layer<Object, StackMemory>> {
         self.parts.layer.as_ref()
     }
 
@@ -382,7 +382,7 @@ impl Cache {
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn objects(&self) -> (u64, u64) {
         let (count, layer) = (self.count(), self.parts.layer.as_ref().map(Layer::stats).unwrap_or_default());
-        let kept = layer.in_magazines + layer.in_stock + layer.in_depot;
+        let kept = layer.in_magazines + layer.in_depot;
         (count.objects, count.inuse.saturating_sub(kept))
     }
 
@@ -391,7 +391,7 @@ impl Cache {
         let dear = counts.direct_paths.now();
         let direct = dear.of_operations(counts.direct_allocs.get() + counts.direct_frees.get());
         let layer = self.parts.layer.as_ref().map(Layer::stats).unwrap_or_default();
-        let in_magazines = layer.in_magazines + layer.in_stock;
+        let in_magazines = layer.in_magazines;
         CacheInfo {
             name: self.name().to_owned(),
             object_size: geometry.object_size() as u64,

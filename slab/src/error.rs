@@ -25,7 +25,6 @@
 //! | anything refused, anywhere | any of these | `every_operation_survives_the_refusal_of_each_of_its_calls` |
 //! | a destroyed cache is asked | [`AllocError::Destroyed`] | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
 //! | a cache in use is destroyed | [`Busy`] | `destroy_refuses_while_objects_are_in_use_and_the_cache_goes_on` |
-//! | no magazine for a prefilled one | [`AllocError::NoMagazines`] | `a_cache_without_a_magazine_to_spare_says_so` |
 //! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `the_library_does_what_c_programs_rely_on` |
 
 use crate::geometry::GeometryError;
@@ -55,8 +54,6 @@ pub enum AllocError {
     Destroyed,
     /// The memory that is to be moved is no object; its corruption was reported.
     NotAnObject,
-    /// The cache has no magazine left, or none at all, so there is no private one.
-    NoMagazines,
     /// It was refused on purpose: see [`faults`](crate::faults).
     Injected,
 }
@@ -71,7 +68,6 @@ impl fmt::Display for AllocError {
             Self::Refused { bytes } => write!(f, "the system maps no {bytes} bytes more"),
             Self::Destroyed => f.write_str("the cache was destroyed"),
             Self::NotAnObject => f.write_str("the address is that of no object"),
-            Self::NoMagazines => f.write_str("the cache has no magazine to spare"),
             Self::Injected => f.write_str("refused by fault injection"),
         }
     }

@@ -27,7 +27,7 @@ use uslab_buddy::region::{Door, HugePages, Region, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, Rank};
-use uslab_magazine::{Memory, Operation, Paths};
+use uslab_magazine::{Operation, Paths};
 
 /// The most pieces: about as many mappings as Linux lets a process have (`vm.max_map_count`).
 const MOST: usize = if cfg!(loom) { 1 } else { 1 << 16 };

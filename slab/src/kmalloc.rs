@@ -10,7 +10,7 @@
 
 use crate::block::Block;
 use crate::error::{AllocError, CacheError};
-use crate::kmem_cache::{KmemCache, KmemCacheBuilder};
+use crate::kmem_cache::KmemCache;
 use crate::large::{ZERO_SIZE, stays};
 use crate::size_class::{CLASSES, SizeClass};
 use crate::subsystem::Core;
@@ -78,7 +78,8 @@ impl Kmalloc {
                 KmallocKind::Dma => builder.dma(),
             }
         });
-        Ok(Self { caches: KmemCacheBuilder::build_all(caches, core)?.into(), core: core.clone() })
+        let caches = caches.map(|cache| cache.build_on(core)).collect::<Result<_, _>>()?;
+        Ok(Self { caches, core: core.clone() })
     }
 
     /// The cache of a class.

@@ -2,13 +2,12 @@
 
 use crate::block::Block;
 use crate::cache::BULK;
-use crate::cache::{Cache, Hooks, Object, Parts};
+use crate::cache::{Cache, Hooks, Parts};
 use crate::error::{AllocError, Busy, CacheError};
-use crate::faults::MAGAZINE;
 use crate::geometry::Geometry;
 use crate::info::CacheInfo;
 use crate::live::Live;
-use crate::magazines::{Magazines, PRIVATE};
+use crate::magazines::Magazines;
 use crate::owner::Owner;
 use crate::prefill::Prefilled;
 use crate::shrinker::{Registration, Shrinker};
@@ -17,8 +16,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
-use uslab_buddy::region::Reserved;
-use uslab_magazine::{Config, Layer, Operation};
+use uslab_magazine::{Config, Operation};
 
 /// A cache of objects of one size and alignment.
 ///
@@ -81,8 +79,6 @@ pub struct KmemCacheBuilder {
     magazines: Option<Magazines>,
     check_frees: Option<bool>,
     merge: bool,
-    /// Whether its magazines may be somebody's own.
-    prefills: bool,
 }
 
 impl KmemCacheBuilder {
@@ -165,12 +161,6 @@ impl KmemCacheBuilder {
     fn may_merge(&self) -> bool {
         self.merge && self.hooks.is_none() && self.limit.is_none() && !self.type_stable
     }
-    /// Nobody but its maker sees the cache, who [prefills](KmemCache::prefill) nothing from it.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
-    pub(crate) fn never_prefilled(mut self) -> Self {
-        self.prefills = false;
-        self
-    }
     /// Other magazines than the subsystem's.
     pub fn magazines(mut self, magazines: Magazines) -> Self {
         self.magazines = Some(magazines);
@@ -217,29 +207,7 @@ impl KmemCacheBuilder {
                 alias: Some(planned.builder.name.into()),
             });
         }
-        let memory = match planned.footprint(core) {
-            0 => None,
-            bytes => Some(
-                Reserved::coloured(core.next_colours(1), bytes, core.door, &core.faults, MAGAZINE)
-                    .ok_or(CacheError::Memory)?,
-            ),
-        };
-        planned.build(core, memory)
-    }
-
-    /// Caches that begin and end together, and share with nobody: their magazines lie in one reservation.
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have neither malloc nor kmalloc"))]
-    pub(crate) fn build_all(
-        builders: impl Iterator<Item = Self>,
-        core: &Arc<Core>,
-    ) -> Result<Vec<KmemCache>, CacheError> {
-        let planned: Vec<_> = builders.map(|builder| builder.plan(core)).collect::<Result<_, _>>()?;
-        let sizes: Vec<_> = planned.iter().map(|planned| planned.footprint(core)).collect();
-        let colour = core.next_colours(sizes.len());
-        let memory = Reserved::many(colour, &sizes, core.door, &core.faults, MAGAZINE);
-        let memory = memory.ok_or(CacheError::Memory)?;
-        let with_memory = planned.into_iter().zip(memory);
-        with_memory.map(|(planned, memory)| planned.build(core, Some(memory))).collect()
+        planned.build(core)
     }
 
     /// Finds what no cache can be made of.
@@ -253,9 +221,8 @@ impl KmemCacheBuilder {
         let align = self.align;
         let geometry = Geometry::new(self.size, align, &core.rule)?;
         let magazines = self.magazines.unwrap_or(core.magazines);
-        let private = if self.prefills { PRIVATE } else { 0 };
         Ok(Planned {
-            layer: magazines.config(&core.cpus, geometry.stride(), private),
+            layer: magazines.config(geometry.stride()),
             check_frees: self.check_frees.unwrap_or(core.check_frees),
             merges: self.may_merge().then_some(magazines),
             geometry,
@@ -275,19 +242,10 @@ struct Planned {
 }
 
 impl Planned {
-    /// Bytes that its magazines may need; 0 without magazines.
-    fn footprint(&self, core: &Core) -> usize {
-        self.layer.as_ref().map_or(0, |config| Layer::<Object, Reserved>::footprint(&core.cpus, config))
-    }
-
-    fn build(self, core: &Arc<Core>, memory: Option<Reserved>) -> Result<KmemCache, CacheError> {
+    fn build(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
         let Self { builder, geometry, layer, check_frees, merges } = self;
-        let layer = match (layer, memory) {
-            (Some(config), Some(memory)) => {
-                Some(Layer::new(core.cpus, config, memory).map_err(|_| CacheError::Memory)?)
-            }
-            _ => None,
-        };
+        // Where there is no number left, a cache works without magazines.
+        let layer = layer.and_then(|config| core.ground.pages.tables().layer(config, false));
         let parts = Parts {
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
@@ -325,7 +283,6 @@ impl KmemCache {
             magazines: None,
             check_frees: None,
             merge: false,
-            prefills: true,
         }
     }
 
@@ -454,7 +411,8 @@ impl KmemCache {
     /// At least `n` objects for one owner: its next `n` allocations cannot fail and touch nothing that others touch.
     ///
     /// # Errors
-    /// As [`alloc_bulk`](Self::alloc_bulk), with nothing taken; [`AllocError::NoMagazines`] in a cache without magazines.
+    /// As [`alloc_bulk`](Self::alloc_bulk), with nothing taken; [`AllocError::Refused`] if the heap has no room for the
+    /// pointers.
     #[doc(alias = "kmem_cache_prefill_sheaf")]
     pub fn prefill(&self, gfp: Gfp, n: usize) -> Result<Prefilled<'_>, AllocError> {
         Prefilled::new(self, gfp, n)

@@ -1,15 +1,15 @@
 //! How large a cache's magazines are.
 //!
-//! Measured, not derived: what a CPU's magazines and stocks *reach* must cover the batches that it cycles through (some
-//! 1,000 small objects), else the CPUs meet at the depot and swap each other's cache lines; and an exchange of magazines
-//! costs some 60 ns, so small magazines cost more a pair. Both ask for large ones. What speaks for small ones is the
-//! memory that CPUs park, hence a bound in bytes and not in objects: a magazine is first made for 16 KiB of objects, 126 at
-//! most (a kilobyte of rounds); where CPUs meet at the depot it grows to twice that, and when memory is short it shrinks.
-//! A cache that is used little fills little: the first fill takes one object, each one after it twice as many.
+//! Measured, not derived: what a CPU's stack *reaches* must cover the batches that it cycles through (some 1,000 small
+//! objects), else the CPUs meet at the depot and swap each other's cache lines; and what goes there in one visit must be
+//! large enough to be worth it, and small enough that it still fits the caches of the CPU that takes it. What speaks for
+//! small stacks is the memory that CPUs park, hence a bound in bytes and not in objects. A magazine is made for 16 KiB of
+//! objects, 64 at most; a stack holds 64 KiB of objects, 1,216 at most and two magazines at least. When memory is short it
+//! holds less. A cache that is used little fills little: the first fill takes one object, each one after it twice as many.
 //!
 //! (Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is near them.)
 
-use uslab_magazine::{Config, Cpus};
+use uslab_magazine::{Config, MAX_CAPACITY};
 
 /// The magazines of a cache, or of all caches of a subsystem.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,48 +22,39 @@ pub enum Magazines {
     Off,
     /// As said, for good.
     Sized {
-        /// Objects in a magazine, at least 1.
+        /// Objects in a magazine, 1 to [`MAX_CAPACITY`].
         capacity: u16,
-        /// Full and empty magazines in each CPU's stock.
+        /// Magazines that a CPU holds at most, beyond the two that it needs.
         stock: u16,
-        /// Full magazines in each node's depot.
+        /// Magazines in each node's depot, at most [`MAX_DEPOT`](uslab_magazine::MAX_DEPOT).
         depot_limit: u32,
     },
 }
 
-/// Bytes of objects that a magazine is first made for.
+/// Bytes of objects that a magazine is made for.
 pub const BYTES: usize = 16 << 10;
-/// Objects in a magazine at first: at most, and at least.
-pub const MOST: usize = 126;
+/// Objects in a magazine: at most, and at least.
+pub const MOST: usize = MAX_CAPACITY as usize;
 /// See [`MOST`].
 pub const LEAST: usize = 4;
-/// Full and empty magazines in each CPU's stock, for objects up to [`LARGE`] bytes,
-pub const STOCK: u16 = 8;
-/// and above.
-pub const STOCK_OF_LARGE: u16 = 2;
-/// Objects above are large: so few of them fill a magazine's bytes that [`LEAST`] decides.
-pub const LARGE: usize = 1 << 10;
-/// Full magazines that a node's depot keeps: as many as a barn's soft limit.
+/// Bytes of objects that a CPU's stack holds,
+pub const STACK_BYTES: usize = 64 << 10;
+/// and objects.
+pub const STACK_OBJECTS: usize = 1216;
+/// Magazines that a node's depot keeps: as many as a barn's soft limit.
 pub const DEPOT_LIMIT: u32 = 10;
-/// Magazines that owners of private ones may hold beside, in all; address space of 2 MiB. None where address space is memory and
-/// there is one thread.
-pub const PRIVATE: u32 = if cfg!(target_family = "wasm") { 0 } else { 1024 };
 
 impl Magazines {
-    /// The layer's sizes for objects that lie `stride` bytes apart, with up to `private` magazines for owners of their own;
-    /// `None` without magazines.
-    pub(crate) fn config(self, cpus: &Cpus, stride: usize, private: u32) -> Option<Config> {
+    /// The layer's sizes for objects that lie `stride` bytes apart; `None` without magazines.
+    pub(crate) fn config(self, stride: usize) -> Option<Config> {
         match self {
             Self::Off => None,
-            Self::Sized { capacity, stock, depot_limit } => {
-                Some(Config::new(cpus, capacity, stock, depot_limit))
-            }
+            Self::Sized { capacity, stock, depot_limit } => Some(Config::new(capacity, stock, depot_limit)),
             Self::BySize => {
-                let capacity = (BYTES / stride).clamp(LEAST, MOST) as u16;
-                let stock = if stride <= LARGE { STOCK } else { STOCK_OF_LARGE };
-                let config = Config::new(cpus, capacity, stock, DEPOT_LIMIT);
-                let magazines = config.magazines + private;
-                Some(Config { largest: 2 * capacity, first_fill: 1, magazines, ..config })
+                let capacity = (BYTES / stride).clamp(LEAST, MOST);
+                let reach = (STACK_BYTES / stride).min(STACK_OBJECTS);
+                let stock = (reach / capacity).saturating_sub(2) as u16;
+                Some(Config { first_fill: 1, ..Config::new(capacity as u16, stock, DEPOT_LIMIT) })
             }
         }
     }
@@ -75,14 +66,12 @@ mod tests {
 
     #[test]
     fn magazines_hold_bytes_and_not_objects() {
-        let cpus = Cpus::simulated(2, 1).unwrap();
-        let capacity =
-            |stride| Magazines::BySize.config(&cpus, stride, PRIVATE).map(|config| config.capacity);
-        let rows = [(8, 126), (128, 126), (192, 85), (256, 64), (1024, 16), (2048, 8), (1 << 22, 4)];
+        let capacity = |stride| Magazines::BySize.config(stride).map(|config| config.capacity);
+        let rows = [(8, 64), (128, 64), (256, 64), (512, 32), (1024, 16), (2048, 8), (1 << 22, 4)];
         for (stride, expected) in rows {
             assert_eq!(capacity(stride), Some(expected), "stride {stride}");
         }
-        assert_eq!(Magazines::Off.config(&cpus, 8, PRIVATE), None);
+        assert_eq!(Magazines::Off.config(8), None);
     }
 
     /// The caches are the CPUs': a thread that has allocated once leaves nothing of its own behind.
@@ -128,9 +117,9 @@ mod tests {
     /// What CPUs and depots park at the very most, in bytes a CPU: for all but the largest objects.
     #[test]
     fn what_a_cache_may_park_is_bounded() {
-        let cpus = Cpus::simulated(1, 1).unwrap();
+        let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
         for stride in 8..=16 << 10 {
-            let config = Magazines::BySize.config(&cpus, stride, PRIVATE).unwrap();
+            let config = Magazines::BySize.config(stride).unwrap();
             let bytes = config.most_rounds(&cpus) as usize * stride;
             let most = if stride <= 4 << 10 { 1 << 20 } else { 2 << 20 };
             assert!(bytes <= most, "stride {stride}: {bytes} bytes");

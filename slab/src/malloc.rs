@@ -10,7 +10,7 @@
 use crate::block::Block;
 use crate::error::{AllocError, CacheError};
 use crate::huge::is_huge;
-use crate::kmem_cache::{KmemCache, KmemCacheBuilder};
+use crate::kmem_cache::KmemCache;
 use crate::large::{ZERO_SIZE, stays};
 use crate::subsystem::{Core, Subsystem};
 use core::alloc::Layout;
@@ -112,9 +112,9 @@ impl Malloc {
     pub(crate) fn on(core: &Arc<Core>) -> Result<Self, CacheError> {
         let caches = (0..CLASSES).map(|class| {
             let name = format!("malloc-{}", size_of_class(class));
-            KmemCache::builder(name, size_of_class(class)).align(align_of_class(class)).never_prefilled()
+            KmemCache::builder(name, size_of_class(class)).align(align_of_class(class))
         });
-        let caches = KmemCacheBuilder::build_all(caches, core)?;
+        let caches: Vec<_> = caches.map(|cache| cache.build_on(core)).collect::<Result<_, _>>()?;
         let Ok(caches) = caches.try_into() else { unreachable!("as many as there are classes") };
         Ok(Self { caches, core: core.clone() })
     }

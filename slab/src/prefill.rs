@@ -1,19 +1,17 @@
-//! A private magazine of a cache: objects of one owner.
+//! Objects that are set aside for one owner: his next allocations cannot fail.
 
 use crate::block::Block;
-use crate::cache::Object;
 use crate::error::AllocError;
 use crate::kmem_cache::KmemCache;
 use core::ptr::NonNull;
 use uslab_buddy::Gfp;
-use uslab_buddy::region::Reserved;
-use uslab_magazine::Private;
 use uslab_magazine::sync::abandoned;
 
 /// Objects that belong to one owner; Linux calls it a prefilled sheaf. Made by [`KmemCache::prefill`].
 ///
 /// Allocation and free are a few plain instructions: no CPU number, no locked instruction, nothing shared. What is left
-/// goes back when it is dropped. Until then its objects count as [`in_magazines`](crate::CacheInfo::in_magazines).
+/// goes back when it is dropped. To the cache its objects are [used](crate::CacheInfo::used) until then, and its allocations
+/// and frees are the owner's affair.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -32,27 +30,39 @@ use uslab_magazine::sync::abandoned;
 pub struct Prefilled<'c> {
     cache: &'c KmemCache,
     gfp: Gfp,
-    private: Private<'c, Object, Reserved>,
+    objects: Vec<NonNull<u8>>,
+    /// The most that it keeps.
+    most: usize,
 }
+
+// SAFETY: the objects are the value's alone, and may be handed to any thread.
+unsafe impl Send for Prefilled<'_> {}
 
 impl<'c> Prefilled<'c> {
     pub(crate) fn new(cache: &'c KmemCache, gfp: Gfp, n: usize) -> Result<Self, AllocError> {
-        Ok(Self { cache, gfp, private: cache.cache().prefill(gfp, n)? })
+        let mut new = Self { cache, gfp, objects: Vec::new(), most: 0 };
+        new.refill(n)?;
+        Ok(new)
     }
 
     /// An object; `None` if it holds none, which is not before the promised number of allocations.
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
-        self.cache.cache().private_alloc(&mut self.private, self.gfp)
+        let object = self.objects.pop()?;
+        Some(self.cache.cache().hand_out_ahead(object, self.gfp))
     }
 
-    /// Takes an object back, up to its capacity; beyond, full magazines join the cache's.
+    /// Takes an object back; beyond what it keeps, the cache does.
     ///
     /// # Safety
     /// As [`KmemCache::free`]: any object of the cache will do.
     #[inline(always)]
     pub unsafe fn free(&mut self, object: NonNull<u8>) {
-        self.cache.cache().private_free(&mut self.private, object);
+        if self.objects.len() < self.most {
+            return self.cache.cache().keep_back(object, || self.objects.push(object));
+        }
+        // SAFETY: passed on.
+        unsafe { self.cache.free(object) };
     }
 
     /// The same as an owned, safe [`Block`]. Dropped, it goes to the cache, not back here.
@@ -72,27 +82,30 @@ impl<'c> Prefilled<'c> {
 
     /// Objects that it holds: so many allocations cannot fail.
     pub fn len(&self) -> usize {
-        self.private.len()
+        self.objects.len()
     }
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills it up to at least `n` objects; from now on it keeps so many, free or in use, to itself.
+    /// Fills it up to at least `n` objects; from now on it keeps up to so many.
     ///
     /// # Errors
     /// There are not so many; it keeps what it has.
     #[doc(alias = "kmem_cache_refill_sheaf")]
     pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
-        self.cache.cache().refill(&mut self.private, self.gfp, n)
+        let more = n.saturating_sub(self.len());
+        self.cache.cache().take_ahead(self.gfp - Gfp::ZERO, more, &mut self.objects)?;
+        self.most = self.most.max(n);
+        Ok(())
     }
 }
 
 impl Drop for Prefilled<'_> {
     fn drop(&mut self) {
         if !abandoned() {
-            self.cache.cache().close(&mut self.private);
+            self.objects.drain(..).for_each(|object| self.cache.cache().give_ahead(object));
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::faults::{BITMAP, Faults};
 use uslab_buddy::Pfn;
 use uslab_buddy::frame::{Frame, FrameTable};
 use uslab_buddy::region::{Door, Reserved};
-use uslab_magazine::{Memory, Operation};
+use uslab_magazine::Operation;
 
 /// Bits that fit into a frame.
 pub(crate) const FRAME_BITS: usize = 256;

@@ -190,8 +190,6 @@ pub(crate) struct Core {
     #[cfg(not(loom))]
     pub(crate) tags: ForkMutex<(Option<Arc<Tags>>, u64)>,
     pub(crate) huge: Huge,
-    /// Caches whose magazines got memory so far.
-    colours: Counter,
     /// Forks, with other threads at work, between the process that made the subsystem and this one.
     pub(crate) forks: Counter,
     corruption: Arc<corruption::Handler>,
@@ -232,7 +230,6 @@ impl Core {
             deferred: crate::rcu::Deferred::new(&cpus),
             #[cfg(not(loom))]
             tags: ForkMutex::new(Rank::Tags, (None, 0)),
-            colours: Counter::new(0),
             forks: Counter::new(0),
             corruption: config.corruption,
             caches: Registry::new(Rank::Caches),
@@ -261,12 +258,6 @@ impl Core {
                 started => return started,
             }
         }
-    }
-
-    /// The first of `caches` new ones, another one for each cache: so their magazines lie on different lines.
-    pub(crate) fn next_colours(&self, caches: usize) -> u64 {
-        self.colours.add(caches as u64);
-        self.colours.get() - caches as u64
     }
 
     /// A cache that others share, if it `fits`.

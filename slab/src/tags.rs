@@ -14,7 +14,7 @@ use core::ptr::NonNull;
 use uslab_buddy::region::{Door, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE, Pfn};
 use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed};
-use uslab_magazine::{Memory, Operation};
+use uslab_magazine::Operation;
 
 /// Bytes of the range for each byte here: the least object.
 const GRAIN: usize = crate::geometry::WORD;

@@ -24,22 +24,25 @@ pub(crate) fn fence<M: Memory>(_: &Table<M>, _: impl Iterator<Item = u32>) -> bo
     true
 }
 
+/// The class of a front that is closed.
+pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fast;
 
 impl Fast {
-    pub(crate) fn new<M: Memory>(_: &Table<M>, _: Class) -> Self {
+    pub(crate) fn new<M: Memory>(_: &Table<M>) -> Self {
         Self
     }
     pub(crate) fn nowhere() -> Self {
         Self
     }
     #[inline(always)]
-    pub(crate) fn pop(&self) -> Option<NonNull<u8>> {
+    pub(crate) fn pop(&self, _: Class) -> Option<NonNull<u8>> {
         None
     }
     #[inline(always)]
-    pub(crate) fn push(&self, _: NonNull<u8>) -> bool {
+    pub(crate) fn push(&self, _: Class, _: NonNull<u8>) -> bool {
         false
     }
 }

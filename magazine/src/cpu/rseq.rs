@@ -62,8 +62,8 @@
 //! # One path for both
 //!
 //! An allocation does not ask which mechanism serves. A layer that sections may not touch has the same [`Fast`] path
-//! as any other; it leads to [`NOWHERE`], a word of an empty region, where every section misses, and announces its
-//! sections in a thread-local scratch area instead of the kernel's. The question is asked after a miss.
+//! as any other; it leads to the table's empty region, where every section misses, and announces its sections in a
+//! thread-local scratch area instead of the kernel's. The question is asked after a miss.
 //!
 //! # Measured choices
 //!
@@ -265,17 +265,19 @@ struct Nowhere {
 }
 // SAFETY: nobody writes to it: every section misses, and no table has it.
 unsafe impl Sync for Nowhere {}
+/// The class of a front that is closed.
+pub(crate) const NO_CLASS: Class =
+    Class { index: 0, stack: (offset_of!(Nowhere, null) - offset_of!(Nowhere, region)) as u32 };
 // SAFETY: zeroed memory is a valid header.
 static NOWHERE: Nowhere = Nowhere { word: &raw const NOWHERE.region, region: unsafe { core::mem::zeroed() }, null: [0] };
 
-/// All that a section needs: the table's words, where sections are announced, and where the class lies.
+/// All that a section needs, besides its class: the table's words, and where sections are announced.
 ///
 /// Valid while the table lives; whoever holds both sees to that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fast {
     words: NonNull<u8>,
     area: isize,
-    class: Class,
 }
 
 // SAFETY: numbers; what they lead to is the table, which any thread may use.
@@ -328,22 +330,21 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
 } }
 
 impl Fast {
-    /// For the class of `table`: to its words if sections serve it, else to nowhere.
-    pub(crate) fn new<M: Memory>(table: &Table<M>, class: Class) -> Self {
+    /// For `table`: to its words if sections serve it, else to its empty region.
+    pub(crate) fn new<M: Memory>(table: &Table<M>) -> Self {
         match (table.cpus().mechanism(), registration()) {
-            (Mechanism::Rseq, Some(area)) => Self { words: table.words(), area, class },
-            _ => Self::nowhere(),
+            (Mechanism::Rseq, Some(area)) => Self { words: table.words(), area },
+            _ => Self { words: table.spare_words(), area: scratch() },
         }
     }
-    /// Every section misses.
+    /// Every section of [`NO_CLASS`] misses.
     pub(crate) fn nowhere() -> Self {
-        let class = Class { index: 0, stack: offset_of!(Nowhere, null) as u32 - offset_of!(Nowhere, region) as u32 };
-        Self { words: NonNull::from(&NOWHERE.word).cast(), area: scratch(), class }
+        Self { words: NonNull::from(&NOWHERE.word).cast(), area: scratch() }
     }
 
     /// The newest round of the class on this CPU; `None` if there is none, or this thread has no CPU.
     #[inline(always)]
-    pub(crate) fn pop(&self) -> Option<NonNull<u8>> {
+    pub(crate) fn pop(&self, class: Class) -> Option<NonNull<u8>> {
         let round: *mut u8;
         // SAFETY:
         // * `words` leads to a word for every number that the kernel may give, and each word to a region that reads as
@@ -365,7 +366,7 @@ impl Fast {
             ] [
                 round = out(reg) round,
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
-                class = in(reg) u64::from(self.class.index), stack = in(reg) u64::from(self.class.stack),
+                class = in(reg) u64::from(class.index), stack = in(reg) u64::from(class.stack),
                 one = const OP - 1,
                 options(nostack)
             ]);
@@ -375,7 +376,7 @@ impl Fast {
 
     /// Puts a round on the class's stack on this CPU; `false` if no place may be used, or this thread has no CPU.
     #[inline(always)]
-    pub(crate) fn push(&self, round: NonNull<u8>) -> bool {
+    pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
         // SAFETY: as in `pop`. The round is stored above the length, in a place that `cap` allows: nobody reads there
         // before the length moves. The empty region's caps are 0.
         unsafe {
@@ -392,7 +393,7 @@ impl Fast {
             ] [
                 round = in(reg) round.as_ptr(),
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
-                class = in(reg) u64::from(self.class.index), stack = in(reg) u64::from(self.class.stack),
+                class = in(reg) u64::from(class.index), stack = in(reg) u64::from(class.stack),
                 caps = const CAPS, place = const ROUND, one = const OP + 1,
                 miss = label { return false },
                 options(nostack)
@@ -403,7 +404,7 @@ impl Fast {
 
     /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region.
     #[inline(never)]
-    fn push_batch(&self, rounds: &[NonNull<u8>], limit: *const u32) -> bool {
+    fn push_batch(&self, class: Class, rounds: &[NonNull<u8>], limit: *const u32) -> bool {
         if rounds.is_empty() {
             return true;
         }
@@ -442,7 +443,7 @@ impl Fast {
                 x = out(reg) _, cap = out(reg) _, end = out(reg) _,
                 rounds = in(reg) rounds.as_ptr(), count = in(reg) rounds.len(), limit = in(reg) limit,
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
-                class = in(reg) u64::from(self.class.index), stack = in(reg) u64::from(self.class.stack),
+                class = in(reg) u64::from(class.index), stack = in(reg) u64::from(class.stack),
                 caps = const CAPS, committed = const COMMITTED, place = const ROUND,
                 miss = label { return false },
                 options(nostack)
@@ -453,7 +454,7 @@ impl Fast {
 
     /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region.
     #[inline(never)]
-    fn pop_batch(&self, count: u32, into: *mut NonNull<u8>) -> bool {
+    fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
         if count == 0 {
             return true;
         }
@@ -477,7 +478,7 @@ impl Fast {
                 i = out(reg) _, round = out(reg) _,
                 into = in(reg) into, count = in(reg) u64::from(count),
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
-                class = in(reg) u64::from(self.class.index), stack = in(reg) u64::from(self.class.stack),
+                class = in(reg) u64::from(class.index), stack = in(reg) u64::from(class.stack),
                 place = const ROUND,
                 miss = label { return false },
                 options(nostack)
@@ -488,10 +489,10 @@ impl Fast {
 }
 
 pub(crate) fn push_batch<M: Memory>(table: &Table<M>, fast: Fast, class: Class, rounds: &[NonNull<u8>]) -> bool {
-    fast.push_batch(rounds, core::ptr::from_ref(table.limit(class)).cast())
+    fast.push_batch(class, rounds, core::ptr::from_ref(table.limit(class)).cast())
 }
-pub(crate) fn pop_batch<M: Memory>(_: &Table<M>, fast: Fast, _: Class, n: u32, into: &mut Magazine) -> bool {
-    into.fill_with(n, |rounds| fast.pop_batch(n, rounds))
+pub(crate) fn pop_batch<M: Memory>(_: &Table<M>, fast: Fast, class: Class, n: u32, into: &mut Magazine) -> bool {
+    into.fill_with(n, |rounds| fast.pop_batch(class, n, rounds))
 }
 
 #[cfg(test)]

@@ -64,20 +64,23 @@ fn section<M: Memory, R>(table: &Table<M>, body: impl Fn(Region<'_>, Commit) -> 
 }
 
 /// The inlined path: under a checker everything takes the other one, which runs the same operation.
+/// The class of a front that is closed.
+pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fast;
 
 impl Fast {
-    pub(crate) fn new<M: Memory>(_: &Table<M>, _: Class) -> Self {
+    pub(crate) fn new<M: Memory>(_: &Table<M>) -> Self {
         Self
     }
     pub(crate) fn nowhere() -> Self {
         Self
     }
-    pub(crate) fn pop(&self) -> Option<NonNull<u8>> {
+    pub(crate) fn pop(&self, _: Class) -> Option<NonNull<u8>> {
         None
     }
-    pub(crate) fn push(&self, _: NonNull<u8>) -> bool {
+    pub(crate) fn push(&self, _: Class, _: NonNull<u8>) -> bool {
         false
     }
 }

@@ -37,11 +37,13 @@ ranks! {
     Shrinkers,
     /// The list of caches.
     Caches,
-    /// What serialises the drains of a layer.
+    /// The list of tables.
+    Tables,
+    /// What serialises the drains of a table.
     Drains,
     /// The magazines of a depot.
     Depot,
-    /// What serialises the making of a layer's magazines.
+    /// The numbers of a table's classes, and what of it is committed.
     Making,
     /// The slabs of a cache on one node.
     Node,

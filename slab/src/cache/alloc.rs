@@ -12,9 +12,8 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
-use uslab_buddy::region::Reserved;
 use uslab_magazine::sync::planted;
-use uslab_magazine::{Operation, Private, Supplier};
+use uslab_magazine::{Operation, Supplier};
 
 /// Objects taken for a bulk caller in one lock hold.
 pub(crate) const BULK: usize = 256;
@@ -144,6 +143,8 @@ impl Cache {
     fn alloc_slow(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let (source, op) = (self.source(gfp), &Operation::new());
         let object = match &self.parts.layer {
+            // Its front has missed.
+            Some(layer) if layer.has_one_node() => layer.alloc_slow(op, &source),
             Some(layer) => layer.alloc_in(op, &source),
             None => self.direct(op, &source, self.this_node()),
         };
@@ -333,57 +334,74 @@ impl Cache {
         pages.pfn_of(object.as_ptr()).map_or(0, |pfn| pages.node_of(pfn))
     }
 
-    /// A private magazine with at least `n` objects.
-    pub(crate) fn prefill(&self, gfp: Gfp, n: usize) -> Result<Private<'_, Object, Reserved>, AllocError> {
-        let layer = self.parts.layer.as_ref().ok_or(AllocError::NoMagazines)?;
+    /// `n` more objects for somebody who keeps them back: nobody's yet. All or none.
+    pub(crate) fn take_ahead(&self, gfp: Gfp, n: usize, into: &mut Vec<NonNull<u8>>) -> Result<(), AllocError> {
         self.admits(n)?;
-        let source = self.source(gfp);
-        if let Some(private) = layer.private(&source, n) {
-            return Ok(private);
+        into.try_reserve_exact(n)
+            .map_err(|_| AllocError::Refused { bytes: n.saturating_mul(size_of::<NonNull<u8>>()) })?;
+        let mut ahead = Ahead { cache: self, had: into.len(), objects: into };
+        let end = ahead.had + n;
+        if let Some(layer) = &self.parts.layer {
+            while ahead.objects.len() < end
+                && let Some(object) = layer.alloc(&Nothing(self))
+            {
+                ahead.objects.push(object.0);
+            }
         }
-        let error = source.error_or(AllocError::NoMagazines);
-        // What other CPUs and the depots keep, and what other caches keep without using it.
-        layer.shrink();
-        layer.purge(&source);
-        let op = &Operation::new();
-        if matches!(error, AllocError::Memory(_)) {
-            self.press_others(op);
+        let (node, source) = (self.this_node(), self.source(gfp));
+        while ahead.objects.len() < end {
+            let (op, max) = (&Operation::new(), (end - ahead.objects.len()).min(BULK));
+            let taken = source.fill(op, node, max, |object| ahead.objects.push(object.0));
+            self.counts.direct_allocs.add(taken as u64);
+            self.counts.direct_paths.add(op.path(), taken as u64);
+            if taken == 0 {
+                ahead.objects.push(self.alloc_pressed(op, &source, node)?.0);
+            }
         }
-        let again = || layer.private(&source, n).ok_or_else(|| source.error_or(AllocError::NoMagazines));
-        self.ask_users(op, gfp, again(), again).inspect_err(|_| self.counts.failures.add(1))
+        ahead.had = end;
+        Ok(())
     }
-    /// As `prefill` on one that exists already.
-    pub(crate) fn refill(
-        &self,
-        private: &mut Private<'_, Object, Reserved>,
-        gfp: Gfp,
-        n: usize,
-    ) -> Result<(), AllocError> {
-        self.admits(n)?;
-        let source = self.source(gfp);
-        if private.refill(&source, n) { Ok(()) } else { Err(source.error_or(AllocError::NoMagazines)) }
-    }
+    /// Hands out one of them.
     #[inline(always)]
-    pub(crate) fn private_alloc(
-        &self,
-        private: &mut Private<'_, Object, Reserved>,
-        gfp: Gfp,
-    ) -> Option<NonNull<u8>> {
-        private.pop().map(|object| self.hand_out(object, gfp))
+    pub(crate) fn hand_out_ahead(&self, object: NonNull<u8>, gfp: Gfp) -> NonNull<u8> {
+        self.hand_out(Object(object), gfp)
     }
+    /// Takes an object back for somebody who keeps it.
     #[inline(always)]
-    pub(crate) fn private_free(&self, private: &mut Private<'_, Object, Reserved>, object: NonNull<u8>) {
+    pub(crate) fn keep_back(&self, object: NonNull<u8>, keep: impl FnOnce()) {
         if self.heeds_frees {
-            return self.heed(object, |cache| cache.private_push(private, object));
+            return self.heed(object, |cache| {
+                cache.core.ground.obj_in(object);
+                keep();
+            });
         }
-        self.private_push(private, object);
-    }
-    #[inline(always)]
-    fn private_push(&self, private: &mut Private<'_, Object, Reserved>, object: NonNull<u8>) {
         self.core.ground.obj_in(object);
-        private.push(&Nothing(self), Object(object));
+        keep();
     }
-    pub(crate) fn close(&self, private: &mut Private<'_, Object, Reserved>) {
-        private.close(&Nothing(self));
+    /// Takes one back that was kept: nobody had it.
+    pub(crate) fn give_ahead(&self, object: NonNull<u8>) {
+        match &self.parts.layer {
+            Some(layer) => layer.free(&Nothing(self), Object(object)),
+            None => {
+                let op = Operation::new();
+                self.give(&op, core::iter::once(Object(object)));
+                self.counts.direct_frees.add(1);
+                self.counts.direct_paths.count(&op);
+            }
+        }
+    }
+}
+
+/// Objects that are being taken ahead; those that were had go back if not all can be had.
+struct Ahead<'a> {
+    cache: &'a Cache,
+    objects: &'a mut Vec<NonNull<u8>>,
+    /// Objects that stay.
+    had: usize,
+}
+
+impl Drop for Ahead<'_> {
+    fn drop(&mut self) {
+        self.objects.drain(self.had..).for_each(|object| self.cache.give_ahead(object));
     }
 }

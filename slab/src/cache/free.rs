@@ -19,8 +19,9 @@ impl Cache {
     /// As [`KmemCache::free`](crate::KmemCache::free).
     #[inline(always)]
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
-        // SAFETY: the layer lives in `parts`. (Where the ground watches objects, in models, fronts always miss.)
-        if !unsafe { self.frees.free(Object(object)) } {
+        // In models the ground watches objects, and is told.
+        // SAFETY: the layer lives in `parts`.
+        if cfg!(any(loom, shuttle)) || !unsafe { self.frees.free(Object(object)) } {
             self.free_missed(object);
         }
     }
@@ -29,7 +30,7 @@ impl Cache {
     #[cold]
     #[inline(never)]
     fn free_missed(&self, object: NonNull<u8>) {
-        if self.heeds_frees { self.free_heeded(object) } else { self.take_back(object) }
+        if self.heeds_frees { self.free_heeded(object) } else { self.take_back_missed(object) }
     }
 
     fn free_heeded(&self, object: NonNull<u8>) {
@@ -41,7 +42,7 @@ impl Cache {
             {
                 return;
             }
-            cache.take_back(object);
+            if cache.parts.check_frees { cache.take_back_missed(object) } else { cache.take_back(object) }
         });
     }
 
@@ -64,6 +65,17 @@ impl Cache {
         take_back(self);
         if let Err(panic) = outcome {
             resume_unwind(panic);
+        }
+    }
+
+    /// As [`take_back`](Self::take_back), of an object that the front had no place for.
+    #[inline(never)]
+    fn take_back_missed(&self, object: NonNull<u8>) {
+        match &self.parts.layer {
+            Some(layer) if layer.has_one_node() && cfg!(not(any(loom, shuttle))) => {
+                layer.free_slow(&Operation::new(), &self.source(Gfp::KERNEL), Object(object));
+            }
+            _ => self.take_back(object),
         }
     }
 
