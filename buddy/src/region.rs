@@ -482,6 +482,12 @@ impl Reserved {
         let pages = 0..region.bytes();
         Some(Self { region: Arc::new(region), pages, start: 0, committed: Counter::new(0), point })
     }
+    /// The same, of which what is not committed reads as zero.
+    pub fn readable(bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
+        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::ReadsZero, door.of_tables(), faults)?;
+        let pages = 0..region.bytes();
+        Some(Self { region: Arc::new(region), pages, start: 0, committed: Counter::new(0), point })
+    }
     /// The same, the `colour`-th of many that are used alike: each begins at another pair of lines of its page. Else what
     /// all have in front would fall on the same few sets of a processor's cache, and drive each other out of it.
     pub fn coloured(colour: u64, bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {

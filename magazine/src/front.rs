@@ -42,6 +42,10 @@ impl<R: Round, M: Memory> Front<R, M> {
         Self { fast: Fast::new(table), table: (!sections).then(|| NonNull::from(table)), class, rounds: PhantomData }
     }
 
+    /// Whether both are open, and of one table.
+    fn is_beside(&self, other: &Self) -> bool {
+        self.class != NO_CLASS && self.fast == other.fast && self.table == other.table
+    }
     pub(crate) fn fast(&self) -> Fast {
         self.fast
     }
@@ -102,4 +106,54 @@ fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
         return crate::cpu::rseq::push(table, class, round);
     }
     claimed::push(table, class, round)
+}
+
+/// The inlined paths of several layers of one table, side by side: what they share is there once, and a class is a word.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Fronts<R, M, const N: usize> {
+    fast: Fast,
+    table: Option<NonNull<Table<M>>>,
+    classes: [Class; N],
+    rounds: PhantomData<fn(R) -> R>,
+}
+
+// SAFETY: as of a `Front`.
+unsafe impl<R, M: Memory, const N: usize> Send for Fronts<R, M, N> {}
+// SAFETY: as above.
+unsafe impl<R, M: Memory, const N: usize> Sync for Fronts<R, M, N> {}
+
+impl<R: Round, M: Memory, const N: usize> Fronts<R, M, N> {
+    /// These fronts, as far as they are of one table; all of them closed if they are not.
+    pub fn of(fronts: [Front<R, M>; N]) -> Self {
+        let Some(first) = fronts.first().filter(|first| fronts.iter().all(|front| front.is_beside(first))) else {
+            let Front { fast, table, class, .. } = Front::<R, M>::closed();
+            return Self { fast, table, classes: [class; N], rounds: PhantomData };
+        };
+        let (fast, table) = (first.fast, first.table);
+        Self { fast, table, classes: fronts.map(|front| front.class), rounds: PhantomData }
+    }
+
+    /// As [`Front::alloc`] of front `i`, or `None` if there are not so many.
+    ///
+    /// # Safety
+    /// The layers that they came from live.
+    #[inline(always)]
+    pub unsafe fn alloc(&self, i: usize) -> Option<R> {
+        let class = *self.classes.get(i)?;
+        // SAFETY: passed on.
+        unsafe { Front { fast: self.fast, table: self.table, class, rounds: PhantomData }.alloc() }
+    }
+
+    /// As [`Front::free`] of front `i`; `false` if there are not so many.
+    ///
+    /// # Safety
+    /// As [`alloc`](Self::alloc).
+    #[inline(always)]
+    #[must_use = "a round that was not taken is still the caller's"]
+    pub unsafe fn free(&self, i: usize, round: R) -> bool {
+        let Some(class) = self.classes.get(i).copied() else { return false };
+        // SAFETY: passed on.
+        unsafe { Front { fast: self.fast, table: self.table, class, rounds: PhantomData }.free(round) }
+    }
 }

@@ -109,7 +109,7 @@ mod world;
 
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, Script, on_cpu};
 pub use fork::Fork;
-pub use front::Front;
+pub use front::{Front, Fronts};
 pub use layer::{Config, Layer, MAX_DEPOT, Round, Stats, Supplier};
 pub use magazine::MAX_CAPACITY;
 pub use memory::{Heap, Memory};

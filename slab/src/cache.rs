@@ -60,6 +60,15 @@ pub(crate) struct Object(NonNull<u8>);
 // SAFETY: it is nobody's on its way, and may be handed to any thread. Typed caches ask `Send` of what lies in it.
 unsafe impl Send for Object {}
 
+impl Object {
+    /// # Safety
+    /// What lies at `memory` is an object that is nobody's.
+    #[inline(always)]
+    pub(crate) unsafe fn new(memory: NonNull<u8>) -> Self {
+        Self(memory)
+    }
+}
+
 impl Round for Object {
     #[inline(always)]
     fn into_raw(self) -> NonNull<u8> {
@@ -94,6 +103,9 @@ pub(crate) struct Parts {
     pub(crate) hooks: Option<Hooks>,
     /// Flags that every page of the cache is asked with.
     pub(crate) page_flags: Gfp,
+    /// What its pages are told by.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) page_class: Option<u16>,
     /// The most slabs.
     pub(crate) limit: Option<u32>,
     pub(crate) type_stable: bool,
@@ -215,6 +227,11 @@ impl Cache {
     }
     pub(crate) fn visits(&self) -> &Visits {
         &self.visits
+    }
+    /// Its inlined path; closed where anything is done with objects on their way.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn front(&self) -> Front<Object, StackMemory> {
+        if self.parts.check_frees { Front::closed() } else { self.frees }
     }
     pub(crate) fn parts(&self) -> &Parts {
         &self.parts

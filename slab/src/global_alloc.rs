@@ -243,10 +243,33 @@ impl Uslab {
     /// `memory` came from this allocator, and nobody uses it any more.
     #[inline(always)]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
+        // SAFETY: passed on.
+        if !unsafe { self.free_fast(memory) } {
+            // SAFETY: passed on.
+            unsafe { self.free_slow(memory) };
+        }
+    }
+    /// The inlined part of [`free`](Self::free); `false` if it did nothing: then [`free_slow`](Self::free_slow).
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[doc(hidden)]
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn free_fast(&self, memory: NonNull<u8>) -> bool {
+        // SAFETY: passed on.
+        PROCESS.get().is_some_and(|process| unsafe { process.malloc.free_fast(memory) })
+    }
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[doc(hidden)]
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn free_slow(&self, memory: NonNull<u8>) {
         let process = PROCESS.get();
         match process {
             // SAFETY: passed on.
-            Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.free(memory) },
+            Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.free_slow(memory) },
             // SAFETY: passed on.
             _ => unsafe { free_other(process, memory) },
         }

@@ -5,6 +5,8 @@
 //! of the object fail the model. In shipping builds the hooks are empty.
 
 use crate::faults::Faults;
+#[cfg(not(any(loom, shuttle)))]
+use crate::page_classes::PageClasses;
 use crate::slab::{Side, Slab};
 use core::ptr::NonNull;
 use uslab_buddy::frame::FrameTable;
@@ -17,6 +19,8 @@ use uslab_magazine::sync::tell;
 pub(crate) struct Ground {
     pub(crate) pages: PageAllocator,
     side: Side,
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) classes: PageClasses,
     #[cfg(any(loom, shuttle))]
     owners: oracle::Owners,
 }
@@ -28,6 +32,8 @@ impl Ground {
         Some(Self {
             pages,
             side: Side::new(range as usize, door, faults)?,
+            #[cfg(not(any(loom, shuttle)))]
+            classes: PageClasses::new(range as usize, door, faults)?,
             #[cfg(any(loom, shuttle))]
             owners: oracle::Owners::new(range),
         })

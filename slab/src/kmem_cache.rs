@@ -79,6 +79,7 @@ pub struct KmemCacheBuilder {
     magazines: Option<Magazines>,
     check_frees: Option<bool>,
     merge: bool,
+    page_class: Option<u16>,
 }
 
 impl KmemCacheBuilder {
@@ -160,6 +161,12 @@ impl KmemCacheBuilder {
     }
     fn may_merge(&self) -> bool {
         self.merge && self.hooks.is_none() && self.limit.is_none() && !self.type_stable
+    }
+    /// Its pages are told by this class: see [`page_classes`](crate::page_classes).
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn page_class(mut self, class: usize) -> Self {
+        self.page_class = u16::try_from(class).ok();
+        self
     }
     /// Other magazines than the subsystem's.
     pub fn magazines(mut self, magazines: Magazines) -> Self {
@@ -253,6 +260,7 @@ impl Planned {
             layer,
             hooks: builder.hooks,
             page_flags: builder.page_flags,
+            page_class: builder.page_class,
             type_stable: builder.type_stable,
             check_frees,
             merges,
@@ -283,6 +291,7 @@ impl KmemCache {
             magazines: None,
             check_frees: None,
             merge: false,
+            page_class: None,
         }
     }
 

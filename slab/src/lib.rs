@@ -105,6 +105,8 @@ mod node;
 #[cfg(not(any(loom, shuttle)))]
 pub mod options;
 mod owner;
+#[cfg(not(any(loom, shuttle)))]
+mod page_classes;
 mod pinned;
 pub mod pool;
 pub mod prefill;

@@ -8,15 +8,18 @@
 //! mapping of its own ([`huge`](crate::huge)).
 
 use crate::block::Block;
+use crate::cache::Object;
 use crate::error::{AllocError, CacheError};
 use crate::huge::is_huge;
 use crate::kmem_cache::KmemCache;
 use crate::large::{ZERO_SIZE, stays};
+use crate::page_classes::PageClass;
 use crate::subsystem::{Core, Subsystem};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use std::sync::Arc;
-use uslab_buddy::Gfp;
+use uslab_buddy::{Gfp, PAGE_SIZE, Pfn, StackMemory};
+use uslab_magazine::Fronts;
 
 /// Classes up to 64 bytes, one for each word.
 const WORDS: usize = 8;
@@ -90,10 +93,62 @@ const fn align_of_class(class: usize) -> usize {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Malloc {
+    /// Where its pages begin, how many there are, and the class of each: see [`Pages`].
+    pages: Pages,
+    /// The caches' inlined paths; closed where objects are checked.
+    fronts: Fronts<Object, StackMemory, CLASSES>,
     caches: [KmemCache; CLASSES],
     core: Arc<Core>,
 }
+
+/// What a free looks at to find an object's class: no line that anybody writes to while objects come and go.
+#[derive(Clone, Copy, Debug)]
+struct Pages {
+    base: NonNull<u8>,
+    count: usize,
+    /// By page; see [`PageClasses`](crate::page_classes::PageClasses).
+    classes: NonNull<PageClass>,
+}
+
+// SAFETY: addresses; what they lead to is the subsystem's, which the malloc keeps.
+unsafe impl Send for Pages {}
+// SAFETY: as above; the classes are atomics.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// The class of the object that begins at `memory`; `None` if that is no object of a size class.
+    #[inline(always)]
+    fn class_of(&self, memory: NonNull<u8>) -> Option<usize> {
+        let offset = memory.addr().get().wrapping_sub(self.base.addr().get());
+        let page = offset / PAGE_SIZE;
+        if page >= self.count {
+            return None;
+        }
+        // SAFETY: there is one for each page.
+        let (class, pages) = unsafe { self.classes.add(page).as_ref() }.get()?;
+        let inside = pages * PAGE_SIZE + offset % PAGE_SIZE;
+        // As `Cache::begins_object`: a multiplication tells multiples of the size.
+        let multiples = MULTIPLES[class % CLASSES];
+        (class < CLASSES && (inside as u64).wrapping_mul(multiples) < multiples).then_some(class)
+    }
+    /// Whether `memory` lies in a page of the subsystem.
+    #[inline(always)]
+    fn hold(&self, memory: NonNull<u8>) -> bool {
+        memory.addr().get().wrapping_sub(self.base.addr().get()) / PAGE_SIZE < self.count
+    }
+}
+
+/// By class, what tells multiples of its size from other offsets.
+const MULTIPLES: [u64; CLASSES] = {
+    let (mut multiples, mut class) = ([0; CLASSES], 0);
+    while class < CLASSES {
+        multiples[class] = u64::MAX / size_of_class(class) as u64 + 1;
+        class += 1;
+    }
+    multiples
+};
 
 impl Malloc {
     /// Size classes in `subsystem`, without a slab yet. They keep it alive.
@@ -110,13 +165,21 @@ impl Malloc {
     }
 
     pub(crate) fn on(core: &Arc<Core>) -> Result<Self, CacheError> {
-        let caches = (0..CLASSES).map(|class| {
+        let cache = |class| {
             let name = format!("malloc-{}", size_of_class(class));
-            KmemCache::builder(name, size_of_class(class)).align(align_of_class(class))
-        });
-        let caches: Vec<_> = caches.map(|cache| cache.build_on(core)).collect::<Result<_, _>>()?;
-        let Ok(caches) = caches.try_into() else { unreachable!("as many as there are classes") };
-        Ok(Self { caches, core: core.clone() })
+            let cache = KmemCache::builder(name, size_of_class(class)).align(align_of_class(class));
+            cache.page_class(class).build_on(core)
+        };
+        let caches = (0..CLASSES).map(cache).collect::<Result<Vec<_>, _>>()?;
+        let Ok(caches) = <[KmemCache; CLASSES]>::try_from(caches) else { unreachable!("one for each class") };
+        let pages = &core.ground.pages;
+        let pages = Pages {
+            base: pages.address(Pfn::new(0)),
+            count: pages.frames().len() as usize,
+            classes: core.ground.classes.first(),
+        };
+        let fronts = Fronts::of(caches.each_ref().map(|cache| cache.cache().front()));
+        Ok(Self { pages, fronts, caches, core: core.clone() })
     }
 
     #[cfg(not(any(loom, shuttle)))]
@@ -127,7 +190,7 @@ impl Malloc {
     #[cfg(not(any(loom, shuttle)))]
     #[inline(always)]
     pub(crate) fn holds(&self, memory: NonNull<u8>) -> bool {
-        self.core.ground.pages.pfn_of(memory.as_ptr()).is_some()
+        self.pages.hold(memory)
     }
 
     /// The cache that serves `layout`: the smallest whose objects hold it at its alignment.
@@ -137,11 +200,13 @@ impl Malloc {
     /// size is a class itself.
     #[inline(always)]
     fn cache(&self, layout: Layout) -> Option<&KmemCache> {
+        self.caches.get(Self::class(layout)?)
+    }
+    #[inline(always)]
+    fn class(layout: Layout) -> Option<usize> {
         let size = layout.pad_to_align().size();
-        if size == 0 || size > MAX_CLASS {
-            return None;
-        }
-        self.caches.get(class_of(size))
+        // 0 wraps round.
+        (size.wrapping_sub(1) < MAX_CLASS).then(|| class_of(size))
     }
 
     /// Memory for `layout`, its bytes unspecified, or zero with [`Gfp::ZERO`]. An empty layout of an alignment up to 16
@@ -155,11 +220,22 @@ impl Malloc {
     /// as [`KmemCache::alloc`].
     #[inline]
     pub fn alloc(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        match self.cache(layout) {
-            Some(cache) => cache.alloc(gfp),
-            None if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
-            None if is_huge(layout) => self.core.alloc_huge(layout),
-            None => self.core.alloc_large(layout.size().max(layout.align()), gfp),
+        if let Some(class) = Self::class(layout) {
+            // SAFETY: the caches live.
+            return match unsafe { self.fronts.alloc(class) } {
+                Some(object) => Ok(self.caches[class].cache().hand_over(object, gfp)),
+                None => self.caches[class].cache().alloc_missed(gfp),
+            };
+        }
+        self.alloc_pages(layout, gfp)
+    }
+    #[cold]
+    #[inline(never)]
+    fn alloc_pages(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        match layout {
+            _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
+            _ if is_huge(layout) => self.core.alloc_huge(layout),
+            _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
         }
     }
 
@@ -257,22 +333,52 @@ impl Malloc {
     /// `memory` came from [`alloc`](Self::alloc) of this subsystem with this layout, and nobody uses it any more.
     #[inline]
     pub unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
-        match self.cache(layout) {
-            // SAFETY: the same layout leads to the same cache.
-            Some(cache) => unsafe { cache.free(memory) },
+        match Self::class(layout) {
+            Some(class) => {
+                // SAFETY: the caches live; the same layout leads to the same one.
+                if !unsafe { self.fronts.free(class, Object::new(memory)) } {
+                    self.caches[class].cache().free_missed(memory);
+                }
+            }
             // SAFETY: passed on.
             None => unsafe { self.core.free(memory) },
         }
     }
 
-    /// Takes memory back: address, frame, cache.
+    /// Takes memory back: the address leads to the page, and that to the class.
     ///
-    /// Cost: one load finds the cache; then [`KmemCache::free`].
+    /// Cost: one load finds the class, of a line that 32 pages share and nobody writes to while objects come and go; then
+    /// [`KmemCache::free`].
     ///
     /// # Safety
     /// `memory` came from this subsystem and nobody uses it any more.
     #[inline]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
+        // SAFETY: passed on.
+        if !unsafe { self.free_fast(memory) } {
+            // SAFETY: passed on.
+            unsafe { self.free_slow(memory) };
+        }
+    }
+    /// `false` if it is not an object of a size class, or there is no place for it: then
+    /// [`free_slow`](Self::free_slow).
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[inline(always)]
+    #[must_use]
+    pub(crate) unsafe fn free_fast(&self, memory: NonNull<u8>) -> bool {
+        match self.pages.class_of(memory) {
+            // SAFETY: the caches live, and the object is of that one.
+            Some(class) => unsafe { self.fronts.free(class, Object::new(memory)) },
+            None => false,
+        }
+    }
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn free_slow(&self, memory: NonNull<u8>) {
         // SAFETY: passed on.
         unsafe { self.core.free(memory) };
     }

@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(all.refill(65), Err(AllocError::CacheLimit { slabs: 1 }));
         assert_eq!(all.len(), 64);
         let plain = KmemCache::builder("plain", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
-        assert_eq!(plain.prefill(Gfp::KERNEL, 1).unwrap_err(), AllocError::NoMagazines);
+        assert_eq!(plain.prefill(Gfp::KERNEL, 3).unwrap().len(), 3, "from the slabs");
     }
 
     #[test]
@@ -184,12 +184,7 @@ mod tests {
             }
         }
         let after = cache.info();
-        assert_eq!(after.depot_exchanges, before.depot_exchanges);
-        assert_eq!(
-            (after.allocs - before.allocs, after.frees - before.frees),
-            (2000, 2000),
-            "all are counted"
-        );
+        assert_eq!(after, before, "to the cache they are in use");
         subsystem.check().unwrap();
     }
 
@@ -206,9 +201,7 @@ mod tests {
             assert_eq!(mine.len(), 100);
         }
         let after = cache.info();
-        assert_eq!(after.depot_exchanges, info.depot_exchanges);
-        assert_eq!((after.free_in_slabs, subsystem.check().unwrap().used), (info.free_in_slabs, before.used));
-        assert_eq!((after.paths.cpu - info.paths.cpu, after.paths.depot), (600, info.paths.depot));
+        assert_eq!((after, subsystem.check().unwrap().used), (info, before.used));
     }
 
     #[test]
@@ -224,25 +217,8 @@ mod tests {
         assert_eq!(mine.len(), held);
         mine.free_block(other.alloc_block(Gfp::KERNEL).unwrap());
         drop(mine.alloc_block());
-        assert_eq!((mine.len(), cache.info().used, other.info().used), (held - 1, 0, 0));
+        assert_eq!((mine.len(), cache.info().used, other.info().used), (held - 1, held as u64 - 1, 0));
         drop(mine);
-        subsystem.check().unwrap();
-    }
-
-    /// Once said "destroyed", of a cache that was alive.
-    #[test]
-    fn a_cache_without_a_magazine_to_spare_says_so() {
-        let subsystem = subsystem(Magazines::Sized { capacity: 1, stock: 0, depot_limit: 0 });
-        let cache = KmemCache::builder("spent", 64).build_in(&subsystem).unwrap();
-        let mut held = vec![];
-        let error = loop {
-            match cache.prefill(Gfp::KERNEL, 1) {
-                Ok(one) => held.push(one),
-                Err(error) => break error,
-            }
-        };
-        assert_eq!(error, AllocError::NoMagazines);
-        assert!(!held.is_empty());
         subsystem.check().unwrap();
     }
 

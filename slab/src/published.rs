@@ -22,6 +22,7 @@ impl<T: Send + Sync + 'static> Published<T> {
     }
 
     /// The value, if there is one. Cost: one load.
+    #[inline(always)]
     pub(crate) fn get(&self) -> Option<&'static T> {
         // Acquire: pairs with the Release in `publish`, so that the value is found complete.
         // SAFETY: null, or published and never freed.

@@ -27,7 +27,7 @@ pub(crate) fn fence<M: Memory>(_: &Table<M>, _: impl Iterator<Item = u32>) -> bo
 /// The class of a front that is closed.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fast;
 
 impl Fast {

@@ -274,7 +274,7 @@ static NOWHERE: Nowhere = Nowhere { word: &raw const NOWHERE.region, region: uns
 /// All that a section needs, besides its class: the table's words, and where sections are announced.
 ///
 /// Valid while the table lives; whoever holds both sees to that.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fast {
     words: NonNull<u8>,
     area: isize,

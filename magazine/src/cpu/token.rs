@@ -67,7 +67,7 @@ fn section<M: Memory, R>(table: &Table<M>, body: impl Fn(Region<'_>, Commit) -> 
 /// The class of a front that is closed.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fast;
 
 impl Fast {

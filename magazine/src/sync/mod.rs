@@ -63,6 +63,8 @@ pub mod schedule;
 #[cfg(loom)]
 pub mod story;
 
+#[cfg(not(any(loom, shuttle)))]
+pub use arm::AtomicU16;
 #[cfg(not(loom))]
 pub use arm::AtomicU8;
 #[cfg(any(loom, shuttle))]

@@ -59,6 +59,8 @@ atomics! {
     AtomicBool, bool;
     /// `std`'s `AtomicU8`.
     AtomicU8, u8;
+    /// `std`'s `AtomicU16`.
+    AtomicU16, u16;
     /// `std`'s `AtomicU32`.
     AtomicU32, u32;
     /// `std`'s `AtomicU64`.

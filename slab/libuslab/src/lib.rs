@@ -90,15 +90,24 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// `memory` is null, or came from this library and is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(memory: *mut c_void) {
-    if let Some(memory) = NonNull::new(memory.cast()) {
-        // One look for where it is; it hardly ever changes.
-        // SAFETY: the thread's own word, which stays where it is; passed on.
-        unsafe {
-            let errno = nix::libc::__errno_location();
-            let before = errno.read();
-            Uslab.free(memory);
-            errno.write(before);
-        }
+    if let Some(memory) = NonNull::new(memory.cast())
+        // SAFETY: passed on.
+        && !unsafe { Uslab.free_fast(memory) }
+    {
+        // SAFETY: passed on.
+        unsafe { free_slow(memory) };
+    }
+}
+/// What may ask the system for something.
+#[cold]
+#[inline(never)]
+unsafe fn free_slow(memory: NonNull<u8>) {
+    // SAFETY: the thread's own word, which stays where it is; passed on.
+    unsafe {
+        let errno = nix::libc::__errno_location();
+        let before = errno.read();
+        Uslab.free_slow(memory);
+        errno.write(before);
     }
 }
 

@@ -127,7 +127,7 @@ impl Cache {
     /// The front missed, or it is closed because objects are checked.
     #[cold]
     #[inline(never)]
-    fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+    pub(crate) fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         #[cfg(not(loom))]
         if let Some(Checked { front, .. }) = &self.checked
             // SAFETY: as in `alloc`.
@@ -313,7 +313,7 @@ impl Cache {
         self.hand_over(object, gfp)
     }
     #[inline(always)]
-    fn hand_over(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {
+    pub(crate) fn hand_over(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {
         self.core.ground.obj_out(object);
         if gfp.contains(Gfp::ZERO) && !self.has_hooks() {
             // SAFETY: the object is ours until it is returned, and so many bytes long.

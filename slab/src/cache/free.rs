@@ -29,7 +29,7 @@ impl Cache {
     /// The front missed, or it is closed because objects are heeded.
     #[cold]
     #[inline(never)]
-    fn free_missed(&self, object: NonNull<u8>) {
+    pub(crate) fn free_missed(&self, object: NonNull<u8>) {
         if self.heeds_frees { self.free_heeded(object) } else { self.take_back_missed(object) }
     }
 

@@ -124,13 +124,14 @@ impl Cache {
         #[cfg(loom)]
         let covered = true;
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
-        if !covered || !unsafe { ground.slab(slab).set_up(op, objects) } {
+        if !covered || !unsafe { ground.slab(slab).set_up(op, objects) } || !self.tell_class(op, slab, order) {
             // SAFETY: allocated just now with this order.
             unsafe { ground.free_pages(op, slab, order) };
             self.uncharge();
             return Err(AllocError::SideTable.into());
         }
         if let Err(panic) = self.construct(slab, objects) {
+            self.forget_class(slab, order);
             // SAFETY: as above; no object is constructed any more.
             unsafe { ground.free_pages(op, slab, order) };
             self.uncharge();
@@ -265,6 +266,21 @@ impl Cache {
         self.finish(op, slab);
     }
 
+    /// Says which class the slab's pages are of. `false` if there is no memory to say so.
+    fn tell_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
+        #[cfg(not(any(loom, shuttle)))]
+        if let Some(class) = self.parts.page_class {
+            return self.core.ground.classes.set(_op, _slab.get() as usize, _order.pages() as usize, class);
+        }
+        true
+    }
+    fn forget_class(&self, _slab: Pfn, _order: Order) {
+        #[cfg(not(any(loom, shuttle)))]
+        if self.parts.page_class.is_some() {
+            self.core.ground.classes.clear(_slab.get() as usize, _order.pages() as usize);
+        }
+    }
+
     /// The end of a slab: nobody knows it any more.
     fn finish(&self, op: &Operation, slab: Pfn) {
         let ground = &self.core.ground;
@@ -272,6 +288,7 @@ impl Cache {
         self.destruct(slab, self.geometry().objects_at(order));
         // SAFETY: the block is ours.
         unsafe { ground.set_owner(slab, order, core::ptr::null_mut()) };
+        self.forget_class(slab, order);
         // SAFETY: allocated with this order in `pages`; all its objects are free and it is on no list.
         unsafe { ground.free_pages(op, slab, order) };
         self.core.shed();

@@ -313,7 +313,7 @@ impl World {
         match taken {
             Some(Ok(taken)) => taken.into_iter().for_each(|object| self.got(cache, object, false)),
             // A limit may be met: what is given is still out then.
-            Some(Err(AllocError::NoMagazines | AllocError::CacheLimit { .. })) | None => {}
+            Some(Err(AllocError::CacheLimit { .. })) | None => {}
             Some(Err(error)) => self.failed(cache, error, n),
         }
         // SAFETY: as above.
