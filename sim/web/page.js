@@ -89,9 +89,8 @@ function drawLaneCpus(canvas, shown, acting) {
 function drawLaneDepot(canvas, shown) {
   const { g, width } = sheet(canvas, LANE);
   const full = shown.depots.reduce((n, depot) => n + depot.full.length, 0);
-  const empty = shown.depots.reduce((n, depot) => n + depot.empty, 0);
   const most = Math.max(1, Math.floor(width / 9)) * 4;
-  squares(g, 0, 3, 4, 7, Math.min(full, most), Math.min(empty, Math.max(0, most - full)), colours.depot);
+  squares(g, 0, 3, 4, 7, Math.min(full, most), 0, colours.depot);
 }
 
 const byList = (slabs) => ['full', 'partial', 'empty'].map((list) => [list, slabs.filter((slab) => slab.list === list)]);
@@ -412,7 +411,7 @@ function draw() {
     box.classList.toggle('acting', Boolean(here && step.cpu === cpu));
     drawCpu(box.children[1], levels);
     box.children[1].setAttribute('aria-label', `loaded ${levels.loaded.join(' of ')}, previous ${levels.previous.join(' of ')}`);
-    box.children[2].textContent = `stock: ${levels.stock.length} full, ${levels.empty} empty`;
+    box.children[2].textContent = `below: ${levels.stock.length}, room for ${levels.empty}`;
   });
   const slabs = $('near-slabs').firstElementChild;
   drawNear(slabs, own ?? { slabs: [] }, here ? step.object : null);

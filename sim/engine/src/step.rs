@@ -284,10 +284,10 @@ impl Observer {
                 n => format!("no magazine has one, so {n} come from slabs, under the node's lock: one is handed out, the rest fill a magazine."),
             },
             Some(Path::Depot) if freeing => {
-                "its magazines and stock are full, so a full magazine is exchanged at the depot, under the depot's lock.".to_owned()
+                "its magazines are full, so one goes to the depot, under the depot's lock.".to_owned()
             }
             Some(Path::Depot) => {
-                "its magazines and stock are empty, so a magazine is exchanged at the depot, under the depot's lock.".to_owned()
+                "its magazines are empty, so a full one comes from the depot, under the depot's lock.".to_owned()
             }
             _ => self.how_cpu(freeing, after),
         }
@@ -297,14 +297,12 @@ impl Observer {
         let Some((b, a)) = self.before.levels.as_ref().zip(after.levels.as_ref()) else {
             return "no lock is taken.".to_owned();
         };
-        let swapped = (b.loaded, b.previous) != (a.loaded, a.previous) && b.previous.0 != a.previous.0;
-        match (freeing, swapped || b.stock != a.stock) {
-            (false, false) => format!("its loaded magazine hands one out, {} of {} are left; no lock is taken.", a.loaded.0, a.loaded.1),
-            (true, false) => format!("its loaded magazine takes it, {} of {}; no lock is taken.", a.loaded.0, a.loaded.1),
-            (false, true) if b.stock != a.stock => "both its magazines are empty, so a full one comes from its stock; no lock is taken.".to_owned(),
-            (true, true) if b.stock != a.stock => "both its magazines are full, so one goes to its stock; no lock is taken.".to_owned(),
-            (false, true) => "its loaded magazine is empty and the previous one is not: they change places; no lock is taken.".to_owned(),
-            (true, true) => "its loaded magazine is full and the previous one is not: they change places; no lock is taken.".to_owned(),
+        let (was, is) = (b.magazines(), a.magazines());
+        match freeing {
+            false if is < was => "its loaded magazine hands out its last one; no lock is taken.".to_owned(),
+            false => format!("its loaded magazine hands one out, {} of {} are left; no lock is taken.", a.loaded.0, a.loaded.1),
+            true if is > was && was > 0 => "its loaded magazine is full, so it is the first of another one; no lock is taken.".to_owned(),
+            true => format!("its loaded magazine takes it, {} of {}; no lock is taken.", a.loaded.0, a.loaded.1),
         }
     }
 }

@@ -41,13 +41,13 @@ pub struct CacheCounts {
     pub order: u8,
     /// Objects in a slab.
     pub per_slab: u64,
-    /// Objects that a magazine is made for now.
+    /// Objects of a magazine.
     pub capacity: u64,
     /// Allocations and frees that the stream asked for so far.
     pub served: u64,
     /// Objects with callers.
     pub used: u64,
-    /// Objects in CPUs' magazines and stocks.
+    /// Objects in CPUs' magazines.
     pub in_magazines: u64,
     /// Objects in the depot.
     pub in_depot: u64,
@@ -65,31 +65,33 @@ pub struct CacheCounts {
     pub slabs_made: u64,
 }
 
-/// What a CPU holds of a cache, in objects.
+/// What a CPU holds of a cache: its stack, in magazines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CpuLevels {
-    /// Objects in the loaded magazine, and its capacity; both 0 before there is one.
+    /// Objects in the magazine that serves, the top one, and what it has room for; both 0 before there is one.
     pub loaded: (u32, u32),
-    /// The same of the previous one.
+    /// The same of the one below.
     pub previous: (u32, u32),
-    /// Full magazines in the stock, by their objects.
+    /// Magazines below these, by their objects.
     pub stock: Vec<u32>,
-    /// Empty magazines in the stock.
+    /// Magazines that there is room for beside.
     pub empty: u32,
-}
-
-fn level<T>(magazine: &Option<MagazineView<T>>) -> (u32, u32) {
-    magazine.as_ref().map_or((0, 0), |magazine| (magazine.rounds.len() as u32, magazine.capacity))
 }
 
 impl CpuLevels {
     pub(crate) fn of<T>(cpu: &CpuView<T>) -> Self {
+        let level = |i| cpu.magazines.get(i).map_or((0, 0), |m: &MagazineView<T>| (m.rounds.len() as u32, m.capacity));
+        let held = cpu.magazines.len().max(2);
         Self {
-            loaded: level(&cpu.loaded),
-            previous: level(&cpu.previous),
-            stock: cpu.stock.iter().map(|magazine| magazine.rounds.len() as u32).collect(),
-            empty: cpu.empty,
+            loaded: level(0),
+            previous: level(1),
+            stock: cpu.magazines.iter().skip(2).map(|magazine| magazine.rounds.len() as u32).collect(),
+            empty: cpu.most.saturating_sub(held as u32),
         }
+    }
+    /// Magazines of the stack.
+    pub(crate) fn magazines(&self) -> usize {
+        usize::from(self.loaded.0 > 0) + usize::from(self.previous.0 > 0) + self.stock.len()
     }
 }
 
@@ -98,8 +100,6 @@ impl CpuLevels {
 pub struct DepotLevels {
     /// Full magazines, by their objects.
     pub full: Vec<u32>,
-    /// Empty magazines.
-    pub empty: u32,
 }
 
 /// A cache, slab by slab.
@@ -183,15 +183,14 @@ impl ShownCache {
         let (mut cpus, mut depots) = (Vec::new(), Vec::new());
         if let Some(layer) = &view.magazines {
             for (number, cpu) in layer.cpus.iter().enumerate() {
-                let magazines = cpu.loaded.iter().chain(&cpu.previous).chain(&cpu.stock);
-                magazines.for_each(|magazine| hold(magazine, letter(number)));
+                cpu.magazines.iter().for_each(|magazine| hold(magazine, letter(number)));
                 cpus.push(CpuLevels::of(cpu));
             }
             for depot in &layer.depots {
                 depot.full.iter().for_each(|magazine| hold(magazine, b'd'));
                 let levels =
                     |depot: &DepotView<_>| depot.full.iter().map(|m| m.rounds.len() as u32).collect();
-                depots.push(DepotLevels { full: levels(depot), empty: depot.empty });
+                depots.push(DepotLevels { full: levels(depot) });
             }
         }
         let slabs = slabs.into_iter().zip(bits).map(|(slab, bits)| ShownSlab {
