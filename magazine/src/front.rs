@@ -90,8 +90,8 @@ impl<R: Round, M: Memory> Front<R, M> {
     }
 }
 
-/// By whatever mechanism serves where `Fast` does not.
-#[inline(always)]
+/// By whatever mechanism serves where `Fast` does not. Warm, and one call away: it would be most of each allocation's code.
+#[inline(never)]
 fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
     #[cfg(any(loom, shuttle))]
     if table.cpus().mechanism() == Mechanism::Rseq {
@@ -99,7 +99,7 @@ fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
     }
     claimed::pop(table, class)
 }
-#[inline(always)]
+#[inline(never)]
 fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
     #[cfg(any(loom, shuttle))]
     if table.cpus().mechanism() == Mechanism::Rseq {

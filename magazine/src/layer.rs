@@ -337,10 +337,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// Of the CPU that this thread is on.
+    #[inline(always)]
     fn this_node(&self) -> u32 {
         if self.nodes.len() == 1 { 0 } else { self.cpus().node_of(self.cpus().current()) }
     }
     /// Where a round belongs.
+    #[inline(always)]
     fn home_of(&self, supplier: &impl Supplier<R>, round: R) -> &NodeClass<R, M> {
         if self.nodes.len() == 1 {
             return &self.nodes[0];

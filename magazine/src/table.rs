@@ -60,6 +60,7 @@ const SPARE: usize = 2;
 const STEP: usize = 64 << 10;
 const WORD: usize = size_of::<*mut u8>();
 const LINE: usize = 64;
+const HEADS_IN_LINE: u32 = if cfg!(any(loom, shuttle)) { u32::MAX } else { 8 };
 const PAGE: usize = 4096;
 
 /// What a table knows of a class.
@@ -293,7 +294,9 @@ impl<M: Memory> Table<M> {
             making.free[usize::from(order)] = self.numbers[kept as usize].next.with(|p| unsafe { *p });
             kept
         } else {
-            let (index, start) = (making.numbers, making.used);
+            // Callers write the beginnings of lines. A load that follows a store to the same place of another page waits, so
+            // no head lies there.
+            let (index, start) = (making.numbers + u32::from(making.numbers % HEADS_IN_LINE == 0), making.used);
             if index >= CLASSES || start + bytes > self.region {
                 return None;
             }

@@ -52,6 +52,7 @@ use uslab_magazine::{Front, Layer, Operation, PathCounts, Round};
 // What a free reads of its cache is one line.
 const _: () =
     assert!(core::mem::offset_of!(Cache, multiples) / 64 == core::mem::offset_of!(Cache, frees) / 64);
+const _: () = assert!(core::mem::offset_of!(Cache, allocs) % 64 != 0);
 
 /// An object on its way: what magazines hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,11 @@ impl Object {
     #[inline(always)]
     pub(crate) unsafe fn new(memory: NonNull<u8>) -> Self {
         Self(memory)
+    }
+    #[inline(always)]
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn memory(self) -> NonNull<u8> {
+        self.0
     }
 }
 
@@ -140,13 +146,13 @@ pub(crate) struct Cache {
     /// Whether something is done with each object before it is taken back.
     heeds_frees: bool,
     core: Arc<Core>,
-    /// The same path; closed, too, where objects are checked.
+    charge: AtomicU32,
+    /// The same path; closed, too, where objects are checked. Off the beginning of its line, as `frees`.
     allocs: Front<Object, StackMemory>,
     #[cfg(not(loom))]
     checked: Option<Checked>,
     parts: Parts,
     nodes: Box<[Node]>,
-    charge: AtomicU32,
     visits: Visits,
     counts: Counts,
     /// Itself: what waits for a grace period keeps the cache alive.

@@ -237,6 +237,25 @@ impl Uslab {
         }
     }
 
+    /// The inlined part of [`allocate`](Self::allocate); `None` if it did nothing: then
+    /// [`allocate_missed`](Self::allocate_missed).
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn allocate_fast(&self, layout: Layout) -> Option<NonNull<u8>> {
+        PROCESS.get()?.malloc.alloc_fast(layout)
+    }
+    /// Null if there is none.
+    #[doc(hidden)]
+    #[cold]
+    #[inline(never)]
+    pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
+        let memory = match process() {
+            Some(process) => process.malloc.alloc_missed(layout, gfp).ok(),
+            None => bootstrap::alloc(layout),
+        };
+        memory.map_or(core::ptr::null_mut(), NonNull::as_ptr)
+    }
+
     /// Takes memory back whose layout nobody knows.
     ///
     /// # Safety
@@ -303,13 +322,25 @@ impl Uslab {
     ///
     /// # Safety
     /// As [`free`](Self::free), and the layout is right.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
+        // SAFETY: passed on; what is no object of the pages is refused.
+        let freed = PROCESS
+            .get()
+            .is_some_and(|process| unsafe { process.malloc.free_sized_fast(memory, layout) });
+        if !freed {
+            // SAFETY: passed on.
+            unsafe { self.free_sized_slow(memory, layout) };
+        }
+    }
+    #[cold]
+    #[inline(never)]
+    unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
         let process = PROCESS.get();
         match process {
             // SAFETY: passed on.
             Some(process) if process.malloc.holds(memory) => unsafe {
-                process.malloc.free_sized(memory, layout);
+                process.malloc.free_sized_slow(memory, layout);
             },
             // SAFETY: passed on.
             _ => unsafe { free_other(process, memory) },
@@ -463,11 +494,21 @@ impl Uslab {
 unsafe impl core::alloc::GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.allocate(layout, Gfp::KERNEL).map_or(core::ptr::null_mut(), NonNull::as_ptr)
+        match self.allocate_fast(layout) {
+            Some(memory) => memory.as_ptr(),
+            None => self.allocate_missed(layout, Gfp::KERNEL),
+        }
     }
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        self.allocate(layout, Gfp::ZERO).map_or(core::ptr::null_mut(), NonNull::as_ptr)
+        match self.allocate_fast(layout) {
+            Some(memory) => {
+                // SAFETY: so many bytes are the caller's from now on.
+                unsafe { memory.write_bytes(0, layout.size()) };
+                memory.as_ptr()
+            }
+            None => self.allocate_missed(layout, Gfp::ZERO),
+        }
     }
     #[inline]
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {

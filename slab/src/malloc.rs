@@ -220,19 +220,29 @@ impl Malloc {
     /// as [`KmemCache::alloc`].
     #[inline]
     pub fn alloc(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        if let Some(class) = Self::class(layout) {
-            // SAFETY: the caches live.
-            return match unsafe { self.fronts.alloc(class) } {
-                Some(object) => Ok(self.caches[class].cache().hand_over(object, gfp)),
-                None => self.caches[class].cache().alloc_missed(gfp),
-            };
+        match self.alloc_fast(layout) {
+            Some(memory) => {
+                if gfp.contains(Gfp::ZERO) {
+                    // SAFETY: so many bytes are the caller's from now on.
+                    unsafe { memory.write_bytes(0, layout.size()) };
+                }
+                Ok(memory)
+            }
+            None => self.alloc_missed(layout, gfp),
         }
-        self.alloc_pages(layout, gfp)
+    }
+    /// The inlined part of [`alloc`](Self::alloc); `None` if it did nothing: then [`alloc_missed`](Self::alloc_missed). The
+    /// bytes are unspecified.
+    #[inline(always)]
+    pub(crate) fn alloc_fast(&self, layout: Layout) -> Option<NonNull<u8>> {
+        // SAFETY: the caches live.
+        unsafe { self.fronts.alloc(Self::class(layout)?) }.map(Object::memory)
     }
     #[cold]
     #[inline(never)]
-    fn alloc_pages(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        match layout {
+    pub(crate) fn alloc_missed(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        match Self::class(layout) {
+            Some(class) => self.caches[class].cache().alloc_missed(gfp),
             _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
             _ if is_huge(layout) => self.core.alloc_huge(layout),
             _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
@@ -333,13 +343,33 @@ impl Malloc {
     /// `memory` came from [`alloc`](Self::alloc) of this subsystem with this layout, and nobody uses it any more.
     #[inline]
     pub unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
+        // SAFETY: passed on.
+        if !unsafe { self.free_sized_fast(memory, layout) } {
+            // SAFETY: passed on.
+            unsafe { self.free_sized_slow(memory, layout) };
+        }
+    }
+    /// The inlined part of [`free_sized`](Self::free_sized): `false` if it did nothing, as with memory that lies in no page
+    /// of the subsystem. Then [`free_sized_slow`](Self::free_sized_slow).
+    ///
+    /// # Safety
+    /// As [`free_sized`](Self::free_sized), or `memory` lies in no page of the subsystem.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) unsafe fn free_sized_fast(&self, memory: NonNull<u8>, layout: Layout) -> bool {
         match Self::class(layout) {
-            Some(class) => {
-                // SAFETY: the caches live; the same layout leads to the same one.
-                if !unsafe { self.fronts.free(class, Object::new(memory)) } {
-                    self.caches[class].cache().free_missed(memory);
-                }
-            }
+            // SAFETY: the caches live; the same layout leads to the same one.
+            Some(class) if self.pages.hold(memory) => unsafe { self.fronts.free(class, Object::new(memory)) },
+            _ => false,
+        }
+    }
+    /// # Safety
+    /// As [`free_sized`](Self::free_sized).
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
+        match Self::class(layout) {
+            Some(class) => self.caches[class].cache().free_missed(memory),
             // SAFETY: passed on.
             None => unsafe { self.core.free(memory) },
         }

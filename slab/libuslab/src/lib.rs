@@ -75,6 +75,16 @@ fn invalid() -> *mut c_void {
 /// `malloc(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    if let Ok(layout) = Layout::from_size_align(size.max(1), MAX_ALIGN)
+        && let Some(memory) = Uslab.allocate_fast(layout)
+    {
+        return memory.as_ptr().cast();
+    }
+    malloc_slow(size)
+}
+#[cold]
+#[inline(never)]
+fn malloc_slow(size: usize) -> *mut c_void {
     allocate(size, MAX_ALIGN, Gfp::KERNEL)
 }
 
