@@ -48,7 +48,7 @@ unsafe impl Memory for StackMemory {
 }
 
 /// The most tables that an allocator has.
-const MOST: usize = 128;
+const MOST: usize = 148;
 /// The least addresses that a region has where the system grants no more.
 const LEAST: usize = 128 << 10;
 
