@@ -39,6 +39,8 @@ ranks! {
     Caches,
     /// What serialises the drains of a layer.
     Drains,
+    /// The magazines of a CPU, where a lock protects them.
+    Cpu,
     /// The magazines of a depot.
     Depot,
     /// What serialises the making of a layer's magazines.
