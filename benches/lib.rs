@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`subject`] | what is compared: something that hands out objects of one size, and takes them back |
 //! | [`ours`], [`mallocs`], [`pools`] | the subjects: this project, general allocators, object pools |
+//! | [`classic`] | a subject: the magazine layer of 2001 |
 //! | [`work`] | the loops that are timed, the same for all |
 //! | [`clock`] | CPU time of a thread, stamps of single operations |
 //! | [`team`] | the same work on many threads at once |
@@ -12,6 +13,7 @@
 //! | [`rounds`] | the run: options, interleaved rounds |
 //! | [`report`] | medians, spreads, ratios; the table and the JSON |
 
+pub mod classic;
 pub mod clock;
 pub mod mallocs;
 pub mod ours;

@@ -5,6 +5,7 @@
 //! subject always follows the same one. Running one subject after the other, as criterion does, compares minutes with
 //! minutes.
 
+use crate::classic;
 use crate::mallocs;
 use crate::ours;
 use crate::pools;
@@ -87,6 +88,7 @@ pub fn contenders<const WORDS: usize>(work: &impl Work) -> Vec<Contender> {
         #[cfg(feature = "peers")]
         Contender::of::<mallocs::OneSize<mallocs::TcMalloc, WORDS>>(work),
         Contender::of::<pools::TlsVec<WORDS>>(work),
+        Contender::of::<classic::Classic<WORDS>>(work),
         #[cfg(feature = "peers")]
         Contender::of::<pools::Slab<WORDS>>(work),
         #[cfg(feature = "peers")]

@@ -361,6 +361,20 @@ fn planted_new_magazine_loaded_without_another_look() {
     let bug = "a new magazine is loaded without another look";
     caught(bug, "C2", ALL, "the previous magazine is full or empty", stays(), makes_one);
 }
+/// A magazine of one round is always full or empty: so the model must have larger ones.
+#[test]
+#[should_panic(expected = "survives")]
+fn a_model_with_magazines_of_one_misses_it() {
+    let bug = "a new magazine is loaded without another look";
+    caught(bug, "C2", ALL, "", stays(), |_| {
+        let world = World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).nothing_else();
+        let frees = |world: &World| {
+            world.free(3);
+            vec![]
+        };
+        run(world, (Script::on(0), frees), &[(Script::on(0), keep_one)]);
+    });
+}
 #[test]
 fn planted_exchange_forgets_the_previous_magazine() {
     caught("an exchange forgets the previous magazine", "C1", ALL, LOST, moves(3), travel);
