@@ -34,19 +34,20 @@
 //! first. Magazines lie in vectors where the kernel links them through themselves.
 //!
 //! ```
-//! use std::sync::atomic::{AtomicU64, Ordering::Relaxed}; // a program's own; the crates use `uslab_magazine::sync`
+//! use std::cell::Cell;
 //! use uslab_lab::classic::{Cache, Sizes, Slab};
 //! use uslab_magazine::Cpus;
 //!
 //! /// Numbers, the first one 1.
-//! struct Numbers(AtomicU64);
+//! struct Numbers(Cell<u64>);
 //! impl Slab<u64> for Numbers {
 //!     fn alloc(&self) -> Option<u64> {
-//!         Some(self.0.fetch_add(1, Relaxed) + 1)
+//!         self.0.set(self.0.get() + 1);
+//!         Some(self.0.get())
 //!     }
 //!     fn free(&self, _: u64) {}
 //! }
-//! let cache = Cache::new(Cpus::simulated(1, 1)?, Sizes::default(), Numbers(AtomicU64::new(0)));
+//! let cache = Cache::new(Cpus::simulated(1, 1)?, Sizes::default(), Numbers(Cell::new(0)));
 //! let number = cache.alloc().expect("there is always one more");
 //! cache.free(number);
 //! assert_eq!(cache.alloc(), Some(number), "from the loaded magazine");
@@ -70,7 +71,7 @@ use magazine::{CpuCache, Magazine};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{Counter, Mutex, MutexGuard, Rank, abandoned, assert_unlocked, planted, tell};
 
-/// What magazines hold: pointers, page numbers, whatever can be told from another one and be sent to another thread.
+/// What magazines hold: pointers, page numbers, whatever may be sent to another thread. `Debug` is for stories of failures.
 pub trait Round: Send + core::fmt::Debug {}
 impl<T: Send + core::fmt::Debug> Round for T {}
 
@@ -81,7 +82,7 @@ pub trait Slab<T> {
     fn alloc(&self) -> Option<T>;
     /// Destroys an object and takes its memory back.
     fn free(&self, round: T);
-    /// Memory for a magazine of `size` rounds, or `None`. By default the program's heap.
+    /// An empty vector with room for `size` rounds, or `None` if memory is out. By default from the program's heap.
     fn magazine(&self, size: usize) -> Option<Vec<T>> {
         let mut rounds = Vec::new();
         rounds.try_reserve_exact(size).ok()?;
@@ -149,15 +150,15 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
     }
 
     /// The magazines of the CPU that this thread runs on. It may be moved to another CPU at once; so the number is a hint,
-    /// and the lock is what protects (section 3.5). A kernel could disable interrupts instead; then no other CPU
-    /// could ever [`drain`](Self::drain) this one.
+    /// and the lock is what protects (section 3.5). A kernel could disable interrupts instead, but then a
+    /// [`drain`](Self::drain) would have to run on each CPU in turn.
     fn this_cpu(&self) -> MutexGuard<'_, CpuCache<T>> {
         let number = self.cpus.current() as usize;
         self.per_cpu[number % self.per_cpu.len()].0.lock()
     }
 
-    /// Allocates a round: Figure 3.1b, left. `None` if the slab layer has none. Cost: mostly the CPU's own lock; once in M
-    /// operations at most the depot's, too.
+    /// Allocates a round: Figure 3.1b, left. `None` if the slab layer has none. Cost: the CPU's own lock; once in M operations
+    /// at most the depot's, too, as long as it has what the CPU needs. If not, each miss looks there, and goes to the slab layer.
     pub fn alloc(&self) -> Option<T> {
         let mut cpu = self.this_cpu();
         loop {
