@@ -435,6 +435,26 @@ fn a_cpu_that_nobody_told_of_has_a_slot() {
     on_cpu(0);
 }
 
+/// As a simulator drives it: one thread plays all CPUs, and what one CPU frees another one allocates.
+#[test]
+fn one_thread_plays_a_thousand_cpus() {
+    let numbers = Numbers::new(20_000);
+    let cache = cache(1024, fixed(3), &numbers);
+    let allocate = |cpu| {
+        on_cpu(cpu);
+        (0..10).filter_map(|_| cache.alloc()).collect::<Vec<u64>>()
+    };
+    let held: Vec<u64> = (0..1024).flat_map(allocate).collect();
+    for (cpu, numbers) in (0..1024).rev().zip(held.chunks(10)) {
+        on_cpu(cpu);
+        numbers.iter().for_each(|number| cache.free(*number));
+    }
+    let (first, second) = (cache.stats(), (0..1024).flat_map(allocate).count());
+    assert_eq!((first.slab_allocs, first.cpu_frees, second), (10_240, 10_240, 10_240));
+    assert_eq!(cache.stats().slab_allocs, 10_240, "the second time all come from magazines");
+    on_cpu(0);
+}
+
 #[test]
 fn threads_on_the_machines_cpus_lose_nothing() {
     const THREADS: u64 = 4;
