@@ -1,0 +1,25 @@
+// A malloc that is wrong: now and then it hands out a block that may be in use. To preload.
+#include <stddef.h>
+
+void *__libc_malloc(size_t size);
+
+static char lock;
+static void *last;
+static size_t last_size;
+static unsigned count;
+
+void *malloc(size_t size) {
+    while (__atomic_test_and_set(&lock, __ATOMIC_ACQUIRE))
+        ;
+    // The program's start goes well.
+    if (!last || size > last_size || ++count < 500 || count % 7) {
+        last = __libc_malloc(size);
+        last_size = size;
+    }
+    void *result = last;
+    __atomic_clear(&lock, __ATOMIC_RELEASE);
+    return result;
+}
+
+// Never: so that what was handed out twice is not freed twice.
+void free(void *memory) { (void)memory; }
