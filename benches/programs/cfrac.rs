@@ -210,7 +210,7 @@ struct Relation {
     exponents: Vec<u32>,
 }
 
-/// A proper factor of `number`, which is composite, and how many divisions that took.
+/// A proper factor of `number`, which is composite, and how many divisions that took. Ends the program if there is none.
 fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
     let base = base(number, primes);
     let mut divisions = 0;
@@ -219,7 +219,10 @@ fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
     let (mut p, mut q) = (root.clone(), number - &(&root * &root));
     let (mut before, mut x) = (Natural::from(1), root.clone());
     let mut relations: Vec<Relation> = Vec::new();
-    for step in 1.. {
+    for step in 1..STEPS {
+        if q.0.is_empty() {
+            break;
+        }
         if let Some(exponents) = smooth(&q, step % 2, &base, &mut divisions) {
             relations.push(Relation { x: x.clone(), exponents });
             if relations.len() > base.len() + 10 {
@@ -235,8 +238,12 @@ fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
         p = &(&a * &q) - &p;
         q = (number - &(&p * &p)).divided_by(&q).0;
     }
-    unreachable!("the loop has no end")
+    eprintln!("corrupted, or not two primes: no factor in {divisions} divisions");
+    std::process::exit(1);
 }
+
+/// More than any number needs that is factored in minutes.
+const STEPS: u32 = 1 << 24;
 
 /// The first primes that can divide: modulo them the number is a square.
 fn base(number: &Natural, primes: usize) -> Vec<u32> {
@@ -256,7 +263,7 @@ fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Opt
         loop {
             *divisions += 1;
             let (quotient, rest) = left.divided_by_digit(*prime);
-            if rest != 0 {
+            if rest != 0 || left.0.is_empty() {
                 break;
             }
             exponents.resize(base.len() + 1, 0);

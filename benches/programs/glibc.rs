@@ -1,8 +1,8 @@
 //! The two loops of the GNU C library's benchmarks of malloc.
 //!
-//! After their descriptions in the library's manual of benchmarks: `malloc-simple` allocates so many blocks of one size and frees them in
-//! the order of their allocation, on one thread; `malloc-thread` replaces random blocks of random sizes, small ones more
-//! likely, on several.
+//! After the description of `malloc-simple` and `malloc-thread` in its `benchtests`: the first allocates a number of blocks of
+//! one size and frees them in the order of allocation, on one thread; the second replaces random blocks of random sizes, small
+//! ones more likely, on several.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 

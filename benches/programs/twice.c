@@ -11,8 +11,10 @@ static unsigned count;
 void *malloc(size_t size) {
     while (__atomic_test_and_set(&lock, __ATOMIC_ACQUIRE))
         ;
-    // The program's start goes well.
-    if (!last || size > last_size || ++count < 500 || count % 7) {
+    // The program's start goes well. Large blocks are few.
+    int large = size >= 1 << 20;
+    int wrong = ++count % (large ? 2 : 7) == 0 && (large || count > 500);
+    if (!wrong || size > last_size) {
         last = __libc_malloc(size);
         last_size = size;
     }
