@@ -247,7 +247,7 @@ const STEPS: u32 = 1 << 24;
 
 /// The first primes that can divide: modulo them the number is a square.
 fn base(number: &Natural, primes: usize) -> Vec<u32> {
-    let prime = |n: &u32| (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
+    let prime = |n: &u32| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     let square = |p: &u32| {
         let rest = number.divided_by_digit(*p).1;
         (0..*p).any(|x| u64::from(x) * u64::from(x) % u64::from(*p) == u64::from(rest))
