@@ -1,7 +1,7 @@
 //! The magazine layer of 2001 ([`uslab_lab::classic`]) on this project's slabs: what the CPUs' layer costs when each operation
 //! takes its CPU's lock, as in the paper.
 
-use crate::ours::give_back_all;
+use super::give_back_all;
 use crate::subject::{Kind, Local, Raw, Subject};
 use std::ptr::NonNull;
 use uslab::{Gfp, KmemCache, Magazines};
@@ -10,7 +10,7 @@ use uslab_magazine::Cpus;
 
 /// The slab layer: an object cache without magazines of its own.
 #[derive(Debug)]
-pub struct Slabs(KmemCache);
+pub(super) struct Slabs(KmemCache);
 
 impl Slab<Raw> for Slabs {
     fn alloc(&self) -> Option<Raw> {
