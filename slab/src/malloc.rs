@@ -158,7 +158,7 @@ impl Malloc {
         match self.cache(layout) {
             Some(cache) => cache.alloc(gfp),
             None if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
-            None if is_huge(layout) => self.core.alloc_huge(layout),
+            None if is_huge(layout) => self.core.alloc_huge(layout, gfp),
             None => self.core.alloc_large(layout.size().max(layout.align()), gfp),
         }
     }
