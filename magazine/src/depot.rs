@@ -6,7 +6,7 @@
 //! circulate, whose lines travel.
 //! An empty depot costs no lock: the lengths are readable from outside.
 //!
-//! **Working set** (Bonwick & Adams 2001, section 3.4): each list remembers the smallest length it had since the last
+//! **Working set** (Bonwick & Adams 2001, section 3.7): each list remembers the smallest length it had since the last
 //! reap. Magazines that were not needed through the whole last interval *and* so far in this one are surplus.
 
 use crate::memory::Memory;

@@ -1,7 +1,7 @@
 //! How many rounds a magazine is made for, and how many a fill asks for.
 //!
 //! * **Growth.** CPUs that meet at a depot visit it too often: when one visit in sixteen finds the lock taken, magazines
-//!   are made twice as large, up to [`Config::largest`]. (Bonwick & Adams 2001, section 3.3, take the rate of contention
+//!   are made twice as large, up to [`Config::largest`]. (Bonwick & Adams 2001, section 3.4, take the rate of contention
 //!   too; their sizes only grow.)
 //! * **Shrinking.** When memory is short, magazines are made half as large, and fills begin anew with few rounds. Each
 //!   reaping interval without such an event takes one step back, up to [`Config::capacity`]. (FreeBSD's UMA shrinks, too.)
