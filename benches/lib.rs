@@ -1,5 +1,5 @@
-//! How uslab compares: one bench a question, every subject in the same run. The README beside this file says how to run
-//! them and what the numbers do not show.
+//! How uslab compares: every subject in the same run, in interleaved rounds, with criterion's statistics. The README beside
+//! this file defines the rows, and says how to run them and what the numbers do not show.
 //!
 //! | module | |
 //! |---|---|
@@ -8,14 +8,20 @@
 //! | [`work`] | the loops that are timed, the same for all |
 //! | [`clock`] | CPU time of a thread, stamps of single operations |
 //! | [`team`] | the same work on many threads at once |
-//! | [`resident`] | resident memory; subjects in processes of their own |
+//! | [`resident`] | resident memory |
 //! | [`rounds`] | the run: options, interleaved rounds |
-//! | [`report`] | medians, spreads, ratios; the table and the JSON |
+//! | [`child`] | subjects in other processes: under a preloaded malloc, of an older commit, or alone |
+//! | [`preload`] | the mallocs that there are to preload |
+//! | [`kept`] | the samples of the rounds as criterion's benchmarks |
+//! | [`report`] | medians, ratios; the tables |
 
+pub mod child;
 pub mod clock;
+pub mod kept;
 pub mod mallocs;
 pub mod ours;
 pub mod pools;
+pub mod preload;
 pub mod report;
 pub mod resident;
 pub mod rounds;

@@ -1,15 +1,15 @@
 //! Whole programs, each with another malloc preloaded: how long they take, and how much memory.
 //!
-//! The allocators are those that the machine has as shared libraries (Debian: `libjemalloc2`, `libmimalloc2.0`,
-//! `libtcmalloc-minimal4`), the C library's, and `libuslab.so`. A program or a library that there is not is named on
-//! standard error.
+//! First the benchmark programs of `programs/`, then real ones. The allocators are the C library's, `libuslab.so`, those that
+//! the machine has as shared libraries (Debian: `libjemalloc2`, `libmimalloc2.0`, `libtcmalloc-minimal4`) and, with the
+//! feature `preloaded`, mimalloc 3 and snmalloc. A program or a library that there is not is named on standard error.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use uslab_benches::report::Report;
+use uslab_benches::report::{Report, Row};
 use uslab_benches::{Bench, Column, Contender, Kind};
 use wait4::{ResourceUsage, Wait4};
 
@@ -37,11 +37,23 @@ fn preloads() -> Vec<Preload> {
     let ours = Preload { name: "uslab", kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
     let system = Preload { name: "glibc", kind: Kind::General, library: None };
     let peers = [
-        peer("jemalloc", "libjemalloc.so"),
-        peer("mimalloc", "libmimalloc.so"),
-        peer("tcmalloc", "libtcmalloc_minimal.so"),
+        built("mimalloc3", "preload_mimalloc"),
+        built("snmalloc", "preload_snmalloc"),
+        peer("mimalloc2", "libmimalloc.so.2"),
+        peer("jemalloc", "libjemalloc.so.2"),
+        peer("gperftools", "libtcmalloc_minimal.so.4"),
     ];
     [ours, system].into_iter().chain(peers.into_iter().flatten()).collect()
+}
+
+/// A peer that is an example of this package.
+fn built(name: &'static str, example: &str) -> Option<Preload> {
+    if !cfg!(feature = "preloaded") {
+        eprintln!("malloc: {name} left out: it needs `--features preloaded`");
+        return None;
+    }
+    let library = uslab_tests::preload_peer(example);
+    Some(Preload { name, kind: Kind::General, library: Some(library) })
 }
 
 /// A program with its work.
@@ -50,7 +62,7 @@ struct Program {
     case: &'static str,
     /// Executables without which it cannot run.
     needs: &'static [&'static str],
-    run: fn(&Work<'_>) -> Cost,
+    run: fn(&Work<'_>) -> Result<Cost, Failure>,
 }
 
 /// What a program is given.
@@ -66,11 +78,49 @@ struct Work<'a> {
 /// What it took.
 struct Cost {
     time: Duration,
-    /// Of the program and all that it waited for; of the resident set, that of the largest process.
-    rest: ResourceUsage,
+    /// User and system, of the program and all that it waited for.
+    cpu: Duration,
+    /// Bytes of the largest resident set of a process.
+    peak: f64,
+    /// What the times are divided by, in operations; real programs have none.
+    operations: Option<f64>,
 }
 
-const PROGRAMS: [Program; 6] = [
+/// How a program ended that should have ended well.
+struct Failure(String);
+
+/// Names of the benchmark programs start with it.
+const BENCH: &str = "bench/";
+
+const PROGRAMS: [Program; 22] = [
+    Program {
+        case: "bench/alloc-test-1",
+        needs: &[],
+        run: |work| bench(work, &["alloc-test", "--threads", "1"]),
+    },
+    Program { case: "bench/alloc-test-n", needs: &[], run: |work| bench(work, &["alloc-test"]) },
+    Program {
+        case: "bench/cache-scratch-1",
+        needs: &[],
+        run: |work| bench(work, &["cache-scratch", "--threads", "1"]),
+    },
+    Program { case: "bench/cache-scratch-n", needs: &[], run: |work| bench(work, &["cache-scratch"]) },
+    Program {
+        case: "bench/cache-thrash-1",
+        needs: &[],
+        run: |work| bench(work, &["cache-thrash", "--threads", "1"]),
+    },
+    Program { case: "bench/cache-thrash-n", needs: &[], run: |work| bench(work, &["cache-thrash"]) },
+    Program { case: "bench/cfrac", needs: &[], run: |work| bench(work, &["cfrac"]) },
+    Program { case: "bench/glibc-simple", needs: &[], run: |work| bench(work, &["glibc-simple"]) },
+    Program { case: "bench/glibc-thread", needs: &[], run: |work| bench(work, &["glibc-thread"]) },
+    Program { case: "bench/larson", needs: &[], run: |work| bench(work, &["larson"]) },
+    Program { case: "bench/larson-sized", needs: &[], run: |work| bench(work, &["larson-sized"]) },
+    Program { case: "bench/malloc-large", needs: &[], run: |work| bench(work, &["malloc-large"]) },
+    Program { case: "bench/mstress", needs: &[], run: |work| bench(work, &["mstress"]) },
+    Program { case: "bench/rptest", needs: &[], run: |work| bench(work, &["rptest"]) },
+    Program { case: "bench/xmalloc", needs: &[], run: |work| bench(work, &["xmalloc"]) },
+    Program { case: "bench/xmalloc-64", needs: &[], run: |work| bench(work, &["xmalloc-64"]) },
     Program { case: "python3", needs: &["python3"], run: |work| python(work, "pymalloc") },
     Program { case: "python3, all by malloc", needs: &["python3"], run: |work| python(work, "malloc") },
     Program { case: "gcc", needs: &["gcc"], run: gcc },
@@ -92,21 +142,52 @@ impl Work<'_> {
         }
         command
     }
-    /// Runs it to its end. It succeeds, and it says something.
-    fn time(&self, mut command: Command) -> Cost {
-        let answer = self.dir.join("answer");
-        command.stdout(File::create(&answer).expect("a file"));
+    /// Runs it to its end. It succeeds, and it says something: that is in `answer`.
+    fn time(&self, mut command: Command) -> Result<Cost, Failure> {
+        command.stdout(File::create(self.answer()).expect("a file"));
         let start = Instant::now();
         let end = command.spawn().expect("it starts").wait4().expect("its end");
         let time = start.elapsed();
-        assert!(end.status.success(), "{command:?}: {:?}", end.status);
-        assert!(answer.metadata().expect("the file").len() > 0, "{command:?} says nothing");
-        Cost { time, rest: end.rusage }
+        if !end.status.success() {
+            return Err(Failure(format!("{command:?}: {:?}", end.status)));
+        }
+        assert!(self.answer().metadata().expect("the file").len() > 0, "{command:?} says nothing");
+        Ok(Cost::new(time, &end.rusage))
+    }
+    fn answer(&self) -> PathBuf {
+        self.dir.join("answer")
     }
 }
 
+impl Cost {
+    fn new(time: Duration, usage: &ResourceUsage) -> Self {
+        Self { time, cpu: usage.utime + usage.stime, peak: usage.maxrss as f64, operations: None }
+    }
+}
+
+/// One of `programs/`.
+fn bench(work: &Work<'_>, arguments: &[&str]) -> Result<Cost, Failure> {
+    let mut command = work.command(env!("CARGO_BIN_EXE_programs"));
+    command.args(arguments).args(work.quick.then_some("--quick"));
+    let said = work.dir.join("error");
+    command.stderr(File::create(&said).expect("a file"));
+    let cost = work.time(command);
+    let said = std::fs::read_to_string(said).expect("a file");
+    let cost = cost.map_err(|Failure(how)| Failure(how + "\n" + &said))?;
+    let answer = std::fs::read_to_string(work.answer()).expect("a file");
+    let operations = answer.strip_suffix(" operations\n").and_then(|number| number.parse().ok());
+    let peak =
+        said.lines().find_map(|line| line.strip_prefix("peak ")?.strip_suffix(" KiB")?.parse::<f64>().ok());
+    Ok(Cost {
+        operations: Some(operations.expect("a number of operations")),
+        // Its own: what the kernel says of a child starts with what this process had.
+        peak: peak.expect("a peak") * 1024.0,
+        ..cost
+    })
+}
+
 /// Dictionaries, strings, JSON, objects that come and go.
-fn python(work: &Work<'_>, malloc: &str) -> Cost {
+fn python(work: &Work<'_>, malloc: &str) -> Result<Cost, Failure> {
     // The interpreter itself, not a launcher that may stand before it.
     let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
     let python = String::from_utf8(found.expect("python3").stdout).expect("a path");
@@ -135,7 +216,7 @@ print(total)",
 }
 
 /// One large file, with optimisation.
-fn gcc(work: &Work<'_>) -> Cost {
+fn gcc(work: &Work<'_>) -> Result<Cost, Failure> {
     let mut source = String::from("#include <stdio.h>\n#include <string.h>\n");
     let functions = work.scale(200);
     for n in 0..functions {
@@ -164,7 +245,7 @@ int f{n}(struct s{n} *s, int k) {{
 }
 
 /// A table of 100,000 rows: filled, indexed, joined, thinned.
-fn sqlite(work: &Work<'_>) -> Cost {
+fn sqlite(work: &Work<'_>) -> Result<Cost, Failure> {
     let rows = work.scale(100_000);
     let script = format!(
         "create table t(a integer primary key, b text, c real);
@@ -184,7 +265,7 @@ fn sqlite(work: &Work<'_>) -> Cost {
 }
 
 /// Hashes of strings that grow, lists, substitutions.
-fn perl(work: &Work<'_>) -> Cost {
+fn perl(work: &Work<'_>) -> Result<Cost, Failure> {
     let script = format!(
         "my $sum = 0;
          for my $round (1..{}) {{
@@ -203,7 +284,7 @@ fn perl(work: &Work<'_>) -> Cost {
 }
 
 /// The server under its own benchmark; time is the benchmark's, the rest the server's.
-fn redis(work: &Work<'_>) -> Cost {
+fn redis(work: &Work<'_>) -> Result<Cost, Failure> {
     let socket = work.dir.join("socket");
     let mut server = work.command("redis-server");
     server.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket).stdout(Stdio::null());
@@ -226,33 +307,78 @@ fn redis(work: &Work<'_>) -> Cost {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     client("redis-cli", &["shutdown", "nosave"]);
     let end = server.wait4().expect("its end");
-    assert!(end.status.success(), "redis-server: {:?}", end.status);
-    Cost { time, rest: end.rusage }
+    if !end.status.success() {
+        return Err(Failure(format!("redis-server: {:?}", end.status)));
+    }
+    Ok(Cost::new(time, &end.rusage))
 }
 
-/// The geometric mean over the programs, of each malloc's median to the C library's.
+/// Geometric means over the programs, of each malloc to the best single peer: that with the lowest mean.
 fn means(report: &Report) -> String {
-    let mut text = String::from("geometric means over the programs, to glibc:\n");
-    for column in ["time", "CPU time", "peak"] {
-        let rows = || report.rows.iter().filter(|row| row.case.ends_with(&format!(", {column}")));
-        let mut subjects: Vec<_> = rows().map(|row| row.subject.as_str()).collect();
-        subjects.sort_unstable();
-        subjects.dedup();
-        let mean = |subject: &str| {
-            let ratios = rows().filter(|row| row.subject == subject).filter_map(|row| {
-                let base = rows().find(|base| base.case == row.case && base.subject == "glibc")?;
-                Some((row.median / base.median).ln())
-            });
-            let (sum, count) = ratios.fold((0.0, 0), |(sum, count), ratio| (sum + ratio, count + 1));
-            (f64::exp(sum / f64::from(count)), count)
-        };
-        let mut means: Vec<_> = subjects.iter().map(|subject| (mean(subject), subject)).collect();
-        means.retain(|((_, count), _)| *count > 0);
-        means.sort_by(|a, b| a.0.0.total_cmp(&b.0.0));
-        let shown: Vec<_> = means.iter().map(|((mean, _), subject)| format!("{subject} {mean:.3}")).collect();
-        let _ = writeln!(text, "{column:>9}: {}", shown.join(", "));
+    let mut text = String::from("geometric means over the programs; the best single peer is 1\n");
+    for (programs, bench) in [("benchmark programs", true), ("real programs", false)] {
+        for column in ["time", "CPU time", "peak"] {
+            let of_column = |row: &&Row| {
+                row.case.starts_with(BENCH) == bench && row.case.ends_with(&format!(", {column}"))
+            };
+            let rows: Vec<_> = report.rows.iter().filter(of_column).collect();
+            let Some(means) = Means::of(&rows) else { continue };
+            let _ = writeln!(text, "{programs}, {column}: {means}");
+        }
     }
     text
+}
+
+/// Of one column.
+struct Means {
+    cases: usize,
+    /// The lowest first; of each the mean of its ratios to the best peer in each case.
+    means: Vec<(String, f64)>,
+    /// Of the best peer.
+    best: f64,
+    /// Those that did not end well everywhere.
+    incomplete: Vec<String>,
+}
+
+impl Means {
+    /// `None` without a peer that has every case.
+    fn of(rows: &[&Row]) -> Option<Self> {
+        let distinct = |name: fn(&Row) -> &String| {
+            let mut names: Vec<_> = rows.iter().map(|row| name(row).clone()).collect();
+            names.sort_unstable();
+            names.dedup();
+            names
+        };
+        let (cases, subjects) = (distinct(|row| &row.case).len(), distinct(|row| &row.subject));
+        let (mut means, mut incomplete, mut best) = (Vec::new(), Vec::new(), f64::INFINITY);
+        for subject in subjects {
+            let own = || rows.iter().filter(|row| row.subject == subject);
+            let logarithms: Vec<_> = own().filter_map(|row| Some(row.ratio?.ln())).collect();
+            if logarithms.len() < cases {
+                incomplete.push(subject);
+                continue;
+            }
+            let mean = (logarithms.iter().sum::<f64>() / cases as f64).exp();
+            if own().all(|row| row.kind == Kind::General) {
+                best = best.min(mean);
+            }
+            means.push((subject, mean));
+        }
+        means.sort_by(|a, b| a.1.total_cmp(&b.1));
+        best.is_finite().then_some(Self { cases, means, best, incomplete })
+    }
+}
+
+impl fmt::Display for Means {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |(name, mean): &(String, f64)| format!("{name} {:.3}", mean / self.best);
+        let shown: Vec<_> = self.means.iter().map(shown).collect();
+        write!(f, "{} ({} cases)", shown.join(", "), self.cases)?;
+        if !self.incomplete.is_empty() {
+            write!(f, "; not in every case: {}", self.incomplete.join(", "))?;
+        }
+        Ok(())
+    }
 }
 
 fn main() -> anyhow::Result<()> {
@@ -275,13 +401,26 @@ fn main() -> anyhow::Result<()> {
                 let dir = tempfile::tempdir().expect("a folder");
                 let cost =
                     (program.run)(&Work { library: preload.library.as_deref(), quick, dir: dir.path() });
-                let cpu = cost.rest.utime + cost.rest.stime;
-                vec![cost.time.as_secs_f64(), cpu.as_secs_f64(), cost.rest.maxrss as f64 / f64::from(1 << 20)]
+                match cost {
+                    Ok(cost) => {
+                        // Nanoseconds an operation, or seconds.
+                        let unit = cost.operations.map_or(1.0, |operations| operations / 1e9);
+                        let times = [cost.time, cost.cpu].map(|time| time.as_secs_f64() / unit);
+                        vec![times[0], times[1], cost.peak / f64::from(1 << 20)]
+                    }
+                    // A peer that cannot run a program has no number for it. Ours has to.
+                    Err(Failure(how)) if preload.kind == Kind::General => {
+                        eprintln!("malloc: {} failed with {}: {how}", program.case, preload.name);
+                        Vec::new()
+                    }
+                    Err(Failure(how)) => panic!("{} failed with {}: {how}", program.case, preload.name),
+                }
             };
             Contender::new(preload.name, preload.kind, round)
         });
+        let unit = if program.case.starts_with(BENCH) { "ns" } else { "s" };
         let columns =
-            [Column::lower("time", "s"), Column::lower("CPU time", "s"), Column::lower("peak", "MiB")];
+            [Column::lower("time", unit), Column::lower("CPU time", unit), Column::lower("peak", "MiB")];
         bench.group(program.case, columns, contenders.collect());
     }
     let report = bench.report()?;

@@ -1,15 +1,19 @@
-//! Memory of any size: general allocators, and this project's malloc level.
+//! Memory of any size: the general allocators.
 //!
-//! All are called through `GlobalAlloc` with the size at both ends, as Rust programs call them; so those that can free
-//! faster when they are told the size are told.
+//! All are called with the size at both ends, as Rust programs call them; so those that can free faster when they are told
+//! the size are told. Those that are no crates, or a second version of one, are loaded as shared libraries, each behind
+//! its own names, and called by pointer.
 
+use crate::ours::{Global, Kmalloc};
+use crate::preload;
 use crate::rounds::Contender;
 use crate::subject::{Kind, Local, Raw, Subject};
 use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::{CStr, CString, c_void};
 use std::fmt::Debug;
 use std::marker::PhantomData;
+use std::os::unix::ffi::OsStringExt;
 use std::ptr::NonNull;
-use uslab::{Gfp, Kmalloc, Subsystem};
 
 /// What hands out memory of any size, to any thread, aligned to 8 bytes.
 pub trait Malloc: Sync + Sized + Debug + 'static {
@@ -18,7 +22,14 @@ pub trait Malloc: Sync + Sized + Debug + 'static {
     /// What it is to the others.
     const KIND: Kind;
 
+    /// Whether this machine has it.
+    fn available() -> bool {
+        true
+    }
     /// Ready for use.
+    ///
+    /// # Panics
+    /// It is not available.
     fn new() -> Self;
     /// `size` bytes, at least 8.
     fn alloc(&self, size: usize) -> NonNull<u8>;
@@ -29,62 +40,13 @@ pub trait Malloc: Sync + Sized + Debug + 'static {
     unsafe fn free(&self, memory: NonNull<u8>, size: usize);
     /// Gives as much memory back to the system as it has a request for.
     fn give_back(&self) {}
-}
-
-/// This project's malloc level: four size classes a doubling, frees told the size.
-#[derive(Debug)]
-pub struct Ours(uslab::Malloc);
-
-impl Malloc for Ours {
-    const NAME: &'static str = "malloc";
-    const KIND: Kind = Kind::Ours;
-
-    fn new() -> Self {
-        let subsystem = Subsystem::global().expect("the global subsystem");
-        Self(uslab::Malloc::new(subsystem).expect("size classes"))
-    }
-    #[inline(always)]
-    fn alloc(&self, size: usize) -> NonNull<u8> {
-        self.0.alloc(layout(size), Gfp::KERNEL).expect("memory")
-    }
-    #[inline(always)]
-    unsafe fn free(&self, memory: NonNull<u8>, size: usize) {
-        // SAFETY: passed on; the layout is as in `alloc`.
-        unsafe { self.0.free_sized(memory, layout(size)) };
-    }
-    fn give_back(&self) {
-        crate::ours::give_back_all();
-    }
-}
-
-/// This project's kernel-like level: 13 classes, frees find the cache by the address.
-#[derive(Debug)]
-pub struct OursUnsized(&'static Kmalloc);
-
-impl Malloc for OursUnsized {
-    const NAME: &'static str = "kmalloc";
-    const KIND: Kind = Kind::Ours;
-
-    fn new() -> Self {
-        Self(Subsystem::global().expect("the global subsystem").kmalloc())
-    }
-    #[inline(always)]
-    fn alloc(&self, size: usize) -> NonNull<u8> {
-        self.0.alloc(size, Gfp::KERNEL).expect("memory")
-    }
-    #[inline(always)]
-    unsafe fn free(&self, memory: NonNull<u8>, _: usize) {
-        // SAFETY: passed on.
-        unsafe { self.0.free(memory) };
-    }
-    fn give_back(&self) {
-        crate::ours::give_back_all();
-    }
+    /// Ends a reaping interval, if it has them.
+    fn reap(&self) {}
 }
 
 /// What all are asked for.
 #[inline(always)]
-fn layout(size: usize) -> Layout {
+pub(crate) fn layout(size: usize) -> Layout {
     // SAFETY: a power of two; no bench has sizes near the largest.
     unsafe { Layout::from_size_align_unchecked(size, 8) }
 }
@@ -126,7 +88,7 @@ general! {
     };
     /// mimalloc, version 3.
     #[cfg(feature = "peers")]
-    MiMalloc = "mimalloc", General, mimalloc::MiMalloc, {
+    MiMalloc3 = "mimalloc3", General, mimalloc::MiMalloc, {
         // SAFETY: no precondition.
         unsafe { libmimalloc_sys::mi_collect(true) };
     };
@@ -150,10 +112,90 @@ general! {
     /// snmalloc. Its Rust crate offers no way to ask for memory back.
     #[cfg(feature = "peers")]
     SnMalloc = "snmalloc", General, snmalloc_rs::SnMalloc, {};
-    /// Google's TCMalloc. With a C library that registers restartable sequences itself (glibc 2.35 or later) it runs in
-    /// its slow mode, so it is no yardstick.
-    #[cfg(feature = "peers")]
-    TcMalloc = "tcmalloc", Beside, tcmalloc_better::TCMalloc, {};
+}
+
+/// The functions of a library that was loaded.
+#[derive(Clone, Copy, Debug)]
+struct Loaded {
+    malloc: unsafe extern "C" fn(usize) -> *mut c_void,
+    free: unsafe extern "C" fn(*mut c_void, usize),
+    /// Gives memory back; the argument is for those that have one.
+    give_back: unsafe extern "C" fn(bool),
+}
+
+impl Loaded {
+    /// From the library of a peer. Its names stay its own: nobody's malloc becomes another one.
+    fn open(peer: &str, [malloc, free, give_back]: [&CStr; 3]) -> Option<Self> {
+        let mut files =
+            preload::files(peer).filter_map(|file| CString::new(file.into_os_string().into_vec()).ok());
+        // SAFETY: mallocs that are made to be loaded; the functions have these signatures.
+        unsafe {
+            let open = |file: CString| libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+            let library = files.find_map(|file| NonNull::new(open(file)))?.as_ptr();
+            let function = |name: &CStr| NonNull::new(libc::dlsym(library, name.as_ptr()));
+            Some(Self {
+                malloc: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(usize) -> *mut c_void>(
+                    function(malloc)?,
+                ),
+                free: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(*mut c_void, usize)>(
+                    function(free)?,
+                ),
+                give_back: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(bool)>(function(
+                    give_back,
+                )?),
+            })
+        }
+    }
+}
+
+macro_rules! loaded {
+    ($($(#[$meta:meta])* $name:ident = $shown:literal, [$($function:literal),*];)*) => { $(
+        $(#[$meta])*
+        #[derive(Debug)]
+        pub struct $name(Loaded);
+        impl $name {
+            fn library() -> Option<Loaded> {
+                Loaded::open($shown, [$($function),*])
+            }
+        }
+        impl Malloc for $name {
+            const NAME: &'static str = $shown;
+            const KIND: Kind = Kind::General;
+            fn available() -> bool {
+                Self::library().is_some()
+            }
+            fn new() -> Self {
+                Self(Self::library().expect("the library"))
+            }
+            #[inline(always)]
+            fn alloc(&self, size: usize) -> NonNull<u8> {
+                // SAFETY: no precondition.
+                let memory = unsafe { (self.0.malloc)(size) };
+                NonNull::new(memory.cast()).expect("memory")
+            }
+            #[inline(always)]
+            unsafe fn free(&self, memory: NonNull<u8>, size: usize) {
+                // SAFETY: the caller's promise.
+                unsafe { (self.0.free)(memory.as_ptr().cast(), size) };
+            }
+            fn give_back(&self) {
+                // SAFETY: no precondition.
+                unsafe { (self.0.give_back)(true) };
+            }
+        }
+    )* };
+}
+loaded! {
+    /// mimalloc, version 2.
+    MiMalloc2 = "mimalloc2", [c"mi_malloc", c"mi_free_size", c"mi_collect"];
+    /// gperftools' tcmalloc.
+    GPerfTools = "gperftools", [c"tc_malloc", c"tc_free_sized", c"MallocExtension_ReleaseFreeMemory"];
+}
+
+/// Those of the shared libraries that are not installed.
+pub(crate) fn missing() -> impl Iterator<Item = &'static str> {
+    let all = [(MiMalloc2::NAME, MiMalloc2::available()), (GPerfTools::NAME, GPerfTools::available())];
+    all.into_iter().filter(|(_, available)| !available).map(|(name, _)| name)
 }
 
 /// Objects of one size from a [`Malloc`].
@@ -165,6 +207,9 @@ impl<M: Malloc, const WORDS: usize> Subject for OneSize<M, WORDS> {
     const KIND: Kind = M::KIND;
     type Local<'s> = OneSizeLocal<'s, M, WORDS>;
 
+    fn available() -> bool {
+        M::available()
+    }
     fn new(_: usize) -> Self {
         Self(M::new())
     }
@@ -198,6 +243,9 @@ impl<M: Malloc, const WORDS: usize> Local for OneSizeLocal<'_, M, WORDS> {
     fn give_back(&mut self) {
         self.0.give_back();
     }
+    fn reap(&mut self) {
+        self.0.reap();
+    }
 }
 
 /// A question for the malloc level: work that needs several sizes.
@@ -208,21 +256,24 @@ pub trait MallocWork: Clone + 'static {
 
 /// This project's malloc level and the general allocators.
 pub fn contenders(work: &impl MallocWork) -> Vec<Contender> {
-    fn contender<M: Malloc>(work: &impl MallocWork) -> Contender {
-        let (work, malloc) = (work.clone(), M::new());
-        Contender::new(M::NAME, M::KIND, move || work.run(&malloc))
+    fn contender<M: Malloc>(work: &impl MallocWork) -> Option<Contender> {
+        // Made when it is first asked: what it takes then is not there in rounds of others that are before.
+        let (work, mut malloc) = (work.clone(), None);
+        let round = move || work.run(malloc.get_or_insert_with(M::new));
+        M::available().then(|| Contender::new(M::NAME, M::KIND, round))
     }
-    vec![
-        contender::<Ours>(work),
-        contender::<OursUnsized>(work),
+    let all = [
+        contender::<Global>(work),
+        contender::<Kmalloc>(work),
         contender::<System>(work),
+        contender::<MiMalloc2>(work),
+        contender::<GPerfTools>(work),
         #[cfg(feature = "peers")]
-        contender::<MiMalloc>(work),
+        contender::<MiMalloc3>(work),
         #[cfg(feature = "peers")]
         contender::<Jemalloc>(work),
         #[cfg(feature = "peers")]
         contender::<SnMalloc>(work),
-        #[cfg(feature = "peers")]
-        contender::<TcMalloc>(work),
-    ]
+    ];
+    all.into_iter().flatten().collect()
 }

@@ -1,10 +1,35 @@
-//! This project's object caches. Its malloc level is in [`mallocs`](crate::mallocs), beside the others'.
+//! This project: its object caches, its malloc and its kmalloc, and the magazine layer of 2001. Nothing else under `all` or in
+//! this library names what is ours, so that a build on an older commit needs other files only here and in the folder beside it.
 
-use crate::subject::{Bytes, Kind, Local, Raw, Subject, hide};
+mod classic;
+
+use crate::mallocs::{Malloc, OneSize, layout};
+use crate::rounds::Contender;
+use crate::subject::{Bytes, Kind, Local, Raw, Subject, Work, hide};
+pub use classic::Classic;
+use std::alloc::GlobalAlloc;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use uslab::{CacheBox, Gfp, KmemCache, ObjectCache, Prefilled, Subsystem};
+use uslab::{CacheBox, Gfp, KmemCache, KmemCacheBuilder, ObjectCache, Subsystem, Uslab};
+pub use uslab_magazine::sync;
+
+/// All that are ours, of objects of `WORDS` words.
+pub(crate) fn contenders<const WORDS: usize>(work: &impl Work) -> impl Iterator<Item = Contender> {
+    let all = [
+        Contender::of::<Kmem<WORDS>>(work),
+        Contender::of::<Typed<WORDS>>(work),
+        Contender::of::<OneSize<Global, WORDS>>(work),
+        Contender::of::<OneSize<Kmalloc, WORDS>>(work),
+        Contender::of::<Classic<WORDS>>(work),
+    ];
+    all.into_iter().flatten()
+}
+
+/// What serves our CPUs' slots.
+pub(crate) fn mechanism() -> String {
+    format!("{:?}", uslab_magazine::Cpus::os().mechanism()).to_lowercase()
+}
 
 /// What no cache uses goes back to the system: objects to their slabs, empty slabs to the pages, pages to the system.
 pub(crate) fn give_back_all() {
@@ -12,6 +37,19 @@ pub(crate) fn give_back_all() {
         subsystem.shrink();
         subsystem.pages().release();
     }
+}
+
+/// Ends an interval of the global subsystem.
+fn reap_all() {
+    Subsystem::global().expect("the global subsystem").end_interval();
+}
+
+/// A cache of the global subsystem.
+fn cache(words: usize) -> KmemCache {
+    builder(words).build().expect("a cache")
+}
+fn builder(words: usize) -> KmemCacheBuilder {
+    KmemCache::builder(format!("bench-{}", words * 8), words * 8)
 }
 
 /// [`KmemCache`]: untyped objects.
@@ -24,16 +62,7 @@ impl<const WORDS: usize> Subject for Kmem<WORDS> {
     type Local<'s> = KmemLocal<'s>;
 
     fn new(_: usize) -> Self {
-        let mut b = KmemCache::builder(format!("bench-{}", WORDS * 8), WORDS * 8);
-        if let Ok(v) = std::env::var("TRY") {
-            let v: Vec<u16> = v.split(',').map(|x| x.parse().unwrap()).collect();
-            b = b.magazines(uslab::Magazines::Sized {
-                capacity: v[0],
-                stock: v[1],
-                depot_limit: v[2].into(),
-            });
-        }
-        Self(b.build().expect("a cache"))
+        Self(cache(WORDS))
     }
     fn local(&self) -> KmemLocal<'_> {
         KmemLocal(&self.0)
@@ -66,59 +95,9 @@ impl Local for KmemLocal<'_> {
     fn give_back(&mut self) {
         give_back_all();
     }
-}
-
-/// A private magazine of a [`KmemCache`] for each thread.
-#[derive(Debug)]
-pub struct Private<const WORDS: usize>(KmemCache, usize);
-
-impl<const WORDS: usize> Subject for Private<WORDS> {
-    const NAME: &'static str = "private";
-    const KIND: Kind = Kind::Ours;
-    type Local<'s> = Prefilled<'s>;
-
-    fn new(live: usize) -> Self {
-        let name = format!("bench-private-{}", WORDS * 8);
-        Self(KmemCache::builder(name, WORDS * 8).build().expect("a cache"), live.clamp(1, MOST))
+    fn reap(&mut self) {
+        reap_all();
     }
-    fn local(&self) -> Prefilled<'_> {
-        self.0.prefill(Gfp::KERNEL, self.1).expect("objects")
-    }
-}
-
-impl Local for Prefilled<'_> {
-    type Object = Raw;
-    #[inline(always)]
-    fn alloc(&mut self, stamp: u64) -> Raw {
-        let object = Prefilled::alloc(self).unwrap_or_else(|| refilled(self));
-        // SAFETY: just allocated; no bench has objects below 8 bytes.
-        unsafe { Raw::stamped(object, stamp) }
-    }
-    fn stamp(&self, object: &Raw) -> u64 {
-        object.stamp()
-    }
-    fn address(&self, object: &Raw) -> Option<NonNull<u64>> {
-        Some(object.0)
-    }
-    #[inline(always)]
-    fn free(&mut self, object: Raw) {
-        // SAFETY: allocated from this cache; the `Raw` is gone with it.
-        unsafe { Prefilled::free(self, object.0.cast()) };
-    }
-    fn give_back(&mut self) {
-        give_back_all();
-    }
-}
-
-/// Objects that a private magazine asks for at first, if so many will live at once.
-const MOST: usize = 1024;
-/// And those that it asks for when it is empty.
-const REFILL: usize = 64;
-
-#[cold]
-fn refilled(private: &mut Prefilled<'_>) -> NonNull<u8> {
-    private.refill(REFILL).expect("objects");
-    Prefilled::alloc(private).expect("the objects just got")
 }
 
 /// [`ObjectCache`]: typed objects that are freed when their box is dropped.
@@ -167,5 +146,119 @@ impl<'s, const WORDS: usize> Local for TypedLocal<'s, WORDS> {
     }
     fn give_back(&mut self) {
         give_back_all();
+    }
+    fn reap(&mut self) {
+        reap_all();
+    }
+}
+
+/// What a program has in a static: [`Uslab`], through `GlobalAlloc`.
+#[derive(Debug)]
+pub struct Global;
+
+static USLAB: Uslab = Uslab;
+
+impl Malloc for Global {
+    const NAME: &'static str = "uslab";
+    const KIND: Kind = Kind::Ours;
+
+    fn new() -> Self {
+        Self
+    }
+    #[inline(always)]
+    fn alloc(&self, size: usize) -> NonNull<u8> {
+        // SAFETY: not empty.
+        NonNull::new(unsafe { USLAB.alloc(layout(size)) }).expect("memory")
+    }
+    #[inline(always)]
+    unsafe fn free(&self, memory: NonNull<u8>, size: usize) {
+        // SAFETY: the caller's promise; the layout is as in `alloc`.
+        unsafe { USLAB.dealloc(memory.as_ptr(), layout(size)) };
+    }
+    fn give_back(&self) {
+        USLAB.release();
+    }
+    fn reap(&self) {
+        USLAB.reap();
+    }
+}
+
+/// The kernel-like level: 13 classes, frees find the cache by the address.
+#[derive(Debug)]
+pub struct Kmalloc(&'static uslab::Kmalloc);
+
+impl Malloc for Kmalloc {
+    const NAME: &'static str = "kmalloc";
+    const KIND: Kind = Kind::Ours;
+
+    fn new() -> Self {
+        Self(Subsystem::global().expect("the global subsystem").kmalloc())
+    }
+    #[inline(always)]
+    fn alloc(&self, size: usize) -> NonNull<u8> {
+        self.0.alloc(size, Gfp::KERNEL).expect("memory")
+    }
+    #[inline(always)]
+    unsafe fn free(&self, memory: NonNull<u8>, _: usize) {
+        // SAFETY: passed on.
+        unsafe { self.0.free(memory) };
+    }
+    fn give_back(&self) {
+        give_back_all();
+    }
+    fn reap(&self) {
+        reap_all();
+    }
+}
+
+/// What can disturb a subject of ours: what happens to the caches beside it.
+pub trait Disturbed: Subject {
+    /// Ends a reaping interval, as a reaper does.
+    fn reap();
+    /// Another cache on the same pages.
+    fn other() -> Other;
+}
+
+impl<const WORDS: usize> Disturbed for Kmem<WORDS> {
+    fn reap() {
+        reap_all();
+    }
+    fn other() -> Other {
+        Other(cache(WORDS))
+    }
+}
+
+impl<const WORDS: usize> Disturbed for Typed<WORDS> {
+    fn reap() {
+        reap_all();
+    }
+    fn other() -> Other {
+        Kmem::<WORDS>::other()
+    }
+}
+
+impl<const WORDS: usize> Disturbed for OneSize<Global, WORDS> {
+    fn reap() {
+        USLAB.reap();
+    }
+    fn other() -> Other {
+        Other(USLAB.build(builder(WORDS)).expect("a cache"))
+    }
+}
+
+/// A cache beside the one that is measured.
+#[derive(Debug)]
+pub struct Other(KmemCache);
+
+impl Other {
+    /// One allocation and its free.
+    pub fn pair(&self) {
+        let mut local = KmemLocal(&self.0);
+        let object = local.alloc(1);
+        local.free(object);
+    }
+    /// Takes away what the magazines of all CPUs hold.
+    pub fn drain(&self) {
+        self.0.drain(0..u32::try_from(crate::team::cpus()).unwrap_or(u32::MAX));
     }
 }

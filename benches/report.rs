@@ -1,19 +1,18 @@
 //! What a run found: for each case and subject the median of its rounds, how far they spread, and the ratio to the best
-//! general allocator of the same run.
+//! general allocator of the same run; and the last table, where each of our subjects stands in each row.
 
 use crate::subject::Kind;
-use serde::{Deserialize, Serialize};
-use std::fmt;
-use uslab_sim::output;
+use std::fmt::{self, Write};
 
 /// Which way a number is good, and with that what it is compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// Compared with the lowest median of the general allocators.
     Lower,
     /// Compared with the median of the general allocators' medians.
     Higher,
+    /// A ratio already.
+    Ratio,
 }
 
 /// What a contender measures.
@@ -25,83 +24,88 @@ pub struct Column {
     pub unit: &'static str,
     /// Which way it is good.
     pub better: Better,
+    /// The row of the last table that it counts in, if not the group's.
+    row: Option<String>,
+    counts: bool,
+    preloaded: bool,
 }
 
 impl Column {
+    fn new(name: impl Into<String>, unit: &'static str, better: Better) -> Self {
+        Self { name: name.into(), unit, better, row: None, counts: true, preloaded: false }
+    }
     /// A column where less is better.
     pub fn lower(name: impl Into<String>, unit: &'static str) -> Self {
-        Self { name: name.into(), unit, better: Better::Lower }
+        Self::new(name, unit, Better::Lower)
     }
     /// A column where more is better.
     pub fn higher(name: impl Into<String>, unit: &'static str) -> Self {
-        Self { name: name.into(), unit, better: Better::Higher }
+        Self::new(name, unit, Better::Higher)
     }
-}
-
-/// The rounds of one contender.
-#[derive(Debug)]
-pub struct Samples {
-    name: &'static str,
-    kind: Kind,
-    columns: Vec<Vec<f64>>,
-}
-
-impl Samples {
-    pub(crate) fn new(name: &'static str, kind: Kind, columns: usize) -> Self {
-        Self { name, kind, columns: vec![Vec::new(); columns] }
+    /// A column of ratios to something of the contender's own, where less is better.
+    pub fn ratio(name: impl Into<String>) -> Self {
+        Self::new(name, "times", Better::Ratio)
     }
-    /// One round. A contender that could not do it returns nothing, and has no rows then.
-    pub(crate) fn add(&mut self, values: Vec<f64>) {
-        for (column, value) in self.columns.iter_mut().zip(values) {
-            column.push(value);
+    /// It counts in a row of this name in the last table.
+    pub fn counts_in(self, row: impl Into<String>) -> Self {
+        Self { row: Some(row.into()), ..self }
+    }
+    /// It is shown, but not counted in the last table.
+    pub fn shown_only(self) -> Self {
+        Self { counts: false, ..self }
+    }
+    pub(crate) fn preloaded(&self) -> Self {
+        Self { preloaded: true, ..self.clone() }
+    }
+    /// With the case's name.
+    pub(crate) fn case(&self, case: &str) -> String {
+        match (case, self.name.as_str()) {
+            (case, "") => case.to_owned(),
+            ("", name) => name.to_owned(),
+            (case, name) => format!("{case}, {name}"),
         }
+    }
+    /// Of the last table; `row` is the group's, which says already what is preloaded.
+    fn standing(&self, row: &str) -> Option<String> {
+        let named = |name: &String| format!("{name}{}", if self.preloaded { " preloaded" } else { "" });
+        self.counts.then(|| self.row.as_ref().map_or_else(|| row.to_owned(), named))
     }
 }
 
 /// A subject in a case.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Row {
+    /// What the case belongs to.
+    pub row: String,
     /// What was measured.
     pub case: String,
     /// Of what.
-    pub unit: String,
+    pub unit: &'static str,
     /// Which way it is good.
     pub better: Better,
     /// The subject.
     pub subject: String,
     /// What it is to the others.
     pub kind: Kind,
-    /// Median of the rounds, their quartiles, and the extremes.
+    /// Median of the rounds.
     pub median: f64,
-    /// See `median`.
+    /// Their quartiles.
     pub quartiles: [f64; 2],
-    /// See `median`.
-    pub extremes: [f64; 2],
     /// To the best general allocator (see [`Better`]).
     pub ratio: Option<f64>,
     /// The rounds, in order.
     pub samples: Vec<f64>,
+    /// The row of the last table that it counts in.
+    standing: Option<String>,
 }
 
-/// Everything.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Everything of a run.
+#[derive(Clone, Debug)]
 pub struct Report {
-    /// The bench's name.
-    pub question: String,
-    /// What it asks.
-    pub what: String,
-    /// Rounds.
-    pub rounds: u32,
-    /// CPUs that the run could use.
-    pub cpus: usize,
-    /// Kernel.
-    pub kernel: String,
-    /// The CPUs' model.
-    pub processor: String,
-    /// What serves our CPUs' slots.
-    pub mechanism: String,
-    /// Load average when it began and when it ended.
-    pub load: [f64; 2],
+    /// Rounds and load.
+    how: String,
+    /// The names of the rows, and what they ask.
+    names: Vec<(String, String)>,
     /// Case by case, the best first.
     pub rows: Vec<Row>,
 }
@@ -128,75 +132,116 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 }
 
 impl Report {
-    pub(crate) fn new(
-        question: &str,
-        what: &str,
-        rounds: u32,
-        load: [f64; 2],
-        groups: impl Iterator<Item = (String, Vec<Column>, Vec<Samples>)>,
-    ) -> Self {
-        let mut rows = Vec::new();
-        for (case, columns, contenders) in groups {
-            for (i, column) in columns.iter().enumerate() {
-                let rounds = contenders.iter().map(|c| (c.name, c.kind, c.columns[i].clone()));
-                rows.extend(Self::rows(&case, column, rounds));
-            }
-        }
+    pub(crate) fn new(how: String, names: Vec<(String, String)>) -> Self {
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        Self {
-            question: question.into(),
-            what: what.into(),
-            rounds,
-            cpus: crate::team::cpus(),
-            kernel: kernel.trim().into(),
-            processor: processor(),
-            mechanism: format!("{:?}", uslab_magazine::Cpus::os().mechanism()).to_lowercase(),
-            load,
-            rows,
-        }
+        let how = format!(
+            "{how}; {} CPUs ({}), Linux {}, slots by {}",
+            crate::team::cpus(),
+            processor(),
+            kernel.trim(),
+            crate::ours::mechanism()
+        );
+        Self { how, names, rows: Vec::new() }
     }
 
-    fn rows<'a>(
+    /// A column of a group with everybody's rounds. Who has none has no row.
+    pub(crate) fn add<'a>(
+        &mut self,
+        row: &str,
         case: &str,
         column: &Column,
         contenders: impl Iterator<Item = (&'a str, Kind, Vec<f64>)>,
-    ) -> Vec<Row> {
-        let case = match (case, column.name.as_str()) {
-            (case, "") => case.to_owned(),
-            ("", name) => name.to_owned(),
-            (case, name) => format!("{case}, {name}"),
-        };
-        let row = |(subject, kind, samples): (&str, Kind, Vec<f64>)| {
+    ) {
+        let of = |(subject, kind, samples): (&str, Kind, Vec<f64>)| {
             let mut sorted = samples.clone();
             sorted.sort_by(f64::total_cmp);
             Row {
-                case: case.clone(),
-                unit: column.unit.into(),
+                row: row.into(),
+                case: column.case(case),
+                unit: column.unit,
                 better: column.better,
                 subject: subject.into(),
                 kind,
                 median: quantile(&sorted, 0.5),
                 quartiles: [0.25, 0.75].map(|share| quantile(&sorted, share)),
-                extremes: [0.0, 1.0].map(|share| quantile(&sorted, share)),
                 ratio: None,
                 samples,
+                standing: column.standing(row),
             }
         };
-        let mut rows: Vec<Row> = contenders.filter(|(.., samples)| !samples.is_empty()).map(row).collect();
+        let mut rows: Vec<Row> = contenders.filter(|(.., samples)| !samples.is_empty()).map(of).collect();
         let general = rows.iter().filter(|row| row.kind == Kind::General).map(|row| row.median);
         let reference = match column.better {
             Better::Lower => general.min_by(f64::total_cmp),
             Better::Higher => median(general.collect()),
+            Better::Ratio => Some(1.0),
         };
         for row in &mut rows {
             row.ratio =
                 reference.filter(|reference| *reference > 0.0).map(|reference| row.median / reference);
         }
         rows.sort_by(|a, b| match column.better {
-            Better::Lower => a.median.total_cmp(&b.median),
+            Better::Lower | Better::Ratio => a.median.total_cmp(&b.median),
             Better::Higher => b.median.total_cmp(&a.median),
         });
-        rows
+        self.rows.extend(rows);
+    }
+
+    /// One row as Markdown: subjects down, cases across; in a cell the median and the ratio.
+    fn table(&self, name: &str, what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = || self.rows.iter().filter(|row| row.row == name);
+        let (mut cases, mut subjects) = (Vec::new(), Vec::new());
+        for row in rows() {
+            if !cases.contains(&(&row.case, row.unit)) {
+                cases.push((&row.case, row.unit));
+            }
+            if !subjects.contains(&&row.subject) {
+                subjects.push(&row.subject);
+            }
+        }
+        if cases.is_empty() {
+            return Ok(());
+        }
+        write!(f, "**{name}**: {what}\n\n| subject |")?;
+        for (case, unit) in &cases {
+            write!(f, " {} |", format!("{case} {unit}").trim())?;
+        }
+        writeln!(f, "\n|---|{}", "---|".repeat(cases.len()))?;
+        for subject in subjects {
+            write!(f, "| {subject} |")?;
+            for (case, _) in &cases {
+                match rows().find(|row| row.subject == *subject && row.case == **case) {
+                    None => write!(f, " - |")?,
+                    Some(Row {
+                        median, ratio: Some(ratio), better: Better::Lower | Better::Higher, ..
+                    }) => {
+                        write!(f, " {} ({ratio:.2}) |", short(*median))?;
+                    }
+                    Some(row) => write!(f, " {} |", short(row.median))?,
+                }
+            }
+            writeln!(f)?;
+        }
+        // The cases of a row spread alike; the widest says how far to trust all of them.
+        let spread = |row: &Row| (row.quartiles[1] - row.quartiles[0]) / row.median;
+        let mut spreads: Vec<_> = rows().filter(|row| row.median > 0.0).map(spread).collect();
+        spreads.sort_by(f64::total_cmp);
+        if let Some(widest) = spreads.last() {
+            writeln!(
+                f,
+                "\nDistance of the quartiles: {:.0} % of the median in the middle cell, {:.0} % in the widest.",
+                spreads[spreads.len() / 2] * 100.0,
+                widest * 100.0
+            )?;
+        }
+        writeln!(f)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n{}\n", self.how)?;
+        self.names.iter().try_for_each(|(name, what)| self.table(name, what, f))
     }
 }
 
@@ -210,50 +255,106 @@ pub fn short(value: f64) -> String {
     }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [before, after] = self.load;
-        writeln!(f, "{}: {}", self.question, self.what)?;
-        writeln!(
-            f,
-            "{} interleaved rounds on {} CPUs ({}), Linux {}, load average {before} to {after}, slots by {}; ratio to \
-             the best general allocator\n",
-            self.rounds, self.cpus, self.processor, self.kernel, self.mechanism
-        )?;
-        let mut table = output::table(&["case", "subject", "median", "ratio", "quartiles", "min .. max"]);
-        let mut case = "";
-        for row in &self.rows {
-            let shown = if row.case == case { String::new() } else { format!("{} {}", row.case, row.unit) };
-            case = &row.case;
-            let range = |[low, high]: [f64; 2]| format!("{} .. {}", short(low), short(high));
-            table.add_row([
-                shown.trim_end(),
-                &row.subject,
-                &short(row.median),
-                &row.ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
-                &range(row.quartiles),
-                &range(row.extremes),
-            ]);
+/// Where one of our subjects stands in a row of one run: its worst case.
+struct Standing<'r> {
+    name: &'r str,
+    worst: &'r Row,
+    /// 1 is the best peer, more is worse.
+    ratio: f64,
+}
+
+impl Report {
+    fn standings(&self) -> Vec<Standing<'_>> {
+        let mut all: Vec<Standing<'_>> = Vec::new();
+        for row in self.rows.iter().filter(|row| row.kind == Kind::Ours) {
+            let (Some(name), Some(ratio)) = (row.standing.as_deref(), row.ratio) else { continue };
+            let ratio = if row.better == Better::Higher { ratio.recip() } else { ratio };
+            match all.iter_mut().find(|s| s.name == name && s.worst.subject == row.subject) {
+                None => all.push(Standing { name, worst: row, ratio }),
+                Some(standing) if standing.ratio < ratio => (standing.worst, standing.ratio) = (row, ratio),
+                Some(_) => {}
+            }
         }
-        writeln!(f, "{}", output::text(&table))
+        all
     }
+    /// The others in the case of a row.
+    fn beside<'r>(&'r self, row: &'r Row, kind: Kind) -> impl Iterator<Item = &'r Row> {
+        self.rows.iter().filter(move |r| r.row == row.row && r.case == row.case && r.kind == kind)
+    }
+}
+
+/// The last table, the worst row first: each of our subjects in each row, its ratio to the best peer in its worst case. Of
+/// several runs it is the middle ratio, and from which to which they go; case and values are the last run's.
+pub fn standings(runs: &[Report]) -> String {
+    let Some((last, before)) = runs.split_last() else {
+        return String::new();
+    };
+    let before: Vec<_> = before.iter().map(Report::standings).collect();
+    let rows = last.standings().into_iter().map(|standing| {
+        let same = |s: &&Standing<'_>| s.name == standing.name && s.worst.subject == standing.worst.subject;
+        let others = before.iter().filter_map(|run| run.iter().find(same)).map(|s| s.ratio);
+        let mut ratios: Vec<_> = others.chain([standing.ratio]).collect();
+        ratios.sort_by(f64::total_cmp);
+        (quantile(&ratios, 0.5), ratios, standing)
+    });
+    let mut rows: Vec<_> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    rows.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut text = String::from(
+        "\n| row | subject | to the best peer | runs | worst case | median | best peer | to the commit before |\n|---|---|---|---|---|---|---|---|\n",
+    );
+    for (ratio, ratios, Standing { name, worst, .. }) in rows {
+        let runs = match ratios.as_slice() {
+            [_] => String::new(),
+            [lowest, .., highest] => format!("{lowest:.2} to {highest:.2}"),
+            [] => String::new(),
+        };
+        // Where more is better, the reference is nobody's.
+        let best = last.beside(worst, Kind::General).next().filter(|_| worst.better == Better::Lower);
+        let best = best.map_or_else(String::new, |best| format!("{} {}", best.subject, short(best.median)));
+        let commit = last.beside(worst, Kind::Before).filter_map(|row| {
+            let commit = row.subject.strip_prefix(&worst.subject)?.strip_prefix('@')?;
+            Some(format!("{:.2} ({commit})", worst.median / row.median))
+        });
+        let _ = writeln!(
+            text,
+            "| {name} | {} | {ratio:.2} | {runs} | {} | {} {} | {best} | {} |",
+            worst.subject,
+            worst.case,
+            short(worst.median),
+            worst.unit,
+            commit.collect::<Vec<_>>().join(", "),
+        );
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    type Contender = (&'static str, Kind, Vec<f64>);
+
+    fn report(cases: impl IntoIterator<Item = (&'static str, Column, Vec<Contender>)>) -> Report {
+        let mut report = Report::new(String::new(), vec![("row".into(), "what".into())]);
+        for (case, column, contenders) in cases {
+            report.add("row", case, &column, contenders.into_iter());
+        }
+        report
+    }
+
     #[test]
     fn ratios_refer_to_the_best_general_allocator() {
-        let column = Column::lower("", "ns");
-        let contenders = [
+        let contenders = vec![
             ("ours", Kind::Ours, vec![3.0, 1.0, 2.0]),
             ("good", Kind::General, vec![4.0, 4.0, 5.0]),
             ("bad", Kind::General, vec![9.0, 8.0, 7.0]),
             ("pool", Kind::Pool, vec![1.0]),
             ("silent", Kind::General, vec![]),
         ];
-        let rows = Report::rows("case", &column, contenders.into_iter());
+        let rows = report([("case", Column::lower("", "ns"), contenders)]).rows;
         let shown: Vec<_> = rows.iter().map(|row| (row.subject.as_str(), row.median, row.ratio)).collect();
         let expected = [
             ("pool", 1.0, Some(0.25)),
@@ -262,18 +363,43 @@ mod tests {
             ("bad", 8.0, Some(2.0)),
         ];
         assert_eq!(shown, expected);
-        assert_eq!((rows[1].quartiles, rows[1].extremes), ([1.5, 2.5], [1.0, 3.0]));
+        assert_eq!(rows[1].quartiles, [1.5, 2.5]);
     }
 
     #[test]
     fn scaling_is_compared_with_the_middle_of_the_general_allocators() {
-        let column = Column::higher("scaling", "");
         let contenders = [("ours", 1.8), ("a", 2.0), ("b", 1.0), ("c", 1.9)].map(|(name, value)| {
             (name, if name == "ours" { Kind::Ours } else { Kind::General }, vec![value])
         });
-        let rows = Report::rows("", &column, contenders.into_iter());
+        let rows = report([("", Column::higher("scaling", ""), contenders.into())]).rows;
         let ours = rows.iter().find(|row| row.subject == "ours").unwrap();
         assert_eq!((ours.case.as_str(), ours.ratio), ("scaling", Some(1.8 / 1.9)));
         assert_eq!(rows[0].subject, "a");
+    }
+
+    #[test]
+    fn the_worst_case_counts_and_the_worst_row_comes_first() {
+        let run = |ours: f64| {
+            let case = |ours, peer| {
+                vec![
+                    ("ours", Kind::Ours, vec![ours]),
+                    ("ours@abc", Kind::Before, vec![2.0 * ours]),
+                    ("peer", Kind::General, vec![peer]),
+                ]
+            };
+            report([
+                ("a", Column::lower("", "ns"), case(1.0, 2.0)),
+                ("b", Column::lower("", "ns"), case(ours, 10.0)),
+                ("c", Column::lower("", "ns").counts_in("other"), case(12.0, 10.0)),
+                ("d", Column::lower("", "ns").shown_only(), case(90.0, 10.0)),
+            ])
+        };
+        let text = standings(&[run(7.0), run(9.0), run(8.0)]);
+        let lines: Vec<_> = text.lines().filter(|line| line.contains("ours")).collect();
+        let expected = [
+            "| other | ours | 1.20 | 1.20 to 1.20 | c | 12.0 ns | peer 10.0 | 0.50 (abc) |",
+            "| row | ours | 0.80 | 0.70 to 0.90 | b | 8.00 ns | peer 10.0 | 0.50 (abc) |",
+        ];
+        assert_eq!(lines, expected);
     }
 }

@@ -1,8 +1,7 @@
-//! Resident memory, and subjects in processes of their own, so that nobody stands on pages that another one left.
+//! Resident memory.
 
 use std::fs::File;
 use std::io::Read;
-use std::process::Command;
 
 /// Bytes of this process that are resident, from `smaps_rollup`: exact, where `statm` may lag behind by some pages a
 /// CPU. Reading it allocates nothing.
@@ -28,29 +27,4 @@ fn read(rollup: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix("Rss:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|kib| kib.parse::<u64>().ok());
     kib.unwrap_or_else(|| panic!("{rollup} has no line Rss")) as f64 * 1024.0
-}
-
-/// A subject to be run in a process of its own.
-#[derive(Debug)]
-pub(crate) struct Child {
-    pub(crate) case: String,
-    pub(crate) subject: &'static str,
-    pub(crate) quick: bool,
-}
-
-impl Child {
-    /// One round. Nothing, and a word on standard error, if the process fails.
-    pub(crate) fn run(&self) -> Vec<f64> {
-        let measured = (|| {
-            let mut command = Command::new(std::env::current_exe()?);
-            command.args(["--bench", "--child", &format!("{}/{}", self.case, self.subject)]);
-            let output = command.args(self.quick.then_some("--quick")).output()?;
-            anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
-            Ok(serde_json::from_slice(&output.stdout)?)
-        })();
-        measured.unwrap_or_else(|error: anyhow::Error| {
-            eprintln!("{}: {error}", self.subject);
-            Vec::new()
-        })
-    }
 }

@@ -2,63 +2,73 @@
 //!
 //! A round puts each question to each subject once, and starts with another subject each time, in turn forwards and
 //! backwards. So what the machine does meanwhile (other work, frequency, temperature) falls on all subjects alike, and no
-//! subject always follows the same one. Running one subject after the other, as criterion does, compares minutes with
-//! minutes.
+//! subject always follows the same one.
 
+use crate::child::{self, Companion, Program, Question};
+use crate::kept::{self, Baselines};
 use crate::mallocs;
 use crate::ours;
 use crate::pools;
-use crate::report::{Column, Report, Samples};
+use crate::preload::{self, Preload};
+use crate::report::{Column, Report, standings};
 use crate::subject::{Kind, Made, Subject, Work};
+use anyhow::Context;
 use clap::Parser;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
-use uslab_sim::lab::clock::turns;
-use uslab_sim::output::{Form, Place, Progress};
 
 /// What the command line says.
 #[derive(Clone, Debug, Parser)]
-#[command(about = "One question, put to every subject in interleaved rounds")]
+#[command(about = "Questions, put to every subject in interleaved rounds")]
 struct Arguments {
-    /// Only cases whose name contains this
-    filter: Option<String>,
+    /// Only rows or cases whose name, as row/case, contains one of these
+    filter: Vec<String>,
+    /// But none whose name contains this; can be given again
+    #[arg(long, value_name = "FILTER")]
+    skip: Vec<String>,
     /// Small and short: numbers mean little, but everything runs
     #[arg(long)]
     quick: bool,
-    /// Rounds [default: 9; 3 with --quick]
+    /// Rounds, 10 or more for criterion's statistics [default: 11; 3 with --quick]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
     /// Only these, separated by commas
     #[arg(long, value_delimiter = ',')]
     subjects: Option<Vec<String>>,
-    /// Writes all samples to a file, or to NAME.json in a folder
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// What `benches/previous` built of an older commit: its subjects have their rounds, too
+    #[arg(long, value_name = "FOLDER")]
+    previous: Vec<PathBuf>,
+    #[command(flatten)]
+    baselines: Baselines,
+    /// Measures nothing: the tables of saved baselines, and how the last one spreads over them
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with_all = ["save_baseline", "baseline"])]
+    saved: Vec<String>,
     /// Given by `cargo bench`; without it (`cargo test --benches`) one quick round shows that the bench works
     #[arg(long, hide = true)]
     bench: bool,
-    /// One subject, in this process: prints what it measured
+    /// Answers questions from standard input
     #[arg(long, hide = true)]
-    child: Option<String>,
+    serve: bool,
 }
 
 /// A subject with the question put to it.
 pub struct Contender {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) kind: Kind,
     pub(crate) round: Box<dyn FnMut() -> Vec<f64>>,
 }
 
 impl Contender {
-    /// `round` returns a value for each column of the group.
-    pub fn new(name: &'static str, kind: Kind, round: impl FnMut() -> Vec<f64> + 'static) -> Self {
-        Self { name, kind, round: Box::new(round) }
+    /// `round` returns a value for each column of the group; none if it could not be had.
+    pub fn new(name: impl Into<String>, kind: Kind, round: impl FnMut() -> Vec<f64> + 'static) -> Self {
+        Self { name: name.into(), kind, round: Box::new(round) }
     }
-    fn of<S: Subject>(work: &impl Work) -> Option<Self> {
+    /// `S` with some work; nothing if there is no `S`, or the work does not suit it.
+    pub fn of<S: Subject>(work: &impl Work) -> Option<Self> {
         let work = work.clone();
         let made = Made::<S>::later(work.live());
-        work.suits::<S>().then(|| Self::new(S::NAME, S::KIND, move || work.run(&made)))
+        (S::available() && work.suits::<S>()).then(|| Self::new(S::NAME, S::KIND, move || work.run(&made)))
     }
 }
 
@@ -72,20 +82,15 @@ impl fmt::Debug for Contender {
 pub fn contenders<const WORDS: usize>(work: &impl Work) -> Vec<Contender> {
     let all = [
         Contender::of::<pools::Null>(work),
-        Contender::of::<ours::Kmem<WORDS>>(work),
-        Contender::of::<ours::Typed<WORDS>>(work),
-        Contender::of::<ours::Private<WORDS>>(work),
-        Contender::of::<mallocs::OneSize<mallocs::Ours, WORDS>>(work),
-        Contender::of::<mallocs::OneSize<mallocs::OursUnsized, WORDS>>(work),
         Contender::of::<mallocs::OneSize<mallocs::System, WORDS>>(work),
+        Contender::of::<mallocs::OneSize<mallocs::MiMalloc2, WORDS>>(work),
+        Contender::of::<mallocs::OneSize<mallocs::GPerfTools, WORDS>>(work),
         #[cfg(feature = "peers")]
-        Contender::of::<mallocs::OneSize<mallocs::MiMalloc, WORDS>>(work),
+        Contender::of::<mallocs::OneSize<mallocs::MiMalloc3, WORDS>>(work),
         #[cfg(feature = "peers")]
         Contender::of::<mallocs::OneSize<mallocs::Jemalloc, WORDS>>(work),
         #[cfg(feature = "peers")]
         Contender::of::<mallocs::OneSize<mallocs::SnMalloc, WORDS>>(work),
-        #[cfg(feature = "peers")]
-        Contender::of::<mallocs::OneSize<mallocs::TcMalloc, WORDS>>(work),
         Contender::of::<pools::TlsVec<WORDS>>(work),
         #[cfg(feature = "peers")]
         Contender::of::<pools::Slab<WORDS>>(work),
@@ -98,36 +103,51 @@ pub fn contenders<const WORDS: usize>(work: &impl Work) -> Vec<Contender> {
         #[cfg(feature = "peers")]
         Contender::of::<pools::ArrayQueue<WORDS>>(work),
     ];
-    all.into_iter().flatten().collect()
+    all.into_iter().flatten().chain(ours::contenders::<WORDS>(work)).collect()
 }
 
 /// Contenders that measure the same columns.
 #[derive(Debug)]
 struct Group {
+    row: String,
     case: String,
     columns: Vec<Column>,
     contenders: Vec<Contender>,
+    /// Each round is in a new process.
+    isolated: bool,
 }
 
-/// A question being asked.
+impl Group {
+    fn name(&self) -> String {
+        format!("{}/{}", self.row, self.case)
+    }
+    fn question(&self, subject: &str) -> Question {
+        Question { row: self.row.clone(), case: self.case.clone(), subject: subject.into() }
+    }
+}
+
+/// Questions being asked.
 #[derive(Debug)]
 pub struct Bench {
-    question: &'static str,
-    what: &'static str,
+    name: &'static str,
+    /// The row that groups are added to, and what it says; rows in order.
+    rows: Vec<(String, String)>,
     arguments: Arguments,
     groups: Vec<Group>,
+    preloads: bool,
 }
 
 impl Bench {
     /// Reads the command line; says what is wrong with it, and ends, if something is.
-    pub fn start(question: &'static str, what: &'static str) -> Self {
+    pub fn start(name: &'static str, what: &'static str) -> Self {
         // A thread that panics ends the bench: the others would wait for it for ever.
         let report = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             report(panic);
             std::process::exit(101);
         }));
-        Self { question, what, arguments: Arguments::parse(), groups: Vec::new() }
+        let rows = vec![(name.into(), what.into())];
+        Self { name, rows, arguments: Arguments::parse(), groups: Vec::new(), preloads: false }
     }
     /// Whether everything should be small and short.
     pub fn quick(&self) -> bool {
@@ -147,20 +167,30 @@ impl Bench {
         } else if self.quick() {
             3
         } else {
-            9
+            11
         };
         self.arguments.rounds.unwrap_or(usual)
     }
 
-    /// A case of the question, or several at once: each contender's round returns a value for each column.
+    /// What follows belongs to another row.
+    pub fn row(&mut self, name: impl Into<String>, what: impl Into<String>) {
+        self.rows.push((name.into(), what.into()));
+    }
+
+    /// Each row of a group with the subject `system` is asked once more of processes with a malloc preloaded, ours and the
+    /// peers': a row of its own.
+    pub fn preloads(&mut self) {
+        self.preloads = true;
+    }
+
+    /// A case of the row, or several at once: each contender's round returns a value for each column.
     pub fn group(
         &mut self,
         case: impl Into<String>,
         columns: impl IntoIterator<Item = Column>,
         contenders: Vec<Contender>,
     ) {
-        let group = Group { case: case.into(), columns: columns.into_iter().collect(), contenders };
-        self.groups.push(group);
+        self.add(case.into(), columns.into_iter().collect(), contenders, false);
     }
 
     /// As [`group`](Self::group), each contender's rounds in new processes of their own.
@@ -170,31 +200,32 @@ impl Bench {
         columns: impl IntoIterator<Item = Column>,
         contenders: Vec<Contender>,
     ) {
-        let case = case.into();
-        let quick = self.quick();
-        let spawning = |contender: Contender| {
-            let child = crate::resident::Child { case: case.clone(), subject: contender.name, quick };
-            Contender::new(contender.name, contender.kind, move || child.run())
-        };
-        let contenders = match &self.arguments.child {
-            Some(child) => {
-                if let Some(subject) = child.strip_prefix(&format!("{case}/")) {
-                    let contender = contenders.into_iter().find(|contender| contender.name == subject);
-                    let values = contender.map_or_else(Vec::new, |mut contender| (contender.round)());
-                    println!("{}", serde_json::json!(values));
-                    std::process::exit(0);
-                }
-                Vec::new()
-            }
-            None => contenders.into_iter().map(spawning).collect(),
-        };
-        self.group(case, columns, contenders);
+        self.add(case.into(), columns.into_iter().collect(), contenders, true);
     }
 
-    /// Asks, prints the table, and writes the JSON.
+    fn add(&mut self, case: String, columns: Vec<Column>, contenders: Vec<Contender>, isolated: bool) {
+        let row = self.rows.last().map(|(name, _)| name.clone()).unwrap_or_default();
+        let mut group = Group { row, case, columns, contenders, isolated };
+        if isolated && !self.arguments.serve {
+            let this =
+                Companion::new("this", self.program(std::env::current_exe().unwrap_or_default(), None));
+            let spawning = |contender: &Contender| {
+                let question = group.question(&contender.name);
+                this.contender(contender.name.clone(), contender.kind, true, question)
+            };
+            group.contenders = group.contenders.iter().map(spawning).collect();
+        }
+        self.groups.push(group);
+    }
+
+    fn program(&self, path: PathBuf, library: Option<PathBuf>) -> Program {
+        Program { path, library, quick: self.quick() }
+    }
+
+    /// Asks, hands the samples to criterion, and prints the tables.
     ///
     /// # Errors
-    /// The command line names a subject or case that there is none of, or the JSON cannot be written.
+    /// The command line names a subject, a case, an older build or a baseline that there is none of.
     pub fn run(self) -> anyhow::Result<()> {
         self.report().map(drop)
     }
@@ -204,63 +235,213 @@ impl Bench {
     /// # Errors
     /// As `run`.
     pub fn report(mut self) -> anyhow::Result<Report> {
-        let json = self.json()?;
+        if self.arguments.serve {
+            self.serve()?;
+            std::process::exit(0);
+        }
+        self.older()?;
+        self.preloaded()?;
         self.select()?;
+        let reports = if self.arguments.saved.is_empty() {
+            let baselines = self.arguments.baselines.clone();
+            let report = self.measure();
+            kept::analyse(&report.rows, &baselines, &kept::directory());
+            vec![report]
+        } else {
+            self.arguments.saved.iter().map(|name| self.saved(name)).collect::<anyhow::Result<_>>()?
+        };
+        for report in &reports {
+            print!("{report}");
+        }
+        print!("{}", standings(&reports));
+        reports.into_iter().next_back().context("nothing was asked")
+    }
+
+    /// Puts questions to the contenders that a parent names.
+    fn serve(mut self) -> anyhow::Result<()> {
+        child::serve(|question| {
+            let group = self.groups.iter_mut().find(|g| g.row == question.row && g.case == question.case);
+            let contender = group.and_then(|g| g.contenders.iter_mut().find(|c| c.name == question.subject));
+            contender.map_or_else(Vec::new, |contender| (contender.round)())
+        })
+    }
+
+    /// Our subjects of older commits.
+    fn older(&mut self) -> anyhow::Result<()> {
+        for folder in self.arguments.previous.clone() {
+            let program = folder.join(self.name);
+            anyhow::ensure!(
+                program.is_file(),
+                "--previous: {} is not there: see benches/previous",
+                program.display()
+            );
+            let commit = name_of(&folder);
+            let older = Companion::new(&commit, self.program(program.canonicalize()?, None));
+            for group in &mut self.groups {
+                let ours = group.contenders.iter().filter(|contender| contender.kind == Kind::Ours);
+                let names: Vec<_> = ours.map(|contender| contender.name.clone()).collect();
+                let older = names.iter().map(|name| {
+                    let question = group.question(name);
+                    older.contender(format!("{name}@{commit}"), Kind::Before, group.isolated, question)
+                });
+                let older: Vec<_> = older.collect();
+                group.contenders.extend(older);
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of the preloaded mallocs, each after the row that it is of.
+    fn preloaded(&mut self) -> anyhow::Result<()> {
+        // `cargo test --benches` starts and builds nothing.
+        if !self.preloads || !self.arguments.bench {
+            return Ok(());
+        }
+        let of = |group: &Group| group.contenders.iter().any(|contender| contender.name == "system");
+        let name = |row: &str| format!("{row} preloaded");
+        let wanted =
+            |group: &Group| of(group) && self.wanted(&format!("{}/{}", name(&group.row), group.case));
+        if !self.groups.iter().any(wanted) {
+            return Ok(());
+        }
+        let mut mallocs = preload::peers();
+        let library = self.arguments.saved.is_empty().then(uslab_tests::libuslab);
+        mallocs.push(Preload { name: "libuslab".into(), kind: Kind::Ours, library });
+        for folder in &self.arguments.previous {
+            mallocs.push(Preload {
+                name: format!("libuslab@{}", name_of(folder)),
+                kind: Kind::Before,
+                library: Some(folder.join("libuslab.so").canonicalize()?),
+            });
+        }
+        let own = std::env::current_exe()?;
+        let processes = mallocs.into_iter().map(|malloc| {
+            (
+                Companion::new(&malloc.name, self.program(own.clone(), malloc.library)),
+                malloc.name,
+                malloc.kind,
+            )
+        });
+        let processes: Vec<_> = processes.collect();
+        let mut groups = Vec::new();
+        for group in std::mem::take(&mut self.groups) {
+            let preloaded = of(&group).then(|| Group {
+                row: name(&group.row),
+                case: group.case.clone(),
+                columns: group.columns.iter().map(Column::preloaded).collect(),
+                contenders: processes
+                    .iter()
+                    .map(|(process, name, kind)| {
+                        process.contender(name.clone(), *kind, group.isolated, group.question("system"))
+                    })
+                    .collect(),
+                isolated: group.isolated,
+            });
+            groups.push(group);
+            groups.extend(preloaded);
+        }
+        self.groups = groups;
+        let rows = std::mem::take(&mut self.rows).into_iter();
+        let both = |(row, what): (String, String)| {
+            let preloaded = (name(&row), format!("{what}; malloc preloaded"));
+            [(row, what), preloaded]
+        };
+        self.rows = rows.flat_map(both).collect();
+        Ok(())
+    }
+
+    fn measure(mut self) -> Report {
+        mallocs::missing().for_each(|name| {
+            eprintln!("{name} left out: its library is not installed, and benches/peers has not built it")
+        });
         let load_before = load();
         let rounds = self.rounds();
-        let mut samples: Vec<Vec<Samples>> = self
-            .groups
-            .iter()
-            .map(|g| g.contenders.iter().map(|c| Samples::new(c.name, c.kind, g.columns.len())).collect())
-            .collect();
-        let length: usize = self.groups.iter().map(|group| group.contenders.len()).sum();
-        let progress = Progress::new();
-        let stage = progress.stage(self.question, u64::from(rounds) * length as u64);
-        let mut turn = 0;
+        let empty = |group: &Group| vec![vec![Vec::new(); group.columns.len()]; group.contenders.len()];
+        let mut samples: Vec<Vec<Vec<Vec<f64>>>> = self.groups.iter().map(empty).collect();
         for round in 0..rounds as usize {
+            eprintln!("{}: round {} of {rounds}", self.name, round + 1);
             for (group, samples) in self.groups.iter_mut().zip(&mut samples) {
                 for i in turns(round, group.contenders.len()) {
-                    samples[i].add((group.contenders[i].round)());
-                    turn += 1;
-                    stage.at(turn);
+                    for (column, value) in samples[i].iter_mut().zip((group.contenders[i].round)()) {
+                        column.push(value);
+                    }
                 }
             }
         }
-        drop(stage);
-        let groups = self.groups.into_iter().zip(samples);
-        let groups = groups.map(|(group, samples)| (group.case, group.columns, samples));
-        let report = Report::new(self.question, self.what, rounds, [load_before, load()], groups);
-        print!("{report}");
-        json.map_or(Ok(()), |json| json.json(&report))?;
-        Ok(report)
+        let how = format!("{rounds} interleaved rounds, load average {load_before} to {}", load());
+        self.found(how, samples)
     }
 
-    fn json(&self) -> anyhow::Result<Option<Place>> {
-        let path = self.arguments.json.as_ref();
-        let file = |path: &PathBuf| match path.is_dir() {
-            true => path.join(format!("{}.json", self.question)),
-            false => path.clone(),
-        };
-        path.map(|path| Place::open(Form::Json, &file(path))).transpose()
+    /// What was saved as a baseline.
+    fn saved(&self, baseline: &str) -> anyhow::Result<Report> {
+        let directory = kept::directory();
+        let mut samples = Vec::new();
+        for group in &self.groups {
+            let of = |contender: &Contender, column: &Column| {
+                kept::saved(&directory, [&group.row, &column.case(&group.case), &contender.name], baseline)
+            };
+            let rows =
+                group.contenders.iter().map(|c| group.columns.iter().map(|column| of(c, column)).collect());
+            samples.push(rows.collect::<anyhow::Result<Vec<Vec<_>>>>()?);
+        }
+        let none = samples.iter().flatten().flatten().all(Vec::is_empty);
+        anyhow::ensure!(!none, "--saved: no baseline {baseline} of these rows");
+        Ok(self.found(format!("saved as {baseline}"), samples))
+    }
+
+    /// Rows from what each column of each contender of each group has in its rounds.
+    fn found(&self, how: String, samples: Vec<Vec<Vec<Vec<f64>>>>) -> Report {
+        let mut report = Report::new(how, self.rows.clone());
+        for (group, mut samples) in self.groups.iter().zip(samples) {
+            for (i, column) in group.columns.iter().enumerate() {
+                let rounds = group.contenders.iter().zip(&mut samples);
+                let rounds =
+                    rounds.map(|(c, samples)| (c.name.as_str(), c.kind, std::mem::take(&mut samples[i])));
+                report.add(&group.row, &group.case, column, rounds);
+            }
+        }
+        report
+    }
+
+    fn wanted(&self, name: &str) -> bool {
+        let Arguments { filter, skip, .. } = &self.arguments;
+        (filter.is_empty() || filter.iter().any(|part| name.contains(part.as_str())))
+            && !skip.iter().any(|part| name.contains(part.as_str()))
     }
 
     /// Leaves what the command line asks for.
     fn select(&mut self) -> anyhow::Result<()> {
         if let Some(wanted) = &self.arguments.subjects {
-            let known: Vec<_> = self.groups.iter().flat_map(|g| &g.contenders).map(|c| c.name).collect();
+            let known: Vec<_> =
+                self.groups.iter().flat_map(|g| &g.contenders).map(|c| c.name.as_str()).collect();
             if let Some(unknown) = wanted.iter().find(|wanted| !known.contains(&wanted.as_str())) {
                 anyhow::bail!("--subjects: there is no {unknown} here, only {}", dedup(known).join(","));
             }
             for group in &mut self.groups {
-                group.contenders.retain(|c| wanted.iter().any(|wanted| wanted == c.name));
+                group.contenders.retain(|c| wanted.contains(&c.name));
             }
         }
-        if let Some(filter) = &self.arguments.filter {
-            self.groups.retain(|group| group.case.contains(filter));
-            anyhow::ensure!(!self.groups.is_empty(), "no case contains {filter:?}");
-        }
+        let groups = std::mem::take(&mut self.groups);
+        let known: Vec<_> = groups.iter().map(Group::name).collect();
+        self.groups = groups.into_iter().filter(|group| self.wanted(&group.name())).collect();
+        let names = || dedup(known.iter().map(String::as_str).collect()).join(", ");
+        anyhow::ensure!(!self.groups.is_empty(), "no such row or case; there are: {}", names());
         Ok(())
     }
+}
+
+/// Who has a turn when in a round of `contenders`: each round begins with another one, in turn forwards and backwards, so
+/// that no one always follows the same one.
+fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
+    (0..contenders).map(move |i| {
+        let i = (i + round) % contenders;
+        if round.is_multiple_of(2) { i } else { contenders - 1 - i }
+    })
+}
+
+/// A folder's name, which is a commit.
+fn name_of(folder: &std::path::Path) -> String {
+    folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
 }
 
 fn dedup(names: Vec<&str>) -> Vec<&str> {

@@ -21,17 +21,16 @@ pub fn stamped<const WORDS: usize>(stamp: u64) -> Bytes<WORDS> {
 }
 
 /// What a subject is to the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The harness alone: it allocates nothing.
     Floor,
     /// This project.
     Ours,
+    /// This project, of an older commit.
+    Before,
     /// A general allocator: the best of these is what ratios refer to.
     General,
-    /// A general allocator that is shown but is no yardstick.
-    Beside,
     /// A pool of objects of one kind.
     Pool,
 }
@@ -51,6 +50,10 @@ pub trait Subject: Sync + Sized + 'static {
     /// What a thread uses.
     type Local<'s>: Local;
 
+    /// Whether this machine has it.
+    fn available() -> bool {
+        true
+    }
     /// For at most `live` objects at a time.
     fn new(live: usize) -> Self;
     /// For the calling thread.
@@ -77,6 +80,8 @@ pub trait Local {
     fn free(&mut self, object: Self::Object);
     /// Gives as much memory back to the system as the subject has a request for.
     fn give_back(&mut self) {}
+    /// Ends a reaping interval, if the subject has them.
+    fn reap(&mut self) {}
 }
 
 /// A raw object, freed by hand.

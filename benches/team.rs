@@ -1,11 +1,11 @@
 //! The same work on many threads at once.
 
+use crate::ours::sync::{AtomicUsize, Ordering};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use std::num::NonZero;
 use std::sync::Barrier;
 use std::time::Duration;
-use uslab_magazine::sync::{AtomicUsize, Ordering};
 
 /// CPUs that this process may use.
 pub fn cpus() -> usize {

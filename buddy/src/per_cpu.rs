@@ -70,7 +70,11 @@ impl PerCpuPages {
 
     /// The layer of an order and type; `None` for orders that are not cached.
     #[inline]
-    pub(crate) fn layer(&self, order: Order, mobility: MigrateType) -> Option<&Layer<PageRound, StackMemory>> {
+    pub(crate) fn layer(
+        &self,
+        order: Order,
+        mobility: MigrateType,
+    ) -> Option<&Layer<PageRound, StackMemory>> {
         self.layers.get(order.index() * self.types + (mobility as usize).min(self.types - 1))
     }
     /// All layers, each with its order.

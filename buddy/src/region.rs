@@ -28,8 +28,8 @@ use heap::Heap as Os;
 use mapped::Mapped as Os;
 use phantom::Addresses;
 use std::sync::Arc;
-use uslab_magazine::sync::{Counter, tell};
 use uslab_magazine::Operation;
+use uslab_magazine::sync::{Counter, tell};
 
 /// Whether [`Door::Os`] reserves addresses, and not memory.
 pub(crate) const MAPPED: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
@@ -175,6 +175,20 @@ unsafe trait Source: core::fmt::Debug + Sized {
     /// # Safety
     /// The part is this memory's.
     unsafe fn advise(&self, at: NonNull<u8>, bytes: usize, huge_pages: HugePages) -> bool;
+
+    /// As [`Region::clear`].
+    ///
+    /// # Safety
+    /// The part is this memory's, may be written to, and nobody uses it.
+    unsafe fn clear(&self, at: NonNull<u8>, bytes: usize) {
+        // SAFETY: by contract.
+        unsafe { at.write_bytes(0, bytes) };
+    }
+
+    /// An owner for a part of this memory, where parts can be given back one by one; `None` where memory is had as a whole.
+    fn part(&self) -> Option<Self> {
+        None
+    }
 
     /// Gives a part at its end back; `false` where memory is had as a whole.
     ///
@@ -374,6 +388,56 @@ impl Region {
         cut
     }
 
+    /// Makes the first `bytes` bytes of a region that is committed as a whole zero.
+    ///
+    /// Costs what it costs to write to the pages that are backed. Where most are not, they stay so, and the others are given
+    /// back.
+    ///
+    /// # Panics
+    /// If it has fewer bytes.
+    pub fn clear(&mut self, bytes: usize) {
+        assert!(bytes <= self.bytes());
+        // SAFETY: the part is this region's, which is borrowed exclusively.
+        source!(&self.backing, source => unsafe { source.clear(self.base, bytes) });
+    }
+
+    /// Whether it can be [cut in two](Self::split_off), and [joined](Self::join) to another one: not through [`Door::Heap`].
+    pub fn is_divisible(&self) -> bool {
+        matches!(&self.backing, Backing::Os(os) if os.part().is_some())
+    }
+
+    /// Keeps the first `bytes` bytes (rounded up to pages); the others are the result's. `None`, with nothing changed, if there
+    /// are no others, and where memory is had as a whole.
+    ///
+    /// Costs nothing: the system does not know of regions.
+    pub fn split_off(&mut self, bytes: usize) -> Option<Self> {
+        let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
+        let rest = self.bytes().checked_sub(bytes).filter(|rest| *rest > 0)?;
+        let Backing::Os(os) = &self.backing else { return None };
+        let backing = Backing::Os(os.part()?);
+        let base = self.at(&(bytes..self.bytes()));
+        self.bytes = Counter::new(bytes as u64);
+        let bytes = Counter::new(rest as u64);
+        Some(Self { base, bytes, uncommitted: self.uncommitted, backing, faults: self.faults.clone() })
+    }
+
+    /// Takes `next` over, if that begins where this one ends. [Resizing](Self::resize) it may be refused from now on: the
+    /// system may take it for two.
+    ///
+    /// # Errors
+    /// `next`, if it does not begin there, or where memory is had as a whole.
+    pub fn join(&mut self, next: Self) -> Result<(), Self> {
+        let ends_there = self.base.addr().get().checked_add(self.bytes()) == Some(next.base.addr().get());
+        if !ends_there || !self.is_divisible() || !next.is_divisible() || self.uncommitted != next.uncommitted
+        {
+            return Err(next);
+        }
+        self.bytes = Counter::new((self.bytes() + next.bytes()) as u64);
+        // What is dropped has nothing any more.
+        next.bytes.set(0);
+        Ok(())
+    }
+
     /// Says whether the memory should be in huge pages; `false` if the system does not take the advice. Through
     /// [`Door::Heap`] nothing changes.
     pub fn advise(&self, huge_pages: HugePages) -> bool {
@@ -416,6 +480,9 @@ impl Uncommitted {
 impl Drop for Region {
     fn drop(&mut self) {
         let bytes = self.bytes();
+        if bytes == 0 {
+            return;
+        }
         // SAFETY: the region is the memory as a whole; whoever drops it is its last user.
         source!(&mut self.backing, source => unsafe { source.free(self.base, bytes) });
     }
@@ -643,6 +710,50 @@ mod tests {
             assert!(!region.resize(usize::MAX, true) && !region.resize(1 << 60, true));
             assert_eq!((region.base(), region.bytes()), (base, 12_288));
         }
+    }
+
+    #[test]
+    fn a_cleared_region_is_zero_whatever_was_touched_of_it() {
+        for door in [Door::Os, Door::Heap] {
+            for step in [1, 2, 40, 3000] {
+                let mut region = Region::committed(9 << 20, 4096, door, &none()).unwrap();
+                let bytes = (9 << 20) - 5000;
+                // SAFETY: committed as a whole; this test is the only user.
+                let all = unsafe { core::slice::from_raw_parts_mut(region.base().as_ptr(), 9 << 20) };
+                for page in (0..2304).step_by(step) {
+                    all[page * 4096..][..4096].fill(7);
+                }
+                let last = all[bytes];
+                region.clear(bytes);
+                assert!(all[..bytes].iter().all(|byte| *byte == 0));
+                assert_eq!(all[bytes], last, "what lies behind it stays");
+            }
+        }
+    }
+
+    #[test]
+    fn a_region_is_cut_in_two_and_joined_again_where_parts_can_go_back() {
+        let mut low = Region::committed(8 << 20, 4096, Door::Os, &none()).unwrap();
+        if !low.is_divisible() {
+            assert!(low.split_off(4096).is_none());
+            return;
+        }
+        // SAFETY: committed as a whole; this test is the only user.
+        unsafe { low.base().write_bytes(7, 8 << 20) };
+        assert!(low.split_off(8 << 20).is_none() && low.split_off(usize::MAX).is_none());
+        let high = low.split_off((2 << 20) - 1).unwrap();
+        assert_eq!((low.bytes(), high.bytes()), (2 << 20, 6 << 20));
+        assert_eq!(high.base().addr().get() - low.base().addr().get(), 2 << 20);
+        let mut high = high;
+        let last = high.split_off(4 << 20).unwrap();
+        let Err(last) = low.join(last) else { panic!("they are apart") };
+        low.join(high).unwrap();
+        drop(last);
+        assert_eq!(low.bytes(), 6 << 20);
+        // SAFETY: as above; the last 2 MiB are gone.
+        assert!(unsafe { core::slice::from_raw_parts(low.base().as_ptr(), 6 << 20) }.iter().all(|b| *b == 7));
+        let mut heap = Region::committed(8192, 4096, Door::Heap, &none()).unwrap();
+        assert!(heap.split_off(4096).is_none() && !heap.is_divisible());
     }
 
     /// Whatever is written to gets memory: only pages that nobody looks into may be addresses alone.

@@ -4,7 +4,7 @@
 //! lines, not the lock (a lock-free pair of stacks measured the same). Magazines are copied in and out: one visit is one
 //! lock hold, and there are no empty magazines to keep. An empty depot costs no lock: its length is readable from outside.
 //!
-//! **Working set** (Bonwick & Adams 2001, section 3.4): the depot remembers the smallest length that it had since the last
+//! **Working set** (Bonwick & Adams 2001, section 3.7): the depot remembers the smallest length that it had since the last
 //! reap. Magazines that were not needed through the whole last interval *and* so far in this one are surplus.
 
 use crate::magazine::Magazine;
@@ -138,7 +138,8 @@ impl Depot {
     /// Ends an interval: how many magazines were surplus through all of it and the one before.
     pub(crate) fn surplus(&self, op: &Operation) -> u32 {
         let mut full = self.lock(op);
-        let n = if planted("reap ignores the working set") { full.len() } else { full.reap_limit.min(full.min) };
+        let n =
+            if planted("reap ignores the working set") { full.len() } else { full.reap_limit.min(full.min) };
         full.reap_limit = full.min.saturating_sub(n);
         full.min = full.len() - n;
         n

@@ -39,7 +39,12 @@ impl<R: Round, M: Memory> Front<R, M> {
     /// For one who keeps the table alive.
     pub(crate) fn new(table: &Table<M>, class: Class) -> Self {
         let sections = cfg!(not(any(loom, shuttle))) && table.cpus().mechanism() == Mechanism::Rseq;
-        Self { fast: Fast::new(table), table: (!sections).then(|| NonNull::from(table)), class, rounds: PhantomData }
+        Self {
+            fast: Fast::new(table),
+            table: (!sections).then(|| NonNull::from(table)),
+            class,
+            rounds: PhantomData,
+        }
     }
 
     /// Whether both are open, and of one table.
@@ -126,7 +131,8 @@ unsafe impl<R, M: Memory, const N: usize> Sync for Fronts<R, M, N> {}
 impl<R: Round, M: Memory, const N: usize> Fronts<R, M, N> {
     /// These fronts, as far as they are of one table; all of them closed if they are not.
     pub fn of(fronts: [Front<R, M>; N]) -> Self {
-        let Some(first) = fronts.first().filter(|first| fronts.iter().all(|front| front.is_beside(first))) else {
+        let Some(first) = fronts.first().filter(|first| fronts.iter().all(|front| front.is_beside(first)))
+        else {
             let Front { fast, table, class, .. } = Front::<R, M>::closed();
             return Self { fast, table, classes: [class; N], rounds: PhantomData };
         };

@@ -369,7 +369,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline]
     pub fn alloc_in(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         // SAFETY: this layer lives.
-        unsafe { self.nodes[self.this_node() as usize].front.alloc() }.or_else(|| self.alloc_slow(op, supplier))
+        unsafe { self.nodes[self.this_node() as usize].front.alloc() }
+            .or_else(|| self.alloc_slow(op, supplier))
     }
 
     /// What slow paths keep of an operation is made here, so that it costs the fast ones no place on the stack.
@@ -390,7 +391,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let mut magazine = Magazine::new();
         if !node.depot.take(op, &mut magazine) {
             let ask = self.tuning.fill(&self.config);
-            let _held = planted("the supplier fills under the lock of drains").then(|| self.table.hold_drains());
+            let _held =
+                planted("the supplier fills under the lock of drains").then(|| self.table.hold_drains());
             assert_unlocked();
             supplier.fill(op, at, ask, |round| {
                 let room = magazine.push(round.into_raw());
@@ -477,7 +479,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
     // ---- magazines ----
 
     /// A full magazine to the depot, beyond its limit and if it is not full to the supplier.
-    fn put_away(&self, op: &Operation, supplier: &impl Supplier<R>, node: &NodeClass<R, M>, magazine: &mut Magazine) {
+    fn put_away(
+        &self,
+        op: &Operation,
+        supplier: &impl Supplier<R>,
+        node: &NodeClass<R, M>,
+        magazine: &mut Magazine,
+    ) {
         let full = magazine.len() == usize::from(self.config.capacity);
         if !(full && node.depot.put(op, magazine)) {
             self.flush(op, supplier, magazine);
@@ -538,7 +546,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
             self.flush_depot(op, supplier, node, u32::MAX);
         }
     }
-    fn flush_depot(&self, op: &Operation, supplier: &impl Supplier<R>, node: &NodeClass<R, M>, magazines: u32) {
+    fn flush_depot(
+        &self,
+        op: &Operation,
+        supplier: &impl Supplier<R>,
+        node: &NodeClass<R, M>,
+        magazines: u32,
+    ) {
         let mut magazine = Magazine::new();
         for _ in 0..magazines {
             if !node.depot.take(op, &mut magazine) {
@@ -647,4 +661,3 @@ impl<R: Round, S: Supplier<R>> Supplier<R> for Counting<'_, S> {
         self.supplier.node_of(round)
     }
 }
-

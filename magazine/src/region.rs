@@ -316,7 +316,8 @@ impl Region<'_> {
             let limit = limit.load(crate::sync::Ordering::Acquire);
             let cap = (2 * cap).max(need);
             let cap = if planted("a stack is widened beyond its limit") { cap } else { cap.min(limit) };
-            if need > cap || class.end(cap) > self.committed() && !planted("a region is widened before it is committed")
+            if need > cap
+                || class.end(cap) > self.committed() && !planted("a region is widened before it is committed")
             {
                 return false;
             }

@@ -198,7 +198,14 @@ impl<M: Memory> Table<M> {
                 let cpu = slot.wrapping_sub(SPARE);
                 let region = if cpu < cpus.count() as usize { table.home(cpu as u32) } else { empty };
                 // SAFETY: the words were committed, and nobody else knows them yet.
-                unsafe { table.memory.base().cast::<AtomicPtr<u8>>().add(slot).write(AtomicPtr::new(region.as_ptr())) };
+                unsafe {
+                    table
+                        .memory
+                        .base()
+                        .cast::<AtomicPtr<u8>>()
+                        .add(slot)
+                        .write(AtomicPtr::new(region.as_ptr()))
+                };
             }
         }
         Ok(table)
@@ -296,7 +303,8 @@ impl<M: Memory> Table<M> {
         } else {
             // Callers write the beginnings of lines. A load that follows a store to the same place of another page waits, so
             // no head lies there.
-            let (index, start) = (making.numbers + u32::from(making.numbers % HEADS_IN_LINE == 0), making.used);
+            let (index, start) =
+                (making.numbers + u32::from(making.numbers % HEADS_IN_LINE == 0), making.used);
             if index >= CLASSES || start + bytes > self.region {
                 return None;
             }
@@ -427,9 +435,8 @@ impl<M: Memory> Table<M> {
         owned: &mut dyn FnMut(Region<'_>),
     ) -> bool {
         let cpus = cpus.start..cpus.end.min(self.cpus.count());
-        let wanted = |cpu: &u32| {
-            self.region(*cpu).is_some_and(|region| region.committed() > 0 && wanted(region))
-        };
+        let wanted =
+            |cpu: &u32| self.region(*cpu).is_some_and(|region| region.committed() > 0 && wanted(region));
         if self.cpus.mechanism() == Mechanism::Claimed {
             for region in cpus.filter(wanted).filter_map(|cpu| self.region(cpu)) {
                 claimed::own(region, owned);

@@ -62,7 +62,7 @@ impl Fork for Core {
             Rank::Mergeable => visit(self.mergeable.list()),
             Rank::Shrinkers => visit(self.shrinkers.list()),
             Rank::Caches => visit(self.caches.list()),
-            Rank::Huge => visit(self.huge.table()),
+            Rank::Huge => visit(self.huge.pieces()),
             #[cfg(not(loom))]
             Rank::Tags => visit(&self.tags),
             #[cfg(not(loom))]

@@ -141,6 +141,7 @@ fn start_here() -> Option<&'static Process> {
     let mut config = Config::default();
     config.pages.huge_pages = options.huge_pages;
     config.pages.keep_free = Some(KEEP_FREE);
+    config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.check_frees = options.check.unwrap_or(config.check_frees);
     config.reap_every = options.reap.filter(|interval| !interval.is_zero());
     if let Some(limit) = options.limit {
@@ -325,9 +326,8 @@ impl Uslab {
     #[inline(always)]
     pub(crate) unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: passed on; what is no object of the pages is refused.
-        let freed = PROCESS
-            .get()
-            .is_some_and(|process| unsafe { process.malloc.free_sized_fast(memory, layout) });
+        let freed =
+            PROCESS.get().is_some_and(|process| unsafe { process.malloc.free_sized_fast(memory, layout) });
         if !freed {
             // SAFETY: passed on.
             unsafe { self.free_sized_slow(memory, layout) };
@@ -458,12 +458,14 @@ impl Uslab {
             unsafe { process.core().fit_addresses() };
         }
     }
-    /// Gives all that is not in use back to the system, what CPUs keep included. Returns the bytes of pages given back.
+    /// Gives all that is not in use back to the system, what CPUs keep and freed mappings included. Returns the bytes given
+    /// back.
     pub fn release(&self) -> usize {
         PROCESS.get().map_or(0, |process| {
             let core = process.core();
+            let mapped = core.huge.release();
             core.shrink(&Operation::new());
-            core.ground.pages.release()
+            mapped + core.ground.pages.release()
         })
     }
     /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval). Returns the bytes that went

@@ -30,11 +30,15 @@
 //! allocs + frees = cpu + depot + slab + pages + commit
 //! ```
 
+use crate::huge::HugeInfo;
 use crate::subsystem::Info;
 use core::fmt;
 use core::str::FromStr;
 use serde::Serialize;
+use uslab_buddy::PAGE_SIZE;
 use uslab_magazine::Paths;
+
+const PAGE: u64 = PAGE_SIZE as u64;
 
 /// The numbers of one cache. Exact while nobody uses the cache; otherwise a snapshot, each number for itself: objects
 /// that move meanwhile may be counted twice or not at all.
@@ -231,7 +235,8 @@ impl fmt::Display for SlabInfo {
 }
 
 /// What a kernel that is built with statistics prints: the table of [`Info::slabinfo`], and behind each row the operations of
-/// the cache by path, as numbers; the shares of all memory together in a comment at the end. [`SlabInfo`] reads it, too.
+/// the cache by path, as numbers; memory above 4 MiB, if there was any, and the shares of all memory together in comments at
+/// the end. [`SlabInfo`] reads it, too.
 ///
 /// Made by [`Info::statistics`].
 #[derive(Clone, Copy, Debug)]
@@ -243,6 +248,15 @@ impl fmt::Display for Statistics<'_> {
         for cache in self.0.had_slabs() {
             let Paths { cpu, depot, slab, pages, commit } = cache.paths;
             writeln!(f, "{} : paths {cpu:>6} {depot:>6} {slab:>6} {pages:>6} {commit:>6}", Row::from(cache))?;
+        }
+        let HugeInfo { allocs, frees, pages, cached_pages, reused, .. } = self.0.huge;
+        if allocs > 0 {
+            let (in_use, bytes) = (allocs - frees, pages * PAGE);
+            writeln!(
+                f,
+                "# huge: {in_use} mappings of {bytes} bytes in use, {} bytes kept; {reused} of {allocs} were reused",
+                cached_pages * PAGE
+            )?;
         }
         let paths = self.0.paths();
         writeln!(f, "# {} allocations and frees: {paths}", paths.operations())

@@ -244,7 +244,7 @@ impl Malloc {
         match Self::class(layout) {
             Some(class) => self.caches[class].cache().alloc_missed(gfp),
             _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
-            _ if is_huge(layout) => self.core.alloc_huge(layout),
+            _ if is_huge(layout) => self.core.alloc_huge(layout, gfp),
             _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
         }
     }

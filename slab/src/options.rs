@@ -6,6 +6,7 @@
 //! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
 //! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
 //! | `limit` | bytes, or with `k`, `m`, `g` | the most that all blocks up to 4 MiB may take together; that much address space is reserved, 64 GiB otherwise |
+//! | `huge_cache` | bytes, or with `k`, `m`, `g` | the most of freed mappings above 4 MiB that are kept for the next ones, 256 MiB otherwise (see [`huge`](crate::huge)); `0` is none |
 //! | `reap` | milliseconds | how often a thread gives memory back that is of no use (see [`reaper`](crate::reaper)); `0` is no thread. Without this option the program says it ([`Uslab::reap_every`](crate::Uslab::reap_every)); `libuslab.so` says 500 |
 //! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
 //! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` if this is not said |
@@ -29,6 +30,7 @@ pub(crate) struct Options {
     pub(crate) check: Option<bool>,
     pub(crate) huge_pages: HugePages,
     pub(crate) limit: Option<usize>,
+    pub(crate) huge_cache: Option<usize>,
     pub(crate) reap: Option<Duration>,
     pub(crate) dump: Option<&'static [u8]>,
     pub(crate) dump_signal: DumpSignal,
@@ -68,7 +70,7 @@ fn has_other_rights() -> bool {
     return false;
 }
 
-const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never, limit=BYTES[k|m|g], reap=MS, \
+const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
                         dump=FILE or dump_signal=USR1|USR2";
 
 /// `USLAB_OPTIONS`, where it is heeded. WebAssembly has no environment.
@@ -136,6 +138,7 @@ impl Options {
                     _ => return None,
                 };
             }
+            b"huge_cache" => self.huge_cache = Some(if value == b"=0" { 0 } else { bytes(&value[1..])? }),
             b"limit" => self.limit = Some(bytes(&value[1..])?),
             b"reap" => self.reap = Some(Duration::from_millis(number(&value[1..])? as u64)),
             b"dump" if value != b"=" => self.dump = Some(&value[1..]),
@@ -208,16 +211,19 @@ mod tests {
             check: Some(false),
             huge_pages: HugePages::Never,
             limit: Some(64 << 20),
+            huge_cache: Some(1 << 30),
             reap: Some(Duration::from_millis(250)),
             dump: Some(b"/tmp/a=%p.json"),
             dump_signal: DumpSignal::Usr1,
         };
-        let text = "stats=1,check=0,huge_pages=never,limit=64m,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1";
+        let text = "stats=1,check=0,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1";
         assert_eq!(read(text), (all, vec![]));
         let (options, wrong) = read(
             "stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap",
         );
         assert_eq!(options, Options { stats: true, ..Options::default() });
         assert_eq!(wrong.len(), 14, "{wrong:?}");
+        let (options, wrong) = read("huge_cache=0,huge_cache=,huge_cache=-1,huge_cache");
+        assert_eq!((options.huge_cache, wrong.len()), (Some(0), 3), "{wrong:?}");
     }
 }

@@ -4,8 +4,8 @@
 //! its slab or gives them back, on any CPU, while this array is only written where a slab begins or ends. A line of it
 //! covers 32 pages.
 
-use core::ptr::NonNull;
 use crate::faults::{BITMAP, Faults};
+use core::ptr::NonNull;
 use uslab_buddy::{Door, Reserved};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::{AtomicU16, Ordering::Relaxed};

@@ -166,6 +166,22 @@ const WHOLE: &[Metric<Info>] = &[
         series: &[("large", |i| i.kmalloc_large.allocs), ("huge", |i| i.huge.allocs)],
     },
     Metric {
+        name: "uslab_huge_bytes",
+        help: "Bytes of mappings of their own: in use, and freed ones that are kept.",
+        label: "place",
+        series: &[("used", |i| i.huge.pages * PAGE), ("cached", |i| i.huge.cached_pages * PAGE)],
+    },
+    single(
+        "uslab_huge_reused_total",
+        "Pieces with a mapping of their own that got a freed one.",
+        &[("", |i| i.huge.reused)],
+    ),
+    single(
+        "uslab_huge_unmapped_total",
+        "Freed mappings, or parts of some, that went back to the system.",
+        &[("", |i| i.huge.unmapped)],
+    ),
+    Metric {
         name: "uslab_large_operations_total",
         help: "Blocks of pages that no cache serves, either way, by the dearest thing that each did.",
         label: "path",

@@ -6,6 +6,7 @@ use crate::node::{Closed, Node, NodeCount, Place, State, Unlisted};
 use crate::shadow::{Refuse, caches, memory, pages};
 use crate::slab::Fill;
 use crate::{Gfp, Magazines};
+use core::alloc::Layout;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use uslab_buddy::{Door, Order, PageAllocator, Pfn};
@@ -353,6 +354,49 @@ proptest! {
     #[test]
     fn caches_against_a_shadow(setup in setup(), steps in cache_steps()) {
         caches::run(setup, &steps);
+    }
+}
+
+fn memory_step() -> impl Strategy<Value = memory::Step> {
+    use memory::{Step, Way};
+    let way = prop_oneof![1 => Just(Way::Kmalloc), 1 => Just(Way::KmallocLayout), 3 => Just(Way::Malloc)];
+    let cpu = 0..2_u8;
+    let large = 8193_usize..4 << 20;
+    let huge = prop_oneof![4_usize << 20..16 << 20, (4..16_usize).prop_map(|n| n << 20)];
+    let size = prop_oneof![2 => 0..9000_usize, 2 => 8000..40_000_usize, 2 => large, 3 => huge];
+    let align = prop::sample::select(vec![1_usize, 8, 16, 16, 4096, 1 << 16, 8 << 20]);
+    let layout = (size, align).prop_map(|(size, align)| Layout::from_size_align(size, align).unwrap());
+    let gfp = prop::sample::select(vec![Gfp::KERNEL, Gfp::KERNEL, Gfp::ZERO, Gfp::RECLAIMABLE]);
+    let allocs = (cpu.clone(), way.clone(), layout.clone(), gfp)
+        .prop_map(|(cpu, way, layout, gfp)| Step::Alloc { cpu, way, layout, gfp });
+    prop_oneof![
+        10 => allocs,
+        8 => (cpu.clone(), any::<u16>(), any::<bool>())
+            .prop_map(|(cpu, pick, sized)| Step::Free { cpu, pick, sized }),
+        6 => (cpu.clone(), any::<u16>(), layout.clone())
+            .prop_map(|(cpu, pick, layout)| Step::Resize { cpu, pick, layout }),
+        1 => (cpu.clone(), any::<u16>(), way, layout)
+            .prop_map(|(cpu, pick, way, layout)| Step::Move { cpu, pick, way, layout }),
+        1 => Just(Step::Shrink),
+        1 => Just(Step::Reap),
+        2 => Just(Step::Interval),
+        1 => cpu.prop_map(|cpu| Step::Drain { cpu }),
+        1 => refuse().prop_map(Step::Refuse),
+        1 => Just(Step::Grant),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        // Each maps some megabytes.
+        cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(1000),
+        ..ProptestConfig::default()
+    })]
+
+    /// Memory of all sizes, most of it above the classes, against a map of what is out.
+    #[test]
+    fn memory_against_a_shadow(steps in prop::collection::vec(memory_step(), 1..40)) {
+        memory::run(uslab_buddy::Door::Os, &steps);
     }
 }
 

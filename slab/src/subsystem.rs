@@ -11,7 +11,7 @@ use crate::error::CacheError;
 use crate::faults::Faults;
 use crate::geometry::OrderRule;
 use crate::ground::Ground;
-use crate::huge::{Huge, HugeInfo};
+use crate::huge::{HUGE_CACHE, Huge, HugeInfo};
 use crate::info::{CacheInfo, SlabInfo, Statistics};
 #[cfg(not(any(loom, shuttle)))]
 use crate::kmalloc::Kmalloc;
@@ -68,6 +68,8 @@ pub struct Config {
     /// A thread of the subsystem ends a reaping interval this often, from the time that there may be something to reap: see
     /// [`reaper`](crate::reaper). `None`, the default: no thread.
     pub reap_every: Option<Duration>,
+    /// Bytes of freed mappings above 4 MiB that are kept for the next ones: see [`huge`](crate::huge). 0 is none.
+    pub huge_cache: usize,
 }
 
 impl Config {
@@ -80,6 +82,7 @@ impl Config {
             check_frees: cfg!(debug_assertions),
             corruption: Arc::new(corruption::abort),
             reap_every: None,
+            huge_cache: HUGE_CACHE,
         }
     }
 }
@@ -138,6 +141,7 @@ impl fmt::Debug for Config {
             .field("magazines", &self.magazines)
             .field("check_frees", &self.check_frees)
             .field("reap_every", &self.reap_every)
+            .field("huge_cache", &self.huge_cache)
             .finish_non_exhaustive()
     }
 }
@@ -215,7 +219,7 @@ impl Core {
         let huge_pages = config.pages.huge_pages;
         let pages = PageAllocator::new(config.pages)?;
         let ground = Ground::new(pages, door, &faults).ok_or(StartError::SideTable)?;
-        let huge = Huge::new(door, huge_pages, &faults).ok_or(StartError::SideTable)?;
+        let huge = Huge::new(door, huge_pages, config.huge_cache, &faults).ok_or(StartError::SideTable)?;
         Ok(Arc::new_cyclic(|_this| Self {
             ground,
             huge,
@@ -346,6 +350,7 @@ impl Core {
 
     /// See [`Subsystem::shrink`].
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
+        self.huge.release();
         self.visit().map(|cache| cache.shrink(op)).sum()
     }
 
@@ -355,17 +360,20 @@ impl Core {
         self.visit().map(|cache| cache.discard_empty(&Operation::new())).sum()
     }
 
-    /// Memory is short: all caches but one give empty slabs back, and keep less from now on. How many slabs.
+    /// Memory is short: all caches but one give empty slabs back, and keep less from now on; freed mappings go. How many slabs
+    /// and mappings.
     pub(crate) fn press(&self, op: &Operation, except: Option<&Cache>) -> usize {
         let others =
             self.visit().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
-        others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op)).sum()
+        let slabs = others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op));
+        slabs.sum::<usize>() + usize::from(self.huge.release() > 0)
     }
 
     /// See [`Subsystem::reap`].
     pub(crate) fn reap(&self) -> u64 {
         let objects = self.reap_caches();
         self.ground.pages.reap();
+        self.huge.end_interval();
         objects
     }
     fn reap_caches(&self) -> u64 {
@@ -377,7 +385,7 @@ impl Core {
     pub(crate) fn end_interval(&self) -> usize {
         self.reap_caches();
         self.discard_empty();
-        self.ground.pages.release_idle()
+        self.ground.pages.release_idle() + self.huge.end_interval()
     }
 
     /// Memory may be free again some day: from a certain size on somebody should look after it.
@@ -385,7 +393,7 @@ impl Core {
     pub(crate) fn grown(&self) {
         #[cfg(not(any(loom, shuttle)))]
         if self.background.is_wanted() {
-            self.background.start(&self.ground.pages);
+            self.background.start(self.ground.pages.committed_bytes() + self.huge.mapped_bytes());
         }
     }
     /// Pages came back.
@@ -421,6 +429,7 @@ impl Core {
             free_objects: 0,
             huge_pieces: (huge.allocs - huge.frees) as usize,
             huge: huge.pages as usize * PAGE_SIZE,
+            huge_cached: huge.cached_pages as usize * PAGE_SIZE,
         };
         for cache in self.caches.iter() {
             let (objects, used) = cache.objects();
@@ -456,6 +465,8 @@ pub struct HeapUsage {
     pub huge_pieces: usize,
     /// Their bytes.
     pub huge: usize,
+    /// Bytes of freed mappings that are kept for the next such pieces.
+    pub huge_cached: usize,
 }
 
 /// Everything there is to know about a subsystem: a snapshot. Serialises.
@@ -574,11 +585,12 @@ impl Subsystem {
         &self.core.rule
     }
 
-    /// Shrinks every cache. Returns the slabs given back.
+    /// Shrinks every cache, and unmaps the freed mappings that are [kept](crate::huge). Returns the slabs given back.
     pub fn shrink(&self) -> usize {
         self.core.shrink(&Operation::new())
     }
-    /// Ends an interval of every cache's magazines and of the per-CPU pages. Returns the objects given back.
+    /// Ends an interval of every cache's magazines, of the per-CPU pages and of [freed mappings](crate::huge). Returns the
+    /// objects given back.
     pub fn reap(&self) -> u64 {
         self.core.reap()
     }

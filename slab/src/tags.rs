@@ -13,8 +13,8 @@ use crate::faults::{BITMAP, Faults};
 use core::ptr::NonNull;
 use uslab_buddy::region::{Door, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE, Pfn};
-use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed};
 use uslab_magazine::Operation;
+use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed};
 
 /// Bytes of the range for each byte here: the least object.
 const GRAIN: usize = crate::geometry::WORD;

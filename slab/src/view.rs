@@ -129,8 +129,7 @@ mod tests {
             [info.full, info.partial, info.empty]
         );
         let layer = view.magazines.unwrap();
-        let magazines =
-            layer.cpus.iter().flat_map(|cpu| &cpu.magazines);
+        let magazines = layer.cpus.iter().flat_map(|cpu| &cpu.magazines);
         let held = magazines.chain(layer.depots.iter().flat_map(|depot| &depot.full));
         let mut places: Vec<_> = held.flat_map(|magazine| magazine.rounds.clone()).collect();
         assert_eq!(places.len() as u64, info.in_magazines + info.in_depot);

@@ -145,6 +145,104 @@ fn child_of_a_thread() {
     assert_eq!(reaper().refused, 0);
 }
 
+/// Bytes of mappings above 4 MiB: in use, and freed ones that are kept.
+fn huge() -> (u64, u64) {
+    let info = Uslab.info().unwrap().huge;
+    (info.pages * 4096, info.cached_pages * 4096)
+}
+
+#[test]
+fn freed_mappings_are_given_back_by_the_thread_and_by_hand() {
+    alone("child_of_freed_mappings", "reap=20");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_of_freed_mappings() {
+    let reaper = || Uslab.reaper().unwrap();
+    let before = resident();
+    for _ in 0..2 {
+        let buffers: Vec<_> = (0..10).map(|_| vec![1_u8; 10 << 20]).collect();
+        assert_ne!(reaper().thread, ReaperThread::Wanted, "mappings count, too");
+        let (used, most) = (huge().0, resident());
+        assert!(used >= 100 * MIB && most >= before + 100 * MIB, "{used} {most}");
+        drop(buffers);
+        wait("freed mappings are given back", || huge() == (0, 0));
+        // A mapping is unmapped when it is not counted any more.
+        wait("and their memory", || resident() < before + 10 * MIB);
+        wait("it sleeps", || reaper().thread == ReaperThread::Asleep);
+    }
+    drop(vec![1_u8; 50 << 20]);
+    assert!(Uslab.release() >= 50 << 20 || huge().1 == 0);
+    assert_eq!(huge(), (0, 0));
+    Uslab.check().unwrap().unwrap();
+}
+
+#[test]
+fn freed_mappings_are_kept_whole_across_a_fork() {
+    alone("child_of_a_fork_with_freed_mappings", "reap=0");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_of_a_fork_with_freed_mappings() {
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork};
+    let fill = |n: u8, bytes| {
+        let mut buffer = Vec::with_capacity(bytes);
+        buffer.resize(bytes, n);
+        buffer
+    };
+    let held = fill(1, 6 << 20);
+    drop(fill(2, 20 << 20));
+    assert_eq!(huge().1, 20 * MIB);
+    // SAFETY: the allocator's handlers leave it in order; the child uses nothing else, and ends at once.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let kept = huge().1 == 20 * MIB;
+            let own = fill(3, 12 << 20);
+            let zero = vec![0_u8; 7 << 20];
+            let right = own.iter().all(|byte| *byte == 3) && zero.iter().all(|byte| *byte == 0);
+            drop((own, zero));
+            let whole = Uslab.check().unwrap().is_ok() && huge().1 == 20 * MIB && Uslab.release() >= 20 << 20;
+            // SAFETY: ends the child at once.
+            unsafe { nix::libc::_exit(i32::from(!kept) + 2 * i32::from(!right) + 4 * i32::from(!whole)) }
+        }
+        ForkResult::Parent { child } => {
+            let own = fill(4, 20 << 20);
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            assert!(own.iter().all(|byte| *byte == 4) && held.iter().all(|byte| *byte == 1));
+        }
+    }
+}
+
+#[test]
+fn freed_mappings_leave_addresses_to_others_where_these_are_limited() {
+    alone("child_with_few_addresses", "reap=0");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_with_few_addresses() {
+    drop(vec![1_u8; 5 << 20]);
+    Uslab.release();
+    let taken = {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
+    };
+    let limit = |more| {
+        nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_AS, taken + more, 1 << 62)
+            .unwrap();
+    };
+    // A quarter of 100 MiB.
+    limit(100 * MIB);
+    drop(vec![1_u8; 20 << 20]);
+    assert_eq!(huge(), (0, 20 * MIB));
+    drop(vec![1_u8; 30 << 20]);
+    assert_eq!(huge(), (0, 20 * MIB), "too much to be kept");
+    // Whoever needs more gets what is kept.
+    drop(vec![1_u8; 90 << 20]);
+    assert_eq!(huge(), (0, 0));
+    Uslab.check().unwrap().unwrap();
+}
+
 /// The child of a fork has no such thread, and starts another one.
 #[test]
 fn the_child_of_a_fork_starts_its_own_thread() {

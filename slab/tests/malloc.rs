@@ -137,6 +137,157 @@ fn huge_memory_grows_by_moving_pages_and_keeps_its_alignment() {
     assert_all_given_back(&subsystem);
 }
 
+/// A subsystem that keeps so many bytes of freed mappings.
+fn keeping(bytes: usize) -> Subsystem {
+    Subsystem::new(uslab::Config { huge_cache: bytes, ..config(1, 1, 16 * MIB) }).unwrap()
+}
+/// MiB of mappings above the largest block: in use, and kept.
+fn huge(subsystem: &Subsystem) -> (u64, u64) {
+    subsystem.check().unwrap();
+    let info = subsystem.info().huge;
+    (info.pages >> 8, info.cached_pages >> 8)
+}
+
+/// Once each piece above 4 MiB was unmapped when it was freed, and the next one faulted page by page.
+#[test]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+fn a_freed_mapping_serves_the_next_piece_that_fits() {
+    let subsystem = keeping(128 * MIB);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let alloc = |size, gfp| malloc.alloc(layout(size, 8), gfp).unwrap();
+    let first = alloc(16 * MIB, Gfp::KERNEL);
+    bytes(first, 16 * MIB).fill(9);
+    // SAFETY: allocated above; and so below.
+    unsafe { malloc.free(first) };
+    assert_eq!(huge(&subsystem), (0, 16));
+    let again = alloc(6 * MIB, Gfp::KERNEL);
+    assert_eq!((again, huge(&subsystem)), (first, (6, 10)));
+    assert!(bytes(again, 6 * MIB).iter().all(|byte| *byte == 9), "nobody cleared it");
+    // Zero for who asks, and no more than is needed but for an eighth.
+    let zero = alloc(9 * MIB, Gfp::ZERO);
+    assert!(bytes(zero, 9 * MIB).iter().all(|byte| *byte == 0));
+    assert_eq!(huge(&subsystem), (16, 0));
+    let fresh = alloc(5 * MIB, Gfp::ZERO);
+    // SAFETY: as above.
+    unsafe { [again, zero, fresh].into_iter().for_each(|memory| malloc.free(memory)) };
+    assert_eq!(huge(&subsystem), (0, 21));
+    let info = subsystem.info().huge;
+    assert_eq!((info.allocs, info.frees, info.reused, info.unmapped), (4, 4, 2, 0));
+    assert_eq!((info.paths.pages, info.paths.commit), (6, 2));
+    let statistics = subsystem.info().statistics().to_string();
+    let line = "# huge: 0 mappings of 0 bytes in use, 22020096 bytes kept; 2 of 4 were reused\n";
+    assert!(statistics.contains(line), "{statistics}");
+    assert_eq!(statistics.parse::<uslab::SlabInfo>().unwrap(), subsystem.slabinfo());
+    subsystem.shrink();
+    assert_eq!(huge(&subsystem), (0, 0));
+    // Joined, if they were neighbours.
+    assert!((1..=2).contains(&subsystem.info().huge.unmapped));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+fn freed_mappings_are_bounded_by_the_option_and_by_what_is_in_use() {
+    let subsystem = keeping(64 * MIB);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let some = |n: usize, mib| -> Vec<_> {
+        (0..n).map(|_| malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL).unwrap()).collect()
+    };
+    let mut held = some(12, 10);
+    // As much as is in use, up to the option, and a quarter of it anyway.
+    for (left, kept) in [(11, 10), (10, 20), (8, 40), (6, 60), (5, 50), (3, 30), (1, 16), (0, 16)] {
+        held.truncate(left);
+        assert_eq!(huge(&subsystem), (10 * left as u64, kept), "{left} left");
+    }
+    subsystem.shrink();
+    // More than may be kept is not kept at all.
+    drop(some(1, 17));
+    assert_eq!(huge(&subsystem), (0, 0));
+    let none = keeping(0);
+    let malloc = Malloc::new(&none).unwrap();
+    drop(malloc.alloc_block(layout(5 * MIB, 8), Gfp::KERNEL).unwrap());
+    assert_eq!((huge(&none), none.info().huge.unmapped), ((0, 0), 1));
+}
+
+#[test]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+fn a_freed_mapping_goes_back_after_two_intervals_without_use() {
+    let subsystem = keeping(256 * MIB);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let piece = |mib| drop(malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL).unwrap());
+    let apart = malloc.alloc_block(layout(5 * MIB, 8), Gfp::KERNEL).unwrap();
+    piece(20);
+    assert_eq!((subsystem.end_interval(), huge(&subsystem)), (0, (5, 20)));
+    // Use begins anew.
+    piece(20);
+    assert_eq!((subsystem.end_interval(), huge(&subsystem)), (0, (5, 20)));
+    assert_eq!((subsystem.end_interval(), huge(&subsystem)), (20 * MIB, (5, 0)));
+    piece(30);
+    subsystem.reap();
+    subsystem.reap();
+    assert_eq!(huge(&subsystem), (5, 0), "by hand, too");
+    drop(apart);
+    assert_eq!(huge(&subsystem), (0, 5));
+}
+
+#[test]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+fn freed_mappings_go_when_the_system_refuses_a_mapping_or_pages() {
+    let mut config = config(1, 1, 16 * MIB);
+    let faults = uslab::Faults::new(1);
+    config.pages.faults = faults.clone();
+    let subsystem = Subsystem::new(config).unwrap();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let piece = |mib| malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL);
+    let first = |rule| faults.arm(uslab::faults::parse(rule).unwrap());
+    for rule in ["reserve:times=1", "commit:times=1"] {
+        drop(piece(10).unwrap());
+        assert_eq!(huge(&subsystem), (0, 10));
+        first(rule);
+        let more = piece(12).unwrap();
+        faults.disarm();
+        assert_eq!(huge(&subsystem), (12, 0), "{rule}");
+        drop(more);
+        subsystem.shrink();
+    }
+    drop(piece(10).unwrap());
+    // 16 MiB of pages are all there are.
+    let mut blocks = vec![];
+    while let Ok(block) = malloc.alloc_block(layout(MIB, 8), Gfp::KERNEL) {
+        blocks.push(block);
+    }
+    assert_eq!((blocks.len(), huge(&subsystem)), (16, (0, 0)));
+}
+
+#[test]
+fn a_piece_of_two_mappings_is_resized_or_moved_and_keeps_its_bytes() {
+    let subsystem = keeping(256 * MIB);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let piece = |mib| malloc.alloc(layout(mib * MIB, 8), Gfp::KERNEL).unwrap();
+    // Resized, they are no neighbours' mapping any more; freed, they may be joined.
+    let pieces = [5, 6, 7, 8].map(|mib| (piece(mib), mib));
+    for (memory, mib) in pieces {
+        bytes(memory, mib * MIB).fill(1);
+        // SAFETY: allocated above.
+        unsafe { malloc.free(memory) };
+    }
+    let mut memory = piece(26);
+    bytes(memory, 26 * MIB).fill(6);
+    let mut size = 26 * MIB;
+    for next in [25 * MIB, 40 * MIB, 5 * MIB, 90 * MIB] {
+        // SAFETY: allocated with this layout.
+        memory = unsafe { malloc.realloc_sized(memory, layout(size, 8), next, Gfp::ZERO) }.unwrap();
+        let (old, new) = bytes(memory, next).split_at(size.min(next));
+        assert!(old.iter().all(|byte| *byte == 6) && new.iter().all(|byte| *byte == 0), "{size} to {next}");
+        bytes(memory, next).fill(6);
+        size = next;
+        subsystem.check().unwrap();
+    }
+    // SAFETY: as above.
+    unsafe { malloc.free(memory) };
+    assert_all_given_back(&subsystem);
+}
+
 #[test]
 fn what_is_refused_leaves_the_old_memory_as_it_was() {
     let mut config = config(1, 1, 16 * MIB);

@@ -57,6 +57,7 @@ pub fn floor(package: &str) -> Option<&'static str> {
         "uslab-magazine" => Some("magazine"),
         "uslab-buddy" => Some("buddy"),
         "uslab" => Some("slab"),
+        "uslab-lab" => Some("sim/lab"),
         _ => None,
     }
 }

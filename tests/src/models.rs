@@ -24,10 +24,11 @@ pub struct Modelled {
 }
 
 /// All of them.
-pub const MODELLED: [Modelled; 3] = [
+pub const MODELLED: [Modelled; 4] = [
     Modelled { package: "uslab-magazine", lib: "magazine/src/lib.rs", least: 41, least_schedules: 9 },
     Modelled { package: "uslab-buddy", lib: "buddy/src/lib.rs", least: 9, least_schedules: 3 },
     Modelled { package: "uslab", lib: "slab/src/lib.rs", least: 18, least_schedules: 8 },
+    Modelled { package: "uslab-lab", lib: "sim/lab/src/lib.rs", least: 19, least_schedules: 2 },
 ];
 
 /// A user's program on top of them, with models of its own.
@@ -218,6 +219,27 @@ fn panic_message(said: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::{loom_test, shuttle_test, workspace};
+    use std::process::Command;
+
+    /// A command as a reader types it.
+    fn typed(build: &str, command: &Command) -> String {
+        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
+        format!("RUSTFLAGS=\"--cfg {build}\" cargo {}", arguments.join(" "))
+    }
+
+    /// What the commands for loom print is compared by the models' own program.
+    #[test]
+    fn the_tutorial_has_the_commands_that_run_here() {
+        let page = std::fs::read_to_string(workspace().join("sim/lab/README.md")).unwrap();
+        let loom = format!("{} -- ", typed("loom", &loom_test("uslab-lab")));
+        let others = [typed("shuttle", &shuttle_test("uslab-lab")), "cargo test -p uslab-lab".to_owned()];
+        let commands: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
+        let known = |command: &&str| command.contains(&loom) || others.iter().any(|other| other == command);
+        let unknown: Vec<_> = commands.iter().filter(|command| !known(command)).collect();
+        assert!(commands.len() >= 8 && unknown.is_empty(), "{unknown:#?}");
+    }
+
     #[test]
     fn the_first_row_of_a_test_stands_behind_its_name() {
         let said = "\nrunning 1 test\ntest models::g1 ... SITE a:1:2:0 load Acquire\nSITE b:1:2:0 load Relaxed\nno SITE c";

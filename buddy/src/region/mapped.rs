@@ -89,6 +89,27 @@ unsafe impl Source for Mapped {
         unsafe { madvise(at.cast(), bytes, advice) }.is_ok()
     }
 
+    unsafe fn clear(&self, at: NonNull<u8>, bytes: usize) {
+        let mut done = 0;
+        while done < bytes {
+            let step = CLEARED.min(bytes - done);
+            // SAFETY: in the part.
+            let at = unsafe { at.add(done) };
+            // SAFETY: passed on; the step begins at a page, and what is discarded ends at one.
+            unsafe {
+                let whole = step / PAGE_SIZE * PAGE_SIZE;
+                let gone = !is_backed(at, whole) && self.discard(at, whole);
+                let left = if gone { whole } else { 0 };
+                at.add(left).write_bytes(0, step - left);
+            }
+            done += step;
+        }
+    }
+
+    fn part(&self) -> Option<Self> {
+        Some(Self)
+    }
+
     unsafe fn cut(&self, at: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: our own mapping, which nobody uses, by contract.
         unsafe { munmap(at.cast(), bytes) }.is_ok()
@@ -98,6 +119,21 @@ unsafe impl Source for Mapped {
         // SAFETY: our own mapping, by contract. A failure leaks it.
         let _ = unsafe { munmap(at.cast(), bytes) };
     }
+}
+
+/// Bytes that are looked at together when memory is cleared.
+const CLEARED: usize = 4 << 20;
+
+/// Whether most pages of a part of a mapping, at most [`CLEARED`] bytes, are backed. To touch one that is not costs several times
+/// as much as to clear one that is.
+///
+/// # Safety
+/// The part is mapped.
+unsafe fn is_backed(at: NonNull<u8>, bytes: usize) -> bool {
+    let (mut resident, pages) = ([0_u8; CLEARED / PAGE_SIZE], bytes / PAGE_SIZE);
+    // SAFETY: there is a byte for each page.
+    let known = unsafe { libc::mincore(at.as_ptr().cast(), bytes, resident.as_mut_ptr()) } == 0;
+    !known || resident[..pages].iter().filter(|page| **page & 1 == 1).count() * 2 > pages
 }
 
 /// See [`region::address_limit`](super::address_limit). Allocates nothing.

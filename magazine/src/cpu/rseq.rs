@@ -269,7 +269,8 @@ unsafe impl Sync for Nowhere {}
 pub(crate) const NO_CLASS: Class =
     Class { index: 0, stack: (offset_of!(Nowhere, null) - offset_of!(Nowhere, region)) as u32 };
 // SAFETY: zeroed memory is a valid header.
-static NOWHERE: Nowhere = Nowhere { word: &raw const NOWHERE.region, region: unsafe { core::mem::zeroed() }, null: [0] };
+static NOWHERE: Nowhere =
+    Nowhere { word: &raw const NOWHERE.region, region: unsafe { core::mem::zeroed() }, null: [0] };
 
 /// All that a section needs, besides its class: the table's words, and where sections are announced.
 ///
@@ -488,10 +489,21 @@ impl Fast {
     }
 }
 
-pub(crate) fn push_batch<M: Memory>(table: &Table<M>, fast: Fast, class: Class, rounds: &[NonNull<u8>]) -> bool {
+pub(crate) fn push_batch<M: Memory>(
+    table: &Table<M>,
+    fast: Fast,
+    class: Class,
+    rounds: &[NonNull<u8>],
+) -> bool {
     fast.push_batch(class, rounds, core::ptr::from_ref(table.limit(class)).cast())
 }
-pub(crate) fn pop_batch<M: Memory>(_: &Table<M>, fast: Fast, class: Class, n: u32, into: &mut Magazine) -> bool {
+pub(crate) fn pop_batch<M: Memory>(
+    _: &Table<M>,
+    fast: Fast,
+    class: Class,
+    n: u32,
+    into: &mut Magazine,
+) -> bool {
     into.fill_with(n, |rounds| fast.pop_batch(class, n, rounds))
 }
 

@@ -95,7 +95,13 @@ pub(crate) fn push_batch<M: Memory>(table: &Table<M>, _: Fast, class: Class, rou
     let limit = table.limit(class);
     section(table, |region, commit| region.push_batch(class, rounds, limit, commit)) == Some(true)
 }
-pub(crate) fn pop_batch<M: Memory>(table: &Table<M>, _: Fast, class: Class, n: u32, into: &mut Magazine) -> bool {
+pub(crate) fn pop_batch<M: Memory>(
+    table: &Table<M>,
+    _: Fast,
+    class: Class,
+    n: u32,
+    into: &mut Magazine,
+) -> bool {
     let popped = section(table, |region, commit| {
         let mut batch = Magazine::new();
         region.pop_batch(class, n, &mut batch, commit).then_some(batch)

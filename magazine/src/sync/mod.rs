@@ -63,10 +63,10 @@ pub mod schedule;
 #[cfg(loom)]
 pub mod story;
 
-#[cfg(not(any(loom, shuttle)))]
-pub use arm::AtomicU16;
 #[cfg(not(loom))]
 pub use arm::AtomicU8;
+#[cfg(not(any(loom, shuttle)))]
+pub use arm::AtomicU16;
 #[cfg(any(loom, shuttle))]
 pub use arm::lazy_static;
 #[cfg(loom)]

@@ -41,6 +41,8 @@ ranks! {
     Tables,
     /// What serialises the drains of a table.
     Drains,
+    /// The magazines of a CPU, where a lock protects them.
+    Cpu,
     /// The magazines of a depot.
     Depot,
     /// The numbers of a table's classes, and what of it is committed.

@@ -269,25 +269,36 @@ impl Observer {
                     }
                     _ => String::new(),
                 };
-                format!("no magazine and no slab has a free object, so the page allocator makes {} {block}.{commit}", slabs(made))
+                format!(
+                    "no magazine and no slab has a free object, so the page allocator makes {} {block}.{commit}",
+                    slabs(made)
+                )
             }
             Some(Path::Commit | Path::Pages) => {
                 let back = (a.free_in_slabs + released * a.objs_per_slab).saturating_sub(b.free_in_slabs);
-                format!("the depot is full, so {back} objects go back to their slabs, and {} that became empty to the page allocator.", slabs(released))
+                format!(
+                    "the depot is full, so {back} objects go back to their slabs, and {} that became empty to the page allocator.",
+                    slabs(released)
+                )
             }
             Some(Path::Slab) if freeing => {
                 let back = a.free_in_slabs.saturating_sub(b.free_in_slabs);
-                format!("no magazine has room, so {back} objects go back to their slabs, under the node's lock.")
+                format!(
+                    "no magazine has room, so {back} objects go back to their slabs, under the node's lock."
+                )
             }
             Some(Path::Slab) => match b.free_in_slabs.saturating_sub(a.free_in_slabs) {
                 0 | 1 => "no magazine has one, so it comes from a slab, under the node's lock.".to_owned(),
-                n => format!("no magazine has one, so {n} come from slabs, under the node's lock: one is handed out, the rest fill a magazine."),
+                n => format!(
+                    "no magazine has one, so {n} come from slabs, under the node's lock: one is handed out, the rest fill a magazine."
+                ),
             },
             Some(Path::Depot) if freeing => {
                 "its magazines are full, so one goes to the depot, under the depot's lock.".to_owned()
             }
             Some(Path::Depot) => {
-                "its magazines are empty, so a full one comes from the depot, under the depot's lock.".to_owned()
+                "its magazines are empty, so a full one comes from the depot, under the depot's lock."
+                    .to_owned()
             }
             _ => self.how_cpu(freeing, after),
         }
@@ -300,9 +311,16 @@ impl Observer {
         let (was, is) = (b.magazines(), a.magazines());
         match freeing {
             false if is < was => "its loaded magazine hands out its last one; no lock is taken.".to_owned(),
-            false => format!("its loaded magazine hands one out, {} of {} are left; no lock is taken.", a.loaded.0, a.loaded.1),
-            true if is > was && was > 0 => "its loaded magazine is full, so it is the first of another one; no lock is taken.".to_owned(),
-            true => format!("its loaded magazine takes it, {} of {}; no lock is taken.", a.loaded.0, a.loaded.1),
+            false => format!(
+                "its loaded magazine hands one out, {} of {} are left; no lock is taken.",
+                a.loaded.0, a.loaded.1
+            ),
+            true if is > was && was > 0 => {
+                "its loaded magazine is full, so it is the first of another one; no lock is taken.".to_owned()
+            }
+            true => {
+                format!("its loaded magazine takes it, {} of {}; no lock is taken.", a.loaded.0, a.loaded.1)
+            }
         }
     }
 }

@@ -80,7 +80,9 @@ pub struct CpuLevels {
 
 impl CpuLevels {
     pub(crate) fn of<T>(cpu: &CpuView<T>) -> Self {
-        let level = |i| cpu.magazines.get(i).map_or((0, 0), |m: &MagazineView<T>| (m.rounds.len() as u32, m.capacity));
+        let level = |i| {
+            cpu.magazines.get(i).map_or((0, 0), |m: &MagazineView<T>| (m.rounds.len() as u32, m.capacity))
+        };
         let held = cpu.magazines.len().max(2);
         Self {
             loaded: level(0),

@@ -64,10 +64,9 @@ pub extern "C" fn mallinfo() -> MallInfo<c_int> {
 /// `malloc_stats(3)`, in glibc's words, on standard error.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_stats() {
-    let HeapUsage { committed, used, huge, .. } = Uslab.usage();
-    let mut text = String::new();
-    for (title, system, in_use) in
-        [("Arena 0:", committed, used), ("Total (incl. mmap):", committed + huge, used + huge)]
+    let HeapUsage { committed, used, huge, huge_cached, .. } = Uslab.usage();
+    let (mut text, all) = (String::new(), committed + huge + huge_cached);
+    for (title, system, in_use) in [("Arena 0:", committed, used), ("Total (incl. mmap):", all, used + huge)]
     {
         let _ = writeln!(text, "{title}\nsystem bytes     = {system:10}\nin use bytes     = {in_use:10}");
     }

@@ -335,7 +335,12 @@ impl Cache {
     }
 
     /// `n` more objects for somebody who keeps them back: nobody's yet. All or none.
-    pub(crate) fn take_ahead(&self, gfp: Gfp, n: usize, into: &mut Vec<NonNull<u8>>) -> Result<(), AllocError> {
+    pub(crate) fn take_ahead(
+        &self,
+        gfp: Gfp,
+        n: usize,
+        into: &mut Vec<NonNull<u8>>,
+    ) -> Result<(), AllocError> {
         self.admits(n)?;
         into.try_reserve_exact(n)
             .map_err(|_| AllocError::Refused { bytes: n.saturating_mul(size_of::<NonNull<u8>>()) })?;

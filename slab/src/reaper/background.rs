@@ -9,7 +9,7 @@
 //!
 //! # Rules
 //!
-//! * It is started by allocations that make a slab or take a block, never by frees: those come from inside of thread libraries,
+//! * It is started by allocations that make a slab, take a block or map, never by frees: those come from inside of thread libraries,
 //!   which may hold the locks that a new thread needs. What starts it holds no lock of ours. What a start allocates finds it
 //!   running already.
 //! * The thread is the C library's, not `std`'s, whose start looks at the environment under a lock of its own, and registers
@@ -24,11 +24,10 @@ use serde::Serialize;
 use std::sync::Weak;
 use std::thread::Thread;
 use std::time::Duration;
-use uslab_buddy::PageAllocator;
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Counter, Fixed};
 
-/// Bytes of pages that a subsystem has committed before it starts a thread: what is less is not worth one.
+/// Bytes of pages that a subsystem has committed, and of mappings above 4 MiB, before it starts a thread: what is less is not worth one.
 pub const START_BYTES: usize = 8 << 20;
 
 /// Intervals in a row that find nothing before the thread sleeps: more than a depot needs to give up what it holds.
@@ -118,10 +117,10 @@ impl Background {
         self.is(Wanted)
     }
 
-    /// Starts the thread if there is enough for it to look after.
+    /// Starts the thread if `committed` bytes are enough for it to look after.
     #[cold]
-    pub(crate) fn start(&self, pages: &PageAllocator) {
-        let committed = pages.committed_bytes() as u64;
+    pub(crate) fn start(&self, committed: usize) {
+        let committed = committed as u64;
         // Relaxed: who starts it is all that is decided; the thread gets what it needs by the start.
         if committed >> 20 < u64::from(self.start_at.get())
             || self.state.compare_exchange(Wanted as u32, Running as u32, Relaxed, Relaxed).is_err()
@@ -198,10 +197,11 @@ fn run(weak: &Weak<Core>) {
     }
     let (mut quiet, mut seen) = (0, 0);
     while let Some(core) = weak.upgrade() {
-        let (own, pages) = (&core.background, &core.ground.pages);
+        let own = &core.background;
+        let changes = || core.ground.pages.changes() + core.huge.changes();
         core.end_interval();
         own.intervals.add(1);
-        let now = pages.changes();
+        let now = changes();
         quiet = if now == seen { quiet + 1 } else { 0 };
         seen = now;
         let interval = Duration::from_millis(own.interval.get().into());
@@ -210,10 +210,10 @@ fn run(weak: &Weak<Core>) {
             std::thread::park_timeout(interval);
         } else {
             quiet = 0;
-            // Relaxed: the zones' locks order it. A free is either counted below, or took its zone's lock after that, and
-            // then finds that the thread sleeps.
+            // Relaxed: the locks of the zones and of mappings order it. A free is either counted below, or took its lock after
+            // that, and then finds that the thread sleeps.
             own.state.store(Asleep as u32, Relaxed);
-            if pages.changes() != seen {
+            if changes() != seen {
                 own.state.store(Running as u32, Relaxed);
             }
             drop(core);

@@ -7,6 +7,7 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
+use uslab_buddy::{Door, PageConfig};
 use uslab_magazine::on_cpu;
 
 const CPUS: u32 = 2;
@@ -62,6 +63,8 @@ pub(crate) enum Step {
     },
     Shrink,
     Reap,
+    /// Ends a reaping interval.
+    Interval,
     Drain {
         cpu: u8,
     },
@@ -122,10 +125,12 @@ struct World {
 }
 
 impl World {
-    fn new() -> Self {
-        let mut pages = pages(CPUS, 1, MEMORY);
+    fn new(door: Door) -> Self {
+        let mut pages = PageConfig { door, ..pages(CPUS, 1, MEMORY) };
         let refusals = Refusals::new(&mut pages);
-        let config = Config { check_frees: true, magazines: SMALL, ..Config::new(pages) };
+        // As much as three or four of the pieces that do not fit into a block.
+        let huge_cache = 40 << 20;
+        let config = Config { check_frees: true, magazines: SMALL, huge_cache, ..Config::new(pages) };
         let subsystem = Subsystem::new(config).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         Self { subsystem, malloc, live: BTreeMap::new(), empty: vec![], refusals, serial: 0 }
@@ -307,6 +312,10 @@ impl World {
             }
             Step::Shrink => _ = self.subsystem.shrink(),
             Step::Reap => _ = self.subsystem.reap(),
+            Step::Interval => {
+                self.subsystem.end_interval();
+                self.subsystem.check().unwrap();
+            }
             Step::Drain { cpu } => {
                 let cpu = u32::from(cpu) % CPUS;
                 self.subsystem.drain_cpus(cpu..cpu + 1);
@@ -317,12 +326,12 @@ impl World {
     }
 }
 
-/// Does all steps, frees everything, and checks.
+/// Does all steps on memory from `door`, frees everything, and checks.
 ///
 /// # Panics
 /// The memory and its shadow do not agree.
-pub(crate) fn run(steps: &[Step]) {
-    let mut world = World::new();
+pub(crate) fn run(door: Door, steps: &[Step]) {
+    let mut world = World::new(door);
     for step in steps {
         world.step(step);
     }
@@ -332,6 +341,7 @@ pub(crate) fn run(steps: &[Step]) {
         world.free(at, held, false);
     }
     world.subsystem.shrink();
+    assert_eq!(world.subsystem.info().huge.cached_pages, 0);
     world.subsystem.pages().release();
     let census = world.subsystem.check().unwrap();
     assert_eq!((census.objects, census.slabs, census.large_pages, census.huge_pages), (0, 0, 0, 0));
@@ -344,6 +354,6 @@ pub(crate) fn run(steps: &[Step]) {
 /// The memory and its shadow do not agree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(steps) = Vec::arbitrary_take_rest(Unstructured::new(data)) {
-        run(&steps);
+        run(Door::Heap, &steps);
     }
 }

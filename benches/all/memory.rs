@@ -39,11 +39,21 @@ impl Work for Million {
         let tenth_reaped = resident() - baseline;
         free::<S, _>(&mut local, &mut places, kept);
         let empty = resident() - baseline;
+        local.reap();
+        local.reap();
+        let empty_idle = resident() - baseline;
         local.give_back();
         let empty_reaped = resident() - baseline;
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
         let live_now = (kept.len() * BYTES) as f64;
-        vec![full / live, tenth / live_now, tenth_reaped / live_now, mib(empty), mib(empty_reaped)]
+        vec![
+            full / live,
+            tenth / live_now,
+            tenth_reaped / live_now,
+            mib(empty),
+            mib(empty_idle),
+            mib(empty_reaped),
+        ]
     }
 }
 
@@ -57,19 +67,16 @@ fn free<S: Subject, L: Local>(local: &mut L, places: &mut Places<L::Object>, of:
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let mut bench = Bench::start(
-        "memory",
-        "resident memory of 1,000,000 live objects of 64 B to their own bytes, and what is left of it; a process each",
-    );
+pub(crate) fn row(bench: &mut Bench) {
+    bench.row("memory", "resident memory of 1,000,000 live objects of 64 B to their own bytes, and what is left of it; a process each");
     let columns = [
         Column::lower("all live", "times"),
-        Column::lower("90 % freed at random", "times"),
-        Column::lower("90 % freed at random, given back", "times"),
-        Column::lower("all freed", "MiB"),
-        Column::lower("all freed, given back", "MiB"),
+        Column::lower("90 % freed at random", "times").shown_only(),
+        Column::lower("90 % freed at random and given back", "times").shown_only(),
+        Column::lower("all freed", "MiB").shown_only(),
+        Column::lower("all freed and two reaping intervals ended", "MiB").shown_only(),
+        Column::lower("all freed and given back", "MiB").shown_only(),
     ];
     let million = Million { objects: bench.scale(1_000_000) };
-    bench.isolated("memory", columns, contenders::<8>(&million));
-    bench.run()
+    bench.isolated("", columns, contenders::<8>(&million));
 }

@@ -2,6 +2,7 @@
 //! each write takes the line from the other CPU (the tests cache-thrash and cache-scratch of Hoard).
 
 use std::time::Duration;
+use uslab_benches::ours::sync::Mutex;
 use uslab_benches::team::{Team, cpus, mean};
 use uslab_benches::{Bench, Column, Local, Made, Subject, Work, contenders};
 
@@ -49,8 +50,7 @@ impl Work for Sharing {
                 piles[i % self.threads].push(local.alloc(0));
             }
         }
-        let piles: Vec<_> =
-            piles.into_iter().map(|pile| uslab_magazine::sync::Mutex::new(Some(pile))).collect();
+        let piles: Vec<_> = piles.into_iter().map(|pile| Mutex::new(Some(pile))).collect();
         let member = |i: usize, team: &Team| {
             let mut local = subject.local();
             let mut mine = piles[i].lock().take().unwrap_or_default();
@@ -78,14 +78,12 @@ impl Work for Sharing {
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let mut bench =
-        Bench::start("sharing", "CPU ns for a write to small objects of one's own, two threads, pinned");
+pub(crate) fn row(bench: &mut Bench) {
+    bench.row("sharing", "CPU ns for a write to small objects of one's own, two threads, pinned");
     let threads = cpus().min(2);
     for (case, handed) in [("thrash", Handed::No), ("scratch", Handed::Yes)] {
         let work = Sharing { handed, threads, budget: bench.budget() };
         bench.group(format!("{case}, 8 B"), [Column::lower("", "ns")], contenders::<1>(&work));
         bench.group(format!("{case}, 16 B"), [Column::lower("", "ns")], contenders::<2>(&work));
     }
-    bench.run()
 }

@@ -30,9 +30,11 @@ impl Work for Churning {
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let mut bench = Bench::start("churn", "CPU ns for a pair of 64 B among 100,000 live objects");
+pub(crate) fn row(bench: &mut Bench) {
+    bench.row(
+        "churn",
+        "CPU ns for a pair of 64 B among 100,000 live objects, replaced in random bursts of 1 to 256",
+    );
     let churning = Churning { live: bench.scale(100_000), budget: bench.budget() };
-    bench.group("churn", [Column::lower("", "ns")], contenders::<8>(&churning));
-    bench.run()
+    bench.group("", [Column::lower("", "ns")], contenders::<8>(&churning));
 }

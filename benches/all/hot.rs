@@ -23,12 +23,12 @@ impl Work for Pairs {
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let mut bench = Bench::start("pair", "CPU ns for an allocation and its free, hot");
+pub(crate) fn row(bench: &mut Bench) {
+    bench.row("hot", "CPU ns for an allocation and its free, the same object over and over");
     let pairs = Pairs { budget: bench.budget() };
-    bench.group("16 B", [Column::lower("", "ns")], contenders::<2>(&pairs));
-    bench.group("64 B", [Column::lower("", "ns")], contenders::<8>(&pairs));
-    bench.group("256 B", [Column::lower("", "ns")], contenders::<32>(&pairs));
-    bench.group("1024 B", [Column::lower("", "ns")], contenders::<128>(&pairs));
-    bench.run()
+    let ns = || [Column::lower("", "ns")];
+    bench.group("16 B", ns(), contenders::<2>(&pairs));
+    bench.group("64 B", ns(), contenders::<8>(&pairs));
+    bench.group("256 B", ns(), contenders::<32>(&pairs));
+    bench.group("1024 B", ns(), contenders::<128>(&pairs));
 }

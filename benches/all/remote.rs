@@ -78,8 +78,8 @@ impl Work for Remote {
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let mut bench = Bench::start(
+pub(crate) fn row(bench: &mut Bench) {
+    bench.row(
         "remote",
         "wall ns for an object of 64 B through a ring of 1024, lower quartile of segments of 10,000",
     );
@@ -87,6 +87,5 @@ fn main() -> anyhow::Result<()> {
         eprintln!("remote: one CPU only, the threads take turns: this measures the scheduler");
     }
     let remote = Remote { segments: bench.scale(100) as u64 };
-    bench.group("remote", [Column::lower("", "ns")], contenders::<8>(&remote));
-    bench.run()
+    bench.group("", [Column::lower("", "ns")], contenders::<8>(&remote));
 }

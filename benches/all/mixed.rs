@@ -73,11 +73,10 @@ impl MallocWork for Mixed {
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let mut bench = Bench::start("mixed", "CPU ns for a pair of 8 to 1024 B among 10,000 live");
+pub(crate) fn row(bench: &mut Bench) {
+    bench.row("mixed", "CPU ns for a pair of 8 to 1024 B among 10,000 live, replaced at random");
     for (case, sizes) in [("uniform", Sizes::Uniform), ("log-uniform", Sizes::LogUniform)] {
-        let contenders = mallocs::contenders(&Mixed::new(&bench, sizes));
+        let contenders = mallocs::contenders(&Mixed::new(bench, sizes));
         bench.group(case, [Column::lower("", "ns")], contenders);
     }
-    bench.run()
 }

@@ -1,0 +1,164 @@
+//! How long single operations on one cache take while much happens to others: each quantile to that of a quiet run.
+
+use crate::tails::{COUNTED, Tail, Ticks};
+use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use std::time::{Duration, Instant};
+use uslab_benches::mallocs::OneSize;
+use uslab_benches::ours::sync::{AtomicBool, Mutex, Ordering};
+use uslab_benches::ours::{Disturbed, Global, Kmem, Typed};
+use uslab_benches::team::pin;
+use uslab_benches::{Bench, Column, Contender};
+
+/// What happens meanwhile, on the second CPU.
+#[derive(Clone, Copy, Debug)]
+enum Disturbance {
+    /// Once a second all caches are reaped.
+    Reaper,
+    /// 1,000 caches a second are born, used once and destroyed.
+    Births,
+    /// Drains of another cache wait for a CPU whose thread was interrupted at some instruction and does not run. (With
+    /// restartable sequences no drain waits so.)
+    StuckDrain,
+}
+
+const DISTURBANCES: [(&str, Disturbance); 3] = [
+    ("reaper", Disturbance::Reaper),
+    ("births", Disturbance::Births),
+    ("stuck drain", Disturbance::StuckDrain),
+];
+
+/// How long a thread that was interrupted does not run.
+const STUCK: Duration = Duration::from_millis(20);
+
+impl Disturbance {
+    /// Goes on until it is told to stop. Returns how often it did it a second.
+    fn run<S: Disturbed>(self, stop: &AtomicBool) -> f64 {
+        let stopped = || stop.load(Ordering::Relaxed);
+        let start = Instant::now();
+        let mut times = 0;
+        match self {
+            Self::Reaper => times = every(Duration::from_secs(1), &stopped, S::reap),
+            Self::Births => times = every(Duration::from_millis(1), &stopped, || S::other().pair()),
+            Self::StuckDrain => {
+                let action = SigAction::new(SigHandler::Handler(stuck), SaFlags::SA_RESTART, SigSet::empty());
+                // SAFETY: the handler does nothing that a handler must not.
+                unsafe { sigaction(Signal::SIGUSR1, &action) }.expect("a handler");
+                let other = S::other();
+                let victim = Mutex::new(None);
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        pin(1);
+                        *victim.lock() = Some(pthread_self());
+                        while !stopped() {
+                            other.pair();
+                        }
+                    });
+                    while !stopped() {
+                        if let Some(victim) = *victim.lock() {
+                            interrupt(victim);
+                        }
+                        // The victim has the CPU meanwhile, and with it the signal.
+                        std::thread::sleep(Duration::from_millis(2));
+                        other.drain();
+                        times += 1;
+                        std::thread::sleep(STUCK);
+                    }
+                });
+            }
+        }
+        f64::from(times) / start.elapsed().as_secs_f64()
+    }
+}
+
+/// Calls `action` once an interval; more often afterwards, if it was kept from it. Returns how often.
+fn every(interval: Duration, stopped: &impl Fn() -> bool, mut action: impl FnMut()) -> u32 {
+    let mut next = Instant::now() + interval;
+    let mut times = 0;
+    while !stopped() {
+        let now = Instant::now();
+        if now < next {
+            std::thread::sleep((next - now).min(Duration::from_millis(10)));
+            continue;
+        }
+        action();
+        times += 1;
+        next += interval;
+    }
+    times
+}
+
+/// Stops a thread for a while, wherever it is.
+fn interrupt(thread: Pthread) {
+    // A thread that has ended is none to stop.
+    _ = pthread_kill(thread, Signal::SIGUSR1);
+}
+
+extern "C" fn stuck(_: libc::c_int) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(STUCK.subsec_nanos()) };
+    // SAFETY: may be called in a handler; the time is this function's.
+    unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
+}
+
+/// For each disturbance the quantiles of a run with it, each to that of the quiet run before it, and how often a second it was.
+fn round<S: Disturbed>(subject: &S, tail: &Tail) -> Vec<f64> {
+    let run = |disturbance: Option<Disturbance>| {
+        let stop = AtomicBool::new(false);
+        let (ticks, rate) = std::thread::scope(|scope| {
+            let disturbing = disturbance.map(|disturbance| {
+                let stop = &stop;
+                scope.spawn(move || {
+                    pin(1);
+                    disturbance.run::<S>(stop)
+                })
+            });
+            let measured = scope.spawn(|| {
+                pin(0);
+                tail.measure(&mut subject.local())
+            });
+            let ticks = measured.join().expect("a measurement that does not panic");
+            stop.store(true, Ordering::Relaxed);
+            (
+                ticks,
+                disturbing.map_or(0.0, |thread| thread.join().expect("a disturbance that does not panic")),
+            )
+        });
+        let quantiles = |ticks: Ticks| COUNTED.map(|(_, quantile)| ticks.value_at_quantile(quantile) as f64);
+        (ticks.into_iter().flat_map(quantiles).collect::<Vec<_>>(), rate)
+    };
+    let of = |(_, disturbance)| {
+        let (quiet, _) = run(None);
+        let (disturbed, rate) = run(Some(disturbance));
+        disturbed.into_iter().zip(quiet).map(|(disturbed, quiet)| disturbed / quiet).chain([rate])
+    };
+    DISTURBANCES.into_iter().flat_map(of).collect()
+}
+
+fn contender<S: Disturbed>(tail: &Tail) -> Contender {
+    let (tail, mut subject) = (tail.clone(), None);
+    Contender::new(S::NAME, S::KIND, move || round(subject.get_or_insert_with(|| S::new(tail.live)), &tail))
+}
+
+pub(crate) fn row(bench: &mut Bench) {
+    bench.row(
+        "disturbed",
+        "quantiles of the churn's single operations, to those of a quiet run; the disturbance has the second CPU",
+    );
+    let columns = DISTURBANCES.into_iter().flat_map(|(name, _)| {
+        let quantiles = ["alloc", "free"].into_iter().flat_map(move |side| {
+            COUNTED.map(|(quantile, _)| {
+                Column::ratio(format!("{name}, {side} {quantile}")).counts_in(format!("disturbed, {name}"))
+            })
+        });
+        quantiles.chain([Column::higher(format!("{name}, times"), "a second").shown_only()])
+    });
+    let columns: Vec<_> = columns.collect();
+    let time = Duration::from_millis(if bench.quick() { 50 } else { 2500 });
+    let tail = Tail { time, ..Tail::new(bench) };
+    let contenders = vec![
+        contender::<Kmem<8>>(&tail),
+        contender::<Typed<8>>(&tail),
+        contender::<OneSize<Global, 8>>(&tail),
+    ];
+    bench.group("", columns, contenders);
+}

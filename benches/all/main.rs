@@ -1,0 +1,32 @@
+//! Every row in which subjects of all kinds are compared. `README.md` in the folder above defines them.
+
+mod batches;
+mod churn;
+mod disturbed;
+mod hot;
+mod idle;
+mod memory;
+mod mixed;
+mod remote;
+mod sharing;
+mod tails;
+mod threads;
+
+use uslab_benches::Bench;
+
+fn main() -> anyhow::Result<()> {
+    let mut bench = Bench::start("all", "");
+    bench.preloads();
+    hot::row(&mut bench);
+    batches::row(&mut bench);
+    churn::row(&mut bench);
+    mixed::row(&mut bench);
+    threads::row(&mut bench);
+    remote::row(&mut bench);
+    tails::row(&mut bench);
+    disturbed::row(&mut bench);
+    memory::row(&mut bench);
+    idle::row(&mut bench);
+    sharing::row(&mut bench);
+    bench.run()
+}

@@ -1,0 +1,119 @@
+//! How long single operations take under churn, up to the slowest.
+
+use hdrhistogram::Histogram;
+use std::cell::OnceCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use uslab_benches::work::Churn;
+use uslab_benches::{Bench, Column, Local, Made, Subject, Work, clock, contenders};
+
+const QUANTILES: [(&str, f64); 5] =
+    [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
+/// Those that count. Of a million operations the last one leaves a hundred above it.
+pub(crate) const COUNTED: [(&str, f64); 2] = [QUANTILES[2], QUANTILES[3]];
+
+/// Ticks, to two digits, in few enough pages that recording disturbs the caches little.
+pub(crate) type Ticks = Histogram<u32>;
+
+/// Churn of which every operation is stamped.
+#[derive(Clone)]
+pub(crate) struct Tail {
+    pub(crate) live: usize,
+    /// Pairs at least,
+    pub(crate) pairs: u64,
+    /// and for how long at least.
+    pub(crate) time: Duration,
+}
+
+impl Tail {
+    pub(crate) fn new(bench: &Bench) -> Self {
+        Self { live: bench.scale(100_000), pairs: bench.scale(1_000_000) as u64, time: Duration::ZERO }
+    }
+
+    /// How many ticks allocations and frees took.
+    pub(crate) fn measure<L: Local>(&self, local: &mut L) -> [Ticks; 2] {
+        // A second at any clock rate; bounds that `new_with_bounds` accepts.
+        let ticks = || Ticks::new_with_bounds(1, 1 << 32, 2).expect("bounds in order");
+        let mut churn = Churn::fill(local, self.live);
+        churn.bursts(local, self.live as u64);
+        let mut stamped = Stamped { local, allocs: ticks(), frees: ticks() };
+        churn.bursts(&mut stamped, self.pairs / 10);
+        stamped.allocs.reset();
+        stamped.frees.reset();
+        let start = Instant::now();
+        let mut pairs = 0;
+        while pairs < self.pairs || start.elapsed() < self.time {
+            pairs += churn.bursts(&mut stamped, self.pairs.min(10_000));
+        }
+        let Stamped { local, allocs, frees } = stamped;
+        churn.empty(local);
+        [allocs, frees]
+    }
+}
+
+/// Stamps every operation that goes through it.
+struct Stamped<'l, L> {
+    local: &'l mut L,
+    allocs: Ticks,
+    frees: Ticks,
+}
+
+impl<L: Local> Local for Stamped<'_, L> {
+    type Object = L::Object;
+    #[inline(always)]
+    fn alloc(&mut self, stamp: u64) -> L::Object {
+        let start = clock::stamp();
+        let object = self.local.alloc(stamp);
+        self.allocs.saturating_record(clock::stamp() - start);
+        object
+    }
+    fn stamp(&self, object: &L::Object) -> u64 {
+        self.local.stamp(object)
+    }
+    #[inline(always)]
+    fn free(&mut self, object: L::Object) {
+        let start = clock::stamp();
+        self.local.free(object);
+        self.frees.saturating_record(clock::stamp() - start);
+    }
+}
+
+#[derive(Clone)]
+struct Tails {
+    tail: Tail,
+    /// Measured when it is first needed.
+    nanoseconds_a_tick: Rc<OnceCell<f64>>,
+}
+
+impl Work for Tails {
+    fn live(&self) -> usize {
+        self.tail.live
+    }
+    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+        let ticks = self.tail.measure(&mut made.get().local());
+        let period = self.nanoseconds_a_tick.get_or_init(clock::stamp_period);
+        let quantiles = ticks.into_iter().flat_map(|ticks| {
+            QUANTILES.map(|(_, quantile)| ticks.value_at_quantile(quantile) as f64 * period)
+        });
+        quantiles.collect()
+    }
+}
+
+pub(crate) fn row(bench: &mut Bench) {
+    bench.row(
+        "tails",
+        "wall ns of single operations of the churn, a million of each kind; the clock is counted in, null is the clock alone",
+    );
+    let columns = ["alloc", "free"].into_iter().flat_map(|side| {
+        QUANTILES.map(|quantile| {
+            let column = Column::lower(format!("{side} {}", quantile.0), "ns");
+            if COUNTED.contains(&quantile) {
+                column.counts_in(format!("tails of {side}"))
+            } else {
+                column.shown_only()
+            }
+        })
+    });
+    let tails = Tails { tail: Tail::new(bench), nanoseconds_a_tick: Rc::default() };
+    bench.group("", columns, contenders::<8>(&tails));
+}

@@ -1,0 +1,72 @@
+//! What a pair costs when several threads allocate at once, each for itself.
+
+use std::time::Duration;
+use uslab_benches::subject::Checked;
+use uslab_benches::team::{Team, cpus, mean};
+use uslab_benches::work::{self, Batch, Order};
+use uslab_benches::{Bench, Column, Made, Subject, Work, contenders};
+
+/// Hot pairs, or batches in random order.
+#[derive(Clone)]
+struct Threads {
+    batch: Option<Batch>,
+    threads: usize,
+    /// As many threads as CPUs at most, each on its own; or free to move.
+    pinned: bool,
+    /// Scaling is asked for, and not the time of a pair.
+    scaling: bool,
+    budget: Duration,
+}
+
+impl Threads {
+    /// CPU nanoseconds for a pair, the mean over the threads.
+    fn with<S: Subject>(&self, subject: &S, threads: usize) -> f64 {
+        let member = |_, team: &Team| {
+            let mut local = subject.local();
+            let Some(batch) = &self.batch else {
+                let mut checked = Checked::new(&mut local);
+                work::pairs(&mut checked, 10_000);
+                checked.finish::<S>();
+                return team.measure(|| work::pairs(&mut local, 20_000));
+            };
+            let mut places = batch.places(&local);
+            let mut checked = Checked::new(&mut local);
+            for _ in 0..20 {
+                batch.run(&mut checked, &mut places);
+            }
+            checked.finish::<S>();
+            team.measure(|| (0..10).map(|_| batch.run(&mut local, &mut places)).sum())
+        };
+        mean(&Team::run(threads, self.pinned, self.budget, member))
+    }
+}
+
+impl Work for Threads {
+    fn live(&self) -> usize {
+        self.batch.as_ref().map_or(1, Batch::size) * self.threads
+    }
+    fn run<S: Subject>(&self, made: &Made<S>) -> Vec<f64> {
+        let subject = made.get();
+        let all = self.with(subject, self.threads);
+        if !self.scaling {
+            return vec![all];
+        }
+        vec![self.threads as f64 * self.with(subject, 1) / all]
+    }
+}
+
+pub(crate) fn row(bench: &mut Bench) {
+    let two = cpus().min(2);
+    let budget = bench.budget();
+    let batches = || Some(Batch::new(1000, Order::Random));
+    let pinned = |batch, scaling| Threads { batch, threads: two, pinned: true, scaling, budget };
+    bench.row("threads", "CPU ns for a pair of 64 B on each of several threads at once");
+    let ns = || [Column::lower("", "ns")];
+    bench.group(format!("{two} threads, batches"), ns(), contenders::<8>(&pinned(batches(), false)));
+    let many = Threads { batch: None, threads: 16, pinned: false, scaling: false, budget };
+    bench.group("16 threads, hot", ns(), contenders::<8>(&many));
+    bench.row("scaling", "throughput of two pinned threads over that of one");
+    let times = || [Column::higher("", "times")];
+    bench.group("hot", times(), contenders::<8>(&pinned(None, true)));
+    bench.group("batches", times(), contenders::<8>(&pinned(batches(), true)));
+}

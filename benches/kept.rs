@@ -1,0 +1,172 @@
+//! The samples of interleaved rounds as criterion's benchmarks.
+//!
+//! Criterion measures one subject after the other, and so compares minutes with minutes. Here the rounds come first, every
+//! subject in each of them; criterion is then handed what they measured, for its statistics, its report, and the baselines
+//! that it saves and compares with.
+
+use crate::report::Row;
+use anyhow::Context;
+use criterion::measurement::{Measurement, ValueFormatter};
+use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput};
+use serde::Deserialize;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Criterion refuses smaller samples.
+const LEAST: usize = 10;
+
+/// What is saved, and compared with.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Baselines {
+    /// Saves the samples as a baseline of criterion's
+    #[arg(long, value_name = "NAME")]
+    save_baseline: Option<String>,
+    /// Compares with a saved baseline
+    #[arg(long, value_name = "NAME", conflicts_with = "save_baseline")]
+    baseline: Option<String>,
+    /// Criterion's report in HTML, too, under target/criterion/report
+    #[arg(long)]
+    plots: bool,
+}
+
+/// A value that was measured before, in the unit of its row.
+struct Kept(&'static str);
+
+impl Measurement for Kept {
+    type Intermediate = ();
+    type Value = f64;
+    fn start(&self) {}
+    fn end(&self, (): ()) -> f64 {
+        0.0
+    }
+    fn add(&self, a: &f64, b: &f64) -> f64 {
+        a + b
+    }
+    fn zero(&self) -> f64 {
+        0.0
+    }
+    fn to_f64(&self, value: &f64) -> f64 {
+        *value
+    }
+    fn formatter(&self) -> &dyn ValueFormatter {
+        self
+    }
+}
+
+impl ValueFormatter for Kept {
+    fn scale_values(&self, _: f64, _: &mut [f64]) -> &'static str {
+        self.0
+    }
+    fn scale_throughputs(&self, _: f64, _: &Throughput, _: &mut [f64]) -> &'static str {
+        self.0
+    }
+    fn scale_for_machines(&self, _: &mut [f64]) -> &'static str {
+        self.0
+    }
+}
+
+/// Criterion's folder, of the target directory that this program lies in.
+pub(crate) fn directory() -> PathBuf {
+    std::env::var_os("CRITERION_HOME").map_or_else(
+        || {
+            // This is `target/release/deps/all-...`.
+            let own = std::env::current_exe().unwrap_or_default();
+            own.ancestors().nth(3).unwrap_or(Path::new("target")).join("criterion")
+        },
+        PathBuf::from,
+    )
+}
+
+/// Hands rows to criterion, each as a benchmark named row/case/subject. Rows of fewer rounds than criterion wants are left out.
+pub(crate) fn analyse(rows: &[Row], baselines: &Baselines, directory: &Path) {
+    let enough = rows.iter().filter(|row| row.samples.len() >= LEAST);
+    for row in enough.clone() {
+        let mut criterion = Criterion::default()
+            .with_measurement(Kept(row.unit))
+            .output_directory(directory)
+            .sample_size(row.samples.len())
+            // One call, whose value is not used; and then as many iterations as make a nanosecond's fraction count.
+            .warm_up_time(Duration::from_nanos(1))
+            .measurement_time(Duration::from_secs(1))
+            .nresamples(10_000);
+        if !baselines.plots {
+            criterion = criterion.without_plots();
+        }
+        if let Some(name) = &baselines.save_baseline {
+            criterion = criterion.save_baseline(name.clone());
+        }
+        if let Some(name) = &baselines.baseline {
+            criterion = criterion.retain_baseline(name.clone(), false);
+        }
+        let mut group = criterion.benchmark_group(&row.row);
+        group.sampling_mode(SamplingMode::Flat);
+        // In a circle: however often criterion warms up, each sample is then taken once.
+        let mut samples = row.samples.iter().cycle();
+        let mut next = |iterations: u64| iterations as f64 * samples.next().copied().unwrap_or_default();
+        group.bench_function(id(row), |bencher| bencher.iter_custom(&mut next));
+        group.finish();
+    }
+    if enough.count() == 0 && !rows.is_empty() {
+        eprintln!("criterion wants {LEAST} rounds or more: it was asked nothing");
+    }
+}
+
+/// As criterion names it within its group. A benchmark without a case has its subject for one.
+fn id(row: &Row) -> BenchmarkId {
+    match row.case.as_str() {
+        "" => BenchmarkId::from_parameter(&row.subject),
+        case => BenchmarkId::new(case, &row.subject),
+    }
+}
+
+/// What criterion saved of a row as a baseline; nothing if it did not.
+///
+/// # Errors
+/// A file of criterion's that is not one.
+pub(crate) fn saved(
+    directory: &Path,
+    [row, case, subject]: [&str; 3],
+    baseline: &str,
+) -> anyhow::Result<Vec<f64>> {
+    #[derive(Deserialize)]
+    struct Sample {
+        iters: Vec<f64>,
+        times: Vec<f64>,
+    }
+    let mut path = directory.to_owned();
+    path.extend([row, case, subject].into_iter().filter(|part| !part.is_empty()));
+    path.extend([baseline, "sample.json"]);
+    let Ok(file) = File::open(&path) else {
+        return Ok(Vec::new());
+    };
+    let sample: Sample = serde_json::from_reader(file).with_context(|| path.display().to_string())?;
+    Ok(sample.times.iter().zip(&sample.iters).map(|(time, iterations)| time / iterations).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Column, Report};
+    use crate::subject::Kind;
+
+    #[test]
+    fn criterion_takes_each_sample_once() {
+        let samples: Vec<f64> = (1..=11).map(|n| f64::from(n) + 0.25).collect();
+        let mut report = Report::new(String::new(), Vec::new());
+        for case in ["case", ""] {
+            let subject = [("subject", Kind::Ours, samples.clone())].into_iter();
+            report.add("row", case, &Column::lower("", "ns"), subject);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let baselines = Baselines { save_baseline: Some("a".into()), ..Baselines::default() };
+        analyse(&report.rows, &baselines, folder.path());
+        for case in ["case", ""] {
+            let mut taken = saved(folder.path(), ["row", case, "subject"], "a").unwrap();
+            taken.sort_by(f64::total_cmp);
+            let close = taken.iter().zip(&samples).all(|(a, b)| (a - b).abs() < 1e-9);
+            assert!(taken.len() == samples.len() && close, "{taken:?}");
+        }
+        assert!(saved(folder.path(), ["row", "case", "subject"], "b").unwrap().is_empty());
+    }
+}

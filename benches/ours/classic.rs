@@ -1,0 +1,72 @@
+//! The magazine layer of 2001 ([`uslab_lab::classic`]) on this project's slabs: what the CPUs' layer costs when each operation
+//! takes its CPU's lock, as in the paper.
+
+use super::give_back_all;
+use crate::subject::{Kind, Local, Raw, Subject};
+use std::ptr::NonNull;
+use uslab::{Gfp, KmemCache, Magazines};
+use uslab_lab::classic::{Cache, Sizes, Slab};
+use uslab_magazine::Cpus;
+
+/// The slab layer: an object cache without magazines of its own.
+#[derive(Debug)]
+pub(super) struct Slabs(KmemCache);
+
+impl Slab<Raw> for Slabs {
+    fn alloc(&self) -> Option<Raw> {
+        Some(Raw(self.0.alloc(Gfp::KERNEL).ok()?.cast()))
+    }
+    fn free(&self, object: Raw) {
+        // SAFETY: allocated from this cache; the `Raw` is gone with it.
+        unsafe { self.0.free(object.0.cast()) };
+    }
+}
+
+/// [`Cache`] of objects of `WORDS` times 8 bytes.
+#[derive(Debug)]
+pub struct Classic<const WORDS: usize>(Cache<Raw, Slabs>);
+
+impl<const WORDS: usize> Subject for Classic<WORDS> {
+    const NAME: &'static str = "magazines01";
+    const KIND: Kind = Kind::Pool;
+    type Local<'s> = ClassicLocal<'s>;
+
+    fn new(_: usize) -> Self {
+        let slabs =
+            KmemCache::builder(format!("bench-classic-{}", WORDS * 8), WORDS * 8).magazines(Magazines::Off);
+        Self(Cache::new(Cpus::os(), Sizes::default(), Slabs(slabs.build().expect("a cache"))))
+    }
+    /// The start of a thread's round ends an interval, so that magazines grow where CPUs contend.
+    fn local(&self) -> ClassicLocal<'_> {
+        self.0.end_interval();
+        ClassicLocal(&self.0)
+    }
+}
+
+/// The cache, from any thread.
+#[derive(Debug)]
+pub struct ClassicLocal<'s>(&'s Cache<Raw, Slabs>);
+
+impl Local for ClassicLocal<'_> {
+    type Object = Raw;
+    #[inline(always)]
+    fn alloc(&mut self, stamp: u64) -> Raw {
+        let object = self.0.alloc().expect("an object");
+        // SAFETY: just allocated; no bench has objects below 8 bytes.
+        unsafe { Raw::stamped(object.0.cast(), stamp) }
+    }
+    fn stamp(&self, object: &Raw) -> u64 {
+        object.stamp()
+    }
+    fn address(&self, object: &Raw) -> Option<NonNull<u64>> {
+        Some(object.0)
+    }
+    #[inline(always)]
+    fn free(&mut self, object: Raw) {
+        self.0.free(object);
+    }
+    fn give_back(&mut self) {
+        self.0.drain();
+        give_back_all();
+    }
+}

@@ -1,0 +1,57 @@
+//! The mallocs that there are to preload.
+
+use crate::subject::Kind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A malloc, and what is preloaded for it.
+#[derive(Clone, Debug)]
+pub struct Preload {
+    /// As shown.
+    pub name: String,
+    /// What it is to the others.
+    pub kind: Kind,
+    /// `None` for the C library's own.
+    pub library: Option<PathBuf>,
+}
+
+/// The peers, under the names of the subjects: the file that `benches/peers` builds, or the one that Debian has.
+const PEERS: [(&str, &str); 5] = [
+    ("mimalloc2", "libmimalloc.so.2"),
+    ("mimalloc3", "libmimalloc.so.3"),
+    ("jemalloc", "libjemalloc.so.2"),
+    ("snmalloc", "libsnmallocshim.so"),
+    ("gperftools", "libtcmalloc_minimal.so.4"),
+];
+
+/// Where a peer's library may be, for the dynamic linker: what was built comes first, for it is newer.
+pub(crate) fn files(peer: &str) -> impl Iterator<Item = PathBuf> {
+    let built = target().join(format!("peers/lib{peer}.so"));
+    let installed = PEERS.iter().find(|(name, _)| *name == peer).map(|(_, file)| PathBuf::from(file));
+    [Some(built), installed].into_iter().flatten()
+}
+
+/// The C library's malloc and its peers. One that is not there is named on standard error.
+pub fn peers() -> Vec<Preload> {
+    let known = Command::new("ldconfig").arg("-p").output().map(|output| output.stdout).unwrap_or_default();
+    let known = String::from_utf8_lossy(&known);
+    let installed =
+        |file: &Path| known.lines().any(|line| line.split_whitespace().next().map(Path::new) == Some(file));
+    let mut all = vec![Preload { name: "system".into(), kind: Kind::General, library: None }];
+    for (name, _) in PEERS {
+        let library = files(name).find(|file| file.is_file() || installed(file));
+        if library.is_none() {
+            eprintln!(
+                "{name} preloaded left out: its library is not installed, and benches/peers has not built it"
+            );
+            continue;
+        }
+        all.push(Preload { name: name.into(), kind: Kind::General, library });
+    }
+    all
+}
+
+/// The target directory of the workspace.
+pub(crate) fn target() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target")
+}

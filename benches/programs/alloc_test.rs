@@ -1,0 +1,53 @@
+//! Random blocks, some of them much more often than others, written and read from end to end.
+//!
+//! After S. Ignatchenko, D. Ligoum and N. Iwatani, "Testing memory allocators: ptmalloc2 vs tcmalloc vs hoard vs jemalloc"
+//! (ithare.com, 2018): places are chosen by a Pareto distribution, sizes by powers of two, and a place that is chosen is
+//! filled or emptied.
+
+use crate::common::{Block, Parameter, Program, Random, THREADS};
+
+pub(crate) const PROGRAM: Program = Program {
+    name: "alloc-test",
+    about: "fills and empties random places, some more often; an operation is one of either",
+    parameters: &[
+        THREADS,
+        Parameter::new("places", 1 << 15, 1 << 10, "blocks of a thread at most"),
+        Parameter::new("operations", 5_000_000, 100_000, "of each thread"),
+    ],
+    run: |parameters| {
+        let (threads, places) = (parameters.get("threads"), parameters.size("places"));
+        let operations = parameters.get("operations");
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                scope.spawn(move || {
+                    let mut random = Random::new(thread);
+                    let mut blocks: Vec<Option<Block>> = (0..places).map(|_| None).collect();
+                    for _ in 0..operations {
+                        let place = &mut blocks[pareto(&mut random, places)];
+                        match place.take() {
+                            Some(block) => block.check_filled(),
+                            None => {
+                                let mut block = Block::new(random.log_uniform(3, 10), random.stamp());
+                                block.fill();
+                                *place = Some(block);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        threads * operations
+    },
+};
+
+/// A number below `bound`: four times in five in its first fifth, and there again, up to six times.
+fn pareto(random: &mut Random, mut bound: usize) -> usize {
+    for _ in 0..6 {
+        let first = bound.div_ceil(5);
+        if first == bound || random.below(5) == 0 {
+            break;
+        }
+        bound = first;
+    }
+    random.below(bound)
+}

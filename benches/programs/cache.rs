@@ -1,0 +1,59 @@
+//! False sharing: objects of different threads on one cache line.
+//!
+//! After E. Berger and others, "Hoard: a scalable memory allocator for multithreaded applications" (ASPLOS 2000), section
+//! 5.3. An allocator that serves several threads from one line makes them share it actively: cache-thrash. One that gives
+//! a thread what another one freed on its line lets sharing go on that the program began: cache-scratch, where all threads
+//! start with objects that one thread allocated side by side.
+
+use crate::common::{Block, Parameter, Parameters, Program, THREADS};
+use std::sync::Barrier;
+
+pub(crate) const SCRATCH: Program = Program {
+    name: "cache-scratch",
+    about: "threads free what they were given, then write to small objects of their own; an operation is an object",
+    parameters: PARAMETERS,
+    run: |parameters| run(parameters, true),
+};
+
+pub(crate) const THRASH: Program = Program {
+    name: "cache-thrash",
+    about: "threads write to small objects of their own; an operation is an object",
+    parameters: PARAMETERS,
+    run: |parameters| run(parameters, false),
+};
+
+const PARAMETERS: &[Parameter] = &[
+    THREADS,
+    Parameter::new("size", 8, 8, "bytes of an object"),
+    Parameter::new("objects", 1_000, 100, "objects of a thread, one after the other"),
+    Parameter::new(
+        "writes",
+        4_000_000,
+        20_000,
+        "writes to an object by one thread; several share the number",
+    ),
+];
+
+fn run(parameters: &Parameters, given: bool) -> u64 {
+    let (threads, objects) = (parameters.get("threads"), parameters.get("objects"));
+    let (size, writes) = (parameters.size("size"), parameters.get("writes") / threads);
+    let first: Vec<Option<Block>> =
+        (0..threads).map(|thread| given.then(|| Block::new(size, thread as u32))).collect();
+    let start = Barrier::new(first.len());
+    std::thread::scope(|scope| {
+        for (thread, mut first) in (0..).zip(first) {
+            let start = &start;
+            scope.spawn(move || {
+                start.wait();
+                if let Some(block) = &mut first {
+                    block.count(writes);
+                }
+                drop(first);
+                for object in 0..objects {
+                    Block::<crate::common::Malloc>::new(size, thread << 16 ^ object as u32).count(writes);
+                }
+            });
+        }
+    });
+    threads * objects
+}

@@ -1,0 +1,315 @@
+//! Factors a number by continued fractions, with integers of arbitrary size: many tiny blocks that live for one operation.
+//!
+//! After M. Morrison and J. Brillhart, "A method of factoring and the factorization of F7" (1975), and Knuth's *Seminumerical
+//! Algorithms*, section 4.5.4: the convergents of the number's square root give squares that are small modulo it; those with
+//! small factors only are combined to a congruence of two squares. Every result of every operation is a new block.
+
+use crate::common::{Parameter, Program};
+use std::cmp::Ordering;
+use std::ops::{Add, Mul, Sub};
+
+pub(crate) const PROGRAM: Program = Program {
+    name: "cfrac",
+    about: "factors the product of two primes by continued fractions; an operation is a trial division",
+    parameters: &[
+        Parameter::new("p", 1_000_000_000_000_037, 100_003, "a prime"),
+        Parameter::new("q", 3_000_000_000_000_037, 300_007, "another one"),
+        Parameter::new("base", 300, 40, "primes to divide by"),
+    ],
+    run: |parameters| {
+        let [p, q] = ["p", "q"].map(|name| Natural::from(parameters.get(name)));
+        let (factor, divisions) = factor(&(&p * &q), parameters.size("base"));
+        if factor != p && factor != q {
+            eprintln!("corrupted, or not two primes: the factor found is {:?}", factor.0);
+            std::process::exit(1);
+        }
+        divisions
+    },
+};
+
+/// A number, its lowest digit first, the highest one not 0: a block of its own, of just this length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Natural(Vec<u32>);
+
+impl From<u64> for Natural {
+    fn from(number: u64) -> Self {
+        Self::of(vec![number as u32, (number >> 32) as u32])
+    }
+}
+
+impl Natural {
+    fn of(mut digits: Vec<u32>) -> Self {
+        while digits.last() == Some(&0) {
+            digits.pop();
+        }
+        Self(digits)
+    }
+    fn is_one(&self) -> bool {
+        self.0 == [1]
+    }
+    fn bits(&self) -> usize {
+        self.0.last().map_or(0, |top| 32 * self.0.len() - top.leading_zeros() as usize)
+    }
+    /// Quotient and remainder.
+    fn divided_by_digit(&self, divisor: u32) -> (Self, u32) {
+        let mut rest = 0;
+        let mut quotient = self.0.clone();
+        for digit in quotient.iter_mut().rev() {
+            let value = u64::from(rest) << 32 | u64::from(*digit);
+            *digit = (value / u64::from(divisor)) as u32;
+            rest = (value % u64::from(divisor)) as u32;
+        }
+        (Self::of(quotient), rest)
+    }
+    fn shifted(&self, bits: usize) -> Self {
+        let mut digits = vec![0; bits / 32];
+        digits.reserve_exact(self.0.len() + 1);
+        let (bits, mut carry) = (bits % 32, 0);
+        for digit in &self.0 {
+            let value = u64::from(*digit) << bits | carry;
+            digits.push(value as u32);
+            carry = value >> 32;
+        }
+        digits.push(carry as u32);
+        Self::of(digits)
+    }
+    /// Quotient and remainder: Knuth's algorithm D, section 4.3.1.
+    fn divided_by(&self, divisor: &Self) -> (Self, Self) {
+        if let [digit] = divisor.0[..] {
+            let (quotient, rest) = self.divided_by_digit(digit);
+            return (quotient, Self::of(vec![rest]));
+        }
+        if *self < *divisor {
+            return (Self(Vec::new()), self.clone());
+        }
+        let shift = divisor.0.last().map_or(0, |top| top.leading_zeros() as usize);
+        let (divisor, mut rest) = (divisor.shifted(shift).0, self.shifted(shift).0);
+        let length = divisor.len();
+        let (top, second) = (u64::from(divisor[length - 1]), u64::from(divisor[length - 2]));
+        rest.push(0);
+        let mut quotient = vec![0; rest.len() - length];
+        for at in (0..quotient.len()).rev() {
+            let high = u64::from(rest[at + length]) << 32 | u64::from(rest[at + length - 1]);
+            let (mut guess, mut over) = (high / top, high % top);
+            while guess >> 32 != 0 || guess * second > (over << 32 | u64::from(rest[at + length - 2])) {
+                guess -= 1;
+                over += top;
+                if over >> 32 != 0 {
+                    break;
+                }
+            }
+            let (mut borrow, mut carry) = (0i64, 0);
+            for (digit, divisor) in rest[at..].iter_mut().zip(divisor.iter().chain([&0])) {
+                let product = guess * u64::from(*divisor) + carry;
+                carry = product >> 32;
+                let value = i64::from(*digit) - (product & 0xffff_ffff) as i64 + borrow;
+                *digit = value as u32;
+                borrow = value >> 32;
+            }
+            if borrow < 0 {
+                guess -= 1;
+                let mut carry = 0;
+                for (digit, divisor) in rest[at..].iter_mut().zip(divisor.iter().chain([&0])) {
+                    let value = u64::from(*digit) + u64::from(*divisor) + carry;
+                    *digit = value as u32;
+                    carry = value >> 32;
+                }
+            }
+            quotient[at] = guess as u32;
+        }
+        // Shifted back.
+        let rest = Self::of(rest).divided_by_digit(1 << shift).0;
+        (Self::of(quotient), rest)
+    }
+    fn modulo(&self, modulus: &Self) -> Self {
+        self.divided_by(modulus).1
+    }
+    /// The largest number with at most this square, by Newton's method.
+    fn root(&self) -> Self {
+        let mut root = Self::from(1).shifted(self.bits().div_ceil(2));
+        loop {
+            let next = (&root + &self.divided_by(&root).0).divided_by_digit(2).0;
+            if next >= root {
+                return root;
+            }
+            root = next;
+        }
+    }
+    fn gcd(mut self, mut other: Self) -> Self {
+        while !other.0.is_empty() {
+            let rest = self.modulo(&other);
+            (self, other) = (other, rest);
+        }
+        self
+    }
+}
+
+impl PartialOrd for Natural {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Natural {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_length = self.0.len().cmp(&other.0.len());
+        by_length.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()))
+    }
+}
+
+impl Add for &Natural {
+    type Output = Natural;
+    fn add(self, other: &Natural) -> Natural {
+        let (long, short) = if self.0.len() < other.0.len() { (other, self) } else { (self, other) };
+        let mut sum = Vec::with_capacity(long.0.len() + 1);
+        let mut carry = 0;
+        for (at, digit) in long.0.iter().enumerate() {
+            let value = u64::from(*digit) + u64::from(short.0.get(at).copied().unwrap_or(0)) + carry;
+            sum.push(value as u32);
+            carry = value >> 32;
+        }
+        sum.push(carry as u32);
+        Natural::of(sum)
+    }
+}
+
+impl Sub for &Natural {
+    type Output = Natural;
+    /// Of a number that is not smaller.
+    fn sub(self, other: &Natural) -> Natural {
+        let mut difference = Vec::with_capacity(self.0.len());
+        let mut borrow = 0i64;
+        for (at, digit) in self.0.iter().enumerate() {
+            let value = i64::from(*digit) - i64::from(other.0.get(at).copied().unwrap_or(0)) + borrow;
+            difference.push(value as u32);
+            borrow = value >> 32;
+        }
+        Natural::of(difference)
+    }
+}
+
+impl Mul for &Natural {
+    type Output = Natural;
+    fn mul(self, other: &Natural) -> Natural {
+        let mut product = vec![0; self.0.len() + other.0.len()];
+        for (at, digit) in self.0.iter().enumerate() {
+            let mut carry = 0;
+            for (place, other) in product[at..].iter_mut().zip(other.0.iter().chain([&0])) {
+                let value = u64::from(*digit) * u64::from(*other) + u64::from(*place) + carry;
+                *place = value as u32;
+                carry = value >> 32;
+            }
+        }
+        Natural::of(product)
+    }
+}
+
+/// `x * x` is, modulo the number, -1 to the power of the first exponent, times each prime to the power of its own.
+struct Relation {
+    x: Natural,
+    exponents: Vec<u32>,
+}
+
+/// A proper factor of `number`, which is composite, and how many divisions that took. Ends the program if there is none.
+fn factor(number: &Natural, primes: usize) -> (Natural, u64) {
+    let base = base(number, primes);
+    let mut divisions = 0;
+    let root = number.root();
+    // Of each step: see Knuth. `x * x` is `(-1)^step * q` modulo the number.
+    let (mut p, mut q) = (root.clone(), number - &(&root * &root));
+    let (mut before, mut x) = (Natural::from(1), root.clone());
+    let mut relations: Vec<Relation> = Vec::new();
+    for step in 1..STEPS {
+        if q.0.is_empty() {
+            break;
+        }
+        if let Some(exponents) = smooth(&q, step % 2, &base, &mut divisions) {
+            relations.push(Relation { x: x.clone(), exponents });
+            if relations.len() > base.len() + 10 {
+                if let Some(found) = combine(number, &base, &relations) {
+                    return (found, divisions);
+                }
+                relations.drain(..relations.len() / 2);
+            }
+        }
+        let (a, _) = (&root + &p).divided_by(&q);
+        let next = (&(&a * &x) + &before).modulo(number);
+        (before, x) = (x, next);
+        p = &(&a * &q) - &p;
+        q = (number - &(&p * &p)).divided_by(&q).0;
+    }
+    eprintln!("corrupted, or not two primes: no factor in {divisions} divisions");
+    std::process::exit(1);
+}
+
+/// More than any number needs that is factored in minutes.
+const STEPS: u32 = 1 << 24;
+
+/// The first primes that can divide: modulo them the number is a square.
+fn base(number: &Natural, primes: usize) -> Vec<u32> {
+    let prime = |n: &u32| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
+    let square = |p: &u32| {
+        let rest = number.divided_by_digit(*p).1;
+        (0..*p).any(|x| u64::from(x) * u64::from(x) % u64::from(*p) == u64::from(rest))
+    };
+    (2..).filter(prime).filter(square).take(primes).collect()
+}
+
+/// The exponents of a number that only has factors of the base, after that of -1.
+fn smooth(number: &Natural, sign: u32, base: &[u32], divisions: &mut u64) -> Option<Vec<u32>> {
+    let mut left = number.clone();
+    let mut exponents = Vec::new();
+    for (at, prime) in base.iter().enumerate() {
+        loop {
+            *divisions += 1;
+            let (quotient, rest) = left.divided_by_digit(*prime);
+            if rest != 0 || left.0.is_empty() {
+                break;
+            }
+            exponents.resize(base.len() + 1, 0);
+            exponents[at + 1] += 1;
+            left = quotient;
+        }
+    }
+    (left.is_one() && !exponents.is_empty()).then(|| {
+        exponents[0] = sign;
+        exponents
+    })
+}
+
+/// A proper factor, from relations whose product has even exponents only: Gauss's elimination modulo 2.
+fn combine(number: &Natural, base: &[u32], relations: &[Relation]) -> Option<Natural> {
+    // Each row: its exponents, and the relations that were multiplied.
+    let mut rows: Vec<(Vec<bool>, Vec<bool>)> = (0..relations.len())
+        .map(|i| {
+            let odd = relations[i].exponents.iter().map(|exponent| exponent % 2 == 1).collect();
+            (odd, (0..relations.len()).map(|j| i == j).collect())
+        })
+        .collect();
+    let mut done = 0;
+    for column in 0..=base.len() {
+        let Some(pivot) = (done..rows.len()).find(|row| rows[*row].0[column]) else { continue };
+        rows.swap(done, pivot);
+        let (head, tail) = rows.split_at_mut(done + 1);
+        for row in tail.iter_mut().filter(|row| row.0[column]) {
+            row.0.iter_mut().zip(&head[done].0).for_each(|(a, b)| *a ^= b);
+            row.1.iter_mut().zip(&head[done].1).for_each(|(a, b)| *a ^= b);
+        }
+        done += 1;
+    }
+    rows[done..].iter().find_map(|(_, used)| {
+        let (mut x, mut exponents) = (Natural::from(1), vec![0; base.len() + 1]);
+        for (relation, _) in relations.iter().zip(used).filter(|(_, used)| **used) {
+            x = (&x * &relation.x).modulo(number);
+            exponents.iter_mut().zip(&relation.exponents).for_each(|(sum, exponent)| *sum += exponent);
+        }
+        let mut y = Natural::from(1);
+        for (prime, exponent) in base.iter().zip(&exponents[1..]) {
+            for _ in 0..exponent / 2 {
+                y = (&y * &Natural::from(u64::from(*prime))).modulo(number);
+            }
+        }
+        let found = (&x + &y).gcd(number.clone());
+        (!found.is_one() && found != *number).then_some(found)
+    })
+}

@@ -1,0 +1,282 @@
+//! What the programs share: parameters, random numbers, and blocks that notice when somebody else writes to them.
+
+use std::alloc::{Layout, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// A program, and what it can be told.
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    /// One line for `--help`.
+    pub(crate) about: &'static str,
+    pub(crate) parameters: &'static [Parameter],
+    /// Does the work and returns the number of operations.
+    pub(crate) run: fn(&Parameters) -> u64,
+}
+
+/// A number that the command line may set.
+pub(crate) struct Parameter {
+    pub(crate) name: &'static str,
+    /// Without `--quick`. 0 stands for the number of CPUs.
+    pub(crate) full: u64,
+    /// With it.
+    pub(crate) quick: u64,
+    /// Its unit and meaning.
+    pub(crate) about: &'static str,
+}
+
+impl Parameter {
+    pub(crate) const fn new(name: &'static str, full: u64, quick: u64, about: &'static str) -> Self {
+        Self { name, full, quick, about }
+    }
+}
+
+/// Of every program that has threads.
+pub(crate) const THREADS: Parameter =
+    Parameter::new("threads", 0, 0, "threads at a time; as many as CPUs unless given");
+
+/// The numbers of one run.
+pub(crate) struct Parameters(Vec<(&'static str, u64)>);
+
+impl Parameters {
+    /// Of `program`, with what `arguments` change.
+    pub(crate) fn parse(
+        program: &Program,
+        mut arguments: impl Iterator<Item = String>,
+    ) -> Result<Self, String> {
+        let (mut quick, mut given) = (false, Vec::new());
+        while let Some(argument) = arguments.next() {
+            if argument == "--quick" {
+                quick = true;
+                continue;
+            }
+            let known = |p: &&Parameter| argument.strip_prefix("--") == Some(p.name);
+            let Some(parameter) = program.parameters.iter().find(known) else {
+                let accepted: Vec<_> = program.parameters.iter().map(|p| format!("--{}", p.name)).collect();
+                return Err(format!(
+                    "{} has no {argument}, only --quick, {}",
+                    program.name,
+                    accepted.join(", ")
+                ));
+            };
+            let value = arguments.next().unwrap_or_default();
+            match value.parse() {
+                Ok(number @ 1..) => given.push((parameter.name, number)),
+                _ => return Err(format!("{argument} takes a number from 1 on, not {value:?}")),
+            }
+        }
+        let value = |p: &Parameter| {
+            let given = given.iter().rev().find(|(name, _)| *name == p.name);
+            match given.map_or(if quick { p.quick } else { p.full }, |(_, number)| *number) {
+                0 => std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64),
+                number => number,
+            }
+        };
+        let numbers = Self(program.parameters.iter().map(|p| (p.name, value(p))).collect());
+        let bound = |name| numbers.0.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
+        match (bound("min"), bound("max")) {
+            (Some(min), Some(max)) if min > max => Err(format!("--min {min} is above --max {max}")),
+            _ => Ok(numbers),
+        }
+    }
+    /// The number of that name.
+    pub(crate) fn get(&self, name: &str) -> u64 {
+        self.0.iter().find(|(known, _)| *known == name).expect("a parameter of the program").1
+    }
+    pub(crate) fn size(&self, name: &str) -> usize {
+        self.get(name) as usize
+    }
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers in every run.
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// Each stream has other numbers.
+    pub(crate) fn new(stream: u64) -> Self {
+        Self((stream + 1).wrapping_mul(0xd134_2543_de82_ef95))
+    }
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    /// Below `bound`, which is not 0.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        ((u128::from(self.next()) * bound as u128) >> 64) as usize
+    }
+    /// From `min` to `max`, both included.
+    pub(crate) fn between(&mut self, min: usize, max: usize) -> usize {
+        min + self.below(max - min + 1)
+    }
+    /// From `2^low` up to `2^high`, which is excluded; each doubling equally likely.
+    pub(crate) fn log_uniform(&mut self, low: u32, high: u32) -> usize {
+        let power = 1 << self.between(low as usize, high as usize - 1);
+        power + self.below(power)
+    }
+    /// A stamp for a block.
+    pub(crate) fn stamp(&mut self) -> u32 {
+        self.next() as u32
+    }
+}
+
+const PAGE: usize = 4096;
+
+/// The functions that a program allocates with.
+pub(crate) trait Api {
+    /// At least `size` bytes, aligned to 8; null if there are none.
+    fn alloc(size: usize) -> *mut u8;
+    /// Takes it back.
+    ///
+    /// # Safety
+    /// From `alloc` with this size, and nobody uses it any more.
+    unsafe fn free(memory: *mut u8, size: usize);
+}
+
+/// `malloc` and `free`.
+pub(crate) struct Malloc;
+
+impl Api for Malloc {
+    #[inline(always)]
+    fn alloc(size: usize) -> *mut u8 {
+        // SAFETY: no precondition.
+        unsafe { libc::malloc(size).cast() }
+    }
+    #[inline(always)]
+    unsafe fn free(memory: *mut u8, _size: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { libc::free(memory.cast()) };
+    }
+}
+
+/// Memory with its owner's stamp at both ends, which is looked at when it is freed. An allocator that gave the memory to
+/// somebody else as well, or wrote into it, is found out.
+pub(crate) struct Block<A: Api = Malloc> {
+    memory: NonNull<u8>,
+    size: u32,
+    stamp: u32,
+    api: std::marker::PhantomData<A>,
+}
+
+// SAFETY: it owns its memory, which any thread may use and free.
+unsafe impl<A: Api> Send for Block<A> {}
+
+impl<A: Api> Block<A> {
+    /// `size` bytes, 4 at least and below 4 GiB.
+    #[inline(always)]
+    pub(crate) fn new(size: usize, stamp: u32) -> Self {
+        let size = size.max(size_of::<u32>());
+        // SAFETY: from its own `alloc`.
+        unsafe { Self::from_raw(A::alloc(size), size, stamp) }
+    }
+    /// # Safety
+    /// `memory` is null or `A::alloc`'s, of `size` bytes, at least 4.
+    #[inline(always)]
+    unsafe fn from_raw(memory: *mut u8, size: usize, stamp: u32) -> Self {
+        let Some(memory) = NonNull::new(memory) else {
+            handle_alloc_error(Layout::from_size_align(size, 1).expect("a size"))
+        };
+        let block = Self { memory, size: size as u32, stamp, api: std::marker::PhantomData };
+        block.write(0);
+        block.write(size - 4);
+        block
+    }
+    /// What belongs at `offset`: the stamp's bytes in turn, so that words that overlap agree.
+    #[inline(always)]
+    fn word(&self, offset: usize) -> u32 {
+        self.stamp.rotate_right(8 * (offset % 4) as u32)
+    }
+    #[inline(always)]
+    fn write(&self, offset: usize) {
+        debug_assert!(offset + 4 <= self.size as usize);
+        // SAFETY: within the block.
+        unsafe { self.memory.add(offset).cast().write_unaligned(self.word(offset).to_le()) };
+    }
+    #[inline(always)]
+    fn check(&self, offset: usize) {
+        debug_assert!(offset + 4 <= self.size as usize);
+        // SAFETY: within the block; written before.
+        let found = u32::from_le(unsafe { self.memory.add(offset).cast().read_unaligned() });
+        if found != self.word(offset) {
+            self.corrupt(offset, found);
+        }
+    }
+    #[cold]
+    fn corrupt(&self, offset: usize, found: u32) -> ! {
+        // Nothing is to be trusted any more, `free` included: no unwinding.
+        eprintln!(
+            "corrupted: the block of {} bytes at {:p} holds {found:#010x} at byte {offset}, where its owner wrote {:#010x}",
+            self.size,
+            self.memory,
+            self.word(offset)
+        );
+        std::process::exit(1);
+    }
+    /// Stamps all of it.
+    pub(crate) fn fill(&mut self) {
+        let words = self.size as usize / 4;
+        // SAFETY: within the block, aligned as `Api::alloc` promises; its own while it is borrowed.
+        let words = unsafe { std::slice::from_raw_parts_mut(self.memory.cast().as_ptr(), words) };
+        words.fill(self.stamp.to_le());
+    }
+    /// That this is still there.
+    pub(crate) fn check_filled(&self) {
+        // SAFETY: as in `fill`, which wrote it.
+        let words =
+            unsafe { std::slice::from_raw_parts(self.memory.cast::<u32>().as_ptr(), self.size as usize / 4) };
+        // Without a way out of the loop, so that it takes many words at a time.
+        let wrong = words.iter().fold(0, |wrong, word| wrong | (word ^ self.stamp.to_le()));
+        if wrong != 0 {
+            (0..words.len()).for_each(|word| self.check(4 * word));
+        }
+    }
+    /// Stamps a word in each page.
+    pub(crate) fn touch(&mut self) {
+        (0..=self.size as usize - 4).step_by(PAGE).for_each(|offset| self.write(offset));
+    }
+    /// That they are still there.
+    pub(crate) fn check_touched(&self) {
+        (0..=self.size as usize - 4).step_by(PAGE).for_each(|offset| self.check(offset));
+    }
+    /// Adds 1 to its first word, `times` times, each in memory.
+    pub(crate) fn count(&mut self, times: u64) {
+        let first = self.memory.cast::<u32>();
+        for _ in 0..times {
+            // SAFETY: within the block, aligned as `Api::alloc` promises; written before.
+            unsafe { first.write_volatile(first.read_volatile().to_le().wrapping_add(1).to_le()) };
+        }
+        self.stamp = self.stamp.wrapping_add(times as u32);
+        self.check(0);
+        self.write(self.size as usize - 4);
+    }
+}
+
+impl Block {
+    /// As [`new`](Block::new), by `calloc`, and zero before the stamps.
+    pub(crate) fn zeroed(size: usize, stamp: u32) -> Self {
+        let size = size.max(size_of::<u32>());
+        // SAFETY: no precondition.
+        let memory: *mut u8 = unsafe { libc::calloc(1, size).cast() };
+        if !memory.is_null() {
+            // SAFETY: `calloc`'s, all of it written.
+            let bytes = unsafe { std::slice::from_raw_parts(memory, size) };
+            if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
+                eprintln!("corrupted: calloc of {size} bytes at {memory:p} is not zero at byte {at}");
+                std::process::exit(1);
+            }
+        }
+        // SAFETY: `calloc`'s memory is `free`'s, as `malloc`'s is.
+        unsafe { Self::from_raw(memory, size, stamp) }
+    }
+}
+
+impl<A: Api> Drop for Block<A> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.check(0);
+        self.check(self.size as usize - 4);
+        // SAFETY: from `A::alloc` with this size; nobody else has it.
+        unsafe { A::free(self.memory.as_ptr(), self.size as usize) };
+    }
+}

@@ -1,0 +1,60 @@
+//! The two loops of the GNU C library's benchmarks of malloc.
+//!
+//! After the description of `malloc-simple` and `malloc-thread` in its `benchtests`: the first allocates a number of blocks of
+//! one size and frees them in the order of allocation, on one thread; the second replaces random blocks of random sizes, small
+//! ones more likely, on several.
+
+use crate::common::{Block, Parameter, Program, Random, THREADS};
+
+pub(crate) const SIMPLE: Program = Program {
+    name: "glibc-simple",
+    about: "25 to 1,600 blocks of one size of 16 to 4,096 bytes, freed in order; an operation is a block",
+    parameters: &[Parameter::new("operations", 300_000, 3_200, "blocks of each size and number")],
+    run: |parameters| {
+        let (mut random, mut operations) = (Random::new(0), 0);
+        let mut blocks: Vec<Block> = Vec::with_capacity(1600);
+        for size in (4..=12).map(|power| 1 << power) {
+            for number in [25, 100, 400, 1600] {
+                for _ in 0..parameters.get("operations").div_ceil(number) {
+                    blocks.extend((0..number).map(|_| Block::new(size, random.stamp())));
+                    // From the first to the last.
+                    blocks.clear();
+                    operations += number;
+                }
+            }
+        }
+        operations
+    },
+};
+
+pub(crate) const THREAD: Program = Program {
+    name: "glibc-thread",
+    about: "replaces random blocks of 16 bytes to 32 KiB, small ones more likely; an operation is a replacement",
+    parameters: &[
+        THREADS,
+        Parameter::new("blocks", 1_024, 1_024, "blocks of a thread"),
+        Parameter::new("operations", 15_000_000, 200_000, "of each thread"),
+    ],
+    run: |parameters| {
+        let (threads, operations) = (parameters.get("threads"), parameters.get("operations"));
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                scope.spawn(move || {
+                    let mut random = Random::new(thread);
+                    let mut blocks: Vec<Option<Block>> =
+                        (0..parameters.get("blocks")).map(|_| None).collect();
+                    for _ in 0..operations {
+                        let place = random.below(blocks.len());
+                        // Each doubling half as likely as the one below it.
+                        let doubling = random.next().trailing_ones().min(10);
+                        let size = random.log_uniform(4 + doubling, 5 + doubling);
+                        // Freed first, as the original does.
+                        blocks[place] = None;
+                        blocks[place] = Some(Block::new(size, random.stamp()));
+                    }
+                });
+            }
+        });
+        threads * operations
+    },
+};

@@ -1,0 +1,152 @@
+//! A server's threads: each replaces blocks of random sizes at random places, and leaves what it holds to its successor.
+//!
+//! After P. Larson and M. Krishnan, "Memory allocation for long-running server applications" (ISMM 1998), section 4.1. What
+//! a thread finds was allocated by threads that are gone, at first by the main one. The second variant frees by size, as
+//! C++ does with sized deallocation.
+
+use crate::common::{Api, Block, Malloc, Parameter, Parameters, Program, Random, THREADS};
+use std::ffi::{CStr, c_void};
+use std::thread::Scope;
+use uslab_magazine::sync::{AtomicPtr, Ordering};
+
+pub(crate) const PLAIN: Program = Program {
+    name: "larson",
+    about: "threads replace random blocks, and leave theirs to successors; an operation is a replacement",
+    parameters: PARAMETERS,
+    run: run::<Malloc>,
+};
+
+pub(crate) const SIZED: Program = Program {
+    name: "larson-sized",
+    about: "the same, freed by size: free_sized, else C++'s sized delete, else free",
+    parameters: PARAMETERS,
+    run: |parameters| {
+        eprintln!("frees by {}", SizedApi::find());
+        run::<SizedApi>(parameters)
+    },
+};
+
+const PARAMETERS: &[Parameter] = &[
+    THREADS,
+    Parameter::new("blocks", 5_000, 500, "blocks that a thread holds"),
+    Parameter::new("min", 8, 8, "bytes of the smallest block"),
+    Parameter::new("max", 1_000, 1_000, "bytes of the largest block"),
+    Parameter::new("replacements", 500_000, 20_000, "replacements by a thread before its successor starts"),
+    Parameter::new("generations", 20, 4, "successive threads in each place"),
+];
+
+fn run<A: Api + 'static>(parameters: &Parameters) -> u64 {
+    let (threads, blocks) = (parameters.size("threads"), parameters.size("blocks"));
+    let (min, max) = (parameters.size("min"), parameters.size("max"));
+    let mut random = Random::new(0);
+    let mut all: Vec<Block<A>> =
+        (0..threads * blocks).map(|_| Block::new(random.between(min, max), random.stamp())).collect();
+    // So that neighbours belong to different threads.
+    for i in (1..all.len()).rev() {
+        all.swap(i, random.below(i + 1));
+    }
+    let server = Server {
+        min,
+        max,
+        replacements: parameters.get("replacements"),
+        generations: parameters.get("generations"),
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..threads as u64 {
+            let own = all.split_off(all.len() - blocks);
+            scope.spawn(move || server.serve(scope, own, Random::new(1 + thread), 1));
+        }
+    });
+    threads as u64 * server.generations * server.replacements
+}
+
+#[derive(Clone, Copy)]
+struct Server {
+    min: usize,
+    max: usize,
+    replacements: u64,
+    generations: u64,
+}
+
+impl Server {
+    fn serve<'s, A: Api + 'static>(
+        self,
+        scope: &'s Scope<'s, '_>,
+        mut blocks: Vec<Block<A>>,
+        mut random: Random,
+        generation: u64,
+    ) {
+        for _ in 0..self.replacements {
+            let place = random.below(blocks.len());
+            // The old one is freed behind it.
+            blocks[place] = Block::new(random.between(self.min, self.max), random.stamp());
+        }
+        if generation < self.generations {
+            scope.spawn(move || self.serve(scope, blocks, random, generation + 1));
+        }
+    }
+}
+
+/// What the malloc in use offers.
+struct SizedApi;
+
+struct Functions {
+    alloc: unsafe extern "C" fn(usize) -> *mut c_void,
+    free: unsafe extern "C" fn(*mut c_void, usize),
+}
+
+/// Set before the first thread starts.
+static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(std::ptr::null_mut());
+
+impl SizedApi {
+    /// Finds the functions, and returns what they are called.
+    fn find() -> &'static str {
+        // SAFETY: a string.
+        let find = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        let [free_sized, new, delete] = [c"free_sized", c"_Znwm", c"_ZdlPvm"].map(find);
+        type Alloc = unsafe extern "C" fn(usize) -> *mut c_void;
+        type Free = unsafe extern "C" fn(*mut c_void, usize);
+        let (name, functions) = if !free_sized.is_null() {
+            // SAFETY: C23's function of that name.
+            let free = unsafe { std::mem::transmute::<*mut c_void, Free>(free_sized) };
+            ("free_sized", Functions { alloc: libc::malloc, free })
+        } else if !new.is_null() && !delete.is_null() {
+            // SAFETY: C++'s functions of these names: `operator new(size_t)`, `operator delete(void*, size_t)`.
+            let (alloc, free) = unsafe {
+                (
+                    std::mem::transmute::<*mut c_void, Alloc>(new),
+                    std::mem::transmute::<*mut c_void, Free>(delete),
+                )
+            };
+            ("sized delete", Functions { alloc, free })
+        } else {
+            ("free", Functions { alloc: libc::malloc, free: free_unsized })
+        };
+        // Relaxed: threads that use them are started later.
+        FUNCTIONS.store(Box::leak(Box::new(functions)), Ordering::Relaxed);
+        name
+    }
+    #[inline(always)]
+    fn functions() -> &'static Functions {
+        // SAFETY: set, never changed and never freed.
+        unsafe { &*FUNCTIONS.load(Ordering::Relaxed) }
+    }
+}
+
+unsafe extern "C" fn free_unsized(memory: *mut c_void, _size: usize) {
+    // SAFETY: passed on.
+    unsafe { libc::free(memory) };
+}
+
+impl Api for SizedApi {
+    #[inline(always)]
+    fn alloc(size: usize) -> *mut u8 {
+        // SAFETY: no precondition.
+        unsafe { (Self::functions().alloc)(size).cast() }
+    }
+    #[inline(always)]
+    unsafe fn free(memory: *mut u8, size: usize) {
+        // SAFETY: the caller's promise; of the same set of functions.
+        unsafe { (Self::functions().free)(memory.cast(), size) };
+    }
+}

@@ -1,0 +1,82 @@
+//! Small programs that do little else than allocate and free, to run with a malloc preloaded.
+//!
+//! Each was written from the published description of a benchmark that allocators are known by; its file names the source.
+//! All of them use the C library's functions, do a fixed amount of work with fixed seeds, and check what they stored: a
+//! program whose allocator mixes up two blocks ends with an error. Standard output gets the number of operations, the same
+//! for every allocator; standard error gets the largest resident set.
+
+mod alloc_test;
+mod cache;
+mod cfrac;
+mod common;
+mod glibc;
+mod larson;
+mod malloc_large;
+mod mstress;
+mod rptest;
+mod xmalloc;
+
+use common::{Parameters, Program};
+use std::process::ExitCode;
+
+const PROGRAMS: [Program; 13] = [
+    alloc_test::PROGRAM,
+    cache::SCRATCH,
+    cache::THRASH,
+    cfrac::PROGRAM,
+    glibc::SIMPLE,
+    glibc::THREAD,
+    larson::PLAIN,
+    larson::SIZED,
+    malloc_large::PROGRAM,
+    mstress::PROGRAM,
+    rptest::PROGRAM,
+    xmalloc::PROGRAM,
+    xmalloc::ONE_SIZE,
+];
+
+fn help() {
+    println!(
+        "usage: programs NAME [--quick] [--PARAMETER NUMBER]...\n\nDefaults are shown without and with --quick."
+    );
+    for program in &PROGRAMS {
+        println!("\n{}: {}", program.name, program.about);
+        for p in program.parameters {
+            let default = if p.full == 0 { String::new() } else { format!(" [{}; {}]", p.full, p.quick) };
+            println!("    --{:<14}{}{default}", p.name, p.about);
+        }
+    }
+}
+
+/// Kibibytes that were resident at most. Not from `getrusage`: a child's number there starts with its parent's.
+fn peak() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok())
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap_or_default();
+    if name == "--help" || name == "-h" {
+        help();
+        return ExitCode::SUCCESS;
+    }
+    let Some(program) = PROGRAMS.iter().find(|program| program.name == name) else {
+        let names: Vec<_> = PROGRAMS.iter().map(|program| program.name).collect();
+        eprintln!("programs: there is no {name:?}, only {}; --help describes them", names.join(", "));
+        return ExitCode::from(2);
+    };
+    let parameters = match Parameters::parse(program, arguments) {
+        Ok(parameters) => parameters,
+        Err(error) => {
+            eprintln!("programs: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let operations = (program.run)(&parameters);
+    println!("{operations} operations");
+    if let Some(peak) = peak() {
+        eprintln!("peak {peak} KiB");
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,35 @@
+//! Blocks of 5 to 25 MiB that come and go, each written on every page.
+//!
+//! After the published description of mimalloc-bench's test of that name: large blocks, a few dozen live.
+
+use crate::common::{Block, Parameter, Program, Random};
+
+pub(crate) const PROGRAM: Program = Program {
+    name: "malloc-large",
+    about: "replaces random large blocks; an operation is a replacement",
+    parameters: &[
+        Parameter::new("blocks", 32, 4, "blocks that are live"),
+        Parameter::new("min", 5, 5, "MiB of the smallest block"),
+        Parameter::new("max", 25, 25, "MiB of the largest block"),
+        Parameter::new("replacements", 200, 20, "blocks that are replaced"),
+    ],
+    run: |parameters| {
+        let (min, max) = (parameters.size("min") << 20, parameters.size("max") << 20);
+        let mut random = Random::new(0);
+        let block = |random: &mut Random| {
+            let mut block: Block = Block::new(random.between(min, max), random.stamp());
+            block.touch();
+            block
+        };
+        let mut blocks: Vec<_> = (0..parameters.get("blocks")).map(|_| block(&mut random)).collect();
+        let replacements = parameters.get("replacements");
+        for _ in 0..replacements {
+            // The old one goes first.
+            let old = blocks.swap_remove(random.below(blocks.len()));
+            old.check_touched();
+            drop(old);
+            blocks.push(block(&mut random));
+        }
+        replacements
+    },
+};

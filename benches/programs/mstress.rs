@@ -1,0 +1,68 @@
+//! Threads that come and go, keep some blocks until they end, and exchange others through shared places.
+//!
+//! After D. Leijen's description of mimalloc's stress test: mostly small blocks, a few a hundred times as large, one in eight
+//! zeroed.
+
+use crate::common::{Block, Parameter, Program, Random, THREADS};
+use uslab_magazine::sync::Mutex;
+
+pub(crate) const PROGRAM: Program = Program {
+    name: "mstress",
+    about: "threads come and go, keep and exchange blocks; an operation is an allocation, a free or an exchange",
+    parameters: &[
+        THREADS,
+        Parameter::new("generations", 50, 4, "times that all threads start and end"),
+        Parameter::new("operations", 100_000, 10_000, "of each thread"),
+        Parameter::new("places", 1_000, 1_000, "shared places"),
+    ],
+    run: |parameters| {
+        let (threads, operations) = (parameters.get("threads"), parameters.get("operations"));
+        let generations = parameters.get("generations");
+        let places: Vec<Mutex<Option<Block>>> =
+            (0..parameters.get("places")).map(|_| Mutex::new(None)).collect();
+        for generation in 0..generations {
+            std::thread::scope(|scope| {
+                for thread in 0..threads {
+                    let (places, random) = (&places, Random::new(generation * threads + thread));
+                    scope.spawn(move || work(places, random, operations));
+                }
+            });
+            // Half of what lies there goes meanwhile.
+            places.iter().step_by(2).for_each(|place| drop(place.lock().take()));
+        }
+        threads * generations * operations
+    },
+};
+
+fn work(places: &[Mutex<Option<Block>>], mut random: Random, operations: u64) {
+    let (mut held, mut kept) = (Vec::new(), Vec::new());
+    for _ in 0..operations {
+        match random.below(100) {
+            0..50 => {
+                let block = block(&mut random);
+                if random.below(4) == 0 { kept.push(block) } else { held.push(block) }
+            }
+            50..90 => {
+                if !held.is_empty() {
+                    drop(held.swap_remove(random.below(held.len())));
+                }
+            }
+            _ => {
+                let own =
+                    if held.is_empty() { None } else { Some(held.swap_remove(random.below(held.len()))) };
+                let place = &places[random.below(places.len())];
+                let found = std::mem::replace(&mut *place.lock(), own);
+                held.extend(found);
+            }
+        }
+    }
+}
+
+fn block(random: &mut Random) -> Block {
+    let size = random.log_uniform(3, 9);
+    let size = if random.below(1000) == 0 { size * 100 } else { size };
+    match random.below(8) {
+        0 => Block::zeroed(size, random.stamp()),
+        _ => Block::new(size, random.stamp()),
+    }
+}

@@ -1,0 +1,57 @@
+//! Threads that replace a share of their blocks in each loop, and give some to the next thread to free.
+//!
+//! After M. Jansson's description of rpmalloc's benchmark: sizes up to 16,000 bytes, small ones more likely in linear
+//! measure, deallocations on other threads every second loop.
+
+use crate::common::{Block, Parameter, Program, Random, THREADS};
+use std::sync::mpsc::sync_channel;
+
+pub(crate) const PROGRAM: Program = Program {
+    name: "rptest",
+    about: "replaces blocks of up to 16 kB, some of which another thread frees; an operation is a replacement",
+    parameters: &[
+        THREADS,
+        Parameter::new("blocks", 1_000, 200, "blocks of a thread"),
+        Parameter::new("min", 16, 16, "bytes of the smallest block"),
+        Parameter::new("max", 16_000, 16_000, "bytes of the largest block"),
+        Parameter::new("loops", 15_000, 1_000, "loops of each thread"),
+        Parameter::new("replacements", 100, 20, "blocks that are replaced in a loop"),
+    ],
+    run: |parameters| {
+        let (threads, loops) = (parameters.size("threads"), parameters.get("loops"));
+        let (blocks, replacements) = (parameters.size("blocks"), parameters.get("replacements"));
+        let (min, max) = (parameters.size("min"), parameters.size("max"));
+        let (mut senders, receivers): (Vec<_>, Vec<_>) =
+            (0..threads).map(|_| sync_channel::<Vec<Block>>(WAITING)).unzip();
+        // Each sends to the next one.
+        senders.rotate_left(1);
+        std::thread::scope(|scope| {
+            for (thread, (to_next, given)) in (0..).zip(senders.into_iter().zip(receivers)) {
+                scope.spawn(move || {
+                    let mut random = Random::new(thread);
+                    let block = |random: &mut Random| -> Block {
+                        let size = random.between(min, max).min(random.between(min, max));
+                        Block::new(size, random.stamp())
+                    };
+                    let mut held: Vec<_> = (0..blocks).map(|_| block(&mut random)).collect();
+                    for turn in 0..loops {
+                        let mut replaced = Vec::new();
+                        for _ in 0..replacements {
+                            let place = random.below(held.len());
+                            let new = block(&mut random);
+                            let old = std::mem::replace(&mut held[place], new);
+                            if turn % 2 == 0 { drop(old) } else { replaced.push(old) }
+                        }
+                        // The next thread may be behind, or at its end: then they are freed here.
+                        let _ = to_next.try_send(replaced);
+                        given.try_iter().for_each(drop);
+                    }
+                });
+            }
+        });
+        threads as u64 * loops * replacements
+    },
+};
+
+/// Batches that wait for a thread at most. More would make the peak a matter of scheduling.
+const WAITING: usize = 8;

@@ -1,0 +1,96 @@
+//! The benchmark programs end well with `libuslab.so` and without it, and find a malloc that is wrong.
+//!
+//! `USLAB_PRELOAD=full` runs them at full size.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use uslab_tests::{libuslab, workspace};
+
+fn run(arguments: &[&str], library: Option<&Path>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_programs"));
+    if let Some(library) = library {
+        command.env("LD_PRELOAD", library);
+    }
+    command.args(arguments).output().expect("it starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// As `--help` lists them.
+fn names() -> Vec<String> {
+    let help = text(&run(&["--help"], None).stdout);
+    let named = help.lines().filter(|line| !line.starts_with([' ', '-'])).skip(1);
+    named.filter_map(|line| Some(line.split_once(": ")?.0.to_owned())).collect()
+}
+
+#[test]
+fn all_end_well_with_the_library_and_without() {
+    let quick = match std::env::var("USLAB_PRELOAD").as_deref() {
+        Ok("full") => &[][..],
+        _ => &["--quick"],
+    };
+    let library = libuslab();
+    for name in names() {
+        let arguments: Vec<_> = std::iter::once(name.as_str()).chain(quick.iter().copied()).collect();
+        let [without, with] = [None, Some(library.as_path())].map(|library| {
+            let output = run(&arguments, library);
+            let said = text(&output.stderr);
+            assert!(output.status.success(), "{name} with {library:?}: {:?}\n{said}", output.status);
+            let answer = text(&output.stdout);
+            let peak = said.lines().find(|line| line.starts_with("peak "));
+            println!("{name} with {library:?}: {}, {}", answer.trim(), peak.expect("its peak"));
+            answer
+        });
+        assert!(without.ends_with(" operations\n"), "{name}: {without:?}");
+        assert_eq!(with, without, "{name}");
+    }
+}
+
+#[test]
+fn a_malloc_that_hands_out_a_block_twice_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let library = dir.path().join("twice.so");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&library);
+    cc.arg(workspace().join("benches/programs/twice.c"));
+    assert!(cc.status().expect("a C compiler").success());
+    for name in names() {
+        // One object at a time: what the one before it was, it may be.
+        if name.starts_with("cache-") {
+            continue;
+        }
+        // The runtime's own memory is handed out twice, too: where that makes it wait for ever, it is stopped.
+        let preload = format!("LD_PRELOAD={}", library.display());
+        let mut command = Command::new("timeout");
+        command.args(["5", "env", &preload, env!("CARGO_BIN_EXE_programs"), &name, "--quick"]);
+        let output = command.output().expect("it starts");
+        assert!(!output.status.success(), "{name} did not notice");
+        println!("{name}: {:?}, {}", output.status, text(&output.stderr).lines().next().unwrap_or_default());
+    }
+}
+
+#[test]
+fn wrong_arguments_end_with_2_and_say_what_is_accepted() {
+    for (arguments, said) in [
+        (&[][..], "there is no \"\", only alloc-test, "),
+        (&["larsson"], "there is no \"larsson\", only alloc-test, "),
+        (&["larson", "--sizes", "1"], "larson has no --sizes, only --quick, --threads, "),
+        (&["larson", "--max", "0"], "--max takes a number from 1 on, not \"0\""),
+        (&["larson", "--max"], "--max takes a number from 1 on, not \"\""),
+        (&["larson", "--min", "9", "--max", "8"], "--min 9 is above --max 8"),
+    ] {
+        let output = run(arguments, None);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(said), "{arguments:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn the_readme_lists_them_all() {
+    let readme = std::fs::read_to_string(workspace().join("benches/README.md")).unwrap();
+    for name in names() {
+        assert!(readme.contains(&format!("| `{name}`")), "no line of the table for {name}");
+    }
+}

@@ -1,0 +1,59 @@
+//! Producers and consumers: all memory is freed by another thread than the one that allocated it.
+//!
+//! After C. Lever and D. Boreham, "malloc() performance in a multithreaded Linux environment" (USENIX 2000), and the test of
+//! that name that followed: blocks travel in batches, whose arrays are allocated and freed with them.
+
+use crate::common::{Block, Parameter, Parameters, Program, Random, THREADS};
+use std::sync::mpsc::sync_channel;
+
+pub(crate) const PROGRAM: Program = Program {
+    name: "xmalloc",
+    about: "producers allocate, consumers free; an operation is a block",
+    parameters: &[
+        Parameter { about: "producers, and as many consumers; as many as CPUs unless given", ..THREADS },
+        Parameter::new("min", 8, 8, "bytes of the smallest block"),
+        Parameter::new("max", 512, 512, "bytes of the largest block"),
+        BLOCKS,
+        BATCHES,
+        WAITING,
+    ],
+    run: |parameters| run(parameters, parameters.size("min"), parameters.size("max")),
+};
+
+pub(crate) const ONE_SIZE: Program = Program {
+    name: "xmalloc-64",
+    about: "the same with blocks of one size",
+    parameters: &[
+        Parameter { about: "producers, and as many consumers; as many as CPUs unless given", ..THREADS },
+        Parameter::new("size", 64, 64, "bytes of a block"),
+        BLOCKS,
+        BATCHES,
+        WAITING,
+    ],
+    run: |parameters| run(parameters, parameters.size("size"), parameters.size("size")),
+};
+
+const BLOCKS: Parameter = Parameter::new("blocks", 4_096, 1_024, "blocks in a batch");
+const BATCHES: Parameter = Parameter::new("batches", 1_000, 40, "batches of a producer");
+const WAITING: Parameter = Parameter::new("waiting", 8, 8, "batches that wait for a consumer at most");
+
+fn run(parameters: &Parameters, min: usize, max: usize) -> u64 {
+    let [threads, blocks, batches] = ["threads", "blocks", "batches"].map(|name| parameters.get(name));
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (sender, receiver) = sync_channel::<Vec<Block>>(parameters.size("waiting"));
+            scope.spawn(move || {
+                let mut random = Random::new(thread);
+                for _ in 0..batches {
+                    let batch = (0..blocks).map(|_| Block::new(random.between(min, max), random.stamp()));
+                    if sender.send(batch.collect()).is_err() {
+                        unreachable!("a consumer ends after its producer");
+                    }
+                }
+            });
+            // Each batch is freed as it comes.
+            scope.spawn(move || receiver.into_iter().for_each(drop));
+        }
+    });
+    threads * blocks * batches
+}

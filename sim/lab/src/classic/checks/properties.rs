@@ -1,0 +1,511 @@
+//! Tests of the layer on simulated CPUs and on threads; property tests against a shadow that is written down from Figure 3.1b.
+
+use crate::classic::magazine::{CpuCache, Magazine};
+use crate::classic::{Cache, MagazineStats, PerCpu, Sizes, Slab, Stats};
+use proptest::prelude::*;
+use uslab_magazine::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed, thread};
+use uslab_magazine::{Cpus, on_cpu};
+
+/// A slab layer of numbers, at most `limit` at a time.
+#[derive(Debug)]
+struct Numbers {
+    state: Mutex<(Vec<u64>, u64)>,
+    limit: u64,
+    /// Whether there is memory for magazines.
+    magazines: AtomicBool,
+}
+
+impl Numbers {
+    fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new((vec![], 0)), limit, magazines: AtomicBool::new(true) })
+    }
+    /// Numbers that are neither here nor new.
+    fn out(&self) -> u64 {
+        let (free, made) = &*self.state.lock();
+        made - free.len() as u64
+    }
+}
+
+#[derive(Debug)]
+struct Shared(Arc<Numbers>);
+
+impl Slab<u64> for Shared {
+    fn alloc(&self) -> Option<u64> {
+        let (free, made) = &mut *self.0.state.lock();
+        free.pop().or_else(|| {
+            (*made < self.0.limit).then(|| {
+                *made += 1;
+                *made
+            })
+        })
+    }
+    fn free(&self, number: u64) {
+        let (free, made) = &mut *self.0.state.lock();
+        assert!((1..=*made).contains(&number) && !free.contains(&number), "{number} comes back twice");
+        free.push(number);
+    }
+    fn magazine(&self, size: usize) -> Option<Vec<u64>> {
+        self.0.magazines.load(Relaxed).then(|| Vec::with_capacity(size))
+    }
+}
+
+fn cache(cpus: u32, sizes: Sizes, numbers: &Arc<Numbers>) -> Cache<u64, Shared> {
+    Cache::new(Cpus::simulated(cpus, 1).unwrap(), sizes, Shared(numbers.clone()))
+}
+fn fixed(size: usize) -> Sizes {
+    Sizes { first: size, largest: size, contention: 0 }
+}
+
+// ---------------------------------------------------------------- the shadow
+
+/// A magazine as the shadow has it: its size, and how many rounds.
+#[derive(Clone, Copy, Debug)]
+struct Mag {
+    size: usize,
+    rounds: usize,
+}
+
+/// The rules in numbers: how many rounds lie where, not which.
+#[derive(Debug)]
+struct Shadow {
+    /// Loaded and previous; a CPU may have none, one or both.
+    cpus: Vec<[Option<Mag>; 2]>,
+    full: Vec<Mag>,
+    empty: Vec<Mag>,
+    /// The smallest length of both lists in this interval and in the one before.
+    least: [usize; 2],
+    before: [usize; 2],
+    size: usize,
+    sizes: Sizes,
+    contended: u64,
+    stats: Stats,
+    in_slab_layer: u64,
+}
+
+impl Shadow {
+    fn new(cpus: usize, sizes: Sizes, limit: u64) -> Self {
+        Self {
+            cpus: vec![[None; 2]; cpus],
+            full: vec![],
+            empty: vec![],
+            least: [0; 2],
+            before: [0; 2],
+            size: sizes.first,
+            sizes,
+            contended: 0,
+            stats: Stats::default(),
+            in_slab_layer: limit,
+        }
+    }
+    fn lengths(&mut self) {
+        self.least = [self.least[0].min(self.full.len()), self.least[1].min(self.empty.len())];
+    }
+    fn leave(&mut self, magazine: Option<Mag>) {
+        match magazine {
+            Some(magazine) if magazine.rounds > 0 => self.full.push(magazine),
+            Some(magazine) if magazine.size == self.size => self.empty.push(magazine),
+            _ => {}
+        }
+    }
+    fn exchange(&mut self, cpu: usize, fresh: Mag) {
+        let [loaded, previous] = self.cpus[cpu];
+        self.lengths();
+        self.leave(previous);
+        self.cpus[cpu] = [Some(fresh), loaded];
+        self.stats.exchanges += 1;
+    }
+    /// Whether there was one.
+    fn alloc(&mut self, cpu: usize) -> bool {
+        if let [Some(loaded), _] = &mut self.cpus[cpu]
+            && loaded.rounds > 0
+        {
+            loaded.rounds -= 1;
+            self.stats.cpu_allocs += 1;
+            return true;
+        }
+        if self.cpus[cpu][1].is_some_and(|previous| previous.rounds == previous.size) {
+            self.cpus[cpu].swap(0, 1);
+            return self.alloc(cpu);
+        }
+        if let Some(full) = self.full.pop() {
+            self.exchange(cpu, full);
+            return self.alloc(cpu);
+        }
+        let there_is_one = self.in_slab_layer > 0;
+        self.in_slab_layer -= u64::from(there_is_one);
+        self.stats.slab_allocs += u64::from(there_is_one);
+        there_is_one
+    }
+    fn free(&mut self, cpu: usize, magazines: bool) {
+        if let [Some(loaded), _] = &mut self.cpus[cpu]
+            && loaded.rounds < loaded.size
+        {
+            loaded.rounds += 1;
+            self.stats.cpu_frees += 1;
+        } else if self.cpus[cpu][1].is_some_and(|previous| previous.rounds == 0) {
+            self.cpus[cpu].swap(0, 1);
+            self.free(cpu, magazines);
+        } else if let Some(empty) = self.empty.pop() {
+            self.exchange(cpu, empty);
+            self.free(cpu, magazines);
+        } else if magazines {
+            self.empty.push(Mag { size: self.size, rounds: 0 });
+            self.free(cpu, magazines);
+        } else {
+            self.in_slab_layer += 1;
+            self.stats.slab_frees += 1;
+        }
+    }
+    fn flush(&mut self, magazines: impl IntoIterator<Item = Mag>) {
+        for magazine in magazines {
+            self.in_slab_layer += magazine.rounds as u64;
+            self.stats.flushed += magazine.rounds as u64;
+        }
+    }
+    fn end_interval(&mut self) {
+        self.before = self.least;
+        self.least = [self.full.len(), self.empty.len()];
+        if std::mem::take(&mut self.contended) > self.sizes.contention && self.size < self.sizes.largest {
+            self.size = (2 * self.size + 1).min(self.sizes.largest);
+            self.empty.clear();
+            (self.least[1], self.before[1]) = (0, 0);
+        }
+    }
+    fn reap(&mut self) -> usize {
+        let [full, empty] = [0, 1].map(|list| {
+            let surplus = self.least[list].min(self.before[list]);
+            self.least[list] -= surplus;
+            self.before[list] -= surplus;
+            surplus
+        });
+        self.empty.drain(..empty);
+        let full: Vec<Mag> = self.full.drain(..full).collect();
+        let reaped = full.len() + empty;
+        self.flush(full);
+        reaped
+    }
+    fn drain(&mut self) {
+        let cpus: Vec<Mag> = self.cpus.iter_mut().flat_map(std::mem::take).flatten().collect();
+        self.flush(cpus);
+        let full = std::mem::take(&mut self.full);
+        self.flush(full);
+        self.empty.clear();
+        (self.least, self.before) = ([0; 2], [0; 2]);
+    }
+    /// As the cache says it.
+    fn stats(&self) -> Stats {
+        let show = |magazine: &Option<Mag>| {
+            let Mag { size, rounds } = magazine.unwrap_or(Mag { size: 0, rounds: 0 });
+            MagazineStats { rounds, size }
+        };
+        let list = |list: &[Mag]| list.iter().map(|magazine| show(&Some(*magazine))).collect();
+        Stats {
+            cpus: self.cpus.iter().map(|[loaded, previous]| [show(loaded), show(previous)]).collect(),
+            full: list(&self.full),
+            empty: list(&self.empty),
+            size: self.size,
+            ..self.stats.clone()
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc {
+        cpu: u32,
+        n: u8,
+    },
+    Free {
+        cpu: u32,
+        n: u8,
+        pick: usize,
+    },
+    EndInterval,
+    Reap,
+    Drain,
+    /// The depot's lock was found taken so often.
+    Contended(u64),
+    /// From now on there is memory for magazines, or there is none.
+    Memory(bool),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let cpu = 0..3_u32;
+    let step = prop_oneof![
+        8 => (cpu.clone(), 1..8_u8).prop_map(|(cpu, n)| Step::Alloc { cpu, n }),
+        8 => (cpu, 1..8_u8, any::<usize>()).prop_map(|(cpu, n, pick)| Step::Free { cpu, n, pick }),
+        2 => Just(Step::EndInterval),
+        1 => Just(Step::Reap),
+        1 => Just(Step::Drain),
+        1 => (0..6_u64).prop_map(Step::Contended),
+        1 => any::<bool>().prop_map(Step::Memory),
+    ];
+    prop::collection::vec(step, 1..100)
+}
+
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(1000)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// After every operation the cache has what the shadow has, and no number has two owners.
+    #[test]
+    fn the_layer_does_what_the_figure_says(first in 1..5_usize, growth in 0..9_usize, limit in 1..60_u64, steps in steps()) {
+        let sizes = Sizes { first, largest: first + growth, contention: 3 };
+        let numbers = Numbers::new(limit);
+        let cache = cache(3, sizes, &numbers);
+        let mut shadow = Shadow::new(3, sizes, limit);
+        let mut held: Vec<u64> = vec![];
+        let mut magazines = true;
+        for step in steps {
+            match step {
+                Step::Alloc { cpu, n } => for _ in 0..n {
+                    on_cpu(cpu);
+                    let number = cache.alloc();
+                    prop_assert_eq!(number.is_some(), shadow.alloc(cpu as usize));
+                    prop_assert!(number.is_none_or(|number| !held.contains(&number)), "two owners");
+                    held.extend(number);
+                },
+                Step::Free { cpu, n, pick } => for _ in 0..n.min(held.len() as u8) {
+                    on_cpu(cpu);
+                    cache.free(held.swap_remove(pick % held.len()));
+                    shadow.free(cpu as usize, magazines);
+                },
+                Step::EndInterval => {
+                    cache.end_interval();
+                    shadow.end_interval();
+                }
+                Step::Reap => prop_assert_eq!(cache.reap(), shadow.reap()),
+                Step::Drain => {
+                    cache.drain();
+                    shadow.drain();
+                }
+                Step::Contended(visits) => {
+                    cache.depot.0.lock().contended += visits;
+                    shadow.contended += visits;
+                    shadow.stats.contended += visits;
+                }
+                Step::Memory(there_is_some) => {
+                    numbers.magazines.store(there_is_some, Relaxed);
+                    magazines = there_is_some;
+                }
+            }
+            prop_assert_eq!(cache.stats(), shadow.stats());
+            prop_assert_eq!(numbers.out(), limit - shadow.in_slab_layer);
+        }
+        drop(cache);
+        prop_assert_eq!(numbers.out(), held.len() as u64, "the end gives all back");
+        on_cpu(0);
+    }
+
+    /// Section 3.1: a CPU that has both magazines serves at least M operations between two visits to the depot.
+    #[test]
+    fn a_magazine_of_operations_lies_between_two_visits(
+        size in 1..9_usize, operations in prop::collection::vec(any::<bool>(), 50..500),
+    ) {
+        let numbers = Numbers::new(1000);
+        let cache = cache(1, fixed(size), &numbers);
+        let mut held: Vec<u64> = (0..500).filter_map(|_| cache.alloc()).collect();
+        // Both magazines full, and enough of both kinds in the depot.
+        (0..250).for_each(|_| cache.free(held.pop().unwrap()));
+        (0..200).for_each(|_| held.extend(cache.alloc()));
+        let mut last = None;
+        for (at, alloc) in operations.into_iter().enumerate() {
+            let before = cache.stats().exchanges;
+            if alloc {
+                held.extend(cache.alloc());
+            } else {
+                cache.free(held.pop().unwrap());
+            }
+            match cache.stats().exchanges - before {
+                0 => {}
+                1 => {
+                    prop_assert!(last.is_none_or(|last| at - last >= size), "{last:?} and {at}");
+                    last = Some(at);
+                }
+                more => prop_assert!(false, "{more} exchanges in one operation"),
+            }
+        }
+    }
+}
+
+// ---------------------------------------------------------------- the paper's own examples
+
+/// Figure 3.1a: two allocations and two frees in a loop, at any fill of the magazines.
+#[test]
+fn a_loop_at_the_edge_of_a_magazine_does_not_thrash() {
+    for fill in 0..12 {
+        let numbers = Numbers::new(100);
+        let cache = cache(1, fixed(3), &numbers);
+        let mut held: Vec<u64> = (0..30).filter_map(|_| cache.alloc()).collect();
+        (0..fill + 6).for_each(|_| cache.free(held.pop().unwrap()));
+        let a_loop = || {
+            let pair = [cache.alloc(), cache.alloc()];
+            pair.into_iter().flatten().for_each(|number| cache.free(number));
+        };
+        a_loop();
+        let before = cache.stats().exchanges;
+        (0..100).for_each(|_| a_loop());
+        assert_eq!(cache.stats().exchanges, before, "{fill}");
+    }
+}
+
+/// Section 3.7: a list that varies between 37 and 47 has a working set of 10; the other 37 may go.
+#[test]
+fn a_reap_takes_what_is_not_in_the_working_set() {
+    let numbers = Numbers::new(1000);
+    let cache = cache(1, fixed(1), &numbers);
+    let mut held: Vec<u64> = (0..100).filter_map(|_| cache.alloc()).collect();
+    let full = |wanted: usize, held: &mut Vec<u64>| {
+        while cache.stats().full.len() < wanted {
+            cache.free(held.pop().unwrap());
+        }
+        while cache.stats().full.len() > wanted {
+            held.extend(cache.alloc());
+        }
+    };
+    full(47, &mut held);
+    assert_eq!(cache.reap(), 0, "they have just come");
+    cache.end_interval();
+    for _ in 0..2 {
+        full(37, &mut held);
+        full(47, &mut held);
+        cache.end_interval();
+    }
+    let top = || cache.depot.0.lock().full.magazines.last().unwrap().rounds.clone();
+    let latest = top();
+    cache.reap();
+    assert_eq!((cache.stats().full.len(), top()), (10, latest), "those go that lay there longest");
+    assert_eq!(cache.reap(), 0, "once");
+}
+
+/// Section 3.4: more contention than accepted makes magazines larger, up to a bound; none makes them smaller.
+#[test]
+fn magazines_grow_with_contention_up_to_the_largest_size() {
+    let cache = cache(1, Sizes { first: 1, largest: 10, contention: 3 }, &Numbers::new(100));
+    let after = |contended: u64| {
+        cache.depot.0.lock().contended += contended;
+        cache.end_interval();
+        cache.stats().size
+    };
+    assert_eq!([3, 4, 0, 4, 3, 100, 4].map(after), [1, 3, 3, 7, 7, 10, 10]);
+    let sizes = Sizes { first: 0, largest: 0, contention: 0 };
+    assert_eq!(self::cache(1, sizes, &Numbers::new(1)).stats().size, 1, "at least one round");
+}
+
+/// Section 3.3: an allocation takes one object of the slab layer, however many magazines there are room for.
+#[test]
+fn magazines_are_filled_by_frees_alone() {
+    let numbers = Numbers::new(100);
+    let cache = cache(1, fixed(15), &numbers);
+    let held: Vec<u64> = (0..10).filter_map(|_| cache.alloc()).collect();
+    assert_eq!((numbers.out(), cache.stats().slab_allocs), (10, 10));
+    held.into_iter().for_each(|number| cache.free(number));
+    let stats = cache.stats();
+    assert_eq!((stats.cpu_frees, stats.slab_frees), (10, 0));
+    assert_eq!(stats.cpus, [[MagazineStats { rounds: 10, size: 15 }, MagazineStats { rounds: 0, size: 0 }]]);
+}
+
+/// Section 3.6.
+#[test]
+fn each_cpu_has_cache_lines_of_its_own() {
+    assert_eq!(align_of::<PerCpu<u64>>(), 64);
+    assert_eq!(size_of::<PerCpu<u64>>() % 64, 0);
+}
+
+// ---------------------------------------------------------------- the rest
+
+#[test]
+fn a_missing_magazine_is_full_and_empty() {
+    let mut cpu: CpuCache<u64> = CpuCache::new();
+    assert_eq!((cpu.loaded.pop(), cpu.loaded.push(7)), (None, Err(7)));
+    cpu.load(Magazine { rounds: vec![1], size: 1 });
+    assert_eq!(cpu.unload().map(|magazine| magazine.rounds.len()), [1, 0]);
+    assert!(cpu.loaded.is_full() && cpu.loaded.is_empty());
+}
+
+#[test]
+fn a_cpu_that_nobody_told_of_has_a_slot() {
+    let numbers = Numbers::new(10);
+    let cache = cache(2, fixed(1), &numbers);
+    on_cpu(u32::MAX);
+    let number = cache.alloc().unwrap();
+    cache.free(number);
+    assert_eq!(cache.alloc(), Some(number));
+    on_cpu(0);
+}
+
+/// As a simulator drives it: one thread plays all CPUs, and what one CPU frees another one allocates.
+#[test]
+fn one_thread_plays_a_thousand_cpus() {
+    let numbers = Numbers::new(20_000);
+    let cache = cache(1024, fixed(3), &numbers);
+    let allocate = |cpu| {
+        on_cpu(cpu);
+        (0..10).filter_map(|_| cache.alloc()).collect::<Vec<u64>>()
+    };
+    let held: Vec<u64> = (0..1024).flat_map(allocate).collect();
+    for (cpu, numbers) in (0..1024).rev().zip(held.chunks(10)) {
+        on_cpu(cpu);
+        numbers.iter().for_each(|number| cache.free(*number));
+    }
+    let (first, second) = (cache.stats(), (0..1024).flat_map(allocate).count());
+    assert_eq!((first.slab_allocs, first.cpu_frees, second), (10_240, 10_240, 10_240));
+    assert_eq!(cache.stats().slab_allocs, 10_240, "the second time all come from magazines");
+    on_cpu(0);
+}
+
+#[test]
+fn threads_on_the_machines_cpus_lose_nothing() {
+    const THREADS: u64 = 4;
+    let numbers = Numbers::new(10_000);
+    let sizes = Sizes { first: 3, largest: 31, contention: 0 };
+    let cache = Arc::new(Cache::new(Cpus::os(), sizes, Shared(numbers.clone())));
+    let owners: Arc<Vec<AtomicU64>> = Arc::new((0..=10_000).map(|_| AtomicU64::new(0)).collect());
+    let work = |me: u64| {
+        let (cache, owners) = (cache.clone(), owners.clone());
+        move || {
+            let mut held = vec![];
+            for step in 0..20_000_u64 {
+                if step.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_mul(me) >> 63 == 0 && held.len() < 200 {
+                    let number: u64 = cache.alloc().expect("the limit is far");
+                    assert_eq!(owners[number as usize].swap(me, Relaxed), 0, "two owners");
+                    held.push(number);
+                } else if let Some(number) = held.pop() {
+                    assert_eq!(owners[number as usize].swap(0, Relaxed), me, "two owners");
+                    cache.free(number);
+                }
+                match step % 1000 {
+                    0 => cache.end_interval(),
+                    500 => _ = cache.reap(),
+                    900 if me == 1 => cache.drain(),
+                    _ => {}
+                }
+            }
+            held.len() as u64
+        }
+    };
+    let threads: Vec<_> = (1..=THREADS).map(|me| thread::spawn(work(me))).collect();
+    let held: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    let stats = cache.stats();
+    assert_eq!(stats.cpu_allocs + stats.slab_allocs - stats.cpu_frees - stats.slab_frees, held);
+    assert_eq!(stats.slab_allocs - stats.slab_frees - stats.flushed, numbers.out());
+    drop(cache);
+    assert_eq!(numbers.out(), held);
+}
+
+/// It is to be read in one sitting. Counted as the rest of the project is: without blank lines and comments.
+#[test]
+fn the_layer_is_at_most_400_lines() {
+    let files = [
+        include_str!("../mod.rs"),
+        include_str!("../magazine.rs"),
+        include_str!("../depot.rs"),
+        include_str!("../stats.rs"),
+    ];
+    let code = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with("//");
+    let lines: usize = files.iter().map(|file| file.lines().filter(code).count()).sum();
+    assert!((200..=400).contains(&lines), "{lines}");
+}

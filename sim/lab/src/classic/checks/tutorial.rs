@@ -1,0 +1,69 @@
+//! The tutorial, README.md, says what is so: its commands print what it shows, and its code is the code.
+
+use std::process::Command;
+
+const PAGE: &str = include_str!("../../../README.md");
+/// How all commands begin that run this program.
+const LOOM: &str =
+    "RUSTFLAGS=\"--cfg loom\" cargo test --profile loom --target-dir target/loom -p uslab-lab --lib -- ";
+
+/// The fenced blocks of a language.
+fn blocks(language: &str) -> impl Iterator<Item = &'static str> {
+    let fenced = PAGE.split("```").skip(1).step_by(2);
+    let fence = format!("{language}\n");
+    fenced.filter_map(move |block| block.strip_prefix(fence.as_str()))
+}
+
+/// What a run says, without times and what libtest adds.
+fn said(output: &str) -> String {
+    let mut story = false;
+    let mut said = String::new();
+    for line in output.lines() {
+        let row = ["MODEL ", "STORY ", "CAUGHT "].iter().find_map(|word| line.find(word));
+        story = line.starts_with("STORY ") || story && line.starts_with("  ");
+        let line = match row {
+            Some(at) => &line[at..],
+            None if story => line,
+            None => continue,
+        };
+        let time = line.starts_with("MODEL ").then(|| line.rfind(" | ")).flatten();
+        said.push_str(&line[..time.unwrap_or(line.len())]);
+        said.push('\n');
+    }
+    said
+}
+
+#[test]
+fn every_command_prints_what_the_tutorial_shows() {
+    let mut shown_rows = 0;
+    for block in blocks("console") {
+        let (command, shown) = block.split_once('\n').unwrap();
+        let Some((variables, arguments)) = command.strip_prefix("$ ").unwrap().split_once(LOOM) else {
+            assert_eq!(shown, "", "{command}: nothing compares what it prints");
+            continue;
+        };
+        if shown.is_empty() && arguments == "models" {
+            // All of them: that is what runs beside this test.
+            continue;
+        }
+        let mut run = Command::new(std::env::current_exe().unwrap());
+        let settings = ["BOUND", "OM", "OM_LIST", "MODEL_ROWS", "REPLAY", "STORY", "STORY_JSON"];
+        settings.iter().for_each(|name| _ = run.env_remove(name));
+        run.args(arguments.split(' ')).envs(variables.split_whitespace().map(|v| v.split_once('=').unwrap()));
+        let output = run.output().unwrap();
+        let printed = said(&String::from_utf8(output.stdout).unwrap());
+        assert!(output.status.success(), "{command}: {printed}");
+        assert!(printed == shown, "`{command}` prints\n{printed}\nand the tutorial shows\n{shown}");
+        shown_rows += shown.lines().count();
+    }
+    assert!(shown_rows > 20, "{shown_rows}");
+}
+
+#[test]
+fn the_code_of_the_tutorial_is_the_code() {
+    let sources = [include_str!("../mod.rs"), include_str!("models.rs")];
+    let found = |block: &str| sources.iter().any(|source| source.contains(block));
+    let (all, missing): (Vec<&str>, Vec<&str>) =
+        (blocks("rust").collect(), blocks("rust").filter(|b| !found(b)).collect());
+    assert!(all.len() >= 5 && missing.is_empty(), "{missing:?}");
+}

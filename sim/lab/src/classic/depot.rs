@@ -1,0 +1,134 @@
+//! The depot: the magazines that no CPU has, for all CPUs, under one lock.
+
+use super::magazine::{CpuCache, Magazine};
+use super::{Round, Sizes};
+use uslab_magazine::sync::{Mutex, MutexGuard, Rank, planted, tell};
+
+/// Which of the depot's lists.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fill {
+    Full,
+    Empty,
+}
+
+/// Magazines of one fill, the last one that came on top, and the working set (section 3.7): what was always there was
+/// never needed. So each list remembers how short it has been.
+#[derive(Debug)]
+pub(super) struct List<T> {
+    pub(super) magazines: Vec<Magazine<T>>,
+    /// The fewest since the interval began. Never more than there are now.
+    pub(super) least: usize,
+    /// The fewest in the interval before.
+    pub(super) least_before: usize,
+}
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self { magazines: Vec::new(), least: 0, least_before: 0 }
+    }
+}
+
+impl<T> List<T> {
+    fn take(&mut self) -> Option<Magazine<T>> {
+        let magazine = self.magazines.pop()?;
+        if !planted("the working set forgets what was taken") {
+            self.least = self.least.min(self.magazines.len());
+        }
+        Some(magazine)
+    }
+    pub(super) fn end_interval(&mut self) {
+        self.least_before = self.least;
+        self.least = self.magazines.len();
+    }
+    /// Takes what nobody needed through the interval before and in this one so far: the bottom of the stack.
+    pub(super) fn reap(&mut self) -> Vec<Magazine<T>> {
+        let mut surplus = self.least.min(self.least_before);
+        if planted("a reap takes the working set") {
+            surplus = self.least;
+        }
+        self.least -= surplus;
+        self.least_before = self.least_before.saturating_sub(surplus);
+        self.magazines.drain(..surplus).collect()
+    }
+}
+
+/// What the lock protects.
+#[derive(Debug)]
+pub(super) struct Stock<T> {
+    pub(super) full: List<T>,
+    /// Only magazines of `size`.
+    pub(super) empty: List<T>,
+    /// Rounds of a magazine that is made now: the M of the paper.
+    pub(super) size: usize,
+    /// Magazines that CPUs exchanged here.
+    pub(super) exchanges: u64,
+    /// Visits that found the lock taken, in all and when the interval began.
+    pub(super) contended: u64,
+    pub(super) contended_before: u64,
+}
+
+impl<T> Stock<T> {
+    pub(super) fn put(&mut self, magazine: Magazine<T>) {
+        debug_assert!(
+            magazine.is_full() || magazine.is_empty(),
+            "the depot keeps full and empty magazines only"
+        );
+        if !magazine.is_empty() {
+            self.full.magazines.push(magazine);
+        } else if magazine.size == self.size || magazine.size > 0 && planted("an old size comes back") {
+            self.empty.magazines.push(magazine);
+        }
+        // An empty one of an old size ends here, and what is no magazine is forgotten.
+    }
+
+    /// Section 3.4: more contention in an interval than `sizes` accepts makes magazines larger, up to a bound. Those of the old
+    /// size stay in use until they come back empty. Returns those that are empty now.
+    pub(super) fn resize(&mut self, sizes: &Sizes) -> Vec<Magazine<T>> {
+        let contended = self.contended - self.contended_before;
+        self.contended_before = self.contended;
+        if contended <= sizes.contention || self.size >= sizes.largest {
+            return Vec::new();
+        }
+        // 1, 3, 7, 15 ...: with the link that a kernel's magazine has, it fills a power of two of words.
+        self.size = (2 * self.size + 1).min(sizes.largest);
+        core::mem::take(&mut self.empty).magazines
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Depot<T>(pub(super) Mutex<Stock<T>>);
+
+impl<T: Round> Depot<T> {
+    pub(super) fn new(size: usize) -> Self {
+        let (full, empty) = (List::default(), List::default());
+        let stock = Stock { full, empty, size, exchanges: 0, contended: 0, contended_before: 0 };
+        Self(Mutex::ranked(Rank::Depot, stock))
+    }
+
+    /// Section 3.4: whoever finds the lock taken waits, and then counts that he had to.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Stock<T>> {
+        self.0.try_lock().unwrap_or_else(|| {
+            let mut stock = self.0.lock();
+            stock.contended += 1;
+            stock
+        })
+    }
+
+    /// The third step of Figure 3.1b. Returns previous to the depot, moves loaded to previous, and loads a magazine of
+    /// this fill. If there is none, nothing moves, and the error is the size that a new one should have.
+    pub(super) fn exchange(&self, fill: Fill, cpu: &mut CpuCache<T>) -> Result<(), usize> {
+        let mut stock = self.lock();
+        let list = match fill {
+            Fill::Full => &mut stock.full,
+            Fill::Empty => &mut stock.empty,
+        };
+        let Some(fresh) = list.take() else { return Err(stock.size) };
+        let previous = cpu.load(fresh);
+        if !planted("an exchange forgets the previous magazine") {
+            stock.put(previous);
+        }
+        stock.exchanges += 1;
+        tell!(stock => "exchanges at the depot: neither of its magazines can serve");
+        Ok(())
+    }
+}

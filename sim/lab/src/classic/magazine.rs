@@ -1,0 +1,65 @@
+//! A magazine, and the two that a CPU has.
+
+/// A stack of rounds (section 3.1). A push allocates nothing: the vector has room for `size` rounds from the start.
+#[derive(Debug)]
+pub(super) struct Magazine<T> {
+    pub(super) rounds: Vec<T>,
+    pub(super) size: usize,
+}
+
+impl<T> Default for Magazine<T> {
+    /// No magazine. It has room for nothing, so it is full and empty at once, and serves nobody.
+    fn default() -> Self {
+        Self { rounds: Vec::new(), size: 0 }
+    }
+}
+
+impl<T> Magazine<T> {
+    pub(super) fn pop(&mut self) -> Option<T> {
+        self.rounds.pop()
+    }
+    /// A full magazine gives the round back.
+    pub(super) fn push(&mut self, round: T) -> Result<(), T> {
+        if self.is_full() {
+            return Err(round);
+        }
+        self.rounds.push(round);
+        Ok(())
+    }
+    pub(super) fn is_empty(&self) -> bool {
+        self.rounds.is_empty()
+    }
+    pub(super) fn is_full(&self) -> bool {
+        self.rounds.len() == self.size
+    }
+}
+
+/// What a CPU has (Figure 3).
+///
+/// Invariant: `previous` is full, empty or missing. A magazine becomes `previous` only when it could not serve.
+#[derive(Debug)]
+pub(super) struct CpuCache<T> {
+    pub(super) loaded: Magazine<T>,
+    pub(super) previous: Magazine<T>,
+    /// Allocations and frees that these two have served.
+    pub(super) allocs: u64,
+    pub(super) frees: u64,
+}
+
+impl<T> CpuCache<T> {
+    pub(super) fn new() -> Self {
+        Self { loaded: Magazine::default(), previous: Magazine::default(), allocs: 0, frees: 0 }
+    }
+    pub(super) fn swap(&mut self) {
+        core::mem::swap(&mut self.loaded, &mut self.previous);
+    }
+    /// Loads `fresh`; `loaded` becomes `previous`. Returns what was `previous`.
+    pub(super) fn load(&mut self, fresh: Magazine<T>) -> Magazine<T> {
+        let loaded = core::mem::replace(&mut self.loaded, fresh);
+        core::mem::replace(&mut self.previous, loaded)
+    }
+    /// Takes both magazines away.
+    pub(super) fn unload(&mut self) -> [Magazine<T>; 2] {
+        [core::mem::take(&mut self.loaded), core::mem::take(&mut self.previous)]
+    }
+}

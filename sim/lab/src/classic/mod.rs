@@ -1,0 +1,304 @@
+//! The magazine layer of Bonwick and Adams, "Magazines and Vmem: Extending the Slab Allocator to Many CPUs and Arbitrary
+//! Resources", USENIX 2001, as real code. Sections and figures in comments are the paper's.
+//!
+//! **Problem.** A slab allocator has a lock. With many CPUs, everybody waits for it, and its cache line travels.
+//!
+//! **Idea.** A *magazine* is a stack of M free objects (*rounds*). Each CPU has one *loaded*: an allocation pops, a free
+//! pushes, and nothing that other CPUs use is touched. What is empty is exchanged for a full one, what is full for an empty
+//! one, in a *depot* that all CPUs share. So a CPU goes there once in M operations.
+//!
+//! **Why two magazines.** With one, two allocations and two frees in a loop at its edge exchange it each time, whatever M is
+//! (Figure 3.1a). So a CPU keeps the *previous* one, too. After an exchange it has a full and an empty magazine, which serve
+//! at least M allocations and at least M frees: one visit in M operations at most, whatever the program does.
+//!
+//! ```text
+//!  CPU 0                 CPU 1
+//! ┌─────────────────┐   ┌─────────────────┐
+//! │ loaded [o o o .]│   │ loaded [o . . .]│   a lock each (section 3.5), a cache line each (section 3.6)
+//! │ prev.  [. . . .]│   │ prev.  [o o o o]│
+//! └────────┬────────┘   └────────┬────────┘
+//!          └─── whole magazines ─┘
+//!           ┌──────────┴──────────┐
+//!           │ depot  full   empty │             one lock, and a count of who found it taken (section 3.4)
+//!           └──────────┬──────────┘
+//!                 one object
+//!              the slab layer: [`Slab`]
+//! ```
+//!
+//! **Invariants.** A CPU's previous magazine is full, empty or missing. The depot's full list has only full magazines, its
+//! empty list only empty ones of the current size. A round is in one magazine, or in the slab layer, or in use.
+//!
+//! **Locks.** A CPU's, then the depot's; never two of one kind. None is held while the slab layer runs.
+//!
+//! **What differs from the paper's kernel.** A new size takes effect as magazines come by empty, instead of emptying all CPUs
+//! first. Magazines lie in vectors where the kernel links them through themselves.
+//!
+//! ```
+//! use std::cell::Cell;
+//! use uslab_lab::classic::{Cache, Sizes, Slab};
+//! use uslab_magazine::Cpus;
+//!
+//! /// Numbers, the first one 1.
+//! struct Numbers(Cell<u64>);
+//! impl Slab<u64> for Numbers {
+//!     fn alloc(&self) -> Option<u64> {
+//!         self.0.set(self.0.get() + 1);
+//!         Some(self.0.get())
+//!     }
+//!     fn free(&self, _: u64) {}
+//! }
+//! let cache = Cache::new(Cpus::simulated(1, 1)?, Sizes::default(), Numbers(Cell::new(0)));
+//! let number = cache.alloc().expect("there is always one more");
+//! cache.free(number);
+//! assert_eq!(cache.alloc(), Some(number), "from the loaded magazine");
+//! let stats = cache.stats();
+//! assert_eq!((stats.slab_allocs, stats.cpu_allocs, stats.cpu_frees), (1, 1, 1));
+//! # Ok::<(), uslab_magazine::BadCpus>(())
+//! ```
+
+#[cfg(test)]
+mod checks;
+mod depot;
+mod magazine;
+mod stats;
+#[cfg(loom)]
+mod story;
+
+pub use stats::{MagazineStats, Stats};
+
+use depot::{Depot, Fill};
+use magazine::{CpuCache, Magazine};
+use uslab_magazine::Cpus;
+use uslab_magazine::sync::{Counter, Mutex, MutexGuard, Rank, abandoned, assert_unlocked, planted, tell};
+
+/// What magazines hold: pointers, page numbers, whatever may be sent to another thread. `Debug` is for stories of failures.
+pub trait Round: Send + core::fmt::Debug {}
+impl<T: Send + core::fmt::Debug> Round for T {}
+
+/// The layer below: where rounds come from and go to. It is called with none of the cache's locks held, by any number of
+/// threads at once, and must not panic.
+pub trait Slab<T> {
+    /// A constructed object (section 3.2), or `None` if memory is out.
+    fn alloc(&self) -> Option<T>;
+    /// Destroys an object and takes its memory back.
+    fn free(&self, round: T);
+    /// An empty vector with room for `size` rounds, or `None` if memory is out. By default from the program's heap.
+    fn magazine(&self, size: usize) -> Option<Vec<T>> {
+        let mut rounds = Vec::new();
+        rounds.try_reserve_exact(size).ok()?;
+        Some(rounds)
+    }
+}
+
+/// How large magazines are, in rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// At first. At least 1.
+    pub first: usize,
+    /// At most, however much CPUs contend. At least `first`.
+    pub largest: usize,
+    /// An interval in which more visits to the depot than this had to wait makes magazines larger.
+    pub contention: u64,
+}
+
+impl Default for Sizes {
+    /// What the kernel of the paper's authors has for small objects.
+    fn default() -> Self {
+        Self { first: 15, largest: 143, contention: 3 }
+    }
+}
+
+/// An object cache's magazine layer over the slab layer `S`.
+#[derive(Debug)]
+pub struct Cache<T: Round, S: Slab<T>> {
+    cpus: Cpus,
+    per_cpu: Box<[PerCpu<T>]>,
+    depot: Depot<T>,
+    sizes: Sizes,
+    slab: S,
+    slab_allocs: Counter,
+    slab_frees: Counter,
+    flushed: Counter,
+}
+
+/// Section 3.6: CPUs whose locks lie in one cache line would contend although they share nothing.
+#[derive(Debug)]
+#[repr(align(64))]
+struct PerCpu<T>(Mutex<CpuCache<T>>);
+
+impl<T: Round, S: Slab<T>> Cache<T, S> {
+    /// A cache without magazines: the first frees make them (section 3.3).
+    pub fn new(cpus: Cpus, sizes: Sizes, slab: S) -> Self {
+        let first = sizes.first.max(1);
+        let sizes = Sizes { first, largest: sizes.largest.max(first), ..sizes };
+        let per_cpu = || PerCpu(Mutex::ranked(Rank::Cpu, CpuCache::new()));
+        Self {
+            cpus,
+            per_cpu: (0..cpus.count()).map(|_| per_cpu()).collect(),
+            depot: Depot::new(sizes.first),
+            sizes,
+            slab,
+            slab_allocs: Counter::new(0),
+            slab_frees: Counter::new(0),
+            flushed: Counter::new(0),
+        }
+    }
+
+    /// The slab layer.
+    pub fn slab(&self) -> &S {
+        &self.slab
+    }
+
+    /// The magazines of the CPU that this thread runs on. It may be moved to another CPU at once; so the number is a hint,
+    /// and the lock is what protects (section 3.5). A kernel could disable interrupts instead, but then a
+    /// [`drain`](Self::drain) would have to run on each CPU in turn.
+    fn this_cpu(&self) -> MutexGuard<'_, CpuCache<T>> {
+        let number = self.cpus.current() as usize;
+        self.per_cpu[number % self.per_cpu.len()].0.lock()
+    }
+
+    /// Allocates a round: Figure 3.1b, left. `None` if the slab layer has none. Cost: the CPU's own lock; once in M operations
+    /// at most the depot's, too, as long as it has what the CPU needs. If not, each miss looks there, and goes to the slab layer.
+    pub fn alloc(&self) -> Option<T> {
+        let mut cpu = self.this_cpu();
+        loop {
+            if let Some(round) = cpu.loaded.pop() {
+                cpu.allocs += 1;
+                tell!(cpu => "allocates {round:?} from its loaded magazine");
+                return Some(round);
+            }
+            if !cpu.previous.is_empty() {
+                cpu.swap();
+                tell!(cpu => "swaps: the loaded magazine is empty, the previous one is full");
+                continue;
+            }
+            // The CPU stays locked, so that what comes from the depot still fits.
+            if self.depot.exchange(Fill::Full, &mut cpu).is_err() {
+                break;
+            }
+            tell!(cpu => "has loaded a full magazine");
+        }
+        // No object is taken ahead of need: magazines are filled by frees alone (section 3.3).
+        drop(cpu);
+        assert_unlocked();
+        if planted("a refused allocation is counted") {
+            self.slab_allocs.add(1);
+        }
+        let round = self.slab.alloc()?;
+        self.slab_allocs.add(1);
+        tell!("allocates {round:?} from the slab layer: the depot has no full magazine");
+        Some(round)
+    }
+
+    /// Frees a round, on whatever CPU: Figure 3.1b, right. Cost as [`alloc`](Self::alloc).
+    pub fn free(&self, mut round: T) {
+        let mut cpu = self.this_cpu();
+        loop {
+            match cpu.loaded.push(round) {
+                Ok(()) => {
+                    cpu.frees += 1;
+                    tell!(cpu => "frees a round to its loaded magazine");
+                    return;
+                }
+                Err(back) => round = back,
+            }
+            if !cpu.previous.is_full() {
+                cpu.swap();
+                tell!(cpu => "swaps: the loaded magazine is full, the previous one is empty");
+                continue;
+            }
+            let Err(size) = self.depot.exchange(Fill::Empty, &mut cpu) else {
+                tell!(cpu => "has loaded an empty magazine");
+                continue;
+            };
+            // The free path alone makes magazines (section 3.3), and with nothing held: their memory comes from a cache, too.
+            drop(cpu);
+            assert_unlocked();
+            let Some(rounds) = self.slab.magazine(size) else { break };
+            let fresh = Magazine { rounds, size };
+            tell!("makes a magazine of {size}: the depot has no empty one");
+            // Meanwhile the CPU may have gone on, or this thread to another CPU. So all begins anew with one more magazine in
+            // the depot, where another CPU may find it first.
+            if planted("a new magazine is loaded without another look") {
+                cpu = self.this_cpu();
+                let previous = cpu.load(fresh);
+                tell!(cpu => "loads the new magazine");
+                self.depot.lock().put(previous);
+                continue;
+            }
+            self.depot.lock().put(fresh);
+            cpu = self.this_cpu();
+        }
+        if planted("a refused magazine loses the round") {
+            return;
+        }
+        self.slab_frees.add(1);
+        tell!("frees {round:?} to the slab layer: there is no memory for a magazine");
+        self.slab.free(round);
+    }
+
+    /// Ends an interval, say every 15 seconds: adapts the size of magazines to the contention in it (section 3.4), and begins
+    /// to measure the working set anew (section 3.7). Cost: the depot's lock.
+    pub fn end_interval(&self) {
+        let mut stock = self.depot.lock();
+        stock.full.end_interval();
+        stock.empty.end_interval();
+        let old = stock.resize(&self.sizes);
+        tell!(stock => "ends an interval");
+        drop((stock, old));
+    }
+
+    /// Memory runs low: gives the slab layer those magazines of the depot that are not in its working set (section 3.7). Returns
+    /// how many there were, full and empty.
+    pub fn reap(&self) -> usize {
+        let mut stock = self.depot.lock();
+        let surplus = [stock.full.reap(), stock.empty.reap()];
+        tell!(stock => "reaps the depot");
+        drop(stock);
+        let reaped = surplus.iter().map(Vec::len).sum();
+        self.flush(surplus.into_iter().flatten());
+        reaped
+    }
+
+    /// Gives everything that is cached back to the slab layer: what each CPU has, then what the depot has. A CPU that goes on
+    /// meanwhile fills up again.
+    pub fn drain(&self) {
+        for cpu in &self.per_cpu {
+            let mut cpu = cpu.0.lock();
+            let mut magazines = cpu.unload();
+            tell!(cpu => "drains a CPU");
+            if planted("a drain forgets the previous magazine") {
+                core::mem::swap(&mut cpu.previous, &mut magazines[1]);
+            }
+            if !planted("a drain frees under a CPU's lock") {
+                drop(cpu);
+            }
+            self.flush(magazines);
+        }
+        if planted("a drain forgets the depot") {
+            return;
+        }
+        let mut stock = self.depot.lock();
+        let lists = [core::mem::take(&mut stock.full), core::mem::take(&mut stock.empty)];
+        tell!(stock => "drains the depot");
+        drop(stock);
+        self.flush(lists.into_iter().flat_map(|list| list.magazines));
+    }
+
+    fn flush(&self, magazines: impl IntoIterator<Item = Magazine<T>>) {
+        for round in magazines.into_iter().flat_map(|magazine| magazine.rounds) {
+            assert_unlocked();
+            self.flushed.add(1);
+            self.slab.free(round);
+        }
+    }
+}
+
+impl<T: Round, S: Slab<T>> Drop for Cache<T, S> {
+    /// Everything goes back to the slab layer. A model whose execution failed leaves all as it lies.
+    fn drop(&mut self) {
+        if !abandoned() {
+            self.drain();
+        }
+    }
+}

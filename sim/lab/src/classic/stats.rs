@@ -1,0 +1,75 @@
+//! What was done, and what lies where.
+
+use super::magazine::Magazine;
+use super::{Cache, PerCpu, Round, Slab};
+use uslab_magazine::sync::planted;
+
+/// What the cache did since it was made, and where everything lies now. Exact while nothing else runs; otherwise CPUs are read
+/// one after another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Allocations that a CPU's magazines served.
+    pub cpu_allocs: u64,
+    /// Frees that a CPU's magazines took.
+    pub cpu_frees: u64,
+    /// Allocations that went to the slab layer.
+    pub slab_allocs: u64,
+    /// Frees that went to the slab layer.
+    pub slab_frees: u64,
+    /// Rounds that reaps and drains gave from magazines to the slab layer.
+    pub flushed: u64,
+    /// Magazines that CPUs exchanged at the depot.
+    pub exchanges: u64,
+    /// Visits to the depot that had to wait for its lock.
+    pub contended: u64,
+    /// Loaded and previous magazine of each CPU.
+    pub cpus: Vec<[MagazineStats; 2]>,
+    /// The depot's full magazines; the last one is taken first.
+    pub full: Vec<MagazineStats>,
+    /// Its empty ones.
+    pub empty: Vec<MagazineStats>,
+    /// Rounds of a magazine that is made now: the M of the paper.
+    pub size: usize,
+}
+
+/// One magazine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MagazineStats {
+    /// Rounds in it.
+    pub rounds: usize,
+    /// Rounds that it has room for; 0 if there is no magazine.
+    pub size: usize,
+}
+
+impl<T> From<&Magazine<T>> for MagazineStats {
+    fn from(magazine: &Magazine<T>) -> Self {
+        Self { rounds: magazine.rounds.len(), size: magazine.size }
+    }
+}
+
+impl<T: Round, S: Slab<T>> Cache<T, S> {
+    /// All counts. Cost: the lock of each CPU, one after another, then the depot's.
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        // Whoever exchanges holds his CPU's lock and asks for the depot's. The other way round, both would wait for ever.
+        let _wrong = planted("statistics lock the depot first").then(|| self.depot.lock());
+        for PerCpu(cpu) in &self.per_cpu {
+            let cpu = cpu.lock();
+            stats.cpu_allocs += cpu.allocs;
+            stats.cpu_frees += cpu.frees;
+            stats.cpus.push([(&cpu.loaded).into(), (&cpu.previous).into()]);
+        }
+        let stock = self.depot.lock();
+        Stats {
+            slab_allocs: self.slab_allocs.get(),
+            slab_frees: self.slab_frees.get(),
+            flushed: self.flushed.get(),
+            exchanges: stock.exchanges,
+            contended: stock.contended,
+            full: stock.full.magazines.iter().map(Into::into).collect(),
+            empty: stock.empty.magazines.iter().map(Into::into).collect(),
+            size: stock.size,
+            ..stats
+        }
+    }
+}

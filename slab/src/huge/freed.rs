@@ -1,0 +1,292 @@
+//! Freed mappings that are kept for the next piece.
+
+use core::alloc::Layout;
+use uslab_buddy::PAGE_SIZE;
+use uslab_buddy::region::Region;
+
+/// The most of them. Each is looked at by each operation, which costs less than a page fault.
+const MOST: usize = 64;
+
+/// The most of a mapping that goes along with a request and is not needed, as a part of the request.
+const WASTE: usize = 8;
+
+/// Reaping intervals after which a mapping that was not of use goes back.
+const IDLE: u8 = 2;
+
+/// A freed mapping, or what is left of one.
+#[derive(Debug)]
+struct Extent {
+    region: Region,
+    /// The number of the free that brought it, or its last part.
+    since: u64,
+    /// Intervals that ended since then.
+    idle: u8,
+}
+
+/// Freed mappings. Their contents are what their last users left.
+///
+/// # Invariants
+/// No two of them are adjacent, unless both could not be joined; `bytes` is the sum of their bytes.
+#[derive(Debug)]
+pub(super) struct Freed {
+    extents: [Option<Extent>; MOST],
+    bytes: usize,
+    frees: u64,
+}
+
+impl Freed {
+    pub(super) fn new() -> Self {
+        Self { extents: [const { None }; MOST], bytes: 0, frees: 0 }
+    }
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Region> {
+        self.extents.iter().flatten().map(|extent| &extent.region)
+    }
+
+    /// The smallest mapping that holds `layout`, without what is too much of it.
+    pub(super) fn take(&mut self, layout: Layout) -> Option<Region> {
+        let bytes = layout.size().max(1).checked_next_multiple_of(PAGE_SIZE)?;
+        let fits = |region: &Region| {
+            region.bytes() >= bytes && region.base().addr().get().is_multiple_of(layout.align())
+        };
+        let slots = self.extents.iter_mut().filter(|slot| slot.as_ref().is_some_and(|e| fits(&e.region)));
+        let slot = slots.min_by_key(|slot| slot.as_ref().map(|extent| extent.region.bytes()))?;
+        let Extent { mut region, since, idle } = slot.take()?;
+        if region.bytes() - bytes > bytes / WASTE {
+            *slot = region.split_off(bytes).map(|rest| Extent { region: rest, since, idle });
+        }
+        self.bytes -= region.bytes();
+        Some(region)
+    }
+
+    /// Keeps a mapping. Gives one back if there is no place for so many: the one that has not been of use for longest.
+    pub(super) fn put(&mut self, mut region: Region) -> Option<Region> {
+        self.bytes += region.bytes();
+        for slot in &mut self.extents {
+            let Some(Extent { region: mut other, since, idle }) = slot.take() else { continue };
+            let apart = match other.join(region) {
+                // It was below.
+                Ok(()) => {
+                    region = other;
+                    continue;
+                }
+                Err(same) => {
+                    region = same;
+                    region.join(other)
+                }
+            };
+            *slot = apart.err().map(|other| Extent { region: other, since, idle });
+        }
+        let full = self.extents.iter().all(Option::is_some);
+        let victim = if full { self.pop_oldest() } else { None };
+        self.frees += 1;
+        let extent = Extent { region, since: self.frees, idle: 0 };
+        if let Some(slot) = self.extents.iter_mut().find(|slot| slot.is_none()) {
+            *slot = Some(extent);
+        }
+        victim
+    }
+
+    /// Something that goes back, if there are more than `most` bytes: what has not been of use for longest, no more of it than
+    /// is needed.
+    pub(super) fn pop_above(&mut self, most: usize) -> Option<Region> {
+        let excess = self.bytes.checked_sub(most).filter(|excess| *excess > 0)?;
+        let slot = self.oldest()?;
+        let extent = slot.as_mut()?;
+        let part = extent.region.bytes().checked_sub(excess).filter(|keep| *keep > 0);
+        let part = part.and_then(|keep| extent.region.split_off(keep));
+        let region = part.or_else(|| slot.take().map(|extent| extent.region))?;
+        self.bytes -= region.bytes();
+        Some(region)
+    }
+
+    /// Ends a reaping interval.
+    pub(super) fn end_interval(&mut self) {
+        self.extents.iter_mut().flatten().for_each(|extent| extent.idle = extent.idle.saturating_add(1));
+    }
+
+    /// One that was not of use for too long.
+    pub(super) fn pop_idle(&mut self) -> Option<Region> {
+        let idle = |slot: &&mut Option<Extent>| slot.as_ref().is_some_and(|extent| extent.idle >= IDLE);
+        let region = self.extents.iter_mut().find(idle)?.take()?.region;
+        self.bytes -= region.bytes();
+        Some(region)
+    }
+
+    fn oldest(&mut self) -> Option<&mut Option<Extent>> {
+        let slots = self.extents.iter_mut().filter(|slot| slot.is_some());
+        slots.min_by_key(|slot| slot.as_ref().map(|extent| extent.since))
+    }
+    fn pop_oldest(&mut self) -> Option<Region> {
+        let region = self.oldest()?.take()?.region;
+        self.bytes -= region.bytes();
+        Some(region)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle, uslab_heap))))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use uslab_buddy::{Door, Faults};
+
+    const MIB: usize = 1 << 20;
+
+    fn mapped(bytes: usize) -> Region {
+        Region::committed(bytes, PAGE_SIZE, Door::Os, &Faults::default()).unwrap()
+    }
+    fn layout(size: usize) -> Layout {
+        Layout::from_size_align(size, 16).unwrap()
+    }
+    fn sizes(freed: &Freed) -> Vec<usize> {
+        let mut sizes: Vec<_> = freed.iter().map(|region| region.bytes() / MIB).collect();
+        sizes.sort_unstable();
+        sizes
+    }
+    /// Mappings of so many MiB, one behind the other.
+    fn row<const N: usize>(mib: [usize; N]) -> [Region; N] {
+        let mut rest = Some(mapped(mib.iter().sum::<usize>() * MIB));
+        mib.map(|mib| {
+            let mut first = rest.take().unwrap();
+            rest = first.split_off(mib * MIB);
+            first
+        })
+    }
+
+    #[test]
+    fn the_smallest_that_holds_a_request_is_taken_and_what_is_too_much_of_it_stays() {
+        let (mut freed, [small, _apart, large, _end]) = (Freed::new(), row([6, 1, 20, 1]));
+        let at = [&small, &large].map(Region::base);
+        assert!(freed.put(small).is_none() && freed.put(large).is_none());
+        assert!(freed.take(layout(21 * MIB)).is_none());
+        // Less than an eighth too much.
+        let whole = freed.take(layout(11 * MIB / 2)).unwrap();
+        assert_eq!((whole.base(), whole.bytes(), sizes(&freed)), (at[0], 6 * MIB, vec![20]));
+        let part = freed.take(layout(5 * MIB + 1)).unwrap();
+        assert_eq!((part.base(), part.bytes()), (at[1], 5 * MIB + PAGE_SIZE));
+        assert_eq!(freed.bytes(), 15 * MIB - PAGE_SIZE);
+        // It is one again.
+        freed.put(part);
+        assert_eq!(sizes(&freed), [20]);
+        let aligned = Layout::from_size_align(5 * MIB, 1 << 40).unwrap();
+        assert!(freed.take(aligned).is_none() || at[1].addr().get().is_multiple_of(1 << 40));
+    }
+
+    #[test]
+    fn neighbours_are_joined_on_both_sides() {
+        let (mut freed, [a, b, c, d]) = (Freed::new(), row([5, 6, 7, 8]));
+        for region in [a, c, d] {
+            freed.put(region);
+        }
+        assert_eq!(sizes(&freed), [5, 15]);
+        freed.put(b);
+        assert_eq!((sizes(&freed), freed.bytes()), (vec![26], 26 * MIB));
+    }
+
+    #[test]
+    fn what_was_not_of_use_for_longest_goes_first_and_no_more_than_is_needed() {
+        let (mut freed, [a, _x, b, _y, c, _z]) = (Freed::new(), row([5, 1, 6, 1, 7, 1]));
+        let bases = [&a, &b, &c].map(Region::base);
+        [b, a, c].into_iter().for_each(|region| _ = freed.put(region));
+        assert!(freed.pop_above(18 * MIB).is_none());
+        let part = freed.pop_above(17 * MIB).unwrap();
+        assert_eq!((part.bytes(), sizes(&freed)), (MIB, vec![5, 5, 7]));
+        assert!(part.base() > bases[1], "the end of the oldest");
+        let whole = freed.pop_above(9 * MIB).unwrap();
+        assert_eq!((whole.base(), freed.bytes()), (bases[1], 12 * MIB));
+        assert_eq!(freed.pop_above(9 * MIB).map(|region| region.bytes()), Some(3 * MIB));
+        assert!(freed.pop_above(9 * MIB).is_none());
+    }
+
+    #[test]
+    fn two_intervals_without_use_are_enough_and_use_begins_anew() {
+        let (mut freed, [a, _x, b, _y, c]) = (Freed::new(), row([5, 1, 6, 1, 7]));
+        freed.put(a);
+        freed.end_interval();
+        freed.put(b);
+        assert!(freed.pop_idle().is_none());
+        freed.end_interval();
+        freed.put(c);
+        assert_eq!(freed.pop_idle().map(|region| region.bytes()), Some(5 * MIB));
+        assert!(freed.pop_idle().is_none());
+        let used = freed.take(layout(6 * MIB)).unwrap();
+        freed.put(used);
+        freed.end_interval();
+        assert!(freed.pop_idle().is_none() && freed.bytes() == 13 * MIB);
+        freed.end_interval();
+        assert!(freed.pop_idle().is_some() && freed.pop_idle().is_some() && freed.bytes() == 0);
+    }
+
+    #[test]
+    fn there_is_a_place_for_so_many_and_then_the_oldest_goes() {
+        let mut freed = Freed::new();
+        let mut rest = mapped((2 * MOST + 2) * 2 * PAGE_SIZE);
+        let mut apart = vec![];
+        for n in 0..=MOST {
+            let next = rest.split_off(PAGE_SIZE).unwrap();
+            let first = rest.base();
+            let back = freed.put(rest);
+            assert_eq!(back.is_some(), n == MOST, "{n}");
+            assert!(back.is_none_or(|back| back.base() != first));
+            rest = next;
+            let next = rest.split_off(PAGE_SIZE).unwrap();
+            apart.push(rest);
+            rest = next;
+        }
+        assert_eq!(freed.bytes(), MOST * PAGE_SIZE);
+    }
+
+    proptest! {
+        /// Against a list of who has which bytes: everybody's are his alone, and what is kept is all that was put and not taken.
+        #[test]
+        fn freed_mappings_against_a_list(steps in prop::collection::vec((0..10_u8, 1..64_usize, any::<prop::sample::Index>()), 1..80)) {
+            let (mut freed, mut held, mut kept) = (Freed::new(), Vec::<Region>::new(), 0);
+            for (step, pages, pick) in steps {
+                let bytes = pages * PAGE_SIZE;
+                match step {
+                    0 | 1 => held.push(mapped(bytes)),
+                    2 | 3 if !held.is_empty() => {
+                        let region = held.swap_remove(pick.index(held.len()));
+                        kept += region.bytes();
+                        kept -= freed.put(region).map_or(0, |region| region.bytes());
+                    }
+                    2..=6 => {
+                        let most = freed.iter().map(Region::bytes).max().unwrap_or(0);
+                        let region = freed.take(layout(bytes));
+                        prop_assert_eq!(region.is_some(), bytes <= most);
+                        if let Some(region) = region {
+                            prop_assert!((bytes..=bytes + bytes / WASTE).contains(&region.bytes()));
+                            kept -= region.bytes();
+                            held.push(region);
+                        }
+                    }
+                    7 => {
+                        let most = pick.index(2 * kept + 1);
+                        while let Some(region) = freed.pop_above(most) {
+                            kept -= region.bytes();
+                        }
+                        prop_assert!(freed.bytes() <= most);
+                    }
+                    _ => {
+                        freed.end_interval();
+                        while let Some(region) = freed.pop_idle() {
+                            kept -= region.bytes();
+                        }
+                    }
+                }
+                prop_assert_eq!(freed.bytes(), kept);
+                prop_assert_eq!(freed.iter().map(Region::bytes).sum::<usize>(), kept);
+                let mut all: Vec<_> = held.iter().chain(freed.iter()).map(|r| (r.base().addr().get(), r.bytes())).collect();
+                all.sort_unstable();
+                prop_assert!(all.is_sorted_by(|low, high| low.0 + low.1 <= high.0), "two have the same bytes: {:?}", all);
+                // All of it is there, to read and to write.
+                for region in &held {
+                    // SAFETY: committed as a whole, and the test's.
+                    unsafe { region.base().add(region.bytes() - 1).write(1) };
+                }
+            }
+        }
+    }
+}
