@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 use std::time::Duration;
 use uslab_benches::team::{Team, cpus, mean};
 use uslab_benches::{Bench, Column, Contender, Kind};
-use uslab_magazine::sync::{AtomicUsize, Ordering};
-use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier};
+use uslab_magazine::sync::{Arc, AtomicUsize, Ordering};
+use uslab_magazine::{Config, Cpus, Heap, Layer, MAX_DEPOT, Operation, Path, Round, Supplier, Table};
 
 /// Rounds in a magazine: few, so that exchanges are most of the work.
 const CAPACITY: u16 = 4;
@@ -61,11 +61,12 @@ impl Exchanges {
     fn new(stock: u16, most: usize, budget: Duration) -> Option<Self> {
         let os = Cpus::os();
         // Four times what a CPU can hold: most of a batch comes from the depot and goes there.
-        let batch = 4 * usize::from(CAPACITY) * (2 + 2 * usize::from(stock));
+        let batch = 4 * usize::from(CAPACITY) * (2 + usize::from(stock));
         let depot_limit = (2 * most * batch / usize::from(CAPACITY)) as u32;
-        let config = Config::new(&os, CAPACITY, stock, depot_limit);
-        let memory = Heap::new(Layer::<Ball>::footprint(&os, &config))?;
-        let layer = Layer::new(os, config, memory).ok()?;
+        let region = Table::<Heap>::region_bytes(&os, false);
+        let memory = Heap::new(Table::<Heap>::footprint(&os, region))?;
+        let table = Arc::new(Table::new(os, region, memory).ok()?);
+        let layer = Layer::new(&table, Config::new(CAPACITY, stock, depot_limit.min(MAX_DEPOT)))?;
         Some(Self {
             layer,
             maker: Maker { made: AtomicUsize::new(0), flushed: AtomicUsize::new(0) },
@@ -107,7 +108,7 @@ impl Exchanges {
         let stats = self.layer.stats();
         let made = self.maker.made.load(Ordering::Relaxed) as u64;
         let gone = self.maker.flushed.load(Ordering::Relaxed) as u64;
-        assert_eq!(made - gone, stats.in_magazines + stats.in_stock + stats.in_depot, "a ball was lost");
+        assert_eq!(made - gone, stats.in_magazines + stats.in_depot, "a ball was lost");
         measured.into_iter().flatten().collect()
     }
 }

@@ -158,7 +158,6 @@ impl<'w, 'e> Worker<'w, 'e> {
         };
         self.tally().refused += 1;
         let expected = self.world.faulty
-            || matches!(error, AllocError::NoMagazines)
             || matches!(error, AllocError::CacheLimit { .. }) && source.is_limited()
             || matches!(error, AllocError::Destroyed) && source == Source::Temporary;
         if !expected {

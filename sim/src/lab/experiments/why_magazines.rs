@@ -142,8 +142,8 @@ impl WhyMagazines {
         let sized = |stock| Magazines::Sized { capacity, stock, depot_limit: 64 };
         let locked = cache(&subsystem, "locked", Magazines::Off)?;
         let two = cache(&subsystem, "two", sized(0))?;
-        let shipped = cache(&subsystem, "shipped", sized(uslab::magazines::STOCK))?;
-        let names = ["no magazine: a lock", "one a CPU", "loaded and previous", "and a stock of 8"];
+        let shipped = cache(&subsystem, "shipped", sized(8))?;
+        let names = ["no magazine: a lock", "one a CPU", "loaded and previous", "and eight more"];
         let mut mean = names.map(|_| Vec::new());
         let mut worst = names.map(|_| Vec::new());
         let stage = context.progress.stage("why-magazines", longest.into());
