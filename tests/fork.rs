@@ -3,17 +3,37 @@
 #[path = "balls/mod.rs"]
 mod balls;
 
-use balls::{Ball, Dice, Shelf, layer};
+use balls::{Ball, Dice, Shelf, layer, table};
 use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
-use uslab_magazine::{Cpus, Fork};
+use uslab_magazine::sync::fork::ForkLock;
+use uslab_magazine::sync::{Arc, AtomicBool, Ordering::Relaxed, Rank};
+use uslab_magazine::{Cpus, Fork, Heap, Layer, Table};
 
 const WORKERS: usize = 4;
 const HELD: usize = 20;
 const CAPACITY: u16 = 5;
 const BALLS: usize = 2000;
+
+/// Whoever has a layer has its table, too.
+struct Both<'a>(&'a Arc<Table<Heap>>, &'a Layer<Ball>);
+impl Fork for Both<'_> {
+    unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
+        // SAFETY: passed on.
+        unsafe {
+            self.0.locks(rank, visit);
+            self.1.locks(rank, visit);
+        }
+    }
+    unsafe fn forget_other_threads(&self) {
+        // SAFETY: passed on.
+        unsafe {
+            self.0.forget_other_threads();
+            self.1.forget_other_threads();
+        }
+    }
+}
 
 /// What the child does with a layer that four threads used when it was born. `Err` says what is wrong.
 fn child(layer: &uslab_magazine::Layer<Ball>, shelf: &Shelf) -> Result<(), &'static str> {
@@ -37,9 +57,10 @@ fn child(layer: &uslab_magazine::Layer<Ball>, shelf: &Shelf) -> Result<(), &'sta
     if free.windows(2).any(|w| w[0] == w[1]) {
         return Err("a ball is there twice");
     }
-    // Each thread: what it held, one ball on its way, and at most an exchange's magazines (two, and a batch of two).
+    // Each thread: what it held, one ball on its way, and at most a magazine; the drain: what it had taken and not given yet.
     let lost = BALLS - free.len();
-    if lost > WORKERS * (HELD + 1 + 4 * usize::from(CAPACITY)) {
+    let taken = layer.config().most_rounds(layer.cpus()) as usize;
+    if lost > WORKERS * (HELD + 1 + usize::from(CAPACITY)) + taken {
         return Err("more was lost than was in flight");
     }
     Ok(())
@@ -48,7 +69,8 @@ fn child(layer: &uslab_magazine::Layer<Ball>, shelf: &Shelf) -> Result<(), &'sta
 #[test]
 fn the_child_of_a_busy_process_goes_on() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
-        let (layer, shelf, stop) = (layer(cpus, CAPACITY, 2, 4), Shelf::new(BALLS), AtomicBool::new(false));
+        let table = table(cpus);
+        let (layer, shelf, stop) = (layer(&table, CAPACITY, 2, 4), Shelf::new(BALLS), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for t in 0..WORKERS {
                 let (layer, shelf, stop) = (&layer, &shelf, &stop);
@@ -69,16 +91,23 @@ fn the_child_of_a_busy_process_goes_on() {
                     held.into_iter().for_each(|b| layer.free(shelf, b));
                 });
             }
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    layer.drain(&shelf, 0..layer.cpus().count());
+                    std::thread::yield_now();
+                }
+            });
+            let both = Both(&table, &layer);
             for i in 0..100 {
                 let free = shelf.free.lock();
                 // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
-                unsafe { layer.before_fork() };
+                unsafe { both.before_fork() };
                 // SAFETY: the child uses the layer and the shelf, whose locks this thread holds, and the libc's
                 // allocator, which a fork leaves in order; then it ends without unwinding.
                 match unsafe { fork() }.expect("a fork") {
                     ForkResult::Child => {
                         // SAFETY: `fork` copied this thread, which is alone.
-                        unsafe { layer.after_fork_in_child() };
+                        unsafe { both.after_fork_in_child() };
                         drop(free);
                         // SAFETY: an alarm ends a child that waits for ever.
                         unsafe { libc::alarm(20) };
@@ -97,7 +126,7 @@ fn the_child_of_a_busy_process_goes_on() {
                     }
                     ForkResult::Parent { child } => {
                         // SAFETY: this is the process that forked.
-                        unsafe { layer.after_fork_in_parent() };
+                        unsafe { both.after_fork_in_parent() };
                         drop(free);
                         let status = waitpid(child, None).expect("the child");
                         if status != WaitStatus::Exited(child, 0) {

@@ -26,4 +26,5 @@ fn no_section_of_a_program_writes_what_its_restart_reads() {
     unsafe { blocks.free(block) };
     let checked = sections::check();
     assert!(checked.sections >= 30 && checked.instructions >= 300, "{checked:?}");
+    assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
 }

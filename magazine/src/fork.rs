@@ -2,7 +2,7 @@
 //!
 //! The child of a process with threads has only the thread that forked. A lock that another one held would be held there for
 //! ever, and what it protects may be half done. So every lock is taken before the fork and given back on both sides after
-//! it, in the [lock order](crate::sync::Rank). A thread may also have *claimed* the slot of its CPU, which no lock waits for;
+//! it, in the [lock order](crate::sync::Rank). A thread may also have *claimed* the region of its CPU, which no lock waits for;
 //! in the child such claims are nobody's and are dropped.
 //!
 //! These three steps are what `pthread_atfork` takes, and what jemalloc calls `prefork`, `postfork_parent` and

@@ -163,3 +163,68 @@ impl<R: Round, M: Memory, const N: usize> Fronts<R, M, N> {
         unsafe { Front { fast: self.fast, table: self.table, class, rounds: PhantomData }.free(round) }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::ball::Ball;
+    use crate::shadow::{Shelf, table};
+    use crate::{Config, Cpus, Layer, on_cpu};
+
+    fn layers(table: &crate::sync::Arc<Table<Heap>>) -> [Layer<Ball>; 3] {
+        [(); 3].map(|()| Layer::new(table, Config::new(4, 2, 0)).unwrap())
+    }
+
+    #[test]
+    fn fronts_side_by_side_serve_each_its_own_class() {
+        on_cpu(0);
+        for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os(), Cpus::os().claimed()] {
+            let (table, shelf) = (table(cpus), Shelf::new(0, 1));
+            let layers = layers(&table);
+            let fronts = Fronts::of(layers.each_ref().map(Layer::front));
+            for (i, layer) in layers.iter().enumerate() {
+                (1..=3).for_each(|ball| layer.free(&shelf, Ball(10 * i + ball)));
+            }
+            for (i, layer) in layers.iter().enumerate() {
+                // SAFETY: the layers live.
+                let got: Vec<Ball> = core::iter::from_fn(|| unsafe { fronts.alloc(i) }).collect();
+                assert!(got.iter().all(|ball| ball.0 / 10 == i), "{got:?} of class {i}");
+                // The thread may be elsewhere now, but not on simulated CPUs.
+                assert!(got.len() == 3 || cpus == Cpus::os() || cpus == Cpus::os().claimed(), "{got:?}");
+                for ball in got {
+                    // SAFETY: as above.
+                    if !unsafe { fronts.free(i, ball) } {
+                        layer.free(&shelf, ball);
+                    }
+                }
+                assert_eq!(layer.stats().in_magazines, 3);
+            }
+            // SAFETY: as above.
+            unsafe {
+                assert_eq!(fronts.alloc(3), None);
+                assert!(!fronts.free(3, Ball(1)));
+            }
+        }
+    }
+
+    #[test]
+    fn fronts_that_are_not_of_one_table_all_miss() {
+        on_cpu(0);
+        for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os()] {
+            let (one, other, shelf) = (table(cpus), table(cpus), Shelf::new(0, 1));
+            let ([a, ..], [b, ..]) = (&layers(&one), &layers(&other));
+            [a, b].iter().for_each(|layer| layer.free(&shelf, Ball(1)));
+            for mixed in [[a.front(), b.front()], [a.front(), Front::closed()], [Front::closed(), b.front()]]
+            {
+                let fronts = Fronts::of(mixed);
+                for i in 0..2 {
+                    // SAFETY: the layers live.
+                    unsafe {
+                        assert_eq!(fronts.alloc(i), None);
+                        assert!(!fronts.free(i, Ball(2)));
+                    }
+                }
+            }
+        }
+    }
+}

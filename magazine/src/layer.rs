@@ -83,7 +83,7 @@ pub trait Round: Copy + Send {
 
 /// Where rounds come from and go to when magazines cannot serve: the slab layer, or a zone.
 ///
-/// It is called with no lock, claim or slot operation of the layer held. It says to [`Operation`] how dear it was: one that
+/// It is called with no lock and no claim of the layer held. It says to [`Operation`] how dear it was: one that
 /// did nothing but say that it has nothing may be silent.
 pub trait Supplier<R: Round> {
     /// Hands up to `max` rounds of `node` to `put` and returns how many; 0 means that none can be had.
@@ -130,8 +130,10 @@ impl Config {
 
     /// The most rounds that the CPUs and depots of `cpus` hold.
     pub fn most_rounds(&self, cpus: &Cpus) -> u64 {
-        let held = u64::from(cpus.count()) * u64::from(self.reach());
-        held + u64::from(cpus.nodes()) * u64::from(self.depot_limit) * u64::from(self.capacity)
+        // A CPU has a stack for the rounds of each node.
+        let stacks = u64::from(cpus.count()) * u64::from(cpus.nodes());
+        stacks * u64::from(self.reach())
+            + u64::from(cpus.nodes()) * u64::from(self.depot_limit) * u64::from(self.capacity)
     }
 }
 
@@ -487,9 +489,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         magazine: &mut Magazine,
     ) {
         let full = magazine.len() == usize::from(self.config.capacity);
-        if !(full && node.depot.put(op, magazine)) {
-            self.flush(op, supplier, magazine);
-        } else if planted("a magazine in the depot and with the supplier") {
+        let kept = full && node.depot.put(op, magazine);
+        if !kept || planted("a magazine in the depot and with the supplier") {
             self.flush(op, supplier, magazine);
         }
     }
@@ -659,5 +660,126 @@ impl<R: Round, S: Supplier<R>> Supplier<R> for Counting<'_, S> {
     }
     fn node_of(&self, round: R) -> u32 {
         self.supplier.node_of(round)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::ball::Ball;
+    use crate::on_cpu;
+    use crate::shadow::{Shelf, table};
+
+    /// Hands out balls without end.
+    struct Endless;
+    impl Supplier<Ball> for Endless {
+        fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(Ball)) -> usize {
+            (1..=max).map(Ball).for_each(put);
+            max
+        }
+        fn flush(&self, _: &Operation, rounds: impl Iterator<Item = Ball>) {
+            rounds.for_each(drop);
+        }
+    }
+
+    #[test]
+    fn sizes_at_their_ends_are_refused_or_work_and_nothing_overflows() {
+        let cpus = Cpus::simulated(2, 2).unwrap();
+        on_cpu(0);
+        let region = 2 << 20;
+        let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
+        let table = Arc::new(Table::new(cpus, region, memory).unwrap());
+        let shorts = [0, 1, u16::MAX];
+        for (capacity, stock) in shorts.iter().flat_map(|a| shorts.map(|b| (*a, b))) {
+            for (first_fill, depot_limit) in shorts.iter().flat_map(|a| [0, 1, u32::MAX].map(|b| (*a, b))) {
+                for config in [
+                    Config { capacity, first_fill, stock, depot_limit },
+                    Config::new(capacity, stock, depot_limit),
+                ] {
+                    assert!(config.most_rounds(&cpus) < u64::MAX);
+                    let layer: Layer<Ball> = Layer::new(&table, config).unwrap();
+                    let balls: Vec<_> = (0..300).map(|_| layer.alloc(&Endless).unwrap()).collect();
+                    balls.into_iter().for_each(|ball| layer.free(&Endless, ball));
+                    layer.shrink();
+                    layer.reap(&Endless);
+                    layer.purge(&Endless);
+                    let stats = layer.stats();
+                    assert_eq!((stats.allocs, stats.in_magazines + stats.in_depot), (stats.frees, 0));
+                }
+            }
+        }
+    }
+
+    /// A layer that gets a number for one of its nodes only once kept that number.
+    #[test]
+    fn a_layer_that_is_refused_keeps_no_numbers() {
+        let cpus = Cpus::simulated(3, 3).unwrap();
+        // Rooms of 16 KiB, of which there are four.
+        let config = Config::new(64, 14, 0);
+        let region = crate::region::STACKS + (4 << 14);
+        let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
+        let table = Arc::new(Table::new(cpus, region, memory).unwrap());
+        let first = Layer::<Ball>::new(&table, config).unwrap();
+        assert!(Layer::<Ball>::new(&table, config).is_none());
+        drop(first);
+        let numbers = || core::iter::from_fn(|| table.class(config.reach())).count();
+        assert!(Layer::<Ball>::new(&table, config).is_some());
+        assert_eq!(numbers(), 4);
+    }
+
+    /// A new layer takes over the numbers of the one before: its counts begin at 0, and it never sees what the other one left.
+    #[test]
+    fn a_number_that_is_used_again_brings_no_round_and_no_count() {
+        let cpus = Cpus::simulated(2, 1).unwrap();
+        let (table, shelf) = (table(cpus), Shelf::new(60, 1));
+        let mut numbers = vec![];
+        for _ in 0..5 {
+            let layer: Layer<Ball> = Layer::new(&table, Config::new(3, 1, 2)).unwrap();
+            let stats = layer.stats();
+            assert_eq!(stats, Stats { capacity: 3, aborts: stats.aborts, ..Stats::default() });
+            for cpu in 0..2 {
+                on_cpu(cpu);
+                let nobody = Shelf::new(0, 1);
+                assert_eq!(layer.alloc(&nobody), None, "a round of the layer before");
+                let held: Vec<Ball> = (0..9).map(|_| layer.alloc(&shelf).unwrap()).collect();
+                held.into_iter().for_each(|ball| layer.free(&shelf, ball));
+            }
+            assert!(layer.stats().in_magazines > 0, "and it goes with rounds on its stacks");
+            *shelf.free.borrow_mut() = (1..=60).map(Ball).collect();
+            numbers.push(layer.nodes[0].class().index);
+        }
+        assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
+    }
+
+    /// Allocations and frees are told apart though only pops and pushes together are counted.
+    #[test]
+    fn counts_are_exact_through_batches_widening_drains_and_reaps() {
+        let cpus = Cpus::simulated(2, 1).unwrap();
+        let layer: Layer<Ball> = Layer::new(&table(cpus), Config::new(3, 2, 2)).unwrap();
+        let shelf = Shelf::new(100, 1);
+        let (mut held, mut allocs, mut frees) = (vec![], 0, 0);
+        for i in 0..200_u32 {
+            on_cpu(i % 2);
+            for _ in 0..i % 17 {
+                held.extend(layer.alloc(&shelf));
+                allocs += 1;
+            }
+            for _ in 0..(i * 7) % 19 {
+                if let Some(ball) = held.pop() {
+                    layer.free(&shelf, ball);
+                    frees += 1;
+                }
+            }
+            match i % 5 {
+                0 => layer.drain(&shelf, 0..1),
+                1 => _ = layer.reap(&shelf),
+                2 => layer.shrink(),
+                _ => {}
+            }
+            let s = layer.stats();
+            assert_eq!((s.allocs, s.frees), (allocs, frees), "behind round {i}");
+            let elsewhere = (held.len() + shelf.free.borrow().len()) as u64;
+            assert_eq!(s.in_magazines + s.in_depot + elsewhere, 100, "behind round {i}");
+        }
     }
 }

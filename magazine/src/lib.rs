@@ -1,23 +1,36 @@
 //! Per-CPU magazines over a depot: the front of an allocator that makes the common allocation and free touch nothing
 //! that other CPUs touch.
 //!
-//! A **magazine** is an array of rounds (anything that fits a pointer: objects, pages). Each CPU has two, *loaded* and
-//! *previous*; behind them a small *stock* of full and empty magazines; behind all CPUs of a node one **depot**; and
-//! behind that the caller's [`Supplier`]. The design is Bonwick & Adams's ("Magazines and Vmem", USENIX 2001); Linux
-//! calls the same things *sheaf* and *barn*.
+//! Three things come together here:
 //!
-//! The crate knows neither pages nor objects; `uslab-buddy` caches pages in it and `uslab` objects.
+//! * **Bonwick & Adams** ("Magazines and Vmem", USENIX 2001; Linux says *sheaf* and *barn*). Rounds (anything that fits a
+//!   pointer: objects, pages) travel in **magazines**. A CPU has room for two at least, so at least a magazine's worth of
+//!   operations lies between two visits to what CPUs share. That is the **depot**, one for each node. It keeps full magazines,
+//!   and gives back what is not in its **working set**.
+//! * **tcmalloc's per-CPU mode**. Each CPU has one **region**, in which it keeps a stack of pointers for each class. A
+//!   restartable sequence pops or pushes there with plain loads and stores, and commits by one store.
+//! * **Ours**. One [`Table`] of regions serves all [layers](Layer); a region costs no memory before its CPU misses for the
+//!   first time. A drain leads a CPU's word to a region of zeros, where every operation misses: so no fast
+//!   path asks whether there is one, and one fence serves all CPUs and classes that it wants. Where there are no restartable
+//!   sequences a claim does the same, and both are model-checked.
+//!
+//! Behind the depot stands the caller's [`Supplier`]. The crate knows neither pages nor objects; `uslab-buddy` caches pages in
+//! it and `uslab` objects.
 //!
 //! | module | |
 //! |---|---|
-//! | [`layer`] | the algorithm: alloc, free, exchange, drain, reap |
-//! | `slot` | the contract of an operation on a CPU's slot, and why it is sound |
-//! | [`private`] | rounds of one owner |
-//! | [`cpu`] | where the CPU's number comes from; the two mechanisms: `rseq`, the restartable sequences, and the claimed slot |
-//! | `depot` | full and empty magazines of a node, working set |
-//! | `store` | where slots and magazines lie in memory |
-//! | [`memory`] | who gives that memory |
+//! | [`layer`] | the algorithm: alloc, free, drain, reap |
+//! | [`table`] | the regions of all CPUs: numbers and rooms of classes, drains, and the rules of both |
+//! | `region` | what a CPU keeps, and what one operation does to it |
+//! | `depot` | the full magazines of a node, its working set |
+//! | `magazine` | rounds on their way |
+//! | `tuning` | how much a stack may hold, and a fill asks for |
+//! | [`front`] | the inlined path |
+//! | [`cpu`] | where the CPU's number comes from; the two mechanisms: `rseq`, the restartable sequences, and `claimed` |
+//! | [`memory`] | who gives the table its memory |
+//! | [`mod@fork`] | forking while other threads allocate |
 //! | [`paths`] | what operations did at the dearest, and how many of each class there were |
+//! | [`view`] | what lies where, for pictures |
 //! | [`sync`] | the one door to atomics and locks; loom |
 //!
 //! # Example
@@ -25,7 +38,8 @@
 //! ```
 //! use std::cell::Cell;
 //! use std::ptr::NonNull;
-//! use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier};
+//! use uslab_magazine::sync::Arc;
+//! use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier, Table};
 //!
 //! #[derive(Clone, Copy, PartialEq, Debug)]
 //! struct Ticket(usize);
@@ -56,9 +70,12 @@
 //! }
 //!
 //! let cpus = Cpus::os();
-//! let config = Config::new(&cpus, 8, 4, 16);
-//! let memory = Heap::new(Layer::<Ticket>::footprint(&cpus, &config)).expect("a few KiB");
-//! let layer = Layer::new(cpus, config, memory)?;
+//! let region = Table::<Heap>::region_bytes(&cpus, true);
+//! let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("addresses");
+//! // One for all layers of the program.
+//! let table = Arc::new(Table::new(cpus, region, memory)?);
+//! // Magazines of 8; a CPU has room for 4 beyond the two that it needs, the depot for 16.
+//! let layer = Layer::new(&table, Config::new(8, 4, 16)).expect("a number and a few KiB");
 //! let printer = Printer(Cell::new(0));
 //! let ticket = layer.alloc(&printer).expect("the printer never runs dry");
 //! layer.free(&printer, ticket);
@@ -72,11 +89,11 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-// One thread, simulated CPUs and addresses below 4 GiB: there the claimed slot, whose rounds and words are narrower, will do.
+// One thread, simulated CPUs and addresses below 4 GiB: there claims, and rounds of 4 bytes, will do.
 #[cfg(not(any(target_pointer_width = "64", target_arch = "wasm32")))]
 compile_error!(
-    "64-bit targets (and wasm32, for simulators) only: two magazine numbers are swapped as one word of 64 bits, rounds lie 8 bytes apart, and pages come \
-     from a range of addresses larger than 32 bits have"
+    "64-bit targets (and wasm32, for simulators) only: sections store rounds of 8 bytes, and pages come from a range of addresses larger than 32 bits \
+     have"
 );
 
 pub mod cpu;

@@ -52,6 +52,7 @@ impl Magazine {
         self.len = other.len;
     }
     /// Room for `len` rounds, which `fill` writes if it answers `true`; else the magazine stays empty.
+    #[allow(dead_code, reason = "for restartable sequences, which are not in every build")]
     #[inline]
     pub(crate) fn fill_with(&mut self, len: u32, fill: impl FnOnce(*mut NonNull<u8>) -> bool) -> bool {
         debug_assert!(self.is_empty() && len <= u32::from(MAX_CAPACITY));

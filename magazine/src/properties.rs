@@ -1,21 +1,25 @@
 //! Property tests of the layer on simulated CPUs, against a shadow model: a plain map of who holds what.
 //!
-//! I1 to I6 are the invariants that the kmem literature states for magazines: a magazine that leaves a CPU is wholly
-//! full or wholly empty (I1, I6); between two visits of a CPU to the shared depot lie at least a magazine's worth of
+//! I1 to I6 are the invariants that the kmem literature states for magazines: what a CPU leaves in the depot or takes from
+//! there is a full magazine (I1, I6); between two visits of a CPU to the shared depot lie at least a magazine's worth of
 //! its operations (I2); alternating at any fill level never visits it twice (I3); an empty depot costs no visit (I4);
 //! nothing is lost (I5).
 
 use crate::ball::Ball;
+use crate::region::LEN;
 use crate::shadow::{self, Setup, Shelf, Step};
-use crate::{Config, Cpus, Heap, Layer, Operation, Path, Paths, Supplier, on_cpu};
+use crate::{Config, Cpus, Layer, Operation, Path, Paths, Supplier, on_cpu};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
 
 fn setup() -> impl Strategy<Value = Setup> {
-    let sizes = (any::<[u8; 5]>(), any::<u8>(), prop::option::weighted(0.2, any::<u8>()));
-    (sizes, any::<[u8; 2]>()).prop_map(|((sizes, growth, magazines), [depot_limit, total])| {
-        let [cpus, nodes, capacity, first_fill, stock] = sizes;
-        Setup { cpus, nodes, capacity, growth, first_fill, stock, depot_limit, magazines, total }
+    any::<[u8; 7]>().prop_map(|[cpus, nodes, capacity, first_fill, stock, depot_limit, total]| Setup {
+        cpus,
+        nodes,
+        capacity,
+        first_fill,
+        stock,
+        depot_limit,
+        total,
     })
 }
 
@@ -25,36 +29,30 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         8 => cpu.clone().prop_map(|cpu| Step::Alloc { cpu }),
         8 => (cpu.clone(), any::<u16>()).prop_map(|(cpu, pick)| Step::Free { cpu, pick }),
         2 => (cpu.clone(), 1..20_u8).prop_map(|(cpu, n)| Step::Burst { cpu, n }),
-        1 => (cpu.clone(), 0..32_u8, 0..32_u8, 0..32_u8)
-            .prop_map(|(cpu, n, pops, pushes)| Step::Private { cpu, n, pops, pushes }),
         1 => (cpu, 0..5_u8).prop_map(|(from, to)| Step::Drain { from, to }),
         1 => Just(Step::Reap),
         1 => Just(Step::Purge),
         1 => Just(Step::Shrink),
-        1 => Just(Step::Grow),
+        1 => Just(Step::Anew),
     ];
     prop::collection::vec(step, 1..80)
 }
 
 /// A layer of these sizes.
 fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<Ball> {
-    let config = Config::new(&cpus, capacity, stock, depot_limit);
-    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
-    Layer::new(cpus, config, memory).unwrap()
+    shadow::layer(cpus, Config::new(capacity, stock, depot_limit))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// I1, I5, I6 on any mix of operations, CPUs, nodes and sizes (I1 and I6 are asserted by the source itself at each
-    /// exchange in debug builds).
+    /// I1, I5, I6 on any mix of operations, CPUs, nodes and sizes (the shadow looks at each place behind each step).
     #[test]
     fn nothing_is_lost_or_handed_out_twice(setup in setup(), steps in steps()) {
         shadow::run(&setup, steps);
     }
 
-    /// I2: once a CPU has both magazines, at least `capacity` of its operations lie between two of its visits to the
-    /// shared depot (one operation may take one magazine there and leave another).
+    /// I2: at least `capacity` operations of a CPU lie between two of its visits to the shared depot.
     #[test]
     fn a_magazine_of_operations_lies_between_two_visits(
         capacity in 1..8u16, seq in prop::collection::vec(any::<bool>(), 50..400),
@@ -65,7 +63,7 @@ proptest! {
         let shelf = Shelf::new(0, 1);
         let mut next = 0;
         let mut held = vec![];
-        // Warm: ten full magazines in the depot, and both magazines of the CPU there.
+        // Warm: ten full magazines in the depot, and two on the CPU's stack.
         for _ in 0..12 * usize::from(capacity) {
             next += 1;
             layer.free(&shelf, Ball(next));
@@ -108,7 +106,7 @@ proptest! {
         let s = layer.stats();
         prop_assert_eq!(s.depot_exchanges, warm.depot_exchanges);
         prop_assert_eq!((s.fills, s.flushes), (warm.fills, warm.flushes));
-        prop_assert_eq!(s.paths.cpu - warm.paths.cpu, 200, "all of them by the CPU's own magazines");
+        prop_assert_eq!(s.paths.cpu - warm.paths.cpu, 200, "all of them by the CPU's own stack");
     }
 }
 
@@ -142,7 +140,7 @@ fn an_empty_depot_costs_no_visit() {
 }
 
 #[test]
-fn n_workers_touch_n_slots() {
+fn n_workers_touch_n_regions() {
     let layer = layer(Cpus::simulated(8, 1).unwrap(), 4, 0, 10);
     let shelf = Shelf::new(100, 1);
     for cpu in 0..8 {
@@ -163,7 +161,7 @@ fn reap_takes_only_what_two_intervals_did_not_need() {
     let held: Vec<Ball> = (0..40).map(|_| layer.alloc(&shelf).unwrap()).collect();
     held.iter().for_each(|b| layer.free(&shelf, *b));
     let full = layer.stats().in_depot;
-    assert_eq!(full, 36, "40 rounds, 4 of them in the CPU's two magazines");
+    assert_eq!(full, 36, "40 rounds, 4 of them on the CPU's stack");
     assert_eq!(layer.reap(&shelf), 0, "the first interval began with an empty depot");
     // A steady need of 10 rounds.
     let steady = || {
@@ -210,9 +208,8 @@ fn reap_drains_idle_cpus_only() {
 fn a_layer_keeps_no_more_than_it_has_served() {
     let cpus = Cpus::simulated(1, 1).unwrap();
     on_cpu(0);
-    let config = Config { first_fill: 1, ..Config::new(&cpus, 100, 4, 4) };
-    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
-    let (layer, shelf) = (Layer::new(cpus, config, memory).unwrap(), Shelf::new(1000, 1));
+    let config = Config { first_fill: 1, ..Config::new(60, 4, 4) };
+    let (layer, shelf) = (shadow::layer(cpus, config), Shelf::new(1000, 1));
     let mut most = 0;
     for served in 1..=300 {
         layer.alloc(&shelf).unwrap();
@@ -220,89 +217,48 @@ fn a_layer_keeps_no_more_than_it_has_served() {
         assert!(kept < served, "{kept} rounds after {served} allocations");
         most = most.max(kept);
     }
-    assert!(most > 90, "{most}: and then fills whole magazines");
+    assert!(most > 55, "{most}: and then fills whole magazines");
 }
 
+/// A stack may hold half as much each time that memory is short, two magazines at least, and as much as before when it is not.
 #[test]
-fn magazines_shrink_when_memory_is_short_and_recover_when_it_is_not() {
+fn stacks_shrink_when_memory_is_short_and_recover_when_it_is_not() {
     let cpus = Cpus::simulated(1, 1).unwrap();
     on_cpu(0);
-    let (layer, shelf) = (layer(cpus, 8, 0, 100), Shelf::new(100, 1));
-    let capacity = || layer.stats().capacity;
-    layer.shrink();
-    layer.shrink();
-    assert_eq!(capacity(), 2);
-    // Three magazines of two: loaded, previous, and one in the depot.
-    let held: Vec<_> = (0..6).map(|_| layer.alloc(&shelf).unwrap()).collect();
-    layer.purge(&shelf);
-    held.into_iter().for_each(|ball| layer.free(&shelf, ball));
-    let s = layer.stats();
-    assert_eq!((s.in_magazines, s.in_depot), (4, 2));
-    layer.reap(&shelf);
-    assert_eq!(capacity(), 2, "memory was short in this interval");
-    for expected in [4, 8, 8] {
-        layer.reap(&shelf);
-        assert_eq!(capacity(), expected);
-    }
-}
-
-/// One in sixteen visits, and not fewer than eight.
-#[test]
-fn magazines_grow_where_cpus_meet_at_the_depot() {
-    let cpus = Cpus::simulated(2, 1).unwrap();
-    let config = Config { largest: 7, ..Config::new(&cpus, 2, 0, 1000) };
-    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
-    let layer = Layer::new(cpus, config, memory).unwrap();
-    // A thread that finds the depot locked, `n` times.
-    let meet = |n: usize| {
-        for _ in 0..n {
-            let held = layer.depots[0].lists.lock();
-            let met = layer.stats().depot_contention;
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    let shelf = Shelf::new(0, 1);
-                    (1..=4).for_each(|ball| layer.free(&shelf, Ball(ball)));
-                    // The third magazine sends the first one to the depot.
-                    (5..=6).for_each(|ball| layer.free(&shelf, Ball(ball)));
-                    layer.purge(&shelf);
-                });
-                while layer.stats().depot_contention == met {
-                    std::thread::yield_now();
-                }
-                drop(held);
-            });
-        }
-        layer.stats().capacity
+    let (layer, shelf) = (layer(cpus, 2, 6, 100), Shelf::new(100, 1));
+    let most = || {
+        layer.purge(&shelf);
+        batch(&layer, &shelf, 40);
+        layer.stats().in_magazines
     };
-    assert_eq!(meet(7), 2);
-    assert_eq!(meet(1), 4);
-    assert_eq!(meet(8), 7, "as large as they get");
-    assert_eq!(meet(8), 7);
+    assert_eq!(most(), 16);
+    let shrunk = [(); 3].map(|()| {
+        layer.shrink();
+        most()
+    });
+    assert_eq!(shrunk, [8, 4, 4]);
+    let recovered = [(); 4].map(|()| {
+        layer.reap(&shelf);
+        most()
+    });
+    assert_eq!(recovered, [4, 8, 16, 16], "memory was short in the first interval");
 }
 
+/// What lies on a stack when memory runs short stays usable, and goes with the next drain.
 #[test]
-fn without_memory_for_magazines_rounds_go_to_the_supplier() {
-    let cpus = Cpus::simulated(1, 1).unwrap();
+fn a_stack_that_is_fuller_than_it_may_be_serves_on() {
+    let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 2, 10);
     on_cpu(0);
-    let config = Config { magazines: 0, ..Config::new(&cpus, 4, 2, 2) };
-    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
-    let layer = Layer::new(cpus, config, memory).unwrap();
-    let shelf = Shelf::new(3, 1);
-    let ball = layer.alloc(&shelf).unwrap();
-    layer.free(&shelf, ball);
+    let shelf = Shelf::new(40, 1);
+    batch(&layer, &shelf, 8);
+    layer.shrink();
+    let before = layer.stats();
+    batch(&layer, &shelf, 8);
     let s = layer.stats();
-    assert_eq!((s.allocs, s.frees, s.paths), (1, 1, Paths { slab: 2, ..Paths::default() }));
-    assert_eq!(shelf.free.borrow().len(), 3);
+    assert_eq!((s.paths.cpu - before.paths.cpu, s.in_magazines), (16, 8));
 }
 
-#[test]
-fn memory_that_cannot_hold_the_slots_is_an_error() {
-    let cpus = Cpus::simulated(4, 1).unwrap();
-    let config = Config::new(&cpus, 4, 0, 1);
-    assert!(Layer::<Ball>::new(cpus, config, Heap::new(256).unwrap()).is_err());
-}
-
-/// Threads, not steps: four real threads on two simulated CPUs, with a drainer; nothing lost, the counts exact.
+/// Threads, not steps: four real threads on two simulated CPUs, and two that drain; nothing lost, the counts exact.
 #[test]
 fn threads_lose_nothing() {
     use crate::sync::Mutex;
@@ -345,6 +301,7 @@ fn threads_lose_nothing() {
                 })
             })
             .collect();
+        scope.spawn(|| (0..400).for_each(|_| layer.drain(&shelf, 0..2)));
         for _ in 0..200 {
             layer.drain(&shelf, 0..2);
             layer.reap(&shelf);
@@ -360,27 +317,19 @@ fn threads_lose_nothing() {
     assert_eq!(back, (1..=200).collect::<Vec<_>>());
 }
 
-/// Equal pairs of two CPUs without magazines once let a thread that was moved between nodes install a magazine of the
-/// node that it came from.
+/// Whichever CPU a thread is moved to, between any two steps: a stack holds rounds of its own node only.
 #[test]
-fn a_thread_moved_between_nodes_installs_no_magazine_of_the_other_node() {
+fn a_thread_moved_between_nodes_mixes_no_rounds() {
     for at in 1..10 {
         let layer = layer(Cpus::simulated(2, 2).unwrap(), 2, 1, 4);
         let shelf = Shelf::new(40, 2);
         crate::Script { cpu: 0, at, then: 1, aborted: false }.install();
-        // Behind each step: the next one may take away what does not belong there.
         let check = |behind: &str| {
-            for cpu in 0..2 {
-                let pair = layer.store.pair(cpu, crate::slot::Which::Rounds);
-                for num in [pair.loaded, pair.previous] {
-                    let magazine = layer.store.get(num);
-                    for i in 0..magazine.len() {
-                        let ball = magazine.round(i as usize).unwrap().addr().get() as u32;
-                        assert_eq!(
-                            ball % 2,
-                            cpu,
-                            "moved before read {at}: ball {ball} on CPU {cpu} behind {behind}"
-                        );
+            for (node, class) in (0..).zip(layer.nodes.iter().map(|node| node.class())) {
+                for region in layer.table.used(0..2) {
+                    for i in 1..=(region.head(class) & LEN) as u32 {
+                        let ball = region.round(class, i).unwrap().addr().get() as u32;
+                        assert_eq!(ball % 2, node, "moved before read {at}: ball {ball}, behind {behind}");
                     }
                 }
             }
@@ -402,87 +351,60 @@ fn batch(layer: &Layer<Ball>, shelf: &Shelf, n: usize) {
     held.iter().for_each(|b| layer.free(shelf, *b));
 }
 
-/// What stock times capacity covers never leaves the CPU again; beyond that, a magazine moves at a time.
+/// What a stack has room for never leaves the CPU again; beyond that, a magazine moves at a time.
 #[test]
-fn a_batch_that_fits_the_stock_stays_on_its_cpu() {
+fn a_batch_that_fits_the_stack_stays_on_its_cpu() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 4, 100);
     on_cpu(0);
     let shelf = Shelf::new(60, 1);
-    (0..3).for_each(|_| batch(&layer, &shelf, 10));
+    (0..3).for_each(|_| batch(&layer, &shelf, 12));
     let warm = layer.stats();
-    assert!(warm.in_stock > 0 && warm.in_depot == 0, "{warm:?}");
-    (0..20).for_each(|_| batch(&layer, &shelf, 10));
+    assert_eq!((warm.in_magazines, warm.in_depot), (12, 0));
+    (0..20).for_each(|_| batch(&layer, &shelf, 12));
     let s = layer.stats();
-    assert_eq!((s.depot_exchanges, s.fills, s.magazines), (warm.depot_exchanges, warm.fills, warm.magazines));
+    assert_eq!((s.depot_exchanges, s.fills, s.magazines), (0, warm.fills, 6));
 
     (0..3).for_each(|_| batch(&layer, &shelf, 42));
     let warm = layer.stats();
     (0..10).for_each(|_| batch(&layer, &shelf, 42));
     let s = layer.stats();
-    // 15 full magazines go and 15 empty ones come, and back.
-    assert_eq!((s.depot_exchanges - warm.depot_exchanges, s.fills - warm.fills), (10 * 60, 0));
-    // 21 of rounds and the two of the stocks.
-    assert_eq!((s.magazines, s.in_depot), (23, 30));
+    // 15 full magazines go and come back.
+    assert_eq!((s.depot_exchanges - warm.depot_exchanges, s.fills - warm.fills), (10 * 30, 0));
+    assert_eq!((s.magazines, s.in_magazines, s.in_depot), (21, 12, 30));
 }
 
-/// A drain keeps empty magazines and the stocks' own ones for later.
+/// What belongs to another node lies on a stack of that node here, and goes home in magazines.
 #[test]
-fn a_drain_and_its_refill_make_no_new_magazines() {
-    let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 4, 3);
-    on_cpu(0);
-    let shelf = Shelf::new(60, 1);
-    let round = || {
-        batch(&layer, &shelf, 20);
-        layer.purge(&shelf);
-    };
-    (0..2).for_each(|_| round());
-    let warm = layer.stats();
-    (0..10).for_each(|_| round());
-    let s = layer.stats();
-    assert_eq!(s.magazines, warm.magazines);
-    // A flush of each magazine, and only of those; visits for what is missing, and for what is emptied.
-    assert_eq!((s.fills - warm.fills, s.flushes - warm.flushes), (100, 100));
-    assert_eq!(s.depot_exchanges - warm.depot_exchanges, 170);
-}
-
-/// The memory of `footprint` holds the stocks that CPUs use and have in hand, and no more is asked for without stocks.
-#[test]
-fn the_footprint_holds_three_stock_magazines_a_cpu() {
-    let cpus = Cpus::simulated(2, 1).unwrap();
-    let config = |stock| Config { magazines: 0, ..Config::new(&cpus, 4, stock, 1) };
-    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config(2000))).unwrap();
-    let layer = Layer::<Ball>::new(cpus, config(2000), memory).unwrap();
-    let made = core::iter::from_fn(|| layer.store.create(&Operation::new(), 2000, true)).count();
-    assert_eq!(made, 6);
-    let without = Layer::<Ball>::footprint(&cpus, &config(0));
-    assert!(without < Layer::<Ball>::footprint(&cpus, &config(1)));
-}
-
-/// With no empty magazine to be had, a full one of the depot is emptied rather than each round sent round.
-#[test]
-fn without_an_empty_magazine_a_full_one_is_flushed() {
-    let cpus = Cpus::simulated(1, 1).unwrap();
-    on_cpu(0);
-    let config = Config { magazines: 3, ..Config::new(&cpus, 2, 0, 10) };
-    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
-    let layer = Layer::new(cpus, config, memory).unwrap();
-    let shelf = Shelf::new(0, 1);
-    (1..=8).for_each(|b| layer.free(&shelf, Ball(b)));
-    let s = layer.stats();
-    assert_eq!((s.magazines, s.flushes, s.frees, s.in_magazines + s.in_depot), (3, 1, 8, 6));
-    assert_eq!(shelf.free.borrow().len(), 2);
-}
-
-/// Only what belongs to another node goes round the magazines.
-#[test]
-fn rounds_of_the_own_node_stay_in_magazines() {
+fn rounds_of_another_node_go_home_in_magazines() {
     let layer = layer(Cpus::simulated(2, 2).unwrap(), 4, 0, 4);
     let shelf = Shelf::new(0, 2);
     on_cpu(0);
-    (1..=4).for_each(|b| layer.free(&shelf, Ball(b)));
+    (1..=18).for_each(|b| layer.free(&shelf, Ball(b)));
+    // Nine of each node: eight fit a stack, so one magazine of each node is in its depot.
     let s = layer.stats();
-    assert_eq!((s.other_node_frees, s.paths.slab, s.in_magazines), (2, 2, 2));
-    assert_eq!(shelf.free.borrow().iter().map(|b| b.0).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!((s.other_node_frees, s.paths.slab, s.in_magazines, s.in_depot), (9, 0, 10, 8));
+    on_cpu(1);
+    let home: Vec<_> = core::iter::from_fn(|| layer.alloc(&shelf)).map(|ball| ball.0).collect();
+    assert!(home.len() == 4 && home.iter().all(|ball| ball % 2 == 1), "{home:?}");
+}
+
+/// Where there is one class for all CPUs, nobody asks for nodes.
+#[test]
+fn a_layer_on_one_node_serves_the_cpus_of_all() {
+    let table = shadow::table(Cpus::simulated(2, 2).unwrap());
+    let layer: Layer<Ball> = Layer::on_one_node(&table, Config::new(2, 0, 4)).unwrap();
+    let shelf = Shelf::new(0, 2);
+    on_cpu(1);
+    (1..=6).for_each(|b| layer.free(&shelf, Ball(b)));
+    on_cpu(0);
+    assert_eq!(
+        core::iter::from_fn(|| layer.alloc(&shelf)).count(),
+        2,
+        "the magazine that was left in the depot"
+    );
+    let s = layer.stats();
+    assert_eq!((s.other_node_frees, s.in_magazines, s.paths.slab), (0, 4, 0));
+    assert!(layer.has_one_node());
 }
 
 /// Each place is counted by itself.
@@ -491,29 +413,22 @@ fn the_numbers_say_where_rounds_are() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 1, 100);
     on_cpu(0);
     let shelf = Shelf::new(40, 1);
-    let mut private = layer.private(&shelf, 3).unwrap();
     batch(&layer, &shelf, 20);
     let s = layer.stats();
-    assert_eq!((s.in_magazines, s.in_stock, s.in_depot), (4, 2 + private.len() as u64, 14));
-    assert_eq!((s.magazines, s.depot_exchanges, private.len()), (13, 7, 3));
-    private.close(&shelf);
-    assert_eq!(
-        crate::TooSmall.to_string(),
-        "the memory for the magazines is too small, unaligned or could not be committed"
-    );
+    assert_eq!((s.in_magazines, s.in_depot, s.magazines, s.depot_exchanges), (6, 14, 10, 7));
+    assert_eq!((s.fills, s.flushes, s.capacity), (10, 0, 2));
 }
 
-/// A magazine that a drain finds empty is kept, not flushed.
+/// A stack that a drain finds empty is not flushed.
 #[test]
 fn a_drain_flushes_only_what_holds_rounds() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 4);
     on_cpu(0);
     let shelf = Shelf::new(10, 1);
-    // Loaded: one round is left; previous: empty.
     assert_eq!((0..3).filter_map(|_| layer.alloc(&shelf)).count(), 3);
-    layer.drain(&shelf, 0..1);
+    (0..2).for_each(|_| layer.drain(&shelf, 0..1));
     let s = layer.stats();
-    assert_eq!((s.magazines, s.fills, s.flushes, s.in_magazines), (2, 2, 1, 0));
+    assert_eq!((s.fills, s.flushes, s.in_magazines), (2, 1, 0));
 }
 
 /// A visit that waits for another one is counted.
@@ -521,9 +436,9 @@ fn a_drain_flushes_only_what_holds_rounds() {
 fn who_waits_for_the_depot_is_counted() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 1, 0, 4);
     let shelf = crate::sync::Mutex::new(Shelf::new(0, 1));
-    let depot = &layer.depots[0];
+    let depot = &layer.nodes[0].depot;
     std::thread::scope(|scope| {
-        let visiting = depot.lists.lock();
+        let visiting = depot.full.lock();
         scope.spawn(|| {
             on_cpu(0);
             (1..=3).for_each(|b| layer.free(&*shelf.lock(), Ball(b)));
@@ -536,83 +451,14 @@ fn who_waits_for_the_depot_is_counted() {
     assert_eq!(layer.stats().depot_contention, 1);
 }
 
-/// A private magazine hands out what it says it holds, takes it back, and gives all of it up.
-#[test]
-fn a_private_magazine_takes_and_gives() {
-    let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 4);
-    on_cpu(0);
-    let shelf = Shelf::new(20, 1);
-    let mut private = layer.private(&shelf, 5).unwrap();
-    assert!(private.len() >= 5 && !private.is_empty());
-    // The loaded magazine is half full.
-    assert!(private.refill(&shelf, 9));
-    assert!(private.len() >= 9);
-    let mut out = vec![private.pop().unwrap()];
-    let visits = layer.stats().depot_exchanges;
-    let held = private.len();
-    for left in (0..held).rev() {
-        out.extend(private.pop());
-        assert_eq!(private.len(), left);
-    }
-    assert!(private.is_empty() && private.pop().is_none());
-    assert_eq!(out.iter().collect::<BTreeSet<_>>().len(), out.len(), "a ball handed out twice");
-    out.iter().for_each(|ball| private.push(&shelf, *ball));
-    assert_eq!(private.len(), out.len(), "it keeps as many as it was asked for");
-    assert_eq!(layer.stats().depot_exchanges, visits, "and its empty magazines meanwhile");
-    private.close(&shelf);
-    assert_eq!(private.len(), 0);
-    let s = layer.stats();
-    assert_eq!((s.allocs, s.frees), (out.len() as u64, out.len() as u64));
-    layer.purge(&shelf);
-    assert_eq!(shelf.free.borrow().len(), 20);
-}
-
-/// Full magazines that the layer has are taken as they are, and empty ones beyond what it keeps go back to it.
-#[test]
-fn a_private_magazine_takes_full_magazines_and_gives_empty_ones_back() {
-    let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 4);
-    on_cpu(0);
-    // Nothing to fill from: four rounds in the CPU's magazines, four in the depot.
-    let shelf = Shelf::new(0, 1);
-    (1..=8).for_each(|b| layer.free(&shelf, Ball(b)));
-    let visits = || layer.stats().depot_exchanges;
-    let before = visits();
-    let mut private = layer.private(&shelf, 2).unwrap();
-    assert_eq!((private.len(), visits() - before), (2, 1));
-    let mut out = vec![private.pop().unwrap(), private.pop().unwrap()];
-    assert!(private.refill(&shelf, 2));
-    assert_eq!((private.len(), visits() - before), (2, 2));
-    // One empty magazine stays behind the loaded one, as one full one would.
-    out.extend(core::iter::from_fn(|| private.pop()));
-    assert_eq!((out.len(), visits() - before), (4, 3));
-    private.close(&shelf);
-    out.into_iter().for_each(|ball| layer.free(&shelf, ball));
-    layer.purge(&shelf);
-    assert_eq!(shelf.free.borrow().len(), 8);
-}
-
 #[test]
 fn a_config_counts_cpus_and_depots() {
     let cpus = Cpus::simulated(4, 2).unwrap();
-    let config = Config { largest: 10, ..Config::new(&cpus, 5, 2, 7) };
-    // A CPU: two of rounds, two in hand and both stocks; a depot: seven full and seven empty ones.
-    assert_eq!(config.magazines, 4 * (4 + 2 * 2) + 2 * (7 + 7));
-    // Full ones: two and a stock for a CPU, seven for a depot.
-    assert_eq!(config.most_rounds(&cpus), (4 * (2 + 2) + 2 * 7) * 10);
-}
-
-/// A magazine made before takes the size of now when it comes by empty.
-#[test]
-fn a_magazine_that_comes_by_is_made_smaller() {
-    let layer = layer(Cpus::simulated(1, 1).unwrap(), 8, 0, 100);
-    on_cpu(0);
-    let shelf = Shelf::new(100, 1);
-    let held: Vec<_> = (0..12).map(|_| layer.alloc(&shelf).unwrap()).collect();
-    layer.purge(&shelf);
-    layer.shrink();
-    held.into_iter().for_each(|ball| layer.free(&shelf, ball));
-    let s = layer.stats();
-    assert_eq!((s.magazines, s.in_magazines, s.in_depot), (3, 8, 4));
+    let config = Config::new(5, 2, 7);
+    // Two magazines and the stock.
+    assert_eq!(config.reach(), 5 * (2 + 2));
+    // A CPU has a stack for each node; a depot has seven.
+    assert_eq!(config.most_rounds(&cpus), 4 * 2 * 20 + 2 * 7 * 5);
 }
 
 /// Once the pop that follows an exchange with the depot counted as a hit: 99.9 % of them beside a visit every other operation.
@@ -634,17 +480,17 @@ fn a_retry_behind_a_depot_visit_is_no_hit() {
         class()
     });
     use Path::{Cpu, Depot, Slab};
-    // Magazines are made for balls 1, 3, 5 and 7. The one of balls 1 and 2 goes to the depot, which has room for no other:
-    // balls 3 and 4 go to the shelf.
-    assert_eq!(frees.collect::<Vec<_>>(), [Depot, Cpu, Depot, Cpu, Depot, Cpu, Slab, Cpu]);
+    // The first one commits a part of the region. The magazine of balls 3 and 4 goes to the depot, which has room for no
+    // other: balls 5 and 6 go to the shelf.
+    assert_eq!(frees.collect::<Vec<_>>(), [Depot, Cpu, Cpu, Cpu, Depot, Cpu, Slab, Cpu]);
     let allocs = (0..8).map(|_| {
         layer.alloc(&shelf).unwrap();
         class()
     });
-    // The loaded magazine, the previous one after a swap, the depot's, and one that is filled from the shelf.
+    // The stack, the depot's magazine, and one that is filled from the shelf.
     assert_eq!(allocs.collect::<Vec<_>>(), [Cpu, Cpu, Cpu, Cpu, Depot, Cpu, Slab, Cpu]);
     assert_eq!(layer.alloc(&shelf), None);
-    let paths = Paths { cpu: 10, depot: 4, slab: 2, ..Paths::default() };
+    let paths = Paths { cpu: 11, depot: 3, slab: 2, ..Paths::default() };
     assert_eq!(layer.stats().paths, paths, "what failed is no operation");
 }
 
@@ -653,14 +499,10 @@ fn a_retry_behind_a_depot_visit_is_no_hit() {
 fn shares_never_exceed_the_operations() {
     let layer = layer(Cpus::simulated(2, 1).unwrap(), 3, 1, 2);
     let shelf = Shelf::new(60, 1);
-    for round in 0..40 {
+    for round in 1..40 {
         on_cpu(round % 2);
         let held: Vec<_> = (0..round).filter_map(|_| layer.alloc(&shelf)).collect();
         held.into_iter().for_each(|ball| layer.free(&shelf, ball));
-        let mut private = layer.private(&shelf, 5).unwrap();
-        let out: Vec<_> = (0..9).filter_map(|_| private.pop()).collect();
-        out.into_iter().for_each(|ball| private.push(&shelf, ball));
-        private.close(&shelf);
         layer.reap(&shelf);
         layer.drain(&shelf, 0..1);
         let s = layer.stats();

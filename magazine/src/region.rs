@@ -24,7 +24,7 @@ use crate::magazine::Magazine;
 #[cfg(not(any(loom, shuttle)))]
 use crate::sync::Ordering::Acquire;
 use crate::sync::Ordering::{Relaxed, Release};
-use crate::sync::{AtomicU32, AtomicU64, Fixed, UnsafeCell, planted, tell};
+use crate::sync::{AtomicU32, AtomicU64, Counter, UnsafeCell, planted, tell};
 use core::ptr::NonNull;
 
 /// Classes that a table has numbers for; number 0 is no class.
@@ -73,7 +73,7 @@ pub(crate) struct Header {
     pub(crate) heads: Heads,
     pub(crate) caps: [UnsafeCell<u32>; CLASSES as usize],
     seen: [UnsafeCell<u64>; CLASSES as usize],
-    taken: [Fixed; CLASSES as usize],
+    taken: [Counter; CLASSES as usize],
 }
 #[cfg(not(any(loom, shuttle)))]
 #[repr(C, align(128))]
@@ -113,7 +113,7 @@ impl<'t> Region<'t> {
     fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
         &self.header.seen[class.index as usize]
     }
-    fn taken_cell(&self, class: Class) -> &'t Fixed {
+    fn taken_cell(&self, class: Class) -> &'t Counter {
         &self.header.taken[class.index as usize]
     }
     /// Place `i` of the stack, counted from 1; 0 is the null word.
@@ -144,7 +144,7 @@ impl<'t> Region<'t> {
 #[derive(Debug)]
 pub(crate) struct Cells {
     claim: AtomicU32,
-    committed: crate::sync::Counter,
+    committed: Counter,
     /// Held by the thread that runs on the CPU, in the model of restartable sequences.
     pub(crate) token: crate::sync::Mutex<()>,
     classes: Vec<ClassCells>,
@@ -158,7 +158,7 @@ struct ClassCells {
     writer: UnsafeCell<()>,
     cap: UnsafeCell<u32>,
     seen: UnsafeCell<u64>,
-    taken: Fixed,
+    taken: Counter,
 }
 #[cfg(any(loom, shuttle))]
 impl Cells {
@@ -168,11 +168,11 @@ impl Cells {
             writer: UnsafeCell::new(()),
             cap: UnsafeCell::new(0),
             seen: UnsafeCell::new(0),
-            taken: Fixed::new(0),
+            taken: Counter::new(0),
         };
         Self {
             claim: AtomicU32::new(0),
-            committed: crate::sync::Counter::new(0),
+            committed: Counter::new(0),
             token: crate::sync::Mutex::ranked(crate::sync::Rank::Token, ()),
             classes: (0..CLASSES).map(class).collect(),
             places: (0..places).map(|_| UnsafeCell::new(core::ptr::null_mut())).collect(),
@@ -196,7 +196,7 @@ impl<'t> Region<'t> {
     fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
         &self.class(class).seen
     }
-    fn taken_cell(&self, class: Class) -> &'t Fixed {
+    fn taken_cell(&self, class: Class) -> &'t Counter {
         &self.class(class).taken
     }
     fn place(&self, class: Class, i: u32) -> &'t UnsafeCell<*mut u8> {
@@ -240,6 +240,11 @@ impl Region<'_> {
         self.writable();
         // SAFETY: as in `cap`, and nobody else reads.
         self.cap_cell(class).with_mut(|p| unsafe { *p = cap });
+    }
+    /// The empty region of a control, in which pushes do not miss.
+    #[cfg(uslab_control = "capempty")]
+    pub(crate) fn open_all(&self) {
+        (1..CLASSES).for_each(|index| self.set_cap(Class { index, stack: 0 }, 2));
     }
     /// Round `i`, counted from 1; `None` is the null word. As [`cap`](Self::cap).
     #[inline(always)]
@@ -356,18 +361,17 @@ impl Region<'_> {
 
     // ---- for whoever owns the region: a drain ----
 
-    /// Closes the class's stack and notes how many rounds lie on it: from now on they are the drain's, where they lie.
-    pub(crate) fn take(&self, class: Class) -> u32 {
+    /// Closes the class's stack and notes how many rounds lie on it: from now on they are the drain's of that number, where
+    /// they lie.
+    pub(crate) fn take(&self, class: Class, drain: u64) {
         let head = self.head(class);
-        let len = (head & LEN) as u32;
-        if len > 0 {
-            self.set_taken(class, len);
+        if head & LEN > 0 {
+            self.taken_cell(class).set(drain << LEN.count_ones() | head & LEN);
             self.set_head(class, head & !LEN);
         }
         if self.cap(class) > 0 && !planted("a drained stack stays open") {
             self.set_cap(class, 0);
         }
-        len
     }
     /// How far the class had come when [`see`](Self::see) was last called; for who holds the lock of drains.
     pub(crate) fn seen(&self, class: Class) -> u64 {
@@ -387,13 +391,19 @@ impl Region<'_> {
         }
         // SAFETY: the lock of drains is held.
         self.seen_cell(class).with_mut(|p| unsafe { *p = 0 });
-        self.set_taken(class, 0);
+        self.forget_taken(class);
     }
-    /// Rounds that a drain has taken and not given to anybody yet: for that drain, and for reports.
+    /// Rounds that a drain has taken and not given to anybody yet; for reports.
     pub(crate) fn taken(&self, class: Class) -> u32 {
-        self.taken_cell(class).get()
+        (self.taken_cell(class).get() & LEN) as u32
     }
-    pub(crate) fn set_taken(&self, class: Class, taken: u32) {
-        self.taken_cell(class).set(taken);
+    /// The same, of one drain: another one that is at work meanwhile may have taken them.
+    pub(crate) fn taken_by(&self, class: Class, drain: u64) -> u32 {
+        let taken = self.taken_cell(class).get();
+        if taken >> LEN.count_ones() == drain { (taken & LEN) as u32 } else { 0 }
+    }
+    /// They were given away.
+    pub(crate) fn forget_taken(&self, class: Class) {
+        self.taken_cell(class).set(0);
     }
 }

@@ -2,8 +2,8 @@
 //! does the same steps. Property tests and the fuzzer make the steps; what must hold is here.
 
 use crate::ball::Ball;
-use crate::slot::{Pair, Which};
-use crate::{Config, Cpus, Heap, Layer, Operation, Path, Private, Stats, Supplier, on_cpu};
+use crate::sync::Arc;
+use crate::{Config, Cpus, Heap, Layer, Operation, Path, Supplier, Table, on_cpu};
 use arbitrary::{Arbitrary, Unstructured};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -45,6 +45,21 @@ impl Supplier<Ball> for Shelf {
     }
 }
 
+/// Bytes of the regions of [`table`]: room for hundreds of small stacks.
+const REGION: usize = 128 << 10;
+
+/// A table on the heap.
+pub(crate) fn table(cpus: Cpus) -> Arc<Table<Heap>> {
+    let memory = Heap::new(Table::<Heap>::footprint(&cpus, REGION)).unwrap();
+    Arc::new(Table::new(cpus, REGION, memory).unwrap())
+}
+
+/// A layer on a table of its own.
+#[cfg(test)]
+pub(crate) fn layer(cpus: Cpus, config: Config) -> Layer<Ball> {
+    Layer::new(&table(cpus), config).unwrap()
+}
+
 /// A layer to be made. Every value is brought into its range.
 #[derive(Clone, Debug, Arbitrary)]
 pub(crate) struct Setup {
@@ -54,16 +69,12 @@ pub(crate) struct Setup {
     pub(crate) nodes: u8,
     /// 1 to 5.
     pub(crate) capacity: u8,
-    /// The largest magazine is 1 to 2 times as large.
-    pub(crate) growth: u8,
     /// 1 to 5.
     pub(crate) first_fill: u8,
     /// 0 to 3.
     pub(crate) stock: u8,
     /// 0 to 3.
     pub(crate) depot_limit: u8,
-    /// Fewer magazines than it may want, up to 15.
-    pub(crate) magazines: Option<u8>,
     /// Rounds in all, 1 to 80.
     pub(crate) total: u8,
 }
@@ -82,30 +93,23 @@ pub(crate) enum Step {
         cpu: u8,
         n: u8,
     },
-    /// A private magazine of up to 31 rounds: some are taken out and kept, others put in.
-    Private {
-        cpu: u8,
-        n: u8,
-        pops: u8,
-        pushes: u8,
-    },
     Drain {
         from: u8,
         to: u8,
     },
     Reap,
     Purge,
-    /// Magazines become smaller, or as large as they get.
     Shrink,
-    Grow,
+    /// The layer goes with all that it holds, and another one of the same sizes takes its place in the table.
+    Anew,
 }
 
 struct Shadow {
-    cpus: Cpus,
+    table: Arc<Table<Heap>>,
+    config: Config,
     layer: Layer<Ball>,
     shelf: Shelf,
     total: usize,
-    most_cached: u64,
     live: Vec<Ball>,
     allocs: u64,
     frees: u64,
@@ -118,28 +122,23 @@ impl Shadow {
         let cpus = Cpus::simulated(cpus, u32::from(range(setup.nodes, 1, cpus.min(2) as u8))).unwrap();
         let capacity = u16::from(range(setup.capacity, 1, 5));
         let (stock, depot_limit) = (range(setup.stock, 0, 3), range(setup.depot_limit, 0, 3));
-        let config = Config::new(&cpus, capacity, stock.into(), depot_limit.into());
-        let config = Config {
-            largest: capacity * u16::from(range(setup.growth, 1, 2)),
-            first_fill: range(setup.first_fill, 1, 5).into(),
-            magazines: setup.magazines.map_or(config.magazines, |n| config.magazines.min(u32::from(n % 16))),
-            ..config
-        };
-        let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).unwrap();
+        let config = Config::new(capacity, stock.into(), depot_limit.into());
+        let config = Config { first_fill: range(setup.first_fill, 1, 5).into(), ..config };
         let total = usize::from(range(setup.total, 1, 80));
+        let table = table(cpus);
         Self {
-            cpus,
-            layer: Layer::new(cpus, config, memory).unwrap(),
+            layer: Layer::new(&table, config).unwrap(),
+            table,
+            config,
             shelf: Shelf::new(total, cpus.nodes()),
             total,
-            most_cached: config.most_rounds(&cpus),
             live: vec![],
             allocs: 0,
             frees: 0,
         }
     }
     fn on(&self, cpu: u8) {
-        on_cpu(u32::from(cpu) % self.cpus.count());
+        on_cpu(u32::from(cpu) % self.table.cpus().count());
     }
     fn got(&mut self, ball: Ball) {
         assert!(!self.live.contains(&ball), "{ball:?} handed out twice");
@@ -165,13 +164,13 @@ impl Shadow {
     }
     /// Does one operation (none if it has no answer), and looks which of all classes counts it: the class of what changed.
     fn seen<T>(&self, operation: impl FnOnce(&Layer<Ball>, &Shelf) -> Option<T>) -> Option<T> {
-        let before = (self.layer.stats(), self.stocks(), self.shelf.calls.get());
+        let look = || (self.layer.stats(), self.committed(), self.shelf.calls.get());
+        let before = look();
         let answer = operation(&self.layer, &self.shelf);
-        let after = (self.layer.stats(), self.stocks(), self.shelf.calls.get());
-        let shared = |s: &Stats| (s.depot_exchanges, s.magazines);
+        let after = look();
         let path = if before.2 != after.2 {
             Path::Slab
-        } else if shared(&before.0) != shared(&after.0) || before.1 != after.1 {
+        } else if (before.0.depot_exchanges, before.1) != (after.0.depot_exchanges, after.1) {
             Path::Depot
         } else {
             Path::Cpu
@@ -183,14 +182,13 @@ impl Shadow {
         }
         answer
     }
-    /// CPUs' stocks that there are; one that a drain took comes from the depot again.
-    fn stocks(&self) -> usize {
-        let slots = (0..self.cpus.count()).flat_map(|cpu| [(cpu, Which::Full), (cpu, Which::Empty)]);
-        slots.filter(|(cpu, which)| self.layer.store.pair(*cpu, *which) != Pair::SENTINELS).count()
+    /// Bytes that are committed in the regions of all CPUs.
+    fn committed(&self) -> usize {
+        self.table.used(0..self.table.cpus().count()).map(|region| region.committed()).sum()
     }
     fn cached(&self) -> u64 {
         let s = self.layer.stats();
-        s.in_magazines + s.in_stock + s.in_depot
+        s.in_magazines + s.in_depot
     }
 
     fn step(&mut self, step: Step) {
@@ -208,17 +206,13 @@ impl Shadow {
                 let got = (0..n % 32).filter(|_| self.take()).count();
                 (0..got).for_each(|_| self.give(usize::MAX));
             }
-            Step::Private { cpu, n, pops, pushes } => {
-                self.on(cpu);
-                self.private(usize::from(n % 32), pops % 32, pushes % 32);
-            }
             Step::Drain { from, to } => {
                 let (from, to) = (u32::from(from) % 5, u32::from(to) % 5);
                 self.layer.drain(&self.shelf, from..to);
             }
             Step::Reap => drop(self.layer.reap(&self.shelf)),
             Step::Shrink => self.layer.shrink(),
-            Step::Grow => self.layer.grow(),
+            Step::Anew => self.anew(),
             Step::Purge => {
                 self.layer.purge(&self.shelf);
                 assert_eq!(self.cached(), 0);
@@ -226,39 +220,34 @@ impl Shadow {
         }
     }
 
-    /// What a private magazine promised, it holds.
-    fn private(&mut self, n: usize, pops: u8, pushes: u8) {
-        // The magazine borrows the layer, the balls do not.
-        let mut out = vec![];
-        let mut back: Vec<Ball> = (0..pushes).map_while(|i| self.pick(i.into())).collect();
-        let private: Option<Private<'_, Ball>> = self.layer.private(&self.shelf, n);
-        if let Some(mut private) = private {
-            assert!(private.len() >= n, "{} of {n}", private.len());
-            out.extend((0..pops).map_while(|_| self.seen(|_, _| private.pop())));
-            assert!(out.len() >= n.min(pops.into()), "{} of {n} promised", out.len());
-            self.frees += back.len() as u64;
-            for ball in back.drain(..) {
-                self.seen(|_, shelf| {
-                    private.push(shelf, ball);
-                    Some(())
-                });
-            }
-            private.close(&self.shelf);
-        }
-        out.into_iter().for_each(|ball| self.got(ball));
-        // Without a private magazine they stay out.
-        self.live.append(&mut back);
+    fn anew(&mut self) {
+        // The table has numbers for both; but the one that goes shall leave its own to the next.
+        self.layer = Layer::new(&self.table, Config::new(1, 0, 0)).unwrap();
+        self.layer = Layer::new(&self.table, self.config).unwrap();
+        let all = (1..=self.total).map(Ball);
+        *self.shelf.free.borrow_mut() = all.filter(|ball| !self.live.contains(ball)).collect();
+        (self.allocs, self.frees) = (0, 0);
+        assert_eq!(self.cached(), 0, "a layer begins with nothing");
     }
 
-    /// I5, and that the statistics tell the truth.
+    /// I1, I5, I6, and that the statistics tell the truth.
     fn check(&self) {
         let s = self.layer.stats();
         let held = self.live.len() as u64 + self.cached() + self.shelf.free.borrow().len() as u64;
         assert_eq!(held, self.total as u64, "a ball was lost: {s:?}");
+        // SAFETY: this is the only thread.
+        let view = unsafe { self.layer.view(|ball| ball) };
+        let depots = || view.depots.iter().flat_map(|depot| &depot.full);
+        assert!(depots().all(|full| full.rounds.len() == usize::from(self.config.capacity)), "{view:?}");
+        let magazines = view.cpus.iter().flat_map(|cpu| &cpu.magazines).chain(depots());
+        let mut all: Vec<Ball> = magazines.flat_map(|magazine| magazine.rounds.clone()).collect();
+        all.extend(self.live.iter().chain(&*self.shelf.free.borrow()));
+        all.sort_unstable();
+        assert!(all.iter().copied().eq((1..=self.total).map(Ball)), "each ball in one place: {view:?}");
         assert_eq!((s.allocs, s.frees), (self.allocs, self.frees));
         assert_eq!(s.paths.operations(), s.allocs + s.frees, "each operation is of one class: {s:?}");
-        assert_eq!((s.changed, s.busy), (0, 0), "one thread never meets anybody");
-        assert!(self.cached() <= self.most_cached, "{s:?}");
+        assert_eq!(s.busy, 0, "one thread never meets anybody");
+        assert!(self.cached() <= self.config.most_rounds(self.table.cpus()), "{s:?}");
     }
 }
 

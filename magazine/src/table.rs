@@ -207,6 +207,9 @@ impl<M: Memory> Table<M> {
                         .write(AtomicPtr::new(region.as_ptr()))
                 };
             }
+            #[cfg(uslab_control = "capempty")]
+            // SAFETY: readable as zero, and on heap memory writable.
+            unsafe { Region::at(empty) }.open_all();
         }
         Ok(table)
     }
@@ -226,7 +229,7 @@ impl<M: Memory> Table<M> {
     }
     /// Where the spare words lie.
     #[cfg(not(any(loom, shuttle)))]
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for restartable sequences"))]
+    #[allow(dead_code, reason = "for restartable sequences, which are not in every build")]
     pub(crate) fn spare_words(&self) -> NonNull<u8> {
         self.memory.base()
     }
@@ -304,7 +307,7 @@ impl<M: Memory> Table<M> {
             // Callers write the beginnings of lines. A load that follows a store to the same place of another page waits, so
             // no head lies there.
             let (index, start) =
-                (making.numbers + u32::from(making.numbers % HEADS_IN_LINE == 0), making.used);
+                (making.numbers + u32::from(making.numbers.is_multiple_of(HEADS_IN_LINE)), making.used);
             if index >= CLASSES || start + bytes > self.region {
                 return None;
             }
@@ -366,7 +369,7 @@ impl<M: Memory> Table<M> {
         let all = 0..self.cpus.count();
         let all = if planted("a number is given back when one CPU is drained") { 0..1 } else { all };
         let owned = |region: Region<'_>| {
-            region.take(class);
+            region.take(class, 0);
             region.reset(class);
         };
         // Without a fence somebody may still use the number: then nobody else gets it.
@@ -497,6 +500,8 @@ impl<M: Memory> Table<M> {
         mut give: impl FnMut(Class, &mut Taken<'_>),
     ) {
         let lock = || (!planted("drains without their lock")).then(|| self.drains.lock());
+        // Others may be at work on the same stacks: each gives away what it has taken itself.
+        let number = crate::sync::unique();
         {
             let _one_at_a_time = lock();
             // SAFETY: the lock of drains is held.
@@ -518,7 +523,7 @@ impl<M: Memory> Table<M> {
             let mut owned = |region: Region<'_>| {
                 for class in classes.clone() {
                     if which == Which::All || idle(region, class) {
-                        region.take(class);
+                        region.take(class, number);
                     }
                     region.see(class);
                 }
@@ -527,10 +532,10 @@ impl<M: Memory> Table<M> {
         }
         for class in classes.clone() {
             for region in self.used(cpus.clone()) {
-                let taken = region.taken(class);
+                let taken = region.taken_by(class, number);
                 if taken > 0 {
                     give(class, &mut Taken { region, class, left: taken });
-                    region.set_taken(class, 0);
+                    region.forget_taken(class);
                 }
             }
         }
@@ -604,11 +609,16 @@ impl<M: Memory> Fork for Table<M> {
         for (index, number) in (0..).zip(&*self.numbers) {
             // SAFETY: there is one thread.
             if number.drains.with_mut(|p| unsafe { p.replace(0) }) > 0 {
+                // SAFETY: as above.
                 let class = Class { index, stack: number.stack.with(|p| unsafe { *p }) };
-                self.used(0..self.cpus.count()).for_each(|region| region.set_taken(class, 0));
+                self.used(0..self.cpus.count()).for_each(|region| region.forget_taken(class));
                 // Relaxed: as above.
                 number.limit.store(number.open.get() as u32, Relaxed);
             }
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+#[path = "table_tests.rs"]
+mod tests;

@@ -80,3 +80,60 @@ impl<R: Round, M: Memory> Layer<R, M> {
         LayerView { cpus, depots: depots.collect() }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::ball::Ball;
+    use crate::shadow::{Shelf, layer};
+    use crate::{Config, Cpus, on_cpu};
+
+    #[test]
+    fn every_round_that_is_held_is_seen_once_where_it_lies() {
+        let layer = layer(Cpus::simulated(2, 1).unwrap(), Config::new(2, 1, 3));
+        let shelf = Shelf::new(12, 1);
+        on_cpu(0);
+        let taken: Vec<_> = (0..12).map(|_| layer.alloc(&shelf).unwrap()).collect();
+        let freed: Vec<_> = taken.iter().map(|ball| ball.0).collect();
+        on_cpu(1);
+        taken.into_iter().for_each(|ball| layer.free(&shelf, ball));
+        let look = || {
+            // SAFETY: this test is the only user.
+            let view = unsafe { layer.view(|ball| ball.0) };
+            let of = |magazines: &[super::MagazineView<usize>]| -> Vec<Vec<usize>> {
+                magazines.iter().map(|magazine| magazine.rounds.clone()).collect()
+            };
+            let cpus: Vec<_> = view.cpus.iter().map(|cpu| of(&cpu.magazines)).collect();
+            (cpus, of(&view.depots[0].full), view.cpus.iter().map(|cpu| cpu.most).collect::<Vec<_>>())
+        };
+        let magazine = |i: usize| vec![freed[i], freed[i + 1]];
+        let (cpus, depot, most) = look();
+        assert_eq!(
+            cpus,
+            [vec![], vec![magazine(10), magazine(2), magazine(0)]],
+            "the last ones freed come first"
+        );
+        assert_eq!(depot, [magazine(8), magazine(6), magazine(4)], "the last one left comes first");
+        assert_eq!(most, [3, 3]);
+        let stats = layer.stats();
+        assert_eq!((stats.in_magazines, stats.in_depot), (6, 6));
+        let ball = layer.alloc(&shelf).unwrap();
+        assert_eq!(
+            (ball.0, look().0[1][0].clone()),
+            (freed[11], vec![freed[10]]),
+            "all but the first are full"
+        );
+    }
+
+    #[test]
+    fn rounds_of_other_nodes_come_last() {
+        let layer = layer(Cpus::simulated(2, 2).unwrap(), Config::new(2, 0, 3));
+        let shelf = Shelf::new(0, 2);
+        on_cpu(1);
+        (1..=4).for_each(|ball| layer.free(&shelf, Ball(ball)));
+        // SAFETY: this test is the only user.
+        let view = unsafe { layer.view(|ball| ball.0) };
+        let magazines: Vec<_> =
+            view.cpus[1].magazines.iter().map(|magazine| magazine.rounds.clone()).collect();
+        assert_eq!(magazines, [[1, 3], [2, 4]]);
+    }
+}

@@ -1,8 +1,8 @@
 //! Balls that are stamped and counted: what stress tests of the magazines hand around.
 
 use std::ptr::NonNull;
-use uslab_magazine::sync::{AtomicU64, Mutex, Ordering::AcqRel, Ordering::Relaxed};
-use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier};
+use uslab_magazine::sync::{Arc, AtomicU64, Mutex, Ordering::AcqRel, Ordering::Relaxed};
+use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier, Table};
 
 /// A ball, by its number; the first is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +64,16 @@ impl Supplier<Ball> for Shelf {
     }
 }
 
+/// A table of regions of 128 KiB: room for hundreds of small stacks.
+pub(crate) fn table(cpus: Cpus) -> Arc<Table<Heap>> {
+    let region = 128 << 10;
+    let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("some KiB");
+    Arc::new(Table::new(cpus, region, memory).expect("the footprint suffices"))
+}
+
 /// A layer of these sizes.
-pub(crate) fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<Ball> {
-    let config = Config::new(&cpus, capacity, stock, depot_limit);
-    let memory = Heap::new(Layer::<Ball>::footprint(&cpus, &config)).expect("some KiB");
-    Layer::new(cpus, config, memory).expect("the footprint suffices")
+pub(crate) fn layer(table: &Arc<Table<Heap>>, capacity: u16, stock: u16, depot_limit: u32) -> Layer<Ball> {
+    Layer::new(table, Config::new(capacity, stock, depot_limit)).expect("the table has numbers")
 }
 
 /// A small generator of random numbers (xorshift).

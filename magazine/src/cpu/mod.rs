@@ -1,7 +1,7 @@
 //! CPUs: how many there are, which node each belongs to, and which one this thread runs on.
 //!
 //! The number of the current CPU is only ever a **hint**: the thread may be moved between reading and using it. What
-//! makes an operation on a CPU's slot sound is the [`Mechanism`] that performs it: `rseq`, a restartable sequence, where
+//! makes an operation on a CPU's region sound is the [`Mechanism`] that performs it: `rseq`, a restartable sequence, where
 //! libc and kernel offer it, else `claimed`. It is chosen once per process, and a layer never mixes the two: a claim
 //! does not keep a restartable sequence away, nor the other way round. Simulated CPUs are always the claimed mechanism
 //! with another source of the number: one OS thread can drive a thousand CPUs deterministically by calling [`on_cpu`].
@@ -10,7 +10,7 @@
 //! `--cfg uslab_no_rseq` leaves the sequences out of the build.
 //!
 //! Linux says which CPU a thread runs on. Elsewhere, and in a build with `--cfg uslab_heap`, each thread takes a CPU's number
-//! for good (`threads`): the claim makes that sound, at the price of threads that share a slot while another one is idle.
+//! for good (`threads`): the claim makes that sound, at the price of threads that share a region while another one is idle.
 
 // loom's `thread_local!` has no `const` form.
 #![allow(clippy::missing_const_for_thread_local)]
@@ -50,7 +50,7 @@ mod os;
 use crate::sync::{planted, thread_local};
 use core::cell::Cell;
 
-/// The most CPUs that a layer has slots for.
+/// The most CPUs that a table has regions for.
 pub const MAX_CPUS: u32 = 1024;
 /// The most memory nodes.
 pub const MAX_NODES: u32 = 16;
@@ -66,10 +66,10 @@ pub struct Cpus {
     mechanism: Mechanism,
 }
 
-/// What makes an operation on a CPU's slot exclusive.
+/// What makes an operation on a CPU's region exclusive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mechanism {
-    /// A compare-and-exchange claims the slot for the length of one operation: everywhere, one locked instruction.
+    /// A compare-and-exchange claims the region for the length of one operation: everywhere, one locked instruction.
     #[default]
     Claimed,
     /// A restartable sequence: x86-64 Linux with glibc 2.35 or newer, no locked instruction.
@@ -198,7 +198,7 @@ impl Cpus {
         }
     }
 
-    /// What serves their slots.
+    /// What serves their regions.
     #[inline]
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
@@ -207,7 +207,7 @@ impl Cpus {
     pub fn aborts(&self) -> u64 {
         rseq::aborts()
     }
-    /// How many CPUs have a slot.
+    /// How many CPUs have a region.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -219,7 +219,7 @@ impl Cpus {
     pub fn nodes(&self) -> u32 {
         self.nodes
     }
-    /// The node of `cpu`; CPUs without a slot count as the last one.
+    /// The node of `cpu`; CPUs without a region count as the last one.
     #[inline]
     pub fn node_of(&self, cpu: u32) -> u32 {
         if self.nodes == 1 {
@@ -233,7 +233,7 @@ impl Cpus {
     pub fn current(&self) -> u32 {
         match (self.source, self.mechanism) {
             // The same word that sections read. `sched_getcpu` would name a real CPU to a thread without a
-            // registration, who could use its slot never and retry for ever.
+            // registration, who could never use its region.
             (Source::Os, Mechanism::Rseq) => rseq::cpu_id(),
             (Source::Os, Mechanism::Claimed) => os::current(self.count),
             (Source::Simulated, _) => step().0,

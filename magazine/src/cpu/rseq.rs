@@ -1,8 +1,8 @@
-//! The slot contract by restartable sequences: x86-64 Linux with glibc 2.35 or newer.
+//! Operations on regions by restartable sequences: x86-64 Linux with glibc 2.35 or newer.
 //!
 //! # The problem
 //!
-//! A per-CPU slot needs no lock if whoever uses it cannot be pre-empted meanwhile. A kernel turns pre-emption off; a
+//! What belongs to a CPU needs no lock if whoever uses it cannot be pre-empted meanwhile. A kernel turns pre-emption off; a
 //! process cannot. One locked instruction instead (the [claimed slot](super::claimed)) costs three times as much as
 //! everything else that an allocation does.
 //!
@@ -249,7 +249,9 @@ pub(crate) fn fence<M: Memory>(_: &Table<M>, cpus: impl Iterator<Item = u32>) ->
     }
     let mut cpus = cpus.peekable();
     let Some(first) = cpus.next() else { return true };
-    let one = cpus.peek().is_none().then_some(first);
+    let one = (cpus.peek().is_none() || cfg!(uslab_control = "onefence")).then_some(first);
+    #[cfg(test)]
+    tests::FENCES.add(1);
     // The kernel forgets the registration where memory is not inherited as a whole; asking twice is cheap.
     membarrier(FENCE, one) || membarrier(REGISTER, None) && membarrier(FENCE, one)
 }
@@ -268,9 +270,12 @@ unsafe impl Sync for Nowhere {}
 /// The class of a front that is closed.
 pub(crate) const NO_CLASS: Class =
     Class { index: 0, stack: (offset_of!(Nowhere, null) - offset_of!(Nowhere, region)) as u32 };
-// SAFETY: zeroed memory is a valid header.
-static NOWHERE: Nowhere =
-    Nowhere { word: &raw const NOWHERE.region, region: unsafe { core::mem::zeroed() }, null: [0] };
+static NOWHERE: Nowhere = Nowhere {
+    word: &raw const NOWHERE.region,
+    // SAFETY: zeroed memory is a valid header.
+    region: unsafe { core::mem::zeroed() },
+    null: [0],
+};
 
 /// All that a section needs, besides its class: the table's words, and where sections are announced.
 ///
@@ -315,6 +320,15 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         "2: movsxd {t}, dword ptr fs:[{area} + {cpu_id}]",
         "mov {t}, qword ptr [{words} + {t}*8]",
         "mov {w}, qword ptr [{t} + {class}*8 + {heads}]",  // len:16 | ops:48
+        // Controls of the fence: long enough that a drain comes between the look and the commit.
+        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
+        "mov {n:e}, 100",
+        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
+        "7: pause",
+        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
+        "dec {n:e}",
+        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
+        "jnz 7b",
         "movzx {n:e}, {w:x}",
         $($body)*
         // Names what a control leaves unused.
@@ -355,19 +369,23 @@ impl Fast {
         // * `area` is this thread's `struct rseq`, or scratch.
         unsafe {
             section!([
-                "lea {n}, [{stack} + {n}*8]",
+                "lea {n}, [{stack} + {n}*8]",                     // a copy: what restarts needs `stack` again
+                #[cfg(uslab_control = "clobber")]
+                "mov {stack}, {n}",
                 "mov {round}, qword ptr [{t} + {n}]",
                 "test {round}, {round}",
                 "jz 3f",                                          // the null word below the stack
-                #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier"))]
-                "pause",
                 "add {w}, {one}",                                 // ops + 1, len - 1
                 "mov qword ptr [{t} + {class}*8 + {heads}], {w}", // commit
                 "3:",
             ] [
                 round = out(reg) round,
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
-                class = in(reg) u64::from(class.index), stack = in(reg) u64::from(class.stack),
+                class = in(reg) u64::from(class.index),
+                #[cfg(not(uslab_control = "clobber"))]
+                stack = in(reg) u64::from(class.stack),
+                #[cfg(uslab_control = "clobber")]
+                stack = inout(reg) u64::from(class.stack) => _,
                 one = const OP - 1,
                 options(nostack)
             ]);
@@ -386,8 +404,6 @@ impl Fast {
                 "jae {miss}",
                 "lea {n}, [{stack} + {n}*8]",
                 "mov qword ptr [{t} + {n} + {place}], {round}",
-                #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier"))]
-                "pause",
                 "add {w}, {one}",                                 // ops + 1, len + 1
                 "mov qword ptr [{t} + {class}*8 + {heads}], {w}", // commit
                 "3:",
@@ -432,12 +448,18 @@ impl Fast {
                 "8: lea {n}, [{stack} + {n}*8 + {place}]",
                 "add {n}, {t}",
                 "xor {x:e}, {x:e}",
+                #[cfg(uslab_control = "earlycommit")]
+                "add {w}, {count}",
+                #[cfg(uslab_control = "earlycommit")]
+                "mov qword ptr [{t} + {class}*8 + {heads}], {w}",
                 "9: mov {end}, qword ptr [{rounds} + {x}*8]",
                 "mov qword ptr [{n} + {x}*8], {end}",
                 "inc {x}",
                 "cmp {x}, {count}",
                 "jb 9b",
+                #[cfg(not(uslab_control = "earlycommit"))]
                 "add {w}, {count}",
+                #[cfg(not(uslab_control = "earlycommit"))]
                 "mov qword ptr [{t} + {class}*8 + {heads}], {w}", // commit
                 "3:",
             ] [

@@ -1,7 +1,7 @@
 //! CPUs where no system is asked which one a thread runs on: each thread plays the CPU whose turn it was when it first asked.
 //!
-//! Threads go round the CPUs, so as many threads as CPUs share no slot. Numbers and not addresses of threads: stacks and
-//! thread-locals are aligned alike, and would all fall on few slots.
+//! Threads go round the CPUs, so as many threads as CPUs share no region. Numbers and not addresses of threads: stacks and
+//! thread-locals are aligned alike, and would all fall on few CPUs.
 
 use crate::sync::{Counter, thread_local};
 use core::cell::Cell;
@@ -20,7 +20,7 @@ pub(super) fn current(cpus: u32) -> u32 {
     NUMBER.with(|number| {
         if number.get() == 0 {
             THREADS.add(1);
-            // Two threads that come at the same time may find one number: then they share a slot.
+            // Two threads that come at the same time may find one number: then they share a region.
             number.set((THREADS.get() as u32).max(1));
         }
         (number.get() - 1) % cpus

@@ -1,0 +1,497 @@
+//! Numbers, rooms, commitment and drains, on simulated CPUs; and what a drain has to itself on real ones.
+
+use super::*;
+use crate::magazine::Magazine;
+use crate::memory::Heap;
+use crate::region::{Commit, OP};
+use crate::shadow::table;
+use crate::sync::{Arc, AtomicBool};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn ball(n: usize) -> NonNull<u8> {
+    NonNull::new(core::ptr::without_provenance_mut(n)).unwrap()
+}
+fn balls(numbers: Range<usize>) -> Vec<NonNull<u8>> {
+    numbers.map(ball).collect()
+}
+
+/// A table of `cpus` simulated CPUs on heap memory of regions of `region` bytes.
+fn simulated(cpus: u32, region: usize) -> Table<Heap> {
+    let cpus = Cpus::simulated(cpus, 1).unwrap();
+    let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
+    Table::new(cpus, region, memory).unwrap()
+}
+
+impl<M: Memory> Table<M> {
+    /// Puts rounds on the class's stack on `cpu`, which is nobody else's.
+    fn put(&self, cpu: u32, class: Class, rounds: &[NonNull<u8>]) -> bool {
+        let region = self.region(cpu).unwrap();
+        let push = || region.push_batch(class, rounds, self.limit(class), Commit::Done);
+        let places = self.limit(class).load(Relaxed);
+        push() || self.commit(&Operation::new(), cpu, class, places) && push()
+    }
+    fn len(&self, cpu: u32, class: Class) -> u64 {
+        self.region(cpu).unwrap().head(class) & LEN
+    }
+    fn drain_all(&self, which: Which, classes: &[Class]) -> Vec<(Class, Vec<usize>)> {
+        let mut given = vec![];
+        self.drain(0..self.cpus.count(), which, classes.iter().copied(), |class, taken| {
+            let rounds = core::iter::from_fn(|| taken.pop()).map(|round| round.addr().get());
+            given.push((class, rounds.collect()));
+        });
+        given
+    }
+}
+
+// ---------------------------------------------------------------- numbers and rooms
+
+#[test]
+fn numbers_are_handed_out_given_back_and_used_again() {
+    let table = simulated(2, 64 << 10);
+    let [one, two, large] = [10, 10, 1000].map(|reach| table.class(reach).unwrap());
+    assert_eq!([one, two, large].map(|class| class.index), [1, 2, 3], "0 is no class");
+    table.retire(one);
+    table.retire(large);
+    assert_eq!(table.class(10), Some(one), "the number of a room of that size");
+    assert_ne!(table.class(10).unwrap().index, large.index, "a room that is too large is kept for its like");
+    assert_eq!(table.class(1000), Some(large));
+    assert_eq!(table.limit(large).load(Relaxed), 1000);
+}
+
+#[test]
+fn without_a_number_or_a_room_there_is_no_class() {
+    let numbers = |region, reach| {
+        let table = simulated(1, region);
+        core::iter::from_fn(|| table.class(reach)).count()
+    };
+    assert_eq!(numbers(1 << 20, 1), (1..CLASSES).filter(|index| index % HEADS_IN_LINE != 0).count());
+    assert_eq!(numbers(STACKS + 5 * LINE, 7) * LINE / PAGE, 0, "the region ends on a page");
+    assert_eq!(numbers(64 << 10, u16::MAX), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is asked for and given back in whatever order: no two stacks share a word, and none leaves its region.
+    #[test]
+    fn rooms_never_overlap(steps in prop::collection::vec((0..3_u8, any::<u16>(), 0..16_u8), 1..200)) {
+        let (table, mut classes) = (simulated(1, 2 << 20), Vec::<(Class, usize)>::new());
+        for (step, number, bits) in steps {
+            if step == 0 && !classes.is_empty() {
+                let (class, _) = classes.swap_remove(usize::from(number) % classes.len());
+                table.retire(class);
+            } else if let Some(class) = table.class((number >> bits).max(1)) {
+                classes.push((class, class.end((number >> bits).max(1).into())));
+            }
+            let mut stacks: Vec<_> = classes.iter().map(|(class, end)| (class.stack as usize, *end)).collect();
+            stacks.sort_unstable();
+            prop_assert!(stacks.windows(2).all(|two| two[0].1 <= two[1].0), "{stacks:?}");
+            prop_assert!(stacks.iter().all(|(start, end)| *start >= STACKS && *end <= 2 << 20));
+            prop_assert!(stacks.iter().all(|(start, _)| start.is_multiple_of(LINE)));
+            let numbers: BTreeSet<_> = classes.iter().map(|(class, _)| class.index).collect();
+            prop_assert_eq!(numbers.len(), classes.len());
+        }
+    }
+}
+
+/// What lies at the same place of each page shares a set of a cache.
+#[test]
+fn stacks_of_a_page_and_more_begin_at_different_places_of_their_pages() {
+    let table = simulated(1, 2 << 20);
+    let places: BTreeSet<_> = (0..36).map(|_| table.class(1216).unwrap().stack as usize % PAGE).collect();
+    assert_eq!(places.len(), 36);
+}
+
+/// A pop finds the end of its stack by a null below it.
+#[test]
+fn the_word_below_a_stack_stays_null() {
+    let table = simulated(2, 128 << 10);
+    let classes = [1, 2, 7, 8, 500, 1216].map(|reach| (table.class(reach).unwrap(), usize::from(reach)));
+    for cpu in 0..2 {
+        for (class, reach) in classes {
+            assert!(table.put(cpu, class, &balls(1..reach + 1)) && !table.put(cpu, class, &[ball(1)]));
+        }
+    }
+    let mut used = classes.to_vec();
+    for turn in 0..3 {
+        for (class, reach) in &used {
+            for cpu in 0..2 {
+                let region = table.region(cpu).unwrap();
+                assert_eq!(
+                    (region.round(*class, 0), table.len(cpu, *class)),
+                    (None, *reach as u64),
+                    "{turn}"
+                );
+                let popped = core::iter::from_fn(|| region.pop(*class, Commit::Done)).count();
+                assert_eq!((popped, region.round(*class, 0)), (*reach, None));
+            }
+        }
+        // The same rooms, for others.
+        for (class, reach) in &mut used {
+            table.retire(*class);
+            *class = table.class(*reach as u16).unwrap();
+            (0..2).for_each(|cpu| assert!(table.put(cpu, *class, &balls(1..*reach + 1))));
+        }
+    }
+}
+
+// ---------------------------------------------------------------- memory
+
+/// A heap that grants what lies below its limit.
+struct Refusing {
+    heap: Heap,
+    granted: Counter,
+}
+// SAFETY: as the heap's; it grants less.
+unsafe impl Memory for Refusing {
+    fn base(&self) -> NonNull<u8> {
+        self.heap.base()
+    }
+    fn bytes(&self) -> usize {
+        self.heap.bytes()
+    }
+    fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
+        range.end as u64 <= self.granted.get() && self.heap.commit(op, range)
+    }
+}
+
+fn refusing(cpus: u32, region: usize) -> Table<Refusing> {
+    let cpus = Cpus::simulated(cpus, 1).unwrap();
+    let heap = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
+    let granted = Counter::new(PAGE as u64);
+    Table::new(cpus, region, Refusing { heap, granted }).unwrap()
+}
+
+#[test]
+fn a_refused_commit_is_a_miss_and_nothing_is_widened() {
+    let table = refusing(1, 512 << 10);
+    let [small, large] = [8, 16000].map(|reach| table.class(reach).unwrap());
+    let region = table.region(0).unwrap();
+    assert!(!table.put(0, small, &balls(1..3)));
+    assert_eq!((region.committed(), region.cap(small), region.pop(small, Commit::Done)), (0, 0, None));
+    // The first step and no more.
+    table.memory.granted.set((PAGE + STEP) as u64);
+    assert!(table.put(0, small, &balls(1..3)));
+    assert_eq!((region.committed(), region.cap(small)), (STEP, 2));
+    // As far as the step reaches, and no farther.
+    assert!(table.put(0, large, &balls(1..3)) && !table.put(0, large, &balls(3..8000)));
+    assert_eq!((region.committed(), region.cap(large), region.cap(small)), (STEP, 2, 2));
+    assert_eq!((table.len(0, large), table.len(0, small)), (2, 2));
+    table.memory.granted.set(u64::MAX);
+    assert!(table.put(0, large, &balls(3..8000)));
+    assert_eq!((region.cap(large), table.len(0, large)), (7999, 7999));
+}
+
+/// A layer whose table gets no memory serves from its supplier, and loses nothing.
+#[test]
+fn without_memory_for_regions_rounds_go_to_the_supplier() {
+    use crate::ball::Ball;
+    use crate::{Config, Layer, Paths, on_cpu, shadow::Shelf};
+    on_cpu(0);
+    let table = Arc::new(refusing(1, 128 << 10));
+    let layer: Layer<Ball, Refusing> = Layer::new(&table, Config::new(4, 2, 0)).unwrap();
+    let shelf = Shelf::new(9, 1);
+    let held: Vec<_> = (0..3).map(|_| layer.alloc(&shelf).unwrap()).collect();
+    held.into_iter().for_each(|ball| layer.free(&shelf, ball));
+    let s = layer.stats();
+    assert_eq!((s.allocs, s.frees, s.paths), (3, 3, Paths { slab: 6, ..Paths::default() }));
+    assert_eq!((s.busy, shelf.free.borrow().len()), (6, 9));
+}
+
+#[test]
+fn a_region_is_committed_where_its_cpu_was_used_and_as_far_as_classes_reach() {
+    let table = simulated(4, 512 << 10);
+    let [near, far] = [100, 16000].map(|reach| table.class(reach).unwrap());
+    let committed = || [0, 1, 2, 3].map(|cpu| table.region(cpu).unwrap().committed());
+    assert_eq!(committed(), [0; 4]);
+    assert!(table.put(2, near, &balls(1..2)));
+    assert_eq!(committed(), [0, 0, STEP, 0]);
+    assert!(table.put(1, far, &balls(1..2)) && table.put(2, near, &balls(1..50)));
+    assert_eq!(committed(), [0, far.end(16000).next_multiple_of(STEP), STEP, 0]);
+    assert_eq!(table.used(0..9).count(), 2);
+    assert!(!table.commit(&Operation::new(), 4, near, 1), "a CPU without a region");
+}
+
+#[test]
+fn memory_that_cannot_hold_the_table_is_an_error() {
+    let cpus = Cpus::simulated(4, 1).unwrap();
+    let new = |region, bytes| Table::new(cpus, region, Heap::new(bytes).unwrap()).map(drop);
+    let (region, bytes) = (64 << 10, Table::<Heap>::footprint(&cpus, 64 << 10));
+    assert_eq!(
+        [new(region, bytes), new(region, bytes - 1), new(region, 256)],
+        [Ok(()), Err(TooSmall), Err(TooSmall)]
+    );
+    assert_eq!(new(8 << 10, bytes), Err(TooSmall), "not even the words of all classes");
+    assert_eq!(
+        TooSmall.to_string(),
+        "the memory for the magazines is too small, unaligned or could not be committed"
+    );
+}
+
+// ---------------------------------------------------------------- stacks
+
+#[test]
+fn operations_on_a_stack_do_what_they_say() {
+    let table = simulated(1, 64 << 10);
+    let class = table.class(8).unwrap();
+    let (region, limit) = (table.region(0).unwrap(), table.limit(class));
+    let look = || (region.head(class) / OP, region.head(class) & LEN, region.cap(class));
+    assert_eq!((region.pop(class, Commit::Done), region.push(class, ball(1), Commit::Done)), (None, false));
+    let batch = |rounds: Range<usize>| region.push_batch(class, &balls(rounds), limit, Commit::Done);
+    assert!(!batch(1..2), "nothing is committed");
+    assert!(table.commit(&Operation::new(), 0, class, 8));
+    assert!(batch(1..2));
+    assert_eq!(look(), (0, 1, 1));
+    assert!(!region.push(class, ball(2), Commit::Done));
+    // Twice as many places, or as many as it takes, and never beyond the limit.
+    assert!(batch(2..3));
+    assert_eq!(look(), (0, 2, 2));
+    assert!(batch(3..8));
+    assert_eq!(look(), (0, 7, 7));
+    assert!(!batch(8..10));
+    assert_eq!(look(), (0, 7, 7));
+    assert!(batch(8..9));
+    assert_eq!(look(), (0, 8, 8));
+    // Only pops and pushes are counted.
+    assert_eq!(region.pop(class, Commit::Done), Some(ball(8)));
+    assert!(region.push(class, ball(9), Commit::Done));
+    assert_eq!(look(), (2, 8, 8));
+    let mut magazine = Magazine::new();
+    assert!(region.pop_batch(class, 3, &mut magazine, Commit::Done));
+    assert_eq!((magazine.rounds(), look()), (&[ball(6), ball(7), ball(9)][..], (2, 5, 8)));
+    let mut none = Magazine::new();
+    assert!(!region.pop_batch(class, 6, &mut none, Commit::Done) && none.is_empty());
+}
+
+#[test]
+fn a_limit_that_shrinks_takes_nothing_away_and_widens_nothing() {
+    let table = simulated(1, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!(table.put(0, class, &balls(1..5)));
+    table.set_limit(class, 2);
+    let region = table.region(0).unwrap();
+    assert!(!table.put(0, class, &[ball(5)]));
+    assert_eq!((table.len(0, class), region.cap(class)), (4, 4));
+    assert!(region.pop(class, Commit::Done).is_some() && region.push(class, ball(4), Commit::Done));
+    assert_eq!(table.drain_all(Which::All, &[class]), [(class, vec![4, 3, 2, 1])]);
+    assert!(!table.put(0, class, &balls(1..4)) && table.put(0, class, &balls(1..3)));
+}
+
+// ---------------------------------------------------------------- drains
+
+#[test]
+fn a_drain_takes_what_it_came_for_and_leaves_the_rest() {
+    let table = simulated(3, 64 << 10);
+    let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
+    for cpu in 0..3 {
+        let first = 10 * cpu as usize + 1;
+        assert!(table.put(cpu, one, &balls(first..first + 3)) && table.put(cpu, two, &balls(100..104)));
+    }
+    let mut given = vec![];
+    table.drain(1..9, Which::All, [one].into_iter(), |class, taken| {
+        assert_eq!((class, taken.len()), (one, 3));
+        given.extend(core::iter::from_fn(|| taken.pop()).map(|round| round.addr().get()));
+    });
+    assert_eq!(given, [13, 12, 11, 23, 22, 21]);
+    assert_eq!([0, 1, 2].map(|cpu| (table.len(cpu, one), table.len(cpu, two))), [(3, 4), (0, 4), (0, 4)]);
+    assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().cap(one)), [3, 0], "and closes it");
+    assert!(table.put(1, one, &balls(1..9)), "until somebody comes back");
+}
+
+/// Once a drain gave away what another one had taken and was still giving away: two owners for each round.
+#[test]
+fn what_a_drain_is_giving_away_is_no_other_drains() {
+    let table = simulated(2, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!((0..2).all(|cpu| table.put(cpu, class, &balls(1..5))));
+    let mut given = 0;
+    table.drain(0..2, Which::All, [class].into_iter(), |_, taken| {
+        given += taken.len();
+        for which in [Which::All, Which::Idle] {
+            assert_eq!(table.drain_all(which, &[class]), []);
+        }
+        assert!(!table.put(0, class, &[ball(9)]), "and nobody may write there");
+        while taken.pop().is_some() {}
+    });
+    assert_eq!(given, 8);
+    assert_eq!(table.limit(class).load(Relaxed), 8);
+    assert!(table.put(0, class, &[ball(9)]));
+}
+
+/// All idle stacks, and none that has served since the last look.
+#[test]
+fn a_reap_takes_idle_stacks_only() {
+    let table = simulated(2, 64 << 10);
+    let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
+    for cpu in 0..2 {
+        assert!(table.put(cpu, one, &balls(1..4)) && table.put(cpu, two, &balls(4..7)));
+    }
+    let reap = || table.drain_all(Which::Idle, &[one, two]);
+    assert_eq!(reap(), [], "nothing was seen before");
+    let serve = |cpu, class| {
+        let region = table.region(cpu).unwrap();
+        let round = region.pop(class, Commit::Done).unwrap();
+        assert!(region.push(class, round, Commit::Done));
+    };
+    serve(0, one);
+    serve(1, two);
+    assert_eq!(reap(), [(one, vec![3, 2, 1]), (two, vec![6, 5, 4])]);
+    assert_eq!([0, 1].map(|cpu| (table.len(cpu, one), table.len(cpu, two))), [(3, 0), (0, 3)]);
+    serve(0, one);
+    assert_eq!(reap(), [(two, vec![6, 5, 4])]);
+    assert_eq!(reap(), [(one, vec![3, 2, 1])]);
+    assert_eq!(reap(), []);
+}
+
+#[test]
+fn a_number_that_was_given_back_is_closed_and_empty_everywhere() {
+    let table = simulated(3, 64 << 10);
+    let class = table.class(8).unwrap();
+    for cpu in [0, 2] {
+        assert!(table.put(cpu, class, &balls(1..5)));
+        table.region(cpu).unwrap().pop(class, Commit::Done).unwrap();
+    }
+    let other = table.class(8).unwrap();
+    assert!(table.put(2, other, &balls(1..3)));
+    assert!(table.drain_all(Which::Idle, &[class]).is_empty());
+    table.retire(class);
+    for cpu in [0, 2] {
+        let region = table.region(cpu).unwrap();
+        assert_eq!(
+            (region.head(class), region.cap(class), region.seen(class), region.taken(class)),
+            (0, 0, 0, 0)
+        );
+        // A late free.
+        assert!(!region.push(class, ball(1), Commit::Done) && !table.put(cpu, class, &[ball(1)]));
+    }
+    assert_eq!(table.len(2, other), 2, "and another one is as it was");
+}
+
+#[test]
+fn a_cpu_without_a_region_misses() {
+    use crate::on_cpu;
+    let table = simulated(2, 64 << 10);
+    let class = table.class(8).unwrap();
+    on_cpu(2);
+    let round = ball(1);
+    assert_eq!((claimed::pop(&table, class), claimed::push(&table, class, round)), (None, false));
+    assert!(!claimed::push_batch(&table, class, &[round]));
+    assert!(!claimed::pop_batch(&table, class, 1, &mut Magazine::new()));
+    on_cpu(0);
+}
+
+// ---------------------------------------------------------------- fork
+
+/// The child has one thread: claims are nobody's, and what a drain of another thread was giving away is lost with it.
+#[test]
+fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
+    let table = simulated(2, 64 << 10);
+    let [class, other] = [8, 8].map(|reach| table.class(reach).unwrap());
+    assert!((0..2).all(|cpu| table.put(cpu, class, &balls(1..5)) && table.put(cpu, other, &balls(5..7))));
+    table.region(1).unwrap().claim().store(1, Relaxed);
+    crate::on_cpu(1);
+    assert_eq!(claimed::pop(&table, other), None);
+    table.region(1).unwrap().claim().store(0, Relaxed);
+    table.drain(0..2, Which::All, [class].into_iter(), |_, taken| {
+        if taken.len() == 0 {
+            return;
+        }
+        table.region(1).unwrap().claim().store(1, Relaxed);
+        // SAFETY: this thread is the only one, as in a child.
+        unsafe {
+            table.before_fork();
+            table.after_fork_in_child();
+        }
+        assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().taken(class)), [0, 0]);
+        assert_eq!(table.limit(class).load(Relaxed), 8);
+        assert!(table.put(0, class, &balls(1..9)), "the stack serves the child");
+        assert_eq!(claimed::pop(&table, other), Some(ball(6)));
+        // Back to the parent, so to speak: its drain ends as it began.
+        // SAFETY: this thread is the only one.
+        unsafe { table.close(class) };
+        while taken.pop().is_some() {}
+    });
+    crate::on_cpu(0);
+    assert!(table.drains.try_lock().is_some() && table.making.try_lock().is_some());
+}
+
+// ---------------------------------------------------------------- real CPUs
+
+/// What was taken away is the drain's alone behind the fence: it looks twice, and sees the same.
+#[test]
+fn a_region_that_was_taken_away_is_written_by_nobody() {
+    for cpus in [Cpus::os(), Cpus::os().claimed()] {
+        let table = table(cpus);
+        let classes = [table.class(64).unwrap(), table.class(64).unwrap()];
+        let stop = AtomicBool::new(false);
+        let (looks, used, written) = std::thread::scope(|scope| {
+            for t in 0..4 {
+                let (table, stop) = (&table, &stop);
+                scope.spawn(move || {
+                    let class = classes[t % 2];
+                    let fronts = crate::Front::<crate::ball::Ball, Heap>::new(table, class);
+                    let mut held: Vec<_> = (0..32).map(|i| crate::ball::Ball(t * 100 + i + 1)).collect();
+                    let mut turn = 0_u32;
+                    while !stop.load(Relaxed) {
+                        turn += 1;
+                        if turn % 64 < 32 {
+                            if let Some(ball) = held.pop() {
+                                // SAFETY: the table lives.
+                                if !unsafe { fronts.free(ball) } {
+                                    let rounds = [crate::Round::into_raw(ball)];
+                                    let push = || match table.cpus.mechanism() {
+                                        Mechanism::Rseq => {
+                                            rseq::push_batch(table, fronts.fast(), class, &rounds)
+                                        }
+                                        Mechanism::Claimed => claimed::push_batch(table, class, &rounds),
+                                    };
+                                    let pushed = push()
+                                        || table.commit(&Operation::new(), table.cpus.current(), class, 64)
+                                            && push();
+                                    if !pushed {
+                                        held.push(ball);
+                                    }
+                                }
+                            }
+                        } else {
+                            // SAFETY: as above.
+                            held.extend(unsafe { fronts.alloc() });
+                        }
+                    }
+                });
+            }
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            let (mut looks, mut used, mut written) = (0, 0, 0);
+            while used < 500 && written == 0 && std::time::Instant::now() < deadline {
+                let look = |region: Region<'_>| {
+                    classes.map(|class| {
+                        let head = region.head(class);
+                        let places: Vec<_> = (0..=64).map(|i| region.round(class, i)).collect();
+                        (head, region.cap(class), places)
+                    })
+                };
+                let owned = |region: Region<'_>| {
+                    let before = look(region);
+                    if looks % 8 == 0 {
+                        crate::sync::thread::yield_now();
+                    }
+                    written += u32::from(before != look(region));
+                    used += u32::from(before.iter().any(|(head, ..)| *head > 0));
+                    looks += 1;
+                };
+                let fenced = table.with_regions(0..table.cpus.count(), |_| true, owned);
+                assert!(fenced);
+            }
+            stop.store(true, Relaxed);
+            (looks, used, written)
+        });
+        assert_eq!(written, 0, "a region that was taken away was written");
+        assert!(used > 0, "{looks} looks at regions, none of which was used");
+        // The empty one is as it was.
+        let empty = table.home(cpus.count());
+        // SAFETY: in the table's memory, and whoever wrote there was joined.
+        let words = unsafe { core::slice::from_raw_parts(empty.cast::<u64>().as_ptr(), table.region / 8) };
+        assert!(words.iter().all(|word| *word == 0), "the empty region was written");
+    }
+}
