@@ -391,8 +391,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let at = self.this_node();
         let node = &self.nodes[at as usize];
         let mut magazine = Magazine::new();
-        if !node.depot.take(op, &mut magazine) {
-            let ask = self.tuning.fill(&self.config);
+        // Where nothing can be pushed a magazine would be filled for one round: a CPU without a region, and a class that is
+        // being drained.
+        let open = self.table.region(self.cpus().current()).is_some()
+            && self.table.limit(node.class()).load(crate::sync::Ordering::Relaxed) > 0;
+        if !(open && node.depot.take(op, &mut magazine)) {
+            let ask = if open { self.tuning.fill(&self.config) } else { 1 };
             let _held =
                 planted("the supplier fills under the lock of drains").then(|| self.table.hold_drains());
             assert_unlocked();
@@ -404,6 +408,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 tell!("filled a magazine with {} rounds", magazine.len());
                 self.counts.fills.add(1);
             }
+        }
+        if magazine.is_empty() && (open || !node.depot.take(op, &mut magazine)) {
+            return None;
         }
         let mine = magazine.pop()?;
         self.counts.around_allocs.add(1);
