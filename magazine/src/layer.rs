@@ -576,6 +576,17 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.nodes.iter().for_each(|node| self.table.set_limit(node.class(), reach));
     }
 
+    /// No stack takes a round any more: frees go to the supplier. [`purge`](Self::purge) is what empties the stacks; only
+    /// behind it nothing comes back to them.
+    pub fn close(&self) {
+        self.nodes.iter().for_each(|node| self.table.set_limit(node.class(), 0));
+    }
+    /// Takes [`close`](Self::close) back.
+    pub fn reopen(&self) {
+        let reach = self.tuning.reach();
+        self.nodes.iter().for_each(|node| self.table.set_limit(node.class(), reach));
+    }
+
     /// Ends a reaping interval: gives back the depots' surplus over the working set of this interval and the last,
     /// and what CPUs hold that served nothing since the last call. Returns the rounds given back.
     ///

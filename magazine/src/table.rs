@@ -52,8 +52,9 @@ use core::ptr::NonNull;
 
 /// Bytes of addresses of a region, at most.
 pub const REGION: usize = 4 << 20;
-/// Bytes of addresses that the regions of all CPUs have together where they are memory (the heap's), about.
-const ON_HEAP: usize = 64 << 20;
+/// Bytes of addresses that the regions of all CPUs have together where they are memory (the heap's), about. A simulator in a
+/// page copies its memory for each of its checkpoints.
+const ON_HEAP: usize = if cfg!(target_family = "wasm") { 1 << 20 } else { 64 << 20 };
 /// Words in front of CPU 0's, of "CPU" -2 and -1, as threads without a registration read.
 const SPARE: usize = 2;
 /// A region is committed in steps of this many bytes.

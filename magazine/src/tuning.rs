@@ -56,6 +56,10 @@ impl Tuning {
         let (reach, most) = (self.reach.get(), u64::from(config.reach()));
         (reach < most).then(|| self.set_reach((2 * reach).min(most)))
     }
+    /// Places that a stack may have now.
+    pub(crate) fn reach(&self) -> u16 {
+        self.reach.get() as u16
+    }
     fn set_reach(&self, reach: u64) -> u16 {
         self.reach.set(reach);
         reach as u16

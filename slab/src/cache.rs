@@ -333,6 +333,8 @@ impl Cache {
     pub(crate) fn destroy(&self) -> Result<(), Busy> {
         self.flush_deferred();
         let (mut live, op) = (1, &Operation::new());
+        // What is freed from now on goes to its slab, once the magazines were emptied.
+        self.parts.layer.iter().for_each(Layer::close);
         // A free that ran beside the first purge may have left its object in a magazine.
         for _ in 0..2 {
             self.purge(op);
@@ -345,7 +347,14 @@ impl Cache {
                 Err(out) => live = out,
             }
         }
+        self.parts.layer.iter().for_each(Layer::reopen);
         Err(Busy { live, aliases: 0 })
+    }
+
+    /// Nobody allocates any more, and objects are still in use: what is freed goes to its slab.
+    pub(crate) fn close_magazines(&self) {
+        self.parts.layer.iter().for_each(Layer::close);
+        self.purge(&Operation::new());
     }
 
     // ---- numbers ----

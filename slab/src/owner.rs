@@ -149,6 +149,7 @@ fn retire(cache: Arc<Cache>) {
         if visits.ever == ever {
             visits.end = End::Left;
             drop(visits);
+            cache.close_magazines();
             // Objects are in use: frames and callers still name the cache.
             return core::mem::forget(cache);
         }
