@@ -28,7 +28,10 @@ impl Fork for PageAllocator {
     }
     unsafe fn forget_other_threads(&self) {
         // SAFETY: passed on.
-        unsafe { self.tables.forget_other_threads() };
+        unsafe {
+            self.places.iter().flat_map(Place::layers).for_each(|layer| layer.forget_other_threads());
+            self.tables.forget_other_threads();
+        }
         self.counts.forks.add(1);
     }
 }

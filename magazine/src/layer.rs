@@ -45,13 +45,14 @@ use crate::front::Front;
 use crate::magazine::{MAX_CAPACITY, Magazine};
 use crate::memory::{Heap, Memory};
 use crate::paths::{Operation, PathCounts, Paths};
-use crate::region::{Class, LEN, OP};
+use crate::region::{Class, LEN, OP, Region};
 use crate::sync::fork::ForkLock;
-use crate::sync::{Arc, Counter, Fixed, Rank, assert_unlocked, planted, tell};
+use crate::sync::{Counter, Fixed, Rank, assert_unlocked, planted, tell};
 use crate::table::{Table, Which};
 use crate::tuning::Tuning;
 use core::ops::Range;
 use core::ptr::NonNull;
+use std::sync::Arc;
 
 /// What magazines hold: anything that fits a pointer.
 ///
@@ -308,6 +309,10 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     fn push_batch(&self, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         let class = node.class();
+        if planted("a stack is widened outside of its section") {
+            let region = self.table.region(self.cpus().current()).filter(|region| region.committed() > 0);
+            region.into_iter().for_each(|region| region.set_cap(class, self.config.reach().into()));
+        }
         match self.mechanism() {
             Mechanism::Rseq => rseq::push_batch(&self.table, node.front.fast(), class, rounds),
             Mechanism::Claimed => claimed::push_batch(&self.table, class, rounds),
@@ -349,7 +354,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
         if self.nodes.len() == 1 {
             return &self.nodes[0];
         }
-        let node = supplier.node_of(round);
+        let home = supplier.node_of(round);
+        let node = if planted("a round goes to the node of the CPU that frees it") {
+            self.this_node()
+        } else {
+            home
+        };
         if node != self.this_node() {
             self.counts.other_node_frees.add(1);
         }
@@ -620,7 +630,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             for region in self.table.used(0..self.cpus().count()) {
                 let head = region.head(node.class());
                 ops += head / OP;
-                // What a drain has taken and not given away yet is nobody's.
+                // What a drain has taken and not begun to give away is still here.
                 let len = (head & LEN) + u64::from(region.taken(node.class()));
                 held += len;
                 stats.magazines += len.div_ceil(stats.capacity);
@@ -653,14 +663,23 @@ impl<R: Round, M: Memory> Drop for Layer<R, M> {
     }
 }
 
-/// The locks of its depots; the [table](Table) has its own.
+/// The locks of its depots; the [table](Table) has its own, and forgets other threads after its layers.
 impl<R: Round, M: Memory> Fork for Layer<R, M> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         if rank == Rank::Depot {
             self.nodes.iter().for_each(|node| visit(&node.depot.full));
         }
     }
-    unsafe fn forget_other_threads(&self) {}
+    unsafe fn forget_other_threads(&self) {
+        if planted("what a lost drain had taken still counts as held") {
+            return;
+        }
+        // What a drain had taken and did not come to give away.
+        for node in &self.nodes {
+            let taken = |region: Region<'_>| u64::from(region.taken(node.class()));
+            node.net.sub(self.table.used(0..self.cpus().count()).map(taken).sum());
+        }
+    }
 }
 
 /// A supplier that counts what it is given.

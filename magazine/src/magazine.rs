@@ -54,6 +54,7 @@ impl Magazine {
     /// Room for `len` rounds, which `fill` writes if it answers `true`; else the magazine stays empty.
     #[allow(dead_code, reason = "for restartable sequences, which are not in every build")]
     #[inline]
+    #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     pub(crate) fn fill_with(&mut self, len: u32, fill: impl FnOnce(*mut NonNull<u8>) -> bool) -> bool {
         debug_assert!(self.is_empty() && len <= u32::from(MAX_CAPACITY));
         let filled = fill(self.rounds.as_mut_ptr());

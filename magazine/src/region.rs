@@ -21,10 +21,12 @@
 //! [`Table`](crate::Table).
 
 use crate::magazine::Magazine;
+#[cfg(any(loom, shuttle))]
+use crate::sync::Counter;
 #[cfg(not(any(loom, shuttle)))]
-use crate::sync::Ordering::Acquire;
-use crate::sync::Ordering::{Relaxed, Release};
-use crate::sync::{AtomicU32, AtomicU64, Counter, UnsafeCell, planted, tell};
+use crate::sync::Ordering::Release;
+use crate::sync::Ordering::{Acquire, Relaxed};
+use crate::sync::{AtomicU32, AtomicU64, UnsafeCell, planted, tell};
 use core::ptr::NonNull;
 
 /// Classes that a table has numbers for; number 0 is no class.
@@ -73,7 +75,7 @@ pub(crate) struct Header {
     pub(crate) heads: Heads,
     pub(crate) caps: [UnsafeCell<u32>; CLASSES as usize],
     seen: [UnsafeCell<u64>; CLASSES as usize],
-    taken: [Counter; CLASSES as usize],
+    taken: [AtomicU64; CLASSES as usize],
 }
 #[cfg(not(any(loom, shuttle)))]
 #[repr(C, align(128))]
@@ -113,7 +115,7 @@ impl<'t> Region<'t> {
     fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
         &self.header.seen[class.index as usize]
     }
-    fn taken_cell(&self, class: Class) -> &'t Counter {
+    fn taken_word(&self, class: Class) -> &'t AtomicU64 {
         &self.header.taken[class.index as usize]
     }
     /// Place `i` of the stack, counted from 1; 0 is the null word.
@@ -143,6 +145,9 @@ impl<'t> Region<'t> {
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
 pub(crate) struct Cells {
+    /// Whose it is, for the story; the empty region's is one more than there are.
+    #[cfg_attr(shuttle, allow(dead_code))]
+    cpu: u32,
     claim: AtomicU32,
     committed: Counter,
     /// Held by the thread that runs on the CPU, in the model of restartable sequences.
@@ -156,26 +161,31 @@ struct ClassCells {
     head: AtomicU64,
     /// Written by whoever stores the head: two writers that are not ordered are a race.
     writer: UnsafeCell<()>,
+    /// Whether anybody ever did.
+    used: Counter,
     cap: UnsafeCell<u32>,
     seen: UnsafeCell<u64>,
-    taken: Counter,
+    taken: AtomicU64,
 }
 #[cfg(any(loom, shuttle))]
 impl Cells {
-    pub(crate) fn new(places: usize) -> Self {
+    /// Of `cpu`, with room for so many words of stacks. Every class has `cap` places.
+    pub(crate) fn new(cpu: u32, words: usize, cap: u32) -> Self {
         let class = |_| ClassCells {
             head: AtomicU64::new(0),
             writer: UnsafeCell::new(()),
-            cap: UnsafeCell::new(0),
+            used: Counter::new(0),
+            cap: UnsafeCell::new(cap),
             seen: UnsafeCell::new(0),
-            taken: Counter::new(0),
+            taken: AtomicU64::new(0),
         };
         Self {
+            cpu,
             claim: AtomicU32::new(0),
             committed: Counter::new(0),
             token: crate::sync::Mutex::ranked(crate::sync::Rank::Token, ()),
             classes: (0..CLASSES).map(class).collect(),
-            places: (0..places).map(|_| UnsafeCell::new(core::ptr::null_mut())).collect(),
+            places: (0..words).map(|_| UnsafeCell::new(core::ptr::null_mut())).collect(),
         }
     }
 }
@@ -196,7 +206,7 @@ impl<'t> Region<'t> {
     fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
         &self.class(class).seen
     }
-    fn taken_cell(&self, class: Class) -> &'t Counter {
+    fn taken_word(&self, class: Class) -> &'t AtomicU64 {
         &self.class(class).taken
     }
     fn place(&self, class: Class, i: u32) -> &'t UnsafeCell<*mut u8> {
@@ -210,6 +220,19 @@ impl<'t> Region<'t> {
     }
     pub(crate) fn set_committed(&self, bytes: usize) {
         self.0.committed.set(bytes as u64);
+    }
+
+    /// The stacks that were ever used, as a story shows them.
+    #[cfg(loom)]
+    fn watched(&self) -> crate::sync::story::Watched {
+        let stack = |(index, class): (usize, &ClassCells)| {
+            let (head, taken) = (class.head.peek(), class.taken.peek() & LEN);
+            let shown =
+                if taken > 0 { format!("{}, {taken} taken", head & LEN) } else { (head & LEN).to_string() };
+            (class.used.get() > 0).then(|| (format!("CPU {} stack {index}", self.0.cpu), shown))
+        };
+        let parts = self.0.classes.iter().enumerate().filter_map(stack).collect();
+        crate::sync::story::Watched { id: core::ptr::from_ref(self.0).addr(), parts }
     }
 }
 
@@ -225,7 +248,7 @@ impl Region<'_> {
     fn set_head(&self, class: Class, head: u64) {
         self.writable();
         #[cfg(any(loom, shuttle))]
-        self.class(class).writer.with_mut(|_| ());
+        self.class(class).writer.with_mut(|_| self.class(class).used.set(1));
         // Relaxed: as in `head`.
         self.head_word(class).store(head, Relaxed);
     }
@@ -236,7 +259,7 @@ impl Region<'_> {
         self.cap_cell(class).with(|p| unsafe { *p })
     }
     /// As [`cap`](Self::cap).
-    fn set_cap(&self, class: Class, cap: u32) {
+    pub(crate) fn set_cap(&self, class: Class, cap: u32) {
         self.writable();
         // SAFETY: as in `cap`, and nobody else reads.
         self.cap_cell(class).with_mut(|p| unsafe { *p = cap });
@@ -279,7 +302,7 @@ impl Region<'_> {
         if commit == Commit::Done {
             let taken = if planted("a pop leaves its round on the stack") { 0 } else { 1 };
             self.set_head(class, head.wrapping_add(OP) - taken);
-            tell!("pops {}", crate::sync::story::name(round));
+            tell!(self => "pops {}", crate::sync::story::name(round));
         }
         Some(round)
     }
@@ -296,7 +319,7 @@ impl Region<'_> {
         self.set_round(class, len + 1, round);
         if commit == Commit::Done {
             self.set_head(class, head.wrapping_add(OP) + 1);
-            tell!("pushes {}", crate::sync::story::name(round));
+            tell!(self => "pushes {}", crate::sync::story::name(round));
         }
         true
     }
@@ -318,7 +341,7 @@ impl Region<'_> {
         let need = len + rounds.len() as u32;
         if need > cap {
             // Acquire: pairs with the Release with which a drain that has emptied the stack opens it again.
-            let limit = limit.load(crate::sync::Ordering::Acquire);
+            let limit = limit.load(Acquire);
             let cap = (2 * cap).max(need);
             let cap = if planted("a stack is widened beyond its limit") { cap } else { cap.min(limit) };
             if need > cap
@@ -337,14 +360,24 @@ impl Region<'_> {
         }
         if commit == Commit::Done {
             self.set_head(class, all);
-            tell!("pushes a batch of {}", rounds.len());
+            tell!(self => "pushes a batch of {}", rounds.len());
         }
         true
     }
 
     /// Takes the `n` newest rounds, or none.
     pub(crate) fn pop_batch(&self, class: Class, n: u32, into: &mut Magazine, commit: Commit) -> bool {
-        let head = self.head(class);
+        self.pop_batch_at(self.head(class), class, n, into, commit)
+    }
+    /// The same, where the head is read already.
+    pub(crate) fn pop_batch_at(
+        &self,
+        head: u64,
+        class: Class,
+        n: u32,
+        into: &mut Magazine,
+        commit: Commit,
+    ) -> bool {
         let Some(rest) = ((head & LEN) as u32).checked_sub(n) else { return false };
         let mut batch = Magazine::new();
         for i in 1..=n {
@@ -353,7 +386,7 @@ impl Region<'_> {
         }
         if commit == Commit::Done {
             self.set_head(class, head - u64::from(n));
-            tell!("pops a batch of {n}");
+            tell!(self => "pops a batch of {n}");
         }
         *into = batch;
         true
@@ -361,13 +394,16 @@ impl Region<'_> {
 
     // ---- for whoever owns the region: a drain ----
 
-    /// Closes the class's stack and notes how many rounds lie on it: from now on they are the drain's of that number, where
-    /// they lie.
+    /// Closes the class's stack and notes how many rounds lie on it: from now on they are that drain's, where they lie.
     pub(crate) fn take(&self, class: Class, drain: u64) {
         let head = self.head(class);
-        if head & LEN > 0 {
-            self.taken_cell(class).set(drain << LEN.count_ones() | head & LEN);
+        let len = head & LEN;
+        if len > 0 {
+            debug_assert_eq!(self.taken(class), 0, "a stack that is closed is pushed to by nobody");
+            // Relaxed: the drain of that number reads what it has written itself; to others it is a number.
+            self.taken_word(class).store((drain * OP) | len, Relaxed);
             self.set_head(class, head & !LEN);
+            tell!(self => "takes a stack of {len}");
         }
         if self.cap(class) > 0 && !planted("a drained stack stays open") {
             self.set_cap(class, 0);
@@ -393,17 +429,25 @@ impl Region<'_> {
         self.seen_cell(class).with_mut(|p| unsafe { *p = 0 });
         self.forget_taken(class);
     }
-    /// Rounds that a drain has taken and not given to anybody yet; for reports.
+    /// Rounds that a drain has taken and not begun to give away.
     pub(crate) fn taken(&self, class: Class) -> u32 {
-        (self.taken_cell(class).get() & LEN) as u32
+        // Relaxed: as in `take`.
+        (self.taken_word(class).load(Relaxed) & LEN) as u32
     }
-    /// The same, of one drain: another one that is at work meanwhile may have taken them.
+    /// The same, if it is that drain; for that drain.
     pub(crate) fn taken_by(&self, class: Class, drain: u64) -> u32 {
-        let taken = self.taken_cell(class).get();
-        if taken >> LEN.count_ones() == drain { (taken & LEN) as u32 } else { 0 }
+        // Relaxed: as in `take`.
+        let taken = self.taken_word(class).load(Relaxed);
+        if taken / OP == drain || planted("a drain gives away what another one took") {
+            (taken & LEN) as u32
+        } else {
+            0
+        }
     }
-    /// They were given away.
+    /// They are given away now, or are lost.
     pub(crate) fn forget_taken(&self, class: Class) {
-        self.taken_cell(class).set(0);
+        // Relaxed: as in `take`.
+        self.taken_word(class).store(0, Relaxed);
+        tell!(self => "gives away what was taken");
     }
 }

@@ -44,7 +44,7 @@ use crate::sync::AtomicPtr;
 use crate::sync::AtomicUsize;
 #[cfg(any(loom, shuttle))]
 use crate::sync::Ordering::Acquire;
-use crate::sync::Ordering::{AcqRel, Relaxed, Release};
+use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::fork::{ForkLock, ForkMutex};
 use crate::sync::{AtomicU32, Counter, Rank, UnsafeCell, planted, tell};
 use core::ops::Range;
@@ -96,6 +96,7 @@ struct Making {
 #[derive(Debug)]
 pub struct Table<M> {
     cpus: Cpus,
+    #[cfg_attr(any(loom, shuttle), allow(dead_code))]
     memory: M,
     /// Bytes from one region to the next.
     region: usize,
@@ -143,10 +144,15 @@ impl<M: Memory> Table<M> {
     }
     /// What a region has where memory is addresses; `on_heap` where it is memory.
     pub fn region_bytes(cpus: &Cpus, on_heap: bool) -> usize {
+        if cfg!(any(loom, shuttle)) {
+            // Cells that a checker makes anew for every execution: a line of them for each class.
+            return CLASSES as usize * LINE;
+        }
         if on_heap { (ON_HEAP / cpus.count() as usize).clamp(128 << 10, REGION) } else { REGION }
     }
     const fn stride(region: usize) -> usize {
-        region.next_multiple_of(crate::memory::ALIGN)
+        let align = if cfg!(any(loom, shuttle)) { LINE } else { crate::memory::ALIGN };
+        region.next_multiple_of(align)
     }
     /// Bytes in front of the first region.
     fn front(cpus: &Cpus) -> usize {
@@ -190,7 +196,12 @@ impl<M: Memory> Table<M> {
             #[cfg(any(loom, shuttle))]
             words: (0..cpus.count() as usize).map(AtomicUsize::new).collect(),
             #[cfg(any(loom, shuttle))]
-            regions: (0..=cpus.count()).map(|_| Cells::new(region / ROUND)).collect(),
+            regions: (0..=cpus.count())
+                .map(|cpu| {
+                    let open = cpu == cpus.count() && planted("the empty region has places");
+                    Cells::new(cpu, region / ROUND, open.into())
+                })
+                .collect(),
         };
         #[cfg(not(any(loom, shuttle)))]
         {
@@ -270,26 +281,35 @@ impl<M: Memory> Table<M> {
     pub(crate) fn current(&self, cpu: u32) -> Option<Region<'_>> {
         let word = self.words.get(cpu as usize)?;
         // Acquire: pairs with the Release in `put_back`. (On the machine an address dependency does it.)
-        let at = word.load(if planted("a table word is read relaxed") { Relaxed } else { Acquire });
-        Some(Region(&self.regions[at]))
+        Some(Region(&self.regions[word.load(Acquire)]))
     }
     /// A drain's first step.
     fn take_away(&self, cpu: u32) {
-        tell!("takes the region of CPU {cpu} away");
+        // Relaxed: the fence shows it, and until then either region will do.
         #[cfg(not(any(loom, shuttle)))]
-        self.word(cpu).swap(self.home(self.cpus.count()).as_ptr(), AcqRel);
+        self.word(cpu).store(self.home(self.cpus.count()).as_ptr(), Relaxed);
         #[cfg(any(loom, shuttle))]
-        self.words[cpu as usize].swap(self.cpus.count() as usize, AcqRel);
+        self.words[cpu as usize].store(self.cpus.count() as usize, Relaxed);
+        tell!(self => "takes the region of CPU {cpu} away");
     }
     /// Its last.
     fn put_back(&self, cpu: u32) {
-        tell!("puts the region of CPU {cpu} back");
         // Release: what a drain did to the region is seen by every operation that finds it again.
         #[cfg(not(any(loom, shuttle)))]
         self.word(cpu).store(self.home(cpu).as_ptr(), Release);
         #[cfg(any(loom, shuttle))]
-        self.words[cpu as usize]
-            .store(cpu as usize, if planted("a table word is put back relaxed") { Relaxed } else { Release });
+        self.words[cpu as usize].store(cpu as usize, Release);
+        tell!(self => "puts the region of CPU {cpu} back");
+    }
+    /// Which CPUs' regions are there, as a story shows it.
+    #[cfg(loom)]
+    fn watched(&self) -> crate::sync::story::Watched {
+        let part = |(cpu, word): (usize, &AtomicUsize)| {
+            let there = word.peek() as usize == cpu;
+            (format!("CPU {cpu} region"), if there { "there" } else { "away" }.to_owned())
+        };
+        let parts = self.words.iter().enumerate().map(part).collect();
+        crate::sync::story::Watched { id: core::ptr::from_ref(self).addr(), parts }
     }
 
     // ---- classes ----
@@ -364,7 +384,7 @@ impl<M: Memory> Table<M> {
         &self.numbers[class.index as usize].limit
     }
 
-    /// Gives a number back. What lies on its stacks is forgotten.
+    /// Gives a number back, which nobody uses any more. What lies on its stacks is forgotten.
     pub(crate) fn retire(&self, class: Class) {
         self.set_limit(class, if planted("a number that is given back stays open") { 1 } else { 0 });
         let all = 0..self.cpus.count();
@@ -457,6 +477,10 @@ impl<M: Memory> Table<M> {
             return true;
         }
         let is_away = |cpu: &u32| self.is_away(*cpu);
+        let early = planted("a drain takes before its fence");
+        if early {
+            cpus.clone().filter(is_away).filter_map(|cpu| self.region(cpu)).for_each(&mut *owned);
+        }
         let fenced = planted("drain without its fence") || {
             let mut away = cpus.clone().filter(is_away);
             if planted("a drain of several CPUs fences one") {
@@ -469,21 +493,21 @@ impl<M: Memory> Table<M> {
             self.refused.add(1);
         }
         for cpu in cpus.filter(is_away) {
-            let early = planted("a table word is put back before the region is done with");
-            if early {
+            let back = planted("a table word is put back before the region is done with");
+            if back {
                 self.put_back(cpu);
             }
-            if let Some(region) = self.region(cpu).filter(|_| fenced) {
+            if let Some(region) = self.region(cpu).filter(|_| fenced && !early) {
                 owned(region);
             }
-            if !early {
+            if !back {
                 self.put_back(cpu);
             }
         }
         fenced
     }
     /// Whether a drain has taken the region of `cpu` away; for that drain.
-    fn is_away(&self, cpu: u32) -> bool {
+    pub(crate) fn is_away(&self, cpu: u32) -> bool {
         // Relaxed: only drains write it, and their lock is held.
         #[cfg(not(any(loom, shuttle)))]
         return self.word(cpu).load(Relaxed) != self.home(cpu).as_ptr();
@@ -509,7 +533,7 @@ impl<M: Memory> Table<M> {
             classes.clone().for_each(|class| unsafe { self.close(class) });
             let idle = |region: Region<'_>, class: Class| {
                 let head = region.head(class);
-                head & LEN > 0 && region.seen(class) == head
+                head & LEN > 0 && (region.seen(class) == head || planted("a reap takes what is in use"))
             };
             let wanted = |region: Region<'_>| match which {
                 Which::All => classes.clone().any(|class| region.head(class) & LEN > 0),
@@ -535,8 +559,8 @@ impl<M: Memory> Table<M> {
             for region in self.used(cpus.clone()) {
                 let taken = region.taken_by(class, number);
                 if taken > 0 {
-                    give(class, &mut Taken { region, class, left: taken });
                     region.forget_taken(class);
+                    give(class, &mut Taken { region, class, left: taken });
                 }
             }
         }
@@ -545,9 +569,31 @@ impl<M: Memory> Table<M> {
         classes.for_each(|class| unsafe { self.reopen(class) });
     }
 
+    /// At rest: the class as its operations expect it, and the empty region as it was made.
+    #[cfg(all(test, any(loom, shuttle)))]
+    pub(crate) fn assert_at_rest(&self, class: Class) {
+        for cpu in 0..self.cpus.count() {
+            assert!(!self.is_away(cpu), "the word of CPU {cpu} is not back");
+            let region = Region(&self.regions[cpu as usize]);
+            assert_eq!(region.claim().load(Relaxed), 0, "the region of CPU {cpu} is still claimed");
+            assert_eq!(region.taken(class), 0, "what a drain took is given away");
+        }
+        let number = &self.numbers[class.index as usize];
+        assert_eq!(
+            u64::from(number.limit.load(Relaxed)),
+            number.open.get(),
+            "no drain is at work, and the class is open"
+        );
+        assert_eq!(
+            self.regions.last().map(|empty| Region(empty).committed()),
+            Some(0),
+            "the empty region stays empty"
+        );
+    }
+
     /// # Safety
     /// The lock of drains is held.
-    unsafe fn close(&self, class: Class) {
+    pub(crate) unsafe fn close(&self, class: Class) {
         let number = &self.numbers[class.index as usize];
         // SAFETY: by contract.
         number.drains.with_mut(|p| unsafe { *p += 1 });
@@ -565,7 +611,7 @@ impl<M: Memory> Table<M> {
             *p -= 1;
             *p
         });
-        if left == 0 {
+        if left == 0 || planted("the first of two drains opens the stack") {
             // Release: pairs with the Acquire in `push_batch`, which writes where this drain has read.
             number.limit.store(number.open.get() as u32, Release);
         }
@@ -609,7 +655,8 @@ impl<M: Memory> Fork for Table<M> {
         // What a drain of another thread had taken is lost with it; but its classes go on.
         for (index, number) in (0..).zip(&*self.numbers) {
             // SAFETY: there is one thread.
-            if number.drains.with_mut(|p| unsafe { p.replace(0) }) > 0 {
+            let drains = number.drains.with_mut(|p| unsafe { p.replace(0) });
+            if drains > 0 && !planted("drains outlive their threads") {
                 // SAFETY: as above.
                 let class = Class { index, stack: number.stack.with(|p| unsafe { *p }) };
                 self.used(0..self.cpus.count()).for_each(|region| region.forget_taken(class));

@@ -44,8 +44,9 @@ pub(crate) fn fence<M: Memory>(table: &Table<M>, cpus: impl Iterator<Item = u32>
 /// Runs `body` on the region of the CPU that the script says, after an attempt that was aborted if it says so. `None` on a
 /// CPU that has no region.
 fn section<M: Memory, R>(table: &Table<M>, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
-    // The planted bug of a section that trusts what it read before it began.
+    // The planted bugs of a section that trusts what was read before it began.
     let stale = if planted("a region read before the section") { table.current(here()) } else { None };
+    let before = here();
     let (cpu, aborted_on) = step();
     if let Some(old) = aborted_on
         && let Some(_running) = token(table, old)
@@ -54,6 +55,7 @@ fn section<M: Memory, R>(table: &Table<M>, body: impl Fn(Region<'_>, Commit) -> 
         body(region, Commit::Aborted);
     }
     let running = token(table, cpu)?;
+    let cpu = if planted("a CPU's number read before the section") { before } else { cpu };
     if planted("section not armed") {
         // Another thread may run on the CPU before this one is done.
         let region = table.current(cpu)?;
@@ -63,10 +65,10 @@ fn section<M: Memory, R>(table: &Table<M>, body: impl Fn(Region<'_>, Commit) -> 
     Some(body(stale.or_else(|| table.current(cpu))?, Commit::Done))
 }
 
-/// The inlined path: under a checker everything takes the other one, which runs the same operation.
 /// The class of a front that is closed.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 
+/// The inlined path: under a checker everything takes the other one, which runs the same operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fast;
 
@@ -102,9 +104,15 @@ pub(crate) fn pop_batch<M: Memory>(
     n: u32,
     into: &mut Magazine,
 ) -> bool {
+    let stale = if planted("a length read before the section") {
+        section(table, |region, _| region.head(class))
+    } else {
+        None
+    };
     let popped = section(table, |region, commit| {
         let mut batch = Magazine::new();
-        region.pop_batch(class, n, &mut batch, commit).then_some(batch)
+        let head = stale.unwrap_or_else(|| region.head(class));
+        region.pop_batch_at(head, class, n, &mut batch, commit).then_some(batch)
     });
     popped.flatten().inspect(|batch| into.copy_from(batch)).is_some()
 }

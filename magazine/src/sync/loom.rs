@@ -24,7 +24,10 @@ pub mod thread {
     #[track_caller]
     pub fn spawn<F: FnOnce() -> T + 'static, T: 'static>(f: F) -> JoinHandle<T> {
         super::super::execution::spawned();
-        loom::thread::spawn(f)
+        // It does not start if the execution fails first. Then what it would have used stays as it is: to drop one of loom's
+        // `Arc`s outside of an execution is a second panic, which would end the program in the midst of the first one.
+        let f = core::mem::ManuallyDrop::new(f);
+        loom::thread::spawn(move || core::mem::ManuallyDrop::into_inner(f)())
     }
 }
 
