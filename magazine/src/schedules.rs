@@ -1,29 +1,30 @@
 //! The layer under shuttle: larger scenarios than loom can exhaust, on random and on PCT schedules.
 //!
 //! A scenario's name begins with the properties that it is of, as a model's does, and it ends in the same census (`world`).
-//! Four threads on two CPUs of two magazines each, and sometimes on a third CPU that has no slot; before each operation the
-//! schedule chooses where the thread is, where it is moved, and whether a restartable sequence is aborted there.
-//! Sequentially consistent: orderings are loom's business.
+//! Four threads on two CPUs, whose stacks have room for three magazines of two rounds, and sometimes on a third CPU that has no
+//! region; before each operation the schedule chooses where the thread is, where it is moved, and whether a restartable
+//! sequence is aborted there. Sequentially consistent: orderings are loom's business.
 
-use crate::ball::Ball;
-use crate::cpu::{Mechanism, Script};
-use crate::layer::Round;
+use crate::cpu::{Cpus, Mechanism, Script};
+use crate::layer::Config;
 use crate::paths::Operation;
-use crate::slot::{Fill, Num};
 use crate::sync::schedule::{caught, choose, schedules, wander};
 use crate::sync::{Arc, Counter, thread};
-use crate::world::{DepotWorld, Side, World, child, fork, run, together};
+use crate::world::{DepotWorld, Side, World, child, fork, table, together};
 
-const BALLS: usize = 8;
+const BALLS: usize = 12;
 const STEPS: usize = 12;
 /// Schedules of each kind,
 const RUNS: usize = 10_000;
 /// and, for each seed, in which a planted bug must be found.
 const SOON: usize = 5000;
 
-/// Few balls and few magazines: the supplier refuses, the depot runs dry, stocks overflow.
+/// Few balls and a small depot: the supplier refuses, the depot runs dry and overflows.
+const CONFIG: Config = Config { capacity: 2, first_fill: 1, stock: 1, depot_limit: 1 };
+
 fn world(by: Mechanism) -> World {
-    let w = World::new(by, 2, 8, 2, 1, true, BALLS);
+    let table = table(Cpus::simulated(2, 1).unwrap().by(by), 1);
+    let w = World::on(&table, CONFIG, true, BALLS);
     w.on_shelf(&(1..=BALLS).collect::<Vec<_>>());
     w
 }
@@ -32,7 +33,7 @@ fn world(by: Mechanism) -> World {
 fn works(w: &World) -> Vec<Option<usize>> {
     let mut held = vec![];
     for _ in 0..STEPS {
-        wander(w.layer.cpus.count());
+        wander(w.layer.cpus().count());
         match held.pop() {
             Some(Some(ball)) if choose(2) == 0 => w.free(ball),
             last => held.extend(last.into_iter().chain([w.alloc()])),
@@ -40,36 +41,29 @@ fn works(w: &World) -> Vec<Option<usize>> {
     }
     held
 }
-
-/// Takes away what CPUs hold, and counts.
-fn drains(w: &World) -> Vec<Option<usize>> {
-    for _ in 0..STEPS / 2 {
-        wander(w.layer.cpus.count());
-        match choose(5) {
-            0 => w.drain(0..1),
-            1 => w.drain(1..2),
-            2 => w.layer.purge(&w.shelf),
-            3 => _ = w.layer.reap(&w.shelf),
-            _ => assert!(w.layer.stats().magazines <= 8 + 6, "more magazines than were made"),
-        }
+/// Allocates as much as it can, and frees all of it: stacks grow, overflow and run dry.
+fn batches(w: &World) -> Vec<Option<usize>> {
+    for _ in 0..STEPS / 6 {
+        wander(w.layer.cpus().count());
+        let all: Vec<usize> = (0..STEPS / 2).filter_map(|_| w.alloc()).collect();
+        wander(w.layer.cpus().count());
+        all.into_iter().for_each(|ball| w.free(ball));
     }
     vec![]
 }
 
-/// Takes rounds into a magazine of its own, uses them and gives all back.
-fn keeps(w: &World) -> Vec<Option<usize>> {
-    for _ in 0..STEPS / 3 {
-        wander(w.layer.cpus.count());
-        let Some(mut private) = w.layer.private(&w.shelf, 1 + choose(4)) else { continue };
-        for _ in 0..choose(3) {
-            let Some(Ball(ball)) = private.pop() else { break };
-            w.allocs.add(1);
-            w.own(ball, true);
-            w.own(ball, false);
-            w.frees.add(1);
-            private.push(&w.shelf, Ball(ball));
+/// Takes away what CPUs hold, and counts.
+fn drains(w: &World) -> Vec<Option<usize>> {
+    for _ in 0..STEPS / 2 {
+        wander(w.layer.cpus().count());
+        match choose(6) {
+            0 => w.drain(0..1),
+            1 => w.drain(1..2),
+            2 => w.layer.purge(&w.shelf),
+            3 => _ = w.layer.reap(&w.shelf),
+            4 => w.layer.shrink(),
+            _ => assert!(w.layer.stats().in_depot <= BALLS as u64, "more rounds than there are"),
         }
-        private.close(&w.shelf);
     }
     vec![]
 }
@@ -80,102 +74,118 @@ fn holds(w: &World) -> Vec<Option<usize>> {
     vec![]
 }
 
-/// One CPU and three magazines of one round, without a stock: pairs come back.
-fn pairs(by: Mechanism) {
-    let w = World::new(by, 1, 3, 1, 0, true, 4);
-    w.on_shelf(&[1, 2, 3, 4]);
-    run(w, (Script::on(0), works), &[works as Side, drains].map(|side| (Script::on(0), side)));
-}
-fn exchange(by: Mechanism) {
-    run(world(by), (Script::on(0), works), &[(Script::on(1), works as Side); 3]);
-}
-fn drain(by: Mechanism) {
-    let others: [Side; 3] = [works, drains, drains];
-    let world = Arc::new(world(by));
-    let live = together(&world, (Script::on(0), works), &others.map(|side| (Script::on(1), side)));
-    world.census(&live);
-    world.drain(0..world.layer.cpus.count());
-    world.cpus_hold_nothing("a drain");
-}
-fn beside(by: Mechanism) {
-    let others: [Side; 3] = [works, keeps, holds];
-    let world = Arc::new(world(by));
-    let live = together(&world, (Script::on(0), keeps), &others.map(|side| (Script::on(1), side)));
-    child(&world);
-    world.census(&live);
+/// The left side on CPU 0, the others on CPU 1.
+fn beside(world: World, left: Side, others: [Side; 3]) -> (Arc<World>, Vec<usize>) {
+    let world = Arc::new(world);
+    let live = together(&world, (Script::on(0), left), &others.map(|side| (Script::on(1), side)));
+    (world, live)
 }
 
-/// A depot alone: three threads turn empty magazines into full ones and back, one reaps.
-fn depot() {
-    const MAGAZINES: u32 = 5;
-    struct Crowd {
-        depot: Arc<DepotWorld>,
-        held: Vec<Counter>,
-    }
-    impl Crowd {
-        fn take(&self, fill: Fill) -> Option<Num> {
-            let num = self.depot.depot.take(&Operation::new(), &self.depot.store, fill)?;
-            self.own(num);
-            assert!(self.depot.store.get(num).is(fill), "a depot list holds magazines of its fill only");
-            Some(num)
-        }
-        fn own(&self, num: Num) {
-            let held = &self.held[num.0 as usize];
-            assert_eq!(held.get(), 0, "a magazine in two places");
-            held.set(1);
-        }
-        fn put_full(&self, num: Num) {
-            let room = self.depot.store.get(num).owner_push(Ball(num.0 as usize).into_raw());
-            assert!(room, "a magazine from the empty list is empty");
-            self.held[num.0 as usize].set(0);
-            assert!(self.depot.depot.put(&Operation::new(), &self.depot.store, Fill::Full, u32::MAX, num));
-        }
-        fn put_emptied(&self, num: Num) {
-            let ball = self.depot.store.get(num).owner_pop();
-            assert_eq!(
-                ball,
-                Some(Ball(num.0 as usize).into_raw()),
-                "what was written before the push is seen"
-            );
-            self.held[num.0 as usize].set(0);
-            self.depot.write_and_put(num);
-        }
-    }
-    let (depot, nums) = DepotWorld::new(MAGAZINES);
-    let all = nums.len();
-    nums.into_iter().for_each(|num| depot.put(num));
-    let crowd = Arc::new(Crowd { depot, held: (0..=MAGAZINES).map(|_| Counter::new(0)).collect() });
-    let threads: Vec<_> = (0..3)
+fn exchange(by: Mechanism) {
+    let (world, live) = beside(world(by), works, [works, batches, works]);
+    world.census(&live);
+}
+fn drain(by: Mechanism) {
+    let (world, live) = beside(world(by), works, [batches, drains, drains]);
+    world.census(&live);
+    world.drain(0..world.layer.cpus().count());
+    world.cpus_hold_nothing("a drain");
+    // What was short of memory is not for ever.
+    (0..4).for_each(|_| _ = world.layer.reap(&world.shelf));
+    world.census(&live);
+}
+/// Two nodes of a CPU each, half of the balls of either.
+fn nodes(by: Mechanism) {
+    let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
+    let mut w = World::on(&table, CONFIG, true, BALLS);
+    w.shelf.second_node = BALLS / 2 + 1;
+    w.on_shelf(&(1..=BALLS).collect::<Vec<_>>());
+    let (world, live) = beside(w, works, [works, batches, drains]);
+    world.census(&live);
+}
+fn forks(by: Mechanism) {
+    let (world, mut live) = beside(world(by), works, [works, drains, holds]);
+    live.extend(child(&world));
+    world.census(&live);
+}
+/// Layers come and go on one table, beside one that stays.
+fn numbers(by: Mechanism) {
+    let table = table(Cpus::simulated(2, 1).unwrap().by(by), 3);
+    let w = World::on(&table, CONFIG, true, BALLS);
+    w.on_shelf(&(1..=BALLS).collect::<Vec<_>>());
+    let world = Arc::new(w);
+    let threads: Vec<_> = (0..2)
         .map(|_| {
-            let crowd = crowd.clone();
+            let table = table.clone();
             thread::spawn(move || {
-                for _ in 0..STEPS {
-                    if choose(2) == 0 {
-                        crowd.take(Fill::Empty).into_iter().for_each(|num| crowd.put_full(num));
-                    } else {
-                        crowd.take(Fill::Full).into_iter().for_each(|num| crowd.put_emptied(num));
+                for first in (1..STEPS).step_by(3) {
+                    let mine = [first, first + 1, first + 2];
+                    let brief = World::on(&table, CONFIG, true, first + 2);
+                    brief.on_shelf(&mine);
+                    for _ in 0..3 {
+                        wander(2);
+                        let ball = brief.alloc();
+                        assert!(ball.is_none_or(|ball| mine.contains(&ball)), "a round of the layer before");
+                        // What lies on its stacks is forgotten with it.
+                        ball.filter(|_| choose(2) == 0).into_iter().for_each(|ball| brief.free(ball));
                     }
                 }
             })
         })
         .collect();
-    let depot = &crowd.depot.depot;
-    let mut before = 0;
-    for _ in 0..STEPS {
-        let mut surplus = depot.reap(&Operation::new(), &crowd.depot.store);
-        assert!(surplus.len() <= before, "a reap takes what has just come");
-        while let Some(num) = surplus.pop(&crowd.depot.store) {
-            crowd.own(num);
-            crowd.put_emptied(num);
+    let live = together(&world, (Script::on(0), works), &[(Script::on(1), drains as Side)]);
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    world.census(&live);
+}
+
+/// A depot alone: three threads take magazines and put them back, one ends intervals.
+fn depot() {
+    const MAGAZINES: usize = 5;
+    struct Crowd {
+        depot: Arc<DepotWorld>,
+        held: Vec<Counter>,
+    }
+    impl Crowd {
+        fn take(&self) -> Option<usize> {
+            let ball = self.depot.take()?;
+            assert_eq!(self.held[ball].get(), 0, "a magazine in two places");
+            self.held[ball].set(1);
+            Some(ball)
         }
-        // The list was so long in the interval that begins: no more can have been there all the time.
-        before = depot.len(Fill::Full);
+        fn put(&self, ball: usize) {
+            self.held[ball].set(0);
+            self.depot.put(ball);
+        }
+    }
+    let depot = DepotWorld::new(MAGAZINES);
+    (0..MAGAZINES).for_each(|ball| depot.put(ball));
+    let crowd = Arc::new(Crowd { depot, held: (0..MAGAZINES).map(|_| Counter::new(0)).collect() });
+    let threads: Vec<_> = (0..3)
+        .map(|_| {
+            let crowd = crowd.clone();
+            thread::spawn(move || {
+                let mut mine = vec![];
+                for _ in 0..STEPS {
+                    match mine.pop() {
+                        Some(ball) if choose(2) == 0 => crowd.put(ball),
+                        last => mine.extend(last.into_iter().chain(crowd.take())),
+                    }
+                }
+                mine.into_iter().for_each(|ball| crowd.put(ball));
+            })
+        })
+        .collect();
+    let (depot, mut before) = (&crowd.depot.depot, 0);
+    for _ in 0..STEPS {
+        let surplus = depot.surplus(&Operation::new());
+        assert!(surplus <= before, "a reap takes what has just come");
+        let taken: Vec<usize> = (0..surplus).filter_map(|_| crowd.take()).collect();
+        taken.into_iter().for_each(|ball| crowd.put(ball));
+        // It was so long in the interval that begins: no more can have been there all the time.
+        before = depot.look().len() as u32;
     }
     threads.into_iter().for_each(|t| t.join().unwrap());
-    while let Some(num) = crowd.take(Fill::Full) {
-        crowd.put_emptied(num);
-    }
-    crowd.depot.census(vec![], all);
+    crowd.depot.census(&[]);
 }
 
 fn both(name: &str, f: fn(Mechanism)) {
@@ -183,20 +193,24 @@ fn both(name: &str, f: fn(Mechanism)) {
     schedules(&format!("{name} (rseq)"), RUNS, move || f(Mechanism::Rseq));
 }
 #[test]
-fn come_back() {
-    both("R2 H1: pairs of three magazines come back", pairs);
-}
-#[test]
 fn exchanges() {
     both("R1 R3 M1 M2 M3 M4 H4: four threads exchange", exchange);
 }
 #[test]
 fn drained() {
-    both("H1 H2 H3 H4 N1: two drain what two use", drain);
+    both("H1 H2 H3 H4 T1: two drain what two use", drain);
 }
 #[test]
-fn private_and_fork() {
-    both("P1 F1: private magazines and forks beside an exchange", beside);
+fn of_two_nodes() {
+    both("N1 M2 T1: two nodes, and a drain", nodes);
+}
+#[test]
+fn forked() {
+    both("F1: forks beside an exchange and drains", forks);
+}
+#[test]
+fn come_and_gone() {
+    both("T2 T1: layers come and go beside one that stays", numbers);
 }
 #[test]
 fn depots() {
@@ -209,50 +223,57 @@ fn claimed(bug: &'static str, property: &str, expected: &'static str, f: fn(Mech
 fn rseq(bug: &'static str, property: &str, expected: &'static str, f: fn(Mechanism)) {
     caught(bug, property, SOON, expected, move || f(Mechanism::Rseq));
 }
+const TWICE: &str = "handed out or freed twice";
+const LOST: &str = "every ball in one place";
 #[test]
 fn planted_in_an_exchange() {
-    claimed("slot used without its claim", "M1 M3", "handed out or freed twice", exchange);
-    claimed("exchange forgets the magazine that left", "M2", "a magazine lost", exchange);
-    claimed("a refused fill forgets its magazine", "M4", "a magazine lost", exchange);
-    claimed(
-        "the supplier fills under the lock of making",
-        "M4",
-        "user code would run while a lock is held",
-        exchange,
-    );
-    rseq("section not armed", "R1", "handed out or freed twice", exchange);
+    claimed("a region is used without its claim", "M1 M3", TWICE, exchange);
+    rseq("section not armed", "R1", TWICE, exchange);
     rseq("operations counted before the commit", "R3", "the counts are exact", exchange);
-    claimed(
-        "a CPU beyond the table has a slot",
-        "H4",
-        "index out of bounds: the len is 2 but the index is 2",
-        exchange,
-    );
-}
-#[test]
-fn planted_in_a_drain() {
-    rseq("fill checked before the section", "R2", "list takes only such magazines", pairs);
-    rseq("replace without the fill re-check", "R2", "list takes only such magazines", pairs);
-    claimed("drain without its fence", "H1", "the empty list takes only such magazines", drain);
-    rseq("drain without its fence", "H1", "only an empty magazine is filled or resized", drain);
+    rseq("a batch is committed before its rounds are written", "R1", LOST, exchange);
     for with in [claimed, rseq] {
-        with("drain by load and store", "H1", "a magazine lost", drain);
-        with("replace by a plain store", "H1", "a magazine in two places", drain);
-        with("drain does nothing", "H1", "a drain leaves nothing behind", drain);
-        with("drain forgets the stocks", "H1", "a drain leaves nothing behind", drain);
-        with("drain forgets the previous", "H2", "a magazine lost", drain);
-        with("drains without their lock", "H3", "a magazine lost", drain);
-        with("reap drains under the lock of drains", "H1", "lock order", drain);
+        with("a magazine that left a stack is forgotten", "M2", LOST, exchange);
+        with("a magazine in the depot and with the supplier", "M2", LOST, exchange);
+        with("a batch is taken for pushed", "M2", LOST, exchange);
+        with(
+            "the supplier fills under the lock of drains",
+            "M4",
+            "user code would run while a lock is held",
+            exchange,
+        );
+        with("a CPU beyond the table has a region", "H4", "the empty region stays empty", exchange);
     }
 }
 #[test]
-fn planted_beside_an_exchange() {
-    claimed("a closed private magazine keeps what lay behind", "P1", "a magazine lost", beside);
-    claimed("claims outlive their threads", "F1", "a claim of a thread that is no more", beside);
+fn planted_in_a_drain() {
+    rseq("a region read before the section", "T1", LOST, drain);
+    rseq("a table word is put back before the region is done with", "T1", LOST, drain);
+    claimed("drain without its fence", "H1 T1", LOST, drain);
+    rseq("drain without its fence", "H1 T1", TWICE, drain);
+    for with in [claimed, rseq] {
+        with("a drained stack stays open", "T1", LOST, drain);
+        with("a drained stack is widened at once", "T1", LOST, drain);
+        with("the first of two drains opens the stack", "H3 T1", LOST, drain);
+        with("a drain gives away what another one took", "H3", LOST, drain);
+        with("drains without their lock", "H3", LOST, drain);
+        with("drain does nothing", "H1", "a drain leaves nothing behind", drain);
+    }
+}
+#[test]
+fn planted_beside() {
+    claimed("claims outlive their threads", "F1", "a claim or a drain of a thread that is no more", forks);
+    for with in [claimed, rseq] {
+        let bug = "a round goes to the node of the CPU that frees it";
+        with(bug, "N1", "rounds of that node only", nodes);
+        with("drains outlive their threads", "F1", "a claim or a drain of a thread that is no more", forks);
+        with("a number is given back when one CPU is drained", "T2", "a round of the layer before", numbers);
+    }
 }
 #[test]
 fn planted_in_a_depot() {
-    caught("depot length from before the lock", "D1 D3", SOON, "left == right", depot);
-    caught("magazine written after the push", "D2", SOON, "a magazine from the empty list is empty", depot);
-    caught("reap ignores the working set", "D4", SOON, "a reap takes what has just come", depot);
+    let expected = "a reap takes what has just come";
+    caught("depot length from before the lock", "D3 D4", SOON, expected, depot);
+    let bug = "a magazine is taken from the depot and left there";
+    caught(bug, "D1", SOON, "a magazine in two places", depot);
+    caught("reap ignores the working set", "D4", SOON, expected, depot);
 }

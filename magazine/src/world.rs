@@ -1,24 +1,27 @@
 //! What models and schedules run on: a layer of balls that says who holds what, and a depot alone.
 //!
-//! A world ends in a census: every round and every magazine in exactly one place, the counts exact. An ownership cell per
-//! ball turns a double hand-out into an assertion; loom also finds a free that does not happen before the next allocation of
-//! the ball.
+//! A world ends in a census: every round in exactly one place, and that the right one; the counts exact; the table at rest. An
+//! ownership cell per ball turns a double hand-out into an assertion; loom also finds a free that does not happen before the
+//! next allocation of the ball.
 
 use crate::ball::Ball;
-use crate::cpu::{Cpus, Mechanism, Script};
+use crate::cpu::{Cpus, Script};
 use crate::depot::Depot;
 use crate::fork::Fork;
 use crate::layer::{Config, Layer, Round, Supplier};
+use crate::magazine::Magazine;
 use crate::memory::Heap;
 use crate::paths::{Operation, Path};
-use crate::slot::{Fill, Num, Pair, Which};
-use crate::store::Store;
-use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, UnsafeCell, planted, thread};
-use std::collections::BTreeSet;
+use crate::region::{Class, LEN};
+use crate::sync::fork::ForkLock;
+use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, Rank, UnsafeCell, planted, thread};
+use crate::table::Table;
+use core::ptr::NonNull;
+use std::sync::Arc as Shared;
 
 /// The supplier: a locked heap of balls.
 pub(crate) struct Shelf {
-    balls: Mutex<Vec<usize>>,
+    pub(crate) balls: Mutex<Vec<usize>>,
     fills: bool,
     /// The first ball of the second node.
     pub(crate) second_node: usize,
@@ -55,36 +58,32 @@ pub(crate) struct World {
     held: Vec<UnsafeCell<bool>>,
     pub(crate) allocs: Counter,
     pub(crate) frees: Counter,
+    /// Another layer of the same table.
+    pub(crate) other: Option<Box<World>>,
 }
 
 // SAFETY: the cells are what loom watches; shuttle runs all threads of an execution on one.
 unsafe impl Sync for World {}
 
-const HEAP: usize = 128;
+/// A checker's regions lie in no memory.
+fn no_memory() -> Heap {
+    Heap::new(0).unwrap()
+}
+/// A table with room for so many classes of up to seven places.
+pub(crate) fn table(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
+    const ROOM: usize = 64;
+    Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap())
+}
 
 impl World {
-    /// `magazines` of `capacity`; the supplier hands balls out only if `fills`.
-    pub(crate) fn new(
-        by: Mechanism,
-        cpus: u32,
-        magazines: u32,
-        capacity: u16,
-        stock: u16,
-        fills: bool,
-        balls: usize,
-    ) -> Self {
-        let cpus = Cpus::simulated(cpus, 1).unwrap().by(by);
-        let config =
-            Config { capacity, largest: capacity, first_fill: capacity, stock, depot_limit: 4, magazines };
-        Self::of(cpus, config, fills, balls)
-    }
-    pub(crate) fn of(cpus: Cpus, config: Config, fills: bool, balls: usize) -> Self {
+    pub(crate) fn on(table: &Shared<Table<Heap>>, config: Config, fills: bool, balls: usize) -> Self {
         World {
-            layer: Layer::new(cpus, config, Heap::new(HEAP).unwrap()).unwrap(),
+            layer: Layer::new(table, config).unwrap(),
             shelf: Shelf { balls: Mutex::new(vec![]), fills, second_node: usize::MAX },
             held: (0..=balls).map(|_| UnsafeCell::new(false)).collect(),
             allocs: Counter::new(0),
             frees: Counter::new(0),
+            other: None,
         }
     }
     pub(crate) fn own(&self, ball: usize, now: bool) {
@@ -110,82 +109,82 @@ impl World {
     pub(crate) fn on_shelf(&self, balls: &[usize]) {
         self.shelf.balls.lock().extend(balls);
     }
-    /// Whether these balls are with the supplier.
-    #[cfg(not(shuttle))]
-    pub(crate) fn are_on_shelf(&self, balls: &[usize]) -> bool {
-        let shelf = self.shelf.balls.lock();
-        balls.iter().all(|ball| shelf.contains(ball))
+    /// The class of a node.
+    pub(crate) fn class(&self, node: usize) -> Class {
+        self.layer.nodes[node].class()
+    }
+    /// What lies on a stack.
+    fn stack_of(&self, cpu: u32, class: Class) -> Vec<usize> {
+        let region = self.layer.table.region(cpu).unwrap();
+        let round = |i| region.round(class, i).expect("a place below the length holds a round");
+        (1..=(region.head(class) & LEN) as u32).map(|i| round(i).addr().get()).collect()
     }
 
     // ---- the end ----
 
-    /// Every round and every magazine in exactly one place, the counts exact.
+    /// Every round in exactly one place, in that of its own node; the counts exact; the table at rest.
     pub(crate) fn census(&self, live: &[usize]) {
-        let store = &self.layer.store;
-        let rounds = |num: Num| {
-            let magazine = store.get(num);
-            (0..magazine.len()).map(move |i| magazine.round(i as usize).unwrap().addr().get())
-        };
-        // With one node there is nothing to ask, and a checker has no steps to spend.
-        let several = self.layer.cpus.nodes() > 1;
-        let of_node = |num: Num, node: u32| {
-            let all = !several || rounds(num).all(|ball| self.shelf.node_of(Ball(ball)) == node);
-            assert!(all, "a CPU and a depot hold rounds of their node only");
-        };
-        let mut magazines = vec![];
-        for cpu in 0..self.layer.cpus.count() {
-            let pair = store.pair(cpu, Which::Rounds);
-            for num in [pair.loaded, pair.previous].into_iter().filter(|n| !n.is_sentinel()) {
-                of_node(num, self.layer.cpus.node_of(cpu));
-                magazines.push(num);
-            }
-            for (which, fill) in [(Which::Full, Fill::Full), (Which::Empty, Fill::Empty)] {
-                let stock = store.get(store.pair(cpu, which).loaded);
-                for i in 0..stock.len() {
-                    let num = Num::from_raw(stock.round(i as usize).unwrap());
-                    assert!(store.get(num).is(fill), "a stock holds magazines of its fill only");
-                    magazines.push(num);
-                }
-            }
-        }
-        let depots = (0..).zip(&self.layer.depots);
-        for (node, depot, fill) in depots.flat_map(|(n, d)| [(n, d, Fill::Full), (n, d, Fill::Empty)]) {
-            let listed = depot.len(fill);
-            let lying: Vec<Num> =
-                core::iter::from_fn(|| depot.take(&Operation::new(), store, fill)).collect();
-            assert_eq!(lying.len() as u32, listed, "the depot's length says what it holds");
-            for num in lying {
-                assert!(store.get(num).is(fill), "a depot list holds magazines of its fill only");
-                of_node(num, node);
-                magazines.push(num);
-            }
-        }
-        let distinct: BTreeSet<u32> = magazines.iter().map(|n| n.0).collect();
-        assert_eq!(distinct.len(), magazines.len(), "a magazine in two places");
-        let stocks = store.iter().filter(|m| m.is_stock()).count();
-        assert_eq!(magazines.len() + stocks, store.iter().count(), "a magazine lost");
         let mut balls: Vec<usize> = live.to_vec();
-        balls.extend(magazines.into_iter().flat_map(rounds));
+        let (mut on_stacks, mut in_depots) = (0, 0);
+        for (node, at) in (0..).zip(&self.layer.nodes) {
+            let mut here = vec![];
+            let class = at.class();
+            self.layer.table.assert_at_rest(class);
+            for cpu in 0..self.layer.cpus().count() {
+                let stack = self.stack_of(cpu, class);
+                let cap = self.layer.table.region(cpu).unwrap().cap(class);
+                assert!(stack.len() <= cap as usize, "a stack holds no more than it has places");
+                assert!(cap <= self.layer.config.reach().into(), "a stack has no more places than its reach");
+                on_stacks += stack.len();
+                here.extend(stack);
+            }
+            let depot = at.depot.look();
+            assert_eq!(depot.len() as u32, at.depot.len(), "the depot's length says what it holds");
+            for magazine in &depot {
+                assert_eq!(
+                    magazine.len(),
+                    usize::from(self.layer.config.capacity),
+                    "a depot holds full ones only"
+                );
+                in_depots += magazine.len();
+                here.extend(magazine.rounds().iter().map(|round| round.addr().get()));
+            }
+            // With one node there is nothing to ask, and a checker has no steps to spend.
+            let home = self.layer.nodes.len() == 1
+                || here.iter().all(|ball| self.shelf.node_of(Ball(*ball)) == node);
+            assert!(home, "the stacks and the depot of a node hold rounds of that node only");
+            balls.extend(here);
+        }
         balls.extend(self.shelf.balls.lock().iter());
         balls.sort_unstable();
         assert_eq!(balls, (1..self.held.len()).collect::<Vec<_>>(), "every ball in one place");
-        assert_eq!(store.get(Num::SENTINEL).word.load(Relaxed), 0, "nobody writes the sentinel");
         let stats = self.layer.stats();
-        assert_eq!(
-            (stats.allocs, stats.frees),
-            (self.allocs.get(), self.frees.get()),
-            "the counts are exact"
-        );
+        let counted = (self.allocs.get(), self.frees.get(), on_stacks as u64, in_depots as u64);
+        let said = (stats.allocs, stats.frees, stats.in_magazines, stats.in_depot);
+        assert_eq!(said, counted, "the counts are exact");
         assert_eq!(stats.paths.operations(), stats.allocs + stats.frees, "each operation is of one class");
-    }
-
-    /// At rest, behind `what` emptied all CPUs: none holds a magazine.
-    pub(crate) fn cpus_hold_nothing(&self, what: &str) {
-        for cpu in 0..self.layer.cpus.count() {
-            let held = Which::ALL.map(|which| self.layer.store.pair(cpu, which));
-            assert_eq!(held, [Pair::SENTINELS; 3], "{what} leaves nothing behind");
+        if let Some(other) = &self.other {
+            other.census(&[]);
         }
     }
+
+    /// At rest, behind `what` emptied all CPUs: none holds a round.
+    pub(crate) fn cpus_hold_nothing(&self, what: &str) {
+        for class in self.layer.nodes.iter().map(|node| node.class()) {
+            let held: Vec<usize> =
+                (0..self.layer.cpus().count()).flat_map(|cpu| self.stack_of(cpu, class)).collect();
+            assert!(held.is_empty(), "{what} leaves nothing behind, but {held:?}");
+        }
+    }
+}
+
+pub(crate) fn rounds(balls: &[usize]) -> Vec<NonNull<u8>> {
+    balls.iter().map(|ball| Ball(*ball).into_raw()).collect()
+}
+pub(crate) fn magazine(balls: &[usize]) -> Magazine {
+    let mut magazine = Magazine::new();
+    rounds(balls).into_iter().for_each(|round| assert!(magazine.push(round)));
+    magazine
 }
 
 pub(crate) type Side = fn(&World) -> Vec<Option<usize>>;
@@ -209,80 +208,109 @@ pub(crate) fn together(world: &Arc<World>, left: (Script, Side), others: &[(Scri
     live.into_iter().flatten().collect()
 }
 
-/// The same, and the census.
-pub(crate) fn run(world: World, left: (Script, Side), others: &[(Script, Side)]) {
-    let world = Arc::new(world);
-    let live = together(&world, left, others);
-    world.census(&live);
-}
-
 pub(crate) fn alloc_then_free(w: &World) -> Vec<Option<usize>> {
     let ball = w.alloc();
     ball.into_iter().for_each(|b| w.free(b));
     vec![]
 }
-/// Waits for every lock, as a process that forks.
-pub(crate) fn fork(world: &World) {
-    // SAFETY: nothing comes between.
-    unsafe {
-        world.layer.before_fork();
-        world.layer.after_fork_in_parent();
+impl Fork for World {
+    unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
+        // SAFETY: passed on.
+        unsafe {
+            self.layer.table.locks(rank, visit);
+            self.layer.locks(rank, visit);
+        }
+    }
+    unsafe fn forget_other_threads(&self) {
+        // SAFETY: passed on.
+        unsafe {
+            self.layer.forget_other_threads();
+            self.layer.table.forget_other_threads();
+        }
     }
 }
-/// What the only thread of a forked child finds and does: slots as in a new layer, and one claimed by nobody.
-pub(crate) fn child(world: &World) {
-    world.drain(0..world.layer.cpus.count());
-    let claim = &world.layer.store.slot(0).unwrap().claim;
-    claim.store(1, Relaxed);
-    let busy = world.layer.stats().busy;
+/// Waits for every lock, as a process that forks. What a child would find is as it should be.
+pub(crate) fn fork(world: &World) {
+    // SAFETY: nothing comes between but looks.
+    unsafe {
+        world.before_fork();
+        for cpu in 0..world.layer.cpus().count() {
+            assert!(!world.layer.table.is_away(cpu), "a child would have no region of CPU {cpu}");
+        }
+        world.after_fork_in_parent();
+    }
+}
+/// What the only thread of a forked child finds and does, where others had claimed a region, and a drain had taken what lay on
+/// CPU 0's stack. That is lost: the answer.
+pub(crate) fn child(world: &World) -> Vec<usize> {
+    let (layer, table, class) = (&world.layer, &world.layer.table, world.class(0));
+    world.drain(0..layer.cpus().count());
+    let two: Vec<usize> = (0..2).filter_map(|_| world.alloc()).collect();
+    two.into_iter().for_each(|ball| world.free(ball));
+    table.commit(&Operation::new(), 0, class, 1);
+    let (region, lost) = (table.region(0).unwrap(), world.stack_of(0, class));
+    region.claim().store(1, Relaxed);
+    let drains = table.hold_drains();
+    // SAFETY: the lock is held.
+    unsafe { table.close(class) };
+    region.take(class, *drains);
+    drop(drains);
+    let busy = layer.stats().busy;
     // SAFETY: there is one thread, and `before_fork` was its last call.
     unsafe {
-        world.layer.before_fork();
-        world.layer.after_fork_in_child();
+        world.before_fork();
+        world.after_fork_in_child();
     }
     alloc_then_free(world);
-    assert_eq!(world.layer.stats().busy, busy, "a claim of a thread that is no more");
+    assert_eq!(layer.stats().busy, busy, "a claim or a drain of a thread that is no more");
+    lost
 }
 
-/// A depot alone, with magazines of one round.
+/// A depot alone, with magazines of one ball. Balls count from 0.
 pub(crate) struct DepotWorld {
-    pub(crate) store: Store<Heap>,
     pub(crate) depot: Depot,
+    /// One per ball; written by whoever puts it in.
+    written: Vec<UnsafeCell<()>>,
 }
+// SAFETY: as of `World`.
+unsafe impl Sync for DepotWorld {}
+
 impl DepotWorld {
-    pub(crate) fn new(magazines: u32) -> (Arc<Self>, Vec<Num>) {
-        let store = Store::new(1, 1, Heap::new(HEAP).unwrap(), magazines, 1, 0).unwrap();
-        let nums = (0..magazines).map(|_| store.create(&Operation::new(), 1, false).unwrap()).collect();
-        (Arc::new(Self { store, depot: Depot::new() }), nums)
+    pub(crate) fn new(balls: usize) -> Arc<Self> {
+        let depot = Depot::new(balls as u32).unwrap();
+        Arc::new(Self { depot, written: (0..balls).map(|_| UnsafeCell::new(())).collect() })
     }
-    pub(crate) fn put(&self, num: Num) {
-        assert!(self.depot.put(&Operation::new(), &self.store, Fill::Empty, u32::MAX, num));
-    }
-    /// Writes to an empty magazine and puts it in.
-    pub(crate) fn write_and_put(&self, num: Num) {
-        let write = || {
-            self.store.get(num).owner_push(Ball(7).into_raw());
-            self.store.get(num).owner_pop();
-        };
-        if planted("magazine written after the push") {
-            self.put(num);
+    /// Writes to a ball, and puts a magazine of it in.
+    pub(crate) fn put(&self, ball: usize) {
+        let write = || self.written[ball].with_mut(|_| ());
+        let put = || assert!(self.depot.put(&Operation::new(), &magazine(&[ball + 1])));
+        if planted("a round is written after its magazine was put") {
+            put();
             write();
         } else {
             write();
-            self.put(num);
+            put();
         }
     }
-    pub(crate) fn take(&self) -> Option<Num> {
-        self.depot.take(&Operation::new(), &self.store, Fill::Empty)
+    /// Takes a magazine out, and reads its ball.
+    pub(crate) fn take(&self) -> Option<usize> {
+        let mut magazine = Magazine::new();
+        self.depot.take(&Operation::new(), &mut magazine).then(|| {
+            let ball = magazine.pop().expect("a magazine is full").addr().get() - 1;
+            self.written[ball].with(|_| ());
+            ball
+        })
     }
-    pub(crate) fn census(&self, out: Vec<Option<Num>>, all: usize) {
-        assert_eq!(u64::from(self.depot.len(Fill::Empty)) as usize + out.iter().flatten().count(), all);
-        let mut seen: Vec<u32> = out.into_iter().flatten().map(|n| n.0).collect();
-        while let Some(num) = self.take() {
-            seen.push(num.0);
-        }
+    /// All balls are in the depot or out, once each.
+    pub(crate) fn census(&self, out: &[Option<usize>]) {
+        assert_eq!(
+            self.depot.len() as usize + out.iter().flatten().count(),
+            self.written.len(),
+            "a magazine lost"
+        );
+        let mut seen: Vec<usize> = out.iter().copied().flatten().collect();
+        seen.extend(core::iter::from_fn(|| self.take()));
         seen.sort_unstable();
-        seen.dedup();
-        assert_eq!(seen.len(), all, "a magazine lost or in two places");
+        assert_eq!(seen, (0..self.written.len()).collect::<Vec<_>>(), "a magazine lost or in two places");
     }
 }
