@@ -14,7 +14,7 @@ use crate::memory::Heap;
 use crate::paths::{Operation, Path};
 use crate::region::{Class, LEN};
 use crate::sync::fork::ForkLock;
-use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, Rank, UnsafeCell, planted, thread};
+use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, Rank, UnsafeCell, planted, thread, unique};
 use crate::table::Table;
 use core::ptr::NonNull;
 use std::sync::Arc as Shared;
@@ -253,7 +253,7 @@ pub(crate) fn child(world: &World) -> Vec<usize> {
     let drains = table.hold_drains();
     // SAFETY: the lock is held.
     unsafe { table.close(class) };
-    region.take(class, *drains);
+    region.take(class, unique());
     drop(drains);
     let busy = layer.stats().busy;
     // SAFETY: there is one thread, and `before_fork` was its last call.
