@@ -136,7 +136,7 @@ fn contract(Case { by, script }: Case) {
 }
 #[test]
 fn section_contract_under_migration() {
-    both("R1 R3: alloc and free, moved and aborted", THREE, [10000, 12000], moves(8), contract);
+    both("R1 R3: alloc and free, moved and aborted", THREE, [15000, 20000], moves(9), contract);
 }
 
 // ---------------------------------------------------------------- M: what travels
@@ -270,7 +270,7 @@ fn drain_batches(Case { by, script }: Case) {
 }
 #[test]
 fn h1_drain_against_batches() {
-    both("H1 T1: drain against batches", TWO, [6300, 44000], moves(6), drain_batches);
+    both("H1 T1: drain against batches", TWO, [7300, 51000], moves(7), drain_batches);
 }
 
 /// H1: frees that widen the stack, and overflow it, beside a drain; then memory is short.
