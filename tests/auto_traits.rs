@@ -71,7 +71,8 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "what threads share it for; its rounds are `Send`" => YES YES: magazine::Layer<Ball>;
         "a pointer to a layer; each use promises that this lives" => YES YES: magazine::Front<Ball>;
         "memory by address, which nobody writes through a shared reference" => YES YES: magazine::Heap;
-        "one owner's magazines: `&mut` is what protects them" => YES NO: magazine::Private<'static, Ball>;
+        "as several fronts" => YES YES: magazine::Fronts<Ball, magazine::Heap, 2>;
+        "a range of addresses, and locks" => YES YES: magazine::Table<magazine::Heap>;
         "copies of numbers, as `Vec`" => YES YES: magazine::LayerView<u8>, magazine::CpuView<u8>, magazine::DepotView<u8>,
             magazine::MagazineView<u8>;
         "one operation's own note, in a cell" => YES NO: magazine::Operation;

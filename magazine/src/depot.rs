@@ -17,6 +17,8 @@ use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, planted, tell};
 #[derive(Debug)]
 pub(crate) struct Full {
     magazines: Vec<Magazine>,
+    /// Whether it takes magazines.
+    open: bool,
     /// Shortest since the interval began,
     min: u32,
     /// and through the interval before.
@@ -50,7 +52,7 @@ impl Depot {
         // All at once: a visit allocates nothing, because an allocator may stand on this.
         magazines.try_reserve_exact(limit as usize).ok()?;
         Some(Self {
-            full: ForkMutex::new(Rank::Depot, Full { magazines, min: 0, reap_limit: 0 }),
+            full: ForkMutex::new(Rank::Depot, Full { magazines, open: true, min: 0, reap_limit: 0 }),
             limit,
             len: AtomicU32::new(0),
             rounds: Counter::new(0),
@@ -119,7 +121,7 @@ impl Depot {
             return false;
         }
         let mut full = self.lock(op);
-        if full.len() >= self.limit {
+        if full.len() >= self.limit || !full.open {
             return false;
         }
         full.magazines.push(magazine.clone());
@@ -127,6 +129,11 @@ impl Depot {
         tell!(self => "puts a magazine into the depot");
         self.exchanges.add(1);
         true
+    }
+
+    /// Whether it takes magazines from now on.
+    pub(crate) fn set_open(&self, open: bool) {
+        self.full.lock().open = open;
     }
 
     /// Whatever lies here is surplus: an interval begins with nothing.

@@ -424,13 +424,15 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
         let mine = magazine.pop()?;
         self.counts.around_allocs.add(1);
+        let mut busy = !open;
         if !magazine.is_empty()
             && !self.push_all(op, node, magazine.rounds())
             && !planted("a batch is taken for pushed")
         {
-            self.counts.busy.add(1);
+            busy = true;
             self.put_away(op, supplier, node, &mut magazine);
         }
+        self.counts.busy.add(u64::from(busy));
         self.counts.paths.count(op);
         // SAFETY: rounds get into magazines through `R::into_raw` only.
         Some(unsafe { R::from_raw(mine) })
@@ -583,18 +585,22 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Memory is short: stacks hold less for a while. [`purge`](Self::purge) is what gives back.
     pub fn shrink(&self) {
         let reach = self.tuning.shrink(&self.config);
-        self.nodes.iter().for_each(|node| self.table.set_limit(node.class(), reach));
+        self.nodes.iter().for_each(|node| self.table.change_limit(node.class(), reach));
     }
 
-    /// No stack takes a round any more: frees go to the supplier. [`purge`](Self::purge) is what empties the stacks; only
-    /// behind it nothing comes back to them.
+    /// No stack and no depot takes a round any more once [`purge`](Self::purge) has emptied them: frees go to the supplier.
     pub fn close(&self) {
-        self.nodes.iter().for_each(|node| self.table.set_limit(node.class(), 0));
+        for node in &self.nodes {
+            self.table.set_limit(node.class(), 0);
+            node.depot.set_open(false);
+        }
     }
     /// Takes [`close`](Self::close) back.
     pub fn reopen(&self) {
-        let reach = self.tuning.reach();
-        self.nodes.iter().for_each(|node| self.table.set_limit(node.class(), reach));
+        for node in &self.nodes {
+            self.table.set_limit(node.class(), self.tuning.reach());
+            node.depot.set_open(true);
+        }
     }
 
     /// Ends a reaping interval: gives back the depots' surplus over the working set of this interval and the last,
@@ -613,7 +619,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             self.flush_depot(op, &counting, node, surplus);
         }
         if let Some(reach) = self.tuning.interval(&self.config) {
-            self.nodes.iter().for_each(|node| self.table.set_limit(node.class(), reach));
+            self.nodes.iter().for_each(|node| self.table.change_limit(node.class(), reach));
         }
         flushed.get()
     }

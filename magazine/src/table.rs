@@ -369,14 +369,32 @@ impl<M: Memory> Table<M> {
     ///
     /// What lies beyond stays until it is used, or a drain takes it.
     pub(crate) fn set_limit(&self, class: Class, limit: u16) {
-        let number = &self.numbers[class.index as usize];
         let _one_at_a_time = self.drains.lock();
+        // SAFETY: the lock of drains is held.
+        unsafe { self.set_limit_locked(class, limit) };
+    }
+    /// The same, unless it is closed.
+    pub(crate) fn change_limit(&self, class: Class, limit: u16) {
+        let _one_at_a_time = self.drains.lock();
+        if !self.is_closed(class) {
+            // SAFETY: the lock of drains is held.
+            unsafe { self.set_limit_locked(class, limit) };
+        }
+    }
+    /// # Safety
+    /// The lock of drains is held.
+    unsafe fn set_limit_locked(&self, class: Class, limit: u16) {
+        let number = &self.numbers[class.index as usize];
         number.open.set(limit.into());
         // SAFETY: the lock of drains is held.
         if number.drains.with(|p| unsafe { *p }) == 0 {
             // Release: pairs with the Acquire in `push_batch`. A class that is closed is drained next, whose fence shows it.
             number.limit.store(limit.into(), Release);
         }
+    }
+    /// Whether the class is closed for good, and not for as long as a drain lasts.
+    fn is_closed(&self, class: Class) -> bool {
+        self.numbers[class.index as usize].open.get() == 0
     }
     /// Where operations read the class's limit.
     #[inline]
@@ -536,7 +554,10 @@ impl<M: Memory> Table<M> {
                 head & LEN > 0 && (region.seen(class) == head || planted("a reap takes what is in use"))
             };
             let wanted = |region: Region<'_>| match which {
-                Which::All => classes.clone().any(|class| region.head(class) & LEN > 0),
+                // One that is closed for good is to take nothing from now on, empty as it may be.
+                Which::All => {
+                    classes.clone().any(|class| region.head(class) & LEN > 0 || self.is_closed(class))
+                }
                 Which::Idle => {
                     let any = classes.clone().any(|class| idle(region, class));
                     if !any {
