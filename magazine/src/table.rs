@@ -93,7 +93,6 @@ struct Making {
 }
 
 /// The stacks of all classes on all CPUs. See the [module](self).
-#[derive(Debug)]
 pub struct Table<M> {
     cpus: Cpus,
     #[cfg_attr(any(loom, shuttle), allow(dead_code))]
@@ -116,6 +115,12 @@ pub struct Table<M> {
 unsafe impl<M: Memory> Send for Table<M> {}
 // SAFETY: as above.
 unsafe impl<M: Memory> Sync for Table<M> {}
+
+impl<M> core::fmt::Debug for Table<M> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Table").field("cpus", &self.cpus).field("region", &self.region).finish_non_exhaustive()
+    }
+}
 
 /// The memory given to [`Table::new`] does not hold the table, or could not be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
