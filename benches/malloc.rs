@@ -1,59 +1,23 @@
 //! Whole programs, each with another malloc preloaded: how long they take, and how much memory.
 //!
-//! First the benchmark programs of `programs/`, then real ones. The allocators are the C library's, `libuslab.so`, those that
-//! the machine has as shared libraries (Debian: `libjemalloc2`, `libmimalloc2.0`, `libtcmalloc-minimal4`) and, with the
-//! feature `preloaded`, mimalloc 3 and snmalloc. A program or a library that there is not is named on standard error.
+//! First the benchmark programs of `programs/`, then real ones. The allocators are the C library's, `libuslab.so`, and the
+//! peers that `benches/peers` has built or the machine has as shared libraries. A program or a library that there is not is
+//! named on standard error.
 
 use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use uslab_benches::preload::{Preload, peers};
 use uslab_benches::report::{Report, Row};
 use uslab_benches::{Bench, Column, Contender, Kind};
 use wait4::{ResourceUsage, Wait4};
 
-/// A malloc, and what is preloaded for it.
-#[derive(Clone)]
-struct Preload {
-    name: &'static str,
-    kind: Kind,
-    library: Option<PathBuf>,
-}
-
 /// What is there to compare.
 fn preloads() -> Vec<Preload> {
-    let known = Command::new("ldconfig").arg("-p").output().map(|output| output.stdout).unwrap_or_default();
-    let known = String::from_utf8_lossy(&known);
-    let peer = |name, file: &str| {
-        let library = known.lines().filter_map(|line| line.split_once(" => ")).find(|(found, _)| {
-            found.trim_start().strip_prefix(file).is_some_and(|rest| rest.starts_with([' ', '.']))
-        });
-        if library.is_none() {
-            eprintln!("malloc: {name} left out: the dynamic linker knows no {file}");
-        }
-        Some(Preload { name, kind: Kind::General, library: Some(library?.1.into()) })
-    };
-    let ours = Preload { name: "uslab", kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
-    let system = Preload { name: "glibc", kind: Kind::General, library: None };
-    let peers = [
-        built("mimalloc3", "preload_mimalloc"),
-        built("snmalloc", "preload_snmalloc"),
-        peer("mimalloc2", "libmimalloc.so.2"),
-        peer("jemalloc", "libjemalloc.so.2"),
-        peer("gperftools", "libtcmalloc_minimal.so.4"),
-    ];
-    [ours, system].into_iter().chain(peers.into_iter().flatten()).collect()
-}
-
-/// A peer that is an example of this package.
-fn built(name: &'static str, example: &str) -> Option<Preload> {
-    if !cfg!(feature = "preloaded") {
-        eprintln!("malloc: {name} left out: it needs `--features preloaded`");
-        return None;
-    }
-    let library = uslab_tests::preload_peer(example);
-    Some(Preload { name, kind: Kind::General, library: Some(library) })
+    let ours = Preload { name: "uslab".into(), kind: Kind::Ours, library: Some(uslab_tests::libuslab()) };
+    [vec![ours], peers()].concat()
 }
 
 /// A program with its work.
@@ -397,6 +361,7 @@ fn main() -> anyhow::Result<()> {
             continue;
         }
         let contenders = preloads.iter().cloned().map(|preload| {
+            let (name, kind) = (preload.name.clone(), preload.kind);
             let round = move || {
                 let dir = tempfile::tempdir().expect("a folder");
                 let cost =
@@ -416,7 +381,7 @@ fn main() -> anyhow::Result<()> {
                     Err(Failure(how)) => panic!("{} failed with {}: {how}", program.case, preload.name),
                 }
             };
-            Contender::new(preload.name, preload.kind, round)
+            Contender::new(name, kind, round)
         });
         let unit = if program.case.starts_with(BENCH) { "ns" } else { "s" };
         let columns =

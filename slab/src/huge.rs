@@ -36,7 +36,8 @@
 //!
 //! * A piece is in the table from before its address is handed out until after it is taken back, and is mapped as long. A freed
 //!   one is among those kept, or nobody's any more. Both change under one lock.
-//! * The table lies in memory of its own: nothing here calls the global heap.
+//! * The table lies in memory of its own, and the list of freed pieces is made with the subsystem: no operation here calls the
+//!   global heap.
 //! * A piece is mapped and unmapped without the lock; only one that is resized is so under it, because meanwhile nobody may
 //!   find it.
 

@@ -49,15 +49,6 @@ pub fn example(name: &str) -> PathBuf {
     built(&Once::new(), &["--workspace", "--example", name], &format!("examples/{name}"))
 }
 
-/// A peer of the benches to preload: an example of theirs.
-///
-/// # Panics
-/// As [`libuslab`].
-pub fn preload_peer(name: &str) -> PathBuf {
-    let target = ["--package", "uslab-benches", "--features", "preloaded", "--example", name];
-    built(&Once::new(), &target, &format!("examples/lib{name}.so"))
-}
-
 /// What cargo makes of `target`, at `file` of the profile's directory.
 fn built(once: &Once, target: &[&str], file: &str) -> PathBuf {
     // This is `target/debug/deps/preload-...`.

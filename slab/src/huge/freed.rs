@@ -29,14 +29,15 @@ struct Extent {
 /// No two of them are adjacent, unless both could not be joined; `bytes` is the sum of their bytes.
 #[derive(Debug)]
 pub(super) struct Freed {
-    extents: [Option<Extent>; MOST],
+    /// So many that they do not belong on the stack of whoever makes them.
+    extents: Box<[Option<Extent>]>,
     bytes: usize,
     frees: u64,
 }
 
 impl Freed {
     pub(super) fn new() -> Self {
-        Self { extents: [const { None }; MOST], bytes: 0, frees: 0 }
+        Self { extents: (0..MOST).map(|_| None).collect(), bytes: 0, frees: 0 }
     }
     pub(super) fn bytes(&self) -> usize {
         self.bytes
