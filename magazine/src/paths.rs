@@ -2,22 +2,22 @@
 //!
 //! | class | the dearest thing that the operation did |
 //! |---|---|
-//! | [`cpu`](Path::Cpu) | moved a round within its CPU's own magazines and stock: no lock |
-//! | [`depot`](Path::Depot) | locked what the CPUs of a node share: the depot, or the making of magazines |
+//! | [`cpu`](Path::Cpu) | moved a round on or off its CPU's own stack: no lock |
+//! | [`depot`](Path::Depot) | locked what the CPUs of a node share: the depot, or what is committed of their regions |
 //! | [`slab`](Path::Slab) | locked a node's lists of slabs |
 //! | [`pages`](Path::Pages) | asked the page allocator: its per-CPU pages, or a zone |
 //! | [`commit`](Path::Commit) | asked the system for memory, or gave memory back to it |
 //!
-//! The classes add up to the operations. What was tried in vain counts, too: an allocation that found its magazines empty
-//! and took a full one from the depot is of class `depot`, though a magazine of its CPU served it in the end.
+//! The classes add up to the operations. What was tried in vain counts, too: a free that found no place in the depot
+//! visited it all the same.
 //!
 //! An operation is one round that changed hands: a bulk request of ten is ten, each of the class of what its batch did; an
-//! allocation that failed is none. Reaps, drains, and filling or closing a private magazine ahead of its allocations are
-//! none either. A deferred free is one, at the moment when it is done.
+//! allocation that failed is none. Reaps and drains are none either. Objects that are set aside for one owner are operations
+//! when they leave the cache and when they come back, not in between. A deferred free is one, at the moment when it is done.
 //!
 //! Fast paths count nothing for this. A slow path carries an [`Operation`] down to the page allocator and back, and
 //! [`tell!`](crate::tell) notes at each step that has a class that the operation did it. `cpu` is the remainder: the
-//! operations, which the magazines' own words count, less those that were dearer.
+//! operations, which the heads of the stacks count, less those that were dearer.
 
 use crate::sync::Counter;
 use core::cell::Cell;
@@ -29,10 +29,10 @@ use serde::Serialize;
 /// What an operation did at the dearest, cheapest first. See the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
-    /// Its CPU's own magazines and stock, without a lock.
+    /// Its CPU's own stack, without a lock.
     #[default]
     Cpu,
-    /// What the CPUs of a node share: the depot, the making of magazines.
+    /// What the CPUs of a node share: the depot, what is committed of their regions.
     Depot,
     /// A node's lists of slabs.
     Slab,

@@ -118,7 +118,10 @@ unsafe impl<M: Memory> Sync for Table<M> {}
 
 impl<M> core::fmt::Debug for Table<M> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Table").field("cpus", &self.cpus).field("region", &self.region).finish_non_exhaustive()
+        f.debug_struct("Table")
+            .field("cpus", &self.cpus)
+            .field("region", &self.region)
+            .finish_non_exhaustive()
     }
 }
 

@@ -193,7 +193,7 @@ struct Counts {
 impl Cache {
     /// A cache without slabs.
     ///
-    /// `None` if there is no memory for what checked frees need.
+    /// `None` if there is no address space for what checked frees need.
     pub(crate) fn new(core: Arc<Core>, parts: Parts) -> Option<Arc<Self>> {
         let front = parts.layer.as_ref().map_or_else(Front::closed, Layer::front);
         let resets = parts.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());

@@ -29,7 +29,7 @@ pub struct Census {
     pub objects: u64,
     /// In callers' hands.
     pub used: u64,
-    /// In CPUs' magazines and stocks.
+    /// On CPUs' stacks.
     pub in_magazines: u64,
     /// In depots.
     pub in_depot: u64,

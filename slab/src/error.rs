@@ -88,7 +88,7 @@ pub enum CacheError {
     Geometry(GeometryError),
     /// The name is empty or has blanks, which readers of slabinfo take for the end of it.
     Name,
-    /// No memory for the cache's magazines.
+    /// No address space for what [checked frees](crate::Config::check_frees) need.
     Memory,
     /// A type-stable cache in the process-wide malloc's subsystem: its slabs are released by a collector that allocates.
     TypeStable,
@@ -101,7 +101,7 @@ impl fmt::Display for CacheError {
         match self {
             Self::Geometry(error) => error.fmt(f),
             Self::Name => f.write_str("a cache name must not be empty or have blanks"),
-            Self::Memory => f.write_str("no memory for the cache's magazines"),
+            Self::Memory => f.write_str("no address space for the cache's checked frees"),
             Self::TypeStable => f.write_str("a type-stable cache cannot stand under the malloc"),
             Self::Start(error) => error.fmt(f),
         }

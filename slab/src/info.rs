@@ -99,7 +99,7 @@ pub struct CacheInfo {
     pub used: u64,
     /// Of these, objects that were freed and wait for a grace period.
     pub deferred: u64,
-    /// Objects in CPUs' magazines and stocks.
+    /// Objects on CPUs' stacks.
     pub in_magazines: u64,
     /// Objects in the depots.
     pub in_depot: u64,

@@ -121,6 +121,7 @@ fn faulty() -> (Subsystem, Faults) {
     let mut config = config(1, 1, 16 * MIB);
     let faults = Faults::new(1);
     config.pages.faults = faults.clone();
+    config.check_frees = false;
     (Subsystem::new(config).unwrap(), faults)
 }
 
@@ -135,7 +136,7 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
     assert_eq!(error.to_string(), "the system refused to reserve even 1048576 bytes of address space");
     let (subsystem, faults) = faulty();
     let malloc = Malloc::new(&subsystem).unwrap();
-    // For a slab, for its bitmap, for magazines, and beyond the largest block.
+    // For a slab, for its bitmap, for checked frees, and beyond the largest block.
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     let tiny = KmemCache::builder("tiny", 8).build_in(&subsystem).unwrap();
     let what = |rule: &str, alloc: &dyn Fn() -> String| {
@@ -151,8 +152,18 @@ fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
         "no pages for another slab: no block of order 0: the system refused to commit more memory"
     );
     assert_eq!(what("bitmap:times=-1", &|| object(&tiny)), "no memory for the bitmap of another slab");
-    let build = || KmemCache::builder("o", 64).build_in(&subsystem).unwrap_err().to_string();
-    assert_eq!(what("magazine:times=-1", &build), "no memory for the cache's magazines");
+    let build =
+        || KmemCache::builder("o", 64).check_frees(true).build_in(&subsystem).unwrap_err().to_string();
+    assert_eq!(what("reserve:times=-1", &build), "no address space for the cache's checked frees");
+    // What a CPU would keep goes past it.
+    let past = || {
+        let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
+        drop(cache.alloc_blocks(Gfp::KERNEL, 100).unwrap());
+        let info = cache.info();
+        assert_eq!((info.allocs, info.frees, info.in_magazines), (100, 100, 0));
+        String::new()
+    };
+    what("magazine:times=-1", &past);
     let huge = || malloc.alloc(layout(5 * MIB, 8), Gfp::KERNEL).unwrap_err().to_string();
     assert_eq!(what("any:times=-1", &huge), "the system maps no 5242880 bytes more");
     // And all of it works afterwards.

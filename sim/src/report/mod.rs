@@ -136,7 +136,7 @@ pub struct CacheReport {
     pub slabs_peak: u64,
     /// Objects of our slabs: in callers' hands,
     pub used: u64,
-    /// in CPUs' magazines and stocks,
+    /// on CPUs' stacks,
     pub in_magazines: u64,
     /// in depots,
     pub in_depot: u64,
