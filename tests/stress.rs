@@ -34,9 +34,8 @@ fn json(args: &[&str], rseq: Option<&str>) -> Value {
     serde_json::from_str(&out).expect("JSON and nothing else on standard output")
 }
 
-const FAULTS: &str = "slab:probability=20;page:probability=10;magazine:probability=20;commit:interval=3;\
-                      decommit:probability=50;constructor:probability=1;limit:interval=100;bitmap:interval=2;\
-                      reserve:probability=10";
+const FAULTS: &str = "slab:probability=20;page:probability=10;magazine:interval=2;commit:interval=3;\
+                      decommit:probability=50;constructor:probability=1;limit:interval=100;bitmap:interval=2";
 
 #[test]
 fn quick_runs_find_nothing_under_both_mechanisms_with_faults_and_without() {
@@ -61,10 +60,13 @@ fn quick_runs_find_nothing_under_both_mechanisms_with_faults_and_without() {
                 assert_eq!((&report["mechanism"], &report["aborts"]), (&"claimed slot".into(), &0.into()));
             }
             let points = report["fault_points"].as_array().unwrap();
-            // Whether there is a whole block to give back to the system is chance.
-            let sure = points.iter().filter(|point| point["point"] != "decommit");
-            let fired = sure.filter(|point| point["fired"].as_u64() > Some(0)).count();
-            assert_eq!(fired, if faults.is_some() { POINTS.len() - 1 } else { 0 }, "{points:?}");
+            // Addresses are reserved before there are faults; whether there is a whole block to give back is chance.
+            let sure = POINTS.iter().filter(|point| !["reserve", "decommit"].contains(&point.name));
+            for point in sure.filter(|_| faults.is_some()) {
+                let fired = points.iter().any(|p| p["point"] == point.name && p["fired"].as_u64() > Some(0));
+                assert!(fired, "{}: {points:?}", point.name);
+            }
+            assert!(faults.is_some() || points.iter().all(|point| point["fired"] == 0), "{points:?}");
         }
     }
     // Past libtest's capture: the runner of all tests reads it.

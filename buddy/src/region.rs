@@ -600,13 +600,14 @@ impl Reserved {
         };
         Some(parts.into_iter().map(part).collect())
     }
-    /// Gives the addresses from `bytes` bytes on back to the system. What lies there cannot be committed from now on.
+    /// Gives the addresses behind the first `bytes` bytes back to the system, but for the rest of the step that they are
+    /// committed by. What lies there cannot be committed from now on.
     ///
     /// # Safety
     /// It is the only part of its region; and nobody uses what lies there, nor commits any of it meanwhile.
     pub unsafe fn cut(&self, bytes: usize) -> bool {
         // SAFETY: passed on.
-        unsafe { self.region.cut((self.start + bytes).max(self.committed())) }
+        unsafe { self.region.cut((self.start + bytes).max(self.committed()).next_multiple_of(Self::STEP)) }
     }
     /// Bytes of addresses reserved, for itself and others that share its region.
     pub fn reserved(&self) -> usize {
@@ -824,6 +825,18 @@ mod tests {
         assert_eq!(reserved.committed(), Reserved::STEP);
         assert_eq!(commit(Reserved::STEP), (true, Path::Cpu), "the system was not asked");
         assert_eq!((commit(1 << 20), commit((1 << 20) + 1)), ((true, Path::Commit), (false, Path::Cpu)));
+    }
+
+    /// Once the last step was refused, because its end was gone.
+    #[test]
+    fn all_that_is_left_behind_a_cut_can_be_committed() {
+        let reserved = Reserved::new(1 << 20, Door::Os, &none(), crate::faults::MAGAZINE).unwrap();
+        let left = 5 * Reserved::STEP / 2;
+        // SAFETY: it is alone in its region, and nobody uses it.
+        assert!(unsafe { reserved.cut(left) });
+        let op = Operation::new();
+        assert!(reserved.commit(&op, left) && !reserved.commit(&op, reserved.reserved() + 1));
+        assert_eq!(reserved.reserved(), 3 * Reserved::STEP);
     }
 
     /// Each of the 52 layers of a malloc once was a mapping of its own, and had its first pages committed by itself.

@@ -455,7 +455,7 @@ impl Uslab {
             && STARTING.load(Relaxed) == std::process::id()
         {
             // SAFETY: who asks for a page here has an address that was handed out.
-            unsafe { process.core().fit_addresses() };
+            unsafe { process.malloc.fit_addresses() };
         }
     }
     /// Gives all that is not in use back to the system, what CPUs keep and freed mappings included. Returns the bytes given

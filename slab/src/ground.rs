@@ -42,7 +42,9 @@ impl Ground {
     /// Bytes of addresses of what describes the pages.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn reserved_beside(&self) -> usize {
-        self.frames().len() as usize * size_of::<uslab_buddy::Frame>() + self.side.reserved()
+        self.frames().len() as usize * size_of::<uslab_buddy::Frame>()
+            + self.side.reserved()
+            + self.classes.reserved()
     }
     /// Gives back what describes pages that were [given up](PageAllocator::give_up_addresses). Returns how many are left.
     ///
@@ -54,6 +56,7 @@ impl Ground {
         unsafe {
             let pages = self.pages.give_up_frames();
             self.side.cut(pages);
+            self.classes.cut(pages);
             pages
         }
     }

@@ -20,6 +20,7 @@ use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_buddy::{Gfp, PAGE_SIZE, Pfn, StackMemory};
 use uslab_magazine::Fronts;
+use uslab_magazine::sync::Counter;
 
 /// Classes up to 64 bytes, one for each word.
 const WORDS: usize = 8;
@@ -104,10 +105,11 @@ pub struct Malloc {
 }
 
 /// What a free looks at to find an object's class: no line that anybody writes to while objects come and go.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Pages {
     base: NonNull<u8>,
-    count: usize,
+    /// Those that were given up are none any more.
+    count: Counter,
     /// By page; see [`PageClasses`](crate::page_classes::PageClasses).
     classes: NonNull<PageClass>,
 }
@@ -123,7 +125,7 @@ impl Pages {
     fn class_of(&self, memory: NonNull<u8>) -> Option<usize> {
         let offset = memory.addr().get().wrapping_sub(self.base.addr().get());
         let page = offset / PAGE_SIZE;
-        if page >= self.count {
+        if page >= self.count.get() as usize {
             return None;
         }
         // SAFETY: there is one for each page.
@@ -136,7 +138,7 @@ impl Pages {
     /// Whether `memory` lies in a page of the subsystem.
     #[inline(always)]
     fn hold(&self, memory: NonNull<u8>) -> bool {
-        memory.addr().get().wrapping_sub(self.base.addr().get()) / PAGE_SIZE < self.count
+        memory.addr().get().wrapping_sub(self.base.addr().get()) / PAGE_SIZE < self.count.get() as usize
     }
 }
 
@@ -175,7 +177,7 @@ impl Malloc {
         let pages = &core.ground.pages;
         let pages = Pages {
             base: pages.address(Pfn::new(0)),
-            count: pages.frames().len() as usize,
+            count: Counter::new(pages.frames().len().into()),
             classes: core.ground.classes.first(),
         };
         let fronts = Fronts::of(caches.each_ref().map(|cache| cache.cache().front()));
@@ -185,6 +187,15 @@ impl Malloc {
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
+    }
+    /// As [`Core::fit_addresses`].
+    ///
+    /// # Safety
+    /// As there, and it is the only malloc of its subsystem.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn fit_addresses(&self) {
+        // SAFETY: passed on; nobody asks for the class of a page that is not counted.
+        unsafe { self.core.fit_addresses(|pages| self.pages.count.set(pages as u64)) };
     }
     /// Whether `memory` lies in a page of the subsystem, as objects and blocks do.
     #[cfg(not(any(loom, shuttle)))]

@@ -40,6 +40,19 @@ impl PageClasses {
     pub(crate) fn new(pages: usize, door: Door, faults: &Faults) -> Option<Self> {
         Some(Self { memory: Reserved::readable(pages * size_of::<PageClass>(), door, faults, BITMAP)? })
     }
+    /// Gives the classes of all pages from `pages` on back.
+    ///
+    /// # Safety
+    /// Nobody asks for the class of such a page, now or later.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn cut(&self, pages: usize) {
+        // SAFETY: the classes have their region for themselves; else by contract.
+        unsafe { self.memory.cut(pages * size_of::<PageClass>()) };
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn reserved(&self) -> usize {
+        self.memory.reserved()
+    }
     /// Of page 0.
     pub(crate) fn first(&self) -> NonNull<PageClass> {
         self.memory.base().cast()

@@ -325,13 +325,14 @@ impl Core {
         }
     }
 
-    /// The same without a wish, and gives up what describes those pages, too.
+    /// The same without a wish, and gives up what describes those pages, too, once `told` knows how many are left.
     ///
     /// # Safety
-    /// Nobody looks meanwhile at a page that was never handed out.
+    /// Nobody looks meanwhile at a page that was never handed out, nor later at the class of a page beyond those.
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) unsafe fn fit_addresses(&self) {
+    pub(crate) unsafe fn fit_addresses(&self, told: impl FnOnce(usize)) {
         self.give_up_addresses(None);
+        told(self.ground.pages.reserved_bytes() / PAGE_SIZE);
         // SAFETY: passed on; no slab can begin behind these pages.
         unsafe {
             let pages = self.ground.give_up_beside();

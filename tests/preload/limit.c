@@ -38,6 +38,12 @@ int main(int argc, char **argv) {
     if (pthread_create(&thread, NULL, work, NULL) || pthread_join(thread, NULL)) { puts("no thread"); return 1; }
     void *map = mmap(NULL, 8 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED) { puts("nothing can be mapped"); return 1; }
+    /* A block of its own, which may lie where the heap's range has been. */
+    munmap(map, 8 << 20);
+    char *own = malloc(8 << 20);
+    if (!own) { puts("no block of its own"); return 1; }
+    memset(own, 1, 8 << 20);
+    free(own);
     /* What is free again serves, for other sizes, too. */
     for (int i = 0; i < n / 8; i++) if (!(held[i] = malloc(i % 2 ? 500 : SIZE))) { puts("not again"); return 1; }
     printf("%d\n", n / 1000);
