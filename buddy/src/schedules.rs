@@ -174,6 +174,6 @@ fn planted_in_per_cpu_pages() {
         "frame and free list disagree",
         per_cpu,
     );
-    caught("drain without its fence", "P2", SOON, "the empty list takes only such magazines", per_cpu);
+    caught("drain without its fence", "P2", SOON, "frame and free list disagree", per_cpu);
     caught("a flush that does not flush", "P1", SOON, "per-CPU pages counted", per_cpu);
 }

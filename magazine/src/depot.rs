@@ -121,7 +121,8 @@ impl Depot {
             return false;
         }
         let mut full = self.lock(op);
-        if full.len() >= self.limit || !full.open {
+        let open = full.open || planted("a depot that is closed takes magazines");
+        if full.len() >= self.limit || !open {
             return false;
         }
         full.magazines.push(magazine.clone());

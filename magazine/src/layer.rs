@@ -85,7 +85,8 @@ pub trait Round: Copy + Send {
 /// Where rounds come from and go to when magazines cannot serve: the slab layer, or a zone.
 ///
 /// It is called with no lock and no claim of the layer held. It says to [`Operation`] how dear it was: one that
-/// did nothing but say that it has nothing may be silent.
+/// did nothing but say that it has nothing may be silent. A panic of it goes on to the layer's caller; what it was handed is
+/// lost then, and nothing else.
 pub trait Supplier<R: Round> {
     /// Hands up to `max` rounds of `node` to `put` and returns how many; 0 means that none can be had.
     fn fill(&self, op: &Operation, node: u32, max: usize, put: impl FnMut(R)) -> usize;
@@ -712,6 +713,7 @@ mod tests {
     use crate::ball::Ball;
     use crate::on_cpu;
     use crate::shadow::{Shelf, table};
+    use crate::sync::catch_panic;
 
     /// Hands out balls without end.
     struct Endless;
@@ -751,6 +753,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Once the classes of such a drain stayed closed, and what it had taken from other CPUs was lost.
+    #[test]
+    fn a_supplier_that_panics_leaves_no_class_closed() {
+        struct PanicsOnce<'a>(&'a Shelf, Counter);
+        impl Supplier<Ball> for PanicsOnce<'_> {
+            fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(Ball)) -> usize {
+                0
+            }
+            fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Ball>) {
+                self.1.add(1);
+                assert!(self.1.get() > 1, "the first flush");
+                self.0.flush(op, rounds);
+            }
+        }
+        let (table, shelf) = (table(Cpus::simulated(2, 1).unwrap()), Shelf::new(0, 1));
+        let layer: Layer<Ball> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
+        for cpu in 0..2 {
+            on_cpu(cpu);
+            layer.free(&shelf, Ball(cpu as usize + 1));
+        }
+        let supplier = PanicsOnce(&shelf, Counter::new(0));
+        let panic = catch_panic(|| layer.drain(&supplier, 0..2)).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&"the first flush"));
+        assert_eq!(*shelf.free.borrow(), [Ball(2)].into(), "the other CPU's round was given away");
+        assert_eq!(layer.stats().in_magazines, 0);
+        layer.free(&shelf, Ball(3));
+        assert_eq!(layer.stats().in_magazines, 1, "the class is open again");
     }
 
     /// A layer that gets a number for one of its nodes only once kept that number.

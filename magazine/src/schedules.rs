@@ -94,6 +94,19 @@ fn drain(by: Mechanism) {
     (0..4).for_each(|_| _ = world.layer.reap(&world.shelf));
     world.census(&live);
 }
+/// A layer is closed and purged beside others: what they do not hold in the end is with the supplier.
+fn closed(by: Mechanism) {
+    let closes = |w: &World| {
+        wander(w.layer.cpus().count());
+        w.layer.close();
+        w.layer.purge(&w.shelf);
+        vec![]
+    };
+    let (world, live) = beside(world(by), closes, [works, batches, works]);
+    world.cpus_hold_nothing("a purge of a closed layer");
+    assert_eq!(world.layer.stats().in_depot, 0, "a depot that is closed is empty");
+    world.census(&live);
+}
 /// Two nodes of a CPU each, half of the balls of either.
 fn nodes(by: Mechanism) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
@@ -201,6 +214,10 @@ fn drained() {
     both("H1 H2 H3 H4 T1: two drain what two use", drain);
 }
 #[test]
+fn closed_beside_others() {
+    both("H5: a layer is closed beside three that use it", closed);
+}
+#[test]
 fn of_two_nodes() {
     both("N1 M2 T1: two nodes, and a drain", nodes);
 }
@@ -266,6 +283,8 @@ fn planted_beside() {
         let bug = "a round goes to the node of the CPU that frees it";
         with(bug, "N1", "rounds of that node only", nodes);
         with("drains outlive their threads", "F1", "a claim or a drain of a thread that is no more", forks);
+        with("a closed class leaves empty stacks open", "H5", "a purge of a closed layer leaves", closed);
+        with("a depot that is closed takes magazines", "H5", "a depot that is closed is empty", closed);
         with("a number is given back when one CPU is drained", "T2", "a round of the layer before", numbers);
     }
 }

@@ -46,9 +46,10 @@ use crate::sync::AtomicUsize;
 use crate::sync::Ordering::Acquire;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::fork::{ForkLock, ForkMutex};
-use crate::sync::{AtomicU32, Counter, Rank, UnsafeCell, planted, tell};
+use crate::sync::{AtomicU32, Counter, Rank, UnsafeCell, catch_panic, planted, tell};
 use core::ops::Range;
 use core::ptr::NonNull;
+use std::panic::resume_unwind;
 
 /// Bytes of addresses of a region, at most.
 pub const REGION: usize = 4 << 20;
@@ -543,6 +544,9 @@ impl<M: Memory> Table<M> {
 
     /// Closes the stacks of `classes` on `cpus`, as far as `which` says, and shows each to `give`, who takes its rounds
     /// away with [`Taken::pop`]. One fence for all of them. Fast paths go on meanwhile: they miss where a stack is closed.
+    ///
+    /// Where `give` panics, the rounds that it left are lost. The first panic goes on when all other stacks were given
+    /// away and the classes are open again.
     pub(crate) fn drain(
         &self,
         cpus: Range<u32>,
@@ -563,9 +567,10 @@ impl<M: Memory> Table<M> {
             };
             let wanted = |region: Region<'_>| match which {
                 // One that is closed for good is to take nothing from now on, empty as it may be.
-                Which::All => {
-                    classes.clone().any(|class| region.head(class) & LEN > 0 || self.is_closed(class))
-                }
+                Which::All => classes.clone().any(|class| {
+                    let closed = self.is_closed(class) && !planted("a closed class leaves empty stacks open");
+                    closed || region.head(class) & LEN > 0
+                }),
                 Which::Idle => {
                     let any = classes.clone().any(|class| idle(region, class));
                     if !any {
@@ -584,18 +589,23 @@ impl<M: Memory> Table<M> {
             };
             self.with_regions_locked(cpus.clone(), wanted, &mut owned);
         }
+        let mut outcome = Ok(());
         for class in classes.clone() {
             for region in self.used(cpus.clone()) {
                 let taken = region.taken_by(class, number);
                 if taken > 0 {
                     region.forget_taken(class);
-                    give(class, &mut Taken { region, class, left: taken });
+                    let given = catch_panic(|| give(class, &mut Taken { region, class, left: taken }));
+                    outcome = outcome.and(given);
                 }
             }
         }
-        let _one_at_a_time = lock();
-        // SAFETY: as above.
-        classes.for_each(|class| unsafe { self.reopen(class) });
+        {
+            let _one_at_a_time = lock();
+            // SAFETY: as above.
+            classes.for_each(|class| unsafe { self.reopen(class) });
+        }
+        outcome.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
     /// At rest: the class as its operations expect it, and the empty region as it was made.

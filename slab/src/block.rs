@@ -3,6 +3,7 @@
 use crate::error::AllocError;
 use crate::kmalloc::Kmalloc;
 use crate::kmem_cache::KmemCache;
+#[cfg(not(any(loom, shuttle)))]
 use crate::malloc::Malloc;
 use crate::mempool::Mempool;
 use core::alloc::Layout;
@@ -38,6 +39,7 @@ pub struct Block<'c> {
 enum Origin<'c> {
     Cache(&'c KmemCache),
     Kmalloc(&'c Kmalloc),
+    #[cfg(not(any(loom, shuttle)))]
     Malloc(&'c Malloc),
     Mempool(&'c Mempool),
 }
@@ -72,6 +74,7 @@ impl<'c> Block<'c> {
         let memory = kmalloc.alloc_layout(layout, gfp)?;
         Ok(Self::new(memory, layout, Origin::Kmalloc(kmalloc), gfp.contains(Gfp::ZERO)))
     }
+    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn of_malloc(malloc: &'c Malloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
         let memory = malloc.alloc(layout, gfp)?;
         Ok(Self::new(memory, layout, Origin::Malloc(malloc), gfp.contains(Gfp::ZERO)))
@@ -108,6 +111,7 @@ impl<'c> Block<'c> {
             Origin::Mempool(pool) => pool.cache().geometry().stride(),
             // SAFETY: allocated from there, and not freed before the block is dropped.
             Origin::Kmalloc(kmalloc) => unsafe { kmalloc.usable_size(self.memory) },
+            #[cfg(not(any(loom, shuttle)))]
             // SAFETY: as above.
             Origin::Malloc(malloc) => unsafe { malloc.usable_size(self.memory) },
         }
@@ -156,6 +160,7 @@ impl Drop for Block<'_> {
             match self.origin {
                 Origin::Cache(cache) => cache.free(self.memory),
                 Origin::Kmalloc(kmalloc) => kmalloc.free(self.memory),
+                #[cfg(not(any(loom, shuttle)))]
                 Origin::Malloc(malloc) => malloc.free_sized(self.memory, self.layout),
                 Origin::Mempool(pool) => pool.free(self.memory),
             }

@@ -61,6 +61,8 @@ pub(crate) struct Object(NonNull<u8>);
 // SAFETY: it is nobody's on its way, and may be handed to any thread. Typed caches ask `Send` of what lies in it.
 unsafe impl Send for Object {}
 
+// Models have no malloc.
+#[cfg(not(any(loom, shuttle)))]
 impl Object {
     /// # Safety
     /// What lies at `memory` is an object that is nobody's.
@@ -69,7 +71,6 @@ impl Object {
         Self(memory)
     }
     #[inline(always)]
-    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
     pub(crate) fn memory(self) -> NonNull<u8> {
         self.0
     }

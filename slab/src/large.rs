@@ -99,6 +99,7 @@ impl Core {
     }
 
     /// Makes memory that is no object's one for `new`, if it is a block that stays or a piece that the system resizes.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
     #[cold]
     pub(crate) fn resize_large(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
         match (is_huge(old), is_huge(new)) {

@@ -99,6 +99,7 @@ pub mod kmem_cache;
 pub mod large;
 pub mod live;
 pub mod magazines;
+#[cfg(not(any(loom, shuttle)))]
 pub mod malloc;
 pub mod mempool;
 mod node;
@@ -163,6 +164,7 @@ pub use kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 pub use large::ZERO_SIZE;
 pub use live::Live;
 pub use magazines::Magazines;
+#[cfg(not(any(loom, shuttle)))]
 pub use malloc::Malloc;
 pub use mempool::Mempool;
 pub use pinned::PinnedCache;

@@ -184,7 +184,6 @@ impl Malloc {
         Ok(Self { pages, fronts, caches, core: core.clone() })
     }
 
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
@@ -198,7 +197,6 @@ impl Malloc {
         unsafe { self.core.fit_addresses(|pages| self.pages.count.set(pages as u64)) };
     }
     /// Whether `memory` lies in a page of the subsystem, as objects and blocks do.
-    #[cfg(not(any(loom, shuttle)))]
     #[inline(always)]
     pub(crate) fn holds(&self, memory: NonNull<u8>) -> bool {
         self.pages.hold(memory)
@@ -434,7 +432,7 @@ impl Malloc {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::Config;

@@ -214,7 +214,7 @@ fn planted_in_lists() {
     );
     caught("a released slab stays charged", "S2", SOON, "slabs, listed or waiting, by the books", off);
     caught("a node's lock is held under pressure", "S3", SOON, "lock order", off);
-    caught("slot used without its claim", "M1", SOON, "census: Census", || lists(SMALL));
+    caught("a region is used without its claim", "M1", SOON, "census: Census", || lists(SMALL));
 }
 #[test]
 fn planted_in_a_destroy() {
@@ -238,5 +238,5 @@ fn planted_in_a_start() {
 }
 #[test]
 fn planted_below_the_public_api() {
-    caught("slot used without its claim", "U1", SOON, "something is left", public_api);
+    caught("a region is used without its claim", "U1", SOON, "something is left", public_api);
 }

@@ -182,6 +182,7 @@ impl From<PageError> for StartError {
 pub(crate) struct Core {
     pub(crate) ground: Ground,
     pub(crate) cpus: Cpus,
+    #[cfg_attr(loom, allow(dead_code, reason = "for tags"))]
     pub(crate) door: Door,
     pub(crate) faults: Faults,
     pub(crate) rule: OrderRule,

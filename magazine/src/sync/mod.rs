@@ -140,6 +140,16 @@ pub const fn abandoned() -> bool {
 #[cfg(any(loom, shuttle))]
 pub use std::thread::panicking as abandoned;
 
+/// Runs code of users, or of a supplier, behind which something has to be done whether it panics or not. A panic that is
+/// caught is the caller's to pass on. A checker's is not caught: see [`abandoned`].
+pub fn catch_panic<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
+    if cfg!(any(loom, shuttle)) {
+        Ok(f())
+    } else {
+        std::panic::catch_unwind(core::panic::AssertUnwindSafe(f))
+    }
+}
+
 /// Room for what one call takes and another one gives back, where no stack frame spans the two: the locks that are held
 /// across a `fork`. What is left in it is never dropped.
 pub struct Kept<T>(core::cell::UnsafeCell<Option<core::mem::ManuallyDrop<T>>>);

@@ -5,12 +5,11 @@ use super::Checked;
 use super::{Cache, Object};
 use crate::corruption::{Corruption, CorruptionKind};
 use crate::node::Place;
-use core::panic::AssertUnwindSafe;
 use core::ptr::NonNull;
-use std::panic::{catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
 use uslab_magazine::Operation;
-use uslab_magazine::sync::assert_unlocked;
+use uslab_magazine::sync::{assert_unlocked, catch_panic};
 
 impl Cache {
     /// Takes an object back.
@@ -61,7 +60,7 @@ impl Cache {
     #[inline(never)]
     fn reset(&self, reset: &dyn Fn(NonNull<u8>), object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
         assert_unlocked();
-        let outcome = catch_unwind(AssertUnwindSafe(|| reset(object)));
+        let outcome = catch_panic(|| reset(object));
         take_back(self);
         if let Err(panic) = outcome {
             resume_unwind(panic);

@@ -229,7 +229,7 @@ const THREE: Bound = Bound::Preemptions(3);
 #[test]
 fn h1() {
     let name = "H1 handles: held beside a free and the next life";
-    model(name, THREE, 600, h1_held_beside_a_free_and_the_next_life);
+    model(name, THREE, 220, h1_held_beside_a_free_and_the_next_life);
 }
 #[test]
 fn h2() {
