@@ -38,11 +38,13 @@ pub const MOST: usize = MAX_CAPACITY as usize;
 /// See [`MOST`].
 pub const LEAST: usize = 4;
 /// Bytes of objects that a CPU's stack holds,
-pub const STACK_BYTES: usize = 64 << 10;
+pub const STACK_BYTES: usize = 256 << 10;
 /// and objects.
 pub const STACK_OBJECTS: usize = 1216;
 /// Magazines that a node's depot keeps: as many as a barn's soft limit.
-pub const DEPOT_LIMIT: u32 = 10;
+pub const DEPOT_BYTES: usize = 1 << 20;
+pub const DEPOT_LEAST: usize = 10;
+pub const DEPOT_MOST: usize = 64;
 
 impl Magazines {
     /// The layer's sizes for objects that lie `stride` bytes apart; `None` without magazines.
@@ -54,7 +56,8 @@ impl Magazines {
                 let capacity = (BYTES / stride).clamp(LEAST, MOST);
                 let reach = (STACK_BYTES / stride).min(STACK_OBJECTS);
                 let stock = (reach / capacity).saturating_sub(2) as u16;
-                Some(Config { first_fill: 1, ..Config::new(capacity as u16, stock, DEPOT_LIMIT) })
+                let depot = (DEPOT_BYTES / (capacity * stride)).clamp(DEPOT_LEAST, DEPOT_MOST) as u32;
+                Some(Config { first_fill: 1, ..Config::new(capacity as u16, stock, depot) })
             }
         }
     }
