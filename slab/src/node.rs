@@ -298,12 +298,13 @@ impl Node {
                 let slab = ground.slab(pfn);
                 let mut fill = slab.fill();
                 let before = State::from(fill);
+                let mut last = before;
                 lists =
                     self.gap(lists, planted("a slab's list is found in one lock hold and left in the next"));
                 // Objects that were allocated together come back together: their slab moves once.
                 while let Some(place) = places.next_if(|place| place.slab == pfn) {
                     match slab.give(place.index) {
-                        Ok(now) => fill = now,
+                        Ok(now) => (last, fill) = (fill.into(), now),
                         Err(AlreadyFree) => {
                             refused(place);
                             continue;
@@ -314,9 +315,10 @@ impl Node {
                 }
                 let now = State::from(fill);
                 lists.moved(ground, pfn, before, now);
+                // As the last object of it found the lists: a full slab is not one with room.
                 if now == State::Empty
                     && before != State::Empty
-                    && lists.with_room() - usize::from(before == State::Full) >= min_partial
+                    && lists.with_room() - usize::from(last == State::Full) >= min_partial
                 {
                     lists.empty.remove(ground.frames(), pfn);
                     lists.objects -= u64::from(fill.objects);
