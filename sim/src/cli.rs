@@ -193,7 +193,7 @@ fn magazines(text: &str) -> Result<Magazines, String> {
         "off" => Ok(Magazines::Off),
         _ => match text.parse() {
             Ok(capacity @ 1..=4096) => {
-                Ok(Magazines::Sized { capacity, stock: 8, depot_limit: uslab::magazines::DEPOT_LIMIT })
+                Ok(Magazines::Sized { capacity, stock: 8, depot_limit: uslab::magazines::DEPOT_LEAST as u32 })
             }
             _ => Err("expected `auto`, `off`, or a number from 1 to 4096".to_owned()),
         },

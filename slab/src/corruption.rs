@@ -9,7 +9,7 @@
 //! | interior: behind the last object of a slab | at the free | at the slab | `foreign_interior_and_wrong_cache_are_refused_at_the_free` |
 //! | **wrong cache**: an object of another cache | at the free | at the slab | the same |
 //! | **double free** | at the free, unless two threads do it at the same moment | at the slab, or never | `a_double_free_is_seen_at_the_free_where_frees_are_checked` `a_double_free_is_seen_when_its_second_copy_reaches_the_slab` |
-//! | a double free of a block above 8 KiB, or above 4 MiB: foreign | at the free | at the free | `kmalloc_refuses_what_it_never_handed_out` `huge_memory_is_told_from_what_lies_in_it_and_beside` |
+//! | a double free of a block of pages, or above 4 MiB: foreign | at the free | at the free | `kmalloc_refuses_what_it_never_handed_out` `huge_memory_is_told_from_what_lies_in_it_and_beside` |
 //! | a free to a destroyed cache: foreign | at the free | at the free of kmalloc and malloc | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |
 //! | **no object**: `realloc` or the size of what is foreign or interior | at the call | at the call | `what_is_no_object_has_no_size_and_is_not_moved` |
 //! | under `libuslab.so` | as here; ends the program | as malloc; ends the program | `a_wrong_free_is_named_and_ends_the_program` `without_checked_frees_what_is_no_object_ends_the_program` |

@@ -4,7 +4,7 @@ use crate::block::Block;
 use crate::cache::BULK;
 use crate::cache::{Cache, Hooks, Parts};
 use crate::error::{AllocError, Busy, CacheError};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, OrderRule};
 use crate::info::CacheInfo;
 use crate::live::Live;
 use crate::magazines::Magazines;
@@ -80,6 +80,7 @@ pub struct KmemCacheBuilder {
     check_frees: Option<bool>,
     merge: bool,
     page_class: Option<u16>,
+    max_order: Option<u8>,
 }
 
 impl KmemCacheBuilder {
@@ -168,6 +169,12 @@ impl KmemCacheBuilder {
         self.page_class = u16::try_from(class).ok();
         self
     }
+    /// Slabs may be of this order though the subsystem's rule has a smaller one.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn max_order(mut self, order: u8) -> Self {
+        self.max_order = Some(order);
+        self
+    }
     /// Other magazines than the subsystem's.
     pub fn magazines(mut self, magazines: Magazines) -> Self {
         self.magazines = Some(magazines);
@@ -226,7 +233,8 @@ impl KmemCacheBuilder {
         let align = self.align.max(crate::check::SPACING);
         #[cfg(not(any(loom, shuttle)))]
         let align = self.align;
-        let geometry = Geometry::new(self.size, align, &core.rule)?;
+        let max_order = core.rule.max_order.max(self.max_order.unwrap_or(0));
+        let geometry = Geometry::new(self.size, align, &OrderRule { max_order, ..core.rule })?;
         let magazines = self.magazines.unwrap_or(core.magazines);
         Ok(Planned {
             layer: magazines.config(geometry.stride()),
@@ -292,6 +300,7 @@ impl KmemCache {
             check_frees: None,
             merge: false,
             page_class: None,
+            max_order: None,
         }
     }
 

@@ -2,10 +2,13 @@
 //!
 //! Measured, not derived: what a CPU's stack *reaches* must cover the batches that it cycles through (some 1,000 small
 //! objects), else the CPUs meet at the depot and swap each other's cache lines; and what goes there in one visit must be
-//! large enough to be worth it, and small enough that it still fits the caches of the CPU that takes it. What speaks for
-//! small stacks is the memory that CPUs park, hence a bound in bytes and not in objects. A magazine is made for 16 KiB of
-//! objects, 64 at most; a stack holds 64 KiB of objects, 1,216 at most and two magazines at least. When memory is short it
-//! holds less. A cache that is used little fills little: the first fill takes one object, each one after it twice as many.
+//! large enough to be worth it, and small enough that it still fits the caches of the CPU that takes it. A depot covers
+//! what one thread allocates and another one frees: what it has no room for goes to its slab, object by object. What
+//! speaks for less is the memory that is parked, hence bounds in bytes and not in objects. A magazine is made for 64 KiB of
+//! objects, 64 at most and 4 at least; a stack holds 256 KiB of objects, 1,216 at most and two magazines at least; a depot
+//! holds 1 MiB of objects, 64 magazines at most. When memory is short stacks hold less, and what is idle for two reap
+//! intervals goes. A cache that is used little fills little: the first fill takes one object, each one after it twice as
+//! many.
 //!
 //! (Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is near them.)
 
@@ -32,17 +35,21 @@ pub enum Magazines {
 }
 
 /// Bytes of objects that a magazine is made for.
-pub const BYTES: usize = 16 << 10;
+pub const BYTES: usize = 64 << 10;
 /// Objects in a magazine: at most, and at least.
 pub const MOST: usize = MAX_CAPACITY as usize;
 /// See [`MOST`].
 pub const LEAST: usize = 4;
 /// Bytes of objects that a CPU's stack holds,
-pub const STACK_BYTES: usize = 64 << 10;
+pub const STACK_BYTES: usize = 256 << 10;
 /// and objects.
 pub const STACK_OBJECTS: usize = 1216;
-/// Magazines that a node's depot keeps: as many as a barn's soft limit.
-pub const DEPOT_LIMIT: u32 = 10;
+/// Bytes of objects that a node's depot keeps.
+pub const DEPOT_BYTES: usize = 1 << 20;
+/// Magazines in a depot: at most, and at least (a barn's soft limit).
+pub const DEPOT_MOST: usize = 64;
+/// See [`DEPOT_MOST`].
+pub const DEPOT_LEAST: usize = 10;
 
 impl Magazines {
     /// The layer's sizes for objects that lie `stride` bytes apart; `None` without magazines.
@@ -54,7 +61,8 @@ impl Magazines {
                 let capacity = (BYTES / stride).clamp(LEAST, MOST);
                 let reach = (STACK_BYTES / stride).min(STACK_OBJECTS);
                 let stock = (reach / capacity).saturating_sub(2) as u16;
-                Some(Config { first_fill: 1, ..Config::new(capacity as u16, stock, DEPOT_LIMIT) })
+                let depot = (DEPOT_BYTES / (capacity * stride)).clamp(DEPOT_LEAST, DEPOT_MOST) as u32;
+                Some(Config { first_fill: 1, ..Config::new(capacity as u16, stock, depot) })
             }
         }
     }
@@ -67,7 +75,7 @@ mod tests {
     #[test]
     fn magazines_hold_bytes_and_not_objects() {
         let capacity = |stride| Magazines::BySize.config(stride).map(|config| config.capacity);
-        let rows = [(8, 64), (128, 64), (256, 64), (512, 32), (1024, 16), (2048, 8), (1 << 22, 4)];
+        let rows = [(8, 64), (128, 64), (256, 64), (1024, 64), (2048, 32), (4096, 16), (32 << 10, 4), (1 << 22, 4)];
         for (stride, expected) in rows {
             assert_eq!(capacity(stride), Some(expected), "stride {stride}");
         }
@@ -118,10 +126,10 @@ mod tests {
     #[test]
     fn what_a_cache_may_park_is_bounded() {
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
-        for stride in 8..=16 << 10 {
+        for stride in 8..=32 << 10 {
             let config = Magazines::BySize.config(stride).unwrap();
             let bytes = config.most_rounds(&cpus) as usize * stride;
-            let most = if stride <= 4 << 10 { 1 << 20 } else { 2 << 20 };
+            let most = if stride <= 16 << 10 { (1 << 20) + (256 << 10) } else { 2 << 20 };
             assert!(bytes <= most, "stride {stride}: {bytes} bytes");
         }
     }

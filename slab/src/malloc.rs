@@ -1,10 +1,10 @@
 //! Memory of any size for programs: four size classes a doubling.
 //!
 //! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of requests that are spread
-//! evenly; here a request wastes at most a fifth, an eighth on average, at the price of 36 caches. The class follows from
+//! evenly; here a request wastes at most a fifth, an eighth on average, at the price of 44 caches. The class follows from
 //! the size by arithmetic: up to 64 bytes it is the number of words, above it the bit length and the two bits behind the
 //! highest; for small sizes by a table of 129 bytes, because sizes vary and a branch on them is mispredicted. With a size at
-//! hand ([`free_sized`](Malloc::free_sized)) a free looks at no frame. Above 8 KiB memory is a block of pages, above 4 MiB a
+//! hand ([`free_sized`](Malloc::free_sized)) a free looks at no frame. Above 32 KiB memory is a block of pages, above 4 MiB a
 //! mapping of its own ([`huge`](crate::huge)).
 
 use crate::block::Block;
@@ -25,9 +25,13 @@ use uslab_magazine::sync::Counter;
 /// Classes up to 64 bytes, one for each word.
 const WORDS: usize = 8;
 /// The largest object of a class, in bytes; above are blocks of pages.
-pub const MAX_CLASS: usize = 8192;
+pub const MAX_CLASS: usize = 32 << 10;
 /// How many classes there are.
-pub const CLASSES: usize = WORDS + 4 * 7;
+pub const CLASSES: usize = WORDS + 4 * 9;
+/// The order of the largest slabs. Linux's 3 would hold one or two of the largest objects, and waste up to a third.
+const MAX_SLAB: u8 = 5;
+/// Objects up to so many bytes lie in slabs as the subsystem's rule has them.
+const ORDINARY: usize = 8 << 10;
 
 /// What a C program may put anywhere: the alignment of its largest type (`alignof(max_align_t)` on 64-bit machines).
 pub const MAX_ALIGN: usize = 16;
@@ -170,6 +174,7 @@ impl Malloc {
         let cache = |class| {
             let name = format!("malloc-{}", size_of_class(class));
             let cache = KmemCache::builder(name, size_of_class(class)).align(align_of_class(class));
+            let cache = if size_of_class(class) > ORDINARY { cache.max_order(MAX_SLAB) } else { cache };
             cache.page_class(class).build_on(core)
         };
         let caches = (0..CLASSES).map(cache).collect::<Result<Vec<_>, _>>()?;
@@ -221,7 +226,7 @@ impl Malloc {
     /// Memory for `layout`, its bytes unspecified, or zero with [`Gfp::ZERO`]. An empty layout of an alignment up to 16
     /// gets [`ZERO_SIZE`].
     ///
-    /// Cost: arithmetic and [`KmemCache::alloc`]; above 8 KiB, and for alignments above, an allocation of pages; above 4 MiB
+    /// Cost: arithmetic and [`KmemCache::alloc`]; above 32 KiB, and for alignments above, an allocation of pages; above 4 MiB
     /// a system call.
     ///
     /// # Errors
@@ -451,7 +456,7 @@ mod tests {
 
     #[test]
     fn a_size_rounded_up_to_an_alignment_has_the_first_class_that_promises_it() {
-        for align in (0..=13).map(|shift| 1 << shift) {
+        for align in (0..=15).map(|shift| 1 << shift) {
             for size in 1..=MAX_CLASS {
                 let padded = Layout::from_size_align(size, align).unwrap().pad_to_align().size();
                 let first = (class_of(size)..CLASSES).find(|class| align_of_class(*class) >= align);
@@ -466,8 +471,9 @@ mod tests {
         let worst = (65..=MAX_CLASS).map(|size| 1.0 - size as f64 / size_of_class(class_of(size)) as f64);
         assert!(worst.clone().all(|w| w < 0.2), "{:?}", worst.max_by(f64::total_cmp));
         let mean = |class: &dyn Fn(usize) -> usize| {
-            (1..=MAX_CLASS).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
-                / MAX_CLASS as f64
+            // Where the kernel has classes.
+            (1..=ORDINARY).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
+                / ORDINARY as f64
         };
         let fine = mean(&|size| size_of_class(class_of(size)));
         let kernel = mean(&|size| crate::SizeClass::for_size(size).unwrap().size());
@@ -479,7 +485,7 @@ mod tests {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         let mut held: Vec<(NonNull<u8>, Layout)> = vec![];
-        for size in [0, 1, 8, 9, 63, 64, 65, 100, 1000, 4097, 8192, 8193, 100_000] {
+        for size in [0, 1, 8, 9, 63, 64, 65, 100, 1000, 4097, 8192, 8193, 32_768, 32_769, 100_000] {
             for align in [1, 8, 16, 64, 4096, 65_536] {
                 let layout = Layout::from_size_align(size, align).unwrap();
                 let memory = malloc.alloc(layout, Gfp::KERNEL).unwrap();

@@ -28,7 +28,7 @@
 
 use crate::ground::Ground;
 use crate::live::Live;
-use crate::slab::Fill;
+use crate::slab::{AlreadyFree, Fill};
 use uslab_buddy::{Pfn, frame::FrameList};
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{MutexGuard, Rank, planted, tell};
@@ -291,28 +291,39 @@ impl Node {
         mut refused: impl FnMut(Place),
     ) {
         let mut lists = self.lock(op);
-        for place in places {
+        let mut places = places.peekable();
+        while let Some(&Place { slab: pfn, .. }) = places.peek() {
             // SAFETY: the lock is held; by contract the slab is on a list of this node.
             unsafe {
-                let slab = ground.slab(place.slab);
-                let before = State::from(slab.fill());
+                let slab = ground.slab(pfn);
+                let mut fill = slab.fill();
+                let before = State::from(fill);
+                let mut last = before;
                 lists =
                     self.gap(lists, planted("a slab's list is found in one lock hold and left in the next"));
-                let Ok(fill) = slab.give(place.index) else {
-                    refused(place);
-                    continue;
-                };
-                lists.inuse -= 1;
-                let now = State::from(fill);
-                lists.moved(ground, place.slab, before, now);
-                if now == State::Empty
-                    && lists.with_room() - usize::from(before == State::Full) >= min_partial
-                {
-                    lists.empty.remove(ground.frames(), place.slab);
-                    lists.objects -= u64::from(fill.objects);
-                    unlisted.push(ground, place.slab);
+                // Objects that were allocated together come back together: their slab moves once.
+                while let Some(place) = places.next_if(|place| place.slab == pfn) {
+                    match slab.give(place.index) {
+                        Ok(now) => (last, fill) = (fill.into(), now),
+                        Err(AlreadyFree) => {
+                            refused(place);
+                            continue;
+                        }
+                    }
+                    lists.inuse -= 1;
+                    tell!(lists => "gives object {} of slab {pfn} back", place.index);
                 }
-                tell!(lists => "gives object {} of slab {} back", place.index, place.slab);
+                let now = State::from(fill);
+                lists.moved(ground, pfn, before, now);
+                // As the last object of it found the lists: a full slab is not one with room.
+                if now == State::Empty
+                    && before != State::Empty
+                    && lists.with_room() - usize::from(last == State::Full) >= min_partial
+                {
+                    lists.empty.remove(ground.frames(), pfn);
+                    lists.objects -= u64::from(fill.objects);
+                    unlisted.push(ground, pfn);
+                }
             }
         }
     }

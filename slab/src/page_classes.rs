@@ -10,13 +10,15 @@ use uslab_buddy::{Door, Reserved};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::{AtomicU16, Ordering::Relaxed};
 
-/// What is known of a page: `class + 1` in the low 12 bits, above them which page of its slab it is. 0 is a page of no size
+/// What is known of a page: `class + 1` in the low 7 bits, above them which page of its slab it is. 0 is a page of no size
 /// class.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct PageClass(AtomicU16);
 
-const CLASS: u16 = (1 << 12) - 1;
+const CLASS: u16 = (1 << 7) - 1;
+/// Pages of a slab at most.
+const PAGES: usize = 1 << CLASS.leading_zeros();
 
 impl PageClass {
     /// The class, and the number of the page within its slab.
@@ -60,7 +62,7 @@ impl PageClasses {
     /// Pages `first..first + pages` are a slab's of the class. `false` if there is no memory to say so.
     #[must_use]
     pub(crate) fn set(&self, op: &Operation, first: usize, pages: usize, class: u16) -> bool {
-        if pages > 16 || !self.memory.commit(op, (first + pages) * size_of::<PageClass>()) {
+        if pages > PAGES || !self.memory.commit(op, (first + pages) * size_of::<PageClass>()) {
             return false;
         }
         for page in 0..pages {

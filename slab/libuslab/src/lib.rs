@@ -15,7 +15,7 @@
 //! | call | with `USLAB_OPTIONS=check=1` | without |
 //! |---|---|---|
 //! | `free`, `realloc` or `malloc_usable_size` of an address that is nobody's, or inside an object | yes | yes |
-//! | a second `free` of a block above 8 KiB | yes | yes, unless the address was handed out again |
+//! | a second `free` of a block above 32 KiB | yes | yes, unless the address was handed out again |
 //! | a second `free` of a smaller object | yes | when the object leaves the CPUs' magazines for its slab: up to then the next two allocations may get the same address |
 //! | `realloc` or `malloc_usable_size` of a small object that is free | no | no |
 //! | writing behind an object, or to one that is free | no | no |
