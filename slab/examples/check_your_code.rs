@@ -141,7 +141,7 @@ mod models {
     #[test]
     fn every_letter_is_read_once() {
         let scripts = || Script::all(0, 2, 2);
-        models("the mailbox: one posts, two fetch", TWO, 4000, scripts(), one_posts_and_two_fetch);
+        models("the mailbox: one posts, two fetch", TWO, 940, scripts(), one_posts_and_two_fetch);
         models("the mailbox: two fetch one letter", TWO, 10, scripts(), two_fetch_one_letter);
     }
 

@@ -132,7 +132,7 @@ mod models {
     #[test]
     fn a_request_has_its_own_session_or_none() {
         let name = "sessions: a request, a close, an open";
-        models(name, TWO, 500, Script::all(0, 2, 2), a_request_beside_a_close_and_an_open);
+        models(name, TWO, 270, Script::all(0, 2, 2), a_request_beside_a_close_and_an_open);
     }
 
     /// In a model of loom's own.
