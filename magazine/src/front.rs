@@ -67,12 +67,30 @@ impl<R: Round, M: Memory> Front<R, M> {
     /// The layer that it came from lives.
     #[inline(always)]
     pub unsafe fn alloc(&self) -> Option<R> {
-        let round = self.fast.pop(self.class).or_else(|| {
-            // SAFETY: the layer keeps its table.
-            self.table.and_then(|table| pop(unsafe { table.as_ref() }, self.class))
-        });
+        // SAFETY: passed on.
+        unsafe { self.alloc_fast().or_else(|| self.alloc_claimed()) }
+    }
+    /// The first part of [`alloc`](Self::alloc), for one who goes elsewhere when it misses: by a restartable sequence, or not at
+    /// all.
+    ///
+    /// # Safety
+    /// As [`alloc`](Self::alloc).
+    #[inline(always)]
+    pub unsafe fn alloc_fast(&self) -> Option<R> {
         // SAFETY: rounds get onto stacks through `R::into_raw` only.
-        round.map(|raw| unsafe { R::from_raw(raw) })
+        self.fast.pop(self.class).map(|raw| unsafe { R::from_raw(raw) })
+    }
+    /// And the second: where restartable sequences do not serve. Warm, and one call away: it would be most of each allocation's
+    /// code.
+    ///
+    /// # Safety
+    /// As [`alloc`](Self::alloc).
+    #[inline]
+    pub unsafe fn alloc_claimed(&self) -> Option<R> {
+        // SAFETY: the layer keeps its table.
+        let round = pop(unsafe { self.table?.as_ref() }, self.class)?;
+        // SAFETY: as in `alloc_fast`.
+        Some(unsafe { R::from_raw(round) })
     }
 
     /// Takes a round back; `false` if this CPU's stack has no place for it or the front is closed: then
@@ -85,17 +103,31 @@ impl<R: Round, M: Memory> Front<R, M> {
     #[inline(always)]
     #[must_use = "a round that was not taken is still the caller's"]
     pub unsafe fn free(&self, round: R) -> bool {
-        let raw = round.into_raw();
-        self.fast.push(self.class, raw)
-            || match self.table {
-                // SAFETY: the layer keeps its table.
-                Some(table) => push(unsafe { table.as_ref() }, self.class, raw),
-                None => false,
-            }
+        // SAFETY: passed on.
+        unsafe { self.free_fast(round) || self.free_claimed(round) }
+    }
+    /// As [`alloc_fast`](Self::alloc_fast).
+    ///
+    /// # Safety
+    /// As [`alloc`](Self::alloc).
+    #[inline(always)]
+    #[must_use = "a round that was not taken is still the caller's"]
+    pub unsafe fn free_fast(&self, round: R) -> bool {
+        self.fast.push(self.class, round.into_raw())
+    }
+    /// As [`alloc_claimed`](Self::alloc_claimed).
+    ///
+    /// # Safety
+    /// As [`alloc`](Self::alloc).
+    #[inline]
+    #[must_use = "a round that was not taken is still the caller's"]
+    pub unsafe fn free_claimed(&self, round: R) -> bool {
+        // SAFETY: the layer keeps its table.
+        self.table.is_some_and(|table| push(unsafe { table.as_ref() }, self.class, round.into_raw()))
     }
 }
 
-/// By whatever mechanism serves where `Fast` does not. Warm, and one call away: it would be most of each allocation's code.
+/// By whatever mechanism serves where `Fast` does not.
 #[inline(never)]
 fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
     #[cfg(any(loom, shuttle))]
@@ -140,27 +172,16 @@ impl<R: Round, M: Memory, const N: usize> Fronts<R, M, N> {
         Self { fast, table, classes: fronts.map(|front| front.class), rounds: PhantomData }
     }
 
-    /// As [`Front::alloc`] of front `i`, or `None` if there are not so many.
+    /// Front `i`.
     ///
     /// # Safety
-    /// The layers that they came from live.
+    /// There are more than `i`.
     #[inline(always)]
-    pub unsafe fn alloc(&self, i: usize) -> Option<R> {
-        let class = *self.classes.get(i)?;
-        // SAFETY: passed on.
-        unsafe { Front { fast: self.fast, table: self.table, class, rounds: PhantomData }.alloc() }
-    }
-
-    /// As [`Front::free`] of front `i`; `false` if there are not so many.
-    ///
-    /// # Safety
-    /// As [`alloc`](Self::alloc).
-    #[inline(always)]
-    #[must_use = "a round that was not taken is still the caller's"]
-    pub unsafe fn free(&self, i: usize, round: R) -> bool {
-        let Some(class) = self.classes.get(i).copied() else { return false };
-        // SAFETY: passed on.
-        unsafe { Front { fast: self.fast, table: self.table, class, rounds: PhantomData }.free(round) }
+    pub unsafe fn front(&self, i: usize) -> Front<R, M> {
+        debug_assert!(i < N);
+        // SAFETY: by contract.
+        let class = unsafe { *self.classes.get_unchecked(i) };
+        Front { fast: self.fast, table: self.table, class, rounds: PhantomData }
     }
 }
 
@@ -187,22 +208,17 @@ mod tests {
             }
             for (i, layer) in layers.iter().enumerate() {
                 // SAFETY: the layers live.
-                let got: Vec<Ball> = core::iter::from_fn(|| unsafe { fronts.alloc(i) }).collect();
+                let got: Vec<Ball> = core::iter::from_fn(|| unsafe { fronts.front(i).alloc() }).collect();
                 assert!(got.iter().all(|ball| ball.0 / 10 == i), "{got:?} of class {i}");
                 // The thread may be elsewhere now, but not on simulated CPUs.
                 assert!(got.len() == 3 || cpus == Cpus::os() || cpus == Cpus::os().claimed(), "{got:?}");
                 for ball in got {
                     // SAFETY: as above.
-                    if !unsafe { fronts.free(i, ball) } {
+                    if !unsafe { fronts.front(i).free(ball) } {
                         layer.free(&shelf, ball);
                     }
                 }
                 assert_eq!(layer.stats().in_magazines, 3);
-            }
-            // SAFETY: as above.
-            unsafe {
-                assert_eq!(fronts.alloc(3), None);
-                assert!(!fronts.free(3, Ball(1)));
             }
         }
     }
@@ -220,8 +236,8 @@ mod tests {
                 for i in 0..2 {
                     // SAFETY: the layers live.
                     unsafe {
-                        assert_eq!(fronts.alloc(i), None);
-                        assert!(!fronts.free(i, Ball(2)));
+                        assert_eq!(fronts.front(i).alloc(), None);
+                        assert!(!fronts.front(i).free(Ball(2)));
                     }
                 }
             }

@@ -23,7 +23,7 @@ use crate::corruption::{self, Corruption, CorruptionKind};
 use crate::error::{AllocError, CacheError};
 use crate::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::large::ZERO_SIZE;
-use crate::malloc::Malloc;
+use crate::malloc::{FastPaths, Malloc};
 use crate::options::{Dump, Options};
 use crate::published::Published;
 use crate::reaper::ReaperInfo;
@@ -36,9 +36,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
 use uslab_buddy::Gfp;
-use uslab_magazine::Operation;
 use uslab_magazine::sync::Ordering::{AcqRel, Relaxed};
 use uslab_magazine::sync::{AtomicU32, Fixed, Kept, thread_local};
+use uslab_magazine::{Mechanism, Operation};
 
 /// The process-wide malloc.
 ///
@@ -75,6 +75,8 @@ struct Process {
 }
 
 static PROCESS: Published<Process> = Published::new();
+/// To its malloc. In a static, so that no path follows a pointer to find it.
+static FAST: FastPaths = FastPaths::new();
 
 /// Bytes of free memory that stay with the process without a reaper: frees give back what is more. A burst of so much costs
 /// no system call and no page fault the next time.
@@ -169,6 +171,11 @@ fn start_here() -> Option<&'static Process> {
         dump: options.dump(),
         reap_is_said: options.reap.is_some(),
     }));
+    // Where no restartable sequence serves they would miss at the end of a chain of loads, and so they miss at once.
+    if process.core().cpus.mechanism() == Mechanism::Rseq {
+        // SAFETY: only the thread that starts is here, once; what is published lives for ever.
+        unsafe { process.malloc.publish(&FAST) };
+    }
     // AcqRel: pairs with the same in `Uslab::reap_every`. The later of the two sees what the earlier one did before.
     STARTING.fetch_add(0, AcqRel);
     process.reap_as_wanted();
@@ -238,12 +245,13 @@ impl Uslab {
         }
     }
 
-    /// The inlined part of [`allocate`](Self::allocate); `None` if it did nothing: then
+    /// The inlined part of [`allocate`](Self::allocate), at a power of two; `None` if it did nothing: then
     /// [`allocate_missed`](Self::allocate_missed).
     #[doc(hidden)]
     #[inline(always)]
-    pub fn allocate_fast(&self, layout: Layout) -> Option<NonNull<u8>> {
-        PROCESS.get()?.malloc.alloc_fast(layout)
+    pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        // SAFETY: what was started lives for ever.
+        unsafe { FAST.alloc(size, align) }
     }
     /// Null if there is none.
     #[doc(hidden)]
@@ -264,21 +272,21 @@ impl Uslab {
     #[inline(always)]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
         // SAFETY: passed on.
-        if !unsafe { self.free_fast(memory) } {
+        if !unsafe { self.free_fast(memory.as_ptr()) } {
             // SAFETY: passed on.
             unsafe { self.free_slow(memory) };
         }
     }
-    /// The inlined part of [`free`](Self::free); `false` if it did nothing: then [`free_slow`](Self::free_slow).
+    /// The inlined part of [`free`](Self::free); `false` if it did nothing, as with null: then [`free_slow`](Self::free_slow).
     ///
     /// # Safety
-    /// As [`free`](Self::free).
+    /// As [`free`](Self::free), or null.
     #[doc(hidden)]
     #[inline(always)]
     #[must_use]
-    pub unsafe fn free_fast(&self, memory: NonNull<u8>) -> bool {
-        // SAFETY: passed on.
-        PROCESS.get().is_some_and(|process| unsafe { process.malloc.free_fast(memory) })
+    pub unsafe fn free_fast(&self, memory: *mut u8) -> bool {
+        // SAFETY: passed on; what was started lives for ever.
+        unsafe { FAST.free(memory) }
     }
     /// # Safety
     /// As [`free`](Self::free).
@@ -325,13 +333,22 @@ impl Uslab {
     /// As [`free`](Self::free), and the layout is right.
     #[inline(always)]
     pub(crate) unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on; what is no object of the pages is refused.
-        let freed =
-            PROCESS.get().is_some_and(|process| unsafe { process.malloc.free_sized_fast(memory, layout) });
-        if !freed {
+        // SAFETY: passed on.
+        if !unsafe { self.free_sized_fast(memory.as_ptr(), layout.size(), layout.align()) } {
             // SAFETY: passed on.
             unsafe { self.free_sized_slow(memory, layout) };
         }
+    }
+    /// The inlined part of that; `false` if it did nothing, as with what is no object of the pages: null, for one.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), or null; and it was allocated for this size at this alignment.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn free_sized_fast(&self, memory: *mut u8, size: usize, align: usize) -> bool {
+        // SAFETY: passed on; what was started lives for ever.
+        unsafe { FAST.free_sized(memory, size, align) }
     }
     #[cold]
     #[inline(never)]
@@ -455,7 +472,7 @@ impl Uslab {
             && STARTING.load(Relaxed) == std::process::id()
         {
             // SAFETY: who asks for a page here has an address that was handed out.
-            unsafe { process.malloc.fit_addresses() };
+            unsafe { process.malloc.fit_addresses(&FAST) };
         }
     }
     /// Gives all that is not in use back to the system, what CPUs keep and freed mappings included. Returns the bytes given
@@ -496,14 +513,14 @@ impl Uslab {
 unsafe impl core::alloc::GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match self.allocate_fast(layout) {
+        match self.allocate_fast(layout.size(), layout.align()) {
             Some(memory) => memory.as_ptr(),
             None => self.allocate_missed(layout, Gfp::KERNEL),
         }
     }
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match self.allocate_fast(layout) {
+        match self.allocate_fast(layout.size(), layout.align()) {
             Some(memory) => {
                 // SAFETY: so many bytes are the caller's from now on.
                 unsafe { memory.write_bytes(0, layout.size()) };

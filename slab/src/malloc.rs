@@ -3,24 +3,25 @@
 //! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of requests that are spread
 //! evenly; here a request wastes at most a fifth, an eighth on average, at the price of 44 caches. The class follows from
 //! the size by arithmetic: up to 64 bytes it is the number of words, above it the bit length and the two bits behind the
-//! highest; for small sizes by a table of 129 bytes, because sizes vary and a branch on them is mispredicted. With a size at
+//! highest; a table tells it. With a size at
 //! hand ([`free_sized`](Malloc::free_sized)) a free looks at no frame. Above 32 KiB memory is a block of pages, above 4 MiB a
 //! mapping of its own ([`huge`](crate::huge)).
 
+mod fast_paths;
+
 use crate::block::Block;
-use crate::cache::Object;
 use crate::error::{AllocError, CacheError};
 use crate::huge::is_huge;
 use crate::kmem_cache::KmemCache;
 use crate::large::{ZERO_SIZE, stays};
-use crate::page_classes::PageClass;
 use crate::subsystem::{Core, Subsystem};
 use core::alloc::Layout;
 use core::ptr::NonNull;
+pub(crate) use fast_paths::FastPaths;
+use fast_paths::{Known, Stride};
 use std::sync::Arc;
-use uslab_buddy::{Gfp, PAGE_SIZE, Pfn, StackMemory};
+use uslab_buddy::{Gfp, PAGE_SIZE, Pfn};
 use uslab_magazine::Fronts;
-use uslab_magazine::sync::Counter;
 
 /// Classes up to 64 bytes, one for each word.
 const WORDS: usize = 8;
@@ -36,27 +37,8 @@ const ORDINARY: usize = 8 << 10;
 /// What a C program may put anywhere: the alignment of its largest type (`alignof(max_align_t)` on 64-bit machines).
 pub const MAX_ALIGN: usize = 16;
 
-/// The largest size whose class the table tells.
-const TABLE_MAX: usize = 1024;
-/// The class of each number of words.
-const BY_WORDS: [u8; TABLE_MAX / 8 + 1] = {
-    let mut table = [0; TABLE_MAX / 8 + 1];
-    let mut words = 1;
-    while words < table.len() {
-        table[words] = computed_class(words * 8) as u8;
-        words += 1;
-    }
-    table
-};
-
 /// The smallest class that holds `size` bytes, 1 to [`MAX_CLASS`].
-#[inline(always)]
-fn class_of(size: usize) -> usize {
-    if size <= TABLE_MAX { usize::from(BY_WORDS[size.div_ceil(8)]) } else { computed_class(size) }
-}
-
-#[inline(always)]
-const fn computed_class(size: usize) -> usize {
+const fn class_of(size: usize) -> usize {
     if size <= 64 {
         return (size - 1) / 8;
     }
@@ -98,63 +80,11 @@ const fn align_of_class(class: usize) -> usize {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[repr(C, align(64))]
 pub struct Malloc {
-    /// Where its pages begin, how many there are, and the class of each: see [`Pages`].
-    pages: Pages,
-    /// The caches' inlined paths; closed where objects are checked.
-    fronts: Fronts<Object, StackMemory, CLASSES>,
+    fast: FastPaths,
     caches: [KmemCache; CLASSES],
     core: Arc<Core>,
 }
-
-/// What a free looks at to find an object's class: no line that anybody writes to while objects come and go.
-#[derive(Debug)]
-struct Pages {
-    base: NonNull<u8>,
-    /// Those that were given up are none any more.
-    count: Counter,
-    /// By page; see [`PageClasses`](crate::page_classes::PageClasses).
-    classes: NonNull<PageClass>,
-}
-
-// SAFETY: addresses; what they lead to is the subsystem's, which the malloc keeps.
-unsafe impl Send for Pages {}
-// SAFETY: as above; the classes are atomics.
-unsafe impl Sync for Pages {}
-
-impl Pages {
-    /// The class of the object that begins at `memory`; `None` if that is no object of a size class.
-    #[inline(always)]
-    fn class_of(&self, memory: NonNull<u8>) -> Option<usize> {
-        let offset = memory.addr().get().wrapping_sub(self.base.addr().get());
-        let page = offset / PAGE_SIZE;
-        if page >= self.count.get() as usize {
-            return None;
-        }
-        // SAFETY: there is one for each page.
-        let (class, pages) = unsafe { self.classes.add(page).as_ref() }.get()?;
-        let inside = pages * PAGE_SIZE + offset % PAGE_SIZE;
-        // As `Cache::begins_object`: a multiplication tells multiples of the size.
-        let multiples = MULTIPLES[class % CLASSES];
-        (class < CLASSES && (inside as u64).wrapping_mul(multiples) < multiples).then_some(class)
-    }
-    /// Whether `memory` lies in a page of the subsystem.
-    #[inline(always)]
-    fn hold(&self, memory: NonNull<u8>) -> bool {
-        memory.addr().get().wrapping_sub(self.base.addr().get()) / PAGE_SIZE < self.count.get() as usize
-    }
-}
-
-/// By class, what tells multiples of its size from other offsets.
-const MULTIPLES: [u64; CLASSES] = {
-    let (mut multiples, mut class) = ([0; CLASSES], 0);
-    while class < CLASSES {
-        multiples[class] = u64::MAX / size_of_class(class) as u64 + 1;
-        class += 1;
-    }
-    multiples
-};
 
 impl Malloc {
     /// Size classes in `subsystem`, without a slab yet. They keep it alive.
@@ -179,14 +109,29 @@ impl Malloc {
         };
         let caches = (0..CLASSES).map(cache).collect::<Result<Vec<_>, _>>()?;
         let Ok(caches) = <[KmemCache; CLASSES]>::try_from(caches) else { unreachable!("one for each class") };
-        let pages = &core.ground.pages;
-        let pages = Pages {
-            base: pages.address(Pfn::new(0)),
-            count: Counter::new(pages.frames().len().into()),
-            classes: core.ground.classes.first(),
+        let malloc = Self { fast: FastPaths::new(), caches, core: core.clone() };
+        // SAFETY: once. The malloc keeps its caches, and they the pages.
+        unsafe { malloc.publish(&malloc.fast) };
+        Ok(malloc)
+    }
+    /// Opens paths to this malloc.
+    ///
+    /// # Safety
+    /// They were not published before, and the malloc lives as long as anybody uses them.
+    pub(crate) unsafe fn publish(&self, fast: &FastPaths) {
+        let pages = &self.core.ground.pages;
+        let mut strides = [Stride::default(); CLASSES + 1];
+        for (stride, cache) in strides[1..].iter_mut().zip(&self.caches) {
+            let geometry = cache.geometry();
+            *stride = Stride::new(geometry.stride(), geometry.order().bytes()).unwrap_or_default();
+        }
+        let known = Known {
+            page_classes: self.core.ground.classes.first(),
+            fronts: Fronts::of(self.caches.each_ref().map(|cache| cache.cache().front())),
+            strides,
         };
-        let fronts = Fronts::of(caches.each_ref().map(|cache| cache.cache().front()));
-        Ok(Self { pages, fronts, caches, core: core.clone() })
+        // SAFETY: passed on.
+        unsafe { fast.publish(pages.address(Pfn::new(0)), pages.frames().len() as usize * PAGE_SIZE, known) };
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -195,16 +140,21 @@ impl Malloc {
     /// As [`Core::fit_addresses`].
     ///
     /// # Safety
-    /// As there, and it is the only malloc of its subsystem.
+    /// As there, and it is the only malloc of its subsystem; paths to it are its own and `also`.
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) unsafe fn fit_addresses(&self) {
+    pub(crate) unsafe fn fit_addresses(&self, also: &FastPaths) {
         // SAFETY: passed on; nobody asks for the class of a page that is not counted.
-        unsafe { self.core.fit_addresses(|pages| self.pages.count.set(pages as u64)) };
+        unsafe {
+            self.core.fit_addresses(|pages| {
+                self.fast.cut(pages * PAGE_SIZE);
+                also.cut(pages * PAGE_SIZE);
+            });
+        };
     }
     /// Whether `memory` lies in a page of the subsystem, as objects and blocks do.
     #[inline(always)]
     pub(crate) fn holds(&self, memory: NonNull<u8>) -> bool {
-        self.pages.hold(memory)
+        self.fast.hold(memory)
     }
 
     /// The cache that serves `layout`: the smallest whose objects hold it at its alignment.
@@ -234,7 +184,8 @@ impl Malloc {
     /// as [`KmemCache::alloc`].
     #[inline]
     pub fn alloc(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        match self.alloc_fast(layout) {
+        // SAFETY: the caches live.
+        match unsafe { self.fast.alloc(layout.size(), layout.align()) } {
             Some(memory) => {
                 if gfp.contains(Gfp::ZERO) {
                     // SAFETY: so many bytes are the caller's from now on.
@@ -245,18 +196,20 @@ impl Malloc {
             None => self.alloc_missed(layout, gfp),
         }
     }
-    /// The inlined part of [`alloc`](Self::alloc); `None` if it did nothing: then [`alloc_missed`](Self::alloc_missed). The
-    /// bytes are unspecified.
-    #[inline(always)]
-    pub(crate) fn alloc_fast(&self, layout: Layout) -> Option<NonNull<u8>> {
-        // SAFETY: the caches live.
-        unsafe { self.fronts.alloc(Self::class(layout)?) }.map(Object::memory)
-    }
+    /// What the table of sizes does not tell, and what a restartable sequence did not serve.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        // SAFETY: the caches live.
+        if let Some(memory) = unsafe { self.fast.alloc_claimed(layout.size(), layout.align()) } {
+            if gfp.contains(Gfp::ZERO) {
+                // SAFETY: so many bytes are the caller's from now on.
+                unsafe { memory.write_bytes(0, layout.size()) };
+            }
+            return Ok(memory);
+        }
         match Self::class(layout) {
-            Some(class) => self.caches[class].cache().alloc_missed(gfp),
+            Some(class) => self.caches[class].alloc(gfp),
             _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
             _ if is_huge(layout) => self.core.alloc_huge(layout, gfp),
             _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
@@ -358,23 +311,9 @@ impl Malloc {
     #[inline]
     pub unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: passed on.
-        if !unsafe { self.free_sized_fast(memory, layout) } {
+        if !unsafe { self.fast.free_sized(memory.as_ptr(), layout.size(), layout.align()) } {
             // SAFETY: passed on.
             unsafe { self.free_sized_slow(memory, layout) };
-        }
-    }
-    /// The inlined part of [`free_sized`](Self::free_sized): `false` if it did nothing, as with memory that lies in no page
-    /// of the subsystem. Then [`free_sized_slow`](Self::free_sized_slow).
-    ///
-    /// # Safety
-    /// As [`free_sized`](Self::free_sized), or `memory` lies in no page of the subsystem.
-    #[inline(always)]
-    #[must_use]
-    pub(crate) unsafe fn free_sized_fast(&self, memory: NonNull<u8>, layout: Layout) -> bool {
-        match Self::class(layout) {
-            // SAFETY: the caches live; the same layout leads to the same one.
-            Some(class) if self.pages.hold(memory) => unsafe { self.fronts.free(class, Object::new(memory)) },
-            _ => false,
         }
     }
     /// # Safety
@@ -382,8 +321,13 @@ impl Malloc {
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
+        // SAFETY: passed on.
+        if unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+            return;
+        }
         match Self::class(layout) {
-            Some(class) => self.caches[class].cache().free_missed(memory),
+            // SAFETY: passed on; the same layout leads to the same cache.
+            Some(class) => unsafe { self.caches[class].free(memory) },
             // SAFETY: passed on.
             None => unsafe { self.core.free(memory) },
         }
@@ -399,23 +343,9 @@ impl Malloc {
     #[inline]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
         // SAFETY: passed on.
-        if !unsafe { self.free_fast(memory) } {
+        if !unsafe { self.fast.free(memory.as_ptr()) } {
             // SAFETY: passed on.
             unsafe { self.free_slow(memory) };
-        }
-    }
-    /// `false` if it is not an object of a size class, or there is no place for it: then
-    /// [`free_slow`](Self::free_slow).
-    ///
-    /// # Safety
-    /// As [`free`](Self::free).
-    #[inline(always)]
-    #[must_use]
-    pub(crate) unsafe fn free_fast(&self, memory: NonNull<u8>) -> bool {
-        match self.pages.class_of(memory) {
-            // SAFETY: the caches live, and the object is of that one.
-            Some(class) => unsafe { self.fronts.free(class, Object::new(memory)) },
-            None => false,
         }
     }
     /// # Safety
@@ -424,7 +354,10 @@ impl Malloc {
     #[inline(never)]
     pub(crate) unsafe fn free_slow(&self, memory: NonNull<u8>) {
         // SAFETY: passed on.
-        unsafe { self.core.free(memory) };
+        if !unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+            // SAFETY: passed on.
+            unsafe { self.core.free(memory) };
+        }
     }
 
     /// Bytes that may be used at `memory`, at least what was asked for. What is no object is

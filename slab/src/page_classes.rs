@@ -8,26 +8,22 @@ use crate::faults::{BITMAP, Faults};
 use core::ptr::NonNull;
 use uslab_buddy::{Door, Reserved};
 use uslab_magazine::Operation;
-use uslab_magazine::sync::{AtomicU16, Ordering::Relaxed};
+use uslab_magazine::sync::UnsafeCell;
 
-/// What is known of a page: `class + 1` in the low 7 bits, above them which page of its slab it is. 0 is a page of no size
-/// class.
+/// What is known of a page: a class and 1, or 0.
 #[derive(Debug)]
 #[repr(transparent)]
-pub(crate) struct PageClass(AtomicU16);
-
-const CLASS: u16 = (1 << 7) - 1;
-/// Pages of a slab at most.
-const PAGES: usize = 1 << CLASS.leading_zeros();
+pub(crate) struct PageClass(UnsafeCell<u16>);
 
 impl PageClass {
-    /// The class, and the number of the page within its slab.
+    /// The class and 1; 0 for a page of no class.
+    ///
+    /// # Safety
+    /// The page is the caller's, or something in it is.
     #[inline(always)]
-    pub(crate) fn get(&self) -> Option<(usize, usize)> {
-        // Relaxed: whoever asks has an object of the page, whose hand-out happened after this was set.
-        let known = self.0.load(Relaxed);
-        let class = usize::from(known & CLASS).checked_sub(1)?;
-        Some((class, usize::from(known >> CLASS.trailing_ones())))
+    pub(crate) unsafe fn get(&self) -> usize {
+        // SAFETY: it was set before any of the page was handed out, and is set again when all of it has come back.
+        self.0.with(|class| usize::from(unsafe { *class }))
     }
 }
 
@@ -60,22 +56,30 @@ impl PageClasses {
         self.memory.base().cast()
     }
     /// Pages `first..first + pages` are a slab's of the class. `false` if there is no memory to say so.
+    ///
+    /// # Safety
+    /// They are the caller's.
     #[must_use]
-    pub(crate) fn set(&self, op: &Operation, first: usize, pages: usize, class: u16) -> bool {
-        if pages > PAGES || !self.memory.commit(op, (first + pages) * size_of::<PageClass>()) {
+    pub(crate) unsafe fn set(&self, op: &Operation, first: usize, pages: usize, class: u16) -> bool {
+        if !self.memory.commit(op, (first + pages) * size_of::<PageClass>()) {
             return false;
         }
-        for page in 0..pages {
-            self.at(first + page).0.store((class + 1) | (page as u16) << CLASS.trailing_ones(), Relaxed);
-        }
+        // SAFETY: passed on.
+        unsafe { self.put(first, pages, class + 1) };
         true
     }
     /// They are of no class any more.
-    pub(crate) fn clear(&self, first: usize, pages: usize) {
-        (first..first + pages).for_each(|page| self.at(page).0.store(0, Relaxed));
+    ///
+    /// # Safety
+    /// As [`set`](Self::set), which was called for them.
+    pub(crate) unsafe fn clear(&self, first: usize, pages: usize) {
+        // SAFETY: passed on.
+        unsafe { self.put(first, pages, 0) };
     }
-    fn at(&self, page: usize) -> &PageClass {
-        // SAFETY: within the region, which reads as zero; nobody makes an exclusive reference to it.
-        unsafe { self.first().add(page).as_ref() }
+    unsafe fn put(&self, first: usize, pages: usize, known: u16) {
+        for page in first..first + pages {
+            // SAFETY: within what was committed; by contract nobody else has anything in the page.
+            unsafe { self.first().add(page).as_ref().0.with_mut(|class| *class = known) };
+        }
     }
 }

@@ -235,7 +235,11 @@ impl Cpus {
             // The same word that sections read. `sched_getcpu` would name a real CPU to a thread without a
             // registration, who could never use its region.
             (Source::Os, Mechanism::Rseq) => rseq::cpu_id(),
-            (Source::Os, Mechanism::Claimed) => os::current(self.count),
+            // Where the libc has registered the thread it need not be called.
+            (Source::Os, Mechanism::Claimed) => match rseq::cpu_id() {
+                cpu if cpu < self.count => cpu,
+                _ => os::current(self.count),
+            },
             (Source::Simulated, _) => step().0,
         }
     }

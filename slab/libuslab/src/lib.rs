@@ -75,17 +75,17 @@ fn invalid() -> *mut c_void {
 /// `malloc(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    if let Ok(layout) = Layout::from_size_align(size.max(1), MAX_ALIGN)
-        && let Some(memory) = Uslab.allocate_fast(layout)
-    {
-        return memory.as_ptr().cast();
+    match Uslab.allocate_fast(size, MAX_ALIGN) {
+        Some(memory) => memory.as_ptr().cast(),
+        None => malloc_slow(size),
     }
-    malloc_slow(size)
 }
 #[cold]
 #[inline(never)]
-fn malloc_slow(size: usize) -> *mut c_void {
-    allocate(size, MAX_ALIGN, Gfp::KERNEL)
+extern "C" fn malloc_slow(size: usize) -> *mut c_void {
+    let Ok(layout) = Layout::from_size_align(size.max(1), MAX_ALIGN) else { return no_memory() };
+    let memory = Uslab.allocate_missed(layout, Gfp::KERNEL);
+    if memory.is_null() { no_memory() } else { memory.cast() }
 }
 
 /// `calloc(3)`.
@@ -100,18 +100,18 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// `memory` is null, or came from this library and is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(memory: *mut c_void) {
-    if let Some(memory) = NonNull::new(memory.cast())
-        // SAFETY: passed on.
-        && !unsafe { Uslab.free_fast(memory) }
-    {
-        // SAFETY: passed on.
-        unsafe { free_slow(memory) };
+    // SAFETY: passed on.
+    unsafe {
+        if !Uslab.free_fast(memory.cast()) {
+            free_slow(memory);
+        }
     }
 }
 /// What may ask the system for something.
 #[cold]
 #[inline(never)]
-unsafe fn free_slow(memory: NonNull<u8>) {
+unsafe extern "C" fn free_slow(memory: *mut c_void) {
+    let Some(memory) = NonNull::new(memory.cast()) else { return };
     // SAFETY: the thread's own word, which stays where it is; passed on.
     unsafe {
         let errno = nix::libc::__errno_location();
@@ -121,7 +121,7 @@ unsafe fn free_slow(memory: NonNull<u8>) {
     }
 }
 
-/// C23's `free_sized`.
+/// C23's `free_sized`. The size is of no use: what `realloc` left where it was is of another one.
 ///
 /// # Safety
 /// As [`free`].

@@ -117,17 +117,21 @@ impl Cache {
     #[inline(always)]
     pub(crate) fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         // SAFETY: the layer lives in `parts`.
-        match unsafe { self.allocs.alloc() } {
+        match unsafe { self.allocs.alloc_fast() } {
             // Of an open front: nothing is checked.
             Some(object) => Ok(self.hand_over(object, gfp)),
             None => self.alloc_missed(gfp),
         }
     }
 
-    /// The front missed, or it is closed because objects are checked.
+    /// The front's restartable sequence missed, or it is closed because objects are checked.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        // SAFETY: as in `alloc`.
+        if let Some(object) = unsafe { self.allocs.alloc_claimed() } {
+            return Ok(self.hand_over(object, gfp));
+        }
         #[cfg(not(loom))]
         if let Some(Checked { front, .. }) = &self.checked
             // SAFETY: as in `alloc`.

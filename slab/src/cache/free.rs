@@ -20,15 +20,19 @@ impl Cache {
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
         // In models the ground watches objects, and is told.
         // SAFETY: the layer lives in `parts`.
-        if cfg!(any(loom, shuttle)) || !unsafe { self.frees.free(Object(object)) } {
+        if cfg!(any(loom, shuttle)) || !unsafe { self.frees.free_fast(Object(object)) } {
             self.free_missed(object);
         }
     }
 
-    /// The front missed, or it is closed because objects are heeded.
+    /// The front's restartable sequence missed, or it is closed because objects are heeded.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
+        // SAFETY: as in `free`.
+        if cfg!(not(any(loom, shuttle))) && unsafe { self.frees.free_claimed(Object(object)) } {
+            return;
+        }
         if self.heeds_frees { self.free_heeded(object) } else { self.take_back_missed(object) }
     }
 

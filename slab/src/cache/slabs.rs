@@ -270,16 +270,24 @@ impl Cache {
     /// Says which class the slab's pages are of. `false` if there is no memory to say so.
     fn tell_class(&self, _op: &Operation, _slab: Pfn, _order: Order) -> bool {
         #[cfg(not(any(loom, shuttle)))]
-        if let Some(class) = self.parts.page_class {
-            return self.core.ground.classes.set(_op, _slab.get() as usize, _order.pages() as usize, class);
+        if let Some(class) = self.told_class(_order) {
+            let (first, pages) = (_slab.get() as usize, _order.pages() as usize);
+            // SAFETY: a slab whose objects are all the cache's.
+            return unsafe { self.core.ground.classes.set(_op, first, pages, class) };
         }
         true
     }
     fn forget_class(&self, _slab: Pfn, _order: Order) {
         #[cfg(not(any(loom, shuttle)))]
-        if self.parts.page_class.is_some() {
-            self.core.ground.classes.clear(_slab.get() as usize, _order.pages() as usize);
+        if self.told_class(_order).is_some() {
+            // SAFETY: as in `tell_class`, which was called before.
+            unsafe { self.core.ground.classes.clear(_slab.get() as usize, _order.pages() as usize) };
         }
+    }
+    /// Who asks for it takes the slab for one of the usual order. The few others are found by their frames.
+    #[cfg(not(any(loom, shuttle)))]
+    fn told_class(&self, order: Order) -> Option<u16> {
+        self.parts.page_class.filter(|_| order == self.geometry().order())
     }
 
     /// The end of a slab: nobody knows it any more.
