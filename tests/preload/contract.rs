@@ -18,6 +18,26 @@ fn the_library_does_what_c_programs_rely_on() {
     }
 }
 
+/// A program's own `operator new` and `delete` are those of the forms that it leaves out, too: of arrays, and with a size.
+#[test]
+fn the_operators_of_cplusplus_are_the_librarys_or_the_programs_own() {
+    let Some(cc) = program("c++") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("operators");
+    for own in [&[][..], &["-DOWN"]] {
+        let mut cc = Command::new(&cc);
+        cc.args(["-O1", "-std=c++17", "-w", "-fsized-deallocation", "-fno-builtin"]).args(own);
+        let source = workspace().join("tests/preload/operators.cpp");
+        assert!(cc.arg("-o").arg(&out).arg(source).status().expect("a C++ compiler").success());
+        for options in ["check=0", "check=1"] {
+            let output = preloaded(&mut Command::new(&out), options);
+            let (out, err) = (text(&output.stdout), text(&output.stderr));
+            assert!(output.status.success(), "{own:?} {options}: {:?}\n{out}{err}", output.status);
+            assert!(out.starts_with("all good with ") && err.is_empty(), "{own:?} {options}: {out}{err}");
+        }
+    }
+}
+
 /// What a C program that includes the header prints, once it is compiled and linked with the library.
 fn linked(source: &str) -> String {
     let (dir, library) = (tempfile::tempdir().unwrap(), libuslab());
@@ -60,7 +80,10 @@ fn the_header_is_what_the_library_has() {
     let malloc = "malloc calloc free free_sized free_aligned_sized realloc reallocarray posix_memalign aligned_alloc \
                   memalign valloc pvalloc malloc_usable_size malloc_trim mallinfo mallinfo2 malloc_info malloc_stats \
                   mallopt dlopen setrlimit setrlimit64 prlimit prlimit64";
-    let expected: BTreeSet<_> = declared.chain(malloc.split_whitespace()).collect();
+    let operators = "_Znwm _Znam _ZnwmSt11align_val_t _ZnamSt11align_val_t _ZdlPv _ZdaPv _ZdlPvm _ZdaPvm \
+                     _ZdlPvSt11align_val_t _ZdaPvSt11align_val_t _ZdlPvmSt11align_val_t _ZdaPvmSt11align_val_t";
+    let functions = [malloc, operators].into_iter().flat_map(str::split_whitespace);
+    let expected: BTreeSet<_> = declared.chain(functions).collect();
     assert_eq!(has, expected);
 }
 

@@ -23,6 +23,8 @@
 //! The first line on standard error says what was called and with which address: see
 //! [`corruption`](uslab::corruption).
 //!
+//! C++'s `new` and `delete` are here, too: see [`cplusplus`].
+//!
 //! Object caches for C are in `uslab.h`, and [`cache`]. On a signal it writes its numbers, if it is told to: [`dump`].
 //!
 //! `uslab_version` is there to be found: a program that finds it runs on this library.
@@ -33,6 +35,7 @@ compile_error!(
 );
 
 pub mod cache;
+pub mod cplusplus;
 pub mod dump;
 #[cfg(target_env = "gnu")]
 pub mod limits;

@@ -1,0 +1,287 @@
+//! C++'s `operator new` and `operator delete`: a `delete` that knows the size need not find it, and a `new` is one call.
+//!
+//! A program may have its own of some forms. C++ says that the others then lead to those: `delete` with a size to `delete`
+//! without, of arrays to that of objects. So each here first asks whether the program finds the form that it leads to in this
+//! library.
+//!
+//! The forms with `std::nothrow` stay C++'s library's, which lead here. So does what follows a failure: its `operator new` tries
+//! again, calls the handler, and throws.
+
+use crate::{allocate, free, malloc};
+use core::ffi::{CStr, c_void};
+use core::mem::MaybeUninit;
+use core::ptr::{NonNull, null_mut};
+use nix::libc;
+use uslab::malloc::MAX_ALIGN;
+use uslab::{Gfp, Uslab};
+use uslab_magazine::sync::Ordering::Relaxed;
+use uslab_magazine::sync::{AtomicBool, AtomicPtr};
+
+/// What the program finds by a name that it may replace.
+struct Form {
+    name: &'static CStr,
+    /// Null until it was looked for.
+    found: AtomicPtr<c_void>,
+    /// Whether that is this library's.
+    ours: AtomicBool,
+}
+
+static NEW: Form = Form::new(c"_Znwm");
+static NEW_ALIGNED: Form = Form::new(c"_ZnwmSt11align_val_t");
+static DELETE: Form = Form::new(c"_ZdlPv");
+static DELETE_ARRAY: Form = Form::new(c"_ZdaPv");
+static DELETE_ALIGNED: Form = Form::new(c"_ZdlPvSt11align_val_t");
+static DELETE_ARRAY_ALIGNED: Form = Form::new(c"_ZdaPvSt11align_val_t");
+
+type New = extern "C-unwind" fn(usize) -> *mut c_void;
+type NewAligned = extern "C-unwind" fn(usize, usize) -> *mut c_void;
+type Delete = unsafe extern "C" fn(*mut c_void);
+type DeleteAligned = unsafe extern "C" fn(*mut c_void, usize);
+
+impl Form {
+    const fn new(name: &'static CStr) -> Self {
+        Self { name, found: AtomicPtr::new(null_mut()), ours: AtomicBool::new(false) }
+    }
+    /// Whether it is this library's. Not before it was looked for.
+    #[inline(always)]
+    fn is_ours(&self) -> bool {
+        // Relaxed: the same whoever finds it.
+        self.ours.load(Relaxed)
+    }
+    fn found(&self) -> NonNull<c_void> {
+        // Relaxed: as above, and the function was there before.
+        if let Some(found) = NonNull::new(self.found.load(Relaxed)) {
+            return found;
+        }
+        let found = symbol(libc::RTLD_DEFAULT, self.name);
+        // Relaxed: as above.
+        self.found.store(found.as_ptr(), Relaxed);
+        // Not by a function of these names: its address would be the program's.
+        let here = core::ptr::from_ref(self).cast();
+        self.ours.store(library(found.as_ptr()) == library(here), Relaxed);
+        found
+    }
+    /// The one behind this library's.
+    fn next(&self) -> NonNull<c_void> {
+        symbol(libc::RTLD_NEXT, self.name)
+    }
+}
+
+/// Whoever comes here has C++'s library, which has all of these.
+fn symbol(within: *mut c_void, name: &CStr) -> NonNull<c_void> {
+    // SAFETY: the name ends in a NUL.
+    let symbol = unsafe { libc::dlsym(within, name.as_ptr()) };
+    NonNull::new(symbol).unwrap_or_else(|| std::process::abort())
+}
+
+/// Where the library begins that an address lies in.
+fn library(address: *const c_void) -> *mut c_void {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: fills in what it is given, or nothing; all zero is a valid one.
+    unsafe {
+        libc::dladdr(address, info.as_mut_ptr());
+        info.assume_init().dli_fbase
+    }
+}
+
+/// `operator new(size_t)`.
+#[unsafe(export_name = "_Znwm")]
+pub extern "C-unwind" fn new(size: usize) -> *mut c_void {
+    match Uslab.allocate_fast(size, MAX_ALIGN) {
+        Some(memory) => memory.as_ptr().cast(),
+        None => new_slow(size),
+    }
+}
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn new_slow(size: usize) -> *mut c_void {
+    let memory = malloc(size);
+    if !memory.is_null() {
+        return memory;
+    }
+    // SAFETY: what the name says.
+    let next = unsafe { core::mem::transmute::<NonNull<c_void>, New>(NEW.next()) };
+    next(size)
+}
+
+/// `operator new[](size_t)`.
+#[unsafe(export_name = "_Znam")]
+pub extern "C-unwind" fn new_array(size: usize) -> *mut c_void {
+    if NEW.is_ours() { new(size) } else { new_array_slow(size) }
+}
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn new_array_slow(size: usize) -> *mut c_void {
+    // SAFETY: what the name says.
+    let found = unsafe { core::mem::transmute::<NonNull<c_void>, New>(NEW.found()) };
+    found(size)
+}
+
+/// `operator new(size_t, align_val_t)`: a power of two.
+#[unsafe(export_name = "_ZnwmSt11align_val_t")]
+pub extern "C-unwind" fn new_aligned(size: usize, align: usize) -> *mut c_void {
+    match Uslab.allocate_fast(size, align.max(MAX_ALIGN)) {
+        Some(memory) => memory.as_ptr().cast(),
+        None => new_aligned_slow(size, align),
+    }
+}
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn new_aligned_slow(size: usize, align: usize) -> *mut c_void {
+    let memory = allocate(size, align.max(MAX_ALIGN), Gfp::KERNEL);
+    if !memory.is_null() {
+        return memory;
+    }
+    // SAFETY: what the name says.
+    let next = unsafe { core::mem::transmute::<NonNull<c_void>, NewAligned>(NEW_ALIGNED.next()) };
+    next(size, align)
+}
+
+/// `operator new[](size_t, align_val_t)`.
+#[unsafe(export_name = "_ZnamSt11align_val_t")]
+pub extern "C-unwind" fn new_array_aligned(size: usize, align: usize) -> *mut c_void {
+    if NEW_ALIGNED.is_ours() { new_aligned(size, align) } else { new_array_aligned_slow(size, align) }
+}
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn new_array_aligned_slow(size: usize, align: usize) -> *mut c_void {
+    // SAFETY: what the name says.
+    let found = unsafe { core::mem::transmute::<NonNull<c_void>, NewAligned>(NEW_ALIGNED.found()) };
+    found(size, align)
+}
+
+/// Takes memory back that `new` or `new_aligned` returned for this size and alignment; `false` if there is no short way.
+#[inline(always)]
+unsafe fn free_fast(memory: *mut c_void, size: usize, align: usize) -> bool {
+    // SAFETY: passed on. What lies in no page, as null, is refused.
+    unsafe { Uslab.free_sized_fast(memory.cast(), size, align) }
+}
+/// As the form says that the program finds.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn delete_slow(memory: *mut c_void, form: &Form) {
+    // SAFETY: what the name says; passed on.
+    unsafe { core::mem::transmute::<NonNull<c_void>, Delete>(form.found())(memory) };
+}
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn delete_aligned_slow(memory: *mut c_void, align: usize, form: &Form) {
+    // SAFETY: as above.
+    unsafe { core::mem::transmute::<NonNull<c_void>, DeleteAligned>(form.found())(memory, align) };
+}
+
+/// `operator delete(void*)`.
+///
+/// # Safety
+/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+#[unsafe(export_name = "_ZdlPv")]
+pub unsafe extern "C" fn delete(memory: *mut c_void) {
+    // SAFETY: passed on.
+    unsafe {
+        free(memory);
+    }
+}
+
+/// `operator delete[](void*)`.
+///
+/// # Safety
+/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+#[unsafe(export_name = "_ZdaPv")]
+pub unsafe extern "C" fn delete_array(memory: *mut c_void) {
+    // SAFETY: passed on.
+    unsafe {
+        if DELETE.is_ours() {
+            free(memory);
+        } else {
+            delete_slow(memory, &DELETE)
+        }
+    }
+}
+
+/// `operator delete(void*, size_t)`.
+///
+/// # Safety
+/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+#[unsafe(export_name = "_ZdlPvm")]
+pub unsafe extern "C" fn delete_sized(memory: *mut c_void, size: usize) {
+    // SAFETY: passed on.
+    unsafe {
+        if !(DELETE.is_ours() && free_fast(memory, size, MAX_ALIGN)) {
+            delete_slow(memory, &DELETE)
+        }
+    }
+}
+
+/// `operator delete[](void*, size_t)`.
+///
+/// # Safety
+/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+#[unsafe(export_name = "_ZdaPvm")]
+pub unsafe extern "C" fn delete_array_sized(memory: *mut c_void, size: usize) {
+    // SAFETY: passed on.
+    unsafe {
+        if DELETE_ARRAY.is_ours() {
+            delete_sized(memory, size);
+        } else {
+            delete_slow(memory, &DELETE_ARRAY)
+        }
+    }
+}
+
+/// `operator delete(void*, align_val_t)`.
+///
+/// # Safety
+/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+#[unsafe(export_name = "_ZdlPvSt11align_val_t")]
+pub unsafe extern "C" fn delete_aligned(memory: *mut c_void, _align: usize) {
+    // SAFETY: passed on.
+    unsafe {
+        free(memory);
+    }
+}
+
+/// `operator delete[](void*, align_val_t)`.
+///
+/// # Safety
+/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+#[unsafe(export_name = "_ZdaPvSt11align_val_t")]
+pub unsafe extern "C" fn delete_array_aligned(memory: *mut c_void, align: usize) {
+    // SAFETY: passed on.
+    unsafe {
+        if DELETE_ALIGNED.is_ours() {
+            free(memory);
+        } else {
+            delete_aligned_slow(memory, align, &DELETE_ALIGNED)
+        }
+    }
+}
+
+/// `operator delete(void*, size_t, align_val_t)`.
+///
+/// # Safety
+/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+#[unsafe(export_name = "_ZdlPvmSt11align_val_t")]
+pub unsafe extern "C" fn delete_aligned_sized(memory: *mut c_void, size: usize, align: usize) {
+    // SAFETY: passed on.
+    unsafe {
+        if !(DELETE_ALIGNED.is_ours() && free_fast(memory, size, align.max(MAX_ALIGN))) {
+            delete_aligned_slow(memory, align, &DELETE_ALIGNED)
+        }
+    }
+}
+
+/// `operator delete[](void*, size_t, align_val_t)`.
+///
+/// # Safety
+/// `memory` is null, or came from the `operator new` that belongs to it and is not used any more.
+#[unsafe(export_name = "_ZdaPvmSt11align_val_t")]
+pub unsafe extern "C" fn delete_array_aligned_sized(memory: *mut c_void, size: usize, align: usize) {
+    // SAFETY: passed on.
+    unsafe {
+        if DELETE_ARRAY_ALIGNED.is_ours() {
+            delete_aligned_sized(memory, size, align);
+        } else {
+            delete_aligned_slow(memory, align, &DELETE_ARRAY_ALIGNED)
+        }
+    }
+}
