@@ -182,7 +182,7 @@ mod tests {
         let of_malloc = |size| malloc.alloc_block(layout(size), Gfp::KERNEL).unwrap().usable_size();
         assert_eq!(cache.alloc_block(Gfp::KERNEL).unwrap().usable_size(), 64);
         assert_eq!(subsystem.kmalloc().alloc_block(65, Gfp::KERNEL).unwrap().usable_size(), 96);
-        assert_eq!([0, 65, 8192, 8193].map(of_malloc), [0, 80, 8192, 16384]);
+        assert_eq!([0, 65, 8193, 32_769].map(of_malloc), [0, 80, 10_240, 65_536]);
     }
 
     #[test]
