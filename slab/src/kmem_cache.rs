@@ -20,8 +20,9 @@ use uslab_magazine::{Config, Operation};
 
 /// A cache of objects of one size and alignment.
 ///
-/// Dropping it gives all its memory back, unless objects are still in use: then the cache is leaked and stays in the
-/// reports, because its objects may be freed yet.
+/// Dropping it gives all its memory back. If objects are still in use, the cache stays in the reports without a handle, its
+/// magazines give back what they hold, and from then on each free goes straight to its slab; the free of the last object gives
+/// back the rest.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -37,7 +38,8 @@ use uslab_magazine::{Config, Operation};
 #[doc(alias = "kmem_cache")]
 pub struct KmemCache {
     cache: Arc<Cache>,
-    owner: Arc<Owner>,
+    /// The last handle takes the cache along.
+    _owner: Arc<Owner>,
     /// Its own name, if the cache was made for another one.
     alias: Option<Box<str>>,
 }
@@ -217,7 +219,7 @@ impl KmemCacheBuilder {
             owner.cache().handles().add(1);
             return Ok(KmemCache {
                 cache: owner.shared().clone(),
-                owner,
+                _owner: owner,
                 alias: Some(planned.builder.name.into()),
             });
         }
@@ -280,7 +282,7 @@ impl Planned {
         if merges.is_some() {
             core.mergeable.push(&owner);
         }
-        Ok(KmemCache { cache, owner, alias: None })
+        Ok(KmemCache { cache, _owner: owner, alias: None })
     }
 }
 
@@ -306,9 +308,6 @@ impl KmemCache {
 
     pub(crate) fn cache(&self) -> &Cache {
         &self.cache
-    }
-    pub(crate) fn owner(&self) -> &Arc<Owner> {
-        &self.owner
     }
 
     /// The name that it was asked for by. The reports of a [shared](KmemCacheBuilder::merge) cache have the name of the first.

@@ -123,7 +123,7 @@ impl Core {
                     return cache.refuse_interior(memory);
                 }
                 // SAFETY: passed on; the cache is the one that the object came from.
-                return unsafe { cache.free(memory) };
+                return unsafe { cache.free_without_handle(memory) };
             }
             // SAFETY: passed on.
             return unsafe { self.free_large(memory, pfn) };

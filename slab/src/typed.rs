@@ -11,11 +11,10 @@
 //! | [`PinnedCache`] | a `Pin<CacheBox>` | what must not move: intrusive links |
 //! | `TypeStableCache` | a `StableBox`, shared only | lock-free readers, see `rcu` |
 
-use crate::cache::Hooks;
+use crate::cache::{Cache, Hooks};
 use crate::error::{AllocError, CacheError};
 use crate::kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 use crate::magazines::Magazines;
-use crate::owner::Owner;
 use crate::pinned::PinnedCache;
 use crate::prefill::Prefilled;
 use crate::subsystem::{Core, Subsystem};
@@ -370,8 +369,8 @@ impl<'c, T> CacheBox<'c, T> {
 
     /// The same object, owned: see [`ObjectCache::alloc_owned`].
     pub fn into_owned(self) -> OwnedBox<T> {
-        let owner = self.cache.owner().clone();
-        OwnedBox { object: self.into_raw(), owner, owned: PhantomData }
+        let cache = NonNull::from(self.cache.cache());
+        OwnedBox { object: self.into_raw(), cache, owned: PhantomData }
     }
 
     /// Gives the object back when all readers of now have gone: see [`KmemCache::free_deferred`]. Its
@@ -439,11 +438,12 @@ impl<T: fmt::Display> fmt::Display for CacheBox<'_, T> {
 /// ```
 pub struct OwnedBox<T> {
     object: NonNull<T>,
-    owner: Arc<Owner>,
+    /// It lives as long as the object is in use.
+    cache: NonNull<Cache>,
     owned: PhantomData<fn(T) -> T>,
 }
 
-// SAFETY: as for `CacheBox`; the cache is shared as an `Arc` shares it.
+// SAFETY: as for `CacheBox`.
 unsafe impl<T: Send> Send for OwnedBox<T> {}
 // SAFETY: a shared box lends shared objects, no more.
 unsafe impl<T: Sync> Sync for OwnedBox<T> {}
@@ -464,12 +464,14 @@ impl<T> DerefMut for OwnedBox<T> {
     }
 }
 impl<T> Drop for OwnedBox<T> {
+    #[inline]
     fn drop(&mut self) {
         if abandoned() {
             return;
         }
         // SAFETY: allocated from this cache; still constructed, because only `&mut T` was lent.
-        unsafe { self.owner.cache().free(self.object.cast()) };
+        // That keeps the cache.
+        unsafe { self.cache.as_ref().free_without_handle(self.object.cast()) };
     }
 }
 impl<T: fmt::Debug> fmt::Debug for OwnedBox<T> {

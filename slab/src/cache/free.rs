@@ -5,6 +5,7 @@ use super::Checked;
 use super::{Cache, Object};
 use crate::corruption::{Corruption, CorruptionKind};
 use crate::node::Place;
+use crate::owner::Visit;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
@@ -18,11 +19,31 @@ impl Cache {
     /// As [`KmemCache::free`](crate::KmemCache::free).
     #[inline(always)]
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
-        // In models the ground watches objects, and is told.
+        self.tell_free(object);
         // SAFETY: the layer lives in `parts`.
-        if cfg!(any(loom, shuttle)) || !unsafe { self.frees.free(Object(object)) } {
+        if !unsafe { self.frees.free(Object(object)) } {
             self.free_missed(object);
         }
+    }
+
+    /// The same for whoever has no handle: the cache may have been left, and may end with this object.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free). The cache may be gone when this returns.
+    #[inline(always)]
+    pub(crate) unsafe fn free_without_handle(&self, object: NonNull<u8>) {
+        self.tell_free(object);
+        // SAFETY: the object is in use up to the store that puts it on a stack; so the cache lives, and with it the layer.
+        // Behind that store nothing of it is touched.
+        if !unsafe { self.frees.free(Object(object)) } {
+            self.free_visiting(object);
+        }
+    }
+    #[cold]
+    #[inline(never)]
+    fn free_visiting(&self, object: NonNull<u8>) {
+        let Some(cache) = self.kept() else { unreachable!("an object in use keeps its cache") };
+        Visit::begin(cache).free_missed(object);
     }
 
     /// The front missed, or it is closed because objects are heeded.
@@ -32,8 +53,17 @@ impl Cache {
         if self.heeds_frees { self.free_heeded(object) } else { self.take_back_missed(object) }
     }
 
+    /// In models the ground watches objects, and is told. Where frees are heeded that comes behind what is done with the object.
+    #[inline(always)]
+    fn tell_free(&self, object: NonNull<u8>) {
+        if cfg!(any(loom, shuttle)) && !self.heeds_frees {
+            self.core.ground.obj_in(object);
+        }
+    }
+
     fn free_heeded(&self, object: NonNull<u8>) {
         self.heed(object, |cache| {
+            cache.core.ground.obj_in(object);
             #[cfg(not(loom))]
             if let Some(Checked { front, .. }) = &cache.checked
                 // SAFETY: as in `free`.
@@ -41,7 +71,11 @@ impl Cache {
             {
                 return;
             }
-            if cache.parts.check_frees { cache.take_back_missed(object) } else { cache.take_back(object) }
+            if cache.parts.check_frees {
+                cache.take_back_missed(object)
+            } else {
+                cache.take_back_told(object)
+            }
         });
     }
 
@@ -71,16 +105,19 @@ impl Cache {
     #[inline(never)]
     fn take_back_missed(&self, object: NonNull<u8>) {
         match &self.parts.layer {
-            Some(layer) if layer.has_one_node() && cfg!(not(any(loom, shuttle))) => {
+            Some(layer) if layer.has_one_node() => {
                 layer.free_slow(&Operation::new(), &self.source(Gfp::KERNEL), Object(object));
             }
-            _ => self.take_back(object),
+            _ => self.take_back_told(object),
         }
     }
 
-    #[inline(never)]
     pub(super) fn take_back(&self, object: NonNull<u8>) {
         self.core.ground.obj_in(object);
+        self.take_back_told(object);
+    }
+    #[inline(never)]
+    fn take_back_told(&self, object: NonNull<u8>) {
         match &self.parts.layer {
             Some(layer) => {
                 let source = self.source(Gfp::KERNEL);

@@ -138,7 +138,7 @@ impl Cache {
             self.uncharge();
             return Err(Refusal::Panic(panic));
         }
-        // SAFETY: the block is ours; a cache is dropped without slabs or leaked, and `finish` takes its name off.
+        // SAFETY: the block is ours; a cache keeps itself as long as it has slabs, and `finish` takes its name off.
         unsafe { ground.set_owner(slab, order, self.owner()) };
         let mut taken = 0;
         // SAFETY: nobody else knows the slab.
