@@ -6,7 +6,8 @@ mod common;
 use common::{assert_all_given_back, subsystem};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use uslab::{Magazines, ObjectCache, OwnedBox, Subsystem};
+use uslab::{CacheBox, Magazines, ObjectCache, OwnedBox, Subsystem};
+use uslab_buddy::Door;
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::{AtomicUsize, Counter, Ordering::Relaxed};
 
@@ -194,4 +195,86 @@ fn late_frees_beside_new_caches_stay_out_of_them() {
     });
     assert!(named(&subsystem, "reused").is_none());
     assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_box_is_a_word() {
+    let word = size_of::<usize>();
+    assert_eq!((size_of::<CacheBox<'_, String>>(), size_of::<Option<CacheBox<'_, String>>>()), (word, word));
+    assert_eq!((size_of::<OwnedBox<String>>(), size_of::<Option<OwnedBox<String>>>()), (word, word));
+    assert_eq!(size_of::<uslab::StableBox<'_, u64>>(), word);
+}
+
+/// Subsystems on mappings, on the heap, with several nodes: their boxes are freed on other threads, some when the handle has gone
+/// or even the subsystem's.
+#[test]
+fn the_boxes_of_many_subsystems_find_their_caches_from_any_thread() {
+    const SUBSYSTEMS: usize = 200;
+    let alive = Arc::new(AtomicUsize::new(0));
+    let made: Vec<_> = (0..SUBSYSTEMS)
+        .map(|i| {
+            on_cpu(0);
+            let mut config = common::config(2, 1 + i as u32 % 2, 8 << 20);
+            if i % 3 == 0 {
+                config.pages.door = Door::Heap;
+            }
+            let subsystem = Subsystem::new(config).unwrap();
+            let counted = alive.clone();
+            let ctor = move || (i, Tracked::new(&counted));
+            (ObjectCache::builder("many").ctor(ctor).build_in(&subsystem).unwrap(), subsystem)
+        })
+        .collect();
+    let boxes: Vec<Vec<_>> = made
+        .iter()
+        .map(|(cache, _)| {
+            let objects: Vec<_> = (0..100).map(|_| cache.alloc_owned().unwrap()).collect();
+            // Borrowed ones, too.
+            std::thread::scope(|scope| {
+                let borrowed = cache.alloc_bulk(10).unwrap();
+                scope.spawn(move || {
+                    on_cpu(1);
+                    drop(borrowed);
+                });
+            });
+            objects
+        })
+        .collect();
+    let used = |(cache, _): &(ObjectCache<(usize, Tracked)>, Subsystem)| cache.info().used;
+    assert!(made.iter().all(|made| used(made) == 100));
+    // Of every subsystem some on each thread.
+    let (mut threads, mut kept) = (vec![vec![], vec![]], vec![]);
+    for (i, objects) in boxes.into_iter().enumerate() {
+        for (n, object) in objects.into_iter().enumerate() {
+            assert_eq!(object.0, i);
+            if n < 80 { threads[n % 2].push(object) } else { kept.push(object) }
+        }
+    }
+    let free_all = |threads: Vec<Vec<OwnedBox<_>>>| {
+        let free = |(cpu, objects)| {
+            std::thread::spawn(move || {
+                on_cpu(cpu);
+                drop::<Vec<OwnedBox<(usize, Tracked)>>>(objects);
+            })
+        };
+        (0..2).zip(threads).map(free).for_each(|thread| thread.join().unwrap());
+    };
+    free_all(threads);
+    assert!(made.iter().all(|made| used(made) == 20));
+    let (mut subsystems, mut caches) = (vec![], vec![]);
+    for (i, (cache, subsystem)) in made.into_iter().enumerate() {
+        // The handle goes, the subsystem goes, or both.
+        if i % 3 > 0 {
+            drop(cache);
+        } else {
+            caches.push(cache);
+        }
+        if i % 3 < 2 {
+            subsystems.push(subsystem);
+        }
+    }
+    let half = kept.split_off(kept.len() / 2);
+    free_all(vec![kept, half]);
+    drop(caches);
+    assert_eq!(alive.load(Relaxed), 0);
+    subsystems.iter().for_each(assert_all_given_back);
 }

@@ -3,8 +3,9 @@
 use super::{Cache, Object};
 use crate::corruption::CorruptionKind;
 use crate::error::AllocError;
-use crate::faults::{CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
+use crate::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
 use crate::node::{Place, Unlisted};
+use crate::page_owners;
 use core::any::Any;
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
@@ -124,7 +125,10 @@ impl Cache {
         #[cfg(loom)]
         let covered = true;
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
-        if !covered || !unsafe { ground.slab(slab).set_up(op, objects) } || !self.tell_class(op, slab, order)
+        if !covered
+            || !unsafe { ground.slab(slab).set_up(op, objects) }
+            || !self.tell_owner(slab, order)
+            || !self.tell_class(op, slab, order)
         {
             // SAFETY: allocated just now with this order.
             unsafe { ground.free_pages(op, slab, order) };
@@ -280,6 +284,16 @@ impl Cache {
         if self.parts.page_class.is_some() {
             self.core.ground.classes.clear(_slab.get() as usize, _order.pages() as usize);
         }
+    }
+
+    /// Says whose objects a slab's pages hold, where boxes ask: those of typed caches, which construct their objects.
+    fn tell_owner(&self, slab: Pfn, order: Order) -> bool {
+        if !self.has_hooks() {
+            return true;
+        }
+        let (first, pages) = (self.core.ground.pages.address(slab), order.pages() as usize);
+        !self.core.faults.fires(Call::of(BITMAP, pages * size_of::<*mut Self>()).cache(self.name()))
+            && page_owners::set(first, pages, self.owner().cast(), self.core.door)
     }
 
     /// The end of a slab: nobody knows it any more.
