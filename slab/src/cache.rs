@@ -107,6 +107,8 @@ pub(crate) struct Parts {
     pub(crate) name: Box<str>,
     pub(crate) geometry: Geometry,
     pub(crate) layer: Option<Layer<Object, StackMemory>>,
+    /// Whether it was to have one, and could not.
+    pub(crate) magazines_refused: bool,
     pub(crate) hooks: Option<Hooks>,
     /// Flags that every page of the cache is asked with.
     pub(crate) page_flags: Gfp,
@@ -469,6 +471,7 @@ impl Cache {
             other_node_allocs: counts.other_node_allocs.get(),
             other_node_frees: layer.other_node_frees + counts.other_node_frees.get(),
             magazine_capacity: layer.capacity,
+            magazines_refused: self.parts.magazines_refused,
             constructed: counts.constructed.get(),
             destructed: counts.destructed.get(),
             failures: counts.failures.get(),

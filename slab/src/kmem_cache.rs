@@ -195,7 +195,8 @@ impl KmemCacheBuilder {
     /// The cache, in `subsystem`, which it keeps alive.
     ///
     /// # Errors
-    /// A bad name, an impossible geometry, or no memory for the magazines. No slab is made yet.
+    /// A bad name, an impossible geometry, or no memory for what checked frees need. No slab is made yet. A cache for whose
+    /// magazines there is nothing left works without, and says so: [`CacheInfo::magazines_refused`].
     pub fn build_in(self, subsystem: &Subsystem) -> Result<KmemCache, CacheError> {
         self.build_on(subsystem.core())
     }
@@ -262,11 +263,13 @@ impl Planned {
     fn build(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
         let Self { builder, geometry, layer, check_frees, merges } = self;
         // Where there is no number left, a cache works without magazines.
+        let wanted = layer.is_some();
         let layer = layer.and_then(|config| core.ground.pages.tables().layer(config, false));
         let parts = Parts {
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
             geometry,
+            magazines_refused: wanted && layer.is_none(),
             layer,
             hooks: builder.hooks,
             page_flags: builder.page_flags,

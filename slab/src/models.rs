@@ -348,7 +348,7 @@ fn planted_bugs_are_caught() {
         |()| c1_destroy_beside_an_allocation(),
     );
     let bug = "a cache is given up while a visitor has its objects";
-    caught(bug, "C2", TWO, "a cache that nobody owns is left", [()], |()| drop_beside_reaps(1));
+    caught(bug, "C2", THREE, "a cache that nobody owns is left", [()], |()| drop_beside_reaps(1));
     let bug = "two see to the end of a cache";
     caught(bug, "C2", THREE, "is gone was given up", [()], |()| drop_beside_reaps(1));
     for bug in [

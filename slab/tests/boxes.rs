@@ -6,6 +6,7 @@ mod common;
 use common::{assert_all_given_back, subsystem};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use uslab::faults::{Faults, Rule};
 use uslab::{CacheBox, Magazines, ObjectCache, OwnedBox, Subsystem};
 use uslab_buddy::Door;
 use uslab_magazine::on_cpu;
@@ -277,4 +278,53 @@ fn the_boxes_of_many_subsystems_find_their_caches_from_any_thread() {
     drop(caches);
     assert_eq!(alive.load(Relaxed), 0);
     subsystems.iter().for_each(assert_all_given_back);
+}
+
+/// A number that is left goes to the next cache.
+#[test]
+fn a_cache_for_which_no_number_is_left_works_and_says_so() {
+    on_cpu(0);
+    let mut config = common::config(2, 1, 64 << 20);
+    let faults = Faults::new(1);
+    config.pages.faults = faults.clone();
+    let subsystem = Subsystem::new(config).unwrap();
+    // No further table.
+    faults.arm(vec![Rule::every(Some(uslab::faults::RESERVE))]);
+    let small = Magazines::Sized { capacity: 1, stock: 0, depot_limit: 0 };
+    let build = || ObjectCache::builder("many").ctor(|| 7_u64).magazines(small).build_in(&subsystem).unwrap();
+    let mut caches = vec![];
+    let last = loop {
+        let cache = build();
+        if cache.info().magazines_refused {
+            break cache;
+        }
+        caches.push(cache);
+        assert!(caches.len() < 1 << 16, "there are no more numbers than that");
+    };
+    assert_eq!((caches[0].info().magazine_capacity, last.info().magazine_capacity), (1, 0));
+    let text = serde_json::to_string(&last.info()).unwrap();
+    assert!(text.contains(r#""magazines_refused":true"#), "{text}");
+    // It works, and ends after its handle as any other.
+    drop(last.alloc().unwrap());
+    let objects: Vec<_> = (0..100).map(|_| last.alloc_owned().unwrap()).collect();
+    assert_eq!(last.info().used, 100);
+    drop(last);
+    drop(objects);
+    // What is given back is there again: by a cache, and by one that an object outlived.
+    let owned = caches.swap_remove(7).alloc_owned().unwrap();
+    assert!(build().info().magazines_refused, "the number of a cache with an object in use is its own");
+    drop(owned);
+    assert!(!build().info().magazines_refused);
+    drop(caches);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn caches_that_are_off_or_have_magazines_were_refused_none() {
+    let subsystem = subsystem(1);
+    for magazines in [Magazines::Off, Magazines::BySize] {
+        let cache =
+            ObjectCache::builder("fine").ctor(|| 7_u64).magazines(magazines).build_in(&subsystem).unwrap();
+        assert!(!cache.info().magazines_refused);
+    }
 }
