@@ -197,3 +197,24 @@ fn see_to_the_end(cache: &Arc<Cache>) {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, Fork, KmemCache, Subsystem};
+
+    #[test]
+    fn a_visitor_that_a_fork_has_lost_keeps_no_cache() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
+        // Another thread's, which the child does not have.
+        core::mem::forget(Visit::begin(cache.cache().kept().unwrap()));
+        // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+        unsafe {
+            subsystem.before_fork();
+            subsystem.after_fork_in_child();
+        }
+        drop(cache);
+        assert!(subsystem.info().caches.iter().all(|cache| cache.name != "visited"));
+    }
+}

@@ -486,7 +486,7 @@ impl<T> Drop for OwnedBox<T> {
         // That keeps the cache.
         unsafe {
             let object = self.object.cast();
-            page_owners::cache_of(object).as_ref().free_without_handle(object);
+            Cache::free_without_handle(page_owners::cache_of(object), object);
         }
     }
 }

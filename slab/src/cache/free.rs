@@ -29,28 +29,38 @@ impl Cache {
     /// The same for whoever has no handle: the cache may have been left, and may end with this object.
     ///
     /// # Safety
-    /// As [`free`](Self::free). The cache may be gone when this returns.
+    /// As [`free`](Self::free); it is an object of `cache`, which may be gone when this returns.
     #[inline(always)]
-    pub(crate) unsafe fn free_without_handle(&self, object: NonNull<u8>) {
-        self.tell_free(object);
-        // SAFETY: the object is in use up to the store that puts it on a stack; so the cache lives, and with it the layer.
-        // Behind that store nothing of it is touched.
-        if !unsafe { self.frees.free(Object(object)) } {
-            self.free_visiting(object);
+    pub(crate) unsafe fn free_without_handle(cache: NonNull<Self>, object: NonNull<u8>) {
+        // SAFETY: the object is in use up to the store that puts it on a stack: so the cache lives, and with it the layer. Behind
+        // that store nothing of the cache is touched, hence the copy.
+        unsafe {
+            cache.as_ref().tell_free(object);
+            let frees = cache.as_ref().frees;
+            if !frees.free(Object(object)) {
+                Self::free_visiting(cache, object);
+            }
         }
     }
+    /// # Safety
+    /// As [`free_without_handle`](Self::free_without_handle).
     #[cold]
     #[inline(never)]
-    fn free_visiting(&self, object: NonNull<u8>) {
-        let Some(cache) = self.kept() else { unreachable!("an object in use keeps its cache") };
-        Visit::begin(cache).free_missed(object);
+    unsafe fn free_visiting(cache: NonNull<Self>, object: NonNull<u8>) {
+        // SAFETY: the object is in use.
+        let Some(cache) = unsafe { cache.as_ref() }.kept() else {
+            unreachable!("an object in use keeps its cache")
+        };
+        let take_back = |_: &Self| Visit::begin(cache.clone()).take_back_missed(object);
+        if cache.heeds_frees { cache.free_heeded(object, take_back) } else { take_back(&cache) }
     }
 
     /// The front missed, or it is closed because objects are heeded.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
-        if self.heeds_frees { self.free_heeded(object) } else { self.take_back_missed(object) }
+        let take_back = |cache: &Self| cache.take_back_missed(object);
+        if self.heeds_frees { self.free_heeded(object, take_back) } else { take_back(self) }
     }
 
     /// In models the ground watches objects, and is told. Where frees are heeded that comes behind what is done with the object.
@@ -61,20 +71,17 @@ impl Cache {
         }
     }
 
-    fn free_heeded(&self, object: NonNull<u8>) {
+    /// Heeds the object, and then does what a free does otherwise: `missed` is for where there is no place on a stack.
+    fn free_heeded(&self, object: NonNull<u8>, missed: impl FnOnce(&Self)) {
         self.heed(object, |cache| {
             cache.core.ground.obj_in(object);
             #[cfg(not(loom))]
-            if let Some(Checked { front, .. }) = &cache.checked
-                // SAFETY: as in `free`.
-                && unsafe { front.free(Object(object)) }
-            {
-                return;
-            }
-            if cache.parts.check_frees {
-                cache.take_back_missed(object)
-            } else {
-                cache.take_back_told(object)
+            let front = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.front);
+            #[cfg(loom)]
+            let front = &cache.allocs;
+            // SAFETY: as in `free`.
+            if !unsafe { front.free(Object(object)) } {
+                missed(cache);
             }
         });
     }

@@ -125,11 +125,8 @@ impl Cache {
         #[cfg(loom)]
         let covered = true;
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
-        if !covered
-            || !unsafe { ground.slab(slab).set_up(op, objects) }
-            || !self.tell_owner(slab, order)
-            || !self.tell_class(op, slab, order)
-        {
+        let set_up = covered && unsafe { ground.slab(slab).set_up(op, objects) };
+        if !set_up || !self.tell_owner(slab, order) || !self.tell_class(op, slab, order) {
             // SAFETY: allocated just now with this order.
             unsafe { ground.free_pages(op, slab, order) };
             self.uncharge();
