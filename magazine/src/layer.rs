@@ -594,6 +594,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
         for node in &self.nodes {
             self.table.set_limit(node.class(), 0);
             node.depot.set_open(false);
+            if planted("a number is given back while objects are out") {
+                self.table.retire(node.class());
+            }
         }
     }
     /// Takes [`close`](Self::close) back.

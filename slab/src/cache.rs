@@ -16,7 +16,7 @@
 //! # Invariants
 //!
 //! * A frame whose owner is a cache belongs to a slab of that cache, on a list of the slab's node or in the hands of one
-//!   thread, and the cache outlives it: a cache is only dropped without slabs, else it is leaked.
+//!   thread, and the cache outlives it: a cache keeps itself as long as it has slabs (see [`owner`](crate::owner)).
 //! * An object whose bit is set is in exactly one place: a caller, a magazine, or the hands of one thread.
 //! * `charge` is the number of slabs, those under construction and those that wait for a grace period included.
 //!
@@ -46,7 +46,7 @@ use alloc::Nothing;
 use core::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
-use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
+use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed, planted};
 use uslab_magazine::{Front, Layer, Operation, PathCounts, Round};
 
 // What a free reads of its cache is one line.
@@ -107,6 +107,8 @@ pub(crate) struct Parts {
     pub(crate) name: Box<str>,
     pub(crate) geometry: Geometry,
     pub(crate) layer: Option<Layer<Object, StackMemory>>,
+    /// Whether it was to have one, and could not.
+    pub(crate) magazines_refused: bool,
     pub(crate) hooks: Option<Hooks>,
     /// Flags that every page of the cache is asked with.
     pub(crate) page_flags: Gfp,
@@ -156,8 +158,7 @@ pub(crate) struct Cache {
     nodes: Box<[Node]>,
     visits: Visits,
     counts: Counts,
-    /// Itself: what waits for a grace period keeps the cache alive.
-    #[cfg_attr(loom, allow(dead_code, reason = "no grace periods in models"))]
+    /// Itself: what waits for a grace period, and a visitor, keeps the cache alive.
     this: Weak<Self>,
 }
 
@@ -339,12 +340,8 @@ impl Cache {
         // A free that ran beside the first purge may have left its object in a magazine.
         for _ in 0..2 {
             self.purge(op);
-            let mut unlisted = Unlisted::default();
-            match Node::close(&self.nodes, &self.core.ground, &mut unlisted) {
-                Ok(()) => {
-                    self.release(op, unlisted);
-                    return Ok(());
-                }
+            match self.end() {
+                Ok(()) => return Ok(()),
                 Err(out) => live = out,
             }
         }
@@ -352,10 +349,23 @@ impl Cache {
         Err(Busy { live, aliases: 0 })
     }
 
-    /// Nobody allocates any more, and objects are still in use: what is freed goes to its slab.
+    /// Nobody allocates any more: what is freed goes to its slab from now on.
     pub(crate) fn close_magazines(&self) {
-        self.parts.layer.iter().for_each(Layer::close);
+        self.flush_deferred();
+        if !planted("the magazines of a cache that is left stay open") {
+            self.parts.layer.iter().for_each(Layer::close);
+        }
         self.purge(&Operation::new());
+    }
+    /// Gives all slabs back, for good, if no object is out of them, be it in a magazine.
+    ///
+    /// # Errors
+    /// How many objects are out.
+    pub(crate) fn end(&self) -> Result<(), u64> {
+        let mut unlisted = Unlisted::default();
+        let ended = Node::close(&self.nodes, &self.core.ground, &mut unlisted);
+        self.release(&Operation::new(), unlisted);
+        ended
     }
 
     // ---- numbers ----
@@ -389,8 +399,7 @@ impl Cache {
         u64::from(self.charge.load(Relaxed))
     }
 
-    /// Itself, kept alive: it lives, or is leaked, as long as anybody has an object.
-    #[cfg(not(loom))]
+    /// Itself, kept alive, for somebody who has an object: as long as there are any, it lives.
     pub(crate) fn kept(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
     }
@@ -462,6 +471,7 @@ impl Cache {
             other_node_allocs: counts.other_node_allocs.get(),
             other_node_frees: layer.other_node_frees + counts.other_node_frees.get(),
             magazine_capacity: layer.capacity,
+            magazines_refused: self.parts.magazines_refused,
             constructed: counts.constructed.get(),
             destructed: counts.destructed.get(),
             failures: counts.failures.get(),

@@ -82,6 +82,7 @@ impl Fork for Core {
         // SAFETY: passed on; the list is held.
         unsafe {
             self.held_caches().filter_map(Cache::layer).for_each(|layer| layer.forget_other_threads());
+            self.held_caches().for_each(|cache| cache.visits().forget_other_threads());
             self.ground.pages.forget_other_threads();
         }
         self.forks.add(1);

@@ -127,6 +127,8 @@ pub struct CacheInfo {
     pub other_node_frees: u64,
     /// Rounds in a magazine; 0 without magazines.
     pub magazine_capacity: u64,
+    /// Whether the cache was to have magazines, and works without: there was no number left for its class, or no memory.
+    pub magazines_refused: bool,
     /// Times that a constructor ran.
     pub constructed: u64,
     /// Times that a destructor ran.

@@ -20,8 +20,9 @@ use uslab_magazine::{Config, Operation};
 
 /// A cache of objects of one size and alignment.
 ///
-/// Dropping it gives all its memory back, unless objects are still in use: then the cache is leaked and stays in the
-/// reports, because its objects may be freed yet.
+/// Dropping it gives all its memory back. If objects are still in use, the cache stays in the reports without a handle, its
+/// magazines give back what they hold, and from then on each free goes straight to its slab; the free of the last object gives
+/// back the rest.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -37,7 +38,8 @@ use uslab_magazine::{Config, Operation};
 #[doc(alias = "kmem_cache")]
 pub struct KmemCache {
     cache: Arc<Cache>,
-    owner: Arc<Owner>,
+    /// The last handle takes the cache along.
+    _owner: Arc<Owner>,
     /// Its own name, if the cache was made for another one.
     alias: Option<Box<str>>,
 }
@@ -193,7 +195,8 @@ impl KmemCacheBuilder {
     /// The cache, in `subsystem`, which it keeps alive.
     ///
     /// # Errors
-    /// A bad name, an impossible geometry, or no memory for the magazines. No slab is made yet.
+    /// A bad name, an impossible geometry, or no memory for what checked frees need. No slab is made yet. A cache for whose
+    /// magazines there is nothing left works without, and says so: [`CacheInfo::magazines_refused`].
     pub fn build_in(self, subsystem: &Subsystem) -> Result<KmemCache, CacheError> {
         self.build_on(subsystem.core())
     }
@@ -217,7 +220,7 @@ impl KmemCacheBuilder {
             owner.cache().handles().add(1);
             return Ok(KmemCache {
                 cache: owner.shared().clone(),
-                owner,
+                _owner: owner,
                 alias: Some(planned.builder.name.into()),
             });
         }
@@ -260,11 +263,13 @@ impl Planned {
     fn build(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
         let Self { builder, geometry, layer, check_frees, merges } = self;
         // Where there is no number left, a cache works without magazines.
+        let wanted = layer.is_some();
         let layer = layer.and_then(|config| core.ground.pages.tables().layer(config, false));
         let parts = Parts {
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
             geometry,
+            magazines_refused: wanted && layer.is_none(),
             layer,
             hooks: builder.hooks,
             page_flags: builder.page_flags,
@@ -280,7 +285,7 @@ impl Planned {
         if merges.is_some() {
             core.mergeable.push(&owner);
         }
-        Ok(KmemCache { cache, owner, alias: None })
+        Ok(KmemCache { cache, _owner: owner, alias: None })
     }
 }
 
@@ -306,9 +311,6 @@ impl KmemCache {
 
     pub(crate) fn cache(&self) -> &Cache {
         &self.cache
-    }
-    pub(crate) fn owner(&self) -> &Arc<Owner> {
-        &self.owner
     }
 
     /// The name that it was asked for by. The reports of a [shared](KmemCacheBuilder::merge) cache have the name of the first.

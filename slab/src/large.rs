@@ -3,6 +3,7 @@
 //! Shared by [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc), whose size tables differ and nothing else. A large
 //! block is marked as such in its frame and counted.
 
+use crate::cache::Cache;
 use crate::corruption::{Corruption, CorruptionKind};
 use crate::error::AllocError;
 use crate::huge::is_huge;
@@ -123,7 +124,7 @@ impl Core {
                     return cache.refuse_interior(memory);
                 }
                 // SAFETY: passed on; the cache is the one that the object came from.
-                return unsafe { cache.free(memory) };
+                return unsafe { Cache::free_without_handle(NonNull::from(cache), memory) };
             }
             // SAFETY: passed on.
             return unsafe { self.free_large(memory, pfn) };

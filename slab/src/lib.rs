@@ -108,6 +108,7 @@ pub mod options;
 mod owner;
 #[cfg(not(any(loom, shuttle)))]
 mod page_classes;
+mod page_owners;
 mod pinned;
 pub mod pool;
 pub mod prefill;

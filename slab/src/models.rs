@@ -8,6 +8,8 @@
 //! | C1 | destroy beside the last free: refused, or every slab is released once, after the free | a slab goes though the judgement is of an earlier lock hold |
 //! | C1' | destroy beside an allocation: the allocation fails, or destroy is refused | as C1 |
 //! | C2 | dropping a cache beside a visitor who has its objects in hand: whoever is last sees to its end, alone | it is given up as one in use; two see to its end |
+//! | C3 | dropping a cache beside the frees of its last objects: whoever is last sees to its end, alone | the last to leave does not look back; who came meanwhile is overlooked; the magazines of a cache that is left stay open |
+//! | C4 | the last free of a cache that nobody owns beside a new cache: that never gets an object of the old one | a number is given back while objects are out |
 //! | M1 | objects that CPUs exchange through magazines and depot: one owner at a time, free before the next allocation | a region is used without its claim |
 //! | W1 | a hive that is walked while its cache is reaped: its values, and not what the reaper has in hand | a hive takes a set bit for a value |
 //! | G1 | two threads start the global subsystem at once: one value, found complete | the second to publish keeps its own |
@@ -20,7 +22,9 @@
 use crate::check::{Bound, Script, caught, model, models, on_cpu};
 use crate::published::Published;
 use crate::registry::Registry;
-use crate::world::{SMALL, World, drop_beside_reaps, publish, walk_beside_reaps};
+use crate::world::{
+    SMALL, World, drop_beside_frees, drop_beside_reaps, publish, reuse_beside_a_late_free, walk_beside_reaps,
+};
 use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
 use core::mem::ManuallyDrop;
 use uslab_magazine::sync::{Arc, Rank, planted, thread};
@@ -261,6 +265,14 @@ fn c2() {
     model("C2 drop beside a visitor", THREE, 1800, || drop_beside_reaps(1));
 }
 #[test]
+fn c3() {
+    models("C3 drop beside the last frees", TWO, 4000, [1, 2], drop_beside_frees);
+}
+#[test]
+fn c4() {
+    model("C4 a late free beside a new cache", TWO, 1900, reuse_beside_a_late_free);
+}
+#[test]
 fn r1() {
     let name = "R1 the registry is walked beside one that goes";
     models(name, Bound::None, 8, [0, 1], r1_who_stays_is_seen_beside_one_that_goes);
@@ -336,9 +348,18 @@ fn planted_bugs_are_caught() {
         |()| c1_destroy_beside_an_allocation(),
     );
     let bug = "a cache is given up while a visitor has its objects";
-    caught(bug, "C2", TWO, "a cache that nobody owns is left", [()], |()| drop_beside_reaps(1));
+    caught(bug, "C2", THREE, "a cache that nobody owns is left", [()], |()| drop_beside_reaps(1));
     let bug = "two see to the end of a cache";
     caught(bug, "C2", THREE, "is gone was given up", [()], |()| drop_beside_reaps(1));
+    for bug in [
+        "the last to leave does not look back",
+        "who came meanwhile is overlooked",
+        "the magazines of a cache that is left stay open",
+    ] {
+        caught(bug, "C3", TWO, "a cache that nobody owns is left", [1, 2], drop_beside_frees);
+    }
+    let bug = "a number is given back while objects are out";
+    caught(bug, "C4", TWO, "a cache that nobody owns is left", [()], |()| reuse_beside_a_late_free());
     let bug = "a walk of the registry remembers a place";
     caught(bug, "R1", TWO, "who stays is seen once", [0, 1], r1_who_stays_is_seen_beside_one_that_goes);
     let bug = "a hive takes a set bit for a value";

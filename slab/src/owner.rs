@@ -1,23 +1,35 @@
 //! Who keeps a cache, and how it goes.
 //!
-//! Handles, their aliases and owned objects share one [`Owner`]; the last of them takes the cache along, if no object of it
-//! is in use. But somebody who keeps nothing may just then have objects in hand: a thread that found the cache on the
-//! subsystem's list, took a magazine away from a CPU and is on its way to the slabs with it. Such a [`Visit`] says so at
-//! the door, and when the owner has gone meanwhile, the last one to leave does what the owner could not. There is one who
-//! sees to the end at any time: he counts as one who is in.
+//! Handles and their aliases share one [`Owner`]; the last of them takes the cache along, if no object of it is in use. Objects in
+//! use keep their slab, and slabs keep their cache: so an object needs no count, and whoever frees the last one takes the cache
+//! along.
+//!
+//! But somebody who keeps nothing may just then have objects in hand: a thread that found the cache on the subsystem's list,
+//! took a magazine away from a CPU and is on its way to the slabs with it; or one that frees an object without a handle, and
+//! has something to write down behind that. Such a [`Visit`] says so at the door, and the last one to leave does what the owner
+//! could not. There is one who sees to the end at any time: he counts as one who is in.
 //!
 //! ```text
-//! Owned ── owner goes ──> Ownerless ──┬─ no object in use: destroyed, off the list
-//!                                     ├─ objects wait for readers: again after a grace period
-//!                                     └─ objects in use: Left, for good; it stays in the reports
+//! Owned ── owner goes ──> Ownerless ──┬─ no object in use ─────────────────────────────────────────────> Over
+//!                                     └─ objects in use: Left ── a visitor leaves, and none is in use ──> Over
 //! ```
+//!
+//! * **Left**: the magazines are closed for good and empty, so each free misses them, enters by the door and goes to its slab.
+//!   The cache keeps itself, and stays in the reports.
+//! * **Over**: it is off the list, and its slabs are given back. Whoever still visits it has it in an `Arc`; with the last of
+//!   those goes the number of its class.
+//!
+//! What does not enter is a free that finds a place on the CPU's stack. It touches nothing of the cache behind the store that
+//! commits it; before that store the object is in use, and behind it a drain takes it from the stack.
 
 use crate::cache::Cache;
 use crate::subsystem::Core;
+use core::fmt;
 use core::ops::Deref;
 use std::sync::Arc;
+use uslab_magazine::Operation;
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Rank, abandoned, planted};
+use uslab_magazine::sync::{Counter, Rank, abandoned, planted};
 
 /// Whoever may still use a cache.
 #[derive(Debug)]
@@ -45,28 +57,46 @@ impl Drop for Owner {
         }
         let mut visits = self.0.visits().0.lock();
         visits.end = End::Ownerless;
-        visits.now += u64::from(!planted("two see to the end of a cache"));
+        visits.now.add(u64::from(!planted("two see to the end of a cache")));
         drop(visits);
-        retire(self.0.clone());
+        see_to_the_end(&self.0);
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Default)]
 enum End {
     #[default]
     Owned,
     Ownerless,
-    /// With objects in use. Who frees them may be inside of the cache at any time, so that nobody ends it any more.
-    Left,
+    /// With objects in use: the cache keeps itself.
+    Left(#[allow(dead_code, reason = "held, not read")] Arc<Cache>),
+    Over,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Counted {
-    /// Who is in: visitors, and who sees to the end.
-    now: u64,
+    /// Who is in: visitors, and who sees to the end. The lock protects it, or the fork that holds the lock.
+    now: Counter,
     /// Visitors that ever were.
     ever: u64,
     end: End,
+}
+
+impl Counted {
+    fn leave(&self) {
+        // In the child of a fork a visitor may have been forgotten that was this thread.
+        self.now.set(self.now.get().saturating_sub(1));
+    }
+}
+
+impl fmt::Debug for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the cache itself, which this is a part of.
+        f.debug_struct("Counted")
+            .field("now", &self.now.get())
+            .field("ever", &self.ever)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The door of a cache.
@@ -78,15 +108,26 @@ impl Visits {
     pub(crate) fn new() -> Self {
         Self(ForkMutex::new(Rank::Visits, Counted::default()))
     }
+    /// In the child of a fork: visitors on other threads never leave.
+    ///
+    /// # Safety
+    /// As [`Fork::forget_other_threads`](crate::Fork::forget_other_threads): the lock is held.
+    pub(crate) unsafe fn forget_other_threads(&self) {
+        // SAFETY: by contract.
+        if let Some(visits) = unsafe { self.0.held() } {
+            visits.now.set(0);
+        }
+    }
 }
 
-/// Somebody who found the cache on the list of its subsystem, and may take objects in hand.
+/// Somebody who has no handle, and may have objects in hand or something to write down: who found the cache on the list of its
+/// subsystem, and who frees one of its objects.
 pub(crate) struct Visit(Arc<Cache>);
 
 impl Visit {
-    fn begin(cache: Arc<Cache>) -> Self {
+    pub(crate) fn begin(cache: Arc<Cache>) -> Self {
         let mut visits = cache.visits().0.lock();
-        visits.now += 1;
+        visits.now.add(1);
         visits.ever += 1;
         drop(visits);
         Self(cache)
@@ -105,12 +146,13 @@ impl Drop for Visit {
         if abandoned() {
             return;
         }
-        let mut visits = self.0.visits().0.lock();
-        if visits.now == 1 && visits.end == End::Ownerless {
+        let visits = self.0.visits().0.lock();
+        let is_last = visits.now.get() <= 1 && !planted("the last to leave does not look back");
+        if is_last && matches!(visits.end, End::Ownerless | End::Left(_)) {
             drop(visits);
-            return retire(self.0.clone());
+            return see_to_the_end(&self.0);
         }
-        visits.now -= 1;
+        visits.leave();
     }
 }
 
@@ -121,37 +163,58 @@ impl Core {
     }
 }
 
-/// The end of a cache that nobody owns any more. Who calls this is in, and stays in until it is done, so that nobody else
-/// does: two that empty the magazines would each take what the other has in hand for objects in use.
-fn retire(cache: Arc<Cache>) {
+/// The end of a cache that nobody owns any more, if no object of it is in use. Who calls this is in, and stays in until it is
+/// done, so that nobody else does: two that empty the magazines would each take what the other has in hand for objects in use.
+fn see_to_the_end(cache: &Arc<Cache>) {
     loop {
-        let ever = {
-            let mut visits = cache.visits().0.lock();
-            if visits.now > 1 && !planted("a cache is given up while a visitor has its objects") {
+        let (ever, is_left) = {
+            let visits = cache.visits().0.lock();
+            if visits.now.get() > 1 && !planted("a cache is given up while a visitor has its objects") {
                 // What they have in hand is in use, as far as anybody can tell. The last of them will see to the end.
-                visits.now -= 1;
+                visits.leave();
                 return;
             }
-            visits.ever
+            (visits.ever, matches!(visits.end, End::Left(_)))
         };
-        // Before: an object whose grace period ends meanwhile may go into a magazine that was emptied already.
-        #[cfg(not(loom))]
-        let deferred = cache.deferred().get();
-        if cache.destroy().is_ok() {
-            return cache.core().caches.remove(Arc::as_ptr(&cache));
-        }
-        #[cfg(not(loom))]
-        if deferred > 0 {
-            // They were freed, but for readers: later.
-            return crate::rcu::after_grace(move || retire(cache));
-        }
-        let mut visits = cache.visits().0.lock();
-        if visits.ever == ever {
-            visits.end = End::Left;
-            drop(visits);
+        if !is_left {
             cache.close_magazines();
-            // Objects are in use: frames and callers still name the cache.
-            return core::mem::forget(cache);
         }
+        if cache.end().is_ok() {
+            let mut visits = cache.visits().0.lock();
+            visits.leave();
+            let kept = core::mem::replace(&mut visits.end, End::Over);
+            drop(visits);
+            cache.core().caches.remove(Arc::as_ptr(cache));
+            return drop(kept);
+        }
+        // Nobody will take from them.
+        cache.discard_empty(&Operation::new());
+        let mut visits = cache.visits().0.lock();
+        if visits.ever == ever || planted("who came meanwhile is overlooked") {
+            visits.leave();
+            visits.end = End::Left(cache.clone());
+            return;
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, Fork, KmemCache, Subsystem};
+
+    #[test]
+    fn a_visitor_that_a_fork_has_lost_keeps_no_cache() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
+        // Another thread's, which the child does not have.
+        core::mem::forget(Visit::begin(cache.cache().kept().unwrap()));
+        // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
+        unsafe {
+            subsystem.before_fork();
+            subsystem.after_fork_in_child();
+        }
+        drop(cache);
+        assert!(subsystem.info().caches.iter().all(|cache| cache.name != "visited"));
     }
 }

@@ -109,6 +109,11 @@ const CACHES: &[Metric<CacheInfo>] = &[
         &[("", |c| c.depot_contention)],
     ),
     single("uslab_cache_magazine_fills_total", "Magazines filled from slabs.", &[("", |c| c.fills)]),
+    single(
+        "uslab_cache_magazines_refused",
+        "1 for a cache that was to have magazines and works without: no number or no memory was left.",
+        &[("", |c| c.magazines_refused.into())],
+    ),
     single("uslab_cache_magazine_flushes_total", "Magazines given back to slabs.", &[("", |c| c.flushes)]),
     single(
         "uslab_cache_other_node_allocs_total",

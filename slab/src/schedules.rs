@@ -6,7 +6,9 @@
 
 use crate::check::on_cpu;
 use crate::published::Published;
-use crate::world::{SMALL, World, drop_beside_reaps, publish, walk_beside_reaps};
+use crate::world::{
+    SMALL, World, drop_beside_frees, drop_beside_reaps, publish, reuse_beside_a_late_free, walk_beside_reaps,
+};
 use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
 use uslab_magazine::sync::schedule::{caught, choose, schedules, wander};
 use uslab_magazine::sync::{Arc, Counter, thread};
@@ -177,6 +179,8 @@ fn destroyed() {
     schedules("C1: three use a cache that is destroyed", RUNS, || destroy(Magazines::Off));
     schedules("C1 M1: the same through magazines", RUNS, || destroy(SMALL));
     schedules("C2: a cache goes while three visit it", RUNS, || drop_beside_reaps(3));
+    schedules("C3: a cache goes while three free its last objects", RUNS, || drop_beside_frees(3));
+    schedules("C4: a late free beside a new cache", RUNS, reuse_beside_a_late_free);
 }
 #[test]
 fn walked() {

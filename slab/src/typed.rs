@@ -6,16 +6,16 @@
 //!
 //! | an object of | is | for |
 //! |---|---|---|
-//! | [`ObjectCache`] | a [`CacheBox`], which borrows the cache | most uses; no reference count anywhere |
+//! | [`ObjectCache`] | a [`CacheBox`], which borrows the cache | most uses |
 //! | the same, [owned](ObjectCache::alloc_owned) | an [`OwnedBox`], which is `'static` | tasks and threads that outlive the cache's owner |
 //! | [`PinnedCache`] | a `Pin<CacheBox>` | what must not move: intrusive links |
 //! | `TypeStableCache` | a `StableBox`, shared only | lock-free readers, see `rcu` |
 
-use crate::cache::Hooks;
+use crate::cache::{Cache, Hooks};
 use crate::error::{AllocError, CacheError};
 use crate::kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 use crate::magazines::Magazines;
-use crate::owner::Owner;
+use crate::page_owners;
 use crate::pinned::PinnedCache;
 use crate::prefill::Prefilled;
 use crate::subsystem::{Core, Subsystem};
@@ -147,7 +147,7 @@ impl<T> ObjectCache<T> {
     #[doc(alias = "kmem_cache_alloc")]
     pub fn alloc(&self) -> Result<CacheBox<'_, T>, AllocError> {
         let object = self.cache.alloc(Gfp::KERNEL)?.cast();
-        Ok(CacheBox { object, cache: &self.cache, owned: PhantomData })
+        Ok(CacheBox::new(object))
     }
 
     /// A constructed object that `prepare` has seen first. If `prepare` panics, the object is free again.
@@ -162,8 +162,8 @@ impl<T> ObjectCache<T> {
 
     /// A constructed object that keeps the cache: it may go anywhere and stay for as long as it likes.
     ///
-    /// Cost: as [`alloc`](Self::alloc) and two changes of a count that all owned objects of the cache share; where that is
-    /// too much, a cache in a [`static`](crate::object_cache) lends [`CacheBox`]es that are `'static`, too.
+    /// Cost: as [`alloc`](Self::alloc). Nothing is counted: an object keeps its slab, and the slab its cache. Frees of objects that
+    /// the cache's last handle left behind go past the magazines, to the slabs.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -176,9 +176,7 @@ impl<T> ObjectCache<T> {
     /// # Errors
     /// As [`KmemCache::alloc_blocks`], with nothing taken.
     pub fn alloc_bulk(&self, n: usize) -> Result<Vec<CacheBox<'_, T>>, AllocError> {
-        let owner =
-            |object: NonNull<u8>| CacheBox { object: object.cast(), cache: &self.cache, owned: PhantomData };
-        self.cache.alloc_owners(Gfp::KERNEL, n, owner)
+        self.cache.alloc_owners(Gfp::KERNEL, n, |object| CacheBox::new(object.cast()))
     }
 
     /// At least `n` objects for one owner: see [`KmemCache::prefill`].
@@ -345,15 +343,30 @@ impl<T, C, R> fmt::Debug for ObjectCacheBuilder<T, C, R> {
     }
 }
 
-/// A constructed object in use, freed on the CPU that drops it. Borrows its cache; there is no reference count.
+/// A constructed object in use, freed on the CPU that drops it. Borrows its cache; there is no reference count. It is one word:
+/// the cache is found by the object's address.
 pub struct CacheBox<'c, T> {
     object: NonNull<T>,
-    cache: &'c KmemCache,
+    cache: PhantomData<&'c KmemCache>,
     // As the cache: what is written through the box stays in the object.
     owned: PhantomData<fn(T) -> T>,
 }
 
+const _: () = assert!(size_of::<Option<CacheBox<'_, u8>>>() == size_of::<usize>());
+const _: () = assert!(size_of::<Option<OwnedBox<u8>>>() == size_of::<usize>());
+
 impl<'c, T> CacheBox<'c, T> {
+    /// Of an object of a typed cache that is borrowed for `'c`, and whose owner the caller is.
+    #[inline(always)]
+    fn new(object: NonNull<T>) -> Self {
+        Self { object, cache: PhantomData, owned: PhantomData }
+    }
+    #[inline(always)]
+    fn cache(&self) -> &'c Cache {
+        // SAFETY: the object is in use, and of a typed cache, which is borrowed.
+        unsafe { page_owners::cache_of(self.object.cast()).as_ref() }
+    }
+
     /// The object as a pointer, the caller's from now on: for what links objects itself.
     #[must_use = "without `from_raw` the object stays out for ever"]
     pub fn into_raw(self) -> NonNull<T> {
@@ -365,22 +378,22 @@ impl<'c, T> CacheBox<'c, T> {
     /// # Safety
     /// `object` came from [`into_raw`](Self::into_raw) of a box of `cache`, is constructed, and nobody else uses it.
     pub unsafe fn from_raw(cache: &'c ObjectCache<T>, object: NonNull<T>) -> Self {
-        Self { object, cache: &cache.cache, owned: PhantomData }
+        let made = Self::new(object);
+        debug_assert!(core::ptr::eq(made.cache(), cache.cache.cache()), "an object of another cache");
+        made
     }
 
     /// The same object, owned: see [`ObjectCache::alloc_owned`].
     pub fn into_owned(self) -> OwnedBox<T> {
-        let owner = self.cache.owner().clone();
-        OwnedBox { object: self.into_raw(), owner, owned: PhantomData }
+        OwnedBox { object: self.into_raw(), owned: PhantomData }
     }
 
     /// Gives the object back when all readers of now have gone: see [`KmemCache::free_deferred`]. Its
     /// [reset](ObjectCacheBuilder::reset) runs then, too.
     #[cfg(not(loom))]
     pub fn free_deferred(self) {
-        let cache = self.cache;
-        // SAFETY: allocated from this cache, the box's until now; still constructed.
-        unsafe { cache.free_deferred(self.into_raw().cast()) };
+        let cache = self.cache();
+        cache.core().defer(self.into_raw().cast());
     }
 }
 
@@ -411,7 +424,7 @@ impl<T> Drop for CacheBox<'_, T> {
             return;
         }
         // SAFETY: allocated from this cache; still constructed, because only `&mut T` was lent.
-        unsafe { self.cache.free(self.object.cast()) };
+        unsafe { self.cache().free(self.object.cast()) };
     }
 }
 impl<T: fmt::Debug> fmt::Debug for CacheBox<'_, T> {
@@ -425,7 +438,8 @@ impl<T: fmt::Display> fmt::Display for CacheBox<'_, T> {
     }
 }
 
-/// A constructed object in use that keeps its cache alive: it is `'static`. Freed on the CPU that drops it.
+/// A constructed object in use that keeps its cache alive: it is `'static`. Freed on the CPU that drops it. It is one word, and
+/// counted nowhere.
 ///
 /// ```
 /// use uslab::{ObjectCache, OwnedBox};
@@ -439,11 +453,10 @@ impl<T: fmt::Display> fmt::Display for CacheBox<'_, T> {
 /// ```
 pub struct OwnedBox<T> {
     object: NonNull<T>,
-    owner: Arc<Owner>,
     owned: PhantomData<fn(T) -> T>,
 }
 
-// SAFETY: as for `CacheBox`; the cache is shared as an `Arc` shares it.
+// SAFETY: as for `CacheBox`.
 unsafe impl<T: Send> Send for OwnedBox<T> {}
 // SAFETY: a shared box lends shared objects, no more.
 unsafe impl<T: Sync> Sync for OwnedBox<T> {}
@@ -464,12 +477,17 @@ impl<T> DerefMut for OwnedBox<T> {
     }
 }
 impl<T> Drop for OwnedBox<T> {
+    #[inline]
     fn drop(&mut self) {
         if abandoned() {
             return;
         }
         // SAFETY: allocated from this cache; still constructed, because only `&mut T` was lent.
-        unsafe { self.owner.cache().free(self.object.cast()) };
+        // That keeps the cache.
+        unsafe {
+            let object = self.object.cast();
+            Cache::free_without_handle(page_owners::cache_of(object), object);
+        }
     }
 }
 impl<T: fmt::Debug> fmt::Debug for OwnedBox<T> {
@@ -498,12 +516,12 @@ impl<'c, T> PrefilledObjects<'c, T> {
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<CacheBox<'c, T>> {
         let object = self.objects.alloc()?.cast();
-        Some(CacheBox { object, cache: self.cache, owned: PhantomData })
+        Some(CacheBox::new(object))
     }
     /// Takes an object back; one of another cache goes to its own.
     #[inline(always)]
     pub fn free(&mut self, object: CacheBox<'c, T>) {
-        if core::ptr::eq(object.cache.cache(), self.cache.cache()) {
+        if core::ptr::eq(object.cache(), self.cache.cache()) {
             // SAFETY: allocated from this cache, the box's until now; still constructed.
             unsafe { self.objects.free(object.into_raw().cast()) };
         }

@@ -7,7 +7,7 @@
 use crate::check::{SPACING, on_cpu};
 use crate::published::Published;
 use crate::subsystem::{Config, Core};
-use crate::{AllocError, Gfp, Hive, KmemCache, Limit, Magazines};
+use crate::{AllocError, Gfp, Hive, KmemCache, Limit, Magazines, ObjectCache, OwnedBox};
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use uslab_magazine::Operation;
@@ -111,17 +111,60 @@ pub(crate) fn walk_beside_reaps(reapers: u32) {
 
 /// Does `what` while others reap. The only cache there is goes by it.
 fn beside_reaps(core: std::sync::Arc<Core>, reapers: u32, what: impl FnOnce()) {
-    let threads: Vec<_> = (0..reapers)
-        .map(|reaper| {
-            let core = core.clone();
+    let reap = |_| {
+        let core = core.clone();
+        move || core.visit().for_each(|cache| _ = cache.shrink(&Operation::new()))
+    };
+    beside((0..reapers).map(reap).collect(), what);
+    all_gone(core);
+}
+
+/// C3: a cache is dropped while each of its objects is freed by a thread of its own. Whoever is last sees to its end.
+pub(crate) fn drop_beside_frees(objects: u32) {
+    on_cpu(0);
+    let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
+    let cache = ObjectCache::<u64>::builder("model").ctor(|| 7).build_on(&core).unwrap();
+    let free = |object: OwnedBox<u64>| move || drop(object);
+    beside((0..objects).map(|_| free(cache.alloc_owned().unwrap())).collect(), || drop(cache));
+    all_gone(core);
+}
+
+/// C4: the last object of a cache that nobody owns is freed while another cache is made, which may get its number.
+pub(crate) fn reuse_beside_a_late_free() {
+    on_cpu(0);
+    let core = Core::new(Config { magazines: SMALL, ..Config::for_models(2) }).unwrap();
+    let build = |made| ObjectCache::<u64>::builder("model").ctor(move || made).build_on(&core).unwrap();
+    let old = build(7);
+    let late = old.alloc_owned().unwrap();
+    drop(old);
+    beside(vec![|| drop(late)], || {
+        let new = build(8);
+        drop(new.alloc().unwrap());
+        let objects = [(); 2].map(|()| new.alloc().unwrap());
+        assert_eq!(objects.each_ref().map(|object| **object), [8; 2], "an object of a cache that is gone");
+        drop(objects);
+        drop(new);
+    });
+    all_gone(core);
+}
+
+/// Does `what` while each of `others` is done on a thread of its own.
+fn beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnOnce()) {
+    let threads: Vec<_> = (0..)
+        .zip(others)
+        .map(|(cpu, other)| {
             thread::spawn(move || {
-                on_cpu(reaper % 2);
-                core.visit().for_each(|cache| _ = cache.shrink(&Operation::new()));
+                on_cpu(cpu % 2);
+                other();
             })
         })
         .collect();
     what();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// All caches have gone, with all that they had.
+fn all_gone(core: std::sync::Arc<Core>) {
     assert_eq!(core.caches.iter().count(), 0, "a cache that nobody owns is left");
     assert_eq!(std::sync::Arc::strong_count(&core), 1, "a cache that is gone was given up, too");
     core.ground.pages.release();

@@ -295,16 +295,18 @@ fn destroy_refuses_while_objects_are_in_use_and_the_cache_goes_on() {
 }
 
 #[test]
-fn a_cache_that_is_dropped_with_objects_in_use_is_leaked_and_stays_in_the_reports() {
+fn a_cache_that_is_dropped_with_objects_in_use_stays_in_the_reports_and_ends_with_the_last_of_them() {
     let subsystem = subsystem(1);
-    let cache = KmemCache::builder("leaked", 64).build_in(&subsystem).unwrap();
-    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    let cache = KmemCache::builder("left", 64).build_in(&subsystem).unwrap();
+    let objects = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
     drop(cache);
-    let names = |subsystem: &Subsystem| subsystem.info().caches.iter().any(|cache| cache.name == "leaked");
-    assert!(names(&subsystem));
-    // SAFETY: allocated above, freed once; its cache was leaked for this.
-    unsafe { subsystem.kmalloc().free(object) };
-    subsystem.shrink();
+    let left = || subsystem.info().caches.into_iter().find(|cache| cache.name == "left");
+    for (i, object) in objects.into_iter().enumerate() {
+        assert_eq!(left().unwrap().used, 2 - i as u64);
+        // SAFETY: allocated above, freed once; objects in use keep their cache.
+        unsafe { subsystem.kmalloc().free(object) };
+    }
+    assert!(left().is_none());
     assert_eq!(subsystem.check().unwrap().slabs, 0);
 
     drop(KmemCache::builder("dropped", 64).build_in(&subsystem).unwrap());

@@ -30,7 +30,7 @@
 //! * Locks are `std`'s futex mutex with poison ignored, in every build: `parking_lot` may allocate when it parks,
 //!   and these locks lie below `GlobalAlloc`.
 //! * The locks' and the atomics' `new` are `const` outside loom and shuttle only; shared code does not rely on it.
-//! * [`Counter`] and [`Fixed`] are plain `std` atomics in every arm: what no algorithm needs exact
+//! * [`Counter`], [`Fixed`] and [`FixedPtr`] are plain `std` atomics in every arm: what no algorithm needs exact
 //!   needs no exploring.
 //! * A lock is made with its [`Rank`]: its place in the one lock order, which debug builds and checkers assert.
 //! * `assert_unlocked` says that no lock of these crates is held by the thread (debug builds): it stands before every call
@@ -268,5 +268,44 @@ impl Fixed {
     #[inline(always)]
     pub fn set(&self, value: u32) {
         self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+/// The same for a pointer; besides, one that the first of several threads publishes, for good. For what outlives the executions
+/// of a checker.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct FixedPtr<T>(core::sync::atomic::AtomicPtr<T>);
+
+impl<T> FixedPtr<T> {
+    /// Null.
+    pub const fn null() -> Self {
+        Self(core::sync::atomic::AtomicPtr::new(core::ptr::null_mut()))
+    }
+    /// The value, or null if it has not become visible yet.
+    #[inline(always)]
+    pub fn get(&self) -> *mut T {
+        self.0.load(Ordering::Relaxed)
+    }
+    /// Sets the value, before the thing that it belongs to is shared.
+    #[inline(always)]
+    pub fn set(&self, value: *mut T) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+    /// Makes `value` the value for good, if there is none.
+    ///
+    /// # Errors
+    /// The value that there is, with all that was written before it was published.
+    pub fn publish(&self, value: *mut T) -> Result<*mut T, *mut T> {
+        // Release: pairs with the Acquire of the failure, and of `get_published`.
+        match self.0.compare_exchange(core::ptr::null_mut(), value, Ordering::Release, Ordering::Acquire) {
+            Ok(_) => Ok(value),
+            Err(first) => Err(first),
+        }
+    }
+    /// The value, with all that was written before it was published; null if there is none.
+    pub fn get_published(&self) -> *mut T {
+        // Acquire: pairs with the Release in `publish`.
+        self.0.load(Ordering::Acquire)
     }
 }

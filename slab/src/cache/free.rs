@@ -5,6 +5,7 @@ use super::Checked;
 use super::{Cache, Object};
 use crate::corruption::{Corruption, CorruptionKind};
 use crate::node::Place;
+use crate::owner::Visit;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
@@ -18,11 +19,46 @@ impl Cache {
     /// As [`KmemCache::free`](crate::KmemCache::free).
     #[inline(always)]
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
-        // In models the ground watches objects, and is told.
+        self.tell_free(object);
         // SAFETY: the layer lives in `parts`.
-        if cfg!(any(loom, shuttle)) || !unsafe { self.frees.free_fast(Object(object)) } {
+        if !unsafe { self.frees.free_fast(Object(object)) } {
             self.free_missed(object);
         }
+    }
+
+    /// The same for whoever has no handle: the cache may have been left, and may end with this object.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free); it is an object of `cache`, which may be gone when this returns.
+    #[inline(always)]
+    pub(crate) unsafe fn free_without_handle(cache: NonNull<Self>, object: NonNull<u8>) {
+        // SAFETY: the object is in use up to the store that puts it on a stack: so the cache lives, and with it the layer. Behind
+        // that store nothing of the cache is touched, hence the copy.
+        unsafe {
+            cache.as_ref().tell_free(object);
+            let frees = cache.as_ref().frees;
+            if !frees.free_fast(Object(object)) {
+                Self::free_visiting(cache, object);
+            }
+        }
+    }
+    /// # Safety
+    /// As [`free_without_handle`](Self::free_without_handle).
+    #[cold]
+    #[inline(never)]
+    unsafe fn free_visiting(cache: NonNull<Self>, object: NonNull<u8>) {
+        // SAFETY: the object is in use.
+        let frees = unsafe { cache.as_ref() }.frees;
+        // SAFETY: as in `free_without_handle`; a drain waits for the claim.
+        if unsafe { frees.free_claimed(Object(object)) } {
+            return;
+        }
+        // SAFETY: the object is in use.
+        let Some(cache) = unsafe { cache.as_ref() }.kept() else {
+            unreachable!("an object in use keeps its cache")
+        };
+        let take_back = |_: &Self| Visit::begin(cache.clone()).take_back_missed(object);
+        if cache.heeds_frees { cache.free_heeded(object, take_back) } else { take_back(&cache) }
     }
 
     /// The front's restartable sequence missed, or it is closed because objects are heeded.
@@ -30,22 +66,33 @@ impl Cache {
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
         // SAFETY: as in `free`.
-        if cfg!(not(any(loom, shuttle))) && unsafe { self.frees.free_claimed(Object(object)) } {
+        if unsafe { self.frees.free_claimed(Object(object)) } {
             return;
         }
-        if self.heeds_frees { self.free_heeded(object) } else { self.take_back_missed(object) }
+        let take_back = |cache: &Self| cache.take_back_missed(object);
+        if self.heeds_frees { self.free_heeded(object, take_back) } else { take_back(self) }
     }
 
-    fn free_heeded(&self, object: NonNull<u8>) {
+    /// In models the ground watches objects, and is told. Where frees are heeded that comes behind what is done with the object.
+    #[inline(always)]
+    fn tell_free(&self, object: NonNull<u8>) {
+        if cfg!(any(loom, shuttle)) && !self.heeds_frees {
+            self.core.ground.obj_in(object);
+        }
+    }
+
+    /// Heeds the object, and then does what a free does otherwise: `missed` is for where there is no place on a stack.
+    fn free_heeded(&self, object: NonNull<u8>, missed: impl FnOnce(&Self)) {
         self.heed(object, |cache| {
+            cache.core.ground.obj_in(object);
             #[cfg(not(loom))]
-            if let Some(Checked { front, .. }) = &cache.checked
-                // SAFETY: as in `free`.
-                && unsafe { front.free(Object(object)) }
-            {
-                return;
+            let front = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.front);
+            #[cfg(loom)]
+            let front = &cache.allocs;
+            // SAFETY: as in `free`.
+            if !unsafe { front.free(Object(object)) } {
+                missed(cache);
             }
-            if cache.parts.check_frees { cache.take_back_missed(object) } else { cache.take_back(object) }
         });
     }
 
@@ -75,16 +122,19 @@ impl Cache {
     #[inline(never)]
     fn take_back_missed(&self, object: NonNull<u8>) {
         match &self.parts.layer {
-            Some(layer) if layer.has_one_node() && cfg!(not(any(loom, shuttle))) => {
+            Some(layer) if layer.has_one_node() => {
                 layer.free_slow(&Operation::new(), &self.source(Gfp::KERNEL), Object(object));
             }
-            _ => self.take_back(object),
+            _ => self.take_back_told(object),
         }
     }
 
-    #[inline(never)]
     pub(super) fn take_back(&self, object: NonNull<u8>) {
         self.core.ground.obj_in(object);
+        self.take_back_told(object);
+    }
+    #[inline(never)]
+    fn take_back_told(&self, object: NonNull<u8>) {
         match &self.parts.layer {
             Some(layer) => {
                 let source = self.source(Gfp::KERNEL);

@@ -3,8 +3,9 @@
 use super::{Cache, Object};
 use crate::corruption::CorruptionKind;
 use crate::error::AllocError;
-use crate::faults::{CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
+use crate::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
 use crate::node::{Place, Unlisted};
+use crate::page_owners;
 use core::any::Any;
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
@@ -124,8 +125,8 @@ impl Cache {
         #[cfg(loom)]
         let covered = true;
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
-        if !covered || !unsafe { ground.slab(slab).set_up(op, objects) } || !self.tell_class(op, slab, order)
-        {
+        let set_up = covered && unsafe { ground.slab(slab).set_up(op, objects) };
+        if !set_up || !self.tell_owner(slab, order) || !self.tell_class(op, slab, order) {
             // SAFETY: allocated just now with this order.
             unsafe { ground.free_pages(op, slab, order) };
             self.uncharge();
@@ -138,7 +139,7 @@ impl Cache {
             self.uncharge();
             return Err(Refusal::Panic(panic));
         }
-        // SAFETY: the block is ours; a cache is dropped without slabs or leaked, and `finish` takes its name off.
+        // SAFETY: the block is ours; a cache keeps itself as long as it has slabs, and `finish` takes its name off.
         unsafe { ground.set_owner(slab, order, self.owner()) };
         let mut taken = 0;
         // SAFETY: nobody else knows the slab.
@@ -288,6 +289,16 @@ impl Cache {
     #[cfg(not(any(loom, shuttle)))]
     fn told_class(&self, order: Order) -> Option<u16> {
         self.parts.page_class.filter(|_| order == self.geometry().order())
+    }
+
+    /// Says whose objects a slab's pages hold, where boxes ask: those of typed caches, which construct their objects.
+    fn tell_owner(&self, slab: Pfn, order: Order) -> bool {
+        if !self.has_hooks() {
+            return true;
+        }
+        let (first, pages) = (self.core.ground.pages.address(slab), order.pages() as usize);
+        !self.core.faults.fires(Call::of(BITMAP, pages * size_of::<*mut Self>()).cache(self.name()))
+            && page_owners::set(first, pages, self.owner().cast(), self.core.door)
     }
 
     /// The end of a slab: nobody knows it any more.

@@ -1,0 +1,124 @@
+//! From the address of a boxed object to its cache: one map for the process, a word a page.
+//!
+//! ```text
+//!  address: | window: 17 bits | page in it: 18 bits | 12 bits |
+//!             │                 └──> owners[page]: the cache whose objects lie there
+//!             └──> WINDOWS[window]: the owners of a window's pages, made when the first slab begins there
+//! ```
+//!
+//! A box is one word: what it is freed by follows from where it lies. The map is the process's and not a subsystem's, so that no
+//! box needs to know its subsystem, wherever the addresses of several of them lie: in mappings side by side or on the heap.
+//! The frame of a page names its cache, too; but that line is written by whoever takes objects of the slab or gives them back,
+//! on any CPU. Here a word is only written where a slab of a typed cache begins; a line is eight pages. It stays when the slab ends:
+//! nobody asks without an object in use.
+//!
+//! A window is a GiB, and what describes it 2 MiB of addresses, of which those pages are memory that describe slabs of boxed
+//! objects. They stay for the life of the process: it uses few windows, and those again and again.
+//!
+//! No word of it is an atomic of a checker's, because it outlives executions.
+
+use crate::cache::Cache;
+use crate::faults::Faults;
+use core::ptr::NonNull;
+use uslab_buddy::{Door, HugePages, PAGE_SHIFT, PAGE_SIZE, Region};
+use uslab_magazine::sync::FixedPtr;
+
+/// Bits of an address that a program may have.
+const ADDRESS_BITS: u32 = match () {
+    () if cfg!(not(target_pointer_width = "64")) => usize::BITS,
+    () if cfg!(target_arch = "x86_64") => 47,
+    () => 48,
+};
+/// Bits of an address within a window.
+const WINDOW_BITS: u32 = if cfg!(target_pointer_width = "64") { 30 } else { 24 };
+const WINDOWS_LEN: usize = 1 << (ADDRESS_BITS - WINDOW_BITS);
+const PAGES: usize = 1 << (WINDOW_BITS - PAGE_SHIFT);
+
+type Owner = FixedPtr<Cache>;
+
+/// Zeros, and so no memory before it is used.
+static WINDOWS: [FixedPtr<Owner>; WINDOWS_LEN] = [const { FixedPtr::null() }; WINDOWS_LEN];
+
+/// The cache of an object.
+///
+/// Cost: two loads of lines that are hardly ever written to.
+///
+/// # Safety
+/// `object` is in use, and lies in a slab whose pages were [`set`].
+#[inline(always)]
+pub(crate) unsafe fn cache_of(object: NonNull<u8>) -> NonNull<Cache> {
+    let address = object.addr().get();
+    // Relaxed, both: whoever has the object got it from somebody who had it after its slab was made, and with that all that was
+    // written here before.
+    // SAFETY: `set` found the window, and its owners.
+    unsafe {
+        let owners = WINDOWS.get_unchecked(address >> WINDOW_BITS).get();
+        let owner = owners.add(address >> PAGE_SHIFT & (PAGES - 1));
+        NonNull::new_unchecked((*owner).get())
+    }
+}
+
+/// Pages of objects of `cache` begin at `first`. `false` if there is no memory to say so.
+#[must_use]
+pub(crate) fn set(first: NonNull<u8>, pages: usize, cache: *mut Cache, door: Door) -> bool {
+    let pages = (0..pages).map(|page| first.addr().get() + page * PAGE_SIZE);
+    for address in pages {
+        let Some(owners) = window(address >> WINDOW_BITS, door) else { return false };
+        // SAFETY: there is one for each page of the window.
+        unsafe { (*owners.add(address >> PAGE_SHIFT & (PAGES - 1))).set(cache) };
+    }
+    true
+}
+
+/// The owners of a window's pages.
+fn window(window: usize, door: Door) -> Option<*const Owner> {
+    let window = WINDOWS.get(window)?;
+    let made = window.get_published();
+    if !made.is_null() {
+        return Some(made);
+    }
+    // No subsystem's faults: which of them makes it is the process's history.
+    let region = Region::committed(PAGES * size_of::<Owner>(), PAGE_SIZE, door, &Faults::default())?;
+    // One page of it says all of two MiB of objects.
+    region.advise(HugePages::Never);
+    // Who comes second throws its own away.
+    match window.publish(region.base().cast().as_ptr()) {
+        Ok(made) => {
+            core::mem::forget(region);
+            Some(made)
+        }
+        Err(first) => Some(first),
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn owner(address: usize) -> *mut Cache {
+        let made = WINDOWS[address >> WINDOW_BITS].get_published();
+        // SAFETY: there is one for each page of the window.
+        unsafe { (*made.add(address >> PAGE_SHIFT & (PAGES - 1))).get() }
+    }
+
+    #[test]
+    fn pages_on_both_sides_of_a_windows_edge_have_their_owners() {
+        // Addresses where no subsystem lies: nothing is ever mapped in a program's first window but one.
+        let edge = 2_usize << WINDOW_BITS;
+        let cache: *mut Cache = core::ptr::without_provenance_mut(64);
+        let at = |address| NonNull::new(core::ptr::without_provenance_mut(address)).unwrap();
+        let set = |address, pages, cache| set(at(address), pages, cache, Door::Heap);
+        assert!(set(edge - 2 * PAGE_SIZE, 4, cache));
+        let owners =
+            || [-3_isize, -2, 1, 2].map(|page| owner(edge.wrapping_add_signed(page * PAGE_SIZE as isize)));
+        let null = core::ptr::null_mut();
+        assert_eq!(owners(), [null, cache, cache, null]);
+    }
+
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn an_address_that_no_program_has_is_refused() {
+        let at = NonNull::new(core::ptr::without_provenance_mut(1 << ADDRESS_BITS)).unwrap();
+        assert!(!set(at, 1, core::ptr::without_provenance_mut(64), Door::Heap));
+    }
+}
