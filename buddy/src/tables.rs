@@ -11,7 +11,7 @@ use std::sync::Arc;
 use uslab_magazine::memory::ALIGN;
 use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
 use uslab_magazine::sync::{Rank, tell};
-use uslab_magazine::{Config, Cpus, Fork, Layer, Memory, Operation, Round, Table, Which};
+use uslab_magazine::{Config, Cpus, Drains, Fork, Layer, Memory, Operation, Round, Table, Which};
 
 /// The memory of a table: addresses that read as zero, and are memory where a CPU has used them.
 #[derive(Debug)]
@@ -150,6 +150,11 @@ impl Tables {
     /// Cost: one fence for each table.
     pub fn sweep(&self, cpus: Range<u32>, which: Which) {
         self.each().for_each(|table| table.sweep(cpus.clone(), which));
+    }
+
+    /// What the drains of each table did so far.
+    pub fn drains(&self) -> impl Iterator<Item = Drains> + '_ {
+        self.each().map(|table| table.drains())
     }
 
     /// Gives back to the system the pages of stacks that serve nothing: see [`Table::release_idle`]. The bytes.

@@ -561,7 +561,22 @@ fn pages_go_back(Case { by, script }: Case) {
 }
 #[test]
 fn t3_pages_go_back_while_their_stacks_are_closed() {
-    both("T3: pages go back", TWO, [900, 5000], moves(4), pages_go_back);
+    both("T3: pages go back", TWO, [1300, 9500], moves(4), pages_go_back);
+}
+
+/// T3: the same beside a drain, which gives away what lies on that page.
+fn pages_beside_a_drain(Case { by, script }: Case) {
+    let w = World::new(by, 1, 1, 0, false, 1);
+    w.stack(0, 0, 2, &[1]);
+    let release = |w: &World| {
+        w.layer.table.release_idle();
+        vec![]
+    };
+    run(w, (script, drain_cpu_0), &[on(0, release)]);
+}
+#[test]
+fn t3_pages_stay_while_their_rounds_are_given_away() {
+    both("T3: pages stay beside a drain", THREE, [12, 12], stays(), pages_beside_a_drain);
 }
 
 /// T2: who lets go last of a layer gives its number back, with rounds on its stacks; the next layer may get it.
@@ -891,6 +906,11 @@ fn planted_page_goes_back_while_its_classes_are_open() {
     let bug = "a page goes back while its classes are open";
     caught_by_both(bug, "T3", RACE, stays(), pages_go_back);
     caught_by_both("drain without its fence", "T3", RACE, stays(), pages_go_back);
+}
+#[test]
+fn planted_page_goes_back_while_its_rounds_are_given_away() {
+    let bug = "a page goes back while its rounds are given away";
+    caught_by_both(bug, "T3", RACE, stays(), pages_beside_a_drain);
 }
 #[test]
 fn planted_drains_without_their_lock() {

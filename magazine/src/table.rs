@@ -23,7 +23,8 @@
 //! 5. A number is given to another owner only when every region was taken with its limit at 0, for good.
 //! 6. What was taken is of the drain whose number it bears. While that has not begun to give it away, another drain of the
 //!    class may take it over, under the lock of drains.
-//! 7. A page of stacks goes back to the system while all stacks on it are closed, by rule 4 or for good.
+//! 7. A page of stacks goes back to the system while all stacks on it are closed, by rule 4 or for good, and no drain has
+//!    rounds there.
 //!
 //! ## Many classes at once
 //!
@@ -63,6 +64,7 @@ use crate::sync::fork::{ForkLock, ForkMutex};
 use crate::sync::{AtomicU32, Counter, Rank, UnsafeCell, catch_panic, planted, tell};
 use core::ops::Range;
 use core::ptr::NonNull;
+use core::time::Duration;
 use std::panic::resume_unwind;
 
 /// Bytes of addresses of a region, at most.
@@ -145,8 +147,10 @@ pub struct Table<M> {
     numbers: Box<[Number]>,
     drains: ForkMutex<()>,
     making: ForkMutex<Making>,
-    /// Drains that the kernel refused a fence.
+    passes: Counter,
     refused: Counter,
+    /// In nanoseconds.
+    longest_away: Counter,
     #[cfg(any(loom, shuttle))]
     words: Vec<AtomicUsize>,
     #[cfg(any(loom, shuttle))]
@@ -186,6 +190,19 @@ pub enum Which {
     All,
     /// Those that have served nothing since the last such drain.
     Idle,
+}
+
+/// What the drains of a table did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Drains {
+    /// Times that regions were taken away: whatever the number of CPUs and classes, one fence each.
+    pub passes: u64,
+    /// Of these, the ones without effect, because the kernel refused the fence (`membarrier`). What lies on stacks then stays
+    /// there, and numbers that would be given back are lost; fast paths go on.
+    pub refused: u64,
+    /// The longest that a CPU was without its region: every operation there missed. 0 where there is no clock.
+    pub longest_away: Duration,
 }
 
 impl<M: Memory> Table<M> {
@@ -257,7 +274,9 @@ impl<M: Memory> Table<M> {
             numbers: (0..CLASSES).map(number).collect(),
             drains: ForkMutex::new(Rank::Drains, ()),
             making: ForkMutex::new(Rank::Making, making),
+            passes: Counter::new(0),
             refused: Counter::new(0),
+            longest_away: Counter::new(0),
             #[cfg(any(loom, shuttle))]
             words: (0..cpus.count() as usize).map(AtomicUsize::new).collect(),
             #[cfg(any(loom, shuttle))]
@@ -569,13 +588,21 @@ impl<M: Memory> Table<M> {
         let wanted =
             |cpu: &u32| self.region(*cpu).is_some_and(|region| region.committed() > 0 && wanted(region));
         if self.cpus.mechanism() == Mechanism::Claimed {
+            let mut any = false;
             for region in cpus.filter(wanted).filter_map(|cpu| self.region(cpu)) {
-                claimed::own(region, owned);
+                let mut timed = |region: Region<'_>| {
+                    let since = Clock::start();
+                    owned(region);
+                    self.was_away(&since);
+                };
+                claimed::own(region, &mut timed);
+                any = true;
             }
+            self.passes.add(any.into());
             return true;
         }
         // Which CPUs they are must not change on the way: so it is asked once, and the words remember it.
-        let mut any = false;
+        let (mut any, since) = (false, Clock::start());
         for cpu in cpus.clone().filter(wanted) {
             self.take_away(cpu);
             any = true;
@@ -583,6 +610,7 @@ impl<M: Memory> Table<M> {
         if !any {
             return true;
         }
+        self.passes.add(1);
         let is_away = |cpu: &u32| self.is_away(*cpu);
         let early = planted("a drain takes before its fence");
         if early {
@@ -611,7 +639,20 @@ impl<M: Memory> Table<M> {
                 self.put_back(cpu);
             }
         }
+        self.was_away(&since);
         fenced
+    }
+    /// A region is back.
+    fn was_away(&self, since: &Clock) {
+        self.longest_away.set(self.longest_away.get().max(since.nanoseconds()));
+    }
+    /// What drains did so far.
+    pub fn drains(&self) -> Drains {
+        Drains {
+            passes: self.passes.get(),
+            refused: self.refused.get(),
+            longest_away: Duration::from_nanos(self.longest_away.get()),
+        }
     }
     /// Whether a drain has taken the region of `cpu` away; for that drain.
     pub(crate) fn is_away(&self, cpu: u32) -> bool {
@@ -787,7 +828,16 @@ impl<M: Memory> Table<M> {
     pub fn release_idle(&self) -> usize {
         let _one_at_a_time = self.lock_drains();
         let cpus = || 0..self.cpus.count();
-        let idle = |region: Region<'_>| region.backed().without(&self.pages_in_use(region));
+        // Rounds that a drain is giving away lie where they lay.
+        let mut drained = [false; CLASSES as usize];
+        for (class, at) in self.all() {
+            // SAFETY: the lock of drains is held.
+            let drains = at.drains.with(|p| unsafe { *p });
+            drained[class.index as usize] =
+                drains > 0 && !planted("a page goes back while its rounds are given away");
+        }
+        let in_use = |region: Region<'_>| self.pages_in_use(region, &drained);
+        let idle = |region: Region<'_>| region.backed().without(&in_use(region));
         let mut pages = Pages::default();
         self.used(cpus()).for_each(|region| pages.add_all(&idle(region)));
         if pages.is_empty() {
@@ -802,7 +852,7 @@ impl<M: Memory> Table<M> {
             }
         }
         let mut owned = |region: Region<'_>| {
-            let mut kept = self.pages_in_use(region);
+            let mut kept = in_use(region);
             for (class, at) in self.all() {
                 match closed[class.index as usize] {
                     true if !at.pages().any(|page| kept.has(page)) => _ = region.close(class),
@@ -835,12 +885,12 @@ impl<M: Memory> Table<M> {
         }
         bytes
     }
-    /// Pages on which a stack lies that holds rounds, or has served something since it was last seen.
-    fn pages_in_use(&self, region: Region<'_>) -> Pages {
+    /// Pages on which a stack lies that holds rounds, is `drained`, or has served something since it was last seen.
+    fn pages_in_use(&self, region: Region<'_>, drained: &[bool; CLASSES as usize]) -> Pages {
         let mut pages = Pages::default();
         for (class, at) in self.all() {
             let head = region.head(class);
-            if head & LEN > 0 || head != region.seen(class) || region.taken(class) > 0 {
+            if head & LEN > 0 || head != region.seen(class) || drained[class.index as usize] {
                 at.pages().for_each(|page| pages.add(page));
             }
         }
@@ -974,6 +1024,24 @@ impl<M: Memory> Table<M> {
             // Release: pairs with the Acquire in `push_batch`, which writes where this drain has read.
             number.limit.store(number.open.get() as u32, Release);
         }
+    }
+}
+
+/// How long something took, where there is a clock: not in a page, nor in models.
+struct Clock(#[cfg(not(any(loom, shuttle, target_family = "wasm")))] std::time::Instant);
+
+impl Clock {
+    fn start() -> Self {
+        Self(
+            #[cfg(not(any(loom, shuttle, target_family = "wasm")))]
+            std::time::Instant::now(),
+        )
+    }
+    fn nanoseconds(&self) -> u64 {
+        #[cfg(not(any(loom, shuttle, target_family = "wasm")))]
+        return self.0.elapsed().as_nanos() as u64;
+        #[cfg(any(loom, shuttle, target_family = "wasm"))]
+        0
     }
 }
 

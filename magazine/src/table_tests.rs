@@ -585,6 +585,22 @@ fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
     assert!(table.region(1).unwrap().backed().is_empty());
 }
 
+/// Found: they were zero before the supplier had them.
+#[test]
+fn rounds_that_are_being_given_away_stay_on_their_page() {
+    let (cpus, region) = (Cpus::simulated(1, 1).unwrap(), 128 << 10);
+    let heap = Heap::new(Table::<Noting>::footprint(&cpus, region)).unwrap();
+    let memory = Noting { heap, gone: crate::sync::Mutex::ranked(Rank::Faults, vec![]) };
+    let table = Table::new(cpus, region, memory).unwrap();
+    let class = table.class(700).unwrap();
+    assert!(table.put(0, class, &balls(1..9)));
+    table.drain(0..1, Which::All, [class].into_iter(), |_, taken| {
+        assert_eq!(table.release_idle(), 0);
+        assert_eq!(core::iter::from_fn(|| taken.pop()).count(), 8);
+    });
+    assert!(table.release_idle() > 0);
+}
+
 #[test]
 fn pages_are_told_apart_in_runs() {
     let mut pages = Pages::default();

@@ -75,7 +75,8 @@ mod tests {
     #[test]
     fn magazines_hold_bytes_and_not_objects() {
         let capacity = |stride| Magazines::BySize.config(stride).map(|config| config.capacity);
-        let rows = [(8, 64), (128, 64), (256, 64), (1024, 64), (2048, 32), (4096, 16), (32 << 10, 4), (1 << 22, 4)];
+        let rows =
+            [(8, 64), (128, 64), (256, 64), (1024, 64), (2048, 32), (4096, 16), (32 << 10, 4), (1 << 22, 4)];
         for (stride, expected) in rows {
             assert_eq!(capacity(stride), Some(expected), "stride {stride}");
         }

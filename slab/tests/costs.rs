@@ -104,11 +104,16 @@ fn thousand_caches() {
     assert!(born <= 8 * MIB, "{} bytes for each cache", born / count);
     use_once(&subsystem, &caches);
     let used = tables();
+    let passes = || subsystem.pages().tables().drains().map(|drains| drains.passes).sum::<u64>();
+    let (before_reap, many) = (passes(), subsystem.pages().tables().drains().count() as u64);
     // A page of stack for each pair, and two of heads and caps for each CPU and table.
     let most = (count + 2 * count.div_ceil(200)) * cpus as usize * 4096 + MIB;
     assert!(used.resident - start.resident <= most, "{used:?}");
     assert_eq!(used.huge, 0);
     (0..2).for_each(|_| _ = subsystem.reap());
+    assert!(tables().resident <= 8 * MIB, "{:?}", tables());
+    // Caches, pages, and the memory of both: whatever the number of caches.
+    assert!(passes() - before_reap <= 2 * 3 * many, "{} passes for {count} caches", passes() - before_reap);
     subsystem.end_interval();
     let reaped = tables();
     println!("start {start:?}\nused {used:?}\nreaped {reaped:?}, {} KiB in all", (resident() - before) >> 10);
@@ -124,6 +129,28 @@ fn thousand_caches() {
     let dropped = tables().resident;
     assert!(dropped <= reaped.resident + MIB, "the stacks of classes that are no more go back: {dropped}");
     subsystem.check().unwrap();
+}
+
+/// A report, in no test: `cargo test --release --test costs -- --ignored --nocapture drains_in_numbers`.
+#[test]
+#[ignore = "a report"]
+fn drains_in_numbers() {
+    for cpus in [0, 1, 64, 1024] {
+        let real = || Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
+        let subsystem = if cpus == 0 { real() } else { subsystem(cpus, 1) };
+        let caches = caches(&subsystem, 1000);
+        use_once(&subsystem, &caches);
+        let begun = std::time::Instant::now();
+        (0..2).for_each(|_| _ = subsystem.reap());
+        let reaps = begun.elapsed();
+        let (mut passes, mut longest) = (0, std::time::Duration::ZERO);
+        for drains in subsystem.pages().tables().drains() {
+            assert_eq!(drains.refused, 0);
+            (passes, longest) = (passes + drains.passes, longest.max(drains.longest_away));
+        }
+        let of = if cpus == 0 { "real".to_owned() } else { format!("{cpus} simulated") };
+        println!("{of} CPUs, 1000 caches: two reaps {reaps:?}, {passes} passes, longest away {longest:?}");
+    }
 }
 
 #[test]
