@@ -32,7 +32,7 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use uslab_magazine::sync::{Counter, assert_unlocked, planted};
-use uslab_magazine::{Cpus, Operation};
+use uslab_magazine::{Cpus, Layer, Operation, Which};
 
 /// A zone and the magazines in front of it.
 #[derive(Debug)]
@@ -248,7 +248,7 @@ impl PageAllocator {
                 return Err(limit);
             }
             self.counts.drains.add(1);
-            zonelist.iter().for_each(|at| self.purge(op, &self.places[usize::from(*at)]));
+            self.purge(op, zonelist.iter().map(|at| &self.places[usize::from(*at)]));
             self.try_zones(op, zonelist, order, gfp, Mark::Min)
         })
     }
@@ -478,26 +478,34 @@ impl PageAllocator {
 
     // --- Giving back -----------------------------------------------------------------------------------------
 
-    fn purge(&self, op: &Operation, place: &Place) {
-        if let Some(per_cpu) = &place.per_cpu {
-            per_cpu.purge(op, &place.zone, &self.ground);
+    /// Takes what lies on the stacks of these places, with one fence a table.
+    fn sweep<'a>(&self, places: impl Iterator<Item = &'a Place>, cpus: Range<u32>, which: Which) {
+        places.flat_map(Place::layers).for_each(Layer::ask);
+        self.tables.sweep(cpus, which);
+    }
+    fn purge<'a>(&self, op: &Operation, places: impl Iterator<Item = &'a Place> + Clone) {
+        self.sweep(places.clone(), 0..self.cpus().count(), Which::All);
+        for (zone, per_cpu) in places.filter_map(Place::cached) {
+            per_cpu.purge_swept(op, zone, &self.ground);
         }
     }
 
     /// Gives the pages in the magazines of `cpus` back to their zones. The CPUs may go on meanwhile.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
-        for place in &self.places {
-            if let Some(per_cpu) = &place.per_cpu {
-                per_cpu.drain(&place.zone, &self.ground, cpus.clone());
-            }
+        self.sweep(self.places.iter(), cpus, Which::All);
+        for (zone, per_cpu) in self.places.iter().filter_map(Place::cached) {
+            per_cpu.drain_swept(zone, &self.ground);
         }
     }
 
-    /// Gives per-CPU pages that have not been of use since the last call back to their zones, and returns how many.
-    /// For a timer.
+    /// Gives per-CPU pages that have not been of use since the last call back to their zones, and returns how many; and the
+    /// memory of stacks that serve nothing to the system. For a timer.
     pub fn reap(&self) -> u64 {
-        let reap = |place: &Place| Some(place.per_cpu.as_ref()?.reap(&place.zone, &self.ground));
-        self.places.iter().filter_map(reap).sum()
+        self.sweep(self.places.iter(), 0..self.cpus().count(), Which::Idle);
+        let cached = self.places.iter().filter_map(Place::cached);
+        let pages = cached.map(|(zone, per_cpu)| per_cpu.reap_swept(zone, &self.ground)).sum();
+        self.tables.release_idle();
+        pages
     }
 
     /// Ends an interval: [`reap`](Self::reap), and then as much memory goes back to the OS as nobody needed since the last
@@ -505,12 +513,15 @@ impl PageAllocator {
     ///
     /// Cost: as [`release`](Self::release), for the memory that goes.
     pub fn release_idle(&self) -> usize {
+        self.sweep(self.places.iter(), 0..self.cpus().count(), Which::Idle);
         let release = |place: &Place| {
             let zone = &place.zone;
-            let reaped = place.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.reap(zone, &self.ground));
+            let reaped = place.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.reap_swept(zone, &self.ground));
             zone.release_idle(&self.ground, reaped as u32)
         };
-        self.places.iter().map(release).sum()
+        let bytes = self.places.iter().map(release).sum();
+        self.tables.release_idle();
+        bytes
     }
 
     /// Gives all per-CPU pages back to their zones, and the memory of all free pages back to the OS. Returns the bytes
@@ -519,7 +530,8 @@ impl PageAllocator {
     /// Cost: up to three system calls for each maximal block, two for each run of free pages beside pages in use; each
     /// under its zone's lock, which is let go in between.
     pub fn release(&self) -> usize {
-        self.places.iter().for_each(|place| self.purge(&Operation::new(), place));
+        self.purge(&Operation::new(), self.places.iter());
+        self.tables.release_idle();
         self.trim()
     }
 

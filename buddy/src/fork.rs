@@ -2,14 +2,19 @@
 //! to the child; [`check`](PageAllocator::check) there counts it.
 
 use crate::allocator::{PageAllocator, Place};
-use crate::per_cpu::PageRound;
+use crate::per_cpu::{PageRound, PerCpuPages};
 use crate::tables::StackMemory;
+use crate::zone::Zone;
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
 use uslab_magazine::{Fork, Layer};
 
 impl Place {
-    fn layers(&self) -> impl Iterator<Item = &Layer<PageRound, StackMemory>> {
+    /// The zone and the magazines in front of it, if there are any.
+    pub(crate) fn cached(&self) -> Option<(&Zone, &PerCpuPages)> {
+        Some((&self.zone, self.per_cpu.as_ref()?))
+    }
+    pub(crate) fn layers(&self) -> impl Iterator<Item = &Layer<PageRound, StackMemory>> {
         self.per_cpu.iter().flat_map(|per_cpu| per_cpu.layers()).map(|(_, layer)| layer)
     }
 }

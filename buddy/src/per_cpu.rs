@@ -13,7 +13,6 @@ use crate::pfn::{Order, Pfn};
 use crate::tables::{StackMemory, Tables};
 use crate::zone::{Ground, Wanted, Zone};
 use core::cell::Cell;
-use core::ops::Range;
 use core::ptr::NonNull;
 use uslab_magazine::{Config, Layer, Operation, Round, Supplier};
 
@@ -84,22 +83,22 @@ impl PerCpuPages {
             .zip(self.layers.chunks(self.types))
             .flat_map(|(order, row)| row.iter().map(move |l| (order, l)))
     }
-    /// Gives what `cpus` hold back to the zone, the depots' pages too if they are all CPUs.
-    pub(crate) fn drain(&self, zone: &Zone, ground: &Ground, cpus: Range<u32>) {
+    /// After a [sweep](Tables::sweep): gives to the zone what was taken.
+    pub(crate) fn drain_swept(&self, zone: &Zone, ground: &Ground) {
         for (order, layer) in self.layers() {
-            layer.drain(&Shelf::returning(zone, ground, order), cpus.clone());
+            layer.drain_swept(&Operation::new(), &Shelf::returning(zone, ground, order));
         }
     }
-    /// Gives everything back to the zone.
-    pub(crate) fn purge(&self, op: &Operation, zone: &Zone, ground: &Ground) {
+    /// The same, and gives it what the depots hold.
+    pub(crate) fn purge_swept(&self, op: &Operation, zone: &Zone, ground: &Ground) {
         for (order, layer) in self.layers() {
-            layer.purge_in(op, &Shelf::returning(zone, ground, order));
+            layer.purge_swept(op, &Shelf::returning(zone, ground, order));
         }
     }
-    /// Gives back what has not been of use lately; returns pages.
-    pub(crate) fn reap(&self, zone: &Zone, ground: &Ground) -> u64 {
+    /// After a sweep of idle stacks: gives back what has not been of use lately; returns pages.
+    pub(crate) fn reap_swept(&self, zone: &Zone, ground: &Ground) -> u64 {
         let reaped = self.layers().map(|(order, layer)| {
-            layer.reap(&Shelf::returning(zone, ground, order)) * u64::from(order.pages())
+            layer.reap_swept(&Shelf::returning(zone, ground, order)) * u64::from(order.pages())
         });
         reaped.sum()
     }

@@ -176,6 +176,14 @@ unsafe trait Source: core::fmt::Debug + Sized {
     /// The part is this memory's.
     unsafe fn advise(&self, at: NonNull<u8>, bytes: usize, huge_pages: HugePages) -> bool;
 
+    /// As [`Region::hide_from_dumps`].
+    ///
+    /// # Safety
+    /// The part is this memory's.
+    unsafe fn hide_from_dumps(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
     /// As [`Region::clear`].
     ///
     /// # Safety
@@ -448,6 +456,12 @@ impl Region {
         source!(&self.backing, source => unsafe { source.advise(self.base, self.bytes(), huge_pages) })
     }
 
+    /// Leaves the memory out of core dumps; `false` if the system does not, and through [`Door::Heap`].
+    pub fn hide_from_dumps(&self) -> bool {
+        // SAFETY: the region as a whole.
+        source!(&self.backing, source => unsafe { source.hide_from_dumps(self.base, self.bytes()) })
+    }
+
     /// Where a range that the region [holds](Self::holds) begins.
     fn at(&self, range: &Range<usize>) -> NonNull<u8> {
         // SAFETY: at most one past the end of the region.
@@ -497,6 +511,15 @@ pub fn address_limit() -> Option<(usize, usize)> {
     return mapped::address_limit();
     #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
     return None;
+}
+
+/// Whether memory that may be written to is counted against a limit although nobody has touched it, and although it was mapped
+/// without a reserve (`vm.overcommit_memory` is 2). Unknown, it is not.
+pub(crate) fn commits_are_counted() -> bool {
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    return mapped::commits_are_counted();
+    #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
+    return false;
 }
 
 /// Halves the wish until `reserve` grants it, down to `least`.
@@ -549,9 +572,12 @@ impl Reserved {
         let pages = 0..region.bytes();
         Some(Self { region: Arc::new(region), pages, start: 0, committed: Counter::new(0), point })
     }
-    /// The same, of which what is not committed reads as zero.
+    /// The same, of which what is not committed reads as zero; never in huge pages, nor in core dumps.
     pub fn readable(bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
         let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::ReadsZero, door.of_tables(), faults)?;
+        // A few bytes for each page that somebody uses.
+        region.advise(HugePages::Never);
+        region.hide_from_dumps();
         let pages = 0..region.bytes();
         Some(Self { region: Arc::new(region), pages, start: 0, committed: Counter::new(0), point })
     }

@@ -4,28 +4,33 @@
 //! There is one at first. Where its numbers or its addresses run out, another one is made beside it; classes never move.
 
 use crate::faults::{Faults, MAGAZINE};
-use crate::region::{Door, HugePages, MAPPED, Region, Uncommitted};
+use crate::region::{Door, HugePages, MAPPED, Region, Uncommitted, address_limit, commits_are_counted};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_magazine::memory::ALIGN;
 use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
 use uslab_magazine::sync::{Rank, tell};
-use uslab_magazine::{Config, Cpus, Fork, Layer, Memory, Operation, Round, Table};
+use uslab_magazine::{Config, Cpus, Drains, Fork, Layer, Memory, Operation, Round, Table, Which};
 
 /// The memory of a table: addresses that read as zero, and are memory where a CPU has used them.
 #[derive(Debug)]
 pub struct StackMemory {
     region: Region,
     faults: Faults,
+    /// So much of it was committed at once.
+    whole: usize,
 }
 
 impl StackMemory {
-    fn new(bytes: usize, door: Door, faults: &Faults) -> Option<Self> {
+    /// `at_once` is how much of it is committed now, if the system takes that for addresses only.
+    fn new(bytes: usize, at_once: usize, door: Door, faults: &Faults) -> Option<Self> {
         let region = Region::reserve(bytes, ALIGN, Uncommitted::ReadsZero, door.of_tables(), faults)?;
         // Of each class hardly more than its first page is ever used.
         region.advise(HugePages::Never);
-        Some(Self { region, faults: faults.clone() })
+        region.hide_from_dumps();
+        let whole = if at_once > 0 && region.commit(0..at_once) { at_once } else { 0 };
+        Some(Self { region, faults: faults.clone(), whole })
     }
 }
 
@@ -43,7 +48,14 @@ unsafe impl Memory for StackMemory {
         }
         tell!(op: Commit, "commits {} bytes of stacks", range.len());
         let range = range.start / ALIGN * ALIGN..range.end.next_multiple_of(ALIGN);
+        if range.end <= self.whole {
+            return true;
+        }
         self.region.commit(range)
+    }
+    unsafe fn release(&self, range: Range<usize>) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.region.discard(range) }
     }
 }
 
@@ -51,6 +63,8 @@ unsafe impl Memory for StackMemory {
 const MOST: usize = 148;
 /// The least addresses that a region has where the system grants no more.
 const LEAST: usize = 128 << 10;
+/// Where addresses are limited, a table takes at most one part in so many of what is left.
+const SHARE: usize = 8;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -65,14 +79,24 @@ pub struct Tables {
 impl Tables {
     pub(crate) fn new(cpus: Cpus, door: Door, faults: &Faults) -> Option<Self> {
         let mut tables = Vec::with_capacity(MOST);
-        tables.push(Self::make(cpus, door, faults)?);
+        tables.push(Self::make(cpus, false, door, faults)?);
         Some(Self { cpus, door, faults: faults.clone(), tables: ForkMutex::new(Rank::Tables, tables) })
     }
-    fn make(cpus: Cpus, door: Door, faults: &Faults) -> Option<Arc<Table<StackMemory>>> {
+    /// The first one is committed as it is used, which makes two mappings of each region; any more as a whole, if that is only
+    /// addresses: so the mappings of a process do not grow with its caches times the CPUs.
+    fn make(cpus: Cpus, more: bool, door: Door, faults: &Faults) -> Option<Arc<Table<StackMemory>>> {
         let on_heap = !MAPPED || door.of_tables() == Door::Heap;
         let mut region = Table::<StackMemory>::region_bytes(&cpus, on_heap);
+        let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
+        if let Some((limit, has)) = address_limit() {
+            while region > LEAST && footprint(region) > limit.saturating_sub(has) / SHARE {
+                region = (region / 2).max(LEAST);
+            }
+        }
+        let at_once = more && !on_heap && !commits_are_counted();
         loop {
-            let memory = StackMemory::new(Table::<StackMemory>::footprint(&cpus, region), door, faults);
+            let writable = if at_once { Table::<StackMemory>::writable(&cpus, region) } else { 0 };
+            let memory = StackMemory::new(footprint(region), writable, door, faults);
             if let Some(memory) = memory {
                 return Table::new(cpus, region, memory).ok().map(Arc::new);
             }
@@ -105,13 +129,37 @@ impl Tables {
         if older.is_some() || count == MOST {
             return older;
         }
-        let table = Self::make(self.cpus, self.door, &self.faults)?;
+        let table = Self::make(self.cpus, true, self.door, &self.faults)?;
         let made = layer(&table)?;
         let mut tables = self.tables.lock();
         if tables.len() < MOST {
             tables.push(table);
         }
         Some(made)
+    }
+}
+
+impl Tables {
+    /// The tables one by one, oldest first.
+    fn each(&self) -> impl Iterator<Item = Arc<Table<StackMemory>>> + '_ {
+        (0..MOST).map_while(|i| self.tables.lock().get(i).cloned())
+    }
+
+    /// Takes what lies on the stacks of `cpus` of all layers that [asked](Layer::ask): see [`Table::sweep`].
+    ///
+    /// Cost: one fence for each table.
+    pub fn sweep(&self, cpus: Range<u32>, which: Which) {
+        self.each().for_each(|table| table.sweep(cpus.clone(), which));
+    }
+
+    /// What the drains of each table did so far.
+    pub fn drains(&self) -> impl Iterator<Item = Drains> + '_ {
+        self.each().map(|table| table.drains())
+    }
+
+    /// Gives back to the system the pages of stacks that serve nothing: see [`Table::release_idle`]. The bytes.
+    pub fn release_idle(&self) -> usize {
+        self.each().map(|table| table.release_idle()).sum()
     }
 }
 

@@ -3,6 +3,8 @@
 //! It is visited once a magazine at most, so a plain lock serves: what costs when CPUs meet here is the other CPU's cache
 //! lines, not the lock (a lock-free pair of stacks measured the same). Magazines are copied in and out: one visit is one
 //! lock hold, and there are no empty magazines to keep. An empty depot costs no lock: its length is readable from outside.
+//! What they lie in is the table's memory, which a depot asks for as it grows and gives back at a reap: an allocator may stand
+//! on this, so a visit allocates nothing; and a depot that was never used is a few words.
 //!
 //! **Working set** (Bonwick & Adams 2001, section 3.7): the depot remembers the smallest length that it had since the last
 //! reap. Magazines that were not needed through the whole last interval *and* so far in this one are surplus.
@@ -12,23 +14,91 @@ use crate::paths::Operation;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::fork::ForkMutex;
 use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, planted, tell};
+use core::ptr::NonNull;
 
-/// The magazines, the newest last.
+/// Room for a magazine, in the memory of a table; on lists of one owner each.
+#[derive(Debug)]
+pub(crate) struct Block(NonNull<Slot>);
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Slot {
+    next: Option<Block>,
+    magazine: Magazine,
+}
+
+// SAFETY: whoever has it owns the slot.
+unsafe impl Send for Block {}
+
+impl Block {
+    /// # Safety
+    /// `at` is aligned for a slot, may be written to, and is nobody else's from now on.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code))]
+    pub(crate) unsafe fn at(at: NonNull<u8>) -> Self {
+        let at = at.cast::<Slot>();
+        // SAFETY: by contract.
+        unsafe { at.write(Slot { next: None, magazine: Magazine::new() }) };
+        Self(at)
+    }
+    /// For whom there is no table.
+    #[cfg(any(test, loom, shuttle))]
+    pub(crate) fn on_heap() -> Self {
+        Self(NonNull::from(Box::leak(Box::new(Slot { next: None, magazine: Magazine::new() }))))
+    }
+    fn slot(&self) -> &Slot {
+        // SAFETY: written when the block was made; it is this owner's.
+        unsafe { self.0.as_ref() }
+    }
+    fn slot_mut(&mut self) -> &mut Slot {
+        // SAFETY: as above.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+/// A list of them, the newest first.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks(Option<Block>);
+
+impl Blocks {
+    pub(crate) fn push(&mut self, mut block: Block) {
+        block.slot_mut().next = self.0.take();
+        self.0 = Some(block);
+    }
+    pub(crate) fn pop(&mut self) -> Option<Block> {
+        let mut block = self.0.take()?;
+        self.0 = block.slot_mut().next.take();
+        Some(block)
+    }
+    /// Takes all of the others over.
+    pub(crate) fn append(&mut self, mut others: Self) {
+        core::iter::from_fn(|| others.pop()).for_each(|block| self.push(block));
+    }
+    fn magazines(&self) -> impl Iterator<Item = &Magazine> {
+        let slots = core::iter::successors(self.0.as_ref(), |block| block.slot().next.as_ref());
+        slots.map(|block| &block.slot().magazine)
+    }
+    /// Where there is no table to take them back.
+    #[cfg(any(loom, shuttle))]
+    pub(crate) fn free(mut self) {
+        // SAFETY: made by `Block::on_heap`, and owned.
+        core::iter::from_fn(|| self.pop()).for_each(|block| unsafe { drop(Box::from_raw(block.0.as_ptr())) });
+    }
+}
+
+/// The magazines.
 #[derive(Debug)]
 pub(crate) struct Full {
-    magazines: Vec<Magazine>,
+    /// The newest first,
+    magazines: Blocks,
+    /// and how many.
+    len: u32,
+    /// Room that was used and is not now, kept for the next magazines.
+    spare: Blocks,
     /// Whether it takes magazines.
     open: bool,
     /// Shortest since the interval began,
     min: u32,
     /// and through the interval before.
     reap_limit: u32,
-}
-
-impl Full {
-    fn len(&self) -> u32 {
-        self.magazines.len() as u32
-    }
 }
 
 /// See the module.
@@ -40,25 +110,27 @@ pub(crate) struct Depot {
     len: AtomicU32,
     /// Rounds in them; written under the lock.
     rounds: Counter,
+    /// How much room there is to spare, as a hint.
+    spare: Counter,
     /// Visits that moved a magazine, and visits that found the lock taken.
     pub(crate) exchanges: Counter,
     pub(crate) contention: Counter,
 }
 
 impl Depot {
-    /// For up to `limit` magazines; `None` if there is no memory for them.
-    pub(crate) fn new(limit: u32) -> Option<Self> {
-        let mut magazines = Vec::new();
-        // All at once: a visit allocates nothing, because an allocator may stand on this.
-        magazines.try_reserve_exact(limit as usize).ok()?;
-        Some(Self {
-            full: ForkMutex::new(Rank::Depot, Full { magazines, open: true, min: 0, reap_limit: 0 }),
+    /// For up to `limit` magazines. It has room for none yet.
+    pub(crate) fn new(limit: u32) -> Self {
+        let (magazines, spare) = (Blocks::default(), Blocks::default());
+        let full = Full { magazines, len: 0, spare, open: true, min: 0, reap_limit: 0 };
+        Self {
+            full: ForkMutex::new(Rank::Depot, full),
             limit,
             len: AtomicU32::new(0),
             rounds: Counter::new(0),
+            spare: Counter::new(0),
             exchanges: Counter::new(0),
             contention: Counter::new(0),
-        })
+        }
     }
 
     /// The length as a story shows it.
@@ -101,32 +173,46 @@ impl Depot {
             return false;
         }
         let mut full = self.lock(op);
-        let Some(magazine) = full.magazines.last() else { return false };
+        let Some(magazine) = full.magazines.magazines().next() else { return false };
         into.copy_from(magazine);
-        if !planted("a magazine is taken from the depot and left there") {
-            full.magazines.pop();
+        if !planted("a magazine is taken from the depot and left there")
+            && let Some(block) = full.magazines.pop()
+        {
+            full.spare.push(block);
+            full.len -= 1;
+            self.spare.set(self.spare.get() + 1);
         }
-        full.min = full.min.min(full.len());
+        full.min = full.min.min(full.len);
         let stale = planted("depot length from before the lock");
-        self.publish(if stale { before - 1 } else { full.len() }, into.len(), 0);
+        self.publish(if stale { before - 1 } else { full.len }, into.len(), 0);
         tell!(self => "takes a magazine from the depot");
         self.exchanges.add(1);
         true
     }
 
-    /// Puts a magazine here; `false` if there is no room.
+    /// Puts a magazine here; `false` if there is no room, which `more` may have.
     #[must_use = "a magazine that was not taken is still the caller's"]
-    pub(crate) fn put(&self, op: &Operation, magazine: &Magazine) -> bool {
+    pub(crate) fn put(
+        &self,
+        op: &Operation,
+        magazine: &Magazine,
+        more: impl FnOnce() -> Option<Block>,
+    ) -> bool {
         if self.limit == 0 {
             return false;
         }
         let mut full = self.lock(op);
         let open = full.open || planted("a depot that is closed takes magazines");
-        if full.len() >= self.limit || !open {
+        if full.len >= self.limit || !open {
             return false;
         }
-        full.magazines.push(magazine.clone());
-        self.publish(full.len(), 0, magazine.len());
+        let spare = full.spare.pop();
+        self.spare.set(self.spare.get() - u64::from(spare.is_some()));
+        let Some(mut block) = spare.or_else(more) else { return false };
+        block.slot_mut().magazine.copy_from(magazine);
+        full.magazines.push(block);
+        full.len += 1;
+        self.publish(full.len, 0, magazine.len());
         tell!(self => "puts a magazine into the depot");
         self.exchanges.add(1);
         true
@@ -147,10 +233,28 @@ impl Depot {
     pub(crate) fn surplus(&self, op: &Operation) -> u32 {
         let mut full = self.lock(op);
         let n =
-            if planted("reap ignores the working set") { full.len() } else { full.reap_limit.min(full.min) };
+            if planted("reap ignores the working set") { full.len } else { full.reap_limit.min(full.min) };
         full.reap_limit = full.min.saturating_sub(n);
-        full.min = full.len() - n;
+        full.min = full.len - n;
         n
+    }
+
+    /// The room that it does not use now, if there is any: the caller's.
+    pub(crate) fn spare(&self) -> Option<Blocks> {
+        if self.spare.get() == 0 {
+            return None;
+        }
+        let mut full = self.full.lock();
+        self.spare.set(0);
+        Some(core::mem::take(&mut full.spare))
+    }
+    /// All of its room, with what lies there: nobody uses it any more.
+    pub(crate) fn end(&self) -> Blocks {
+        let mut full = self.full.lock();
+        let mut blocks = core::mem::take(&mut full.magazines);
+        blocks.append(core::mem::take(&mut full.spare));
+        full.len = 0;
+        blocks
     }
 
     /// The magazines, the next one to be taken first.
@@ -159,7 +263,7 @@ impl Depot {
         let mut magazines = Vec::with_capacity(self.len() as usize);
         let full = self.full.lock();
         let room = magazines.capacity();
-        magazines.extend(full.magazines.iter().rev().take(room).cloned());
+        magazines.extend(full.magazines.magazines().take(room).cloned());
         magazines
     }
 }
@@ -167,13 +271,13 @@ impl Depot {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use core::ptr::NonNull;
 
     #[test]
     fn visits_move_one_magazine_or_do_not_count() {
-        let (depot, op, mut magazine) = (Depot::new(1).unwrap(), &Operation::new(), Magazine::new());
+        let (depot, op, mut magazine) = (Depot::new(1), &Operation::new(), Magazine::new());
+        let put = |magazine: &Magazine| depot.put(op, magazine, || Some(Block::on_heap()));
         magazine.push(NonNull::dangling());
-        assert_eq!([depot.put(op, &magazine), depot.put(op, &magazine)], [true, false], "one is the limit");
+        assert_eq!([put(&magazine), put(&magazine)], [true, false], "one is the limit");
         assert_eq!((depot.len(), depot.rounds(), depot.exchanges.get()), (1, 1, 1));
         let mut taken = Magazine::new();
         assert!(depot.take(op, &mut taken) && !depot.take(op, &mut Magazine::new()));
@@ -183,9 +287,9 @@ mod tests {
 
     #[test]
     fn what_was_not_needed_for_two_intervals_is_surplus() {
-        let (depot, op, mut magazine) = (Depot::new(8).unwrap(), &Operation::new(), Magazine::new());
+        let (depot, op, mut magazine) = (Depot::new(8), &Operation::new(), Magazine::new());
         for _ in 0..5 {
-            assert!(depot.put(op, &magazine));
+            assert!(depot.put(op, &magazine, || Some(Block::on_heap())));
         }
         // The interval in which they came does not count, nor does the first one through which they lay.
         assert_eq!([(); 2].map(|()| depot.surplus(op)), [0, 0]);

@@ -29,8 +29,8 @@
 //!
 //! ## Locks
 //!
-//! The table's `drains`, a depot's, and the table's `making`, in this order: see ARCHITECTURE.md. No two are ever needed
-//! together; only a fork takes them all. None is held while the supplier runs.
+//! The table's `drains`, a depot's, and the table's `making`, in this order: see ARCHITECTURE.md. A depot that grows takes the
+//! last one under its own; a fork takes them all. None is held while the supplier runs.
 //!
 //! ## Fork
 //!
@@ -45,10 +45,10 @@ use crate::front::Front;
 use crate::magazine::{MAX_CAPACITY, Magazine};
 use crate::memory::{Heap, Memory};
 use crate::paths::{Operation, PathCounts, Paths};
-use crate::region::{Class, LEN, OP, Region};
+use crate::region::{Class, LEN, OP};
 use crate::sync::fork::ForkLock;
 use crate::sync::{Counter, Fixed, Rank, assert_unlocked, planted, tell};
-use crate::table::{Table, Which};
+use crate::table::{Table, Taken, Which};
 use crate::tuning::Tuning;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -240,8 +240,7 @@ where
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
-    /// A layer without any round yet; `None` if the table has no number or no room for it, or there is no memory for its
-    /// depots.
+    /// A layer without any round yet; `None` if the table has no number or no room for it.
     pub fn new(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, table.cpus().nodes(), config)
     }
@@ -266,18 +265,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
         };
         let (count, mut nodes) = (nodes, Vec::new());
         for _ in 0..count {
-            let (depot, class) = (Depot::new(config.depot_limit), table.class(config.reach()));
-            match (depot, class) {
-                (Some(depot), Some(class)) => {
-                    nodes.push(NodeClass { front: Front::new(table, class), depot, net: Counter::new(0) });
-                }
-                (_, class) => {
-                    class.into_iter().for_each(|class| table.retire(class));
-                    // Those that it got go back.
-                    layer.nodes = nodes.into();
-                    return None;
-                }
-            }
+            let Some(class) = table.class(config.reach()) else {
+                // Those that it got go back.
+                layer.nodes = nodes.into();
+                return None;
+            };
+            let depot = Depot::new(config.depot_limit);
+            nodes.push(NodeClass { front: Front::new(table, class), depot, net: Counter::new(0) });
         }
         layer.nodes = nodes.into();
         Some(layer)
@@ -509,7 +503,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         magazine: &mut Magazine,
     ) {
         let full = magazine.len() == usize::from(self.config.capacity);
-        let kept = full && node.depot.put(op, magazine);
+        let kept = full && node.depot.put(op, magazine, || self.table.block(op));
         if !kept || planted("a magazine in the depot and with the supplier") {
             self.flush(op, supplier, magazine);
         }
@@ -538,21 +532,31 @@ impl<R: Round, M: Memory> Layer<R, M> {
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
         self.drain_in(&Operation::new(), supplier, cpus, Which::All);
     }
-    fn drain_in(&self, op: &Operation, supplier: &impl Supplier<R>, cpus: Range<u32>, which: Which) {
+    fn drain_in(&self, op: &Operation, supplier: &impl Supplier<R>, cpus: Range<u32>, which: Which) -> u64 {
         if planted("drain does nothing") {
-            return;
+            return 0;
         }
-        let classes = self.nodes.iter().map(NodeClass::class);
-        self.table.drain(cpus, which, classes, |class, taken| {
-            let Some(node) = self.nodes.iter().find(|node| node.class() == class) else { return };
-            node.net.sub(taken.len().into());
-            self.counts.flushes.add(1);
-            assert_unlocked();
-            // SAFETY: rounds get onto stacks through `R::into_raw` only.
-            let rounds = core::iter::from_fn(|| taken.pop().map(|raw| unsafe { R::from_raw(raw) })).fuse();
-            supplier.flush(op, rounds);
-            debug_assert_eq!(taken.len(), 0, "a supplier takes all rounds");
+        let mut rounds = 0;
+        self.table.drain(cpus, which, self.classes(), |class, taken| {
+            rounds += self.give(op, supplier, class, taken);
         });
+        rounds
+    }
+    fn classes(&self) -> impl Iterator<Item = Class> + Clone {
+        self.nodes.iter().map(NodeClass::class)
+    }
+    /// Gives to the supplier what a drain took: how many rounds.
+    fn give(&self, op: &Operation, supplier: &impl Supplier<R>, class: Class, taken: &mut Taken<'_>) -> u64 {
+        let Some(node) = self.nodes.iter().find(|node| node.class() == class) else { return 0 };
+        let count = taken.len().into();
+        node.net.sub(count);
+        self.counts.flushes.add(1);
+        assert_unlocked();
+        // SAFETY: rounds get onto stacks through `R::into_raw` only.
+        let rounds = core::iter::from_fn(|| taken.pop().map(|raw| unsafe { R::from_raw(raw) })).fuse();
+        supplier.flush(op, rounds);
+        debug_assert_eq!(taken.len(), 0, "a supplier takes all rounds");
+        count
     }
 
     /// Gives everything that the layer holds to the supplier: all CPUs and depots.
@@ -562,25 +566,59 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// The same, in the course of an operation that found nothing elsewhere.
     pub fn purge_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_in(op, supplier, 0..self.cpus().count(), Which::All);
+        self.empty_depots(op, supplier);
+    }
+    fn empty_depots(&self, op: &Operation, supplier: &impl Supplier<R>) {
         for node in &self.nodes {
             node.depot.forget_working_set(op);
             self.flush_depot(op, supplier, node, u32::MAX);
         }
     }
+
+    // ---- many layers at once ----
+
+    /// The next [sweep](Table::sweep) of the table is to come here, too.
+    pub fn ask(&self) {
+        self.classes().for_each(|class| self.table.ask(class));
+    }
+    /// What is left of a [drain](Self::drain) after a [sweep](Table::sweep): gives to the supplier what was taken. How many
+    /// rounds.
+    pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
+        let mut rounds = 0;
+        for class in self.classes() {
+            let give = |class, taken: &mut Taken<'_>| rounds += self.give(op, supplier, class, taken);
+            self.table.collect(class, give);
+        }
+        rounds
+    }
+    /// What is left of a [purge](Self::purge_in) after a [sweep](Table::sweep) of all stacks.
+    pub fn purge_swept(&self, op: &Operation, supplier: &impl Supplier<R>) {
+        self.drain_swept(op, supplier);
+        self.empty_depots(op, supplier);
+    }
+    /// What is left of a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the rounds given back.
+    pub fn reap_swept(&self, supplier: &impl Supplier<R>) -> u64 {
+        let op = &Operation::new();
+        self.drain_swept(op, supplier) + self.end_interval(op, supplier)
+    }
+
     fn flush_depot(
         &self,
         op: &Operation,
         supplier: &impl Supplier<R>,
         node: &NodeClass<R, M>,
         magazines: u32,
-    ) {
-        let mut magazine = Magazine::new();
+    ) -> u64 {
+        let (mut magazine, mut rounds) = (Magazine::new(), 0);
         for _ in 0..magazines {
             if !node.depot.take(op, &mut magazine) {
                 break;
             }
+            rounds += magazine.len() as u64;
             self.flush(op, supplier, &mut magazine);
         }
+        node.depot.spare().into_iter().for_each(|blocks| self.table.take_blocks(blocks));
+        rounds
     }
 
     /// Memory is short: stacks hold less for a while. [`purge`](Self::purge) is what gives back.
@@ -615,17 +653,20 @@ impl<R: Round, M: Memory> Layer<R, M> {
         if planted("reap does nothing") {
             return 0;
         }
-        let flushed = Counter::new(0);
-        let (counting, op) = (Counting { supplier, flushed: &flushed }, &Operation::new());
-        self.drain_in(op, &counting, 0..self.cpus().count(), Which::Idle);
+        let op = &Operation::new();
+        let idle = self.drain_in(op, supplier, 0..self.cpus().count(), Which::Idle);
+        idle + self.end_interval(op, supplier)
+    }
+    fn end_interval(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
+        let mut rounds = 0;
         for node in &self.nodes {
             let surplus = node.depot.surplus(op);
-            self.flush_depot(op, &counting, node, surplus);
+            rounds += self.flush_depot(op, supplier, node, surplus);
         }
         if let Some(reach) = self.tuning.interval(&self.config) {
             self.nodes.iter().for_each(|node| self.table.change_limit(node.class(), reach));
         }
-        flushed.get()
+        rounds
     }
 
     /// The numbers now. Looks at all CPUs that were ever used; takes no lock.
@@ -668,7 +709,10 @@ impl<R: Round, M: Memory> Layer<R, M> {
 impl<R: Round, M: Memory> Drop for Layer<R, M> {
     fn drop(&mut self) {
         if !crate::sync::abandoned() {
-            self.nodes.iter().for_each(|node| self.table.retire(node.class()));
+            self.nodes.iter().for_each(|node| {
+                self.table.take_blocks(node.depot.end());
+                self.table.retire(node.class());
+            });
         }
     }
 }
@@ -680,34 +724,7 @@ impl<R: Round, M: Memory> Fork for Layer<R, M> {
             self.nodes.iter().for_each(|node| visit(&node.depot.full));
         }
     }
-    unsafe fn forget_other_threads(&self) {
-        if planted("what a lost drain had taken still counts as held") {
-            return;
-        }
-        // What a drain had taken and did not come to give away.
-        for node in &self.nodes {
-            let taken = |region: Region<'_>| u64::from(region.taken(node.class()));
-            node.net.sub(self.table.used(0..self.cpus().count()).map(taken).sum());
-        }
-    }
-}
-
-/// A supplier that counts what it is given.
-struct Counting<'a, S> {
-    supplier: &'a S,
-    flushed: &'a Counter,
-}
-
-impl<R: Round, S: Supplier<R>> Supplier<R> for Counting<'_, S> {
-    fn fill(&self, op: &Operation, node: u32, max: usize, put: impl FnMut(R)) -> usize {
-        self.supplier.fill(op, node, max, put)
-    }
-    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = R>) {
-        self.supplier.flush(op, rounds.inspect(|_| self.flushed.add(1)));
-    }
-    fn node_of(&self, round: R) -> u32 {
-        self.supplier.node_of(round)
-    }
+    unsafe fn forget_other_threads(&self) {}
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -793,7 +810,7 @@ mod tests {
         let cpus = Cpus::simulated(3, 3).unwrap();
         // Rooms of 16 KiB, of which there are four.
         let config = Config::new(64, 14, 0);
-        let region = crate::region::STACKS + (4 << 14);
+        let region = crate::region::STACKS.next_multiple_of(4096) + (4 << 14);
         let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
         let table = Arc::new(Table::new(cpus, region, memory).unwrap());
         let first = Layer::<Ball>::new(&table, config).unwrap();

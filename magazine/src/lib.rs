@@ -131,5 +131,5 @@ pub use layer::{Config, Layer, MAX_DEPOT, Round, Stats, Supplier};
 pub use magazine::MAX_CAPACITY;
 pub use memory::{Heap, Memory};
 pub use paths::{Operation, Path, PathCounts, Paths};
-pub use table::{Table, TooSmall};
+pub use table::{Drains, Table, TooSmall, Which};
 pub use view::{CpuView, DepotView, LayerView, MagazineView};

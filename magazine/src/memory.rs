@@ -18,6 +18,14 @@ pub unsafe trait Memory: Send + Sync {
     /// Makes `range` (bytes from the base) writable on behalf of `op`; `false` if that cannot be had. What was granted stays
     /// granted; granting twice is harmless.
     fn commit(&self, op: &Operation, range: Range<usize>) -> bool;
+    /// Gives the memory behind `range` (whole pages, in bytes from the base, granted before) back to the system. It reads as
+    /// zero then, and stays granted. `false`, with nothing changed, where that cannot be done.
+    ///
+    /// # Safety
+    /// Nobody writes there meanwhile, nor minds that what lies there becomes zero.
+    unsafe fn release(&self, _range: Range<usize>) -> bool {
+        false
+    }
 }
 
 /// The alignment of a [`Memory`], in bytes.

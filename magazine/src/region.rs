@@ -10,7 +10,7 @@
 //! * `cap[class]`: how many places of the stack may be used now. 0 in a class that was never used here, so nothing can be
 //!   pushed there; a batch widens it.
 //! * The stack: a word that is always null, and the rounds behind it. A pop that reads the null has missed: no other test.
-//! * `seen`, `taken`: a drain's notes.
+//! * `seen`, `taken`, `backed`, `going`: a drain's notes.
 //!
 //! A class lies at the same offsets in every region. A region of nothing but zeros answers every pop and every push with a
 //! miss; that is what the [empty region](crate::table) is, and what the region of a CPU is that was never used.
@@ -38,6 +38,41 @@ pub(crate) const LEN: u64 = 0xffff;
 pub(crate) const OP: u64 = 1 << 16;
 /// Bytes of a round.
 pub(crate) const ROUND: usize = size_of::<*mut u8>();
+
+/// What of a region's memory goes back at once: a page. A checker's is as long as the room of a class.
+pub(crate) const PAGE: usize = if cfg!(any(loom, shuttle)) { 64 } else { 4096 };
+
+/// A set of a region's pages, by their numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pages([u64; crate::table::REGION / 4096 / 64]);
+
+impl Pages {
+    pub(crate) fn add(&mut self, page: usize) {
+        self.0[page / 64] |= 1 << (page % 64);
+    }
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word |= other);
+    }
+    pub(crate) fn without(mut self, other: &Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word &= !other);
+        self
+    }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+    pub(crate) fn has(&self, page: usize) -> bool {
+        self.0[page / 64] & 1 << (page % 64) != 0
+    }
+    /// Runs of pages that follow each other.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = core::ops::Range<usize>> + '_ {
+        let (mut at, end) = (0, 64 * self.0.len());
+        core::iter::from_fn(move || {
+            let start = (at..end).find(|page| self.has(*page))?;
+            at = (start..end).find(|page| !self.has(*page)).unwrap_or(end);
+            Some(start..at)
+        })
+    }
+}
 
 /// Where a class lies in every region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +111,8 @@ pub(crate) struct Header {
     pub(crate) caps: [UnsafeCell<u32>; CLASSES as usize],
     seen: [UnsafeCell<u64>; CLASSES as usize],
     taken: [AtomicU64; CLASSES as usize],
+    backed: UnsafeCell<Pages>,
+    going: UnsafeCell<Pages>,
 }
 #[cfg(not(any(loom, shuttle)))]
 #[repr(C, align(128))]
@@ -118,6 +155,12 @@ impl<'t> Region<'t> {
     fn taken_word(&self, class: Class) -> &'t AtomicU64 {
         &self.header.taken[class.index as usize]
     }
+    fn backed_cell(&self) -> &'t UnsafeCell<Pages> {
+        &self.header.backed
+    }
+    fn going_cell(&self) -> &'t UnsafeCell<Pages> {
+        &self.header.going
+    }
     /// Place `i` of the stack, counted from 1; 0 is the null word.
     #[inline(always)]
     fn place(&self, class: Class, i: u32) -> &'t UnsafeCell<*mut u8> {
@@ -154,6 +197,8 @@ pub(crate) struct Cells {
     pub(crate) token: crate::sync::Mutex<()>,
     classes: Vec<ClassCells>,
     places: Vec<UnsafeCell<*mut u8>>,
+    backed: UnsafeCell<Pages>,
+    going: UnsafeCell<Pages>,
 }
 #[cfg(any(loom, shuttle))]
 #[derive(Debug)]
@@ -186,6 +231,8 @@ impl Cells {
             token: crate::sync::Mutex::ranked(crate::sync::Rank::Token, ()),
             classes: (0..CLASSES).map(class).collect(),
             places: (0..words).map(|_| UnsafeCell::new(core::ptr::null_mut())).collect(),
+            backed: UnsafeCell::default(),
+            going: UnsafeCell::default(),
         }
     }
 }
@@ -208,6 +255,21 @@ impl<'t> Region<'t> {
     }
     fn taken_word(&self, class: Class) -> &'t AtomicU64 {
         &self.class(class).taken
+    }
+    fn backed_cell(&self) -> &'t UnsafeCell<Pages> {
+        &self.0.backed
+    }
+    fn going_cell(&self) -> &'t UnsafeCell<Pages> {
+        &self.0.going
+    }
+    /// What the system does with pages that are given back. Of the null words that stacks begin with nothing is seen.
+    pub(crate) fn zero(&self, pages: core::ops::Range<usize>) {
+        for page in pages {
+            for place in &self.0.places[page * PAGE / ROUND..(page + 1) * PAGE / ROUND][1..] {
+                // SAFETY: a checker says whether anybody else uses it.
+                place.with_mut(|p| unsafe { *p = core::ptr::null_mut() });
+            }
+        }
     }
     fn place(&self, class: Class, i: u32) -> &'t UnsafeCell<*mut u8> {
         &self.0.places[class.stack as usize / ROUND + i as usize]
@@ -394,8 +456,9 @@ impl Region<'_> {
 
     // ---- for whoever owns the region: a drain ----
 
-    /// Closes the class's stack and notes how many rounds lie on it: from now on they are that drain's, where they lie.
-    pub(crate) fn take(&self, class: Class, drain: u64) {
+    /// Closes the class's stack and notes how many rounds lie on it: from now on they are that drain's, where they lie. Whether
+    /// there were any, or places for them.
+    pub(crate) fn take(&self, class: Class, drain: u64) -> bool {
         let head = self.head(class);
         let len = head & LEN;
         if len > 0 {
@@ -405,20 +468,64 @@ impl Region<'_> {
             self.set_head(class, head & !LEN);
             tell!(self => "takes a stack of {len}");
         }
-        if self.cap(class) > 0 && !planted("a drained stack stays open") {
+        self.close(class) || len > 0
+    }
+    /// No place may be used from now on; whether any might before.
+    pub(crate) fn close(&self, class: Class) -> bool {
+        let open = self.cap(class) > 0;
+        if open && !planted("a drained stack stays open") {
             self.set_cap(class, 0);
         }
+        open
+    }
+    /// What a drain took that will never give it away lies on the stack again.
+    pub(crate) fn untake(&self, class: Class) {
+        let taken = self.taken(class);
+        if taken > 0 {
+            self.set_cap(class, self.cap(class).max(taken));
+            self.set_head(class, self.head(class) | u64::from(taken));
+            self.forget_taken(class);
+        }
+    }
+    /// What drain `from` took is drain `to`'s from now on; for who holds the lock of drains, if `from` has not begun to give
+    /// it away.
+    pub(crate) fn hand_over(&self, class: Class, from: u64, to: u64) {
+        // Relaxed: as in `take`; who reads it has the lock of drains behind us.
+        let taken = self.taken_word(class).load(Relaxed);
+        if taken != 0 && taken / OP == from {
+            self.taken_word(class).store((to * OP) | taken & LEN, Relaxed);
+        }
+    }
+    /// Pages of stacks that may be memory. The lock of drains protects it.
+    pub(crate) fn backed(&self) -> Pages {
+        // SAFETY: the lock of drains is held.
+        self.backed_cell().with(|p| unsafe { *p })
+    }
+    /// See [`backed`](Self::backed).
+    pub(crate) fn set_backed(&self, pages: &Pages) {
+        // SAFETY: as above.
+        self.backed_cell().with_mut(|p| unsafe { *p = *pages });
+    }
+    /// Pages that nobody can write to before the drain that notes it is over. As [`backed`](Self::backed).
+    pub(crate) fn going(&self) -> Pages {
+        // SAFETY: as above.
+        self.going_cell().with(|p| unsafe { *p })
+    }
+    /// See [`going`](Self::going).
+    pub(crate) fn set_going(&self, pages: &Pages) {
+        // SAFETY: as above.
+        self.going_cell().with_mut(|p| unsafe { *p = *pages });
     }
     /// How far the class had come when [`see`](Self::see) was last called; for who holds the lock of drains.
     pub(crate) fn seen(&self, class: Class) -> u64 {
         // SAFETY: the lock of drains is held.
         self.seen_cell(class).with(|p| unsafe { *p })
     }
-    /// As [`seen`](Self::seen): how far it has come now.
-    pub(crate) fn see(&self, class: Class) {
+    /// As [`seen`](Self::seen): how far it has come now. Whether that is further than before.
+    pub(crate) fn see(&self, class: Class) -> bool {
         let head = self.head(class);
         // SAFETY: the lock of drains is held.
-        self.seen_cell(class).with_mut(|p| unsafe { *p = head });
+        self.seen_cell(class).with_mut(|p| unsafe { p.replace(head) }) != head
     }
     /// The class begins anew, for another owner of its number.
     pub(crate) fn reset(&self, class: Class) {

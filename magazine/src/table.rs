@@ -21,6 +21,16 @@
 //! 4. A stack that is closed stays closed while its class's limit is 0. The limit goes to 0 before the fence, so that
 //!    every operation behind it sees that, and comes back when what was taken has been given away.
 //! 5. A number is given to another owner only when every region was taken with its limit at 0, for good.
+//! 6. What was taken is of the drain whose number it bears. While that has not begun to give it away, another drain of the
+//!    class may take it over, under the lock of drains.
+//! 7. A page of stacks goes back to the system while all stacks on it are closed, by rule 4 or for good, and no drain has
+//!    rounds there.
+//!
+//! ## Many classes at once
+//!
+//! A [sweep](Table::sweep) is a drain of all classes that [asked](crate::Layer::ask) for it, whoever they are of: one fence
+//! for all of them. What it takes waits where it lies until each layer [collects](crate::Layer::reap_swept) its own. A layer
+//! that drains its stacks by itself meanwhile takes that over, so nothing waits for a layer that was forgotten.
 //!
 //! A table is of one [mechanism](crate::Mechanism). Under the claimed slot a claim *is* the region: a drain claims it, and
 //! leaves the word alone.
@@ -29,15 +39,20 @@
 //!
 //! Each CPU's region is at most [`REGION`] bytes of addresses, and readable zeros up to the CPU's first miss; so an idle
 //! CPU costs nothing. It is committed from its start upwards as classes are used there. The rooms of classes are powers
-//! of two and never move. A number that is given back keeps its room for the next class of that size.
+//! of two and never move; those of less than a page share pages with their like. A number that is given back keeps its room
+//! for the next class of that size. [`Table::release_idle`] gives back the pages of stacks that serve nothing.
+//!
+//! Behind the regions lie the magazines of all depots, committed as they are first used.
 
 use crate::cpu::{Cpus, Mechanism, claimed, rseq};
+use crate::depot::{Block, Blocks};
 use crate::fork::Fork;
-use crate::memory::Memory;
+use crate::magazine::MAX_CAPACITY;
+use crate::memory::{ALIGN, Memory};
 use crate::paths::Operation;
 #[cfg(any(loom, shuttle))]
 use crate::region::Cells;
-use crate::region::{CLASSES, Class, LEN, ROUND, Region, STACKS};
+use crate::region::{CLASSES, Class, LEN, PAGE, Pages, ROUND, Region, STACKS};
 #[cfg(not(any(loom, shuttle)))]
 use crate::sync::AtomicPtr;
 #[cfg(any(loom, shuttle))]
@@ -49,6 +64,7 @@ use crate::sync::fork::{ForkLock, ForkMutex};
 use crate::sync::{AtomicU32, Counter, Rank, UnsafeCell, catch_panic, planted, tell};
 use core::ops::Range;
 use core::ptr::NonNull;
+use core::time::Duration;
 use std::panic::resume_unwind;
 
 /// Bytes of addresses of a region, at most.
@@ -63,7 +79,6 @@ const STEP: usize = 64 << 10;
 const WORD: usize = size_of::<*mut u8>();
 const LINE: usize = 64;
 const HEADS_IN_LINE: u32 = if cfg!(any(loom, shuttle)) { u32::MAX } else { 8 };
-const PAGE: usize = 4096;
 
 /// What a table knows of a class.
 #[derive(Debug)]
@@ -72,14 +87,31 @@ struct Number {
     limit: AtomicU32,
     /// The limit when no drain is at work.
     open: Counter,
-    /// Drains that are at work; the lock of drains protects it.
+    /// Its owner wants the next sweep to come here.
+    asked: Counter,
+    /// Drains that are at work; the lock of drains protects it,
     drains: UnsafeCell<u32>,
-    /// Where its room begins in a region, in bytes; the lock of making protects the rest,
-    stack: UnsafeCell<u32>,
-    /// and how large it is, as a power of two of lines.
-    order: UnsafeCell<u8>,
-    /// The next number without an owner, of the same order.
+    /// and the number of the drain whose rounds wait for somebody to give them away; 0 is none.
+    waiting: UnsafeCell<u64>,
+    /// Where its stack begins in a region, in bytes, and how large its room is, as a power of two of lines. Set once.
+    stack: Counter,
+    order: Counter,
+    /// The next number without an owner, of the same order. The lock of making protects it.
     next: UnsafeCell<u32>,
+}
+
+impl Number {
+    /// Bytes of its room.
+    fn room(&self) -> usize {
+        LINE << self.order.get()
+    }
+    /// The pages that its room lies on; none if it has no room yet.
+    fn pages(&self) -> Range<usize> {
+        match self.stack.get() as usize / PAGE {
+            0 if !cfg!(any(loom, shuttle)) => 0..0,
+            first => first..first + self.room().div_ceil(PAGE),
+        }
+    }
 }
 
 /// Numbers and rooms.
@@ -89,9 +121,21 @@ struct Making {
     numbers: u32,
     /// Bytes of a region that rooms take up.
     used: usize,
+    /// By order, where the next room of less than a page begins; at a page it is another one.
+    parts: [usize; PARTS],
     /// By order, the first number without an owner; 0 is none.
     free: [u32; 16],
+    /// Magazines of depots that nobody uses.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code))]
+    blocks: Blocks,
+    /// Bytes that such were made of, and bytes that are committed for them.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code))]
+    cut: [usize; 2],
 }
+/// Bytes of a stack of a magazine, in lines.
+const MAGAZINE: usize = ((MAX_CAPACITY as usize + 1) * ROUND).next_multiple_of(LINE);
+/// Sizes of rooms below a page.
+const PARTS: usize = (PAGE / LINE).ilog2() as usize;
 
 /// The stacks of all classes on all CPUs. See the [module](self).
 pub struct Table<M> {
@@ -103,8 +147,10 @@ pub struct Table<M> {
     numbers: Box<[Number]>,
     drains: ForkMutex<()>,
     making: ForkMutex<Making>,
-    /// Drains that the kernel refused a fence.
+    passes: Counter,
     refused: Counter,
+    /// In nanoseconds.
+    longest_away: Counter,
     #[cfg(any(loom, shuttle))]
     words: Vec<AtomicUsize>,
     #[cfg(any(loom, shuttle))]
@@ -139,17 +185,34 @@ impl core::error::Error for TooSmall {}
 
 /// Which stacks a drain takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
+pub enum Which {
     /// All.
     All,
     /// Those that have served nothing since the last such drain.
     Idle,
 }
 
+/// What the drains of a table did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Drains {
+    /// Times that regions were taken away: whatever the number of CPUs and classes, one fence each.
+    pub passes: u64,
+    /// Of these, the ones without effect, because the kernel refused the fence (`membarrier`). What lies on stacks then stays
+    /// there, and numbers that would be given back are lost; fast paths go on.
+    pub refused: u64,
+    /// The longest that a CPU was without its region: every operation there missed. 0 where there is no clock.
+    pub longest_away: Duration,
+}
+
 impl<M: Memory> Table<M> {
-    /// Bytes of addresses for the words and, for each CPU, a region of `region` bytes.
+    /// Bytes of addresses for the words, for each CPU a region of `region` bytes, and as much for the depots.
     pub fn footprint(cpus: &Cpus, region: usize) -> usize {
-        Self::front(cpus) + Self::stride(region) * (cpus.count() as usize + 1)
+        Self::front(cpus) + Self::stride(region) * (cpus.count() as usize + 2)
+    }
+    /// Of these, bytes from the start that may be committed at once: all but the empty region and what is behind it.
+    pub fn writable(cpus: &Cpus, region: usize) -> usize {
+        Self::front(cpus) + Self::stride(region) * cpus.count() as usize
     }
     /// What a region has where memory is addresses; `on_heap` where it is memory.
     pub fn region_bytes(cpus: &Cpus, on_heap: bool) -> usize {
@@ -189,10 +252,20 @@ impl<M: Memory> Table<M> {
         let number = |_| Number {
             limit: AtomicU32::new(0),
             open: Counter::new(0),
+            asked: Counter::new(0),
             drains: UnsafeCell::new(0),
-            stack: UnsafeCell::new(0),
-            order: UnsafeCell::new(0),
+            waiting: UnsafeCell::new(0),
+            stack: Counter::new(0),
+            order: Counter::new(0),
             next: UnsafeCell::new(0),
+        };
+        let making = Making {
+            numbers: 1,
+            used: STACKS.next_multiple_of(PAGE),
+            parts: [0; PARTS],
+            free: [0; 16],
+            blocks: Blocks::default(),
+            cut: [0; 2],
         };
         let table = Self {
             cpus,
@@ -200,8 +273,10 @@ impl<M: Memory> Table<M> {
             region,
             numbers: (0..CLASSES).map(number).collect(),
             drains: ForkMutex::new(Rank::Drains, ()),
-            making: ForkMutex::new(Rank::Making, Making { numbers: 1, used: STACKS, free: [0; 16] }),
+            making: ForkMutex::new(Rank::Making, making),
+            passes: Counter::new(0),
             refused: Counter::new(0),
+            longest_away: Counter::new(0),
             #[cfg(any(loom, shuttle))]
             words: (0..cpus.count() as usize).map(AtomicUsize::new).collect(),
             #[cfg(any(loom, shuttle))]
@@ -336,37 +411,49 @@ impl<M: Memory> Table<M> {
         } else {
             // Callers write the beginnings of lines. A load that follows a store to the same place of another page waits, so
             // no head lies there.
-            let (index, start) =
-                (making.numbers + u32::from(making.numbers.is_multiple_of(HEADS_IN_LINE)), making.used);
+            let index = making.numbers + u32::from(making.numbers.is_multiple_of(HEADS_IN_LINE));
+            let part = making.parts.get(usize::from(order)).copied();
+            let start = part.filter(|start| !start.is_multiple_of(PAGE)).unwrap_or(making.used);
             if index >= CLASSES || start + bytes > self.region {
                 return None;
             }
-            (making.numbers, making.used) = (index + 1, start + bytes);
-            let number = &self.numbers[index as usize];
-            let colour = index as usize * 5 * LINE % colours;
-            // SAFETY: the lock is held.
-            unsafe {
-                number.stack.with_mut(|p| *p = (start + colour) as u32);
-                number.order.with_mut(|p| *p = order);
+            making.numbers = index + 1;
+            if start == making.used {
+                making.used += bytes.next_multiple_of(PAGE);
             }
+            if let Some(part) = making.parts.get_mut(usize::from(order)) {
+                *part = start + bytes;
+            }
+            let number = &self.numbers[index as usize];
+            number.order.set(order.into());
+            number.stack.set((start + index as usize * 7 * LINE % colours) as u64);
             index
         };
-        // SAFETY: the lock is held.
-        let stack = self.numbers[index as usize].stack.with(|p| unsafe { *p });
         drop(making);
-        let class = Class { index, stack };
+        let class = self.named(index);
         self.set_limit(class, reach);
         Some(class)
     }
 
+    /// The class of a number that has a room.
+    fn named(&self, index: u32) -> Class {
+        Class { index, stack: self.numbers[index as usize].stack.get() as u32 }
+    }
+    /// The classes of all numbers that have a room.
+    fn all(&self) -> impl Iterator<Item = (Class, &Number)> + Clone {
+        let numbers = (0..).zip(&*self.numbers).skip(1);
+        let roomy = numbers.filter(|(_, number)| !number.pages().is_empty());
+        roomy.map(|(index, number)| (self.named(index), number))
+    }
+
     /// Bytes of the room for a stack of so many places, a power of two of lines, and how many of its first bytes it may begin
     /// in. Stacks that began at the same place of different pages would fall on the same few sets of a processor's cache,
-    /// so those of a page and more begin at different ones.
+    /// so those of a page and more begin at different ones; and so that one magazine takes one page.
     fn room(reach: u16) -> (usize, usize) {
         let stack = (usize::from(reach) + 1) * ROUND;
         let mut bytes = stack.next_power_of_two().max(LINE);
         loop {
-            let colours = if bytes < PAGE { LINE } else { (bytes / 4).min(PAGE) };
+            let colours = if bytes < ALIGN { LINE } else { (bytes / 4).min(ALIGN - MAGAZINE) };
             if stack + colours - LINE <= bytes {
                 return (bytes, colours);
             }
@@ -413,11 +500,24 @@ impl<M: Memory> Table<M> {
 
     /// Gives a number back, which nobody uses any more. What lies on its stacks is forgotten.
     pub(crate) fn retire(&self, class: Class) {
-        self.set_limit(class, if planted("a number that is given back stays open") { 1 } else { 0 });
+        self.numbers[class.index as usize].asked.set(0);
+        {
+            let _one_at_a_time = self.drains.lock();
+            // SAFETY: the lock of drains is held. What a sweep has taken is forgotten, too.
+            unsafe {
+                self.set_limit_locked(
+                    class,
+                    if planted("a number that is given back stays open") { 1 } else { 0 },
+                );
+                if self.claim(class) > 0 {
+                    self.reopen(class);
+                }
+            }
+        }
         let all = 0..self.cpus.count();
         let all = if planted("a number is given back when one CPU is drained") { 0..1 } else { all };
         let owned = |region: Region<'_>| {
-            region.take(class, 0);
+            self.take_stack(region, class, 0);
             region.reset(class);
         };
         // Without a fence somebody may still use the number: then nobody else gets it.
@@ -426,8 +526,7 @@ impl<M: Memory> Table<M> {
         }
         let mut making = self.making.lock();
         let number = &self.numbers[class.index as usize];
-        // SAFETY: the lock of making is held.
-        let order = usize::from(number.order.with(|p| unsafe { *p }));
+        let order = number.order.get() as usize;
         // SAFETY: as above.
         number.next.with_mut(|p| unsafe { *p = making.free[order] });
         making.free[order] = class.index;
@@ -489,13 +588,21 @@ impl<M: Memory> Table<M> {
         let wanted =
             |cpu: &u32| self.region(*cpu).is_some_and(|region| region.committed() > 0 && wanted(region));
         if self.cpus.mechanism() == Mechanism::Claimed {
+            let mut any = false;
             for region in cpus.filter(wanted).filter_map(|cpu| self.region(cpu)) {
-                claimed::own(region, owned);
+                let mut timed = |region: Region<'_>| {
+                    let since = Clock::start();
+                    owned(region);
+                    self.was_away(&since);
+                };
+                claimed::own(region, &mut timed);
+                any = true;
             }
+            self.passes.add(any.into());
             return true;
         }
         // Which CPUs they are must not change on the way: so it is asked once, and the words remember it.
-        let mut any = false;
+        let (mut any, since) = (false, Clock::start());
         for cpu in cpus.clone().filter(wanted) {
             self.take_away(cpu);
             any = true;
@@ -503,6 +610,7 @@ impl<M: Memory> Table<M> {
         if !any {
             return true;
         }
+        self.passes.add(1);
         let is_away = |cpu: &u32| self.is_away(*cpu);
         let early = planted("a drain takes before its fence");
         if early {
@@ -531,7 +639,20 @@ impl<M: Memory> Table<M> {
                 self.put_back(cpu);
             }
         }
+        self.was_away(&since);
         fenced
+    }
+    /// A region is back.
+    fn was_away(&self, since: &Clock) {
+        self.longest_away.set(self.longest_away.get().max(since.nanoseconds()));
+    }
+    /// What drains did so far.
+    pub fn drains(&self) -> Drains {
+        Drains {
+            passes: self.passes.get(),
+            refused: self.refused.get(),
+            longest_away: Duration::from_nanos(self.longest_away.get()),
+        }
     }
     /// Whether a drain has taken the region of `cpu` away; for that drain.
     pub(crate) fn is_away(&self, cpu: u32) -> bool {
@@ -544,6 +665,7 @@ impl<M: Memory> Table<M> {
 
     /// Closes the stacks of `classes` on `cpus`, as far as `which` says, and shows each to `give`, who takes its rounds
     /// away with [`Taken::pop`]. One fence for all of them. Fast paths go on meanwhile: they miss where a stack is closed.
+    /// What a sweep took of these classes is given away, too.
     ///
     /// Where `give` panics, the rounds that it left are lost. The first panic goes on when all other stacks were given
     /// away and the classes are open again.
@@ -554,58 +676,284 @@ impl<M: Memory> Table<M> {
         classes: impl Iterator<Item = Class> + Clone,
         mut give: impl FnMut(Class, &mut Taken<'_>),
     ) {
-        let lock = || (!planted("drains without their lock")).then(|| self.drains.lock());
-        // Others may be at work on the same stacks: each gives away what it has taken itself.
+        // Others may be at work on the same stacks: each gives away what is its own.
         let number = crate::sync::unique();
         {
-            let _one_at_a_time = lock();
+            let _one_at_a_time = self.lock_drains();
             // SAFETY: the lock of drains is held.
-            classes.clone().for_each(|class| unsafe { self.close(class) });
-            let idle = |region: Region<'_>, class: Class| {
-                let head = region.head(class);
-                head & LEN > 0 && (region.seen(class) == head || planted("a reap takes what is in use"))
-            };
-            let wanted = |region: Region<'_>| match which {
-                // One that is closed for good is to take nothing from now on, empty as it may be.
-                Which::All => classes.clone().any(|class| {
-                    let closed = self.is_closed(class) && !planted("a closed class leaves empty stacks open");
-                    closed || region.head(class) & LEN > 0
-                }),
-                Which::Idle => {
-                    let any = classes.clone().any(|class| idle(region, class));
-                    if !any {
-                        classes.clone().for_each(|class| region.see(class));
-                    }
-                    any
-                }
-            };
-            let mut owned = |region: Region<'_>| {
-                for class in classes.clone() {
-                    if which == Which::All || idle(region, class) {
-                        region.take(class, number);
-                    }
-                    region.see(class);
-                }
-            };
-            self.with_regions_locked(cpus.clone(), wanted, &mut owned);
-        }
-        let mut outcome = Ok(());
-        for class in classes.clone() {
-            for region in self.used(cpus.clone()) {
-                let taken = region.taken_by(class, number);
-                if taken > 0 {
-                    region.forget_taken(class);
-                    let given = catch_panic(|| give(class, &mut Taken { region, class, left: taken }));
-                    outcome = outcome.and(given);
-                }
+            unsafe {
+                classes.clone().for_each(|class| self.close(class, number));
+                self.take(number, cpus, which, classes.clone());
+                // In the same hold: when a drain returns, all is given away that it found.
+                classes.clone().for_each(|class| _ = self.claim(class));
             }
         }
-        {
-            let _one_at_a_time = lock();
-            // SAFETY: as above.
-            classes.for_each(|class| unsafe { self.reopen(class) });
-        }
+        let outcome = classes.map(|class| self.give(class, number, &mut give)).fold(Ok(()), Result::and);
         outcome.unwrap_or_else(|panic| resume_unwind(panic));
+    }
+
+    /// The class is to be part of the next sweep.
+    pub(crate) fn ask(&self, class: Class) {
+        self.numbers[class.index as usize].asked.set(1);
+    }
+
+    /// Takes what lies on the stacks of `cpus`, of all classes that [asked](crate::Layer::ask) for it: as `which` says. It
+    /// waits until their layers [collect](crate::Layer::reap_swept) it; up to then these classes take no rounds that their
+    /// stacks have no place for.
+    ///
+    /// Cost: the lock of drains and one fence for all of them.
+    pub fn sweep(&self, cpus: Range<u32>, which: Which) {
+        let number = crate::sync::unique();
+        let _one_at_a_time = self.lock_drains();
+        let regions = || self.used(cpus.clone());
+        let (mut closed, mut count) = ([Class::default(); CLASSES as usize], 0);
+        for (class, at) in self.all().filter(|(_, at)| at.asked.get() > 0) {
+            at.asked.set(0);
+            if which == Which::All || regions().any(|region| Self::is_idle(region, class)) {
+                // SAFETY: the lock of drains is held.
+                unsafe { self.close(class, number) };
+                closed[count] = class;
+                count += 1;
+            } else {
+                regions().for_each(|region| self.see(region, class));
+            }
+        }
+        // SAFETY: as above; they were closed for this number.
+        unsafe { self.take(number, cpus.clone(), which, closed[..count].iter().copied()) };
+    }
+
+    /// Gives away what a sweep took of the class, if nobody else did. Panics are as in [`drain`](Self::drain).
+    pub(crate) fn collect(&self, class: Class, mut give: impl FnMut(Class, &mut Taken<'_>)) {
+        let number = {
+            let _one_at_a_time = self.lock_drains();
+            // SAFETY: the lock of drains is held.
+            unsafe { self.claim(class) }
+        };
+        if number > 0 {
+            self.give(class, number, &mut give).unwrap_or_else(|panic| resume_unwind(panic));
+        }
+    }
+
+    fn lock_drains(&self) -> Option<crate::sync::MutexGuard<'_, ()>> {
+        (!planted("drains without their lock")).then(|| self.drains.lock())
+    }
+
+    /// Whether rounds lie there that served nothing since the class was last seen.
+    fn is_idle(region: Region<'_>, class: Class) -> bool {
+        let head = region.head(class);
+        head & LEN > 0 && (region.seen(class) == head || planted("a reap takes what is in use"))
+    }
+
+    /// Takes what lies on the stacks of `classes`, one fence for all of them.
+    ///
+    /// # Safety
+    /// The lock of drains is held, and the classes were [closed](Self::close) for that number.
+    unsafe fn take(
+        &self,
+        number: u64,
+        cpus: Range<u32>,
+        which: Which,
+        classes: impl Iterator<Item = Class> + Clone,
+    ) {
+        let wanted = |region: Region<'_>| match which {
+            // One that is closed for good is to take nothing from now on, empty as it may be.
+            Which::All => classes.clone().any(|class| {
+                let closed = self.is_closed(class) && !planted("a closed class leaves empty stacks open");
+                closed || region.head(class) & LEN > 0
+            }),
+            Which::Idle => {
+                let any = classes.clone().any(|class| Self::is_idle(region, class));
+                if !any {
+                    classes.clone().for_each(|class| self.see(region, class));
+                }
+                any
+            }
+        };
+        let mut owned = |region: Region<'_>| {
+            for class in classes.clone() {
+                if which == Which::All || Self::is_idle(region, class) {
+                    self.take_stack(region, class, number);
+                }
+                self.see(region, class);
+            }
+        };
+        self.with_regions_locked(cpus, wanted, &mut owned);
+    }
+    /// Takes the stack; for whoever owns the region.
+    fn take_stack(&self, region: Region<'_>, class: Class, number: u64) {
+        if region.take(class, number) {
+            self.note_backed(region, class);
+        }
+    }
+    /// Remembers how far the class has come; for who holds the lock of drains.
+    fn see(&self, region: Region<'_>, class: Class) {
+        if region.see(class) {
+            self.note_backed(region, class);
+        }
+    }
+    /// The pages of its room may be memory.
+    fn note_backed(&self, region: Region<'_>, class: Class) {
+        let mut pages = region.backed();
+        self.numbers[class.index as usize].pages().for_each(|page| pages.add(page));
+        region.set_backed(&pages);
+    }
+
+    /// Gives away what the drain of that number took, or took over, and opens the class. The first panic of `give`.
+    fn give(
+        &self,
+        class: Class,
+        number: u64,
+        give: &mut impl FnMut(Class, &mut Taken<'_>),
+    ) -> std::thread::Result<()> {
+        let mut outcome = Ok(());
+        for region in self.used(0..self.cpus.count()) {
+            let taken = region.taken_by(class, number);
+            if taken > 0 {
+                region.forget_taken(class);
+                let given = catch_panic(|| give(class, &mut Taken { region, class, left: taken }));
+                outcome = outcome.and(given);
+            }
+        }
+        let _one_at_a_time = self.lock_drains();
+        // SAFETY: the lock of drains is held; who gives away has closed it, or claimed it from who has.
+        unsafe { self.reopen(class) };
+        outcome
+    }
+
+    /// Gives pages back to the system on which only stacks lie that are empty and served nothing since they were last seen:
+    /// the bytes. For after a sweep; numbers that were given back are among them.
+    ///
+    /// Cost: the lock of drains, a look at every class on every CPU that was used, and if there are any such pages a fence and
+    /// a system call for each run of them. They are given back while their classes are closed, and no region is away.
+    pub fn release_idle(&self) -> usize {
+        let _one_at_a_time = self.lock_drains();
+        let cpus = || 0..self.cpus.count();
+        // Rounds that a drain is giving away lie where they lay.
+        let mut drained = [false; CLASSES as usize];
+        for (class, at) in self.all() {
+            // SAFETY: the lock of drains is held.
+            let drains = at.drains.with(|p| unsafe { *p });
+            drained[class.index as usize] =
+                drains > 0 && !planted("a page goes back while its rounds are given away");
+        }
+        let in_use = |region: Region<'_>| self.pages_in_use(region, &drained);
+        let idle = |region: Region<'_>| region.backed().without(&in_use(region));
+        let mut pages = Pages::default();
+        self.used(cpus()).for_each(|region| pages.add_all(&idle(region)));
+        if pages.is_empty() {
+            return 0;
+        }
+        let mut closed = [false; CLASSES as usize];
+        for (class, _) in self.all().filter(|(_, at)| at.pages().any(|page| pages.has(page))) {
+            closed[class.index as usize] = true;
+            if !planted("a page goes back while its classes are open") {
+                // SAFETY: the lock of drains is held.
+                unsafe { self.close_again(class) };
+            }
+        }
+        let mut owned = |region: Region<'_>| {
+            let mut kept = in_use(region);
+            for (class, at) in self.all() {
+                match closed[class.index as usize] {
+                    true if !at.pages().any(|page| kept.has(page)) => _ = region.close(class),
+                    true => {}
+                    false => at.pages().for_each(|page| kept.add(page)),
+                }
+            }
+            region.set_going(&region.backed().without(&kept));
+        };
+        self.with_regions_locked(cpus(), |region| !idle(region).is_empty(), &mut owned);
+        let mut bytes = 0;
+        for (cpu, region) in cpus().filter_map(|cpu| Some((cpu, self.region(cpu)?))) {
+            if region.committed() == 0 {
+                continue;
+            }
+            let going = region.going();
+            for run in going.runs() {
+                bytes += self.release(cpu, run);
+            }
+            if !going.is_empty() {
+                region.set_backed(&region.backed().without(&going));
+                region.set_going(&Pages::default());
+            }
+        }
+        for (class, _) in self.all().filter(|(class, _)| closed[class.index as usize]) {
+            if !planted("a page goes back while its classes are open") {
+                // SAFETY: as above; closed just now.
+                unsafe { self.reopen(class) };
+            }
+        }
+        bytes
+    }
+    /// Pages on which a stack lies that holds rounds, is `drained`, or has served something since it was last seen.
+    fn pages_in_use(&self, region: Region<'_>, drained: &[bool; CLASSES as usize]) -> Pages {
+        let mut pages = Pages::default();
+        for (class, at) in self.all() {
+            let head = region.head(class);
+            if head & LEN > 0 || head != region.seen(class) || drained[class.index as usize] {
+                at.pages().for_each(|page| pages.add(page));
+            }
+        }
+        pages
+    }
+    /// Gives back pages of the region of `cpu`: the bytes.
+    fn release(&self, cpu: u32, pages: Range<usize>) -> usize {
+        tell!("gives {} pages of the region of CPU {cpu} back", pages.len());
+        #[cfg(any(loom, shuttle))]
+        {
+            Region(&self.regions[cpu as usize]).zero(pages.clone());
+            pages.len() * PAGE
+        }
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
+            let range = start + pages.start * PAGE..start + pages.end * PAGE;
+            // SAFETY: nobody writes there while these classes are closed; who reads finds the null words that lay there.
+            if unsafe { self.memory.release(range) } { pages.len() * PAGE } else { 0 }
+        }
+    }
+
+    // ---- magazines of depots ----
+
+    /// Room for a magazine of a depot; `None` if there is none left, or it cannot be committed.
+    pub(crate) fn block(&self, op: &Operation) -> Option<Block> {
+        #[cfg(any(loom, shuttle))]
+        {
+            let _ = op;
+            Some(Block::on_heap())
+        }
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            let mut making = self.making.lock();
+            if let Some(block) = making.blocks.pop() {
+                return Some(block);
+            }
+            // SAFETY: `new` checked that the memory holds as much again behind the empty region.
+            let base = unsafe { self.home(self.cpus.count()).add(self.region) };
+            let [cut, committed] = making.cut;
+            let end = cut + size_of::<crate::depot::Slot>();
+            if end > self.region {
+                return None;
+            }
+            if end > committed {
+                let goal = end.next_multiple_of(STEP).min(self.region);
+                let start = base.addr().get() - self.memory.base().addr().get();
+                if !self.memory.commit(op, start + committed..start + goal) {
+                    return None;
+                }
+                making.cut[1] = goal;
+            }
+            making.cut[0] = end;
+            // SAFETY: committed, aligned, and cut off only once.
+            Some(unsafe { Block::at(base.add(cut)) })
+        }
+    }
+    /// Takes them back from a depot.
+    pub(crate) fn take_blocks(&self, blocks: Blocks) {
+        #[cfg(any(loom, shuttle))]
+        blocks.free();
+        #[cfg(not(any(loom, shuttle)))]
+        self.making.lock().blocks.append(blocks);
     }
 
     /// At rest: the class as its operations expect it, and the empty region as it was made.
@@ -630,9 +978,23 @@ impl<M: Memory> Table<M> {
         );
     }
 
+    /// Closes the class for the drain of that number, which takes over what waits to be given away.
+    ///
     /// # Safety
     /// The lock of drains is held.
-    pub(crate) unsafe fn close(&self, class: Class) {
+    pub(crate) unsafe fn close(&self, class: Class, number: u64) {
+        // SAFETY: by contract.
+        let before = self.numbers[class.index as usize].waiting.with_mut(|p| unsafe { p.replace(number) });
+        if before == 0 {
+            // SAFETY: passed on.
+            unsafe { self.close_again(class) };
+        } else if !planted("what a sweep took is lost to the next drain") {
+            self.used(0..self.cpus.count()).for_each(|region| region.hand_over(class, before, number));
+        }
+    }
+    /// # Safety
+    /// The lock of drains is held.
+    unsafe fn close_again(&self, class: Class) {
         let number = &self.numbers[class.index as usize];
         // SAFETY: by contract.
         number.drains.with_mut(|p| unsafe { *p += 1 });
@@ -640,6 +1002,14 @@ impl<M: Memory> Table<M> {
             // Relaxed: the fence shows it to every operation behind it.
             number.limit.store(0, Relaxed);
         }
+    }
+    /// The number of the drain whose rounds wait, which are the caller's to give away; 0 if none do.
+    ///
+    /// # Safety
+    /// The lock of drains is held.
+    unsafe fn claim(&self, class: Class) -> u64 {
+        // SAFETY: by contract.
+        self.numbers[class.index as usize].waiting.with_mut(|p| unsafe { p.replace(0) })
     }
     /// # Safety
     /// As [`close`](Self::close), which was called before.
@@ -654,6 +1024,24 @@ impl<M: Memory> Table<M> {
             // Release: pairs with the Acquire in `push_batch`, which writes where this drain has read.
             number.limit.store(number.open.get() as u32, Release);
         }
+    }
+}
+
+/// How long something took, where there is a clock: not in a page, nor in models.
+struct Clock(#[cfg(not(any(loom, shuttle, target_family = "wasm")))] std::time::Instant);
+
+impl Clock {
+    fn start() -> Self {
+        Self(
+            #[cfg(not(any(loom, shuttle, target_family = "wasm")))]
+            std::time::Instant::now(),
+        )
+    }
+    fn nanoseconds(&self) -> u64 {
+        #[cfg(not(any(loom, shuttle, target_family = "wasm")))]
+        return self.0.elapsed().as_nanos() as u64;
+        #[cfg(any(loom, shuttle, target_family = "wasm"))]
+        0
     }
 }
 
@@ -691,14 +1079,19 @@ impl<M: Memory> Fork for Table<M> {
                 region.claim().store(0, Relaxed);
             }
         }
-        // What a drain of another thread had taken is lost with it; but its classes go on.
-        for (index, number) in (0..).zip(&*self.numbers) {
+        // What drains of other threads had taken, and not begun to give away, lies where it lay: so it goes on doing so.
+        for (class, number) in self.all() {
             // SAFETY: there is one thread.
             let drains = number.drains.with_mut(|p| unsafe { p.replace(0) });
+            // SAFETY: as above.
+            number.waiting.with_mut(|p| unsafe { *p = 0 });
             if drains > 0 && !planted("drains outlive their threads") {
-                // SAFETY: as above.
-                let class = Class { index, stack: number.stack.with(|p| unsafe { *p }) };
-                self.used(0..self.cpus.count()).for_each(|region| region.forget_taken(class));
+                for region in self.used(0..self.cpus.count()) {
+                    if planted("a child loses what drains had taken") {
+                        region.forget_taken(class);
+                    }
+                    region.untake(class);
+                }
                 // Relaxed: as above.
                 number.limit.store(number.open.get() as u32, Relaxed);
             }

@@ -383,7 +383,8 @@ fn a_cpu_without_a_region_misses() {
 
 // ---------------------------------------------------------------- fork
 
-/// The child has one thread: claims are nobody's, and what a drain of another thread was giving away is lost with it.
+/// The child has one thread: claims are nobody's, and what a drain of another thread had not begun to give away lies where it
+/// lay.
 #[test]
 fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
     let table = simulated(2, 64 << 10);
@@ -406,14 +407,205 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
         assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().taken(class)), [0, 0]);
         assert_eq!(table.limit(class).load(Relaxed), 8);
         assert!(table.put(0, class, &balls(1..9)), "the stack serves the child");
+        assert_eq!([0, 1].map(|cpu| table.len(cpu, class)), [8, 4]);
+        crate::on_cpu(1);
+        let back: Vec<_> = core::iter::from_fn(|| claimed::pop(&table, class)).collect();
+        assert_eq!(back, balls(1..5).into_iter().rev().collect::<Vec<_>>());
         assert_eq!(claimed::pop(&table, other), Some(ball(6)));
         // Back to the parent, so to speak: its drain ends as it began.
         // SAFETY: this thread is the only one.
-        unsafe { table.close(class) };
+        unsafe { table.close_again(class) };
         while taken.pop().is_some() {}
     });
     crate::on_cpu(0);
     assert!(table.drains.try_lock().is_some() && table.making.try_lock().is_some());
+}
+
+// ---------------------------------------------------------------- sweeps
+
+/// Rounds that are given away, as numbers.
+fn collected(table: &Table<impl Memory>, class: Class) -> Vec<usize> {
+    let mut rounds = vec![];
+    table.collect(class, |_, taken| {
+        rounds.extend(core::iter::from_fn(|| taken.pop()).map(|round| round.addr().get()));
+    });
+    rounds
+}
+
+#[test]
+fn a_sweep_takes_from_who_asked_and_each_collects_its_own() {
+    let table = simulated(3, 64 << 10);
+    let [one, two, silent] = [8; 3].map(|reach| table.class(reach).unwrap());
+    for (start, class) in [(1, one), (11, two), (21, silent)] {
+        assert!((0..2).all(|cpu| table.put(
+            cpu,
+            class,
+            &balls(start + 3 * cpu as usize..start + 3 + 3 * cpu as usize)
+        )));
+    }
+    [one, two].map(|class| table.ask(class));
+    table.sweep(0..3, Which::All);
+    assert_eq!([one, two, silent].map(|class| table.limit(class).load(Relaxed)), [0, 0, 8]);
+    assert!(!table.put(0, one, &balls(90..91)), "closed until it is collected");
+    assert_eq!((collected(&table, one), collected(&table, silent)), (vec![3, 2, 1, 6, 5, 4], vec![]));
+    assert!(collected(&table, one).is_empty(), "once");
+    assert_eq!([one, two].map(|class| table.limit(class).load(Relaxed)), [8, 0]);
+    // A drain takes over what nobody has collected; the next sweep does, too.
+    assert_eq!(table.drain_all(Which::Idle, &[two]), [(two, vec![13, 12, 11]), (two, vec![16, 15, 14])]);
+    assert!(collected(&table, two).is_empty());
+    assert!(table.put(2, two, &balls(1..3)));
+    for _ in 0..2 {
+        table.ask(two);
+        table.sweep(0..3, Which::All);
+    }
+    assert_eq!(collected(&table, two), [2, 1]);
+    assert_eq!(table.limit(two).load(Relaxed), 8);
+    // Also what lay on other CPUs than its own.
+    assert!(table.put(2, two, &balls(1..3)));
+    table.ask(two);
+    table.sweep(0..3, Which::All);
+    let mut rounds = 0;
+    table.drain(0..1, Which::All, [two].into_iter(), |_, taken| {
+        rounds += core::iter::from_fn(|| taken.pop()).count()
+    });
+    assert_eq!((rounds, table.limit(two).load(Relaxed)), (2, 8));
+    // Who asked once is not swept twice, and who is idle nowhere is not closed.
+    table.ask(silent);
+    table.sweep(0..3, Which::Idle);
+    assert_eq!(table.limit(silent).load(Relaxed), 8);
+    table.sweep(0..3, Which::Idle);
+    assert_eq!(table.len(0, silent), 3);
+    table.ask(silent);
+    table.sweep(0..1, Which::Idle);
+    assert_eq!(
+        (collected(&table, silent), table.len(1, silent)),
+        (vec![23, 22, 21], 3),
+        "of those CPUs only"
+    );
+}
+
+#[test]
+fn what_a_sweep_took_of_a_class_that_goes_is_forgotten_and_its_number_begins_anew() {
+    let table = simulated(2, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!(table.put(1, class, &balls(1..4)));
+    table.ask(class);
+    table.sweep(0..2, Which::All);
+    table.ask(class);
+    table.retire(class);
+    assert_eq!(table.class(8), Some(class));
+    assert!(collected(&table, class).is_empty());
+    assert_eq!(table.limit(class).load(Relaxed), 8);
+    assert!(table.put(1, class, &balls(1..4)));
+    table.sweep(0..2, Which::All);
+    assert_eq!(table.len(1, class), 3, "its predecessor had asked");
+}
+
+/// Found: its stacks stayed closed in the child, and what lay on them was lost.
+#[test]
+fn a_child_finds_what_a_sweep_took_on_its_stacks() {
+    let table = simulated(2, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!((0..2).all(|cpu| table.put(cpu, class, &balls(1..4))));
+    table.ask(class);
+    table.sweep(0..2, Which::All);
+    // SAFETY: this thread is the only one.
+    unsafe {
+        table.before_fork();
+        table.after_fork_in_child();
+    }
+    assert_eq!([0, 1].map(|cpu| table.len(cpu, class)), [3, 3]);
+    assert_eq!(table.limit(class).load(Relaxed), 8);
+    assert!(collected(&table, class).is_empty());
+    assert_eq!(table.drain_all(Which::All, &[class]).len(), 2);
+}
+
+/// Memory that notes what goes back.
+struct Noting {
+    heap: Heap,
+    gone: crate::sync::Mutex<Vec<Range<usize>>>,
+}
+// SAFETY: the heap's; what is released is made zero.
+unsafe impl Memory for Noting {
+    fn base(&self) -> NonNull<u8> {
+        self.heap.base()
+    }
+    fn bytes(&self) -> usize {
+        self.heap.bytes()
+    }
+    fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
+        self.heap.commit(op, range)
+    }
+    unsafe fn release(&self, range: Range<usize>) -> bool {
+        // SAFETY: in the heap's range; by contract nobody minds.
+        unsafe { self.base().add(range.start).write_bytes(0, range.len()) };
+        self.gone.lock().push(range);
+        true
+    }
+}
+
+#[test]
+fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
+    let (cpus, region) = (Cpus::simulated(2, 1).unwrap(), 128 << 10);
+    let heap = Heap::new(Table::<Noting>::footprint(&cpus, region)).unwrap();
+    let memory = Noting { heap, gone: crate::sync::Mutex::ranked(Rank::Faults, vec![]) };
+    let table = Table::new(cpus, region, memory).unwrap();
+    // Two that share a page, one of two pages, and one of a size that shares with nobody.
+    let [a, b] = [100; 2].map(|reach| table.class(reach).unwrap());
+    let large = table.class(700).unwrap();
+    let alone = table.class(30).unwrap();
+    assert_eq!(a.stack as usize / PAGE, b.stack as usize / PAGE);
+    let classes = [a, b, large, alone];
+    let reap = || {
+        classes.map(|class| table.ask(class));
+        table.sweep(0..2, Which::Idle);
+        classes.map(|class| collected(&table, class).len());
+        (table.release_idle(), core::mem::take(&mut *table.memory.gone.lock()).len())
+    };
+    for class in classes {
+        assert!(table.put(1, class, &balls(1..9)));
+    }
+    assert_eq!(reap(), (0, 0), "seen for the first time");
+    assert!(table.put(1, b, &balls(9..10)), "in use");
+    let pages = table.numbers[large.index as usize].pages().len();
+    assert!(pages > 1);
+    assert_eq!(reap().0, (pages + 1) * PAGE, "but not the page that one in use lies on");
+    assert_eq!((table.len(1, b), table.len(1, a)), (9, 0));
+    assert_eq!(reap(), (PAGE, 1), "now it is idle, too");
+    assert_eq!(reap(), (0, 0), "once");
+    for class in classes {
+        let region = table.region(1).unwrap();
+        assert_eq!(region.round(class, 0), None);
+        assert!(table.put(1, class, &balls(1..9)), "it serves again");
+        assert_eq!(table.limit(class).load(Relaxed), [100, 100, 700, 30][class.index as usize - 1]);
+    }
+    // Numbers that are given back leave nothing either.
+    classes.map(|class| table.retire(class));
+    assert_eq!(table.release_idle(), (pages + 2) * PAGE);
+    assert!(table.region(1).unwrap().backed().is_empty());
+}
+
+/// Found: they were zero before the supplier had them.
+#[test]
+fn rounds_that_are_being_given_away_stay_on_their_page() {
+    let (cpus, region) = (Cpus::simulated(1, 1).unwrap(), 128 << 10);
+    let heap = Heap::new(Table::<Noting>::footprint(&cpus, region)).unwrap();
+    let memory = Noting { heap, gone: crate::sync::Mutex::ranked(Rank::Faults, vec![]) };
+    let table = Table::new(cpus, region, memory).unwrap();
+    let class = table.class(700).unwrap();
+    assert!(table.put(0, class, &balls(1..9)));
+    table.drain(0..1, Which::All, [class].into_iter(), |_, taken| {
+        assert_eq!(table.release_idle(), 0);
+        assert_eq!(core::iter::from_fn(|| taken.pop()).count(), 8);
+    });
+    assert!(table.release_idle() > 0);
+}
+
+#[test]
+fn pages_are_told_apart_in_runs() {
+    let mut pages = Pages::default();
+    [0, 1, 63, 64, 65, 1023].map(|page| pages.add(page));
+    assert_eq!(pages.runs().collect::<Vec<_>>(), [0..2, 63..66, 1023..1024]);
 }
 
 // ---------------------------------------------------------------- real CPUs

@@ -6,7 +6,7 @@
 
 use crate::ball::Ball;
 use crate::cpu::{Cpus, Script};
-use crate::depot::Depot;
+use crate::depot::{Block, Depot};
 use crate::fork::Fork;
 use crate::layer::{Config, Layer, Round, Supplier};
 use crate::magazine::Magazine;
@@ -241,19 +241,19 @@ pub(crate) fn fork(world: &World) {
     }
 }
 /// What the only thread of a forked child finds and does, where others had claimed a region, and a drain had taken what lay on
-/// CPU 0's stack. That is lost: the answer.
-pub(crate) fn child(world: &World) -> Vec<usize> {
+/// CPU 0's stack.
+pub(crate) fn child(world: &World) {
     let (layer, table, class) = (&world.layer, &world.layer.table, world.class(0));
     world.drain(0..layer.cpus().count());
     let two: Vec<usize> = (0..2).filter_map(|_| world.alloc()).collect();
     two.into_iter().for_each(|ball| world.free(ball));
     table.commit(&Operation::new(), 0, class, 1);
-    let (region, lost) = (table.region(0).unwrap(), world.stack_of(0, class));
+    let (region, number) = (table.region(0).unwrap(), unique());
     region.claim().store(1, Relaxed);
     let drains = table.hold_drains();
     // SAFETY: the lock is held.
-    unsafe { table.close(class) };
-    region.take(class, unique());
+    unsafe { table.close(class, number) };
+    region.take(class, number);
     drop(drains);
     let busy = layer.stats().busy;
     // SAFETY: there is one thread, and `before_fork` was its last call.
@@ -263,7 +263,6 @@ pub(crate) fn child(world: &World) -> Vec<usize> {
     }
     alloc_then_free(world);
     assert_eq!(layer.stats().busy, busy, "a claim or a drain of a thread that is no more");
-    lost
 }
 
 /// A depot alone, with magazines of one ball. Balls count from 0.
@@ -277,13 +276,14 @@ unsafe impl Sync for DepotWorld {}
 
 impl DepotWorld {
     pub(crate) fn new(balls: usize) -> Arc<Self> {
-        let depot = Depot::new(balls as u32).unwrap();
+        let depot = Depot::new(balls as u32);
         Arc::new(Self { depot, written: (0..balls).map(|_| UnsafeCell::new(())).collect() })
     }
     /// Writes to a ball, and puts a magazine of it in.
     pub(crate) fn put(&self, ball: usize) {
         let write = || self.written[ball].with_mut(|_| ());
-        let put = || assert!(self.depot.put(&Operation::new(), &magazine(&[ball + 1])));
+        let put =
+            || assert!(self.depot.put(&Operation::new(), &magazine(&[ball + 1]), || Some(Block::on_heap())));
         if planted("a round is written after its magazine was put") {
             put();
             write();

@@ -287,6 +287,16 @@ impl Cache {
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.flush_deferred();
         self.purge(op);
+        self.shrink_slabs(op)
+    }
+    /// The same, after a sweep of all stacks.
+    pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
+        if let Some(layer) = &self.parts.layer {
+            layer.purge_swept(op, &Nothing(self));
+        }
+        self.shrink_slabs(op)
+    }
+    fn shrink_slabs(&self, op: &Operation) -> usize {
         let mut unlisted = Unlisted::default();
         self.nodes.iter().for_each(|node| node.shrink(&self.core.ground, &mut unlisted));
         self.release(op, unlisted)
@@ -299,7 +309,7 @@ impl Cache {
         self.release(op, unlisted)
     }
 
-    fn flush_deferred(&self) {
+    pub(crate) fn flush_deferred(&self) {
         #[cfg(not(loom))]
         self.core.flush_deferred();
     }
@@ -317,6 +327,11 @@ impl Cache {
         self.parts.layer.as_ref().map_or(0, |layer| layer.reap(&Nothing(self)))
     }
 
+    /// The same, after a sweep of idle stacks.
+    pub(crate) fn reap_swept(&self) -> u64 {
+        self.parts.layer.as_ref().map_or(0, |layer| layer.reap_swept(&Nothing(self)))
+    }
+
     /// Memory is short: magazines hold less from now on.
     pub(crate) fn shrink_magazines(&self) {
         if let Some(layer) = &self.parts.layer {
@@ -328,6 +343,12 @@ impl Cache {
     pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
         if let Some(layer) = &self.parts.layer {
             layer.drain(&Nothing(self), cpus);
+        }
+    }
+    /// Gives the objects that a sweep has taken to their slabs.
+    pub(crate) fn drain_swept(&self) {
+        if let Some(layer) = &self.parts.layer {
+            layer.drain_swept(&Operation::new(), &Nothing(self));
         }
     }
 

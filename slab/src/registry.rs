@@ -17,8 +17,10 @@ pub(crate) struct Registry<T: 'static>(ForkMutex<List<T>>);
 
 /// What the lock of a [`Registry`] protects.
 pub(crate) struct List<T> {
-    /// Sorted by number.
-    entries: Vec<(u64, Weak<T>)>,
+    /// Sorted by number. `None` came off: to move up all that lie behind it would cost as much as to find it many times over.
+    entries: Vec<(u64, Option<Weak<T>>)>,
+    /// How many came off.
+    gone: usize,
     /// The number of the next entry.
     next: u64,
 }
@@ -26,14 +28,14 @@ pub(crate) struct List<T> {
 impl<T> List<T> {
     /// Where they lie, alive or not.
     pub(crate) fn entries(&self) -> impl Iterator<Item = *const T> {
-        self.entries.iter().map(|(_, entry)| entry.as_ptr())
+        self.entries.iter().filter_map(|(_, entry)| Some(entry.as_ref()?.as_ptr()))
     }
 }
 
 impl<T> Registry<T> {
     /// Empty; its lock has that rank.
     pub(crate) fn new(rank: Rank) -> Self {
-        Self(ForkMutex::new(rank, List { entries: Vec::new(), next: 0 }))
+        Self(ForkMutex::new(rank, List { entries: Vec::new(), gone: 0, next: 0 }))
     }
 
     pub(crate) fn push(&self, entry: &Arc<T>) {
@@ -52,13 +54,27 @@ impl<T> Registry<T> {
             }
             let number = list.next;
             list.next += 1;
-            return list.entries.push((number, Arc::downgrade(entry)));
+            return list.entries.push((number, Some(Arc::downgrade(entry))));
         }
     }
 
     /// Takes `entry` off. Whoever holds it, or is just dropping it, calls this: so its memory stays for now.
     pub(crate) fn remove(&self, entry: *const T) {
-        self.0.lock().entries.retain(|(_, other)| !core::ptr::eq(other.as_ptr(), entry));
+        let mut list = self.0.lock();
+        let is_it = |(_, other): &&mut (u64, Option<Weak<T>>)| {
+            other.as_ref().is_some_and(|other| core::ptr::eq(other.as_ptr(), entry))
+        };
+        let Some((_, found)) = list.entries.iter_mut().find(is_it) else {
+            return;
+        };
+        let gone = found.take();
+        list.gone += 1;
+        if 2 * list.gone > list.entries.len() {
+            list.entries.retain(|(_, entry)| entry.is_some());
+            list.gone = 0;
+        }
+        drop(list);
+        drop(gone);
     }
 
     /// One by one, oldest first, all that were pushed before this call and are alive. Each that is alive until the walk
@@ -73,7 +89,7 @@ impl<T> Registry<T> {
                 let place = if by_place { steps } else { list.entries.partition_point(|(n, _)| *n < from) };
                 let (number, entry) = list.entries.get(place).filter(|(number, _)| *number < end)?;
                 (from, steps) = (number + 1, steps + 1);
-                let entry = entry.upgrade();
+                let entry = entry.as_ref().and_then(Weak::upgrade);
                 // What goes with this `Arc` may come back here.
                 drop(list);
                 if entry.is_some() {
@@ -91,7 +107,7 @@ impl<T> Registry<T> {
 
 impl<T> fmt::Debug for List<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("List").field("entries", &self.entries.len()).finish_non_exhaustive()
+        f.debug_struct("List").field("entries", &(self.entries.len() - self.gone)).finish_non_exhaustive()
     }
 }
 

@@ -29,6 +29,7 @@ use core::ops::Range;
 #[cfg(not(loom))]
 use core::ptr::NonNull;
 use serde::Serialize;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 use uslab_buddy::region::Door;
@@ -39,8 +40,8 @@ use uslab_buddy::{BuddyInfo, PAGE_SIZE, PageAllocator, PageConfig, PageError};
 use uslab_buddy::{Order, ZoneKind};
 #[cfg(not(loom))]
 use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Counter, Rank, assert_unlocked};
-use uslab_magazine::{Cpus, Operation, Paths};
+use uslab_magazine::sync::{Counter, Rank, assert_unlocked, catch_panic};
+use uslab_magazine::{Cpus, Layer, Operation, Paths, Which};
 
 /// With so few pages, 4 MiB, a subsystem is not tried with fewer.
 const LEAST_PAGES: usize = 1024;
@@ -350,10 +351,44 @@ impl Core {
         self.cache_of(self.ground.frames().frame(pfn).owner())
     }
 
+    /// Takes what lies on the stacks of `cpus`, of all caches, with one fence a table: it waits until each cache gives its own
+    /// away.
+    fn sweep(&self, cpus: Range<u32>, which: Which) {
+        for (i, cache) in self.caches.iter().enumerate() {
+            if i == 0 {
+                // Of all caches.
+                cache.flush_deferred();
+            }
+            cache.layer().into_iter().for_each(Layer::ask);
+        }
+        self.ground.pages.tables().sweep(cpus, which);
+    }
+
     /// See [`Subsystem::shrink`].
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.huge.release();
-        self.visit().map(|cache| cache.shrink(op)).sum()
+        self.sweep(0..self.cpus.count(), Which::All);
+        let slabs = self.after_sweep(|cache| cache.shrink_swept(op));
+        self.ground.pages.tables().release_idle();
+        slabs
+    }
+    /// Takes away what the magazines of `cpus` hold: objects.
+    fn drain(&self, cpus: Range<u32>) {
+        self.sweep(cpus, Which::All);
+        self.after_sweep(|cache| {
+            cache.drain_swept();
+            0
+        });
+    }
+    /// What `each` cache gives away of what a sweep took: the sum. A panic (of a destructor) goes on when all have done so, the
+    /// first one; else the others would be closed up to the next sweep.
+    fn after_sweep(&self, each: impl Fn(&Cache) -> usize) -> usize {
+        let (mut sum, mut outcome) = (0, Ok(()));
+        for cache in self.visit() {
+            outcome = outcome.and(catch_panic(|| sum += each(&cache)));
+        }
+        outcome.unwrap_or_else(|panic| resume_unwind(panic));
+        sum
     }
 
     /// Gives all empty slabs back. How many.
@@ -379,7 +414,8 @@ impl Core {
         objects
     }
     fn reap_caches(&self) -> u64 {
-        self.visit().map(|cache| cache.reap()).sum()
+        self.sweep(0..self.cpus.count(), Which::Idle);
+        self.after_sweep(|cache| cache.reap_swept() as usize) as u64
     }
 
     /// See [`Subsystem::end_interval`].
@@ -608,7 +644,7 @@ impl Subsystem {
     }
     /// Takes away what the magazines of `cpus` hold, objects and pages: those CPUs have gone.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
-        self.core.visit().for_each(|cache| cache.drain(cpus.clone()));
+        self.core.drain(cpus.clone());
         self.pages().drain_cpus(cpus);
     }
 

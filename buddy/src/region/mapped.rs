@@ -89,6 +89,11 @@ unsafe impl Source for Mapped {
         unsafe { madvise(at.cast(), bytes, advice) }.is_ok()
     }
 
+    unsafe fn hide_from_dumps(&self, at: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: our own mapping, whose contents this does not change.
+        unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_DONTDUMP) }.is_ok()
+    }
+
     unsafe fn clear(&self, at: NonNull<u8>, bytes: usize) {
         let mut done = 0;
         while done < bytes {
@@ -155,6 +160,13 @@ pub(super) fn address_limit() -> Option<(usize, usize)> {
     let text = core::str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or_default();
     let pages: usize = text.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
     Some((usize::try_from(limit).ok()?, pages.saturating_mul(PAGE_SIZE)))
+}
+
+/// See [`region::commits_are_counted`](super::commits_are_counted). Allocates nothing.
+pub(super) fn commits_are_counted() -> bool {
+    let mut text = [0];
+    let file = std::fs::File::open("/proc/sys/vm/overcommit_memory");
+    file.and_then(|mut file| file.read_exact(&mut text)).is_ok() && text == *b"2"
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -1,0 +1,249 @@
+//! What caches cost: memory of stacks, addresses, mappings; and the birth of many.
+//!
+//! What is of the whole process is measured in a process of its own. The memory of tables, and of the map from pages to
+//! classes, is told from other mappings by what the system was advised of it.
+#![cfg(all(target_os = "linux", not(any(loom, shuttle, uslab_heap))))]
+
+use std::process::Command;
+use uslab::{Config, Gfp, KmemCache, Subsystem};
+use uslab_buddy::PageConfig;
+use uslab_magazine::{Cpus, on_cpu};
+
+/// What `/proc/self/smaps` says of the mappings that are kept out of core dumps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mappings {
+    count: usize,
+    bytes: usize,
+    /// Of these, bytes that may be written to.
+    writable: usize,
+    resident: usize,
+    /// Mappings that might get huge pages.
+    huge: usize,
+}
+
+fn tables() -> Mappings {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut all, mut one, mut named) = (Mappings::default(), Mappings::default(), false);
+    let kib = |rest: &str| rest.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
+    for line in smaps.lines() {
+        if line.split_once(' ').is_some_and(|(range, _)| range.contains('-')) {
+            // The kernel's own are kept out, too.
+            named = line.contains('[');
+        } else if let Some(size) = line.strip_prefix("Size:") {
+            one = Mappings { bytes: kib(size), ..Mappings::default() };
+        } else if let Some(resident) = line.strip_prefix("Rss:") {
+            one.resident = kib(resident);
+        } else if let Some(flags) =
+            line.strip_prefix("VmFlags:").filter(|flags| flags.contains(" dd") && !named)
+        {
+            all.count += 1;
+            all.bytes += one.bytes;
+            all.writable += if flags.contains(" wr") { one.bytes } else { 0 };
+            all.resident += one.resident;
+            all.huge += usize::from(!flags.contains(" nh"));
+        }
+    }
+    all
+}
+/// Resident bytes of this process.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+/// A subsystem for simulated CPUs.
+fn subsystem(cpus: u32, nodes: u32) -> Subsystem {
+    let pages = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(1 << 30);
+    // Checked frees would take memory for each object.
+    Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap()
+}
+fn caches(subsystem: &Subsystem, count: usize) -> Vec<KmemCache> {
+    let cache = |i| KmemCache::builder(format!("c{i}"), 64).build_in(subsystem).unwrap();
+    (0..count).map(cache).collect()
+}
+/// Each cache is used once on each CPU.
+fn use_once(subsystem: &Subsystem, caches: &[KmemCache]) {
+    for cpu in 0..subsystem.cpus().count() {
+        on_cpu(cpu);
+        for cache in caches {
+            let object = cache.alloc(Gfp::KERNEL).unwrap();
+            // SAFETY: allocated just now, freed once.
+            unsafe { cache.free(object) };
+        }
+    }
+    on_cpu(0);
+}
+
+/// Runs `test` of this file by itself, under `limit` of the shell.
+fn alone(test: &str, limit: &str) {
+    let script = format!("{limit} exec \"$0\" --exact {test} --ignored --nocapture");
+    let output =
+        Command::new("sh").arg("-c").arg(script).arg(std::env::current_exe().unwrap()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    println!("{said}");
+}
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn a_thousand_caches_that_were_used_once_on_each_of_64_cpus_cost_little() {
+    alone("thousand_caches", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn thousand_caches() {
+    let (cpus, count) = (64, 1000);
+    let subsystem = subsystem(cpus, 1);
+    let start = tables();
+    assert!(start.bytes <= 1 << 30, "addresses before the first allocation: {start:?}");
+    assert!(start.writable <= 4 * MIB, "what strict accounting would count: {start:?}");
+    let before = resident();
+    let caches = caches(&subsystem, count);
+    let born = resident().saturating_sub(before);
+    assert!(born <= 8 * MIB, "{} bytes for each cache", born / count);
+    use_once(&subsystem, &caches);
+    let used = tables();
+    let passes = || subsystem.pages().tables().drains().map(|drains| drains.passes).sum::<u64>();
+    let (before_reap, many) = (passes(), subsystem.pages().tables().drains().count() as u64);
+    // A page of stack for each pair, and two of heads and caps for each CPU and table.
+    let most = (count + 2 * count.div_ceil(200)) * cpus as usize * 4096 + MIB;
+    assert!(used.resident - start.resident <= most, "{used:?}");
+    assert_eq!(used.huge, 0);
+    (0..2).for_each(|_| _ = subsystem.reap());
+    assert!(tables().resident <= 8 * MIB, "{:?}", tables());
+    // Caches, pages, and the memory of both: whatever the number of caches.
+    assert!(passes() - before_reap <= 2 * 3 * many, "{} passes for {count} caches", passes() - before_reap);
+    subsystem.end_interval();
+    let reaped = tables();
+    println!("start {start:?}\nused {used:?}\nreaped {reaped:?}, {} KiB in all", (resident() - before) >> 10);
+    assert!(resident() - before <= 16 * MIB, "{} KiB stay: {reaped:?}", (resident() - before) >> 10);
+    // They serve as before, and their counts are exact.
+    use_once(&subsystem, &caches);
+    for cache in &caches {
+        let info = cache.info();
+        assert_eq!((info.allocs, info.frees), (2 * u64::from(cpus), 2 * u64::from(cpus)));
+    }
+    drop(caches);
+    subsystem.end_interval();
+    let dropped = tables().resident;
+    assert!(dropped <= reaped.resident + MIB, "the stacks of classes that are no more go back: {dropped}");
+    subsystem.check().unwrap();
+}
+
+/// A report, in no test: `cargo test --release --test costs -- --ignored --nocapture drains_in_numbers`.
+#[test]
+#[ignore = "a report"]
+fn drains_in_numbers() {
+    for cpus in [0, 1, 64, 1024] {
+        let real = || Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
+        let subsystem = if cpus == 0 { real() } else { subsystem(cpus, 1) };
+        let caches = caches(&subsystem, 1000);
+        use_once(&subsystem, &caches);
+        let begun = std::time::Instant::now();
+        (0..2).for_each(|_| _ = subsystem.reap());
+        let reaps = begun.elapsed();
+        let (mut passes, mut longest) = (0, std::time::Duration::ZERO);
+        for drains in subsystem.pages().tables().drains() {
+            assert_eq!(drains.refused, 0);
+            (passes, longest) = (passes + drains.passes, longest.max(drains.longest_away));
+        }
+        let of = if cpus == 0 { "real".to_owned() } else { format!("{cpus} simulated") };
+        println!("{of} CPUs, 1000 caches: two reaps {reaps:?}, {passes} passes, longest away {longest:?}");
+    }
+}
+
+#[test]
+fn mappings_do_not_grow_with_caches_times_cpus() {
+    alone("two_thousand_caches", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn two_thousand_caches() {
+    let (cpus, count) = (64, 2000);
+    let subsystem = subsystem(cpus, 1);
+    let caches = caches(&subsystem, count);
+    let born = tables();
+    use_once(&subsystem, &caches);
+    let used = tables();
+    println!("born {born:?}\nused {used:?}");
+    // The first table has two for each CPU; any other a few.
+    assert!(used.count <= 2 * cpus as usize + 8 * (count / 200), "{used:?}");
+    assert_eq!(used.huge, 0);
+}
+
+#[test]
+fn under_a_limit_of_one_gib_64_cpus_start_and_serve() {
+    alone("little_address_space", "ulimit -v 1048576 &&");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn little_address_space() {
+    let subsystem = subsystem(64, 1);
+    let start = tables();
+    assert!(start.bytes <= 256 * MIB, "{start:?}");
+    let caches = caches(&subsystem, 300);
+    for turn in 0..3 {
+        use_once(&subsystem, &caches);
+        subsystem.reap();
+        let block = subsystem.kmalloc().alloc_block(1000 << turn, Gfp::ZERO).unwrap();
+        assert!(block.bytes().iter().all(|byte| *byte == 0));
+    }
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn a_thousand_cpus_on_sixteen_nodes_start_and_serve() {
+    alone("thousand_cpus", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn thousand_cpus() {
+    let subsystem = subsystem(1024, 16);
+    let start = tables();
+    let caches = caches(&subsystem, 10);
+    use_once(&subsystem, &caches);
+    println!("start {start:?}\nused {:?}", tables());
+    (0..3).for_each(|_| _ = subsystem.reap());
+    for cache in &caches {
+        let info = cache.info();
+        assert_eq!((info.allocs, info.in_magazines), (1024, 0));
+    }
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn of_65536_caches_those_beyond_the_numbers_work_without_magazines() {
+    alone("many_caches", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn many_caches() {
+    let subsystem = subsystem(2, 1);
+    let before = resident();
+    let begun = std::time::Instant::now();
+    let caches = caches(&subsystem, 1 << 16);
+    let born = begun.elapsed();
+    let each = (resident() - before) / caches.len();
+    assert!(each <= 4096, "{each} bytes for each cache");
+    // Those at the ends, and some between.
+    let some: Vec<_> = caches.iter().step_by(1021).chain(caches.last()).collect();
+    for cache in &some {
+        let objects: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+        // SAFETY: allocated above, freed once.
+        objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+        let info = cache.info();
+        assert_eq!((info.allocs, info.frees, info.used), (100, 100, 0), "a new cache starts at 0");
+    }
+    let with = |cache: &&KmemCache| cache.info().magazine_capacity > 0;
+    let magazines = some.iter().copied().filter(with).count();
+    subsystem.reap();
+    println!("{each} bytes each, born in {born:?}; {magazines} of {} have magazines", some.len());
+    drop(caches);
+    println!("over after {:?}", begun.elapsed());
+    let next = KmemCache::builder("next", 64).build_in(&subsystem).unwrap();
+    let info = next.info();
+    assert_eq!((info.allocs, info.frees, info.in_magazines), (0, 0, 0));
+    assert!(info.magazine_capacity > 0, "numbers came back");
+    subsystem.check().unwrap();
+}
