@@ -677,7 +677,7 @@ impl<M: Memory> Table<M> {
         mut give: impl FnMut(Class, &mut Taken<'_>),
     ) {
         // Others may be at work on the same stacks: each gives away what is its own.
-        let number = crate::sync::unique();
+        let number = drain_number();
         {
             let _one_at_a_time = self.lock_drains();
             // SAFETY: the lock of drains is held.
@@ -703,7 +703,7 @@ impl<M: Memory> Table<M> {
     ///
     /// Cost: the lock of drains and one fence for all of them.
     pub fn sweep(&self, cpus: Range<u32>, which: Which) {
-        let number = crate::sync::unique();
+        let number = drain_number();
         let _one_at_a_time = self.lock_drains();
         let regions = || self.used(cpus.clone());
         let (mut closed, mut count) = ([Class::default(); CLASSES as usize], 0);
@@ -1043,6 +1043,11 @@ impl Clock {
         #[cfg(any(loom, shuttle, target_family = "wasm"))]
         0
     }
+}
+
+/// A number that no other drain has; 0 is none.
+fn drain_number() -> u64 {
+    crate::sync::unique() + 1
 }
 
 /// Rounds of a stack that a drain has closed.

@@ -380,7 +380,7 @@ impl Core {
             0
         });
     }
-    /// What `each` cache gives away of what a sweep took: the sum. A panic (of a destructor) goes on when all have done so, the
+    /// What `each` cache gives away of what a sweep took: the sum. A panic (of a handler of corruption) goes on when all have done so, the
     /// first one; else the others would be closed up to the next sweep.
     fn after_sweep(&self, each: impl Fn(&Cache) -> usize) -> usize {
         let (mut sum, mut outcome) = (0, Ok(()));
