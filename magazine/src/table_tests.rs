@@ -443,7 +443,9 @@ fn a_sweep_takes_from_who_asked_and_each_collects_its_own() {
             &balls(start + 3 * cpu as usize..start + 3 + 3 * cpu as usize)
         )));
     }
-    [one, two].map(|class| table.ask(class));
+    for class in [one, two] {
+        table.ask(class);
+    }
     table.sweep(0..3, Which::All);
     assert_eq!([one, two, silent].map(|class| table.limit(class).load(Relaxed)), [0, 0, 8]);
     assert!(!table.put(0, one, &balls(90..91)), "closed until it is collected");
@@ -557,9 +559,9 @@ fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
     assert_eq!(a.stack as usize / PAGE, b.stack as usize / PAGE);
     let classes = [a, b, large, alone];
     let reap = || {
-        classes.map(|class| table.ask(class));
+        classes.iter().for_each(|class| table.ask(*class));
         table.sweep(0..2, Which::Idle);
-        classes.map(|class| collected(&table, class).len());
+        classes.iter().for_each(|class| _ = collected(&table, *class));
         (table.release_idle(), core::mem::take(&mut *table.memory.gone.lock()).len())
     };
     for class in classes {
@@ -580,7 +582,7 @@ fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
         assert_eq!(table.limit(class).load(Relaxed), [100, 100, 700, 30][class.index as usize - 1]);
     }
     // Numbers that are given back leave nothing either.
-    classes.map(|class| table.retire(class));
+    classes.iter().for_each(|class| table.retire(*class));
     assert_eq!(table.release_idle(), (pages + 2) * PAGE);
     assert!(table.region(1).unwrap().backed().is_empty());
 }
@@ -604,7 +606,7 @@ fn rounds_that_are_being_given_away_stay_on_their_page() {
 #[test]
 fn pages_are_told_apart_in_runs() {
     let mut pages = Pages::default();
-    [0, 1, 63, 64, 65, 1023].map(|page| pages.add(page));
+    [0, 1, 63, 64, 65, 1023].into_iter().for_each(|page| pages.add(page));
     assert_eq!(pages.runs().collect::<Vec<_>>(), [0..2, 63..66, 1023..1024]);
 }
 
