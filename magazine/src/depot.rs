@@ -7,7 +7,7 @@
 //! on this, so a visit allocates nothing; and a depot that was never used is a few words.
 //!
 //! **Working set** (Bonwick & Adams 2001, section 3.7): the depot remembers the smallest length that it had since the last
-//! reap. Magazines that were not needed through the whole last interval *and* so far in this one are surplus.
+//! reap. So many magazines were not needed through the whole interval: they are surplus.
 
 use crate::magazine::Magazine;
 use crate::paths::Operation;
@@ -95,10 +95,8 @@ pub(crate) struct Full {
     spare: Blocks,
     /// Whether it takes magazines.
     open: bool,
-    /// Shortest since the interval began,
+    /// Shortest since the interval began.
     min: u32,
-    /// and through the interval before.
-    reap_limit: u32,
 }
 
 /// See the module.
@@ -121,7 +119,7 @@ impl Depot {
     /// For up to `limit` magazines. It has room for none yet.
     pub(crate) fn new(limit: u32) -> Self {
         let (magazines, spare) = (Blocks::default(), Blocks::default());
-        let full = Full { magazines, len: 0, spare, open: true, min: 0, reap_limit: 0 };
+        let full = Full { magazines, len: 0, spare, open: true, min: 0 };
         Self {
             full: ForkMutex::new(Rank::Depot, full),
             limit,
@@ -225,16 +223,13 @@ impl Depot {
 
     /// Whatever lies here is surplus: an interval begins with nothing.
     pub(crate) fn forget_working_set(&self, op: &Operation) {
-        let mut full = self.lock(op);
-        (full.min, full.reap_limit) = (0, 0);
+        self.lock(op).min = 0;
     }
 
-    /// Ends an interval: how many magazines were surplus through all of it and the one before.
+    /// Ends an interval: how many magazines were surplus through all of it.
     pub(crate) fn surplus(&self, op: &Operation) -> u32 {
         let mut full = self.lock(op);
-        let n =
-            if planted("reap ignores the working set") { full.len } else { full.reap_limit.min(full.min) };
-        full.reap_limit = full.min.saturating_sub(n);
+        let n = if planted("reap ignores the working set") { full.len } else { full.min };
         full.min = full.len - n;
         n
     }
@@ -286,13 +281,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_needed_for_two_intervals_is_surplus() {
+    fn what_was_not_needed_for_an_interval_is_surplus() {
         let (depot, op, mut magazine) = (Depot::new(8), &Operation::new(), Magazine::new());
         for _ in 0..5 {
             assert!(depot.put(op, &magazine, || Some(Block::on_heap())));
         }
-        // The interval in which they came does not count, nor does the first one through which they lay.
-        assert_eq!([(); 2].map(|()| depot.surplus(op)), [0, 0]);
+        assert_eq!(depot.surplus(op), 0, "the interval in which they came does not count");
         assert!(depot.take(op, &mut magazine) && depot.take(op, &mut magazine));
         assert_eq!(depot.surplus(op), 3);
     }

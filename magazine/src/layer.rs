@@ -645,7 +645,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
 
-    /// Ends a reaping interval: gives back the depots' surplus over the working set of this interval and the last,
+    /// Ends a reaping interval: gives back the depots' surplus over the working set of this interval
     /// and what CPUs hold that served nothing since the last call. Returns the rounds given back.
     ///
     /// Call it at regular intervals (kernels use 10 to 20 s).

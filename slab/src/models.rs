@@ -29,11 +29,13 @@ use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
 use core::mem::ManuallyDrop;
 use uslab_magazine::sync::{Arc, Rank, planted, thread};
 
-/// Three entries; the first or the second goes while another thread walks.
+/// Three entries; the first or the second goes while another thread walks. Two have gone before: with the third one the list
+/// moves up.
 fn r1_who_stays_is_seen_beside_one_that_goes(goes: usize) {
     let registry = Arc::new(Registry::new(Rank::Caches));
-    let entries: Vec<_> = (0..3).map(std::sync::Arc::new).collect();
+    let entries: Vec<_> = (0..5).map(std::sync::Arc::new).collect();
     entries.iter().for_each(|entry| registry.push(entry));
+    entries[3..].iter().for_each(|entry| registry.remove(std::sync::Arc::as_ptr(entry)));
     let (other, one) = (registry.clone(), entries[goes].clone());
     let t = thread::spawn(move || other.remove(std::sync::Arc::as_ptr(&one)));
     let mut walked: Vec<usize> = registry.iter().map(|entry| *entry).collect();

@@ -15,10 +15,12 @@
 //! A window is a GiB, and what describes it 2 MiB of addresses, of which those pages are memory that describe slabs of boxed
 //! objects. They stay for the life of the process: it uses few windows, and those again and again.
 //!
-//! No word of it is an atomic of a checker's, because it outlives executions.
+//! A checker's atomics do not outlive executions, as this map does: its builds have `std`'s here.
 
 use crate::cache::Cache;
 use crate::faults::Faults;
+#[cfg(not(any(loom, shuttle)))]
+use crate::published::Published;
 use core::ptr::NonNull;
 use uslab_buddy::{Door, HugePages, PAGE_SHIFT, PAGE_SIZE, Region};
 use uslab_magazine::sync::FixedPtr;
@@ -35,9 +37,33 @@ const WINDOWS_LEN: usize = 1 << (ADDRESS_BITS - WINDOW_BITS);
 const PAGES: usize = 1 << (WINDOW_BITS - PAGE_SHIFT);
 
 type Owner = FixedPtr<Cache>;
+/// Of a window's pages.
+type Owners = [Owner; PAGES];
+#[cfg(not(any(loom, shuttle)))]
+type Window = Published<Owners>;
+/// The same, where `Published` is a checker's.
+#[cfg(any(loom, shuttle))]
+#[allow(clippy::disallowed_types, reason = "it outlives executions")]
+struct Window(std::sync::OnceLock<&'static Owners>);
+#[cfg(any(loom, shuttle))]
+impl Window {
+    const fn new() -> Self {
+        Self(std::sync::OnceLock::new())
+    }
+    fn get(&self) -> Option<&'static Owners> {
+        self.0.get().copied()
+    }
+    /// # Safety
+    /// As [`Published::offer`](crate::published::Published::offer).
+    unsafe fn offer(&self, made: NonNull<Owners>) -> Result<&'static Owners, &'static Owners> {
+        // SAFETY: by contract it stays.
+        let made = unsafe { made.as_ref() };
+        self.0.set(made).map(|()| made).map_err(|_| self.get().expect("somebody was first"))
+    }
+}
 
 /// Zeros, and so no memory before it is used.
-static WINDOWS: [FixedPtr<Owner>; WINDOWS_LEN] = [const { FixedPtr::null() }; WINDOWS_LEN];
+static WINDOWS: [Window; WINDOWS_LEN] = [const { Window::new() }; WINDOWS_LEN];
 
 /// The cache of an object.
 ///
@@ -48,14 +74,17 @@ static WINDOWS: [FixedPtr<Owner>; WINDOWS_LEN] = [const { FixedPtr::null() }; WI
 #[inline(always)]
 pub(crate) unsafe fn cache_of(object: NonNull<u8>) -> NonNull<Cache> {
     let address = object.addr().get();
-    // Relaxed, both: whoever has the object got it from somebody who had it after its slab was made, and with that all that was
-    // written here before.
-    // SAFETY: `set` found the window, and its owners.
+    // SAFETY: `set` found the window, and whoever has the object got it from somebody who had it after that: so all that was
+    // written here before is seen.
     unsafe {
-        let owners = WINDOWS.get_unchecked(address >> WINDOW_BITS).get();
-        let owner = owners.add(address >> PAGE_SHIFT & (PAGES - 1));
-        NonNull::new_unchecked((*owner).get())
+        let owners = WINDOWS.get_unchecked(address >> WINDOW_BITS).get().unwrap_unchecked();
+        NonNull::new_unchecked(owners.get_unchecked(page_in_window(address)).get())
     }
+}
+
+#[inline(always)]
+fn page_in_window(address: usize) -> usize {
+    address >> PAGE_SHIFT & (PAGES - 1)
 }
 
 /// Pages of objects of `cache` begin at `first`. `false` if there is no memory to say so.
@@ -64,29 +93,28 @@ pub(crate) fn set(first: NonNull<u8>, pages: usize, cache: *mut Cache, door: Doo
     let pages = (0..pages).map(|page| first.addr().get() + page * PAGE_SIZE);
     for address in pages {
         let Some(owners) = window(address >> WINDOW_BITS, door) else { return false };
-        // SAFETY: there is one for each page of the window.
-        unsafe { (*owners.add(address >> PAGE_SHIFT & (PAGES - 1))).set(cache) };
+        owners[page_in_window(address)].set(cache);
     }
     true
 }
 
 /// The owners of a window's pages.
-fn window(window: usize, door: Door) -> Option<*const Owner> {
+fn window(window: usize, door: Door) -> Option<&'static Owners> {
     let window = WINDOWS.get(window)?;
-    let made = window.get_published();
-    if !made.is_null() {
+    if let Some(made) = window.get() {
         return Some(made);
     }
     // No subsystem's faults: which of them makes it is the process's history.
-    let region = Region::committed(PAGES * size_of::<Owner>(), PAGE_SIZE, door, &Faults::default())?;
+    let region = Region::committed(size_of::<Owners>(), PAGE_SIZE, door, &Faults::default())?;
     // One page of it says all of two MiB of objects.
     region.advise(HugePages::Never);
-    // Who comes second throws its own away.
-    match window.publish(region.base().cast().as_ptr()) {
+    // SAFETY: so many bytes, all zero, which is so many null pointers; the region is forgotten if they are published.
+    match unsafe { window.offer(region.base().cast()) } {
         Ok(made) => {
             core::mem::forget(region);
             Some(made)
         }
+        // Who comes second throws its own away.
         Err(first) => Some(first),
     }
 }
@@ -96,9 +124,7 @@ mod tests {
     use super::*;
 
     fn owner(address: usize) -> *mut Cache {
-        let made = WINDOWS[address >> WINDOW_BITS].get_published();
-        // SAFETY: there is one for each page of the window.
-        unsafe { (*made.add(address >> PAGE_SHIFT & (PAGES - 1))).get() }
+        WINDOWS[address >> WINDOW_BITS].get().unwrap()[page_in_window(address)].get()
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Invariant: the pointer goes from null to one value and stays; that value is never freed. So whoever finds it may keep
 //! the reference for ever.
 
-use core::ptr::null_mut;
+use core::ptr::{NonNull, null_mut};
 use uslab_magazine::sync::{AtomicPtr, Ordering::*, planted};
 
 /// Null, or the value for good.
@@ -31,18 +31,31 @@ impl<T: Send + Sync + 'static> Published<T> {
 
     /// Publishes `made`, or drops it if somebody was first; the value that there is now.
     pub(crate) fn publish(&self, made: Box<T>) -> &'static T {
-        let made = Box::into_raw(made);
+        let made = NonNull::from(Box::leak(made));
+        // SAFETY: leaked above.
+        unsafe { self.offer(made) }.unwrap_or_else(|first| {
+            // SAFETY: made above and known to nobody.
+            drop(unsafe { Box::from_raw(made.as_ptr()) });
+            first
+        })
+    }
+    /// Publishes `made`.
+    ///
+    /// # Errors
+    /// Somebody was first: the value that there is, and `made` stays the caller's.
+    ///
+    /// # Safety
+    /// `made` is a value that stays for good if it is published.
+    pub(crate) unsafe fn offer(&self, made: NonNull<T>) -> Result<&'static T, &'static T> {
         // Release: pairs with the Acquire of the failure here and in `get`. A success finds null, and nothing to acquire.
-        let first = match self.0.compare_exchange(null_mut(), made, Release, Acquire) {
-            Ok(_) => made,
-            Err(_) if planted("the second to publish keeps its own") => made,
-            Err(first) => {
-                // SAFETY: made above and known to nobody.
-                drop(unsafe { Box::from_raw(made) });
-                first
-            }
-        };
+        let outcome = self.0.compare_exchange(null_mut(), made.as_ptr(), Release, Acquire);
         // SAFETY: published, by this thread or another one, and never freed.
-        unsafe { &*first }
+        unsafe {
+            match outcome {
+                Ok(_) => Ok(made.as_ref()),
+                Err(_) if planted("the second to publish keeps its own") => Ok(made.as_ref()),
+                Err(first) => Err(&*first),
+            }
+        }
     }
 }

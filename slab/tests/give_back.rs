@@ -52,7 +52,8 @@ fn load() -> Vec<Vec<u8>> {
 
 #[test]
 fn mixed_sizes_go_back_after_two_intervals() {
-    alone("child_of_two_intervals", "");
+    // The checks of a debug build keep a byte for each word.
+    alone("child_of_two_intervals", "check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -121,7 +122,7 @@ fn wait(what: &str, so: impl Fn() -> bool) {
 
 #[test]
 fn a_thread_gives_back_without_being_called_and_sleeps() {
-    alone("child_of_a_thread", "reap=20");
+    alone("child_of_a_thread", "reap=20,check=0");
 }
 #[test]
 #[ignore = "run by the test above"]
@@ -164,7 +165,7 @@ fn child_of_freed_mappings() {
         let buffers: Vec<_> = (0..10).map(|_| vec![1_u8; 10 << 20]).collect();
         assert_ne!(reaper().thread, ReaperThread::Wanted, "mappings count, too");
         let (used, most) = (huge().0, resident());
-        assert!(used >= 100 * MIB && most >= before + 100 * MIB, "{used} {most}");
+        assert!(used >= 100 * MIB && most >= used, "{used} {most}");
         drop(buffers);
         wait("freed mappings are given back", || huge() == (0, 0));
         // A mapping is unmapped when it is not counted any more.

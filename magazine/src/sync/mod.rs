@@ -271,8 +271,7 @@ impl Fixed {
     }
 }
 
-/// The same for a pointer; besides, one that the first of several threads publishes, for good. For what outlives the executions
-/// of a checker.
+/// The same for a pointer. For what outlives the executions of a checker.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct FixedPtr<T>(core::sync::atomic::AtomicPtr<T>);
@@ -291,21 +290,5 @@ impl<T> FixedPtr<T> {
     #[inline(always)]
     pub fn set(&self, value: *mut T) {
         self.0.store(value, Ordering::Relaxed);
-    }
-    /// Makes `value` the value for good, if there is none.
-    ///
-    /// # Errors
-    /// The value that there is, with all that was written before it was published.
-    pub fn publish(&self, value: *mut T) -> Result<*mut T, *mut T> {
-        // Release: pairs with the Acquire of the failure, and of `get_published`.
-        match self.0.compare_exchange(core::ptr::null_mut(), value, Ordering::Release, Ordering::Acquire) {
-            Ok(_) => Ok(value),
-            Err(first) => Err(first),
-        }
-    }
-    /// The value, with all that was written before it was published; null if there is none.
-    pub fn get_published(&self) -> *mut T {
-        // Acquire: pairs with the Release in `publish`.
-        self.0.load(Ordering::Acquire)
     }
 }
