@@ -27,7 +27,6 @@ use heap::Heap as Os;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 use mapped::Mapped as Os;
 use phantom::Addresses;
-use std::sync::Arc;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::{Counter, tell};
 
@@ -546,31 +545,24 @@ pub fn reserve_most<T>(
 /// A region that is committed from its start upwards, on demand: the memory of side tables.
 #[derive(Debug)]
 pub struct Reserved {
-    region: Arc<Region>,
-    /// Where in the region its pages are.
-    pages: Range<usize>,
-    /// Bytes of them before what is used.
-    start: usize,
-    /// Bytes from their beginning that are known to be committed. Stale only downwards, and then a commit is repeated.
+    region: Region,
+    /// Bytes from its beginning that are known to be committed. Stale only downwards, and then a commit is repeated.
     committed: Counter,
     /// What a refusal is counted as.
     point: Point,
 }
 
 impl Reserved {
-    /// Committed in steps of this many bytes, so that growing magazine by magazine is not a system call each.
+    /// Committed in steps of this many bytes, so that growing page by page is not a system call each.
     const STEP: usize = 64 << 10;
-
-    /// The most that [`many`](Self::many) commits at once. As much as the parts would commit one by one as soon as they are
-    /// used, where the processors are few; where they are many it would be a multiple.
-    const AT_ONCE: usize = 16 << 20;
+    /// And by as much again as is committed, up to so many bytes.
+    const MOST: usize = 1 << 20;
 
     /// Reserves `bytes` bytes, or `None` when refused. Each commit is a call of the fault point `point`. Through
     /// [`Door::Phantom`] it is memory from the default door.
     pub fn new(bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
         let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, door.of_tables(), faults)?;
-        let pages = 0..region.bytes();
-        Some(Self { region: Arc::new(region), pages, start: 0, committed: Counter::new(0), point })
+        Some(Self { region, committed: Counter::new(0), point })
     }
     /// The same, of which what is not committed reads as zero; never in huge pages, nor in core dumps.
     pub fn readable(bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
@@ -578,64 +570,18 @@ impl Reserved {
         // A few bytes for each page that somebody uses.
         region.advise(HugePages::Never);
         region.hide_from_dumps();
-        let pages = 0..region.bytes();
-        Some(Self { region: Arc::new(region), pages, start: 0, committed: Counter::new(0), point })
-    }
-    /// The same, the `colour`-th of many that are used alike: each begins at another pair of lines of its page. Else what
-    /// all have in front would fall on the same few sets of a processor's cache, and drive each other out of it.
-    pub fn coloured(colour: u64, bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
-        let start = Self::colour(colour);
-        Some(Self { start, ..Self::new(bytes.checked_add(start)?, door, faults, point)? })
-    }
-    fn colour(colour: u64) -> usize {
-        const LINES: usize = 128;
-        colour as usize % (PAGE_SIZE / LINES) * LINES
-    }
-    /// One for each of `sizes`, coloured from `colour` on, all in one region, which lives as long as any of them: two system calls for all. `None` when refused.
-    ///
-    /// If they are small, they are committed as a whole; the system then answers for 16 MiB more at most.
-    pub fn many(
-        colour: u64,
-        sizes: &[usize],
-        door: Door,
-        faults: &Faults,
-        point: Point,
-    ) -> Option<Vec<Self>> {
-        let (mut parts, mut end) = (Vec::with_capacity(sizes.len()), 0_usize);
-        for (colour, bytes) in (colour..).zip(sizes) {
-            let start = Self::colour(colour);
-            let pages = bytes.checked_add(start)?.checked_next_multiple_of(PAGE_SIZE)?;
-            parts.push((start, end..end.checked_add(pages)?));
-            end += pages;
-        }
-        let at_once = if end <= Self::AT_ONCE {
-            Region::committed(end, PAGE_SIZE, door.of_tables(), faults)
-        } else {
-            None
-        };
-        let committed = at_once.is_some();
-        // Of each part hardly more than its first page is ever used.
-        if let Some(region) = &at_once {
-            region.advise(HugePages::Never);
-        }
-        let reserve = || Region::reserve(end, PAGE_SIZE, Uncommitted::NoAccess, door.of_tables(), faults);
-        let region = Arc::new(at_once.or_else(reserve)?);
-        let part = |(start, pages): (usize, Range<usize>)| {
-            let bytes = if committed { pages.len() as u64 } else { 0 };
-            Self { region: region.clone(), pages, start, committed: Counter::new(bytes), point }
-        };
-        Some(parts.into_iter().map(part).collect())
+        Some(Self { region, committed: Counter::new(0), point })
     }
     /// Gives the addresses behind the first `bytes` bytes back to the system, but for the rest of the step that they are
     /// committed by. What lies there cannot be committed from now on.
     ///
     /// # Safety
-    /// It is the only part of its region; and nobody uses what lies there, nor commits any of it meanwhile.
+    /// Nobody uses what lies there, nor commits any of it meanwhile.
     pub unsafe fn cut(&self, bytes: usize) -> bool {
         // SAFETY: passed on.
-        unsafe { self.region.cut((self.start + bytes).max(self.committed()).next_multiple_of(Self::STEP)) }
+        unsafe { self.region.cut(bytes.max(self.committed()).next_multiple_of(Self::STEP)) }
     }
-    /// Bytes of addresses reserved, for itself and others that share its region.
+    /// Bytes of addresses reserved.
     pub fn reserved(&self) -> usize {
         self.region.bytes()
     }
@@ -643,33 +589,32 @@ impl Reserved {
     pub fn committed(&self) -> usize {
         self.committed.get() as usize
     }
-}
-
-impl Reserved {
-    /// The first byte, aligned to 128 bytes. It stays where it is, and what was committed is zero at first.
+    /// The first byte, aligned to a page. It stays where it is, and what was committed is zero at first.
     pub fn base(&self) -> NonNull<u8> {
-        // SAFETY: its pages lie in the region, and were reserved with so many bytes more.
-        unsafe { self.region.base().add(self.pages.start + self.start) }
+        self.region.base()
     }
     /// Makes the first `bytes` bytes usable on behalf of `op`; `false` if there are fewer, or they cannot be had.
     pub fn commit(&self, op: &Operation, bytes: usize) -> bool {
-        let Some(bytes) = bytes.checked_add(self.start) else { return false };
         if self.region.faults.fires(Call::of(self.point, bytes)) {
             return false;
         }
-        if bytes <= self.committed() {
+        let has = self.committed();
+        if bytes <= has {
             return true;
         }
-        if bytes > self.pages.len() {
+        if bytes > self.region.bytes() {
             return false;
         }
-        let goal = bytes.next_multiple_of(Self::STEP).min(self.pages.len());
-        tell!(op: Commit, "commits {goal} bytes beside pages");
-        let granted = self.region.commit(self.pages.start..self.pages.start + goal);
-        if granted {
-            self.committed.max(goal as u64);
-        }
-        granted
+        // Where that much is refused, what is needed.
+        [bytes.max(has + has.min(Self::MOST)), bytes].into_iter().any(|goal| {
+            let goal = goal.next_multiple_of(Self::STEP).min(self.region.bytes());
+            tell!(op: Commit, "commits {goal} bytes beside pages");
+            let granted = self.region.commit(0..goal);
+            if granted {
+                self.committed.max(goal as u64);
+            }
+            granted
+        })
     }
 }
 
@@ -864,26 +809,5 @@ mod tests {
         let op = Operation::new();
         assert!(reserved.commit(&op, left) && !reserved.commit(&op, reserved.reserved() + 1));
         assert_eq!(reserved.reserved(), 3 * Reserved::STEP);
-    }
-
-    /// Each of the 52 layers of a malloc once was a mapping of its own, and had its first pages committed by itself.
-    #[test]
-    fn many_share_one_mapping_and_each_keeps_to_its_own_part() {
-        let op = Operation::new();
-        for sizes in [[100, 5000, 70_000], [100, 5000, Reserved::AT_ONCE]] {
-            let parts = Reserved::many(3, &sizes, Door::Os, &none(), crate::faults::MAGAZINE).unwrap();
-            assert!(parts.iter().all(|part| Arc::ptr_eq(&part.region, &parts[0].region)));
-            let committed = sizes.iter().sum::<usize>() < Reserved::AT_ONCE;
-            for (part, bytes) in parts.iter().zip(sizes) {
-                assert_eq!(part.committed() > 0, committed);
-                assert!(part.base().addr().get().is_multiple_of(128) && part.commit(&op, bytes));
-                assert!(!part.commit(&op, part.pages.len() - part.start + 1), "into the next one");
-                // SAFETY: so many bytes are committed, and this test is the only user.
-                unsafe {
-                    assert!((0..bytes).all(|at| part.base().add(at).read() == 0));
-                    part.base().write_bytes(7, bytes);
-                }
-            }
-        }
     }
 }

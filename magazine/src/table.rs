@@ -547,16 +547,19 @@ impl<M: Memory> Table<M> {
         if has >= end {
             return true;
         }
-        let goal = end.next_multiple_of(STEP).min(self.region);
-        #[cfg(not(any(loom, shuttle)))]
-        {
-            let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
-            if !self.memory.commit(op, start + has..start + goal) {
-                return false;
+        // As much again as there is, if that can be had: a program that comes to use all its classes asks a few times.
+        [end.max(2 * has), end].into_iter().any(|goal| {
+            let goal = goal.next_multiple_of(STEP).min(self.region);
+            #[cfg(not(any(loom, shuttle)))]
+            {
+                let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
+                if !self.memory.commit(op, start + has..start + goal) {
+                    return false;
+                }
             }
-        }
-        region.set_committed(goal);
-        true
+            region.set_committed(goal);
+            true
+        })
     }
 
     // ---- drains ----
