@@ -232,6 +232,7 @@ impl FastPaths {
 /// Asks for the line that an object begins in, to write to it: the next allocation hands the object out, and whoever gets it
 /// writes. Its last user may have left it long ago; a store that misses holds up all stores behind it, this does not.
 #[inline(always)]
+#[cfg_attr(not(all(target_arch = "x86_64", not(miri))), allow(unused_variables))]
 fn ask_for(memory: *mut u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a hint, of any address: it reads and writes nothing, and does not fault.
