@@ -75,7 +75,7 @@ const ON_HEAP: usize = if cfg!(target_family = "wasm") { 1 << 20 } else { 64 << 
 /// Words in front of CPU 0's, of "CPU" -2 and -1, as threads without a registration read.
 const SPARE: usize = 2;
 /// A region is committed in steps of this many bytes.
-const STEP: usize = 64 << 10;
+const STEP: usize = 128 << 10;
 const WORD: usize = size_of::<*mut u8>();
 const LINE: usize = 64;
 const HEADS_IN_LINE: u32 = if cfg!(any(loom, shuttle)) { u32::MAX } else { 8 };

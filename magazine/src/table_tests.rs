@@ -175,12 +175,12 @@ fn a_refused_commit_is_a_miss_and_nothing_is_widened() {
     assert!(table.put(0, small, &balls(1..3)));
     assert_eq!((region.committed(), region.cap(small)), (STEP, 2));
     // As far as the step reaches, and no farther.
-    assert!(table.put(0, large, &balls(1..3)) && !table.put(0, large, &balls(3..8000)));
+    assert!(table.put(0, large, &balls(1..3)) && !table.put(0, large, &balls(3..15_000)));
     assert_eq!((region.committed(), region.cap(large), region.cap(small)), (STEP, 2, 2));
     assert_eq!((table.len(0, large), table.len(0, small)), (2, 2));
     table.memory.granted.set(u64::MAX);
-    assert!(table.put(0, large, &balls(3..8000)));
-    assert_eq!((region.cap(large), table.len(0, large)), (7999, 7999));
+    assert!(table.put(0, large, &balls(3..15_000)));
+    assert_eq!((region.cap(large), table.len(0, large)), (14_999, 14_999));
 }
 
 /// A layer whose table gets no memory serves from its supplier, and loses nothing.
