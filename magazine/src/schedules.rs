@@ -117,8 +117,8 @@ fn nodes(by: Mechanism) {
     world.census(&live);
 }
 fn forks(by: Mechanism) {
-    let (world, mut live) = beside(world(by), works, [works, drains, holds]);
-    live.extend(child(&world));
+    let (world, live) = beside(world(by), works, [works, drains, holds]);
+    child(&world);
     world.census(&live);
 }
 /// Layers come and go on one table, beside one that stays.
