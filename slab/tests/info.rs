@@ -273,7 +273,7 @@ fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>
 /// One CPU, magazines of four, slabs of eight objects: by hand, what each operation does at the dearest.
 #[test]
 fn each_operation_is_of_the_class_of_the_dearest_thing_it_did() {
-    use Path::{Commit, Cpu, Depot, Pages, Slab};
+    use Path::{Commit, Cpu, Pages, Slab};
     let subsystem = subsystem(1);
     let four = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 1 };
     let cache =
