@@ -197,7 +197,7 @@ fn what_is_no_object_has_no_size_and_is_not_moved() {
     let (kmalloc, malloc) = (subsystem.kmalloc(), Malloc::new(&subsystem).unwrap());
     let of = |size| Layout::from_size_align(size, 8).unwrap();
     let [small, large, huge] =
-        [100, 20_000, 5 << 20].map(|size| malloc.alloc(of(size), Gfp::KERNEL).unwrap());
+        [100, 40_000, 5 << 20].map(|size| malloc.alloc(of(size), Gfp::KERNEL).unwrap());
     let mut on_stack = 0_u64;
     use CorruptionKind::*;
     // SAFETY: the addresses lie in what is allocated, or here.
