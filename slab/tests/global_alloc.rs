@@ -96,14 +96,14 @@ fn a_burst_goes_back_to_the_system_by_itself() {
 #[test]
 #[ignore = "run by the test above"]
 fn child_of_a_burst() {
-    let committed = || Uslab.info().expect("it has started").pages.committed_bytes();
-    let before = committed();
+    let backed = || Uslab.info().expect("it has started").pages.backed_bytes();
+    let before = backed();
     let burst: Vec<Vec<u8>> = (0..300_000_usize).map(|n| Vec::with_capacity(500 + n % 1000)).collect();
-    let most = committed();
+    let most = backed();
     assert!(most > before + (256 << 20), "{before} {most}");
     drop(burst);
-    let left = committed();
-    // What CPUs keep holds some blocks back.
+    let left = backed();
+    // Of blocks from which CPUs and depots keep an object only the free pages go back.
     assert!(left < most - (128 << 20), "{left} of {most} are left, {before} before");
 }
 

@@ -53,7 +53,7 @@ fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
 
 #[test]
 fn memory_stays_where_it_fits_and_moves_where_it_would_waste_half() {
-    let sizes = [112, 56, 55, 64, 65, 8192, 8193, 16 << 10, 8 << 10, 4 * MIB, 4 * MIB + 1, 5 * MIB];
+    let sizes = [112, 56, 55, 64, 65, 32_768, 32_769, 64 << 10, 32 << 10, 4 * MIB, 4 * MIB + 1, 5 * MIB];
     let stays = [true, true, false, true, false, false, false, true, true, false, false];
     assert_eq!(walk(&sizes, false)[..11], stays);
 }
@@ -61,7 +61,7 @@ fn memory_stays_where_it_fits_and_moves_where_it_would_waste_half() {
 /// Once memory that shrank in place was freed by its new layout to the cache of a smaller class.
 #[test]
 fn memory_that_is_freed_by_its_layout_stays_in_its_class() {
-    let sizes = [112, 97, 96, 96, 8192, 8193, 16 << 10, 10 << 10, 8 << 10, 4 * MIB + 1];
+    let sizes = [112, 97, 96, 96, 32_768, 32_769, 64 << 10, 40 << 10, 32 << 10, 4 * MIB + 1];
     let stays = [true, true, false, true, false, false, true, true, false, false];
     assert_eq!(walk(&sizes, true), stays);
 }
