@@ -45,7 +45,7 @@ use crate::front::Front;
 use crate::magazine::{MAX_CAPACITY, Magazine};
 use crate::memory::{Heap, Memory};
 use crate::paths::{Operation, PathCounts, Paths};
-use crate::region::{Class, LEN, OP};
+use crate::region::Class;
 use crate::sync::fork::ForkLock;
 use crate::sync::{Counter, Fixed, Rank, assert_unlocked, planted, tell};
 use crate::table::{Table, Taken, Which};
@@ -679,10 +679,10 @@ impl<R: Round, M: Memory> Layer<R, M> {
         for node in &self.nodes {
             let (mut ops, mut held) = (0, 0);
             for region in self.table.used(0..self.cpus().count()) {
-                let head = region.head(node.class());
-                ops += head / OP;
+                let (served, len) = region.served(node.class());
+                ops += served;
                 // What a drain has taken and not begun to give away is still here.
-                let len = (head & LEN) + u64::from(region.taken(node.class()));
+                let len = len + u64::from(region.taken(node.class()));
                 held += len;
                 stats.magazines += len.div_ceil(stats.capacity);
             }

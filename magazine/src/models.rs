@@ -579,6 +579,28 @@ fn t3_pages_stay_while_their_rounds_are_given_away() {
     both("T3: pages stay beside a drain", THREE, [12, 12], stays(), pages_beside_a_drain);
 }
 
+/// T3: what the stacks on a page have served stays counted when it goes back, whoever looks meanwhile.
+fn counts_beside_pages(Case { by, script }: Case) {
+    let w = World::new(by, 1, 1, 0, false, 1);
+    w.stack(0, 0, 2, &[1]);
+    alloc_then_free(&w);
+    w.drain(0..1);
+    let looks = |w: &World| {
+        let stats = w.layer.stats();
+        assert_eq!(stats.allocs + stats.frees, 2, "no operation is forgotten or counted twice");
+        vec![]
+    };
+    let release = |w: &World| {
+        w.layer.table.release_idle();
+        vec![]
+    };
+    run(w, (script, looks), &[on(0, release)]);
+}
+#[test]
+fn t3_operations_stay_counted_when_their_page_goes_back() {
+    both("T3: counts beside pages", THREE, [800, 800], stays(), counts_beside_pages);
+}
+
 /// T2: who lets go last of a layer gives its number back, with rounds on its stacks; the next layer may get it.
 fn number_is_reused(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 1).unwrap().by(by), 2);
@@ -910,6 +932,11 @@ fn planted_page_goes_back_while_its_classes_are_open() {
 fn planted_page_goes_back_while_its_rounds_are_given_away() {
     let bug = "a page goes back while its rounds are given away";
     caught_by_both(bug, "T3", RACE, stays(), pages_beside_a_drain);
+}
+#[test]
+fn planted_page_goes_back_with_what_its_stacks_have_served() {
+    let bug = "a page goes back with what its stacks have served";
+    caught_by_both(bug, "T3", "the counts are exact", stays(), counts_beside_pages);
 }
 #[test]
 fn planted_drains_without_their_lock() {

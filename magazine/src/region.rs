@@ -1,18 +1,22 @@
 //! A region: what one CPU keeps of every class, and what one section does to it.
 //!
 //! ```text
-//!  claim, committed | head[class] | cap[class] | seen[class] | taken[class] | stacks
-//!                     len:16|ops:48                                           0 p p p p . . . | 0 p p . . . . . . | ...
+//!  claim, committed, notes | stack of one class                        | stack of another one | ...
+//!                            seen, cap, head,          0 p p p p . . .
+//!                                       len:16|ops:48
 //! ```
 //!
-//! * `head[class]`: how many rounds lie on the class's stack, and how many pops and pushes it has served. Every section
-//!   commits by one plain store to one head.
-//! * `cap[class]`: how many places of the stack may be used now. 0 in a class that was never used here, so nothing can be
-//!   pushed there; a batch widens it.
-//! * The stack: a word that is always null, and the rounds behind it. A pop that reads the null has missed: no other test.
-//! * `seen`, `taken`, `backed`, `going`: a drain's notes.
+//! * `head`: how many rounds lie on the stack, and how many pops and pushes it has served. Every section commits by one plain
+//!   store to one head.
+//! * `cap`: how many places of the stack may be used now. 0 in a class that was never used here, so nothing can be pushed
+//!   there; a batch widens it.
+//! * A word that is always null, and the rounds behind it. A pop that reads the null has missed: no other test.
+//! * `seen` and the notes (`taken`, `served`, `backed`, `going`) are a drain's.
 //!
-//! A class lies at the same offsets in every region. A region of nothing but zeros answers every pop and every push with a
+//! All of a stack lies together, so a section finds everything by one address, and the line of the head is that of the
+//! lowest rounds. (Heads in an array of their own took two more registers and a quarter of the time of a pair.)
+//!
+//! A class lies at the same offset in every region. A region of nothing but zeros answers every pop and every push with a
 //! miss; that is what the [empty region](crate::table) is, and what the region of a CPU is that was never used.
 //!
 //! The functions here run inside one operation of the CPU: no other operation of that CPU overlaps. A mechanism sees to
@@ -23,9 +27,7 @@
 use crate::magazine::Magazine;
 #[cfg(any(loom, shuttle))]
 use crate::sync::Counter;
-#[cfg(not(any(loom, shuttle)))]
-use crate::sync::Ordering::Release;
-use crate::sync::Ordering::{Acquire, Relaxed};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicU32, AtomicU64, UnsafeCell, planted, tell};
 use core::ptr::NonNull;
 
@@ -36,6 +38,10 @@ pub(crate) const CLASSES: u32 = if cfg!(any(loom, shuttle)) { 4 } else { 512 };
 pub(crate) const LEN: u64 = 0xffff;
 /// and above it the count of pops and pushes.
 pub(crate) const OP: u64 = 1 << 16;
+/// What a region notes of pops and pushes whose head was set to zero: the lowest bit says that this is going on,
+const MOVING: u64 = 1;
+/// and above it is how many they were.
+const SERVED: u64 = 2;
 /// Bytes of a round.
 pub(crate) const ROUND: usize = size_of::<*mut u8>();
 
@@ -79,14 +85,19 @@ impl Pages {
 pub(crate) struct Class {
     /// Its number within the table.
     pub(crate) index: u32,
-    /// Bytes from the start of a region to the null word below its stack.
+    /// Bytes from the start of a region to the head of its stack.
     pub(crate) stack: u32,
 }
+
+/// Bytes of a stack in front of its head, and from there to the null word. A checker has cells for what is no round.
+pub(crate) const SEEN: usize = if cfg!(any(loom, shuttle)) { 0 } else { 2 * ROUND };
+pub(crate) const CAP: usize = ROUND;
+pub(crate) const NULL: usize = if cfg!(any(loom, shuttle)) { 0 } else { ROUND };
 
 impl Class {
     /// Bytes from the start of a region to the end of the first `places` places.
     pub(crate) const fn end(self, places: u32) -> usize {
-        self.stack as usize + (places as usize + 1) * ROUND
+        self.stack as usize + NULL + (places as usize + 1) * ROUND
     }
 }
 
@@ -106,17 +117,11 @@ pub(crate) struct Header {
     pub(crate) claim: AtomicU32,
     /// Bytes from the start of the region that may be written to. Only grows.
     pub(crate) committed: AtomicU64,
-    /// Two cache lines apart from the claim, as the hardware fetches lines in pairs.
-    pub(crate) heads: Heads,
-    pub(crate) caps: [UnsafeCell<u32>; CLASSES as usize],
-    seen: [UnsafeCell<u64>; CLASSES as usize],
     taken: [AtomicU64; CLASSES as usize],
+    served: [AtomicU64; CLASSES as usize],
     backed: UnsafeCell<Pages>,
     going: UnsafeCell<Pages>,
 }
-#[cfg(not(any(loom, shuttle)))]
-#[repr(C, align(128))]
-pub(crate) struct Heads([AtomicU64; CLASSES as usize]);
 
 /// Where the first stack may lie.
 #[cfg(not(any(loom, shuttle)))]
@@ -141,16 +146,31 @@ impl<'t> Region<'t> {
         // SAFETY: by contract; zeroed memory is a valid header, and nobody makes an exclusive reference to it.
         Self { header: unsafe { base.cast().as_ref() }, base }
     }
+    /// What lies so many bytes from the start.
+    ///
+    /// # Safety
+    /// Within the region, aligned, and of that type on every look.
+    #[inline(always)]
+    unsafe fn part<T>(&self, at: usize) -> &'t T {
+        // SAFETY: by contract; zeroed memory is one of each type that is asked for.
+        unsafe { self.base.add(at).cast().as_ref() }
+    }
     #[inline(always)]
     fn head_word(&self, class: Class) -> &'t AtomicU64 {
-        &self.header.heads.0[class.index as usize]
+        // SAFETY: each stack begins with these three words, at offsets that the table gave out, a multiple of a line.
+        unsafe { self.part(class.stack as usize) }
     }
     #[inline(always)]
     fn cap_cell(&self, class: Class) -> &'t UnsafeCell<u32> {
-        &self.header.caps[class.index as usize]
+        // SAFETY: as above.
+        unsafe { self.part(class.stack as usize - CAP) }
     }
     fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
-        &self.header.seen[class.index as usize]
+        // SAFETY: as above.
+        unsafe { self.part(class.stack as usize - SEEN) }
+    }
+    fn served_word(&self, class: Class) -> &'t AtomicU64 {
+        &self.header.served[class.index as usize]
     }
     fn taken_word(&self, class: Class) -> &'t AtomicU64 {
         &self.header.taken[class.index as usize]
@@ -165,7 +185,7 @@ impl<'t> Region<'t> {
     #[inline(always)]
     fn place(&self, class: Class, i: u32) -> &'t UnsafeCell<*mut u8> {
         // SAFETY: the table gave the class room for so many places at this offset of each region.
-        unsafe { self.base.add(class.stack as usize + i as usize * ROUND).cast().as_ref() }
+        unsafe { self.part(class.stack as usize + NULL + i as usize * ROUND) }
     }
     #[inline(always)]
     pub(crate) fn claim(&self) -> &'t AtomicU32 {
@@ -211,6 +231,7 @@ struct ClassCells {
     cap: UnsafeCell<u32>,
     seen: UnsafeCell<u64>,
     taken: AtomicU64,
+    served: AtomicU64,
 }
 #[cfg(any(loom, shuttle))]
 impl Cells {
@@ -223,6 +244,7 @@ impl Cells {
             cap: UnsafeCell::new(cap),
             seen: UnsafeCell::new(0),
             taken: AtomicU64::new(0),
+            served: AtomicU64::new(0),
         };
         Self {
             cpu,
@@ -256,14 +278,24 @@ impl<'t> Region<'t> {
     fn taken_word(&self, class: Class) -> &'t AtomicU64 {
         &self.class(class).taken
     }
+    fn served_word(&self, class: Class) -> &'t AtomicU64 {
+        &self.class(class).served
+    }
     fn backed_cell(&self) -> &'t UnsafeCell<Pages> {
         &self.0.backed
     }
     fn going_cell(&self) -> &'t UnsafeCell<Pages> {
         &self.0.going
     }
-    /// What the system does with pages that are given back. Of the null words that stacks begin with nothing is seen.
-    pub(crate) fn zero(&self, pages: core::ops::Range<usize>) {
+    /// What the system does with pages that are given back, on which these classes' stacks begin. Of their null words nothing
+    /// is seen.
+    pub(crate) fn zero(&self, pages: core::ops::Range<usize>, classes: impl Iterator<Item = Class>) {
+        for class in classes {
+            self.class(class).writer.with_mut(|_| ());
+            // Release: a system call, behind all that was written before; pairs with the Acquire of the head in `served`.
+            self.head_word(class).store(0, Release);
+            self.set_seen(class, 0);
+        }
         for page in pages {
             for place in &self.0.places[page * PAGE / ROUND..(page + 1) * PAGE / ROUND][1..] {
                 // SAFETY: a checker says whether anybody else uses it.
@@ -325,11 +357,6 @@ impl Region<'_> {
         self.writable();
         // SAFETY: as in `cap`, and nobody else reads.
         self.cap_cell(class).with_mut(|p| unsafe { *p = cap });
-    }
-    /// The empty region of a control, in which pushes do not miss.
-    #[cfg(uslab_control = "capempty")]
-    pub(crate) fn open_all(&self) {
-        (1..CLASSES).for_each(|index| self.set_cap(Class { index, stack: 0 }, 2));
     }
     /// Round `i`, counted from 1; `None` is the null word. As [`cap`](Self::cap).
     #[inline(always)]
@@ -524,17 +551,53 @@ impl Region<'_> {
     /// As [`seen`](Self::seen): how far it has come now. Whether that is further than before.
     pub(crate) fn see(&self, class: Class) -> bool {
         let head = self.head(class);
+        // Where nothing was ever written there is no memory yet.
+        let further = self.seen(class) != head;
+        if further {
+            self.set_seen(class, head);
+        }
+        further
+    }
+    fn set_seen(&self, class: Class, head: u64) {
         // SAFETY: the lock of drains is held.
-        self.seen_cell(class).with_mut(|p| unsafe { p.replace(head) }) != head
+        self.seen_cell(class).with_mut(|p| unsafe { *p = head });
     }
     /// The class begins anew, for another owner of its number.
     pub(crate) fn reset(&self, class: Class) {
-        if self.head(class) != 0 {
-            self.set_head(class, 0);
-        }
-        // SAFETY: the lock of drains is held.
-        self.seen_cell(class).with_mut(|p| unsafe { *p = 0 });
+        self.set_aside(class);
+        // Relaxed: who reads it beside this has a class that is given back.
+        self.served_word(class).store(0, Relaxed);
         self.forget_taken(class);
+    }
+    /// Nothing of an empty stack is left on its page, which may go back then: how much it served is noted elsewhere.
+    pub(crate) fn set_aside(&self, class: Class) {
+        let head = self.head(class);
+        if head != 0 {
+            debug_assert_eq!(head & LEN, 0, "a stack that holds rounds is not idle");
+            // Relaxed: the lock of drains is held, and nobody else writes it.
+            let served = self.served_word(class).load(Relaxed);
+            self.served_word(class).store(served | MOVING, Relaxed);
+            self.writable();
+            // Release: pairs with the Acquire of the head in `served`, which then sees that it is on its way.
+            self.head_word(class).store(0, Release);
+            // Release: pairs with the first Acquire in `served`, which then finds the head that was left.
+            self.served_word(class).store(served + head / OP * SERVED, Release);
+            self.set_seen(class, 0);
+        }
+    }
+    /// How many pops and pushes the class has served, and how many rounds lie on its stack: for anybody, a snapshot.
+    pub(crate) fn served(&self, class: Class) -> (u64, u64) {
+        loop {
+            // Acquire: pairs with the second Release in `set_aside`.
+            let served = self.served_word(class).load(Acquire);
+            // Acquire: pairs with the first Release in `set_aside`.
+            let head = self.head_word(class).load(Acquire);
+            // Relaxed: ordered by the load before it.
+            if served & MOVING == 0 && self.served_word(class).load(Relaxed) == served {
+                return (served / SERVED + head / OP, head & LEN);
+            }
+            crate::sync::relax();
+        }
     }
     /// Rounds that a drain has taken and not begun to give away.
     pub(crate) fn taken(&self, class: Class) -> u32 {

@@ -52,7 +52,7 @@ use crate::memory::{ALIGN, Memory};
 use crate::paths::Operation;
 #[cfg(any(loom, shuttle))]
 use crate::region::Cells;
-use crate::region::{CLASSES, Class, LEN, PAGE, Pages, ROUND, Region, STACKS};
+use crate::region::{CLASSES, Class, LEN, NULL, PAGE, Pages, ROUND, Region, SEEN, STACKS};
 #[cfg(not(any(loom, shuttle)))]
 use crate::sync::AtomicPtr;
 #[cfg(any(loom, shuttle))]
@@ -78,7 +78,6 @@ const SPARE: usize = 2;
 const STEP: usize = 128 << 10;
 const WORD: usize = size_of::<*mut u8>();
 const LINE: usize = 64;
-const HEADS_IN_LINE: u32 = if cfg!(any(loom, shuttle)) { u32::MAX } else { 8 };
 
 /// What a table knows of a class.
 #[derive(Debug)]
@@ -303,9 +302,6 @@ impl<M: Memory> Table<M> {
                         .write(AtomicPtr::new(region.as_ptr()))
                 };
             }
-            #[cfg(uslab_control = "capempty")]
-            // SAFETY: readable as zero, and on heap memory writable.
-            unsafe { Region::at(empty) }.open_all();
         }
         Ok(table)
     }
@@ -409,9 +405,7 @@ impl<M: Memory> Table<M> {
             making.free[usize::from(order)] = self.numbers[kept as usize].next.with(|p| unsafe { *p });
             kept
         } else {
-            // Callers write the beginnings of lines. A load that follows a store to the same place of another page waits, so
-            // no head lies there.
-            let index = making.numbers + u32::from(making.numbers.is_multiple_of(HEADS_IN_LINE));
+            let index = making.numbers;
             let part = making.parts.get(usize::from(order)).copied();
             let start = part.filter(|start| !start.is_multiple_of(PAGE)).unwrap_or(making.used);
             if index >= CLASSES || start + bytes > self.region {
@@ -426,11 +420,16 @@ impl<M: Memory> Table<M> {
             }
             let number = &self.numbers[index as usize];
             number.order.set(order.into());
-            number.stack.set((start + index as usize * 7 * LINE % colours) as u64);
+            // Callers write the beginnings of lines. A load that follows a store to the same place of another page waits, so
+            // no head or cap lies there.
+            number.stack.set((start + index as usize * 7 * LINE % colours + SEEN) as u64);
             index
         };
         drop(making);
         let class = self.named(index);
+        #[cfg(uslab_control = "capempty")]
+        // SAFETY: readable as zero, and on heap memory writable.
+        unsafe { Region::at(self.home(self.cpus.count())) }.set_cap(class, 2);
         self.set_limit(class, reach);
         Some(class)
     }
@@ -450,7 +449,7 @@ impl<M: Memory> Table<M> {
     /// in. Stacks that began at the same place of different pages would fall on the same few sets of a processor's cache,
     /// so those of a page and more begin at different ones; and so that one magazine takes one page.
     fn room(reach: u16) -> (usize, usize) {
-        let stack = (usize::from(reach) + 1) * ROUND;
+        let stack = SEEN + NULL + (usize::from(reach) + 1) * ROUND;
         let mut bytes = stack.next_power_of_two().max(LINE);
         loop {
             let colours = if bytes < ALIGN { LINE } else { (bytes / 4).min(ALIGN - MAGAZINE) };
@@ -858,7 +857,12 @@ impl<M: Memory> Table<M> {
             let mut kept = in_use(region);
             for (class, at) in self.all() {
                 match closed[class.index as usize] {
-                    true if !at.pages().any(|page| kept.has(page)) => _ = region.close(class),
+                    true if !at.pages().any(|page| kept.has(page)) => {
+                        region.close(class);
+                        if !planted("a page goes back with what its stacks have served") {
+                            region.set_aside(class);
+                        }
+                    }
                     true => {}
                     false => at.pages().for_each(|page| kept.add(page)),
                 }
@@ -890,8 +894,8 @@ impl<M: Memory> Table<M> {
     }
     /// Pages on which a stack lies that holds rounds, is `drained`, or has served something since it was last seen.
     fn pages_in_use(&self, region: Region<'_>, drained: &[bool; CLASSES as usize]) -> Pages {
-        let mut pages = Pages::default();
-        for (class, at) in self.all() {
+        let (mut pages, backed) = (Pages::default(), region.backed());
+        for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has(page))) {
             let head = region.head(class);
             if head & LEN > 0 || head != region.seen(class) || drained[class.index as usize] {
                 at.pages().for_each(|page| pages.add(page));
@@ -904,7 +908,9 @@ impl<M: Memory> Table<M> {
         tell!("gives {} pages of the region of CPU {cpu} back", pages.len());
         #[cfg(any(loom, shuttle))]
         {
-            Region(&self.regions[cpu as usize]).zero(pages.clone());
+            let begin = |at: &Number| pages.contains(&at.pages().start);
+            let classes = self.all().filter(|(_, at)| begin(at)).map(|(class, _)| class);
+            Region(&self.regions[cpu as usize]).zero(pages.clone(), classes);
             pages.len() * PAGE
         }
         #[cfg(not(any(loom, shuttle)))]

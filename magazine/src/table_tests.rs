@@ -3,7 +3,7 @@
 use super::*;
 use crate::magazine::Magazine;
 use crate::memory::Heap;
-use crate::region::{Commit, OP};
+use crate::region::{CAP, Commit, OP};
 use crate::shadow::table;
 use crate::sync::{Arc, AtomicBool};
 use proptest::prelude::*;
@@ -65,7 +65,7 @@ fn without_a_number_or_a_room_there_is_no_class() {
         let table = simulated(1, region);
         core::iter::from_fn(|| table.class(reach)).count()
     };
-    assert_eq!(numbers(1 << 20, 1), (1..CLASSES).filter(|index| index % HEADS_IN_LINE != 0).count());
+    assert_eq!(numbers(1 << 20, 1), CLASSES as usize - 1);
     assert_eq!(numbers(STACKS + 5 * LINE, 7) * LINE / PAGE, 0, "the region ends on a page");
     assert_eq!(numbers(64 << 10, u16::MAX), 0);
 }
@@ -84,7 +84,7 @@ proptest! {
             } else if let Some(class) = table.class((number >> bits).max(1)) {
                 classes.push((class, class.end((number >> bits).max(1).into())));
             }
-            let mut stacks: Vec<_> = classes.iter().map(|(class, end)| (class.stack as usize, *end)).collect();
+            let mut stacks: Vec<_> = classes.iter().map(|(class, end)| (class.stack as usize - SEEN, *end)).collect();
             stacks.sort_unstable();
             prop_assert!(stacks.windows(2).all(|two| two[0].1 <= two[1].0), "{stacks:?}");
             prop_assert!(stacks.iter().all(|(start, end)| *start >= STACKS && *end <= 2 << 20));
@@ -601,6 +601,35 @@ fn rounds_that_are_being_given_away_stay_on_their_page() {
         assert_eq!(core::iter::from_fn(|| taken.pop()).count(), 8);
     });
     assert!(table.release_idle() > 0);
+}
+
+#[test]
+fn what_a_stack_has_served_stays_counted_when_its_page_goes_back() {
+    let (cpus, region) = (Cpus::simulated(1, 1).unwrap(), 128 << 10);
+    let heap = Heap::new(Table::<Noting>::footprint(&cpus, region)).unwrap();
+    let memory = Noting { heap, gone: crate::sync::Mutex::ranked(Rank::Faults, vec![]) };
+    let table = Table::new(cpus, region, memory).unwrap();
+    let class = table.class(700).unwrap();
+    let region = table.region(0).unwrap();
+    for round in 1..=2 {
+        assert!(table.put(0, class, &balls(1..9)));
+        assert!(region.pop(class, Commit::Done).is_some_and(|ball| region.push(class, ball, Commit::Done)));
+        table.drain(0..1, Which::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
+        assert_eq!(region.served(class), (2 * round, 0));
+        assert!(table.release_idle() > 0);
+        assert_eq!((region.head(class), region.served(class)), (0, (2 * round, 0)));
+    }
+    table.retire(class);
+    assert_eq!(table.class(700).map(|class| region.served(class)), Some((0, 0)), "another owner begins anew");
+}
+
+#[test]
+fn no_head_or_cap_lies_at_the_beginning_of_a_line() {
+    let table = simulated(1, 1 << 20);
+    for class in [1, 7, 8, 64, 500, 1216].map(|reach| table.class(reach).unwrap()) {
+        let head = class.stack as usize % LINE;
+        assert!(head >= 2 * CAP, "{class:?}");
+    }
 }
 
 #[test]

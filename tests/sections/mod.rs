@@ -209,15 +209,13 @@ enum Place {
 }
 
 impl Place {
-    /// Whether this is how many places a stack may use, and `head` the word that a section commits: the same region, the same
-    /// class, and half as large.
+    /// Whether this is how many places a stack may use, and `head` the word that a section commits: the word in front of it.
     fn is_cap_beside(&self, head: &Self) -> bool {
         let (Self::Memory(cap), Self::Memory(head)) = (self, head) else { return false };
-        let (Operand(segment, region, class, bytes, at), Operand(of, base, index, words, heads)) =
-            (cap, head);
-        (segment, region, class, 2 * bytes) == (of, base, index, *words)
-            && at > heads
-            && *class != Register::None
+        let (Operand(segment, stack, index, _, at), Operand(of, base, no, _, word)) = (cap, head);
+        (segment, stack, index) == (of, base, no)
+            && *index == Register::None
+            && at.wrapping_add(size_of::<u64>() as u64) == *word
     }
 }
 
@@ -367,9 +365,9 @@ mod samples {
         register_on_one_way: ["test edx, edx", "jz 3f", "mov esi, 1", "mov [rdi], rdx"] ["mov rax, rsi"]
         flag: ["jc 3f", "cmp edx, 1", "mov [rdi], rdx"] []
         memory: ["inc qword ptr [rdi + 8]", "mov [rdi], rdx"] []
-        widening: ["mov ecx, [rdi + rsi*4 + 64]", "mov [rdi + rsi*4 + 64], edx", "mov [rdi + rsi*8], rcx"] []
-        widening_by: ["add dword ptr [rdi + rsi*4 + 64], edx", "mov [rdi + rsi*8], rcx"] []
-        widening_another: ["mov ecx, [rdi + rax*4 + 64]", "mov [rdi + rax*4 + 64], edx", "mov [rdi + rsi*8], rcx"] []
+        widening: ["mov ecx, [rdi - 8]", "mov [rdi - 8], edx", "mov [rdi], rcx"] []
+        widening_by: ["add dword ptr [rdi - 8], edx", "mov [rdi], rcx"] []
+        widening_another: ["mov ecx, [rdi - 16]", "mov [rdi - 16], edx", "mov [rdi], rcx"] []
         no_commit: ["mov [rdi], rdx", "mov eax, edx"] []
         a_call: ["call rax", "mov [rdi], rdx"] []
     }
@@ -389,8 +387,8 @@ mod samples {
             (&register_on_one_way, "`mov esi,1`: writes Register(RSI)"),
             (&flag, "`cmp edx,1`: writes Flag("),
             (&memory, "`inc qword ptr [rdi+8]`: writes Memory("),
-            (&widening_by, "`add [rdi+rsi*4+40h],edx`: writes Memory("),
-            (&widening_another, "`mov [rdi+rax*4+40h],edx`: writes Memory("),
+            (&widening_by, "`add [rdi-8],edx`: writes Memory("),
+            (&widening_another, "`mov [rdi-10h],edx`: writes Memory("),
             (&no_commit, "the last instruction is the commit"),
             (&a_call, "a section calls nothing"),
         ] {

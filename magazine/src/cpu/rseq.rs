@@ -23,7 +23,7 @@
 //!   4: (abort address, out of line, behind the signature 0x53053053)  count the abort
 //!   5: rseq_cs = address of the descriptor (start 2, end 3, abort 4)
 //!   2: region = words[cpu_id]                     start of the section
-//!      head = head of the class in that region; its rounds
+//!      head = head of the class's stack in that region; its rounds
 //!      head = the new one                         the committing store
 //!   3:                                            end: the first address behind the commit
 //! ```
@@ -76,7 +76,7 @@
 use super::{MAX_CPUS, Mechanism};
 use crate::magazine::Magazine;
 use crate::memory::Memory;
-use crate::region::{Class, Header, OP, ROUND};
+use crate::region::{CAP, Class, Header, NULL, OP, ROUND};
 use crate::sync::{Counter, Fixed};
 use crate::table::Table;
 use core::arch::{asm, global_asm};
@@ -258,24 +258,21 @@ pub(crate) fn fence<M: Memory>(_: &Table<M>, cpus: impl Iterator<Item = u32>) ->
 
 // ---------------------------------------------------------------- the sections
 
-/// A region of one class that is never written: every section misses in it. The scratch area says CPU 0 to all threads.
+/// A region of one stack that is never written: every section misses in it. The scratch area says CPU 0 to all threads.
 #[repr(C)]
 struct Nowhere {
-    word: *const Header,
-    region: Header,
-    null: [usize; 1],
+    word: *const u8,
+    cap: usize,
+    head: usize,
+    null: usize,
 }
 // SAFETY: nobody writes to it: every section misses, and no table has it.
 unsafe impl Sync for Nowhere {}
 /// The class of a front that is closed.
-pub(crate) const NO_CLASS: Class =
-    Class { index: 0, stack: (offset_of!(Nowhere, null) - offset_of!(Nowhere, region)) as u32 };
-static NOWHERE: Nowhere = Nowhere {
-    word: &raw const NOWHERE.region,
-    // SAFETY: zeroed memory is a valid header.
-    region: unsafe { core::mem::zeroed() },
-    null: [0],
-};
+pub(crate) const NO_CLASS: Class = Class { index: 0, stack: offset_of!(Nowhere, head) as u32 };
+static NOWHERE: Nowhere = Nowhere { word: (&raw const NOWHERE).cast(), cap: 0, head: 0, null: 0 };
+const _: () = assert!(offset_of!(Nowhere, head) - offset_of!(Nowhere, cap) == CAP);
+const _: () = assert!(offset_of!(Nowhere, null) - offset_of!(Nowhere, head) == NULL);
 
 /// All that a section needs, besides its class: the table's words, and where sections are announced.
 ///
@@ -291,13 +288,11 @@ unsafe impl Send for Fast {}
 // SAFETY: as above.
 unsafe impl Sync for Fast {}
 
-const HEADS: usize = offset_of!(Header, heads);
-const CAPS: usize = offset_of!(Header, caps);
 const COMMITTED: usize = offset_of!(Header, committed);
 
 /// The common part of the sections. `66` the descriptor, `4` the abort address, `5` (re)start, `2` start of the
-/// section; the body ends with the commit and `3:`. On entry to the body `t` is this CPU's region, `w` the head of the
-/// class there, and `n` its length.
+/// section; the body ends with the commit and `3:`. On entry to the body `t` is the address of the class's head on this CPU,
+/// `w` that head, and `n` its length.
 macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
     asm!(
         ".pushsection __rseq_cs, \"aw\"",
@@ -319,7 +314,8 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         "mov qword ptr fs:[{area} + {rseq_cs}], {t}",
         "2: movsxd {t}, dword ptr fs:[{area} + {cpu_id}]",
         "mov {t}, qword ptr [{words} + {t}*8]",
-        "mov {w}, qword ptr [{t} + {class}*8 + {heads}]",  // len:16 | ops:48
+        "add {t}, {stack}",
+        "mov {w}, qword ptr [{t}]",                        // len:16 | ops:48
         // Controls of the fence: long enough that a drain comes between the look and the commit.
         #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
         "mov {n:e}, 100",
@@ -336,7 +332,6 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
         aborts = sym ABORTS,
         rseq_cs = const RSEQ_CS,
         cpu_id = const CPU_ID,
-        heads = const HEADS,
         t = out(reg) _,
         w = out(reg) _,
         n = out(reg) _,
@@ -369,19 +364,18 @@ impl Fast {
         // * `area` is this thread's `struct rseq`, or scratch.
         unsafe {
             section!([
-                "lea {n}, [{stack} + {n}*8]",                     // a copy: what restarts needs `stack` again
                 #[cfg(uslab_control = "clobber")]
                 "mov {stack}, {n}",
-                "mov {round}, qword ptr [{t} + {n}]",
+                "mov {round}, qword ptr [{t} + {n}*8 + {null}]",
                 "test {round}, {round}",
                 "jz 3f",                                          // the null word below the stack
                 "add {w}, {one}",                                 // ops + 1, len - 1
-                "mov qword ptr [{t} + {class}*8 + {heads}], {w}", // commit
+                "mov qword ptr [{t}], {w}", // commit
                 "3:",
             ] [
                 round = out(reg) round,
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
-                class = in(reg) u64::from(class.index),
+                null = const NULL,
                 #[cfg(not(uslab_control = "clobber"))]
                 stack = in(reg) u64::from(class.stack),
                 #[cfg(uslab_control = "clobber")]
@@ -400,18 +394,17 @@ impl Fast {
         // before the length moves. The empty region's caps are 0.
         unsafe {
             section!([
-                "cmp {n:e}, dword ptr [{t} + {class}*4 + {caps}]",
+                "cmp {n:e}, dword ptr [{t} - {cap}]",
                 "jae {miss}",
-                "lea {n}, [{stack} + {n}*8]",
-                "mov qword ptr [{t} + {n} + {place}], {round}",
+                "mov qword ptr [{t} + {n}*8 + {place}], {round}",
                 "add {w}, {one}",                                 // ops + 1, len + 1
-                "mov qword ptr [{t} + {class}*8 + {heads}], {w}", // commit
+                "mov qword ptr [{t}], {w}", // commit
                 "3:",
             ] [
                 round = in(reg) round.as_ptr(),
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
-                class = in(reg) u64::from(class.index), stack = in(reg) u64::from(class.stack),
-                caps = const CAPS, place = const ROUND, one = const OP + 1,
+                stack = in(reg) u64::from(class.stack),
+                cap = const CAP, place = const NULL + ROUND, one = const OP + 1,
                 miss = label { return false },
                 options(nostack)
             ]);
@@ -430,7 +423,7 @@ impl Fast {
         unsafe {
             section!([
                 "lea {x}, [{n} + {count}]",                       // the places that it takes
-                "mov {cap:e}, dword ptr [{t} + {class}*4 + {caps}]",
+                "mov {cap:e}, dword ptr [{t} - {at}]",
                 "cmp {x}, {cap}",
                 "jbe 8f",
                 "add {cap}, {cap}",
@@ -441,17 +434,18 @@ impl Fast {
                 "cmova {cap}, {end}",
                 "cmp {x}, {cap}",
                 "ja {miss}",
+                "mov {region}, {t}",
+                "sub {region}, {stack}",
                 "lea {end}, [{stack} + {cap}*8 + {place}]",
-                "cmp {end}, qword ptr [{t} + {committed}]",
+                "cmp {end}, qword ptr [{region} + {committed}]",
                 "ja {miss}",
-                "mov dword ptr [{t} + {class}*4 + {caps}], {cap:e}", // survives an abort
-                "8: lea {n}, [{stack} + {n}*8 + {place}]",
-                "add {n}, {t}",
+                "mov dword ptr [{t} - {at}], {cap:e}",            // survives an abort
+                "8: lea {n}, [{t} + {n}*8 + {place}]",
                 "xor {x:e}, {x:e}",
                 #[cfg(uslab_control = "earlycommit")]
                 "add {w}, {count}",
                 #[cfg(uslab_control = "earlycommit")]
-                "mov qword ptr [{t} + {class}*8 + {heads}], {w}",
+                "mov qword ptr [{t}], {w}",
                 "9: mov {end}, qword ptr [{rounds} + {x}*8]",
                 "mov qword ptr [{n} + {x}*8], {end}",
                 "inc {x}",
@@ -460,14 +454,14 @@ impl Fast {
                 #[cfg(not(uslab_control = "earlycommit"))]
                 "add {w}, {count}",
                 #[cfg(not(uslab_control = "earlycommit"))]
-                "mov qword ptr [{t} + {class}*8 + {heads}], {w}", // commit
+                "mov qword ptr [{t}], {w}", // commit
                 "3:",
             ] [
-                x = out(reg) _, cap = out(reg) _, end = out(reg) _,
+                x = out(reg) _, cap = out(reg) _, end = out(reg) _, region = out(reg) _,
                 rounds = in(reg) rounds.as_ptr(), count = in(reg) rounds.len(), limit = in(reg) limit,
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
-                class = in(reg) u64::from(class.index), stack = in(reg) u64::from(class.stack),
-                caps = const CAPS, committed = const COMMITTED, place = const ROUND,
+                stack = in(reg) u64::from(class.stack),
+                at = const CAP, committed = const COMMITTED, place = const NULL + ROUND,
                 miss = label { return false },
                 options(nostack)
             ]);
@@ -486,8 +480,7 @@ impl Fast {
             section!([
                 "sub {n}, {count}",
                 "jb {miss}",
-                "lea {n}, [{stack} + {n}*8 + {place}]",
-                "add {n}, {t}",
+                "lea {n}, [{t} + {n}*8 + {place}]",
                 "xor {i:e}, {i:e}",
                 "9: mov {round}, qword ptr [{n} + {i}*8]",
                 "mov qword ptr [{into} + {i}*8], {round}",
@@ -495,14 +488,14 @@ impl Fast {
                 "cmp {i}, {count}",
                 "jb 9b",
                 "sub {w}, {count}",
-                "mov qword ptr [{t} + {class}*8 + {heads}], {w}", // commit
+                "mov qword ptr [{t}], {w}", // commit
                 "3:",
             ] [
                 i = out(reg) _, round = out(reg) _,
                 into = in(reg) into, count = in(reg) u64::from(count),
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
-                class = in(reg) u64::from(class.index), stack = in(reg) u64::from(class.stack),
-                place = const ROUND,
+                stack = in(reg) u64::from(class.stack),
+                place = const NULL + ROUND,
                 miss = label { return false },
                 options(nostack)
             ]);

@@ -155,10 +155,11 @@ impl World {
                 let (class, base) = (self.classes[at], self.base(cpu));
                 // SAFETY: in the region, where any value is a valid one; this thread alone uses the world.
                 unsafe {
-                    base.add(HEADS + 8 * class.index as usize).cast().write(look.heads[at]);
-                    base.add(CAPS + 4 * class.index as usize).cast().write(look.caps[at]);
+                    let head = base.add(class.stack as usize);
+                    head.cast().write(look.heads[at]);
+                    head.sub(CAP).cast().write(look.caps[at]);
                     for (i, round) in look.places[at].iter().enumerate() {
-                        base.add(class.stack as usize + 8 * i).cast().write(*round);
+                        head.add(NULL + ROUND * i).cast().write(*round);
                     }
                 }
             }
