@@ -145,13 +145,41 @@ fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
     claimed::push(table, class, round)
 }
 
-/// The inlined paths of several layers of one table, side by side: what they share is there once, and a class is a word.
+/// What the fast path needs of a class: where its stack lies. A checker finds its cells by the number instead.
+#[derive(Clone, Copy, Debug)]
+struct Stack {
+    #[cfg(any(loom, shuttle))]
+    index: u32,
+    stack: u32,
+}
+
+impl Stack {
+    fn of(class: Class) -> Self {
+        Self {
+            #[cfg(any(loom, shuttle))]
+            index: class.index,
+            stack: class.stack,
+        }
+    }
+    #[inline(always)]
+    fn class(self) -> Class {
+        Class {
+            #[cfg(any(loom, shuttle))]
+            index: self.index,
+            #[cfg(not(any(loom, shuttle)))]
+            index: NO_CLASS.index,
+            stack: self.stack,
+        }
+    }
+}
+
+/// The inlined paths of several layers of one table, side by side: what they share is there once, and each is four bytes.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Fronts<R, M, const N: usize> {
     fast: Fast,
     table: Option<NonNull<Table<M>>>,
-    classes: [Class; N],
+    stacks: [Stack; N],
     rounds: PhantomData<fn(R) -> R>,
 }
 
@@ -166,10 +194,18 @@ impl<R: Round, M: Memory, const N: usize> Fronts<R, M, N> {
         let Some(first) = fronts.first().filter(|first| fronts.iter().all(|front| front.is_beside(first)))
         else {
             let Front { fast, table, class, .. } = Front::<R, M>::closed();
-            return Self { fast, table, classes: [class; N], rounds: PhantomData };
+            return Self { fast, table, stacks: [Stack::of(class); N], rounds: PhantomData };
         };
         let (fast, table) = (first.fast, first.table);
-        Self { fast, table, classes: fronts.map(|front| front.class), rounds: PhantomData }
+        Self { fast, table, stacks: fronts.map(|front| Stack::of(front.class)), rounds: PhantomData }
+    }
+    /// The same fronts in another order, each as often as it is named there: a table by which a front is found in one load.
+    ///
+    /// # Panics
+    /// When one is named that there is not.
+    pub fn arranged<const K: usize>(&self, order: &[u8; K]) -> Fronts<R, M, K> {
+        let stacks = order.map(|i| self.stacks[usize::from(i)]);
+        Fronts { fast: self.fast, table: self.table, stacks, rounds: PhantomData }
     }
 
     /// Front `i`.
@@ -180,7 +216,7 @@ impl<R: Round, M: Memory, const N: usize> Fronts<R, M, N> {
     pub unsafe fn front(&self, i: usize) -> Front<R, M> {
         debug_assert!(i < N);
         // SAFETY: by contract.
-        let class = unsafe { *self.classes.get_unchecked(i) };
+        let class = unsafe { self.stacks.get_unchecked(i) }.class();
         Front { fast: self.fast, table: self.table, class, rounds: PhantomData }
     }
 }
@@ -202,7 +238,9 @@ mod tests {
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os(), Cpus::os().claimed()] {
             let (table, shelf) = (table(cpus), Shelf::new(0, 1));
             let layers = layers(&table);
+            let order = [2, 0, 0, 1];
             let fronts = Fronts::of(layers.each_ref().map(Layer::front));
+            let arranged = fronts.arranged(&order);
             for (i, layer) in layers.iter().enumerate() {
                 (1..=3).for_each(|ball| layer.free(&shelf, Ball(10 * i + ball)));
             }
@@ -219,6 +257,12 @@ mod tests {
                     }
                 }
                 assert_eq!(layer.stats().in_magazines, 3);
+            }
+            for (at, i) in order.into_iter().enumerate() {
+                // SAFETY: as above.
+                let got = unsafe { arranged.front(at).alloc() };
+                assert!(got.is_none_or(|ball| ball.0 / 10 == usize::from(i)), "{got:?} of class {i}");
+                assert!(got.is_some() || cpus == Cpus::os() || cpus == Cpus::os().claimed());
             }
         }
     }

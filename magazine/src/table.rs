@@ -854,20 +854,18 @@ impl<M: Memory> Table<M> {
             }
         }
         let mut owned = |region: Region<'_>| {
-            let mut kept = in_use(region);
-            for (class, at) in self.all() {
-                match closed[class.index as usize] {
-                    true if !at.pages().any(|page| kept.has(page)) => {
-                        region.close(class);
-                        if !planted("a page goes back with what its stacks have served") {
-                            region.set_aside(class);
-                        }
+            let (mut kept, backed) = (in_use(region), region.backed());
+            for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has(page))) {
+                if !closed[class.index as usize] {
+                    at.pages().for_each(|page| kept.add(page));
+                } else if !at.pages().any(|page| kept.has(page)) {
+                    region.close(class);
+                    if !planted("a page goes back with what its stacks have served") {
+                        region.set_aside(class);
                     }
-                    true => {}
-                    false => at.pages().for_each(|page| kept.add(page)),
                 }
             }
-            region.set_going(&region.backed().without(&kept));
+            region.set_going(&backed.without(&kept));
         };
         self.with_regions_locked(cpus(), |region| !idle(region).is_empty(), &mut owned);
         let mut bytes = 0;

@@ -546,12 +546,16 @@ unsafe impl Memory for Noting {
     }
 }
 
-#[test]
-fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
-    let (cpus, region) = (Cpus::simulated(2, 1).unwrap(), 128 << 10);
+fn noting(cpus: u32) -> Table<Noting> {
+    let (cpus, region) = (Cpus::simulated(cpus, 1).unwrap(), 128 << 10);
     let heap = Heap::new(Table::<Noting>::footprint(&cpus, region)).unwrap();
     let memory = Noting { heap, gone: crate::sync::Mutex::ranked(Rank::Faults, vec![]) };
-    let table = Table::new(cpus, region, memory).unwrap();
+    Table::new(cpus, region, memory).unwrap()
+}
+
+#[test]
+fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
+    let table = noting(2);
     // Two that share a page, one of two pages, and one of a size that shares with nobody.
     let [a, b] = [100; 2].map(|reach| table.class(reach).unwrap());
     let large = table.class(700).unwrap();
@@ -590,10 +594,7 @@ fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
 /// Found: they were zero before the supplier had them.
 #[test]
 fn rounds_that_are_being_given_away_stay_on_their_page() {
-    let (cpus, region) = (Cpus::simulated(1, 1).unwrap(), 128 << 10);
-    let heap = Heap::new(Table::<Noting>::footprint(&cpus, region)).unwrap();
-    let memory = Noting { heap, gone: crate::sync::Mutex::ranked(Rank::Faults, vec![]) };
-    let table = Table::new(cpus, region, memory).unwrap();
+    let table = noting(1);
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &balls(1..9)));
     table.drain(0..1, Which::All, [class].into_iter(), |_, taken| {
@@ -605,10 +606,7 @@ fn rounds_that_are_being_given_away_stay_on_their_page() {
 
 #[test]
 fn what_a_stack_has_served_stays_counted_when_its_page_goes_back() {
-    let (cpus, region) = (Cpus::simulated(1, 1).unwrap(), 128 << 10);
-    let heap = Heap::new(Table::<Noting>::footprint(&cpus, region)).unwrap();
-    let memory = Noting { heap, gone: crate::sync::Mutex::ranked(Rank::Faults, vec![]) };
-    let table = Table::new(cpus, region, memory).unwrap();
+    let table = noting(1);
     let class = table.class(700).unwrap();
     let region = table.region(0).unwrap();
     for round in 1..=2 {
@@ -621,6 +619,20 @@ fn what_a_stack_has_served_stays_counted_when_its_page_goes_back() {
     }
     table.retire(class);
     assert_eq!(table.class(700).map(|class| region.served(class)), Some((0, 0)), "another owner begins anew");
+}
+
+/// Found: a stack that no drain had seen yet was closed with its rounds, because the class's page of another CPU went back.
+#[test]
+fn a_stack_that_nobody_saw_stays_as_it_is_while_pages_of_another_cpu_go_back() {
+    let table = noting(2);
+    let class = table.class(700).unwrap();
+    assert!(table.put(0, class, &balls(1..9)));
+    table.drain(0..1, Which::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
+    assert!(table.put(1, class, &balls(9..17)));
+    assert!(table.release_idle() > 0);
+    let region = table.region(1).unwrap();
+    assert_eq!((table.len(1, class), region.cap(class)), (8, 8));
+    assert_eq!(region.pop(class, Commit::Done), Some(ball(16)));
 }
 
 #[test]

@@ -2,6 +2,9 @@
 //!
 //! It may lie in a static, where no pointer leads to it. Until it is [published](FastPaths::publish) everything misses, by the
 //! same two comparisons that find sizes without a class and addresses of others: so no path asks whether there is a malloc.
+//!
+//! What these paths cost is the loads and stores that they make. So a size leads to its front in one load, by a table of
+//! 16 KiB of which a program touches the lines of its sizes.
 
 use super::{CLASSES, MAX_CLASS, class_of};
 use crate::cache::Object;
@@ -64,6 +67,14 @@ pub(super) struct Known {
     pub(super) strides: [Stride; CLASSES + 1],
 }
 
+/// The same, as the paths find it.
+#[derive(Debug)]
+struct Tables {
+    known: Known,
+    /// By words, less one.
+    by_words: Fronts<Object, StackMemory, WORDS>,
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -73,8 +84,7 @@ pub(crate) struct FastPaths {
     /// How many bytes the pages have, 0 as long as they are not known, and where they begin.
     bytes: AtomicUsize,
     base: AtomicUsize,
-    known: UnsafeCell<MaybeUninit<Known>>,
-    by_words: [u8; WORDS],
+    tables: UnsafeCell<MaybeUninit<Tables>>,
 }
 
 // SAFETY: addresses of what any thread may use; written once, before anybody reads them.
@@ -89,8 +99,7 @@ impl FastPaths {
             words: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             base: AtomicUsize::new(0),
-            known: UnsafeCell::new(MaybeUninit::uninit()),
-            by_words: BY_WORDS,
+            tables: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
     /// Opens them, to `bytes` bytes of pages from `base`.
@@ -98,8 +107,9 @@ impl FastPaths {
     /// # Safety
     /// Called once. What is known lives as long as anybody comes here.
     pub(super) unsafe fn publish(&self, base: NonNull<u8>, bytes: usize, known: Known) {
+        let by_words = known.fronts.arranged(&BY_WORDS);
         // SAFETY: nobody reads it yet, and only this call writes it.
-        self.known.with_mut(|p| unsafe { (*p).write(known) });
+        self.tables.with_mut(|p| unsafe { (*p).write(Tables { known, by_words }) });
         // Relaxed: what comes of it while there are no bytes is of no importance.
         self.base.store(base.addr().get(), Relaxed);
         // Release: pair with the Acquire in `front_for` and `offset`.
@@ -114,9 +124,9 @@ impl FastPaths {
     /// # Safety
     /// It was published: one of the two numbers was not 0.
     #[inline(always)]
-    unsafe fn known(&self) -> &Known {
+    unsafe fn tables(&self) -> &Tables {
         // SAFETY: by contract; not written again.
-        self.known.with(|p| unsafe { (*p).assume_init_ref() })
+        self.tables.with(|p| unsafe { (*p).assume_init_ref() })
     }
 
     /// The front that serves a size at an alignment; `None` for nothing, and beyond [`MAX_CLASS`].
@@ -128,11 +138,8 @@ impl FastPaths {
         if word >= self.words.load(Acquire) {
             return None;
         }
-        // SAFETY: the table has so many entries, all of them classes; it is published.
-        unsafe {
-            let class = *self.by_words.get_unchecked(word);
-            Some(self.known().fronts.front(usize::from(class)))
-        }
+        // SAFETY: it is published, and has so many entries.
+        Some(unsafe { self.tables().by_words.front(word) })
     }
     /// An object for a size at an alignment; `None` if this did nothing.
     ///
@@ -221,7 +228,7 @@ impl FastPaths {
         let offset = self.offset(memory)?;
         // SAFETY: it is published; there is a class for each page, one of `CLASSES`; the page's memory is the caller's.
         unsafe {
-            let known = self.known();
+            let known = &self.tables().known;
             let class = known.page_classes.add(offset / PAGE_SIZE).as_ref().get();
             let begins = known.strides.get_unchecked(class).begins_object(offset);
             begins.then(|| known.fronts.front(class.wrapping_sub(1)))
