@@ -565,8 +565,10 @@ impl Region<'_> {
     /// The class begins anew, for another owner of its number.
     pub(crate) fn reset(&self, class: Class) {
         self.set_aside(class);
-        // Relaxed: who reads it beside this has a class that is given back.
-        self.served_word(class).store(0, Relaxed);
+        // What was never written is no memory yet. Relaxed: who reads it beside this has a class that is given back.
+        if self.served_word(class).load(Relaxed) != 0 {
+            self.served_word(class).store(0, Relaxed);
+        }
         self.forget_taken(class);
     }
     /// Nothing of an empty stack is left on its page, which may go back then: how much it served is noted elsewhere.
