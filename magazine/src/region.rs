@@ -91,6 +91,7 @@ pub(crate) struct Class {
 
 /// Bytes of a stack in front of its head, and from there to the null word. A checker has cells for what is no round.
 pub(crate) const SEEN: usize = if cfg!(any(loom, shuttle)) { 0 } else { 2 * ROUND };
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) const CAP: usize = ROUND;
 pub(crate) const NULL: usize = if cfg!(any(loom, shuttle)) { 0 } else { ROUND };
 
