@@ -68,8 +68,7 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-#[cfg(not(any(loom, shuttle)))]
-#[cfg_attr(not(any(feature = "allocator-api2-02", feature = "allocator-api2-04")), allow(dead_code))]
+#[cfg(all(any(feature = "allocator-api2-02", feature = "allocator-api2-04"), not(any(loom, shuttle))))]
 mod allocator;
 pub mod block;
 #[cfg(not(any(loom, shuttle)))]
@@ -110,7 +109,6 @@ mod owner;
 mod page_classes;
 mod page_owners;
 mod pinned;
-pub mod pool;
 pub mod prefill;
 #[cfg(not(any(loom, shuttle)))]
 pub mod pressure;
@@ -184,6 +182,8 @@ pub use type_stable::{StableBox, TypeStableCache};
 pub use typed::{CacheBox, ObjectCache, ObjectCacheBuilder, OwnedBox, PrefilledObjects};
 pub use uslab_buddy::Gfp;
 pub use uslab_magazine::{Path, Paths};
+#[doc(inline)]
+pub use uslab_pool as pool;
 pub use view::{CacheView, ObjectPlace, SlabList, SlabView};
 
 /// The examples of the README are run as this crate's.

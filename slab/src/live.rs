@@ -8,6 +8,7 @@ use core::cmp::Ordering;
 use core::iter::FusedIterator;
 use core::ops::Range;
 use core::ptr::NonNull;
+use uslab_buddy::bits::lowest_run;
 
 /// The objects of a [`KmemCache`](crate::KmemCache) that were in use when it was [asked](crate::KmemCache::live). Addresses
 /// only: whoever looks behind one must know that the object is still there.
@@ -100,14 +101,6 @@ pub struct Runs<'l> {
     bits: u64,
 }
 
-/// The lowest bits that stand together: where they begin, how many they are, and what is left without them.
-#[inline(always)]
-pub(crate) fn lowest(bits: u64) -> (usize, usize, u64) {
-    let at = bits.trailing_zeros();
-    // Added to the lowest bit, they carry into the gap above, or out at the top.
-    (at as usize, (bits >> at).trailing_ones() as usize, bits & bits.wrapping_add(1 << at))
-}
-
 /// As `add`, of an address behind which there may be nothing any more.
 #[inline(always)]
 fn behind(first: NonNull<u8>, bytes: usize) -> NonNull<u8> {
@@ -135,7 +128,7 @@ impl Iterator for Runs<'_> {
             self.slab += 1;
         }
         let (base, first) = live.slabs[self.slab];
-        let (at, count, rest) = lowest(self.bits);
+        let (at, count, rest) = lowest_run(self.bits);
         self.bits = rest;
         Some((self.object(base, (self.word - first) * 64 + at), count))
     }
@@ -152,7 +145,7 @@ impl Iterator for Runs<'_> {
                     Ordering::Greater => self.live.words[word],
                 };
                 while bits != 0 {
-                    let (at, count, rest) = lowest(bits);
+                    let (at, count, rest) = lowest_run(bits);
                     bits = rest;
                     sum = f(sum, (self.object(base, (word - first) * 64 + at), count));
                 }
@@ -203,23 +196,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn bits_that_stand_together_are_a_run() {
-        let runs = |mut bits: u64| {
-            let mut runs = Vec::new();
-            while bits != 0 {
-                let (at, count, rest) = super::lowest(bits);
-                runs.push((at, count));
-                bits = rest;
-            }
-            runs
-        };
-        assert_eq!(runs(0b1110_0110_0001), [(0, 1), (5, 2), (9, 3)]);
-        assert_eq!(runs(!0), [(0, 64)]);
-        assert_eq!(runs(!0 << 63 | 1), [(0, 1), (63, 1)]);
-        assert_eq!(runs(!1), [(1, 63)]);
     }
 
     #[test]

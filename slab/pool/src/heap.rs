@@ -12,7 +12,7 @@ use core::ops::{Deref, DerefMut};
 ///
 /// ```
 /// use core::alloc::Layout;
-/// use uslab::pool::{FixedSizeHeap, Refused, SimpleBounds, StackArea};
+/// use uslab_pool::{FixedSizeHeap, Refused, SimpleBounds, StackArea};
 ///
 /// // On memory that there is, and on as much as 100 objects take.
 /// let mut area = StackArea::<512>::new();
@@ -23,7 +23,7 @@ use core::ops::{Deref, DerefMut};
 /// assert_eq!((0..).map_while(|_| on_stack.alloc(layout).ok()).count(), 12);
 /// assert_eq!((0..).map_while(|_| on_heap.alloc(layout).ok()).count(), 100);
 /// assert_eq!(on_heap.alloc(layout), Err(Refused::Full));
-/// # Ok::<(), uslab::pool::PoolError>(())
+/// # Ok::<(), uslab_pool::PoolError>(())
 /// ```
 #[derive(Debug)]
 pub struct FixedSizeHeap<A: Area, B: Bounds>(MemoryArena<FixedPool<A>, B>);

@@ -30,7 +30,7 @@ pub const STEP: usize = 32 << 10;
 ///
 /// ```
 /// use core::alloc::Layout;
-/// use uslab::pool::{ReservedPool, SlotLayout};
+/// use uslab_pool::{ReservedPool, SlotLayout};
 ///
 /// let mut bodies = ReservedPool::new(SlotLayout::new(256, 64)?, 64 << 20)?;
 /// assert_eq!((bodies.reserved(), bodies.committed()), (64 << 20, 0));
@@ -59,7 +59,7 @@ impl ReservedPool {
     /// # Errors
     /// [`PoolError::Memory`] if the system has no such range, [`PoolError::NoRoom`] if it holds no slot.
     pub fn new(slots: SlotLayout, bytes: usize) -> Result<Self, PoolError> {
-        let none = crate::Faults::default();
+        let none = uslab_buddy::Faults::default();
         let region = Region::reserve(
             bytes,
             slots.align().max(PAGE_SIZE),
@@ -180,7 +180,7 @@ impl ReservedPool {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::Faults;
+    use uslab_buddy::Faults;
     use uslab_buddy::faults::{COMMIT, Rule};
 
     const OBJECT: Layout = Layout::new::<[u64; 8]>();

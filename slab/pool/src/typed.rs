@@ -28,7 +28,7 @@ impl<T> Slot<T> {
 /// `N` objects of one type, in place. See the [module](self).
 ///
 /// ```
-/// use uslab::pool::Pool;
+/// use uslab_pool::Pool;
 ///
 /// type Particle = [u8; 96];
 /// assert_eq!(size_of::<Pool<Particle, 24>>(), 2304 + 4);
@@ -45,13 +45,13 @@ impl<T> Slot<T> {
 /// A slot that could not hold the index is an error of the compiler:
 ///
 /// ```compile_fail
-/// uslab::pool::Pool::<u16, 8>::new();
+/// uslab_pool::Pool::<u16, 8>::new();
 /// ```
 ///
 /// As is a box that outlives its pool:
 ///
 /// ```compile_fail
-/// let pool = uslab::pool::Pool::<u64, 8>::new();
+/// let pool = uslab_pool::Pool::<u64, 8>::new();
 /// let object = pool.alloc(1).unwrap();
 /// drop(pool);
 /// println!("{}", *object);

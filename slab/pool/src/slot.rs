@@ -35,12 +35,12 @@ impl SlotLayout {
     /// Slots for objects of at most `size` bytes, at a multiple of `align`.
     ///
     /// ```
-    /// use uslab::pool::SlotLayout;
+    /// use uslab_pool::SlotLayout;
     ///
     /// assert_eq!(SlotLayout::new(24, 32)?.stride(), 32);
     /// assert_eq!(SlotLayout::new(24, 8)?.stride(), 24);
     /// assert!(SlotLayout::new(4, 4).is_err(), "a link does not fit");
-    /// # Ok::<(), uslab::pool::PoolError>(())
+    /// # Ok::<(), uslab_pool::PoolError>(())
     /// ```
     ///
     /// # Errors
@@ -64,13 +64,13 @@ impl SlotLayout {
     /// unseen.
     ///
     /// ```
-    /// use uslab::pool::{FixedPool, HeapArea, SlotLayout};
+    /// use uslab_pool::{FixedPool, HeapArea, SlotLayout};
     /// use std::alloc::Layout;
     ///
     /// let mut pool = FixedPool::new(HeapArea::new(4096, 8)?, SlotLayout::new(24, 8)?.strict())?;
     /// assert!(pool.alloc(Layout::new::<[u64; 3]>()).is_ok());
     /// assert!(pool.alloc(Layout::new::<[u64; 2]>()).is_err());
-    /// # Ok::<(), uslab::pool::PoolError>(())
+    /// # Ok::<(), uslab_pool::PoolError>(())
     /// ```
     pub const fn strict(self) -> Self {
         Self { strict: true, ..self }

@@ -53,7 +53,7 @@ pub enum Initialise {
 ///
 /// ```
 /// use core::mem::MaybeUninit;
-/// use uslab::pool::{Borrowed, IndexPool};
+/// use uslab_pool::{Borrowed, IndexPool};
 ///
 /// let mut memory = [const { MaybeUninit::uninit() }; 256];
 /// let mut pool = IndexPool::new(Borrowed::from(&mut memory[..]), 64)?;

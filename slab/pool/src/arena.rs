@@ -105,7 +105,7 @@ impl Bounds for SimpleBounds {
 ///
 /// ```
 /// use core::alloc::Layout;
-/// use uslab::pool::{BadFree, ChunkedPool, MemoryArena, SimpleBounds};
+/// use uslab_pool::{BadFree, ChunkedPool, MemoryArena, SimpleBounds};
 ///
 /// let mut arena = MemoryArena::<_, SimpleBounds>::of_pool(32, 8, |slots| ChunkedPool::new(slots, 4096))?;
 /// let layout = Layout::new::<[u64; 4]>();
@@ -122,7 +122,7 @@ impl Bounds for SimpleBounds {
 ///
 /// ```compile_fail
 /// use std::alloc::System;
-/// use uslab::pool::{MemoryArena, PoolError, SimpleBounds};
+/// use uslab_pool::{MemoryArena, PoolError, SimpleBounds};
 ///
 /// MemoryArena::<_, SimpleBounds>::of_pool(32, 8, |_| Ok::<_, PoolError>(System));
 /// ```
@@ -131,7 +131,7 @@ impl Bounds for SimpleBounds {
 ///
 /// ```
 /// # use std::alloc::System;
-/// # use uslab::pool::{MemoryArena, SimpleBounds};
+/// # use uslab_pool::{MemoryArena, SimpleBounds};
 /// MemoryArena::<_, SimpleBounds>::new(System);
 /// ```
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl<A, B: Bounds> MemoryArena<A, B> {
     /// Bytes that an allocator needs for an object of `size` bytes: 40 for 32 with [`SimpleBounds`].
     ///
     /// ```
-    /// use uslab::pool::{MemoryArena, NoBounds, SimpleBounds};
+    /// use uslab_pool::{MemoryArena, NoBounds, SimpleBounds};
     ///
     /// const SLOT: usize = MemoryArena::<(), SimpleBounds>::memory_requirement(32);
     /// assert_eq!(SLOT, 40);

@@ -88,7 +88,7 @@ unsafe impl<A: Area> Lend for GuardedPool<A> {
 /// A pool whose blocks come back by themselves. See the [module](self).
 ///
 /// ```
-/// use uslab::pool::{HeapArea, IndexPool, Lender, Refused};
+/// use uslab_pool::{HeapArea, IndexPool, Lender, Refused};
 ///
 /// let packets = Lender::new(IndexPool::new(HeapArea::new(4096, 64)?, 1024)?);
 /// let mut four: Vec<_> = (0..4).map(|_| packets.lend()).collect::<Result<_, _>>()?;
@@ -102,7 +102,7 @@ unsafe impl<A: Area> Lend for GuardedPool<A> {
 /// A block cannot outlive its pool:
 ///
 /// ```compile_fail,E0505
-/// use uslab::pool::{HeapArea, IndexPool, Lender};
+/// use uslab_pool::{HeapArea, IndexPool, Lender};
 ///
 /// let pool = Lender::new(IndexPool::new(HeapArea::new(4096, 64).unwrap(), 1024).unwrap());
 /// let block = pool.lend().unwrap();

@@ -1,8 +1,8 @@
 //! A bitmap in bytes: which slots are out. Bytes and not words, because it lies in whatever a pool's memory has left.
 
 use super::error::PoolError;
-use crate::live::lowest;
 use core::ops::Range;
+use uslab_buddy::bits::lowest_run;
 
 /// Bytes for so many bits.
 pub(super) const fn bytes(bits: usize) -> usize {
@@ -71,7 +71,7 @@ impl Iterator for Runs<'_> {
             (self.word, self.rest) = word(self.rest);
             self.from += 64;
         }
-        let (at, count, rest) = lowest(self.word);
+        let (at, count, rest) = lowest_run(self.word);
         self.word = rest;
         Some(self.from + at..self.from + at + count)
     }

@@ -37,7 +37,7 @@ pub struct Routes {
 /// Pools with the heap behind them. See the [module](self).
 ///
 /// ```
-/// use uslab::pool::{ClassPools, Hybrid, Ladder};
+/// use uslab_pool::{ClassPools, Hybrid, Ladder};
 ///
 /// let hybrid = Hybrid::new(ClassPools::new(&Ladder::micro(), 64 << 20)?, 32);
 /// let small = hybrid.boxed([1_u8; 100]).unwrap();
@@ -46,7 +46,7 @@ pub struct Routes {
 /// drop((small, large));
 /// let routes = hybrid.routes();
 /// assert_eq!((routes.pool, routes.unfit, routes.pool_frees, routes.heap_frees), (1, 1, 1, 1));
-/// # Ok::<(), uslab::pool::PoolError>(())
+/// # Ok::<(), uslab_pool::PoolError>(())
 /// ```
 #[derive(Debug)]
 pub struct Hybrid {

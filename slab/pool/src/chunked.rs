@@ -22,9 +22,9 @@ use super::error::{BadFree, PoolError, Refused};
 use super::free_list::FreeList;
 use super::slot::SlotLayout;
 use super::usage::Usage;
-use crate::Faults;
 use core::alloc::Layout;
 use core::ptr::NonNull;
+use uslab_buddy::Faults;
 use uslab_buddy::PAGE_SIZE;
 use uslab_buddy::region::{Door, Region};
 
@@ -43,7 +43,7 @@ struct Chunk {
 ///
 /// ```
 /// use core::alloc::Layout;
-/// use uslab::pool::{ChunkedPool, SlotLayout};
+/// use uslab_pool::{ChunkedPool, SlotLayout};
 ///
 /// let mut contacts = ChunkedPool::new(SlotLayout::new(64, 16)?, 16 << 10)?;
 /// let objects: Vec<_> = (0..1000).map(|_| contacts.alloc(Layout::new::<[u8; 64]>())).collect::<Result<_, _>>()?;

@@ -15,7 +15,7 @@
 //! | something of your own to build | [`FreeList`], one word |
 //!
 //! Pools keep their free lists *in* the free objects: that is why they cost nothing beside them, and the opposite of what the
-//! caches of this crate do. What is said on the crate's front page about free memory does not hold here: a free object begins
+//! caches of `uslab` do. What is said on that crate's front page about free memory does not hold here: a free object begins
 //! with a link, a constructed object does not stay constructed, and a write to a free object may break the pool.
 //! [`GuardedPool`] finds it; [`IndexPool`]s hold numbers in free memory, and so tell nobody an address.
 //!
@@ -24,10 +24,10 @@
 //! A pool is for one thread (it may move to another, as a whole), for one size, in memory that it is given or that it
 //! grows by; if objects are much smaller than its slots it wastes most of them, and a larger one it cannot serve at all. It knows
 //! nothing of CPUs. Kenwright's paper leaves threads and cores open; the pools of the job system that Reinalter's post is
-//! followed by belong to a thread each, and an object must go home to its own. A [`KmemCache`](crate::KmemCache) or
-//! [`ObjectCache`](crate::ObjectCache) has a magazine for each CPU, takes frees anywhere, and gives memory back under
+//! followed by belong to a thread each, and an object must go home to its own. A `uslab::KmemCache` or
+//! `uslab::ObjectCache` has a magazine for each CPU, takes frees anywhere, and gives memory back under
 //! pressure; it costs little more (`benches/README.md`). References that know when their object is gone, which the same
-//! post points to, are in [`handle`](crate::handle).
+//! post points to, are in `uslab::handle`.
 //!
 //! What a pool can save a whole program is open: the paper cites that programs spend 30 %, and up to 43 %, of their time on
 //! memory, and 38 % where C++ allocates, from the studies that it names. Those are their claims, of their programs.
@@ -72,6 +72,9 @@ pub mod live;
 pub mod marked;
 pub mod reserved;
 pub mod slot;
+#[cfg(any(feature = "allocator-api2-02", feature = "allocator-api2-04"))]
+#[doc(hidden)]
+pub mod source;
 pub mod typed;
 pub mod usage;
 

@@ -32,7 +32,7 @@ use core::ptr::NonNull;
 ///
 /// ```
 /// use core::alloc::Layout;
-/// use uslab::pool::{FixedPool, HeapArea, Refused, SlotLayout};
+/// use uslab_pool::{FixedPool, HeapArea, Refused, SlotLayout};
 ///
 /// // 256 bullets of 32 bytes: 8,192 bytes, and not one more.
 /// let mut bullets = FixedPool::new(HeapArea::new(8192, 16)?, SlotLayout::new(32, 16)?)?;

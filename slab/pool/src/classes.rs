@@ -3,7 +3,7 @@
 //! One pool for several sizes wastes the difference to the largest in each slot; a pool for each wastes at most the step from one
 //! class to the next. The steps are a [`Ladder`]. Each pool is a [`ReservedPool`], so that an address says by itself
 //! whether it is a class's, and all of them grow as they are used. This is what Reinalter announces as a micro allocator, and
-//! what Kenwright proposes for sizes that vary; [`Malloc`](crate::Malloc) is the same idea for all threads and sizes.
+//! what Kenwright proposes for sizes that vary; `uslab::Malloc` is the same idea for all threads and sizes.
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (2012) and its comments; Kenwright, "Fast Efficient
 //! Fixed-Size Memory Pool" (2012).
@@ -71,7 +71,7 @@ const TABLE: usize = 4096;
 ///
 /// ```
 /// use core::alloc::Layout;
-/// use uslab::pool::{ClassPools, Ladder, Waste};
+/// use uslab_pool::{ClassPools, Ladder, Waste};
 ///
 /// let mut pools = ClassPools::new(&Ladder::micro(), 64 << 20)?;
 /// let layout = Layout::from_size_align(80, 16)?;

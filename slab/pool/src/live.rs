@@ -4,7 +4,7 @@
 //! bitmap, 64 slots a load, and so at no memory but that of the objects themselves, in ascending order. The bitmap lies in
 //! the pool's memory, in the bytes behind the last slot where it fits: see [`FixedPool::checked`].
 //!
-//! An index is a plain number: it says nothing of whether the object is still the same one. [`handle`](crate::handle) has
+//! An index is a plain number: it says nothing of whether the object is still the same one. `uslab::handle` has
 //! numbers that do.
 //!
 //! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), where contacts of rigid bodies
@@ -23,7 +23,7 @@ use core::ptr::NonNull;
 /// Objects of one type in memory of the caller's choice. See the [module](self).
 ///
 /// ```
-/// use uslab::pool::{LivePool, StackArea};
+/// use uslab_pool::{LivePool, StackArea};
 ///
 /// let mut area = StackArea::<1024>::new();
 /// let mut contacts = LivePool::<[f32; 4], _>::new(area.lend())?;
@@ -34,7 +34,7 @@ use core::ptr::NonNull;
 /// }
 /// let left: Vec<_> = contacts.iter().map(|(index, contact)| (index, contact[0])).collect();
 /// assert_eq!(left, [(a, 2.0), (c, 6.0)]);
-/// # Ok::<(), uslab::pool::PoolError>(())
+/// # Ok::<(), uslab_pool::PoolError>(())
 /// ```
 ///
 /// # Invariants

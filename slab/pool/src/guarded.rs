@@ -42,7 +42,7 @@ const HEAD: usize = 2 * MARK;
 ///
 /// ```
 /// use core::alloc::Layout;
-/// use uslab::pool::{GuardedPool, HeapArea};
+/// use uslab_pool::{GuardedPool, HeapArea};
 ///
 /// let mut pool = GuardedPool::new(HeapArea::new(4096, 64)?, Layout::new::<[u8; 30]>())?;
 /// let object = pool.alloc()?;

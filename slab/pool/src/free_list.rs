@@ -27,7 +27,7 @@ use core::ptr::NonNull;
 /// ```
 /// use core::mem::MaybeUninit;
 /// use core::ptr::NonNull;
-/// use uslab::pool::FreeList;
+/// use uslab_pool::FreeList;
 ///
 /// #[repr(align(8))]
 /// struct Memory([MaybeUninit<u8>; 1024]);
@@ -48,7 +48,7 @@ use core::ptr::NonNull;
 ///     list.give(object0);
 /// }
 /// assert_eq!(list.obtain(), Some(object0));
-/// # Ok::<(), uslab::pool::PoolError>(())
+/// # Ok::<(), uslab_pool::PoolError>(())
 /// ```
 ///
 /// # Invariants
@@ -133,14 +133,14 @@ impl FreeList {
     ///
     /// ```
     /// # use core::{mem::MaybeUninit, ptr::NonNull};
-    /// # use uslab::pool::FreeList;
+    /// # use uslab_pool::FreeList;
     /// let mut memory = [const { MaybeUninit::<u64>::uninit() }; 16];
     /// let start = NonNull::from(&mut memory).cast::<u8>();
     /// // SAFETY: the memory is used by the list alone while there is one.
     /// let list = unsafe { FreeList::new(NonNull::slice_from_raw_parts(start, 128), 32, 8, 0) }?;
     /// let chain: Vec<_> = list.chain().map(|slot| format!("{:#x}", slot.addr().get() - start.addr().get())).collect();
     /// assert_eq!(chain.join("->") + "->null", "0x0->0x20->0x40->0x60->null");
-    /// # Ok::<(), uslab::pool::PoolError>(())
+    /// # Ok::<(), uslab_pool::PoolError>(())
     /// ```
     pub fn chain(&self) -> Chain<'_> {
         Chain { at: self.head, list: PhantomData }

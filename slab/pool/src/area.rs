@@ -31,7 +31,7 @@ pub unsafe trait Area {
 /// ```
 /// use core::alloc::Layout;
 /// use core::mem::MaybeUninit;
-/// use uslab::pool::{Borrowed, FixedPool, SlotLayout};
+/// use uslab_pool::{Borrowed, FixedPool, SlotLayout};
 ///
 /// // An array on the stack, and the spare room of a vector.
 /// let mut array = [const { MaybeUninit::uninit() }; 256];
@@ -72,7 +72,7 @@ impl<'m> From<&'m mut [MaybeUninit<u8>]> for Borrowed<'m> {
 ///
 /// ```
 /// use core::alloc::Layout;
-/// use uslab::pool::{FixedPool, SlotLayout, StackArea};
+/// use uslab_pool::{FixedPool, SlotLayout, StackArea};
 ///
 /// let mut area = StackArea::<1024>::new();
 /// let mut pool = FixedPool::new(area.lend(), SlotLayout::new(32, 8)?)?;
@@ -150,11 +150,11 @@ impl Drop for HeapArea {
 /// Pages of the system, backed when they are first touched, and zero until then. Given back when it is dropped.
 ///
 /// ```
-/// use uslab::pool::{Area, MappedArea};
+/// use uslab_pool::{Area, MappedArea};
 ///
 /// let area = MappedArea::new(1 << 20, 4096)?;
 /// assert_eq!(area.memory().len(), 1 << 20);
-/// # Ok::<(), uslab::pool::PoolError>(())
+/// # Ok::<(), uslab_pool::PoolError>(())
 /// ```
 #[derive(Debug)]
 pub struct MappedArea(Region);
@@ -175,7 +175,7 @@ impl MappedArea {
         if !align.is_power_of_two() {
             return Err(PoolError::Align { align });
         }
-        Region::committed(bytes, align, Door::default(), &crate::Faults::default())
+        Region::committed(bytes, align, Door::default(), &uslab_buddy::Faults::default())
             .map(Self)
             .ok_or(PoolError::Memory { bytes })
     }

@@ -1,0 +1,140 @@
+//! What implements [`Allocator`] of `allocator-api2`, once for all its versions: for the pools here, and for the caches of
+//! `uslab`.
+//!
+//! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
+
+use crate::Hybrid;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use uslab_buddy::Gfp;
+
+/// What each version of the trait asks for, in our own words.
+///
+/// # Safety
+/// Memory is of its layout and the caller's alone until it is put back.
+pub unsafe trait Source: Copy {
+    /// Memory for a layout that is not empty.
+    fn get(self, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>>;
+    /// # Safety
+    /// `memory` came from `get` with this layout, and is nobody's any more.
+    unsafe fn put(self, memory: NonNull<u8>, layout: Layout);
+    /// Memory for `size` bytes at the same alignment instead; with [`Gfp::ZERO`] zero behind the old ones.
+    ///
+    /// # Safety
+    /// As `put`, after a success. Neither is empty.
+    unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+        let moved = self.get(new, gfp)?;
+        // SAFETY: both are so large, and apart; the old one is nobody's any more.
+        unsafe {
+            moved.copy_from_nonoverlapping(memory, old.size().min(new.size()));
+            self.put(memory, old);
+        }
+        Some(moved)
+    }
+}
+
+// SAFETY: as `alloc` says; what the pools hand out stays where it is when they are moved.
+unsafe impl Source for &Hybrid {
+    fn get(self, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+        let memory = self.alloc(layout).ok()?;
+        if gfp.contains(Gfp::ZERO) {
+            // SAFETY: so many bytes are ours since just now.
+            unsafe { memory.write_bytes(0, layout.size()) };
+        }
+        Some(memory)
+    }
+    unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
+        // SAFETY: passed on.
+        let freed = unsafe { self.free(memory, layout) };
+        debug_assert_eq!(freed, Ok(()), "it came from here");
+    }
+}
+
+/// A dangling pointer for what is empty.
+fn nothing(layout: Layout) -> NonNull<u8> {
+    NonNull::without_provenance(core::num::NonZeroUsize::MIN.saturating_add(layout.align() - 1))
+}
+
+/// Memory for any layout.
+pub fn allocate(source: impl Source, layout: Layout, gfp: Gfp) -> Option<NonNull<[u8]>> {
+    let memory = if layout.size() == 0 { Some(nothing(layout)) } else { source.get(layout, gfp) };
+    memory.map(|memory| NonNull::slice_from_raw_parts(memory, layout.size()))
+}
+/// Puts it back.
+///
+/// # Safety
+/// As [`Source::put`]; it may be empty.
+pub unsafe fn deallocate(source: impl Source, memory: NonNull<u8>, layout: Layout) {
+    if layout.size() > 0 {
+        // SAFETY: passed on.
+        unsafe { source.put(memory, layout) };
+    }
+}
+/// Memory for another layout instead.
+///
+/// # Safety
+/// As [`Source::resize`]; either may be empty, and alignments differ.
+pub unsafe fn reallocate(
+    source: impl Source,
+    memory: NonNull<u8>,
+    old: Layout,
+    new: Layout,
+    gfp: Gfp,
+) -> Option<NonNull<[u8]>> {
+    if old.align() == new.align() && old.size() > 0 && new.size() > 0 {
+        // SAFETY: passed on.
+        let moved = unsafe { source.resize(memory, old, new, gfp) }?;
+        return Some(NonNull::slice_from_raw_parts(moved, new.size()));
+    }
+    let moved = allocate(source, new, gfp)?;
+    // SAFETY: both are so large, and apart; the old one is nobody's any more.
+    unsafe {
+        moved.cast::<u8>().copy_from_nonoverlapping(memory, old.size().min(new.size()));
+        deallocate(source, memory, old);
+    }
+    Some(moved)
+}
+
+/// Implements the trait of a version for each of these [`Source`]s, where `Layout`, `NonNull` and [`Gfp`] are imported.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! allocators {
+    ($version:ident: $($source:ty),*) => { $(
+        // SAFETY: as `Source`; what is shared is the cache, which outlives the reference, or the process's.
+        unsafe impl $version::alloc::Allocator for $source {
+            fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, $version::alloc::AllocError> {
+                $crate::source::allocate(*self, layout, Gfp::KERNEL).ok_or($version::alloc::AllocError)
+            }
+            fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, $version::alloc::AllocError> {
+                $crate::source::allocate(*self, layout, Gfp::ZERO).ok_or($version::alloc::AllocError)
+            }
+            unsafe fn deallocate(&self, memory: NonNull<u8>, layout: Layout) {
+                // SAFETY: passed on.
+                unsafe { $crate::source::deallocate(*self, memory, layout) };
+            }
+            unsafe fn grow(
+                &self, memory: NonNull<u8>, old: Layout, new: Layout,
+            ) -> Result<NonNull<[u8]>, $version::alloc::AllocError> {
+                // SAFETY: passed on.
+                unsafe { $crate::source::reallocate(*self, memory, old, new, Gfp::KERNEL) }.ok_or($version::alloc::AllocError)
+            }
+            unsafe fn grow_zeroed(
+                &self, memory: NonNull<u8>, old: Layout, new: Layout,
+            ) -> Result<NonNull<[u8]>, $version::alloc::AllocError> {
+                // SAFETY: passed on.
+                unsafe { $crate::source::reallocate(*self, memory, old, new, Gfp::ZERO) }.ok_or($version::alloc::AllocError)
+            }
+            unsafe fn shrink(
+                &self, memory: NonNull<u8>, old: Layout, new: Layout,
+            ) -> Result<NonNull<[u8]>, $version::alloc::AllocError> {
+                // SAFETY: passed on.
+                unsafe { self.grow(memory, old, new) }
+            }
+        }
+    )* };
+}
+
+#[cfg(feature = "allocator-api2-02")]
+allocators!(allocator_api2_02: &Hybrid);
+#[cfg(feature = "allocator-api2-04")]
+allocators!(allocator_api2_04: &Hybrid);
