@@ -150,8 +150,9 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
 fn no_public_type_is_missing_in_the_table() {
     let table: Vec<&str> =
         include_str!("auto_traits.rs").split(|c: char| !c.is_alphanumeric() && c != '_').collect();
-    let mut folders: Vec<std::path::PathBuf> =
-        ["magazine", "buddy", "slab"].map(|krate| format!("../{krate}/src").into()).into();
+    let mut folders: Vec<std::path::PathBuf> = ["magazine", "buddy", "slab", "slab/pool", "slab/handle"]
+        .map(|krate| format!("../{krate}/src").into())
+        .into();
     let (mut missing, mut types) = (vec![], 0);
     while let Some(folder) = folders.pop() {
         for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {

@@ -11,8 +11,8 @@
 //!
 //! The models at the end pass; and the bug that is planted makes one of them fail.
 
-use uslab::ObjectCache;
 use uslab::handle::{Handle, HandleCache, HandleError, WrapPolicy};
+use uslab::{AllocError, ObjectCache};
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{AtomicU64, planted, tell};
 
@@ -34,7 +34,7 @@ impl Sessions {
     }
 
     /// A new session's number.
-    fn open(&self, client: u64) -> Result<u64, HandleError> {
+    fn open(&self, client: u64) -> Result<u64, HandleError<AllocError>> {
         let prepare = |session: &mut Session| {
             // Nobody else has it yet.
             session.client.store(client, Relaxed);

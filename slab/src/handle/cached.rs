@@ -19,11 +19,8 @@
 //! Underneath is an [`ObjectCache`]: objects never move, stay constructed, and wander through the magazines of CPUs with their
 //! index on them, so allocation and free take no lock. See [`numbers`](super::numbers) for the word that threads agree on.
 
-use super::bits::{Handle, Word};
-use super::error::HandleError;
 use super::numbers::{Entry, Last, Numbers};
-use super::slots::Generations;
-use crate::error::CacheError;
+use crate::error::{AllocError, CacheError};
 use crate::subsystem::{Core, Subsystem};
 use crate::typed::{CacheBox, ObjectCache, ObjectCacheBuilder};
 use core::fmt;
@@ -31,6 +28,7 @@ use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use std::sync::Arc;
+use uslab_handle::{Generations, Handle, HandleError, Word};
 use uslab_magazine::sync::abandoned;
 
 /// An object and the number that it keeps while it is constructed.
@@ -90,7 +88,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     /// # Panics
     /// When the constructor panics; nothing is lost then.
     #[doc(alias("insert", "spawn"))]
-    pub fn alloc(&self) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
+    pub fn alloc(&self) -> Result<Handle<W, GENERATION_BITS>, HandleError<AllocError>> {
         self.alloc_with(|_| ())
     }
     /// The same, when `prepare` has seen the object. If `prepare` panics, the object is free again.
@@ -100,7 +98,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     pub fn alloc_with(
         &self,
         prepare: impl FnOnce(&mut T),
-    ) -> Result<Handle<W, GENERATION_BITS>, HandleError> {
+    ) -> Result<Handle<W, GENERATION_BITS>, HandleError<AllocError>> {
         let mut object = self.objects.alloc()?;
         let (number, generation) = self.number(&mut object)?;
         prepare(&mut object.value);
@@ -114,7 +112,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     }
 
     /// The number of an object, and its next life.
-    fn number(&self, object: &mut Numbered<T>) -> Result<(u32, u32), HandleError> {
+    fn number(&self, object: &mut Numbered<T>) -> Result<(u32, u32), HandleError<AllocError>> {
         if let Some(number) = object.number {
             if let Some(generation) = self.numbers.next(number) {
                 return Ok((number, generation));

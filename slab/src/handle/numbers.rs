@@ -15,9 +15,9 @@
 //! * While it says otherwise `entry.object` and the generation do not change.
 //! * Whoever takes a word to "not in use, no holders" gives the object back, and nobody else does.
 
-use super::error::HandleError;
-use super::slots::Generations;
+use crate::error::AllocError;
 use core::ptr::{null_mut, slice_from_raw_parts_mut, without_provenance_mut};
+use uslab_handle::{Generations, HandleError};
 use uslab_magazine::sync::{AtomicPtr, AtomicU64, Mutex, Ordering::*, Rank, abandoned, planted, tell};
 
 /// Entries of the first segment; each further one has twice as many.
@@ -199,7 +199,7 @@ impl Numbers {
     }
 
     /// Makes the segment of `number`, if there is none.
-    fn extend(&self, number: u32) -> Result<(), HandleError> {
+    fn extend(&self, number: u32) -> Result<(), HandleError<AllocError>> {
         let (segment, _) = Self::at(number);
         let mut entries = Vec::new();
         // Without the lock: this may be the program's heap.
@@ -215,7 +215,7 @@ impl Numbers {
     }
 
     /// A number that no object has, and the life that it is to begin.
-    pub(super) fn take(&self) -> Result<(u32, u32), HandleError> {
+    pub(super) fn take(&self) -> Result<(u32, u32), HandleError<AllocError>> {
         let full = |free: &Free| HandleError::Full { slots: self.limit, retired: free.retired };
         loop {
             let mut free = self.free.lock();

@@ -5,8 +5,10 @@ use super::{SMALL, pages};
 use crate::handle::{
     Generations, Handle, HandleCache, HandleError, HandleTable, Held, PackedArray, SlotMap, WrapPolicy,
 };
-use crate::{Config, ObjectCache, Subsystem};
+use crate::{AllocError, Config, ObjectCache, Subsystem};
 use arbitrary::{Arbitrary, Unstructured};
+use core::convert::Infallible;
+use core::fmt;
 use core::panic::AssertUnwindSafe;
 use std::collections::HashMap;
 use std::panic::catch_unwind;
@@ -50,7 +52,10 @@ pub(crate) enum Step {
 
 /// What all of them do.
 trait Names<const G: u32> {
-    fn alloc_with(&mut self, make: impl FnOnce() -> u64) -> Result<Handle<u32, G>, HandleError>;
+    /// Why there is no object.
+    type Object: fmt::Debug + fmt::Display;
+    fn alloc_with(&mut self, make: impl FnOnce() -> u64)
+    -> Result<Handle<u32, G>, HandleError<Self::Object>>;
     /// The value that it had.
     fn free(&mut self, handle: Handle<u32, G>) -> Option<u64>;
     fn get(&self, handle: Handle<u32, G>) -> Option<u64>;
@@ -61,6 +66,7 @@ trait Names<const G: u32> {
 macro_rules! names {
     ($of:ty) => {
         impl<const G: u32> Names<G> for $of {
+            type Object = Infallible;
             fn alloc_with(&mut self, make: impl FnOnce() -> u64) -> Result<Handle<u32, G>, HandleError> {
                 self.alloc_with(|_| make())
             }
@@ -85,7 +91,8 @@ names!(SlotMap<u64, u32, G>);
 type Cache<const G: u32> = HandleCache<u64, u32, G>;
 
 impl<const G: u32> Names<G> for &Cache<G> {
-    fn alloc_with(&mut self, make: impl FnOnce() -> u64) -> Result<Handle<u32, G>, HandleError> {
+    type Object = AllocError;
+    fn alloc_with(&mut self, make: impl FnOnce() -> u64) -> Result<Handle<u32, G>, HandleError<AllocError>> {
         Cache::alloc_with(self, |value| *value = make())
     }
     fn free(&mut self, handle: Handle<u32, G>) -> Option<u64> {

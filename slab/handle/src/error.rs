@@ -1,12 +1,15 @@
 //! Why there is no handle.
 
-use crate::error::AllocError;
+use core::convert::Infallible;
 use core::fmt;
 
 /// Why an allocation that returns a handle failed. Nothing changed; the caller may free something and try again.
+///
+/// `E` is why there is no object, where handles name objects that lie elsewhere, in a cache. Tables and maps keep their values
+/// themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum HandleError {
+pub enum HandleError<E = Infallible> {
     /// Every index is in use, or retired because its generations are used up.
     Full {
         /// Slots that the handle's index can tell apart.
@@ -17,10 +20,10 @@ pub enum HandleError {
     /// No memory to make a table larger.
     Memory,
     /// No object for the handle to name.
-    Object(AllocError),
+    Object(E),
 }
 
-impl fmt::Display for HandleError {
+impl<E: fmt::Display> fmt::Display for HandleError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full { slots, retired } => write!(
@@ -32,10 +35,10 @@ impl fmt::Display for HandleError {
         }
     }
 }
-impl std::error::Error for HandleError {}
+impl<E: fmt::Debug + fmt::Display> std::error::Error for HandleError<E> {}
 
-impl From<AllocError> for HandleError {
-    fn from(error: AllocError) -> Self {
+impl<E> From<E> for HandleError<E> {
+    fn from(error: E) -> Self {
         Self::Object(error)
     }
 }
@@ -46,11 +49,11 @@ mod tests {
 
     #[test]
     fn each_error_says_what_there_is_none_of() {
-        let said = |error: HandleError| error.to_string();
+        let said = |error: HandleError<&str>| error.to_string();
         let full = said(HandleError::Full { slots: 256, retired: 7 });
         assert!(full.contains("no index is left of 256, of which 7 are retired"), "{full}");
         assert!(said(HandleError::Memory).contains("larger table"));
-        let object = said(AllocError::CacheLimit { slabs: 3 }.into());
+        let object = said("the cache is at its limit of 3 slabs".into());
         assert_eq!(object, "no object for a handle: the cache is at its limit of 3 slabs");
     }
 }

@@ -16,7 +16,7 @@ use super::error::HandleError;
 /// Values without gaps, at indexes that change.
 ///
 /// ```
-/// use uslab::handle::PackedArray;
+/// use uslab_handle::PackedArray;
 ///
 /// let mut sparks = PackedArray::new();
 /// for spark in ["a", "b", "c", "d"] {
@@ -24,7 +24,7 @@ use super::error::HandleError;
 /// }
 /// assert_eq!(sparks.free(1), Some("b"));
 /// assert_eq!(sparks.as_slice(), ["a", "d", "c"]); // the last one moved
-/// # Ok::<(), uslab::handle::HandleError>(())
+/// # Ok::<(), uslab_handle::HandleError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct PackedArray<T>(Vec<T>);
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn an_index_that_was_kept_names_another_particle_and_a_handle_none() {
         let mut particles = PackedArray::new();
-        let mut map = super::super::SlotMap::<u32>::new();
+        let mut map = crate::SlotMap::<u32>::new();
         let handles: Vec<_> = (0..100)
             .map(|particle| {
                 particles.alloc(particle).unwrap();

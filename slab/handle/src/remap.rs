@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use serde::{Deserialize, Serialize};
-//! use uslab::handle::{Generations, Handle, HandleError, SlotMap, StableIds};
+//! use uslab_handle::{Generations, Handle, HandleError, SlotMap, StableIds};
 //!
 //! struct Monster { name: String, target: Option<Handle> }
 //! #[derive(Serialize, Deserialize)]
@@ -143,8 +143,8 @@ impl<Id: Hash + Eq + Clone, W: Word, const GENERATION_BITS: u32> Default
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Generations, Handle24x8, HandleTable};
     use super::*;
+    use crate::{Generations, Handle24x8, HandleTable};
 
     type Table = HandleTable<&'static str, u32, 8>;
 

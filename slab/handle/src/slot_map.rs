@@ -25,7 +25,7 @@ use super::slots::{Generations, Slots};
 /// Values without gaps that are named by handles, for one owner.
 ///
 /// ```
-/// use uslab::handle::SlotMap;
+/// use uslab_handle::SlotMap;
 ///
 /// let mut particles = SlotMap::<f32>::new();
 /// let (spark, smoke) = (particles.alloc(1.0)?, particles.alloc(2.0)?);
@@ -34,7 +34,7 @@ use super::slots::{Generations, Slots};
 ///     *height += 0.5; // one run of memory
 /// }
 /// assert_eq!((particles.get(spark), particles.get(smoke)), (None, Some(&2.5)));
-/// # Ok::<(), uslab::handle::HandleError>(())
+/// # Ok::<(), uslab_handle::HandleError>(())
 /// ```
 ///
 /// Beside a value: a handle, and for each slot that was ever in use a word and 4 bytes: 20 bytes with handles of 64 bits, 12
@@ -197,8 +197,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> Default for SlotMap<T, W, GENERATIO
 
 #[cfg(test)]
 mod tests {
-    use super::super::bits::Handle24x8;
     use super::*;
+    use crate::Handle24x8;
 
     type Map<T> = SlotMap<T, u32, 8>;
 

@@ -56,7 +56,7 @@ pub(super) mod sealed {
 /// know its table: one of another table may happen to be valid.
 ///
 /// ```
-/// use uslab::handle::{Handle, Handle24x8};
+/// use uslab_handle::{Handle, Handle24x8};
 ///
 /// let handle = Handle24x8::new(7, 3).unwrap();
 /// assert_eq!((handle.index(), handle.generation()), (7, 3));
@@ -68,7 +68,7 @@ pub(super) mod sealed {
 /// Words that cannot be split so do not compile:
 ///
 /// ```compile_fail,E0080
-/// uslab::handle::Handle::<u64, 8>::new(0, 1); // 56 bits of index
+/// uslab_handle::Handle::<u64, 8>::new(0, 1); // 56 bits of index
 /// ```
 #[doc(alias("entity", "key", "weak pointer", "external reference"))]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -52,8 +52,9 @@ impl From<WrapPolicy> for Generations {
 
 impl Generations {
     /// The one after `generation`, of up to `last`.
+    #[doc(hidden)]
     #[inline(always)]
-    pub(super) fn after(self, generation: u32, last: u32) -> Option<u32> {
+    pub fn after(self, generation: u32, last: u32) -> Option<u32> {
         match self.policy {
             _ if generation < last => Some(generation + 1),
             WrapPolicy::Retire => None,
@@ -61,13 +62,15 @@ impl Generations {
         }
     }
     /// One above all of `used`, and not below the first.
-    pub(super) fn fresh(self, used: impl Iterator<Item = u32>, last: u32) -> Option<u32> {
+    #[doc(hidden)]
+    pub fn fresh(self, used: impl Iterator<Item = u32>, last: u32) -> Option<u32> {
         let newest = used.max().unwrap_or(0).max(self.first.max(1) - 1);
         (newest < last).then(|| newest + 1)
     }
     /// That of a new slot.
+    #[doc(hidden)]
     #[inline(always)]
-    pub(super) fn first(self, last: u32) -> Option<u32> {
+    pub fn first(self, last: u32) -> Option<u32> {
         self.after(self.first.max(1) - 1, last)
     }
 }

@@ -18,7 +18,7 @@ use super::slots::{Generations, Slots};
 /// Values named by handles, for one owner; each stays at its index until it is freed.
 ///
 /// ```
-/// use uslab::handle::{HandleTable, WrapPolicy};
+/// use uslab_handle::{HandleTable, WrapPolicy};
 ///
 /// let mut entities = HandleTable::<&str, u32, 8>::new(); // 24 bits of index, 8 of generation
 /// let imp = entities.alloc("imp")?;
@@ -27,7 +27,7 @@ use super::slots::{Generations, Slots};
 /// let baron = entities.alloc("baron")?; // in the same slot
 /// assert_eq!((baron.index(), baron.generation()), (imp.index(), imp.generation() + 1));
 /// assert_eq!(entities.get(imp), None); // stale: says so
-/// # Ok::<(), uslab::handle::HandleError>(())
+/// # Ok::<(), uslab_handle::HandleError>(())
 /// ```
 ///
 /// Memory: a word and an `Option<T>` for each slot that was ever in use; it is kept until the table is dropped.
@@ -162,9 +162,8 @@ impl<T, W: Word, const GENERATION_BITS: u32> Default for HandleTable<T, W, GENER
 
 #[cfg(test)]
 mod tests {
-    use super::super::WrapPolicy;
-    use super::super::bits::Handle24x8;
     use super::*;
+    use crate::{Handle24x8, WrapPolicy};
 
     type Table<T> = HandleTable<T, u32, 8>;
 

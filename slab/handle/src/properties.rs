@@ -1,0 +1,37 @@
+//! Random operations on slot maps and tables, against the `slotmap` crate.
+
+use super::{HandleTable, SlotMap};
+use proptest::prelude::*;
+
+proptest! {
+    /// Whatever a key of theirs says, a handle of ours says; and iteration shows the same, in the same order where both are
+    /// dense.
+    #[test]
+    fn slot_maps_and_tables_say_what_the_slotmap_crate_says(
+        steps in prop::collection::vec((any::<bool>(), any::<u16>(), any::<u32>()), 1..200)
+    ) {
+        let (mut map, mut table) = (SlotMap::<u32>::new(), HandleTable::<u32>::new());
+        let mut dense = slotmap::DenseSlotMap::new();
+        let mut sparse = slotmap::SlotMap::new();
+        let mut names = vec![];
+        for (alloc, pick, value) in steps {
+            if alloc || names.is_empty() {
+                let ours = (map.alloc(value).unwrap(), table.alloc(value).unwrap());
+                names.push((ours, dense.insert(value), sparse.insert(value)));
+            } else {
+                // Also what was freed before.
+                let ((a, b), c, d) = names[usize::from(pick) % names.len()];
+                let freed = dense.remove(c);
+                prop_assert_eq!((map.free(a), table.free(b), sparse.remove(d)), (freed, freed, freed));
+            }
+            for ((a, b), c, d) in &names {
+                let found = dense.get(*c);
+                prop_assert_eq!((map.get(*a), table.get(*b), sparse.get(*d)), (found, found, found));
+                let valid = dense.contains_key(*c);
+                prop_assert_eq!((map.is_valid(*a), table.is_valid(*b)), (valid, valid));
+            }
+            prop_assert_eq!(map.as_slice(), &*dense.values().copied().collect::<Vec<_>>());
+            prop_assert_eq!((map.len(), table.len()), (dense.len(), sparse.len()));
+        }
+    }
+}
