@@ -5,7 +5,7 @@
 
 mod lab;
 
-use crate::output::{Form, Place, Progress, json_text, write_all};
+use crate::output::{Form, Place, Progress, bytes, json_text, write_all};
 use crate::stress::{self, FaultSpec, Workload};
 use crate::{geometry, replay};
 use anyhow::{Context, bail};
@@ -197,23 +197,6 @@ fn magazines(text: &str) -> Result<Magazines, String> {
             }
             _ => Err("expected `auto`, `off`, or a number from 1 to 4096".to_owned()),
         },
-    }
-}
-
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 0,
-        "K" | "KIB" | "KB" => 10,
-        "M" | "MIB" | "MB" => 20,
-        "G" | "GIB" | "GB" => 30,
-        _ => return Err("expected bytes, or a number with K, M or G".to_owned()),
-    };
-    let number: u64 = digits.parse().map_err(|_| "expected bytes, or a number with K, M or G".to_owned())?;
-    match number.checked_mul(1 << shift) {
-        Some(0) => Err("expected more than 0 bytes".to_owned()),
-        Some(bytes) => Ok(bytes),
-        None => Err("expected less than 2^64 bytes".to_owned()),
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! [`stress`] loads the same allocator with threads on the machine's own CPUs.
 //!
-//! The [`lab`] compares it with the allocators of the textbooks, under a [`workload`] of distributions or of a trace.
+//! The lab ([`uslab_lab`]) compares it with the allocators of the textbooks, under a workload of distributions or of a trace.
 //!
 //! There is no second implementation of the shipping allocator here and no `unsafe`: [`machine`] drives the crates `uslab` and
 //! `uslab-buddy` through owned, safe blocks.
@@ -20,12 +20,11 @@ pub mod cli;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod geometry;
-pub mod lab;
 pub mod machine;
-pub mod output;
 pub mod replay;
 pub mod report;
 pub mod resident;
 pub mod stress;
-pub mod trace;
-pub mod workload;
+
+pub use uslab_output as output;
+pub use uslab_trace as trace;

@@ -3,6 +3,12 @@
 //! | module | |
 //! |---|---|
 //! | [`classic`] | the magazine layer of 2001: loaded, previous and depot |
+//! | `allocators` | every allocator of the textbooks beside the shipping ones, under one trait |
+//! | `workload` | what is asked of them, made from distributions or recorded |
+//! | `experiments` | the questions, one a file: `uslab lab` |
+//! | `findings` | what an experiment found, as data, text, CSV and pages |
+//!
+//! All but [`classic`] come with the feature `experiments`.
 //!
 //! `README.md` beside this crate is a tutorial: it checks [`classic`] with loom, from the first model to bugs that only a
 //! checker finds.
@@ -13,4 +19,12 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
+#[cfg(feature = "experiments")]
+pub mod allocators;
 pub mod classic;
+#[cfg(feature = "experiments")]
+pub mod experiments;
+#[cfg(feature = "experiments")]
+pub mod findings;
+#[cfg(feature = "experiments")]
+pub mod workload;

@@ -1,12 +1,12 @@
 //! `uslab lab`: experiments, each a verb of its own.
 
 use super::Outcome;
-use crate::lab::experiments::{Context, Experiment};
 use crate::output::{Form, Place, Progress, json_text, write_all};
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, CommandFactory};
 use std::io::Write;
 use std::path::PathBuf;
+use uslab_lab::experiments::{Context, Experiment};
 
 /// Ask allocators questions: an experiment is a verb, and without one they are listed.
 ///

@@ -1,0 +1,420 @@
+//! Drives an allocator through a workload, and writes down what became of it.
+//!
+//! Every block is filled with bytes that follow from its number, and they are looked at again when it is freed or resized: what
+//! another block overwrote is found. A request that is refused is counted, and so is what the workload later does with that
+//! block.
+
+use super::allocator::{Allocator, Holes, Work};
+use crate::workload::Op;
+use core::alloc::Layout;
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+/// How to drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Operations between two looks at the free memory; 0: only at the end. A look walks all memory.
+    pub sample_every: u64,
+    /// Whether blocks are filled and looked at again; else their bytes are not touched.
+    pub verify: bool,
+    /// Whether all is freed after the last operation, and what is kept for reuse given back, before the last look.
+    pub free_all: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { sample_every: 0, verify: true, free_all: false }
+    }
+}
+
+/// What became of a workload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// The allocator's name.
+    pub allocator: String,
+    /// Operations driven.
+    pub operations: u64,
+    /// Allocations among them, frees and resizes.
+    pub allocs: u64,
+    /// See `allocs`.
+    pub frees: u64,
+    /// See `allocs`.
+    pub resizes: u64,
+    /// Allocations and resizes that found no room. A block keeps its size if a resize is refused.
+    pub refused: u64,
+    /// Of these, the ones for which there was room in all, only not in one piece.
+    pub refused_for_pieces: u64,
+    /// Operations on blocks that were never had, because they were refused.
+    pub missed: u64,
+    /// The most bytes that were asked for and had at a time, and the most that blocks took up.
+    pub peak_asked: u64,
+    /// See `peak_asked`.
+    pub peak_taken: u64,
+    /// Bytes beside the memory, at the end.
+    pub beside: u64,
+    /// What the allocator did. A resize is an allocation, a copy and a free.
+    pub work: Work,
+    /// The free memory after every so many operations, and at the end.
+    pub samples: Vec<Sample>,
+    /// The first things that were wrong, at most ten: bytes that somebody else had overwritten.
+    pub violations: Vec<String>,
+}
+
+/// The memory after some operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sample {
+    /// Operations so far.
+    pub operations: u64,
+    /// Blocks that are there.
+    pub blocks: u64,
+    /// Bytes of them, as asked for.
+    pub asked: u64,
+    /// Bytes that they take up.
+    pub taken: u64,
+    /// Steps that the allocator took so far.
+    pub steps: u64,
+    /// The free memory.
+    pub holes: Holes,
+}
+
+/// Violations that are kept.
+const KEPT: usize = 10;
+
+struct Held<B> {
+    block: B,
+    layout: Layout,
+    taken: u64,
+}
+
+struct Driver<'a, A: Allocator> {
+    allocator: &'a mut A,
+    held: FxHashMap<u64, Held<A::Block>>,
+    options: Options,
+    asked: u64,
+    taken: u64,
+    /// Bytes that are free, if that was asked since the last block came or went.
+    free: Option<usize>,
+    outcome: Outcome,
+}
+
+/// The byte at `i` of block `id`.
+fn pattern(id: u64, i: usize) -> u8 {
+    (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ (i as u8).wrapping_mul(31) ^ (i >> 8) as u8
+}
+
+impl<A: Allocator> Driver<'_, A> {
+    fn alloc(&mut self, id: u64, layout: Layout) -> Option<Held<A::Block>> {
+        let Some(mut block) = self.allocator.alloc(layout) else {
+            self.outcome.refused += 1;
+            // A walk over all memory, which is why it is made for refusals only, and once for many in a row.
+            let free = *self.free.get_or_insert_with(|| self.allocator.holes().total);
+            self.outcome.refused_for_pieces += u64::from(free >= layout.size());
+            return None;
+        };
+        self.free = None;
+        let taken = self.allocator.range(&block).len() as u64;
+        if self.options.verify {
+            let bytes = self.allocator.bytes(&mut block);
+            bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(id, i));
+        }
+        Some(Held { block, layout, taken })
+    }
+
+    fn keep(&mut self, id: u64, held: Held<A::Block>) {
+        self.asked += held.layout.size() as u64;
+        self.taken += held.taken;
+        self.outcome.peak_asked = self.outcome.peak_asked.max(self.asked);
+        self.outcome.peak_taken = self.outcome.peak_taken.max(self.taken);
+        self.held.insert(id, held);
+    }
+
+    fn take(&mut self, id: u64) -> Option<Held<A::Block>> {
+        let mut held = self.held.remove(&id)?;
+        self.asked -= held.layout.size() as u64;
+        self.taken -= held.taken;
+        if self.options.verify {
+            let bytes = self.allocator.bytes(&mut held.block);
+            let wrong = bytes.iter().enumerate().position(|(i, byte)| *byte != pattern(id, i));
+            if let Some(i) = wrong.filter(|_| self.outcome.violations.len() < KEPT) {
+                let (operation, size) = (self.outcome.operations, held.layout.size());
+                self.outcome.violations.push(format!(
+                    "operation {operation}: byte {i} of the {size} of block {id} was overwritten"
+                ));
+            }
+        }
+        Some(held)
+    }
+
+    fn apply(&mut self, op: Op) {
+        match op {
+            Op::Alloc { id, layout } => {
+                self.outcome.allocs += 1;
+                if let Some(held) = self.alloc(id, layout) {
+                    self.keep(id, held);
+                }
+            }
+            Op::Free { id } => {
+                self.outcome.frees += 1;
+                match self.take(id) {
+                    Some(held) => {
+                        self.free = None;
+                        self.allocator.free(held.block);
+                    }
+                    None => self.outcome.missed += 1,
+                }
+            }
+            Op::Resize { id, layout } => {
+                self.outcome.resizes += 1;
+                let Some(old) = self.take(id) else {
+                    self.outcome.missed += 1;
+                    return;
+                };
+                // What fits of the old bytes is what the pattern has there.
+                match self.alloc(id, layout) {
+                    Some(new) => {
+                        self.allocator.free(old.block);
+                        self.keep(id, new);
+                    }
+                    None => self.keep(id, old),
+                }
+            }
+        }
+    }
+
+    fn sample(&mut self) {
+        self.outcome.samples.push(Sample {
+            operations: self.outcome.operations,
+            blocks: self.held.len() as u64,
+            asked: self.asked,
+            taken: self.taken,
+            steps: self.allocator.work().steps,
+            holes: self.allocator.holes(),
+        });
+    }
+
+    fn free_all(&mut self) {
+        let mut ids: Vec<_> = self.held.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            if let Some(held) = self.take(id) {
+                self.allocator.free(held.block);
+            }
+        }
+        self.allocator.trim();
+    }
+}
+
+/// Drives `allocator` through `ops`. Blocks that are left are freed at the end, after the last look unless
+/// [`free_all`](Options::free_all) says before.
+///
+/// ```
+/// use uslab_lab::allocators::drive::{Options, drive};
+/// use uslab_lab::allocators::Tlsf;
+/// use uslab_lab::allocators::tlsf::Search;
+/// use uslab_lab::workload::Workload;
+///
+/// let mut tlsf = Tlsf::new(1 << 20, 4, Search::Bitmaps)?;
+/// let outcome = drive(&mut tlsf, Workload::default().ops()?, &Options::default())?;
+/// assert_eq!((outcome.operations, outcome.refused, outcome.violations.len()), (10_000, 0, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The first one of the operations themselves; whatever is held then is freed.
+pub fn drive<A: Allocator, E>(
+    allocator: &mut A,
+    ops: impl IntoIterator<Item = Result<Op, E>>,
+    options: &Options,
+) -> Result<Outcome, E> {
+    let outcome = Outcome { allocator: A::NAME.to_owned(), ..Outcome::default() };
+    let mut driver = Driver {
+        allocator,
+        held: FxHashMap::default(),
+        options: *options,
+        asked: 0,
+        taken: 0,
+        free: None,
+        outcome,
+    };
+    let mut failed = None;
+    for op in ops {
+        match op {
+            Ok(op) => driver.apply(op),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
+        driver.outcome.operations += 1;
+        if options.sample_every > 0 && driver.outcome.operations.is_multiple_of(options.sample_every) {
+            driver.sample();
+        }
+    }
+    if options.free_all {
+        driver.free_all();
+    }
+    // Not twice at the same operation.
+    let seen = driver.outcome.samples.last().is_some_and(|last| last.operations == driver.outcome.operations);
+    if options.free_all || !seen {
+        driver.sample();
+    }
+    driver.outcome.work = driver.allocator.work();
+    driver.outcome.beside = driver.allocator.beside() as u64;
+    driver.free_all();
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(driver.outcome),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::heap::{Fit, Order};
+    use super::super::{Buddy, Heap, Pool, Segregated, Shipping, System, Tlsf, linear::Linear, tlsf::Search};
+    use super::*;
+    use crate::workload::{Ops, OpsError, Workload};
+    use std::convert::Infallible;
+
+    fn layout(size: usize) -> Layout {
+        Layout::from_size_align(size, 8).unwrap()
+    }
+    fn all(ops: &[Op]) -> impl Iterator<Item = Result<Op, Infallible>> {
+        ops.iter().copied().map(Ok)
+    }
+
+    #[test]
+    fn one_workload_drives_every_allocator_and_nothing_is_overwritten() {
+        let workload = Workload { operations: 3000, ..Workload::default() };
+        let options = Options { sample_every: 500, free_all: true, ..Options::default() };
+        fn run<A: Allocator>(allocator: &mut A, workload: &Workload, options: &Options) -> Outcome {
+            let before = allocator.holes();
+            let outcome = drive(allocator, workload.ops().unwrap(), options).unwrap();
+            assert_eq!(outcome.violations, [""; 0], "{}", outcome.allocator);
+            assert_eq!((outcome.operations, outcome.samples.len()), (3000, 7));
+            assert_eq!(outcome.samples[6].holes, before, "{}", outcome.allocator);
+            assert!(outcome.peak_taken >= outcome.peak_asked);
+            outcome
+        }
+        let shipping = Shipping::new(8 << 20).unwrap();
+        let slot = layout(1024).align_to(16).unwrap();
+        let outcomes = [
+            run(&mut Heap::new(1 << 20, Fit::First, Order::Address).unwrap(), &workload, &options),
+            run(&mut Tlsf::new(1 << 20, 4, Search::Bitmaps).unwrap(), &workload, &options),
+            run(&mut Buddy::new(1 << 20).unwrap(), &workload, &options),
+            run(&mut Pool::new(Linear::fixed(1 << 20).unwrap(), slot).unwrap(), &workload, &options),
+            run(&mut Segregated::new(1 << 20).unwrap(), &workload, &options),
+            run(&mut shipping.malloc(), &workload, &options),
+            run(&mut System::default(), &workload, &options),
+        ];
+        assert!(outcomes.iter().all(|outcome| outcome.refused == 0));
+        assert!(outcomes.iter().all(|outcome| outcome.peak_asked == outcomes[0].peak_asked));
+        let again = run(&mut shipping.malloc(), &workload, &options);
+        // Steps are the caches' since they were made.
+        let holes =
+            |outcome: &Outcome| outcome.samples.iter().map(|s| (s.taken, s.holes)).collect::<Vec<_>>();
+        assert_eq!(holes(&again), holes(&outcomes[5]), "the same uses, the same holes");
+        assert_eq!(
+            drive(&mut Tlsf::new(1 << 20, 4, Search::Bitmaps).unwrap(), workload.ops().unwrap(), &options)
+                .unwrap(),
+            outcomes[1]
+        );
+    }
+
+    #[test]
+    fn refusals_are_counted_and_what_they_leave_undone() {
+        let mut heap = Heap::new(16 + 64, Fit::First, Order::Address).unwrap();
+        let alloc = |id, size| Op::Alloc { id, layout: layout(size) };
+        let ops = [
+            alloc(0, 8),
+            alloc(1, 8),
+            alloc(2, 8),
+            alloc(3, 8),
+            // Full.
+            alloc(4, 8),
+            Op::Free { id: 0 },
+            Op::Free { id: 2 },
+            // Two pieces of 8 bytes.
+            alloc(5, 16),
+            Op::Free { id: 5 },
+            Op::Resize { id: 1, layout: layout(40) },
+            Op::Resize { id: 4, layout: layout(8) },
+        ];
+        let outcome = drive(&mut heap, all(&ops), &Options::default()).unwrap();
+        assert_eq!((outcome.refused, outcome.refused_for_pieces, outcome.missed), (3, 1, 2));
+        assert_eq!((outcome.peak_asked, outcome.samples[0].blocks), (32, 2));
+        assert_eq!(heap.holes().count, 1, "all was freed");
+    }
+
+    #[test]
+    fn a_resize_keeps_what_fits() {
+        let mut tlsf = Tlsf::new(4096, 4, Search::Bitmaps).unwrap();
+        let ops = [
+            Op::Alloc { id: 0, layout: layout(100) },
+            Op::Resize { id: 0, layout: layout(1000) },
+            Op::Resize { id: 0, layout: layout(10) },
+        ];
+        let outcome = drive(&mut tlsf, all(&ops), &Options::default()).unwrap();
+        assert_eq!((outcome.resizes, outcome.peak_asked, outcome.samples[0].asked), (2, 1000, 10));
+        assert_eq!((outcome.work.allocs, outcome.work.frees), (3, 2));
+    }
+
+    /// Hands the same slot out again and again.
+    struct Broken(Vec<u8>);
+
+    impl Allocator for Broken {
+        type Block = usize;
+        const NAME: &'static str = "broken";
+        fn alloc(&mut self, layout: Layout) -> Option<usize> {
+            Some(layout.size())
+        }
+        fn free(&mut self, _block: usize) {}
+        fn range(&self, block: &usize) -> core::ops::Range<usize> {
+            0..*block
+        }
+        fn bytes<'b>(&'b mut self, block: &'b mut usize) -> &'b mut [u8] {
+            &mut self.0[..*block]
+        }
+        fn capacity(&self) -> usize {
+            self.0.len()
+        }
+        fn holes(&self) -> Holes {
+            Holes::default()
+        }
+        fn work(&self) -> Work {
+            Work::default()
+        }
+    }
+
+    #[test]
+    fn an_allocator_that_hands_out_memory_twice_is_found() {
+        let ops = [
+            Op::Alloc { id: 0, layout: layout(8) },
+            Op::Alloc { id: 1, layout: layout(8) },
+            Op::Free { id: 0 },
+            Op::Free { id: 1 },
+        ];
+        let outcome = drive(&mut Broken(vec![0; 8]), all(&ops), &Options::default()).unwrap();
+        assert_eq!(outcome.violations, ["operation 2: byte 0 of the 8 of block 0 was overwritten"]);
+    }
+
+    #[test]
+    fn a_kernels_trace_drives_an_allocator() {
+        let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../data/files-6.1.trace.zst");
+        let ops = Ops::open(trace.as_ref()).unwrap().take(100_000);
+        let mut tlsf = Tlsf::new(64 << 20, 5, Search::Bitmaps).unwrap();
+        let outcome = drive(&mut tlsf, ops, &Options::default()).unwrap();
+        assert_eq!((outcome.operations, outcome.refused, outcome.missed), (100_000, 0, 0));
+        assert!(outcome.violations.is_empty() && outcome.work.longest <= Some(3));
+        assert_eq!(tlsf.holes().count, 1);
+    }
+
+    #[test]
+    fn an_error_of_the_operations_ends_it_and_everything_is_freed() {
+        let mut buddy = Buddy::new(1024).unwrap();
+        let line = || OpsError::Late { path: "x".into(), line: 1, what: "operations", said: 1 };
+        let ops = [Ok(Op::Alloc { id: 0, layout: layout(8) }), Err(line())];
+        let error = drive(&mut buddy, ops, &Options::default()).unwrap_err();
+        assert_eq!(error.to_string(), line().to_string());
+        assert_eq!(buddy.holes().largest, 1024);
+    }
+}

@@ -1,0 +1,196 @@
+//! A free list without headers: what the policies do by themselves, at any granule.
+//!
+//! The list lies beside the memory. So a block takes up what was asked for, rounded up to the granule and nothing else, and no
+//! hole is too small to be kept: with a granule of one byte nothing is rounded. A [`Heap`](super::Heap) cannot do that, whose
+//! smallest block holds tags and links; with its rounding, and blocks as large as its blocks are, this one takes the same
+//! places.
+//!
+//! A step is a free block that a search looks at.
+
+use super::heap::{Fit, Order};
+use core::ops::Range;
+
+/// A free list beside so many bytes. See the [module](self).
+///
+/// ```
+/// use uslab_lab::allocators::headerless::Headerless;
+/// use uslab_lab::allocators::heap::{Fit, Order};
+///
+/// let mut list = Headerless::new(1000, 1, Fit::Best, Order::Address);
+/// let (a, b) = (list.alloc(99).ok_or("room")?, list.alloc(1).ok_or("room")?);
+/// assert_eq!((a.clone(), b), (0..99, 99..100));
+/// list.free(a);
+/// assert_eq!(list.holes(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Headerless {
+    /// Free blocks in the order of the list, which never touch each other.
+    free: Vec<Range<usize>>,
+    granule: usize,
+    fit: Fit,
+    order: Order,
+    /// Where the free block begins that a search for the next fit begins at; the first one of the list without it.
+    rover: Option<usize>,
+    splits: u64,
+    steps: u64,
+}
+
+impl Headerless {
+    /// So many bytes, handed out in multiples of `granule`.
+    pub fn new(bytes: usize, granule: usize, fit: Fit, order: Order) -> Self {
+        let free = vec![Range { start: 0, end: bytes / granule * granule }];
+        Self { free, granule, fit, order, rover: None, splits: 0, steps: 0 }
+    }
+    /// Free blocks.
+    pub fn holes(&self) -> usize {
+        self.free.len()
+    }
+    /// Allocations that left a rest, so far.
+    pub fn splits(&self) -> u64 {
+        self.splits
+    }
+    /// Steps of searches for room, so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Where `bytes` bytes lie from now on; `None`: no free block is so large.
+    pub fn alloc(&mut self, bytes: usize) -> Option<Range<usize>> {
+        let need = bytes.checked_next_multiple_of(self.granule)?;
+        let at = self.search(need)?;
+        let hole = &mut self.free[at];
+        let used = hole.start..hole.start + need;
+        let at_rover = self.rover == Some(hole.start);
+        if hole.len() > need {
+            hole.start = used.end;
+            self.splits += 1;
+            if self.fit == Fit::Next {
+                self.rover = Some(used.end);
+            }
+        } else {
+            self.free.remove(at);
+            if at_rover {
+                self.rover = self.free.get(at).map(|next| next.start);
+            }
+        }
+        Some(used)
+    }
+
+    fn search(&mut self, need: usize) -> Option<usize> {
+        let fits = |hole: &Range<usize>| hole.len() >= need;
+        let (found, steps) = match self.fit {
+            Fit::First => {
+                let found = self.free.iter().position(fits);
+                (found, found.map_or(self.free.len(), |at| at + 1))
+            }
+            Fit::Best => {
+                let fitting = self.free.iter().enumerate().filter(|(_, hole)| fits(hole));
+                (fitting.min_by_key(|(_, hole)| hole.len()).map(|(at, _)| at), self.free.len())
+            }
+            Fit::Next => {
+                let rover = self.rover;
+                let begin = self.free.iter().position(|hole| Some(hole.start) == rover).unwrap_or(0);
+                let mut round = (begin..self.free.len()).chain(0..begin);
+                let found = round.position(|at| fits(&self.free[at]));
+                (
+                    found.map(|steps| (begin + steps) % self.free.len()),
+                    found.map_or(self.free.len(), |at| at + 1),
+                )
+            }
+        };
+        self.steps += steps as u64;
+        found
+    }
+
+    /// Takes back what [`alloc`](Self::alloc) handed out, and makes it one with free neighbours.
+    pub fn free(&mut self, used: Range<usize>) {
+        match self.order {
+            Order::Address => {
+                let at = self.free.partition_point(|hole| hole.start < used.start);
+                let before = at > 0 && self.free[at - 1].end == used.start;
+                let behind = self.free.get(at).is_some_and(|hole| hole.start == used.end);
+                match (before, behind) {
+                    (false, false) => self.free.insert(at, used),
+                    (true, false) => self.free[at - 1].end = used.end,
+                    (false, true) => {
+                        // The search goes on where it would have.
+                        if self.rover == Some(used.end) {
+                            self.rover = Some(used.start);
+                        }
+                        self.free[at].start = used.start;
+                    }
+                    (true, true) => {
+                        let hole = self.take_out(at);
+                        self.free[at - 1].end = hole.end;
+                    }
+                }
+            }
+            Order::Lifo => {
+                let mut whole = used;
+                if let Some(at) = self.free.iter().position(|hole| hole.end == whole.start) {
+                    whole.start = self.take_out(at).start;
+                }
+                if let Some(at) = self.free.iter().position(|hole| hole.start == whole.end) {
+                    whole.end = self.take_out(at).end;
+                }
+                self.free.insert(0, whole);
+            }
+        }
+    }
+    /// Takes a free block out of the list; a search that would have begun there begins at the next one.
+    fn take_out(&mut self, at: usize) -> Range<usize> {
+        let hole = self.free.remove(at);
+        if self.rover == Some(hole.start) {
+            self.rover = self.free.get(at).map(|next| next.start);
+        }
+        hole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allocators::{Allocator, Heap};
+    use crate::workload::dice::Dice;
+    use core::alloc::Layout;
+
+    /// The textbook's heap is the oracle: blocks of its sizes lie at its places, under every policy.
+    #[test]
+    fn with_the_heaps_rounding_it_takes_the_heaps_places() {
+        const BYTES: usize = 1 << 16;
+        for fit in [Fit::First, Fit::Best, Fit::Next] {
+            for order in [Order::Address, Order::Lifo] {
+                let mut heap = Heap::new(BYTES, fit, order).unwrap();
+                let mut list = Headerless::new(BYTES - 16, 16, fit, order);
+                let (mut held, mut dice) = (Vec::new(), Dice::new(7));
+                for _ in 0..20_000 {
+                    if held.len() < 60 || dice.below(2) == 0 {
+                        let size = dice.within(1, 1500) as usize;
+                        let block = heap.alloc(Layout::from_size_align(size, 1).unwrap());
+                        // Its tags take 8 bytes.
+                        let place = list.alloc(size + 8);
+                        let at = block.as_ref().map(|block| heap.range(block).start - 16);
+                        assert_eq!(at, place.as_ref().map(|place| place.start), "{fit:?} {order:?}");
+                        held.extend(block.zip(place));
+                    } else {
+                        let (block, place) = held.swap_remove(dice.below(held.len() as u64) as usize);
+                        heap.free(block);
+                        list.free(place);
+                    }
+                    assert_eq!(heap.holes().count, list.holes(), "{fit:?} {order:?}");
+                }
+                assert_eq!((heap.work().splits, list.splits() > 1000), (list.splits(), true));
+            }
+        }
+    }
+
+    #[test]
+    fn at_a_byte_nothing_is_rounded_and_the_smallest_hole_is_one() {
+        let mut list = Headerless::new(10, 1, Fit::First, Order::Address);
+        let places = [3, 1, 6].map(|bytes| list.alloc(bytes).unwrap());
+        assert_eq!((places.clone(), list.alloc(1)), ([0..3, 3..4, 4..10], None));
+        list.free(places[1].clone());
+        assert_eq!((list.holes(), list.alloc(2), list.alloc(1)), (1, None, Some(3..4)));
+    }
+}

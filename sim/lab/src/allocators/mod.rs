@@ -1,0 +1,52 @@
+//! Every allocator of the textbooks, small and safe, beside the shipping ones, under one trait.
+//!
+//! | module | |
+//! |---|---|
+//! | [`allocator`] | what the lab asks of an allocator |
+//! | [`memory`] | the bytes that those under study manage |
+//! | [`linear`] | one position that moves forward |
+//! | [`stack`] | the same with markers, scope by scope |
+//! | [`naive`] | two pools that are called by one name |
+//! | [`pool`] | slots of one size, the free ones in a list |
+//! | [`segregated`] | a pool for each size class |
+//! | [`heap`] | a free list with boundary tags: first, best and next fit |
+//! | [`headerless`] | the same list beside the memory, at any granule |
+//! | [`buddy`] | powers of two that are halved and made one again |
+//! | [`tlsf`] | free lists by two levels of sizes, found by bit scans |
+//! | [`shipping`] | the slab subsystem as malloc, and one cache of it |
+//! | [`system`] | the program's own allocator |
+//! | [`roster`] | all of them, by name |
+//! | [`sheet`] | the cheat sheet: what each is for |
+//! | [`drive`] | an allocator under a workload |
+
+pub mod allocator;
+pub mod buddy;
+pub mod drive;
+pub mod headerless;
+pub mod heap;
+pub mod linear;
+pub mod memory;
+pub mod naive;
+pub mod pool;
+#[cfg(test)]
+mod properties;
+pub mod roster;
+pub mod segregated;
+pub mod sheet;
+pub mod shipping;
+mod slots;
+pub mod stack;
+pub mod system;
+pub mod tlsf;
+
+pub use allocator::{Allocator, Holes, Reuse, Work};
+pub use buddy::Buddy;
+pub use heap::Heap;
+pub use linear::Linear;
+pub use naive::{NeverReuses, ScansForFree};
+pub use pool::{External, Pool};
+pub use segregated::Segregated;
+pub use shipping::Shipping;
+pub use stack::Stack;
+pub use system::System;
+pub use tlsf::Tlsf;

@@ -1,0 +1,368 @@
+//! The stack allocator: a bump allocator that is rewound to markers, scope by scope.
+//!
+//! ```text
+//!   | outer |pad| outer |      inner, inner, inner      |      free     |
+//!                       ^ marker                        ^ head
+//!                       └── pop: all behind it is free at once, its destructors run, newest first
+//! ```
+//!
+//! - Allocate: as [linear](super::linear), O(1). Pop: O(1), and a step for each destructor.
+//! - A [`StackScope`] pops when it ends: what the caller allocated before is below the marker and stays.
+//! - Waste: the padding of alignments.
+//!
+//! As an [`Allocator`] it takes single blocks back, too: the topmost at once, any other when all above it were freed. For that
+//! it remembers where each block began, beside the memory; with markers alone nothing is remembered anywhere.
+//!
+//! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that run on pop; Frykholm, "Custom Memory Allocation
+//! in C++" (2010). Ships as Unreal's `FMemMark` on `FMemStack`, Frostbite's scope stack, and every call stack.
+
+use super::allocator::{Allocator, Holes, Reuse, Work};
+use super::linear::{FREED, StaleMark};
+use super::memory::{Memory, Piece, Unfit};
+use core::alloc::Layout;
+use core::fmt;
+use core::ops::{Deref, DerefMut, Range};
+
+/// A stack of blocks. See the [module](self).
+#[derive(Debug)]
+pub struct Stack {
+    memory: Memory,
+    head: usize,
+    frames: Vec<Frame>,
+    /// Blocks ever handed out: the number of the next.
+    births: u64,
+    work: Work,
+}
+
+/// Runs with an object's bytes when they are popped.
+type Destructor = Box<dyn FnOnce(&mut [u8]) + Send>;
+
+/// What is known of a block that was not popped.
+struct Frame {
+    birth: u64,
+    /// The head before it.
+    before: usize,
+    range: Range<usize>,
+    freed: bool,
+    destructor: Option<Destructor>,
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame")
+            .field("range", &self.range)
+            .field("freed", &self.freed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A head that was saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marker {
+    head: usize,
+    frames: usize,
+}
+
+/// A block of a [`Stack`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct StackBlock {
+    piece: Piece,
+    /// Its place in the stack, and its number: another block may have its place by now.
+    frame: usize,
+    birth: u64,
+}
+
+impl Stack {
+    /// So many bytes.
+    ///
+    /// # Errors
+    /// None, or more than [`Memory::MOST`].
+    pub fn new(bytes: usize) -> Result<Self, Unfit> {
+        let memory = Memory::new(bytes, 1, 1)?;
+        Ok(Self { memory, head: 0, frames: vec![], births: 0, work: Work::default() })
+    }
+
+    /// Bytes up to the head.
+    pub fn used(&self) -> usize {
+        self.head
+    }
+    /// The head, to pop to.
+    pub fn mark(&self) -> Marker {
+        Marker { head: self.head, frames: self.frames.len() }
+    }
+
+    /// Frees all that came after `marker`, the newest first; destructors run, and the bytes become [`FREED`].
+    ///
+    /// # Errors
+    /// The marker lies above the head: it was popped before.
+    pub fn pop(&mut self, marker: Marker) -> Result<(), StaleMark> {
+        if marker.head > self.head || marker.frames > self.frames.len() {
+            return Err(StaleMark { mark: marker.head, head: self.head });
+        }
+        while self.frames.len() > marker.frames {
+            self.pop_one();
+        }
+        self.retreat(marker.head);
+        Ok(())
+    }
+
+    fn pop_one(&mut self) {
+        if let Some(frame) = self.frames.pop() {
+            if let Some(destructor) = frame.destructor {
+                self.work.took(1);
+                destructor(self.memory.slice_mut(frame.range));
+            }
+            self.retreat(frame.before);
+        }
+    }
+
+    fn retreat(&mut self, head: usize) {
+        self.memory.slice_mut(head..self.head).fill(FREED);
+        self.head = head;
+    }
+
+    /// Runs `destructor` with the bytes of `block` when it is popped. One for each block: the last one given.
+    ///
+    /// # Errors
+    /// The block was popped already; the destructor comes back.
+    pub fn on_pop<D: FnOnce(&mut [u8]) + Send + 'static>(
+        &mut self,
+        block: &StackBlock,
+        destructor: D,
+    ) -> Result<(), D> {
+        match self.frame(block) {
+            Some(frame) => {
+                frame.destructor = Some(Box::new(destructor));
+                Ok(())
+            }
+            None => Err(destructor),
+        }
+    }
+
+    fn frame(&mut self, block: &StackBlock) -> Option<&mut Frame> {
+        self.frames.get_mut(block.frame).filter(|frame| frame.birth == block.birth)
+    }
+
+    /// A scope: what is allocated in it is freed at its end.
+    ///
+    /// ```
+    /// use std::alloc::Layout;
+    /// use uslab_lab::allocators::stack::Stack;
+    /// use uslab_lab::allocators::Allocator;
+    ///
+    /// fn load_level(frame: &mut Stack) -> usize {
+    ///     let mut scope = frame.scope();
+    ///     let manifest = scope.alloc(Layout::new::<[u8; 100]>());
+    ///     let assets = scope.scope().alloc(Layout::new::<[u8; 400]>()); // gone at the end of this line
+    ///     assert!(manifest.is_some() && assets.is_some());
+    ///     scope.used()
+    /// } // all of it is freed here
+    ///
+    /// let mut frame = Stack::new(1024)?;
+    /// let mut callers = frame.alloc(Layout::new::<[u8; 8]>()).ok_or("no room")?;
+    /// frame.bytes(&mut callers).fill(7);
+    /// assert_eq!(load_level(&mut frame), 108);
+    /// assert_eq!((frame.used(), frame.bytes(&mut callers)[0]), (8, 7)); // the caller's is untouched
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scope(&mut self) -> StackScope<'_> {
+        let marker = self.mark();
+        StackScope { stack: self, marker }
+    }
+
+    fn place(&self, layout: Layout) -> Option<Range<usize>> {
+        let at = self.head.checked_next_multiple_of(layout.align())?;
+        let end = at.checked_add(layout.size())?;
+        (Memory::aligns(layout) && end <= self.memory.len()).then_some(at..end)
+    }
+}
+
+/// A scope of a [`Stack`], which it is until it ends.
+#[derive(Debug)]
+pub struct StackScope<'s> {
+    stack: &'s mut Stack,
+    marker: Marker,
+}
+
+impl Deref for StackScope<'_> {
+    type Target = Stack;
+    fn deref(&self) -> &Stack {
+        self.stack
+    }
+}
+impl DerefMut for StackScope<'_> {
+    fn deref_mut(&mut self) -> &mut Stack {
+        self.stack
+    }
+}
+impl Drop for StackScope<'_> {
+    fn drop(&mut self) {
+        // Refused only if the scope itself popped to a marker below its own: nothing of it is left then.
+        let _ = self.stack.pop(self.marker);
+    }
+}
+
+impl Allocator for Stack {
+    type Block = StackBlock;
+    const NAME: &'static str = "stack";
+    const REUSE: Reuse = Reuse::FromTop;
+
+    fn alloc(&mut self, layout: Layout) -> Option<StackBlock> {
+        self.work.took(1);
+        let place = self.place(layout);
+        let block = place.map(|range| {
+            let birth = self.births;
+            self.births += 1;
+            let piece = self.memory.piece(range.start, layout.size());
+            let before = core::mem::replace(&mut self.head, range.end);
+            self.frames.push(Frame { birth, before, range, freed: false, destructor: None });
+            StackBlock { piece, frame: self.frames.len() - 1, birth }
+        });
+        self.work.served(block)
+    }
+    fn free(&mut self, block: StackBlock) {
+        self.memory.own(&block.piece);
+        self.work.frees += 1;
+        // What was popped is free already.
+        if let Some(frame) = self.frame(&block) {
+            frame.freed = true;
+        }
+        while self.frames.last().is_some_and(|frame| frame.freed) {
+            self.pop_one();
+        }
+    }
+    fn range(&self, block: &StackBlock) -> Range<usize> {
+        block.piece.at()..block.piece.at() + block.piece.bytes()
+    }
+    fn bytes<'b>(&'b mut self, block: &'b mut StackBlock) -> &'b mut [u8] {
+        self.memory.bytes(&block.piece)
+    }
+    fn capacity(&self) -> usize {
+        self.memory.len()
+    }
+    fn holes(&self) -> Holes {
+        let mut holes = Holes::default();
+        holes.add(self.memory.len() - self.head);
+        holes
+    }
+    fn work(&self) -> Work {
+        self.work
+    }
+    fn beside(&self) -> usize {
+        self.frames.len() * size_of::<Frame>()
+    }
+    fn room(&self, layout: Layout) -> Option<bool> {
+        Some(self.place(layout).is_some())
+    }
+    fn check(&self) -> Result<(), String> {
+        let mut end = 0;
+        for frame in &self.frames {
+            if frame.before < end || frame.range.start < frame.before {
+                return Err(format!("the block at {:?} lies below the one before it", frame.range));
+            }
+            end = frame.range.end;
+        }
+        if end > self.head {
+            Err(format!("the head is {}, the last block ends at {end}", self.head))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn layout(size: usize) -> Layout {
+        Layout::from_size_align(size, 1).unwrap()
+    }
+
+    #[test]
+    fn a_pop_frees_what_came_after_the_marker_and_nothing_before_it() {
+        let mut stack = Stack::new(256).unwrap();
+        let mut before = stack.alloc(layout(32)).unwrap();
+        stack.bytes(&mut before).fill(1);
+        stack.alloc(layout(32)).unwrap();
+        let marker = stack.mark();
+        let mut after = [32, 32].map(|size| stack.alloc(layout(size)).unwrap());
+        assert_eq!(stack.used(), 128);
+        let above = stack.mark();
+        stack.pop(marker).unwrap();
+        assert_eq!((stack.used(), stack.holes().largest), (64, 192));
+        assert_eq!((stack.bytes(&mut before)[31], stack.bytes(&mut after[0])[0]), (1, FREED));
+        assert_eq!(stack.pop(above), Err(StaleMark { mark: 128, head: 64 }));
+        stack.pop(marker).unwrap();
+        assert_eq!(stack.used(), 64, "a second time there is nothing to free");
+    }
+
+    #[test]
+    fn nested_scopes_end_from_within() {
+        let mut stack = Stack::new(256).unwrap();
+        stack.alloc(layout(10)).unwrap();
+        {
+            let mut outer = stack.scope();
+            outer.alloc(layout(20)).unwrap();
+            {
+                let mut inner = outer.scope();
+                inner.alloc(layout(30)).unwrap();
+                assert_eq!(inner.used(), 60);
+            }
+            assert_eq!(outer.used(), 30);
+            outer.scope().alloc(layout(1)).unwrap();
+            assert_eq!(outer.used(), 30);
+        }
+        assert_eq!(stack.used(), 10);
+        // A scope that pops below itself leaves nothing to do at its end.
+        let bottom = stack.mark();
+        stack.alloc(layout(10)).unwrap();
+        stack.scope().pop(bottom).unwrap();
+        assert_eq!(stack.used(), 10);
+    }
+
+    #[test]
+    fn destructors_run_on_pop_the_newest_first_with_their_bytes() {
+        let (say, heard) = mpsc::channel();
+        let mut stack = Stack::new(256).unwrap();
+        let mut scope = stack.scope();
+        for name in [1, 2, 3] {
+            let mut block = scope.alloc(layout(8)).unwrap();
+            scope.bytes(&mut block).fill(name);
+            let say = say.clone();
+            assert!(scope.on_pop(&block, move |bytes| say.send((name, bytes[0])).unwrap()).is_ok());
+        }
+        drop(scope);
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [(3, 3), (2, 2), (1, 1)]);
+        let popped = stack.scope().alloc(layout(8)).unwrap();
+        assert!(stack.on_pop(&popped, |_| {}).is_err(), "it is gone, and so nothing would run");
+    }
+
+    #[test]
+    fn single_blocks_are_freed_from_the_top() {
+        let mut stack = Stack::new(64).unwrap();
+        let [a, b, c] = [8, 8, 8].map(|size| stack.alloc(layout(size)).unwrap());
+        stack.free(b);
+        assert_eq!(stack.used(), 24, "it waits for the one above");
+        stack.free(c);
+        assert_eq!(stack.used(), 8);
+        let fresh = stack.alloc(layout(0)).unwrap();
+        stack.free(a);
+        assert_eq!(stack.used(), 8);
+        stack.free(fresh);
+        assert_eq!((stack.used(), stack.check()), (0, Ok(())));
+        assert!(stack.alloc(layout(65)).is_none());
+        assert!(Stack::new(0).is_err());
+    }
+
+    #[test]
+    fn the_free_of_a_block_that_was_popped_does_not_free_the_one_in_its_place() {
+        let mut stack = Stack::new(64).unwrap();
+        let bottom = stack.mark();
+        let stale = stack.alloc(layout(8)).unwrap();
+        stack.pop(bottom).unwrap();
+        stack.alloc(layout(8)).unwrap();
+        stack.free(stale);
+        assert_eq!(stack.used(), 8);
+    }
+}

@@ -1,0 +1,224 @@
+//! What rounding to powers of two costs, over all sizes, and what it buys: the buddy is found by arithmetic.
+
+use super::Context;
+use crate::allocators::{Allocator, Buddy};
+use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use core::alloc::Layout;
+use uslab::{Geometry, OrderRule};
+
+/// What does a buddy allocator waste, and how much of that do slabs on top of it save?
+///
+/// Every size up to the largest is asked for once; nothing is sampled. Folklore says that a quarter of a buddy's memory is
+/// wasted; Russell (1977) computed 1.44 times what was asked for. Both depend on which sizes are asked for, and on what is
+/// averaged. Then a walk through splits and merges, and their number by the size of the heap.
+#[derive(Debug, Args)]
+pub struct Buddies {
+    /// The largest size, in bytes, a power of two.
+    #[arg(long, value_name = "BYTES", default_value_t = 65536, value_parser = largest)]
+    largest: usize,
+}
+
+fn largest(text: &str) -> Result<usize, String> {
+    let bytes = text.parse().ok().filter(|n: &usize| n.is_power_of_two() && (1024..=1 << 22).contains(n));
+    bytes.ok_or_else(|| "expected a power of two from 1024 to 4194304".to_owned())
+}
+
+/// Sums over sizes, each with a weight.
+#[derive(Default)]
+struct Mean {
+    weight: f64,
+    asked: f64,
+    taken: f64,
+    ratio: f64,
+}
+
+impl Mean {
+    fn add(&mut self, asked: usize, taken: f64, weight: f64) {
+        let asked = asked as f64;
+        self.weight += weight;
+        self.asked += asked * weight;
+        self.taken += taken * weight;
+        self.ratio += taken / asked * weight;
+    }
+    /// Bytes taken of bytes asked for; and the mean of each size's own ratio.
+    fn ratios(&self) -> [f64; 2] {
+        [self.taken / self.asked, self.ratio / self.weight]
+    }
+}
+
+fn layout(size: usize) -> anyhow::Result<Layout> {
+    Layout::from_size_align(size, 1).context("a size")
+}
+
+/// The bytes that a block of `size` takes up.
+fn taken(buddy: &mut Buddy, size: usize) -> anyhow::Result<usize> {
+    let block =
+        buddy.alloc(layout(size)?).with_context(|| format!("no room for {size} bytes in an empty heap"))?;
+    let taken = buddy.range(&block).len();
+    buddy.free(block);
+    Ok(taken)
+}
+
+/// Bytes that an object of `size` takes up in a slab of the kernel's geometry, its part of the slab's end included.
+fn in_slab(size: usize, rule: &OrderRule) -> Option<f64> {
+    let geometry = Geometry::new(size, 8, rule).ok()?;
+    let slab = geometry.objects() * geometry.stride() + geometry.waste();
+    Some(slab as f64 / geometry.objects() as f64)
+}
+
+impl Buddies {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let question = "what does a buddy allocator waste, and what do slabs on top of it save?";
+        let mut findings = Findings::new("buddy", question, context.seed);
+        self.waste(&mut findings)?;
+        steps(&mut findings)?;
+        walk(&mut findings)?;
+        Ok(findings)
+    }
+
+    fn waste(&self, findings: &mut Findings) -> anyhow::Result<()> {
+        let mut buddy = Buddy::new(self.largest)?;
+        let rule = OrderRule::for_cpus(4);
+        // A cache of its own for a size pays off for objects that fill slabs: up to a page.
+        let slabs_to = 4096.min(self.largest);
+        let [mut even, mut octaves, mut small, mut slabs] = [(); 4].map(|()| Mean::default());
+        let mut curve = Vec::new();
+        // Sizes below the smallest block say nothing about powers of two.
+        for size in 16..=self.largest {
+            let bytes = taken(&mut buddy, size)?;
+            even.add(size, bytes as f64, 1.0);
+            octaves.add(size, bytes as f64, 1.0 / size as f64);
+            if size <= slabs_to {
+                small.add(size, bytes as f64, 1.0);
+                slabs.add(size, in_slab(size, &rule).context("a geometry for each size up to a page")?, 1.0);
+            }
+            if size <= 1024 && size.is_multiple_of(4) {
+                curve.push((size as f64, bytes as f64 / size as f64));
+            }
+        }
+        let mut table = Table::new(
+            "Memory taken, times what was asked for",
+            &["sizes", "all taken of all asked", "mean of each size's own", "wasted, % of what is taken"],
+        );
+        let range = format!("16 to {}", self.largest);
+        let page = format!("16 to {slabs_to}");
+        let rows = [
+            (format!("{range}, each as often"), even.ratios()),
+            (format!("{range}, each doubling as often"), octaves.ratios()),
+            (format!("{page}, each as often"), small.ratios()),
+            (format!("{page}, each in slabs of its own"), slabs.ratios()),
+        ];
+        for (name, [all, own]) in &rows {
+            let wasted = Value::Number((1.0 - 1.0 / all) * 100.0, 1);
+            table.row(vec![name.as_str().into(), Value::Number(*all, 3), Value::Number(*own, 3), wasted]);
+        }
+        findings.table(table);
+        let ([even_all, _], [_, octaves_own]) = (rows[0].1, rows[1].1);
+        findings.claim(Claim {
+            says: "a buddy allocator takes about 1.44 times what is asked for".into(),
+            source: "Russell 1977, as the tutorial Memory Allocators from Scratch cites it".into(),
+            found: format!(
+                "{octaves_own:.3} is the mean of each size's ratio where each doubling is as often; where each size is as \
+                 often, {even_all:.3} times the bytes asked for are taken"
+            ),
+            holds: if (octaves_own - 1.44).abs() < 0.01 { Holds::Partly } else { Holds::No },
+            measured: false,
+        });
+        let wasted = (1.0 - 1.0 / even_all) * 100.0;
+        findings.claim(Claim {
+            says: "a buddy allocator wastes a quarter of its memory".into(),
+            source: "folklore".into(),
+            found: format!("{wasted:.1} % of what is taken where each size is as often: for that case the folklore is exact"),
+            holds: if (wasted - 25.0).abs() < 1.0 { Holds::Partly } else { Holds::No },
+            measured: false,
+        });
+        let odd = taken(&mut buddy, 65)?;
+        let half = (odd - 65) as f64 * 100.0 / odd as f64;
+        findings.claim(Claim {
+            says: "65 bytes take 128, of which 49 % are waste".into(),
+            source: "Memory Allocators from Scratch".into(),
+            found: format!(
+                "{odd} bytes, {half:.1} % of them waste, and none of it can be used while the block lives"
+            ),
+            holds: if odd == 128 { Holds::Yes } else { Holds::No },
+            measured: false,
+        });
+        findings.claim(Claim {
+            says: "put slabs over the buddy rather than hand it raw sizes".into(),
+            source: "Memory Allocators from Scratch".into(),
+            found: format!(
+                "{:.3} times what was asked for in slabs, {:.3} without",
+                rows[3].1[0], rows[2].1[0]
+            ),
+            holds: if rows[3].1[0] < rows[2].1[0] { Holds::Yes } else { Holds::No },
+            measured: false,
+        });
+        findings.chart(Chart {
+            title: "Memory taken by a size".into(),
+            x: Axis::linear("bytes asked for"),
+            y: Axis::linear("times what was asked for"),
+            series: vec![Series { name: "buddy".into(), points: curve }],
+            measured: false,
+        });
+        Ok(())
+    }
+}
+
+/// Splits and merges of one small block in an empty heap.
+fn steps(findings: &mut Findings) -> anyhow::Result<()> {
+    let mut table = Table::new(
+        "The smallest block from an empty heap, and back",
+        &["heap, bytes", "splits", "merges", "log2 of the heap's smallest blocks"],
+    );
+    let mut logarithmic = true;
+    for shift in [8, 12, 16, 20, 24] {
+        let mut buddy = Buddy::new(1 << shift)?;
+        let block = buddy.alloc(layout(16)?).context("room in an empty heap")?;
+        let splits = buddy.work().splits;
+        buddy.free(block);
+        let merges = buddy.work().merges;
+        logarithmic &= splits == shift - 4 && merges == shift - 4;
+        table.row(vec![(1_u64 << shift).into(), splits.into(), merges.into(), (shift - 4).into()]);
+    }
+    findings.table(table);
+    findings.claim(Claim {
+        says: "an allocation and a free cost the logarithm of the heap at most".into(),
+        source: "Knowlton 1965".into(),
+        found: "as many splits and merges as the heap has orders, from end to end".into(),
+        holds: if logarithmic { Holds::Yes } else { Holds::No },
+        measured: false,
+    });
+    Ok(())
+}
+
+/// A heap of 1024 bytes, step by step, with its free lists as `/proc/buddyinfo` shows them.
+fn walk(findings: &mut Findings) -> anyhow::Result<()> {
+    let mut buddy = Buddy::new(1024)?;
+    let orders = ["16", "32", "64", "128", "256", "512", "1024"];
+    let columns = [&["step", "block"], &orders[..]].concat();
+    let mut table = Table::new("1024 bytes: free blocks of each size", &columns);
+    let mut held = Vec::new();
+    let mut row = |buddy: &Buddy, step: String, block: String| {
+        let free = buddy.free_blocks();
+        table.row([vec![step.into(), block.into()], free.into_iter().map(Value::from).collect()].concat());
+    };
+    row(&buddy, "begin".into(), String::new());
+    for size in [65, 200, 30, 100] {
+        let block = buddy.alloc(layout(size)?).context("room")?;
+        let range = buddy.range(&block);
+        row(&buddy, format!("allocate {size}"), format!("{}..{}", range.start, range.end));
+        held.push((size, block));
+    }
+    // The first and the last are buddies: they merge when both are free.
+    for i in [1, 0, 1, 0] {
+        ensure!(i < held.len(), "as many frees as allocations");
+        let (size, block) = held.remove(i);
+        let range = buddy.range(&block);
+        buddy.free(block);
+        row(&buddy, format!("free {size}"), format!("{}..{}", range.start, range.end));
+    }
+    findings.table(table);
+    Ok(())
+}

@@ -1,0 +1,394 @@
+//! What slab colour was for: the hot first words of objects, all in the same few sets of the cache (Bonwick, "The Slab
+//! Allocator", 1994, section 4).
+
+use super::{Context, bounded};
+use crate::findings::clock::{self, Spread};
+use crate::findings::machine::Cache;
+use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
+use anyhow::Context as _;
+use clap::Args;
+use rand::seq::SliceRandom;
+use std::hint::black_box;
+use uslab::{Geometry, OrderRule};
+
+/// Does it help to begin each slab's objects at another offset?
+///
+/// A cache of objects is walked, the first word of each, as programs do that keep their hot fields in front. Which sets of
+/// a processor's first cache they fall in is computed; a walk that fills some sets and leaves others empty misses. With
+/// colour, a slab's objects begin a line later than those of the slab before, as far as the slab's slack allows. The cache is
+/// this machine's, and the walk is timed: where misses and times disagree, the table says so.
+#[derive(Debug, Args)]
+pub struct Colouring {
+    /// Bytes of an object, separated by commas.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',',
+          default_value = "192,320,512,704,1000,1344,2048,2560", value_parser = clap::value_parser!(u32).range(64..=8192))]
+    sizes: Vec<u32>,
+    /// Ways of the cache: lines that a set holds. Default: as this machine says of its own; 8 with --exact or --sets, or
+    /// where it does not say.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    ways: Option<u32>,
+    /// Sets of the cache, a power of two. Default: likewise; 64 with --exact or --ways.
+    #[arg(long, value_name = "N", value_parser = sets)]
+    sets: Option<u32>,
+}
+
+fn sets(text: &str) -> Result<u32, String> {
+    let sets = text.parse().ok().filter(|n: &u32| n.is_power_of_two() && *n <= 1 << 16);
+    sets.ok_or_else(|| "expected a power of two up to 65536".to_owned())
+}
+
+/// A cache that many processors had, for counts that are the same on any machine.
+const USUAL: Cache = Cache { sets: 64, ways: 8, line: 64 };
+/// Misses in a thousand touches that make a difference.
+const MISSES: f64 = 50.0;
+/// A part of the time that makes a difference.
+const TIME: f64 = 0.1;
+/// Bytes of all objects, at most.
+const MOST: u64 = 1 << 30;
+
+/// A cache of lines with sets and ways that forgets the line used longest ago.
+struct Lines {
+    sets: Vec<Vec<usize>>,
+    ways: usize,
+    line: usize,
+    misses: u64,
+}
+
+impl Lines {
+    fn new(Cache { sets, ways, line }: Cache) -> Self {
+        Self { sets: vec![Vec::new(); sets as usize], ways: ways as usize, line: line as usize, misses: 0 }
+    }
+    fn touch(&mut self, address: usize) {
+        let line = address / self.line;
+        let count = self.sets.len();
+        let set = &mut self.sets[line % count];
+        match set.iter().position(|l| *l == line) {
+            Some(at) => {
+                set.remove(at);
+            }
+            None => {
+                self.misses += 1;
+                if set.len() == self.ways {
+                    set.remove(0);
+                }
+            }
+        }
+        set.push(line);
+    }
+    fn used(&self) -> usize {
+        self.sets.iter().filter(|set| !set.is_empty()).count()
+    }
+}
+
+/// How a cache's slabs lie: Linux's geometry, without colour or with all that its slack allows.
+struct Slabs {
+    bytes: usize,
+    object: usize,
+    objects: usize,
+    colours: usize,
+    /// Bytes from one colour to the next: a line.
+    line: usize,
+}
+
+impl Slabs {
+    fn new(size: usize, line: usize, coloured: bool) -> anyhow::Result<Self> {
+        let geometry = Geometry::new(size, 8, &OrderRule::for_cpus(4)).context("--sizes")?;
+        let (object, objects, slack) = (geometry.stride(), geometry.objects(), geometry.waste());
+        let colours = if coloured { slack / line + 1 } else { 1 };
+        Ok(Self { bytes: objects * object + slack, object, objects, colours, line })
+    }
+    /// Where the first `n` objects begin.
+    fn addresses(&self, n: usize) -> Vec<usize> {
+        let slab = |i: usize| i * self.bytes + i % self.colours * self.line;
+        (0..n).map(|i| slab(i / self.objects) + i % self.objects * self.object).collect()
+    }
+}
+
+/// Misses a thousand touches, in a walk that repeats; and sets used.
+fn missed(addresses: &[usize], cache: Cache) -> (f64, usize) {
+    let mut cache = Lines::new(cache);
+    addresses.iter().for_each(|a| cache.touch(*a));
+    let cold = cache.misses;
+    for _ in 0..4 {
+        addresses.iter().for_each(|a| cache.touch(*a));
+    }
+    ((cache.misses - cold) as f64 * 1000.0 / (4 * addresses.len()) as f64, cache.used())
+}
+
+/// What colour does to a walk, to the model's misses or to the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    Better,
+    None,
+    Worse,
+}
+
+impl Effect {
+    fn of_misses([plain, coloured]: [f64; 2]) -> Self {
+        match coloured - plain {
+            d if d <= -MISSES => Self::Better,
+            d if d >= MISSES => Self::Worse,
+            _ => Self::None,
+        }
+    }
+    /// Of the coloured walk's time in the plain one's; `None` where the rounds do not tell.
+    fn of_time(ratio: Spread) -> Option<Self> {
+        let yes = |holds| holds == Holds::Yes;
+        match ratio {
+            r if yes(r.at_most(1.0 - TIME)) => Some(Self::Better),
+            r if yes(r.at_least(1.0 + TIME)) => Some(Self::Worse),
+            r if yes(r.between(1.0 - TIME, 1.0 + TIME)) => Some(Self::None),
+            _ => None,
+        }
+    }
+    /// Whether the model says what the clock says.
+    fn agrees(self, clock: Option<Self>) -> Holds {
+        clock.map_or(Holds::Undecided, |clock| Holds::if_so(self == clock))
+    }
+}
+
+/// Whose geometry the model has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Given,
+    Usual,
+    Machines,
+}
+
+impl Colouring {
+    /// The cache that is modelled.
+    fn cache(&self, context: &Context<'_>) -> (Cache, Whose) {
+        match (self.sets, self.ways, context.exact) {
+            (None, None, true) => (USUAL, Whose::Usual),
+            (None, None, false) => match Cache::nearest() {
+                Some(cache) => (cache, Whose::Machines),
+                None => (USUAL, Whose::Usual),
+            },
+            (sets, ways, _) => {
+                let (sets, ways) = (sets.unwrap_or(USUAL.sets), ways.unwrap_or(USUAL.ways));
+                (Cache { sets, ways, ..USUAL }, Whose::Given)
+            }
+        }
+    }
+
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let question = "does it help to begin each slab's objects at another offset?";
+        let mut findings = Findings::new("colouring", question, context.seed);
+        let (cache, whose) = self.cache(context);
+        let Cache { sets, ways, line } = cache;
+        // As many lines as three quarters of the cache hold: with even use of the sets none would miss.
+        let objects = (u64::from(sets) * u64::from(ways) * 3 / 4).max(1) as usize;
+        let largest = self.sizes.iter().copied().max().unwrap_or_default();
+        let options = format!("--sets {sets} --ways {ways} --sizes {largest}");
+        bounded(
+            &options,
+            objects as u64 * u64::from(largest),
+            MOST,
+            "bytes of objects, three quarters of the lines",
+        )?;
+        // What follows from a machine's cache is that machine's.
+        let mark = if whose == Whose::Machines { "~" } else { "" };
+        let counted = ["sets used", "sets, coloured", "misses in 1000", "misses, coloured"];
+        let counted = counted.map(|name| format!("{mark}{name}"));
+        let mut columns = vec!["object, bytes", "slab, bytes", "colours"];
+        columns.extend(counted.iter().map(String::as_str));
+        columns.extend(["~ns a touch", "~ns, coloured", "~coloured of plain", "~model and clock"]);
+        let title = format!(
+            "First words of {objects} objects, walked again and again; {sets} sets of {ways} lines of {line} bytes, {}",
+            match whose {
+                Whose::Given => "as --sets and --ways say",
+                Whose::Usual => "as many processors had",
+                Whose::Machines => "this machine's nearest cache as its system says",
+            }
+        );
+        let mut table = Table::new(title, &columns);
+        let (mut better, mut worse, mut slackless) = (0, 0, 0);
+        let (mut bars, mut agreement) = (Vec::new(), Vec::new());
+        let stage = context.progress.stage("colouring", self.sizes.len() as u64);
+        for (i, size) in self.sizes.iter().enumerate() {
+            let slabs = |coloured| Slabs::new(*size as usize, line as usize, coloured);
+            let sides = [slabs(false)?, slabs(true)?];
+            let (bytes, colours) = (sides[0].bytes, sides[1].colours);
+            // Not one after the other: processors foresee equal steps.
+            let mut order: Vec<usize> = (0..objects).collect();
+            order.shuffle(&mut context.rng());
+            let addresses = sides.map(|side| {
+                let addresses = side.addresses(objects);
+                order.iter().map(|i| addresses[*i]).collect::<Vec<_>>()
+            });
+            let counts = [0, 1].map(|side| missed(&addresses[side], cache));
+            let misses = counts.map(|(misses, _)| misses);
+            slackless += usize::from(colours == 1);
+            better += usize::from(misses[1] < misses[0]);
+            worse += usize::from(misses[1] > misses[0]);
+            bars.push((format!("{size} bytes"), misses[0]));
+            bars.push((format!("{size} bytes, coloured"), misses[1]));
+            let mut row = vec![
+                u64::from(*size).into(),
+                bytes.into(),
+                colours.into(),
+                counts[0].1.into(),
+                counts[1].1.into(),
+                Value::Number(misses[0], 0),
+                Value::Number(misses[1], 0),
+            ];
+            if context.exact {
+                row.extend([const { Value::Nothing }; 4]);
+            } else {
+                let [plain, coloured, ratio] = times(context, cache, &addresses).context(options.clone())?;
+                let agrees = Effect::of_misses(misses).agrees(Effect::of_time(ratio));
+                let words = match agrees {
+                    Holds::Yes => "agree",
+                    Holds::No => "disagree",
+                    _ => "undecided",
+                };
+                agreement.push((size, agrees));
+                row.extend([plain.into(), coloured.into(), ratio.into(), words.into()]);
+            }
+            table.row(row);
+            stage.at(i as u64 + 1);
+        }
+        drop(stage);
+        findings.table(table);
+        findings.bars(Bars {
+            measured: whose == Whose::Machines,
+            ..Bars::exact(
+                "Misses of the model by the size of objects",
+                Axis::linear("misses in 1000 touches"),
+                bars,
+            )
+        });
+        let all = self.sizes.len();
+        findings.claim(Claim {
+            says: "colour spreads the first words of objects over the cache's sets".into(),
+            source: "Bonwick 1994".into(),
+            found: format!(
+                "by the model fewer misses for {better} of {all} sizes, more for {worse}; {slackless} have no slack to colour with"
+            ),
+            holds: match (better, worse) {
+                (0, _) => Holds::No,
+                (_, 0) if better == all => Holds::Yes,
+                _ => Holds::Partly,
+            },
+            measured: whose == Whose::Machines,
+        });
+        if !context.exact {
+            disagreements(&mut findings, whose, &agreement);
+        }
+        findings.note(
+            "Linux left colour behind with SLAB (removed in 6.8), and the slabs here have none. Powers of two, which fall into \
+             the fewest sets, have no slack to colour with.",
+        );
+        Ok(findings)
+    }
+}
+
+/// Whether the model is to be believed on this machine.
+fn disagreements(findings: &mut Findings, whose: Whose, agreement: &[(&u32, Holds)]) {
+    let sizes = |wanted| {
+        let sizes = agreement.iter().filter(|(_, holds)| *holds == wanted).map(|(size, _)| size.to_string());
+        sizes.collect::<Vec<_>>()
+    };
+    let list = |sizes: Vec<String>| if sizes.is_empty() { "none".to_owned() } else { sizes.join(", ") };
+    let other = match whose {
+        Whose::Machines => "",
+        _ => "; the cache that is modelled is not known to be this machine's",
+    };
+    findings.claim(Claim {
+        says: "the model's misses tell which walk is faster".into(),
+        source: "this experiment's model: it forgets the line used longest ago, and knows nothing of what lies behind the cache"
+            .into(),
+        found: format!(
+            "against the clock of this machine they agree for {} of {} sizes, disagree for {}, undecided for {}; {MISSES} misses in \
+             1,000 and {:.0} % of the time count as a difference{other}",
+            sizes(Holds::Yes).len(),
+            agreement.len(),
+            list(sizes(Holds::No)),
+            list(sizes(Holds::Undecided)),
+            TIME * 100.0
+        ),
+        holds: Holds::each(agreement.iter().map(|(_, holds)| *holds)),
+        measured: true,
+    });
+}
+
+/// Nanoseconds a touch without colour and with it, and the second of the first, in memory of the same layouts. The next place depends on what was read, so that no touch overlaps
+/// another.
+fn times(context: &Context<'_>, cache: Cache, addresses: &[Vec<usize>; 2]) -> anyhow::Result<[Spread; 3]> {
+    // Slabs begin at pages, and where a set begins.
+    let align = (cache.sets as usize * cache.line as usize).next_power_of_two().max(4096);
+    let memory = |addresses: &Vec<usize>| -> anyhow::Result<_> {
+        let bytes = addresses.iter().max().map_or(0, |last| last + cache.line as usize) + align;
+        let mut words = Vec::new();
+        words
+            .try_reserve_exact(bytes / 8)
+            .with_context(|| format!("no memory for {bytes} bytes of objects"))?;
+        words.resize(bytes / 8, 0_u64);
+        let first = words.as_ptr().addr().next_multiple_of(align) - words.as_ptr().addr();
+        let word = |i: usize| (first + addresses[i % addresses.len()]) / 8;
+        for i in 0..addresses.len() {
+            words[word(i)] = word(i + 1) as u64;
+        }
+        let start = word(0);
+        Ok((words, start))
+    };
+    let mut sides = [memory(&addresses[0])?, memory(&addresses[1])?];
+    let touches = context.scale(2_000_000);
+    let samples = clock::rounds(context.rounds(), 2, |side| {
+        let (words, start) = &mut sides[side];
+        let mut at = *start;
+        let time = clock::nanoseconds(|| {
+            for _ in 0..touches {
+                at = words[at] as usize;
+            }
+        });
+        black_box(at);
+        [time / touches as f64]
+    });
+    Ok([samples[0].spread(0), samples[1].spread(0), samples[1].times(&samples[0], 0)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_forgets_the_line_used_longest_ago() {
+        let mut lines = Lines::new(Cache { sets: 2, ways: 2, line: 64 });
+        for address in [0, 128, 0, 256, 0, 128, 64] {
+            lines.touch(address);
+        }
+        // 0, 128 and 256 share a set of two: 256 drives 128 out, which then drives 256 out.
+        assert_eq!((lines.misses, lines.used()), (5, 2));
+    }
+
+    /// Misses were shown that the machine beside them contradicted.
+    #[test]
+    fn a_model_that_the_clock_contradicts_is_flagged() {
+        let time =
+            |ratio: f64| Effect::of_time(Spread::of(vec![ratio - 0.01, ratio, ratio, ratio, ratio + 0.01]));
+        assert_eq!([0.8, 1.0, 1.3].map(time), [Effect::Better, Effect::None, Effect::Worse].map(Some));
+        assert_eq!(time(0.9), None, "the interval has the limit in it");
+        assert_eq!(Effect::of_time(Spread::of(vec![0.5])), None, "one round tells nothing");
+        let fewer = Effect::of_misses([300.0, 20.0]);
+        assert_eq!((fewer, Effect::of_misses([300.0, 290.0])), (Effect::Better, Effect::None));
+        let verdicts = [time(0.8), time(1.0), time(1.3), None].map(|clock| fewer.agrees(clock));
+        assert_eq!(verdicts, [Holds::Yes, Holds::No, Holds::No, Holds::Undecided]);
+    }
+
+    #[test]
+    fn objects_of_a_page_without_slack_have_no_colour() {
+        let slabs = Slabs::new(2048, 64, true).unwrap();
+        assert_eq!((slabs.colours, slabs.bytes % 4096), (1, 0));
+        let coloured = Slabs::new(1344, 64, true).unwrap();
+        assert!(coloured.colours > 1);
+        let addresses = coloured.addresses(2 * coloured.objects);
+        assert_eq!(addresses[coloured.objects] - coloured.bytes, 64);
+        let last = coloured.colours * coloured.objects;
+        let all = coloured.addresses(last);
+        assert!(
+            all[last - 1] % coloured.bytes + coloured.object <= coloured.bytes,
+            "the last colour still fits"
+        );
+    }
+}

@@ -1,0 +1,190 @@
+//! What object caching saves: objects that stay constructed while they are free (Bonwick, "The Slab Allocator", 1994).
+
+use super::{Context, bounded, counted};
+use crate::findings::clock::{self, Spread};
+use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table};
+use clap::Args;
+use std::hint::black_box;
+use std::sync::Arc;
+use uslab::{Config, ObjectCache, Subsystem};
+use uslab_magazine::sync::Counter;
+
+/// What does it save to keep objects constructed between uses?
+///
+/// Objects are taken and given back in bursts, from a cache that constructs an object once, and from one whose objects
+/// are built anew at each allocation. Construction writes some words of state and some locks and list heads.
+#[derive(Debug, Args)]
+pub struct Constructors {
+    /// Words that a constructor writes, separated by commas.
+    #[arg(long, value_name = "WORDS", value_delimiter = ',', default_value = "1,4,16,62",
+          value_parser = clap::value_parser!(u16).range(1..=62))]
+    words: Vec<u16>,
+    /// Objects taken and given back together.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    burst: u32,
+    /// Bursts.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    bursts: u32,
+}
+
+/// 512 bytes, of which a constructor sets the first words up.
+struct Object([u64; 64]);
+
+impl Object {
+    /// A word depends on its place, as list heads that point at themselves do, so that it is not one wide store.
+    #[inline(never)]
+    fn construct(&mut self, words: u16, constructed: &Counter) {
+        constructed.add(1);
+        for (i, word) in self.0.iter_mut().take(usize::from(words)).enumerate() {
+            *word = black_box(i as u64) ^ 0x5a5a;
+        }
+    }
+    /// What a user does: changes a word and sets it back, as a lock that is taken and released.
+    fn use_up(&mut self) {
+        let word = black_box(&mut self.0[63]);
+        *word += 1;
+        black_box(&mut *word);
+        *word -= 1;
+    }
+}
+
+/// One way to have objects, in a subsystem of its own.
+struct Side {
+    cache: ObjectCache<Object>,
+    words: u16,
+    kept: bool,
+    constructed: Arc<Counter>,
+}
+
+impl Side {
+    fn new(subsystem: &Subsystem, words: u16, kept: bool) -> anyhow::Result<Self> {
+        let constructed = Arc::new(Counter::new(0));
+        let counter = constructed.clone();
+        let construct = move || {
+            let mut object = Object([0; 64]);
+            if kept {
+                object.construct(words, &counter);
+            }
+            object
+        };
+        let cache = ObjectCache::builder("object").ctor(construct).check_frees(false).build_in(subsystem)?;
+        Ok(Self { cache, words, kept, constructed })
+    }
+    /// Takes and gives back so many objects, so many times.
+    fn bursts(&self, burst: u32, bursts: u32) -> anyhow::Result<()> {
+        let mut held = Vec::with_capacity(burst as usize);
+        for _ in 0..bursts {
+            for _ in 0..burst {
+                let mut object = self.cache.alloc()?;
+                if !self.kept {
+                    object.construct(self.words, &self.constructed);
+                }
+                object.use_up();
+                held.push(object);
+            }
+            held.clear();
+        }
+        Ok(())
+    }
+}
+
+/// How often a burst of them is constructed in all the bursts.
+fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
+    let count = |kept| {
+        let side = Side::new(&counted()?, words, kept)?;
+        side.bursts(burst, bursts)?;
+        anyhow::Ok(side.constructed.get())
+    };
+    Ok([count(true)?, count(false)?])
+}
+
+/// Nanoseconds an object, from allocation to free: kept, anew, and how many times as long the second takes.
+fn times(context: &Context<'_>, words: u16, burst: u32, bursts: u32) -> anyhow::Result<[Spread; 3]> {
+    let subsystem = Subsystem::new(Config::default())?;
+    let sides = [Side::new(&subsystem, words, true)?, Side::new(&subsystem, words, false)?];
+    let mut refused = Ok(());
+    let samples = clock::rounds(context.rounds(), 2, |i| {
+        let time = clock::nanoseconds(|| refused = sides[i].bursts(burst, bursts));
+        [time / (f64::from(burst) * f64::from(bursts))]
+    });
+    refused.map(|()| [samples[0].spread(0), samples[1].spread(0), samples[1].times(&samples[0], 0)])
+}
+
+impl Constructors {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let question = "what does it save to keep objects constructed between uses?";
+        let mut findings = Findings::new("constructors", question, context.seed);
+        let options = format!("--burst {} --bursts {}", self.burst, self.bursts);
+        bounded(
+            &options,
+            u64::from(self.burst) * u64::from(self.bursts),
+            20_000_000,
+            "allocations, one times the other",
+        )?;
+        let mut table = Table::new(
+            format!("{} bursts of {} objects of 512 bytes", self.bursts, self.burst),
+            &[
+                "words",
+                "allocations",
+                "constructed, kept",
+                "constructed, anew",
+                "~kept, ns",
+                "~anew, ns",
+                "~ratio",
+            ],
+        );
+        let mut curves = [Vec::new(), Vec::new()];
+        let mut last = None;
+        let stage = context.progress.stage("constructors", self.words.len() as u64);
+        for (i, &words) in self.words.iter().enumerate() {
+            let [kept, anew] = counts(words, self.burst, self.bursts)?;
+            let times = match context.exact {
+                true => [Spread::default(); 3],
+                false => times(context, words, self.burst, self.bursts)?,
+            };
+            for (curve, time) in curves.iter_mut().zip(times) {
+                curve.push((f64::from(words), time.median));
+            }
+            last = Some((words, times[2]));
+            table.row(vec![
+                u64::from(words).into(),
+                (u64::from(self.burst) * u64::from(self.bursts)).into(),
+                kept.into(),
+                anew.into(),
+                times[0].into(),
+                times[1].into(),
+                times[2].into(),
+            ]);
+            stage.at(i as u64 + 1);
+        }
+        drop(stage);
+        findings.table(table);
+        let [kept, anew] = curves;
+        if let Some((words, ratio)) = last {
+            findings.claim(Claim {
+                says:
+                    "state that is kept constructed while an object is free saves the constructor at each use"
+                        .into(),
+                source: "Bonwick 1994".into(),
+                found: format!(
+                    "{} times the time without, with {words} words to construct; 1.2 times and more count as a saving",
+                    ratio.shown(2)
+                ),
+                holds: match (ratio.at_least(1.2), ratio.at_least(1.0)) {
+                    (Holds::No, Holds::Yes) => Holds::Partly,
+                    (holds, _) => holds,
+                },
+                measured: true,
+            });
+        }
+        let series = |name: &str, points| Series { name: name.into(), points };
+        findings.chart(Chart {
+            title: "An allocation, a use and a free".into(),
+            x: Axis::linear("words to construct"),
+            y: Axis::linear("ns"),
+            series: vec![series("kept constructed", kept), series("constructed anew", anew)],
+            measured: true,
+        });
+        Ok(findings)
+    }
+}

@@ -1,0 +1,137 @@
+//! The cheat sheet of the lab, with what each allocator measures here.
+
+use super::Context;
+use super::load::Load;
+use super::race::{Run, measure};
+use crate::allocators::roster::Name;
+use crate::allocators::sheet::{self, ADVICE, SHEETS, Sheet};
+use crate::findings::{Axis, Bars, Findings, Table, Value};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+/// Which allocator for what: the cheat sheet, or one allocator's page.
+///
+/// What sizes, what lifetimes, the worst case, what waste, who ships it; and what one workload measured: the longest operation
+/// in steps, bytes taken of those asked for, bytes beside the memory, and time.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// Whose page. Left out: all of them, a line each.
+    #[arg(value_parser = pages())]
+    name: Option<&'static Sheet>,
+}
+
+fn pages() -> impl TypedValueParser<Value = &'static Sheet> {
+    let names = PossibleValuesParser::new(SHEETS.iter().map(|sheet| sheet.name));
+    names.try_map(|name| sheet::of(&name).ok_or("expected a name of the sheet"))
+}
+
+/// What each row says of what was measured.
+const MEASURED: [&str; 5] =
+    ["refused", "longest, steps", "taken of asked", "bytes beside", "~ns an operation"];
+
+fn measured(run: &Run) -> Vec<Value> {
+    let known = |value| if run.known { value } else { Value::Nothing };
+    vec![
+        run.outcome.refused.into(),
+        known(run.outcome.work.longest.into()),
+        known(run.taken_of_asked().into()),
+        Some(run.outcome.beside).filter(|bytes| *bytes > 0).into(),
+        Value::Spread(run.nanoseconds, 1),
+    ]
+}
+
+impl Explain {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let (question, sheets) = match self.name {
+            Some(sheet) => (format!("what is {}, and what is it for?", sheet.name), vec![sheet]),
+            None => ("which allocator for what?".to_owned(), SHEETS.iter().collect()),
+        };
+        let mut findings = Findings::new("explain", &question, context.seed);
+        match self.name {
+            Some(sheet) => page(sheet, &mut findings),
+            None => all(&mut findings),
+        }
+        let names: Vec<Name> = sheets.iter().filter_map(|sheet| sheet.roster).collect();
+        if !names.is_empty() {
+            under_load(context, &names, &mut findings)?;
+        }
+        if let Some(sheet) = self.name {
+            findings.note(format!("`uslab lab {}` shows more.", sheet.more));
+        }
+        Ok(findings)
+    }
+}
+
+/// The words of all, and who needs what.
+fn all(findings: &mut Findings) {
+    let columns = ["name", "sizes", "lifetimes", "worst case of an allocation", "waste", "who ships it"];
+    let mut table = Table::new("The cheat sheet; `uslab lab explain NAME` has a page of each", &columns);
+    for sheet in &SHEETS {
+        let words = [sheet.name, sheet.sizes, sheet.lifetimes, sheet.worst, sheet.waste, sheet.ships];
+        table.row(words.map(Value::from).into());
+    }
+    findings.table(table);
+    let mut table = Table::new(
+        "Which for what: ask for lifetimes first, then for sizes",
+        &["sizes", "lifetimes", "take"],
+    )
+    .named_by(2);
+    for words in ADVICE {
+        table.row(words.map(Value::from).into());
+    }
+    findings.table(table);
+    findings.note(
+        "No allocator is best for all. At 60 Hz a frame has 16.6 ms, whatever is in it: there the worst case counts, not the median \
+         (`uslab lab latency`). Programs that mix lifetimes keep one allocator for each.",
+    );
+}
+
+/// The words of one.
+fn page(sheet: &Sheet, findings: &mut Findings) {
+    findings.note(sheet.idea);
+    let mut table = Table::new("What it is", &["what", "here"]);
+    for (what, here) in [
+        ("sizes", sheet.sizes),
+        ("lifetimes", sheet.lifetimes),
+        ("worst case of an allocation", sheet.worst),
+        ("waste", sheet.waste),
+        ("who ships it", sheet.ships),
+        ("take it for", sheet.take),
+        ("leave it where", sheet.leave),
+        ("source", sheet.source),
+    ] {
+        table.row(vec![what.into(), here.into()]);
+    }
+    findings.table(table);
+    let mut table = Table::new("What its operations cost", &["operation", "cost"]);
+    for (operation, cost) in sheet.costs {
+        table.row(vec![(*operation).into(), (*cost).into()]);
+    }
+    findings.table(table);
+}
+
+/// What they measure here.
+fn under_load(context: &Context<'_>, names: &[Name], findings: &mut Findings) -> anyhow::Result<()> {
+    let loaded = Load::of(context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000)?;
+    let bytes = loaded.memory(None)?;
+    let runs = measure(context, "explain", &loaded, bytes, names)?;
+    let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let mut table = Table::new(
+        format!("{} operations, {}; {bytes} bytes of memory", loaded.ops.len(), loaded.name),
+        &[&["allocator"], &MEASURED[..]].concat(),
+    );
+    for (name, run) in names.iter().zip(&runs) {
+        table.row([vec![name.shown().into()], measured(run)].concat());
+    }
+    findings.table(table);
+    let looked_into = names.iter().zip(&runs).filter(|(_, run)| run.known);
+    let bars = looked_into.map(|(name, run)| (name.shown(), run.taken_of_asked()));
+    findings.bars(Bars::exact(
+        "Bytes taken, each at the peak",
+        Axis::linear("times what was asked for"),
+        bars,
+    ));
+    findings
+        .note("A step is one look at a place where room could be; where a cell is empty nobody counts. `uslab lab race` takes other workloads.");
+    Ok(())
+}

@@ -1,0 +1,341 @@
+//! Fragmentation: which part of the free memory lies in one piece while a workload goes on, and what lifetimes have to do
+//! with it.
+//!
+//! The largest free block by itself says how full a memory is rather than how fragmented: what counts is its share of all
+//! that is free, where as much is in use under each allocator. One seed is an anecdote: each figure is the median of ten
+//! seeds, with an interval, and differences are taken seed by seed.
+
+mod lifetimes;
+mod over_time;
+
+use super::Context;
+use super::load::{Load, Loaded, memory};
+use crate::allocators::drive::{Options, Outcome, Sample, drive};
+use crate::allocators::heap::{Fit, Order};
+use crate::allocators::roster::{self, Name, Trial};
+use crate::allocators::{Allocator, Heap};
+use crate::findings::clock::Spread;
+use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
+use anyhow::Context as _;
+use clap::Args;
+use core::alloc::Layout;
+
+/// Which part of the free memory lies in one piece, and does that get worse with time?
+///
+/// Random sizes with lifetimes of two kinds, most short and some long, in first fit, best fit, TLSF and buddy: the largest
+/// free block as a share of all free memory, with as much of the memory in use under each, over ten seeds. Then the same with
+/// lifetimes all alike, whose mean is the same; and in a longer run, the share and the steps of a search as time goes on.
+#[derive(Debug, Args)]
+pub struct Fragmentation {
+    #[command(flatten)]
+    load: Load,
+    /// Memory of the buddy allocator: bytes, or with K, M, G; a power of two. The others get as much as makes the same share
+    /// of it used. Default: 1.25 times what the workload asks for at a time, rounded up to a power of two.
+    #[arg(long, value_name = "BYTES", value_parser = memory)]
+    memory: Option<u64>,
+}
+
+/// Seeds that a figure is the median of, from the one that was given on.
+const SEEDS: u64 = 10;
+
+/// Who is compared by the share of free memory in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Policy {
+    Named(Name),
+    /// First fit whose freed blocks go to the front of the list.
+    LastFreed,
+}
+
+impl Policy {
+    /// The first one sets how much of the memory is in use: it alone cannot have any size of memory.
+    const ALL: [Self; 5] = [
+        Self::Named(Name::Buddy),
+        Self::Named(Name::Tlsf),
+        Self::Named(Name::BestFit),
+        Self::Named(Name::FirstFit),
+        Self::LastFreed,
+    ];
+
+    fn shown(self) -> String {
+        match self {
+            Self::Named(name) => name.shown(),
+            Self::LastFreed => "first-fit, last freed".to_owned(),
+        }
+    }
+    fn run(self, bytes: usize, loaded: &Loaded) -> anyhow::Result<Run> {
+        let mut sampling = Sampling(loaded);
+        let bytes = bytes.next_multiple_of(16);
+        let outcome = match self {
+            Self::Named(name) => roster::run(name, bytes, loaded.largest, &mut sampling),
+            Self::LastFreed => sampling.with(&mut Heap::new(bytes, Fit::First, Order::Lifo)?),
+        }?;
+        Ok(Run { policy: self, bytes, outcome })
+    }
+}
+
+/// Looks a hundred times.
+struct Sampling<'l>(&'l Loaded);
+
+impl Trial for Sampling<'_> {
+    type Outcome = Outcome;
+    fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<Outcome> {
+        let every = (self.0.ops.len() as u64 / 100).max(1);
+        let options = Options { sample_every: every, verify: false, ..Options::default() };
+        Ok(drive(allocator, self.0.iter(), &options)?)
+    }
+}
+
+/// What became of a workload in `bytes` of memory.
+struct Run {
+    policy: Policy,
+    bytes: usize,
+    outcome: Outcome,
+}
+
+impl Run {
+    /// The looks of a part of the run, in quarters.
+    fn quarters(&self, from: usize, to: usize) -> &[Sample] {
+        let samples = &self.outcome.samples;
+        &samples[samples.len() * from / 4..(samples.len() * to / 4).max(samples.len() * from / 4 + 1)]
+    }
+    fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
+        samples.iter().map(of).sum::<f64>() / samples.len() as f64
+    }
+    /// Of all memory, what is not free, in %: mean over the second half of the run.
+    fn in_use(&self) -> f64 {
+        let free = Self::mean(self.quarters(2, 4), |s| s.holes.total as f64);
+        100.0 - free * 100.0 / self.bytes as f64
+    }
+    /// Of all free memory, what lies in the largest piece, in %.
+    fn share_at(sample: &Sample) -> f64 {
+        sample.holes.largest as f64 * 100.0 / sample.holes.total.max(1) as f64
+    }
+    /// Of the largest piece that so much free memory could be, what the largest one is, in %: a buddy's pieces are powers of
+    /// two, and so is the largest one it could have.
+    fn of_possible(&self, sample: &Sample) -> f64 {
+        let total = sample.holes.total.max(1);
+        let possible = match self.policy {
+            Policy::Named(Name::Buddy) => 1 << total.ilog2(),
+            _ => total,
+        };
+        sample.holes.largest as f64 * 100.0 / possible as f64
+    }
+    /// The share over the second half of the run.
+    fn share(&self) -> f64 {
+        Self::mean(self.quarters(2, 4), Self::share_at)
+    }
+    fn fair_share(&self) -> f64 {
+        Self::mean(self.quarters(2, 4), |s| self.of_possible(s))
+    }
+}
+
+/// The same experiment with each of so many seeds.
+fn seeds<'c>(context: &Context<'c>, count: u64) -> impl Iterator<Item = Context<'c>> {
+    let context = *context;
+    (0..count).map(move |i| Context { seed: context.seed.wrapping_add(i), ..context })
+}
+
+/// All policies under one seed, with the same share of memory in use: the buddy's in `bytes`.
+fn at_equal_use(bytes: usize, loaded: &Loaded) -> anyhow::Result<Vec<Run>> {
+    let [buddy, others @ ..] = &Policy::ALL;
+    let first = buddy.run(bytes, loaded)?;
+    let share = first.in_use() / 100.0;
+    let mut runs = vec![first];
+    for policy in others {
+        // What it has in use does not depend on how much there is: one run to learn that, another one in as much as it takes.
+        let alone = policy.run(bytes, loaded)?;
+        let used = alone.in_use() / 100.0 * bytes as f64;
+        runs.push(policy.run((used / share) as usize, loaded)?);
+    }
+    Ok(runs)
+}
+
+/// A median of seeds with its interval, one decimal.
+fn shown(values: impl IntoIterator<Item = f64>) -> Value {
+    Value::Spread(Spread::of(values.into_iter().collect()), 1)
+}
+
+impl Fragmentation {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let question = "which part of the free memory lies in one piece, and does that get worse with time?";
+        let mut findings = Findings::new("fragmentation", question, context.seed);
+        // Nothing of a recorded load is random.
+        let loads = seeds(context, if self.load.is_recorded() { 1 } else { SEEDS })
+            .map(|context| self.load.open(&context))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let peak = loads.iter().map(|loaded| loaded.peak).max().unwrap_or(0);
+        let default = (peak / 4 * 5).next_power_of_two().max(1 << 16);
+        let bytes = loads[0].memory(self.memory.or(Some(default as u64)))?;
+        let stage = context.progress.stage("fragmentation", loads.len() as u64);
+        let mut runs: Vec<Vec<Run>> = Vec::new();
+        let mut pools = Vec::new();
+        for loaded in &loads {
+            runs.push(at_equal_use(bytes, loaded)?);
+            let run = Policy::Named(Name::Segregated).run(bytes, loaded)?;
+            let largest = |sample: &Sample| sample.holes.largest as f64;
+            let first = run.outcome.samples.first().map_or(1.0, largest);
+            pools.push(run.outcome.samples.iter().map(largest).fold(f64::MAX, f64::min) / first);
+            stage.at(runs.len() as u64);
+        }
+        drop(stage);
+        let mut table = Table::new(
+            format!(
+                "{} operations, {}; medians of {} seeds, over the second half of each run",
+                loads[0].ops.len(),
+                loads[0].name,
+                loads.len()
+            ),
+            &[
+                "allocator",
+                "refused",
+                "in use, %",
+                "largest of all free, %",
+                "largest of the largest possible, %",
+                "holes",
+            ],
+        );
+        let mut series = Vec::new();
+        for (i, policy) in Policy::ALL.into_iter().enumerate() {
+            let of = |f: &dyn Fn(&Run) -> f64| shown(runs.iter().map(|runs| f(&runs[i])));
+            table.row(vec![
+                policy.shown().into(),
+                runs.iter().map(|runs| runs[i].outcome.refused).sum::<u64>().into(),
+                of(&Run::in_use),
+                of(&Run::share),
+                of(&Run::fair_share),
+                of(&|run| Run::mean(run.quarters(2, 4), |s| s.holes.count as f64)),
+            ]);
+            let looks = runs.iter().map(|runs| runs[i].outcome.samples.len()).min().unwrap_or(0);
+            let points = (0..looks).map(|k| {
+                let at = |runs: &Vec<Run>| runs[i].outcome.samples[k];
+                let shares = runs.iter().map(|runs| Run::share_at(&at(runs))).collect();
+                (at(&runs[0]).operations as f64, Spread::of(shares).median)
+            });
+            series.push(Series { name: policy.shown(), points: points.collect() });
+        }
+        findings.table(table);
+        findings.chart(Chart {
+            title: "The largest free block, of all that is free: medians of the seeds".into(),
+            x: Axis::linear("operations"),
+            y: Axis::linear("%"),
+            series,
+            measured: false,
+        });
+        pools_keep_theirs(&mut findings, &pools);
+        first_fit_decays(&mut findings, &runs);
+        lifetimes::run(context, &mut findings)?;
+        over_time::run(context, &mut findings)?;
+        holes_that_serve_nobody(&mut findings)?;
+        Ok(findings)
+    }
+}
+
+fn pools_keep_theirs(findings: &mut Findings, kept: &[f64]) {
+    let least = kept.iter().copied().fold(f64::MAX, f64::min) * 100.0;
+    findings.claim(Claim {
+        says: "a pool's largest free block stays as large as it was".into(),
+        source: "Memory Allocators from Scratch".into(),
+        found: format!(
+            "pools by class keep {least:.0} % of it, a page, in each of {} seeds; 95 % counts as all",
+            kept.len()
+        ),
+        holds: Holds::if_so(least >= 95.0),
+        measured: false,
+    });
+}
+
+/// First fit against the two that are said to do better, seed by seed.
+fn first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
+    let at = |policy| Policy::ALL.iter().position(|p| *p == policy).unwrap_or(0);
+    let (buddy, tlsf) = (at(Policy::Named(Name::Buddy)), at(Policy::Named(Name::Tlsf)));
+    let less = |first: usize, other: usize| {
+        Spread::of(runs.iter().map(|runs| runs[first].fair_share() - runs[other].fair_share()).collect())
+    };
+    for (first, words) in [
+        (Policy::LastFreed, "first fit, last freed first"),
+        (Policy::Named(Name::FirstFit), "first fit by address"),
+    ] {
+        let differences = [less(at(first), tlsf), less(at(first), buddy)];
+        findings.claim(Claim {
+            says: format!(
+                "at equal use the largest block of {words} decays fastest, buddy's and TLSF's slowly"
+            ),
+            source: "Memory Allocators from Scratch, which says naive first fit".into(),
+            found: format!(
+                "of what the largest could be it has {} points against TLSF, {} against buddy; the whole interval below 0 is less",
+                differences[0].shown(1),
+                differences[1].shown(1)
+            ),
+            holds: Holds::each(differences.map(|difference| difference.at_most(0.0))),
+            measured: false,
+        });
+    }
+}
+
+/// A heap full of small holes, and a page that fits into none.
+fn holes_that_serve_nobody(findings: &mut Findings) -> anyhow::Result<()> {
+    let mut heap = Heap::new(1 << 16, Fit::First, Order::Address)?;
+    let small = Layout::from_size_align(16, 1).context("16 bytes")?;
+    let blocks: Vec<_> = std::iter::from_fn(|| heap.alloc(small)).collect();
+    let mut kept = Vec::new();
+    for (i, block) in blocks.into_iter().enumerate() {
+        if i % 2 == 0 { kept.push(block) } else { heap.free(block) }
+    }
+    let holes = heap.holes();
+    let refused = heap.alloc(Layout::from_size_align(4096, 1).context("a page")?).is_none();
+    findings.claim(Claim {
+        says: "many small holes cannot serve 4 KiB".into(),
+        source: "Memory Allocators from Scratch".into(),
+        found: format!(
+            "{} bytes are free in {} holes of {} bytes at most, and 4,096 are {}",
+            uslab_output::grouped(holes.total as u64),
+            uslab_output::grouped(holes.count as u64),
+            holes.largest,
+            if refused { "refused" } else { "served" }
+        ),
+        holds: Holds::if_so(refused),
+        measured: false,
+    });
+    kept.into_iter().for_each(|block| heap.free(block));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uslab_output::Progress;
+
+    fn loaded() -> Loaded {
+        let progress = Progress::new();
+        let context = Context { seed: 1, exact: true, quick: false, progress: &progress };
+        Load::of(&context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000).unwrap()
+    }
+
+    /// The bare largest block was compared, which is mostly how full the memory is: buddy took a third more of it.
+    #[test]
+    fn policies_are_compared_with_the_same_share_of_memory_in_use() {
+        let runs = at_equal_use(1 << 18, &loaded()).unwrap();
+        let buddy = runs[0].in_use();
+        assert!((30.0..80.0).contains(&buddy), "{buddy}");
+        for run in &runs {
+            assert_eq!(run.outcome.refused, 0, "{:?}", run.policy);
+            assert!((run.in_use() - buddy).abs() < 1.0, "{:?}: {} and {buddy}", run.policy, run.in_use());
+        }
+        // With the same memory it would not be so.
+        let first = Policy::Named(Name::FirstFit).run(1 << 18, &loaded()).unwrap();
+        assert!(first.in_use() < buddy - 5.0, "{}", first.in_use());
+    }
+
+    /// Half of a memory that is free is at best half of it under buddy, and so is a little less than three quarters.
+    #[test]
+    fn a_buddys_largest_block_is_judged_by_the_largest_it_could_have() {
+        let sample = |largest, total| Sample {
+            holes: crate::allocators::Holes { count: 2, largest, total },
+            ..Sample::default()
+        };
+        let run = |policy| Run { policy, bytes: 4096, outcome: Outcome::default() };
+        let sample = sample(2048, 3072);
+        assert_eq!(run(Policy::Named(Name::Buddy)).of_possible(&sample), 100.0);
+        assert!((run(Policy::Named(Name::Tlsf)).of_possible(&sample) - 66.7).abs() < 0.1);
+    }
+}

@@ -1,0 +1,286 @@
+//! A slot that is reused until its generation is used up: by the tutorial's listing, as its text says, and by this crate's
+//! tables.
+//!
+//! The listing of "Memory Allocators from Scratch" counts a slot's lives in 32 bits and packs 8 of them into a handle. Its text
+//! says that a stale handle is valid again after 256 frees. That would be so if the slot, too, counted in 8 bits. As it is
+//! written, the slot says 256 then and every new handle 0: all of them are stale at birth.
+
+use crate::findings::{Claim, Findings, Holds, Table, Value};
+use anyhow::Context as _;
+use uslab::handle::{Generations, Handle, HandleTable, WrapPolicy};
+
+/// A slot that is used again and again, whoever manages it.
+trait Reused {
+    /// Takes it into use: the handle's bits. `None`: it is not used any more.
+    fn spawn(&mut self) -> Option<u32>;
+    fn is_valid(&self, handle: u32) -> bool;
+    /// Whether the handle was valid, and so freed it.
+    fn free(&mut self, handle: u32) -> bool;
+}
+
+/// Slot 0 of the listing, which counts its lives in so many bits.
+struct Counted {
+    bits: u32,
+    generation: u32,
+    alive: bool,
+}
+
+impl Counted {
+    fn in_bits(bits: u32) -> Self {
+        Self { bits, generation: 0, alive: false }
+    }
+}
+
+impl Reused for Counted {
+    fn spawn(&mut self) -> Option<u32> {
+        if self.alive {
+            // Nobody could free it: a listing with more slots would take another one.
+            return None;
+        }
+        self.alive = true;
+        // The index, 0, in 24 bits, and above them what is left of the generation.
+        Some(self.generation << 24)
+    }
+    fn is_valid(&self, handle: u32) -> bool {
+        self.alive && self.generation == handle >> 24
+    }
+    fn free(&mut self, handle: u32) -> bool {
+        let valid = self.is_valid(handle);
+        if valid {
+            self.alive = false;
+            self.generation = (self.generation + 1) & (u32::MAX >> (32 - self.bits));
+        }
+        valid
+    }
+}
+
+/// The one slot in use of a table of 24 + 8 bits.
+struct Tabled(HandleTable<(), u32, 8>);
+
+impl Reused for Tabled {
+    fn spawn(&mut self) -> Option<u32> {
+        let handle = self.0.alloc(()).ok()?;
+        // Another slot: the first one is retired.
+        (handle.index() == 0).then(|| handle.to_bits())
+    }
+    fn is_valid(&self, handle: u32) -> bool {
+        Handle::from_bits(handle).is_some_and(|handle| self.0.is_valid(handle))
+    }
+    fn free(&mut self, handle: u32) -> bool {
+        Handle::from_bits(handle).is_some_and(|handle| self.0.free(handle).is_some())
+    }
+}
+
+/// What becomes of a slot in so many uses.
+struct Fate {
+    /// Frees after which the very first handle was valid again.
+    revived: Option<u64>,
+    /// Frees after which a new handle was stale at birth.
+    born_stale: Option<u64>,
+    /// Frees after which the slot was retired.
+    retired: Option<u64>,
+}
+
+const USES: u64 = 1000;
+
+fn fate(slot: &mut impl Reused) -> anyhow::Result<Fate> {
+    let mut fate = Fate { revived: None, born_stale: None, retired: None };
+    let first = slot.spawn().context("a slot to begin with")?;
+    slot.free(first);
+    for frees in 1..USES {
+        let Some(handle) = slot.spawn() else {
+            fate.retired = Some(frees);
+            break;
+        };
+        if slot.is_valid(first) && fate.revived.is_none() {
+            fate.revived = Some(frees);
+        }
+        if !slot.is_valid(handle) {
+            fate.born_stale = Some(frees);
+            break;
+        }
+        slot.free(handle);
+    }
+    Ok(fate)
+}
+
+/// One slot, freed and used again, with 8 bits of generation in a handle.
+pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
+    let mut table = Table::new(
+        format!(
+            "One slot used up to {USES} times, 8 bits of generation in a handle: after how many frees ..."
+        ),
+        &["by", "the first handle is valid again", "new handles are stale at birth", "the slot is retired"],
+    );
+    let tabled = |policy: WrapPolicy| Tabled(HandleTable::with(policy));
+    let fates = [
+        ("the tutorial's listing: the slot counts in 32 bits", fate(&mut Counted::in_bits(32))?),
+        ("what its text says: the slot counts in 8 bits", fate(&mut Counted::in_bits(8))?),
+        ("HandleTable, Wrap", fate(&mut tabled(WrapPolicy::Wrap))?),
+        ("HandleTable, Retire", fate(&mut tabled(WrapPolicy::Retire))?),
+    ];
+    for (name, fate) in &fates {
+        let frees =
+            [fate.revived, fate.born_stale, fate.retired].map(|n| n.map_or("never".into(), Value::Count));
+        table.row([vec![(*name).into()], frees.into()].concat());
+    }
+    findings.table(table);
+    let [(_, listing), (_, text), ..] = &fates;
+    let shown = |frees: Option<u64>| frees.map_or_else(|| "never".to_owned(), |n| format!("after {n} frees"));
+    findings.claim(Claim {
+        says: "after 256 frees of its slot a stale handle is taken for a new one".into(),
+        source: "Memory Allocators from Scratch".into(),
+        found: format!(
+            "with the listing as it is written {}: new handles are stale {}, and the slot is in use for ever; where the slot counts in 8 \
+             bits, too, {}",
+            shown(listing.revived),
+            shown(listing.born_stale),
+            shown(text.revived)
+        ),
+        holds: if listing.revived.is_some() { Holds::Yes } else { Holds::No },
+        measured: false,
+    });
+    Ok(())
+}
+
+/// Frees until the first slot of a new table is not used any more; `None` where counting would take long.
+fn counted<const G: u32>() -> anyhow::Result<Option<u64>> {
+    if G > 24 {
+        return Ok(None);
+    }
+    let mut table = HandleTable::<(), u32, G>::with(Generations::default());
+    let mut frees = 0;
+    loop {
+        let handle = table.alloc(())?;
+        if handle.index() > 0 {
+            return Ok(Some(frees));
+        }
+        table.free(handle);
+        frees += 1;
+    }
+}
+
+/// Frees until the first handle is valid again in a table that wraps.
+fn wrapped<const G: u32>() -> anyhow::Result<Option<u64>> {
+    if G > 24 {
+        return Ok(None);
+    }
+    let mut table = HandleTable::<(), u32, G>::with(WrapPolicy::Wrap);
+    let first = table.alloc(())?;
+    table.free(first);
+    let mut frees = 1;
+    loop {
+        let handle = table.alloc(())?;
+        if handle == first {
+            return Ok(Some(frees));
+        }
+        table.free(handle);
+        frees += 1;
+    }
+}
+
+/// How long slots live, by the bits of a generation.
+pub(super) fn lives(findings: &mut Findings) -> anyhow::Result<()> {
+    let mut table = Table::new(
+        "How long a slot lasts",
+        &[
+            "bits of generation",
+            "lives of a slot",
+            "retired after frees, counted",
+            "wrapped after frees, counted",
+            "slots with 32 bits in all",
+            "slots with 64 bits in all",
+            "at a million frees a second in one slot, s",
+        ],
+    );
+    /// The row of `$g` bits; a 64-bit handle has 32 bits of generation at least, since an index has 32 at most.
+    macro_rules! row {
+        ($($g:literal, $in_64:expr;)+) => {$(
+            let narrow = Handle::<u32, $g>::SLOTS;
+            let lives = u64::from(Handle::<u32, $g>::LAST_GENERATION);
+            let in_64: Option<u64> = $in_64;
+            table.row(vec![
+                Value::Count($g),
+                lives.into(),
+                counted::<$g>()?.into(),
+                wrapped::<$g>()?.into(),
+                narrow.into(),
+                in_64.into(),
+                Value::Number(lives as f64 / 1e6, 6),
+            ]);
+        )+};
+    }
+    row! {
+        8, None;
+        12, None;
+        16, None;
+        24, None;
+    }
+    let lives = u64::from(Handle::<u64, 32>::LAST_GENERATION);
+    table.row(vec![
+        Value::Count(32),
+        lives.into(),
+        Value::Nothing,
+        Value::Nothing,
+        Value::Nothing,
+        Handle::<u64, 32>::SLOTS.into(),
+        Value::Number(lives as f64 / 1e6, 6),
+    ]);
+    findings.table(table);
+    findings.note(
+        "A generation is never 0, so that Option<Handle> is as large as the handle: 8 bits have 255 lives. A slot that retires costs its \
+         memory, one that wraps takes a handle of that many lives ago for its own.",
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_listing_loses_its_slot_and_only_the_text_revives_a_handle() {
+        let listing = fate(&mut Counted::in_bits(32)).unwrap();
+        assert_eq!((listing.revived, listing.born_stale, listing.retired), (None, Some(256), None));
+        let text = fate(&mut Counted::in_bits(8)).unwrap();
+        assert_eq!((text.revived, text.born_stale, text.retired), (Some(256), None, None));
+        let wrap = fate(&mut Tabled(HandleTable::with(WrapPolicy::Wrap))).unwrap();
+        assert_eq!((wrap.revived, wrap.born_stale, wrap.retired), (Some(255), None, None));
+        let retire = fate(&mut Tabled(HandleTable::new())).unwrap();
+        assert_eq!((retire.revived, retire.born_stale, retire.retired), (None, None, Some(255)));
+    }
+
+    /// The pool article's `Free` bumps the generation and forgets the id: nothing that it shows gives one back.
+    #[test]
+    fn the_articles_free_never_gives_its_id_back() {
+        /// `get_free_sparse_id` is not shown: the next one, or what `Free` put in a list. Its listing puts nothing there.
+        struct Ids {
+            next: u32,
+            returned: Vec<u32>,
+        }
+        impl Ids {
+            fn take(&mut self) -> u32 {
+                self.returned.pop().unwrap_or_else(|| {
+                    self.next += 1;
+                    self.next - 1
+                })
+            }
+        }
+        let mut listing = Ids { next: 0, returned: Vec::new() };
+        let mut map = uslab::handle::SlotMap::<u8>::new();
+        for used in 1..=1000 {
+            // One object at a time.
+            listing.take();
+            assert_eq!(listing.next, used, "an id for each that ever was");
+            let handle = map.alloc(0).unwrap();
+            assert_eq!(handle.index(), 0, "ours is used again");
+            map.free(handle);
+        }
+    }
+
+    #[test]
+    fn a_slot_has_as_many_lives_as_its_bits_count() {
+        assert_eq!((counted::<8>().unwrap(), wrapped::<8>().unwrap()), (Some(255), Some(255)));
+        assert_eq!((counted::<12>().unwrap(), wrapped::<12>().unwrap()), (Some(4095), Some(4095)));
+    }
+}

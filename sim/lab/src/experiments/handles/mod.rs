@@ -1,0 +1,40 @@
+//! Handles: what becomes of a name when its object is gone, how long a generation lasts, and what it costs to ask.
+
+mod listing;
+mod tables;
+mod times;
+
+use super::Context;
+use crate::findings::Findings;
+use clap::Args;
+
+/// Does a handle always know when its object is gone, and what does it cost to ask?
+///
+/// A table is walked through spawns and frees; a slot is reused until its generation wraps, in the tutorial's own listing, in
+/// what its text says of it, and in a table that retires slots; the slot map's indirections are shown, and what becomes of
+/// handles that are saved. Then objects are found by handle, by index, by Box, by Arc and by Weak.
+#[derive(Debug, Args)]
+pub struct Handles {
+    /// Objects that are looked up, separated by commas: a table size each.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1000,100000",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    objects: Vec<u32>,
+}
+
+impl Handles {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let question = "does a handle always know when its object is gone, and what does it cost to ask?";
+        let mut findings = Findings::new("handles", question, context.seed);
+        tables::walk(&mut findings)?;
+        listing::reuse(&mut findings)?;
+        listing::lives(&mut findings)?;
+        tables::indirections(&mut findings)?;
+        tables::crisis(&mut findings)?;
+        tables::reload(&mut findings)?;
+        tables::sizes(&mut findings);
+        if !context.exact {
+            times::times(context, &self.objects, &mut findings)?;
+        }
+        Ok(findings)
+    }
+}

@@ -1,0 +1,141 @@
+//! What it costs to find an object by its name, and to find that it is gone.
+
+use crate::experiments::Context;
+use crate::findings::clock::{self, Samples};
+use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table};
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64;
+use std::hint::black_box;
+use std::sync::{Arc, Weak};
+use uslab::handle::{HandleTable, SlotMap};
+
+/// 64 bytes, of which the first word tells the object from the others.
+type Object = [u64; 8];
+
+fn object(stamp: usize) -> Object {
+    [stamp as u64 + 1, 0, 0, 0, 0, 0, 0, 0]
+}
+
+/// Looks up all objects by their names in random order, once.
+type Pass = Box<dyn Fn() -> u64>;
+
+/// A pass over `names`, and what it is called.
+fn by<N: 'static>(mut names: Vec<N>, rng: &mut Pcg64, find: impl Fn(&N) -> u64 + 'static) -> Pass {
+    names.shuffle(rng);
+    Box::new(move || names.iter().fold(0, |sum, name| sum + find(black_box(name))))
+}
+
+/// All ways to find `n` objects; where they are `gone`, only those that can tell.
+fn passes(n: usize, gone: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static str, Pass)>> {
+    let mut all = Vec::new();
+    let mut narrow = HandleTable::<Object, u32, 8>::new();
+    let names = (0..n).map(|i| narrow.alloc(object(i))).collect::<Result<Vec<_>, _>>()?;
+    if gone {
+        names.iter().for_each(|name| _ = narrow.free(*name));
+    }
+    all.push((
+        "table, 24 + 8 bits",
+        by(names, rng, move |name| narrow.get(*name).map_or(0, |object| object[0])),
+    ));
+    let mut wide = HandleTable::<Object>::new();
+    let names = (0..n).map(|i| wide.alloc(object(i))).collect::<Result<Vec<_>, _>>()?;
+    if gone {
+        names.iter().for_each(|name| _ = wide.free(*name));
+    }
+    all.push((
+        "table, 32 + 32 bits",
+        by(names, rng, move |name| wide.get(*name).map_or(0, |object| object[0])),
+    ));
+    let mut map = SlotMap::<Object>::new();
+    let names = (0..n).map(|i| map.alloc(object(i))).collect::<Result<Vec<_>, _>>()?;
+    if gone {
+        names.iter().for_each(|name| _ = map.free(*name));
+    }
+    all.push(("slot map", by(names, rng, move |name| map.get(*name).map_or(0, |object| object[0]))));
+    let mut kept: Vec<Arc<Object>> = (0..n).map(|i| Arc::new(object(i))).collect();
+    let names: Vec<Weak<Object>> = kept.iter().map(Arc::downgrade).collect();
+    if gone {
+        kept.clear();
+    }
+    let upgrade = move |name: &Weak<Object>| {
+        black_box(&kept);
+        name.upgrade().map_or(0, |object| object[0])
+    };
+    all.push((WEAK, by(names, rng, upgrade)));
+    if !gone {
+        let arcs: Vec<_> = (0..n).map(|i| Arc::new(object(i))).collect();
+        all.push(("Arc, cloned", by(arcs, rng, |name| black_box(Arc::clone(name))[0])));
+        let boxes: Vec<_> = (0..n).map(|i| Box::new(object(i))).collect();
+        all.push(("Box", by(boxes, rng, |name| name[0])));
+        let objects: Vec<_> = (0..n).map(object).collect();
+        all.push(("index", by((0..n).collect(), rng, move |name: &usize| objects[*name][0])));
+    }
+    Ok(all)
+}
+
+const WEAK: &str = "Weak, upgraded";
+
+/// Nanoseconds a look-up, by name.
+fn measured(context: &Context<'_>, n: usize, gone: bool) -> anyhow::Result<Vec<(&'static str, Samples<1>)>> {
+    let passes = passes(n, gone, &mut context.rng())?;
+    let expected = if gone { 0 } else { (n as u64) * (n as u64 + 1) / 2 };
+    for (name, pass) in &passes {
+        anyhow::ensure!(pass() == expected, "{name} found other objects");
+    }
+    let repeats = (context.scale(2_000_000) / n).max(1);
+    let samples = clock::rounds(context.rounds(), passes.len(), |i| {
+        let time = clock::nanoseconds(|| {
+            for _ in 0..repeats {
+                black_box((passes[i].1)());
+            }
+        });
+        [time / (repeats * n) as f64]
+    });
+    Ok(passes.iter().map(|(name, _)| *name).zip(samples).collect())
+}
+
+/// Times of all names, for so many objects each.
+pub(super) fn times(context: &Context<'_>, objects: &[u32], findings: &mut Findings) -> anyhow::Result<()> {
+    let stage = context.progress.stage("handles", 2 * objects.len() as u64);
+    for (i, n) in objects.iter().enumerate() {
+        let found = measured(context, *n as usize, false)?;
+        stage.at(2 * i as u64 + 1);
+        let gone = measured(context, *n as usize, true)?;
+        stage.at(2 * i as u64 + 2);
+        let mut table = Table::new(
+            format!("One of {n} objects of 64 bytes, in random order, ns"),
+            &["by", "~found", "~of the index", "~found gone"],
+        );
+        let of = |times: &[(&str, Samples<1>)], wanted: &str| {
+            times.iter().find(|(name, _)| *name == wanted).map(|(_, samples)| samples.clone())
+        };
+        let index = of(&found, "index");
+        for (name, samples) in &found {
+            let ratio = index.as_ref().map(|index| samples.times(index, 0));
+            let gone = of(&gone, name).map(|samples| samples.spread(0));
+            table.row(vec![(*name).into(), samples.spread(0).into(), ratio.into(), gone.into()]);
+        }
+        findings.table(table);
+        findings.bars(Bars::measured(
+            format!("Finding one of {n} objects"),
+            Axis::linear("ns"),
+            found.iter().map(|(name, samples)| (*name, samples.spread(0).median)),
+        ));
+        // How many times as long as a handle's a Weak's look-up takes, in the same rounds.
+        let longer = |times| Some(of(times, WEAK)?.times(&of(times, "table, 24 + 8 bits")?, 0));
+        if let (Some(weak), Some(weak_gone)) = (longer(&found), longer(&gone)) {
+            findings.claim(Claim {
+                says: "a handle costs less than a weak pointer".into(),
+                source: "Memory Allocators from Scratch".into(),
+                found: format!(
+                    "with {n} objects a Weak takes {} times as long as a handle to find one, {} times to find that it is gone",
+                    weak.shown(1),
+                    weak_gone.shown(1)
+                ),
+                holds: Holds::each([weak, weak_gone].map(|ratio| ratio.at_least(1.0))),
+                measured: true,
+            });
+        }
+    }
+    Ok(())
+}

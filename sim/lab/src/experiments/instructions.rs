@@ -1,0 +1,164 @@
+//! Instructions that an operation takes, counted by running this program again under valgrind.
+//!
+//! A case is run twice, with different numbers of operations; the difference is theirs alone, whatever starting the program
+//! takes. Exact for one build of the program: compilers differ.
+
+use super::Context;
+use crate::allocators::heap::{Fit, Order};
+use crate::allocators::tlsf::Search;
+use crate::allocators::{Allocator, Buddy, Heap, Linear, System, Tlsf};
+use crate::findings::{Findings, Table, Value};
+use anyhow::{Context as _, ensure};
+use clap::{Args, ValueEnum};
+use core::alloc::Layout;
+use std::hint::black_box;
+use std::process::Command;
+use uslab::pool::{HeapArea, IndexPool, Initialise, Lender};
+
+/// What is counted: an allocation and a free, by whom and in which heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "an allocator and the state of its heap")]
+pub enum Case {
+    TlsfEmpty,
+    TlsfFull,
+    ScanEmpty,
+    ScanFull,
+    FirstFitEmpty,
+    FirstFitFull,
+    BestFitFull,
+    BuddyEmpty,
+    BuddyFull,
+    Linear,
+    System,
+    LazyPaper,
+    Lazy,
+    LazyChecked,
+}
+
+/// Runs a case, and says nothing.
+#[derive(Debug, Args)]
+pub struct Instructions {
+    case: Case,
+    operations: u32,
+}
+
+/// Bytes of the heaps, and of a request.
+const HEAP: usize = 1 << 20;
+const REQUEST: usize = 100;
+
+/// Leaves holes all over: small ones, none of which serves a request, and one large one at the end.
+fn fragment<A: Allocator>(allocator: &mut A) -> anyhow::Result<Vec<A::Block>> {
+    let small = Layout::from_size_align(40, 1)?;
+    let blocks: Vec<_> = (0..HEAP / 128).map_while(|_| allocator.alloc(small)).collect();
+    let mut kept = Vec::new();
+    for (i, block) in blocks.into_iter().enumerate() {
+        if i % 2 == 0 { kept.push(block) } else { allocator.free(block) }
+    }
+    Ok(kept)
+}
+
+fn pairs<A: Allocator>(mut allocator: A, full: bool, operations: u32) -> anyhow::Result<()> {
+    let kept = if full { fragment(&mut allocator)? } else { Vec::new() };
+    let layout = Layout::from_size_align(REQUEST, 1)?;
+    for _ in 0..operations {
+        let block = allocator.alloc(black_box(layout)).context("room")?;
+        allocator.free(black_box(block));
+    }
+    black_box(&kept);
+    Ok(())
+}
+
+/// Kenwright's pool: with blocks left that were never used, so that each allocation may take one.
+fn lent(policy: Initialise, checked: bool, operations: u32) -> anyhow::Result<()> {
+    let blocks = 2 * operations as usize;
+    let area = HeapArea::new(128 * blocks, 64)?;
+    let pool = Lender::new(IndexPool::with_blocks(area, 128, blocks, policy)?);
+    for _ in 0..operations {
+        let block = black_box(pool.lend()?);
+        if checked { block.give_back()? } else { drop(block) }
+    }
+    Ok(())
+}
+
+impl Instructions {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        let n = self.operations;
+        let tlsf = |search, full| pairs(Tlsf::new(HEAP, 4, search)?, full, n);
+        let list = |fit, full| pairs(Heap::new(HEAP, fit, Order::Address)?, full, n);
+        match self.case {
+            Case::TlsfEmpty => tlsf(Search::Bitmaps, false),
+            Case::TlsfFull => tlsf(Search::Bitmaps, true),
+            Case::ScanEmpty => tlsf(Search::Scan, false),
+            Case::ScanFull => tlsf(Search::Scan, true),
+            Case::FirstFitEmpty => list(Fit::First, false),
+            Case::FirstFitFull => list(Fit::First, true),
+            Case::BestFitFull => list(Fit::Best, true),
+            Case::BuddyEmpty => pairs(Buddy::new(HEAP)?, false, n),
+            Case::BuddyFull => pairs(Buddy::new(HEAP)?, true, n),
+            Case::Linear => pairs(Linear::fixed(HEAP)?, false, n),
+            Case::System => pairs(System::default(), false, n),
+            Case::LazyPaper => lent(Initialise::EachAllocation, false, n),
+            Case::Lazy => lent(Initialise::WhenEmpty, false, n),
+            Case::LazyChecked => lent(Initialise::WhenEmpty, true, n),
+        }
+    }
+}
+
+/// Instructions that an allocation and a free take; `None`: there is no valgrind here.
+///
+/// # Errors
+/// It is here, and does not work.
+fn of_a_pair(case: Case) -> anyhow::Result<Option<f64>> {
+    let program = std::env::current_exe().context("this program's own file")?;
+    let name = case.to_possible_value().context("a case has a name")?;
+    let count = |operations: u32| -> anyhow::Result<Option<u64>> {
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&program);
+        valgrind.args(["lab", "instructions", name.get_name(), &operations.to_string()]);
+        let output = match valgrind.output() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            output => output.context("valgrind")?,
+        };
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "valgrind ended with {}: {}", output.status, said.trim());
+        let collected = said.lines().find_map(|line| line.split_once("Collected : "));
+        let (_, collected) =
+            collected.with_context(|| format!("valgrind counted nothing: {}", said.trim()))?;
+        Ok(Some(collected.trim().parse().with_context(|| format!("valgrind's count `{collected}`"))?))
+    };
+    const PAIRS: u32 = 1000;
+    let (Some(few), Some(many)) = (count(PAIRS)?, count(2 * PAIRS)?) else { return Ok(None) };
+    Ok(Some((many - few) as f64 / f64::from(PAIRS)))
+}
+
+/// A table of what the pairs of all `cases` take, and the counts in their order. `None`, with a note in place of the table, where
+/// nothing is counted: without valgrind, and where all is to be quick, since the program is started twice for each.
+///
+/// # Errors
+/// valgrind is here, and does not work.
+pub(super) fn table_of(
+    context: &Context<'_>,
+    findings: &mut Findings,
+    title: &str,
+    what: &str,
+    cases: &[(&str, Case)],
+) -> anyhow::Result<Option<Vec<f64>>> {
+    if context.quick {
+        findings.note("Instructions are not counted under --quick.");
+        return Ok(None);
+    }
+    let mut table = Table::new(title, &[what, "~instructions"]);
+    let mut counts = Vec::new();
+    let stage = context.progress.stage("instructions", cases.len() as u64);
+    for (i, (name, case)) in cases.iter().enumerate() {
+        let Some(count) = of_a_pair(*case)? else {
+            findings.note("Instructions are counted where valgrind is installed.");
+            return Ok(None);
+        };
+        table.row(vec![(*name).into(), Value::Number(count, 0)]);
+        counts.push(count);
+        stage.at(i as u64 + 1);
+    }
+    findings.table(table);
+    Ok(Some(counts))
+}

@@ -1,0 +1,113 @@
+//! What follows from the paper's algorithm alone: its variables step by step, and which blocks are touched when.
+
+use super::{Lazy, lazy};
+use crate::experiments::Context;
+use crate::experiments::load::Load;
+use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
+use crate::workload::Op;
+use anyhow::Context as _;
+use rustc_hash::FxHashMap;
+use uslab::pool::{Initialise, Lent};
+
+/// Where a block is that a pool of blocks of `size` lent, given where its first one is.
+fn number(address: *const u8, first: *const u8, size: usize) -> usize {
+    (address.addr() - first.addr()) / size
+}
+
+/// Four blocks, eight states. (The drawing of the paper's second figure is not in the text that is left of it; the rules are.)
+pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
+    const SIZE: usize = 16;
+    let mut table = Table::new(
+        "Four blocks step by step, by the paper's rule; the chain of free blocks ends at the first one that was never used",
+        &["state", "step", "block", "free", "initialised", "next"],
+    );
+    let pool = lazy(SIZE, 4, Initialise::EachAllocation)?;
+    let mut steps = 'a'..='h';
+    let mut row = |step: &str, block: Value, pool: &Lazy| {
+        let state = pool.state();
+        let name = steps.next().map_or_else(String::new, |name| format!("({name})"));
+        let next = if state.next < 4 { u64::from(state.next).into() } else { Value::from("none") };
+        let counts = [state.free, state.initialised].map(|n| Value::Count(n.into()));
+        table.row([vec![name.into(), step.into(), block], counts.into(), vec![next]].concat());
+    };
+    row("create", Value::Nothing, &pool);
+    let mut held: Vec<Option<Lent<'_, _>>> = Vec::new();
+    let mut first = None;
+    for _ in 0..4 {
+        let block = pool.lend()?;
+        let first = *first.get_or_insert(block.address());
+        row("allocate", number(block.address(), first, SIZE).into(), &pool);
+        held.push(Some(block));
+    }
+    for block in [1, 3] {
+        drop(held[block].take().context("a block that is out")?);
+        row("free", block.into(), &pool);
+    }
+    let again = pool.lend()?;
+    let first = first.context("a block was allocated")?;
+    row("allocate", number(again.address(), first, SIZE).into(), &pool);
+    findings.table(table);
+    Ok(())
+}
+
+/// Blocks that ever joined the chain, and the most that were out at a time.
+fn run(ops: &[Op], peak: usize, policy: Initialise) -> anyhow::Result<[u64; 2]> {
+    // Room for any: what a game reserves for the worst frame.
+    let pool = lazy(64, 100 * peak, policy)?;
+    let (mut held, mut most) = (FxHashMap::default(), 0);
+    for op in ops {
+        match *op {
+            Op::Alloc { id, .. } | Op::Resize { id, .. } => _ = held.insert(id, pool.lend()?),
+            Op::Free { id } => _ = held.remove(&id),
+        }
+        most = most.max(held.len() as u64);
+    }
+    Ok([pool.state().initialised.into(), most])
+}
+
+/// The paper's rule, one more block at each allocation, beside one more block when no used one is free.
+pub(super) fn touched(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+    let mut table = Table::new(
+        "Blocks that were ever touched: one more at each allocation, or when no other is free",
+        &["workload", "allocations", "out at most", "the paper's rule", "when no other is free"],
+    );
+    let loads = [
+        ("one at a time", "fixed:1"),
+        ("a hundred at a time", "fixed:100"),
+        ("exponential, mean 100", "exponential:100"),
+        ("most short, some long", "bimodal:20,2000,0.1"),
+    ];
+    let (mut worst, mut by_need, mut by_check) = (0.0_f64, 0, 0);
+    let mut bars = Vec::new();
+    for (name, lifetimes) in loads {
+        let loaded = Load::of(context, "fixed:64", lifetimes, 20_000)?;
+        let allocations = loaded.ops.iter().filter(|op| matches!(op, Op::Alloc { .. })).count();
+        let peak = loaded.peak / 64;
+        let [paper, most] = run(&loaded.ops, peak, Initialise::EachAllocation)?;
+        let [late, _] = run(&loaded.ops, peak, Initialise::WhenEmpty)?;
+        worst = worst.max(paper as f64 / most as f64);
+        by_need += usize::from(paper == most);
+        by_check += usize::from(late == most);
+        table.row(vec![name.into(), allocations.into(), most.into(), paper.into(), late.into()]);
+        bars.push((format!("{name}: the paper's rule"), paper as f64));
+        bars.push((format!("{name}: when no other is free"), late as f64));
+    }
+    findings.table(table);
+    findings.bars(Bars::exact("Blocks that were ever touched", Axis::logarithmic("blocks"), bars));
+    findings.claim(Claim {
+        says: "blocks are initialised as they are needed".into(),
+        source: "Kenwright 2012".into(),
+        found: format!(
+            "the listing takes a new one at each allocation until the pool's end, up to {worst:.0} times as many as were ever out; it takes \
+             as many as were out in {by_need} of {} workloads, and with the check that the paper proposes for later in {by_check}",
+            loads.len()
+        ),
+        holds: match by_need {
+            0 => Holds::No,
+            n if n == loads.len() => Holds::Yes,
+            _ => Holds::Partly,
+        },
+        measured: false,
+    });
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! Kenwright's lazy pool, and what its paper claims of it ("Fast Efficient Fixed-Size Memory Pool: No Loops and No Overhead",
+//! 2012).
+
+mod exact;
+mod speed;
+
+use super::Context;
+use crate::findings::Findings;
+use anyhow::ensure;
+use clap::Args;
+use uslab::pool::{HeapArea, IndexPool, Initialise, Lender};
+
+/// Is a pool without loops ten times as fast as malloc, and what is done when?
+///
+/// The paper's example step by step; which blocks are touched when, by its rule and by a lazier one; then its figure: so many
+/// allocations and as many frees of one size, by the pool and by the system's malloc, and what checks, creation and pages cost.
+#[derive(Debug, Args)]
+pub struct Kenwright {
+    /// Sizes of blocks in bytes, separated by commas: a gibibyte at most with the largest of --counts.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "16,64,256,1024,4096",
+          value_parser = clap::value_parser!(u32).range(8..=1 << 20))]
+    sizes: Vec<u32>,
+    /// How many are allocated and then freed, separated by commas.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "100,1000,10000",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    counts: Vec<u32>,
+}
+
+/// Bytes of all blocks, at most: what malloc hands out of them is all written to.
+const MOST: u64 = 1 << 30;
+
+type Lazy = Lender<IndexPool<HeapArea>>;
+
+/// A pool of so many blocks on the heap.
+fn lazy(size: usize, blocks: usize, policy: Initialise) -> anyhow::Result<Lazy> {
+    let area = HeapArea::new(size * blocks, 64)?;
+    Ok(Lender::new(IndexPool::with_blocks(area, size, blocks, policy)?))
+}
+
+impl Kenwright {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let question = "is a pool without loops ten times as fast as malloc, and what is done when?";
+        let mut findings = Findings::new("kenwright", question, context.seed);
+        let largest = |list: &[u32]| u64::from(list.iter().copied().max().unwrap_or(0));
+        let (size, count) = (largest(&self.sizes), largest(&self.counts));
+        ensure!(
+            size * count <= MOST,
+            "{count} blocks of {size} bytes: expected --sizes and --counts whose largest make {MOST} bytes at most"
+        );
+        exact::walk(&mut findings)?;
+        exact::touched(context, &mut findings)?;
+        speed::creation(context, &mut findings)?;
+        if !context.exact {
+            self.figure(context, &mut findings)?;
+            speed::checks(context, &mut findings)?;
+            speed::pages(context, &mut findings)?;
+            speed::instructions(context, &mut findings)?;
+        }
+        Ok(findings)
+    }
+}

@@ -1,0 +1,380 @@
+//! What the paper's figures measure, here: pool and malloc, checks, creation, pages.
+
+use super::{Kenwright, lazy};
+use crate::experiments::Context;
+use crate::experiments::instructions::{Case, table_of};
+use crate::findings::clock::{self, Spread};
+use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
+use core::alloc::Layout;
+use nix::sys::resource::{UsageWho, getrusage};
+use std::backtrace::Backtrace;
+use std::collections::TryReserveError;
+use std::hint::black_box;
+use uslab::pool::{
+    BadFree, FixedPool, GuardedPool, HeapArea, IndexPool, Initialise, Lend, Lender, Lent, MappedArea,
+    Refused, SlotLayout,
+};
+
+/// Page faults of this thread so far.
+fn faults() -> f64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0.0, |usage| usage.minor_page_faults() as f64)
+}
+
+/// Allocates `n` blocks, writes to each, and frees them in the same order; nanoseconds and page faults for one of them.
+fn batch<B, E>(
+    n: usize,
+    repeats: usize,
+    mut alloc: impl FnMut() -> Result<B, E>,
+    mut free: impl FnMut(B) -> Result<(), BadFree>,
+) -> anyhow::Result<[f64; 2]>
+where
+    anyhow::Error: From<E>,
+{
+    let mut held = Vec::with_capacity(n);
+    let mut once = || -> anyhow::Result<()> {
+        for _ in 0..n {
+            held.push(alloc()?);
+        }
+        for block in held.drain(..) {
+            free(black_box(block))?;
+        }
+        Ok(())
+    };
+    // Whatever is to be mapped or grown for the first time.
+    once()?;
+    let before = faults();
+    let mut done = Ok(());
+    let time = clock::nanoseconds(|| done = (0..repeats).try_for_each(|_| once()));
+    done?;
+    let pairs = (n * repeats) as f64;
+    Ok([time / pairs, (faults() - before) / pairs])
+}
+
+/// A block with its first byte written.
+#[inline(always)]
+fn written<P: Lend>(pool: &Lender<P>) -> Result<Lent<'_, P>, Refused> {
+    let mut block = pool.lend()?;
+    if let Some(byte) = block.bytes().first_mut() {
+        black_box(byte).write(1);
+    }
+    Ok(block)
+}
+
+/// The system's, likewise.
+#[inline(always)]
+fn malloced(size: usize) -> Result<Vec<u8>, TryReserveError> {
+    let mut block = Vec::new();
+    block.try_reserve_exact(size)?;
+    black_box(&mut block).push(1);
+    Ok(block)
+}
+
+/// Gives back without a look.
+#[inline(always)]
+fn dropped<B>(block: B) -> Result<(), BadFree> {
+    drop(block);
+    Ok(())
+}
+
+impl Kenwright {
+    /// Figure 4: a line a size, time by number of blocks.
+    pub(super) fn figure(&self, context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+        let mut table = Table::new(
+            "So many allocations, each with its first write, then as many frees; ns for a pair",
+            &["bytes", "blocks", "~pool", "~malloc", "~ratio", "~malloc: page faults a block"],
+        )
+        .named_by(2);
+        let stage = context.progress.stage("kenwright", (self.sizes.len() * self.counts.len()) as u64);
+        let (mut ratios, mut curves) = (Vec::new(), Vec::new());
+        for size in &self.sizes {
+            let mut lines = [Vec::new(), Vec::new()];
+            for n in &self.counts {
+                let (size, blocks) = (*size as usize, *n as usize);
+                let pool = lazy(size, blocks, Initialise::EachAllocation)?;
+                let repeats = (context.scale(200_000) / blocks).max(1);
+                let samples = clock::try_rounds(context.rounds(), 2, |i| match i {
+                    0 => batch(blocks, repeats, || written(&pool), dropped),
+                    _ => batch(blocks, repeats, || malloced(size), dropped),
+                })?;
+                let [ours, theirs] = [0, 1].map(|i| samples[i].spread(0));
+                let ratio = samples[1].times(&samples[0], 0);
+                ratios.push(ratio);
+                for (line, time) in lines.iter_mut().zip([ours, theirs]) {
+                    line.push((f64::from(*n), time.median * f64::from(*n) / 1e6));
+                }
+                table.row(vec![
+                    size.into(),
+                    blocks.into(),
+                    Value::Spread(ours, 1),
+                    Value::Spread(theirs, 1),
+                    Value::Spread(ratio, 1),
+                    Value::Number(samples[1].spread(1).median, 3),
+                ]);
+                stage.at(ratios.len() as u64);
+            }
+            // The others lie between, on the same lines almost.
+            if ![self.sizes.iter().min(), self.sizes.iter().max()].contains(&Some(size)) {
+                continue;
+            }
+            let names = [format!("pool, {size} B"), format!("malloc, {size} B")];
+            curves.extend(names.into_iter().zip(lines).map(|(name, points)| Series { name, points }));
+        }
+        drop(stage);
+        findings.table(table);
+        let medians = || ratios.iter().map(|ratio| ratio.median);
+        let (least, most) = medians().fold((f64::MAX, 0.0_f64), |(l, m), r| (l.min(r), m.max(r)));
+        let verdicts: Vec<Holds> = ratios.iter().map(|ratio| ratio.at_least(10.0)).collect();
+        let rows = |wanted| verdicts.iter().filter(|holds| **holds == wanted).count();
+        findings.claim(Claim {
+            says: "the pool is ten times as fast as the system's allocator".into(),
+            source: "Kenwright 2012, figure 4".into(),
+            found: format!(
+                "ten times or more in {} of {} rows, less in {}, undecided in {}; medians of {least:.1} to {most:.1}. The paper's was \
+                 that of Windows 7. Where the system's gives memory back and faults it in again, the ratio is the price of pages, \
+                 not of malloc",
+                rows(Holds::Yes),
+                verdicts.len(),
+                rows(Holds::No),
+                rows(Holds::Undecided)
+            ),
+            holds: Holds::each(verdicts),
+            measured: true,
+        });
+        findings.chart(Chart {
+            title: "Allocating and freeing so many".into(),
+            x: Axis::logarithmic("blocks"),
+            y: Axis::logarithmic("ms"),
+            series: curves,
+            measured: true,
+        });
+        Ok(())
+    }
+}
+
+/// What checks cost: at will, in place of a debugger's heap.
+pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+    const SIZE: usize = 64;
+    const BLOCKS: usize = 1000;
+    let paper = lazy(SIZE, BLOCKS, Initialise::EachAllocation)?;
+    let late = lazy(SIZE, BLOCKS, Initialise::WhenEmpty)?;
+    let guarded = GuardedPool::new(HeapArea::new((SIZE + 16) * BLOCKS, 64)?, Layout::new::<[u8; SIZE]>())?;
+    let guarded = Lender::new(guarded);
+    let repeats = (context.scale(200_000) / BLOCKS).max(1);
+    let traced = || -> anyhow::Result<_> { Ok((written(&guarded)?, Backtrace::force_capture())) };
+    // Of three pages one is touched, as where the other two are guards.
+    let mapped = || -> anyhow::Result<_> {
+        let pool = lazy_in(MappedArea::new(3 * PAGE, PAGE)?, PAGE, 3)?;
+        drop(written(&pool)?);
+        Ok(pool)
+    };
+    let names = [
+        "the paper's rule, no checks",
+        "blocks as late as can be, no checks",
+        "the same, each free's address checked",
+        "the same, guards before and behind, free ones filled, callers noted",
+        "the same, and a stack trace of each allocation",
+        "a mapping of three pages for each, as guard pages need one",
+        "the system's malloc, which checks little",
+    ];
+    let samples = clock::try_rounds(context.rounds(), names.len(), |i| match i {
+        0 => batch(BLOCKS, repeats, || written(&paper), dropped),
+        1 => batch(BLOCKS, repeats, || written(&late), dropped),
+        2 => batch(BLOCKS, repeats, || written(&late), Lent::give_back),
+        GUARDS => batch(BLOCKS, repeats, || written(&guarded), Lent::give_back),
+        TRACES => batch(BLOCKS, repeats, traced, |(block, trace)| {
+            drop(black_box(trace));
+            block.give_back()
+        }),
+        PAGES => batch(BLOCKS, repeats, mapped, dropped),
+        _ => batch(BLOCKS, repeats, || malloced(SIZE), dropped),
+    })?;
+    let mut table = Table::new(
+        format!(
+            "What checks cost: {BLOCKS} blocks of {SIZE} bytes, allocated, written to, freed; ns for a pair"
+        ),
+        &["pool", "~ns", "~times without checks"],
+    );
+    for (name, times) in names.into_iter().zip(&samples) {
+        let ratio = times.times(&samples[PLAIN], 0);
+        table.row(vec![name.into(), Value::Spread(times.spread(0), 1), Value::Spread(ratio, 1)]);
+    }
+    findings.table(table);
+    findings.note(format!(
+        "The paper's pool is a thousand times as fast as the debug heap of Windows under a debugger, which is not here to be measured. \
+         Guards, patterns and callers make a pair {} times as long, {} times malloc's without any.",
+        samples[GUARDS].times(&samples[PLAIN], 0).shown(1),
+        samples[GUARDS].times(&samples[names.len() - 1], 0).shown(1)
+    ));
+    let more = |than: usize, layer: usize| {
+        let times: Vec<f64> =
+            samples[layer].pairs(&samples[than]).map(|(a, b)| (a[0] - b[0]) / 1e3).collect();
+        Spread::of(times)
+    };
+    let layers = [
+        ("guards, patterns and callers", more(PLAIN, GUARDS)),
+        ("a stack trace", more(GUARDS, TRACES)),
+        ("a mapping with guard pages", more(PLAIN, PAGES)),
+    ];
+    let found: Vec<_> = layers.iter().map(|(name, us)| format!("{name} {} us", us.shown(2))).collect();
+    findings.claim(Claim {
+        says: "fill, guard pages, leak tracking and stack traces add 2 to 10 us each to an allocation".into(),
+        source: "Memory Allocators from Scratch".into(),
+        found: format!("more for an allocation and its free: {}", found.join(", ")),
+        holds: Holds::each(layers.iter().map(|(_, us)| us.between(2.0, 10.0))),
+        measured: true,
+    });
+    Ok(())
+}
+
+/// Blocks of an area that are threaded as late as can be.
+fn lazy_in(area: MappedArea, size: usize, blocks: usize) -> anyhow::Result<Lender<IndexPool<MappedArea>>> {
+    Ok(Lender::new(IndexPool::with_blocks(area, size, blocks, Initialise::WhenEmpty)?))
+}
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// Places in the table of what checks cost.
+const PLAIN: usize = 1;
+const GUARDS: usize = 3;
+const TRACES: usize = 4;
+const PAGES: usize = 5;
+
+/// Making a pool, and a first block: whether it depends on their number.
+pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+    const SIZE: usize = 16;
+    let mut table = Table::new(
+        format!(
+            "Making a pool of blocks of {SIZE} bytes and taking one: blocks in its chain, and time with mapping. The threaded one uses its \
+             mapping to the end of the last page"
+        ),
+        &[
+            "blocks asked for",
+            "lazy: in the chain when made",
+            "lazy: one taken",
+            "threaded: in the chain when made",
+            "~lazy, us",
+            "~threaded, us",
+        ],
+    );
+    let make_lazy = |blocks: usize| -> anyhow::Result<Lender<IndexPool<MappedArea>>> {
+        let area = MappedArea::new(blocks * SIZE, 4096)?;
+        Ok(Lender::new(IndexPool::with_blocks(area, SIZE, blocks, Initialise::EachAllocation)?))
+    };
+    let slots = SlotLayout::new(SIZE, 8)?;
+    let make_threaded = |blocks: usize| -> anyhow::Result<FixedPool<MappedArea>> {
+        Ok(FixedPool::new(MappedArea::new(blocks * SIZE, 4096)?, slots)?)
+    };
+    let most = if context.quick { 1_000_000 } else { 10_000_000 };
+    let sizes: Vec<usize> =
+        core::iter::successors(Some(1000), |n| Some(n * 10)).take_while(|n| *n <= most).collect();
+    // Lazy and threaded by turns, of all sizes: what is compared is in the same rounds.
+    let samples = match context.exact {
+        true => Vec::new(),
+        false => clock::try_rounds(context.rounds(), 2 * sizes.len(), |i| {
+            let (blocks, mut made) = (sizes[i / 2], Ok(()));
+            let time = clock::nanoseconds(|| {
+                made = match i % 2 {
+                    0 => make_lazy(blocks).and_then(|pool| {
+                        black_box(pool.lend()?);
+                        Ok(())
+                    }),
+                    _ => make_threaded(blocks).and_then(|mut pool| {
+                        black_box(pool.alloc(Layout::new::<u64>())?);
+                        Ok(())
+                    }),
+                }
+            });
+            made.map(|()| [time / 1e3])
+        })?,
+    };
+    for (i, blocks) in sizes.iter().copied().enumerate() {
+        let pool = make_lazy(blocks)?;
+        let made = pool.state().initialised;
+        drop(pool.lend()?);
+        let taken = pool.state().initialised;
+        let threaded = make_threaded(blocks)?.chain().count();
+        let time = |i: usize| samples.get(i).map(|samples| Value::Spread(samples.spread(0), 1));
+        table.row(vec![
+            blocks.into(),
+            u64::from(made).into(),
+            u64::from(taken).into(),
+            threaded.into(),
+            time(2 * i).into(),
+            time(2 * i + 1).into(),
+        ]);
+    }
+    findings.table(table);
+    if let [lazy, threaded, .., last, last_threaded] = &samples[..] {
+        let ratio = last.times(lazy, 0);
+        findings.claim(Claim {
+            says: "a pool is created without loops, whatever its size".into(),
+            source: "Kenwright 2012".into(),
+            found: format!(
+                "{} blocks take {} times as long as 1,000, where one that threads all its blocks takes {} times; less than ten times \
+                 counts as the same",
+                uslab_output::grouped(most as u64),
+                ratio.shown(1),
+                last_threaded.times(threaded, 0).shown(0)
+            ),
+            holds: ratio.at_most(10.0),
+            measured: true,
+        });
+    }
+    Ok(())
+}
+
+/// A page's first touch, and the next one.
+pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+    let count = context.scale(16_384);
+    let samples = clock::try_rounds(context.rounds(), 1, |_| -> anyhow::Result<_> {
+        // Mapped anew in each round, and late: no block is touched before it is out.
+        let area = MappedArea::new(count * PAGE, PAGE)?;
+        let pool = Lender::new(IndexPool::new(area, PAGE)?);
+        let mut held = (0..count).map(|_| pool.lend()).collect::<Result<Vec<_>, _>>()?;
+        let mut touch = || {
+            clock::nanoseconds(|| {
+                for block in &mut held {
+                    black_box(&mut block.bytes()[0]).write(1);
+                }
+            }) / count as f64
+        };
+        let before = faults();
+        let first = touch();
+        let between = faults();
+        let again = touch();
+        Ok([first, again, (between - before) / count as f64, (faults() - between) / count as f64])
+    })?;
+    let of = |thing| samples[0].spread(thing);
+    let mut table = Table::new(
+        format!("A write to each of {count} pages that a pool handed out"),
+        &["write", "~ns a page", "~page faults a page"],
+    );
+    for (name, time, faults) in [("the first", of(0), of(2)), ("the second", of(1), of(3))] {
+        table.row(vec![name.into(), Value::Spread(time, 1), Value::Number(faults.median, 3)]);
+    }
+    findings.table(table);
+    let ratio = samples[0].each(|[first, again, ..]| first / again);
+    findings.claim(Claim {
+        says: "an access that faults is 10,000 times as slow as another one".into(),
+        source: "Kenwright 2012".into(),
+        found: format!(
+            "{} times where the system finds and clears a page; 10,000 times would be a page that comes from a disk",
+            ratio.shown(0)
+        ),
+        holds: ratio.at_least(5000.0),
+        measured: true,
+    });
+    Ok(())
+}
+
+/// A pair in instructions: what is left to gain by fewer branches.
+pub(super) fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
+    let cases = [
+        ("the paper's rule", Case::LazyPaper),
+        ("blocks as late as can be", Case::Lazy),
+        ("the same, each free's address checked", Case::LazyChecked),
+        ("the system's malloc, through Vec", Case::System),
+    ];
+    table_of(context, findings, "Instructions of an allocation and a free", "pool", &cases)?;
+    Ok(())
+}

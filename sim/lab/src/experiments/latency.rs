@@ -1,0 +1,431 @@
+//! How long single allocations take, to the last one: a frame's budget is spent by the slowest, not by the median.
+
+use super::{Context, bounded};
+use crate::allocators::{Allocator, Linear, System};
+use crate::findings::clock::{self, Spread};
+use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
+use anyhow::Context as _;
+use clap::Args;
+use core::alloc::Layout;
+use hdrhistogram::Histogram;
+use nix::sys::resource::{Usage, UsageWho, getrusage};
+use rand::RngExt;
+use std::hint::black_box;
+use std::time::Instant;
+use uslab::{Block, Config, Gfp, Malloc, Subsystem};
+
+/// How long does the slowest allocation take, and why?
+///
+/// Frames of allocations of 16 to 1,024 bytes, each stamped with a clock and written to, all freed at the end of the frame: from
+/// the system's malloc in a fresh heap and in a fragmented one, from a linear allocator that is reset, and from slabs. What was
+/// slow is asked for its cause: a page fault, the system that ran something else, or the allocator itself. Calls in which the
+/// system ran something else are shown, and left out of what is said of the allocators. Frames are run in rounds, the
+/// allocators by turns, and each round in a heap that is made anew.
+#[derive(Debug, Args)]
+pub struct Latency {
+    /// Frames, of all rounds together.
+    #[arg(long, value_name = "N", default_value_t = 900, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    frames: u32,
+    /// Allocations in a frame.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    allocations: u32,
+}
+
+/// From how many nanoseconds on the cause is asked for.
+const SLOW: u64 = 1000;
+/// A frame at 60 Hz, in milliseconds.
+const FRAME: f64 = 16.6;
+
+/// Why calls were slow.
+#[derive(Default)]
+struct Causes {
+    faults: u64,
+    switches: u64,
+    own: u64,
+}
+
+/// What calls took.
+struct Times {
+    all: Histogram<u64>,
+    /// Without those in which the system ran something else.
+    own: Histogram<u64>,
+    causes: Causes,
+}
+
+/// What an allocator's calls took.
+struct Measured {
+    allocs: Times,
+    frees: Times,
+    /// All allocations and frees of the worst frame, in nanoseconds; and without those in which the system ran something else.
+    worst_frame: [u64; 2],
+}
+
+impl Measured {
+    /// Of all rounds together.
+    fn sum(rounds: Vec<Self>) -> anyhow::Result<Self> {
+        let mut sum = Self { allocs: Times::new()?, frees: Times::new()?, worst_frame: [0; 2] };
+        for round in rounds {
+            sum.allocs.add(&round.allocs)?;
+            sum.frees.add(&round.frees)?;
+            sum.worst_frame = [0, 1].map(|i| sum.worst_frame[i].max(round.worst_frame[i]));
+        }
+        Ok(sum)
+    }
+}
+
+/// Who is timed, and the places of those whom something is said of.
+const NAMES: [&str; 4] = ["system malloc", "system malloc, fragmented", "linear, reset each frame", "slab"];
+const FRESH: usize = 0;
+const FRAGMENTED: usize = 1;
+const LINEAR: usize = 2;
+
+impl Times {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self { all: histogram()?, own: histogram()?, causes: Causes::default() })
+    }
+    /// What another round took, too.
+    fn add(&mut self, other: &Self) -> anyhow::Result<()> {
+        self.all.add(&other.all)?;
+        self.own.add(&other.own)?;
+        let Causes { faults, switches, own } = other.causes;
+        self.causes.faults += faults;
+        self.causes.switches += switches;
+        self.causes.own += own;
+        Ok(())
+    }
+    /// Whether the time counts as the allocator's own.
+    fn record(&mut self, nanoseconds: u64, clock: &mut Clock) -> bool {
+        self.all.saturating_record(nanoseconds);
+        let descheduled = nanoseconds >= SLOW && {
+            let [faults, switches] = clock.since();
+            let cause = match (switches, faults) {
+                (true, _) => &mut self.causes.switches,
+                (_, true) => &mut self.causes.faults,
+                _ => &mut self.causes.own,
+            };
+            *cause += 1;
+            switches
+        };
+        if !descheduled {
+            self.own.saturating_record(nanoseconds);
+        }
+        !descheduled
+    }
+}
+
+/// Times calls, and asks for the cause of slow ones: whatever happened since the last look belongs to the call that was slow.
+/// A look takes longer than most calls, and so is made after slow ones only, and before a call if it was long until then.
+struct Clock {
+    last: Instant,
+    before: (i64, i64),
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self { last: Instant::now(), before: usage() }
+    }
+    /// Nanoseconds of a call, 1 at least, and what it returned.
+    #[inline(always)]
+    fn time<T>(&mut self, call: impl FnOnce() -> T) -> (u64, T) {
+        let mut start = Instant::now();
+        if (start - self.last).as_nanos() as u64 >= SLOW {
+            self.before = usage();
+            start = Instant::now();
+        }
+        let out = call();
+        self.last = Instant::now();
+        (((self.last - start).as_nanos() as u64).max(1), out)
+    }
+    /// Whether there were faults, and switches to something else, since the last look.
+    fn since(&mut self) -> [bool; 2] {
+        let now = usage();
+        let since = [now.0 > self.before.0, now.1 > self.before.1];
+        (self.before, self.last) = (now, Instant::now());
+        since
+    }
+}
+
+fn histogram() -> anyhow::Result<Histogram<u64>> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).context("a histogram")
+}
+
+/// Faults, and switches to something else, of this thread so far.
+fn usage() -> (i64, i64) {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or((0, 0), |u: Usage| {
+        let switches = u.voluntary_context_switches() + u.involuntary_context_switches();
+        (u.minor_page_faults() + u.major_page_faults(), switches)
+    })
+}
+
+impl Latency {
+    /// `alloc` writes to what it allocates: to have memory is to be able to write to it.
+    fn time<A, B>(
+        &self,
+        context: &Context<'_>,
+        frames: usize,
+        allocator: &mut A,
+        alloc: impl Fn(&mut A, Layout) -> Option<B>,
+        free: impl Fn(&mut A, B),
+    ) -> anyhow::Result<Measured> {
+        let mut rng = context.rng();
+        let (mut allocs, mut frees, mut worst_frame) = (Times::new()?, Times::new()?, [0; 2]);
+        let mut held = Vec::with_capacity(self.allocations as usize);
+        let mut clock = Clock::new();
+        for _ in 0..frames {
+            let mut frame = [0; 2];
+            let mut add = |times: &mut Times, took: u64, clock: &mut Clock| {
+                frame[0] += took;
+                frame[1] += if times.record(took, clock) { took } else { 0 };
+            };
+            for _ in 0..self.allocations {
+                let layout = Layout::from_size_align(rng.random_range(16..=1024), 16)?;
+                let (took, block) = clock.time(|| alloc(allocator, layout));
+                held.push(block.context("no room for a frame")?);
+                add(&mut allocs, took, &mut clock);
+            }
+            for block in held.drain(..) {
+                let (took, ()) = clock.time(|| free(allocator, black_box(block)));
+                add(&mut frees, took, &mut clock);
+            }
+            worst_frame = [0, 1].map(|i| worst_frame[i].max(frame[i]));
+        }
+        Ok(Measured { allocs, frees, worst_frame })
+    }
+
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let question = "how long does the slowest allocation take, and why?";
+        let mut findings = Findings::new("latency", question, context.seed);
+        let options = format!("--frames {} --allocations {}", self.frames, self.allocations);
+        bounded(
+            &options,
+            u64::from(self.frames) * u64::from(self.allocations),
+            20_000_000,
+            "allocations, one times the other",
+        )?;
+        if context.exact {
+            findings.note("All that it finds is measured in time.");
+            return Ok(findings);
+        }
+        let room = (self.allocations as usize * 1024).next_multiple_of(4096);
+        let subsystem = Subsystem::new(Config { check_frees: false, ..Config::default() })?;
+        let malloc = Malloc::new(&subsystem)?;
+        let rounds = context.rounds();
+        let frames = (context.scale(self.frames as usize) / rounds).max(1);
+        let stage = context.progress.stage("latency", (NAMES.len() * rounds) as u64);
+        let mut all: [Vec<Measured>; 4] = Default::default();
+        for round in 0..rounds {
+            for (done, i) in clock::turns(round, NAMES.len()).enumerate() {
+                all[i].push(match i {
+                    FRESH => self.time(context, frames, &mut System::default(), written, Allocator::free)?,
+                    FRAGMENTED => {
+                        let mut system = System::default();
+                        let _holes = fragment(context, &mut system)?;
+                        self.time(context, frames, &mut system, written, Allocator::free)?
+                    }
+                    LINEAR => {
+                        let mut linear = Linear::fixed(room)?.without_fill();
+                        self.time(context, frames, &mut linear, written, Allocator::free)?
+                    }
+                    _ => {
+                        // In one's own subsystem, with whatever the CPUs here offer: not on the lab's simulated one.
+                        let alloc = |_: &mut (), layout| {
+                            let mut block = malloc.alloc_block(layout, Gfp::KERNEL).ok()?;
+                            *black_box(&mut block.front_mut(1)[0]) = 1;
+                            Some(block)
+                        };
+                        self.time(context, frames, &mut (), alloc, |(), block: Block<'_>| drop(block))?
+                    }
+                });
+                stage.at((round * NAMES.len() + done + 1) as u64);
+            }
+        }
+        drop(stage);
+        claim(&mut findings, self, &all);
+        let all = NAMES.into_iter().zip(all);
+        let all = all
+            .map(|(name, rounds)| Ok((name, Measured::sum(rounds)?)))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        report(&mut findings, &all);
+        Ok(findings)
+    }
+}
+
+/// An allocation and its first byte.
+fn written<A: Allocator>(allocator: &mut A, layout: Layout) -> Option<A::Block> {
+    let mut block = allocator.alloc(layout)?;
+    allocator.touch(&mut block);
+    Some(block)
+}
+
+/// Leaves 50,000 blocks of all sizes, with as many holes between.
+fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::Result<Vec<A::Block>> {
+    let mut rng = context.rng();
+    let mut all = Vec::new();
+    for _ in 0..100_000 {
+        let layout = Layout::from_size_align(rng.random_range(16..=2048), 16)?;
+        all.push(allocator.alloc(layout).context("no room to fragment a heap")?);
+    }
+    let mut kept = Vec::new();
+    for block in all {
+        if rng.random() { kept.push(block) } else { allocator.free(block) }
+    }
+    Ok(kept)
+}
+
+/// One in so many is as slow or slower.
+const ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
+
+/// What one sample in `one_in` took at least; nothing where there are fewer samples.
+fn slowest(times: &Histogram<u64>, one_in: u64) -> Option<u64> {
+    (times.len() >= one_in).then(|| times.value_at_quantile(1.0 - 1.0 / one_in as f64))
+}
+
+/// Calls by quantiles: all of them, or without those in which the system ran something else.
+fn quantiles(title: String, all: &[(&str, Measured)], which: fn(&Times) -> &Histogram<u64>) -> Table {
+    let columns = [
+        "allocator",
+        "~samples",
+        "~p50",
+        "~p99",
+        "~p99.9",
+        "~p99.99",
+        "~max",
+        "~free p50",
+        "~free p99.9",
+        "~free max",
+    ];
+    let mut table = Table::new(title, &columns);
+    for (name, measured) in all {
+        let (allocs, frees) = (which(&measured.allocs), which(&measured.frees));
+        let alloc = [2, 100, 1000, 10_000].map(|one_in| slowest(allocs, one_in).into());
+        let free = [2, 1000].map(|one_in| slowest(frees, one_in).into());
+        table.row(
+            [
+                vec![(*name).into(), allocs.len().into()],
+                alloc.into(),
+                vec![allocs.max().into()],
+                free.into(),
+                vec![frees.max().into()],
+            ]
+            .concat(),
+        );
+    }
+    table
+}
+
+fn report(findings: &mut Findings, all: &[(&str, Measured)]) {
+    findings.table(quantiles(
+        "An allocation of 16 to 1,024 bytes with its first write, ns; the clock's own cost is in each"
+            .to_owned(),
+        all,
+        |times| &times.all,
+    ));
+    findings.table(quantiles(
+        "The same without calls in which the system ran something else, ns".to_owned(),
+        all,
+        |times| &times.own,
+    ));
+    let mut causes = Table::new(
+        format!("Why allocations took {SLOW} ns or more; and what the worst frame cost, frees included"),
+        &[
+            "allocator",
+            "~descheduled",
+            "~page faults",
+            "~itself",
+            "~worst frame, ms",
+            "~without descheduled calls, ms",
+            "~of a frame at 60 Hz, %",
+        ],
+    );
+    for (name, measured) in all {
+        let Causes { faults, switches, own } = measured.allocs.causes;
+        let worst = measured.worst_frame.map(|nanoseconds| nanoseconds as f64 / 1e6);
+        causes.row(vec![
+            (*name).into(),
+            switches.into(),
+            faults.into(),
+            own.into(),
+            Value::Number(worst[0], 3),
+            Value::Number(worst[1], 3),
+            Value::Number(worst[1] * 100.0 / FRAME, 1),
+        ]);
+    }
+    findings.table(causes);
+    findings.note(
+        "The system says when it ran something else on this CPU. What a machine below it took away, and interrupts, it does not say: \
+         that is in the column of the allocator itself.",
+    );
+    let own = |measured: &Measured| {
+        let times = &measured.allocs.own;
+        ONE_IN.into_iter().filter_map(|n| Some((n as f64, slowest(times, n)? as f64))).collect()
+    };
+    findings.chart(Chart {
+        title: "One allocation in so many is as slow as this or slower, without descheduled ones".into(),
+        x: Axis::logarithmic("one in"),
+        y: Axis::logarithmic("ns"),
+        series: all
+            .iter()
+            .map(|(name, measured)| Series { name: (*name).into(), points: own(measured) })
+            .collect(),
+        measured: true,
+    });
+}
+
+/// The tail is judged where ten samples or more of a round are as slow, and descheduled ones are no allocator's. Allocators are
+/// compared round by round.
+fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<Measured>]) {
+    let samples = all.iter().flatten().map(|measured| measured.allocs.own.len()).min().unwrap_or(0);
+    let Some(one_in) = [10_000, 1000, 100].into_iter().find(|one_in| samples >= 10 * one_in) else {
+        return findings.note(
+            "There are too few allocations to say something of the slowest: expected 1,000 in a round.",
+        );
+    };
+    let ratio = |malloc: usize, one_in: u64| {
+        let of = |measured: &Measured| slowest(&measured.allocs.own, one_in).unwrap_or(1) as f64;
+        let rounds = all[malloc].iter().zip(&all[LINEAR]);
+        Spread::of(rounds.map(|(malloc, linear)| of(malloc) / of(linear)).collect())
+    };
+    let (median, fresh, tail) = (ratio(FRESH, 2), ratio(FRESH, one_in), ratio(FRAGMENTED, one_in));
+    findings.claim(Claim {
+        says: "malloc and a bump pointer have the same median, and malloc's tail is two orders of magnitude longer".into(),
+        source: "Memory Allocators from Scratch".into(),
+        found: format!(
+            "the median is {} times the linear allocator's, and the slowest of {one_in} {} times in a fresh heap, {} times in a \
+             fragmented one, in frames of {} allocations, without descheduled ones; less than 1.5 times counts as the same, 50 \
+             times as two orders",
+            median.shown(1),
+            fresh.shown(0),
+            tail.shown(0),
+            latency.allocations
+        ),
+        holds: Holds::each([median.at_most(1.5), fresh.at_least(50.0), tail.at_least(50.0)]),
+        measured: true,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_quantile_is_shown_that_has_no_sample() {
+        let mut times = histogram().unwrap();
+        (1..=1000).for_each(|nanoseconds| times.saturating_record(nanoseconds));
+        assert_eq!(slowest(&times, 2), Some(500));
+        assert_eq!(slowest(&times, 1000), Some(999));
+        assert_eq!(slowest(&times, 10_000), None);
+    }
+
+    #[test]
+    fn only_a_switch_takes_a_slow_call_out() {
+        let mut times = Times::new().unwrap();
+        let mut clock = Clock::new();
+        // As if the last look had been before a switch; and a look that finds none.
+        clock.before.1 = -1;
+        assert!(!times.record(SLOW, &mut clock), "something else ran");
+        clock.before.1 = i64::MAX;
+        assert!(times.record(SLOW, &mut clock));
+        assert!(times.record(SLOW - 1, &mut clock), "a fast one is not asked for");
+        assert_eq!((times.all.len(), times.own.len(), times.causes.switches), (3, 2, 1));
+    }
+}

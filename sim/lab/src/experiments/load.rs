@@ -1,0 +1,184 @@
+//! The workload of an experiment, as the command line has it.
+
+use super::Context;
+use crate::workload::{Arrivals, Lifetimes, Op, Ops, Sizes, Workload};
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use core::alloc::Layout;
+use std::path::PathBuf;
+
+/// A workload of distributions, or a file.
+#[derive(Debug, Args)]
+pub(super) struct Load {
+    /// How large blocks are: fixed:BYTES, uniform:MIN..MAX, lognormal:MEDIAN,SIGMA[,MAX], zipf:EXPONENT,MIN..MAX[,STEP],
+    /// histogram:FILE.csv.
+    #[arg(long, value_name = "SIZES", default_value = "uniform:16..1024")]
+    sizes: Sizes,
+    /// How long they live, in allocations: fixed:N, uniform:MIN..MAX, exponential:MEAN, bimodal:SHORT,LONG,SHARE, forever.
+    #[arg(long, value_name = "LIFETIMES", default_value = "bimodal:20,2000,0.1")]
+    lifetimes: Lifetimes,
+    /// How many come at a time: steady, burst:COUNT,EVERY, poisson:PER_TICK.
+    #[arg(long, value_name = "ARRIVALS", default_value = "steady")]
+    arrivals: Arrivals,
+    /// Allocations and frees.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    operations: u64,
+    /// Take the operations from a file instead: .rep of a malloc lab, .csv (op,id,size[,align]), or a kernel's trace.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sizes", "lifetimes", "arrivals", "operations"])]
+    trace: Option<PathBuf>,
+}
+
+/// Operations, and what they need.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) ops: Vec<Op>,
+    /// The largest request, and the strictest alignment.
+    pub(super) largest: Layout,
+    /// The smallest request, in bytes.
+    smallest: usize,
+    /// The most bytes that are asked for at a time.
+    pub(super) peak: usize,
+    /// What it is, in words.
+    pub(super) name: String,
+}
+
+impl Load {
+    /// The operations that these words make.
+    pub(super) fn of(
+        context: &Context<'_>,
+        sizes: &str,
+        lifetimes: &str,
+        operations: u64,
+    ) -> anyhow::Result<Loaded> {
+        let load = Self {
+            sizes: sizes.parse()?,
+            lifetimes: lifetimes.parse()?,
+            arrivals: "steady".parse()?,
+            operations,
+            trace: None,
+        };
+        load.open(context)
+    }
+
+    /// Whether it is a file's, which no seed changes.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    pub(super) fn open(&self, context: &Context<'_>) -> anyhow::Result<Loaded> {
+        let (ops, name) = match &self.trace {
+            Some(path) => (Ops::open(path)?, path.display().to_string()),
+            None => {
+                let workload = Workload {
+                    sizes: self.sizes.clone(),
+                    lifetimes: self.lifetimes.clone(),
+                    arrivals: self.arrivals.clone(),
+                    operations: context.scale(self.operations as usize) as u64,
+                    seed: context.seed,
+                    ..Workload::default()
+                };
+                let name = format!("sizes {}, lifetimes {}, {}", self.sizes, self.lifetimes, self.arrivals);
+                (workload.ops()?, name)
+            }
+        };
+        Loaded::of(ops.collect::<Result<Vec<_>, _>>()?, name)
+    }
+}
+
+impl Loaded {
+    /// What they need.
+    fn of(ops: Vec<Op>, name: String) -> anyhow::Result<Self> {
+        let (mut size, mut align, mut live, mut peak) = (1, 1, 0_usize, 0);
+        let (mut sizes, mut smallest) = (rustc_hash::FxHashMap::default(), usize::MAX);
+        for op in &ops {
+            match *op {
+                Op::Alloc { id, layout } | Op::Resize { id, layout } => {
+                    (size, align) = (size.max(layout.size()), align.max(layout.align()));
+                    smallest = smallest.min(layout.size());
+                    live -= sizes.insert(id, layout.size()).unwrap_or(0);
+                    live = live.checked_add(layout.size()).with_context(|| {
+                        format!("{name}: asks for {} bytes at a time, or more", usize::MAX)
+                    })?;
+                }
+                Op::Free { id } => live -= sizes.remove(&id).unwrap_or(0),
+            }
+            peak = peak.max(live);
+        }
+        ensure!(peak > 0, "{name}: asks for nothing; expected an allocation");
+        let largest = Layout::from_size_align(size, align).context("the largest request")?;
+        Ok(Self { ops, largest, smallest, peak, name })
+    }
+    /// The operations, to be driven.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Result<Op, std::convert::Infallible>> {
+        self.ops.iter().copied().map(Ok)
+    }
+    /// Twice the memory that is asked for at a time, or so much as is said: a power of two from 64 KiB on, so that all
+    /// allocators can have it.
+    pub(super) fn memory(&self, said: Option<u64>) -> anyhow::Result<usize> {
+        const MOST: usize = crate::allocators::memory::Memory::MOST;
+        let bytes = match said {
+            Some(bytes) => bytes as usize,
+            None => {
+                let twice = self.peak.checked_mul(2).and_then(usize::checked_next_power_of_two);
+                let bytes = twice.filter(|bytes| *bytes <= MOST).with_context(|| {
+                    format!(
+                        "{}: asks for {} bytes at a time; expected {} at most, half of the largest memory",
+                        self.name,
+                        self.peak,
+                        MOST / 2
+                    )
+                })?;
+                bytes.max(1 << 16)
+            }
+        };
+        ensure!(
+            bytes >= self.smallest,
+            "--memory {bytes}: {}: asks for {} bytes and more; expected a memory of {} or more",
+            self.name,
+            self.smallest,
+            self.smallest.next_power_of_two()
+        );
+        Ok(bytes)
+    }
+}
+
+/// A size of memory, as `--memory` has it.
+pub(super) fn memory(text: &str) -> Result<u64, String> {
+    let range = 1 << 16..=crate::allocators::memory::Memory::MOST as u64;
+    let bytes =
+        uslab_output::bytes(text).ok().filter(|bytes| range.contains(bytes) && bytes.is_power_of_two());
+    bytes.ok_or_else(|| "expected a power of two from 64K to 2G".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2^23 blocks of 2^40 bytes, twice, came to no bytes at all, and were given 64 KiB.
+    #[test]
+    fn what_is_asked_for_at_a_time_does_not_wrap() {
+        let block = |id, bytes| Op::Alloc { id, layout: Layout::from_size_align(bytes, 1).unwrap() };
+        let half = 1 << 62;
+        let loaded = Loaded::of(vec![block(0, half), block(1, half)], "two".to_owned()).unwrap();
+        assert_eq!(
+            loaded.memory(None).unwrap_err().to_string(),
+            "two: asks for 9223372036854775808 bytes at a time; expected 1073741824 at most, half of the largest memory"
+        );
+        let error = Loaded::of((0..4).map(|id| block(id, half)).collect(), "four".to_owned()).unwrap_err();
+        assert_eq!(error.to_string(), "four: asks for 18446744073709551615 bytes at a time, or more");
+        let resize = Op::Resize { id: 1, layout: Layout::from_size_align(half, 1).unwrap() };
+        let again = vec![block(0, half), Op::Free { id: 0 }, block(1, half), resize];
+        assert_eq!(Loaded::of(again, String::new()).unwrap().peak, half);
+    }
+
+    #[test]
+    fn memory_in_which_no_block_fits_is_refused() {
+        let layout = Layout::from_size_align(1 << 20, 16).unwrap();
+        let loaded = Loaded::of(vec![Op::Alloc { id: 0, layout }], "one".to_owned()).unwrap();
+        assert_eq!(
+            loaded.memory(Some(1 << 16)).unwrap_err().to_string(),
+            "--memory 65536: one: asks for 1048576 bytes and more; expected a memory of 1048576 or more"
+        );
+        assert_eq!(loaded.memory(None).unwrap(), 1 << 21);
+    }
+}

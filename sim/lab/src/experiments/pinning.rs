@@ -1,0 +1,116 @@
+//! Pinning: a few long-lived blocks among many short-lived ones keep their neighbourhood from becoming one piece again.
+
+use super::Context;
+use crate::allocators::roster::{self, Name, Trial};
+use crate::allocators::{Allocator, Holes};
+use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use core::alloc::Layout;
+
+/// What does it save to keep long-lived blocks apart from short-lived ones?
+///
+/// Memory is filled with blocks of one size, of which one in so many stays when the others are freed: once all in one heap, once the
+/// long-lived ones in a heap of their own. What is left in one piece is what a level's next large request can have.
+#[derive(Debug, Args)]
+pub struct Pinning {
+    /// One block in so many stays.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(32..=100_000))]
+    one_in: u32,
+    /// Bytes of a block.
+    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    size: u32,
+}
+
+/// Memory of the heap; apart, the long-lived ones get a sixteenth of it.
+const MEMORY: usize = 8 << 20;
+const APART: usize = MEMORY / 16;
+
+/// Fills the heap, and frees what `stays` does not name; how many blocks there were, and the holes.
+struct Fill<F> {
+    layout: Layout,
+    stays: F,
+}
+
+impl<F: Fn(usize) -> bool> Trial for Fill<F> {
+    type Outcome = (usize, Holes);
+    fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<(usize, Holes)> {
+        let blocks: Vec<_> = std::iter::from_fn(|| allocator.alloc(self.layout)).collect();
+        let count = blocks.len();
+        let mut kept = Vec::new();
+        for (i, block) in blocks.into_iter().enumerate() {
+            if (self.stays)(i) { kept.push(block) } else { allocator.free(block) }
+        }
+        allocator.trim();
+        let holes = allocator.holes();
+        kept.into_iter().for_each(|block| allocator.free(block));
+        Ok((count, holes))
+    }
+}
+
+impl Pinning {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let question = "what does it save to keep long-lived blocks apart from short-lived ones?";
+        let mut findings = Findings::new("pinning", question, context.seed);
+        let layout = Layout::from_size_align(self.size as usize, 1).context("--size")?;
+        let every = self.one_in as usize;
+        let mut table = Table::new(
+            format!(
+                "Memory of {MEMORY} bytes full of blocks of {} bytes, of which one in {every} stays",
+                layout.size()
+            ),
+            &[
+                "allocator",
+                "blocks",
+                "together: holes",
+                "largest, bytes",
+                "apart: holes",
+                "largest, bytes apart",
+                "times as large",
+            ],
+        );
+        let (mut gains, mut bars) = (Vec::new(), Vec::new());
+        for name in [Name::FirstFit, Name::BestFit, Name::Tlsf, Name::Buddy, Name::Slab] {
+            let stays = |i: usize| i.is_multiple_of(every);
+            let (blocks, together) = roster::run(name, MEMORY, layout, &mut Fill { layout, stays })?;
+            let (_, apart) =
+                roster::run(name, MEMORY - APART, layout, &mut Fill { layout, stays: |_| false })?;
+            let (room, _) = roster::run(name, APART, layout, &mut Fill { layout, stays: |_| false })?;
+            let long = blocks.div_ceil(every);
+            ensure!(
+                long <= room,
+                "{}: {long} blocks stay, and {APART} bytes hold {room}: expected a larger --one-in",
+                name.shown()
+            );
+            let gain = apart.largest as f64 / together.largest.max(1) as f64;
+            table.row(vec![
+                name.shown().into(),
+                blocks.into(),
+                together.count.into(),
+                together.largest.into(),
+                apart.count.into(),
+                apart.largest.into(),
+                Value::Number(gain, 1),
+            ]);
+            gains.push(gain);
+            bars.push((format!("{}, together", name.shown()), together.largest as f64));
+            bars.push((format!("{}, apart", name.shown()), apart.largest as f64));
+        }
+        findings.table(table);
+        findings.bars(Bars::exact("The largest free piece", Axis::logarithmic("bytes"), bars));
+        let most = gains.iter().copied().fold(0.0, f64::max);
+        findings.claim(Claim {
+            says: "blocks that live long, among others, keep free memory from becoming one piece; apart from them they do not".into(),
+            source: "Memory Allocators from Scratch, after MacDougall 2016".into(),
+            found: format!(
+                "the largest free piece is up to {most:.0} times as large with the long-lived ones apart, in {} of {} allocators \
+                 more than 1.5 times",
+                gains.iter().filter(|gain| **gain > 1.5).count(),
+                gains.len()
+            ),
+            holds: if gains.iter().all(|gain| *gain > 1.5) { Holds::Yes } else { Holds::Partly },
+            measured: false,
+        });
+        Ok(findings)
+    }
+}

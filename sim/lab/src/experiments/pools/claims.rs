@@ -1,0 +1,162 @@
+//! What the article says of its sets, and what this project aims at, round by round.
+
+use super::Measured;
+use super::phases::NAMES;
+use crate::findings::clock::Spread;
+use crate::findings::{Claim, Findings, Holds};
+
+/// How many times as long as another design's a design's phase takes in a set, if the set ran.
+fn ratio(all: &[Measured], set: u8, phase: usize, design: usize, other: usize) -> Option<Spread> {
+    let samples = &all.iter().find(|measured| measured.set == set)?.samples;
+    Some(samples[design].times(&samples[other], phase))
+}
+
+/// The phases.
+const BUILD: usize = 0;
+const CHURN: usize = 1;
+const WALKS: usize = 2;
+
+/// From how many times on a design takes "hundreds of times" as long.
+const HUNDREDS: f64 = 200.0;
+
+pub(super) fn claims(findings: &mut Findings, all: &[Measured]) {
+    let source = || "the article on pools".to_owned();
+    let ratio = |set, phase, design, other| ratio(all, set, phase, design, other);
+    let (scan, list, array, map, live, slab, magazines, boxes) = (0, 1, 2, 3, 5, 6, 7, 8);
+    let mut claim = |says: &str, source: String, found: String, holds: Holds| {
+        findings.claim(Claim { says: says.into(), source, found, holds, measured: true });
+    };
+    let others: Vec<Spread> = (0..NAMES.len())
+        .filter(|other| *other != scan)
+        .filter_map(|other| ratio(3, BUILD, scan, other))
+        .collect();
+    if !others.is_empty() {
+        let medians = || others.iter().map(|ratio| ratio.median);
+        let (least, most) = medians().fold((f64::MAX, 0.0_f64), |(l, m), r| (l.min(r), m.max(r)));
+        let verdicts: Vec<Holds> = others.iter().map(|ratio| ratio.at_least(HUNDREDS)).collect();
+        let so = verdicts.iter().filter(|holds| **holds == Holds::Yes).count();
+        claim(
+            "at 100,000 objects a pool that scans for a free slot takes hundreds of times as long as the others",
+            source(),
+            format!(
+                "{least:.0} to {most:.0} times; {HUNDREDS} times or more for {so} of {} others",
+                others.len()
+            ),
+            Holds::each(verdicts),
+        );
+    }
+    if let (Some(naive), Some(free)) = (ratio(4, WALKS, scan, array), ratio(4, WALKS, list, array)) {
+        claim(
+            "a sparse pool is walked 9 to 18 times as fast if it is packed",
+            source(),
+            format!(
+                "the scanning pool takes {} times as long as the packed array, the free list {} times",
+                naive.shown(1),
+                free.shown(1)
+            ),
+            Holds::each([naive, free].map(|ratio| ratio.between(9.0, 18.0))),
+        );
+    }
+    if let Some(clustered) = ratio(1, WALKS, scan, list) {
+        claim(
+            "taking the first free slot keeps objects together, so that the scanning pool is walked faster than the free list",
+            source(),
+            format!("{} of the free list's time, the article has 0.51", clustered.shown(2)),
+            clustered.at_most(1.0),
+        );
+    }
+    if let Some(churn) = ratio(1, CHURN, map, list) {
+        claim(
+            "a slot map's churn costs about three times a free list's",
+            source(),
+            format!("{} times; 2 to 4 count as about three", churn.shown(1)),
+            churn.between(2.0, 4.0),
+        );
+    }
+    if let Some(churn) = ratio(1, CHURN, list, array) {
+        claim(
+            "the free list dominates in churn",
+            format!("{}, whose own numbers for set 1 say 0.44 against 0.39 ms of the packed array", source()),
+            format!("{} times the packed array's time", churn.shown(2)),
+            churn.at_most(1.0),
+        );
+    }
+    // Each of them: that one design walks well and another one churns well meets no aim.
+    for (set, walked, most) in [(1, "5 %", 1.5), (2, "95 %", 1.0)] {
+        if let (Some(bits), Some(off), Some(on)) = (
+            ratio(set, WALKS, live, array),
+            ratio(set, WALKS, slab, array),
+            ratio(set, WALKS, magazines, array),
+        ) {
+            claim(
+                &format!(
+                    "slabs, {walked} of whose places are in use, are walked in at most {most:.1} times a packed array's time"
+                ),
+                "this project's aim".into(),
+                format!(
+                    "{} times without magazines, {} with them; a pool with a bitmap, beside them, {}",
+                    off.shown(2),
+                    on.shown(2),
+                    bits.shown(2)
+                ),
+                Holds::each([off, on].map(|ratio| ratio.at_most(most))),
+            );
+        }
+    }
+    if let (Some(off), Some(on), Some(shared)) =
+        (ratio(1, CHURN, slab, list), ratio(1, CHURN, magazines, list), ratio(1, CHURN, boxes, list))
+    {
+        claim(
+            "slabs churn in at most one and a half times a free list's time",
+            "this project's aim".into(),
+            format!(
+                "{} times in boxes of an object cache, {} in a hive with magazines, {} without",
+                shared.shown(2),
+                on.shown(2),
+                off.shown(2)
+            ),
+            Holds::each([shared, on, off].map(|ratio| ratio.at_most(1.5))),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::findings::clock;
+
+    /// Set 3 in which the scan takes `scan` ms, one other `slow` and the rest 1, in each of so many rounds.
+    fn set_3(rounds: usize, scan: f64, slow: f64) -> Vec<Measured> {
+        let time = |design| match design {
+            0 => scan,
+            6 => slow,
+            _ => 1.0,
+        };
+        let samples = clock::rounds(rounds, NAMES.len(), |design| [time(design), 1.0, 1.0]);
+        vec![Measured { set: 3, samples }]
+    }
+
+    fn verdict(all: &[Measured]) -> (Holds, String) {
+        let mut findings = Findings::new("pools", "", 1);
+        claims(&mut findings, all);
+        match findings.parts.into_iter().next() {
+            Some(crate::findings::Part::Claim(claim)) => (claim.holds, claim.found),
+            part => panic!("{part:?}"),
+        }
+    }
+
+    #[test]
+    fn hundreds_of_times_is_judged_by_every_other_design() {
+        assert_eq!(verdict(&set_3(5, 300.0, 1.0)).0, Holds::Yes);
+        let (holds, found) = verdict(&set_3(5, 1000.0, 10.0));
+        assert_eq!(holds, Holds::Partly);
+        assert_eq!(found, "100 to 1000 times; 200 times or more for 7 of 8 others");
+        assert_eq!(verdict(&set_3(5, 150.0, 1.0)).0, Holds::No);
+    }
+
+    /// One run said so and the next one did not.
+    #[test]
+    fn what_one_round_says_is_undecided() {
+        assert_eq!(verdict(&set_3(1, 300.0, 1.0)).0, Holds::Undecided);
+    }
+}

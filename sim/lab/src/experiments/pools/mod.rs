@@ -1,0 +1,135 @@
+//! The article on pools, from a naive one to a slot map, measured anew, with slabs beside them.
+//!
+//! Each design is written as a Rust program would write it, keeps the article's particle, and is put through its three phases:
+//! allocation and freeing, churn, iteration. What a phase leaves behind is shown to the compiler, so that nothing of it is left
+//! out; the article's own 0.88 ns for a free and an allocation let one doubt. Who has names for his objects keeps them in a
+//! list, and what that costs is in his churn; the packed array has none.
+
+mod claims;
+mod designs;
+mod phases;
+
+use super::{Context, counted};
+use crate::findings::clock::{self, Samples};
+use crate::findings::{Axis, Bars, Findings, Table, Value};
+use clap::Args;
+use phases::{FRAMES, NAMES, Order, REPLACED, Run, SETS, Set, turn};
+use uslab::{Config, Subsystem};
+
+/// Which pool allocates, churns and iterates fastest: naive, free list, packed, slot map, or slabs?
+///
+/// The four sets of the article: so many allocations, of which so many are freed at random, then 1,000 frames in each of which
+/// 500 objects are replaced, then so many walks over the objects that are left. Beside the article's numbers, and with slabs:
+/// without magazines, and with a magazine for each CPU.
+#[derive(Debug, Args)]
+pub struct Pools {
+    /// Only these of the article's sets, 1 to 4, separated by commas.
+    #[arg(long, value_name = "SET", value_delimiter = ',', default_value = "1,2,3,4", value_parser = clap::value_parser!(u8).range(1..=4))]
+    sets: Vec<u8>,
+}
+
+impl Pools {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let question = "which pool allocates, churns and iterates fastest: naive, free list, packed, slot map, or slabs?";
+        let mut findings = Findings::new("pools", question, context.seed);
+        let mut rng = context.rng();
+        // No more rounds than decide something: the naive pool's walks alone take 20 seconds in the fourth set.
+        let rounds = if context.quick || context.exact { 1 } else { 5 };
+        let stage = context.progress.stage("pools", (self.sets.len() * NAMES.len() * rounds) as u64);
+        let mut done = 0;
+        let (mut all, mut shortened) = (Vec::new(), false);
+        for number in &self.sets {
+            let set = &SETS[usize::from(*number) - 1];
+            let walks = if context.exact { 1 } else { context.scale(set.walks) };
+            let frames = context.scale(FRAMES);
+            let order = Order::new(set, frames, &mut rng);
+            let subsystem = if context.exact {
+                counted()?
+            } else {
+                Subsystem::new(Config { check_frees: false, ..Config::default() })?
+            };
+            let mut runs = [Run::default(); NAMES.len()];
+            let samples = clock::try_rounds(rounds, NAMES.len(), |design| -> anyhow::Result<_> {
+                done += 1;
+                stage.at(done);
+                let run = turn(design, set, &order, walks, &subsystem)?;
+                runs[design] = run;
+                Ok([run.build, run.churn, run.walks])
+            })?;
+            shortened |= !as_long(set, frames, walks);
+            findings.table(table(*number, set, frames, walks, &runs, &samples));
+            all.push(Measured { set: *number, samples });
+        }
+        drop(stage);
+        if shortened {
+            findings.note("The article's times are of 1,000 frames and all walks: they stand beside ours where ours are, too.");
+        }
+        pictures(&mut findings, &all);
+        claims::claims(&mut findings, &all);
+        Ok(findings)
+    }
+}
+
+/// Whether a set runs as long as the article's: else its times do not belong beside ours.
+fn as_long(set: &Set, frames: usize, walks: usize) -> bool {
+    (frames, walks) == (FRAMES, set.walks)
+}
+
+fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], samples: &[Samples<3>]) -> Table {
+    let article = as_long(set, frames, walks);
+    let ours = [
+        "design",
+        "looked at in a walk",
+        "which are",
+        "objects among them",
+        "~allocate and free, ms",
+        "~churn, ms",
+        "~walks, ms",
+    ];
+    let theirs = ["article: allocate and free, ms", "article: churn, ms", "article: walks, ms"];
+    let mut table = Table::new(
+        format!(
+            "Set {number}: {} allocated, {} freed; {REPLACED} replaced in each of {frames} frames; walks: {walks}",
+            set.allocs, set.frees
+        ),
+        &[&ours[..], if article { &theirs } else { &[] }].concat(),
+    );
+    for (i, name) in NAMES.into_iter().enumerate() {
+        // Boxes are walked by nobody.
+        let walked = |value: Value| if runs[i].looked > 0 { value } else { Value::Nothing };
+        let counts = [runs[i].looked.into(), runs[i].looks_at.into(), runs[i].active.into()].map(walked);
+        let [build, churn, walks] = [0, 1, 2].map(|phase| samples[i].spread(phase));
+        let mut row =
+            [vec![name.into()], counts.into(), vec![build.into(), churn.into(), walked(walks.into())]]
+                .concat();
+        if article {
+            row.extend(set.article.get(i).map_or([const { Value::Nothing }; 3], |ms| ms.map(Value::from)));
+        }
+        table.row(row);
+    }
+    table
+}
+
+/// What was measured of a set: each design's three phases, round by round.
+struct Measured {
+    set: u8,
+    samples: Vec<Samples<3>>,
+}
+
+/// Each phase in the set that it is about, or else in the first one that ran.
+fn pictures(findings: &mut Findings, all: &[Measured]) {
+    let phases = ["Allocating and freeing", "Churn", "Walks"];
+    for (phase, (name, about)) in phases.into_iter().zip([3, 1, 4]).enumerate() {
+        let Some(Measured { set, samples }) = all.iter().find(|ran| ran.set == about).or(all.first()) else {
+            continue;
+        };
+        // Boxes, the last ones, are walked by nobody.
+        let shown = NAMES.len() - usize::from(phase == 2);
+        let bars = NAMES
+            .into_iter()
+            .zip(samples)
+            .take(shown)
+            .map(|(name, times)| (name, times.spread(phase).median));
+        findings.bars(Bars::measured(format!("{name} in set {set}"), Axis::logarithmic("ms"), bars));
+    }
+}

@@ -1,0 +1,199 @@
+//! The article's sets, and its three phases: allocation and freeing, churn, walks.
+
+use super::designs::{Boxes, Design, Flags, FreeList, Particle};
+use crate::findings::clock;
+use rand::RngExt;
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64;
+use std::hint::black_box;
+use uslab::handle::{PackedArray, SlotMap};
+use uslab::hive::Hive;
+use uslab::pool::{HeapArea, LivePool};
+use uslab::{Magazines, ObjectCache, Subsystem};
+
+/// A set of the article: allocations, how many of them are freed, walks; and the article's milliseconds, by design, for
+/// allocating and freeing, churn and walks.
+pub(super) struct Set {
+    pub(super) allocs: usize,
+    pub(super) frees: usize,
+    pub(super) walks: usize,
+    pub(super) article: [[f64; 3]; 4],
+}
+
+pub(super) const SETS: [Set; 4] = [
+    Set {
+        allocs: 10_000,
+        frees: 9_500,
+        walks: 1_000,
+        article: [[12.99, 35.91, 2.79], [0.17, 0.44, 5.48], [0.27, 0.39, 0.31], [0.15, 1.19, 0.31]],
+    },
+    Set {
+        allocs: 10_000,
+        frees: 500,
+        walks: 1_000,
+        article: [[12.94, 613.37, 6.51], [0.13, 0.51, 7.63], [0.15, 0.80, 6.92], [0.15, 1.69, 7.00]],
+    },
+    Set {
+        allocs: 100_000,
+        frees: 99_500,
+        walks: 1_000,
+        article: [[1244.46, 34.84, 25.13], [1.41, 0.46, 32.69], [2.73, 0.39, 0.31], [1.62, 1.19, 0.31]],
+    },
+    Set {
+        allocs: 10_000,
+        frees: 9_500,
+        walks: 100_000,
+        article: [[12.78, 35.44, 273.18], [0.15, 0.43, 542.18], [0.26, 0.38, 30.79], [0.15, 1.17, 30.62]],
+    },
+];
+
+/// Objects replaced in a frame, and frames.
+pub(super) const REPLACED: usize = 500;
+pub(super) const FRAMES: usize = 1_000;
+
+/// Milliseconds of the phases, and what a walk looked at.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Run {
+    pub(super) build: f64,
+    pub(super) churn: f64,
+    pub(super) walks: f64,
+    pub(super) looked: usize,
+    /// What it is that was looked at; nothing where nobody walks.
+    pub(super) looks_at: &'static str,
+    pub(super) active: usize,
+}
+
+/// Which of the live objects goes next: made before any time is taken.
+pub(super) struct Order {
+    first: Vec<usize>,
+    churn: Vec<usize>,
+}
+
+impl Order {
+    pub(super) fn new(set: &Set, frames: usize, rng: &mut Pcg64) -> Self {
+        let mut first: Vec<usize> = (0..set.allocs).collect();
+        first.shuffle(rng);
+        // As places in the list of those that live: a freed one's place is taken by the last.
+        let left = set.allocs - set.frees;
+        let churn = (0..frames * REPLACED).map(|_| rng.random_range(0..left)).collect();
+        Self { first, churn }
+    }
+}
+
+/// A design whose objects have names that last.
+fn named<D: Design>(design: &mut D, set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
+    let mut failed = None;
+    let mut keys: Vec<Option<D::Key>> = Vec::with_capacity(set.allocs);
+    let mut live: Vec<D::Key> = Vec::with_capacity(set.allocs);
+    let build = clock::nanoseconds(|| {
+        for i in 0..set.allocs {
+            match design.alloc(Particle::new(i)) {
+                Ok(key) => keys.push(Some(key)),
+                Err(error) => return failed = Some(error),
+            }
+        }
+        for i in &order.first[..set.frees] {
+            if let Some(key) = keys[*i].take() {
+                design.free(key);
+            }
+        }
+    }) / 1e6;
+    live.extend(keys.into_iter().flatten());
+    let churn = clock::nanoseconds(|| {
+        for (i, at) in order.churn.iter().enumerate() {
+            let key = live.swap_remove(*at);
+            design.free(key);
+            match design.alloc(Particle::new(i)) {
+                Ok(key) => live.push(key),
+                Err(error) => return failed = Some(error),
+            }
+        }
+    }) / 1e6;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let run = walk(design, walks);
+    black_box(&live);
+    Ok(Run { build, churn, ..run })
+}
+
+fn walk<D: Design>(design: &mut D, walks: usize) -> Run {
+    // The first walk after a change may have to find out what is there.
+    let (active, looked) = (design.walk(), design.looked());
+    let walks = clock::nanoseconds(|| {
+        for _ in 0..walks {
+            black_box(design.walk());
+            black_box(&mut *design);
+        }
+    }) / 1e6;
+    Run { looked, looks_at: D::LOOKS_AT, active, walks, ..Run::default() }
+}
+
+/// The packed array, whose objects are known by their place only.
+fn packed(set: &Set, order: &Order, walks: usize) -> anyhow::Result<Run> {
+    let mut array = PackedArray::default();
+    let mut failed = None;
+    let build = clock::nanoseconds(|| {
+        for i in 0..set.allocs {
+            if let Err(error) = array.alloc(Particle::new(i)) {
+                return failed = Some(error);
+            }
+        }
+        for (i, at) in order.first[..set.frees].iter().enumerate() {
+            array.free(at % (set.allocs - i));
+        }
+    }) / 1e6;
+    let churn = clock::nanoseconds(|| {
+        for (i, at) in order.churn.iter().enumerate() {
+            array.free(*at);
+            if let Err(error) = array.alloc(Particle::new(i)) {
+                return failed = Some(error);
+            }
+        }
+    }) / 1e6;
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    Ok(Run { build, churn, ..walk(&mut array, walks) })
+}
+pub(super) const NAMES: [&str; 9] = [
+    "naive, scans",
+    "free list",
+    "packed array",
+    "slot map",
+    "naive, never again",
+    "pool with bitmap",
+    "hive without magazines",
+    "hive, CPU's magazines",
+    "boxes of an object cache",
+];
+
+/// One turn of one design.
+pub(super) fn turn(
+    design: usize,
+    set: &Set,
+    order: &Order,
+    walks: usize,
+    subsystem: &Subsystem,
+) -> anyhow::Result<Run> {
+    let hive = |magazines| Hive::<Particle>::new_in("particle", subsystem, magazines);
+    match design {
+        0 => named(&mut Flags::<true>::default(), set, order, walks),
+        1 => named(&mut FreeList::default(), set, order, walks),
+        2 => packed(set, order, walks),
+        3 => named(&mut SlotMap::<Particle>::new(), set, order, walks),
+        4 => named(&mut Flags::<false>::default(), set, order, walks),
+        5 => named(
+            &mut LivePool::<Particle, HeapArea>::new(HeapArea::new(set.allocs * 25 + 4096, 64)?)?,
+            set,
+            order,
+            walks,
+        ),
+        6 => named(&mut hive(Magazines::Off)?, set, order, walks),
+        7 => named(&mut hive(Magazines::default())?, set, order, walks),
+        _ => {
+            let cache = ObjectCache::builder("particle").ctor(Particle::default).build_in(subsystem)?;
+            named(&mut Boxes(&cache), set, order, walks)
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! One workload through every allocator: what it leaves behind, and what it took.
+
+use super::Context;
+use super::load::{Load, Loaded, memory};
+use crate::allocators::Allocator;
+use crate::allocators::drive::{Options, Outcome, drive};
+use crate::allocators::memory::Unfit;
+use crate::allocators::roster::{self, Name, Trial};
+use crate::findings::clock::{self, Spread};
+use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
+use crate::workload::Op;
+use anyhow::{bail, ensure};
+use clap::Args;
+use core::alloc::Layout;
+use std::hint::black_box;
+
+/// Which allocator leaves which holes under one workload, and how fast is it?
+///
+/// The same operations go through every allocator, each in memory of the same size. Blocks are filled and verified. Counted are
+/// the free pieces at the end, refusals, and steps of searches; then the operations are timed once more, without the checks.
+#[derive(Debug, Args)]
+pub struct Race {
+    #[command(flatten)]
+    load: Load,
+    /// Memory of each allocator: bytes, or with K, M, G; a power of two. Default: twice what the workload asks for at a time.
+    #[arg(long, value_name = "BYTES", value_parser = memory)]
+    memory: Option<u64>,
+    /// Only these, separated by commas.
+    #[arg(long, value_name = "NAME", value_enum, value_delimiter = ',')]
+    allocators: Vec<Name>,
+}
+
+/// Drives and counts.
+struct Counting<'l>(&'l Loaded);
+
+impl Trial for Counting<'_> {
+    type Outcome = (Outcome, usize);
+    fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<Self::Outcome> {
+        Ok((drive(allocator, self.0.iter(), &Options::default())?, allocator.capacity()))
+    }
+}
+
+/// Runs the operations and nothing else: blocks lie in a vector, under numbers that were made dense before.
+struct Timing<'l> {
+    ops: &'l [Dense],
+    blocks: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Dense {
+    Alloc(usize, Layout),
+    Free(usize),
+}
+
+impl Trial for Timing<'_> {
+    type Outcome = f64;
+    fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<f64> {
+        let mut blocks: Vec<Option<A::Block>> = Vec::new();
+        blocks.resize_with(self.blocks, || None);
+        let time = clock::nanoseconds(|| {
+            for op in self.ops {
+                match *op {
+                    Dense::Alloc(id, layout) => blocks[id] = allocator.alloc(black_box(layout)),
+                    Dense::Free(id) => {
+                        if let Some(block) = blocks[id].take() {
+                            allocator.free(black_box(block));
+                        }
+                    }
+                }
+            }
+        });
+        blocks.into_iter().flatten().for_each(|block| allocator.free(block));
+        Ok(time / self.ops.len() as f64)
+    }
+}
+
+/// A resize is an allocation and a free.
+fn dense(ops: &[Op]) -> (Vec<Dense>, usize) {
+    let mut places = rustc_hash::FxHashMap::default();
+    let (mut spare, mut blocks, mut out) = (Vec::new(), 0, Vec::with_capacity(ops.len()));
+    let mut place = |spare: &mut Vec<usize>| {
+        spare.pop().unwrap_or_else(|| {
+            blocks += 1;
+            blocks - 1
+        })
+    };
+    for op in ops {
+        match *op {
+            Op::Alloc { id, layout } | Op::Resize { id, layout } => {
+                let at = place(&mut spare);
+                out.push(Dense::Alloc(at, layout));
+                if let Some(old) = places.insert(id, at) {
+                    out.push(Dense::Free(old));
+                    spare.push(old);
+                }
+            }
+            Op::Free { id } => {
+                if let Some(at) = places.remove(&id) {
+                    out.push(Dense::Free(at));
+                    spare.push(at);
+                }
+            }
+        }
+    }
+    (out, blocks)
+}
+
+/// What became of a workload in one allocator.
+pub(super) struct Run {
+    pub(super) outcome: Outcome,
+    /// Whether it can be looked into: nobody can look into the system's.
+    pub(super) known: bool,
+    /// An operation; nothing where time is not measured.
+    pub(super) nanoseconds: Spread,
+}
+
+impl Run {
+    /// Bytes taken of bytes asked for, each at its peak.
+    pub(super) fn taken_of_asked(&self) -> f64 {
+        self.outcome.peak_taken as f64 / self.outcome.peak_asked.max(1) as f64
+    }
+}
+
+/// Drives all of `names` through a workload, each in `bytes` of memory; then times them in turn, unless all is to be exact. What
+/// cannot serve the workload says why, and does not keep the others from it.
+///
+/// # Errors
+/// None of them can, or memory is short.
+pub(super) fn measure(
+    context: &Context<'_>,
+    stage: &'static str,
+    loaded: &Loaded,
+    bytes: usize,
+    names: &[Name],
+) -> anyhow::Result<Vec<Result<Run, Unfit>>> {
+    let stage = context.progress.stage(stage, names.len() as u64 * (1 + context.rounds() as u64));
+    let mut runs = Vec::new();
+    for (i, name) in names.iter().enumerate() {
+        runs.push(match roster::run(*name, bytes, loaded.largest, &mut Counting(loaded)) {
+            Ok((outcome, capacity)) => {
+                ensure!(outcome.violations.is_empty(), "{}: {}", name.shown(), outcome.violations.join("; "));
+                Ok(Run { outcome, known: capacity > 0, nanoseconds: Spread::default() })
+            }
+            Err(error) => Err(error.downcast::<Unfit>()?),
+        });
+        stage.at(i as u64 + 1);
+    }
+    let fit: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].is_ok()).collect();
+    if let ([], Some(Err(unfit))) = (&fit[..], runs.first()) {
+        bail!("{}: {}: {unfit}", loaded.name, names[0].shown());
+    }
+    if !context.exact {
+        let (ops, blocks) = dense(&loaded.ops);
+        let mut turn = names.len() as u64;
+        let times = clock::try_rounds(context.rounds(), fit.len(), |i| {
+            turn += 1;
+            stage.at(turn);
+            roster::run(names[fit[i]], bytes, loaded.largest, &mut Timing { ops: &ops, blocks })
+                .map(|time| [time])
+        })?;
+        for (run, samples) in runs.iter_mut().flatten().zip(times) {
+            run.nanoseconds = samples.spread(0);
+        }
+    }
+    Ok(runs)
+}
+
+impl Race {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let question = "which allocator leaves which holes under one workload, and how fast is it?";
+        let mut findings = Findings::new("race", question, context.seed);
+        let loaded = self.load.open(context)?;
+        let bytes = loaded.memory(self.memory)?;
+        let names = if self.allocators.is_empty() { &Name::ALL[..] } else { &self.allocators };
+        let runs = measure(context, "race", &loaded, bytes, names)?;
+        let mut pieces = Vec::new();
+        let mut table = Table::new(
+            format!("{} operations, {}; {bytes} bytes of memory", loaded.ops.len(), loaded.name),
+            &[
+                "allocator",
+                "refused",
+                "of these for pieces",
+                "holes",
+                "largest, bytes",
+                "largest of all free, %",
+                "taken of asked",
+                "steps an operation",
+                "longest",
+                "~ns an operation",
+            ],
+        );
+        for (name, run) in names.iter().zip(&runs) {
+            let Ok(run) = run else {
+                table.row([vec![name.shown().into()], vec![Value::Nothing; 9]].concat());
+                continue;
+            };
+            let outcome = &run.outcome;
+            let holes = outcome.samples.last().map(|sample| sample.holes).unwrap_or_default();
+            let known = |value| if run.known { value } else { Value::Nothing };
+            let part = holes.largest as f64 * 100.0 / holes.total.max(1) as f64;
+            if run.known {
+                pieces.push((name.shown(), part));
+            }
+            let work = &outcome.work;
+            let done = (work.allocs + work.refused + work.frees).max(1) as f64;
+            table.row(vec![
+                name.shown().into(),
+                outcome.refused.into(),
+                outcome.refused_for_pieces.into(),
+                known(holes.count.into()),
+                known(holes.largest.into()),
+                known(Value::Number(part, 1)),
+                known(run.taken_of_asked().into()),
+                known((work.steps as f64 / done).into()),
+                known(work.longest.into()),
+                Value::Spread(run.nanoseconds, 1),
+            ]);
+        }
+        findings.table(table);
+        findings.bars(Bars::exact(
+            "The largest hole at the end, of all that is free",
+            Axis::linear("% of all that is free"),
+            pieces,
+        ));
+        let times = names
+            .iter()
+            .zip(&runs)
+            .filter_map(|(name, run)| Some((name.shown(), run.as_ref().ok()?.nanoseconds.median)));
+        findings.bars(Bars::measured("Time of an operation", Axis::logarithmic("ns"), times));
+        for (name, run) in names.iter().zip(&runs) {
+            if let Err(unfit) = run {
+                findings.note(format!("No {} can be made for this workload: {unfit}.", name.shown()));
+            }
+        }
+        findings.note(
+            "A hole is what one request could have whole: for pools and slabs a free slot, for the others free neighbours \
+             together. Refusals make the rest easier: compare allocators that refused nothing.",
+        );
+        let steps = |wanted| {
+            let at = names.iter().position(|name| *name == wanted)?;
+            runs[at].as_ref().ok()?.outcome.work.longest
+        };
+        if let (Some(first), Some(tlsf)) = (steps(Name::FirstFit), steps(Name::Tlsf)) {
+            findings.claim(Claim {
+                says: "a list is searched as long as it is, two levels of bitmaps in three steps".into(),
+                source: "Memory Allocators from Scratch".into(),
+                found: format!("the longest operation took {first} steps under first fit, {tlsf} under TLSF"),
+                holds: Holds::if_so(tlsf <= 3 && first > tlsf),
+                measured: false,
+            });
+        }
+        Ok(findings)
+    }
+}

@@ -1,0 +1,296 @@
+//! Robson's adversary: a program that makes any allocator that does not move blocks need far more memory than is in use
+//! ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971).
+
+use super::Context;
+use crate::allocators::heap::{Fit, Order};
+use crate::allocators::tlsf::Search;
+use crate::allocators::{Allocator, Buddy, Heap, Tlsf};
+use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use core::alloc::Layout;
+use core::ops::Range;
+use uslab::handle::{Handle32x32, HandleTable};
+
+type Handle = Handle32x32;
+
+/// How much memory can a program force an allocator to take, with little in use?
+///
+/// The adversary never has more than M bytes in use. It allocates units, then, size by size, frees all blocks but those that
+/// lie on a grid, so that no hole is large enough for the next size, and allocates that size until M bytes are in use again.
+/// No allocator that does not move blocks does better in the worst case than about M, and M/2 more for each doubling of size.
+#[derive(Debug, Args)]
+pub struct Robson {
+    /// Bytes in use at most, a power of two.
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 18, value_parser = memory)]
+    live: usize,
+    /// The largest block, in units of 32 bytes, as a power of two. No larger than what is in use.
+    #[arg(long, value_name = "DOUBLINGS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=12))]
+    doublings: u32,
+}
+
+fn memory(text: &str) -> Result<usize, String> {
+    let bytes = text.parse().ok().filter(|n: &usize| n.is_power_of_two() && (4096..=1 << 21).contains(n));
+    bytes.ok_or_else(|| "expected a power of two from 4096 to 2097152".to_owned())
+}
+
+/// What it is called.
+const MOVING: &str = "moved together, by handles";
+
+/// Bytes of the smallest block with its header: tags and rounding make it so for every allocator here.
+const UNIT: usize = 32;
+
+/// Who is attacked: blocks with the headers that they take, found by what names them.
+trait Victim {
+    type Block;
+    /// A block of so many bytes, its header included.
+    fn alloc(&mut self, size: usize) -> anyhow::Result<Self::Block>;
+    fn free(&mut self, block: Self::Block);
+    /// Where it lies now, its header included.
+    fn range(&self, block: &Self::Block) -> Range<usize>;
+}
+
+/// An allocator that leaves blocks where they are, and how many bytes of a request it adds of its own.
+struct Fixed<A> {
+    allocator: A,
+    header: usize,
+}
+
+impl<A: Allocator> Victim for Fixed<A> {
+    type Block = A::Block;
+    fn alloc(&mut self, size: usize) -> anyhow::Result<A::Block> {
+        let layout = Layout::from_size_align(size - self.header, 1).context("a size")?;
+        self.allocator.alloc(layout).context("room: the heap is as large as the bound asks for")
+    }
+    fn free(&mut self, block: A::Block) {
+        self.allocator.free(block);
+    }
+    fn range(&self, block: &A::Block) -> Range<usize> {
+        let range = self.allocator.range(block);
+        range.start - self.header.min(range.start)..range.end
+    }
+}
+
+/// A heap that moves its blocks together when its end is reached: users know them by handles, which say where they lie.
+struct Moving {
+    places: HandleTable<Range<usize>>,
+    /// Handles of the blocks in the order of their places, and of some that were freed.
+    order: Vec<Handle>,
+    head: usize,
+    bytes: usize,
+    /// Bytes that were copied.
+    copied: usize,
+}
+
+impl Moving {
+    fn new(bytes: usize) -> Self {
+        Self { places: HandleTable::new(), order: Vec::new(), head: 0, bytes, copied: 0 }
+    }
+    fn compact(&mut self) {
+        self.head = 0;
+        let (places, head, copied) = (&mut self.places, &mut self.head, &mut self.copied);
+        self.order.retain(|handle| {
+            let Some(place) = places.get_mut(*handle) else { return false };
+            let len = place.len();
+            *copied += if place.start == *head { 0 } else { len };
+            *place = *head..*head + len;
+            *head += len;
+            true
+        });
+    }
+}
+
+impl Victim for Moving {
+    type Block = Handle;
+    fn alloc(&mut self, size: usize) -> anyhow::Result<Handle> {
+        if self.head + size > self.bytes {
+            self.compact();
+        }
+        ensure!(self.head + size <= self.bytes, "room: no more is in use than there is");
+        let handle = self.places.alloc(self.head..self.head + size)?;
+        self.head += size;
+        self.order.push(handle);
+        Ok(handle)
+    }
+    fn free(&mut self, block: Handle) {
+        self.places.free(block);
+    }
+    fn range(&self, block: &Handle) -> Range<usize> {
+        self.places.get(*block).cloned().unwrap_or_default()
+    }
+}
+
+/// The end of the highest block that was ever in use, after each step.
+fn attack<V: Victim>(victim: &mut V, live: usize, doublings: u32) -> anyhow::Result<Vec<usize>> {
+    let mut held: Vec<V::Block> = Vec::new();
+    let (mut grid, mut top, mut steps) = (0, 0, Vec::new());
+    for i in 0..=doublings {
+        let size = UNIT << i;
+        if i > 0 {
+            // Of the two grids of this size that keep to the last one, the one on which more bytes lie.
+            let on = |grid: usize, range: &Range<usize>| {
+                (range.end + size - 1 - grid) / size > (range.start + size - 1 - grid) / size
+            };
+            let ranges: Vec<_> = held.iter().map(|block| victim.range(block)).collect();
+            let kept = |grid| ranges.iter().filter(|range| on(grid, range)).map(Range::len).sum::<usize>();
+            let other = grid + size / 2;
+            grid = if kept(other) > kept(grid) { other } else { grid };
+            let mut kept = Vec::new();
+            for (range, block) in ranges.iter().zip(held) {
+                if on(grid, range) { kept.push(block) } else { victim.free(block) }
+            }
+            held = kept;
+        }
+        // What lies where changes with each allocation, if blocks move; what is in use does not.
+        let mut used: usize = held.iter().map(|block| victim.range(block).len()).sum();
+        while used + size <= live {
+            let block = victim.alloc(size)?;
+            let range = victim.range(&block);
+            used += range.len();
+            top = top.max(range.end);
+            held.push(block);
+        }
+        steps.push(top);
+    }
+    held.into_iter().for_each(|block| victim.free(block));
+    Ok(steps)
+}
+
+impl Robson {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let question = "how much memory can a program force an allocator to take, with little in use?";
+        let mut findings = Findings::new("robson", question, context.seed);
+        let (live, doublings) = (self.live, self.doublings);
+        // Robson's bound is one for blocks that fit into what is in use.
+        let most = (live / UNIT).ilog2();
+        ensure!(
+            doublings <= most,
+            "--doublings {doublings}: blocks of {} bytes, with {live} in use at most; expected 1 to {most}, or a larger --live",
+            UNIT << doublings
+        );
+        // The work grows with the square of it.
+        let quick = (live / 4).max(UNIT << doublings).max(4096).min(live);
+        let live = if context.quick { quick } else { live };
+        // All that anybody could need, so that nothing is refused.
+        let heap = live * (doublings as usize + 2) + (UNIT << doublings);
+        let stage = context.progress.stage("robson", 6);
+        let mut runs = Vec::new();
+        let mut ran = |name, steps: anyhow::Result<Vec<usize>>| -> anyhow::Result<()> {
+            runs.push((name, steps?));
+            stage.at(runs.len() as u64);
+            Ok(())
+        };
+        for (name, fit) in [
+            ("first fit, by address", Fit::First),
+            ("best fit, by address", Fit::Best),
+            ("next fit, by address", Fit::Next),
+        ] {
+            let allocator = Heap::new(heap, fit, Order::Address)?;
+            ran(name, attack(&mut Fixed { allocator, header: 8 }, live, doublings))?;
+        }
+        let allocator = Tlsf::new(heap, 4, Search::Bitmaps)?;
+        ran("TLSF", attack(&mut Fixed { allocator, header: 4 }, live, doublings))?;
+        let allocator = Buddy::new(heap.next_power_of_two())?;
+        ran("buddy", attack(&mut Fixed { allocator, header: 0 }, live, doublings))?;
+        // Robson's bound is not for who moves blocks: they are judged apart.
+        let mut moving = Moving::new(live);
+        let moved = attack(&mut moving, live, doublings);
+        stage.at(6);
+        drop(stage);
+        let units = (live / UNIT) as f64;
+        let bound = |i: usize| (units * (1.0 + i as f64 / 2.0) - (1_u64 << i) as f64 + 1.0) / units;
+        let mut table = Table::new(
+            format!("Memory taken, times the {live} bytes in use; sizes from {UNIT} bytes on"),
+            &[
+                "allocator",
+                "largest 1 unit",
+                "half of the doublings",
+                "all doublings",
+                "of Robson's bound, %",
+            ],
+        );
+        let at = |steps: &[usize], i: usize| steps[i] as f64 / live as f64;
+        let mut forced = 0;
+        for (name, steps) in &runs {
+            let last = steps.len() - 1;
+            let part = at(steps, last) * 100.0 / bound(last);
+            forced += usize::from(part >= 75.0);
+            table.row(vec![
+                (*name).into(),
+                at(steps, 0).into(),
+                at(steps, last / 2).into(),
+                at(steps, last).into(),
+                Value::Number(part, 0),
+            ]);
+        }
+        let last = doublings as usize;
+        let together = moved.as_ref().map_or(&[][..], Vec::as_slice);
+        if let [first, .., whole] = together {
+            table.row(vec![
+                MOVING.into(),
+                (*first as f64 / live as f64).into(),
+                at(together, last / 2).into(),
+                (*whole as f64 / live as f64).into(),
+                Value::Number(*whole as f64 * 100.0 / live as f64 / bound(last), 0),
+            ]);
+        }
+        table.row(vec![
+            "Robson's bound".into(),
+            bound(0).into(),
+            bound(last / 2).into(),
+            bound(last).into(),
+            Value::Number(100.0, 0),
+        ]);
+        findings.table(table);
+        findings.claim(Claim {
+            says: "without moving blocks a program with M bytes in use needs in the worst case about M times (1 + half the \
+                   logarithm of the largest size, in the smallest one)"
+                .into(),
+            source: "Robson 1971".into(),
+            found: format!(
+                "with {} doublings the adversary forces {} of {} allocators to three quarters of the bound of {:.2} or more",
+                doublings,
+                forced,
+                runs.len(),
+                bound(last)
+            ),
+            holds: match forced {
+                0 => Holds::No,
+                n if n == runs.len() => Holds::Yes,
+                _ => Holds::Partly,
+            },
+            measured: false,
+        });
+        findings.claim(Claim {
+            says: "who moves blocks escapes the bound, as collectors do".into(),
+            source: "Memory Allocators from Scratch".into(),
+            found: match &moved {
+                Ok(steps) => format!(
+                    "known by handles and moved together when the end is reached, the same adversary's blocks take {:.2} times what is in \
+                     use, for {:.1} times as many bytes copied as are in use",
+                    at(steps, last),
+                    moving.copied as f64 / live as f64
+                ),
+                Err(refused) => format!("not here: {refused}"),
+            },
+            holds: Holds::if_so(moved.as_ref().is_ok_and(|steps| at(steps, last) <= 1.0)),
+            measured: false,
+        });
+        let curve = |steps: &[usize]| (0..steps.len()).map(|i| ((UNIT << i) as f64, at(steps, i))).collect();
+        let mut series: Vec<_> =
+            runs.iter().map(|(name, steps)| Series { name: (*name).into(), points: curve(steps) }).collect();
+        if let Ok(steps) = &moved {
+            series.push(Series { name: MOVING.into(), points: curve(steps) });
+        }
+        let points = (0..=last).map(|i| ((UNIT << i) as f64, bound(i))).collect();
+        series.push(Series { name: "Robson's bound".into(), points });
+        findings.chart(Chart {
+            title: "Memory taken by the time that blocks of a size are allocated".into(),
+            x: Axis::logarithmic("bytes of the largest block"),
+            y: Axis::linear("times what is in use"),
+            series,
+            measured: false,
+        });
+        Ok(findings)
+    }
+}

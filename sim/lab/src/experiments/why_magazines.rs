@@ -1,0 +1,214 @@
+//! Why a CPU has two magazines (Bonwick and Adams, "Magazines and Vmem", 2001): visits to what CPUs share, counted.
+
+use super::{Context, bounded, counted};
+use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
+use clap::Args;
+use uslab::{Block, CacheInfo, Gfp, KmemCache, Magazines, Subsystem};
+use uslab_magazine::on_cpu;
+
+/// Why two magazines a CPU, when one would hold as much?
+///
+/// One CPU takes and gives back objects in bursts, at every offset from a magazine's edge. Counted are visits to what CPUs
+/// share, which cost a lock and other CPUs' cache lines: without magazines, with one a CPU, with two, and with ten
+/// (the shipping caches have up to nineteen).
+#[derive(Debug, Args)]
+pub struct WhyMagazines {
+    /// Objects in a magazine.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=512))]
+    capacity: u16,
+    /// The longest burst. Default: three magazines.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    burst: Option<u32>,
+}
+
+/// Bursts at each offset, after those that warm up.
+const BURSTS: u32 = 64;
+/// Allocations and frees in all, at most: a minute or so.
+const MOST: u64 = 2_000_000_000;
+
+/// Somewhere to take objects from.
+trait Source<'c> {
+    fn alloc(&mut self) -> anyhow::Result<Block<'c>>;
+    fn free(&mut self, object: Block<'c>);
+    /// Visits so far to what CPUs share.
+    fn visits(&self) -> u64;
+}
+
+/// The shipping cache, with the magazines that it was built with.
+struct Shipping<'c> {
+    cache: &'c KmemCache,
+    visits: fn(&CacheInfo) -> u64,
+}
+
+impl<'c> Source<'c> for Shipping<'c> {
+    fn alloc(&mut self) -> anyhow::Result<Block<'c>> {
+        Ok(self.cache.alloc_block(Gfp::KERNEL)?)
+    }
+    fn free(&mut self, object: Block<'c>) {
+        drop(object);
+    }
+    fn visits(&self) -> u64 {
+        (self.visits)(&self.cache.info())
+    }
+}
+
+/// One magazine a CPU, before a depot that exchanges full ones for empty ones.
+struct Single<'c> {
+    cache: &'c KmemCache,
+    capacity: usize,
+    loaded: Vec<Block<'c>>,
+    full: Vec<Vec<Block<'c>>>,
+    visits: u64,
+}
+
+impl<'c> Source<'c> for Single<'c> {
+    fn alloc(&mut self) -> anyhow::Result<Block<'c>> {
+        if self.loaded.is_empty() {
+            // An empty one there, a full one back.
+            self.visits += 2;
+            self.loaded = match self.full.pop() {
+                Some(full) => full,
+                None => (0..self.capacity)
+                    .map(|_| self.cache.alloc_block(Gfp::KERNEL))
+                    .collect::<Result<_, _>>()?,
+            };
+        }
+        match self.loaded.pop() {
+            Some(object) => Ok(object),
+            None => anyhow::bail!("a magazine without rounds"),
+        }
+    }
+    fn free(&mut self, object: Block<'c>) {
+        if self.loaded.len() == self.capacity {
+            self.visits += 2;
+            self.full.push(std::mem::take(&mut self.loaded));
+        }
+        self.loaded.push(object);
+    }
+    fn visits(&self) -> u64 {
+        self.visits
+    }
+}
+
+/// Visits an operation in bursts of `burst` allocations and as many frees: the mean over all offsets from a magazine's edge,
+/// and the worst.
+fn visits<'c>(source: &mut impl Source<'c>, burst: u32, capacity: u16) -> anyhow::Result<(f64, f64)> {
+    let mut held: Vec<Block<'c>> = Vec::new();
+    let operations = f64::from(2 * burst * BURSTS);
+    let (mut sum, mut worst) = (0.0, 0.0f64);
+    for _ in 0..capacity {
+        // One more object is kept: the next offset.
+        held.push(source.alloc()?);
+        let mut before = 0;
+        for round in 0..2 * BURSTS {
+            if round == BURSTS {
+                before = source.visits();
+            }
+            for _ in 0..burst {
+                held.push(source.alloc()?);
+            }
+            for _ in 0..burst {
+                held.pop().into_iter().for_each(|object| source.free(object));
+            }
+        }
+        let rate = (source.visits() - before) as f64 / operations;
+        sum += rate;
+        worst = worst.max(rate);
+    }
+    held.into_iter().for_each(|object| source.free(object));
+    Ok((sum / f64::from(capacity), worst))
+}
+
+impl WhyMagazines {
+    pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
+        let question = "why two magazines a CPU, when one would hold as much?";
+        let mut findings = Findings::new("why-magazines", question, context.seed);
+        // Half of both is an eighth of the work.
+        let half = if context.quick { 2 } else { 1 };
+        let capacity = (self.capacity / half).max(1);
+        let longest = self.burst.map_or(3 * u32::from(capacity), |burst| (burst / u32::from(half)).max(1));
+        // As many at each offset, from each of four, there and back, of each length.
+        let objects = u64::from(longest) * u64::from(longest + 1) / 2;
+        let operations = objects * u64::from(2 * BURSTS) * u64::from(capacity) * 4 * 2;
+        let options = format!("--capacity {} --burst {}", self.capacity, self.burst.unwrap_or(longest));
+        bounded(
+            &options,
+            operations,
+            MOST,
+            "operations, which grow with the capacity and the square of the burst",
+        )?;
+        on_cpu(0);
+        let subsystem = counted()?;
+        let sized = |stock| Magazines::Sized { capacity, stock, depot_limit: 64 };
+        let locked = cache(&subsystem, "locked", Magazines::Off)?;
+        let two = cache(&subsystem, "two", sized(0))?;
+        let shipped = cache(&subsystem, "shipped", sized(8))?;
+        let names = ["no magazine: a lock", "one a CPU", "two a CPU", "ten a CPU"];
+        let mut mean = names.map(|_| Vec::new());
+        let mut worst = names.map(|_| Vec::new());
+        let stage = context.progress.stage("why-magazines", longest.into());
+        for burst in 1..=longest {
+            let single = Single {
+                cache: &locked,
+                capacity: capacity.into(),
+                loaded: Vec::new(),
+                full: Vec::new(),
+                visits: 0,
+            };
+            let depot = |info: &CacheInfo| info.depot_exchanges + info.fills + info.flushes;
+            let rates = [
+                visits(
+                    &mut Shipping { cache: &locked, visits: |info| info.allocs + info.frees },
+                    burst,
+                    capacity,
+                )?,
+                visits(&mut { single }, burst, capacity)?,
+                visits(&mut Shipping { cache: &two, visits: depot }, burst, capacity)?,
+                visits(&mut Shipping { cache: &shipped, visits: depot }, burst, capacity)?,
+            ];
+            for (i, rate) in rates.into_iter().enumerate() {
+                mean[i].push((f64::from(burst), rate.0));
+                worst[i].push((f64::from(burst), rate.1));
+            }
+            stage.at(burst.into());
+        }
+        drop(stage);
+        let mut table = Table::new(
+            format!("Visits to what CPUs share, an operation; magazines of {capacity}"),
+            &["magazines", "at the edge, bursts of 2", "mean of all bursts", "worst of all bursts"],
+        );
+        let most = |curve: &[(f64, f64)]| curve.iter().map(|p| p.1).fold(0.0, f64::max);
+        for (i, name) in names.into_iter().enumerate() {
+            let all = mean[i].iter().map(|p| p.1).sum::<f64>() / mean[i].len() as f64;
+            let rates = [worst[i].get(1).map(|p| p.1), Some(all), Some(most(&worst[i]))];
+            let rates = rates.map(|rate| rate.map_or(Value::Nothing, |rate| Value::Number(rate, 4)));
+            table.row([vec![name.into()], rates.to_vec()].concat());
+        }
+        findings.table(table);
+        // A visit moves one magazine.
+        let bound = 1.0 / f64::from(capacity);
+        let of = |i: usize| most(&worst[i]);
+        findings.claim(Claim {
+            says: "with two magazines a CPU has a whole magazine of allocations or of frees between visits to the depot, \
+                   whatever it does"
+                .into(),
+            source: "Bonwick and Adams 2001".into(),
+            found: format!("at most {:.4} visits an operation, and 1/{} is {bound:.4}; with one magazine up to {:.4}", of(2), capacity, of(1)),
+            holds: if of(2) <= bound { Holds::Yes } else { Holds::No },
+            measured: false,
+        });
+        let worst = names.into_iter().zip(worst);
+        findings.chart(Chart {
+            title: "Visits to what CPUs share, at the worst offset from a magazine's edge".into(),
+            x: Axis::linear("objects in a burst"),
+            y: Axis::linear("visits an operation"),
+            series: worst.map(|(name, points)| Series { name: name.into(), points }).collect(),
+            measured: false,
+        });
+        Ok(findings)
+    }
+}
+
+fn cache(subsystem: &Subsystem, name: &str, magazines: Magazines) -> anyhow::Result<KmemCache> {
+    Ok(KmemCache::builder(name, 64).magazines(magazines).check_frees(false).build_in(subsystem)?)
+}

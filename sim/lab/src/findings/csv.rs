@@ -1,0 +1,106 @@
+//! Findings as CSV, a value a line.
+
+use super::{Findings, Part, Table, Value};
+
+impl Findings {
+    /// Its tables and pictures as CSV, a value a line, so that one file holds them all: which part, which row, curve or bar,
+    /// the column or the place on the axis, and the value. The first three tell a value from all others.
+    ///
+    /// # Errors
+    /// None that depends on the findings.
+    pub fn csv(&self) -> anyhow::Result<String> {
+        let mut out = csv::Writer::from_writer(Vec::new());
+        out.write_record(["part", "row", "column", "value"])?;
+        for part in &self.parts {
+            match part {
+                Part::Table(table) => {
+                    for row in &table.rows {
+                        let name = table.name(row);
+                        for (column, value) in table.columns.iter().zip(row).skip(table.named_by) {
+                            // A number is a number here: an interval has lines of its own.
+                            let Value::Spread(spread, decimals) = value else {
+                                out.write_record([&table.title, &name, &column.name, &value.shown(false)])?;
+                                continue;
+                            };
+                            let parts = [("", spread.median), (", from", spread.low), (", to", spread.high)];
+                            for (part, x) in parts {
+                                let (column, x) =
+                                    (format!("{}{part}", column.name), format!("{x:.decimals$}"));
+                                out.write_record([&table.title, &name, &column, &x])?;
+                            }
+                        }
+                    }
+                }
+                Part::Chart(chart) => {
+                    for series in &chart.series {
+                        for (x, y) in &series.points {
+                            let (x, y) = (x.to_string(), y.to_string());
+                            out.write_record([&chart.title, &series.name, &x, &y])?;
+                        }
+                    }
+                }
+                Part::Bars(bars) => {
+                    for bar in &bars.bars {
+                        let length = bar.length.to_string();
+                        out.write_record([&bars.title, &bar.name, &bars.axis.name, &length])?;
+                    }
+                }
+                Part::Claim(_) | Part::Note(_) => (),
+            }
+        }
+        Ok(String::from_utf8(out.into_inner()?)?)
+    }
+}
+
+impl Table {
+    /// What the columns that name a row say of this one.
+    fn name(&self, row: &[Value]) -> String {
+        let words: Vec<_> = row.iter().take(self.named_by).map(|value| value.shown(false)).collect();
+        words.join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::findings::show::tests::example;
+
+    #[test]
+    fn findings_as_csv() {
+        let expected = "\
+part,row,column,value
+Left at the end,buddy,holes,3
+Left at the end,buddy,\"largest, bytes\",65536
+Left at the end,\"first, \"\"best\"\" fit\",holes,120
+Left at the end,\"first, \"\"best\"\" fit\",\"largest, bytes\",
+Largest free block,buddy,0,65536
+Largest free block,buddy,100,16384
+Largest free block,<first fit>,0,65536
+Largest free block,<first fit>,50,512
+Steps of a search,buddy,steps,12
+Steps of a search,<first fit>,steps,2000
+";
+        assert_eq!(example().csv().unwrap(), expected);
+    }
+
+    #[test]
+    fn an_interval_has_a_line_for_each_of_its_ends() {
+        let mut table = Table::new("Times", &["allocator", "~ns"]);
+        table.row(vec!["buddy".into(), crate::findings::clock::Spread::of(vec![1.0, 2.0, 4.0]).into()]);
+        let mut findings = Findings::new("example", "how long?", 7);
+        findings.table(table);
+        let expected = "part,row,column,value\nTimes,buddy,ns,2.00\nTimes,buddy,\"ns, from\",1.00\nTimes,buddy,\"ns, to\",4.00\n";
+        assert_eq!(findings.csv().unwrap(), expected);
+    }
+
+    #[test]
+    fn a_row_is_named_by_all_the_columns_that_name_it() {
+        let mut table = Table::new("Holes", &["policy", "sizes", "holes"]).named_by(2);
+        table.row(vec!["first fit".into(), "one".into(), 3u64.into()]);
+        table.row(vec!["first fit".into(), "many".into(), 7u64.into()]);
+        let mut findings = Findings::new("example", "what is left?", 7);
+        findings.table(table);
+        let expected = "part,row,column,value\nHoles,first fit; one,holes,3\nHoles,first fit; many,holes,7\n";
+        assert_eq!(findings.csv().unwrap(), expected);
+    }
+}

@@ -1,0 +1,192 @@
+//! Pictures as data: curves over an axis, and bars to compare. Terminals and pages draw them, each in its way.
+
+use serde::Serialize;
+
+/// Curves over an axis.
+#[derive(Clone, Debug, Serialize)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// The axis to the right.
+    pub x: Axis,
+    /// The axis upwards.
+    pub y: Axis,
+    /// The curves.
+    pub series: Vec<Series>,
+    /// Whether heights were measured, and so differ by machine, build or run.
+    pub measured: bool,
+}
+
+/// An axis.
+#[derive(Clone, Debug, Serialize)]
+pub struct Axis {
+    /// What it counts, with the unit.
+    pub name: String,
+    /// Whether equal steps are equal ratios.
+    pub logarithmic: bool,
+}
+
+/// A curve.
+#[derive(Clone, Debug, Serialize)]
+pub struct Series {
+    /// Whose.
+    pub name: String,
+    /// Where it goes through, from left to right.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A bar for each of some things.
+#[derive(Clone, Debug, Serialize)]
+pub struct Bars {
+    /// What it shows.
+    pub title: String,
+    /// What lengths count. Where it is linear, bars begin at 0.
+    pub axis: Axis,
+    /// The bars, from top to bottom.
+    pub bars: Vec<Bar>,
+    /// Whether lengths were measured, and so differ by machine, build or run.
+    pub measured: bool,
+}
+
+/// A bar.
+#[derive(Clone, Debug, Serialize)]
+pub struct Bar {
+    /// Whose.
+    pub name: String,
+    /// How long it is: 0 or more, in the axis's unit.
+    pub length: f64,
+}
+
+impl Axis {
+    /// Equal steps are equal amounts.
+    pub fn linear(name: impl Into<String>) -> Self {
+        Self { name: name.into(), logarithmic: false }
+    }
+    /// Equal steps are equal ratios.
+    pub fn logarithmic(name: impl Into<String>) -> Self {
+        Self { name: name.into(), logarithmic: true }
+    }
+}
+
+impl Bars {
+    /// Bars of counts, which are the same on any machine.
+    pub fn exact<N: Into<String>>(
+        title: impl Into<String>,
+        axis: Axis,
+        bars: impl IntoIterator<Item = (N, f64)>,
+    ) -> Self {
+        let bar = |(name, length): (N, f64)| Bar { name: name.into(), length };
+        Self { title: title.into(), axis, bars: bars.into_iter().map(bar).collect(), measured: false }
+    }
+    /// Bars of what was measured.
+    pub fn measured<N: Into<String>>(
+        title: impl Into<String>,
+        axis: Axis,
+        bars: impl IntoIterator<Item = (N, f64)>,
+    ) -> Self {
+        Self { measured: true, ..Self::exact(title, axis, bars) }
+    }
+    /// From where to where bars can go. The shortest bar of a logarithmic axis begins at a power of ten below its length, so
+    /// that it is seen; a length of 0 has no place there, and no bar.
+    pub(super) fn scale(&self) -> Scale {
+        let lengths = || self.bars.iter().map(|bar| bar.length).filter(|length| *length > 0.0);
+        let (least, most) = span(lengths()).unwrap_or((0.0, 0.0));
+        let low = match self.axis.logarithmic && least > 0.0 {
+            true => 10f64.powi(least.log10().ceil() as i32 - 1),
+            false => 0.0,
+        };
+        Scale::of(&self.axis, (low, most))
+    }
+}
+
+/// From where to where an axis goes.
+#[derive(Clone, Debug)]
+pub(super) struct Scale {
+    pub(super) low: f64,
+    pub(super) high: f64,
+    pub(super) logarithmic: bool,
+}
+
+impl Scale {
+    /// A logarithmic axis that begins at 0 or below is drawn as a linear one; none is without length.
+    pub(super) fn of(axis: &Axis, (low, high): (f64, f64)) -> Self {
+        let high = if high > low { high } else { low + 1.0 };
+        Self { low, high, logarithmic: axis.logarithmic && low > 0.0 }
+    }
+    /// Which part of the way a value has gone, 0 to 1.
+    pub(super) fn part(&self, value: f64) -> f64 {
+        let place = |x: f64| if self.logarithmic { x.ln() } else { x };
+        let value = value.clamp(self.low, self.high);
+        (place(value) - place(self.low)) / (place(self.high) - place(self.low))
+    }
+    /// What lies at that part of the way.
+    pub(super) fn at(&self, part: f64) -> f64 {
+        match self.logarithmic {
+            true => self.low * (self.high / self.low).powf(part),
+            false => self.low + (self.high - self.low) * part,
+        }
+    }
+    /// In which of `steps` equal steps a value lies.
+    pub(super) fn step(&self, value: f64, steps: usize) -> usize {
+        ((self.part(value) * steps as f64) as usize).min(steps - 1)
+    }
+    /// In words, behind the axis's name.
+    pub(super) fn shown(&self) -> String {
+        let kind = if self.logarithmic { ", logarithmic" } else { "" };
+        format!("from {} to {}{kind}", number(self.low), number(self.high))
+    }
+}
+
+/// The least and the largest of them.
+pub(super) fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.fold(None, |span, x| {
+        let (low, high) = span.unwrap_or((x, x));
+        Some((low.min(x), high.max(x)))
+    })
+}
+
+/// Whole numbers grouped, others with three significant digits: none that is not 0 becomes 0.
+pub(super) fn number(x: f64) -> String {
+    let size = x.abs();
+    let sign = if x < 0.0 { "-" } else { "" };
+    if (x.fract() == 0.0 && size < 1e15) || (100.0..1e15).contains(&size) {
+        return format!("{sign}{}", uslab_output::grouped(size.round() as u64));
+    }
+    if !(1e-6..1e15).contains(&size) {
+        return format!("{x:.2e}");
+    }
+    let decimals = (2 - size.log10().floor() as i32) as usize;
+    format!("{x:.decimals$}").trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_three_significant_digits() {
+        let shown =
+            [0.0, 0.000512, 0.0625, 0.3000000004, 1.0, 20.328, 99.96, 1234.5, 65536.0, -0.5].map(number);
+        assert_eq!(shown, ["0", "0.000512", "0.0625", "0.3", "1", "20.3", "100", "1,235", "65,536", "-0.5"]);
+        assert_eq!([1.5e-9, f64::INFINITY].map(number), ["1.50e-9", "inf"]);
+    }
+
+    #[test]
+    fn the_shortest_bar_is_seen_and_the_longest_one_ends_the_axis() {
+        let bars = |axis| Bars::exact("t", axis, [("a", 10.0), ("b", 0.0), ("c", 4000.0)]);
+        let scale = bars(Axis::logarithmic("ns")).scale();
+        assert_eq!((scale.low, scale.high, scale.part(4000.0), scale.part(0.0)), (1.0, 4000.0, 1.0, 0.0));
+        assert!(scale.part(10.0) > 0.1);
+        let scale = bars(Axis::linear("ns")).scale();
+        assert_eq!((scale.low, scale.part(1000.0)), (0.0, 0.25));
+        // Nothing to see: no length, and no division by it.
+        let none = Bars::exact("t", Axis::logarithmic("ns"), [("a", 0.0)]).scale();
+        assert_eq!((none.logarithmic, none.part(0.0)), (false, 0.0));
+    }
+
+    #[test]
+    fn an_axis_without_length_has_its_values_at_its_beginning() {
+        let scale = Scale::of(&Axis::logarithmic("ns"), (8.0, 8.0));
+        assert_eq!((scale.part(8.0), scale.step(8.0, 8)), (0.0, 0));
+    }
+}

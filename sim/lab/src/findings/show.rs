@@ -1,0 +1,216 @@
+//! Findings as text for a terminal.
+
+use super::picture::{Scale, number, span};
+use super::{Bars, Chart, Claim, Findings, Holds, Part, QUICK, Series, Table};
+use comfy_table::CellAlignment;
+use std::fmt::Write;
+
+/// Columns of a terminal that pictures are drawn for.
+const LINE: usize = 80;
+/// A column's height in eighths of a line.
+const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// A column filled from the left, in eighths of it.
+const LEFT_EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
+
+impl Findings {
+    /// All of it as text.
+    pub fn text(&self) -> String {
+        let mut out = format!("{}: {}\nseed {}", self.experiment, self.question, self.seed);
+        if let Some(machine) = &self.machine {
+            let _ = write!(out, ", on {machine}");
+        }
+        out.push('\n');
+        if self.quick {
+            let _ = writeln!(out, "{QUICK}");
+        }
+        let mut claims_follow = false;
+        for part in &self.parts {
+            // Claims stand together.
+            if !(claims_follow && matches!(part, Part::Claim(_))) {
+                out.push('\n');
+            }
+            claims_follow = matches!(part, Part::Claim(_));
+            let _ = match part {
+                Part::Table(table) => write!(out, "{}\n{}", table.title, table.text()),
+                Part::Chart(chart) => chart.write_text(&mut out),
+                Part::Bars(bars) => bars.write_text(&mut out),
+                Part::Claim(claim) if self.quick => writeln!(out, "quick: {claim}"),
+                Part::Claim(claim) => writeln!(out, "{claim}"),
+                Part::Note(note) => writeln!(out, "{note}"),
+            };
+        }
+        out
+    }
+}
+
+impl Holds {
+    /// In two words.
+    pub fn shown(self) -> &'static str {
+        match self {
+            Self::Yes => "holds",
+            Self::Partly => "holds in part",
+            Self::No => "does not hold",
+            Self::Undecided => "undecided",
+        }
+    }
+}
+
+impl std::fmt::Display for Claim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:13}  {} ({}); found: {}", self.holds.shown(), self.says, self.source, self.found)
+    }
+}
+
+impl Table {
+    fn text(&self) -> String {
+        let header: Vec<&str> = self.columns.iter().map(|c| c.name.as_str()).collect();
+        let mut table = uslab_output::table(&header);
+        for (i, column) in table.column_iter_mut().enumerate() {
+            if !self.is_numeric(i) {
+                column.set_cell_alignment(CellAlignment::Left);
+            }
+        }
+        for row in &self.rows {
+            table.add_row(row.iter().map(|value| value.shown(true)));
+        }
+        uslab_output::text(&table)
+    }
+}
+
+impl Chart {
+    fn write_text(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "{}", self.title)?;
+        let all = || self.series.iter().flat_map(|s| &s.points);
+        let (Some(x), Some(y)) = (span(all().map(|p| p.0)), span(all().map(|p| p.1))) else {
+            return writeln!(out, "  (nothing)");
+        };
+        let (x, y) = (Scale::of(&self.x, x), Scale::of(&self.y, y));
+        let lasts = self.series.iter().map(|s| number(s.points.last().map_or(0.0, |p| p.1)));
+        let lines: Vec<_> = self.series.iter().zip(lasts).map(|(s, last)| (s.name.as_str(), last)).collect();
+        let (names, width) = widths(&lines, 60);
+        for (series, (name, last)) in self.series.iter().zip(&lines) {
+            writeln!(out, "  {name:names$}  {}  {last}", series.curve(&x, &y, width))?;
+        }
+        writeln!(out, "  across: {}, {}", self.x.name, x.shown())?;
+        writeln!(out, "  height: {}, {}", self.y.name, y.shown())
+    }
+}
+
+impl Bars {
+    fn write_text(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "{}", self.title)?;
+        let scale = self.scale();
+        let lines: Vec<_> = self.bars.iter().map(|bar| (bar.name.as_str(), number(bar.length))).collect();
+        let (names, width) = widths(&lines, 40);
+        for (bar, (name, length)) in self.bars.iter().zip(&lines) {
+            let eighths = (scale.part(bar.length) * (8 * width) as f64).round() as usize;
+            let whole = "█".repeat(eighths / 8);
+            let rest = (eighths % 8).checked_sub(1).map(|rest| LEFT_EIGHTHS[rest]).into_iter();
+            let drawn: String = whole.chars().chain(rest).collect();
+            let gap = if drawn.is_empty() { "" } else { " " };
+            writeln!(out, "  {name:names$}  {drawn}{gap}{length}")?;
+        }
+        writeln!(out, "  lengths: {}, {}", self.axis.name, scale.shown())
+    }
+}
+
+/// How wide the names are, and what is left of a terminal's line between a name and its number: `most` at most.
+fn widths(lines: &[(&str, String)], most: usize) -> (usize, usize) {
+    let widest = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
+    let names = widest(&mut lines.iter().map(|(name, _)| name.chars().count()));
+    let numbers = widest(&mut lines.iter().map(|(_, number)| number.chars().count()));
+    (names, LINE.saturating_sub(names + numbers + 6).clamp(10, most))
+}
+
+impl Series {
+    /// The curve as a line of columns; between its points it goes straight.
+    fn curve(&self, x: &Scale, y: &Scale, width: usize) -> String {
+        let column = |column: usize| {
+            let at = x.at((column as f64 + 0.5) / width as f64);
+            let after = self.points.partition_point(|p| p.0 < at);
+            let (Some(left), Some(right)) = (self.points[..after].last(), self.points.get(after)) else {
+                // Before the first point and after the last one the nearest counts, if it lies in this column.
+                let near = self.points.get(after).or(self.points.last())?;
+                return (x.step(near.0, width) == column).then_some(near.1);
+            };
+            let part = (at - left.0) / (right.0 - left.0);
+            Some(left.1 + part * (right.1 - left.1))
+        };
+        let height = |height: f64| EIGHTHS[y.step(height, EIGHTHS.len())];
+        (0..width).map(|k| column(k).map_or(' ', height)).collect()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::findings::{Axis, Value};
+
+    pub(crate) fn example() -> Findings {
+        let mut findings = Findings::new("example", "what is left?", 7);
+        let mut table = Table::new("Left at the end", &["allocator", "holes", "largest, bytes"]);
+        table.row(vec!["buddy".into(), 3u64.into(), 65_536u64.into()]);
+        table.row(vec!["first, \"best\" fit".into(), 120u64.into(), Value::Nothing]);
+        findings.table(table);
+        findings.chart(Chart {
+            title: "Largest free block".into(),
+            x: Axis::linear("operations"),
+            y: Axis::logarithmic("bytes"),
+            series: vec![
+                Series { name: "buddy".into(), points: vec![(0.0, 65536.0), (100.0, 16384.0)] },
+                Series { name: "<first fit>".into(), points: vec![(0.0, 65536.0), (50.0, 512.0)] },
+            ],
+            measured: false,
+        });
+        let bars = [("buddy", 12.0), ("<first fit>", 2000.0)];
+        findings.bars(Bars::exact("Steps of a search", Axis::logarithmic("steps"), bars));
+        findings.claim(Claim {
+            says: "first fit loses its largest block first".into(),
+            source: "a tutorial".into(),
+            found: "512 of 65,536 bytes".into(),
+            holds: Holds::Yes,
+            measured: false,
+        });
+        findings
+    }
+
+    /// A tenth of the work gave verdicts that read like any other.
+    #[test]
+    fn a_quick_verdict_says_that_it_is_quick() {
+        let mut findings = example();
+        findings.quick = true;
+        let text = findings.text();
+        assert!(text.contains(&format!("seed 7\n{QUICK}\n")), "{text}");
+        assert!(text.contains("\nquick: holds          first fit"), "{text}");
+        assert!(serde_json::to_string(&findings).unwrap().contains(r#""quick":true"#));
+    }
+
+    #[test]
+    fn findings_as_text() {
+        let expected = "\
+example: what is left?
+seed 7
+
+Left at the end
+ allocator          holes  largest, bytes
+ buddy                  3          65,536
+ first, \"best\" fit    120
+
+Largest free block
+  buddy        ███████████████████████████████████▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▆▆▆▆  16,384
+  <first fit>  █████████████▇▇▇▇▇▇▇▆▆▆▆▅▅▄▃▁                              512
+  across: operations, from 0 to 100
+  height: bytes, from 512 to 65,536, logarithmic
+
+Steps of a search
+  buddy        █▍ 12
+  <first fit>  ████████████████████████████████████████ 2,000
+  lengths: steps, from 10 to 2,000, logarithmic
+
+holds          first fit loses its largest block first (a tutorial); found: 512 of 65,536 bytes
+";
+        let text = example().text();
+        let squeezed = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+        assert_eq!(squeezed(&text), squeezed(expected), "{text}");
+    }
+}

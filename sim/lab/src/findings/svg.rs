@@ -1,0 +1,237 @@
+//! Pictures as SVG, in the colour of the text that they stand in, on no ground of their own: a page may be light or dark.
+
+use super::picture::{Axis, Bars, Chart, Scale, number, span};
+use anyhow::anyhow;
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
+use plotters::drawing::DrawingAreaErrorKind;
+use plotters::element::{DashedPathElement, DynElement, IntoDynElement};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// Colours that people tell apart, whatever they see (Okabe and Ito, "Color Universal Design", 2008). Their yellow is lost on
+/// white and their black on dark pages: grey stands for both.
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(128, 128, 128),
+];
+/// All in pixels: of a picture, of its lettering, and of a letter of that, roughly.
+const WIDTH: i32 = 900;
+const HEIGHT: i32 = 400;
+const LETTERS: i32 = 16;
+const LETTER: i32 = 8;
+/// What a line of the legend takes up, and a bar with its gap.
+const LINE: i32 = 22;
+
+type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+impl Chart {
+    /// The curves as an SVG picture; the legend stands beside them.
+    pub(super) fn svg(&self) -> anyhow::Result<String> {
+        let points = || self.series.iter().flat_map(|s| &s.points);
+        let (Some(x), Some(y)) = (span(points().map(|p| p.0)), span(points().map(|p| p.1))) else {
+            return Ok(String::new());
+        };
+        drawn(&self.title, HEIGHT, |area| {
+            let base = if self.y.logarithmic { y.0 } else { y.0.min(0.0) };
+            self.draw(area, Scale::of(&self.x, x), Scale::of(&self.y, (base, y.1)))
+        })
+    }
+
+    fn draw(&self, area: &Area<'_>, x: Scale, y: Scale) -> Drawn {
+        // One curve is named by the title.
+        let names =
+            if self.series.len() > 1 { longest(self.series.iter().map(|s| s.name.as_str())) } else { 0 };
+        let (plot, legend) = area.split_horizontally(WIDTH - names - 40);
+        let label = || ("sans-serif", LETTERS).into_font();
+        let mut chart = ChartBuilder::on(&plot)
+            // Half of the last label of an axis lies beyond it.
+            .margin_right(10)
+            .margin_top(12)
+            .margin_left(8)
+            .x_label_area_size(48)
+            .y_label_area_size(84)
+            .build_cartesian_2d(Marked(x, &self.x), Marked(y, &self.y))?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .label_style(label())
+            .axis_desc_style(label())
+            .x_desc(&self.x.name)
+            .y_desc(&self.y.name)
+            .draw()?;
+        for (i, series) in self.series.iter().enumerate() {
+            chart.draw_series([path(i, series.points.clone())])?;
+            if names > 0 {
+                let y = 20 + LINE * i as i32;
+                legend.draw(&path(i, vec![(4, y), (32, y)]))?;
+                legend.draw(&text(&series.name, (40, y), HPos::Left))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Bars {
+    /// The bars as an SVG picture, each with its number.
+    pub(super) fn svg(&self) -> anyhow::Result<String> {
+        let height = LINE * (self.bars.len() as i32 + 1) + 12;
+        drawn(&self.title, height, |area| self.draw(area))
+    }
+
+    fn draw(&self, area: &Area<'_>) -> Drawn {
+        let scale = self.scale();
+        let left = longest(self.bars.iter().map(|bar| bar.name.as_str())) + 12;
+        let numbers: Vec<_> = self.bars.iter().map(|bar| number(bar.length)).collect();
+        let room = WIDTH - left - longest(numbers.iter().map(String::as_str)) - 12;
+        for (i, (bar, number)) in self.bars.iter().zip(&numbers).enumerate() {
+            let (top, middle) = (LINE * i as i32 + 4, LINE * i as i32 + LINE / 2 + 2);
+            let right = left + (scale.part(bar.length) * f64::from(room)).round() as i32;
+            area.draw(&text(&bar.name, (left - 8, middle), HPos::Right))?;
+            area.draw(&Rectangle::new([(left, top), (right, top + LINE - 4)], COLOURS[0].filled()))?;
+            area.draw(&text(number, (right + 6, middle), HPos::Left))?;
+        }
+        let bottom = LINE * self.bars.len() as i32 + 4;
+        area.draw(&PathElement::new([(left, 0), (left, bottom)], BLACK.mix(0.5)))?;
+        let axis = format!("{}, {}", self.axis.name, scale.shown());
+        area.draw(&text(&axis, (left, bottom + LINE / 2 + 2), HPos::Left))?;
+        Ok(())
+    }
+}
+
+/// A picture of so many pixels' height.
+fn drawn(title: &str, height: i32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> anyhow::Result<String> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
+        draw(&area).map_err(|error| anyhow!("{title}: {error}"))?;
+        area.present().map_err(|error| anyhow!("{title}: {error}"))?;
+    }
+    // What is black here has the colour of the text around it.
+    Ok(svg.replace("\"#000000\"", "\"currentColor\""))
+}
+
+/// The `i`th curve: where the colours are used up, they come again with dashes, longer each time.
+fn path<'d, C: Clone + 'static>(i: usize, points: Vec<C>) -> DynElement<'static, SVGBackend<'d>, C>
+where
+    PathElement<C>: IntoDynElement<'static, SVGBackend<'d>, C>,
+    DashedPathElement<std::vec::IntoIter<C>, i32>: IntoDynElement<'static, SVGBackend<'d>, C>,
+{
+    let style = COLOURS[i % COLOURS.len()].stroke_width(2);
+    match (i / COLOURS.len()) as i32 {
+        0 => PathElement::new(points, style).into_dyn(),
+        round => DashedPathElement::new(points, 4 * round, 4, style).into_dyn(),
+    }
+}
+
+fn text(words: &str, at: (i32, i32), side: HPos) -> Text<'static, (i32, i32), String> {
+    let font = ("sans-serif", LETTERS).into_font().color(&BLACK);
+    Text::new(words.to_owned(), at, font.pos(Pos::new(side, VPos::Center)))
+}
+
+/// Room for the longest of some words.
+fn longest<'w>(words: impl Iterator<Item = &'w str>) -> i32 {
+    words.map(|word| word.chars().count() as i32 * LETTER).max().unwrap_or(0)
+}
+
+/// An axis with marks at round places.
+struct Marked<'a>(Scale, &'a Axis);
+
+impl Marked<'_> {
+    /// Powers of two for sizes, of ten for all else, with 2 and 5 between if there is room.
+    fn ratios(&self, most: usize) -> Vec<f64> {
+        let most = most.clamp(2, 12);
+        let powers = |base: f64, steps: &[f64], every: i32| -> Vec<f64> {
+            let (from, to) = (self.0.low.log(base).floor() as i32, self.0.high.log(base).ceil() as i32);
+            let powers = (from..=to).filter(|k| k.rem_euclid(every) == 0).map(|k| base.powi(k));
+            let all = powers.flat_map(|power| steps.iter().map(move |step| power * step));
+            // The ends are the data's own, which may be off by their last digits.
+            let (low, high) = (self.0.low * (1.0 - 1e-9), self.0.high * (1.0 + 1e-9));
+            all.filter(|x| (low..=high).contains(x)).collect()
+        };
+        let of_two = self.1.name.starts_with("bytes");
+        let fine = (!of_two).then(|| powers(10.0, &[1.0, 2.0, 5.0], 1));
+        let coarse = (1..).map(|every| powers(if of_two { 2.0 } else { 10.0 }, &[1.0], every));
+        fine.into_iter().chain(coarse).find(|marks| marks.len() <= most).unwrap_or_default()
+    }
+}
+
+impl Ranged for Marked<'_> {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        limit.0 + (self.0.part(*value) * f64::from(limit.1 - limit.0)).round() as i32
+    }
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        match self.0.logarithmic {
+            true => self.ratios(hint.max_num_points()),
+            false => plotters::coord::types::RangedCoordf64::from(self.0.low..self.0.high)
+                .key_points(hint.max_num_points()),
+        }
+    }
+    fn range(&self) -> std::ops::Range<f64> {
+        self.0.low..self.0.high
+    }
+}
+
+impl ValueFormatter<f64> for Marked<'_> {
+    fn format_ext(&self, value: &f64) -> String {
+        number(*value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::findings::Series;
+
+    fn chart(curves: usize) -> Chart {
+        let series = |i: usize| Series {
+            name: format!("curve {i}"),
+            points: vec![(1.0, 0.0005), (1000.0, i as f64 + 1.0)],
+        };
+        Chart {
+            title: "t".into(),
+            x: Axis::linear("blocks"),
+            y: Axis::logarithmic("ms"),
+            series: (0..curves).map(series).collect(),
+            measured: false,
+        }
+    }
+
+    /// What is drawn of each curve in the legend: of the same colour only if it is dashed.
+    #[test]
+    fn more_curves_than_colours_are_told_apart_by_dashes() {
+        let svg = chart(10).svg().unwrap();
+        let keys: std::collections::BTreeSet<_> = svg
+            .lines()
+            .filter(|line| line.starts_with("<polyline") && line.contains("stroke-width=\"2\""))
+            .collect();
+        let solid = |colour: &str| keys.iter().filter(|line| line.contains(colour)).count();
+        // A curve and its key; the first three colours come again, in pieces.
+        assert_eq!(solid("#E69F00"), 2, "{svg}");
+        assert!(solid("#0072B2") > 4, "{svg}");
+        assert!(svg.contains("curve 9") && !svg.contains("#000000"));
+    }
+
+    #[test]
+    fn marks_of_small_numbers_are_not_rounded_to_nothing() {
+        let axis = Axis::logarithmic("ms");
+        let marks = |scale: (f64, f64), axis: &Axis, most| {
+            let marks = Marked(Scale::of(axis, scale), axis).ratios(most);
+            marks.into_iter().map(number).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            marks((0.0005, 0.06), &axis, 10),
+            ["0.0005", "0.001", "0.002", "0.005", "0.01", "0.02", "0.05"]
+        );
+        assert_eq!(marks((0.0005, 20.0), &axis, 10), ["0.001", "0.01", "0.1", "1", "10"]);
+        assert_eq!(marks((16.0, 1000.0), &Axis::logarithmic("bytes"), 3), ["16", "64", "256"]);
+    }
+}

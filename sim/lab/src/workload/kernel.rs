@@ -1,0 +1,129 @@
+//! A kernel's memory trace as operations: its objects, by the bytes that were asked for.
+//!
+//! What a kernel keeps in caches is here what its callers wanted of it. Frees of objects from before the trace, or of those whose
+//! allocation had no event, have no block and are counted; pages are left to the page allocator. Objects of a trace have no
+//! alignment in it: 8 bytes, the kernel's least.
+
+use super::op::Op;
+use core::alloc::Layout;
+use rustc_hash::FxHashMap;
+use std::path::Path;
+use uslab::SlabInfo;
+use uslab_trace::{FreeOrigin, OpKind, Recording, Resolver, TraceError};
+
+const ALIGN: usize = 8;
+
+/// The operations of a kernel's trace, read as they are needed.
+#[derive(Debug)]
+pub struct KernelOps {
+    ops: Resolver,
+    /// The number of the live object at each address.
+    live: FxHashMap<u64, u64>,
+    next: u64,
+    unseen: u64,
+}
+
+impl KernelOps {
+    /// Reads the trace at `path`, ftrace, `perf script` or `trace-cmd report` text; `-` is standard input.
+    ///
+    /// # Errors
+    /// As [`Recording::open`].
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        Self::of(Recording::open(path)?)
+    }
+    /// The operations of a recording.
+    ///
+    /// # Errors
+    /// The temporary file of a long trace fails.
+    pub fn of(recording: Recording) -> Result<Self, TraceError> {
+        let ops = recording.resolve(None::<&SlabInfo>)?;
+        Ok(Self { ops, live: FxHashMap::default(), next: 0, unseen: 0 })
+    }
+
+    /// Frees of objects whose allocation was not seen, so far.
+    pub fn unseen(&self) -> u64 {
+        self.unseen
+    }
+
+    fn free(&mut self, ptr: u64) -> Option<Op> {
+        let id = self.live.remove(&ptr);
+        self.unseen += u64::from(id.is_none());
+        id.map(|id| Op::Free { id })
+    }
+}
+
+impl Iterator for KernelOps {
+    type Item = Result<Op, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let op = match self.ops.next_op() {
+                Ok(Some(op)) => op,
+                Ok(None) => return None,
+                Err(error) => return Some(Err(error)),
+            };
+            let op = match op.kind {
+                OpKind::Alloc { ptr, bytes_req, .. } => {
+                    let id = self.next;
+                    self.next += 1;
+                    self.live.insert(ptr.0, id);
+                    // Objects are at most 4 MiB, and a size of nothing still has an address.
+                    let layout = Layout::from_size_align(bytes_req.max(1) as usize, ALIGN).ok();
+                    layout.map(|layout| Op::Alloc { id, layout })
+                }
+                OpKind::Free { ptr, origin: FreeOrigin::Matched { .. }, .. }
+                | OpKind::HiddenFree { ptr, .. } => self.free(ptr.0),
+                OpKind::Free { .. } => {
+                    self.unseen += 1;
+                    None
+                }
+                OpKind::PageAlloc { .. } | OpKind::PageFree { .. } | OpKind::Mark { .. } => None,
+            };
+            if let Some(op) = op {
+                return Some(Ok(op));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uslab_trace::Source;
+
+    #[test]
+    fn objects_become_blocks_and_frees_of_others_are_counted() {
+        let alloc = |time, ptr: u32, bytes| {
+            format!(
+                "  sh-1 [000] ..... 1.{time:06}: kmalloc: call_site=f+0x1/0x2 ptr=00000000{ptr:08x} bytes_req={bytes} \
+                 bytes_alloc=128 gfp_flags=GFP_KERNEL node=-1 accounted=false\n"
+            )
+        };
+        let free = |time, ptr: u32| {
+            format!("  sh-1 [000] ..... 1.{time:06}: kfree: call_site=f+0x1/0x2 ptr=00000000{ptr:08x}\n")
+        };
+        // The second allocation at one address tells of a free without an event.
+        let text = [
+            free(0, 0x10),
+            alloc(1, 0x20, 100),
+            alloc(2, 0x30, 65),
+            free(3, 0x20),
+            alloc(4, 0x30, 70),
+            free(5, 0x30),
+        ]
+        .concat();
+        let source = Source::from_reader("objects", Box::new(std::io::Cursor::new(text)), None).unwrap();
+        let mut ops = KernelOps::of(Recording::read(source, |_| {}).unwrap()).unwrap();
+        let layout = |size| Layout::from_size_align(size, ALIGN).unwrap();
+        let all: Vec<_> = ops.by_ref().map(Result::unwrap).collect();
+        let expected = [
+            Op::Alloc { id: 0, layout: layout(100) },
+            Op::Alloc { id: 1, layout: layout(65) },
+            Op::Free { id: 0 },
+            Op::Free { id: 1 },
+            Op::Alloc { id: 2, layout: layout(70) },
+            Op::Free { id: 2 },
+        ];
+        assert_eq!((&all[..], ops.unseen()), (&expected[..], 1));
+    }
+}

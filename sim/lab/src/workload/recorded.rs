@@ -1,0 +1,326 @@
+//! Operations that were recorded: the malloc lab's traces, and CSV.
+//!
+//! A `.rep` file (Bryant and O'Hallaron's malloc lab) begins with four numbers, a line each: a heap size, how many ids there
+//! are, how many operations, and a weight. Then an operation a line: `a ID BYTES`, `r ID BYTES`, `f ID`. A CSV file has lines of
+//! `op,id,size[,align]`, with the same letters or `alloc`, `resize`, `free`; size and alignment of a free are left out; the
+//! first line may name the columns.
+//!
+//! All of a file is read and checked before it is driven: an operation on a block that is not there is an error of its line.
+
+use super::error::OpsError;
+use super::lines::{Line, Lines};
+use super::op::Op;
+use core::alloc::Layout;
+use rustc_hash::FxHashMap;
+
+/// What malloc promises, and so what these traces were recorded with.
+const MALLOC_ALIGN: usize = 16;
+/// The largest alignment, in bytes.
+pub(super) const MOST_ALIGN: usize = 1 << 30;
+/// The largest request, in bytes.
+const MOST: usize = 1 << 40;
+
+pub(super) const REP: &str = "`a ID BYTES`, `r ID BYTES` or `f ID`";
+pub(super) const CSV: &str = "`alloc,ID,SIZE[,ALIGN]`, `resize,ID,SIZE[,ALIGN]` or `free,ID`; the first line may be \
+     `op,id,size[,align]`";
+const SIZE: &str = "1 to 2^40 bytes";
+
+/// Which blocks are there.
+#[derive(Debug, Default)]
+struct Trail {
+    /// Each id that was named, and whether its block is there.
+    live: FxHashMap<u64, bool>,
+}
+
+impl Trail {
+    /// The operation of a line, if it can be done now. `size` is absent in a free.
+    fn op(
+        &mut self,
+        line: &Line<'_>,
+        what: What,
+        id: u64,
+        size: Option<&str>,
+        align: usize,
+    ) -> Result<Op, OpsError> {
+        let state = self.live.get(&id).copied();
+        let layout = |align| {
+            let size = size.and_then(|size| size.parse().ok()).filter(|size| (1..=MOST).contains(size));
+            let size = size.ok_or_else(|| line.wrong(format!("no size for block {id}"), SIZE))?;
+            let layout =
+                Layout::from_size_align(size, align).ok().filter(|layout| layout.align() <= MOST_ALIGN);
+            layout.ok_or_else(|| line.wrong(format!("{align} is no alignment"), "a power of two up to 2^30"))
+        };
+        let known = |expected| match state {
+            Some(true) => Ok(()),
+            Some(false) => Err(line.wrong(format!("block {id} was freed before"), expected)),
+            None => Err(line.wrong(format!("block {id} was never allocated"), expected)),
+        };
+        let op = match what {
+            What::Alloc if state == Some(true) => {
+                return Err(line.wrong(format!("block {id} is there already"), "an id that is not in use"));
+            }
+            What::Alloc => Op::Alloc { id, layout: layout(align)? },
+            What::Resize => {
+                known("a block that is in use")?;
+                Op::Resize { id, layout: layout(align)? }
+            }
+            What::Free => {
+                known("a block that is in use")?;
+                Op::Free { id }
+            }
+        };
+        self.live.insert(id, what != What::Free);
+        Ok(op)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    Alloc,
+    Resize,
+    Free,
+}
+
+impl What {
+    fn of(text: &str) -> Option<Self> {
+        match text {
+            "a" | "alloc" => Some(Self::Alloc),
+            "r" | "resize" => Some(Self::Resize),
+            "f" | "free" => Some(Self::Free),
+            _ => None,
+        }
+    }
+}
+
+/// Reads a malloc lab's trace.
+pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
+    let mut header = [0; 4];
+    for (i, number) in header.iter_mut().enumerate() {
+        let Some(line) = lines.next_line()? else {
+            let (path, line) = (lines.path().to_owned(), lines.number());
+            return Err(OpsError::Early { path, line, what: "lines of a header", found: i as u64, said: 4 });
+        };
+        let parsed = line.text.parse();
+        *number = parsed
+            .map_err(|_| line.wrong("no header", "four numbers first: heap size, ids, operations, weight"))?;
+    }
+    let [_, ids, said, _]: [u64; 4] = header;
+    let (mut ops, mut trail) = (vec![], Trail::default());
+    while let Some(line) = lines.next_line()? {
+        if ops.len() as u64 == said {
+            let (path, line) = (lines.path().to_owned(), lines.number());
+            return Err(OpsError::Late { path, line, what: "operations", said });
+        }
+        let words: Vec<_> = line.text.split_whitespace().collect();
+        let (what, id, size) = match words[..] {
+            [what @ ("a" | "r"), id, size] => (What::of(what), id, Some(size)),
+            ["f", id] => (Some(What::Free), id, None),
+            _ => (None, "", None),
+        };
+        let (Some(what), Ok(id)) = (what, id.parse::<u64>()) else {
+            return Err(line.wrong("no operation", REP));
+        };
+        if id >= ids {
+            return Err(
+                line.wrong(format!("block {id} of {ids}"), "an id below the number that the header says")
+            );
+        }
+        ops.push(trail.op(&line, what, id, size, MALLOC_ALIGN)?);
+    }
+    let early = |what, found, said| OpsError::Early {
+        path: lines.path().to_owned(),
+        line: lines.number(),
+        what,
+        found,
+        said,
+    };
+    if (ops.len() as u64) < said {
+        return Err(early("operations", ops.len() as u64, said));
+    }
+    if (trail.live.len() as u64) < ids {
+        return Err(early("ids", trail.live.len() as u64, ids));
+    }
+    Ok(ops)
+}
+
+/// Reads a CSV file.
+pub(super) fn csv(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
+    let (mut ops, mut trail) = (vec![], Trail::default());
+    while let Some(line) = lines.next_line()? {
+        let fields: Vec<_> = line.text.split(',').map(str::trim).collect();
+        if line.names(&["op", "id"]) {
+            continue;
+        }
+        // A free may have empty columns.
+        let given = fields.iter().rposition(|field| !field.is_empty()).map_or(0, |last| last + 1);
+        let parsed = match (fields.first().and_then(|op| What::of(op)), &fields[..given]) {
+            (Some(What::Free), [_, id]) => Some((What::Free, id, None, None)),
+            (Some(what), [_, id, size]) if what != What::Free => Some((what, id, Some(*size), None)),
+            (Some(what), [_, id, size, align]) if what != What::Free => {
+                Some((what, id, Some(*size), Some(align)))
+            }
+            _ => None,
+        };
+        let parsed = parsed.and_then(|(what, id, size, align)| {
+            Some((
+                what,
+                id.parse().ok()?,
+                size,
+                align.map_or(Some(MALLOC_ALIGN), |align| align.parse().ok())?,
+            ))
+        });
+        let Some((what, id, size, align)) = parsed else { return Err(line.wrong("no operation", CSV)) };
+        ops.push(trail.op(&line, what, id, size, align)?);
+    }
+    Ok(ops)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use uslab_trace::Source;
+
+    fn lines(name: &'static str, text: &str) -> Lines {
+        let bytes = std::io::Cursor::new(text.as_bytes().to_vec());
+        Lines::of(Source::from_reader(name, Box::new(bytes), None).unwrap())
+    }
+    fn read_rep(text: &str) -> Result<Vec<Op>, String> {
+        rep(lines("short.rep", text)).map_err(|error| error.to_string())
+    }
+    fn read_csv(text: &str) -> Result<Vec<Op>, String> {
+        csv(lines("ops.csv", text)).map_err(|error| error.to_string())
+    }
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).unwrap()
+    }
+
+    #[test]
+    fn a_malloc_labs_trace_is_read() {
+        let ops = read_rep("20000\n2\n5\n1\na 0 512\na 1 128\nr 0 640\nf 1\nf 0\n").unwrap();
+        let expected = [
+            Op::Alloc { id: 0, layout: layout(512, 16) },
+            Op::Alloc { id: 1, layout: layout(128, 16) },
+            Op::Resize { id: 0, layout: layout(640, 16) },
+            Op::Free { id: 1 },
+            Op::Free { id: 0 },
+        ];
+        assert_eq!(ops, expected);
+    }
+
+    #[test]
+    fn a_csv_file_is_read() {
+        let ops =
+            read_csv("op,id,size,align\nalloc,7,100,64\n\na,8,10\nresize,7,200,64\nfree,7,,\nf,8").unwrap();
+        let expected = [
+            Op::Alloc { id: 7, layout: layout(100, 64) },
+            Op::Alloc { id: 8, layout: layout(10, 16) },
+            Op::Resize { id: 7, layout: layout(200, 64) },
+            Op::Free { id: 7 },
+            Op::Free { id: 8 },
+        ];
+        assert_eq!(ops, expected);
+    }
+
+    #[test]
+    fn the_line_that_names_the_columns_is_the_first_one_with_text_in_either_case() {
+        for text in ["\n\nop,id,size\na,1,8\n", "Op,ID,Size\na,1,8\n", " OP , Id\na,1,8\n"] {
+            assert_eq!(read_csv(text).map(|ops| ops.len()), Ok(1), "{text}");
+        }
+        let error = read_csv("op,id,size\nop,id,size\n").unwrap_err();
+        assert!(error.starts_with("ops.csv:2: no operation"), "{error}");
+    }
+
+    #[test]
+    fn an_id_may_be_used_again_after_its_free() {
+        assert_eq!(read_csv("a,1,8\nf,1\na,1,8\n").unwrap().len(), 3);
+    }
+
+    #[test]
+    fn each_wrong_line_is_told_with_its_place_and_what_is_accepted() {
+        let rep_of = |ops: &str, ids: u64| {
+            read_rep(&format!("1000\n{ids}\n{}\n1\n{ops}\n", ops.lines().count())).unwrap_err()
+        };
+        let cases = [
+            (
+                "a 0 8\nx 0 8",
+                "short.rep:6: no operation: \"x 0 8\"; expected `a ID BYTES`, `r ID BYTES` or `f ID`",
+            ),
+            ("a 0 0", "short.rep:5: no size for block 0: \"a 0 0\"; expected 1 to 2^40 bytes"),
+            ("a 0 -8", "short.rep:5: no size for block 0: \"a 0 -8\"; expected 1 to 2^40 bytes"),
+            (
+                "a 0 8\na 0 8",
+                "short.rep:6: block 0 is there already: \"a 0 8\"; expected an id that is not in use",
+            ),
+            (
+                "a 0 8\nf 0\nf 0",
+                "short.rep:7: block 0 was freed before: \"f 0\"; expected a block that is in use",
+            ),
+            ("f 0", "short.rep:5: block 0 was never allocated: \"f 0\"; expected a block that is in use"),
+            ("r 0 8", "short.rep:5: block 0 was never allocated: \"r 0 8\"; expected a block that is in use"),
+            (
+                "a 1 8",
+                "short.rep:5: block 1 of 1: \"a 1 8\"; expected an id below the number that the header says",
+            ),
+            ("a 0", "short.rep:5: no operation: \"a 0\"; expected `a ID BYTES`, `r ID BYTES` or `f ID`"),
+        ];
+        for (ops, error) in cases {
+            assert_eq!(rep_of(ops, 1), error, "{ops}");
+        }
+        assert_eq!(
+            read_csv("alloc,1,8,3\n").unwrap_err(),
+            "ops.csv:1: 3 is no alignment: \"alloc,1,8,3\"; expected a power of two up to 2^30"
+        );
+        assert_eq!(
+            read_csv("a,1,8\nfree,1,8\n").unwrap_err(),
+            "ops.csv:2: no operation: \"free,1,8\"; expected `alloc,ID,SIZE[,ALIGN]`, `resize,ID,SIZE[,ALIGN]` or `free,ID`; \
+             the first line may be `op,id,size[,align]`"
+        );
+        assert!(read_csv("a,1,8\nmalloc,2,8\n").unwrap_err().starts_with("ops.csv:2: no operation"));
+    }
+
+    #[test]
+    fn headers_that_do_not_match_and_files_that_end_early_are_told() {
+        let cases = [
+            ("1000\n1\n", "short.rep: ends after line 2, with 2 of 4 lines of a header"),
+            (
+                "a 0 8\n",
+                "short.rep:1: no header: \"a 0 8\"; expected four numbers first: heap size, ids, operations, weight",
+            ),
+            ("1000\n1\n3\n1\na 0 8\nf 0\n", "short.rep: ends after line 6, with 2 of 3 operations"),
+            ("1000\n1\n1\n1\na 0 8\nf 0\n", "short.rep:6: more operations than the 1 that the header says"),
+            ("1000\n2\n2\n1\na 0 8\nf 0\n", "short.rep: ends after line 6, with 1 of 2 ids"),
+        ];
+        for (text, error) in cases {
+            assert_eq!(read_rep(text).unwrap_err(), error, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_file_says_what_comes_out_of_it_can_be_done(
+            words in prop::collection::vec((0..12_usize, 0..2_u64, 0..8_u64), 1..8),
+            more in prop_oneof![3 => Just(0), 1 => 0..3_usize],
+        ) {
+            let text = |between: &str| {
+                let line = |(what, id, size): &(usize, u64, u64)| {
+                    let op = ["a", "a", "a", "a", "a", "f", "f", "f", "f", "r", "r", "x"][*what];
+                    if op == "f" { format!("f{between}{id}\n") } else { format!("{op}{between}{id}{between}{size}\n") }
+                };
+                words.iter().map(line).collect::<String>()
+            };
+            let header = format!("0\n2\n{}\n1\n", words.len() + more);
+            for ops in [read_rep(&(header + &text(" "))), read_csv(&text(","))].into_iter().flatten() {
+                prop_assert_eq!(ops.len(), words.len(), "nothing is passed over");
+                let mut live = std::collections::BTreeSet::new();
+                for op in ops {
+                    match op {
+                        Op::Alloc { id, layout } => prop_assert!(live.insert(id) && layout.size() > 0),
+                        Op::Resize { id, layout } => prop_assert!(live.contains(&id) && layout.size() > 0),
+                        Op::Free { id } => prop_assert!(live.remove(&id)),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! How large requests are.
+
+use super::dice::{Dice, Weighted};
+use super::error::SpecError;
+use super::lines::Lines;
+use super::spec::Spec;
+use core::fmt;
+use core::str::FromStr;
+use std::path::Path;
+
+/// The largest request, in bytes.
+pub const MOST: u64 = 1 << 30;
+/// Where a log-normal distribution is cut off, if nothing is said.
+const CUT: u64 = 1 << 20;
+/// The most sizes that Zipf's law gets.
+const RANKS: u64 = 1 << 20;
+
+const EXPECTED: &str = "fixed:BYTES, uniform:MIN..MAX, lognormal:MEDIAN,SIGMA[,MAX], zipf:EXPONENT,MIN..MAX[,STEP] or \
+     histogram:FILE (lines of size,count)";
+
+/// A distribution of sizes. Parsed from text, and printed as it was written.
+///
+/// | text | bytes |
+/// |---|---|
+/// | `fixed:64` | 64 |
+/// | `uniform:16..4096` | each from 16 to 4096 as likely as any other |
+/// | `lognormal:100,1.2` | half of them above 100; their logarithm's deviation is 1.2; cut off at 1 MiB, or the third number |
+/// | `zipf:1.1,16..4096` | 16, 32, 48 ...: the k-th as often as `1 / k^1.1`; the step is 16, or the third argument |
+/// | `histogram:FILE` | as the file's lines of `size,count` say |
+///
+/// ```
+/// use uslab_lab::workload::{Dice, Sizes};
+///
+/// let sizes: Sizes = "uniform:16..4096".parse()?;
+/// let mut dice = Dice::new(42);
+/// assert!((16..=4096).contains(&sizes.sample(&mut dice)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sizes {
+    text: String,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Kind {
+    Fixed(u64),
+    Uniform(u64, u64),
+    LogNormal { median: f64, sigma: f64, most: u64 },
+    Weighted(Weighted),
+}
+
+impl Sizes {
+    /// One size, in bytes, at least 1.
+    pub fn sample(&self, dice: &mut Dice) -> usize {
+        match &self.kind {
+            Kind::Fixed(bytes) => *bytes as usize,
+            Kind::Uniform(least, most) => dice.within(*least, *most) as usize,
+            Kind::LogNormal { median, sigma, most } => {
+                // The conversion goes to the next number there is: what is too large is cut off below.
+                let bytes = (median * libm::exp(sigma * dice.normal())) as u64;
+                bytes.clamp(1, *most) as usize
+            }
+            Kind::Weighted(weighted) => weighted.pick(dice),
+        }
+    }
+}
+
+impl FromStr for Sizes {
+    type Err = SpecError;
+
+    /// # Errors
+    /// An unknown distribution, a number out of its range, a file that is no histogram.
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let spec = Spec::new("sizes", EXPECTED, text);
+        let (name, rest) = spec.parts();
+        let kind = match name {
+            "fixed" => Kind::Fixed(spec.number("the size", rest, 1, MOST)?),
+            "uniform" => {
+                let (least, most) = spec.range(rest, 1, MOST)?;
+                Kind::Uniform(least, most)
+            }
+            "lognormal" => {
+                let given = spec.arguments(rest, 2, 3)?;
+                let median = spec.number("the median", given[0], 1.0, MOST as f64)?;
+                let sigma = spec.number("sigma", given[1], 0.0, 10.0)?;
+                let most =
+                    given.get(2).map_or(Ok(CUT), |most| spec.number("the largest size", most, 1, MOST))?;
+                Kind::LogNormal { median, sigma, most }
+            }
+            "zipf" => Kind::Weighted(zipf(&spec, rest)?),
+            "histogram" => Kind::Weighted(histogram(&spec, Path::new(rest))?),
+            _ => return spec.unknown(name),
+        };
+        Ok(Self { text: text.to_owned(), kind })
+    }
+}
+
+fn zipf(spec: &Spec<'_>, rest: &str) -> Result<Weighted, SpecError> {
+    let given = spec.arguments(rest, 2, 3)?;
+    let exponent = spec.number("the exponent", given[0], 0.0, 10.0)?;
+    let (least, most) = spec.range(given[1], 1, MOST)?;
+    let step = given.get(2).map_or(Ok(16), |step| spec.number("the step", step, 1, MOST))?;
+    let ranks = (most - least) / step + 1;
+    if ranks > RANKS {
+        return spec.wrong(format!("{ranks} sizes, and {RANKS} are the most"));
+    }
+    // In whole numbers, so that no sum depends on its order; the first weighs 2^40, and none nothing.
+    let weight = |rank: u64| (libm::pow(rank as f64, -exponent) * (1_u64 << 40) as f64) as u64;
+    let weighted = Weighted::new((0..ranks).map(|i| ((least + i * step) as usize, weight(i + 1).max(1))));
+    weighted.map_or_else(|| spec.wrong("no sizes"), Ok)
+}
+
+const PAIR: &str = "SIZE,COUNT, a size of 1 to 2^30 bytes; the first line may be `size,count`";
+
+fn histogram(spec: &Spec<'_>, path: &Path) -> Result<Weighted, SpecError> {
+    if path.as_os_str().is_empty() {
+        return spec.wrong("no file is named");
+    }
+    let read = || {
+        let mut pairs = vec![];
+        let mut lines = Lines::open(path, PAIR)?;
+        while let Some(line) = lines.next_line()? {
+            let pair = line.text.split_once(',').map(|(size, count)| (size.trim(), count.trim()));
+            if line.names(&["size", "count"]) {
+                continue;
+            }
+            let pair = pair.and_then(|(size, count)| Some((size.parse().ok()?, count.parse().ok()?)));
+            match pair.filter(|(size, _)| (1..=MOST as usize).contains(size)) {
+                Some(pair) => pairs.push(pair),
+                None => return Err(line.wrong("no size and count", PAIR)),
+            }
+        }
+        Ok(pairs)
+    };
+    match read() {
+        Ok(pairs) => {
+            Weighted::new(pairs).map_or_else(|| spec.wrong("its counts come to nothing, or to too much"), Ok)
+        }
+        Err(error) => spec.wrong(error.to_string()),
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(text: &str, n: usize) -> Vec<usize> {
+        let sizes: Sizes = text.parse().unwrap();
+        assert_eq!(sizes.to_string(), text);
+        let mut dice = Dice::new(1);
+        (0..n).map(|_| sizes.sample(&mut dice)).collect()
+    }
+    fn wrong(text: &str) -> String {
+        text.parse::<Sizes>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn each_distribution_gives_what_it_says() {
+        assert_eq!(sizes("fixed:64", 3), [64; 3]);
+        assert!(sizes("uniform:16..4096", 1000).iter().all(|size| (16..=4096).contains(size)));
+        let mut normal = sizes("lognormal:100,1.2", 10_001);
+        normal.sort_unstable();
+        assert!((95..105).contains(&normal[5000]), "the median is {}", normal[5000]);
+        // One deviation above the median are 15.9 %: 100 * e^1.2 = 332.
+        assert!((320..345).contains(&normal[8413]), "{}", normal[8413]);
+        assert_eq!(sizes("lognormal:1000,3,2000", 1000).into_iter().max(), Some(2000));
+        assert_eq!(sizes("lognormal:1,10", 1000).into_iter().min(), Some(1));
+        let zipf = sizes("zipf:1,16..64", 10_000);
+        let share = |size| zipf.iter().filter(|s| **s == size).count() as f64 / 10_000.0;
+        // 1, 1/2, 1/3, 1/4 of 25/12.
+        for (size, expected) in [(16, 0.48), (32, 0.24), (48, 0.16), (64, 0.12)] {
+            assert!((share(size) - expected).abs() < 0.015, "{size}: {}", share(size));
+        }
+        assert!(sizes("zipf:0,1..10,3", 100).iter().all(|size| [1, 4, 7, 10].contains(size)));
+    }
+
+    #[test]
+    fn a_histogram_is_read_from_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sizes.csv");
+        let text = format!("histogram:{}", path.display());
+        std::fs::write(&path, "size,count\n24,3\n100, 1\n").unwrap();
+        let drawn = sizes(&text, 4000);
+        let small = drawn.iter().filter(|size| **size == 24).count();
+        assert!((2900..3100).contains(&small) && drawn.iter().all(|size| [24, 100].contains(size)));
+        std::fs::write(&path, "\nSize, Count\n24,3\n").unwrap();
+        assert_eq!(sizes(&text, 2), [24; 2], "the first line with text may name the columns, in either case");
+        std::fs::write(&path, b"24,3\n\0").unwrap();
+        assert!(wrong(&text).contains(&format!("not text; expected {PAIR}")), "{}", wrong(&text));
+        std::fs::write(&path, "24,3\n0,1\n").unwrap();
+        let shown = path.display();
+        assert!(
+            wrong(&text).contains(&format!("{shown}:2: no size and count: \"0,1\"; expected {PAIR}")),
+            "{}",
+            wrong(&text)
+        );
+        std::fs::write(&path, "24,0\n").unwrap();
+        assert!(wrong(&text).contains("its counts come to nothing"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(wrong(&text).contains("cannot open"));
+    }
+
+    #[test]
+    fn what_is_no_distribution_is_told_with_what_is_accepted() {
+        assert_eq!(
+            wrong("unifrm:1..2"),
+            format!("sizes \"unifrm:1..2\": unknown distribution \"unifrm\"; expected {EXPECTED}")
+        );
+        for (text, why) in [
+            ("fixed:0", "the size \"0\" is no number from 1 to 1073741824"),
+            ("fixed:", "the size \"\" is no number"),
+            ("uniform:64", "\"64\" is no range"),
+            ("uniform:64..16", "the upper end \"16\" is no number from 64 to"),
+            ("lognormal:100", "1 arguments, not 2 to 3"),
+            ("lognormal:100,nan", "sigma \"nan\" is no number from 0 to 10"),
+            ("zipf:1,1..1073741824,1", "1073741824 sizes, and 1048576 are the most"),
+            ("zipf:-1,16..32", "the exponent \"-1\" is no number"),
+            ("", "unknown distribution \"\""),
+            ("histogram:", "no file is named"),
+        ] {
+            assert!(wrong(text).contains(why), "{text}: {}", wrong(text));
+        }
+    }
+}

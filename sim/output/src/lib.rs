@@ -1,0 +1,141 @@
+//! How results are shown: files that are never half-written, tables, and a progress bar on a terminal.
+
+#![forbid(unsafe_code)]
+
+mod place;
+
+pub use place::{Form, Place, json_text, write_all};
+
+use comfy_table::{CellAlignment, Table, TableStyle};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+
+/// A table with one row a thing; the first column is text, the others numbers.
+pub fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(TableStyle::new()).set_header(header);
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if i > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// A table's text without blanks at the ends of lines.
+pub fn text(table: &Table) -> String {
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// `1234567` as `1,234,567`.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A signed difference, as `+3` or `-3`.
+pub fn signed(n: i64) -> String {
+    format!("{n:+}")
+}
+
+/// Bytes with a unit that leaves three digits or so.
+pub fn size(bytes: u64) -> String {
+    match bytes {
+        0..=9_999 => format!("{bytes} B"),
+        10_000..=10_239_999 => format!("{:.0} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+    }
+}
+
+/// Bytes as an option has them: a number, alone or with K, M or G.
+///
+/// # Errors
+/// It is none, it is 0, or too many.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KIB" | "KB" => 10,
+        "M" | "MIB" | "MB" => 20,
+        "G" | "GIB" | "GB" => 30,
+        _ => return Err("expected bytes, or a number with K, M or G".to_owned()),
+    };
+    let number: u64 = digits.parse().map_err(|_| "expected bytes, or a number with K, M or G".to_owned())?;
+    match number.checked_mul(1 << shift) {
+        Some(0) => Err("expected more than 0 bytes".to_owned()),
+        Some(bytes) => Ok(bytes),
+        None => Err("expected less than 2^64 bytes".to_owned()),
+    }
+}
+
+/// A progress bar on standard error, if that is a terminal.
+#[derive(Debug)]
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Progress {
+    /// Hidden until [`stage`](Self::stage), and always where standard error is no terminal.
+    pub fn new() -> Self {
+        Self { bar: ProgressBar::hidden() }
+    }
+    /// Begins a stage of `length` steps (0: unknown).
+    pub fn stage(&self, name: &'static str, length: u64) -> Stage {
+        if !std::io::stderr().is_terminal() {
+            return Stage(self.bar.clone());
+        }
+        let bar = if length == 0 { ProgressBar::new_spinner() } else { ProgressBar::new(length) };
+        // The template is a constant; were it wrong, the plain bar would do.
+        if let Ok(style) = ProgressStyle::with_template("{msg:12} {wide_bar} {percent:>3} %  {eta:>4} left") {
+            bar.set_style(style);
+        }
+        bar.set_message(name);
+        Stage(bar)
+    }
+}
+
+/// One stage of a [`Progress`]; its bar goes when it is dropped.
+#[derive(Debug)]
+pub struct Stage(ProgressBar);
+
+impl Stage {
+    /// How far the stage is.
+    pub fn at(&self, position: u64) {
+        self.0.set_position(position);
+    }
+    /// What stands before the bar from now on.
+    pub fn say(&self, text: String) {
+        self.0.set_message(text);
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([1, -1, 0].map(signed), ["+1", "-1", "+0"]);
+    }
+}

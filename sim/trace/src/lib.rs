@@ -1,0 +1,76 @@
+//! Kernel memory traces: from text to the operations that a replayer performs.
+//!
+//! ```text
+//!  file, .zst, stdin            Recording                        Resolver
+//!  source -> line -> event  ->  spool, shapes, counts   ->  names, resolve -> op     (-> facts)
+//!            ftrace, perf,      (pass 1: what the           (pass 2: which cache,
+//!            trace_cmd           text says)                  which irregularity)
+//! ```
+//!
+//! Two passes, because a trace names a cache mostly after the fact: `kmem_cache_free` says where an object came from, often
+//! long after `kmem_cache_alloc` did not. The text is parsed once; between the passes lie 32-byte records.
+//!
+//! Events are those of the kernel's `kmem` group, as ftrace, `perf script` and `trace-cmd report` print them. Nothing is
+//! skipped silently: what is not understood is counted and shown, lost events are reported, and what the kernel did not
+//! trace (hidden allocations and frees, objects from before the trace) is told apart and counted.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use uslab_trace::{Recording, Tables, TraceError};
+//!
+//! # fn main() -> Result<(), TraceError> {
+//! let path = Path::new("trace.txt.zst");
+//! let tables = Tables::beside(path)?;
+//! let mut ops = Recording::open(path)?.resolve(tables.latest_slabinfo())?;
+//! while let Some(op) = ops.next_op()? {
+//!     println!("{}: {:?}", op.line, op.kind);
+//! }
+//! println!("{:?}", ops.facts(&tables).objects);
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod direct_map;
+mod error;
+mod event;
+mod facts;
+mod fields;
+mod ftrace;
+mod line;
+mod names;
+mod op;
+mod page_table;
+mod perf;
+mod recording;
+mod resolve;
+mod shapes;
+mod source;
+mod spool;
+mod symbols;
+mod tables;
+mod trace_cmd;
+
+#[cfg(test)]
+mod tests;
+
+pub use direct_map::DirectMap;
+pub use error::{Impossible, TraceError};
+pub use event::{Event, EventKind, MAX_CPU, MAX_OBJECT, MAX_ORDER, MAX_SLAB_OBJECT, Pfn, Ptr, Via};
+pub use facts::{
+    Absolute, CacheFacts, Facts, Header, MarkFacts, ObjectFacts, PageFacts, PageSpan, Phase, SlabinfoChange,
+    SlabinfoSpan, SlabinfoSum,
+};
+pub use line::{Format, HeaderFact, Line, Parser, Reject, Strings};
+pub use names::NameSources;
+pub use op::{
+    CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
+};
+pub use recording::{Counts, Recording};
+pub use resolve::{CacheTally, Resolver};
+#[doc(hidden)]
+pub use source::NO_TRACE;
+pub use source::{Chunk, Progress, Source};
+pub use symbols::{Symbol, Symbols};
+pub use tables::{MOMENTS, Snapshot, Tables};

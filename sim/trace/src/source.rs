@@ -1,0 +1,258 @@
+//! Where trace text comes from: a file, plain or zstd-compressed, or standard input.
+//!
+//! Lines are handed out as slices of one large buffer: nothing is allocated for a line, and memory does not grow with
+//! the trace. Compression is told by the first bytes, never by the name of the file.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use memchr::{memchr, memrchr};
+
+use super::error::TraceError;
+
+/// Bytes read at a time. A line must fit in it; the longest of the kernel's is about 400 bytes.
+const CHUNK: usize = 1 << 20;
+
+/// The hint about a binary file of no kind that is known.
+pub const NO_TRACE: &str =
+    "it holds NUL bytes; a trace is the text of ftrace, `perf script` or `trace-cmd report`";
+
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// How much of the input has been consumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the file (compressed ones, if it is compressed) consumed so far.
+    pub bytes: u64,
+    /// Length of the file in bytes; `None` for standard input and other streams.
+    pub total: Option<u64>,
+    /// Lines read so far.
+    pub lines: u64,
+}
+
+/// A trace's text, line by line.
+pub struct Source {
+    path: PathBuf,
+    reader: Decoder,
+    total: Option<u64>,
+    buffer: Vec<u8>,
+    /// `buffer[start..end]` is text that was read and not yet handed out.
+    start: usize,
+    end: usize,
+    eof: bool,
+    line: u64,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("path", &self.path).field("line", &self.line).finish_non_exhaustive()
+    }
+}
+
+/// One chunk of whole lines, as [`Source::next_chunk`] gives it.
+#[derive(Debug, Clone, Copy)]
+pub struct Chunk<'a> {
+    /// Whole lines, each ended by a line feed, but for the last line of a file that lacks one.
+    pub text: &'a [u8],
+    /// The number of its first line, from 1.
+    pub first_line: u64,
+}
+
+impl Source {
+    /// Opens `path`; `-` is standard input.
+    ///
+    /// # Errors
+    ///
+    /// The file is missing or unreadable, a directory, empty, or not text.
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        if path.as_os_str() == "-" {
+            return Self::from_reader("<stdin>", Box::new(io::stdin().lock()), None);
+        }
+        let open_error = |source| TraceError::Open { path: path.to_owned(), source };
+        let file = File::open(path).map_err(open_error)?;
+        let meta = file.metadata().map_err(open_error)?;
+        if meta.is_dir() {
+            return Err(TraceError::Directory { path: path.to_owned() });
+        }
+        let total = meta.is_file().then_some(meta.len());
+        Self::from_reader(path, Box::new(file), total)
+    }
+
+    /// Reads from any stream. `name` is what errors call it; `total` its length in bytes where known.
+    ///
+    /// # Errors
+    ///
+    /// The stream is empty, fails, or does not hold text.
+    pub fn from_reader(
+        name: impl Into<PathBuf>,
+        stream: Box<dyn Read>,
+        total: Option<u64>,
+    ) -> Result<Self, TraceError> {
+        let path = name.into();
+        let mut counted = Counted { inner: stream, head: [0; 4], head_len: 0, head_read: 0, bytes: 0 };
+        counted.fill_head().map_err(|source| TraceError::Read { path: path.clone(), source })?;
+        let reader = if counted.head() == ZSTD_MAGIC {
+            zstd::stream::read::Decoder::new(counted)
+                .map(|decoder| Decoder::Zstd(Box::new(decoder)))
+                .map_err(|source| TraceError::Read { path: path.clone(), source })?
+        } else {
+            Decoder::Plain(counted)
+        };
+        let mut source =
+            Self { path, reader, total, buffer: vec![0; CHUNK], start: 0, end: 0, eof: false, line: 0 };
+        source.fill()?;
+        source.check_text()?;
+        Ok(source)
+    }
+
+    /// What errors call this source.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How far reading has come.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        Progress { bytes: self.reader.consumed(), total: self.total, lines: self.line }
+    }
+
+    /// The next lines, up to about a mebibyte of them; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// Reading or decompressing failed, the compressed file is cut short, or a line does not fit in the buffer.
+    pub fn next_chunk(&mut self) -> Result<Option<Chunk<'_>>, TraceError> {
+        let (from, to) = loop {
+            let held = &self.buffer[self.start..self.end];
+            if let Some(last) = memrchr(b'\n', held) {
+                break (self.start, self.start + last + 1);
+            }
+            if self.eof {
+                if held.is_empty() {
+                    return Ok(None);
+                }
+                break (self.start, self.end);
+            }
+            if held.len() == self.buffer.len() {
+                return Err(TraceError::LongLine { path: self.path.clone(), line: self.line + 1 });
+            }
+            self.fill()?;
+        };
+        self.start = to;
+        let text = &self.buffer[from..to];
+        let first_line = self.line + 1;
+        self.line += memchr::memchr_iter(b'\n', text).count() as u64;
+        if text.last() != Some(&b'\n') {
+            self.line += 1;
+        }
+        Ok(Some(Chunk { text, first_line }))
+    }
+
+    /// Moves what is left to the front and reads until the buffer is full or the stream ends.
+    fn fill(&mut self) -> Result<(), TraceError> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        while self.end < self.buffer.len() && !self.eof {
+            match self.reader.read(&mut self.buffer[self.end..]) {
+                Ok(0) => self.eof = true,
+                Ok(n) => self.end += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(TraceError::Truncated { path: self.path.clone() });
+                }
+                Err(source) => return Err(TraceError::Read { path: self.path.clone(), source }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Text has no NUL in its first chunk. Well-known binary files get a hint of their own.
+    fn check_text(&self) -> Result<(), TraceError> {
+        let text = &self.buffer[..self.end];
+        if text.is_empty() {
+            return Err(TraceError::Empty { path: self.path.clone() });
+        }
+        let hint = if text.starts_with(b"PERFILE2") {
+            "a perf.data file; give the text of `perf script`"
+        } else if text.starts_with(b"\x17\x08Dtracing") {
+            "a trace.dat file; give the text of `trace-cmd report`"
+        } else if text.starts_with(&[0x1f, 0x8b]) {
+            "a gzip file; plain text and zstd are read"
+        } else if text.starts_with(b"\xfd7zXZ") {
+            "an xz file; plain text and zstd are read"
+        } else if memchr(0, text).is_some() {
+            NO_TRACE
+        } else {
+            return Ok(());
+        };
+        Err(TraceError::Binary { path: self.path.clone(), hint })
+    }
+}
+
+enum Decoder {
+    Plain(Counted),
+    Zstd(Box<zstd::stream::read::Decoder<'static, BufReader<Counted>>>),
+}
+
+impl Decoder {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(reader) => reader.read(buffer),
+            Self::Zstd(reader) => reader.read(buffer),
+        }
+    }
+
+    fn consumed(&self) -> u64 {
+        match self {
+            Self::Plain(reader) => reader.bytes,
+            Self::Zstd(reader) => reader.get_ref().get_ref().bytes,
+        }
+    }
+}
+
+/// A stream that counts its bytes and whose first four can be looked at.
+struct Counted {
+    inner: Box<dyn Read>,
+    head: [u8; 4],
+    head_len: usize,
+    head_read: usize,
+    bytes: u64,
+}
+
+impl Counted {
+    fn fill_head(&mut self) -> io::Result<()> {
+        while self.head_len < self.head.len() {
+            match self.inner.read(&mut self.head[self.head_len..]) {
+                Ok(0) => break,
+                Ok(n) => self.head_len += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn head(&self) -> &[u8] {
+        &self.head[..self.head_len]
+    }
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let head = &self.head[self.head_read..self.head_len];
+        let n = if head.is_empty() {
+            self.inner.read(buffer)?
+        } else {
+            let n = head.len().min(buffer.len());
+            buffer[..n].copy_from_slice(&head[..n]);
+            self.head_read += n;
+            n
+        };
+        self.bytes += n as u64;
+        Ok(n)
+    }
+}
