@@ -9,7 +9,6 @@
 use crate::{Gfp, Kmalloc, KmemCache, Malloc, Uslab};
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use uslab_pool::allocators;
 use uslab_pool::source::Source;
 
 // SAFETY: an object is as large and aligned as its geometry says.
@@ -72,6 +71,6 @@ unsafe impl Source for Uslab {
 }
 
 #[cfg(feature = "allocator-api2-02")]
-allocators!(allocator_api2_02: &KmemCache, &Kmalloc, &Malloc, Uslab);
+uslab_pool::allocators!(allocator_api2_02: &KmemCache, &Kmalloc, &Malloc, Uslab);
 #[cfg(feature = "allocator-api2-04")]
-allocators!(allocator_api2_04: &KmemCache, &Kmalloc, &Malloc, Uslab);
+uslab_pool::allocators!(allocator_api2_04: &KmemCache, &Kmalloc, &Malloc, Uslab);

@@ -68,7 +68,7 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-#[cfg(all(any(feature = "allocator-api2-02", feature = "allocator-api2-04"), not(any(loom, shuttle))))]
+#[cfg(not(any(loom, shuttle)))]
 mod allocator;
 pub mod block;
 #[cfg(not(any(loom, shuttle)))]

@@ -72,7 +72,6 @@ pub mod live;
 pub mod marked;
 pub mod reserved;
 pub mod slot;
-#[cfg(any(feature = "allocator-api2-02", feature = "allocator-api2-04"))]
 #[doc(hidden)]
 pub mod source;
 pub mod typed;
