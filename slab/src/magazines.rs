@@ -124,6 +124,31 @@ mod tests {
         assert!(info.in_magazines + info.in_depot < 20, "{info:?}");
     }
 
+    /// What a thread allocates and frees in turn does not go through slabs again, up to what a depot and a stack hold.
+    #[cfg(not(any(loom, shuttle)))]
+    #[test]
+    fn batches_of_4_mib_need_slabs_once() {
+        use crate::{Config, Gfp, KmemCache, Subsystem};
+        let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
+        uslab_magazine::on_cpu(0);
+        for size in [64, 4096] {
+            let pages = uslab_buddy::PageConfig::default_for(cpus).limit(64 << 20);
+            let subsystem = Subsystem::new(Config::new(pages)).unwrap();
+            let cache = KmemCache::builder("batches", size).build_in(&subsystem).unwrap();
+            let objects = DEPOT_BYTES / size;
+            let batch = || {
+                let held: Vec<_> = (0..objects).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+                // SAFETY: allocated above, freed once.
+                held.into_iter().for_each(|object| unsafe { cache.free(object) });
+                let info = cache.info();
+                (info.slabs_made, info.in_magazines + info.in_depot)
+            };
+            let (made, parked) = batch();
+            assert!(parked >= objects as u64, "{parked} of {objects} objects of {size} bytes");
+            assert_eq!(batch().0, made, "slabs for objects of {size} bytes");
+        }
+    }
+
     /// What a CPU and a depot park at the very most.
     #[test]
     fn what_a_cache_may_park_is_bounded() {

@@ -267,7 +267,7 @@ impl Malloc {
     /// [usable](Self::usable_size) bytes. It is the same memory where that holds `size` bytes without being twice as large, and
     /// must be freed by [`free`](Self::free) from now on.
     ///
-    /// Cost: a load of the page's frame in place; else as [`realloc_sized`](Self::realloc_sized).
+    /// Cost: arithmetic and a load of the page's class in place; else as [`realloc_sized`](Self::realloc_sized).
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc); the old memory is as it was. [`AllocError::NotAnObject`] for an address that is no object's,
@@ -276,7 +276,11 @@ impl Malloc {
     /// # Safety
     /// As [`free`](Self::free), after a success.
     pub unsafe fn realloc(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
-        let usable = self.core.size_to_move(memory)?;
+        // SAFETY: by contract.
+        let usable = match unsafe { self.fast.size_of(memory) } {
+            Some(size) => size,
+            None => self.core.size_to_move(memory)?,
+        };
         if stays(usable, size) {
             return Ok(memory);
         }
@@ -366,7 +370,8 @@ impl Malloc {
     /// # Safety
     /// `memory` came from this subsystem and is not freed meanwhile.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
-        self.core.usable_size(memory)
+        // SAFETY: by contract.
+        unsafe { self.fast.size_of(memory) }.unwrap_or_else(|| self.core.usable_size(memory))
     }
 }
 
