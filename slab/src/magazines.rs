@@ -4,7 +4,7 @@
 //! objects), else the CPUs meet at the depot and swap each other's cache lines; and what goes there in one visit must be
 //! large enough to be worth it, and small enough that it still fits the caches of the CPU that takes it. A depot covers
 //! what one thread allocates and another one frees, and batches beyond the stacks' reach: what it has no room for goes to its
-//! slab, object by object, which costs ten times as much as a visit to the depot. What
+//! slab, object by object, which costs several times as much as its part of a visit to the depot. What
 //! speaks for less is the memory that is parked, hence bounds in bytes and not in objects. A magazine is made for 64 KiB of
 //! objects, 64 at most and 4 at least; a stack holds 256 KiB of objects, 1,216 at most and two magazines at least; a depot
 //! holds 4 MiB of objects, 1,024 magazines at most. When memory is short stacks hold less and depots are emptied, and what is
