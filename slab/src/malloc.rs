@@ -209,7 +209,7 @@ impl Malloc {
             return Ok(memory);
         }
         match Self::class(layout) {
-            Some(class) => self.caches[class].alloc(gfp),
+            Some(class) => self.caches[class].cache().alloc_missed(gfp),
             _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
             _ if is_huge(layout) => self.core.alloc_huge(layout, gfp),
             _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
@@ -330,8 +330,8 @@ impl Malloc {
             return;
         }
         match Self::class(layout) {
-            // SAFETY: passed on; the same layout leads to the same cache.
-            Some(class) => unsafe { self.caches[class].free(memory) },
+            // The same layout leads to the same cache.
+            Some(class) => self.caches[class].cache().free_missed(memory),
             // SAFETY: passed on.
             None => unsafe { self.core.free(memory) },
         }
@@ -358,9 +358,15 @@ impl Malloc {
     #[inline(never)]
     pub(crate) unsafe fn free_slow(&self, memory: NonNull<u8>) {
         // SAFETY: passed on.
-        if !unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+        if unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+            return;
+        }
+        // SAFETY: passed on.
+        match unsafe { self.fast.class_at(memory.as_ptr()) } {
+            // Its front has missed. The cache lives as long as this.
+            Some(class) => self.caches[class].cache().free_missed(memory),
             // SAFETY: passed on.
-            unsafe { self.core.free(memory) };
+            None => unsafe { self.core.free(memory) },
         }
     }
 

@@ -224,7 +224,7 @@ impl FastPaths {
     /// # Safety
     /// What lies there is the caller's.
     #[inline(always)]
-    unsafe fn class_at(&self, memory: *mut u8) -> Option<usize> {
+    pub(super) unsafe fn class_at(&self, memory: *mut u8) -> Option<usize> {
         let offset = self.offset(memory)?;
         // SAFETY: it is published; there is a class for each page, one of `CLASSES`; the page's memory is the caller's.
         unsafe {
