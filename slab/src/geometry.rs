@@ -223,6 +223,12 @@ impl Geometry {
         let index = ((offset as u64 * self.reciprocal) >> RECIPROCAL_SHIFT) as usize;
         if index * self.stride() == offset { Some(index) } else { None }
     }
+    /// Whether a slab of `order` has an object `index`, which is at most [`MAX_OBJECTS`]. Cost: a multiplication, where
+    /// [`objects_at`](Self::objects_at) divides.
+    #[inline(always)]
+    pub(crate) const fn has(&self, index: usize, order: Order) -> bool {
+        index < MAX_OBJECTS && self.offset(index + 1) <= order.bytes()
+    }
     /// Bytes from the beginning of the slab to object `index`.
     #[inline(always)]
     pub const fn offset(&self, index: usize) -> usize {
@@ -293,6 +299,11 @@ mod tests {
             prop_assert_eq!(geometry.index(offset), exact);
             let start = offset / stride * stride;
             prop_assert_eq!(geometry.index(start), Some(start / stride));
+            for order in (0..=MAX_ORDER).filter_map(Order::new) {
+                for index in [start / stride, geometry.objects_at(order), geometry.objects_at(order).saturating_sub(1)] {
+                    prop_assert_eq!(geometry.has(index, order), index < geometry.objects_at(order));
+                }
+            }
         }
 
         #[test]

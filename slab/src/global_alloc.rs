@@ -313,13 +313,16 @@ impl Uslab {
     pub unsafe fn reallocate(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
         let layout =
             |size| Layout::from_size_align(size, crate::malloc::MAX_ALIGN).map_err(|_| AllocError::TooLarge);
-        match bootstrap::size_of_piece(memory) {
-            // SAFETY: so large is the piece.
-            Some(old) => unsafe { self.leave(memory, old, layout(size)?) },
-            None => match PROCESS.get() {
+        let process = PROCESS.get();
+        match process {
+            // SAFETY: passed on.
+            Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.realloc(memory, size) },
+            _ => match (bootstrap::size_of_piece(memory), process) {
+                // SAFETY: so large is the piece.
+                (Some(old), _) => unsafe { self.leave(memory, old, layout(size)?) },
                 // SAFETY: passed on.
-                Some(process) => unsafe { process.malloc.realloc(memory, size) },
-                None => {
+                (None, Some(process)) => unsafe { process.malloc.realloc(memory, size) },
+                (None, None) => {
                     report(CorruptionKind::Foreign, memory);
                     Err(AllocError::NotAnObject)
                 }

@@ -209,7 +209,7 @@ impl Malloc {
             return Ok(memory);
         }
         match Self::class(layout) {
-            Some(class) => self.caches[class].alloc(gfp),
+            Some(class) => self.caches[class].cache().alloc_missed(gfp),
             _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
             _ if is_huge(layout) => self.core.alloc_huge(layout, gfp),
             _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
@@ -267,7 +267,7 @@ impl Malloc {
     /// [usable](Self::usable_size) bytes. It is the same memory where that holds `size` bytes without being twice as large, and
     /// must be freed by [`free`](Self::free) from now on.
     ///
-    /// Cost: a load of the page's frame in place; else as [`realloc_sized`](Self::realloc_sized).
+    /// Cost: arithmetic and a load of the page's class in place; else as [`realloc_sized`](Self::realloc_sized).
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc); the old memory is as it was. [`AllocError::NotAnObject`] for an address that is no object's,
@@ -276,7 +276,11 @@ impl Malloc {
     /// # Safety
     /// As [`free`](Self::free), after a success.
     pub unsafe fn realloc(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
-        let usable = self.core.size_to_move(memory)?;
+        // SAFETY: by contract.
+        let usable = match unsafe { self.fast.size_of(memory) } {
+            Some(size) => size,
+            None => self.core.size_to_move(memory)?,
+        };
         if stays(usable, size) {
             return Ok(memory);
         }
@@ -326,8 +330,8 @@ impl Malloc {
             return;
         }
         match Self::class(layout) {
-            // SAFETY: passed on; the same layout leads to the same cache.
-            Some(class) => unsafe { self.caches[class].free(memory) },
+            // The same layout leads to the same cache.
+            Some(class) => self.caches[class].cache().free_missed(memory),
             // SAFETY: passed on.
             None => unsafe { self.core.free(memory) },
         }
@@ -354,9 +358,15 @@ impl Malloc {
     #[inline(never)]
     pub(crate) unsafe fn free_slow(&self, memory: NonNull<u8>) {
         // SAFETY: passed on.
-        if !unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+        if unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+            return;
+        }
+        // SAFETY: passed on.
+        match unsafe { self.fast.class_at(memory.as_ptr()) } {
+            // Its front has missed. The cache lives as long as this.
+            Some(class) => self.caches[class].cache().free_missed(memory),
             // SAFETY: passed on.
-            unsafe { self.core.free(memory) };
+            None => unsafe { self.core.free(memory) },
         }
     }
 
@@ -366,7 +376,8 @@ impl Malloc {
     /// # Safety
     /// `memory` came from this subsystem and is not freed meanwhile.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
-        self.core.usable_size(memory)
+        // SAFETY: by contract.
+        unsafe { self.fast.size_of(memory) }.unwrap_or_else(|| self.core.usable_size(memory))
     }
 }
 

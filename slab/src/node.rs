@@ -28,7 +28,7 @@
 
 use crate::ground::Ground;
 use crate::live::Live;
-use crate::slab::{AlreadyFree, Fill};
+use crate::slab::Fill;
 use uslab_buddy::{Pfn, frame::FrameList};
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{MutexGuard, Rank, planted, tell};
@@ -296,29 +296,21 @@ impl Node {
             // SAFETY: the lock is held; by contract the slab is on a list of this node.
             unsafe {
                 let slab = ground.slab(pfn);
-                let mut fill = slab.fill();
-                let before = State::from(fill);
-                let mut last = before;
+                let before = State::from(slab.fill());
                 lists =
                     self.gap(lists, planted("a slab's list is found in one lock hold and left in the next"));
                 // Objects that were allocated together come back together: their slab moves once.
-                while let Some(place) = places.next_if(|place| place.slab == pfn) {
-                    match slab.give(place.index) {
-                        Ok(now) => (last, fill) = (fill.into(), now),
-                        Err(AlreadyFree) => {
-                            refused(place);
-                            continue;
-                        }
-                    }
-                    lists.inuse -= 1;
-                    tell!(lists => "gives object {} of slab {pfn} back", place.index);
-                }
+                let of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
+                let refused = |index| refused(Place { slab: pfn, index });
+                let (given, fill) = slab.give(of_slab.map(|place| place.index), refused);
+                lists.inuse -= u64::from(given);
+                tell!(lists => "gives {given} objects of slab {pfn} back");
                 let now = State::from(fill);
                 lists.moved(ground, pfn, before, now);
-                // As the last object of it found the lists: a full slab is not one with room.
+                // As the last object of it found the lists: a full slab, of that one object, is not one with room.
                 if now == State::Empty
                     && before != State::Empty
-                    && lists.with_room() - usize::from(last == State::Full) >= min_partial
+                    && lists.with_room() - usize::from(fill.objects == 1) >= min_partial
                 {
                     lists.empty.remove(ground.frames(), pfn);
                     lists.objects -= u64::from(fill.objects);

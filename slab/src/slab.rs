@@ -72,12 +72,14 @@ fn clear(bits: &mut [u64], objects: usize) {
 fn take(bits: &mut [u64], max: usize, mut put: impl FnMut(usize)) -> usize {
     let mut left = max;
     for (i, word) in bits.iter_mut().enumerate() {
-        while left > 0 && *word != !0 {
-            let bit = word.trailing_ones();
-            *word |= 1 << bit;
+        let mut bits = *word;
+        while left > 0 && bits != !0 {
+            let bit = bits.trailing_ones();
+            bits |= 1 << bit;
             put(i * 64 + bit as usize);
             left -= 1;
         }
+        *word = bits;
         if left == 0 {
             break;
         }
@@ -202,20 +204,27 @@ impl<'a> Slab<'a> {
         }
     }
 
-    /// Takes object `index` back.
-    ///
-    /// # Errors
-    /// It was free already; nothing changed.
+    /// Takes objects back: how many. Those that were free already stay so, and are named to `refused`.
     ///
     /// # Safety
-    /// As [`Slab::take`]; `index` is below the slab's objects.
-    pub(crate) unsafe fn give(&self, index: usize) -> Result<Fill, AlreadyFree> {
+    /// As [`Slab::take`]; each index is below the slab's objects.
+    pub(crate) unsafe fn give(
+        &self,
+        indices: impl Iterator<Item = usize>,
+        mut refused: impl FnMut(usize),
+    ) -> (u16, Fill) {
         // SAFETY: passed on.
         unsafe {
             self.with(|fill, bits| {
-                give(bits, index)?;
-                fill.inuse -= 1;
-                Ok(*fill)
+                let mut given = 0;
+                for index in indices {
+                    match give(bits, index) {
+                        Ok(()) => given += 1,
+                        Err(AlreadyFree) => refused(index),
+                    }
+                }
+                fill.inuse -= given;
+                (given, *fill)
             })
         }
     }

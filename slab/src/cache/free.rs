@@ -195,7 +195,7 @@ impl Cache {
         let offset = object.addr().get() - ground.pages.address(slab).addr().get();
         let index = self.geometry().index(offset).ok_or(CorruptionKind::Interior)?;
         let order = ground.frames().frame(slab).state().order();
-        if index >= self.geometry().objects_at(order) {
+        if !self.geometry().has(index, order) {
             return Err(CorruptionKind::Interior);
         }
         Ok(Place { slab, index })

@@ -6,7 +6,7 @@
 //! What these paths cost is the loads and stores that they make. So a size leads to its front in one load, by a table of
 //! 16 KiB of which a program touches the lines of its sizes.
 
-use super::{CLASSES, MAX_CLASS, class_of};
+use super::{CLASSES, MAX_CLASS, class_of, size_of_class};
 use crate::cache::Object;
 use crate::page_classes::PageClass;
 use core::mem::MaybeUninit;
@@ -219,20 +219,38 @@ impl FastPaths {
         self.offset(memory.as_ptr()).is_some()
     }
 
-    /// The front of the object that begins at `memory`; `None` if that is no object of a size class, or nobody said so.
+    /// The class of the object that begins at `memory`; `None` if that is no object of a size class, or nobody said so.
     ///
     /// # Safety
     /// What lies there is the caller's.
     #[inline(always)]
-    unsafe fn front_of(&self, memory: *mut u8) -> Option<Front<Object, StackMemory>> {
+    pub(super) unsafe fn class_at(&self, memory: *mut u8) -> Option<usize> {
         let offset = self.offset(memory)?;
         // SAFETY: it is published; there is a class for each page, one of `CLASSES`; the page's memory is the caller's.
         unsafe {
             let known = &self.tables().known;
             let class = known.page_classes.add(offset / PAGE_SIZE).as_ref().get();
             let begins = known.strides.get_unchecked(class).begins_object(offset);
-            begins.then(|| known.fronts.front(class.wrapping_sub(1)))
+            begins.then(|| class.wrapping_sub(1))
         }
+    }
+    /// Its front.
+    ///
+    /// # Safety
+    /// As [`class_at`](Self::class_at).
+    #[inline(always)]
+    unsafe fn front_of(&self, memory: *mut u8) -> Option<Front<Object, StackMemory>> {
+        // SAFETY: passed on; what has a class was published.
+        unsafe { self.class_at(memory).map(|class| self.tables().known.fronts.front(class)) }
+    }
+    /// Its bytes.
+    ///
+    /// # Safety
+    /// As [`class_at`](Self::class_at).
+    #[inline]
+    pub(super) unsafe fn size_of(&self, memory: NonNull<u8>) -> Option<usize> {
+        // SAFETY: passed on.
+        unsafe { self.class_at(memory.as_ptr()) }.map(size_of_class)
     }
 }
 
@@ -282,6 +300,33 @@ mod tests {
             }
         }
         assert!((0..Stride::MOST).all(|offset| !Stride::default().begins_object(offset)));
+    }
+
+    #[test]
+    fn the_size_of_an_object_is_what_its_frame_says_and_nothing_else_has_one() {
+        use core::alloc::Layout;
+        use uslab_buddy::Gfp;
+        let subsystem = crate::Subsystem::new(crate::Config::default()).unwrap();
+        let malloc = super::super::Malloc::new(&subsystem).unwrap();
+        let alloc = |size| malloc.alloc(Layout::from_size_align(size, 8).unwrap(), Gfp::KERNEL).unwrap();
+        // SAFETY: what lies there is the test's.
+        let found = |memory: NonNull<u8>| unsafe { malloc.fast.size_of(memory) };
+        for size in (0..CLASSES).map(size_of_class) {
+            let memory = alloc(size);
+            assert_eq!(found(memory).ok_or(()), malloc.core.size_of(memory).map_err(|_| ()));
+            assert_eq!(found(memory), Some(size));
+            // SAFETY: within the object.
+            assert!((1..size).step_by(7).all(|inside| found(unsafe { memory.add(inside) }).is_none()));
+            // SAFETY: allocated above, freed once.
+            unsafe { malloc.free(memory) };
+        }
+        for size in [MAX_CLASS + 1, 1 << 20, (4 << 20) + 1] {
+            let memory = alloc(size);
+            assert_eq!(found(memory), None, "{size} bytes are no object");
+            // SAFETY: as above.
+            unsafe { malloc.free(memory) };
+        }
+        assert_eq!(found(crate::large::ZERO_SIZE), None);
     }
 
     #[test]
