@@ -77,7 +77,7 @@ impl Blocks {
         slots.map(|block| &block.slot().magazine)
     }
     /// Where there is no table to take them back.
-    #[cfg(any(loom, shuttle))]
+    #[cfg(any(test, loom, shuttle))]
     pub(crate) fn free(mut self) {
         // SAFETY: made by `Block::on_heap`, and owned.
         core::iter::from_fn(|| self.pop()).for_each(|block| unsafe { drop(Box::from_raw(block.0.as_ptr())) });
@@ -278,6 +278,7 @@ mod tests {
         assert!(depot.take(op, &mut taken) && !depot.take(op, &mut Magazine::new()));
         assert_eq!(taken.rounds(), magazine.rounds());
         assert_eq!((depot.len(), depot.rounds(), depot.exchanges.get()), (0, 0, 2));
+        depot.end().free();
     }
 
     #[test]
@@ -289,5 +290,6 @@ mod tests {
         assert_eq!(depot.surplus(op), 0, "the interval in which they came does not count");
         assert!(depot.take(op, &mut magazine) && depot.take(op, &mut magazine));
         assert_eq!(depot.surplus(op), 3);
+        depot.end().free();
     }
 }
