@@ -256,7 +256,7 @@ fn c1() {
     models(
         "C1 destroy beside the last free",
         THREE,
-        2100,
+        600,
         [Magazines::Off, SMALL],
         c1_destroy_beside_the_last_free,
     );
