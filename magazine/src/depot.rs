@@ -108,7 +108,7 @@ pub(crate) struct Depot {
     len: AtomicU32,
     /// Rounds in them; written under the lock.
     rounds: Counter,
-    /// How much room there is to spare, as a hint.
+    /// 1 where there may be room to spare.
     spare: Counter,
     /// Visits that moved a magazine, and visits that found the lock taken.
     pub(crate) exchanges: Counter,
@@ -178,7 +178,7 @@ impl Depot {
         {
             full.spare.push(block);
             full.len -= 1;
-            self.spare.set(self.spare.get() + 1);
+            self.spare.set(1);
         }
         full.min = full.min.min(full.len);
         let stale = planted("depot length from before the lock");
@@ -204,9 +204,7 @@ impl Depot {
         if full.len >= self.limit || !open {
             return false;
         }
-        let spare = full.spare.pop();
-        self.spare.set(self.spare.get() - u64::from(spare.is_some()));
-        let Some(mut block) = spare.or_else(more) else { return false };
+        let Some(mut block) = full.spare.pop().or_else(more) else { return false };
         block.slot_mut().magazine.copy_from(magazine);
         full.magazines.push(block);
         full.len += 1;
@@ -279,6 +277,19 @@ mod tests {
         assert_eq!(taken.rounds(), magazine.rounds());
         assert_eq!((depot.len(), depot.rounds(), depot.exchanges.get()), (0, 0, 2));
         depot.end().free();
+    }
+
+    #[test]
+    fn room_that_a_magazine_has_left_is_used_again_or_goes_back_once() {
+        let (depot, op, mut magazine) = (Depot::new(2), &Operation::new(), Magazine::new());
+        assert!(depot.put(op, &magazine, || Some(Block::on_heap())) && depot.spare().is_none());
+        assert!(depot.take(op, &mut magazine) && depot.put(op, &magazine, || None));
+        assert!(!depot.put(op, &magazine, || None), "there is room for one");
+        assert!(depot.take(op, &mut magazine));
+        let spare = depot.spare().unwrap();
+        assert_eq!((spare.magazines().count(), depot.spare().is_none()), (1, true));
+        assert!(!depot.put(op, &magazine, || None));
+        spare.free();
     }
 
     #[test]
