@@ -219,11 +219,6 @@ impl Depot {
         self.full.lock().open = open;
     }
 
-    /// Whatever lies here is surplus: an interval begins with nothing.
-    pub(crate) fn forget_working_set(&self, op: &Operation) {
-        self.lock(op).min = 0;
-    }
-
     /// Ends an interval: how many magazines were surplus through all of it.
     pub(crate) fn surplus(&self, op: &Operation) -> u32 {
         let mut full = self.lock(op);

@@ -570,7 +570,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
     fn empty_depots(&self, op: &Operation, supplier: &impl Supplier<R>) {
         for node in &self.nodes {
-            node.depot.forget_working_set(op);
             self.flush_depot(op, supplier, node, u32::MAX);
         }
     }
