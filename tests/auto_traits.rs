@@ -101,7 +101,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
 
         // --- uslab
         "numbers, names and settings" => YES YES: Census, Violation, CorruptionKind, Corruption<'static>, AllocError,
-            CacheError, Busy, OrderRule, GeometryError, Geometry, huge::HugeInfo, CacheInfo, info::Row, SlabInfo,
+            CacheError, Busy, OrderRule, GeometryError, Geometry, huge::HugeInfo, CacheInfo, DrainInfo, info::Row, SlabInfo,
             info::ParseError, KmallocKind, Limit, large::LargeInfo, HeapUsage, Magazines, options::Dump, options::DumpSignal, SizeClass,
             StartError, Info, CacheView, SlabView, SlabList, ObjectPlace, prometheus::Exposition<'static>, pressure::Psi, pressure::MemoryGroup, ReaperBuilder,
             info::Statistics<'static>, ReaperInfo, ReaperThread;

@@ -77,7 +77,7 @@ impl Blocks {
         slots.map(|block| &block.slot().magazine)
     }
     /// Where there is no table to take them back.
-    #[cfg(any(loom, shuttle))]
+    #[cfg(any(test, loom, shuttle))]
     pub(crate) fn free(mut self) {
         // SAFETY: made by `Block::on_heap`, and owned.
         core::iter::from_fn(|| self.pop()).for_each(|block| unsafe { drop(Box::from_raw(block.0.as_ptr())) });
@@ -108,7 +108,7 @@ pub(crate) struct Depot {
     len: AtomicU32,
     /// Rounds in them; written under the lock.
     rounds: Counter,
-    /// How much room there is to spare, as a hint.
+    /// 1 where there may be room to spare.
     spare: Counter,
     /// Visits that moved a magazine, and visits that found the lock taken.
     pub(crate) exchanges: Counter,
@@ -178,7 +178,7 @@ impl Depot {
         {
             full.spare.push(block);
             full.len -= 1;
-            self.spare.set(self.spare.get() + 1);
+            self.spare.set(1);
         }
         full.min = full.min.min(full.len);
         let stale = planted("depot length from before the lock");
@@ -204,9 +204,7 @@ impl Depot {
         if full.len >= self.limit || !open {
             return false;
         }
-        let spare = full.spare.pop();
-        self.spare.set(self.spare.get() - u64::from(spare.is_some()));
-        let Some(mut block) = spare.or_else(more) else { return false };
+        let Some(mut block) = full.spare.pop().or_else(more) else { return false };
         block.slot_mut().magazine.copy_from(magazine);
         full.magazines.push(block);
         full.len += 1;
@@ -219,11 +217,6 @@ impl Depot {
     /// Whether it takes magazines from now on.
     pub(crate) fn set_open(&self, open: bool) {
         self.full.lock().open = open;
-    }
-
-    /// Whatever lies here is surplus: an interval begins with nothing.
-    pub(crate) fn forget_working_set(&self, op: &Operation) {
-        self.lock(op).min = 0;
     }
 
     /// Ends an interval: how many magazines were surplus through all of it.
@@ -278,6 +271,20 @@ mod tests {
         assert!(depot.take(op, &mut taken) && !depot.take(op, &mut Magazine::new()));
         assert_eq!(taken.rounds(), magazine.rounds());
         assert_eq!((depot.len(), depot.rounds(), depot.exchanges.get()), (0, 0, 2));
+        depot.end().free();
+    }
+
+    #[test]
+    fn room_that_a_magazine_has_left_is_used_again_or_goes_back_once() {
+        let (depot, op, mut magazine) = (Depot::new(2), &Operation::new(), Magazine::new());
+        assert!(depot.put(op, &magazine, || Some(Block::on_heap())) && depot.spare().is_none());
+        assert!(depot.take(op, &mut magazine) && depot.put(op, &magazine, || None));
+        assert!(!depot.put(op, &magazine, || None), "there is room for one");
+        assert!(depot.take(op, &mut magazine));
+        let spare = depot.spare().unwrap();
+        assert_eq!((spare.magazines().count(), depot.spare().is_none()), (1, true));
+        assert!(!depot.put(op, &magazine, || None));
+        spare.free();
     }
 
     #[test]
@@ -289,5 +296,6 @@ mod tests {
         assert_eq!(depot.surplus(op), 0, "the interval in which they came does not count");
         assert!(depot.take(op, &mut magazine) && depot.take(op, &mut magazine));
         assert_eq!(depot.surplus(op), 3);
+        depot.end().free();
     }
 }

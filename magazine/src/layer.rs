@@ -570,7 +570,6 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
     fn empty_depots(&self, op: &Operation, supplier: &impl Supplier<R>) {
         for node in &self.nodes {
-            node.depot.forget_working_set(op);
             self.flush_depot(op, supplier, node, u32::MAX);
         }
     }
@@ -843,6 +842,26 @@ mod tests {
             numbers.push(layer.nodes[0].class().index);
         }
         assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
+    }
+
+    #[test]
+    fn a_layer_that_is_opened_again_holds_as_much_as_before() {
+        let (table, shelf) = (table(Cpus::simulated(1, 1).unwrap()), Shelf::new(20, 1));
+        let layer: Layer<Ball> = Layer::new(&table, Config::new(2, 1, 1)).unwrap();
+        on_cpu(0);
+        let holds = || {
+            let held: Vec<Ball> = (0..20).map(|_| layer.alloc(&shelf).unwrap()).collect();
+            held.into_iter().for_each(|ball| layer.free(&shelf, ball));
+            let stats = layer.stats();
+            layer.purge(&shelf);
+            (stats.in_magazines, stats.in_depot)
+        };
+        assert_eq!(holds(), (6, 2));
+        layer.close();
+        layer.purge(&shelf);
+        assert_eq!(holds(), (0, 0));
+        layer.reopen();
+        assert_eq!(holds(), (6, 2));
     }
 
     /// Allocations and frees are told apart though only pops and pushes together are counted.

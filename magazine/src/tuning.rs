@@ -32,8 +32,10 @@ impl Tuning {
     /// Rounds that this fill asks for; the next one asks for more.
     pub(crate) fn fill(&self, config: &Config) -> usize {
         let fill = self.fill.get();
-        if fill < config.capacity.into() {
-            self.fill.set((2 * fill).min(config.capacity.into()));
+        let next = (2 * fill).min(config.capacity.into());
+        // Where it is the same, no CPU's line is taken from the others.
+        if next != fill {
+            self.fill.set(next);
         }
         fill as usize
     }
@@ -70,7 +72,7 @@ impl Tuning {
 mod tests {
     use super::*;
 
-    const CONFIG: Config = Config { capacity: 6, first_fill: 1, stock: 2, depot_limit: 0 };
+    const CONFIG: Config = Config { capacity: 6, first_fill: 1, stock: 4, depot_limit: 0 };
 
     #[test]
     fn each_fill_asks_for_twice_as_many_up_to_a_magazine() {
@@ -84,7 +86,7 @@ mod tests {
     #[test]
     fn what_has_shrunk_comes_back_to_where_it_began() {
         let tuning = Tuning::new(&CONFIG);
-        assert_eq!([(); 2].map(|()| tuning.shrink(&CONFIG)), [12, 12]);
-        assert_eq!([(); 4].map(|()| tuning.interval(&CONFIG)), [None, Some(24), None, None]);
+        assert_eq!([(); 3].map(|()| tuning.shrink(&CONFIG)), [18, 12, 12]);
+        assert_eq!([(); 4].map(|()| tuning.interval(&CONFIG)), [None, Some(24), Some(36), None]);
     }
 }

@@ -355,19 +355,13 @@ impl Cache {
     /// Gives all slabs back, for good, if no object is in use.
     pub(crate) fn destroy(&self) -> Result<(), Busy> {
         self.flush_deferred();
-        let (mut live, op) = (1, &Operation::new());
-        // What is freed from now on goes to its slab, once the magazines were emptied.
+        // No free leaves its object in a magazine from here on: what is freed beside the purge goes to its slab.
         self.parts.layer.iter().for_each(Layer::close);
-        // A free that ran beside the first purge may have left its object in a magazine.
-        for _ in 0..2 {
-            self.purge(op);
-            match self.end() {
-                Ok(()) => return Ok(()),
-                Err(out) => live = out,
-            }
-        }
-        self.parts.layer.iter().for_each(Layer::reopen);
-        Err(Busy { live, aliases: 0 })
+        self.purge(&Operation::new());
+        self.end().map_err(|live| {
+            self.parts.layer.iter().for_each(Layer::reopen);
+            Busy { live, aliases: 0 }
+        })
     }
 
     /// Nobody allocates any more: what is freed goes to its slab from now on.

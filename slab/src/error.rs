@@ -21,6 +21,7 @@
 //! | `RLIMIT_AS`, before the start or set by a program under the library | three quarters of what it leaves, for memory up to 4 MiB; then as if `mmap` were refused | `a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others` |
 //! | `realloc` of what is no object | [`AllocError::NotAnObject`], after the report | `what_is_no_object_has_no_size_and_is_not_moved` |
 //! | `mmap` refused later | [`AllocError::Memory`], [`AllocError::SideTable`], [`AllocError::Refused`], [`CacheError::Memory`] | `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
+//! | `membarrier` refused, which was granted at the start | none: what lies on CPUs' stacks stays there and serves; [`DrainInfo`](crate::DrainInfo) counts | `in_a_sandbox_that_is_closed_later_nothing_is_lost_and_every_view_says_so` |
 //! | `madvise` refused | none: the pages are free, but stay with the process | `a_refused_madvise_is_no_error_and_the_memory_is_used_again` |
 //! | anything refused, anywhere | any of these | `every_operation_survives_the_refusal_of_each_of_its_calls` |
 //! | a destroyed cache is asked | [`AllocError::Destroyed`] | `a_destroyed_cache_hands_nothing_out_and_takes_nothing_back` |

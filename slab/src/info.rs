@@ -36,7 +36,7 @@ use core::fmt;
 use core::str::FromStr;
 use serde::Serialize;
 use uslab_buddy::PAGE_SIZE;
-use uslab_magazine::Paths;
+use uslab_magazine::{Drains, Paths};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -139,6 +139,29 @@ pub struct CacheInfo {
     pub corruptions: u64,
 }
 
+/// What took objects and pages from the stacks of CPUs: reaps, shrinks, and allocations that find nothing nearer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct DrainInfo {
+    /// Times that stacks were taken: whatever the number of CPUs and caches, one fence each.
+    pub passes: u64,
+    /// Of these, the ones without effect, because the system refused the fence (`membarrier`), which it granted at the start.
+    /// What lies on stacks stays there, and serves; a cache whose objects lie there neither is destroyed nor ends.
+    pub refused: u64,
+    /// Nanoseconds that a CPU was without its stacks, at most: every operation there missed.
+    pub longest_away_ns: u64,
+}
+
+impl FromIterator<Drains> for DrainInfo {
+    fn from_iter<I: IntoIterator<Item = Drains>>(tables: I) -> Self {
+        tables.into_iter().fold(Self::default(), |sum, drains| Self {
+            passes: sum.passes + drains.passes,
+            refused: sum.refused + drains.refused,
+            longest_away_ns: sum.longest_away_ns.max(drains.longest_away.as_nanos() as u64),
+        })
+    }
+}
+
 /// One row of the kernel's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Row {
@@ -237,8 +260,8 @@ impl fmt::Display for SlabInfo {
 }
 
 /// What a kernel that is built with statistics prints: the table of [`Info::slabinfo`], and behind each row the operations of
-/// the cache by path, as numbers; memory above 4 MiB, if there was any, and the shares of all memory together in comments at
-/// the end. [`SlabInfo`] reads it, too.
+/// the cache by path, as numbers; memory above 4 MiB, if there was any, drains that were refused, if any were, and the shares
+/// of all memory together in comments at the end. [`SlabInfo`] reads it, too.
 ///
 /// Made by [`Info::statistics`].
 #[derive(Clone, Copy, Debug)]
@@ -258,6 +281,13 @@ impl fmt::Display for Statistics<'_> {
                 f,
                 "# huge: {in_use} mappings of {bytes} bytes in use, {} bytes kept; {reused} of {allocs} were reused",
                 cached_pages * PAGE
+            )?;
+        }
+        let DrainInfo { passes, refused, .. } = self.0.drains;
+        if refused > 0 {
+            writeln!(
+                f,
+                "# drains: {refused} of {passes} were refused (membarrier): what CPUs hold stays there"
             )?;
         }
         let paths = self.0.paths();

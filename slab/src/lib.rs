@@ -157,7 +157,7 @@ pub use geometry::{Geometry, GeometryError, OrderRule};
 #[cfg(not(any(loom, shuttle)))]
 pub use global_alloc::Uslab;
 pub use hive::Hive;
-pub use info::{CacheInfo, SlabInfo, Statistics};
+pub use info::{CacheInfo, DrainInfo, SlabInfo, Statistics};
 pub use kmalloc::{Kmalloc, KmallocKind};
 pub use kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 pub use large::ZERO_SIZE;

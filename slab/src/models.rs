@@ -256,7 +256,7 @@ fn c1() {
     models(
         "C1 destroy beside the last free",
         THREE,
-        2100,
+        600,
         [Magazines::Off, SMALL],
         c1_destroy_beside_the_last_free,
     );
@@ -264,7 +264,7 @@ fn c1() {
 }
 #[test]
 fn c2() {
-    model("C2 drop beside a visitor", THREE, 1800, || drop_beside_reaps(1));
+    model("C2 drop beside a visitor", THREE, 1600, || drop_beside_reaps(1));
 }
 #[test]
 fn c3() {
@@ -281,7 +281,7 @@ fn r1() {
 }
 #[test]
 fn w1() {
-    model("W1 a hive is walked beside a reap", THREE, 8400, || walk_beside_reaps(1));
+    model("W1 a hive is walked beside a reap", THREE, 7600, || walk_beside_reaps(1));
 }
 #[test]
 fn m1() {

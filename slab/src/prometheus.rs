@@ -197,6 +197,12 @@ const WHOLE: &[Metric<Info>] = &[
             ("commit", |i| i.kmalloc_large.paths.commit),
         ],
     },
+    Metric {
+        name: "uslab_drains_total",
+        help: "Times that objects and pages were taken from CPUs' stacks; refused ones, by membarrier, took nothing.",
+        label: "outcome",
+        series: &[("done", |i| i.drains.passes - i.drains.refused), ("refused", |i| i.drains.refused)],
+    },
     single("uslab_page_failures_total", "Allocations of pages that failed.", &[("", |i| i.pages.failures)]),
     single(
         "uslab_page_corruptions_total",

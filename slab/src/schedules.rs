@@ -133,7 +133,7 @@ fn published() {
     assert_eq!(found.len(), 1, "two values");
 }
 
-/// What users write: typed objects, blocks and private magazines of the global subsystem.
+/// What users write: typed objects, blocks and prefilled objects of the global subsystem.
 fn public_api() {
     struct Caches {
         numbers: ObjectCache<u64>,
@@ -149,8 +149,8 @@ fn public_api() {
                 3 => drop(held.pop()),
                 4 => drop(mine.pop()),
                 _ => {
-                    let Ok(mut private) = blocks.prefill(Gfp::KERNEL, 1) else { continue };
-                    assert_eq!(private.alloc_block().unwrap().bytes(), [0; 100]);
+                    let Ok(mut prefilled) = blocks.prefill(Gfp::KERNEL, 1) else { continue };
+                    assert_eq!(prefilled.alloc_block().unwrap().bytes(), [0; 100]);
                 }
             }
         }

@@ -47,7 +47,7 @@ impl Fill {
         Self { inuse: head as u16, objects: (head >> 16) as u16 }
     }
     fn pack(self) -> u64 {
-        u64::from(self.inuse) | u64::from(self.objects) << 16
+        u64::from(self.inuse) + (u64::from(self.objects) << 16)
     }
 }
 
@@ -300,6 +300,7 @@ mod tests {
 
     #[test]
     fn the_side_table_is_committed_up_to_the_last_word_of_a_bitmap() {
+        assert_eq!(side().reserved(), 64 * SIDE_BYTES);
         assert!(side().commit(&Operation::new(), Pfn::new(63), 512));
         assert!(!side().commit(&Operation::new(), Pfn::new(63), 513), "a word beyond the end");
     }

@@ -12,7 +12,7 @@ use crate::faults::Faults;
 use crate::geometry::OrderRule;
 use crate::ground::Ground;
 use crate::huge::{HUGE_CACHE, Huge, HugeInfo};
-use crate::info::{CacheInfo, SlabInfo, Statistics};
+use crate::info::{CacheInfo, DrainInfo, SlabInfo, Statistics};
 #[cfg(not(any(loom, shuttle)))]
 use crate::kmalloc::Kmalloc;
 use crate::large::{Large, LargeInfo, large};
@@ -452,6 +452,7 @@ impl Core {
             caches: self.caches.iter().map(|cache| cache.info()).collect(),
             kmalloc_large: self.large.info(),
             huge: self.huge.info(),
+            drains: self.ground.pages.tables().drains().collect(),
             pages: self.ground.pages.info(),
             #[cfg(not(any(loom, shuttle)))]
             reaper: self.background.info(),
@@ -517,6 +518,8 @@ pub struct Info {
     pub kmalloc_large: LargeInfo,
     /// Memory above the largest block.
     pub huge: HugeInfo,
+    /// What was taken from CPUs' stacks, of objects and of pages.
+    pub drains: DrainInfo,
     /// The pages.
     pub pages: BuddyInfo,
     /// The thread that gives idle memory back by itself.

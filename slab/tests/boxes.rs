@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{assert_all_given_back, subsystem};
+use common::{assert_all_given_back, outlived, subsystem};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use uslab::faults::{Faults, Rule};
@@ -126,23 +126,6 @@ fn objects_that_wait_for_readers_end_a_cache_that_is_left() {
     assert_all_given_back(&subsystem);
 }
 
-/// Makes a cache and drops it, `caches` times, each with an object that another thread frees some caches later.
-fn outlived(subsystem: &Subsystem, caches: usize, names: impl Fn(usize) -> String) {
-    let (give, take) = sync_channel::<OwnedBox<u64>>(64);
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            on_cpu(1);
-            take.into_iter().for_each(|object| assert_eq!(*object, 7));
-        });
-        on_cpu(0);
-        for i in 0..caches {
-            let cache = ObjectCache::builder(names(i)).ctor(|| 7_u64).build_in(subsystem).unwrap();
-            give.send(cache.alloc_owned().unwrap()).unwrap();
-        }
-        drop(give);
-    });
-}
-
 #[test]
 fn caches_end_beside_reaps_reports_and_destroys() {
     let subsystem = subsystem(2);
@@ -157,7 +140,7 @@ fn caches_end_beside_reaps_reports_and_destroys() {
                 _ = subsystem.info();
             }
         });
-        outlived(&subsystem, 5000, |i| format!("outlived-{i}"));
+        outlived(&subsystem, 5000);
         for _ in 0..1000 {
             let cache = ObjectCache::builder("destroyed").ctor(|| 7_u64).build_in(&subsystem).unwrap();
             let object = cache.alloc_owned().unwrap();

@@ -4,7 +4,9 @@
 //! classes, is told from other mappings by what the system was advised of it.
 #![cfg(all(target_os = "linux", not(any(loom, shuttle, uslab_heap))))]
 
-use std::process::Command;
+mod common;
+
+use common::alone;
 use uslab::{Config, Gfp, KmemCache, Subsystem};
 use uslab_buddy::PageConfig;
 use uslab_magazine::{Cpus, on_cpu};
@@ -53,7 +55,10 @@ fn resident() -> usize {
 
 /// A subsystem for simulated CPUs.
 fn subsystem(cpus: u32, nodes: u32) -> Subsystem {
-    let pages = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(1 << 30);
+    subsystem_of(cpus, nodes, 1 << 30)
+}
+fn subsystem_of(cpus: u32, nodes: u32, bytes: usize) -> Subsystem {
+    let pages = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(bytes);
     // Checked frees would take memory for each object.
     Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap()
 }
@@ -72,16 +77,6 @@ fn use_once(subsystem: &Subsystem, caches: &[KmemCache]) {
         }
     }
     on_cpu(0);
-}
-
-/// Runs `test` of this file by itself, under `limit` of the shell.
-fn alone(test: &str, limit: &str) {
-    let script = format!("{limit} exec \"$0\" --exact {test} --ignored --nocapture");
-    let output =
-        Command::new("sh").arg("-c").arg(script).arg(std::env::current_exe().unwrap()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
-    println!("{said}");
 }
 
 const MIB: usize = 1 << 20;
@@ -104,7 +99,7 @@ fn thousand_caches() {
     assert!(born <= 8 * MIB, "{} bytes for each cache", born / count);
     use_once(&subsystem, &caches);
     let used = tables();
-    let passes = || subsystem.pages().tables().drains().map(|drains| drains.passes).sum::<u64>();
+    let passes = || subsystem.info().drains.passes;
     let (before_reap, many) = (passes(), subsystem.pages().tables().drains().count() as u64);
     // A page of stack for each pair, and two of notes for each CPU and table.
     let most = (count + 2 * count.div_ceil(200)) * cpus as usize * 4096 + MIB;
@@ -131,25 +126,79 @@ fn thousand_caches() {
     subsystem.check().unwrap();
 }
 
-/// A report, in no test: `cargo test --release --test costs -- --ignored --nocapture drains_in_numbers`.
+/// Passes of drains, and how long a CPU is without its region: `.ci/full` runs it with optimisation.
 #[test]
-#[ignore = "a report"]
+#[ignore = "a minute, and 5 GiB of memory"]
 fn drains_in_numbers() {
     for cpus in [0, 1, 64, 1024] {
-        let real = || Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
-        let subsystem = if cpus == 0 { real() } else { subsystem(cpus, 1) };
-        let caches = caches(&subsystem, 1000);
+        let count = 1000;
+        let subsystem = if cpus == 0 {
+            Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap()
+        } else {
+            // The magazines of a cache come to hold 64 objects of 64 bytes on each CPU. With less than that for all of them,
+            // allocations find no page and call in those of other CPUs, with a pass each.
+            subsystem_of(cpus, 1, 8 << 30)
+        };
+        let caches = caches(&subsystem, count);
         use_once(&subsystem, &caches);
+        assert_eq!(subsystem.info().drains.passes, 0, "nothing is short");
         let begun = std::time::Instant::now();
         (0..2).for_each(|_| _ = subsystem.reap());
         let reaps = begun.elapsed();
-        let (mut passes, mut longest) = (0, std::time::Duration::ZERO);
-        for drains in subsystem.pages().tables().drains() {
-            assert_eq!(drains.refused, 0);
-            (passes, longest) = (passes + drains.passes, longest.max(drains.longest_away));
-        }
+        let drains = subsystem.info().drains;
+        let tables = subsystem.pages().tables().drains().count() as u64;
         let of = if cpus == 0 { "real".to_owned() } else { format!("{cpus} simulated") };
-        println!("{of} CPUs, 1000 caches: two reaps {reaps:?}, {passes} passes, longest away {longest:?}");
+        println!("{of} CPUs, {count} caches in {tables} tables: two reaps {reaps:?}, {drains:?}");
+        // For each reap one of each table, and one for the pages.
+        assert!(drains.passes <= 2 * (tables + 1) && drains.refused == 0, "{drains:?} in {tables} tables");
+    }
+}
+
+/// Bytes that strict accounting (`vm.overcommit_memory=2`) charges this process: private mappings that may be written to, and
+/// those that were charged and may not be any more. Stacks of threads are charged as they grow.
+fn charged() -> usize {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut all, mut size, mut stack) = (0, 0, false);
+    for line in smaps.lines() {
+        if line.split_once(' ').is_some_and(|(range, _)| range.contains('-')) {
+            stack = line.ends_with("[stack]");
+        } else if let Some(kib) = line.strip_prefix("Size:") {
+            size = kib.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
+        } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| !stack) {
+            let has = |flag| flags.split(' ').any(|is| is == flag);
+            all += if !has("sh") && (has("wr") || has("ac")) { size } else { 0 };
+        }
+    }
+    all
+}
+
+#[test]
+fn a_start_and_a_hundred_caches_commit_little() {
+    alone("hundred_caches", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn hundred_caches() {
+    for cpus in [2, 64] {
+        let before = charged();
+        let subsystem = subsystem(cpus, 1);
+        let start = charged() - before;
+        let caches = caches(&subsystem, 100);
+        use_once(&subsystem, &caches);
+        let used = charged() - before;
+        let pages = subsystem.info().pages.committed_bytes() as usize;
+        println!(
+            "{cpus} CPUs: start {} KiB, used {} KiB, {} of them pages",
+            start >> 10,
+            used >> 10,
+            pages >> 10
+        );
+        // The words that lead to the regions, and what the C library's heap grew for the rest. All else is addresses.
+        assert!(start <= MIB / 2, "{start} bytes");
+        // A region is charged from its start up to the last stack that its CPU has used, and at most as much again. Here
+        // that is 16 KiB for each of 100 caches, and what kmalloc's stacks take. Of the heap there is a MiB for the caches.
+        assert!(used - pages <= cpus as usize * 3 * MIB + MIB, "{used} bytes, {pages} of them pages");
+        assert!(used - pages >= cpus as usize * 100 * 4096, "stacks that are used are charged: {used} bytes");
     }
 }
 

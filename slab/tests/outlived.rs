@@ -3,28 +3,8 @@
 
 mod common;
 
-use common::{assert_all_given_back, subsystem};
-use std::sync::mpsc::sync_channel;
-use uslab::{ObjectCache, OwnedBox, Subsystem};
-use uslab_magazine::on_cpu;
-
-/// Makes a cache and drops it, `caches` times; an object of each is freed some caches later by another thread.
-fn outlived(subsystem: &Subsystem, caches: usize) {
-    let (give, take) = sync_channel::<OwnedBox<u64>>(64);
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            on_cpu(1);
-            take.into_iter().for_each(|object| assert_eq!(*object, 7));
-        });
-        on_cpu(0);
-        for i in 0..caches {
-            let cache =
-                ObjectCache::builder(format!("outlived-{i}")).ctor(|| 7_u64).build_in(subsystem).unwrap();
-            give.send(cache.alloc_owned().unwrap()).unwrap();
-        }
-        drop(give);
-    });
-}
+use common::{assert_all_given_back, outlived, subsystem};
+use uslab::ObjectCache;
 
 /// Bytes that the process has in memory.
 fn resident() -> usize {

@@ -49,7 +49,7 @@ fn a_cache_at_its_limit_gets_what_its_shrinker_drops() {
         lru.blocks.lock().push(block);
     }
     assert!(lru.asked.get() > 0 && lru.blocks.lock().len() as u64 <= most);
-    // A bulk, and a private magazine, count as well.
+    // A bulk, and what is prefilled, count as well.
     let mut bulk = [None; 4];
     cache.alloc_bulk(Gfp::KERNEL, &mut bulk).unwrap();
     // SAFETY: allocated just now.

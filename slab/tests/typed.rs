@@ -166,7 +166,7 @@ fn an_object_is_reset_when_its_user_gives_it_back() {
         let mut buffer = own.alloc().unwrap();
         buffer.push(9);
         own.free(buffer);
-        assert!(own.alloc().unwrap().is_empty(), "a private magazine resets, too");
+        assert!(own.alloc().unwrap().is_empty(), "what is prefilled is reset, too");
     }
 }
 
@@ -217,7 +217,7 @@ fn owned_objects_keep_their_cache_and_the_last_one_takes_it_along() {
 }
 
 #[test]
-fn raw_objects_come_back_and_a_private_magazine_takes_only_its_own() {
+fn raw_objects_come_back_and_prefilled_ones_are_of_their_cache_only() {
     let subsystem = subsystem(1);
     let build = |name: &str| ObjectCache::builder(name).ctor(|| 5_u64).build_in(&subsystem).unwrap();
     let (cache, other) = (build("a"), build("b"));

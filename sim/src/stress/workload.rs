@@ -26,7 +26,7 @@ pub enum Workload {
     Lifecycle,
     /// Reaping, shrinking, draining and releasing while others allocate.
     Reap,
-    /// Private magazines and bulk allocations.
+    /// Prefilled objects and bulk allocations.
     Private,
     /// Kmalloc and malloc, of every size class.
     Sizes,

@@ -69,7 +69,7 @@ pub(crate) enum Step {
         node: u8,
         strict: bool,
     },
-    /// A private magazine of `n` objects; some are taken out and kept, others put in.
+    /// `n` prefilled objects; some are taken out and kept, others put in.
     Prefill {
         cpu: u8,
         cache: u8,

@@ -4,11 +4,13 @@
 
 pub(crate) mod exposition;
 
+use std::process::Command;
 use std::sync::Arc;
-use uslab::{Config, Corruption, CorruptionKind, Subsystem};
+use std::sync::mpsc::sync_channel;
+use uslab::{Config, Corruption, CorruptionKind, ObjectCache, OwnedBox, Subsystem};
 use uslab_buddy::PageConfig;
-use uslab_magazine::Cpus;
 use uslab_magazine::sync::Mutex;
+use uslab_magazine::{Cpus, on_cpu};
 
 /// A subsystem of simulated CPUs with so much memory, none of it in reserve.
 pub(crate) fn config(cpus: u32, nodes: u32, bytes: usize) -> Config {
@@ -20,6 +22,34 @@ pub(crate) fn config(cpus: u32, nodes: u32, bytes: usize) -> Config {
 
 pub(crate) fn subsystem(cpus: u32) -> Subsystem {
     Subsystem::new(config(cpus, 1, 64 << 20)).unwrap()
+}
+
+/// Makes a cache and drops it, `caches` times; an object of each is freed some caches later, by another thread on CPU 1.
+pub(crate) fn outlived(subsystem: &Subsystem, caches: usize) {
+    let (give, take) = sync_channel::<OwnedBox<u64>>(64);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            on_cpu(1);
+            take.into_iter().for_each(|object| assert_eq!(*object, 7));
+        });
+        on_cpu(0);
+        for i in 0..caches {
+            let name = format!("outlived-{i}");
+            let cache = ObjectCache::builder(name).ctor(|| 7_u64).build_in(subsystem).unwrap();
+            give.send(cache.alloc_owned().unwrap()).unwrap();
+        }
+        drop(give);
+    });
+}
+
+/// Runs `test` of this program by itself, in a process of its own, under `limit` of the shell.
+pub(crate) fn alone(test: &str, limit: &str) {
+    let script = format!("{limit} exec \"$0\" --exact {test} --ignored --nocapture");
+    let output =
+        Command::new("sh").arg("-c").arg(script).arg(std::env::current_exe().unwrap()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    println!("{said}");
 }
 
 /// What a handler was told.
