@@ -311,7 +311,7 @@ impl Malloc {
     /// Cost: arithmetic and [`KmemCache::free`].
     ///
     /// # Safety
-    /// `memory` came from [`alloc`](Self::alloc) of this subsystem with this layout, and nobody uses it any more.
+    /// `memory` came from [`alloc`](Self::alloc) of this malloc with this layout, and nobody uses it any more.
     #[inline]
     pub unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: passed on.
@@ -343,7 +343,7 @@ impl Malloc {
     /// [`KmemCache::free`].
     ///
     /// # Safety
-    /// `memory` came from this subsystem and nobody uses it any more.
+    /// `memory` came from this subsystem, but from no other malloc of it, and nobody uses it any more.
     #[inline]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
         // SAFETY: passed on.
@@ -374,7 +374,7 @@ impl Malloc {
     /// [corruption](crate::corruption), and 0.
     ///
     /// # Safety
-    /// `memory` came from this subsystem and is not freed meanwhile.
+    /// `memory` came from this subsystem, but from no other malloc of it, and is not freed meanwhile.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
         // SAFETY: by contract.
         unsafe { self.fast.size_of(memory) }.unwrap_or_else(|| self.core.usable_size(memory))
