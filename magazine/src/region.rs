@@ -14,7 +14,7 @@
 //! * `seen` and the notes (`taken`, `served`, `backed`, `going`) are a drain's.
 //!
 //! All of a stack lies together, so a section finds everything by one address, and the line of the head is that of the
-//! lowest rounds. (Heads in an array of their own took two more registers and a quarter of the time of a pair.)
+//! lowest rounds. (With heads in an array of their own a hot pair took a tenth more.)
 //!
 //! A class lies at the same offset in every region. A region of nothing but zeros answers every pop and every push with a
 //! miss; that is what the [empty region](crate::table) is, and what the region of a CPU is that was never used.
