@@ -566,7 +566,11 @@ impl Region<'_> {
     /// The class begins anew, for another owner of its number.
     pub(crate) fn reset(&self, class: Class) {
         self.set_aside(class);
-        // What was never written is no memory yet. Relaxed: who reads it beside this has a class that is given back.
+        // What was never written is no memory yet.
+        if self.seen(class) != 0 {
+            self.set_seen(class, 0);
+        }
+        // Relaxed: who reads it beside this has a class that is given back.
         if self.served_word(class).load(Relaxed) != 0 {
             self.served_word(class).store(0, Relaxed);
         }
