@@ -407,7 +407,8 @@ impl PageAllocator {
         let place = self.place(pfn);
         let zone = &place.zone;
         let mobility = zone.type_of(&self.ground, pfn);
-        match place.per_cpu.as_ref().and_then(|per_cpu| per_cpu.layer(order, mobility)) {
+        let per_cpu = place.per_cpu.as_ref().filter(|_| !op.is_cold());
+        match per_cpu.and_then(|per_cpu| per_cpu.layer(order, mobility)) {
             Some(layer) => {
                 layer.free_in(op, &Shelf::returning(zone, &self.ground, order), PageRound(pfn));
                 if planted("page marked after it went into the magazine") {
@@ -511,13 +512,17 @@ impl PageAllocator {
     /// Ends an interval: [`reap`](Self::reap), and then as much memory goes back to the OS as nobody needed since the last
     /// call, in zones or on CPUs. Returns the bytes. For a timer.
     ///
+    /// `reap_users` runs first: pages that it frees are taken for pages that nobody needed.
+    ///
     /// Cost: as [`release`](Self::release), for the memory that goes.
-    pub fn release_idle(&self) -> usize {
+    pub fn release_idle(&self, reap_users: impl FnOnce()) -> usize {
+        self.places.iter().for_each(|place| place.zone.begin_reap());
+        reap_users();
         self.sweep(self.places.iter(), 0..self.cpus().count(), Which::Idle);
         let release = |place: &Place| {
             let zone = &place.zone;
-            let reaped = place.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.reap_swept(zone, &self.ground));
-            zone.release_idle(&self.ground, reaped as u32)
+            place.per_cpu.iter().for_each(|per_cpu| _ = per_cpu.reap_swept(zone, &self.ground));
+            zone.release_idle(&self.ground)
         };
         let bytes = self.places.iter().map(release).sum();
         self.tables.release_idle();

@@ -181,7 +181,7 @@ impl Shadow {
             }
             Op::Cpu(cpu) => on_cpu((cpu % 4).into()),
             Op::Drain(from, to) => self.pages.drain_cpus(u32::from(from % 5)..u32::from(to % 5)),
-            Op::Reap => _ = self.pages.release_idle(),
+            Op::Reap => _ = self.pages.release_idle(|| ()),
             Op::Release => drop(self.pages.release()),
             Op::Refuse { point, nth, times } => {
                 let every = Rule::every(POINTS.get(usize::from(point)).copied());

@@ -6,7 +6,7 @@ use crate::{
     PageConfig, Pfn, ZoneKind,
 };
 use std::cell::RefCell;
-use uslab_magazine::{Cpus, on_cpu};
+use uslab_magazine::{Cpus, Operation, on_cpu};
 
 thread_local! {
     static FOUND: RefCell<Vec<Corruption>> = const { RefCell::new(Vec::new()) };
@@ -511,6 +511,21 @@ fn idle_per_cpu_pages_are_reaped() {
     assert_eq!(pages.info().per_cpu(), 0);
 }
 
+/// What the pages' users give back in a reap had no use for an interval: it goes with what was free, and no CPU keeps it.
+#[test]
+fn what_a_reap_frees_goes_back_at_once() {
+    let pages = PageAllocator::new(PageConfig::default_for(Cpus::os())).unwrap();
+    let held: Vec<_> = (0..1000).map(|_| pages.alloc(Order::ZERO, Gfp::KERNEL, None).unwrap()).collect();
+    assert!(pages.release() < 1000 * PAGE_SIZE, "what CPUs and zones have beside them");
+    let bytes = pages.release_idle(|| {
+        // SAFETY: allocated above, each freed once.
+        held.iter().for_each(|pfn| unsafe { pages.free_in(&Operation::cold(), *pfn, Order::ZERO) });
+    });
+    assert!(bytes >= 1000 * PAGE_SIZE, "{bytes}");
+    assert_eq!((pages.info().per_cpu(), pages.info().backed_bytes()), (0, 0));
+    pages.check().unwrap();
+}
+
 #[test]
 fn bulk_gives_what_there_is_and_never_more() {
     for per_cpu_pages in [false, true] {
@@ -744,13 +759,13 @@ fn an_interval_gives_back_what_was_free_throughout() {
     let take = |mib: usize| (0..mib).map(|_| pages.alloc_block(order, Gfp::KERNEL, None).unwrap()).collect();
     let all: Vec<_> = take(64);
     drop(all);
-    pages.release_idle();
+    pages.release_idle(|| ());
     assert_eq!(backed(), 64, "all of it was in use since the last interval");
     let burst: Vec<_> = take(24);
     drop(burst);
-    pages.release_idle();
+    pages.release_idle(|| ());
     assert_eq!(backed(), 24, "the burst may come again");
-    pages.release_idle();
+    pages.release_idle(|| ());
     assert_eq!(backed(), 0);
     pages.check().unwrap();
 }

@@ -37,7 +37,8 @@
 //!
 //! What is given back, and when, is said in bytes that are free and backed, `backed`; largest blocks go first:
 //! * frees give back what is above [`Ground::keep`], down to three quarters of it;
-//! * [`release_idle`](Zone::release_idle) gives back as much as was free throughout since it was called last;
+//! * [`release_idle`](Zone::release_idle) gives back as much as was free throughout since it was called last, and what a reap
+//!   has just freed;
 //! * [`release`](Zone::release) gives all of it back.
 //!
 //! ## Lock
@@ -165,6 +166,8 @@ pub(crate) struct Inner {
     backed: u32,
     /// The least that `backed` was since the last `release_idle`.
     idle: u32,
+    /// What `backed` was above that when the last interval ended.
+    recent: u32,
     /// Pages that are not committed.
     uncommitted: u32,
     fresh: Fresh,
@@ -295,6 +298,7 @@ impl Zone {
             discarded: 0,
             backed: 0,
             idle: 0,
+            recent: 0,
             uncommitted: managed,
             fresh: Fresh::all(whole)?,
             tail_committed: false,
@@ -724,12 +728,15 @@ impl Zone {
         bytes + self.trim(ground, 0)
     }
 
-    /// Ends an interval: gives the memory of as many free pages back as were free, and backed, throughout, and of `more`,
-    /// which just came from CPUs that had no use for them. Returns bytes.
-    pub(crate) fn release_idle(&self, ground: &Ground, more: u32) -> usize {
-        let inner = self.inner.lock();
-        let keep = inner.backed.saturating_sub(inner.idle.saturating_add(more));
-        drop(inner);
+    /// An interval is over: what becomes free from here to [`release_idle`](Self::release_idle) had no use through it.
+    pub(crate) fn begin_reap(&self) {
+        let mut inner = self.inner.lock();
+        inner.recent = inner.backed - inner.idle;
+    }
+    /// Ends an interval: gives the memory of free pages back, but for as many as were of use since the call before the last
+    /// [`begin_reap`](Self::begin_reap). Returns bytes.
+    pub(crate) fn release_idle(&self, ground: &Ground) -> usize {
+        let keep = self.inner.lock().recent;
         let bytes = self.trim(ground, keep);
         let mut inner = self.inner.lock();
         inner.idle = inner.backed;

@@ -597,7 +597,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
     /// What is left of a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the rounds given back.
     pub fn reap_swept(&self, supplier: &impl Supplier<R>) -> u64 {
-        let op = &Operation::new();
+        let op = &Operation::cold();
         self.drain_swept(op, supplier) + self.end_interval(op, supplier)
     }
 
@@ -652,7 +652,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         if planted("reap does nothing") {
             return 0;
         }
-        let op = &Operation::new();
+        let op = &Operation::cold();
         let idle = self.drain_in(op, supplier, 0..self.cpus().count(), Which::Idle);
         idle + self.end_interval(op, supplier)
     }

@@ -60,20 +60,31 @@ impl Path {
 
 /// One allocation or free on its way: the dearest thing that it did so far.
 #[derive(Debug, Default)]
-pub struct Operation(Cell<Path>);
+pub struct Operation {
+    dearest: Cell<Path>,
+    cold: bool,
+}
 
 impl Operation {
     /// One that did nothing dear yet. One that nobody counts in the end serves what is no operation.
     pub const fn new() -> Self {
-        Self(Cell::new(Path::Cpu))
+        Self { dearest: Cell::new(Path::Cpu), cold: false }
+    }
+    /// One of a reap, which gives back what had no use for an interval.
+    pub const fn cold() -> Self {
+        Self { dearest: Cell::new(Path::Cpu), cold: true }
+    }
+    /// Whether what it frees is [cold](Self::cold): no CPU should keep it for its next allocation.
+    pub const fn is_cold(&self) -> bool {
+        self.cold
     }
     /// It did this; [`tell!`](crate::tell) says so at the step itself.
     pub fn did(&self, path: Path) {
-        self.0.set(self.0.get().max(path));
+        self.dearest.set(self.dearest.get().max(path));
     }
     /// The dearest so far.
     pub fn path(&self) -> Path {
-        self.0.get()
+        self.dearest.get()
     }
 }
 

@@ -394,7 +394,7 @@ impl Core {
     /// Gives all empty slabs back. How many.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn discard_empty(&self) -> usize {
-        self.visit().map(|cache| cache.discard_empty(&Operation::new())).sum()
+        self.visit().map(|cache| cache.discard_empty(&Operation::cold())).sum()
     }
 
     /// Memory is short: all caches but one give empty slabs back, and keep less from now on; freed mappings go. How many slabs
@@ -421,9 +421,11 @@ impl Core {
     /// See [`Subsystem::end_interval`].
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn end_interval(&self) -> usize {
-        self.reap_caches();
-        self.discard_empty();
-        self.ground.pages.release_idle() + self.huge.end_interval()
+        let pages = self.ground.pages.release_idle(|| {
+            self.reap_caches();
+            self.discard_empty();
+        });
+        pages + self.huge.end_interval()
     }
 
     /// Memory may be free again some day: from a certain size on somebody should look after it.
@@ -639,8 +641,7 @@ impl Subsystem {
     /// back to the pages, and as much memory as was free since the last call goes back to the system. Returns the bytes that
     /// went there.
     ///
-    /// What was in use at one call is given back by the second one after it, if it was freed meanwhile; what depots hold, by
-    /// the third.
+    /// What was in use at one call is given back by the second one after it, if it was freed meanwhile.
     #[cfg(not(any(loom, shuttle)))]
     pub fn end_interval(&self) -> usize {
         self.core.end_interval()
