@@ -313,12 +313,12 @@ impl<R: Round, M: Memory> Layer<R, M> {
             Mechanism::Claimed => claimed::push_batch(&self.table, class, rounds),
         }
     }
-    /// The same; if the CPU's region was not committed so far, it is now.
+    /// The same; if the CPU has not used the class so far, it may now.
     fn push_all(&self, op: &Operation, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         inject_yield();
         let pushed = self.push_batch(node, rounds) || {
             let (cpu, reach) = (self.cpus().current(), self.config.reach());
-            self.table.commit(op, cpu, node.class(), reach.into()) && self.push_batch(node, rounds)
+            self.table.open(op, cpu, node.class(), reach.into()) && self.push_batch(node, rounds)
         };
         if pushed {
             node.net.add(rounds.len() as u64);

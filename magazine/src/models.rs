@@ -39,10 +39,10 @@ impl World {
     /// CPU `cpu`'s stack for a node has `cap` places, and these balls lie on it.
     fn stack(&self, cpu: u32, node: usize, cap: u32, balls: &[usize]) {
         let (table, class) = (&self.layer.table, self.class(node));
-        table.commit(&Operation::new(), cpu, class, cap);
+        table.open(&Operation::new(), cpu, class, cap);
         let region = table.region(cpu).unwrap();
         region.set_cap(class, cap);
-        assert!(region.push_batch(class, &rounds(balls), table.limit(class), Commit::Done));
+        assert!(region.push_batch(class, &rounds(balls), Commit::Done));
         self.layer.nodes[node].net.add(balls.len() as u64);
     }
     /// A magazine in a node's depot.
@@ -140,7 +140,7 @@ fn contract(Case { by, script }: Case) {
 }
 #[test]
 fn section_contract_under_migration() {
-    both("R1 R3: alloc and free, moved and aborted", THREE, [15000, 20000], moves(9), contract);
+    both("R1 R3: alloc and free, moved and aborted", THREE, [57000, 70000], moves(9), contract);
 }
 
 // ---------------------------------------------------------------- M: what travels
@@ -160,7 +160,7 @@ fn travel(Case { by, script }: Case) {
 }
 #[test]
 fn m1_m2_rounds_travel_through_the_depot() {
-    both("M1 M2: rounds travel through the depot", THREE, [5100, 2800], moves(6), travel);
+    both("M1 M2: rounds travel through the depot", THREE, [3900, 2800], moves(6), travel);
 }
 
 /// M2: a stack is at its reach, and two threads of its CPU take magazines off it.
@@ -184,7 +184,7 @@ fn overflow(Case { by, script }: Case) {
 }
 #[test]
 fn m2_a_stack_overflows() {
-    both("M2: two threads of a CPU whose stack is full", THREE, [3400, 2000], moves(6), overflow);
+    both("M2: two threads of a CPU whose stack is full", THREE, [4700, 4700], moves(6), overflow);
 }
 
 /// M3: two threads with one CPU number never both own its region, and neither waits: one misses and pushes a batch, the
@@ -204,7 +204,7 @@ fn same_cpu(Case { by, script }: Case) {
 }
 #[test]
 fn m3_two_threads_of_one_cpu() {
-    both("M3: two threads of one CPU", THREE, [370, 460], Scripts { reads: 4, cpus: 1 }, same_cpu);
+    both("M3: two threads of one CPU", THREE, [330, 460], Scripts { reads: 4, cpus: 1 }, same_cpu);
 }
 
 /// M4: both CPUs take from a depot that runs empty; the supplier is the fall-back.
@@ -254,7 +254,7 @@ fn drain_fast(Case { by, script }: Case) {
 }
 #[test]
 fn h1_drain_against_the_fast_path() {
-    both("H1 T1: drain against the fast path", THREE, [18000, 140000], moves(6), drain_fast);
+    both("H1 T1: drain against the fast path", THREE, [18000, 110000], moves(6), drain_fast);
 }
 
 /// H1: a miss with its batch, a stack that grows, and an overflow beside a drain.
@@ -274,7 +274,7 @@ fn drain_batches(Case { by, script }: Case) {
 }
 #[test]
 fn h1_drain_against_batches() {
-    both("H1 T1: drain against batches", TWO, [7300, 51000], moves(7), drain_batches);
+    both("H1 T1: drain against batches", TWO, [1900, 51000], moves(7), drain_batches);
 }
 
 /// H1: frees that widen the stack, and overflow it, beside a drain; then memory is short.
@@ -294,7 +294,7 @@ fn drain_growing(Case { by, script }: Case) {
 }
 #[test]
 fn h1_drain_while_a_stack_grows() {
-    both("H1 T1: drain while a stack grows", TWO, [6100, 54000], moves(6), drain_growing);
+    both("H1 T1: drain while a stack grows", TWO, [3100, 54000], moves(6), drain_growing);
 }
 
 /// H1: what a CPU holds and does not use is with the supplier when a drain returns, although the CPU goes on.
@@ -315,7 +315,7 @@ fn drain_leaves_nothing(Case { by, script }: Case) {
 }
 #[test]
 fn h1_a_drain_leaves_nothing_behind() {
-    both("H1: a drain leaves nothing behind", THREE, [170, 400], stays(), drain_leaves_nothing);
+    both("H1: a drain leaves nothing behind", THREE, [210, 400], stays(), drain_leaves_nothing);
 }
 
 /// H1: the supplier fills a magazine while the CPU is drained.
@@ -328,7 +328,7 @@ fn drain_filling(Case { by, script }: Case) {
 }
 #[test]
 fn h1_drain_while_a_magazine_is_filled() {
-    both("H1: drain while a magazine is filled", THREE, [16000, 110000], moves(4), drain_filling);
+    both("H1: drain while a magazine is filled", THREE, [12000, 110000], moves(4), drain_filling);
 }
 
 /// A reap of an idle CPU that wakes up meanwhile.
@@ -351,7 +351,7 @@ fn reap_waking(Case { by, script }: Case) {
 }
 #[test]
 fn h1_reap_of_a_cpu_that_wakes_up() {
-    both("H1 T1: reap of a CPU that wakes up", THREE, [690, 1400], stays(), reap_waking);
+    both("H1 T1: reap of a CPU that wakes up", THREE, [690, 1000], stays(), reap_waking);
 }
 
 /// H2: one drain of both CPUs, each with a thread at work.
@@ -363,7 +363,7 @@ fn drain_and_two(Case { by, script }: Case) {
 }
 #[test]
 fn h2_drain_against_two_cpus() {
-    both("H2 T1: drain of two CPUs that are used", TWO, [5500, 13000], stays(), drain_and_two);
+    both("H2 T1: drain of two CPUs that are used", TWO, [5500, 10000], stays(), drain_and_two);
 }
 
 /// H2, M3: two threads of one CPU, and a drain of it.
@@ -386,7 +386,7 @@ fn two_drains(Case { by, script }: Case) {
 }
 #[test]
 fn h3_two_drains_at_once() {
-    both("H3 T1: two drains at once", THREE, [60000, 100000], stays(), two_drains);
+    both("H3 T1: two drains at once", THREE, [60000, 89000], stays(), two_drains);
 }
 
 /// H3: a drain meets another one of the same class, which still gives rounds away, beside a free that would use the stack.
@@ -405,7 +405,7 @@ fn h3_a_drain_meets_another_one() {
     both(
         "H3 T1: a drain meets one that gives rounds away",
         THREE,
-        [50000, 78000],
+        [15000, 78000],
         stays(),
         drain_meets_drain,
     );
@@ -472,7 +472,7 @@ fn close_and_purge(Case { by, script }: Case) {
 }
 #[test]
 fn h5_a_layer_is_closed_beside_frees() {
-    both("H5: a layer is closed and purged beside frees", TWO, [2900, 32000], stays(), close_and_purge);
+    both("H5: a layer is closed and purged beside frees", TWO, [1600, 20000], stays(), close_and_purge);
 }
 
 // ---------------------------------------------------------------- T: the table
@@ -493,7 +493,7 @@ fn two_classes(Case { by, script }: Case) {
 }
 #[test]
 fn t1_a_drain_leaves_other_classes_alone() {
-    both("T1: a drain leaves other classes alone", THREE, [7200, 68000], moves(5), two_classes);
+    both("T1: a drain leaves other classes alone", THREE, [5400, 50000], moves(5), two_classes);
 }
 
 /// T1: one sweep of two layers, which collect their own, beside a thread that uses both.
@@ -520,7 +520,7 @@ fn sweep(w: &World) -> Vec<Option<usize>> {
 }
 #[test]
 fn t1_a_sweep_of_two_layers() {
-    both("T1: a sweep of two layers that are used", TWO, [520, 1400], stays(), sweep_of_two);
+    both("T1: a sweep of two layers that are used", TWO, [520, 1200], stays(), sweep_of_two);
 }
 
 /// T1: a sweep of two layers beside a drain of one of them, and a free that would use the stack.
@@ -540,7 +540,24 @@ fn sweep_meets_drain(Case { by, script }: Case) {
 }
 #[test]
 fn t1_a_sweep_meets_a_drain() {
-    both("T1: a sweep meets a drain of one layer", TWO, [2800, 5900], stays(), sweep_meets_drain);
+    both("T1: a sweep meets a drain of one layer", TWO, [1300, 2600], stays(), sweep_meets_drain);
+}
+
+/// T1: a region that is committed up to a stack's first place; a drain comes to it as it is widened.
+fn committed_in_part(Case { by, script }: Case) {
+    let w = World::new(by, 1, 2, 0, false, 2);
+    w.stack(0, 0, 1, &[]);
+    w.layer.table.region(0).unwrap().set_committed(w.class(0).end(1));
+    (1..=2).for_each(|ball| w.out(ball));
+    let frees = |w: &World| {
+        (1..=2).for_each(|ball| w.free(ball));
+        vec![]
+    };
+    run(w, (script, frees), &[on(0, drain_cpu_0)]);
+}
+#[test]
+fn t1_a_region_committed_in_part() {
+    both("T1: a region committed in part", THREE, [1900, 3100], stays(), committed_in_part);
 }
 
 /// T3: the pages of a stack that was drained go back, beside a free and an allocation that use it again.
@@ -561,7 +578,7 @@ fn pages_go_back(Case { by, script }: Case) {
 }
 #[test]
 fn t3_pages_go_back_while_their_stacks_are_closed() {
-    both("T3: pages go back", TWO, [1300, 9500], moves(4), pages_go_back);
+    both("T3: pages go back", TWO, [650, 4600], moves(4), pages_go_back);
 }
 
 /// T3: the same beside a drain, which gives away what lies on that page.
@@ -576,7 +593,7 @@ fn pages_beside_a_drain(Case { by, script }: Case) {
 }
 #[test]
 fn t3_pages_stay_while_their_rounds_are_given_away() {
-    both("T3: pages stay beside a drain", THREE, [12, 12], stays(), pages_beside_a_drain);
+    both("T3: pages stay beside a drain", THREE, [9, 9], stays(), pages_beside_a_drain);
 }
 
 /// T3: what the stacks on a page have served stays counted when it goes back, whoever looks meanwhile.
@@ -656,7 +673,7 @@ fn frees_of_another_node(Case { by, script }: Case) {
 }
 #[test]
 fn n1_rounds_of_another_node_go_home() {
-    both("N1: rounds of another node go home", THREE, [9900, 8200], moves(8), frees_of_another_node);
+    both("N1: rounds of another node go home", THREE, [7500, 8200], moves(8), frees_of_another_node);
 }
 
 /// N1: a thread is moved to another node at each of its steps.
@@ -669,7 +686,7 @@ fn between_nodes(Case { by, script }: Case) {
 }
 #[test]
 fn n1_a_thread_moved_between_nodes() {
-    both("N1: a thread moved between nodes", THREE, [4700, 2700], moves(8), between_nodes);
+    both("N1: a thread moved between nodes", THREE, [6100, 4100], moves(8), between_nodes);
 }
 
 // ---------------------------------------------------------------- F: fork
@@ -882,7 +899,7 @@ fn planted_stack_widened_outside_of_its_section() {
 #[test]
 fn planted_region_widened_before_it_is_committed() {
     let (bug, expected) = ("a region is widened before it is committed", "that is not committed was written");
-    caught_by_rseq(bug, "H1 T1", expected, moves(6), drain_growing);
+    caught_by_both(bug, "T1", expected, stays(), committed_in_part);
 }
 #[test]
 fn planted_empty_region_has_places() {
@@ -908,7 +925,7 @@ fn planted_word_put_back_too_early() {
 #[test]
 fn planted_drained_stack_is_used_again_too_early() {
     caught_by_both("a drained stack stays open", "H1 T1", RACE, stays(), drain_leaves_nothing);
-    caught_by_both("a drained stack is widened at once", "H1 T1", RACE, moves(6), drain_growing);
+    caught_by_both("a drained stack is opened at once", "H1 T1", RACE, moves(6), drain_growing);
     caught_by_both("the first of two drains opens the stack", "H3 T1", RACE, stays(), drain_meets_drain);
 }
 #[test]
@@ -924,7 +941,7 @@ fn planted_sweep_is_lost_to_the_next_drain() {
 }
 #[test]
 fn planted_page_goes_back_while_its_classes_are_open() {
-    let bug = "a page goes back while its classes are open";
+    let bug = "a page goes back while its stacks are open";
     caught_by_both(bug, "T3", RACE, stays(), pages_go_back);
     caught_by_both("drain without its fence", "T3", RACE, stays(), pages_go_back);
 }

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!  claim, committed, notes | stack of one class                        | stack of another one | ...
-//!                            seen, cap, head,          0 p p p p . . .
-//!                                       len:16|ops:48
+//!                            seen, cap|limit, head,          0 p p p p . . .
+//!                                             len:16|ops:48
 //! ```
 //!
 //! * `head`: how many rounds lie on the stack, and how many pops and pushes it has served. Every section commits by one plain
 //!   store to one head.
 //! * `cap`: how many places of the stack may be used now. 0 in a class that was never used here, so nothing can be pushed
-//!   there; a batch widens it.
+//!   there; a batch widens it, up to `limit`. Where that is 0 the class is closed: the [table](crate::table) opens it.
 //! * A word that is always null, and the rounds behind it. A pop that reads the null has missed: no other test.
 //! * `seen` and the notes (`taken`, `served`, `backed`, `going`) are a drain's.
 //!
@@ -56,9 +56,6 @@ impl Pages {
     pub(crate) fn add(&mut self, page: usize) {
         self.0[page / 64] |= 1 << (page % 64);
     }
-    pub(crate) fn add_all(&mut self, other: &Self) {
-        self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word |= other);
-    }
     pub(crate) fn without(mut self, other: &Self) -> Self {
         self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word &= !other);
         self
@@ -93,6 +90,8 @@ pub(crate) struct Class {
 pub(crate) const SEEN: usize = if cfg!(any(loom, shuttle)) { 0 } else { 2 * ROUND };
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) const CAP: usize = ROUND;
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) const LIMIT: usize = ROUND / 2;
 pub(crate) const NULL: usize = if cfg!(any(loom, shuttle)) { 0 } else { ROUND };
 
 impl Class {
@@ -166,6 +165,10 @@ impl<'t> Region<'t> {
         // SAFETY: as above.
         unsafe { self.part(class.stack as usize - CAP) }
     }
+    fn limit_word(&self, class: Class) -> &'t AtomicU32 {
+        // SAFETY: as above.
+        unsafe { self.part(class.stack as usize - LIMIT) }
+    }
     fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
         // SAFETY: as above.
         unsafe { self.part(class.stack as usize - SEEN) }
@@ -230,6 +233,7 @@ struct ClassCells {
     /// Whether anybody ever did.
     used: Counter,
     cap: UnsafeCell<u32>,
+    limit: AtomicU32,
     seen: UnsafeCell<u64>,
     taken: AtomicU64,
     served: AtomicU64,
@@ -243,6 +247,7 @@ impl Cells {
             writer: UnsafeCell::new(()),
             used: Counter::new(0),
             cap: UnsafeCell::new(cap),
+            limit: AtomicU32::new(0),
             seen: UnsafeCell::new(0),
             taken: AtomicU64::new(0),
             served: AtomicU64::new(0),
@@ -272,6 +277,9 @@ impl<'t> Region<'t> {
     }
     fn cap_cell(&self, class: Class) -> &'t UnsafeCell<u32> {
         &self.class(class).cap
+    }
+    fn limit_word(&self, class: Class) -> &'t AtomicU32 {
+        &self.class(class).limit
     }
     fn seen_cell(&self, class: Class) -> &'t UnsafeCell<u64> {
         &self.class(class).seen
@@ -341,7 +349,7 @@ impl Region<'_> {
     /// The one store by which an operation commits.
     #[inline(always)]
     fn set_head(&self, class: Class, head: u64) {
-        self.writable();
+        self.writable(1);
         #[cfg(any(loom, shuttle))]
         self.class(class).writer.with_mut(|_| self.class(class).used.set(1));
         // Relaxed: as in `head`.
@@ -355,7 +363,7 @@ impl Region<'_> {
     }
     /// As [`cap`](Self::cap).
     pub(crate) fn set_cap(&self, class: Class, cap: u32) {
-        self.writable();
+        self.writable(1);
         // SAFETY: as in `cap`, and nobody else reads.
         self.cap_cell(class).with_mut(|p| unsafe { *p = cap });
     }
@@ -367,15 +375,15 @@ impl Region<'_> {
     }
     #[inline(always)]
     fn set_round(&self, class: Class, i: u32, round: NonNull<u8>) {
-        self.writable();
+        self.writable(class.end(i));
         // SAFETY: as in `set_cap`.
         self.place(class, i).with_mut(|p| unsafe { *p = round.as_ptr() });
     }
-    /// In models: a region that was never committed is written by nobody.
+    /// In models: what is not committed is written by nobody, up to that end.
     #[inline(always)]
-    fn writable(&self) {
+    fn writable(&self, _end: usize) {
         #[cfg(any(loom, shuttle))]
-        assert!(self.0.committed.get() > 0, "a region that is not committed was written");
+        assert!(self.committed() >= _end, "a region that is not committed was written");
     }
 
     // ---- the sections ----
@@ -414,24 +422,18 @@ impl Region<'_> {
         true
     }
 
-    /// Puts all these rounds on the class's stack, or none. It may use more places than now, up to `limit` and to what is
+    /// Puts all these rounds on the class's stack, or none. It may use more places than now, up to its limit and to what is
     /// committed: twice as many, or as many as it takes.
     ///
     /// The new `cap` is worked out in here, from what this operation has read: so it does no harm that it stays where the
     /// operation is aborted behind it.
-    pub(crate) fn push_batch(
-        &self,
-        class: Class,
-        rounds: &[NonNull<u8>],
-        limit: &AtomicU32,
-        commit: Commit,
-    ) -> bool {
+    pub(crate) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>], commit: Commit) -> bool {
         let head = self.head(class);
         let (len, cap) = ((head & LEN) as u32, self.cap(class));
         let need = len + rounds.len() as u32;
         if need > cap {
-            // Acquire: pairs with the Release with which a drain that has emptied the stack opens it again.
-            let limit = limit.load(Acquire);
+            // Acquire: pairs with the Release in `open`, by which a stack that was drained may be used again.
+            let limit = self.limit_word(class).load(Acquire);
             let cap = (2 * cap).max(need);
             let cap = if planted("a stack is widened beyond its limit") { cap } else { cap.min(limit) };
             if need > cap
@@ -484,9 +486,8 @@ impl Region<'_> {
 
     // ---- for whoever owns the region: a drain ----
 
-    /// Closes the class's stack and notes how many rounds lie on it: from now on they are that drain's, where they lie. Whether
-    /// there were any, or places for them.
-    pub(crate) fn take(&self, class: Class, drain: u64) -> bool {
+    /// Closes the class's stack and notes how many rounds lie on it: from now on they are that drain's, where they lie.
+    pub(crate) fn take(&self, class: Class, drain: u64) {
         let head = self.head(class);
         let len = head & LEN;
         if len > 0 {
@@ -496,21 +497,37 @@ impl Region<'_> {
             self.set_head(class, head & !LEN);
             tell!(self => "takes a stack of {len}");
         }
-        self.close(class) || len > 0
+        self.close(class);
     }
-    /// No place may be used from now on; whether any might before.
-    pub(crate) fn close(&self, class: Class) -> bool {
-        let open = self.cap(class) > 0;
-        if open && !planted("a drained stack stays open") {
+    /// No place may be used from now on.
+    pub(crate) fn close(&self, class: Class) {
+        // What was never written is no memory yet.
+        if self.is_open(class) && !planted("a drained stack stays open") {
             self.set_cap(class, 0);
+            // Relaxed: the region is the caller's.
+            self.limit_word(class).store(0, Relaxed);
         }
-        open
+    }
+    /// Up to `limit` places may be used. For who holds the lock of drains, while nobody gives away what lies there.
+    pub(crate) fn open(&self, class: Class, limit: u32) {
+        self.writable(1);
+        // Release: pairs with the Acquire in `push_batch`, which writes where a drain has read.
+        self.limit_word(class).store(limit, Release);
+        tell!(self => "opens a stack for {limit}");
+    }
+    /// Whether places may be used; exact for who holds the lock of drains.
+    pub(crate) fn is_open(&self, class: Class) -> bool {
+        self.limit(class) > 0
+    }
+    /// As [`is_open`](Self::is_open): how many.
+    pub(crate) fn limit(&self, class: Class) -> u32 {
+        // Relaxed: the lock orders it; for others it is a hint.
+        self.limit_word(class).load(Relaxed)
     }
     /// What a drain took that will never give it away lies on the stack again.
     pub(crate) fn untake(&self, class: Class) {
         let taken = self.taken(class);
         if taken > 0 {
-            self.set_cap(class, self.cap(class).max(taken));
             self.set_head(class, self.head(class) | u64::from(taken));
             self.forget_taken(class);
         }
@@ -549,15 +566,13 @@ impl Region<'_> {
         // SAFETY: the lock of drains is held.
         self.seen_cell(class).with(|p| unsafe { *p })
     }
-    /// As [`seen`](Self::seen): how far it has come now. Whether that is further than before.
-    pub(crate) fn see(&self, class: Class) -> bool {
+    /// As [`seen`](Self::seen): how far it has come now.
+    pub(crate) fn see(&self, class: Class) {
         let head = self.head(class);
         // Where nothing was ever written there is no memory yet.
-        let further = self.seen(class) != head;
-        if further {
+        if self.seen(class) != head {
             self.set_seen(class, head);
         }
-        further
     }
     fn set_seen(&self, class: Class, head: u64) {
         // SAFETY: the lock of drains is held.
@@ -584,7 +599,7 @@ impl Region<'_> {
             // Relaxed: the lock of drains is held, and nobody else writes it.
             let served = self.served_word(class).load(Relaxed);
             self.served_word(class).store(served | MOVING, Relaxed);
-            self.writable();
+            self.writable(1);
             // Release: pairs with the Acquire of the head in `served`, which then sees that it is on its way.
             self.head_word(class).store(0, Release);
             // Release: pairs with the first Acquire in `served`, which then finds the head that was left.

@@ -269,7 +269,7 @@ fn planted_in_a_drain() {
     rseq("drain without its fence", "H1 T1", TWICE, drain);
     for with in [claimed, rseq] {
         with("a drained stack stays open", "T1", LOST, drain);
-        with("a drained stack is widened at once", "T1", LOST, drain);
+        with("a drained stack is opened at once", "T1", LOST, drain);
         with("the first of two drains opens the stack", "H3 T1", LOST, drain);
         with("a drain gives away what another one took", "H3", LOST, drain);
         with("drains without their lock", "H3", "no drain is at work, and the class is open", drain);

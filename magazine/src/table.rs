@@ -18,9 +18,10 @@
 //! 1. Only operations of its CPU, and a drain that has taken its word away and fenced, write to a region.
 //! 2. The empty region is never written: what is not committed refuses every push, and widening, too.
 //! 3. A word is only changed under the lock of drains, and put back before any other lock is asked for.
-//! 4. A stack that is closed stays closed while its class's limit is 0. The limit goes to 0 before the fence, so that
-//!    every operation behind it sees that, and comes back when what was taken has been given away.
-//! 5. A number is given to another owner only when every region was taken with its limit at 0, for good.
+//! 4. A class's stack on a CPU is opened by the first miss there, under the lock of drains; and not while a drain is giving
+//!    away what it took of the class. A drain closes it again. So a drain knows which CPUs can use a class, and asks nothing
+//!    of the others.
+//! 5. A number is given to another owner only when its stacks are closed on all CPUs, for good.
 //! 6. What was taken is of the drain whose number it bears. While that has not begun to give it away, another drain of the
 //!    class may take it over, under the lock of drains.
 //! 7. A page of stacks goes back to the system while all stacks on it are closed, by rule 4 or for good, and no drain has
@@ -82,7 +83,7 @@ const LINE: usize = 64;
 /// What a table knows of a class.
 #[derive(Debug)]
 struct Number {
-    /// Places that its stack may use on any CPU; 0 while it is closed.
+    /// Places that its stack may use on a CPU where it is opened; 0 if it is closed for good, or a drain is at work.
     limit: AtomicU32,
     /// The limit when no drain is at work.
     open: Counter,
@@ -483,15 +484,20 @@ impl<M: Memory> Table<M> {
         number.open.set(limit.into());
         // SAFETY: the lock of drains is held.
         if number.drains.with(|p| unsafe { *p }) == 0 {
-            // Release: pairs with the Acquire in `push_batch`. A class that is closed is drained next, whose fence shows it.
-            number.limit.store(limit.into(), Release);
+            // Relaxed: under the lock of drains; elsewhere it is a hint.
+            number.limit.store(limit.into(), Relaxed);
+        }
+        // Stacks that are open stay so until they are drained.
+        if limit > 0 {
+            let open = self.used(0..self.cpus.count()).filter(|region| region.is_open(class));
+            open.for_each(|region| region.open(class, limit.into()));
         }
     }
     /// Whether the class is closed for good, and not for as long as a drain lasts.
     fn is_closed(&self, class: Class) -> bool {
         self.numbers[class.index as usize].open.get() == 0
     }
-    /// Where operations read the class's limit.
+    /// How many places its stacks may use; a hint, but for who holds the lock of drains.
     #[inline]
     pub(crate) fn limit(&self, class: Class) -> &AtomicU32 {
         &self.numbers[class.index as usize].limit
@@ -500,8 +506,10 @@ impl<M: Memory> Table<M> {
     /// Gives a number back, which nobody uses any more. What lies on its stacks is forgotten.
     pub(crate) fn retire(&self, class: Class) {
         self.numbers[class.index as usize].asked.set(0);
+        let all = 0..self.cpus.count();
+        let all = if planted("a number is given back when one CPU is drained") { 0..1 } else { all };
         {
-            let _one_at_a_time = self.drains.lock();
+            let _one_at_a_time = self.lock_drains();
             // SAFETY: the lock of drains is held. What a sweep has taken is forgotten, too.
             unsafe {
                 self.set_limit_locked(
@@ -512,16 +520,14 @@ impl<M: Memory> Table<M> {
                     self.reopen(class);
                 }
             }
-        }
-        let all = 0..self.cpus.count();
-        let all = if planted("a number is given back when one CPU is drained") { 0..1 } else { all };
-        let owned = |region: Region<'_>| {
-            self.take_stack(region, class, 0);
-            region.reset(class);
-        };
-        // Without a fence somebody may still use the number: then nobody else gets it.
-        if !self.with_regions(all, |_| true, owned) {
-            return;
+            let wanted = |region: Region<'_>| region.is_open(class) || region.head(class) & LEN > 0;
+            let mut owned = |region: Region<'_>| region.take(class, 0);
+            // Without a fence somebody may still use the number: then nobody else gets it.
+            if !self.with_regions(all.clone(), wanted, &mut owned) {
+                return;
+            }
+            // Nobody writes to what is closed for good.
+            self.used(all).for_each(|region| region.reset(class));
         }
         let mut making = self.making.lock();
         let number = &self.numbers[class.index as usize];
@@ -531,9 +537,36 @@ impl<M: Memory> Table<M> {
         making.free[order] = class.index;
     }
 
+    /// Lets the CPU use the class's stack, and commits its region up to the end of `places` places of it. Whether anything is
+    /// different now: not if that is so already, and not if memory is refused, the class is closed or a drain is at work.
+    ///
+    /// Cost: at the first miss of a CPU in a class, and after a drain of it, the lock of drains; no wait for it.
+    #[cold]
+    pub(crate) fn open(&self, op: &Operation, cpu: u32, class: Class, places: u32) -> bool {
+        let Some(region) = self.region(cpu) else { return false };
+        if region.is_open(class) {
+            return self.commit(op, cpu, class, places);
+        }
+        // Who holds it may be long: a fence.
+        let Some(_one_at_a_time) = self.drains.try_lock() else { return false };
+        let number = &self.numbers[class.index as usize];
+        // Relaxed: the lock is held.
+        let mut limit = number.limit.load(Relaxed);
+        if planted("a drained stack is opened at once") {
+            limit = number.open.get() as u32;
+        }
+        // What is committed may do for some places.
+        let more = self.commit(op, cpu, class, places);
+        if limit == 0 || region.committed() < class.end(0) || region.is_open(class) {
+            return more;
+        }
+        region.open(class, limit);
+        self.note_backed(region, class);
+        true
+    }
+
     /// Lets the region of `cpu` be written up to the end of `places` places of the class. `false` if that cannot be had, or
     /// the CPU has none; else whether anything is different now.
-    #[cold]
     pub(crate) fn commit(&self, op: &Operation, cpu: u32, class: Class, places: u32) -> bool {
         let Some(region) = self.region(cpu) else { return false };
         let end = class.end(places);
@@ -570,17 +603,8 @@ impl<M: Memory> Table<M> {
     }
 
     /// Runs `owned` on the regions of `cpus`, of those that were used and for which `wanted` says so, with nobody else
-    /// there. `false` if the kernel refused the fence: then nothing was done.
+    /// there. `false` if the kernel refused the fence: then nothing was done. The lock of drains is held.
     fn with_regions(
-        &self,
-        cpus: Range<u32>,
-        wanted: impl Fn(Region<'_>) -> bool,
-        mut owned: impl FnMut(Region<'_>),
-    ) -> bool {
-        let _one_at_a_time = (!planted("drains without their lock")).then(|| self.drains.lock());
-        self.with_regions_locked(cpus, wanted, &mut owned)
-    }
-    fn with_regions_locked(
         &self,
         cpus: Range<u32>,
         wanted: impl Fn(Region<'_>) -> bool,
@@ -717,7 +741,7 @@ impl<M: Memory> Table<M> {
                 closed[count] = class;
                 count += 1;
             } else {
-                regions().for_each(|region| self.see(region, class));
+                regions().for_each(|region| region.see(class));
             }
         }
         // SAFETY: as above; they were closed for this number.
@@ -761,12 +785,12 @@ impl<M: Memory> Table<M> {
             // One that is closed for good is to take nothing from now on, empty as it may be.
             Which::All => classes.clone().any(|class| {
                 let closed = self.is_closed(class) && !planted("a closed class leaves empty stacks open");
-                closed || region.head(class) & LEN > 0
+                closed && region.is_open(class) || region.head(class) & LEN > 0
             }),
             Which::Idle => {
                 let any = classes.clone().any(|class| Self::is_idle(region, class));
                 if !any {
-                    classes.clone().for_each(|class| self.see(region, class));
+                    classes.clone().for_each(|class| region.see(class));
                 }
                 any
             }
@@ -774,26 +798,14 @@ impl<M: Memory> Table<M> {
         let mut owned = |region: Region<'_>| {
             for class in classes.clone() {
                 if which == Which::All || Self::is_idle(region, class) {
-                    self.take_stack(region, class, number);
+                    region.take(class, number);
                 }
-                self.see(region, class);
+                region.see(class);
             }
         };
-        self.with_regions_locked(cpus, wanted, &mut owned);
+        self.with_regions(cpus, wanted, &mut owned);
     }
-    /// Takes the stack; for whoever owns the region.
-    fn take_stack(&self, region: Region<'_>, class: Class, number: u64) {
-        if region.take(class, number) {
-            self.note_backed(region, class);
-        }
-    }
-    /// Remembers how far the class has come; for who holds the lock of drains.
-    fn see(&self, region: Region<'_>, class: Class) {
-        if region.see(class) {
-            self.note_backed(region, class);
-        }
-    }
-    /// The pages of its room may be memory.
+    /// The pages of its room may be memory from now on; for who holds the lock of drains.
     fn note_backed(&self, region: Region<'_>, class: Class) {
         let mut pages = region.backed();
         self.numbers[class.index as usize].pages().for_each(|page| pages.add(page));
@@ -826,7 +838,7 @@ impl<M: Memory> Table<M> {
     /// the bytes. For after a sweep; numbers that were given back are among them.
     ///
     /// Cost: the lock of drains, a look at every class on every CPU that was used, and if there are any such pages a fence and
-    /// a system call for each run of them. They are given back while their classes are closed, and no region is away.
+    /// a system call for each run of them. They are given back while their stacks are closed, and no region is away.
     pub fn release_idle(&self) -> usize {
         let _one_at_a_time = self.lock_drains();
         let cpus = || 0..self.cpus.count();
@@ -840,26 +852,14 @@ impl<M: Memory> Table<M> {
         }
         let in_use = |region: Region<'_>| self.pages_in_use(region, &drained);
         let idle = |region: Region<'_>| region.backed().without(&in_use(region));
-        let mut pages = Pages::default();
-        self.used(cpus()).for_each(|region| pages.add_all(&idle(region)));
-        if pages.is_empty() {
-            return 0;
-        }
-        let mut closed = [false; CLASSES as usize];
-        for (class, _) in self.all().filter(|(_, at)| at.pages().any(|page| pages.has(page))) {
-            closed[class.index as usize] = true;
-            if !planted("a page goes back while its classes are open") {
-                // SAFETY: the lock of drains is held.
-                unsafe { self.close_again(class) };
-            }
-        }
         let mut owned = |region: Region<'_>| {
-            let (mut kept, backed) = (in_use(region), region.backed());
+            let (kept, backed) = (in_use(region), region.backed());
             for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has(page))) {
-                if !closed[class.index as usize] {
-                    at.pages().for_each(|page| kept.add(page));
-                } else if !at.pages().any(|page| kept.has(page)) {
-                    region.close(class);
+                if !at.pages().any(|page| kept.has(page)) {
+                    // Nobody opens it again before the lock of drains is free.
+                    if !planted("a page goes back while its stacks are open") {
+                        region.close(class);
+                    }
                     if !planted("a page goes back with what its stacks have served") {
                         region.set_aside(class);
                     }
@@ -867,7 +867,7 @@ impl<M: Memory> Table<M> {
             }
             region.set_going(&backed.without(&kept));
         };
-        self.with_regions_locked(cpus(), |region| !idle(region).is_empty(), &mut owned);
+        self.with_regions(cpus(), |region| !idle(region).is_empty(), &mut owned);
         let mut bytes = 0;
         for (cpu, region) in cpus().filter_map(|cpu| Some((cpu, self.region(cpu)?))) {
             if region.committed() == 0 {
@@ -880,12 +880,6 @@ impl<M: Memory> Table<M> {
             if !going.is_empty() {
                 region.set_backed(&region.backed().without(&going));
                 region.set_going(&Pages::default());
-            }
-        }
-        for (class, _) in self.all().filter(|(class, _)| closed[class.index as usize]) {
-            if !planted("a page goes back while its classes are open") {
-                // SAFETY: as above; closed just now.
-                unsafe { self.reopen(class) };
             }
         }
         bytes
@@ -915,7 +909,7 @@ impl<M: Memory> Table<M> {
         {
             let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
             let range = start + pages.start * PAGE..start + pages.end * PAGE;
-            // SAFETY: nobody writes there while these classes are closed; who reads finds the null words that lay there.
+            // SAFETY: nobody writes there while these stacks are closed; who reads finds the null words that lay there.
             if unsafe { self.memory.release(range) } { pages.len() * PAGE } else { 0 }
         }
     }
@@ -1005,10 +999,8 @@ impl<M: Memory> Table<M> {
         let number = &self.numbers[class.index as usize];
         // SAFETY: by contract.
         number.drains.with_mut(|p| unsafe { *p += 1 });
-        if !planted("a drained stack is widened at once") {
-            // Relaxed: the fence shows it to every operation behind it.
-            number.limit.store(0, Relaxed);
-        }
+        // Relaxed: as in `set_limit_locked`.
+        number.limit.store(0, Relaxed);
     }
     /// The number of the drain whose rounds wait, which are the caller's to give away; 0 if none do.
     ///
@@ -1028,8 +1020,8 @@ impl<M: Memory> Table<M> {
             *p
         });
         if left == 0 || planted("the first of two drains opens the stack") {
-            // Release: pairs with the Acquire in `push_batch`, which writes where this drain has read.
-            number.limit.store(number.open.get() as u32, Release);
+            // Relaxed: as in `set_limit_locked`. Who opens the stack has the lock behind us, and all that this drain has read.
+            number.limit.store(number.open.get() as u32, Relaxed);
         }
     }
 }

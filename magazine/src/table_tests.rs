@@ -27,9 +27,9 @@ impl<M: Memory> Table<M> {
     /// Puts rounds on the class's stack on `cpu`, which is nobody else's.
     fn put(&self, cpu: u32, class: Class, rounds: &[NonNull<u8>]) -> bool {
         let region = self.region(cpu).unwrap();
-        let push = || region.push_batch(class, rounds, self.limit(class), Commit::Done);
+        let push = || region.push_batch(class, rounds, Commit::Done);
         let places = self.limit(class).load(Relaxed);
-        push() || self.commit(&Operation::new(), cpu, class, places) && push()
+        push() || self.open(&Operation::new(), cpu, class, places) && push()
     }
     fn len(&self, cpu: u32, class: Class) -> u64 {
         self.region(cpu).unwrap().head(class) & LEN
@@ -210,7 +210,7 @@ fn a_region_is_committed_where_its_cpu_was_used_and_as_far_as_classes_reach() {
     assert!(table.put(1, far, &balls(1..2)) && table.put(2, near, &balls(1..50)));
     assert_eq!(committed(), [0, far.end(16000).next_multiple_of(STEP), STEP, 0]);
     assert_eq!(table.used(0..9).count(), 2);
-    assert!(!table.commit(&Operation::new(), 4, near, 1), "a CPU without a region");
+    assert!(!table.open(&Operation::new(), 4, near, 1), "a CPU without a region");
 }
 
 #[test]
@@ -235,12 +235,12 @@ fn memory_that_cannot_hold_the_table_is_an_error() {
 fn operations_on_a_stack_do_what_they_say() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
-    let (region, limit) = (table.region(0).unwrap(), table.limit(class));
+    let region = table.region(0).unwrap();
     let look = || (region.head(class) / OP, region.head(class) & LEN, region.cap(class));
     assert_eq!((region.pop(class, Commit::Done), region.push(class, ball(1), Commit::Done)), (None, false));
-    let batch = |rounds: Range<usize>| region.push_batch(class, &balls(rounds), limit, Commit::Done);
+    let batch = |rounds: Range<usize>| region.push_batch(class, &balls(rounds), Commit::Done);
     assert!(!batch(1..2), "nothing is committed");
-    assert!(table.commit(&Operation::new(), 0, class, 8));
+    assert!(table.open(&Operation::new(), 0, class, 8));
     assert!(batch(1..2));
     assert_eq!(look(), (0, 1, 1));
     assert!(!region.push(class, ball(2), Commit::Done));
@@ -297,6 +297,45 @@ fn a_drain_takes_what_it_came_for_and_leaves_the_rest() {
     assert_eq!([0, 1, 2].map(|cpu| (table.len(cpu, one), table.len(cpu, two))), [(3, 4), (0, 4), (0, 4)]);
     assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().cap(one)), [3, 0], "and closes it");
     assert!(table.put(1, one, &balls(1..9)), "until somebody comes back");
+}
+
+/// Once a cache that went took every CPU's region away, twice.
+#[test]
+fn a_class_that_goes_asks_nothing_of_cpus_that_did_not_use_it() {
+    let table = simulated(3, 64 << 10);
+    let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
+    assert!((0..3).all(|cpu| table.put(cpu, one, &balls(1..4))));
+    assert!(table.put(1, two, &balls(4..7)));
+    let claims = |claim| [0, 2].map(|cpu| table.region(cpu).unwrap().claim().store(claim, Relaxed));
+    // Who wants these regions waits.
+    claims(1);
+    let done = AtomicBool::new(false);
+    let passes = table.drains().passes;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            table.set_limit(two, 0);
+            assert_eq!(table.drain_all(Which::All, &[two]), [(two, vec![6, 5, 4])]);
+            assert!(
+                !table.put(1, two, &balls(4..7)) && !table.put(1, two, &[ball(4)]),
+                "it is closed for good"
+            );
+            table.retire(two);
+            done.store(true, Relaxed);
+        });
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        while !done.load(Relaxed) && std::time::Instant::now() < deadline {
+            crate::sync::thread::yield_now();
+        }
+        let waited = !done.load(Relaxed);
+        claims(0);
+        assert!(!waited, "it waits for a CPU that never used the class");
+    });
+    assert_eq!(
+        table.drains().passes - passes,
+        1,
+        "and where all is closed a number goes without another one"
+    );
+    assert_eq!(table.class(8), Some(two));
 }
 
 /// Once a drain gave away what another one had taken and was still giving away: two owners for each round.
@@ -684,7 +723,7 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                                         Mechanism::Claimed => claimed::push_batch(table, class, &rounds),
                                     };
                                     let pushed = push()
-                                        || table.commit(&Operation::new(), table.cpus.current(), class, 64)
+                                        || table.open(&Operation::new(), table.cpus.current(), class, 64)
                                             && push();
                                     if !pushed {
                                         held.push(ball);
@@ -708,7 +747,7 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                         (head, region.cap(class), places)
                     })
                 };
-                let owned = |region: Region<'_>| {
+                let mut owned = |region: Region<'_>| {
                     let before = look(region);
                     if looks % 8 == 0 {
                         crate::sync::thread::yield_now();
@@ -717,8 +756,8 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                     used += u32::from(before.iter().any(|(head, ..)| *head > 0));
                     looks += 1;
                 };
-                let fenced = table.with_regions(0..table.cpus.count(), |_| true, owned);
-                assert!(fenced);
+                let _one_at_a_time = table.lock_drains();
+                assert!(table.with_regions(0..table.cpus.count(), |_| true, &mut owned));
             }
             stop.store(true, Relaxed);
             (looks, used, written)

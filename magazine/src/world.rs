@@ -247,7 +247,7 @@ pub(crate) fn child(world: &World) {
     world.drain(0..layer.cpus().count());
     let two: Vec<usize> = (0..2).filter_map(|_| world.alloc()).collect();
     two.into_iter().for_each(|ball| world.free(ball));
-    table.commit(&Operation::new(), 0, class, 1);
+    table.open(&Operation::new(), 0, class, 1);
     let (region, number) = (table.region(0).unwrap(), unique() + 1);
     region.claim().store(1, Relaxed);
     let drains = table.hold_drains();

@@ -47,7 +47,7 @@ pub(crate) fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>
 
 pub(crate) fn push_batch<M: Memory>(table: &Table<M>, class: Class, rounds: &[NonNull<u8>]) -> bool {
     let Some(region) = table.region(table.cpus().current()) else { return false };
-    claimed(region, || region.push_batch(class, rounds, table.limit(class), Commit::Done)) == Some(true)
+    claimed(region, || region.push_batch(class, rounds, Commit::Done)) == Some(true)
 }
 
 pub(crate) fn pop_batch<M: Memory>(table: &Table<M>, class: Class, n: u32, into: &mut Magazine) -> bool {

@@ -76,7 +76,7 @@
 use super::{MAX_CPUS, Mechanism};
 use crate::magazine::Magazine;
 use crate::memory::Memory;
-use crate::region::{CAP, Class, Header, NULL, OP, ROUND};
+use crate::region::{CAP, Class, Header, LIMIT, NULL, OP, ROUND};
 use crate::sync::{Counter, Fixed};
 use crate::table::Table;
 use core::arch::{asm, global_asm};
@@ -414,11 +414,11 @@ impl Fast {
 
     /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region.
     #[inline(never)]
-    fn push_batch(&self, class: Class, rounds: &[NonNull<u8>], limit: *const u32) -> bool {
+    fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
         if rounds.is_empty() {
             return true;
         }
-        // SAFETY: as in `push`; the new `cap` is within the class's room, which `limit` is at most, and within what of the
+        // SAFETY: as in `push`; the new `cap` is within the class's room, which its limit is at most, and within what of the
         // region is committed, which is nothing in the empty one.
         unsafe {
             section!([
@@ -429,7 +429,7 @@ impl Fast {
                 "add {cap}, {cap}",
                 "cmp {cap}, {x}",
                 "cmovb {cap}, {x}",
-                "mov {end:e}, dword ptr [{limit}]",
+                "mov {end:e}, dword ptr [{t} - {limit}]",
                 "cmp {cap}, {end}",
                 "cmova {cap}, {end}",
                 "cmp {x}, {cap}",
@@ -458,10 +458,10 @@ impl Fast {
                 "3:",
             ] [
                 x = out(reg) _, cap = out(reg) _, end = out(reg) _, region = out(reg) _,
-                rounds = in(reg) rounds.as_ptr(), count = in(reg) rounds.len(), limit = in(reg) limit,
+                rounds = in(reg) rounds.as_ptr(), count = in(reg) rounds.len(),
                 words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
                 stack = in(reg) u64::from(class.stack),
-                at = const CAP, committed = const COMMITTED, place = const NULL + ROUND,
+                at = const CAP, limit = const LIMIT, committed = const COMMITTED, place = const NULL + ROUND,
                 miss = label { return false },
                 options(nostack)
             ]);
@@ -504,13 +504,8 @@ impl Fast {
     }
 }
 
-pub(crate) fn push_batch<M: Memory>(
-    table: &Table<M>,
-    fast: Fast,
-    class: Class,
-    rounds: &[NonNull<u8>],
-) -> bool {
-    fast.push_batch(class, rounds, core::ptr::from_ref(table.limit(class)).cast())
+pub(crate) fn push_batch<M: Memory>(_: &Table<M>, fast: Fast, class: Class, rounds: &[NonNull<u8>]) -> bool {
+    fast.push_batch(class, rounds)
 }
 pub(crate) fn pop_batch<M: Memory>(
     _: &Table<M>,

@@ -163,8 +163,8 @@ enum Meanwhile {
     Drain,
     /// More of the region is committed.
     Commit,
-    /// The class may use so many places.
-    Limit(u16),
+    /// The class may use so many places on this CPU.
+    Limit(u32),
     /// Another operation from beginning to end.
     Whole(Operation),
 }
@@ -180,7 +180,7 @@ impl Meanwhile {
         Self::Commit,
         Self::Limit(0),
         Self::Limit(4),
-        Self::Limit(REACH),
+        Self::Limit(REACH as u32),
         Self::Whole(Operation::Pop(CLASS)),
         Self::Whole(Operation::Push(CLASS, NonNull::without_provenance(NonZero::new(99).unwrap()))),
         Self::Whole(Operation::PushBatch(CLASS, 2)),
@@ -204,7 +204,7 @@ impl Meanwhile {
                 );
             }
             Self::Commit => _ = table.commit(&paths::Operation::new(), cpu, classes[CLASS], REACH.into()),
-            Self::Limit(limit) => table.set_limit(classes[CLASS], limit),
+            Self::Limit(limit) => table.region(cpu).unwrap().open(classes[CLASS], limit),
             Self::Whole(operation) => _ = operation.in_rust(world, cpu),
         }
     }
@@ -225,7 +225,7 @@ fn starts(world: &World) -> Vec<State> {
     for (len, cap) in [(0, 0), (0, 6), (1, 1), (1, 2), (2, 3), (3, 3), (3, 6), (6, 6)] {
         for (committed, limit) in [world.classes[CLASS].end(cap), World::REGION]
             .into_iter()
-            .flat_map(|bytes| [(bytes, REACH), (bytes, 4)])
+            .flat_map(|bytes| [(bytes, REACH.into()), (bytes, 4)])
         {
             let rounds = |first: usize, len: u64| -> Vec<_> {
                 (0..=len as usize).map(|i| (i > 0).then(|| ball(first + i))).collect()
@@ -234,9 +234,10 @@ fn starts(world: &World) -> Vec<State> {
                 committed,
                 heads: [5 * OP + 3, 7 * OP + len],
                 caps: [4, cap],
+                limits: [REACH.into(), limit],
                 places: [rounds(300, 3), rounds(400, len)],
             };
-            starts.push(State { cpus: vec![look; world.cpus() as usize], limits: [REACH, limit] });
+            starts.push(State { cpus: vec![look; world.cpus() as usize] });
         }
     }
     starts

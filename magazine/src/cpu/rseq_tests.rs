@@ -77,7 +77,7 @@ impl Operation {
             Self::Push(class, round) => Outcome::Push(region.push(world.classes[class], round, Commit::Done)),
             Self::PushBatch(class, n) => {
                 let (class, rounds) = (world.classes[class], &Self::batch(n)[..n]);
-                Outcome::Push(region.push_batch(class, rounds, world.table.limit(class), Commit::Done))
+                Outcome::Push(region.push_batch(class, rounds, Commit::Done))
             }
             Self::PopBatch(class, n) => {
                 let mut into = Magazine::new();
@@ -96,14 +96,14 @@ struct Look {
     /// By class.
     heads: [u64; 2],
     caps: [u32; 2],
+    limits: [u32; 2],
     places: [Vec<Option<NonNull<u8>>>; 2],
 }
 
-/// All regions, and the limits of the classes.
+/// All regions.
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     cpus: Vec<Look>,
-    limits: [u16; 2],
 }
 
 /// A table of two classes, and what it takes to copy and compare it.
@@ -138,15 +138,13 @@ impl World {
             committed: region.committed(),
             heads: self.classes.map(|class| region.head(class)),
             caps: self.classes.map(|class| region.cap(class)),
+            limits: self.classes.map(|class| region.limit(class)),
             places: self.classes.map(|class| {
                 let len = (region.head(class) & LEN) as u32;
                 (0..=len).map(|i| region.round(class, i)).collect()
             }),
         };
-        State {
-            cpus: (0..self.cpus()).map(|cpu| look(self.table.region(cpu).unwrap())).collect(),
-            limits: self.classes.map(|class| self.table.limit(class).load(Relaxed) as u16),
-        }
+        State { cpus: (0..self.cpus()).map(|cpu| look(self.table.region(cpu).unwrap())).collect() }
     }
     fn write(&self, state: &State) {
         for (cpu, look) in (0..).zip(&state.cpus) {
@@ -158,22 +156,18 @@ impl World {
                     let head = base.add(class.stack as usize);
                     head.cast().write(look.heads[at]);
                     head.sub(CAP).cast().write(look.caps[at]);
+                    head.sub(LIMIT).cast().write(look.limits[at]);
                     for (i, round) in look.places[at].iter().enumerate() {
                         head.add(NULL + ROUND * i).cast().write(*round);
                     }
                 }
             }
         }
-        for (class, limit) in self.classes.into_iter().zip(state.limits) {
-            if self.table.limit(class).load(Relaxed) != limit.into() {
-                self.table.set_limit(class, limit);
-            }
-        }
     }
     /// Nothing was written but what [`State`] shows, and stacks beyond their lengths.
     fn wrote_nothing_else(&self) {
         let nothing = Look { places: BOTH.map(|_| vec![None; usize::from(REACH) + 1]), ..Look::default() };
-        self.write(&State { cpus: vec![nothing; self.cpus() as usize], limits: [REACH; 2] });
+        self.write(&State { cpus: vec![nothing; self.cpus() as usize] });
         let (first, words) = (self.base(0), self.table.words());
         let front = first.addr().get() - words.addr().get();
         // SAFETY: the regions of all CPUs and the empty one lie there, and this thread alone uses the world.
@@ -226,14 +220,12 @@ fn state(dice: &mut Dice, world: &World) -> State {
             committed: if dice.below(3) == 0 { needed } else { World::REGION },
             heads: lens.map(|len| OP * dice.below(1 << 20) as u64 + len as u64),
             caps: caps.map(|cap| cap as u32),
+            limits: BOTH.map(|_| dice.of(&[0, 4, REACH.into(), REACH.into()])),
             places: lens
                 .map(|len| (0..=len).map(|i| (i > 0).then(|| ball(1 + dice.below(1 << 40)))).collect()),
         }
     };
-    State {
-        cpus: (0..world.cpus()).map(|_| look(dice)).collect(),
-        limits: BOTH.map(|_| dice.of(&[0, 4, REACH, REACH])),
-    }
+    State { cpus: (0..world.cpus()).map(|_| look(dice)).collect() }
 }
 
 /// Signals to this thread every 40 us while the value lives.
@@ -374,7 +366,7 @@ fn a_drain_asks_for_one_fence() {
             (FENCES.get() - before, rounds)
         };
         let put = |cpu: u32, at: usize| {
-            world.table.commit(&paths::Operation::new(), cpu, world.classes[at], REACH.into());
+            world.table.open(&paths::Operation::new(), cpu, world.classes[at], REACH.into());
             assert_eq!(Operation::PushBatch(at, 3).in_rust(&world, cpu), Outcome::Push(true));
         };
         let all = || (0..world.cpus()).for_each(|cpu| BOTH.iter().for_each(|at| put(cpu, *at)));
@@ -480,10 +472,7 @@ fn the_mechanism_follows_the_environment() {
     assert_eq!(spare.words, simulated.table.spare_words());
     for (fast, class) in [(spare, simulated.front().class()), (Fast::nowhere(), NO_CLASS)] {
         assert_eq!(fast.pop(class), None);
-        assert!(!fast.push(class, ball(1)) && !fast.push_batch(class, &[ball(1)], &raw const ALL_PLACES));
+        assert!(!fast.push(class, ball(1)) && !fast.push_batch(class, &[ball(1)]));
         assert!(!Magazine::new().fill_with(1, |into| fast.pop_batch(class, 1, into)));
     }
 }
-
-/// A limit that would let a batch in anywhere.
-static ALL_PLACES: u32 = 1000;

@@ -94,8 +94,7 @@ pub(crate) fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>
     section(table, |region, commit| region.push(class, round, commit)) == Some(true)
 }
 pub(crate) fn push_batch<M: Memory>(table: &Table<M>, _: Fast, class: Class, rounds: &[NonNull<u8>]) -> bool {
-    let limit = table.limit(class);
-    section(table, |region, commit| region.push_batch(class, rounds, limit, commit)) == Some(true)
+    section(table, |region, commit| region.push_batch(class, rounds, commit)) == Some(true)
 }
 pub(crate) fn pop_batch<M: Memory>(
     table: &Table<M>,
