@@ -470,6 +470,32 @@ fn close_and_purge(Case { by, script }: Case) {
     assert!(world.are_on_shelf(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
     world.census(&[]);
 }
+/// H5: a layer is closed and purged while another CPU frees for the first time: nobody has asked that CPU for anything.
+fn closed_beside_a_first_free(Case { by, script }: Case) {
+    let w = World::new(by, 2, 2, 0, false, 4);
+    w.stack(0, 0, 2, &[1, 2]);
+    w.out(3);
+    w.out(4);
+    let frees = |w: &World| {
+        w.free(3);
+        w.free(4);
+        vec![]
+    };
+    let closes = |w: &World| {
+        w.layer.close();
+        w.layer.purge(&w.shelf);
+        vec![]
+    };
+    let world = Arc::new(w);
+    together(&world, (script, closes), &[on(1, frees)]);
+    assert!(world.are_on_shelf(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
+    world.census(&[]);
+}
+#[test]
+fn h5_a_layer_is_closed_beside_a_first_free() {
+    both("H5: closed beside a first free", THREE, [310, 910], stays(), closed_beside_a_first_free);
+}
+
 #[test]
 fn h5_a_layer_is_closed_beside_frees() {
     both("H5: a layer is closed and purged beside frees", TWO, [1600, 20000], stays(), close_and_purge);
@@ -974,6 +1000,8 @@ fn planted_closed_layer_keeps_something() {
     caught_by_both(bug, "H5", expected, stays(), close_and_purge);
     let bug = "a depot that is closed takes magazines";
     caught_by_both(bug, "H5", expected, stays(), close_and_purge);
+    let bug = "a stack is opened beside a drain";
+    caught_by_both(bug, "H5", expected, stays(), closed_beside_a_first_free);
 }
 #[test]
 fn planted_cpu_beyond_the_table() {

@@ -256,7 +256,7 @@ fn c1() {
     models(
         "C1 destroy beside the last free",
         THREE,
-        600,
+        130,
         [Magazines::Off, SMALL],
         c1_destroy_beside_the_last_free,
     );
@@ -268,11 +268,11 @@ fn c2() {
 }
 #[test]
 fn c3() {
-    models("C3 drop beside the last frees", TWO, 4000, [1, 2], drop_beside_frees);
+    models("C3 drop beside the last frees", TWO, 1200, [1, 2], drop_beside_frees);
 }
 #[test]
 fn c4() {
-    model("C4 a late free beside a new cache", TWO, 1900, reuse_beside_a_late_free);
+    model("C4 a late free beside a new cache", TWO, 1200, reuse_beside_a_late_free);
 }
 #[test]
 fn r1() {
@@ -281,7 +281,7 @@ fn r1() {
 }
 #[test]
 fn w1() {
-    model("W1 a hive is walked beside a reap", THREE, 7600, || walk_beside_reaps(1));
+    model("W1 a hive is walked beside a reap", THREE, 6700, || walk_beside_reaps(1));
 }
 #[test]
 fn m1() {
@@ -313,7 +313,7 @@ fn l1() {
     model(
         "L1 limit: one CPU gets what the other frees",
         THREE,
-        9,
+        7,
         l1_at_the_limit_one_gets_what_the_other_frees,
     );
 }
