@@ -74,6 +74,10 @@ impl Operation {
     pub const fn cold() -> Self {
         Self { dearest: Cell::new(Path::Cpu), cold: true }
     }
+    /// What another layer does in the course of it, which counts for itself.
+    pub const fn below(&self) -> Self {
+        Self { dearest: Cell::new(Path::Cpu), cold: self.cold }
+    }
     /// Whether what it frees is [cold](Self::cold): no CPU should keep it for its next allocation.
     pub const fn is_cold(&self) -> bool {
         self.cold

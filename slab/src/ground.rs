@@ -80,7 +80,7 @@ impl Ground {
         node: u32,
     ) -> Result<Pfn, AllocError> {
         tell!(op: Pages, "asks for pages");
-        let on_pages = Operation::new();
+        let on_pages = op.below();
         let block = self.pages.alloc_in(&on_pages, order, gfp, Some(node));
         op.did(on_pages.path());
         block
@@ -91,7 +91,7 @@ impl Ground {
     /// As [`PageAllocator::free`].
     pub(crate) unsafe fn free_pages(&self, op: &Operation, first: Pfn, order: Order) {
         tell!(op: Pages, "gives pages back");
-        let on_pages = Operation::new();
+        let on_pages = op.below();
         // SAFETY: passed on.
         unsafe { self.pages.free_in(&on_pages, first, order) };
         op.did(on_pages.path());
