@@ -117,15 +117,19 @@ pub(crate) struct Header {
     pub(crate) claim: AtomicU32,
     /// Bytes from the start of the region that may be written to. Only grows.
     pub(crate) committed: AtomicU64,
-    taken: [AtomicU64; CLASSES as usize],
-    served: [AtomicU64; CLASSES as usize],
     backed: UnsafeCell<Pages>,
     going: UnsafeCell<Pages>,
 }
 
+/// Behind it a word for each class of what was taken, and of what was served. (Not part of it: who checks references visits each
+/// field.)
+#[cfg(not(any(loom, shuttle)))]
+const TAKEN_WORDS: usize = size_of::<Header>();
+#[cfg(not(any(loom, shuttle)))]
+const SERVED_WORDS: usize = TAKEN_WORDS + CLASSES as usize * size_of::<u64>();
 /// Where the first stack may lie.
 #[cfg(not(any(loom, shuttle)))]
-pub(crate) const STACKS: usize = size_of::<Header>();
+pub(crate) const STACKS: usize = SERVED_WORDS + CLASSES as usize * size_of::<u64>();
 #[cfg(any(loom, shuttle))]
 pub(crate) const STACKS: usize = 0;
 
@@ -174,10 +178,14 @@ impl<'t> Region<'t> {
         unsafe { self.part(class.stack as usize - SEEN) }
     }
     fn served_word(&self, class: Class) -> &'t AtomicU64 {
-        &self.header.served[class.index as usize]
+        debug_assert!(class.index < CLASSES);
+        // SAFETY: in front of the first stack there is such a word for each class.
+        unsafe { self.part(SERVED_WORDS + class.index as usize * size_of::<u64>()) }
     }
     fn taken_word(&self, class: Class) -> &'t AtomicU64 {
-        &self.header.taken[class.index as usize]
+        debug_assert!(class.index < CLASSES);
+        // SAFETY: as above.
+        unsafe { self.part(TAKEN_WORDS + class.index as usize * size_of::<u64>()) }
     }
     fn backed_cell(&self) -> &'t UnsafeCell<Pages> {
         &self.header.backed

@@ -294,6 +294,7 @@ mod tests {
 
     /// `Mutex::new` makes a lock of no place in the order: it is for users, tests and models.
     #[test]
+    #[cfg_attr(miri, ignore = "reads all sources: minutes, of nothing that is unsafe")]
     fn no_lock_of_the_crates_is_without_a_rank() {
         let mut folders: Vec<_> =
             ["magazine", "buddy", "slab"].map(|krate| format!("../{krate}/src").into()).into();
