@@ -213,6 +213,24 @@ fn a_region_is_committed_where_its_cpu_was_used_and_as_far_as_classes_reach() {
     assert!(!table.open(&Operation::new(), 4, near, 1), "a CPU without a region");
 }
 
+/// A region of addresses has its full length; regions that are memory share what there is for all of them.
+#[test]
+fn footprints_hold_the_words_the_regions_the_empty_one_and_the_depots() {
+    for count in [1, 3, 32, 1024] {
+        let cpus = Cpus::simulated(count, 1).unwrap();
+        let [addresses, memory] = [false, true].map(|on_heap| Table::<Heap>::region_bytes(&cpus, on_heap));
+        assert_eq!(addresses, REGION);
+        assert_eq!(memory, ((64 << 20) / count as usize).clamp(128 << 10, 4 << 20));
+        for region in [64 << 10, memory] {
+            let (footprint, writable) =
+                (Table::<Heap>::footprint(&cpus, region), Table::<Heap>::writable(&cpus, region));
+            assert_eq!(footprint - writable, 2 * region.next_multiple_of(ALIGN));
+            let words = writable - count as usize * region.next_multiple_of(ALIGN);
+            assert_eq!(words, ((2 + cpus.slots() as usize) * WORD).next_multiple_of(ALIGN));
+        }
+    }
+}
+
 #[test]
 fn memory_that_cannot_hold_the_table_is_an_error() {
     let cpus = Cpus::simulated(4, 1).unwrap();
