@@ -863,6 +863,7 @@ mod tests {
         layers.iter().for_each(fill);
         layers[0].ask();
         table.sweep(0..2, Which::All);
+        assert_eq!(holds(&layers[0]), (6, 4), "until then it lies where it lay");
         assert_eq!(layers[0].drain_swept(op, &shelf), 6);
         assert_eq!((holds(&layers[0]), layers[0].drain_swept(op, &shelf)), ((0, 4), 0), "once");
         assert_eq!((layers[1].drain_swept(op, &shelf), holds(&layers[1])), (0, (6, 4)), "it had not asked");
@@ -878,6 +879,69 @@ mod tests {
         };
         assert_eq!([reap(), reap(), reap()], [0, 10, 0], "what served nothing for an interval");
         assert_eq!((holds(&layers[1]), shelf.free.borrow().len()), ((0, 0), 40));
+    }
+
+    #[test]
+    fn a_closed_layer_hands_out_what_it_has_and_keeps_nothing() {
+        let (table, shelf) = (table(Cpus::simulated(1, 1).unwrap()), Shelf::new(12, 1));
+        let layer: Layer<Ball> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
+        on_cpu(0);
+        let held: Vec<Ball> = (0..10).map(|_| layer.alloc(&shelf).unwrap()).collect();
+        held.into_iter().for_each(|ball| layer.free(&shelf, ball));
+        layer.close();
+        let before = layer.stats();
+        assert_eq!((before.in_magazines, before.in_depot), (6, 4));
+        // Its stack, what the supplier has, one by one, and its depot, whose magazines it cannot put on a stack.
+        let got: Vec<_> = core::iter::from_fn(|| layer.alloc(&shelf)).collect();
+        let stats = layer.stats();
+        assert_eq!((stats.in_magazines, stats.in_depot), (0, 0));
+        assert_eq!(stats.allocs - before.allocs, 12);
+        assert_eq!((got.len(), shelf.free.borrow().len()), (12, 0));
+        // Closed stacks keep their places until a drain has come.
+        layer.purge(&shelf);
+        got.into_iter().for_each(|ball| layer.free(&shelf, ball));
+        let after = layer.stats();
+        assert_eq!((after.frees - stats.frees, after.busy - stats.busy), (12, 12));
+        assert_eq!((after.flushes, shelf.free.borrow().len()), (stats.flushes, 12), "one by one");
+    }
+
+    /// A magazine would be filled for one round.
+    #[test]
+    fn where_nothing_can_be_pushed_a_fill_asks_for_one_round() {
+        let (table, shelf) = (table(Cpus::simulated(2, 1).unwrap()), Shelf::new(9, 1));
+        let layer: Layer<Ball> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
+        let counts = || {
+            let stats = layer.stats();
+            (stats.fills, stats.flushes, stats.busy)
+        };
+        on_cpu(2);
+        assert!(layer.alloc(&shelf).is_some());
+        assert_eq!(counts(), (1, 0, 1), "a CPU without a region");
+        on_cpu(0);
+        layer.close();
+        assert!(layer.alloc(&shelf).is_some());
+        assert_eq!(counts(), (2, 0, 2), "a class that is closed");
+        assert_eq!(shelf.free.borrow().len(), 7);
+    }
+
+    #[test]
+    fn rounds_go_home_and_those_of_other_nodes_are_counted() {
+        let (table, shelf) = (table(Cpus::simulated(2, 2).unwrap()), Shelf::new(8, 2));
+        let layer: Layer<Ball> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
+        assert!(
+            !layer.has_one_node() && Layer::<Ball>::on_one_node(&table, layer.config).unwrap().has_one_node()
+        );
+        on_cpu(0);
+        let [one, two] = [(); 2].map(|()| layer.alloc(&shelf).unwrap());
+        assert_eq!([shelf.node_of(one), shelf.node_of(two)], [0, 0]);
+        layer.free(&shelf, one);
+        assert_eq!(layer.stats().other_node_frees, 0);
+        on_cpu(1);
+        layer.free(&shelf, two);
+        assert_eq!(layer.stats().other_node_frees, 1);
+        assert_eq!(layer.alloc(&shelf).map(|ball| shelf.node_of(ball)), Some(1), "it went home");
+        // SAFETY: the layer lives.
+        assert_eq!(unsafe { layer.front().alloc() }, None, "each operation asks for its node");
     }
 
     /// A cache looks elsewhere before it asks here, and is counted by the dearest that it did.

@@ -183,6 +183,34 @@ fn a_refused_commit_is_a_miss_and_nothing_is_widened() {
     assert_eq!((region.cap(large), table.len(0, large)), (14_999, 14_999));
 }
 
+#[test]
+fn a_stack_may_end_where_the_committed_part_of_its_region_does() {
+    let table = refusing(1, 512 << 10);
+    let class = table.class(16000).unwrap();
+    table.memory.granted.set((PAGE + STEP) as u64);
+    let places = (STEP - class.end(0)) / ROUND;
+    table.set_limit(class, places as u16);
+    assert!(table.put(0, class, &balls(1..2)) && table.put(0, class, &balls(2..places + 1)));
+    let region = table.region(0).unwrap();
+    assert_eq!((region.committed(), class.end(region.cap(class))), (STEP, STEP));
+}
+
+#[test]
+fn room_for_magazines_of_depots_is_cut_once_and_used_again() {
+    let table = simulated(1, 64 << 10);
+    let op = &Operation::new();
+    let all = || {
+        let mut blocks = Blocks::default();
+        let count = core::iter::from_fn(|| table.block(op)).map(|block| blocks.push(block)).count();
+        (count, blocks)
+    };
+    let (count, blocks) = all();
+    assert_eq!(count, (64 << 10) / size_of::<crate::depot::Slot>(), "as much as a region");
+    assert_eq!(all().0, 0);
+    table.take_blocks(blocks);
+    assert_eq!(all().0, count);
+}
+
 /// A layer whose table gets no memory serves from its supplier, and loses nothing.
 #[test]
 fn without_memory_for_regions_rounds_go_to_the_supplier() {
@@ -280,6 +308,10 @@ fn operations_on_a_stack_do_what_they_say() {
     assert_eq!((magazine.rounds(), look()), (&[ball(6), ball(7), ball(9)][..], (2, 5, 8)));
     let mut none = Magazine::new();
     assert!(!region.pop_batch(class, 6, &mut none, Commit::Done) && none.is_empty());
+    // What fits asks for no place, so the limit does not matter.
+    table.set_limit(class, 2);
+    assert!(region.push_batch(class, &balls(11..14), Commit::Done));
+    assert_eq!(look(), (2, 8, 8));
 }
 
 #[test]
@@ -650,6 +682,19 @@ fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
     assert!(table.region(1).unwrap().backed().is_empty());
 }
 
+#[test]
+fn a_stack_that_was_never_used_is_closed_already_and_has_no_page_to_give_back() {
+    let table = noting(1);
+    let [used, unused] = [700, 700].map(|reach| table.class(reach).unwrap());
+    assert!(table.put(0, used, &balls(1..9)));
+    assert_eq!(table.drain_all(Which::All, &[used, unused]).len(), 1);
+    let (region, pages) =
+        (table.region(0).unwrap(), |class: Class| table.numbers[class.index as usize].pages());
+    assert!(pages(used).all(|page| region.backed().has(page)));
+    assert!(!pages(unused).any(|page| region.backed().has(page)));
+    assert_eq!(table.release_idle(), pages(used).len() * PAGE);
+}
+
 /// Found: they were zero before the supplier had them.
 #[test]
 fn rounds_that_are_being_given_away_stay_on_their_page() {
@@ -670,11 +715,14 @@ fn what_a_stack_has_served_stays_counted_when_its_page_goes_back() {
     let region = table.region(0).unwrap();
     for round in 1..=2 {
         assert!(table.put(0, class, &balls(1..9)));
-        assert!(region.pop(class, Commit::Done).is_some_and(|ball| region.push(class, ball, Commit::Done)));
+        for _ in 0..3 {
+            let round = region.pop(class, Commit::Done).unwrap();
+            assert!(region.push(class, round, Commit::Done));
+        }
         table.drain(0..1, Which::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
-        assert_eq!(region.served(class), (2 * round, 0));
+        assert_eq!(region.served(class), (6 * round, 0));
         assert!(table.release_idle() > 0);
-        assert_eq!((region.head(class), region.served(class)), (0, (2 * round, 0)));
+        assert_eq!((region.head(class), region.served(class)), (0, (6 * round, 0)));
     }
     table.retire(class);
     assert_eq!(table.class(700).map(|class| region.served(class)), Some((0, 0)), "another owner begins anew");
