@@ -49,7 +49,9 @@ impl<M: Memory> Table<M> {
 #[test]
 fn numbers_are_handed_out_given_back_and_used_again() {
     let table = simulated(2, 64 << 10);
+    assert_eq!(table.all().count(), 0);
     let [one, two, large] = [10, 10, 1000].map(|reach| table.class(reach).unwrap());
+    assert!(table.all().map(|(class, _)| class).eq([one, two, large]));
     assert_eq!([one, two, large].map(|class| class.index), [1, 2, 3], "0 is no class");
     table.retire(one);
     table.retire(large);
@@ -101,6 +103,27 @@ fn stacks_of_a_page_and_more_begin_at_different_places_of_their_pages() {
     let table = simulated(1, 2 << 20);
     let places: BTreeSet<_> = (0..36).map(|_| table.class(1216).unwrap().stack as usize % PAGE).collect();
     assert_eq!(places.len(), 36);
+    let [one, two] = [1216; 2].map(|reach| table.class(reach).unwrap().stack as usize % PAGE);
+    assert_eq!(two.abs_diff(one) / LINE, 7, "the lowest rounds of neighbours share no line's set");
+}
+
+/// The smallest power of two that holds the stack wherever it begins.
+#[test]
+fn rooms_are_as_small_as_their_stacks_allow() {
+    let rooms = [1, 4, 5, 12, 13, 252, 253, 388, 389, 1216].map(Table::<Heap>::room);
+    let expected = [
+        (64, 64),
+        (64, 64),
+        (128, 64),
+        (128, 64),
+        (256, 64),
+        (2048, 64),
+        (4096, 1024),
+        (4096, 1024),
+        (8192, 2048),
+        (16384, PAGE - MAGAZINE),
+    ];
+    assert_eq!(rooms, expected);
 }
 
 /// A pop finds the end of its stack by a null below it.
@@ -152,6 +175,7 @@ unsafe impl Memory for Refusing {
         self.heap.bytes()
     }
     fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
+        assert!(range.start < range.end && range.end <= self.bytes(), "{range:?}");
         range.end as u64 <= self.granted.get() && self.heap.commit(op, range)
     }
 }
@@ -181,6 +205,25 @@ fn a_refused_commit_is_a_miss_and_nothing_is_widened() {
     table.memory.granted.set(u64::MAX);
     assert!(table.put(0, large, &balls(3..15_000)));
     assert_eq!((region.cap(large), table.len(0, large)), (14_999, 14_999));
+}
+
+#[test]
+fn what_is_committed_is_of_that_cpu_and_twice_as_much_each_time() {
+    let table = refusing(2, 1 << 20);
+    let [one, two, three] = [16000; 3].map(|reach| table.class(reach).unwrap());
+    let region = table.region(1).unwrap();
+    let before = PAGE + (1 << 20);
+    for (granted, committed) in [(2 * STEP - 1, 0), (2 * STEP, 2 * STEP)] {
+        table.memory.granted.set((before + granted) as u64);
+        assert_eq!(table.put(1, one, &balls(1..2)), committed > 0);
+        assert_eq!(region.committed(), committed);
+    }
+    table.memory.granted.set(u64::MAX);
+    assert!(two.end(16000) < 4 * STEP && table.put(1, two, &balls(1..2)));
+    assert_eq!(region.committed(), 4 * STEP);
+    table.set_limit(three, 1);
+    assert!((4 * STEP..5 * STEP).contains(&three.end(1)) && table.put(1, three, &balls(1..2)));
+    assert_eq!((region.committed(), table.region(0).unwrap().committed()), (8 * STEP, 0));
 }
 
 #[test]
@@ -312,6 +355,17 @@ fn operations_on_a_stack_do_what_they_say() {
     table.set_limit(class, 2);
     assert!(region.push_batch(class, &balls(11..14), Commit::Done));
     assert_eq!(look(), (2, 8, 8));
+}
+
+#[test]
+fn a_class_that_is_closed_for_good_is_not_opened_by_another_limit() {
+    let table = simulated(1, 64 << 10);
+    let class = table.class(8).unwrap();
+    table.change_limit(class, 4);
+    assert_eq!(table.limit(class).load(Relaxed), 4);
+    table.set_limit(class, 0);
+    table.change_limit(class, 4);
+    assert_eq!(table.limit(class).load(Relaxed), 0);
 }
 
 #[test]
