@@ -161,10 +161,11 @@ fn the_word_below_a_stack_stays_null() {
 
 // ---------------------------------------------------------------- memory
 
-/// A heap that grants what lies below its limit.
+/// A heap that grants what lies below its limit, and nothing twice.
 struct Refusing {
     heap: Heap,
     granted: Counter,
+    has: crate::sync::Mutex<Vec<Range<usize>>>,
 }
 // SAFETY: as the heap's; it grants less.
 unsafe impl Memory for Refusing {
@@ -176,7 +177,16 @@ unsafe impl Memory for Refusing {
     }
     fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
         assert!(range.start < range.end && range.end <= self.bytes(), "{range:?}");
-        range.end as u64 <= self.granted.get() && self.heap.commit(op, range)
+        if range.end as u64 > self.granted.get() || !self.heap.commit(op, range.clone()) {
+            return false;
+        }
+        let mut has = self.has.lock();
+        assert!(
+            has.iter().all(|had| had.end <= range.start || range.end <= had.start),
+            "{range:?} of {has:?}"
+        );
+        has.push(range);
+        true
     }
 }
 
@@ -184,7 +194,8 @@ fn refusing(cpus: u32, region: usize) -> Table<Refusing> {
     let cpus = Cpus::simulated(cpus, 1).unwrap();
     let heap = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
     let granted = Counter::new(PAGE as u64);
-    Table::new(cpus, region, Refusing { heap, granted }).unwrap()
+    let has = crate::sync::Mutex::ranked(Rank::Faults, vec![]);
+    Table::new(cpus, region, Refusing { heap, granted, has }).unwrap()
 }
 
 #[test]
@@ -238,20 +249,30 @@ fn a_stack_may_end_where_the_committed_part_of_its_region_does() {
     assert_eq!((region.committed(), class.end(region.cap(class))), (STEP, STEP));
 }
 
+/// Behind the empty region, as much as a region, committed step by step.
 #[test]
 fn room_for_magazines_of_depots_is_cut_once_and_used_again() {
-    let table = simulated(1, 64 << 10);
-    let op = &Operation::new();
+    let magazine = size_of::<crate::depot::Slot>();
+    let region = 512 * magazine;
+    assert!(region > STEP && region.is_multiple_of(ALIGN));
+    let table = refusing(1, region);
     let all = || {
-        let mut blocks = Blocks::default();
+        let (op, mut blocks) = (&Operation::new(), Blocks::default());
         let count = core::iter::from_fn(|| table.block(op)).map(|block| blocks.push(block)).count();
         (count, blocks)
     };
-    let (count, blocks) = all();
-    assert_eq!(count, (64 << 10) / size_of::<crate::depot::Slot>(), "as much as a region");
+    let before = PAGE + 2 * region;
+    table.memory.granted.set((before + STEP - 1) as u64);
     assert_eq!(all().0, 0);
+    table.memory.granted.set((before + STEP) as u64);
+    let (few, mut blocks) = all();
+    assert_eq!(few, STEP / magazine, "one step");
+    table.memory.granted.set(u64::MAX);
+    let (others, more) = all();
+    assert_eq!((few + others, all().0), (512, 0));
+    blocks.append(more);
     table.take_blocks(blocks);
-    assert_eq!(all().0, count);
+    assert_eq!(all().0, 512);
 }
 
 /// A layer whose table gets no memory serves from its supplier, and loses nothing.
@@ -747,6 +768,9 @@ fn a_stack_that_was_never_used_is_closed_already_and_has_no_page_to_give_back() 
     assert!(pages(used).all(|page| region.backed().has(page)));
     assert!(!pages(unused).any(|page| region.backed().has(page)));
     assert_eq!(table.release_idle(), pages(used).len() * PAGE);
+    let start = table.home(0).addr().get() - table.memory.base().addr().get();
+    let gone = start + pages(used).start * PAGE..start + pages(used).end * PAGE;
+    assert_eq!(*table.memory.gone.lock(), [gone]);
 }
 
 /// Found: they were zero before the supplier had them.
