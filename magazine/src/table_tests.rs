@@ -908,6 +908,8 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
         });
         assert_eq!(written, 0, "a region that was taken away was written");
         assert!(used > 0, "{looks} looks at regions, none of which was used");
+        let drains = table.drains();
+        assert!(drains.passes > 0 && drains.refused == 0, "{drains:?}");
         // The empty one is as it was.
         let empty = table.home(cpus.count());
         // SAFETY: in the table's memory, and whoever wrote there was joined.
