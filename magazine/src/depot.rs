@@ -296,6 +296,34 @@ mod tests {
         assert_eq!(depot.surplus(op), 0, "the interval in which they came does not count");
         assert!(depot.take(op, &mut magazine) && depot.take(op, &mut magazine));
         assert_eq!(depot.surplus(op), 3);
+        // One comes while the surplus leaves: it is not surplus at once.
+        assert!(depot.put(op, &magazine, || None));
+        assert!((0..3).all(|_| depot.take(op, &mut magazine)));
+        assert_eq!((depot.len(), depot.surplus(op), depot.surplus(op)), (1, 0, 1));
         depot.end().free();
+    }
+
+    #[test]
+    fn a_closed_depot_takes_no_magazine_and_hands_out_what_it_has() {
+        let (depot, op, mut magazine) = (Depot::new(2), &Operation::new(), Magazine::new());
+        let put = |magazine: &Magazine| depot.put(op, magazine, || Some(Block::on_heap()));
+        assert!(put(&magazine));
+        depot.set_open(false);
+        assert!(!put(&magazine) && depot.take(op, &mut magazine));
+        depot.set_open(true);
+        assert!(put(&magazine));
+        depot.end().free();
+    }
+
+    #[test]
+    fn all_room_of_a_depot_comes_back_when_it_ends() {
+        let (depot, op, mut magazine) = (Depot::new(3), &Operation::new(), Magazine::new());
+        assert!((0..3).all(|_| depot.put(op, &magazine, || Some(Block::on_heap()))));
+        assert!(depot.take(op, &mut magazine));
+        let mut blocks = depot.end();
+        assert_eq!(blocks.magazines().count(), 3, "two with a magazine, and one to spare");
+        blocks.append(depot.end());
+        assert_eq!(blocks.magazines().count(), 3);
+        blocks.free();
     }
 }

@@ -844,6 +844,126 @@ mod tests {
         assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
     }
 
+    /// Many layers are drained, purged or reaped by one sweep of their table.
+    #[test]
+    fn after_a_sweep_each_layer_gives_its_own_away_and_says_how_many() {
+        let (table, shelf) = (table(Cpus::simulated(2, 1).unwrap()), Shelf::new(40, 1));
+        let layers = [(); 2].map(|()| Layer::<Ball>::new(&table, Config::new(2, 1, 2)).unwrap());
+        let op = &Operation::new();
+        let holds = |layer: &Layer<Ball>| {
+            let stats = layer.stats();
+            (stats.in_magazines, stats.in_depot)
+        };
+        let fill = |layer: &Layer<Ball>| {
+            let held: Vec<Ball> = (0..10).map(|_| layer.alloc(&shelf).unwrap()).collect();
+            held.into_iter().for_each(|ball| layer.free(&shelf, ball));
+            assert_eq!(holds(layer), (6, 4));
+        };
+        on_cpu(0);
+        layers.iter().for_each(fill);
+        layers[0].ask();
+        table.sweep(0..2, Which::All);
+        assert_eq!(holds(&layers[0]), (6, 4), "until then it lies where it lay");
+        assert_eq!(layers[0].drain_swept(op, &shelf), 6);
+        assert_eq!((holds(&layers[0]), layers[0].drain_swept(op, &shelf)), ((0, 4), 0), "once");
+        assert_eq!((layers[1].drain_swept(op, &shelf), holds(&layers[1])), (0, (6, 4)), "it had not asked");
+        fill(&layers[0]);
+        layers[0].ask();
+        table.sweep(0..2, Which::All);
+        layers[0].purge_swept(op, &shelf);
+        assert_eq!(holds(&layers[0]), (0, 0));
+        let reap = || {
+            layers[1].ask();
+            table.sweep(0..2, Which::Idle);
+            layers[1].reap_swept(&shelf)
+        };
+        assert_eq!([reap(), reap(), reap()], [0, 10, 0], "what served nothing for an interval");
+        assert_eq!((holds(&layers[1]), shelf.free.borrow().len()), ((0, 0), 40));
+    }
+
+    #[test]
+    fn a_closed_layer_hands_out_what_it_has_and_keeps_nothing() {
+        let (table, shelf) = (table(Cpus::simulated(1, 1).unwrap()), Shelf::new(12, 1));
+        let layer: Layer<Ball> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
+        on_cpu(0);
+        let held: Vec<Ball> = (0..10).map(|_| layer.alloc(&shelf).unwrap()).collect();
+        held.into_iter().for_each(|ball| layer.free(&shelf, ball));
+        layer.close();
+        let before = layer.stats();
+        assert_eq!((before.in_magazines, before.in_depot), (6, 4));
+        // Its stack, what the supplier has, one by one, and its depot, whose magazines it cannot put on a stack.
+        let got: Vec<_> = core::iter::from_fn(|| layer.alloc(&shelf)).collect();
+        let stats = layer.stats();
+        assert_eq!((stats.in_magazines, stats.in_depot), (0, 0));
+        assert_eq!(stats.allocs - before.allocs, 12);
+        assert_eq!((got.len(), shelf.free.borrow().len()), (12, 0));
+        // Closed stacks keep their places until a drain has come.
+        layer.purge(&shelf);
+        got.into_iter().for_each(|ball| layer.free(&shelf, ball));
+        let after = layer.stats();
+        assert_eq!((after.frees - stats.frees, after.busy - stats.busy), (12, 12));
+        assert_eq!((after.flushes, shelf.free.borrow().len()), (stats.flushes, 12), "one by one");
+    }
+
+    /// A magazine would be filled for one round.
+    #[test]
+    fn where_nothing_can_be_pushed_a_fill_asks_for_one_round() {
+        let (table, shelf) = (table(Cpus::simulated(2, 1).unwrap()), Shelf::new(9, 1));
+        let layer: Layer<Ball> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
+        let counts = || {
+            let stats = layer.stats();
+            (stats.fills, stats.flushes, stats.busy)
+        };
+        on_cpu(2);
+        assert!(layer.alloc(&shelf).is_some());
+        assert_eq!(counts(), (1, 0, 1), "a CPU without a region");
+        on_cpu(0);
+        layer.close();
+        assert!(layer.alloc(&shelf).is_some());
+        assert_eq!(counts(), (2, 0, 2), "a class that is closed");
+        assert_eq!(shelf.free.borrow().len(), 7);
+    }
+
+    #[test]
+    fn rounds_go_home_and_those_of_other_nodes_are_counted() {
+        let (table, shelf) = (table(Cpus::simulated(2, 2).unwrap()), Shelf::new(8, 2));
+        let layer: Layer<Ball> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
+        assert!(
+            !layer.has_one_node() && Layer::<Ball>::on_one_node(&table, layer.config).unwrap().has_one_node()
+        );
+        on_cpu(0);
+        let [one, two] = [(); 2].map(|()| layer.alloc(&shelf).unwrap());
+        assert_eq!([shelf.node_of(one), shelf.node_of(two)], [0, 0]);
+        layer.free(&shelf, one);
+        assert_eq!(layer.stats().other_node_frees, 0);
+        on_cpu(1);
+        layer.free(&shelf, two);
+        assert_eq!(layer.stats().other_node_frees, 1);
+        assert_eq!(layer.alloc(&shelf).map(|ball| shelf.node_of(ball)), Some(1), "it went home");
+        // SAFETY: the layer lives.
+        assert_eq!(unsafe { layer.front().alloc() }, None, "each operation asks for its node");
+    }
+
+    /// A cache looks elsewhere before it asks here, and is counted by the dearest that it did.
+    #[test]
+    fn an_operation_that_misses_is_counted_with_what_it_did_before() {
+        use crate::Path;
+        let (table, shelf) = (table(Cpus::simulated(1, 1).unwrap()), Shelf::new(9, 1));
+        let layer: Layer<Ball> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
+        on_cpu(0);
+        let paths = |pages, cpu| Paths { pages, cpu, ..Paths::default() };
+        let op = Operation::new();
+        op.did(Path::Pages);
+        let ball = layer.alloc_in(&op, &shelf).unwrap();
+        assert_eq!(layer.stats().paths, paths(1, 0));
+        layer.free_in(&op, &shelf, ball);
+        assert_eq!(layer.stats().paths, paths(2, 0), "its stack had one place, and a round there");
+        let ball = layer.alloc_in(&op, &shelf).unwrap();
+        layer.free_in(&op, &shelf, ball);
+        let stats = layer.stats();
+        assert_eq!((stats.allocs, stats.frees, stats.in_magazines, stats.paths), (2, 2, 2, paths(2, 2)));
+    }
+
     #[test]
     fn a_layer_that_is_opened_again_holds_as_much_as_before() {
         let (table, shelf) = (table(Cpus::simulated(1, 1).unwrap()), Shelf::new(20, 1));

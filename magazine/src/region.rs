@@ -545,7 +545,7 @@ impl Region<'_> {
     pub(crate) fn hand_over(&self, class: Class, from: u64, to: u64) {
         // Relaxed: as in `take`; who reads it has the lock of drains behind us.
         let taken = self.taken_word(class).load(Relaxed);
-        if taken != 0 && taken / OP == from {
+        if taken / OP == from {
             self.taken_word(class).store((to * OP) | taken & LEN, Relaxed);
         }
     }

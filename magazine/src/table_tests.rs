@@ -49,7 +49,9 @@ impl<M: Memory> Table<M> {
 #[test]
 fn numbers_are_handed_out_given_back_and_used_again() {
     let table = simulated(2, 64 << 10);
+    assert_eq!(table.all().count(), 0);
     let [one, two, large] = [10, 10, 1000].map(|reach| table.class(reach).unwrap());
+    assert!(table.all().map(|(class, _)| class).eq([one, two, large]));
     assert_eq!([one, two, large].map(|class| class.index), [1, 2, 3], "0 is no class");
     table.retire(one);
     table.retire(large);
@@ -104,6 +106,27 @@ fn stacks_of_a_page_and_more_begin_at_different_places_of_their_pages() {
     let table = simulated(1, 2 << 20);
     let places: BTreeSet<_> = (0..36).map(|_| table.class(1216).unwrap().stack as usize % PAGE).collect();
     assert_eq!(places.len(), 36);
+    let [one, two] = [1216; 2].map(|reach| table.class(reach).unwrap().stack as usize % PAGE);
+    assert_eq!(two.abs_diff(one) / LINE, 7, "the lowest rounds of neighbours share no line's set");
+}
+
+/// The smallest power of two that holds the stack wherever it begins.
+#[test]
+fn rooms_are_as_small_as_their_stacks_allow() {
+    let rooms = [1, 4, 5, 12, 13, 252, 253, 388, 389, 1216].map(Table::<Heap>::room);
+    let expected = [
+        (64, 64),
+        (64, 64),
+        (128, 64),
+        (128, 64),
+        (256, 64),
+        (2048, 64),
+        (4096, 1024),
+        (4096, 1024),
+        (8192, 2048),
+        (16384, PAGE - MAGAZINE),
+    ];
+    assert_eq!(rooms, expected);
 }
 
 /// A pop finds the end of its stack by a null below it.
@@ -141,10 +164,11 @@ fn the_word_below_a_stack_stays_null() {
 
 // ---------------------------------------------------------------- memory
 
-/// A heap that grants what lies below its limit.
+/// A heap that grants what lies below its limit, and nothing twice.
 struct Refusing {
     heap: Heap,
     granted: Counter,
+    has: crate::sync::Mutex<Vec<Range<usize>>>,
 }
 // SAFETY: as the heap's; it grants less.
 unsafe impl Memory for Refusing {
@@ -155,7 +179,17 @@ unsafe impl Memory for Refusing {
         self.heap.bytes()
     }
     fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
-        range.end as u64 <= self.granted.get() && self.heap.commit(op, range)
+        assert!(range.start < range.end && range.end <= self.bytes(), "{range:?}");
+        if range.end as u64 > self.granted.get() || !self.heap.commit(op, range.clone()) {
+            return false;
+        }
+        let mut has = self.has.lock();
+        assert!(
+            has.iter().all(|had| had.end <= range.start || range.end <= had.start),
+            "{range:?} of {has:?}"
+        );
+        has.push(range);
+        true
     }
 }
 
@@ -163,7 +197,8 @@ fn refusing(cpus: u32, region: usize) -> Table<Refusing> {
     let cpus = Cpus::simulated(cpus, 1).unwrap();
     let heap = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
     let granted = Counter::new(PAGE as u64);
-    Table::new(cpus, region, Refusing { heap, granted }).unwrap()
+    let has = crate::sync::Mutex::ranked(Rank::Faults, vec![]);
+    Table::new(cpus, region, Refusing { heap, granted, has }).unwrap()
 }
 
 #[test]
@@ -184,6 +219,63 @@ fn a_refused_commit_is_a_miss_and_nothing_is_widened() {
     table.memory.granted.set(u64::MAX);
     assert!(table.put(0, large, &balls(3..15_000)));
     assert_eq!((region.cap(large), table.len(0, large)), (14_999, 14_999));
+}
+
+#[test]
+fn what_is_committed_is_of_that_cpu_and_twice_as_much_each_time() {
+    let table = refusing(2, 1 << 20);
+    let [one, two, three] = [16000; 3].map(|reach| table.class(reach).unwrap());
+    let region = table.region(1).unwrap();
+    let before = PAGE + (1 << 20);
+    for (granted, committed) in [(2 * STEP - 1, 0), (2 * STEP, 2 * STEP)] {
+        table.memory.granted.set((before + granted) as u64);
+        assert_eq!(table.put(1, one, &balls(1..2)), committed > 0);
+        assert_eq!(region.committed(), committed);
+    }
+    table.memory.granted.set(u64::MAX);
+    assert!(two.end(16000) < 4 * STEP && table.put(1, two, &balls(1..2)));
+    assert_eq!(region.committed(), 4 * STEP);
+    table.set_limit(three, 1);
+    assert!((4 * STEP..5 * STEP).contains(&three.end(1)) && table.put(1, three, &balls(1..2)));
+    assert_eq!((region.committed(), table.region(0).unwrap().committed()), (8 * STEP, 0));
+}
+
+#[test]
+fn a_stack_may_end_where_the_committed_part_of_its_region_does() {
+    let table = refusing(1, 512 << 10);
+    let class = table.class(16000).unwrap();
+    table.memory.granted.set((PAGE + STEP) as u64);
+    let places = (STEP - class.end(0)) / ROUND;
+    table.set_limit(class, places as u16);
+    assert!(table.put(0, class, &balls(1..2)) && table.put(0, class, &balls(2..places + 1)));
+    let region = table.region(0).unwrap();
+    assert_eq!((region.committed(), class.end(region.cap(class))), (STEP, STEP));
+}
+
+/// Behind the empty region, as much as a region, committed step by step.
+#[test]
+fn room_for_magazines_of_depots_is_cut_once_and_used_again() {
+    let magazine = size_of::<crate::depot::Slot>();
+    let region = 512 * magazine;
+    assert!(region > STEP && region.is_multiple_of(ALIGN));
+    let table = refusing(1, region);
+    let all = || {
+        let (op, mut blocks) = (&Operation::new(), Blocks::default());
+        let count = core::iter::from_fn(|| table.block(op)).map(|block| blocks.push(block)).count();
+        (count, blocks)
+    };
+    let before = PAGE + 2 * region;
+    table.memory.granted.set((before + STEP - 1) as u64);
+    assert_eq!(all().0, 0);
+    table.memory.granted.set((before + STEP) as u64);
+    let (few, mut blocks) = all();
+    assert_eq!(few, STEP / magazine, "one step");
+    table.memory.granted.set(u64::MAX);
+    let (others, more) = all();
+    assert_eq!((few + others, all().0), (512, 0));
+    blocks.append(more);
+    table.take_blocks(blocks);
+    assert_eq!(all().0, 512);
 }
 
 /// A layer whose table gets no memory serves from its supplier, and loses nothing.
@@ -214,6 +306,24 @@ fn a_region_is_committed_where_its_cpu_was_used_and_as_far_as_classes_reach() {
     assert_eq!(committed(), [0, far.end(16000).next_multiple_of(STEP), STEP, 0]);
     assert_eq!(table.used(0..9).count(), 2);
     assert!(!table.open(&Operation::new(), 4, near, 1), "a CPU without a region");
+}
+
+/// A region of addresses has its full length; regions that are memory share what there is for all of them.
+#[test]
+fn footprints_hold_the_words_the_regions_the_empty_one_and_the_depots() {
+    for count in [1, 3, 32, 1024] {
+        let cpus = Cpus::simulated(count, 1).unwrap();
+        let [addresses, memory] = [false, true].map(|on_heap| Table::<Heap>::region_bytes(&cpus, on_heap));
+        assert_eq!(addresses, REGION);
+        assert_eq!(memory, ((64 << 20) / count as usize).clamp(128 << 10, 4 << 20));
+        for region in [64 << 10, memory] {
+            let (footprint, writable) =
+                (Table::<Heap>::footprint(&cpus, region), Table::<Heap>::writable(&cpus, region));
+            assert_eq!(footprint - writable, 2 * region.next_multiple_of(ALIGN));
+            let words = writable - count as usize * region.next_multiple_of(ALIGN);
+            assert_eq!(words, ((2 + cpus.slots() as usize) * WORD).next_multiple_of(ALIGN));
+        }
+    }
 }
 
 #[test]
@@ -265,6 +375,21 @@ fn operations_on_a_stack_do_what_they_say() {
     assert_eq!((magazine.rounds(), look()), (&[ball(6), ball(7), ball(9)][..], (2, 5, 8)));
     let mut none = Magazine::new();
     assert!(!region.pop_batch(class, 6, &mut none, Commit::Done) && none.is_empty());
+    // What fits asks for no place, so the limit does not matter.
+    table.set_limit(class, 2);
+    assert!(region.push_batch(class, &balls(11..14), Commit::Done));
+    assert_eq!(look(), (2, 8, 8));
+}
+
+#[test]
+fn a_class_that_is_closed_for_good_is_not_opened_by_another_limit() {
+    let table = simulated(1, 64 << 10);
+    let class = table.class(8).unwrap();
+    table.change_limit(class, 4);
+    assert_eq!(table.limit(class).load(Relaxed), 4);
+    table.set_limit(class, 0);
+    table.change_limit(class, 4);
+    assert_eq!(table.limit(class).load(Relaxed), 0);
 }
 
 #[test]
@@ -635,6 +760,22 @@ fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
     assert!(table.region(1).unwrap().backed().is_empty());
 }
 
+#[test]
+fn a_stack_that_was_never_used_is_closed_already_and_has_no_page_to_give_back() {
+    let table = noting(1);
+    let [used, unused] = [700, 700].map(|reach| table.class(reach).unwrap());
+    assert!(table.put(0, used, &balls(1..9)));
+    assert_eq!(table.drain_all(Which::All, &[used, unused]).len(), 1);
+    let (region, pages) =
+        (table.region(0).unwrap(), |class: Class| table.numbers[class.index as usize].pages());
+    assert!(pages(used).all(|page| region.backed().has(page)));
+    assert!(!pages(unused).any(|page| region.backed().has(page)));
+    assert_eq!(table.release_idle(), pages(used).len() * PAGE);
+    let start = table.home(0).addr().get() - table.memory.base().addr().get();
+    let gone = start + pages(used).start * PAGE..start + pages(used).end * PAGE;
+    assert_eq!(*table.memory.gone.lock(), [gone]);
+}
+
 /// Found: they were zero before the supplier had them.
 #[test]
 fn rounds_that_are_being_given_away_stay_on_their_page() {
@@ -655,11 +796,14 @@ fn what_a_stack_has_served_stays_counted_when_its_page_goes_back() {
     let region = table.region(0).unwrap();
     for round in 1..=2 {
         assert!(table.put(0, class, &balls(1..9)));
-        assert!(region.pop(class, Commit::Done).is_some_and(|ball| region.push(class, ball, Commit::Done)));
+        for _ in 0..3 {
+            let round = region.pop(class, Commit::Done).unwrap();
+            assert!(region.push(class, round, Commit::Done));
+        }
         table.drain(0..1, Which::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
-        assert_eq!(region.served(class), (2 * round, 0));
+        assert_eq!(region.served(class), (6 * round, 0));
         assert!(table.release_idle() > 0);
-        assert_eq!((region.head(class), region.served(class)), (0, (2 * round, 0)));
+        assert_eq!((region.head(class), region.served(class)), (0, (6 * round, 0)));
     }
     table.retire(class);
     assert_eq!(table.class(700).map(|class| region.served(class)), Some((0, 0)), "another owner begins anew");
@@ -767,6 +911,8 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
         });
         assert_eq!(written, 0, "a region that was taken away was written");
         assert!(used > 0, "{looks} looks at regions, none of which was used");
+        let drains = table.drains();
+        assert!(drains.passes > 0 && drains.refused == 0, "{drains:?}");
         // The empty one is as it was.
         let empty = table.home(cpus.count());
         // SAFETY: in the table's memory, and whoever wrote there was joined.
