@@ -1,4 +1,4 @@
-//! Bad input to `uslab lab`: exit code 2, what would be accepted, and nothing half-written.
+//! Bad input to `uslab-lab`: exit code 2, what would be accepted, and nothing half-written.
 
 use super::*;
 
