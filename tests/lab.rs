@@ -79,6 +79,12 @@ fn without_a_verb_every_experiment_is_listed_with_a_line() {
     assert!(!out.contains("instructions"), "{out}");
 }
 
+/// What valgrind runs and counts, by the same words (`experiments::instructions`).
+#[test]
+fn pairs_are_made_to_be_counted() {
+    assert_eq!(told(&["instructions", "linear", "10"]), "");
+}
+
 /// All four forms of an experiment.
 fn forms(name: &str, options: &[&str]) -> [String; 4] {
     let folder = Folder::new();

@@ -4,7 +4,7 @@
 //! input. Data goes to standard output, progress and messages to standard error.
 
 use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ErrorKind};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -38,8 +38,9 @@ pub fn run<C: Parser>(run: impl FnOnce(&C) -> anyhow::Result<Outcome>) -> ExitCo
 fn told<C: Parser>(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.kind() == ErrorKind::InvalidSubcommand {
+        let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
         let mut command = &C::command();
-        for argument in std::env::args().skip(1) {
+        for argument in std::env::args().skip(1).take_while(|argument| Some(argument) != unknown.as_ref()) {
             command = command.find_subcommand(argument).unwrap_or(command);
         }
         let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name);
