@@ -549,3 +549,55 @@ fn help_teaches_each_verb() {
         assert!(out.contains("--json") && out.contains("Usage"), "{out}");
     }
 }
+
+/// The program in a folder of its own, by another name of the same file: nothing is written that another test could run.
+fn alone() -> (tempfile::TempDir, PathBuf) {
+    let built = Path::new(env!("CARGO_BIN_EXE_uslab"));
+    let folder =
+        tempfile::tempdir_in(built.parent().expect("a folder")).expect("a folder beside the program");
+    let program = folder.path().join("uslab");
+    std::fs::hard_link(built, &program).expect("a link to the program");
+    (folder, program)
+}
+
+/// The lab was a verb that every build of the command had to pay for.
+#[test]
+fn the_lab_is_the_program_beside_or_on_the_path() {
+    let listed = uslab(&["--help"]);
+    assert!(said(&listed).1.lines().any(|line| line.trim_start().starts_with("lab ")), "{listed:?}");
+    // A shell says what it was told, and ends as it is told.
+    let told = ["-c", "echo $0 $*; exit 7", "robson", "--seed", "3", "--json", "-"];
+    let (folder, program) = alone();
+    let run = |path: &Path| {
+        let mut uslab = Command::new(&program);
+        said(&uslab.arg("lab").args(told).env("PATH", path).output().expect("the binary starts"))
+    };
+    let elsewhere = tempfile::tempdir().expect("a temporary folder");
+    let (code, out, err) = run(elsewhere.path());
+    assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+    for part in
+        ["uslab: the lab is a program of its own, uslab-lab", "PATH", "`cargo lab` builds and runs it"]
+    {
+        assert!(err.contains(part), "{err}");
+    }
+    // On the path, then beside the program.
+    let shell = |folder: &tempfile::TempDir| {
+        std::os::unix::fs::symlink("/bin/sh", folder.path().join("uslab-lab")).expect("a link to a shell");
+    };
+    shell(&elsewhere);
+    assert_eq!(run(elsewhere.path()), (Some(7), "robson --seed 3 --json -\n".to_owned(), String::new()));
+    shell(&folder);
+    assert_eq!(run(Path::new("/")), (Some(7), "robson --seed 3 --json -\n".to_owned(), String::new()));
+}
+
+#[test]
+fn the_options_of_the_lab_reach_it_wherever_they_stand() {
+    let (folder, program) = alone();
+    std::os::unix::fs::symlink("/bin/echo", folder.path().join("uslab-lab")).expect("a link");
+    let reach = |args: &[&str]| said(&Command::new(&program).args(args).output().expect("it starts")).1;
+    assert_eq!(reach(&["lab", "--exact", "race", "--json", "a b"]), "--exact race --json a b\n");
+    assert_eq!(reach(&["lab", "--help", "race"]), "--help race\n");
+    assert_eq!(reach(&["--json", "file", "lab", "race", "-h"]), "--json=file race -h\n");
+    assert_eq!(reach(&["lab", "--json", "file", "race"]), "--json=file race\n");
+    assert_eq!(reach(&["lab"]), "\n");
+}

@@ -1,4 +1,4 @@
-//! `uslab lab` from outside: what it lists, that it repeats itself to the byte, the worked examples, and what it refuses.
+//! The command `uslab-lab` from outside: what it lists, that it repeats itself to the byte, the worked examples, and what it refuses.
 
 #[path = "lab/refused.rs"]
 mod refused;
@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 fn lab(args: &[&str]) -> Output {
-    let mut uslab = Command::new(env!("CARGO_BIN_EXE_uslab"));
-    uslab.arg("lab").args(args).env("NO_COLOR", "1").output().expect("the binary starts")
+    let mut lab = Command::new(env!("CARGO_BIN_EXE_uslab-lab"));
+    lab.args(args).env("NO_COLOR", "1").output().expect("the binary starts")
 }
 
 fn said(output: &Output) -> (Option<i32>, String, String) {
@@ -79,6 +79,12 @@ fn without_a_verb_every_experiment_is_listed_with_a_line() {
     assert!(!out.contains("instructions"), "{out}");
 }
 
+/// What valgrind runs and counts, by the same words (`experiments::instructions`).
+#[test]
+fn pairs_are_made_to_be_counted() {
+    assert_eq!(told(&["instructions", "linear", "10"]), "");
+}
+
 /// All four forms of an experiment.
 fn forms(name: &str, options: &[&str]) -> [String; 4] {
     let folder = Folder::new();
@@ -127,8 +133,8 @@ fn every_experiment_runs_quickly_and_says_where_it_measured() {
     for name in experiments() {
         let folder = Folder::new();
         let [data, csv, html] = ["json", "csv", "html"].map(|form| folder.path(form));
-        let output = Command::new(env!("CARGO_BIN_EXE_uslab"))
-            .args(["lab", &name, "--quick", "--json", &data, "--csv", &csv, "--html", &html])
+        let output = Command::new(env!("CARGO_BIN_EXE_uslab-lab"))
+            .args([&name, "--quick", "--json", &data, "--csv", &csv, "--html", &html])
             .env("PATH", "")
             .output()
             .expect("the binary starts");
@@ -236,7 +242,7 @@ state  step      block  free  initialised  next
 
 #[test]
 fn handles_go_through_their_tables_as_they_did() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/lab/handles.txt");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/handles.txt");
     assert_eq!(told(&["handles", "--exact"]), std::fs::read_to_string(golden).unwrap());
 }
 
@@ -396,8 +402,8 @@ fn standard_output_has_another_name() {
     let folder = Folder::new();
     let path = folder.file("out.csv", "");
     let out = std::fs::File::options().write(true).open(&path).unwrap();
-    let args = ["lab", "race", "--exact", "--quick", "--csv", "/dev/stdout"];
-    let status = Command::new(env!("CARGO_BIN_EXE_uslab")).args(args).stdout(out).status().unwrap();
+    let args = ["race", "--exact", "--quick", "--csv", "/dev/stdout"];
+    let status = Command::new(env!("CARGO_BIN_EXE_uslab-lab")).args(args).stdout(out).status().unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(status.success() && text.starts_with("part,row,column,value\n"), "{text}");
     assert!(!text.contains("race: "), "no text beside it");

@@ -109,11 +109,11 @@ fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
 
 #[test]
 fn every_claim_has_an_answer_and_every_answer_evidence_that_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let rows = rows(&std::fs::read_to_string(root.join("STUDY.md")).unwrap());
     let mut all = Vec::new();
     sources(&root, &mut all);
-    let list = Command::new(env!("CARGO_BIN_EXE_uslab")).arg("lab").output().unwrap();
+    let list = Command::new(env!("CARGO_BIN_EXE_uslab-lab")).output().unwrap();
     let list = String::from_utf8(list.stdout).unwrap();
     let experiments: Vec<&str> = list.lines().filter_map(|line| line.split(' ').next()).collect();
 
@@ -223,8 +223,9 @@ struct Lab(BTreeMap<String, Value>);
 impl Lab {
     fn run(&mut self, command: &str) -> &Value {
         self.0.entry(command.to_owned()).or_insert_with(|| {
-            let output = Command::new(env!("CARGO_BIN_EXE_uslab"))
-                .arg("lab")
+            let output = Command::new(env!("CARGO_BIN_EXE_uslab-lab"))
+                // Where traces are named from.
+                .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
                 .args(command.split_whitespace())
                 .args(["--exact", "--json", "-"])
                 .output()
@@ -297,7 +298,7 @@ fn one<'v>(
 /// Figures of the study were those of an earlier state of the experiments, and nobody saw it.
 #[test]
 fn every_exact_figure_is_what_the_experiment_finds() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let text = std::fs::read_to_string(root.join("STUDY.md")).unwrap();
     let (mut lab, mut wrong, mut checked) = (Lab::default(), Vec::new(), 0);
     for (i, line) in text.lines().enumerate() {

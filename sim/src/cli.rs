@@ -1,24 +1,23 @@
-//! The command line: verbs, options, exit codes.
-//!
-//! Exit codes: 0 done, 1 a check failed (a conservation law, a comparison that was asked to hold), 2 wrong usage or
-//! input. Data goes to standard output, progress and messages to standard error.
+//! The command line: verbs and options. How it ends is [`output::command`](crate::output::command).
 
-mod lab;
-
+use crate::output::command::{self, Outcome};
 use crate::output::{Form, Place, Progress, bytes, json_text, write_all};
 use crate::stress::{self, FaultSpec, Workload};
 use crate::{geometry, replay};
 use anyhow::{Context, bail};
-use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand};
-use lab::LabArgs;
-use std::io::Write;
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::io::{ErrorKind, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uslab::Magazines;
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
+
+/// The program that `uslab lab` becomes.
+const LAB: &str = "uslab-lab";
 
 /// Replay kernel memory traces through a Linux-style slab allocator, and study it.
 ///
@@ -152,6 +151,17 @@ struct StressArgs {
     leak: Option<String>,
 }
 
+/// Ask allocators questions: the lab, a program of its own (uslab-lab), with the same options.
+///
+/// It lies beside this program, or on PATH; in the sources of uslab, `cargo lab` builds and runs it.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+struct LabArgs {
+    /// What uslab-lab is told; `--help` says what that may be.
+    #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
 /// Leaks an object of the cache of that name, once, and says whether it did.
 fn leaker(name: String, leaked: Arc<AtomicBool>) -> stress::Saboteur {
     Arc::new(move |cache, _| {
@@ -202,57 +212,17 @@ fn magazines(text: &str) -> Result<Magazines, String> {
 
 /// Runs the command line and returns its exit code.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return told(&error),
-    };
-    match run(&cli) {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::Violated) => ExitCode::FAILURE,
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "uslab: {error:#}");
-            ExitCode::from(2)
-        }
-    }
-}
-
-/// What clap has to say: help, or what is wrong; for a verb that there is not, those that there are.
-fn told(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
-    if error.kind() == ErrorKind::InvalidSubcommand {
-        let mut command = &Cli::command();
-        for argument in std::env::args().skip(1) {
-            command = command.find_subcommand(argument).unwrap_or(command);
-        }
-        let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name);
-        let _ = writeln!(std::io::stderr(), "expected one of {}", verbs.collect::<Vec<_>>().join(", "));
-    }
-    ExitCode::from(error.exit_code() as u8)
-}
-
-/// What a verb found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// All is well.
-    Done,
-    /// A check that was made did not hold.
-    Violated,
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
-    io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+    command::run(run)
 }
 
 fn run(cli: &Cli) -> anyhow::Result<Outcome> {
-    let json = cli.json.as_deref().map(|path| Place::open(Form::Json, path)).transpose()?;
+    let json = || cli.json.as_deref().map(|path| Place::open(Form::Json, path)).transpose();
     match &cli.verb {
-        None => run_replay(&ReplayArgs::bundled(), json),
-        Some(Verb::Replay(args)) => run_replay(args, json),
-        Some(Verb::Geometry(args)) => run_geometry(args, json),
-        Some(Verb::Stress(args)) => run_stress(args, json),
-        Some(Verb::Lab(args)) => lab::run(args, json),
+        None => run_replay(&ReplayArgs::bundled(), json()?),
+        Some(Verb::Replay(args)) => run_replay(args, json()?),
+        Some(Verb::Geometry(args)) => run_geometry(args, json()?),
+        Some(Verb::Stress(args)) => run_stress(args, json()?),
+        Some(Verb::Lab(args)) => run_lab(args, cli.json.as_deref()),
     }
 }
 
@@ -393,4 +363,23 @@ fn run_stress(args: &StressArgs, json: Option<Place>) -> anyhow::Result<Outcome>
         std::io::stdout().lock().write_all(report.page().as_bytes()).context("standard output")?;
     }
     Ok(if report.violated() { Outcome::Violated } else { Outcome::Done })
+}
+
+/// Becomes the lab, as git and cargo become their verbs that are programs; returns if that fails.
+fn run_lab(args: &LabArgs, json: Option<&Path>) -> anyhow::Result<Outcome> {
+    let beside = std::env::current_exe().ok().map(|uslab| uslab.with_file_name(LAB));
+    let program = beside.filter(|path| path.exists()).unwrap_or_else(|| LAB.into());
+    let mut lab = Command::new(&program);
+    if let Some(path) = json {
+        let mut option = OsString::from("--json=");
+        option.push(path);
+        lab.arg(option);
+    }
+    let error = lab.args(&args.arguments).exec();
+    if error.kind() == ErrorKind::NotFound {
+        bail!(
+            "the lab is a program of its own, {LAB}, and is neither beside this one nor on PATH; `cargo lab` builds and runs it"
+        );
+    }
+    Err(error).with_context(|| program.display().to_string())
 }

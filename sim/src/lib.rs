@@ -8,7 +8,7 @@
 //!
 //! [`stress`] loads the same allocator with threads on the machine's own CPUs.
 //!
-//! The lab ([`uslab_lab`]) compares it with the allocators of the textbooks, under a workload of distributions or of a trace.
+//! The lab, which compares it with the allocators of the textbooks, is a program of its own: `uslab-lab`, in `sim/lab`.
 //!
 //! There is no second implementation of the shipping allocator here and no `unsafe`: [`machine`] drives the crates `uslab` and
 //! `uslab-buddy` through owned, safe blocks.

@@ -1,4 +1,4 @@
-//! Bad input to `uslab lab`: exit code 2, what would be accepted, and nothing half-written.
+//! Bad input to `uslab-lab`: exit code 2, what would be accepted, and nothing half-written.
 
 use super::*;
 
@@ -129,4 +129,12 @@ fn options_that_ask_for_too_much_together_are_refused() {
     // These end, as they did not.
     told(&["race", "--exact", "--quick", "--arrivals", "burst:1,4294967296"]);
     assert!(told(&["layout", "--exact", "--structs", "1000000"]).contains("1000000 structs"));
+}
+
+/// What stood behind a verb that there is not was taken for one, and none were listed.
+#[test]
+fn an_experiment_that_there_is_not_is_refused_with_those_that_there_are() {
+    for args in [&["alchemy"][..], &["alchemy", "race"]] {
+        refused(args, &["alchemy", "expected one of constructors, ", ", race"]);
+    }
 }

@@ -5,7 +5,7 @@
 //! | [`classic`] | the magazine layer of 2001: loaded, previous and depot |
 //! | `allocators` | every allocator of the textbooks beside the shipping ones, under one trait |
 //! | `workload` | what is asked of them, made from distributions or recorded |
-//! | `experiments` | the questions, one a file: `uslab lab` |
+//! | `experiments` | the questions, one a file: the verbs of the command `uslab-lab` |
 //! | `findings` | what an experiment found, as data, text, CSV and pages |
 //!
 //! All but [`classic`] come with the feature `experiments`.
@@ -22,6 +22,8 @@ compile_error!("the models need --cfg loom: without it they would check nothing"
 #[cfg(feature = "experiments")]
 pub mod allocators;
 pub mod classic;
+#[cfg(feature = "experiments")]
+pub mod cli;
 #[cfg(feature = "experiments")]
 pub mod experiments;
 #[cfg(feature = "experiments")]

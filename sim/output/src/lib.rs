@@ -1,7 +1,8 @@
-//! How results are shown: files that are never half-written, tables, and a progress bar on a terminal.
+//! How results are shown: files that are never half-written, tables, a progress bar on a terminal, and how a command ends.
 
 #![forbid(unsafe_code)]
 
+pub mod command;
 mod place;
 
 pub use place::{Form, Place, json_text, write_all};

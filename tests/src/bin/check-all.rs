@@ -7,6 +7,8 @@
 //! among those that the models caught in this run.
 //!
 //! All rows of models, planted bugs and schedules are kept for `check-claims`.
+//!
+//! `cargo check-quick` is a small part of it, for between edits: what is asked of a change is the whole.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -22,15 +24,19 @@ use uslab_tests::{cargo, workspace};
 
 /// Each property test runs this many cases (`PROPTEST_CASES` wins).
 const CASES: &str = "10000";
+/// And so many between edits.
+const QUICK_CASES: &str = "100";
 
 const HELP: &str = "\
 Runs every quick test of the workspace: unit, property, end-to-end and documentation tests, then the loom models and the
 random schedules.
 
-usage: cargo check-all [--tests | --models]
+usage: cargo check-all [--tests | --models | --quick]
 
   --tests    only the tests
   --models   only the loom models and the schedules
+  --quick    a part of both, for between edits, also as `cargo check-quick`: the format, the unit tests of uslab-magazine,
+             uslab-buddy and uslab with 100 cases a property, and the models of uslab-magazine with 1 pre-emption
 
 environment: PROPTEST_CASES (default 10000), BOUND (pre-emption bound of all models: 1, 2, 3 or none)
 exit code: 0 all passed, 1 something failed, 2 wrong usage";
@@ -59,10 +65,15 @@ struct Totals {
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    let mut totals = Totals::default();
     let (tests, models) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => (true, true),
         ["--tests"] => (true, false),
         ["--models"] => (false, true),
+        ["--quick"] => {
+            run_quick(&mut totals);
+            return totals.end();
+        }
         ["--help" | "-h"] => {
             println!("{HELP}");
             return ExitCode::SUCCESS;
@@ -72,7 +83,6 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let mut totals = Totals::default();
     if tests {
         run_tests(&mut totals);
         for (what, [ran, _]) in [("the sweep of faults", totals.faults), ("the stress", totals.stress)] {
@@ -91,28 +101,58 @@ fn main() -> ExitCode {
             totals.broken.push(format!("{}: {error}", Runner::All.file().display()));
         }
     }
-    for broken in &totals.broken {
-        println!("FAILED: {broken}");
+    totals.end()
+}
+
+impl Totals {
+    /// Says what ran, and what failed.
+    fn end(&self) -> ExitCode {
+        for broken in &self.broken {
+            println!("FAILED: {broken}");
+        }
+        if self.faults[0] > 0 {
+            println!("faults: {} points, {} injections", self.faults[0], self.faults[1]);
+        }
+        if self.stress[0] > 0 {
+            println!("stress: {} operations, {} violations", self.stress[0], self.stress[1]);
+        }
+        if self.models > 0 {
+            println!(
+                "loom: {} models, {} executions, {} planted bugs caught, {} times in all",
+                self.models,
+                self.executions,
+                self.caught.len(),
+                self.catches
+            );
+        }
+        if self.scenarios > 0 {
+            println!(
+                "shuttle: {} scenarios, {} schedules, planted bugs caught {} times",
+                self.scenarios, self.schedules, self.catches_by_schedules
+            );
+        }
+        println!("{} passed, {} failed", self.passed, self.failed + self.broken.len() as u64);
+        if self.failed == 0 && self.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
-    if tests {
-        println!("faults: {} points, {} injections", totals.faults[0], totals.faults[1]);
-        println!("stress: {} operations, {} violations", totals.stress[0], totals.stress[1]);
+}
+
+/// A part of all, which takes a few minutes where nothing was built before.
+fn run_quick(totals: &mut Totals) {
+    let mut format = cargo();
+    format.args(["fmt", "--all", "--check"]);
+    watch("format", "", format, totals);
+    let mut tests = cargo();
+    tests.args(["test", "--lib", "-p", "uslab-magazine", "-p", "uslab-buddy", "-p", "uslab"]);
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        tests.env("PROPTEST_CASES", QUICK_CASES);
     }
-    if models {
-        println!(
-            "loom: {} models, {} executions, {} planted bugs caught, {} times in all",
-            totals.models,
-            totals.executions,
-            totals.caught.len(),
-            totals.catches
-        );
-        println!(
-            "shuttle: {} scenarios, {} schedules, planted bugs caught {} times",
-            totals.scenarios, totals.schedules, totals.catches_by_schedules
-        );
+    watch("unit tests", "", tests, totals);
+    let [Modelled { package, least, .. }, ..] = MODELLED;
+    let mut models = loom_test(package);
+    if std::env::var_os("BOUND").is_none() {
+        models.env("BOUND", "1");
     }
-    println!("{} passed, {} failed", totals.passed, totals.failed + totals.broken.len() as u64);
-    if totals.failed == 0 && totals.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    count_models(package, models, least, totals);
 }
 
 fn run_tests(totals: &mut Totals) {

@@ -1,12 +1,14 @@
-//! `uslab lab`: experiments, each a verb of its own.
+//! The command line: an experiment is a verb.
 
-use super::Outcome;
-use crate::output::{Form, Place, Progress, json_text, write_all};
+use crate::experiments::{Context, Experiment};
 use anyhow::{Context as _, bail, ensure};
-use clap::{Args, CommandFactory};
+use clap::{CommandFactory, Parser};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
-use uslab_lab::experiments::{Context, Experiment};
+use std::process::ExitCode;
+use uslab_output::command::{self, Outcome};
+use uslab_output::{Form, Place, Progress, json_text, write_all};
 
 /// Ask allocators questions: an experiment is a verb, and without one they are listed.
 ///
@@ -14,14 +16,20 @@ use uslab_lab::experiments::{Context, Experiment};
 /// side by side. Counts follow from the seed and are the same on any machine; times are measured in interleaved rounds,
 /// and --exact leaves out all that was measured. A claim about times is undecided where the median's interval is not on one
 /// side of it. Each has a picture, on the terminal and in the page that --html writes.
-#[derive(Debug, Args)]
-#[command(after_help = "\
+#[derive(Debug, Parser)]
+#[command(
+    name = "uslab-lab",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    after_help = "\
 Examples:
-  uslab lab
-  uslab lab constructors
-  uslab lab constructors --exact --seed 7 --csv -
-  uslab lab constructors --html constructors.html")]
-pub(super) struct LabArgs {
+  uslab-lab
+  uslab-lab constructors
+  uslab-lab constructors --exact --seed 7 --csv -
+  uslab-lab constructors --html constructors.html"
+)]
+struct Cli {
     #[command(subcommand)]
     experiment: Option<Experiment>,
     /// What is random follows from it; printed with the result.
@@ -33,6 +41,9 @@ pub(super) struct LabArgs {
     /// A tenth of the work or less: everything runs, figures mean little, and verdicts are marked as quick.
     #[arg(long, global = true)]
     quick: bool,
+    /// Write the result as JSON: to FILE, or to standard output where FILE is `-` or left out.
+    #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
     /// Write tables and pictures as CSV, a value a line: to FILE, or to standard output where FILE is `-` or left out.
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     csv: Option<PathBuf>,
@@ -41,10 +52,16 @@ pub(super) struct LabArgs {
     html: Option<PathBuf>,
 }
 
+/// Runs the command line and returns its exit code.
+pub fn main() -> ExitCode {
+    command::run(run)
+}
+
 /// Runs the experiment that was asked for, or lists them all.
-pub(super) fn run(args: &LabArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+fn run(args: &Cli) -> anyhow::Result<Outcome> {
     let place = |form, path: &Option<PathBuf>| path.as_ref().map(|path| Place::open(form, path)).transpose();
-    let (csv, html) = (place(Form::Csv, &args.csv)?, place(Form::Html, &args.html)?);
+    let (json, csv, html) =
+        (place(Form::Json, &args.json)?, place(Form::Csv, &args.csv)?, place(Form::Html, &args.html)?);
     let places: Vec<&Place> = [&json, &csv, &html].into_iter().flatten().collect();
     let to_stdout = places.iter().filter(|place| place.is_stdout()).count();
     ensure!(
@@ -59,7 +76,7 @@ pub(super) fn run(args: &LabArgs, json: Option<Place>) -> anyhow::Result<Outcome
     let Some(experiment) = &args.experiment else {
         ensure!(
             csv.is_none() && html.is_none(),
-            "--csv and --html show an experiment: expected one, `uslab lab` lists them"
+            "--csv and --html show an experiment: expected one, `uslab-lab` lists them"
         );
         return list(json);
     };
@@ -85,17 +102,17 @@ pub(super) fn run(args: &LabArgs, json: Option<Place>) -> anyhow::Result<Outcome
 
 /// All experiments, a line each.
 fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
-    let lab = super::Cli::command();
-    let lab = lab.find_subcommand("lab").context("the verb `lab` is known to the command line")?;
+    let lab = Cli::command();
     let about = |verb: &clap::Command| verb.get_about().map(ToString::to_string).unwrap_or_default();
-    let verbs: Vec<_> = lab
+    let verbs: Vec<(String, String)> = lab
         .get_subcommands()
         .filter(|verb| !verb.is_hide_set())
         .map(|verb| (verb.get_name().to_owned(), about(verb)))
         .collect();
     let stdout = json.as_ref().is_some_and(Place::is_stdout);
     if let Some(place) = json {
-        place.json(&serde_json::json!({ "experiments": verbs.iter().cloned().collect::<std::collections::BTreeMap<_, _>>() }))?;
+        let by_name: BTreeMap<_, _> = verbs.iter().cloned().collect();
+        place.json(&BTreeMap::from([("experiments", by_name)]))?;
     }
     if !stdout {
         let mut out = std::io::stdout().lock();

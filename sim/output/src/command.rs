@@ -1,0 +1,55 @@
+//! How a command ends: exit codes, and what is said on standard error.
+//!
+//! Exit codes: 0 done, 1 a check failed (a conservation law, a comparison that was asked to hold), 2 wrong usage or
+//! input. Data goes to standard output, progress and messages to standard error.
+
+use clap::Parser;
+use clap::error::{ContextKind, ErrorKind};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// What a command found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All is well.
+    Done,
+    /// A check that was made did not hold.
+    Violated,
+}
+
+/// Parses the command line, runs it and returns its exit code.
+pub fn run<C: Parser>(run: impl FnOnce(&C) -> anyhow::Result<Outcome>) -> ExitCode {
+    let cli = match C::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return told::<C>(&error),
+    };
+    match run(&cli) {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Violated) => ExitCode::FAILURE,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "{}: {error:#}", C::command().get_name());
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// What clap has to say: help, or what is wrong; for a verb that there is not, those that there are.
+fn told<C: Parser>(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
+        let mut command = &C::command();
+        for argument in std::env::args().skip(1).take_while(|argument| Some(argument) != unknown.as_ref()) {
+            command = command.find_subcommand(argument).unwrap_or(command);
+        }
+        let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name);
+        let _ = writeln!(std::io::stderr(), "expected one of {}", verbs.collect::<Vec<_>>().join(", "));
+    }
+    ExitCode::from(error.exit_code() as u8)
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
