@@ -569,6 +569,27 @@ fn t1_a_sweep_meets_a_drain() {
     both("T1: a sweep meets a drain of one layer", TWO, [1300, 2600], stays(), sweep_meets_drain);
 }
 
+/// H3: what a drain gave away lay where two threads of the CPU push next: one opens the stack, the other may be the first to write.
+fn opened_for_another(Case { by, script }: Case) {
+    let w = World::new(by, 1, 2, 0, false, 3);
+    w.stack(0, 0, 2, &[1]);
+    w.out(2);
+    w.out(3);
+    let frees_2 = |w: &World| {
+        w.free(2);
+        vec![]
+    };
+    let frees_3 = |w: &World| {
+        w.free(3);
+        vec![]
+    };
+    run(w, (script, drain_cpu_0), &[on(0, frees_2), on(0, frees_3)]);
+}
+#[test]
+fn h3_a_stack_is_opened_for_another_thread() {
+    both("H3: a stack is opened for another thread", TWO, [2400, 10000], stays(), opened_for_another);
+}
+
 /// T1: a region that is committed up to a stack's first place; a drain comes to it as it is widened.
 fn committed_in_part(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 2);
