@@ -1,11 +1,11 @@
 //! Memory as a safe, owned value: for callers who must not, or need not, write `unsafe`.
 
 use crate::error::AllocError;
-use crate::kmalloc::Kmalloc;
-use crate::kmem_cache::KmemCache;
+use crate::size::kmalloc::Kmalloc;
+use crate::cache::kmem_cache::KmemCache;
 #[cfg(not(any(loom, shuttle)))]
-use crate::malloc::Malloc;
-use crate::mempool::Mempool;
+use crate::size::malloc::Malloc;
+use crate::cache::mempool::Mempool;
 use core::alloc::Layout;
 use core::cell::Cell;
 use core::mem::ManuallyDrop;

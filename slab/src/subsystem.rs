@@ -5,25 +5,25 @@
 //! for reports and for pressure.
 
 use crate::cache::Cache;
-use crate::census::{Census, Violation};
-use crate::corruption::{self, Corruption};
+use crate::report::census::{Census, Violation};
+use crate::debug::corruption::{self, Corruption};
 use crate::error::CacheError;
-use crate::faults::Faults;
+use crate::debug::faults::Faults;
 use crate::geometry::OrderRule;
-use crate::ground::Ground;
-use crate::huge::{HUGE_CACHE, Huge, HugeInfo};
-use crate::info::{CacheInfo, DrainInfo, SlabInfo, Statistics};
+use crate::memory::ground::Ground;
+use crate::size::huge::{HUGE_CACHE, Huge, HugeInfo};
+use crate::report::info::{CacheInfo, DrainInfo, SlabInfo, Statistics};
 #[cfg(not(any(loom, shuttle)))]
-use crate::kmalloc::Kmalloc;
-use crate::large::{Large, LargeInfo, large};
-use crate::magazines::Magazines;
-use crate::owner::Owner;
+use crate::size::kmalloc::Kmalloc;
+use crate::size::large::{Large, LargeInfo, large};
+use crate::cache::magazines::Magazines;
+use crate::cache::owner::Owner;
 #[cfg(not(any(loom, shuttle)))]
-use crate::reaper::{Background, ReaperInfo};
+use crate::reclaim::reaper::{Background, ReaperInfo};
 use crate::registry::Registry;
-use crate::shrinker::{self, Registration, Shrinker};
+use crate::reclaim::shrinker::{self, Registration, Shrinker};
 #[cfg(not(loom))]
-use crate::tags::Tags;
+use crate::debug::tags::Tags;
 use core::fmt;
 use core::ops::Range;
 #[cfg(not(loom))]
@@ -191,7 +191,7 @@ pub(crate) struct Core {
     pub(crate) check_frees: bool,
     pub(crate) large: Large,
     #[cfg(not(loom))]
-    pub(crate) deferred: crate::rcu::Deferred,
+    pub(crate) deferred: crate::reclaim::rcu::Deferred,
     /// Made by the first cache whose frees are checked; how many there were.
     #[cfg(not(loom))]
     pub(crate) tags: ForkMutex<(Option<Arc<Tags>>, u64)>,
@@ -233,7 +233,7 @@ impl Core {
             check_frees: config.check_frees,
             large: Large::default(),
             #[cfg(not(loom))]
-            deferred: crate::rcu::Deferred::new(&cpus),
+            deferred: crate::reclaim::rcu::Deferred::new(&cpus),
             #[cfg(not(loom))]
             tags: ForkMutex::new(Rank::Tags, (None, 0)),
             forks: Counter::new(0),

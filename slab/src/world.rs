@@ -4,7 +4,7 @@
 //! touching the frame of a page that was given back; under loom a free that does not happen before the next allocation does,
 //! too. A world ends in the census: slabs, objects and pages all add up, and then all go back.
 
-use crate::check::{SPACING, on_cpu};
+use crate::debug::check::{SPACING, on_cpu};
 use crate::published::Published;
 use crate::subsystem::{Config, Core};
 use crate::{AllocError, Gfp, Hive, KmemCache, Limit, Magazines, ObjectCache, OwnedBox};

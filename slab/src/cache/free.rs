@@ -3,9 +3,9 @@
 #[cfg(not(loom))]
 use super::Checked;
 use super::{Cache, Object};
-use crate::corruption::{Corruption, CorruptionKind};
-use crate::node::Place;
-use crate::owner::Visit;
+use crate::debug::corruption::{Corruption, CorruptionKind};
+use crate::cache::node::Place;
+use crate::cache::owner::Visit;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;

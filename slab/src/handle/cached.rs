@@ -22,7 +22,7 @@
 use super::numbers::{Entry, Last, Numbers};
 use crate::error::{AllocError, CacheError};
 use crate::subsystem::{Core, Subsystem};
-use crate::typed::{CacheBox, ObjectCache, ObjectCacheBuilder};
+use crate::objects::typed::{CacheBox, ObjectCache, ObjectCacheBuilder};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Deref;

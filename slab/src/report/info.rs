@@ -1,0 +1,432 @@
+//! What there is to see: the numbers of each cache, and `/proc/slabinfo` as the kernel prints it.
+//!
+//! One snapshot, [`Info`], has the numbers of a subsystem; the rest are views of it: the kernel's table, `serde`'s
+//! formats, and with the feature `prometheus` the text that Prometheus reads.
+//!
+//! ```
+//! use uslab::Subsystem;
+//!
+//! let info = Subsystem::global()?.info();
+//! print!("{}", info.slabinfo()); // as /proc/slabinfo
+//! println!("{}", serde_json::to_string(&info)?); // all of it, as JSON
+//! println!("{}", serde_json::to_string(&uslab::slabinfo()?)?); // the kernel's table, as JSON
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The kernel's table cannot tell objects in use from objects that a CPU merely keeps: both are `active`. Here they
+//! are four numbers, and they add up:
+//!
+//! ```text
+//! objects = used + in_magazines + in_depot + free_in_slabs
+//! ```
+//!
+//! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as it prints it and read back from its text;
+//! [`CacheInfo`] has everything and serialises.
+//!
+//! Where operations were served is told by [`Paths`]: each allocation and free is of one class, by the dearest thing that it
+//! did, and the classes add up to the operations.
+//!
+//! ```text
+//! allocs + frees = cpu + depot + slab + pages + commit
+//! ```
+
+use crate::size::huge::HugeInfo;
+use crate::subsystem::Info;
+use core::fmt;
+use core::str::FromStr;
+use serde::Serialize;
+use uslab_buddy::PAGE_SIZE;
+use uslab_magazine::{Drains, Paths};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// The numbers of one cache. Exact while nobody uses the cache; otherwise a snapshot, each number for itself: objects
+/// that move meanwhile may be counted twice or not at all.
+///
+/// Whose free it is costs nothing to know as far as memory nodes go ([`other_node_frees`](Self::other_node_frees)). Which CPU
+/// of its node an object was allocated on is kept nowhere; what frees between them cost is seen as
+/// [`depot_exchanges`](Self::depot_exchanges).
+///
+/// Cost: each CPU's and magazine's words are read, and each node's lock is taken once; the fast paths count nothing for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CacheInfo {
+    /// The cache's name.
+    pub name: String,
+    /// Bytes of an object, as asked for.
+    pub object_size: u64,
+    /// Bytes from one object to the next.
+    pub slab_size: u64,
+    /// Alignment of the objects, in bytes.
+    pub align: u64,
+    /// Order of a slab: it has `2^order` pages.
+    pub order: u8,
+    /// Objects in a slab.
+    pub objs_per_slab: u64,
+    /// Slabs that a node keeps with free objects before it gives empty ones back.
+    pub min_partial: u64,
+    /// The most slabs that the cache may have; `None` is no limit.
+    pub limit: Option<u64>,
+    /// Whether pages outlive a grace period.
+    pub type_stable: bool,
+    /// Caches that share this one under other names.
+    pub aliases: u64,
+
+    /// Slabs in all, and by list.
+    pub slabs: u64,
+    /// Slabs whose objects are all out.
+    pub full: u64,
+    /// Slabs with objects out and objects free.
+    pub partial: u64,
+    /// Slabs without objects out.
+    pub empty: u64,
+    /// Slabs given up that wait for the end of a grace period; not in `slabs`.
+    pub grace: u64,
+    /// Pages of all slabs, those that wait for the end of a grace period included.
+    pub pages: u64,
+    /// The most slabs that there were at a time.
+    pub slabs_peak: u64,
+    /// Slabs made, and given back.
+    pub slabs_made: u64,
+    /// See `slabs_made`.
+    pub slabs_released: u64,
+    /// Slabs that got the smallest order because memory was short.
+    pub order_fallbacks: u64,
+
+    /// Objects in all slabs.
+    pub objects: u64,
+    /// Objects in callers' hands.
+    pub used: u64,
+    /// Of these, objects that were freed and wait for a grace period.
+    pub deferred: u64,
+    /// Objects on CPUs' stacks.
+    pub in_magazines: u64,
+    /// Objects in the depots.
+    pub in_depot: u64,
+    /// Objects free in slabs.
+    pub free_in_slabs: u64,
+
+    /// Objects handed out.
+    pub allocs: u64,
+    /// Objects taken back.
+    pub frees: u64,
+    /// Allocations and frees, by the dearest thing that each did.
+    pub paths: Paths,
+    /// Visits to the depots that moved a magazine.
+    pub depot_exchanges: u64,
+    /// Visits to the depots that had to wait for another one.
+    pub depot_contention: u64,
+    /// Magazines filled from slabs, and given back to them.
+    pub fills: u64,
+    /// See `fills`.
+    pub flushes: u64,
+    /// Allocations that got an object of another node than the one asked for, which had none: the current CPU's, or that of
+    /// [`alloc_node`](crate::KmemCache::alloc_node).
+    pub other_node_allocs: u64,
+    /// Frees of another node's objects.
+    pub other_node_frees: u64,
+    /// Rounds in a magazine; 0 without magazines.
+    pub magazine_capacity: u64,
+    /// Whether the cache was to have magazines, and works without: there was no number left for its class, or no memory.
+    pub magazines_refused: bool,
+    /// Times that a constructor ran.
+    pub constructed: u64,
+    /// Times that a destructor ran.
+    pub destructed: u64,
+    /// Allocations that failed.
+    pub failures: u64,
+    /// Frees that were refused: double, foreign, interior, wrong cache.
+    pub corruptions: u64,
+}
+
+/// What took objects and pages from the stacks of CPUs: reaps, shrinks, and allocations that find nothing nearer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct DrainInfo {
+    /// Times that stacks were taken: whatever the number of CPUs and caches, one fence each.
+    pub passes: u64,
+    /// Of these, the ones without effect, because the system refused the fence (`membarrier`), which it granted at the start.
+    /// What lies on stacks stays there, and serves; a cache whose objects lie there neither is destroyed nor ends.
+    pub refused: u64,
+    /// Nanoseconds that a CPU was without its stacks, at most: every operation there missed.
+    pub longest_away_ns: u64,
+}
+
+impl FromIterator<Drains> for DrainInfo {
+    fn from_iter<I: IntoIterator<Item = Drains>>(tables: I) -> Self {
+        tables.into_iter().fold(Self::default(), |sum, drains| Self {
+            passes: sum.passes + drains.passes,
+            refused: sum.refused + drains.refused,
+            longest_away_ns: sum.longest_away_ns.max(drains.longest_away.as_nanos() as u64),
+        })
+    }
+}
+
+/// One row of the kernel's table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// The cache's name; no blanks.
+    pub name: String,
+    /// Objects that are not free in a slab. Those in magazines count as active, in the kernel and here.
+    pub active_objects: u64,
+    /// Objects in all slabs.
+    pub objects: u64,
+    /// Bytes from one object to the next.
+    pub object_size: u64,
+    /// Objects in a slab.
+    pub objects_per_slab: u64,
+    /// Pages of a slab.
+    pub pages_per_slab: u64,
+    /// The same number twice, as the kernel has it.
+    pub active_slabs: u64,
+    /// Slabs.
+    pub slabs: u64,
+}
+
+impl From<&CacheInfo> for Row {
+    fn from(cache: &CacheInfo) -> Self {
+        Self {
+            name: cache.name.clone(),
+            active_objects: cache.objects - cache.free_in_slabs,
+            objects: cache.objects,
+            object_size: cache.slab_size,
+            objects_per_slab: cache.objs_per_slab,
+            pages_per_slab: 1 << cache.order,
+            active_slabs: cache.slabs,
+            slabs: cache.slabs,
+        }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:<17} {:>6} {:>6} {:>6} {:>4} {:>4} : tunables {:>4} {:>4} {:>4} : slabdata {:>6} {:>6} {:>6}",
+            self.name,
+            self.active_objects,
+            self.objects,
+            self.object_size,
+            self.objects_per_slab,
+            self.pages_per_slab,
+            0,
+            0,
+            0,
+            self.active_slabs,
+            self.slabs,
+            0
+        )
+    }
+}
+
+impl CacheInfo {
+    /// Whether it ever had a slab: tables leave out those that never had one, unless they are asked for all.
+    pub fn had_slabs(&self) -> bool {
+        self.slabs_made > 0
+    }
+}
+
+/// A `/proc/slabinfo`, format 2.1. `Display` writes the kernel's text, `FromStr` reads it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SlabInfo {
+    /// One row a cache.
+    pub rows: Vec<Row>,
+}
+
+impl<'c> FromIterator<&'c CacheInfo> for SlabInfo {
+    fn from_iter<I: IntoIterator<Item = &'c CacheInfo>>(caches: I) -> Self {
+        Self { rows: caches.into_iter().map(Row::from).collect() }
+    }
+}
+
+impl SlabInfo {
+    /// The row of a cache. Takes time linear in the number of rows.
+    pub fn get(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+}
+
+const HEADER: &str = "slabinfo - version: 2.1";
+/// What the header of a table with statistics ends with.
+const STATISTICS: &str = " (statistics)";
+const COLUMNS: &str = "# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables \
+                       <limit> <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>";
+
+impl fmt::Display for SlabInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{HEADER}\n{COLUMNS}")?;
+        self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))
+    }
+}
+
+/// What a kernel that is built with statistics prints: the table of [`Info::slabinfo`], and behind each row the operations of
+/// the cache by path, as numbers; memory above 4 MiB, if there was any, drains that were refused, if any were, and the shares
+/// of all memory together in comments at the end. [`SlabInfo`] reads it, too.
+///
+/// Made by [`Info::statistics`].
+#[derive(Clone, Copy, Debug)]
+pub struct Statistics<'i>(pub(crate) &'i Info);
+
+impl fmt::Display for Statistics<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{HEADER}{STATISTICS}\n{COLUMNS} : paths <cpu> <depot> <slab> <pages> <commit>")?;
+        for cache in self.0.had_slabs() {
+            let Paths { cpu, depot, slab, pages, commit } = cache.paths;
+            writeln!(f, "{} : paths {cpu:>6} {depot:>6} {slab:>6} {pages:>6} {commit:>6}", Row::from(cache))?;
+        }
+        let HugeInfo { allocs, frees, pages, cached_pages, reused, .. } = self.0.huge;
+        if allocs > 0 {
+            let (in_use, bytes) = (allocs - frees, pages * PAGE);
+            writeln!(
+                f,
+                "# huge: {in_use} mappings of {bytes} bytes in use, {} bytes kept; {reused} of {allocs} were reused",
+                cached_pages * PAGE
+            )?;
+        }
+        let DrainInfo { passes, refused, .. } = self.0.drains;
+        if refused > 0 {
+            writeln!(
+                f,
+                "# drains: {refused} of {passes} were refused (membarrier): what CPUs hold stays there"
+            )?;
+        }
+        let paths = self.0.paths();
+        writeln!(f, "# {} allocations and frees: {paths}", paths.operations())
+    }
+}
+
+/// A text that is no slabinfo 2.1, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseError {
+    /// Line, counted from 1.
+    pub line: usize,
+    /// What was expected there.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: expected {}", self.line, self.expected)
+    }
+}
+impl std::error::Error for ParseError {}
+
+impl FromStr for SlabInfo {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
+        match lines.next() {
+            Some((_, line)) if line.trim_end().trim_end_matches(STATISTICS) == HEADER => {}
+            _ => return Err(ParseError { line: 1, expected: HEADER }),
+        }
+        let rows = lines.filter(|(_, line)| !line.starts_with('#') && !line.trim().is_empty());
+        let parsed =
+            rows.map(|(line, text)| parse_row(text).map_err(|expected| ParseError { line, expected }));
+        Ok(Self { rows: parsed.collect::<Result<_, _>>()? })
+    }
+}
+
+/// A number of a row: none is larger, as physical addresses have 52 bits.
+const MOST: u64 = 1 << 40;
+
+fn parse_row(text: &str) -> Result<Row, &'static str> {
+    let mut parts = text.split(" : ");
+    let mut objects = parts.next().unwrap_or_default().split_whitespace();
+    let tunables = parts.next().unwrap_or_default();
+    let slabs = parts.next().unwrap_or_default().trim_start();
+    if !tunables.trim_start().starts_with("tunables") {
+        return Err("` : tunables` after five numbers");
+    }
+    let name = objects.next().ok_or("a cache name")?.to_owned();
+    let number = |text: Option<&str>| text.and_then(|n| n.parse().ok()).filter(|n| *n <= MOST);
+    let mut next = || number(objects.next()).ok_or("five numbers after the name, up to 2^40");
+    let [active_objects, objects, object_size, objects_per_slab, pages_per_slab] =
+        [next()?, next()?, next()?, next()?, next()?];
+    let mut slabs = slabs.strip_prefix("slabdata").ok_or("` : slabdata` at the end")?.split_whitespace();
+    let mut next = || number(slabs.next()).ok_or("two numbers of slabs, up to 2^40");
+    let [active_slabs, slabs] = [next()?, next()?];
+    Ok(Row {
+        name,
+        active_objects,
+        objects,
+        object_size,
+        objects_per_slab,
+        pages_per_slab,
+        active_slabs,
+        slabs,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshots() -> [&'static str; 2] {
+        [
+            include_str!("../../tests/data/linux-6.12-4cpu.slabinfo"),
+            include_str!("../../tests/data/linux-6.18-2cpu.slabinfo"),
+        ]
+    }
+
+    #[test]
+    fn what_a_kernel_printed_is_printed_again_to_the_byte() {
+        for text in snapshots() {
+            let info: SlabInfo = text.parse().unwrap();
+            assert!(!info.rows.is_empty());
+            assert_eq!(info.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_damaged_table_is_an_error_that_names_the_line() {
+        let parse = |text: &str| text.parse::<SlabInfo>().unwrap_err().to_string();
+        assert_eq!(parse(""), "line 1: expected slabinfo - version: 2.1");
+        assert_eq!(parse("slabinfo - version: 1.1\n"), "line 1: expected slabinfo - version: 2.1");
+        let head = format!("{HEADER}\n{COLUMNS}\n");
+        assert!(parse(&format!("{head}dentry 1 2 3\n")).starts_with("line 3: "));
+        assert!(
+            parse(&format!("{head}dentry 1 2 3 4 : tunables 0 0 0 : slabdata 1 1 0\n"))
+                .starts_with("line 3: ")
+        );
+        assert!(
+            parse(&format!("{head}dentry 1 2 3 4 5 : tunables 0 0 0 : slabs 1 1 0\n"))
+                .starts_with("line 3: ")
+        );
+        assert!(
+            parse(&format!("{head}dentry 1 2 3 4 5 : tunables 0 0 0 : slabdata x\n")).starts_with("line 3: ")
+        );
+    }
+
+    /// Once sums over the rows of a table overflowed.
+    #[test]
+    fn numbers_that_no_machine_has_are_refused() {
+        let parse = |objects: u64, slabs: u64| {
+            format!("{HEADER}\ninode {objects} 2 3 4 5 : tunables 0 0 0 : slabdata 1 {slabs} 0\n")
+                .parse::<SlabInfo>()
+        };
+        assert!(parse(MOST, MOST).is_ok());
+        for text in [parse(MOST + 1, 0), parse(0, MOST + 1), parse(u64::MAX, 0)] {
+            assert_eq!(text.unwrap_err().line, 2);
+        }
+    }
+
+    #[test]
+    fn objects_in_magazines_are_active_as_in_the_kernel() {
+        let cache = CacheInfo {
+            name: "inode".into(),
+            slab_size: 192,
+            objs_per_slab: 21,
+            slabs: 2,
+            objects: 42,
+            used: 3,
+            in_magazines: 7,
+            in_depot: 10,
+            free_in_slabs: 22,
+            ..CacheInfo::default()
+        };
+        let text = Row::from(&cache).to_string();
+        let expected = "inode                 20     42    192   21    1 : tunables    0    0    0 : slabdata      2      2      0";
+        assert_eq!(text, expected);
+    }
+}
