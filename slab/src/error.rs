@@ -30,6 +30,7 @@
 
 use crate::geometry::GeometryError;
 use core::fmt;
+use uslab_buddy::PageError;
 
 /// Why an allocation failed: which limit was reached. The caller may free something and try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +95,7 @@ pub enum CacheError {
     /// A type-stable cache in the process-wide malloc's subsystem: its slabs are released by a collector that allocates.
     TypeStable,
     /// The global subsystem could not be started.
-    Start(crate::StartError),
+    Start(StartError),
 }
 
 impl fmt::Display for CacheError {
@@ -115,8 +116,8 @@ impl From<GeometryError> for CacheError {
         Self::Geometry(error)
     }
 }
-impl From<crate::StartError> for CacheError {
-    fn from(error: crate::StartError) -> Self {
+impl From<StartError> for CacheError {
+    fn from(error: StartError) -> Self {
         Self::Start(error)
     }
 }
@@ -140,3 +141,35 @@ impl fmt::Display for Busy {
     }
 }
 impl std::error::Error for Busy {}
+
+/// Why a subsystem could not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The page allocator cannot work so, or got no address space.
+    Pages(PageError),
+    /// No address space for the bitmaps of slabs of many objects, or for the table of huge memory.
+    SideTable,
+    /// No memory for the magazines of kmalloc's caches.
+    Kmalloc,
+    /// The global subsystem is being started by this very thread.
+    Starting,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pages(error) => error.fmt(f),
+            Self::SideTable => f.write_str("no address space for the side tables"),
+            Self::Kmalloc => f.write_str("no memory for the magazines of kmalloc"),
+            Self::Starting => f.write_str("the global subsystem is just being started by this thread"),
+        }
+    }
+}
+impl std::error::Error for StartError {}
+
+impl From<PageError> for StartError {
+    fn from(error: PageError) -> Self {
+        Self::Pages(error)
+    }
+}

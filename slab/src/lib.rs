@@ -38,9 +38,9 @@
 //! | [`error`], [`geometry`], `published`, `registry` | what stands on nothing: errors, Linux's order rule, a value for good, lists of who is there |
 //! | `debug` | [`corruption`], [`faults`], tags of objects; `check`, the kit for models |
 //! | `reclaim` | [`shrinker`], [`pressure`], [`reaper`], [`rcu`] |
-//! | `memory` | pages and what is known about them, slabs |
+//! | `memory` | pages and what is known about them, slabs, [`huge`] |
 //! | `cache` | the way of an object: [`kmem_cache`], [`magazines`], [`prefill`], [`mempool`], [`live`]; nodes, owners |
-//! | `size` | memory of any size: [`kmalloc`], [`size_class`], [`malloc`], [`large`], [`huge`] |
+//! | `size` | memory of any size: [`kmalloc`], [`size_class`], [`malloc`], [`large`] |
 //! | [`block`] | objects and memory of any size, as safe values |
 //! | `report` | [`info`], [`census`], [`view`]; `prometheus` |
 //! | [`subsystem`] | the pages and all caches on them; the global one |
@@ -75,6 +75,7 @@ pub use cache::{kmem_cache, live, magazines, mempool, prefill};
 #[cfg(any(loom, shuttle))]
 pub use debug::check;
 pub use debug::{corruption, faults};
+pub use memory::huge;
 pub use objects::{hive, typed};
 pub use process::fork;
 #[cfg(not(any(loom, shuttle)))]
@@ -89,7 +90,7 @@ pub use report::prometheus;
 pub use report::{census, info, view};
 #[cfg(not(any(loom, shuttle)))]
 pub use size::malloc;
-pub use size::{huge, kmalloc, large, size_class};
+pub use size::{kmalloc, large, size_class};
 
 #[cfg(all(test, any(loom, uslab_models)))]
 mod models;
@@ -123,18 +124,18 @@ pub use magazines::Magazines;
 pub use malloc::Malloc;
 pub use mempool::Mempool;
 pub use objects::pinned::PinnedCache;
+#[cfg(not(shuttle))]
+pub use objects::static_cache::StaticCache;
+#[cfg(not(loom))]
+pub use objects::type_stable::{StableBox, TypeStableCache};
 pub use prefill::Prefilled;
 #[cfg(not(any(loom, shuttle)))]
 pub use reaper::{Reaper, ReaperBuilder, ReaperInfo, ReaperThread};
 pub use shrinker::{Registration, Shrinker};
 pub use size_class::SizeClass;
-#[cfg(not(shuttle))]
-pub use objects::static_cache::StaticCache;
 #[cfg(not(any(loom, shuttle)))]
 pub use subsystem::HeapUsage;
 pub use subsystem::{Config, Info, StartError, Subsystem, slabinfo};
-#[cfg(not(loom))]
-pub use objects::type_stable::{StableBox, TypeStableCache};
 pub use typed::{CacheBox, ObjectCache, ObjectCacheBuilder, OwnedBox, PrefilledObjects};
 pub use uslab_buddy::Gfp;
 pub use uslab_magazine::{Path, Paths};

@@ -3,7 +3,7 @@
 //! The drawing follows `mod` items from the crate's root, as the compiler does, and leaves out what a shipping build does not
 //! compile: tests, models, schedules, and what is for checkers only. An arrow is a `use`, or a path in an expression, a type or
 //! a macro's arguments. It leads to the file that *defines* what is named: a re-export is followed to its end, and a module
-//! that re-exports what lies below it is a facade and draws no arrow. Inline modules belong to their file.
+//! that re-exports what lies below it, and does not use it, is a facade and draws no arrow. Inline modules belong to their file.
 //!
 //! Methods draw no arrow: a call of `core.free()` names no module. What belongs to a type and stands in another file is found
 //! by its `impl`, which does.
@@ -19,8 +19,17 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Item, Meta, Token, UseTree, Visibility};
 
 /// Names in a `cfg` that no shipping build sets. Others (a feature, the target) may be set or not.
-const UNSET: [&str; 9] =
-    ["test", "doctest", "loom", "shuttle", "miri", "uslab_models", "uslab_control", "uslab_fuzz", "uslab_tsan"];
+const UNSET: [&str; 9] = [
+    "test",
+    "doctest",
+    "loom",
+    "shuttle",
+    "miri",
+    "uslab_models",
+    "uslab_control",
+    "uslab_fuzz",
+    "uslab_tsan",
+];
 
 /// A path as it is written.
 type Path_ = Vec<String>;
@@ -37,10 +46,12 @@ struct Module {
     /// What is imported, by the name that it has here.
     names: BTreeMap<String, Path_>,
     globs: Vec<Path_>,
-    /// Imports, and whether they are re-exports.
-    uses: Vec<(Path_, bool)>,
+    /// Imports, each with the name that it is re-exported by, if it is.
+    uses: Vec<(Path_, Option<String>)>,
     /// Paths of more than one segment in the rest.
     paths: BTreeSet<Path_>,
+    /// What all paths in the rest begin with.
+    mentioned: BTreeSet<String>,
 }
 
 /// What a path leads to.
@@ -186,12 +197,20 @@ impl Imports {
         let mut arrows: BTreeMap<(usize, usize), BTreeSet<String>> = BTreeMap::new();
         // The root is a facade.
         for (at, module) in self.modules.iter().enumerate() {
-            let uses = module.uses.iter().map(|(path, reexport)| (path, *reexport));
-            for (path, reexport) in uses.chain(module.paths.iter().map(|path| (path, false))) {
-                let Some(Target::Module(to) | Target::Item(to)) = self.resolve(at, path, STEPS) else { continue };
+            let uses = module.uses.iter().map(|(path, name)| (path, name.as_ref()));
+            for (path, reexported) in uses.chain(module.paths.iter().map(|path| (path, None))) {
+                let Some(end) = self.resolve(at, path, STEPS) else { continue };
+                let (Target::Module(to) | Target::Item(to)) = end;
                 let (to, from) = (&self.modules[to], module);
-                if to.file != from.file && !(reexport && to.path.starts_with(&from.path)) {
-                    let name = path.iter().rev().find(|name| *name != "self").cloned().unwrap_or_default();
+                let facade = reexported.is_some_and(|name| !module.mentioned.contains(name))
+                    && to.path.starts_with(&from.path);
+                if to.file != from.file && !facade {
+                    // Of `Type::function` the type is what is imported.
+                    let name = path.iter().rev().find(|name| match end {
+                        Target::Module(_) => true,
+                        Target::Item(_) => to.items.contains(*name),
+                    });
+                    let name = name.or(path.last()).cloned().unwrap_or_default();
                     arrows.entry((from.file, to.file)).or_default().insert(name);
                 }
             }
@@ -316,6 +335,7 @@ struct Reader<'m> {
 
 impl Reader<'_> {
     fn import(&mut self, tree: &UseTree, mut path: Path_, reexport: bool) {
+        let reexported = |name: &str| reexport.then(|| name.to_owned());
         let (end, name) = match tree {
             UseTree::Path(step) => {
                 path.push(step.ident.to_string());
@@ -326,7 +346,7 @@ impl Reader<'_> {
             }
             UseTree::Glob(_) => {
                 self.module.globs.push(path.clone());
-                return self.module.uses.push((path, reexport));
+                return self.module.uses.push((path, reexported("*")));
             }
             UseTree::Name(name) => (name.ident.to_string(), name.ident.to_string()),
             UseTree::Rename(rename) => (rename.ident.to_string(), rename.rename.to_string()),
@@ -336,7 +356,7 @@ impl Reader<'_> {
         if end != "self" {
             path.push(end);
         }
-        self.module.uses.push((path.clone(), reexport));
+        self.module.uses.push((path.clone(), reexported(&name)));
         self.module.names.insert(name, path);
     }
 
@@ -367,6 +387,7 @@ impl Reader<'_> {
     }
 
     fn path(&mut self, path: Path_) {
+        self.module.mentioned.extend(path.first().cloned());
         if path.len() > 1 {
             self.module.paths.insert(path);
         }

@@ -2,11 +2,11 @@
 
 #[cfg(not(loom))]
 use super::Checked;
+use super::node::Node;
 use super::slabs::Refusal;
 use super::{Cache, Object};
-use crate::error::AllocError;
 use crate::debug::faults::{Call, SLAB};
-use crate::cache::node::Node;
+use crate::error::AllocError;
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;

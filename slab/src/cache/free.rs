@@ -2,13 +2,14 @@
 
 #[cfg(not(loom))]
 use super::Checked;
+use super::core::Core;
+use super::node::Place;
+use super::owner::Visit;
 use super::{Cache, Object};
 use crate::debug::corruption::{Corruption, CorruptionKind};
-use crate::cache::node::Place;
-use crate::cache::owner::Visit;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
-use uslab_buddy::Gfp;
+use uslab_buddy::{Gfp, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::{assert_unlocked, catch_panic};
 
@@ -223,5 +224,26 @@ impl Cache {
             owner: owner.map(Self::name),
             index,
         });
+    }
+}
+
+impl Core {
+    /// Takes back an object of whatever cache; `false` if no cache owns its page, which is `pfn`. What lies inside of an object is
+    /// refused: its frame and its cache are looked at anyway, and tell.
+    ///
+    /// # Safety
+    /// `memory` came from this subsystem and nobody uses it any more.
+    #[inline]
+    #[must_use]
+    pub(crate) unsafe fn free_object(&self, memory: NonNull<u8>, pfn: Pfn) -> bool {
+        let frame = self.ground.frames().frame(pfn);
+        let Some(cache) = self.cache_of(frame.owner()) else { return false };
+        if cache.begins_object(self.ground.pages.offset_from(frame.head(), memory.as_ptr())) {
+            // SAFETY: passed on; the cache is the one that the object came from.
+            unsafe { Cache::free_without_handle(NonNull::from(cache), memory) };
+        } else {
+            cache.refuse_interior(memory);
+        }
+        true
     }
 }

@@ -1,17 +1,14 @@
-//! The untyped cache as users hold it: made by a builder, freed through raw pointers or safe [`Block`]s.
+//! The untyped cache as users hold it: made by a builder, freed through raw pointers or safe [`Block`](crate::Block)s.
 
-use crate::block::Block;
-use crate::cache::BULK;
-use crate::cache::{Cache, Hooks, Parts};
-use crate::error::{AllocError, Busy, CacheError};
-use crate::geometry::{Geometry, OrderRule};
-use crate::report::info::CacheInfo;
+use super::alloc::BULK;
+use super::core::Core;
+use super::info::CacheInfo;
+use super::{Cache, Hooks, Owner, Parts};
 use crate::cache::live::Live;
 use crate::cache::magazines::Magazines;
-use crate::cache::owner::Owner;
-use crate::cache::prefill::Prefilled;
+use crate::error::{AllocError, Busy, CacheError};
+use crate::geometry::{Geometry, OrderRule};
 use crate::reclaim::shrinker::{Registration, Shrinker};
-use crate::subsystem::{Core, Subsystem};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -181,24 +178,6 @@ impl KmemCacheBuilder {
     pub fn magazines(mut self, magazines: Magazines) -> Self {
         self.magazines = Some(magazines);
         self
-    }
-
-    /// The cache, in the global subsystem.
-    ///
-    /// # Errors
-    /// As [`build_in`](Self::build_in), or the global subsystem cannot start.
-    pub fn build(self) -> Result<KmemCache, CacheError> {
-        let subsystem = Subsystem::global()?;
-        self.build_in(subsystem)
-    }
-
-    /// The cache, in `subsystem`, which it keeps alive.
-    ///
-    /// # Errors
-    /// A bad name, an impossible geometry, or no memory for what checked frees need. No slab is made yet. A cache for whose
-    /// magazines there is nothing left works without, and says so: [`CacheInfo::magazines_refused`].
-    pub fn build_in(self, subsystem: &Subsystem) -> Result<KmemCache, CacheError> {
-        self.build_on(subsystem.core())
     }
 
     #[cfg(not(any(loom, shuttle)))]
@@ -391,23 +370,6 @@ impl KmemCache {
         }
     }
 
-    /// An object as an owned, safe [`Block`].
-    ///
-    /// # Errors
-    /// As [`alloc`](Self::alloc).
-    pub fn alloc_block(&self, gfp: Gfp) -> Result<Block<'_>, AllocError> {
-        Block::of_cache(self, gfp)
-    }
-
-    /// As [`alloc_bulk`](Self::alloc_bulk): `n` objects as owned, safe [`Block`]s.
-    ///
-    /// # Errors
-    /// As [`alloc_bulk`](Self::alloc_bulk); [`AllocError::Refused`] if the heap has no room for the `Vec`.
-    pub fn alloc_blocks(&self, gfp: Gfp, n: usize) -> Result<Vec<Block<'_>>, AllocError> {
-        // SAFETY: allocated just now with these flags, each the caller's alone.
-        self.alloc_owners(gfp, n, |object| unsafe { Block::of_object(self, object, gfp) })
-    }
-
     /// `n` objects, each as what owns it and gives it back when dropped; none if there are not so many.
     pub(crate) fn alloc_owners<T>(
         &self,
@@ -426,16 +388,6 @@ impl KmemCache {
             owners.extend(batch.iter().flatten().map(|object| owner(*object)));
         }
         Ok(owners)
-    }
-
-    /// At least `n` objects for one owner: its next `n` allocations cannot fail and touch nothing that others touch.
-    ///
-    /// # Errors
-    /// As [`alloc_bulk`](Self::alloc_bulk), with nothing taken; [`AllocError::Refused`] if the heap has no room for the
-    /// pointers.
-    #[doc(alias = "kmem_cache_prefill_sheaf")]
-    pub fn prefill(&self, gfp: Gfp, n: usize) -> Result<Prefilled<'_>, AllocError> {
-        Prefilled::new(self, gfp, n)
     }
 
     /// Takes an object back when all readers of now have gone, and not before: a reader who is [pinned](crate::rcu::pin) and

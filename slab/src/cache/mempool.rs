@@ -6,10 +6,9 @@
 //!
 //! Source: Linux's `mm/mempool.c`, as documented. There is no waiting here: who wants to wait has a scheduler.
 
-use crate::block::Block;
-use crate::cache::BULK;
-use crate::error::AllocError;
+use super::alloc::BULK;
 use crate::cache::kmem_cache::KmemCache;
+use crate::error::AllocError;
 use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned};
@@ -99,16 +98,6 @@ impl Mempool {
             }
             Ok(object)
         })
-    }
-
-    /// The same as an owned, safe [`Block`], which comes back here.
-    ///
-    /// # Errors
-    /// As [`alloc`](Self::alloc).
-    pub fn alloc_block(&self, gfp: Gfp) -> Result<Block<'_>, AllocError> {
-        let object = self.alloc(gfp)?;
-        // SAFETY: allocated just now with these flags.
-        Ok(unsafe { Block::of_mempool(self, object, gfp) })
     }
 
     /// Takes an object back: to the reserve if that lacks any, else to the cache.

@@ -27,8 +27,16 @@
 //! objects that it has made are destructed, the pages go back, and the panic goes on in the caller of the allocation,
 //! past no lock and no magazine.
 
+#[cfg(not(any(loom, shuttle)))]
+mod addresses;
 mod alloc;
+pub(crate) mod config;
+pub(crate) mod core;
+#[cfg(not(loom))]
+mod deferred;
 mod free;
+mod give_back;
+pub(crate) mod info;
 pub mod kmem_cache;
 pub mod live;
 pub mod magazines;
@@ -37,30 +45,27 @@ pub(crate) mod node;
 pub(crate) mod owner;
 pub(crate) mod page_owners;
 pub mod prefill;
+mod reclaim;
 mod slabs;
+pub(crate) mod visits;
 
-use crate::error::{AllocError, Busy};
-use crate::geometry::Geometry;
-use crate::report::info::CacheInfo;
-use crate::cache::live::Live;
-use crate::cache::magazines::Magazines;
-use crate::cache::node::{Node, NodeCount, Unlisted};
-use crate::cache::owner::Visits;
-use crate::subsystem::Core;
+use self::core::Core;
 #[cfg(not(loom))]
 use crate::debug::tags::Tags;
-pub(crate) use alloc::BULK;
-use alloc::Nothing;
-use core::ptr::NonNull;
+use crate::error::AllocError;
+use crate::geometry::Geometry;
+use magazines::Magazines;
+use node::{Node, NodeCount};
+use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
-use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed, planted};
-use uslab_magazine::{Front, Layer, Operation, PathCounts, Round};
+use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
+use uslab_magazine::{Front, Layer, PathCounts, Round};
+use visits::Visits;
 
 // What a free reads of its cache is one line.
-const _: () =
-    assert!(core::mem::offset_of!(Cache, multiples) / 64 == core::mem::offset_of!(Cache, frees) / 64);
-const _: () = assert!(core::mem::offset_of!(Cache, allocs) % 64 != 0);
+const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
+const _: () = assert!(std::mem::offset_of!(Cache, allocs) % 64 != 0);
 
 /// An object on its way: what magazines hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +108,8 @@ pub(crate) struct Hooks {
     pub(crate) reset: Option<Box<dyn Fn(NonNull<u8>) + Send + Sync>>,
 }
 
-impl core::fmt::Debug for Hooks {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Hooks").field("destruct", &self.destruct.is_some()).finish_non_exhaustive()
     }
 }
@@ -164,7 +169,7 @@ pub(crate) struct Cache {
     checked: Option<Checked>,
     parts: Parts,
     nodes: Box<[Node]>,
-    visits: Visits,
+    visits: Visits<Self>,
     counts: Counts,
     /// Itself: what waits for a grace period, and a visitor, keeps the cache alive.
     this: Weak<Self>,
@@ -241,7 +246,7 @@ impl Cache {
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
-    pub(crate) fn visits(&self) -> &Visits {
+    pub(crate) fn visits(&self) -> &Visits<Self> {
         &self.visits
     }
     /// Its inlined path; closed where anything is done with objects on their way.
@@ -268,7 +273,7 @@ impl Cache {
         u64::from(offset).wrapping_mul(self.multiples) < self.multiples
     }
     fn owner(&self) -> *mut u8 {
-        core::ptr::from_ref(self).cast_mut().cast()
+        std::ptr::from_ref(self).cast_mut().cast()
     }
 
     /// Whether so many objects can be out at once, so that nothing is tried for a number that is out of reach.
@@ -287,123 +292,6 @@ impl Cache {
         };
         self.counts.failures.add(1);
         Err(refused)
-    }
-
-    // ---- giving back ----
-
-    /// Gives all cached objects to their slabs and all empty slabs back, and sorts the partial ones. Slabs given back.
-    pub(crate) fn shrink(&self, op: &Operation) -> usize {
-        self.flush_deferred();
-        self.purge(op);
-        self.shrink_slabs(op)
-    }
-    /// The same, after a sweep of all stacks.
-    pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
-        if let Some(layer) = &self.parts.layer {
-            layer.purge_swept(op, &Nothing(self));
-        }
-        self.shrink_slabs(op)
-    }
-    fn shrink_slabs(&self, op: &Operation) -> usize {
-        let mut unlisted = Unlisted::default();
-        self.nodes.iter().for_each(|node| node.shrink(&self.core.ground, &mut unlisted));
-        self.release(op, unlisted)
-    }
-
-    /// Gives back empty slabs only. Slabs given back.
-    pub(crate) fn discard_empty(&self, op: &Operation) -> usize {
-        let mut unlisted = Unlisted::default();
-        self.nodes.iter().for_each(|node| node.discard_empty(&self.core.ground, &mut unlisted));
-        self.release(op, unlisted)
-    }
-
-    pub(crate) fn flush_deferred(&self) {
-        #[cfg(not(loom))]
-        self.core.flush_deferred();
-    }
-
-    /// Gives the magazines' objects to their slabs.
-    fn purge(&self, op: &Operation) {
-        if let Some(layer) = &self.parts.layer {
-            layer.purge_in(op, &Nothing(self));
-        }
-    }
-
-    /// Ends an interval of the magazines' working set. Objects given back to slabs.
-    pub(crate) fn reap(&self) -> u64 {
-        self.flush_deferred();
-        self.parts.layer.as_ref().map_or(0, |layer| layer.reap(&Nothing(self)))
-    }
-
-    /// The same, after a sweep of idle stacks.
-    pub(crate) fn reap_swept(&self) -> u64 {
-        self.parts.layer.as_ref().map_or(0, |layer| layer.reap_swept(&Nothing(self)))
-    }
-
-    /// Memory is short: magazines hold less from now on.
-    pub(crate) fn shrink_magazines(&self) {
-        if let Some(layer) = &self.parts.layer {
-            layer.shrink();
-        }
-    }
-
-    /// Gives the objects that `cpus` hold to their slabs.
-    pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
-        if let Some(layer) = &self.parts.layer {
-            layer.drain(&Nothing(self), cpus);
-        }
-    }
-    /// Gives the objects that a sweep has taken to their slabs.
-    pub(crate) fn drain_swept(&self) {
-        if let Some(layer) = &self.parts.layer {
-            layer.drain_swept(&Operation::new(), &Nothing(self));
-        }
-    }
-
-    /// Gives all slabs back, for good, if no object is in use.
-    pub(crate) fn destroy(&self) -> Result<(), Busy> {
-        self.flush_deferred();
-        // No free leaves its object in a magazine from here on: what is freed beside the purge goes to its slab.
-        self.parts.layer.iter().for_each(Layer::close);
-        self.purge(&Operation::new());
-        self.end().map_err(|live| {
-            self.parts.layer.iter().for_each(Layer::reopen);
-            Busy { live, aliases: 0 }
-        })
-    }
-
-    /// Nobody allocates any more: what is freed goes to its slab from now on.
-    pub(crate) fn close_magazines(&self) {
-        self.flush_deferred();
-        if !planted("the magazines of a cache that is left stay open") {
-            self.parts.layer.iter().for_each(Layer::close);
-        }
-        self.purge(&Operation::new());
-    }
-    /// Gives all slabs back, for good, if no object is out of them, be it in a magazine.
-    ///
-    /// # Errors
-    /// How many objects are out.
-    pub(crate) fn end(&self) -> Result<(), u64> {
-        let mut unlisted = Unlisted::default();
-        let ended = Node::close(&self.nodes, &self.core.ground, &mut unlisted);
-        self.release(&Operation::new(), unlisted);
-        ended
-    }
-
-    // ---- numbers ----
-
-    /// Writes down which objects are in use, once the magazines have given theirs back.
-    pub(crate) fn live(&self, live: &mut Live) {
-        self.purge(&Operation::new());
-        live.clear();
-        for node in &self.nodes {
-            // Outside the lock, and again if slabs were added meanwhile: whose memory that is may need this node itself.
-            while !node.live(&self.core.ground, live) {
-                let NodeCount { objects, .. } = node.count();
-                live.make_room(node.count().slabs(), objects);
-            }
-        }
     }
 
     pub(crate) fn count(&self) -> NodeCount {
@@ -442,63 +330,20 @@ impl Cache {
     pub(crate) fn is_owner(&self, owner: *mut u8) -> bool {
         owner == self.owner()
     }
+}
 
-    /// Objects of all slabs, and those in use. Allocates nothing.
-    #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn objects(&self) -> (u64, u64) {
-        let (count, layer) = (self.count(), self.parts.layer.as_ref().map(Layer::stats).unwrap_or_default());
-        let kept = layer.in_magazines + layer.in_depot;
-        (count.objects, count.inuse.saturating_sub(kept))
+/// Whoever may still use a cache: see [`owner`].
+#[derive(Debug)]
+pub(crate) struct Owner(Arc<Cache>);
+
+impl Owner {
+    pub(crate) fn new(cache: Arc<Cache>) -> Arc<Self> {
+        Arc::new(Self(cache))
     }
-
-    pub(crate) fn info(&self) -> CacheInfo {
-        let (count, counts, geometry) = (self.count(), &self.counts, self.geometry());
-        let dear = counts.direct_paths.now();
-        let direct = dear.of_operations(counts.direct_allocs.get() + counts.direct_frees.get());
-        let layer = self.parts.layer.as_ref().map(Layer::stats).unwrap_or_default();
-        let in_magazines = layer.in_magazines;
-        CacheInfo {
-            name: self.name().to_owned(),
-            object_size: geometry.object_size() as u64,
-            slab_size: geometry.stride() as u64,
-            align: geometry.align() as u64,
-            order: geometry.order().get(),
-            objs_per_slab: geometry.objects() as u64,
-            min_partial: self.min_partial as u64,
-            limit: self.parts.limit.map(u64::from),
-            aliases: counts.handles.get().saturating_sub(1),
-            type_stable: self.parts.type_stable,
-            slabs: count.slabs(),
-            full: count.full,
-            partial: count.partial,
-            empty: count.empty,
-            grace: counts.grace.get(),
-            deferred: counts.deferred.get(),
-            slabs_peak: counts.peak.get(),
-            slabs_made: counts.made.get(),
-            slabs_released: counts.released.get(),
-            order_fallbacks: counts.order_fallbacks.get(),
-            pages: counts.pages.get(),
-            objects: count.objects,
-            used: count.inuse.saturating_sub(in_magazines + layer.in_depot),
-            in_magazines,
-            in_depot: layer.in_depot,
-            free_in_slabs: count.objects - count.inuse,
-            allocs: layer.allocs + counts.direct_allocs.get(),
-            frees: layer.frees + counts.direct_frees.get(),
-            paths: layer.paths + direct,
-            depot_exchanges: layer.depot_exchanges,
-            depot_contention: layer.depot_contention,
-            fills: layer.fills,
-            flushes: layer.flushes,
-            other_node_allocs: counts.other_node_allocs.get(),
-            other_node_frees: layer.other_node_frees + counts.other_node_frees.get(),
-            magazine_capacity: layer.capacity,
-            magazines_refused: self.parts.magazines_refused,
-            constructed: counts.constructed.get(),
-            destructed: counts.destructed.get(),
-            failures: counts.failures.get(),
-            corruptions: counts.corruptions.get(),
-        }
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.0
+    }
+    pub(crate) fn shared(&self) -> &Arc<Cache> {
+        &self.0
     }
 }

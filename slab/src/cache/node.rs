@@ -26,8 +26,8 @@
 //! slabs come to the back. Kernel: `__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`, whose
 //! rule for how many empty slabs stay is kept; it has one partial list, which only shrinking sorts.
 
-use crate::memory::ground::Ground;
 use crate::cache::live::Live;
+use crate::memory::ground::Ground;
 use crate::memory::slab::Fill;
 use uslab_buddy::{Pfn, frame::FrameList};
 use uslab_magazine::sync::fork::ForkMutex;

@@ -22,30 +22,13 @@
 //! What does not enter is a free that finds a place on the CPU's stack. It touches nothing of the cache behind the store that
 //! commits it; before that store the object is in use, and behind it a drain takes it from the stack.
 
-use crate::cache::Cache;
-use crate::subsystem::Core;
-use core::fmt;
+use super::core::Core;
+use super::visits::End;
+use super::{Cache, Owner};
 use core::ops::Deref;
 use std::sync::Arc;
 use uslab_magazine::Operation;
-use uslab_magazine::sync::fork::ForkMutex;
-use uslab_magazine::sync::{Counter, Rank, abandoned, planted};
-
-/// Whoever may still use a cache.
-#[derive(Debug)]
-pub(crate) struct Owner(Arc<Cache>);
-
-impl Owner {
-    pub(crate) fn new(cache: Arc<Cache>) -> Arc<Self> {
-        Arc::new(Self(cache))
-    }
-    pub(crate) fn cache(&self) -> &Cache {
-        &self.0
-    }
-    pub(crate) fn shared(&self) -> &Arc<Cache> {
-        &self.0
-    }
-}
+use uslab_magazine::sync::{abandoned, planted};
 
 impl Drop for Owner {
     fn drop(&mut self) {
@@ -60,63 +43,6 @@ impl Drop for Owner {
         visits.now.add(u64::from(!planted("two see to the end of a cache")));
         drop(visits);
         see_to_the_end(&self.0);
-    }
-}
-
-#[derive(Default)]
-enum End {
-    #[default]
-    Owned,
-    Ownerless,
-    /// With objects in use: the cache keeps itself.
-    Left(#[allow(dead_code, reason = "held, not read")] Arc<Cache>),
-    Over,
-}
-
-#[derive(Default)]
-pub(crate) struct Counted {
-    /// Who is in: visitors, and who sees to the end. The lock protects it, or the fork that holds the lock.
-    now: Counter,
-    /// Visitors that ever were.
-    ever: u64,
-    end: End,
-}
-
-impl Counted {
-    fn leave(&self) {
-        // In the child of a fork a visitor may have been forgotten that was this thread.
-        self.now.set(self.now.get().saturating_sub(1));
-    }
-}
-
-impl fmt::Debug for Counted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the cache itself, which this is a part of.
-        f.debug_struct("Counted")
-            .field("now", &self.now.get())
-            .field("ever", &self.ever)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The door of a cache.
-#[derive(Debug)]
-pub(crate) struct Visits(pub(crate) ForkMutex<Counted>);
-
-impl Visits {
-    /// Nobody is in.
-    pub(crate) fn new() -> Self {
-        Self(ForkMutex::new(Rank::Visits, Counted::default()))
-    }
-    /// In the child of a fork: visitors on other threads never leave.
-    ///
-    /// # Safety
-    /// As [`Fork::forget_other_threads`](crate::Fork::forget_other_threads): the lock is held.
-    pub(crate) unsafe fn forget_other_threads(&self) {
-        // SAFETY: by contract.
-        if let Some(visits) = unsafe { self.0.held() } {
-            visits.now.set(0);
-        }
     }
 }
 

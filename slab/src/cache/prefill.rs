@@ -1,8 +1,7 @@
 //! Objects that are set aside for one owner: his next allocations cannot fail.
 
-use crate::block::Block;
-use crate::error::AllocError;
 use crate::cache::kmem_cache::KmemCache;
+use crate::error::AllocError;
 use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::abandoned;
@@ -28,11 +27,23 @@ use uslab_magazine::sync::abandoned;
 #[derive(Debug)]
 #[must_use = "dropping it gives the objects back"]
 pub struct Prefilled<'c> {
-    cache: &'c KmemCache,
-    gfp: Gfp,
+    pub(crate) cache: &'c KmemCache,
+    pub(crate) gfp: Gfp,
     objects: Vec<NonNull<u8>>,
     /// The most that it keeps.
     most: usize,
+}
+
+impl KmemCache {
+    /// At least `n` objects for one owner: its next `n` allocations cannot fail and touch nothing that others touch.
+    ///
+    /// # Errors
+    /// As [`alloc_bulk`](Self::alloc_bulk), with nothing taken; [`AllocError::Refused`] if the heap has no room for the
+    /// pointers.
+    #[doc(alias = "kmem_cache_prefill_sheaf")]
+    pub fn prefill(&self, gfp: Gfp, n: usize) -> Result<Prefilled<'_>, AllocError> {
+        Prefilled::new(self, gfp, n)
+    }
 }
 
 // SAFETY: the objects are the value's alone, and may be handed to any thread.
@@ -63,21 +74,6 @@ impl<'c> Prefilled<'c> {
         }
         // SAFETY: passed on.
         unsafe { self.cache.free(object) };
-    }
-
-    /// The same as an owned, safe [`Block`]. Dropped, it goes to the cache, not back here.
-    pub fn alloc_block(&mut self) -> Option<Block<'c>> {
-        let object = self.alloc()?;
-        // SAFETY: allocated just now from this cache with these flags.
-        Some(unsafe { Block::of_object(self.cache, object, self.gfp) })
-    }
-
-    /// Takes a block back; one of another cache goes to its own.
-    pub fn free_block(&mut self, block: Block<'_>) {
-        if let Ok(object) = block.into_object(self.cache) {
-            // SAFETY: an object of this cache, which the block owned.
-            unsafe { self.free(object) };
-        }
     }
 
     /// Objects that it holds: so many allocations cannot fail.

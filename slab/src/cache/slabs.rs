@@ -1,11 +1,11 @@
 //! The slabs of a cache: made, constructed, charged, taken from, given to, released.
 
 use super::{Cache, Object};
-use crate::debug::corruption::CorruptionKind;
-use crate::error::AllocError;
-use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
 use crate::cache::node::{Place, Unlisted};
 use crate::cache::page_owners;
+use crate::debug::corruption::CorruptionKind;
+use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
+use crate::error::AllocError;
 use core::any::Any;
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;

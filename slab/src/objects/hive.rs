@@ -13,10 +13,10 @@
 //!
 //! For one owner at a time, as a `Vec`. To share objects between threads, use the cache itself.
 
-use crate::error::{AllocError, CacheError};
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::cache::live::{Live, Run};
 use crate::cache::magazines::Magazines;
+use crate::error::{AllocError, CacheError};
 use crate::subsystem::Subsystem;
 use core::fmt;
 use core::marker::PhantomData;

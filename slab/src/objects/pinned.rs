@@ -4,9 +4,10 @@
 //! lends one, and whoever allocates the object next gets it again, so it cannot be pinned by one user alone: all of them
 //! must keep their hands off, from the constructor to the destructor. Such a cache hands out pinned boxes only.
 
-use crate::error::AllocError;
 use crate::cache::kmem_cache::KmemCache;
-use crate::objects::typed::{CacheBox, ObjectCache, managed};
+use crate::error::{AllocError, CacheError};
+use crate::objects::typed::{CacheBox, NoReset, ObjectCache, ObjectCacheBuilder, Reset, managed};
+use crate::subsystem::Subsystem;
 use core::pin::Pin;
 
 /// A cache whose objects are pinned for as long as they are constructed: through frees and allocations, until their slab
@@ -44,11 +45,31 @@ impl<T> PinnedCache<T> {
         self.0.alloc().map(|object| unsafe { Pin::new_unchecked(object) })
     }
 
-    pub(crate) fn new(cache: ObjectCache<T>) -> Self {
-        Self(cache)
-    }
     fn untyped(&self) -> &KmemCache {
         self.0.untyped()
     }
 }
 managed!(PinnedCache);
+
+impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static, R: Reset<T>> ObjectCacheBuilder<T, F, R> {
+    /// A cache whose objects never move, in the global subsystem: see [`PinnedCache`].
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_pinned(self) -> Result<PinnedCache<T>, CacheError>
+    where
+        R: NoReset,
+    {
+        self.build().map(PinnedCache)
+    }
+    /// The same in `subsystem`.
+    ///
+    /// # Errors
+    /// As [`build_in`](Self::build_in).
+    pub fn build_pinned_in(self, subsystem: &Subsystem) -> Result<PinnedCache<T>, CacheError>
+    where
+        R: NoReset,
+    {
+        self.build_in(subsystem).map(PinnedCache)
+    }
+}

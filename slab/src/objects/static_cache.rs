@@ -3,8 +3,8 @@
 #[cfg(not(any(loom, shuttle)))]
 use crate::StartError;
 use crate::error::CacheError;
-use crate::published::Published;
 use crate::objects::typed::ObjectCache;
+use crate::published::Published;
 #[cfg(not(any(loom, shuttle)))]
 use core::cell::RefCell;
 use core::fmt;

@@ -1,8 +1,9 @@
 //! Typed caches for lock-free readers: `SLAB_TYPESAFE_BY_RCU`. See [`rcu`](crate::rcu).
 
-use crate::error::AllocError;
-use crate::cache::kmem_cache::KmemCache;
-use crate::objects::typed::{CacheBox, ObjectCache, managed};
+use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
+use crate::error::{AllocError, CacheError};
+use crate::objects::typed::{CacheBox, NoReset, ObjectCache, ObjectCacheBuilder, Reset, managed};
+use crate::subsystem::Subsystem;
 use core::fmt;
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -44,14 +45,37 @@ impl<T> TypeStableCache<T> {
         self.0.alloc().map(StableBox)
     }
 
-    pub(crate) fn new(cache: ObjectCache<T>) -> Self {
-        Self(cache)
-    }
     fn untyped(&self) -> &KmemCache {
         self.0.untyped()
     }
 }
 managed!(TypeStableCache);
+
+impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static, R: Reset<T>> ObjectCacheBuilder<T, F, R> {
+    /// A cache for lock-free readers, in the global subsystem: see [`TypeStableCache`].
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn build_type_stable(self) -> Result<TypeStableCache<T>, CacheError>
+    where
+        T: Sync,
+        R: NoReset,
+    {
+        self.map(KmemCacheBuilder::type_stable).build().map(TypeStableCache)
+    }
+    /// The same in `subsystem`.
+    ///
+    /// # Errors
+    /// As [`build_in`](Self::build_in).
+    pub fn build_type_stable_in(self, subsystem: &Subsystem) -> Result<TypeStableCache<T>, CacheError>
+    where
+        T: Sync,
+        R: NoReset,
+    {
+        self.map(KmemCacheBuilder::type_stable).build_in(subsystem).map(TypeStableCache)
+    }
+}
 
 /// An object of a [`TypeStableCache`] in use: its owner may free it, and that is all that sets it apart from a reader.
 pub struct StableBox<'c, T>(CacheBox<'c, T>);

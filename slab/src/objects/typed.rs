@@ -8,19 +8,17 @@
 //! |---|---|---|
 //! | [`ObjectCache`] | a [`CacheBox`], which borrows the cache | most uses |
 //! | the same, [owned](ObjectCache::alloc_owned) | an [`OwnedBox`], which is `'static` | tasks and threads that outlive the cache's owner |
-//! | [`PinnedCache`] | a `Pin<CacheBox>` | what must not move: intrusive links |
+//! | [`PinnedCache`](crate::PinnedCache) | a `Pin<CacheBox>` | what must not move: intrusive links |
 //! | `TypeStableCache` | a `StableBox`, shared only | lock-free readers, see `rcu` |
 
-use crate::cache::{Cache, Hooks};
-use crate::error::{AllocError, CacheError};
+use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
 use crate::cache::magazines::Magazines;
 use crate::cache::page_owners;
-use crate::objects::pinned::PinnedCache;
 use crate::cache::prefill::Prefilled;
-use crate::subsystem::{Core, Subsystem};
-#[cfg(not(loom))]
-use crate::objects::type_stable::TypeStableCache;
+use crate::cache::{Cache, Hooks};
+use crate::error::{AllocError, CacheError};
+use crate::subsystem::Subsystem;
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -201,7 +199,7 @@ impl<T> ObjectCache<T> {
 managed!(ObjectCache);
 
 impl<T, C, R> ObjectCacheBuilder<T, C, R> {
-    fn map(self, change: impl FnOnce(KmemCacheBuilder) -> KmemCacheBuilder) -> Self {
+    pub(super) fn map(self, change: impl FnOnce(KmemCacheBuilder) -> KmemCacheBuilder) -> Self {
         Self { cache: change(self.cache), ..self }
     }
     /// The same for objects of type `U`, made by what `change` makes of the constructor.
@@ -271,50 +269,6 @@ impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static, R: Reset<T>> Objec
     /// As [`KmemCacheBuilder::build_in`].
     pub fn build_in(self, subsystem: &Subsystem) -> Result<ObjectCache<T>, CacheError> {
         self.build_on(subsystem.core())
-    }
-    /// A cache whose objects never move, in the global subsystem: see [`PinnedCache`].
-    ///
-    /// # Errors
-    /// As [`build`](Self::build).
-    pub fn build_pinned(self) -> Result<PinnedCache<T>, CacheError>
-    where
-        R: NoReset,
-    {
-        self.build().map(PinnedCache::new)
-    }
-    /// The same in `subsystem`.
-    ///
-    /// # Errors
-    /// As [`build_in`](Self::build_in).
-    pub fn build_pinned_in(self, subsystem: &Subsystem) -> Result<PinnedCache<T>, CacheError>
-    where
-        R: NoReset,
-    {
-        self.build_in(subsystem).map(PinnedCache::new)
-    }
-    /// A cache for lock-free readers, in the global subsystem: see [`TypeStableCache`].
-    ///
-    /// # Errors
-    /// As [`build`](Self::build).
-    #[cfg(not(any(loom, shuttle)))]
-    pub fn build_type_stable(self) -> Result<TypeStableCache<T>, CacheError>
-    where
-        T: Sync,
-        R: NoReset,
-    {
-        self.map(KmemCacheBuilder::type_stable).build().map(TypeStableCache::new)
-    }
-    /// The same in `subsystem`.
-    ///
-    /// # Errors
-    /// As [`build_in`](Self::build_in).
-    #[cfg(not(loom))]
-    pub fn build_type_stable_in(self, subsystem: &Subsystem) -> Result<TypeStableCache<T>, CacheError>
-    where
-        T: Sync,
-        R: NoReset,
-    {
-        self.map(KmemCacheBuilder::type_stable).build_in(subsystem).map(TypeStableCache::new)
     }
     pub(crate) fn build_on(self, core: &Arc<Core>) -> Result<ObjectCache<T>, CacheError> {
         let (construct, reset) = (self.construct, self.reset.hook());

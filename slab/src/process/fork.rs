@@ -24,8 +24,9 @@
 //! ```
 
 use crate::cache::Cache;
+use crate::cache::core::Core;
 use crate::registry::List;
-use crate::subsystem::{Core, Subsystem};
+use crate::subsystem::Subsystem;
 pub use uslab_magazine::Fork;
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;

@@ -18,17 +18,21 @@
 #[cfg(unix)]
 mod at_fork;
 
-use crate::process::bootstrap;
-use crate::debug::corruption::{self, Corruption, CorruptionKind};
-use crate::error::{AllocError, CacheError};
+use crate::cache::config::Config;
+use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
-use crate::size::large::ZERO_SIZE;
-use crate::size::malloc::{FastPaths, Malloc};
+use crate::debug::corruption::{self, Corruption, CorruptionKind};
+use crate::error::StartError;
+use crate::error::{AllocError, CacheError};
+use crate::process::bootstrap;
 use crate::process::options::{Dump, Options};
 use crate::published::Published;
+use crate::reclaim::reaper::Reap;
 use crate::reclaim::reaper::ReaperInfo;
-use crate::subsystem::{Config, Core, HeapUsage, Info, StartError};
-use crate::{Census, SlabInfo, Violation};
+use crate::report::census::{Census, Violation};
+use crate::report::info::{HeapUsage, Info, SlabInfo};
+use crate::size::large::ZERO_SIZE;
+use crate::size::malloc::{FastPaths, Malloc};
 use core::alloc::Layout;
 use core::cell::Cell;
 use core::ptr::NonNull;
@@ -149,7 +153,7 @@ fn start_here() -> Option<&'static Process> {
     if let Some(limit) = options.limit {
         config.pages = config.pages.limit(limit);
     }
-    let Ok(core) = Core::largest(config, Malloc::on) else {
+    let Ok(core) = Core::with_fallback(config, Malloc::on) else {
         STARTING.store(NEVER, Relaxed);
         return None;
     };
@@ -311,8 +315,9 @@ impl Uslab {
     /// # Safety
     /// As [`free`](Self::free), after a success.
     pub unsafe fn reallocate(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
-        let layout =
-            |size| Layout::from_size_align(size, crate::size::malloc::MAX_ALIGN).map_err(|_| AllocError::TooLarge);
+        let layout = |size| {
+            Layout::from_size_align(size, crate::size::malloc::MAX_ALIGN).map_err(|_| AllocError::TooLarge)
+        };
         let process = PROCESS.get();
         match process {
             // SAFETY: passed on.

@@ -14,11 +14,8 @@
 //! Releasing memory this way allocates from the global allocator (the collector keeps a list), so type-stable caches
 //! do not belong under a `GlobalAlloc`.
 
-use crate::cache::Cache;
-use crate::subsystem::Core;
 use core::ptr::NonNull;
 pub use crossbeam_epoch::Guard;
-use std::sync::Arc;
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkMutex;
@@ -50,6 +47,11 @@ unsafe impl Send for Batch {}
 
 impl Batch {
     const EMPTY: Self = Self { objects: [None; BATCH], len: 0 };
+
+    /// The objects. It takes the batch as a whole, with its right to be sent.
+    pub(crate) fn objects(self) -> impl Iterator<Item = NonNull<u8>> {
+        self.objects.into_iter().flatten()
+    }
 }
 
 /// One batch a CPU: who moves meanwhile shares one.
@@ -59,56 +61,23 @@ impl Deferred {
     pub(crate) fn new(cpus: &Cpus) -> Self {
         Self((0..cpus.count()).map(|_| ForkMutex::new(Rank::Deferred, Batch::EMPTY)).collect())
     }
-    /// What a fork waits for.
-    pub(crate) fn batches(&self) -> impl Iterator<Item = &ForkMutex<Batch>> {
-        self.0.iter()
-    }
-}
-
-impl Core {
-    /// Takes `object` back after a grace period.
-    pub(crate) fn defer(self: &Arc<Self>, object: NonNull<u8>) {
-        if let Some(cache) = self.cache_at(object) {
-            cache.deferred().add(1);
-        }
-        let batches = &self.deferred.0;
-        let mut batch = batches[self.cpus.current() as usize % batches.len()].lock();
+    /// One more object on the batch of `cpu`; the batch, if it is full now.
+    #[must_use]
+    pub(crate) fn push(&self, cpu: u32, object: NonNull<u8>) -> Option<Batch> {
+        let mut batch = self.0[cpu as usize % self.0.len()].lock();
         let at = batch.len;
         batch.objects[at] = Some(object);
         batch.len += 1;
-        if batch.len == BATCH {
-            let full = core::mem::replace(&mut *batch, Batch::EMPTY);
-            drop(batch);
-            self.wait_for(full);
-        }
+        (batch.len == BATCH).then(|| core::mem::replace(&mut *batch, Batch::EMPTY))
     }
-
-    /// Begins the grace periods of what waits in batches that are not full.
-    pub(crate) fn flush_deferred(self: &Arc<Self>) {
-        for batch in &self.deferred.0 {
-            let waiting = core::mem::replace(&mut *batch.lock(), Batch::EMPTY);
-            if waiting.len > 0 {
-                self.wait_for(waiting);
-            }
-        }
+    /// All batches that are not empty.
+    pub(crate) fn take(&self) -> impl Iterator<Item = Batch> {
+        let batches = self.0.iter().map(|batch| core::mem::replace(&mut *batch.lock(), Batch::EMPTY));
+        batches.filter(|batch| batch.len > 0)
     }
-
-    fn wait_for(self: &Arc<Self>, batch: Batch) {
-        let core = self.clone();
-        after_grace(move || {
-            // The whole batch moves in here, with its right to be sent.
-            let Batch { objects, .. } = { batch };
-            for object in objects.into_iter().flatten() {
-                // Kept: with its last object the cache may go.
-                let cache = core.cache_at(object).and_then(Cache::kept);
-                // SAFETY: who deferred it gave it up, and who might have read it has gone.
-                unsafe { core.free(object) };
-                // Last: who waits for it to become 0 finds all the rest done.
-                if let Some(cache) = cache {
-                    cache.deferred().sub(1);
-                }
-            }
-        });
+    /// What a fork waits for.
+    pub(crate) fn batches(&self) -> impl Iterator<Item = &ForkMutex<Batch>> {
+        self.0.iter()
     }
 }
 

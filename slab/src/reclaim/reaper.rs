@@ -21,18 +21,15 @@
 
 mod background;
 
-pub(crate) use background::Background;
+pub(crate) use background::{Background, Reap};
 pub use background::{ReaperInfo, ReaperThread, START_BYTES};
 
 use crate::reclaim::pressure::{self, MemoryGroup, Psi, Watched};
-use crate::subsystem::{Core, Subsystem};
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use uslab_buddy::Gfp;
-use uslab_magazine::Operation;
 
 #[derive(Debug, Default)]
 struct State {
@@ -91,16 +88,12 @@ impl ReaperBuilder {
         self
     }
 
-    /// Starts the threads. They keep the subsystem's pages and caches alive.
-    ///
-    /// # Errors
-    /// The system gives no thread, or does not take the trigger of [`psi`](Self::psi).
-    pub fn start(self, subsystem: &Subsystem) -> io::Result<Reaper> {
+    /// Starts the threads. They keep `core`.
+    pub(crate) fn start_on(self, core: Arc<dyn Reap>) -> io::Result<Reaper> {
         let watched = self.psi.as_ref().map(Psi::watch).transpose()?;
         let mut reaper = Reaper { shared: Arc::default(), threads: Vec::new(), watching: None };
-        let (core, shared) = (subsystem.core().clone(), reaper.shared.clone());
-        let (interval, group) = (self.interval, self.group);
-        reaper.spawn("uslab-reaper", move || run(&core, &shared, interval, group.as_ref()))?;
+        let (interval, group, shared) = (self.interval, self.group, reaper.shared.clone());
+        reaper.spawn("uslab-reaper", move || run(&*core, &shared, interval, group.as_ref()))?;
         if let Some(watched) = watched {
             reaper.watch(watched)?;
         }
@@ -142,7 +135,7 @@ impl Reaper {
     }
 }
 
-fn run(core: &Core, shared: &Shared, interval: Duration, group: Option<&MemoryGroup>) {
+fn run(core: &dyn Reap, shared: &Shared, interval: Duration, group: Option<&MemoryGroup>) {
     loop {
         let mut short = {
             let mut state = shared.state.lock();
@@ -165,16 +158,6 @@ fn run(core: &Core, shared: &Shared, interval: Duration, group: Option<&MemoryGr
     }
 }
 
-impl Core {
-    /// Memory is short outside: all that can be had goes back.
-    fn relieve(&self) {
-        self.press(&Operation::new(), None);
-        self.ask_shrinkers(4, Gfp::KERNEL, None);
-        self.shrink(&Operation::new());
-        self.ground.pages.release();
-    }
-}
-
 impl Drop for Reaper {
     fn drop(&mut self) {
         self.shared.state.lock().stop = true;
@@ -190,7 +173,7 @@ impl Drop for Reaper {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::{Config, Gfp, KmemCache};
+    use crate::{Config, Gfp, KmemCache, Subsystem};
     use std::time::Instant;
 
     #[test]

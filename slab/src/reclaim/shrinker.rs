@@ -9,13 +9,13 @@
 //! that an allocating thread may hold, its own thread above all: `try_lock`, and give up. It may allocate and free;
 //! shrinkers are not asked again because of that.
 
-use crate::cache::Cache;
-use crate::subsystem::Core;
+use crate::registry::{List, Registry};
 use core::cell::Cell;
 use core::fmt;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
-use uslab_magazine::sync::{assert_unlocked, thread_local};
+use uslab_magazine::sync::fork::ForkMutex;
+use uslab_magazine::sync::{Rank, assert_unlocked, thread_local};
 
 /// Drops what can be had again. See the [module](self).
 pub trait Shrinker: Send + Sync {
@@ -39,12 +39,12 @@ impl<S: Shrinker + ?Sized> Shrinker for Arc<S> {
 #[must_use = "dropping it takes the shrinker off the list"]
 pub struct Registration {
     entry: Arc<Entry>,
-    core: Arc<Core>,
+    list: Arc<Shrinkers>,
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.core.shrinkers.remove(Arc::as_ptr(&self.entry));
+        self.list.0.remove(Arc::as_ptr(&self.entry));
     }
 }
 
@@ -83,29 +83,35 @@ impl Drop for Shrinking {
     }
 }
 
-impl Core {
-    /// `cache` is whose limit it is for; without one it is for all memory.
-    pub(crate) fn add_shrinker(
-        self: &Arc<Self>,
-        shrinker: Box<dyn Shrinker>,
-        cache: Option<&Cache>,
-    ) -> Registration {
-        let cache = cache.map_or(0, |cache| core::ptr::from_ref(cache).addr());
-        let entry = Arc::new(Entry { shrinker, cache });
-        self.shrinkers.push(&entry);
-        Registration { entry, core: self.clone() }
+/// The shrinkers of a subsystem.
+#[derive(Debug)]
+pub(crate) struct Shrinkers(Registry<Entry>);
+
+impl Shrinkers {
+    pub(crate) fn new() -> Self {
+        Self(Registry::new(Rank::Shrinkers))
+    }
+    /// What a fork waits for.
+    pub(crate) fn list(&self) -> &ForkMutex<List<Entry>> {
+        self.0.list()
     }
 
-    /// Asks the shrinkers for `1/share` of what they have; with `cache`, those of its limit only. How many objects went.
-    pub(crate) fn ask_shrinkers(&self, share: usize, gfp: Gfp, cache: Option<&Cache>) -> usize {
+    /// `cache` is the address of whose limit it is for; 0 is all memory.
+    pub(crate) fn add(self: &Arc<Self>, shrinker: Box<dyn Shrinker>, cache: usize) -> Registration {
+        let entry = Arc::new(Entry { shrinker, cache });
+        self.0.push(&entry);
+        Registration { entry, list: self.clone() }
+    }
+
+    /// Asks for `1/share` of what they have; with a `cache`, those of its limit only. How many objects went.
+    pub(crate) fn run(&self, share: usize, gfp: Gfp, cache: usize) -> usize {
         if SHRINKING.with(|shrinking| shrinking.replace(true)) {
             return 0;
         }
         let _shrinking = Shrinking;
         assert_unlocked();
-        let cache = cache.map_or(0, |cache| core::ptr::from_ref(cache).addr());
         let mut dropped = 0;
-        for entry in self.shrinkers.iter() {
+        for entry in self.0.iter() {
             if cache == 0 || cache == entry.cache {
                 let count = entry.shrinker.count();
                 if count > 0 {
@@ -116,11 +122,11 @@ impl Core {
         dropped
     }
 
-    /// Shrinkers drop more and more, until `again` succeeds or nothing is left to drop.
-    pub(crate) fn shrink_until<T, E>(
+    /// They drop more and more, until `again` succeeds or nothing is left to drop.
+    pub(crate) fn run_until<T, E>(
         &self,
         gfp: Gfp,
-        cache: Option<&Cache>,
+        cache: usize,
         mut again: impl FnMut() -> Result<T, E>,
         mut result: Result<T, E>,
     ) -> Result<T, E> {
@@ -128,7 +134,7 @@ impl Core {
             return result;
         }
         for share in SHARES {
-            if result.is_ok() || self.ask_shrinkers(share, gfp, cache) == 0 {
+            if result.is_ok() || self.run(share, gfp, cache) == 0 {
                 break;
             }
             result = again();

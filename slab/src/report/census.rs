@@ -10,9 +10,9 @@
 //! cache. Only while nobody uses the subsystem.
 
 use crate::cache::Cache;
+use crate::cache::core::Core;
 use crate::cache::node::State;
 use crate::memory::slab::Fill;
-use crate::subsystem::Core;
 use core::fmt;
 use serde::Serialize;
 use uslab_buddy::Pfn;
@@ -113,6 +113,13 @@ impl fmt::Display for Violation {
     }
 }
 impl std::error::Error for Violation {}
+
+impl Core {
+    /// See [`Subsystem::check`](crate::Subsystem::check).
+    pub(crate) fn check(&self) -> Result<Census, Violation> {
+        Census::take(self)
+    }
+}
 
 impl Census {
     pub(crate) fn take(core: &Core) -> Result<Self, Violation> {

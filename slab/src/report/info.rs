@@ -30,113 +30,120 @@
 //! allocs + frees = cpu + depot + slab + pages + commit
 //! ```
 
-use crate::size::huge::HugeInfo;
-use crate::subsystem::Info;
+use crate::cache::core::Core;
+pub use crate::cache::info::CacheInfo;
+use crate::memory::huge::HugeInfo;
+use crate::memory::large_blocks::LargeInfo;
+#[cfg(not(any(loom, shuttle)))]
+use crate::reclaim::reaper::ReaperInfo;
 use core::fmt;
 use core::str::FromStr;
 use serde::Serialize;
-use uslab_buddy::PAGE_SIZE;
+use uslab_buddy::{BuddyInfo, PAGE_SIZE};
 use uslab_magazine::{Drains, Paths};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// The numbers of one cache. Exact while nobody uses the cache; otherwise a snapshot, each number for itself: objects
-/// that move meanwhile may be counted twice or not at all.
-///
-/// Whose free it is costs nothing to know as far as memory nodes go ([`other_node_frees`](Self::other_node_frees)). Which CPU
-/// of its node an object was allocated on is kept nowhere; what frees between them cost is seen as
-/// [`depot_exchanges`](Self::depot_exchanges).
-///
-/// Cost: each CPU's and magazine's words are read, and each node's lock is taken once; the fast paths count nothing for it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+/// What a malloc has from the system, and what of it is in use: a snapshot.
+#[cfg(not(any(loom, shuttle)))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct CacheInfo {
-    /// The cache's name.
-    pub name: String,
-    /// Bytes of an object, as asked for.
-    pub object_size: u64,
-    /// Bytes from one object to the next.
-    pub slab_size: u64,
-    /// Alignment of the objects, in bytes.
-    pub align: u64,
-    /// Order of a slab: it has `2^order` pages.
-    pub order: u8,
-    /// Objects in a slab.
-    pub objs_per_slab: u64,
-    /// Slabs that a node keeps with free objects before it gives empty ones back.
-    pub min_partial: u64,
-    /// The most slabs that the cache may have; `None` is no limit.
-    pub limit: Option<u64>,
-    /// Whether pages outlive a grace period.
-    pub type_stable: bool,
-    /// Caches that share this one under other names.
-    pub aliases: u64,
+pub struct HeapUsage {
+    /// Bytes of pages that are committed: for objects and blocks up to 4 MiB.
+    pub committed: usize,
+    /// Of these, bytes of objects and blocks in use.
+    pub used: usize,
+    /// Objects that are free, in slabs and in magazines.
+    pub free_objects: usize,
+    /// Pieces above 4 MiB, each a mapping of its own.
+    pub huge_pieces: usize,
+    /// Their bytes.
+    pub huge: usize,
+    /// Bytes of freed mappings that are kept for the next such pieces.
+    pub huge_cached: usize,
+}
 
-    /// Slabs in all, and by list.
-    pub slabs: u64,
-    /// Slabs whose objects are all out.
-    pub full: u64,
-    /// Slabs with objects out and objects free.
-    pub partial: u64,
-    /// Slabs without objects out.
-    pub empty: u64,
-    /// Slabs given up that wait for the end of a grace period; not in `slabs`.
-    pub grace: u64,
-    /// Pages of all slabs, those that wait for the end of a grace period included.
-    pub pages: u64,
-    /// The most slabs that there were at a time.
-    pub slabs_peak: u64,
-    /// Slabs made, and given back.
-    pub slabs_made: u64,
-    /// See `slabs_made`.
-    pub slabs_released: u64,
-    /// Slabs that got the smallest order because memory was short.
-    pub order_fallbacks: u64,
+/// Everything there is to know about a subsystem: a snapshot. Serialises.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Info {
+    /// The caches, oldest first.
+    pub caches: Vec<CacheInfo>,
+    /// Kmalloc's blocks above the size classes.
+    pub kmalloc_large: LargeInfo,
+    /// Memory above the largest block.
+    pub huge: HugeInfo,
+    /// What was taken from CPUs' stacks, of objects and of pages.
+    pub drains: DrainInfo,
+    /// The pages.
+    pub pages: BuddyInfo,
+    /// The thread that gives idle memory back by itself.
+    #[cfg(not(any(loom, shuttle)))]
+    pub reaper: ReaperInfo,
+}
 
-    /// Objects in all slabs.
-    pub objects: u64,
-    /// Objects in callers' hands.
-    pub used: u64,
-    /// Of these, objects that were freed and wait for a grace period.
-    pub deferred: u64,
-    /// Objects on CPUs' stacks.
-    pub in_magazines: u64,
-    /// Objects in the depots.
-    pub in_depot: u64,
-    /// Objects free in slabs.
-    pub free_in_slabs: u64,
+impl Info {
+    /// `/proc/slabinfo`: the newest cache first, as in the kernel. Of the caches that ever had a slab; most of kmalloc's
+    /// sizes never have in most programs.
+    pub fn slabinfo(&self) -> SlabInfo {
+        self.had_slabs().collect()
+    }
+    /// The same of all caches.
+    pub fn slabinfo_all(&self) -> SlabInfo {
+        self.caches.iter().rev().collect()
+    }
+    /// The kernel's table with statistics.
+    pub fn statistics(&self) -> Statistics<'_> {
+        Statistics(self)
+    }
+    pub(crate) fn had_slabs(&self) -> impl Iterator<Item = &CacheInfo> {
+        self.caches.iter().rev().filter(|cache| cache.had_slabs())
+    }
+    /// Operations on all memory by the dearest thing that each did: the caches' and those beyond. Of pages that users ask for
+    /// by themselves, and of those under slabs, [`per_cpu_events`](uslab_buddy::ZoneInfo::per_cpu_events) tells.
+    pub fn paths(&self) -> Paths {
+        let caches = self.caches.iter().map(|cache| cache.paths).sum::<Paths>();
+        caches + self.kmalloc_large.paths + self.huge.paths
+    }
+}
 
-    /// Objects handed out.
-    pub allocs: u64,
-    /// Objects taken back.
-    pub frees: u64,
-    /// Allocations and frees, by the dearest thing that each did.
-    pub paths: Paths,
-    /// Visits to the depots that moved a magazine.
-    pub depot_exchanges: u64,
-    /// Visits to the depots that had to wait for another one.
-    pub depot_contention: u64,
-    /// Magazines filled from slabs, and given back to them.
-    pub fills: u64,
-    /// See `fills`.
-    pub flushes: u64,
-    /// Allocations that got an object of another node than the one asked for, which had none: the current CPU's, or that of
-    /// [`alloc_node`](crate::KmemCache::alloc_node).
-    pub other_node_allocs: u64,
-    /// Frees of another node's objects.
-    pub other_node_frees: u64,
-    /// Rounds in a magazine; 0 without magazines.
-    pub magazine_capacity: u64,
-    /// Whether the cache was to have magazines, and works without: there was no number left for its class, or no memory.
-    pub magazines_refused: bool,
-    /// Times that a constructor ran.
-    pub constructed: u64,
-    /// Times that a destructor ran.
-    pub destructed: u64,
-    /// Allocations that failed.
-    pub failures: u64,
-    /// Frees that were refused: double, foreign, interior, wrong cache.
-    pub corruptions: u64,
+impl Core {
+    /// See [`Subsystem::info`](crate::Subsystem::info).
+    pub(crate) fn info(&self) -> Info {
+        Info {
+            caches: self.caches.iter().map(|cache| cache.info()).collect(),
+            kmalloc_large: self.large.info(),
+            huge: self.huge.info(),
+            drains: self.ground.pages.tables().drains().collect(),
+            pages: self.ground.pages.info(),
+            #[cfg(not(any(loom, shuttle)))]
+            reaper: self.background.info(),
+        }
+    }
+    /// The sums of [`info`](Self::info) that C programs ask for.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn usage(&self) -> HeapUsage {
+        let (large, huge) = (self.large.info(), self.huge.info());
+        let mut usage = HeapUsage {
+            committed: self.ground.pages.committed_bytes(),
+            used: large.pages as usize * PAGE_SIZE,
+            free_objects: 0,
+            huge_pieces: (huge.allocs - huge.frees) as usize,
+            huge: huge.pages as usize * PAGE_SIZE,
+            huge_cached: huge.cached_pages as usize * PAGE_SIZE,
+        };
+        for cache in self.caches.iter() {
+            let (objects, used) = cache.objects();
+            usage.used += used as usize * cache.geometry().stride();
+            usage.free_objects += (objects - used) as usize;
+        }
+        usage
+    }
+    /// See [`Subsystem::slabinfo`](crate::Subsystem::slabinfo).
+    pub(crate) fn slabinfo(&self) -> SlabInfo {
+        let caches: Vec<_> = self.caches.iter().map(|cache| cache.info()).collect();
+        caches.iter().rev().filter(|cache| cache.had_slabs()).collect()
+    }
 }
 
 /// What took objects and pages from the stacks of CPUs: reaps, shrinks, and allocations that find nothing nearer.
@@ -216,13 +223,6 @@ impl fmt::Display for Row {
             self.slabs,
             0
         )
-    }
-}
-
-impl CacheInfo {
-    /// Whether it ever had a slab: tables leave out those that never had one, unless they are asked for all.
-    pub fn had_slabs(&self) -> bool {
-        self.slabs_made > 0
     }
 }
 

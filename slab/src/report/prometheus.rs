@@ -13,7 +13,7 @@
 //! same labels are none. (Format: Prometheus' documentation, "Exposition formats".)
 
 use crate::report::info::CacheInfo;
-use crate::subsystem::Info;
+use crate::report::info::Info;
 use core::fmt::{self, Display, Formatter};
 use std::collections::BTreeMap;
 use uslab_buddy::{PAGE_SIZE, ZoneInfo};

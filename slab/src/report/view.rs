@@ -1,9 +1,9 @@
 //! Where each object of a cache is: slabs with their bitmaps, and what CPUs and depots hold. For pictures and for whoever
 //! steps through a run; the sums are [`CacheInfo`](crate::CacheInfo)'s.
 
-use crate::cache::{Cache, Object};
 use crate::cache::kmem_cache::KmemCache;
 use crate::cache::node::{Place, State};
+use crate::cache::{Cache, Object};
 use core::ptr::NonNull;
 use uslab_buddy::Pfn;
 use uslab_magazine::{LayerView, Round};

@@ -8,12 +8,11 @@
 //! (so a power of two is aligned to itself), and so is a large block. A size of 0 is a value: a dangling pointer that may
 //! be freed.
 
-use crate::block::Block;
-use crate::error::{AllocError, CacheError};
+use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
+use crate::error::{AllocError, CacheError};
 use crate::size::large::{ZERO_SIZE, stays};
 use crate::size::size_class::{CLASSES, SizeClass};
-use crate::subsystem::Core;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -147,15 +146,6 @@ impl Kmalloc {
             Some(class) => self.cache(KmallocKind::of(gfp), class).alloc(gfp),
             None => self.core.alloc_large(size.max(align), gfp),
         }
-    }
-
-    /// `size` bytes as an owned, safe [`Block`], aligned as the class promises.
-    ///
-    /// # Errors
-    /// As [`alloc`](Self::alloc).
-    pub fn alloc_block(&self, size: usize, gfp: Gfp) -> Result<Block<'_>, AllocError> {
-        let layout = Layout::from_size_align(size, 1).map_err(|_| AllocError::TooLarge)?;
-        Block::of_kmalloc(self, layout, gfp)
     }
 
     /// Takes memory back: anything that this subsystem's size classes, pages or caches handed out.

@@ -1,20 +1,19 @@
 //! Blocks of pages for what no size class holds, and the way back of any memory: address, frame, owner.
 //!
-//! Shared by [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc), whose size tables differ and nothing else. A large
+//! What no block holds, above 4 MiB, is a mapping of its own: see [`huge`](crate::huge). Shared by [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc), whose size tables differ and nothing else. A large
 //! block is marked as such in its frame and counted.
 
-use crate::cache::Cache;
-use crate::debug::corruption::{Corruption, CorruptionKind};
+use crate::cache::core::Core;
+use crate::debug::corruption::CorruptionKind;
 use crate::error::AllocError;
-use crate::size::huge::is_huge;
-use crate::subsystem::Core;
+use crate::memory::huge::{ADDRESSES, is_huge};
+pub use crate::memory::large_blocks::LargeInfo;
+use crate::memory::large_blocks::large;
 use core::alloc::Layout;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
-use serde::Serialize;
-use uslab_buddy::{Gfp, Order, Pfn};
-use uslab_magazine::sync::Counter;
-use uslab_magazine::{Operation, PathCounts, Paths};
+use uslab_buddy::{Gfp, Order, PAGE_SIZE, Pfn};
+use uslab_magazine::Operation;
 
 /// What an allocation of 0 bytes gets: aligned to 16, no byte of it may be touched.
 #[doc(alias = "ZERO_SIZE_PTR")]
@@ -26,44 +25,8 @@ pub(crate) const fn stays(usable: usize, size: usize) -> bool {
     size <= usable && size >= usable / 2 && size > 0
 }
 
-/// The owner of large blocks: an address that is no cache.
-static LARGE: u8 = 0;
-
-pub(crate) fn large() -> *mut u8 {
-    (&raw const LARGE).cast_mut()
-}
-
-/// Numbers of the blocks above the size classes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LargeInfo {
-    /// Blocks handed out.
-    pub allocs: u64,
-    /// Blocks taken back.
-    pub frees: u64,
-    /// Pages of the blocks in use.
-    pub pages: u64,
-    /// Handed out and taken back, by the dearest thing that each did. What the CPU's own pages served is of class `cpu`.
-    pub paths: Paths,
-}
-
-/// Counts of large blocks.
-#[derive(Debug, Default)]
-pub(crate) struct Large {
-    allocs: Counter,
-    frees: Counter,
-    pages: Counter,
-    paths: PathCounts,
-}
-
-impl Large {
-    pub(crate) fn info(&self) -> LargeInfo {
-        let dear = self.paths.now();
-        let (allocs, frees) = (self.allocs.get(), self.frees.get());
-        LargeInfo { allocs, frees, pages: self.pages.get(), paths: dear.of_operations(allocs + frees) }
-    }
-}
-
 impl Core {
+    /// A block of pages of at least `size` bytes, its bytes unspecified, or zero with [`Gfp::ZERO`].
     #[cold]
     pub(crate) fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
@@ -86,10 +49,7 @@ impl Core {
         };
         // SAFETY: the block is ours, and `large` is no cache.
         unsafe { ground.frames().frame(first).set_owner(large()) };
-        let large = &self.large;
-        large.allocs.add(1);
-        large.paths.count(op);
-        large.pages.add(u64::from(order.pages()));
+        self.large.allocated(op, order);
         self.grown();
         let memory = ground.pages.address(first);
         if gfp.contains(Gfp::ZERO) {
@@ -97,6 +57,54 @@ impl Core {
             unsafe { memory.write_bytes(0, size) };
         }
         Ok(memory)
+    }
+
+    /// Memory for a layout that [is huge](is_huge), its bytes unspecified, or zero with [`Gfp::ZERO`].
+    #[cold]
+    pub(crate) fn alloc_huge(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        if layout.size() >= ADDRESSES || layout.align() >= ADDRESSES {
+            return Err(AllocError::TooLarge);
+        }
+        if let Some(memory) = self.huge.reuse(layout, gfp.contains(Gfp::ZERO)) {
+            return Ok(memory);
+        }
+        let map = || self.huge.map(layout);
+        let memory = map().or_else(|| if self.huge.release() > 0 { map() } else { None }).or_else(|| {
+            // What is kept without being used may be what is missing.
+            self.press(&Operation::new(), None);
+            self.ground.pages.release();
+            map()
+        });
+        #[cfg(not(any(loom, shuttle)))]
+        let memory = memory.or_else(|| {
+            // Or it is addresses that are missing, of which pages have more than they use.
+            self.give_up_addresses(Some(layout.size().saturating_add(layout.align())));
+            map()
+        });
+        let memory = memory.ok_or(AllocError::Refused { bytes: layout.size() })?;
+        self.grown();
+        Ok(memory)
+    }
+
+    /// Makes the piece at `memory` `size` bytes long; it may move if an alignment to pages is enough. `None`, with nothing
+    /// changed, if that cannot be done.
+    #[cold]
+    pub(crate) fn resize_huge(&self, memory: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
+        self.huge.resize(memory, size, align <= PAGE_SIZE)
+    }
+
+    /// Takes back what lies in no page of this subsystem.
+    #[cold]
+    pub(crate) fn free_huge(&self, memory: NonNull<u8>) {
+        match self.huge.free(memory) {
+            Ok(()) => self.shed(),
+            Err(kind) => self.refuse(kind, memory),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn size_of_huge(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
+        self.huge.bytes(memory)
     }
 
     /// Makes memory that is no object's one for `new`, if it is a block that stays or a piece that the system resizes.
@@ -116,18 +124,14 @@ impl Core {
     /// `memory` came from this subsystem and nobody uses it any more.
     #[inline]
     pub(crate) unsafe fn free(&self, memory: NonNull<u8>) {
-        let ground = &self.ground;
-        if let Some(pfn) = ground.pages.pfn_of(memory.as_ptr()) {
-            let frame = ground.frames().frame(pfn);
-            if let Some(cache) = self.cache_of(frame.owner()) {
-                if !cache.begins_object(ground.pages.offset_from(frame.head(), memory.as_ptr())) {
-                    return cache.refuse_interior(memory);
-                }
-                // SAFETY: passed on; the cache is the one that the object came from.
-                return unsafe { Cache::free_without_handle(NonNull::from(cache), memory) };
-            }
+        if let Some(pfn) = self.ground.pages.pfn_of(memory.as_ptr()) {
             // SAFETY: passed on.
-            return unsafe { self.free_large(memory, pfn) };
+            unsafe {
+                if !self.free_object(memory, pfn) {
+                    self.free_large(memory, pfn);
+                }
+            }
+            return;
         }
         if memory != ZERO_SIZE {
             self.free_huge(memory);
@@ -187,25 +191,12 @@ impl Core {
             Ok(order) => order,
             Err(kind) => return self.refuse(kind, memory),
         };
-        let large = &self.large;
-        large.frees.add(1);
-        large.pages.sub(u64::from(order.pages()));
+        self.large.freed(order);
         let op = Operation::new();
         // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has; with
         // that the owner is cleared.
         unsafe { self.ground.pages.free_in(&op, pfn, order) };
-        large.paths.count(&op);
+        self.large.returned(&op);
         self.shed();
-    }
-
-    #[cold]
-    pub(crate) fn refuse(&self, kind: CorruptionKind, memory: NonNull<u8>) {
-        self.corrupt(&Corruption {
-            kind,
-            address: memory.addr().get(),
-            cache: "kmalloc",
-            owner: None,
-            index: None,
-        });
     }
 }

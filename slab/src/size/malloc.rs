@@ -9,12 +9,11 @@
 
 mod fast_paths;
 
-use crate::block::Block;
-use crate::error::{AllocError, CacheError};
-use crate::size::huge::is_huge;
+use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
+use crate::error::{AllocError, CacheError};
+use crate::memory::huge::is_huge;
 use crate::size::large::{ZERO_SIZE, stays};
-use crate::subsystem::{Core, Subsystem};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 pub(crate) use fast_paths::FastPaths;
@@ -87,14 +86,6 @@ pub struct Malloc {
 }
 
 impl Malloc {
-    /// Size classes in `subsystem`, without a slab yet. They keep it alive.
-    ///
-    /// # Errors
-    /// No memory for the magazines.
-    pub fn new(subsystem: &Subsystem) -> Result<Self, CacheError> {
-        Self::on(subsystem.core())
-    }
-
     /// The caches of the size classes, the smallest first.
     pub fn caches(&self) -> &[KmemCache] {
         &self.caches
@@ -141,7 +132,6 @@ impl Malloc {
     ///
     /// # Safety
     /// As there, and it is the only malloc of its subsystem; paths to it are its own and `also`.
-    #[cfg(not(any(loom, shuttle)))]
     pub(crate) unsafe fn fit_addresses(&self, also: &FastPaths) {
         // SAFETY: passed on; nobody asks for the class of a page that is not counted.
         unsafe {
@@ -298,14 +288,6 @@ impl Malloc {
         Ok(moved)
     }
 
-    /// The same as an owned, safe [`Block`].
-    ///
-    /// # Errors
-    /// As [`alloc`](Self::alloc).
-    pub fn alloc_block(&self, layout: Layout, gfp: Gfp) -> Result<Block<'_>, AllocError> {
-        Block::of_malloc(self, layout, gfp)
-    }
-
     /// Takes memory back whose layout is known: no frame is looked at.
     ///
     /// Cost: arithmetic and [`KmemCache::free`].
@@ -385,6 +367,7 @@ impl Malloc {
 mod tests {
     use super::*;
     use crate::Config;
+    use crate::Subsystem;
 
     #[test]
     fn every_size_gets_the_smallest_class_that_holds_it() {

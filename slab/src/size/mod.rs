@@ -5,11 +5,7 @@
 //! | `size_class`, `kmalloc` | the kernel's 13 classes |
 //! | `malloc` | four classes a doubling |
 //! | `large` | what no class holds, and the way back of any memory |
-//! | `huge` | what no block of pages holds |
 
-// As kmalloc.
-#[cfg_attr(loom, allow(dead_code))]
-pub mod huge;
 // No subsystem has one under a checker.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 pub mod kmalloc;

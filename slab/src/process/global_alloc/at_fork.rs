@@ -4,7 +4,7 @@
 //! others: so theirs run before ours take the locks, and after ours have let them go.
 
 use super::{PROCESS, STARTING};
-use crate::subsystem::Core;
+use crate::cache::core::Core;
 use uslab_magazine::Fork;
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{AtomicBool, Kept};

@@ -19,7 +19,6 @@
 //! * A process whose main thread ended by `pthread_exit` lives as long as it has threads. When this is the last one, it ends,
 //!   and the process with it.
 
-use crate::subsystem::Core;
 use serde::Serialize;
 use std::sync::Weak;
 use std::thread::Thread;
@@ -72,6 +71,18 @@ pub struct ReaperInfo {
     pub refused: u64,
 }
 
+/// What is reaped.
+pub(crate) trait Reap: Send + Sync {
+    /// Ends an interval. Bytes that went back to the system.
+    fn end_interval(&self) -> usize;
+    /// Memory is short outside: all that can be had goes back.
+    fn relieve(&self);
+    /// As long as this stays, another interval finds nothing new.
+    fn changes(&self) -> u64;
+    /// The thread of its own.
+    fn background(&self) -> &Background;
+}
+
 #[derive(Debug)]
 pub(crate) struct Background {
     /// A [`ReaperThread`].
@@ -84,11 +95,11 @@ pub(crate) struct Background {
     thread: AtomicPtr<Thread>,
     intervals: Counter,
     refused: Counter,
-    core: Weak<Core>,
+    core: Weak<dyn Reap>,
 }
 
 impl Background {
-    pub(crate) fn new(core: Weak<Core>, interval: Option<Duration>) -> Self {
+    pub(crate) fn new(core: Weak<dyn Reap>, interval: Option<Duration>) -> Self {
         let new = Self {
             state: AtomicU32::new(Off as u32),
             interval: Fixed::new(0),
@@ -189,19 +200,18 @@ impl Drop for Background {
 }
 
 /// Ends intervals as long as there is a subsystem.
-fn run(weak: &Weak<Core>) {
+fn run(weak: &Weak<dyn Reap>) {
     if let Some(core) = weak.upgrade() {
         let own = Box::into_raw(Box::new(std::thread::current()));
         // Release: pairs with the Acquires of those who wake or drop it.
-        core.background.thread.store(own, Release);
+        core.background().thread.store(own, Release);
     }
     let (mut quiet, mut seen) = (0, 0);
     while let Some(core) = weak.upgrade() {
-        let own = &core.background;
-        let changes = || core.ground.pages.changes() + core.huge.changes();
+        let own = core.background();
         core.end_interval();
         own.intervals.add(1);
-        let now = changes();
+        let now = core.changes();
         quiet = if now == seen { quiet + 1 } else { 0 };
         seen = now;
         let interval = Duration::from_millis(own.interval.get().into());
@@ -213,12 +223,12 @@ fn run(weak: &Weak<Core>) {
             // Relaxed: the locks of the zones and of mappings order it. A free is either counted below, or took its lock after
             // that, and then finds that the thread sleeps.
             own.state.store(Asleep as u32, Relaxed);
-            if changes() != seen {
+            if core.changes() != seen {
                 own.state.store(Running as u32, Relaxed);
             }
             drop(core);
             // Until somebody frees pages, or drops the subsystem.
-            while !is_last_thread() && weak.upgrade().is_some_and(|core| core.background.is(Asleep)) {
+            while !is_last_thread() && weak.upgrade().is_some_and(|core| core.background().is(Asleep)) {
                 std::thread::park_timeout(LOOK);
             }
         }
@@ -246,7 +256,7 @@ fn is_last_thread() -> bool {
 
 #[cfg(unix)]
 mod thread {
-    use super::{Core, Weak};
+    use super::{Reap, Weak};
     use core::ffi::c_void;
     use core::mem::MaybeUninit;
     use core::ptr::null_mut;
@@ -255,7 +265,7 @@ mod thread {
     const STACK: usize = 2 << 20;
 
     /// A thread of its own, which takes no signals. `false` if the system gives none.
-    pub(super) fn start(core: Weak<Core>) -> bool {
+    pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         let (mut attributes, mut id) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let core = Box::into_raw(Box::new(core));
@@ -288,20 +298,20 @@ mod thread {
             libc::prctl(libc::PR_SET_NAME, c"uslab-reaper".as_ptr());
         }
         // SAFETY: from `start`, which gave it up.
-        super::run(&unsafe { *Box::from_raw(core.cast::<Weak<Core>>()) });
+        super::run(&unsafe { *Box::from_raw(core.cast::<Weak<dyn Reap>>()) });
         null_mut()
     }
 
     const fn may_be_sent<T: Send>() {}
-    const _: () = may_be_sent::<Weak<Core>>();
+    const _: () = may_be_sent::<Weak<dyn Reap>>();
 }
 
 #[cfg(not(unix))]
 mod thread {
-    use super::{Core, Weak};
+    use super::{Reap, Weak};
 
     /// A thread of its own. `false` if the system gives none.
-    pub(super) fn start(core: Weak<Core>) -> bool {
+    pub(super) fn start(core: Weak<dyn Reap>) -> bool {
         std::thread::Builder::new().name("uslab-reaper".to_owned()).spawn(move || super::run(&core)).is_ok()
     }
 }

@@ -44,16 +44,14 @@
 mod freed;
 
 use crate::debug::corruption::CorruptionKind;
-use crate::error::AllocError;
 use crate::debug::faults::{Faults, RESERVE};
-use crate::subsystem::Core;
 use core::alloc::Layout;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use freed::Freed;
 use serde::Serialize;
 use uslab_buddy::region::{Door, HugePages, Region, Reserved, address_limit};
-use uslab_buddy::{Gfp, Order, PAGE_SIZE};
+use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, Rank};
 use uslab_magazine::{Operation, Paths};
@@ -72,7 +70,7 @@ pub const HUGE_CACHE: usize = 256 << 20;
 const LEAST: usize = 4;
 
 /// No process has so many bytes of addresses: it need not be asked for.
-const ADDRESSES: usize = (1_u64 << if usize::BITS == 64 { 47 } else { 30 }) as usize;
+pub(crate) const ADDRESSES: usize = (1_u64 << if usize::BITS == 64 { 47 } else { 30 }) as usize;
 
 /// Whether memory for `layout` is above the largest block.
 pub(crate) const fn is_huge(layout: Layout) -> bool {
@@ -294,7 +292,7 @@ impl Huge {
     }
 
     /// A freed mapping that holds `layout`, its bytes unspecified or zero.
-    fn reuse(&self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
+    pub(crate) fn reuse(&self, layout: Layout, zero: bool) -> Option<NonNull<u8>> {
         let mut piece = self.pieces.lock().freed.take(layout)?;
         if zero {
             piece.clear(layout.size());
@@ -303,7 +301,7 @@ impl Huge {
     }
 
     /// A new mapping, zero.
-    fn map(&self, layout: Layout) -> Option<NonNull<u8>> {
+    pub(crate) fn map(&self, layout: Layout) -> Option<NonNull<u8>> {
         let piece = Region::committed(layout.size(), layout.align(), self.door, &self.faults)?;
         piece.advise(self.huge_pages);
         let memory = self.hand_out(piece, false)?;
@@ -327,12 +325,12 @@ impl Huge {
     }
 
     /// Bytes of the piece at `memory`.
-    fn bytes(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
+    pub(crate) fn bytes(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let pieces = self.pieces.lock();
         pieces.used.find(memory.addr().get()).map(|at| pieces.used[at].bytes())
     }
 
-    fn free(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
+    pub(crate) fn free(&self, memory: NonNull<u8>) -> Result<(), CorruptionKind> {
         let limit = address_limit();
         let mut pieces = self.pieces.lock();
         let piece = pieces.used.find(memory.addr().get()).map(|at| pieces.remove(at))?;
@@ -377,7 +375,7 @@ impl Huge {
         self.unmap_each(Freed::pop_idle)
     }
 
-    fn resize(&self, memory: NonNull<u8>, size: usize, may_move: bool) -> Option<NonNull<u8>> {
+    pub(crate) fn resize(&self, memory: NonNull<u8>, size: usize, may_move: bool) -> Option<NonNull<u8>> {
         let mut pieces = self.pieces.lock();
         let at = pieces.used.find(memory.addr().get()).ok()?;
         let before = pages_of(&pieces.used[at]);
@@ -392,55 +390,5 @@ impl Huge {
             unsafe { pieces.insert(piece) };
         }
         Some(base)
-    }
-}
-
-impl Core {
-    /// Memory for a layout that [is huge](is_huge), its bytes unspecified, or zero with [`Gfp::ZERO`].
-    #[cold]
-    pub(crate) fn alloc_huge(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        if layout.size() >= ADDRESSES || layout.align() >= ADDRESSES {
-            return Err(AllocError::TooLarge);
-        }
-        if let Some(memory) = self.huge.reuse(layout, gfp.contains(Gfp::ZERO)) {
-            return Ok(memory);
-        }
-        let map = || self.huge.map(layout);
-        let memory = map().or_else(|| if self.huge.release() > 0 { map() } else { None }).or_else(|| {
-            // What is kept without being used may be what is missing.
-            self.press(&Operation::new(), None);
-            self.ground.pages.release();
-            map()
-        });
-        #[cfg(not(any(loom, shuttle)))]
-        let memory = memory.or_else(|| {
-            // Or it is addresses that are missing, of which pages have more than they use.
-            self.give_up_addresses(Some(layout.size().saturating_add(layout.align())));
-            map()
-        });
-        let memory = memory.ok_or(AllocError::Refused { bytes: layout.size() })?;
-        self.grown();
-        Ok(memory)
-    }
-
-    /// Makes the piece at `memory` `size` bytes long; it may move if an alignment to pages is enough. `None`, with nothing
-    /// changed, if that cannot be done.
-    #[cold]
-    pub(crate) fn resize_huge(&self, memory: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
-        self.huge.resize(memory, size, align <= PAGE_SIZE)
-    }
-
-    /// Takes back what lies in no page of this subsystem.
-    #[cold]
-    pub(crate) fn free_huge(&self, memory: NonNull<u8>) {
-        match self.huge.free(memory) {
-            Ok(()) => self.shed(),
-            Err(kind) => self.refuse(kind, memory),
-        }
-    }
-
-    #[cold]
-    pub(crate) fn size_of_huge(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
-        self.huge.bytes(memory)
     }
 }
