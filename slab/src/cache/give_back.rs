@@ -1,7 +1,7 @@
 //! What a cache gives back: the objects of its magazines, its empty slabs, and in the end all.
 
 use super::Cache;
-use super::alloc::Nothing;
+use super::alloc::DrainOnly;
 use super::live::Live;
 use super::node::{Node, NodeCount, Unlisted};
 use crate::error::Busy;
@@ -18,7 +18,7 @@ impl Cache {
     /// The same, after a sweep of all stacks.
     pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
         if let Some(layer) = &self.parts.layer {
-            layer.purge_swept(op, &Nothing(self));
+            layer.purge_swept(op, &DrainOnly(self));
         }
         self.shrink_slabs(op)
     }
@@ -43,19 +43,19 @@ impl Cache {
     /// Gives the magazines' objects to their slabs.
     pub(super) fn purge(&self, op: &Operation) {
         if let Some(layer) = &self.parts.layer {
-            layer.purge_in(op, &Nothing(self));
+            layer.purge_in(op, &DrainOnly(self));
         }
     }
 
     /// Ends an interval of the magazines' working set. Objects given back to slabs.
     pub(crate) fn reap(&self) -> u64 {
         self.flush_deferred();
-        self.parts.layer.as_ref().map_or(0, |layer| layer.reap(&Nothing(self)))
+        self.parts.layer.as_ref().map_or(0, |layer| layer.reap(&DrainOnly(self)))
     }
 
     /// The same, after a sweep of idle stacks.
     pub(crate) fn reap_swept(&self) -> u64 {
-        self.parts.layer.as_ref().map_or(0, |layer| layer.reap_swept(&Nothing(self)))
+        self.parts.layer.as_ref().map_or(0, |layer| layer.reap_swept(&DrainOnly(self)))
     }
 
     /// Memory is short: magazines hold less from now on.
@@ -68,13 +68,13 @@ impl Cache {
     /// Gives the objects that `cpus` hold to their slabs.
     pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
         if let Some(layer) = &self.parts.layer {
-            layer.drain(&Nothing(self), cpus);
+            layer.drain(&DrainOnly(self), cpus);
         }
     }
     /// Gives the objects that a sweep has taken to their slabs.
     pub(crate) fn drain_swept(&self) {
         if let Some(layer) = &self.parts.layer {
-            layer.drain_swept(&Operation::new(), &Nothing(self));
+            layer.drain_swept(&Operation::new(), &DrainOnly(self));
         }
     }
 

@@ -148,6 +148,22 @@ pub(crate) struct Checked {
     front: Front<Object, StackMemory>,
 }
 
+#[cfg(not(loom))]
+impl Checked {
+    /// An object leaves for a caller.
+    #[inline(always)]
+    fn on_alloc(&self, Object(object): Object) {
+        // SAFETY: `grow` covers each slab before anybody knows it.
+        unsafe { self.tags.set(object, self.tag) };
+    }
+    /// An object comes back; `false` if it is not out, or not the cache's.
+    #[inline(always)]
+    #[must_use]
+    fn on_free(&self, object: NonNull<u8>) -> bool {
+        self.tags.clear(object, self.tag)
+    }
+}
+
 /// A cache. Users hold it as [`KmemCache`](crate::KmemCache).
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -160,7 +176,7 @@ pub(crate) struct Cache {
     /// Tells multiples of the stride from other offsets: see [`begins_object`](Self::begins_object). On the line of `frees`.
     multiples: u64,
     /// Whether something is done with each object before it is taken back.
-    heeds_frees: bool,
+    has_free_hook: bool,
     core: Arc<Core>,
     charge: AtomicU32,
     /// The same path; closed, too, where objects are checked. Off the beginning of its line, as `frees`.
@@ -212,7 +228,7 @@ impl Cache {
     pub(crate) fn new(core: Arc<Core>, parts: Parts) -> Option<Arc<Self>> {
         let front = parts.layer.as_ref().map_or_else(Front::closed, Layer::front);
         let resets = parts.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        let heeds_frees = parts.check_frees || resets;
+        let has_free_hook = parts.check_frees || resets;
         #[cfg(not(loom))]
         let checked = if parts.check_frees {
             let (tags, tag) = core.new_tag()?;
@@ -222,9 +238,9 @@ impl Cache {
         };
         Some(Arc::new_cyclic(|this| Self {
             allocs: if parts.check_frees { Front::closed() } else { front },
-            frees: if heeds_frees { Front::closed() } else { front },
+            frees: if has_free_hook { Front::closed() } else { front },
             multiples: u64::MAX / parts.geometry.stride() as u64 + 1,
-            heeds_frees,
+            has_free_hook,
             #[cfg(not(loom))]
             checked,
             this: this.clone(),

@@ -65,7 +65,7 @@ impl Core {
 
     /// Memory is short: all caches but one give empty slabs back, and keep less from now on; freed mappings go. How many slabs
     /// and mappings.
-    pub(crate) fn press(&self, op: &Operation, except: Option<&Cache>) -> usize {
+    pub(crate) fn reclaim(&self, op: &Operation, except: Option<&Cache>) -> usize {
         let others =
             self.visit().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
         let slabs = others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op));
@@ -110,7 +110,7 @@ impl Reap for Core {
         pages + self.huge.end_interval()
     }
     fn relieve(&self) {
-        self.press(&Operation::new(), None);
+        self.reclaim(&Operation::new(), None);
         self.shrinkers.run(4, Gfp::KERNEL, 0);
         self.shrink(&Operation::new());
         self.ground.pages.release();

@@ -70,7 +70,7 @@ impl Tags {
     /// # Safety
     /// It lies in a slab that is [covered](Self::cover).
     #[inline(always)]
-    pub(crate) unsafe fn out(&self, object: NonNull<u8>, tag: u8) {
+    pub(crate) unsafe fn set(&self, object: NonNull<u8>, tag: u8) {
         let offset = object.addr().get() - self.range;
         // SAFETY: an object of a slab that is covered; else as in `at`.
         let byte = unsafe { self.memory.base().add(offset / GRAIN).cast::<AtomicU8>().as_ref() };
@@ -81,7 +81,7 @@ impl Tags {
     /// Takes the tag of an object that comes back; `false` if it is not out, or not of that cache.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn back(&self, object: NonNull<u8>, tag: u8) -> bool {
+    pub(crate) fn clear(&self, object: NonNull<u8>, tag: u8) -> bool {
         let Some(byte) = self.at(object) else { return false };
         let out = byte.load(Relaxed) == tag;
         if out {

@@ -11,7 +11,7 @@
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::{AllocError, CacheError};
-use crate::size::large::{ZERO_SIZE, stays};
+use crate::size::large::{ZERO_SIZE, fits_in_place};
 use crate::size::size_class::{CLASSES, SizeClass};
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -181,7 +181,7 @@ impl Kmalloc {
         gfp: Gfp,
     ) -> Result<NonNull<u8>, AllocError> {
         let usable = self.core.size_to_move(memory)?;
-        if stays(usable, size) {
+        if fits_in_place(usable, size) {
             return Ok(memory);
         }
         let moved = self.alloc(size, gfp)?;

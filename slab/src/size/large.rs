@@ -21,7 +21,7 @@ pub const ZERO_SIZE: NonNull<u8> = NonNull::without_provenance(NonZeroUsize::new
 
 /// Whether memory of `usable` bytes is kept when it is to have `size`: it holds them, and is not twice as large (mimalloc's
 /// rule).
-pub(crate) const fn stays(usable: usize, size: usize) -> bool {
+pub(crate) const fn fits_in_place(usable: usize, size: usize) -> bool {
     size <= usable && size >= usable / 2 && size > 0
 }
 
@@ -37,7 +37,7 @@ impl Core {
         let first = match alloc() {
             // What caches keep without using it may be what is missing.
             Err(error) => {
-                let result = if self.press(op, None) > 0 { alloc() } else { Err(error) };
+                let result = if self.reclaim(op, None) > 0 { alloc() } else { Err(error) };
                 let again = || {
                     self.shrink(op);
                     alloc()
@@ -71,7 +71,7 @@ impl Core {
         let map = || self.huge.map(layout);
         let memory = map().or_else(|| if self.huge.release() > 0 { map() } else { None }).or_else(|| {
             // What is kept without being used may be what is missing.
-            self.press(&Operation::new(), None);
+            self.reclaim(&Operation::new(), None);
             self.ground.pages.release();
             map()
         });
@@ -107,13 +107,13 @@ impl Core {
         self.huge.bytes(memory)
     }
 
-    /// Makes memory that is no object's one for `new`, if it is a block that stays or a piece that the system resizes.
+    /// Makes memory that is no object's one for `new`, if it is a block that fits_in_place or a piece that the system resizes.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
     #[cold]
     pub(crate) fn resize_large(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
         match (is_huge(old), is_huge(new)) {
             (true, true) => self.resize_huge(memory, new.size(), new.align()),
-            _ => self.size_of(memory).is_ok_and(|usable| stays(usable, new.size())).then_some(memory),
+            _ => self.size_of(memory).is_ok_and(|usable| fits_in_place(usable, new.size())).then_some(memory),
         }
     }
 

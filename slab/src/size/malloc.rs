@@ -13,7 +13,7 @@ use crate::cache::core::Core;
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::{AllocError, CacheError};
 use crate::memory::huge::is_huge;
-use crate::size::large::{ZERO_SIZE, stays};
+use crate::size::large::{ZERO_SIZE, fits_in_place};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 pub(crate) use fast_paths::FastPaths;
@@ -271,7 +271,7 @@ impl Malloc {
             Some(size) => size,
             None => self.core.size_to_move(memory)?,
         };
-        if stays(usable, size) {
+        if fits_in_place(usable, size) {
             return Ok(memory);
         }
         let layout = Layout::from_size_align(usable, MAX_ALIGN).map_err(|_| AllocError::TooLarge)?;
