@@ -40,7 +40,8 @@ struct Module {
     path: Path_,
     parent: usize,
     file: usize,
-    children: BTreeMap<String, usize>,
+    /// Several of one name where a `cfg` decides.
+    children: BTreeMap<String, Vec<usize>>,
     /// What is defined here.
     items: BTreeSet<String>,
     /// What is imported, by the name that it has here.
@@ -126,7 +127,7 @@ impl Imports {
                     let mut path = self.modules[module].path.clone();
                     path.push(name.clone());
                     let child = self.module(path, module, self.modules[module].file);
-                    self.modules[module].children.insert(name.clone(), child);
+                    self.modules[module].children.entry(name.clone()).or_default().push(child);
                     let below = below.join(&name);
                     if let Some((_, items)) = &declared.content {
                         self.items(items, child, &below)?;
@@ -146,50 +147,52 @@ impl Imports {
     }
 
     /// What `name` is in `module`.
-    fn find(&self, module: usize, name: &str, steps: usize) -> Option<Target> {
+    fn find(&self, module: usize, name: &str, steps: usize) -> Vec<Target> {
         let here = &self.modules[module];
-        if let Some(child) = here.children.get(name) {
-            return Some(Target::Module(*child));
+        if let Some(children) = here.children.get(name) {
+            return children.iter().copied().map(Target::Module).collect();
         }
         if here.items.contains(name) {
-            return Some(Target::Item(module));
+            return vec![Target::Item(module)];
         }
         // An import may name itself, and globs each other.
-        let steps = steps.checked_sub(1)?;
+        let Some(steps) = steps.checked_sub(1) else { return Vec::new() };
         if let Some(path) = here.names.get(name) {
             return self.resolve(module, path, steps);
         }
-        here.globs.iter().find_map(|glob| match self.resolve(module, glob, steps)? {
+        let globs = here.globs.iter().flat_map(|glob| self.resolve(module, glob, steps));
+        let found = globs.flat_map(|glob| match glob {
             Target::Module(other) if other != module => self.find(other, name, steps),
-            _ => None,
-        })
+            _ => Vec::new(),
+        });
+        found.collect()
     }
 
-    /// What a path leads to that is written in `module`; `None` outside of the crate.
-    fn resolve(&self, module: usize, path: &[String], steps: usize) -> Option<Target> {
-        let mut now = module;
+    /// What a path leads to that is written in `module`; nothing outside of the crate.
+    fn resolve(&self, module: usize, path: &[String], steps: usize) -> Vec<Target> {
+        let mut base = module;
         let mut rest = path;
-        let mut anchored = false;
         while let [first, others @ ..] = rest {
-            now = match first.as_str() {
+            base = match first.as_str() {
                 "crate" => 0,
-                "self" => now,
-                "super" => self.modules[now].parent,
+                "self" => base,
+                "super" => self.modules[base].parent,
                 _ => break,
             };
-            (anchored, rest) = (true, others);
+            rest = others;
         }
-        if !anchored && self.modules[module].names.get(path.first()?).is_some_and(|name| name == path) {
+        if self.modules[module].names.get(&path[0]).is_some_and(|own| own == path) {
             // `use serde;`
-            return None;
+            return Vec::new();
         }
-        for name in rest {
-            match self.find(now, name, steps)? {
-                Target::Module(next) => now = next,
-                item @ Target::Item(_) => return Some(item),
-            }
-        }
-        Some(Target::Module(now))
+        rest.iter().fold(vec![Target::Module(base)], |found, name| {
+            let next = found.into_iter().flat_map(|target| match target {
+                Target::Module(module) => self.find(module, name, steps),
+                // Of `Type::function` the type is what is imported.
+                item @ Target::Item(_) => vec![item],
+            });
+            next.collect()
+        })
     }
 
     fn connect(&mut self) {
@@ -199,19 +202,19 @@ impl Imports {
         for (at, module) in self.modules.iter().enumerate() {
             let uses = module.uses.iter().map(|(path, name)| (path, name.as_ref()));
             for (path, reexported) in uses.chain(module.paths.iter().map(|path| (path, None))) {
-                let Some(end) = self.resolve(at, path, STEPS) else { continue };
-                let (Target::Module(to) | Target::Item(to)) = end;
-                let (to, from) = (&self.modules[to], module);
-                let facade = reexported.is_some_and(|name| !module.mentioned.contains(name))
-                    && to.path.starts_with(&from.path);
-                if to.file != from.file && !facade {
-                    // Of `Type::function` the type is what is imported.
-                    let name = path.iter().rev().find(|name| match end {
-                        Target::Module(_) => true,
-                        Target::Item(_) => to.items.contains(*name),
-                    });
-                    let name = name.or(path.last()).cloned().unwrap_or_default();
-                    arrows.entry((from.file, to.file)).or_default().insert(name);
+                for end in self.resolve(at, path, STEPS) {
+                    let (Target::Module(to) | Target::Item(to)) = end;
+                    let (to, from) = (&self.modules[to], module);
+                    let facade = reexported.is_some_and(|name| !module.mentioned.contains(name))
+                        && to.path.starts_with(&from.path);
+                    if to.file != from.file && !facade {
+                        let name = path.iter().rev().find(|name| match end {
+                            Target::Module(_) => true,
+                            Target::Item(_) => to.items.contains(*name),
+                        });
+                        let name = name.or(path.last()).cloned().unwrap_or_default();
+                        arrows.entry((from.file, to.file)).or_default().insert(name);
+                    }
                 }
             }
         }
@@ -350,7 +353,6 @@ impl Reader<'_> {
             }
             UseTree::Name(name) => (name.ident.to_string(), name.ident.to_string()),
             UseTree::Rename(rename) => (rename.ident.to_string(), rename.rename.to_string()),
-            _ => return,
         };
         let name = if end == "self" { path.last().cloned().unwrap_or(name) } else { name };
         if end != "self" {

@@ -12,6 +12,7 @@
 //! the object (`log`).
 
 mod affinity;
+mod harm;
 mod log;
 mod options;
 mod report;
@@ -23,8 +24,9 @@ mod world;
 use crate::output::{Progress, Stage, grouped};
 use crate::resident::resident_bytes;
 use anyhow::{Context, bail};
+pub use harm::{FaultSpec, Saboteur};
 use options::ROUNDS;
-pub use options::{FaultSpec, Options, SECONDS, Saboteur};
+pub use options::{Options, SECONDS};
 pub use report::Report;
 use report::{End, RoundReport};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,38 +1,12 @@
 //! What a run is asked for.
 
+use super::harm::{FaultSpec, Saboteur};
 use super::workload::Workload;
 use anyhow::bail;
 use std::fmt;
-use std::ptr::NonNull;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use uslab::KmemCache;
-use uslab::faults::{self, BadRule, Rule};
 use uslab_magazine::sync::AtomicBool;
-
-/// Is told of every object that was freed to a cache, and may do to it what nobody may: the tests of the tests. `true`
-/// ends the round, so that its census comes while the deeds of the threads are remembered.
-pub type Saboteur = Arc<dyn Fn(&KmemCache, NonNull<u8>) -> bool + Send + Sync>;
-
-/// Rules of faults, and the text that they were read from.
-#[derive(Clone, Debug)]
-pub struct FaultSpec {
-    text: String,
-    pub(super) rules: Vec<Rule>,
-}
-
-impl FromStr for FaultSpec {
-    type Err = BadRule;
-    fn from_str(text: &str) -> Result<Self, BadRule> {
-        Ok(Self { text: text.to_owned(), rules: faults::parse(text)? })
-    }
-}
-impl fmt::Display for FaultSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
 
 /// What a run is.
 #[derive(Clone)]

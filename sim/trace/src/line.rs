@@ -14,8 +14,8 @@ use memchr::memchr;
 use super::error::Impossible;
 use super::event::{Event, EventKind, MAX_CPU, MAX_OBJECT, MAX_ORDER, Pfn, Ptr, Via};
 use super::fields::{self, Fields, Pointer, word};
-use super::symbols::{Symbol, Symbols};
 use super::prefix::Prefix;
+use super::symbols::{Symbol, Symbols};
 use super::{ftrace, perf, trace_cmd};
 
 /// The text formats.

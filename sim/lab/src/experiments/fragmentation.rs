@@ -200,6 +200,7 @@ fn holes_that_serve_nobody(findings: &mut Findings) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::allocators::drive::Outcome;
     use uslab_output::Progress;
 
     fn loaded() -> Loaded {

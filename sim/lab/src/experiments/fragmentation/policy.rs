@@ -61,8 +61,8 @@ impl Trial for Sampling<'_> {
 
 /// What became of a workload in `bytes` of memory.
 pub(super) struct Run {
-    policy: Policy,
-    bytes: usize,
+    pub(super) policy: Policy,
+    pub(super) bytes: usize,
     pub(super) outcome: Outcome,
 }
 
