@@ -32,6 +32,27 @@ const ROOMS: [&str; 15] = [
 const MOST: usize = 2;
 
 #[test]
+fn a_drawing_follows_re_exports_and_leaves_out_what_does_not_ship() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| std::fs::write(folder.path().join(file), text).unwrap();
+    write("lib.rs", "mod a; mod b; mod c; mod d; pub use a::A;");
+    write("a.rs", "use crate::b::{self, B as Other}; pub struct A(b::B);");
+    write("b.rs", "pub struct B; fn f() { vec![super::c::C::new()]; }");
+    write("c.rs", "use crate::A; pub struct C; #[cfg(test)] mod tests { use crate::d::D; }");
+    write("d.rs", "use crate::c::C; pub struct D; #[cfg(all(loom, unix))] fn f() { crate::a::A; }");
+    let imports = Imports::draw(&folder.path().join("lib.rs")).unwrap();
+    let name = |path: &std::path::Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
+    let arrows: Vec<_> = imports
+        .arrows()
+        .map(|arrow| format!("{} {} {}", name(arrow.from), arrow.names.join("+"), name(arrow.to)))
+        .collect();
+    assert_eq!(arrows, ["a B+b b", "b C c", "c A a", "d C c"]);
+    let circles = imports.circles();
+    assert_eq!((circles.len(), circles[0].files, circles[0].arrows.len()), (1, 3, 3));
+    assert!(circles[0].to_string().contains("c.rs imports A from "), "{}", circles[0]);
+}
+
+#[test]
 fn no_crate_depends_on_a_higher_floor() {
     let floor = |directory: &std::path::Path| {
         let top = directory.iter().next()?;

@@ -4,9 +4,6 @@
 //! needed. A cache keeps its subsystem alive, not the other way round: the registry only knows which caches there are,
 //! for reports and for pressure.
 
-#[cfg(any(loom, shuttle))]
-pub use crate::cache::config::Config;
-#[cfg(not(any(loom, shuttle)))]
 pub use crate::cache::config::{Config, KEEP_FREE};
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
@@ -130,7 +127,7 @@ impl Subsystem {
         self.pages().drain_cpus(cpus);
     }
 
-    /// Asks `shrinker` when memory is short, for as long as the registration lives: see [`shrinker`].
+    /// Asks `shrinker` when memory is short, for as long as the registration lives: see [`shrinker`](crate::shrinker).
     pub fn register_shrinker(&self, shrinker: impl Shrinker + 'static) -> Registration {
         self.core.add_shrinker(Box::new(shrinker), None)
     }
@@ -169,7 +166,7 @@ impl KmemCacheBuilder {
     ///
     /// # Errors
     /// A bad name, an impossible geometry, or no memory for what checked frees need. No slab is made yet. A cache for whose
-    /// magazines there is nothing left works without, and says so: [`CacheInfo::magazines_refused`].
+    /// magazines there is nothing left works without, and says so: [`CacheInfo::magazines_refused`](crate::CacheInfo::magazines_refused).
     pub fn build_in(self, subsystem: &Subsystem) -> Result<KmemCache, CacheError> {
         self.build_on(subsystem.core())
     }

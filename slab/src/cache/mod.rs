@@ -16,7 +16,7 @@
 //! # Invariants
 //!
 //! * A frame whose owner is a cache belongs to a slab of that cache, on a list of the slab's node or in the hands of one
-//!   thread, and the cache outlives it: a cache keeps itself as long as it has slabs (see [`owner`](crate::cache::owner)).
+//!   thread, and the cache outlives it: a cache keeps itself as long as it has slabs (see [`owner`]).
 //! * An object whose bit is set is in exactly one place: a caller, a magazine, or the hands of one thread.
 //! * `charge` is the number of slabs, those under construction and those that wait for a grace period included.
 //!

@@ -10,7 +10,7 @@
 
 pub(crate) mod ground;
 // No subsystem has a malloc under a checker.
-#[cfg_attr(loom, allow(dead_code))]
+#[cfg_attr(any(loom, shuttle), allow(dead_code))]
 pub mod huge;
 pub(crate) mod large_blocks;
 #[cfg(not(any(loom, shuttle)))]

@@ -60,6 +60,7 @@ impl Core {
     }
 
     /// Memory for a layout that [is huge](is_huge), its bytes unspecified, or zero with [`Gfp::ZERO`].
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
     #[cold]
     pub(crate) fn alloc_huge(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         if layout.size() >= ADDRESSES || layout.align() >= ADDRESSES {
