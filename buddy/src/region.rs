@@ -16,6 +16,7 @@ mod heap;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 mod mapped;
 mod phantom;
+mod source;
 
 use crate::PAGE_SIZE;
 use crate::faults::{COMMIT, Call, DECOMMIT, Faults, Point, RESERVE};
@@ -27,6 +28,8 @@ use heap::Heap as Os;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 use mapped::Mapped as Os;
 use phantom::Addresses;
+pub use source::HugePages;
+use source::{Access, Source};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::{Counter, tell};
 
@@ -75,23 +78,6 @@ impl Door {
     }
 }
 
-/// Whether a region's memory should be in huge pages (2 MiB on x86-64): fewer misses of the address cache, but the first
-/// touch of a page takes 2 MiB and zeroes them, and memory goes back in no smaller part.
-///
-/// Measured where the system leaves it to the program (100,000 live objects of 64 bytes in bursts; 10,000 of 8 to 1024
-/// bytes): advised, no pair became faster by more than the noise, and a million objects took 1 % more memory. Hence the
-/// default. A cache of gigabytes, used at random, is what `Advise` is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HugePages {
-    /// As the system does with memory that nobody says anything about.
-    #[default]
-    System,
-    /// Yes (`MADV_HUGEPAGE`), where the system leaves it to the program.
-    Advise,
-    /// No (`MADV_NOHUGEPAGE`), even where the system would by itself.
-    Never,
-}
-
 /// What may be done with memory that is reserved but not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uncommitted {
@@ -120,96 +106,6 @@ enum Backing {
     Os(Os),
     Heap(Heap),
     Phantom(Addresses, Phantom),
-}
-
-/// What may be done with memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
-    Nothing,
-    Read,
-    ReadWrite,
-}
-
-/// What stands behind a region. Addresses and bytes are whole pages.
-///
-/// # Safety
-/// Whoever implements it hands out memory that is zero, as long and aligned as asked for, and nobody else's until `free`.
-unsafe trait Source: core::fmt::Debug + Sized {
-    /// `bytes` bytes at a multiple of `align`, which is a page at least; `None` when refused. Memory that may be written to
-    /// is memory that the system answers for; any other is address space.
-    fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)>;
-
-    /// Makes a part of it readable and writable. `false` when refused.
-    ///
-    /// # Safety
-    /// The part is this memory's.
-    unsafe fn commit(&self, at: NonNull<u8>, bytes: usize) -> bool;
-
-    /// As [`Region::decommit`]: the next commit finds the part zero. Up to then `access` is all that is used.
-    ///
-    /// # Safety
-    /// The part is this memory's, and nobody uses it.
-    unsafe fn decommit(&self, at: NonNull<u8>, bytes: usize, access: Access) -> bool;
-
-    /// As [`Region::discard`].
-    ///
-    /// # Safety
-    /// The part is this memory's. Others may read it meanwhile, and do not mind that it becomes zero.
-    unsafe fn discard(&self, at: NonNull<u8>, bytes: usize) -> bool;
-
-    /// As [`Region::resize`]: where it is now.
-    ///
-    /// # Safety
-    /// It is at `at`, `old` bytes long, and may be written to as a whole.
-    unsafe fn resize(
-        &mut self,
-        at: NonNull<u8>,
-        old: usize,
-        new: usize,
-        may_move: bool,
-    ) -> Option<NonNull<u8>>;
-
-    /// As [`Region::advise`].
-    ///
-    /// # Safety
-    /// The part is this memory's.
-    unsafe fn advise(&self, at: NonNull<u8>, bytes: usize, huge_pages: HugePages) -> bool;
-
-    /// As [`Region::hide_from_dumps`].
-    ///
-    /// # Safety
-    /// The part is this memory's.
-    unsafe fn hide_from_dumps(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
-        false
-    }
-
-    /// As [`Region::clear`].
-    ///
-    /// # Safety
-    /// The part is this memory's, may be written to, and nobody uses it.
-    unsafe fn clear(&self, at: NonNull<u8>, bytes: usize) {
-        // SAFETY: by contract.
-        unsafe { at.write_bytes(0, bytes) };
-    }
-
-    /// An owner for a part of this memory, where parts can be given back one by one; `None` where memory is had as a whole.
-    fn part(&self) -> Option<Self> {
-        None
-    }
-
-    /// Gives a part at its end back; `false` where memory is had as a whole.
-    ///
-    /// # Safety
-    /// The part is this memory's, and nobody uses it, nor will.
-    unsafe fn cut(&self, _at: NonNull<u8>, _bytes: usize) -> bool {
-        false
-    }
-
-    /// Gives it back as a whole.
-    ///
-    /// # Safety
-    /// It is at `at`, `bytes` bytes long; nobody uses it any more, nor this.
-    unsafe fn free(&mut self, at: NonNull<u8>, bytes: usize);
 }
 
 /// `$call` of the source behind `$backing`.

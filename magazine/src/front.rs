@@ -2,9 +2,9 @@
 
 use crate::cpu::rseq::{Fast, NO_CLASS};
 use crate::cpu::{Mechanism, claimed};
-use crate::layer::Round;
 use crate::memory::{Heap, Memory};
 use crate::region::Class;
+use crate::round::Round;
 use crate::table::Table;
 use core::marker::PhantomData;
 use core::ptr::NonNull;

@@ -46,6 +46,7 @@ use crate::magazine::{MAX_CAPACITY, Magazine};
 use crate::memory::{Heap, Memory};
 use crate::paths::{Operation, PathCounts, Paths};
 use crate::region::Class;
+pub use crate::round::Round;
 use crate::sync::fork::ForkLock;
 use crate::sync::{Counter, Fixed, Rank, assert_unlocked, planted, tell};
 use crate::table::{Table, Taken, Which};
@@ -53,34 +54,6 @@ use crate::tuning::Tuning;
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
-
-/// What magazines hold: anything that fits a pointer.
-///
-/// Rounds travel: whoever runs on a CPU is handed what another thread has left there. So they must be `Send`, and layers may
-/// be shared by threads whatever their rounds are.
-///
-/// ```compile_fail,E0277
-/// use core::{cell::Cell, ptr::NonNull};
-/// #[derive(Clone, Copy)]
-/// struct RoundsThatCannotBeSentAreRefused<'a>(&'a Cell<u64>);
-/// impl uslab_magazine::Round for RoundsThatCannotBeSentAreRefused<'_> {
-///     fn into_raw(self) -> NonNull<u8> {
-///         NonNull::from(self.0).cast()
-///     }
-///     unsafe fn from_raw(raw: NonNull<u8>) -> Self {
-///         Self(unsafe { raw.cast().as_ref() })
-///     }
-/// }
-/// ```
-pub trait Round: Copy + Send {
-    /// The round as a pointer (a number may use `NonNull::without_provenance`).
-    fn into_raw(self) -> NonNull<u8>;
-    /// The round again.
-    ///
-    /// # Safety
-    /// `raw` came from [`into_raw`](Round::into_raw) of the same type.
-    unsafe fn from_raw(raw: NonNull<u8>) -> Self;
-}
 
 /// Where rounds come from and go to when magazines cannot serve: the slab layer, or a zone.
 ///
@@ -309,8 +282,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
             region.into_iter().for_each(|region| region.set_cap(class, self.config.reach().into()));
         }
         match self.mechanism() {
-            Mechanism::Rseq => rseq::push_batch(&self.table, node.front.fast(), class, rounds),
-            Mechanism::Claimed => claimed::push_batch(&self.table, class, rounds),
+            Mechanism::Rseq => rseq::push_batch(&*self.table, node.front.fast(), class, rounds),
+            Mechanism::Claimed => claimed::push_batch(&*self.table, class, rounds),
         }
     }
     /// The same; if the CPU has not used the class so far, it may now.
@@ -329,8 +302,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         inject_yield();
         let (class, n) = (node.class(), u32::from(self.config.capacity));
         let popped = match self.mechanism() {
-            Mechanism::Rseq => rseq::pop_batch(&self.table, node.front.fast(), class, n, into),
-            Mechanism::Claimed => claimed::pop_batch(&self.table, class, n, into),
+            Mechanism::Rseq => rseq::pop_batch(&*self.table, node.front.fast(), class, n, into),
+            Mechanism::Claimed => claimed::pop_batch(&*self.table, class, n, into),
         };
         if popped {
             node.net.sub(n.into());

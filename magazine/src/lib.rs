@@ -105,6 +105,7 @@ mod magazine;
 pub mod memory;
 pub mod paths;
 mod region;
+mod round;
 pub mod sync;
 pub mod table;
 mod tuning;

@@ -45,12 +45,15 @@ const SERVED: u64 = 2;
 /// Bytes of a round.
 pub(crate) const ROUND: usize = size_of::<*mut u8>();
 
+/// Bytes of addresses of a region, at most.
+pub const REGION: usize = 4 << 20;
+
 /// What of a region's memory goes back at once: a page. A checker's is as long as the room of a class.
 pub(crate) const PAGE: usize = if cfg!(any(loom, shuttle)) { 64 } else { 4096 };
 
 /// A set of a region's pages, by their numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pages([u64; crate::table::REGION / 4096 / 64]);
+pub(crate) struct Pages([u64; REGION / 4096 / 64]);
 
 impl Pages {
     pub(crate) fn add(&mut self, page: usize) {

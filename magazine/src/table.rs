@@ -45,6 +45,7 @@
 //!
 //! Behind the regions lie the magazines of all depots, committed as they are first used.
 
+use crate::cpu::regions::Regions;
 use crate::cpu::{Cpus, Mechanism, claimed, rseq};
 use crate::depot::{Block, Blocks};
 use crate::fork::Fork;
@@ -53,6 +54,7 @@ use crate::memory::{ALIGN, Memory};
 use crate::paths::Operation;
 #[cfg(any(loom, shuttle))]
 use crate::region::Cells;
+pub use crate::region::REGION;
 use crate::region::{CLASSES, Class, LEN, NULL, PAGE, Pages, ROUND, Region, SEEN, STACKS};
 #[cfg(not(any(loom, shuttle)))]
 use crate::sync::AtomicPtr;
@@ -68,8 +70,6 @@ use core::ptr::NonNull;
 use core::time::Duration;
 use std::panic::resume_unwind;
 
-/// Bytes of addresses of a region, at most.
-pub const REGION: usize = 4 << 20;
 /// Bytes of addresses that the regions of all CPUs have together where they are memory (the heap's), about. A simulator in a
 /// page copies its memory for each of its checkpoints.
 const ON_HEAP: usize = if cfg!(target_family = "wasm") { 1 << 20 } else { 64 << 20 };
@@ -205,6 +205,29 @@ pub struct Drains {
     pub longest_away: Duration,
 }
 
+impl<M: Memory> Regions for Table<M> {
+    #[inline(always)]
+    fn this_cpu(&self) -> u32 {
+        self.cpus.current()
+    }
+    #[inline(always)]
+    fn region(&self, cpu: u32) -> Option<Region<'_>> {
+        self.region(cpu)
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    fn words(&self) -> Option<NonNull<u8>> {
+        (self.cpus.mechanism() == Mechanism::Rseq).then(|| self.words())
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    fn spare_words(&self) -> NonNull<u8> {
+        self.memory.base()
+    }
+    #[cfg(any(loom, shuttle))]
+    fn current(&self, cpu: u32) -> Option<Region<'_>> {
+        self.current(cpu)
+    }
+}
+
 impl<M: Memory> Table<M> {
     /// Bytes of addresses for the words, for each CPU a region of `region` bytes, and as much for the depots.
     pub fn footprint(cpus: &Cpus, region: usize) -> usize {
@@ -319,12 +342,6 @@ impl<M: Memory> Table<M> {
     pub(crate) fn words(&self) -> NonNull<u8> {
         // SAFETY: behind the spare ones, in the same range.
         unsafe { self.memory.base().add(SPARE * WORD) }
-    }
-    /// Where the spare words lie.
-    #[cfg(not(any(loom, shuttle)))]
-    #[allow(dead_code, reason = "for restartable sequences, which are not in every build")]
-    pub(crate) fn spare_words(&self) -> NonNull<u8> {
-        self.memory.base()
     }
     /// Where the region of `cpu` lies; of one more than there are, the empty one.
     #[cfg(not(any(loom, shuttle)))]

@@ -865,9 +865,9 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                                     let rounds = [crate::Round::into_raw(ball)];
                                     let push = || match table.cpus.mechanism() {
                                         Mechanism::Rseq => {
-                                            rseq::push_batch(table, fronts.fast(), class, &rounds)
+                                            rseq::push_batch(&**table, fronts.fast(), class, &rounds)
                                         }
-                                        Mechanism::Claimed => claimed::push_batch(table, class, &rounds),
+                                        Mechanism::Claimed => claimed::push_batch(&**table, class, &rounds),
                                     };
                                     let pushed = push()
                                         || table.open(&Operation::new(), table.cpus.current(), class, 64)

@@ -1,11 +1,12 @@
 //! Memory as a safe, owned value: for callers who must not, or need not, write `unsafe`.
 
+use crate::cache::kmem_cache::KmemCache;
+use crate::cache::mempool::Mempool;
+use crate::cache::prefill::Prefilled;
 use crate::error::AllocError;
-use crate::kmalloc::Kmalloc;
-use crate::kmem_cache::KmemCache;
+use crate::size::kmalloc::Kmalloc;
 #[cfg(not(any(loom, shuttle)))]
-use crate::malloc::Malloc;
-use crate::mempool::Mempool;
+use crate::size::malloc::Malloc;
 use core::alloc::Layout;
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
@@ -48,18 +49,18 @@ enum Origin<'c> {
 unsafe impl Send for Block<'_> {}
 
 impl<'c> Block<'c> {
-    pub(crate) fn of_cache(cache: &'c KmemCache, gfp: Gfp) -> Result<Self, AllocError> {
+    fn of_cache(cache: &'c KmemCache, gfp: Gfp) -> Result<Self, AllocError> {
         // SAFETY: allocated just now with these flags, and known to nobody else.
         cache.alloc(gfp).map(|object| unsafe { Self::of_object(cache, object, gfp) })
     }
     /// # Safety
     /// `object` was allocated from `cache` with `gfp` and is the caller's.
-    pub(crate) unsafe fn of_object(cache: &'c KmemCache, object: NonNull<u8>, gfp: Gfp) -> Self {
+    unsafe fn of_object(cache: &'c KmemCache, object: NonNull<u8>, gfp: Gfp) -> Self {
         Self::from_cache(cache, object, gfp, Origin::Cache(cache))
     }
     /// # Safety
     /// `object` was allocated from `pool` with `gfp` and is the caller's.
-    pub(crate) unsafe fn of_mempool(pool: &'c Mempool, object: NonNull<u8>, gfp: Gfp) -> Self {
+    unsafe fn of_mempool(pool: &'c Mempool, object: NonNull<u8>, gfp: Gfp) -> Self {
         Self::from_cache(pool.cache(), object, gfp, Origin::Mempool(pool))
     }
     fn from_cache(cache: &KmemCache, object: NonNull<u8>, gfp: Gfp, origin: Origin<'c>) -> Self {
@@ -70,12 +71,12 @@ impl<'c> Block<'c> {
         let initialised = gfp.contains(Gfp::ZERO) || cache.cache().has_hooks();
         Self::new(object, layout, origin, initialised)
     }
-    pub(crate) fn of_kmalloc(kmalloc: &'c Kmalloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
+    fn of_kmalloc(kmalloc: &'c Kmalloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
         let memory = kmalloc.alloc_layout(layout, gfp)?;
         Ok(Self::new(memory, layout, Origin::Kmalloc(kmalloc), gfp.contains(Gfp::ZERO)))
     }
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn of_malloc(malloc: &'c Malloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
+    fn of_malloc(malloc: &'c Malloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
         let memory = malloc.alloc(layout, gfp)?;
         Ok(Self::new(memory, layout, Origin::Malloc(malloc), gfp.contains(Gfp::ZERO)))
     }
@@ -85,7 +86,7 @@ impl<'c> Block<'c> {
     }
 
     /// The object, the caller's from now on, if it is one of `cache`; else the block again.
-    pub(crate) fn into_object(self, cache: &KmemCache) -> Result<NonNull<u8>, Self> {
+    fn into_object(self, cache: &KmemCache) -> Result<NonNull<u8>, Self> {
         match self.origin {
             Origin::Cache(own) if core::ptr::eq(own.cache(), cache.cache()) => {
                 Ok(ManuallyDrop::new(self).memory)
@@ -147,6 +148,76 @@ impl<'c> Block<'c> {
             self.initialised.set(n);
         }
         n
+    }
+}
+
+impl KmemCache {
+    /// An object as an owned, safe [`Block`].
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_block(&self, gfp: Gfp) -> Result<Block<'_>, AllocError> {
+        Block::of_cache(self, gfp)
+    }
+
+    /// As [`alloc_bulk`](Self::alloc_bulk): `n` objects as owned, safe [`Block`]s.
+    ///
+    /// # Errors
+    /// As [`alloc_bulk`](Self::alloc_bulk); [`AllocError::Refused`] if the heap has no room for the `Vec`.
+    pub fn alloc_blocks(&self, gfp: Gfp, n: usize) -> Result<Vec<Block<'_>>, AllocError> {
+        // SAFETY: allocated just now with these flags, each the caller's alone.
+        self.alloc_owners(gfp, n, |object| unsafe { Block::of_object(self, object, gfp) })
+    }
+}
+
+impl<'c> Prefilled<'c> {
+    /// [`alloc`](Self::alloc) as an owned, safe [`Block`]. Dropped, it goes to the cache, not back here.
+    pub fn alloc_block(&mut self) -> Option<Block<'c>> {
+        let object = self.alloc()?;
+        // SAFETY: allocated just now from this cache with these flags.
+        Some(unsafe { Block::of_object(self.cache, object, self.gfp) })
+    }
+
+    /// Takes a block back; one of another cache goes to its own.
+    pub fn free_block(&mut self, block: Block<'_>) {
+        if let Ok(object) = block.into_object(self.cache) {
+            // SAFETY: an object of this cache, which the block owned.
+            unsafe { self.free(object) };
+        }
+    }
+}
+
+impl Mempool {
+    /// [`alloc`](Self::alloc) as an owned, safe [`Block`], which comes back here.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_block(&self, gfp: Gfp) -> Result<Block<'_>, AllocError> {
+        let object = self.alloc(gfp)?;
+        // SAFETY: allocated just now with these flags.
+        Ok(unsafe { Block::of_mempool(self, object, gfp) })
+    }
+}
+
+impl Kmalloc {
+    /// `size` bytes as an owned, safe [`Block`], aligned as the class promises.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_block(&self, size: usize, gfp: Gfp) -> Result<Block<'_>, AllocError> {
+        let layout = Layout::from_size_align(size, 1).map_err(|_| AllocError::TooLarge)?;
+        Block::of_kmalloc(self, layout, gfp)
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl Malloc {
+    /// Memory for `layout` as an owned, safe [`Block`].
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_block(&self, layout: Layout, gfp: Gfp) -> Result<Block<'_>, AllocError> {
+        Block::of_malloc(self, layout, gfp)
     }
 }
 

@@ -17,7 +17,7 @@
 //! | the cache is at its limit | [`AllocError::CacheLimit`] | `at_its_limit_a_cache_finds_what_another_cpu_keeps` |
 //! | the node has none, and no other may serve | [`AllocError::Memory`], which names the node | `objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_that_is_counted` |
 //! | no such node | [`AllocError::Memory`] | `objects_belong_to_nodes_and_go_home` |
-//! | `mmap` refused at the start | fewer pages; in the end [`StartError`](crate::StartError) | `with_little_address_space_it_starts_smaller` `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
+//! | `mmap` refused at the start | fewer pages; in the end [`StartError`] | `with_little_address_space_it_starts_smaller` `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
 //! | `RLIMIT_AS`, before the start or set by a program under the library | three quarters of what it leaves, for memory up to 4 MiB; then as if `mmap` were refused | `a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others` |
 //! | `realloc` of what is no object | [`AllocError::NotAnObject`], after the report | `what_is_no_object_has_no_size_and_is_not_moved` |
 //! | `mmap` refused later | [`AllocError::Memory`], [`AllocError::SideTable`], [`AllocError::Refused`], [`CacheError::Memory`] | `a_refused_mmap_is_an_error_that_says_what_it_was_for` |
@@ -30,6 +30,7 @@
 
 use crate::geometry::GeometryError;
 use core::fmt;
+use uslab_buddy::PageError;
 
 /// Why an allocation failed: which limit was reached. The caller may free something and try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +95,7 @@ pub enum CacheError {
     /// A type-stable cache in the process-wide malloc's subsystem: its slabs are released by a collector that allocates.
     TypeStable,
     /// The global subsystem could not be started.
-    Start(crate::StartError),
+    Start(StartError),
 }
 
 impl fmt::Display for CacheError {
@@ -115,8 +116,8 @@ impl From<GeometryError> for CacheError {
         Self::Geometry(error)
     }
 }
-impl From<crate::StartError> for CacheError {
-    fn from(error: crate::StartError) -> Self {
+impl From<StartError> for CacheError {
+    fn from(error: StartError) -> Self {
         Self::Start(error)
     }
 }
@@ -140,3 +141,35 @@ impl fmt::Display for Busy {
     }
 }
 impl std::error::Error for Busy {}
+
+/// Why a subsystem could not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The page allocator cannot work so, or got no address space.
+    Pages(PageError),
+    /// No address space for the bitmaps of slabs of many objects, or for the table of huge memory.
+    SideTable,
+    /// No memory for the magazines of kmalloc's caches.
+    Kmalloc,
+    /// The global subsystem is being started by this very thread.
+    Starting,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pages(error) => error.fmt(f),
+            Self::SideTable => f.write_str("no address space for the side tables"),
+            Self::Kmalloc => f.write_str("no memory for the magazines of kmalloc"),
+            Self::Starting => f.write_str("the global subsystem is just being started by this thread"),
+        }
+    }
+}
+impl std::error::Error for StartError {}
+
+impl From<PageError> for StartError {
+    fn from(error: PageError) -> Self {
+        Self::Pages(error)
+    }
+}

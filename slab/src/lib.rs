@@ -31,109 +31,66 @@
 //! [`pool`], whose free list lies there by its nature). Free objects stay as they were left, an overflow reaches no
 //! allocator state, and loom checks the shipping source.
 //!
-//! | module | |
+//! The sources lie in rooms, each of which imports from those above it in this table only:
+//!
+//! | room | |
 //! |---|---|
-//! | [`geometry`] | order, objects a slab, alignment: Linux's rule |
-//! | `slab` | one slab: which objects are out |
-//! | `node` | a cache's slabs on one node: full, partial, empty |
-//! | `cache` | allocation and free, growth and release, pressure |
-//! | [`kmem_cache`], [`typed`] | a cache as users hold it, untyped and typed |
-//! | `pinned`, `type_stable`, `static_cache` | typed caches that promise more |
-//! | `owner`, `registry` | who keeps a cache, and how it goes |
-//! | `tags` | which objects are out, asked at a free |
-//! | [`kmalloc`], [`size_class`] | memory of any size, by the kernel's 13 classes |
-//! | [`malloc`] | memory of any size, by four classes a doubling |
-//! | [`large`] | what no class holds, and the way back of any memory |
-//! | [`huge`] | what no block of pages holds |
-//! | [`global_alloc`], `bootstrap`, [`options`] | the process-wide malloc, its start and its settings |
-//! | `allocator` | the same and caches for containers that take an allocator |
-//! | [`prefill`], [`mempool`] | objects of one owner, and a reserve for all |
-//! | [`magazines`] | how large magazines are |
-//! | [`pool`] | objects of one size in memory of the caller's choice, for one thread |
-//! | [`handle`] | small values that name an object, and know when it is gone |
-//! | [`hive`] | values of one owner that never move, walked without looking at what is free |
-//! | [`live`] | which objects are in use, to walk over |
-//! | [`shrinker`] | what users can drop when memory is short |
-//! | [`reaper`] | threads that give idle memory back |
-//! | [`pressure`] | how Linux says that memory is short |
-//! | `rcu` | type-stable caches |
-//! | [`corruption`] | frees that cannot be right |
-//! | [`faults`] | refusals on purpose |
-//! | [`fork`] | all locks, for a process that forks |
-//! | [`info`], [`census`] | the numbers, and whether they add up |
-//! | `prometheus` | the numbers as Prometheus reads them (a feature) |
-//! | `check` | under loom: check your own code on top of this one |
+//! | [`error`], [`geometry`], `published`, `registry` | what stands on nothing: errors, Linux's order rule, a value for good, lists of who is there |
+//! | `debug` | [`corruption`], [`faults`], tags of objects; `check`, the kit for models |
+//! | `reclaim` | [`shrinker`], [`pressure`], [`reaper`], [`rcu`] |
+//! | `memory` | pages and what is known about them, slabs, [`huge`] |
+//! | `cache` | the way of an object: [`kmem_cache`], [`magazines`], [`prefill`], [`mempool`], [`live`]; nodes, owners |
+//! | `size` | memory of any size: [`kmalloc`], [`size_class`], [`malloc`], [`large`] |
+//! | [`block`] | objects and memory of any size, as safe values |
+//! | `report` | [`info`], [`census`], [`view`]; `prometheus` |
 //! | [`subsystem`] | the pages and all caches on them; the global one |
+//! | `objects` | [`typed`], [`hive`]; pinned, type-stable and static caches |
+//! | [`handle`] | small values that name an object, and know when it is gone |
+//! | `process` | [`global_alloc`], [`options`], [`fork`] |
+//!
+//! [`pool`] stands beside them: objects of one size in memory of the caller's choice, for one thread.
 
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-#[cfg(not(any(loom, shuttle)))]
-mod allocator;
 pub mod block;
-#[cfg(not(any(loom, shuttle)))]
-mod bootstrap;
 mod cache;
-pub mod census;
-#[cfg(any(loom, shuttle))]
-pub mod check;
-pub mod corruption;
+mod debug;
 pub mod error;
-pub mod faults;
-pub mod fork;
 pub mod geometry;
-#[cfg(not(any(loom, shuttle)))]
-pub mod global_alloc;
-mod ground;
 pub mod handle;
-pub mod hive;
-// As kmalloc.
-#[cfg_attr(loom, allow(dead_code))]
-pub mod huge;
-pub mod info;
-// No subsystem has one under a checker.
-#[cfg_attr(any(loom, shuttle), allow(dead_code))]
-pub mod kmalloc;
-pub mod kmem_cache;
-pub mod large;
-pub mod live;
-pub mod magazines;
-#[cfg(not(any(loom, shuttle)))]
-pub mod malloc;
-pub mod mempool;
-mod node;
-#[cfg(not(any(loom, shuttle)))]
-pub mod options;
-mod owner;
-#[cfg(not(any(loom, shuttle)))]
-mod page_classes;
-mod page_owners;
-mod pinned;
-pub mod prefill;
-#[cfg(not(any(loom, shuttle)))]
-pub mod pressure;
-#[cfg(feature = "prometheus")]
-pub mod prometheus;
+mod memory;
+mod objects;
+mod process;
 // The global subsystem of a checker's execution is not published, but the models run this.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 mod published;
-#[cfg(not(loom))]
-pub mod rcu;
-#[cfg(not(any(loom, shuttle)))]
-pub mod reaper;
+mod reclaim;
 mod registry;
-pub mod shrinker;
-pub mod size_class;
-mod slab;
-#[cfg(not(shuttle))]
-mod static_cache;
+mod report;
+mod size;
 pub mod subsystem;
+
+pub use cache::{kmem_cache, live, magazines, mempool, prefill};
+#[cfg(any(loom, shuttle))]
+pub use debug::check;
+pub use debug::{corruption, faults};
+pub use memory::huge;
+pub use objects::{hive, typed};
+pub use process::fork;
+#[cfg(not(any(loom, shuttle)))]
+pub use process::{global_alloc, options};
 #[cfg(not(loom))]
-mod tags;
-#[cfg(not(loom))]
-mod type_stable;
-pub mod typed;
-pub mod view;
+pub use reclaim::rcu;
+pub use reclaim::shrinker;
+#[cfg(not(any(loom, shuttle)))]
+pub use reclaim::{pressure, reaper};
+#[cfg(feature = "prometheus")]
+pub use report::prometheus;
+pub use report::{census, info, view};
+#[cfg(not(any(loom, shuttle)))]
+pub use size::malloc;
+pub use size::{kmalloc, large, size_class};
 
 #[cfg(all(test, any(loom, uslab_models)))]
 mod models;
@@ -166,19 +123,19 @@ pub use magazines::Magazines;
 #[cfg(not(any(loom, shuttle)))]
 pub use malloc::Malloc;
 pub use mempool::Mempool;
-pub use pinned::PinnedCache;
+pub use objects::pinned::PinnedCache;
+#[cfg(not(shuttle))]
+pub use objects::static_cache::StaticCache;
+#[cfg(not(loom))]
+pub use objects::type_stable::{StableBox, TypeStableCache};
 pub use prefill::Prefilled;
 #[cfg(not(any(loom, shuttle)))]
 pub use reaper::{Reaper, ReaperBuilder, ReaperInfo, ReaperThread};
 pub use shrinker::{Registration, Shrinker};
 pub use size_class::SizeClass;
-#[cfg(not(shuttle))]
-pub use static_cache::StaticCache;
 #[cfg(not(any(loom, shuttle)))]
 pub use subsystem::HeapUsage;
 pub use subsystem::{Config, Info, StartError, Subsystem, slabinfo};
-#[cfg(not(loom))]
-pub use type_stable::{StableBox, TypeStableCache};
 pub use typed::{CacheBox, ObjectCache, ObjectCacheBuilder, OwnedBox, PrefilledObjects};
 pub use uslab_buddy::Gfp;
 pub use uslab_magazine::{Path, Paths};

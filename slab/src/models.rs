@@ -19,7 +19,7 @@
 //!
 //! What they run on, and the census that each ends with, they share with the schedules: see `world`.
 
-use crate::check::{Bound, Script, caught, model, models, on_cpu};
+use crate::debug::check::{Bound, Script, caught, model, models, on_cpu};
 use crate::published::Published;
 use crate::registry::Registry;
 use crate::world::{
@@ -304,7 +304,7 @@ fn u1() {
 /// In a model of loom's own, which stops at 1,000 branches unless it is told otherwise.
 #[test]
 fn u1_in_a_model_of_looms() {
-    let mut builder = crate::check::loom::model::Builder::new();
+    let mut builder = crate::debug::check::loom::model::Builder::new();
     (builder.max_branches, builder.preemption_bound) = (10_000, Some(1));
     builder.check(|| u1_the_public_api(Script::on(1)));
 }

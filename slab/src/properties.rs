@@ -1,10 +1,10 @@
 //! Property tests against shadow models: the lists of a node, and caches on simulated CPUs.
 
+use crate::cache::node::{Closed, Node, NodeCount, Place, State, Unlisted};
 use crate::geometry::{Geometry, OrderRule};
-use crate::ground::Ground;
-use crate::node::{Closed, Node, NodeCount, Place, State, Unlisted};
+use crate::memory::ground::Ground;
+use crate::memory::slab::Fill;
 use crate::shadow::{Refuse, caches, memory, pages};
-use crate::slab::Fill;
 use crate::{Gfp, Magazines};
 use core::alloc::Layout;
 use proptest::prelude::*;

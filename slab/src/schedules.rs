@@ -4,7 +4,7 @@
 //! that it is of, as a model's does (`models` has the table), and it ends in the same census. Sequentially consistent:
 //! orderings are loom's business.
 
-use crate::check::on_cpu;
+use crate::debug::check::on_cpu;
 use crate::published::Published;
 use crate::world::{
     SMALL, World, drop_beside_frees, drop_beside_reaps, publish, reuse_beside_a_late_free, walk_beside_reaps,

@@ -5,8 +5,8 @@ pub mod caches;
 pub mod handles;
 pub mod memory;
 
-use crate::faults::{CONSTRUCTOR_PANIC, Faults, POINTS, Rule};
-use crate::magazines::Magazines;
+use crate::cache::magazines::Magazines;
+use crate::debug::faults::{CONSTRUCTOR_PANIC, Faults, POINTS, Rule};
 use arbitrary::Arbitrary;
 use core::panic::AssertUnwindSafe;
 use std::panic::{catch_unwind, resume_unwind};

@@ -4,9 +4,10 @@
 //! touching the frame of a page that was given back; under loom a free that does not happen before the next allocation does,
 //! too. A world ends in the census: slabs, objects and pages all add up, and then all go back.
 
-use crate::check::{SPACING, on_cpu};
+use crate::Config;
+use crate::cache::core::Core;
+use crate::debug::check::{SPACING, on_cpu};
 use crate::published::Published;
-use crate::subsystem::{Config, Core};
 use crate::{AllocError, Gfp, Hive, KmemCache, Limit, Magazines, ObjectCache, OwnedBox};
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;

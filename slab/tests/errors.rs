@@ -264,14 +264,15 @@ fn named_tests(text: &str) -> Vec<&str> {
 fn every_test_that_the_tables_of_errors_name_is_there() {
     let slab = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();
-    let mut tests = read(&slab.join("src/prefill.rs"));
+    let mut tests = read(&slab.join("src/cache/prefill.rs"));
     for folder in ["tests", "../tests", "../tests/preload"] {
         let files = std::fs::read_dir(slab.join(folder)).unwrap().map(|entry| entry.unwrap().path());
         files
             .filter(|path| path.extension().is_some_and(|end| end == "rs"))
             .for_each(|path| tests += &read(&path));
     }
-    let named = [include_str!("../src/error.rs"), include_str!("../src/corruption.rs")].map(named_tests);
+    let named =
+        [include_str!("../src/error.rs"), include_str!("../src/debug/corruption.rs")].map(named_tests);
     assert!(named[0].len() > 10 && named[1].len() > 5, "{named:?}");
     for name in named.iter().flatten() {
         assert!(

@@ -2,6 +2,7 @@
 //! `cargo check-orderings` for the memory orderings, `cargo check-claims` for the table of what they show.
 
 pub mod claims;
+pub mod imports;
 pub mod models;
 pub mod source;
 pub mod waiver;

@@ -2,10 +2,9 @@
 //! The mechanism is never chosen, and the inlined path always misses.
 
 use super::Mechanism;
+use super::regions::Regions;
 use crate::magazine::Magazine;
-use crate::memory::Memory;
 use crate::region::Class;
-use crate::table::Table;
 use core::ptr::NonNull;
 
 pub(crate) fn aborts() -> u64 {
@@ -20,7 +19,7 @@ pub(crate) fn mechanism() -> Mechanism {
 pub(crate) fn slots(cpus: u32, _: Mechanism) -> u32 {
     cpus
 }
-pub(crate) fn fence<M: Memory>(_: &Table<M>, _: impl Iterator<Item = u32>) -> bool {
+pub(crate) fn fence(_: &impl Regions, _: impl Iterator<Item = u32>) -> bool {
     true
 }
 
@@ -31,7 +30,7 @@ pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 pub(crate) struct Fast;
 
 impl Fast {
-    pub(crate) fn new<M: Memory>(_: &Table<M>) -> Self {
+    pub(crate) fn new(_: &impl Regions) -> Self {
         Self
     }
     pub(crate) fn nowhere() -> Self {
@@ -47,9 +46,9 @@ impl Fast {
     }
 }
 
-pub(crate) fn push_batch<M: Memory>(_: &Table<M>, _: Fast, _: Class, _: &[NonNull<u8>]) -> bool {
+pub(crate) fn push_batch(_: &impl Regions, _: Fast, _: Class, _: &[NonNull<u8>]) -> bool {
     false
 }
-pub(crate) fn pop_batch<M: Memory>(_: &Table<M>, _: Fast, _: Class, _: u32, _: &mut Magazine) -> bool {
+pub(crate) fn pop_batch(_: &impl Regions, _: Fast, _: Class, _: u32, _: &mut Magazine) -> bool {
     false
 }

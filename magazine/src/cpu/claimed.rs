@@ -6,12 +6,11 @@
 //!
 //! Cost: one locked instruction (6 to 17 ns) an operation.
 
+use super::regions::Regions;
 use crate::magazine::Magazine;
-use crate::memory::Memory;
 use crate::region::{Class, Commit, Region};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{planted, relax};
-use crate::table::Table;
 use core::ptr::NonNull;
 
 /// Runs `f` with the region claimed; `None` if it is claimed already, or was never used.
@@ -34,24 +33,24 @@ fn claimed<R>(region: Region<'_>, f: impl FnOnce() -> R) -> Option<R> {
 }
 
 #[inline(always)]
-pub(crate) fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
-    let region = table.region(table.cpus().current())?;
+pub(crate) fn pop(table: &impl Regions, class: Class) -> Option<NonNull<u8>> {
+    let region = table.region(table.this_cpu())?;
     claimed(region, || region.pop(class, Commit::Done)).flatten()
 }
 
 #[inline(always)]
-pub(crate) fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
-    let Some(region) = table.region(table.cpus().current()) else { return false };
+pub(crate) fn push(table: &impl Regions, class: Class, round: NonNull<u8>) -> bool {
+    let Some(region) = table.region(table.this_cpu()) else { return false };
     claimed(region, || region.push(class, round, Commit::Done)) == Some(true)
 }
 
-pub(crate) fn push_batch<M: Memory>(table: &Table<M>, class: Class, rounds: &[NonNull<u8>]) -> bool {
-    let Some(region) = table.region(table.cpus().current()) else { return false };
+pub(crate) fn push_batch(table: &impl Regions, class: Class, rounds: &[NonNull<u8>]) -> bool {
+    let Some(region) = table.region(table.this_cpu()) else { return false };
     claimed(region, || region.push_batch(class, rounds, Commit::Done)) == Some(true)
 }
 
-pub(crate) fn pop_batch<M: Memory>(table: &Table<M>, class: Class, n: u32, into: &mut Magazine) -> bool {
-    let Some(region) = table.region(table.cpus().current()) else { return false };
+pub(crate) fn pop_batch(table: &impl Regions, class: Class, n: u32, into: &mut Magazine) -> bool {
+    let Some(region) = table.region(table.this_cpu()) else { return false };
     claimed(region, || region.pop_batch(class, n, into, Commit::Done)) == Some(true)
 }
 

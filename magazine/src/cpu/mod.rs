@@ -16,6 +16,8 @@
 #![allow(clippy::missing_const_for_thread_local)]
 
 pub(crate) mod claimed;
+mod mechanism;
+pub(crate) mod regions;
 
 #[cfg(any(loom, shuttle))]
 #[path = "token.rs"]
@@ -49,9 +51,8 @@ mod os;
 
 use crate::sync::{planted, thread_local};
 use core::cell::Cell;
+pub use mechanism::{MAX_CPUS, Mechanism};
 
-/// The most CPUs that a table has regions for.
-pub const MAX_CPUS: u32 = 1024;
 /// The most memory nodes.
 pub const MAX_NODES: u32 = 16;
 
@@ -64,25 +65,6 @@ pub struct Cpus {
     nodes: u32,
     source: Source,
     mechanism: Mechanism,
-}
-
-/// What makes an operation on a CPU's region exclusive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mechanism {
-    /// A compare-and-exchange claims the region for the length of one operation: everywhere, one locked instruction.
-    #[default]
-    Claimed,
-    /// A restartable sequence: x86-64 Linux with glibc 2.35 or newer, no locked instruction.
-    Rseq,
-}
-
-impl core::fmt::Display for Mechanism {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::Claimed => "claimed slot",
-            Self::Rseq => "rseq",
-        })
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

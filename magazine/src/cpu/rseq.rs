@@ -73,12 +73,11 @@
 //!
 //! Source: Linux, Documentation/userspace-api/rseq.rst and membarrier(2); glibc manual, "Restartable Sequences".
 
+use super::regions::Regions;
 use super::{MAX_CPUS, Mechanism};
 use crate::magazine::Magazine;
-use crate::memory::Memory;
 use crate::region::{CAP, Class, Header, LIMIT, NULL, OP, ROUND};
 use crate::sync::{Counter, Fixed};
-use crate::table::Table;
 use core::arch::{asm, global_asm};
 use core::mem::offset_of;
 use core::ptr::NonNull;
@@ -243,7 +242,7 @@ fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
 /// refuses (a sandbox that was closed after the start): then nothing is known.
 ///
 /// Cost: 0.15 us where none of our threads runs, 16 us where one does, whether one CPU or all.
-pub(crate) fn fence<M: Memory>(_: &Table<M>, cpus: impl Iterator<Item = u32>) -> bool {
+pub(crate) fn fence(_: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
     if cfg!(uslab_control = "nobarrier") {
         return true;
     }
@@ -341,9 +340,9 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
 
 impl Fast {
     /// For `table`: to its words if sections serve it, else to its empty region.
-    pub(crate) fn new<M: Memory>(table: &Table<M>) -> Self {
-        match (table.cpus().mechanism(), registration()) {
-            (Mechanism::Rseq, Some(area)) => Self { words: table.words(), area },
+    pub(crate) fn new(table: &impl Regions) -> Self {
+        match (table.words(), registration()) {
+            (Some(words), Some(area)) => Self { words, area },
             _ => Self { words: table.spare_words(), area: scratch() },
         }
     }
@@ -504,16 +503,10 @@ impl Fast {
     }
 }
 
-pub(crate) fn push_batch<M: Memory>(_: &Table<M>, fast: Fast, class: Class, rounds: &[NonNull<u8>]) -> bool {
+pub(crate) fn push_batch(_: &impl Regions, fast: Fast, class: Class, rounds: &[NonNull<u8>]) -> bool {
     fast.push_batch(class, rounds)
 }
-pub(crate) fn pop_batch<M: Memory>(
-    _: &Table<M>,
-    fast: Fast,
-    class: Class,
-    n: u32,
-    into: &mut Magazine,
-) -> bool {
+pub(crate) fn pop_batch(_: &impl Regions, fast: Fast, class: Class, n: u32, into: &mut Magazine) -> bool {
     into.fill_with(n, |rounds| fast.pop_batch(class, n, rounds))
 }
 

@@ -14,7 +14,7 @@ use crate::paths;
 use crate::region::{Commit, LEN, Region};
 use crate::shadow;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering::Relaxed};
-use crate::table::Which;
+use crate::table::{Table, Which};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal, sigaction};
 use nix::sys::time::TimeSpec;

@@ -10,12 +10,11 @@
 //!
 //! What this leaves to tests: the assembly, the registration and the kernel.
 
+use super::regions::Regions;
 use super::{Mechanism, here, step};
 use crate::magazine::Magazine;
-use crate::memory::Memory;
 use crate::region::{Class, Commit, Region};
 use crate::sync::{MutexGuard, planted};
-use crate::table::Table;
 use core::ptr::NonNull;
 
 pub(crate) fn aborts() -> u64 {
@@ -32,18 +31,18 @@ pub(crate) fn slots(cpus: u32, _: Mechanism) -> u32 {
 }
 
 /// The token of a CPU lies in its own region, wherever the CPU's word leads.
-fn token<M: Memory>(table: &Table<M>, cpu: u32) -> Option<MutexGuard<'_, ()>> {
+fn token(table: &impl Regions, cpu: u32) -> Option<MutexGuard<'_, ()>> {
     Some(table.region(cpu)?.0.token.lock())
 }
 
-pub(crate) fn fence<M: Memory>(table: &Table<M>, cpus: impl Iterator<Item = u32>) -> bool {
+pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
     cpus.for_each(|cpu| drop(token(table, cpu)));
     true
 }
 
 /// Runs `body` on the region of the CPU that the script says, after an attempt that was aborted if it says so. `None` on a
 /// CPU that has no region.
-fn section<M: Memory, R>(table: &Table<M>, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
+fn section<R>(table: &impl Regions, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
     // The planted bugs of a section that trusts what was read before it began.
     let stale = if planted("a region read before the section") { table.current(here()) } else { None };
     let before = here();
@@ -73,7 +72,7 @@ pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 pub(crate) struct Fast;
 
 impl Fast {
-    pub(crate) fn new<M: Memory>(_: &Table<M>) -> Self {
+    pub(crate) fn new(_: &impl Regions) -> Self {
         Self
     }
     pub(crate) fn nowhere() -> Self {
@@ -87,22 +86,16 @@ impl Fast {
     }
 }
 
-pub(crate) fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
+pub(crate) fn pop(table: &impl Regions, class: Class) -> Option<NonNull<u8>> {
     section(table, |region, commit| region.pop(class, commit)).flatten()
 }
-pub(crate) fn push<M: Memory>(table: &Table<M>, class: Class, round: NonNull<u8>) -> bool {
+pub(crate) fn push(table: &impl Regions, class: Class, round: NonNull<u8>) -> bool {
     section(table, |region, commit| region.push(class, round, commit)) == Some(true)
 }
-pub(crate) fn push_batch<M: Memory>(table: &Table<M>, _: Fast, class: Class, rounds: &[NonNull<u8>]) -> bool {
+pub(crate) fn push_batch(table: &impl Regions, _: Fast, class: Class, rounds: &[NonNull<u8>]) -> bool {
     section(table, |region, commit| region.push_batch(class, rounds, commit)) == Some(true)
 }
-pub(crate) fn pop_batch<M: Memory>(
-    table: &Table<M>,
-    _: Fast,
-    class: Class,
-    n: u32,
-    into: &mut Magazine,
-) -> bool {
+pub(crate) fn pop_batch(table: &impl Regions, _: Fast, class: Class, n: u32, into: &mut Magazine) -> bool {
     let stale = if planted("a length read before the section") {
         section(table, |region, _| region.head(class))
     } else {

@@ -1,7 +1,8 @@
 //! Runs a stream, operation by operation.
 
 use crate::machine::{Machine, MachineError};
-use crate::step::{Observer, Step, What};
+use crate::observer::Observer;
+use crate::step::{Step, What};
 use crate::stream::{Action, Reader, Stream};
 use uslab::{AllocError, Block, Gfp, KmemCache};
 use uslab_buddy::{Order, PageBlock};

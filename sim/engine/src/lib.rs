@@ -13,7 +13,9 @@
 mod engine;
 #[cfg(target_family = "wasm")]
 mod exports;
+mod levels;
 mod machine;
+mod observer;
 mod step;
 pub mod stream;
 pub mod view;

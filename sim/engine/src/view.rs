@@ -1,12 +1,13 @@
 //! Everything that a picture of one moment needs, as JSON.
 
 use crate::engine::Engine;
+pub use crate::levels::CpuLevels;
 use crate::step::Step;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use uslab::{CacheView, SlabList};
 use uslab_buddy::{Kind, Order};
-use uslab_magazine::{CpuView, DepotView, MagazineView};
+use uslab_magazine::{DepotView, MagazineView};
 
 /// The most slabs of a cache that are shown one by one; the counts say how many there are.
 const MOST_SLABS: usize = 8192;
@@ -63,38 +64,6 @@ pub struct CacheCounts {
     pub depot_exchanges: u64,
     /// Slabs made so far.
     pub slabs_made: u64,
-}
-
-/// What a CPU holds of a cache: its stack, in magazines.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct CpuLevels {
-    /// Objects in the magazine that serves, the top one, and what it has room for; both 0 before there is one.
-    pub loaded: (u32, u32),
-    /// The same of the one below.
-    pub previous: (u32, u32),
-    /// Magazines below these, by their objects.
-    pub stock: Vec<u32>,
-    /// Magazines that there is room for beside.
-    pub empty: u32,
-}
-
-impl CpuLevels {
-    pub(crate) fn of<T>(cpu: &CpuView<T>) -> Self {
-        let level = |i| {
-            cpu.magazines.get(i).map_or((0, 0), |m: &MagazineView<T>| (m.rounds.len() as u32, m.capacity))
-        };
-        let held = cpu.magazines.len().max(2);
-        Self {
-            loaded: level(0),
-            previous: level(1),
-            stock: cpu.magazines.iter().skip(2).map(|magazine| magazine.rounds.len() as u32).collect(),
-            empty: cpu.most.saturating_sub(held as u32),
-        }
-    }
-    /// Magazines of the stack.
-    pub(crate) fn magazines(&self) -> usize {
-        usize::from(self.loaded.0 > 0) + usize::from(self.previous.0 > 0) + self.stock.len()
-    }
 }
 
 /// What a depot holds of a cache.

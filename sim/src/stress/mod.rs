@@ -12,7 +12,9 @@
 //! the object (`log`).
 
 mod affinity;
+mod harm;
 mod log;
+mod options;
 mod report;
 mod stamp;
 mod worker;
@@ -22,18 +24,16 @@ mod world;
 use crate::output::{Progress, Stage, grouped};
 use crate::resident::resident_bytes;
 use anyhow::{Context, bail};
+pub use harm::{FaultSpec, Saboteur};
+use options::ROUNDS;
+pub use options::{Options, SECONDS};
 pub use report::Report;
 use report::{End, RoundReport};
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
-use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
-use uslab::faults::{self, BadRule, Rule};
-use uslab::{Census, KmemCache};
+use uslab::Census;
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 use worker::{Bin, Seat, Worker};
 pub use workload::Workload;
@@ -44,120 +44,12 @@ pub fn caches() -> impl Iterator<Item = &'static str> {
     world::names()
 }
 
-/// Is told of every object that was freed to a cache, and may do to it what nobody may: the tests of the tests. `true`
-/// ends the round, so that its census comes while the deeds of the threads are remembered.
-pub type Saboteur = Arc<dyn Fn(&KmemCache, NonNull<u8>) -> bool + Send + Sync>;
-
-/// Rules of faults, and the text that they were read from.
-#[derive(Clone, Debug)]
-pub struct FaultSpec {
-    text: String,
-    rules: Vec<Rule>,
-}
-
-impl FromStr for FaultSpec {
-    type Err = BadRule;
-    fn from_str(text: &str) -> Result<Self, BadRule> {
-        Ok(Self { text: text.to_owned(), rules: faults::parse(text)? })
-    }
-}
-impl fmt::Display for FaultSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-/// What a run is.
-#[derive(Clone)]
-pub struct Options {
-    /// How long, if not so many operations.
-    pub seconds: Option<f64>,
-    /// How many operations. Neither is [`SECONDS`]; both are whichever comes first.
-    pub operations: Option<u64>,
-    /// Threads at a time; by default four a CPU.
-    pub threads: Option<u32>,
-    /// What the threads decide.
-    pub seed: u64,
-    /// What is refused.
-    pub faults: Option<FaultSpec>,
-    /// What the threads do; empty is everything.
-    pub workloads: Vec<Workload>,
-    /// Set by somebody else to end the run early.
-    pub interrupted: Arc<AtomicBool>,
-    /// For tests of the stress itself.
-    #[doc(hidden)]
-    pub saboteur: Option<Saboteur>,
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("seconds", &self.seconds)
-            .field("operations", &self.operations)
-            .field("threads", &self.threads)
-            .field("seed", &self.seed)
-            .field("faults", &self.faults)
-            .field("workloads", &self.workloads)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Seconds of a run where nothing else is said.
-pub const SECONDS: f64 = 10.0;
-/// The most threads.
-const MOST_THREADS: u32 = 4096;
-/// The most seconds: a month.
-const MOST_SECONDS: f64 = 30.0 * 86_400.0;
-/// Rounds of a run, each with a census at its end.
-const ROUNDS: u32 = 8;
 /// A thread ends after a turn once in so many times.
 const ENDS: u32 = 8;
 /// Entries of all logs, and the least and most of one.
 const LOGGED: usize = 1 << 16;
 const LEAST_LOGGED: usize = 256;
 const MOST_LOGGED: usize = 1 << 12;
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            seconds: None,
-            operations: None,
-            threads: None,
-            seed: 0,
-            faults: None,
-            workloads: Vec::new(),
-            interrupted: Arc::new(AtomicBool::new(false)),
-            saboteur: None,
-        }
-    }
-}
-
-impl Options {
-    /// Threads at a time.
-    fn threads(&self) -> anyhow::Result<u16> {
-        let threads = match self.threads {
-            Some(threads) => threads,
-            None => {
-                let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
-                u32::try_from(cpus).unwrap_or(MOST_THREADS).saturating_mul(4).clamp(4, MOST_THREADS)
-            }
-        };
-        match u16::try_from(threads) {
-            Ok(seats) if (1..=MOST_THREADS).contains(&threads) => Ok(seats),
-            _ => bail!("--threads {threads}: expected 1 to {MOST_THREADS}"),
-        }
-    }
-    fn duration(&self) -> anyhow::Result<Option<Duration>> {
-        match self.seconds {
-            Some(seconds) if !(seconds > 0.0 && seconds <= MOST_SECONDS) => {
-                bail!("--seconds {seconds}: expected more than 0, at most {MOST_SECONDS}")
-            }
-            Some(seconds) => Ok(Some(Duration::from_secs_f64(seconds))),
-            None if self.operations.is_some() => Ok(None),
-            None => Ok(Some(Duration::from_secs_f64(SECONDS))),
-        }
-    }
-}
 
 /// When a run, or a round of it, is over.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@
 //! hold nearly anything (`kworker/0:1`, `mini-0`, blanks, brackets), and is `<...>` when the kernel has forgotten it.
 
 use super::fields::word;
-use super::line::{Prefix, comm_before_pid, cut_at_cpu};
+use super::prefix::{Prefix, comm_before_pid, cut_at_cpu};
 
 pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
     let (prefix, rest) = cut_at_cpu(line, comm_before_pid)?;

@@ -43,6 +43,7 @@ mod names;
 mod op;
 mod page_table;
 mod perf;
+mod prefix;
 mod recording;
 mod resolve;
 mod shapes;

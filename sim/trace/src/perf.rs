@@ -4,7 +4,7 @@
 //! Time can step back between CPUs. With call graphs, indented lines `address function (module)` follow an event.
 
 use super::fields::{self, find_short, word};
-use super::line::{Prefix, cut_at_cpu};
+use super::prefix::{Prefix, cut_at_cpu};
 
 pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
     let (prefix, rest) = cut_at_cpu(line, comm)?;

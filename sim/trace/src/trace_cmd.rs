@@ -6,7 +6,7 @@
 use memchr::memchr;
 
 use super::ftrace;
-use super::line::Prefix;
+use super::prefix::Prefix;
 
 pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
     let prefix = ftrace::cut(line)?;

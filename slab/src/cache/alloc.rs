@@ -2,11 +2,11 @@
 
 #[cfg(not(loom))]
 use super::Checked;
+use super::node::Node;
 use super::slabs::Refusal;
 use super::{Cache, Object};
+use crate::debug::faults::{Call, SLAB};
 use crate::error::AllocError;
-use crate::faults::{Call, SLAB};
-use crate::node::Node;
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -36,8 +36,8 @@ impl Drop for Filling<'_> {
     fn drop(&mut self) {
         for object in self.out.iter_mut().filter_map(Option::take) {
             #[cfg(not(loom))]
-            if let Some(Checked { tags, tag, .. }) = &self.cache.checked {
-                _ = tags.back(object, *tag);
+            if let Some(checked) = &self.cache.checked {
+                _ = checked.on_free(object);
             }
             self.cache.take_back(object);
         }
@@ -45,14 +45,14 @@ impl Drop for Filling<'_> {
 }
 
 /// The slabs, as the magazines see them, on behalf of one call.
-pub(super) struct Source<'a> {
+pub(super) struct SlabSupplier<'a> {
     cache: &'a Cache,
     gfp: Gfp,
     /// Why the last growth failed.
     refusal: Cell<Option<Refusal>>,
 }
 
-impl Source<'_> {
+impl SlabSupplier<'_> {
     /// Why there is nothing; goes on with the panic of a constructor.
     fn error(&self) -> AllocError {
         self.error_or(AllocError::Destroyed)
@@ -67,7 +67,7 @@ impl Source<'_> {
     }
 }
 
-impl Supplier<Object> for Source<'_> {
+impl Supplier<Object> for SlabSupplier<'_> {
     fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(Object)) -> usize {
         let call = Call::of(SLAB, self.cache.geometry().object_size());
         if self.cache.core.faults.fires(call.cache(self.cache.name())) {
@@ -94,9 +94,9 @@ impl Supplier<Object> for Source<'_> {
 }
 
 /// A supplier that has nothing: what the magazines answer is what they hold.
-pub(super) struct Nothing<'a>(pub(super) &'a Cache);
+pub(super) struct DrainOnly<'a>(pub(super) &'a Cache);
 
-impl Supplier<Object> for Nothing<'_> {
+impl Supplier<Object> for DrainOnly<'_> {
     fn fill(&self, _: &Operation, _node: u32, _max: usize, _put: impl FnMut(Object)) -> usize {
         0
     }
@@ -109,8 +109,8 @@ impl Supplier<Object> for Nothing<'_> {
 }
 
 impl Cache {
-    pub(super) fn source(&self, gfp: Gfp) -> Source<'_> {
-        Source { cache: self, gfp, refusal: Cell::new(None) }
+    pub(super) fn source(&self, gfp: Gfp) -> SlabSupplier<'_> {
+        SlabSupplier { cache: self, gfp, refusal: Cell::new(None) }
     }
 
     /// One object, from the nearest place that has one.
@@ -154,9 +154,9 @@ impl Cache {
         };
         match object {
             Some(object) => Ok(self.hand_out(object, gfp)),
-            None => {
-                self.alloc_pressed(op, &source, self.this_node()).map(|object| self.hand_out(object, gfp))
-            }
+            None => self
+                .alloc_with_reclaim(op, &source, self.this_node())
+                .map(|object| self.hand_out(object, gfp)),
         }
     }
 
@@ -176,7 +176,7 @@ impl Cache {
         let (source, op) = (self.source(gfp), &Operation::new());
         match self.direct(op, &source, node) {
             Some(object) => Ok(self.hand_out(object, gfp)),
-            None => self.alloc_pressed(op, &source, node).map(|object| self.hand_out(object, gfp)),
+            None => self.alloc_with_reclaim(op, &source, node).map(|object| self.hand_out(object, gfp)),
         }
     }
 
@@ -188,7 +188,7 @@ impl Cache {
         self.admits(filling.out.len())?;
         if let Some(layer) = &self.parts.layer {
             while filling.got < filling.out.len()
-                && let Some(object) = layer.alloc(&Nothing(self))
+                && let Some(object) = layer.alloc(&DrainOnly(self))
             {
                 filling.put(self.hand_out(object, gfp));
             }
@@ -212,7 +212,7 @@ impl Cache {
             }
             filling.got += taken;
             if taken == 0 {
-                let object = self.alloc_pressed(op, &source, node)?;
+                let object = self.alloc_with_reclaim(op, &source, node)?;
                 filling.put(self.hand_out(object, gfp));
             }
         }
@@ -222,12 +222,17 @@ impl Cache {
 
     /// Nothing was to be had of `node` in the ordinary way: whatever helps, once each.
     #[cold]
-    fn alloc_pressed(&self, op: &Operation, source: &Source<'_>, node: u32) -> Result<Object, AllocError> {
+    fn alloc_with_reclaim(
+        &self,
+        op: &Operation,
+        source: &SlabSupplier<'_>,
+        node: u32,
+    ) -> Result<Object, AllocError> {
         let nodes = self.core.ground.pages.nodes();
         let tried = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
         let again =
-            |source: &Source<'_>| (0..tried).find_map(|i| self.direct(op, source, (node + i) % nodes));
-        let result = self.press(op, source, again);
+            |source: &SlabSupplier<'_>| (0..tried).find_map(|i| self.direct(op, source, (node + i) % nodes));
+        let result = self.reclaim(op, source, again);
         if let Ok(object) = result
             && self.node_of(object) != node
         {
@@ -236,11 +241,11 @@ impl Cache {
         result.inspect_err(|_| self.counts.failures.add(1))
     }
 
-    fn press(
+    fn reclaim(
         &self,
         op: &Operation,
-        source: &Source<'_>,
-        again: impl Fn(&Source<'_>) -> Option<Object>,
+        source: &SlabSupplier<'_>,
+        again: impl Fn(&SlabSupplier<'_>) -> Option<Object>,
     ) -> Result<Object, AllocError> {
         let again = || again(source).ok_or_else(|| source.error());
         let mut result = Err(source.error());
@@ -256,14 +261,14 @@ impl Cache {
             result = again();
         }
         // What other caches keep without using it.
-        if matches!(result, Err(AllocError::Memory(_))) && self.press_others(op) > 0 {
+        if matches!(result, Err(AllocError::Memory(_))) && self.reclaim_others(op) > 0 {
             result = again();
         }
-        self.ask_users(op, source.gfp, result, again)
+        self.run_shrinkers(op, source.gfp, result, again)
     }
 
     /// What users have and can do without.
-    fn ask_users<T>(
+    fn run_shrinkers<T>(
         &self,
         op: &Operation,
         gfp: Gfp,
@@ -287,17 +292,17 @@ impl Cache {
     }
 
     /// Empty slabs that other caches gave back.
-    fn press_others(&self, op: &Operation) -> usize {
+    fn reclaim_others(&self, op: &Operation) -> usize {
         // Of a deadlock no guard may be dropped, hence `ManuallyDrop`.
         let held = planted("a node's lock is held under pressure").then(|| Node::lock_all(&self.nodes));
         let held = ManuallyDrop::new(held);
-        let given = self.core.press(op, Some(self));
+        let given = self.core.reclaim(op, Some(self));
         drop(ManuallyDrop::into_inner(held));
         given
     }
 
     /// One object of `node` past the magazines.
-    fn direct(&self, op: &Operation, source: &Source<'_>, node: u32) -> Option<Object> {
+    fn direct(&self, op: &Operation, source: &SlabSupplier<'_>, node: u32) -> Option<Object> {
         let mut object = None;
         source.fill(op, node, 1, |o| object = Some(o));
         if object.is_some() {
@@ -310,9 +315,8 @@ impl Cache {
     #[inline(always)]
     fn hand_out(&self, object: Object, gfp: Gfp) -> NonNull<u8> {
         #[cfg(not(loom))]
-        if let Some(Checked { tags, tag, .. }) = &self.checked {
-            // SAFETY: `grow` covers each slab before anybody knows it.
-            unsafe { tags.out(object.0, *tag) };
+        if let Some(checked) = &self.checked {
+            checked.on_alloc(object);
         }
         self.hand_over(object, gfp)
     }
@@ -352,7 +356,7 @@ impl Cache {
         let end = ahead.had + n;
         if let Some(layer) = &self.parts.layer {
             while ahead.objects.len() < end
-                && let Some(object) = layer.alloc(&Nothing(self))
+                && let Some(object) = layer.alloc(&DrainOnly(self))
             {
                 ahead.objects.push(object.0);
             }
@@ -364,7 +368,7 @@ impl Cache {
             self.counts.direct_allocs.add(taken as u64);
             self.counts.direct_paths.add(op.path(), taken as u64);
             if taken == 0 {
-                ahead.objects.push(self.alloc_pressed(op, &source, node)?.0);
+                ahead.objects.push(self.alloc_with_reclaim(op, &source, node)?.0);
             }
         }
         ahead.had = end;
@@ -378,8 +382,8 @@ impl Cache {
     /// Takes an object back for somebody who keeps it.
     #[inline(always)]
     pub(crate) fn keep_back(&self, object: NonNull<u8>, keep: impl FnOnce()) {
-        if self.heeds_frees {
-            return self.heed(object, |cache| {
+        if self.has_free_hook {
+            return self.on_free(object, |cache| {
                 cache.core.ground.obj_in(object);
                 keep();
             });
@@ -390,7 +394,7 @@ impl Cache {
     /// Takes one back that was kept: nobody had it.
     pub(crate) fn give_ahead(&self, object: NonNull<u8>) {
         match &self.parts.layer {
-            Some(layer) => layer.free(&Nothing(self), Object(object)),
+            Some(layer) => layer.free(&DrainOnly(self), Object(object)),
             None => {
                 let op = Operation::new();
                 self.give(&op, core::iter::once(Object(object)));

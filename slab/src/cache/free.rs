@@ -1,14 +1,13 @@
 //! Frees: into the magazines; before that, where it is asked for, a look at the object and its reset.
 
-#[cfg(not(loom))]
-use super::Checked;
+use super::core::Core;
+use super::node::Place;
+use super::owner::Visit;
 use super::{Cache, Object};
-use crate::corruption::{Corruption, CorruptionKind};
-use crate::node::Place;
-use crate::owner::Visit;
+use crate::debug::corruption::{Corruption, CorruptionKind};
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
-use uslab_buddy::Gfp;
+use uslab_buddy::{Gfp, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::{assert_unlocked, catch_panic};
 
@@ -58,10 +57,10 @@ impl Cache {
             unreachable!("an object in use keeps its cache")
         };
         let take_back = |_: &Self| Visit::begin(cache.clone()).take_back_missed(object);
-        if cache.heeds_frees { cache.free_heeded(object, take_back) } else { take_back(&cache) }
+        if cache.has_free_hook { cache.free_with_hook(object, take_back) } else { take_back(&cache) }
     }
 
-    /// The front's restartable sequence missed, or it is closed because objects are heeded.
+    /// The front's restartable sequence missed, or it is closed because something is done with objects that come back.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
@@ -70,20 +69,20 @@ impl Cache {
             return;
         }
         let take_back = |cache: &Self| cache.take_back_missed(object);
-        if self.heeds_frees { self.free_heeded(object, take_back) } else { take_back(self) }
+        if self.has_free_hook { self.free_with_hook(object, take_back) } else { take_back(self) }
     }
 
-    /// In models the ground watches objects, and is told. Where frees are heeded that comes behind what is done with the object.
+    /// In models the ground watches objects, and is told. Where something is done with the object first, that comes behind it.
     #[inline(always)]
     fn tell_free(&self, object: NonNull<u8>) {
-        if cfg!(any(loom, shuttle)) && !self.heeds_frees {
+        if cfg!(any(loom, shuttle)) && !self.has_free_hook {
             self.core.ground.obj_in(object);
         }
     }
 
-    /// Heeds the object, and then does what a free does otherwise: `missed` is for where there is no place on a stack.
-    fn free_heeded(&self, object: NonNull<u8>, missed: impl FnOnce(&Self)) {
-        self.heed(object, |cache| {
+    /// Does what is to be done with the object, and then what a free does otherwise: `missed` is for where there is no place on a stack.
+    fn free_with_hook(&self, object: NonNull<u8>, missed: impl FnOnce(&Self)) {
+        self.on_free(object, |cache| {
             cache.core.ground.obj_in(object);
             #[cfg(not(loom))]
             let front = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.front);
@@ -99,8 +98,8 @@ impl Cache {
     /// What is done with an object before it is taken back, and then that. A reset that panics does so when the object
     /// is back.
     #[inline(always)]
-    pub(super) fn heed(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
-        if self.parts.check_frees && !self.accepts(object) {
+    pub(super) fn on_free(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
+        if self.parts.check_frees && !self.check_and_mark_free(object) {
             return;
         }
         match self.parts.hooks.as_ref().and_then(|hooks| hooks.reset.as_ref()) {
@@ -155,19 +154,19 @@ impl Cache {
     /// Whether it is an object of this cache that is out, and so no longer; if not, the corruption is reported. Asked where
     /// the cache is checked; else the slabs find out.
     #[inline(always)]
-    fn accepts(&self, object: NonNull<u8>) -> bool {
+    fn check_and_mark_free(&self, object: NonNull<u8>) -> bool {
         #[cfg(not(loom))]
-        if let Some(Checked { tags, tag, .. }) = &self.checked
-            && tags.back(object, *tag)
+        if let Some(checked) = &self.checked
+            && checked.on_free(object)
         {
             return true;
         }
-        self.explain(object)
+        self.report_bad_free(object)
     }
     /// Names what is wrong with a free, if anything is.
     #[cold]
     #[inline(never)]
-    fn explain(&self, object: NonNull<u8>) -> bool {
+    fn report_bad_free(&self, object: NonNull<u8>) -> bool {
         match self.place(Object(object)) {
             // Loom watches who has the object instead.
             Ok(_) if cfg!(loom) => return true,
@@ -223,5 +222,26 @@ impl Cache {
             owner: owner.map(Self::name),
             index,
         });
+    }
+}
+
+impl Core {
+    /// Takes back an object of whatever cache; `false` if no cache owns its page, which is `pfn`. What lies inside of an object is
+    /// refused: its frame and its cache are looked at anyway, and tell.
+    ///
+    /// # Safety
+    /// `memory` came from this subsystem and nobody uses it any more.
+    #[inline]
+    #[must_use]
+    pub(crate) unsafe fn free_object(&self, memory: NonNull<u8>, pfn: Pfn) -> bool {
+        let frame = self.ground.frames().frame(pfn);
+        let Some(cache) = self.cache_of(frame.owner()) else { return false };
+        if cache.begins_object(self.ground.pages.offset_from(frame.head(), memory.as_ptr())) {
+            // SAFETY: passed on; the cache is the one that the object came from.
+            unsafe { Cache::free_without_handle(NonNull::from(cache), memory) };
+        } else {
+            cache.refuse_interior(memory);
+        }
+        true
     }
 }

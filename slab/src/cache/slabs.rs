@@ -1,11 +1,11 @@
 //! The slabs of a cache: made, constructed, charged, taken from, given to, released.
 
 use super::{Cache, Object};
-use crate::corruption::CorruptionKind;
+use crate::cache::node::{Place, Unlisted};
+use crate::cache::page_owners;
+use crate::debug::corruption::CorruptionKind;
+use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
 use crate::error::AllocError;
-use crate::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
-use crate::node::{Place, Unlisted};
-use crate::page_owners;
 use core::any::Any;
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
@@ -256,7 +256,7 @@ impl Cache {
             let pages = u64::from(self.core.ground.frames().frame(slab).state().order().pages());
             self.counts.grace.add(1);
             self.counts.grace_pages.add(pages);
-            crate::rcu::after_grace(move || {
+            crate::reclaim::rcu::after_grace(move || {
                 // Nobody's operation any more.
                 cache.finish(&Operation::new(), slab);
                 cache.counts.grace_pages.sub(pages);

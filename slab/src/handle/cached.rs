@@ -20,9 +20,10 @@
 //! index on them, so allocation and free take no lock. See [`numbers`](super::numbers) for the word that threads agree on.
 
 use super::numbers::{Entry, Last, Numbers};
+use crate::cache::core::Core;
 use crate::error::{AllocError, CacheError};
-use crate::subsystem::{Core, Subsystem};
-use crate::typed::{CacheBox, ObjectCache, ObjectCacheBuilder};
+use crate::objects::typed::{CacheBox, ObjectCache, ObjectCacheBuilder};
+use crate::subsystem::Subsystem;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Deref;

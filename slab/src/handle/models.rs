@@ -11,8 +11,9 @@
 //! | H7 | a number goes from a destructed object to a new one beside stale handles: none finds the new one | a number begins anew with a new object |
 
 use super::{Generations, Handle, HandleCache};
-use crate::check::{Bound, caught, model, on_cpu};
-use crate::subsystem::{Config, Core};
+use crate::Config;
+use crate::cache::core::Core;
+use crate::debug::check::{Bound, caught, model, on_cpu};
 use crate::world::SMALL;
 use crate::{Magazines, ObjectCache};
 use core::mem::ManuallyDrop;

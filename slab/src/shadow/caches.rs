@@ -2,7 +2,8 @@
 //! owner wrote to an object is there when it is freed.
 
 use super::{Refusals, Refuse, pages, unless_refused};
-use crate::subsystem::{Config, Core};
+use crate::Config;
+use crate::cache::core::Core;
 use crate::{AllocError, Gfp, KmemCache, Limit, Magazines};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use core::ptr::NonNull;

@@ -2,13 +2,14 @@
 //! 2012).
 
 mod exact;
+mod lazy;
 mod speed;
 
 use super::Context;
 use crate::findings::Findings;
 use anyhow::ensure;
 use clap::Args;
-use uslab::pool::{HeapArea, IndexPool, Initialise, Lender};
+use lazy::{Lazy, lazy};
 
 /// Is a pool without loops ten times as fast as malloc, and what is done when?
 ///
@@ -28,14 +29,6 @@ pub struct Kenwright {
 
 /// Bytes of all blocks, at most: what malloc hands out of them is all written to.
 const MOST: u64 = 1 << 30;
-
-type Lazy = Lender<IndexPool<HeapArea>>;
-
-/// A pool of so many blocks on the heap.
-fn lazy(size: usize, blocks: usize, policy: Initialise) -> anyhow::Result<Lazy> {
-    let area = HeapArea::new(size * blocks, 64)?;
-    Ok(Lender::new(IndexPool::with_blocks(area, size, blocks, policy)?))
-}
 
 impl Kenwright {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {

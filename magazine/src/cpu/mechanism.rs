@@ -1,0 +1,23 @@
+//! Which mechanisms there are.
+
+/// The most CPUs that a table has regions for.
+pub const MAX_CPUS: u32 = 1024;
+
+/// What makes an operation on a CPU's region exclusive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mechanism {
+    /// A compare-and-exchange claims the region for the length of one operation: everywhere, one locked instruction.
+    #[default]
+    Claimed,
+    /// A restartable sequence: x86-64 Linux with glibc 2.35 or newer, no locked instruction.
+    Rseq,
+}
+
+impl core::fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Claimed => "claimed slot",
+            Self::Rseq => "rseq",
+        })
+    }
+}

@@ -1,0 +1,24 @@
+//! Regions as the mechanisms see them. A table has them, and uses the mechanisms: so they do not know tables.
+
+use crate::region::Region;
+#[cfg(not(any(loom, shuttle)))]
+use core::ptr::NonNull;
+
+/// The regions of all CPUs.
+pub(crate) trait Regions {
+    /// The number of the CPU that this thread runs on: a hint.
+    fn this_cpu(&self) -> u32;
+    /// The region of `cpu`, wherever its word leads; `None` if that CPU has none.
+    fn region(&self, cpu: u32) -> Option<Region<'_>>;
+    /// Where the word of CPU 0 lies, if restartable sequences serve these regions.
+    #[cfg(not(any(loom, shuttle)))]
+    #[allow(dead_code, reason = "for restartable sequences, which are not in every build")]
+    fn words(&self) -> Option<NonNull<u8>>;
+    /// Where the words lie of threads that no sequence serves.
+    #[cfg(not(any(loom, shuttle)))]
+    #[allow(dead_code, reason = "as above")]
+    fn spare_words(&self) -> NonNull<u8>;
+    /// The region that the word of `cpu` leads to.
+    #[cfg(any(loom, shuttle))]
+    fn current(&self, cpu: u32) -> Option<Region<'_>>;
+}

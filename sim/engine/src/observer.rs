@@ -1,0 +1,239 @@
+//! What an operation did, found by looking at the allocator before and after it.
+
+use crate::engine::Engine;
+use crate::levels::CpuLevels;
+use crate::step::{Path, Step, What};
+use uslab::{CacheInfo, ObjectPlace};
+use uslab_buddy::BuddyInfo;
+use uslab_magazine::LayerView;
+
+/// The allocator as an operation found it.
+pub(crate) struct Observer {
+    cpu: u32,
+    cache: Option<u32>,
+    before: Seen,
+}
+
+struct Seen {
+    cache: Option<CacheInfo>,
+    levels: Option<CpuLevels>,
+    pages: BuddyInfo,
+}
+
+impl Seen {
+    fn new(engine: &Engine<'_>, cpu: u32, cache: Option<u32>) -> Self {
+        let ours = cache.and_then(|cache| engine.caches.get(cache as usize).copied().flatten());
+        let levels = |layer: &LayerView<ObjectPlace>| layer.cpus.get(cpu as usize).map(CpuLevels::of);
+        Self {
+            cache: ours.map(|cache| cache.info()),
+            // SAFETY: the engine is the subsystem's only user, and this thread has it.
+            levels: ours.and_then(|cache| unsafe { cache.view() }.magazines.as_ref().and_then(levels)),
+            pages: engine.machine.subsystem.pages().info(),
+        }
+    }
+    fn uncommitted(&self) -> u64 {
+        self.pages.zones.iter().map(|zone| u64::from(zone.uncommitted)).sum()
+    }
+    /// Visits of per-CPU magazines to the zones, and what went past them.
+    fn zone_visits(&self) -> u64 {
+        let visits =
+            self.pages.zones.iter().map(|zone| zone.per_cpu_events.fills + zone.per_cpu_events.flushes);
+        visits.sum()
+    }
+    /// Free pages of the zones, those in magazines not included.
+    fn free(&self) -> u64 {
+        self.pages.free()
+    }
+}
+
+impl Observer {
+    pub(crate) fn new(engine: &Engine<'_>, cpu: u32, cache: Option<u32>) -> Self {
+        Self { cpu, cache, before: Seen::new(engine, cpu, cache) }
+    }
+
+    /// What happened since.
+    pub(crate) fn told(self, engine: &Engine<'_>, what: What) -> Step {
+        let after = Seen::new(engine, self.cpu, self.cache);
+        let ours = self.cache.and_then(|cache| engine.caches.get(cache as usize).copied().flatten());
+        let object = match what {
+            What::Alloc { at } | What::Free { at, .. } | What::Pass { at } => {
+                // Its slab may have gone with it.
+                ours.and_then(|cache| cache.place_of(at.0)).map(|place| (place.slab.get(), place.index))
+            }
+            _ => None,
+        };
+        let path = self.path(what, &after);
+        let sentence = self.sentence(engine, what, path, &after);
+        Step { what, cpu: self.cpu, cache: self.cache, object, path, sentence }
+    }
+
+    fn path(&self, what: What, after: &Seen) -> Option<Path> {
+        let before = &self.before;
+        if what == What::Nothing {
+            return None;
+        }
+        if before.uncommitted() != after.uncommitted() {
+            return Some(Path::Commit);
+        }
+        let Some((b, a)) = before.cache.as_ref().zip(after.cache.as_ref()) else {
+            // Pages, or large objects, which are pages.
+            let moved = before.zone_visits() != after.zone_visits() || before.free() != after.free();
+            return Some(if moved { Path::Pages } else { Path::Cpu });
+        };
+        Some(if (b.slabs_made, b.slabs_released) != (a.slabs_made, a.slabs_released) {
+            Path::Pages
+        } else if (b.fills, b.flushes, b.free_in_slabs) != (a.fills, a.flushes, a.free_in_slabs) {
+            Path::Slab
+        } else if b.depot_exchanges != a.depot_exchanges {
+            Path::Depot
+        } else {
+            Path::Cpu
+        })
+    }
+
+    fn sentence(&self, engine: &Engine<'_>, what: What, path: Option<Path>, after: &Seen) -> String {
+        let cpu = self.cpu;
+        let name = self
+            .cache
+            .and_then(|cache| engine.stream.caches.get(cache as usize))
+            .map_or("", |info| &info.name);
+        let how = || self.how(what, path, after);
+        match what {
+            What::Alloc { .. } => format!("CPU {cpu} allocates from {name}: {}", how()),
+            What::Free { allocated_on, .. } if allocated_on != cpu => {
+                format!("CPU {cpu} frees an object of {name} that CPU {allocated_on} allocated: {}", how())
+            }
+            What::Free { .. } => format!("CPU {cpu} frees an object of {name}: {}", how()),
+            What::Pass { .. } => {
+                format!("CPU {cpu} frees an object of {name} whose allocation the trace hides: it is allocated and freed here.")
+            }
+            What::AllocPages { page, order } => {
+                format!("CPU {cpu} allocates {}, page {page}: {}", pages(order), self.how_pages(path, after))
+            }
+            What::FreePages { page, order } => {
+                format!("CPU {cpu} frees {}, page {page}: {}", pages(order), self.how_pages(path, after))
+            }
+            What::SplitPages { page, order } => {
+                format!("CPU {cpu} frees a block in parts: the block at page {page} is split into blocks of order {order}.")
+            }
+            What::Shrink { objects, slabs } => format!(
+                "The traced system shrank its caches, so all magazines are emptied: reaping gives {objects} objects back, and \
+                 {slabs} empty slabs go to the page allocator."
+            ),
+            What::Failed if name.is_empty() => format!("CPU {cpu} asks for pages, and the machine has none."),
+            What::Failed => format!("CPU {cpu} asks for an object of {name}, and the machine has no memory for it."),
+            What::Nothing => "Nothing that concerns the allocator: a mark, pages of the traced kernel's own slabs, or a free \
+                              of something from before the trace."
+                .to_owned(),
+        }
+    }
+
+    fn how_pages(&self, path: Option<Path>, after: &Seen) -> String {
+        let moved = self.before.free().abs_diff(after.free());
+        match path {
+            Some(Path::Commit) => {
+                let pages = self.before.uncommitted().abs_diff(after.uncommitted());
+                format!("the zone has {} of memory committed or given back.", kib(pages * 4))
+            }
+            Some(Path::Cpu) | None => "this CPU's pages serve it, no lock is taken.".to_owned(),
+            _ if self.before.zone_visits() == after.zone_visits() => {
+                "the zone's free lists serve it, under the zone's lock.".to_owned()
+            }
+            _ => format!(
+                "a magazine of this CPU's pages is exchanged with the zone: {moved} pages in one lock hold."
+            ),
+        }
+    }
+
+    /// How an object came or went.
+    fn how(&self, what: What, path: Option<Path>, after: &Seen) -> String {
+        let freeing = matches!(what, What::Free { .. });
+        let Some((b, a)) = self.before.cache.as_ref().zip(after.cache.as_ref()) else {
+            return format!(
+                "too large for a cache, so it is a block of pages. {}",
+                capital(&self.how_pages(path, after))
+            );
+        };
+        let (made, released) = (a.slabs_made - b.slabs_made, a.slabs_released - b.slabs_released);
+        let slabs = |n: u64| if n == 1 { "a slab".to_owned() } else { format!("{n} slabs") };
+        let block = format!("of {}", pages(a.order).trim_start_matches("a block of "));
+        match path {
+            Some(Path::Commit | Path::Pages) if made > 0 => {
+                let commit = match path {
+                    Some(Path::Commit) => {
+                        let pages = self.before.uncommitted().saturating_sub(after.uncommitted());
+                        format!(" The page allocator commits {} for it.", kib(pages * 4))
+                    }
+                    _ => String::new(),
+                };
+                format!(
+                    "no magazine and no slab has a free object, so the page allocator makes {} {block}.{commit}",
+                    slabs(made)
+                )
+            }
+            Some(Path::Commit | Path::Pages) => {
+                let back = (a.free_in_slabs + released * a.objs_per_slab).saturating_sub(b.free_in_slabs);
+                format!(
+                    "the depot is full, so {back} objects go back to their slabs, and {} that became empty to the page allocator.",
+                    slabs(released)
+                )
+            }
+            Some(Path::Slab) if freeing => {
+                let back = a.free_in_slabs.saturating_sub(b.free_in_slabs);
+                format!(
+                    "no magazine has room, so {back} objects go back to their slabs, under the node's lock."
+                )
+            }
+            Some(Path::Slab) => match b.free_in_slabs.saturating_sub(a.free_in_slabs) {
+                0 | 1 => "no magazine has one, so it comes from a slab, under the node's lock.".to_owned(),
+                n => format!(
+                    "no magazine has one, so {n} come from slabs, under the node's lock: one is handed out, the rest fill a magazine."
+                ),
+            },
+            Some(Path::Depot) if freeing => {
+                "its magazines are full, so one goes to the depot, under the depot's lock.".to_owned()
+            }
+            Some(Path::Depot) => {
+                "its magazines are empty, so a full one comes from the depot, under the depot's lock."
+                    .to_owned()
+            }
+            _ => self.how_cpu(freeing, after),
+        }
+    }
+
+    fn how_cpu(&self, freeing: bool, after: &Seen) -> String {
+        let Some((b, a)) = self.before.levels.as_ref().zip(after.levels.as_ref()) else {
+            return "no lock is taken.".to_owned();
+        };
+        let (was, is) = (b.magazines(), a.magazines());
+        match freeing {
+            false if is < was => "its loaded magazine hands out its last one; no lock is taken.".to_owned(),
+            false => format!(
+                "its loaded magazine hands one out, {} of {} are left; no lock is taken.",
+                a.loaded.0, a.loaded.1
+            ),
+            true if is > was && was > 0 => {
+                "its loaded magazine is full, so it is the first of another one; no lock is taken.".to_owned()
+            }
+            true => {
+                format!("its loaded magazine takes it, {} of {}; no lock is taken.", a.loaded.0, a.loaded.1)
+            }
+        }
+    }
+}
+
+fn pages(order: u8) -> String {
+    match 1_u32 << order {
+        1 => "a block of order 0 (1 page)".to_owned(),
+        pages => format!("a block of order {order} ({pages} pages)"),
+    }
+}
+
+fn kib(kib: u64) -> String {
+    if kib >= 1024 && kib.is_multiple_of(1024) { format!("{} MiB", kib / 1024) } else { format!("{kib} KiB") }
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}

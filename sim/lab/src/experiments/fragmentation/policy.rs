@@ -1,0 +1,115 @@
+//! Who is compared, one run of each, and the seeds of the runs.
+
+use super::super::Context;
+use super::super::load::Loaded;
+use crate::allocators::drive::{Options, Outcome, Sample, drive};
+use crate::allocators::heap::{Fit, Order};
+use crate::allocators::roster::{self, Name, Trial};
+use crate::allocators::{Allocator, Heap};
+use crate::findings::Value;
+use crate::findings::clock::Spread;
+
+/// Seeds that a figure is the median of, from the one that was given on.
+pub(super) const SEEDS: u64 = 10;
+
+/// Who is compared by the share of free memory in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Policy {
+    Named(Name),
+    /// First fit whose freed blocks go to the front of the list.
+    LastFreed,
+}
+
+impl Policy {
+    /// The first one sets how much of the memory is in use: it alone cannot have any size of memory.
+    pub(super) const ALL: [Self; 5] = [
+        Self::Named(Name::Buddy),
+        Self::Named(Name::Tlsf),
+        Self::Named(Name::BestFit),
+        Self::Named(Name::FirstFit),
+        Self::LastFreed,
+    ];
+
+    pub(super) fn shown(self) -> String {
+        match self {
+            Self::Named(name) => name.shown(),
+            Self::LastFreed => "first-fit, last freed".to_owned(),
+        }
+    }
+    pub(super) fn run(self, bytes: usize, loaded: &Loaded) -> anyhow::Result<Run> {
+        let mut sampling = Sampling(loaded);
+        let bytes = bytes.next_multiple_of(16);
+        let outcome = match self {
+            Self::Named(name) => roster::run(name, bytes, loaded.largest, &mut sampling),
+            Self::LastFreed => sampling.with(&mut Heap::new(bytes, Fit::First, Order::Lifo)?),
+        }?;
+        Ok(Run { policy: self, bytes, outcome })
+    }
+}
+
+/// Looks a hundred times.
+struct Sampling<'l>(&'l Loaded);
+
+impl Trial for Sampling<'_> {
+    type Outcome = Outcome;
+    fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<Outcome> {
+        let every = (self.0.ops.len() as u64 / 100).max(1);
+        let options = Options { sample_every: every, verify: false, ..Options::default() };
+        Ok(drive(allocator, self.0.iter(), &options)?)
+    }
+}
+
+/// What became of a workload in `bytes` of memory.
+pub(super) struct Run {
+    pub(super) policy: Policy,
+    pub(super) bytes: usize,
+    pub(super) outcome: Outcome,
+}
+
+impl Run {
+    /// The looks of a part of the run, in quarters.
+    pub(super) fn quarters(&self, from: usize, to: usize) -> &[Sample] {
+        let samples = &self.outcome.samples;
+        &samples[samples.len() * from / 4..(samples.len() * to / 4).max(samples.len() * from / 4 + 1)]
+    }
+    pub(super) fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
+        samples.iter().map(of).sum::<f64>() / samples.len() as f64
+    }
+    /// Of all memory, what is not free, in %: mean over the second half of the run.
+    pub(super) fn in_use(&self) -> f64 {
+        let free = Self::mean(self.quarters(2, 4), |s| s.holes.total as f64);
+        100.0 - free * 100.0 / self.bytes as f64
+    }
+    /// Of all free memory, what lies in the largest piece, in %.
+    pub(super) fn share_at(sample: &Sample) -> f64 {
+        sample.holes.largest as f64 * 100.0 / sample.holes.total.max(1) as f64
+    }
+    /// Of the largest piece that so much free memory could be, what the largest one is, in %: a buddy's pieces are powers of
+    /// two, and so is the largest one it could have.
+    pub(super) fn of_possible(&self, sample: &Sample) -> f64 {
+        let total = sample.holes.total.max(1);
+        let possible = match self.policy {
+            Policy::Named(Name::Buddy) => 1 << total.ilog2(),
+            _ => total,
+        };
+        sample.holes.largest as f64 * 100.0 / possible as f64
+    }
+    /// The share over the second half of the run.
+    pub(super) fn share(&self) -> f64 {
+        Self::mean(self.quarters(2, 4), Self::share_at)
+    }
+    pub(super) fn fair_share(&self) -> f64 {
+        Self::mean(self.quarters(2, 4), |s| self.of_possible(s))
+    }
+}
+
+/// The same experiment with each of so many seeds.
+pub(super) fn seeds<'c>(context: &Context<'c>, count: u64) -> impl Iterator<Item = Context<'c>> {
+    let context = *context;
+    (0..count).map(move |i| Context { seed: context.seed.wrapping_add(i), ..context })
+}
+
+/// A median of seeds with its interval, one decimal.
+pub(super) fn shown(values: impl IntoIterator<Item = f64>) -> Value {
+    Value::Spread(Spread::of(values.into_iter().collect()), 1)
+}

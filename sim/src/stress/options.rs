@@ -1,0 +1,94 @@
+//! What a run is asked for.
+
+use super::harm::{FaultSpec, Saboteur};
+use super::workload::Workload;
+use anyhow::bail;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use uslab_magazine::sync::AtomicBool;
+
+/// What a run is.
+#[derive(Clone)]
+pub struct Options {
+    /// How long, if not so many operations.
+    pub seconds: Option<f64>,
+    /// How many operations. Neither is [`SECONDS`]; both are whichever comes first.
+    pub operations: Option<u64>,
+    /// Threads at a time; by default four a CPU.
+    pub threads: Option<u32>,
+    /// What the threads decide.
+    pub seed: u64,
+    /// What is refused.
+    pub faults: Option<FaultSpec>,
+    /// What the threads do; empty is everything.
+    pub workloads: Vec<Workload>,
+    /// Set by somebody else to end the run early.
+    pub interrupted: Arc<AtomicBool>,
+    /// For tests of the stress itself.
+    #[doc(hidden)]
+    pub saboteur: Option<Saboteur>,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("seconds", &self.seconds)
+            .field("operations", &self.operations)
+            .field("threads", &self.threads)
+            .field("seed", &self.seed)
+            .field("faults", &self.faults)
+            .field("workloads", &self.workloads)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Seconds of a run where nothing else is said.
+pub const SECONDS: f64 = 10.0;
+/// The most threads.
+const MOST_THREADS: u32 = 4096;
+/// The most seconds: a month.
+const MOST_SECONDS: f64 = 30.0 * 86_400.0;
+/// Rounds of a run, each with a census at its end.
+pub(super) const ROUNDS: u32 = 8;
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seconds: None,
+            operations: None,
+            threads: None,
+            seed: 0,
+            faults: None,
+            workloads: Vec::new(),
+            interrupted: Arc::new(AtomicBool::new(false)),
+            saboteur: None,
+        }
+    }
+}
+
+impl Options {
+    /// Threads at a time.
+    pub(super) fn threads(&self) -> anyhow::Result<u16> {
+        let threads = match self.threads {
+            Some(threads) => threads,
+            None => {
+                let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+                u32::try_from(cpus).unwrap_or(MOST_THREADS).saturating_mul(4).clamp(4, MOST_THREADS)
+            }
+        };
+        match u16::try_from(threads) {
+            Ok(seats) if (1..=MOST_THREADS).contains(&threads) => Ok(seats),
+            _ => bail!("--threads {threads}: expected 1 to {MOST_THREADS}"),
+        }
+    }
+    pub(super) fn duration(&self) -> anyhow::Result<Option<Duration>> {
+        match self.seconds {
+            Some(seconds) if !(seconds > 0.0 && seconds <= MOST_SECONDS) => {
+                bail!("--seconds {seconds}: expected more than 0, at most {MOST_SECONDS}")
+            }
+            Some(seconds) => Ok(Some(Duration::from_secs_f64(seconds))),
+            None if self.operations.is_some() => Ok(None),
+            None => Ok(Some(Duration::from_secs_f64(SECONDS))),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The part of an event line before the fields, as far as the formats share it.
+
+use super::fields::{self, find_short, skip_spaces, word};
+
+/// The part of an event line before the fields.
+#[derive(Debug)]
+pub(super) struct Prefix<'a> {
+    pub(super) comm: &'a [u8],
+    pub(super) cpu: u64,
+    pub(super) context: Option<u8>,
+    pub(super) time_ns: u64,
+    /// The event's name.
+    pub(super) event: &'a [u8],
+    pub(super) body: &'a [u8],
+}
+
+/// The part between the task and the event, which the formats share: `[cpu] flags time: `. It starts at the first
+/// bracket that such a part follows, because a command's name may hold brackets too. `word` reads the task before it.
+pub(super) fn cut_at_cpu<'a>(
+    line: &'a [u8],
+    comm: impl Fn(&'a [u8]) -> Option<&'a [u8]>,
+) -> Option<(Prefix<'a>, &'a [u8])> {
+    let mut from = 0;
+    for _ in 0..8 {
+        let open = from + find_short(b'[', &line[from..]);
+        let inside = line.get(open + 1..)?;
+        if let Some(found) = cut_after_bracket(inside)
+            && let Some(comm) = comm(&line[..open])
+        {
+            let (prefix, rest) = found;
+            return Some((Prefix { comm, ..prefix }, rest));
+        }
+        from = open + 1;
+    }
+    None
+}
+
+fn cut_after_bracket(inside: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
+    let close = inside.iter().take(8).position(|&b| b == b']')?;
+    let cpu = fields::cpu(&inside[..close])?;
+    let (mut stamp, mut rest) = word(&inside[close + 1..]);
+    let mut context = None;
+    if stamp.last() != Some(&b':') {
+        context = stamp.get(2).copied();
+        (stamp, rest) = word(rest);
+    }
+    let time_ns = fields::time(stamp.strip_suffix(b":")?)?;
+    Some((Prefix { comm: b"", cpu, context, time_ns, event: b"", body: b"" }, rest))
+}
+
+/// `comm-pid`, with perhaps `(tgid)` behind it: the pid is what follows the last `-`.
+pub(super) fn comm_before_pid(task: &[u8]) -> Option<&[u8]> {
+    let mut task = task.trim_ascii_end();
+    if let Some(inner) = task.strip_suffix(b")") {
+        task = inner[..memchr::memrchr(b'(', inner)?].trim_ascii_end();
+    }
+    let digits = task.iter().rev().take_while(|b| b.is_ascii_digit()).count();
+    match task[..task.len() - digits].split_last() {
+        Some((b'-', comm)) if digits > 0 => Some(skip_spaces(comm)),
+        _ => None,
+    }
+}

@@ -1,0 +1,114 @@
+//! What a subsystem is made of.
+
+use super::magazines::Magazines;
+use crate::debug::corruption;
+use crate::geometry::OrderRule;
+use crate::memory::huge::HUGE_CACHE;
+use core::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use uslab_buddy::PageConfig;
+#[cfg(any(loom, shuttle))]
+use uslab_buddy::{Order, ZoneKind};
+use uslab_magazine::Cpus;
+
+/// Bytes of free memory that stay with a subsystem of the default [`Config`] without anybody calling
+/// [`reap`](crate::Subsystem::reap): frees give back what is more (see [`PageConfig::keep_free`]). A burst of so much costs no
+/// system call and no page fault the next time.
+pub const KEEP_FREE: usize = 16 << 20;
+
+/// What a subsystem is made of.
+#[derive(Clone)]
+pub struct Config {
+    /// CPUs, nodes, zones and with them the limit of memory and what is kept in reserve; and the
+    /// [`faults`](crate::faults) of the whole subsystem.
+    pub pages: PageConfig,
+    /// What decides the order of slabs.
+    pub rule: OrderRule,
+    /// The magazines of caches that do not say otherwise.
+    pub magazines: Magazines,
+    /// Whether caches that do not say otherwise check at once that what is freed to them is an object of theirs and in use.
+    /// Otherwise what is wrong is noticed when the object reaches its slab. On by default in builds with debug assertions.
+    pub check_frees: bool,
+    /// Hears of frees that cannot be right; the default says so and aborts.
+    pub corruption: Arc<corruption::Handler>,
+    /// A thread of the subsystem ends a reaping interval this often, from the time that there may be something to reap: see
+    /// [`reaper`](crate::reaper). `None`, the default: no thread.
+    pub reap_every: Option<Duration>,
+    /// Bytes of freed mappings above 4 MiB that are kept for the next ones: see [`huge`](crate::huge). 0 is none.
+    pub huge_cache: usize,
+}
+
+impl Config {
+    /// The usual slabs and magazines on these pages, the order rule with all of its CPUs present.
+    pub fn new(pages: PageConfig) -> Self {
+        Self {
+            rule: OrderRule::for_cpus(pages.cpus.count()),
+            pages,
+            magazines: Magazines::default(),
+            check_frees: cfg!(debug_assertions),
+            corruption: Arc::new(corruption::abort),
+            reap_every: None,
+            huge_cache: HUGE_CACHE,
+        }
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl Default for Config {
+    /// The machine's CPUs on one node and the page allocator's default range, of which up to [`KEEP_FREE`] bytes of free
+    /// memory stay when objects and slabs come back.
+    fn default() -> Self {
+        let pages = PageConfig::default_for(Cpus::os());
+        Self::new(PageConfig { keep_free: Some(KEEP_FREE), ..pages })
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+impl Config {
+    /// So many pages for two simulated CPUs of one node, and magazines of one object, so that every second operation is
+    /// an exchange. A slab is a page of two objects: each lies [2048 bytes](crate::check::SPACING) from the next. A free
+    /// that cannot be right panics.
+    ///
+    /// What is no power of two wastes pages: blocks do not cross its largest one.
+    pub fn for_models(pages: u32) -> Self {
+        let order = Order::new(pages.max(1).ilog2() as u8).unwrap_or(Order::MAX);
+        let cpus = Cpus::simulated(2, 1).unwrap_or_else(|bad| unreachable!("{bad}"));
+        let pages = PageConfig {
+            per_cpu_pages: false,
+            max_order: order,
+            pageblock_order: order,
+            min_free_kib: Some(0),
+            corruption: |corruption| panic!("{corruption}"),
+            ..PageConfig::with_nodes(cpus, vec![vec![(ZoneKind::Normal, pages)]])
+        };
+        Self {
+            rule: OrderRule { max_order: 0, ..OrderRule::for_cpus(2) },
+            magazines: Magazines::Sized { capacity: 1, stock: 0, depot_limit: 1 },
+            check_frees: false,
+            corruption: Arc::new(|corruption| panic!("{corruption}")),
+            ..Self::new(pages)
+        }
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+impl Default for Config {
+    /// [For models](Self::for_models), of four pages.
+    fn default() -> Self {
+        Self::for_models(4)
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("pages", &self.pages)
+            .field("rule", &self.rule)
+            .field("magazines", &self.magazines)
+            .field("check_frees", &self.check_frees)
+            .field("reap_every", &self.reap_every)
+            .field("huge_cache", &self.huge_cache)
+            .finish_non_exhaustive()
+    }
+}

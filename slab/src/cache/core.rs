@@ -1,0 +1,195 @@
+//! The state of a subsystem: what its caches share, and who there is. What acts on it stands with what it does: reclaim in
+//! [`reclaim`](super::reclaim), large memory in [`large`](crate::size::large), reports in [`info`](crate::report::info).
+
+use super::config::Config;
+use super::magazines::Magazines;
+use super::{Cache, Owner};
+use crate::debug::corruption::{self, Corruption, CorruptionKind};
+use crate::debug::faults::Faults;
+#[cfg(not(loom))]
+use crate::debug::tags::Tags;
+use crate::error::{CacheError, StartError};
+use crate::geometry::OrderRule;
+use crate::memory::ground::Ground;
+use crate::memory::huge::Huge;
+use crate::memory::large_blocks::{LargeBlocks, large};
+#[cfg(not(loom))]
+use crate::reclaim::rcu::Deferred;
+#[cfg(not(any(loom, shuttle)))]
+use crate::reclaim::reaper::Background;
+use crate::reclaim::shrinker::Shrinkers;
+use crate::registry::Registry;
+use core::fmt;
+use core::ptr::NonNull;
+use std::sync::{Arc, Weak};
+use uslab_buddy::region::Door;
+use uslab_buddy::{PAGE_SIZE, PageAllocator};
+use uslab_magazine::Cpus;
+#[cfg(not(loom))]
+use uslab_magazine::sync::fork::ForkMutex;
+use uslab_magazine::sync::{Counter, Rank, assert_unlocked};
+
+/// With so few pages, 4 MiB, a subsystem is not tried with fewer.
+const LEAST_PAGES: usize = 1024;
+
+/// What the caches of a subsystem share.
+pub(crate) struct Core {
+    pub(crate) ground: Ground,
+    pub(crate) cpus: Cpus,
+    #[cfg_attr(loom, allow(dead_code, reason = "for tags"))]
+    pub(crate) door: Door,
+    pub(crate) faults: Faults,
+    pub(crate) rule: OrderRule,
+    pub(crate) magazines: Magazines,
+    pub(crate) check_frees: bool,
+    pub(crate) large: LargeBlocks,
+    #[cfg(not(loom))]
+    pub(crate) deferred: Deferred,
+    /// Made by the first cache whose frees are checked; how many there were.
+    #[cfg(not(loom))]
+    pub(crate) tags: ForkMutex<(Option<Arc<Tags>>, u64)>,
+    pub(crate) huge: Huge,
+    /// Forks, with other threads at work, between the process that made the subsystem and this one.
+    pub(crate) forks: Counter,
+    corruption: Arc<corruption::Handler>,
+    /// All caches.
+    pub(crate) caches: Registry<Cache>,
+    /// Those that others may share.
+    pub(crate) mergeable: Registry<Owner>,
+    /// What users can drop.
+    pub(crate) shrinkers: Arc<Shrinkers>,
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) background: Background,
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("cpus", &self.cpus).field("rule", &self.rule).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    pub(crate) fn new(config: Config) -> Result<Arc<Self>, StartError> {
+        let (cpus, door, faults) = (config.pages.cpus, config.pages.door, config.pages.faults.clone());
+        let huge_pages = config.pages.huge_pages;
+        let pages = PageAllocator::new(config.pages)?;
+        let ground = Ground::new(pages, door, &faults).ok_or(StartError::SideTable)?;
+        let huge = Huge::new(door, huge_pages, config.huge_cache, &faults).ok_or(StartError::SideTable)?;
+        Ok(Arc::new_cyclic(|_this: &Weak<Self>| Self {
+            ground,
+            huge,
+            cpus,
+            door,
+            faults,
+            rule: config.rule,
+            magazines: config.magazines,
+            check_frees: config.check_frees,
+            large: LargeBlocks::default(),
+            #[cfg(not(loom))]
+            deferred: Deferred::new(&cpus),
+            #[cfg(not(loom))]
+            tags: ForkMutex::new(Rank::Tags, (None, 0)),
+            forks: Counter::new(0),
+            corruption: config.corruption,
+            caches: Registry::new(Rank::Caches),
+            mergeable: Registry::new(Rank::Mergeable),
+            shrinkers: Arc::new(Shrinkers::new()),
+            #[cfg(not(any(loom, shuttle)))]
+            background: Background::new(_this.clone() as Weak<_>, config.reap_every),
+        }))
+    }
+
+    /// What `make` makes of a core with as many pages as the system grants: where address space is refused, to the pages or
+    /// to what describes them, fewer than asked for.
+    pub(crate) fn with_fallback<T>(
+        mut config: Config,
+        make: impl Fn(&Arc<Self>) -> Result<T, CacheError>,
+    ) -> Result<T, StartError> {
+        loop {
+            let started =
+                Self::new(config.clone()).and_then(|core| make(&core).map_err(|_| StartError::Kmalloc));
+            let pages = config.pages.nodes.iter().flatten().map(|(_, pages)| *pages as usize).sum::<usize>();
+            match started {
+                // The page allocator took all there was, and left nothing for the rest.
+                Err(StartError::SideTable | StartError::Kmalloc) if pages > LEAST_PAGES => {
+                    config.pages = config.pages.limit(pages / 2 * PAGE_SIZE);
+                }
+                started => return started,
+            }
+        }
+    }
+
+    /// A cache that others share, if it `fits`.
+    pub(crate) fn mergeable(&self, fits: impl Fn(&Cache) -> bool) -> Option<Arc<Owner>> {
+        self.mergeable.iter().find(|owner| fits(owner.cache()))
+    }
+
+    /// The cache that a frame names as its owner.
+    #[inline(always)]
+    pub(crate) fn cache_of(&self, owner: *mut u8) -> Option<&Cache> {
+        if owner.is_null() || owner == large() {
+            return None;
+        }
+        // SAFETY: frames of this subsystem are owned by nobody, by `large`, or by a cache of it, which lives as long as
+        // a frame names it.
+        Some(unsafe { &*owner.cast::<Cache>() })
+    }
+
+    /// What one more checked cache needs; `None` if there is no memory.
+    #[cfg(not(loom))]
+    pub(crate) fn new_tag(&self) -> Option<(Arc<Tags>, u8)> {
+        let mut made = None;
+        let none = self.tags.lock().0.is_none();
+        if none {
+            // Made with no lock held.
+            let pages = &self.ground.pages;
+            let (range, pages) = (pages.address(uslab_buddy::Pfn::new(0)), pages.frames().len() as usize);
+            made = Some(Arc::new(Tags::new(range, pages, self.door, &self.faults)?));
+        }
+        let mut kept = self.tags.lock();
+        let tags = match (&kept.0, made) {
+            (Some(tags), _) => tags.clone(),
+            (None, made) => kept.0.insert(made?).clone(),
+        };
+        kept.1 += 1;
+        // Caches of one tag are told apart by their slabs, later.
+        Some((tags, (kept.1 % u64::from(u8::MAX)) as u8 + 1))
+    }
+
+    /// The cache that `memory` is an object of.
+    #[cfg(not(loom))]
+    pub(crate) fn cache_at(&self, memory: NonNull<u8>) -> Option<&Cache> {
+        let pfn = self.ground.pages.pfn_of(memory.as_ptr())?;
+        self.cache_of(self.ground.frames().frame(pfn).owner())
+    }
+
+    /// Memory may be free again some day: from a certain size on somebody should look after it.
+    #[inline]
+    pub(crate) fn grown(&self) {
+        #[cfg(not(any(loom, shuttle)))]
+        if self.background.is_wanted() {
+            self.background.start(self.ground.pages.committed_bytes() + self.huge.mapped_bytes());
+        }
+    }
+    /// Pages came back.
+    #[inline]
+    pub(crate) fn shed(&self) {
+        #[cfg(not(any(loom, shuttle)))]
+        self.background.wake();
+    }
+
+    pub(crate) fn corrupt(&self, corruption: &Corruption<'_>) {
+        assert_unlocked();
+        (self.corruption)(corruption);
+    }
+    #[cold]
+    pub(crate) fn refuse(&self, kind: CorruptionKind, memory: NonNull<u8>) {
+        self.corrupt(&Corruption {
+            kind,
+            address: memory.addr().get(),
+            cache: "kmalloc",
+            owner: None,
+            index: None,
+        });
+    }
+}

@@ -1,0 +1,44 @@
+//! Frees that wait for readers: objects, in batches, on their way to the collector.
+
+use super::Cache;
+use super::core::Core;
+use crate::debug::corruption::CorruptionKind;
+use crate::reclaim::rcu::{Batch, after_grace};
+use core::ptr::NonNull;
+use std::sync::Arc;
+
+impl Core {
+    /// Takes `object` back after a grace period.
+    pub(crate) fn defer(self: &Arc<Self>, object: NonNull<u8>) {
+        if let Some(cache) = self.cache_at(object) {
+            cache.deferred().add(1);
+        }
+        if let Some(full) = self.deferred.push(self.cpus.current(), object) {
+            self.wait_for(full);
+        }
+    }
+
+    /// Begins the grace periods of what waits in batches that are not full.
+    pub(crate) fn flush_deferred(self: &Arc<Self>) {
+        self.deferred.take().for_each(|batch| self.wait_for(batch));
+    }
+
+    fn wait_for(self: &Arc<Self>, batch: Batch) {
+        let core = self.clone();
+        after_grace(move || {
+            for object in batch.objects() {
+                // Kept: with its last object the cache may go.
+                let cache = core.cache_at(object).and_then(Cache::kept);
+                let pfn = core.ground.pages.pfn_of(object.as_ptr());
+                // SAFETY: who deferred it gave it up, and who might have read it has gone.
+                if !pfn.is_some_and(|pfn| unsafe { core.free_object(object, pfn) }) {
+                    core.refuse(CorruptionKind::Foreign, object);
+                }
+                // Last: who waits for it to become 0 finds all the rest done.
+                if let Some(cache) = cache {
+                    cache.deferred().sub(1);
+                }
+            }
+        });
+    }
+}

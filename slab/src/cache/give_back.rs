@@ -1,0 +1,124 @@
+//! What a cache gives back: the objects of its magazines, its empty slabs, and in the end all.
+
+use super::Cache;
+use super::alloc::DrainOnly;
+use super::live::Live;
+use super::node::{Node, NodeCount, Unlisted};
+use crate::error::Busy;
+use uslab_magazine::sync::planted;
+use uslab_magazine::{Layer, Operation};
+
+impl Cache {
+    /// Gives all cached objects to their slabs and all empty slabs back, and sorts the partial ones. Slabs given back.
+    pub(crate) fn shrink(&self, op: &Operation) -> usize {
+        self.flush_deferred();
+        self.purge(op);
+        self.shrink_slabs(op)
+    }
+    /// The same, after a sweep of all stacks.
+    pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
+        if let Some(layer) = &self.parts.layer {
+            layer.purge_swept(op, &DrainOnly(self));
+        }
+        self.shrink_slabs(op)
+    }
+    fn shrink_slabs(&self, op: &Operation) -> usize {
+        let mut unlisted = Unlisted::default();
+        self.nodes.iter().for_each(|node| node.shrink(&self.core.ground, &mut unlisted));
+        self.release(op, unlisted)
+    }
+
+    /// Gives back empty slabs only. Slabs given back.
+    pub(crate) fn discard_empty(&self, op: &Operation) -> usize {
+        let mut unlisted = Unlisted::default();
+        self.nodes.iter().for_each(|node| node.discard_empty(&self.core.ground, &mut unlisted));
+        self.release(op, unlisted)
+    }
+
+    pub(crate) fn flush_deferred(&self) {
+        #[cfg(not(loom))]
+        self.core.flush_deferred();
+    }
+
+    /// Gives the magazines' objects to their slabs.
+    pub(super) fn purge(&self, op: &Operation) {
+        if let Some(layer) = &self.parts.layer {
+            layer.purge_in(op, &DrainOnly(self));
+        }
+    }
+
+    /// Ends an interval of the magazines' working set. Objects given back to slabs.
+    pub(crate) fn reap(&self) -> u64 {
+        self.flush_deferred();
+        self.parts.layer.as_ref().map_or(0, |layer| layer.reap(&DrainOnly(self)))
+    }
+
+    /// The same, after a sweep of idle stacks.
+    pub(crate) fn reap_swept(&self) -> u64 {
+        self.parts.layer.as_ref().map_or(0, |layer| layer.reap_swept(&DrainOnly(self)))
+    }
+
+    /// Memory is short: magazines hold less from now on.
+    pub(crate) fn shrink_magazines(&self) {
+        if let Some(layer) = &self.parts.layer {
+            layer.shrink();
+        }
+    }
+
+    /// Gives the objects that `cpus` hold to their slabs.
+    pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
+        if let Some(layer) = &self.parts.layer {
+            layer.drain(&DrainOnly(self), cpus);
+        }
+    }
+    /// Gives the objects that a sweep has taken to their slabs.
+    pub(crate) fn drain_swept(&self) {
+        if let Some(layer) = &self.parts.layer {
+            layer.drain_swept(&Operation::new(), &DrainOnly(self));
+        }
+    }
+
+    /// Gives all slabs back, for good, if no object is in use.
+    pub(crate) fn destroy(&self) -> Result<(), Busy> {
+        self.flush_deferred();
+        // No free leaves its object in a magazine from here on: what is freed beside the purge goes to its slab.
+        self.parts.layer.iter().for_each(Layer::close);
+        self.purge(&Operation::new());
+        self.end().map_err(|live| {
+            self.parts.layer.iter().for_each(Layer::reopen);
+            Busy { live, aliases: 0 }
+        })
+    }
+
+    /// Nobody allocates any more: what is freed goes to its slab from now on.
+    pub(crate) fn close_magazines(&self) {
+        self.flush_deferred();
+        if !planted("the magazines of a cache that is left stay open") {
+            self.parts.layer.iter().for_each(Layer::close);
+        }
+        self.purge(&Operation::new());
+    }
+    /// Gives all slabs back, for good, if no object is out of them, be it in a magazine.
+    ///
+    /// # Errors
+    /// How many objects are out.
+    pub(crate) fn end(&self) -> Result<(), u64> {
+        let mut unlisted = Unlisted::default();
+        let ended = Node::close(&self.nodes, &self.core.ground, &mut unlisted);
+        self.release(&Operation::new(), unlisted);
+        ended
+    }
+
+    /// Writes down which objects are in use, once the magazines have given theirs back.
+    pub(crate) fn live(&self, live: &mut Live) {
+        self.purge(&Operation::new());
+        live.clear();
+        for node in &self.nodes {
+            // Outside the lock, and again if slabs were added meanwhile: whose memory that is may need this node itself.
+            while !node.live(&self.core.ground, live) {
+                let NodeCount { objects, .. } = node.count();
+                live.make_room(node.count().slabs(), objects);
+            }
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! The untyped cache as users hold it: made by a builder, freed through raw pointers or safe [`Block`](crate::Block)s.
+
+use super::alloc::BULK;
+use super::core::Core;
+use super::info::CacheInfo;
+use super::{Cache, Hooks, Owner, Parts};
+use crate::cache::live::Live;
+use crate::cache::magazines::Magazines;
+use crate::error::{AllocError, Busy, CacheError};
+use crate::geometry::{Geometry, OrderRule};
+use crate::reclaim::shrinker::{Registration, Shrinker};
+use core::ops::Range;
+use core::ptr::NonNull;
+use std::sync::Arc;
+use uslab_buddy::Gfp;
+use uslab_magazine::{Config, Operation};
+
+/// A cache of objects of one size and alignment.
+///
+/// Dropping it gives all its memory back. If objects are still in use, the cache stays in the reports without a handle, its
+/// magazines give back what they hold, and from then on each free goes straight to its slab; the free of the last object gives
+/// back the rest.
+///
+/// ```
+/// use uslab::{Gfp, KmemCache};
+///
+/// let cache = KmemCache::builder("inode", 192).align(64).build()?;
+/// let object = cache.alloc(Gfp::KERNEL)?;
+/// // SAFETY: allocated above from this cache, freed once.
+/// unsafe { cache.free(object) };
+/// assert_eq!(cache.info().used, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[doc(alias = "kmem_cache")]
+pub struct KmemCache {
+    cache: Arc<Cache>,
+    /// The last handle takes the cache along.
+    _owner: Arc<Owner>,
+    /// Its own name, if the cache was made for another one.
+    alias: Option<Box<str>>,
+}
+
+/// How much memory a cache may have. Charged by slab, where it costs nothing: rounded up to slabs of the cache's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limit {
+    /// So many slabs.
+    Slabs(u32),
+    /// The slabs that hold so many objects.
+    Objects(u64),
+    /// The slabs that so many bytes make.
+    Bytes(u64),
+}
+
+impl Limit {
+    fn slabs(self, geometry: &Geometry) -> u32 {
+        let slabs = match self {
+            Self::Slabs(slabs) => return slabs,
+            Self::Objects(objects) => objects.div_ceil(geometry.objects() as u64),
+            Self::Bytes(bytes) => bytes.div_ceil(geometry.order().bytes() as u64),
+        };
+        u32::try_from(slabs).unwrap_or(u32::MAX)
+    }
+}
+
+/// Makes a [`KmemCache`].
+#[derive(Debug)]
+#[must_use = "a builder makes nothing until it builds"]
+pub struct KmemCacheBuilder {
+    name: String,
+    size: usize,
+    align: usize,
+    hooks: Option<Hooks>,
+    page_flags: Gfp,
+    limit: Option<Limit>,
+    type_stable: bool,
+    magazines: Option<Magazines>,
+    check_frees: Option<bool>,
+    merge: bool,
+    page_class: Option<u16>,
+    max_order: Option<u8>,
+}
+
+impl KmemCacheBuilder {
+    /// Another size than it began with.
+    pub(crate) fn size(self, size: usize) -> Self {
+        Self { size, ..self }
+    }
+    /// Alignment of the objects, in bytes, a power of two; 8 at least.
+    pub fn align(mut self, align: usize) -> Self {
+        self.align = self.align.max(align);
+        self
+    }
+    /// Aligns objects to the cache line, or to the part of it that they fill.
+    #[doc(alias = "SLAB_HWCACHE_ALIGN")]
+    pub fn hardware_align(self) -> Self {
+        let align = Geometry::hardware_align(self.size);
+        self.align(align)
+    }
+    /// Runs on each object when its slab is made, with its bytes, zeroed; not on allocations. A free object is kept as
+    /// its last user left it. It runs without any lock held and may panic.
+    pub fn ctor(mut self, construct: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
+        let size = self.size;
+        let construct = move |object: NonNull<u8>| {
+            // SAFETY: a new object is so many bytes long, zeroed, and nobody else knows it.
+            construct(unsafe { core::slice::from_raw_parts_mut(object.as_ptr(), size) });
+        };
+        self.hooks = Some(Hooks { construct: Box::new(construct), destruct: None, reset: None });
+        self
+    }
+    /// What runs on the objects of typed caches.
+    pub(crate) fn hooks(mut self, hooks: Hooks) -> Self {
+        self.hooks = Some(hooks);
+        self
+    }
+    /// How much memory the cache may have. Objects that CPUs merely keep are called in before an allocation fails.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+    /// Its objects can be dropped under pressure: its pages are grouped with others of that kind.
+    #[doc(alias = "SLAB_RECLAIM_ACCOUNT")]
+    pub fn reclaimable(self) -> Self {
+        self.page_flags(Gfp::RECLAIMABLE)
+    }
+    /// Its pages come from zone DMA.
+    #[doc(alias = "SLAB_CACHE_DMA")]
+    pub fn dma(self) -> Self {
+        self.page_flags(Gfp::DMA)
+    }
+    fn page_flags(mut self, flags: Gfp) -> Self {
+        self.page_flags |= flags;
+        self
+    }
+    /// Pages outlive a grace period: see [`rcu`](crate::rcu).
+    #[doc(alias = "SLAB_TYPESAFE_BY_RCU")]
+    #[cfg(not(loom))]
+    pub fn type_stable(mut self) -> Self {
+        self.type_stable = true;
+        self
+    }
+    /// Whether a free checks at once that the object is the cache's and in use, and reports what is not, double frees
+    /// included: see [`corruption`](crate::corruption). Otherwise as the subsystem does.
+    ///
+    /// Cost: a call and a byte beside the slab for each allocation and free; an eighth of the slabs' memory.
+    #[doc(alias = "SLAB_CONSISTENCY_CHECKS")]
+    pub fn check_frees(mut self, check: bool) -> Self {
+        self.check_frees = Some(check);
+        self
+    }
+    /// Shares a cache with others that ask for the same and whose objects are of this size, or less than a word larger:
+    /// fewer slabs that are partly used, and fewer magazines. The price is that nobody's objects can be told from the
+    /// others' any more: numbers, reports, and [`destroy`](KmemCache::destroy) are those of all. So it is for who asks.
+    ///
+    /// Not shared are caches with a constructor, a limit, or a grace period.
+    #[doc(alias = "slab_merge")]
+    pub fn merge(mut self) -> Self {
+        self.merge = true;
+        self
+    }
+    fn may_merge(&self) -> bool {
+        self.merge && self.hooks.is_none() && self.limit.is_none() && !self.type_stable
+    }
+    /// Its pages are told by this class: see [`page_classes`](crate::memory::page_classes).
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn page_class(mut self, class: usize) -> Self {
+        self.page_class = u16::try_from(class).ok();
+        self
+    }
+    /// Slabs may be of this order though the subsystem's rule has a smaller one.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn max_order(mut self, order: u8) -> Self {
+        self.max_order = Some(order);
+        self
+    }
+    /// Other magazines than the subsystem's.
+    pub fn magazines(mut self, magazines: Magazines) -> Self {
+        self.magazines = Some(magazines);
+        self
+    }
+
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn is_type_stable(&self) -> bool {
+        self.type_stable
+    }
+
+    pub(crate) fn build_on(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
+        let planned = self.plan(core)?;
+        if let Some(magazines) = planned.merges
+            && let Some(owner) = core.mergeable(|cache| {
+                let parts = cache.parts();
+                parts.merges == Some(magazines)
+                    && (parts.page_flags, parts.check_frees)
+                        == (planned.builder.page_flags, planned.check_frees)
+                    && parts.geometry.serves(&planned.geometry)
+            })
+        {
+            owner.cache().handles().add(1);
+            return Ok(KmemCache {
+                cache: owner.shared().clone(),
+                _owner: owner,
+                alias: Some(planned.builder.name.into()),
+            });
+        }
+        planned.build(core)
+    }
+
+    /// Finds what no cache can be made of.
+    fn plan(self, core: &Core) -> Result<Planned, CacheError> {
+        if self.name.is_empty() || self.name.contains(char::is_whitespace) {
+            return Err(CacheError::Name);
+        }
+        #[cfg(any(loom, shuttle))]
+        let align = self.align.max(crate::debug::check::SPACING);
+        #[cfg(not(any(loom, shuttle)))]
+        let align = self.align;
+        let max_order = core.rule.max_order.max(self.max_order.unwrap_or(0));
+        let geometry = Geometry::new(self.size, align, &OrderRule { max_order, ..core.rule })?;
+        let magazines = self.magazines.unwrap_or(core.magazines);
+        Ok(Planned {
+            layer: magazines.config(geometry.stride()),
+            check_frees: self.check_frees.unwrap_or(core.check_frees),
+            merges: self.may_merge().then_some(magazines),
+            geometry,
+            builder: self,
+        })
+    }
+}
+
+/// A cache that can be made, and is not yet.
+struct Planned {
+    builder: KmemCacheBuilder,
+    geometry: Geometry,
+    /// The sizes of its layer of magazines, if it has any.
+    layer: Option<Config>,
+    check_frees: bool,
+    merges: Option<Magazines>,
+}
+
+impl Planned {
+    fn build(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
+        let Self { builder, geometry, layer, check_frees, merges } = self;
+        // Where there is no number left, a cache works without magazines.
+        let wanted = layer.is_some();
+        let layer = layer.and_then(|config| core.ground.pages.tables().layer(config, false));
+        let parts = Parts {
+            name: builder.name.into(),
+            limit: builder.limit.map(|limit| limit.slabs(&geometry)),
+            geometry,
+            magazines_refused: wanted && layer.is_none(),
+            layer,
+            hooks: builder.hooks,
+            page_flags: builder.page_flags,
+            page_class: builder.page_class,
+            type_stable: builder.type_stable,
+            check_frees,
+            merges,
+        };
+        let cache = Cache::new(core.clone(), parts).ok_or(CacheError::Memory)?;
+        core.caches.push(&cache);
+        cache.handles().add(1);
+        let owner = Owner::new(cache.clone());
+        if merges.is_some() {
+            core.mergeable.push(&owner);
+        }
+        Ok(KmemCache { cache, _owner: owner, alias: None })
+    }
+}
+
+impl KmemCache {
+    /// Begins a cache of objects of `size` bytes.
+    #[doc(alias = "kmem_cache_create")]
+    pub fn builder(name: impl Into<String>, size: usize) -> KmemCacheBuilder {
+        KmemCacheBuilder {
+            name: name.into(),
+            size,
+            align: 0,
+            hooks: None,
+            page_flags: Gfp::empty(),
+            limit: None,
+            type_stable: false,
+            magazines: None,
+            check_frees: None,
+            merge: false,
+            page_class: None,
+            max_order: None,
+        }
+    }
+
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// The name that it was asked for by. The reports of a [shared](KmemCacheBuilder::merge) cache have the name of the first.
+    pub fn name(&self) -> &str {
+        self.alias.as_deref().unwrap_or(self.cache.name())
+    }
+    /// Where its objects lie.
+    pub fn geometry(&self) -> &Geometry {
+        self.cache.geometry()
+    }
+
+    /// An object of [`object_size`](Geometry::object_size) bytes, the caller's alone until it is freed. Its bytes are
+    /// unspecified, or zero with [`Gfp::ZERO`]; with a constructor, as constructed or as the last user left them.
+    ///
+    /// Cost: one operation on this CPU's magazine; once a magazine the depot's or the node's lock; rarely pages.
+    ///
+    /// # Errors
+    /// Nothing is to be had even after other CPUs' objects were called in and other caches' empty slabs given back; the
+    /// error says which limit was reached.
+    ///
+    /// # Panics
+    /// When a constructor panics; nothing is lost then.
+    #[inline(always)]
+    #[doc(alias = "kmem_cache_alloc")]
+    pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.cache.alloc(gfp)
+    }
+
+    /// As [`alloc`](Self::alloc), of memory node `node`; if that has none, of another one, unless with [`Gfp::THIS_NODE`]. Which
+    /// it was is counted: [`CacheInfo::other_node_allocs`].
+    ///
+    /// Cost: as [`alloc`](Self::alloc) for the node of this CPU; for others, and with the flag, the lock of that node.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    #[doc(alias = "kmem_cache_alloc_node")]
+    pub fn alloc_node(&self, gfp: Gfp, node: u32) -> Result<NonNull<u8>, AllocError> {
+        self.cache.alloc_node(gfp, node)
+    }
+
+    /// Fills every place of `out` with an object, or none: what this CPU and the depot hold, then straight from the
+    /// slabs, many objects in one lock hold.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); every place is `None` then. More than the cache or its pages can ever hold is refused at
+    /// once ([`AllocError::CacheLimit`], [`AllocError::TooLarge`]).
+    ///
+    /// # Panics
+    /// As [`alloc`](Self::alloc); every place is `None` then, too.
+    #[doc(alias = "kmem_cache_alloc_bulk")]
+    pub fn alloc_bulk(&self, gfp: Gfp, out: &mut [Option<NonNull<u8>>]) -> Result<(), AllocError> {
+        self.cache.alloc_bulk(gfp, out)
+    }
+
+    /// Takes an object back. What its last user wrote to it stays; nothing here touches it.
+    ///
+    /// Cost: as [`alloc`](Self::alloc).
+    ///
+    /// # Safety
+    /// `object` came from this cache and nobody uses it any more. If the cache has a constructor, the object is as a
+    /// next user may find it.
+    #[inline(always)]
+    #[doc(alias = "kmem_cache_free")]
+    pub unsafe fn free(&self, object: NonNull<u8>) {
+        // SAFETY: passed on.
+        unsafe { self.cache.free(object) };
+    }
+
+    /// Takes many objects back.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), for each of them.
+    #[doc(alias = "kmem_cache_free_bulk")]
+    pub unsafe fn free_bulk(&self, objects: impl IntoIterator<Item = NonNull<u8>>) {
+        for object in objects {
+            // SAFETY: passed on.
+            unsafe { self.cache.free(object) };
+        }
+    }
+
+    /// `n` objects, each as what owns it and gives it back when dropped; none if there are not so many.
+    pub(crate) fn alloc_owners<T>(
+        &self,
+        gfp: Gfp,
+        n: usize,
+        owner: impl Fn(NonNull<u8>) -> T,
+    ) -> Result<Vec<T>, AllocError> {
+        self.cache.admits(n)?;
+        let mut owners = Vec::new();
+        let refused = |_| AllocError::Refused { bytes: n.saturating_mul(size_of::<T>()) };
+        owners.try_reserve_exact(n).map_err(refused)?;
+        let mut batch = [None; BULK];
+        while owners.len() < n {
+            let batch = &mut batch[..BULK.min(n - owners.len())];
+            self.alloc_bulk(gfp, batch)?;
+            owners.extend(batch.iter().flatten().map(|object| owner(*object)));
+        }
+        Ok(owners)
+    }
+
+    /// Takes an object back when all readers of now have gone, and not before: a reader who is [pinned](crate::rcu::pin) and
+    /// has found the object may look at it until then. Objects wait in batches, one a CPU for the whole subsystem; those
+    /// of a batch that is not full wait for [`reap`](Self::reap), [`shrink`](Self::shrink) or
+    /// [`destroy`](Self::destroy) of any cache, too. Until it is taken back an object counts as used.
+    ///
+    /// Cost: the lock of this CPU's batch; once in 64 objects a visit to the collector, which allocates from the global
+    /// allocator.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free); but whoever was pinned before the object was unpublished may still read it.
+    #[doc(alias = "kfree_rcu")]
+    #[doc(alias = "call_rcu")]
+    #[cfg(not(loom))]
+    pub unsafe fn free_deferred(&self, object: NonNull<u8>) {
+        self.cache.core().defer(object);
+    }
+
+    /// Gives the objects that CPUs and depots keep to their slabs, and all empty slabs back; sorts the partial slabs so
+    /// that the fullest are used first. Returns the slabs given back.
+    #[doc(alias = "kmem_cache_shrink")]
+    pub fn shrink(&self) -> usize {
+        self.cache.shrink(&Operation::new())
+    }
+
+    /// Ends an interval: gives back what the magazines kept beyond their working set. Returns the objects given back.
+    pub fn reap(&self) -> u64 {
+        self.cache.reap()
+    }
+
+    /// Gives the objects that the magazines of `cpus` hold to their slabs: those CPUs have gone.
+    pub fn drain(&self, cpus: Range<u32>) {
+        self.cache.drain(cpus);
+    }
+
+    /// Gives everything back, for good, if no object is in use: later allocations fail with
+    /// [`AllocError::Destroyed`].
+    ///
+    /// # Errors
+    /// Objects are in use, or wait for a grace period; the cache goes on as before. [`live`](Self::live) says which. A
+    /// [shared](KmemCacheBuilder::merge) one is in use by the others.
+    #[doc(alias = "kmem_cache_destroy")]
+    pub fn destroy(&self) -> Result<(), Busy> {
+        let aliases = self.cache.handles().get() - 1;
+        if aliases > 0 {
+            let live = self.cache.info().used;
+            return Err(Busy { live, aliases });
+        }
+        self.cache.destroy()
+    }
+
+    /// Asks `shrinker` when an allocation would fail at the cache's limit, or for want of memory, for as long as the
+    /// registration lives: see [`shrinker`](crate::shrinker).
+    pub fn register_shrinker(&self, shrinker: impl Shrinker + 'static) -> Registration {
+        self.cache.core().add_shrinker(Box::new(shrinker), Some(&self.cache))
+    }
+
+    /// The objects in use: who is alive, when [`destroy`](Self::destroy) says that somebody is. Beside other users of the
+    /// cache, and beside a reaper, it may hold objects that were free already and are on their way to their slabs.
+    ///
+    /// Cost: the magazines are emptied, and the bitmap of every slab is copied under its node's lock.
+    pub fn live(&self) -> Live {
+        let mut live = Live::new(self.geometry().stride());
+        self.live_into(&mut live);
+        live
+    }
+    /// The same, in place of what was there.
+    pub(crate) fn live_into(&self, live: &mut Live) {
+        self.cache.live(live);
+    }
+
+    /// The numbers now.
+    pub fn info(&self) -> CacheInfo {
+        self.cache.info()
+    }
+}
+
+impl Drop for KmemCache {
+    fn drop(&mut self) {
+        self.cache.handles().sub(1);
+    }
+}

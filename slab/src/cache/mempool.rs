@@ -1,0 +1,188 @@
+//! A reserve of objects for who must not fail: Linux's `mempool`.
+//!
+//! An allocation asks the cache first, and takes from the reserve only what the cache refuses; a free fills the reserve
+//! before anything goes back to the cache. So as long as fewer objects of the pool are out than it was made for, the next
+//! allocation succeeds, whatever the memory: who writes memory back to get some freed must get there.
+//!
+//! Source: Linux's `mm/mempool.c`, as documented. There is no waiting here: who wants to wait has a scheduler.
+
+use super::alloc::BULK;
+use crate::cache::kmem_cache::KmemCache;
+use crate::error::AllocError;
+use core::ptr::NonNull;
+use uslab_buddy::Gfp;
+use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned};
+
+/// A cache with a reserve. See the [module](self).
+///
+/// ```
+/// use uslab::{Gfp, KmemCache, Limit, Mempool};
+///
+/// let requests = KmemCache::builder("request", 256).limit(Limit::Slabs(1)).build()?;
+/// let pool = Mempool::new(requests, 4)?;
+/// let others: Vec<_> = std::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
+/// // The cache is at its limit; four allocations more cannot fail.
+/// let mine: Vec<_> = (0..4).map(|_| pool.alloc_block(Gfp::KERNEL)).collect::<Result<_, _>>()?;
+/// assert!(pool.alloc_block(Gfp::KERNEL).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[doc(alias = "mempool_t")]
+pub struct Mempool {
+    cache: KmemCache,
+    reserve: Mutex<Vec<Reserve>>,
+    /// What the reserve should hold.
+    least: usize,
+    /// How much of that it lacks: a hint, so that frees need no lock while it is full.
+    lacks: Counter,
+}
+
+/// An object of the reserve.
+#[derive(Debug)]
+struct Reserve(NonNull<u8>);
+
+// SAFETY: it is nobody's, and may be handed to any thread.
+unsafe impl Send for Reserve {}
+
+impl Mempool {
+    /// A pool on `cache` that holds `least` objects in reserve.
+    ///
+    /// # Errors
+    /// As [`KmemCache::alloc_blocks`]: there are not so many; nothing is taken then.
+    #[doc(alias = "mempool_create_slab_pool")]
+    pub fn new(cache: KmemCache, least: usize) -> Result<Self, AllocError> {
+        cache.cache().admits(least)?;
+        let mut reserve = Vec::new();
+        let refused = |_| AllocError::Refused { bytes: least.saturating_mul(size_of::<Reserve>()) };
+        reserve.try_reserve_exact(least).map_err(refused)?;
+        let reserve = Mutex::ranked(Rank::Reserve, reserve);
+        let mut pool = Self { cache, reserve, least, lacks: Counter::new(0) };
+        let mut batch = [None; BULK];
+        while let lacks @ 1.. = least - pool.reserve.get_mut().len() {
+            let batch = &mut batch[..BULK.min(lacks)];
+            // Dropped, the pool gives back what it has.
+            pool.cache.alloc_bulk(Gfp::KERNEL, batch)?;
+            pool.reserve.get_mut().extend(batch.iter().flatten().copied().map(Reserve));
+        }
+        Ok(pool)
+    }
+
+    /// The cache below, whose own allocations leave the reserve alone.
+    pub fn cache(&self) -> &KmemCache {
+        &self.cache
+    }
+    /// Objects in the reserve now, and when it is full.
+    pub fn reserve(&self) -> (usize, usize) {
+        (self.reserve.lock().len(), self.least)
+    }
+
+    /// An object; of the reserve if the cache has none, as one that [`Gfp::ZERO`] does not reach.
+    ///
+    /// Cost: as [`KmemCache::alloc`]; where that fails, the lock of the reserve.
+    ///
+    /// # Errors
+    /// As [`KmemCache::alloc`], and the reserve is empty: at least as many objects of the pool are out as it was made for.
+    ///
+    /// # Panics
+    /// As [`KmemCache::alloc`].
+    #[doc(alias = "mempool_alloc")]
+    pub fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.cache.alloc(gfp).or_else(|error| {
+            let mut reserve = self.reserve.lock();
+            let Reserve(object) = reserve.pop().ok_or(error)?;
+            self.lacks.add(1);
+            drop(reserve);
+            if gfp.contains(Gfp::ZERO) && !self.cache.cache().has_hooks() {
+                // SAFETY: an object of the cache, so many bytes long, and ours.
+                unsafe { object.write_bytes(0, self.cache.geometry().object_size()) };
+            }
+            Ok(object)
+        })
+    }
+
+    /// Takes an object back: to the reserve if that lacks any, else to the cache.
+    ///
+    /// Cost: as [`KmemCache::free`]; the lock of the reserve while it lacks objects.
+    ///
+    /// # Safety
+    /// As [`KmemCache::free`]; the object came from this pool or its cache.
+    #[doc(alias = "mempool_free")]
+    pub unsafe fn free(&self, object: NonNull<u8>) {
+        // Who frees what was taken from the reserve comes after that, and so sees that it lacks something.
+        if self.lacks.get() > 0 {
+            let mut reserve = self.reserve.lock();
+            if reserve.len() < self.least {
+                reserve.push(Reserve(object));
+                return self.lacks.sub(1);
+            }
+        }
+        // SAFETY: passed on.
+        unsafe { self.cache.free(object) };
+    }
+}
+
+impl Drop for Mempool {
+    fn drop(&mut self) {
+        if abandoned() {
+            return;
+        }
+        for Reserve(object) in self.reserve.get_mut().drain(..) {
+            // SAFETY: of the cache, and nobody's.
+            unsafe { self.cache.free(object) };
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, Limit, Subsystem};
+
+    #[test]
+    fn as_many_as_promised_even_when_the_cache_has_none_and_again_after_frees() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(2)).build_in(&subsystem).unwrap();
+        let pool = Mempool::new(cache, 5).unwrap();
+        let others: Vec<_> = std::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
+        for _ in 0..3 {
+            let mut mine: Vec<_> = (0..5).map(|_| pool.alloc_block(Gfp::ZERO).unwrap()).collect();
+            assert_eq!((pool.reserve(), pool.alloc_block(Gfp::KERNEL).is_err()), ((0, 5), true));
+            assert!(mine.iter().all(|block| block.bytes().iter().all(|byte| *byte == 0)));
+            mine.iter_mut().for_each(|block| block.bytes_mut().fill(7));
+            drop(mine.pop());
+            assert_eq!(pool.reserve(), (1, 5));
+            drop(mine);
+            assert_eq!(pool.reserve(), (5, 5));
+        }
+        drop(others);
+        // Now the cache serves, and the reserve stays full.
+        let blocks: Vec<_> = (0..20).filter_map(|_| pool.alloc_block(Gfp::KERNEL).ok()).collect();
+        assert_eq!((blocks.len() > 5, pool.reserve()), (true, (5, 5)));
+        drop(blocks);
+        drop(pool);
+        subsystem.shrink();
+        assert_eq!(subsystem.check().unwrap().slabs, 0);
+    }
+
+    #[test]
+    fn a_pool_larger_than_its_cache_may_be_is_refused() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+        assert!(matches!(Mempool::new(cache, 1000), Err(AllocError::CacheLimit { slabs: 1 })));
+        assert_eq!(subsystem.check().unwrap().used, 0);
+    }
+
+    #[test]
+    fn threads_that_take_turns_with_the_last_objects_never_fail() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+        let pool = Mempool::new(cache, 4).unwrap();
+        let _others: Vec<_> = std::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..2000).for_each(|_| drop(pool.alloc_block(Gfp::KERNEL).unwrap())));
+            }
+        });
+        assert_eq!(pool.reserve(), (4, 4));
+    }
+}

@@ -1,0 +1,365 @@
+//! A cache of equal objects: magazines in front, slabs behind.
+//!
+//! ```text
+//! alloc ── magazines ── fill: one lock hold of the node, partial slabs first, then empty ones
+//!             │               └ none: one new slab (pages, constructor), its objects to the magazine
+//!             └ nothing: other nodes; what other CPUs and the depot hold; empty slabs of other caches; AllocError
+//! free ─── magazines ── flush: batches of 32, one lock hold each; slabs that fall empty beyond min_partial go back
+//! ```
+//!
+//! # Locks
+//!
+//! A node's lock, and nothing under it (but for [`Node::close`] and a fork, see ARCHITECTURE.md): pages are taken and given
+//! back, objects constructed and destructed, corruption reported with no lock held. The magazines' locks are not held either
+//! when the slabs are asked; the registry's lock is let go before a cache that it names is used.
+//!
+//! # Invariants
+//!
+//! * A frame whose owner is a cache belongs to a slab of that cache, on a list of the slab's node or in the hands of one
+//!   thread, and the cache outlives it: a cache keeps itself as long as it has slabs (see [`owner`]).
+//! * An object whose bit is set is in exactly one place: a caller, a magazine, or the hands of one thread.
+//! * `charge` is the number of slabs, those under construction and those that wait for a grace period included.
+//!
+//! # Constructors
+//!
+//! A constructor runs once for each object of a new slab, before anybody else knows the slab, and objects stay
+//! constructed from then on: through frees, magazines and allocations, until the slab is released. If it panics, the
+//! objects that it has made are destructed, the pages go back, and the panic goes on in the caller of the allocation,
+//! past no lock and no magazine.
+
+#[cfg(not(any(loom, shuttle)))]
+mod addresses;
+mod alloc;
+pub(crate) mod config;
+pub(crate) mod core;
+#[cfg(not(loom))]
+mod deferred;
+mod free;
+mod give_back;
+pub(crate) mod info;
+pub mod kmem_cache;
+pub mod live;
+pub mod magazines;
+pub mod mempool;
+pub(crate) mod node;
+pub(crate) mod owner;
+pub(crate) mod page_owners;
+pub mod prefill;
+mod reclaim;
+mod slabs;
+pub(crate) mod visits;
+
+use self::core::Core;
+#[cfg(not(loom))]
+use crate::debug::tags::Tags;
+use crate::error::AllocError;
+use crate::geometry::Geometry;
+use magazines::Magazines;
+use node::{Node, NodeCount};
+use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
+use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
+use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
+use uslab_magazine::{Front, Layer, PathCounts, Round};
+use visits::Visits;
+
+// What a free reads of its cache is one line.
+const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
+const _: () = assert!(std::mem::offset_of!(Cache, allocs) % 64 != 0);
+
+/// An object on its way: what magazines hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Object(NonNull<u8>);
+
+// SAFETY: it is nobody's on its way, and may be handed to any thread. Typed caches ask `Send` of what lies in it.
+unsafe impl Send for Object {}
+
+// Models have no malloc.
+#[cfg(not(any(loom, shuttle)))]
+impl Object {
+    /// # Safety
+    /// What lies at `memory` is an object that is nobody's.
+    #[inline(always)]
+    pub(crate) unsafe fn new(memory: NonNull<u8>) -> Self {
+        Self(memory)
+    }
+    #[inline(always)]
+    pub(crate) fn memory(self) -> NonNull<u8> {
+        self.0
+    }
+}
+
+impl Round for Object {
+    #[inline(always)]
+    fn into_raw(self) -> NonNull<u8> {
+        self.0
+    }
+    #[inline(always)]
+    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
+        Self(raw)
+    }
+}
+
+/// What runs on each object of a new slab, and of a released one.
+pub(crate) struct Hooks {
+    pub(crate) construct: Box<dyn Fn(NonNull<u8>) + Send + Sync>,
+    pub(crate) destruct: Option<Box<dyn Fn(NonNull<u8>) + Send + Sync>>,
+    /// Runs on an object that its user gives back.
+    pub(crate) reset: Option<Box<dyn Fn(NonNull<u8>) + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hooks").field("destruct", &self.destruct.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// What a cache is made of.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) name: Box<str>,
+    pub(crate) geometry: Geometry,
+    pub(crate) layer: Option<Layer<Object, StackMemory>>,
+    /// Whether it was to have one, and could not.
+    pub(crate) magazines_refused: bool,
+    pub(crate) hooks: Option<Hooks>,
+    /// Flags that every page of the cache is asked with.
+    pub(crate) page_flags: Gfp,
+    /// What its pages are told by.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) page_class: Option<u16>,
+    /// The most slabs.
+    pub(crate) limit: Option<u32>,
+    pub(crate) type_stable: bool,
+    /// Whether frees are checked at once.
+    pub(crate) check_frees: bool,
+    /// Whether others may share it that want such magazines.
+    pub(crate) merges: Option<Magazines>,
+}
+
+/// What checked frees need: see [`tags`](crate::debug::tags).
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) tags: Arc<Tags>,
+    /// The cache's.
+    pub(crate) tag: u8,
+    /// The layer's, behind the checks.
+    front: Front<Object, StackMemory>,
+}
+
+#[cfg(not(loom))]
+impl Checked {
+    /// An object leaves for a caller.
+    #[inline(always)]
+    fn on_alloc(&self, Object(object): Object) {
+        // SAFETY: `grow` covers each slab before anybody knows it.
+        unsafe { self.tags.set(object, self.tag) };
+    }
+    /// An object comes back; `false` if it is not out, or not the cache's.
+    #[inline(always)]
+    #[must_use]
+    fn on_free(&self, object: NonNull<u8>) -> bool {
+        self.tags.clear(object, self.tag)
+    }
+}
+
+/// A cache. Users hold it as [`KmemCache`](crate::KmemCache).
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Cache {
+    // First, and not at the beginning of a line: a load that follows a store to the same place of another page waits for it.
+    min_partial: usize,
+    /// The inlined path of the layer in `parts`; closed without one, and where something is done with each object before it is
+    /// taken back.
+    frees: Front<Object, StackMemory>,
+    /// Tells multiples of the stride from other offsets: see [`begins_object`](Self::begins_object). On the line of `frees`.
+    multiples: u64,
+    /// Whether something is done with each object before it is taken back.
+    has_free_hook: bool,
+    core: Arc<Core>,
+    charge: AtomicU32,
+    /// The same path; closed, too, where objects are checked. Off the beginning of its line, as `frees`.
+    allocs: Front<Object, StackMemory>,
+    #[cfg(not(loom))]
+    checked: Option<Checked>,
+    parts: Parts,
+    nodes: Box<[Node]>,
+    visits: Visits<Self>,
+    counts: Counts,
+    /// Itself: what waits for a grace period, and a visitor, keeps the cache alive.
+    this: Weak<Self>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// Objects that went past the magazines.
+    direct_allocs: Counter,
+    direct_frees: Counter,
+    direct_paths: PathCounts,
+    /// Objects that are not of the node that was wanted.
+    other_node_allocs: Counter,
+    /// Of those that went past the magazines.
+    other_node_frees: Counter,
+    /// Pages of all slabs, those that wait for a grace period included.
+    pages: Counter,
+    made: Counter,
+    released: Counter,
+    peak: Counter,
+    grace: Counter,
+    grace_pages: Counter,
+    #[cfg_attr(loom, allow(dead_code, reason = "no grace periods in models"))]
+    deferred: Counter,
+    /// Holders: the first, and those that share it.
+    handles: Counter,
+    order_fallbacks: Counter,
+    constructed: Counter,
+    destructed: Counter,
+    failures: Counter,
+    corruptions: Counter,
+    /// Of these, the ones whose free was counted before it was refused.
+    late_corruptions: Counter,
+}
+
+impl Cache {
+    /// A cache without slabs.
+    ///
+    /// `None` if there is no address space for what checked frees need.
+    pub(crate) fn new(core: Arc<Core>, parts: Parts) -> Option<Arc<Self>> {
+        let front = parts.layer.as_ref().map_or_else(Front::closed, Layer::front);
+        let resets = parts.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
+        let has_free_hook = parts.check_frees || resets;
+        #[cfg(not(loom))]
+        let checked = if parts.check_frees {
+            let (tags, tag) = core.new_tag()?;
+            Some(Checked { tags, tag, front })
+        } else {
+            None
+        };
+        Some(Arc::new_cyclic(|this| Self {
+            allocs: if parts.check_frees { Front::closed() } else { front },
+            frees: if has_free_hook { Front::closed() } else { front },
+            multiples: u64::MAX / parts.geometry.stride() as u64 + 1,
+            has_free_hook,
+            #[cfg(not(loom))]
+            checked,
+            this: this.clone(),
+            min_partial: parts.geometry.min_partial(),
+            nodes: (0..core.ground.pages.nodes()).map(|_| Node::new()).collect(),
+            charge: AtomicU32::new(0),
+            visits: Visits::new(),
+            counts: Counts::default(),
+            core,
+            parts,
+        }))
+    }
+    pub(crate) fn name(&self) -> &str {
+        &self.parts.name
+    }
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.parts.geometry
+    }
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+    pub(crate) fn visits(&self) -> &Visits<Self> {
+        &self.visits
+    }
+    /// Its inlined path; closed where anything is done with objects on their way.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
+    pub(crate) fn front(&self) -> Front<Object, StackMemory> {
+        if self.parts.check_frees { Front::closed() } else { self.frees }
+    }
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+    pub(crate) fn handles(&self) -> &Counter {
+        &self.counts.handles
+    }
+    pub(crate) fn has_hooks(&self) -> bool {
+        self.parts.hooks.is_some()
+    }
+    /// Whether an object could begin so many bytes into a slab of this cache; behind its last one, too.
+    ///
+    /// `offset * ceil(2^64 / stride)` modulo `2^64` is below the factor for multiples of the stride, and for no other offset
+    /// below `2^32` (Lemire, Kaser and Kurz, "Faster remainder by direct computation", 2019): a multiplication and a
+    /// comparison, and no word but the one.
+    #[inline(always)]
+    pub(crate) fn begins_object(&self, offset: u32) -> bool {
+        u64::from(offset).wrapping_mul(self.multiples) < self.multiples
+    }
+    fn owner(&self) -> *mut u8 {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// Whether so many objects can be out at once, so that nothing is tried for a number that is out of reach.
+    ///
+    /// # Errors
+    /// The cache at its limit, or all pages that there are, hold fewer.
+    pub(crate) fn admits(&self, n: usize) -> Result<(), AllocError> {
+        let geometry = self.geometry();
+        let pages = self.core.ground.pages.frames().len() as usize;
+        let refused = match self.parts.limit {
+            Some(slabs) if n > geometry.objects().saturating_mul(slabs as usize) => {
+                AllocError::CacheLimit { slabs }
+            }
+            _ if n > pages.saturating_mul(PAGE_SIZE) / geometry.stride() => AllocError::TooLarge,
+            _ => return Ok(()),
+        };
+        self.counts.failures.add(1);
+        Err(refused)
+    }
+
+    pub(crate) fn count(&self) -> NodeCount {
+        self.nodes.iter().map(Node::count).fold(NodeCount::default(), |sum, node| sum + node)
+    }
+
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+    pub(crate) fn layer(&self) -> Option<&Layer<Object, StackMemory>> {
+        self.parts.layer.as_ref()
+    }
+
+    /// Slabs that exist in any form: listed, under construction, or waiting for a grace period.
+    pub(crate) fn charged(&self) -> u64 {
+        u64::from(self.charge.load(Relaxed))
+    }
+
+    /// Itself, kept alive, for somebody who has an object: as long as there are any, it lives.
+    pub(crate) fn kept(&self) -> Option<Arc<Self>> {
+        self.this.upgrade()
+    }
+    /// Objects that wait for a grace period to be free.
+    #[cfg(not(loom))]
+    pub(crate) fn deferred(&self) -> &Counter {
+        &self.counts.deferred
+    }
+    /// Pages of slabs that wait for a grace period.
+    pub(crate) fn grace_pages(&self) -> u64 {
+        self.counts.grace_pages.get()
+    }
+    /// Frees that were counted and then refused.
+    pub(crate) fn late_corruptions(&self) -> u64 {
+        self.counts.late_corruptions.get()
+    }
+    pub(crate) fn is_owner(&self, owner: *mut u8) -> bool {
+        owner == self.owner()
+    }
+}
+
+/// Whoever may still use a cache: see [`owner`].
+#[derive(Debug)]
+pub(crate) struct Owner(Arc<Cache>);
+
+impl Owner {
+    pub(crate) fn new(cache: Arc<Cache>) -> Arc<Self> {
+        Arc::new(Self(cache))
+    }
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.0
+    }
+    pub(crate) fn shared(&self) -> &Arc<Cache> {
+        &self.0
+    }
+}

@@ -1,0 +1,420 @@
+//! The slabs of one cache on one memory node: full, partial by fullness, empty, under one lock.
+//!
+//! A slab's list follows from its fill alone (`inuse` of `objects`):
+//!
+//! | state      | when                 | list                                                             |
+//! |------------|----------------------|------------------------------------------------------------------|
+//! | empty      | `inuse == 0`         | `empty`                                                          |
+//! | partial(b) | between              | `partial[b]`, `b = BANDS * inuse / objects`, the fullest band last |
+//! | full       | `inuse == objects`   | `full`                                                           |
+//!
+//! and these are all the moves there are:
+//!
+//! | event                               | from            | to                                                |
+//! |-------------------------------------|-----------------|---------------------------------------------------|
+//! | a new slab, some objects taken      | nobody's        | partial or full                                   |
+//! | objects taken                       | partial, empty  | a fuller band, or full                            |
+//! | an object comes back                | full, partial   | a less full band, or empty                        |
+//! | the last object comes back          | partial, full   | empty; **nobody's** if partial and empty slabs numbered `min_partial` before |
+//! | shrink                              | empty           | nobody's                                          |
+//! | destroy, when no object is out      | empty           | nobody's                                          |
+//!
+//! A slab that is nobody's is on no list and known to one thread, which gives its pages back after the lock has
+//! dropped: destructors and the page allocator never run under it.
+//!
+//! Allocation takes from the fullest band first, so that the sparse slabs drain, and within a band from the front;
+//! slabs come to the back. Kernel: `__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`, whose
+//! rule for how many empty slabs stay is kept; it has one partial list, which only shrinking sorts.
+
+use crate::cache::live::Live;
+use crate::memory::ground::Ground;
+use crate::memory::slab::Fill;
+use uslab_buddy::{Pfn, frame::FrameList};
+use uslab_magazine::sync::fork::ForkMutex;
+use uslab_magazine::sync::{MutexGuard, Rank, planted, tell};
+use uslab_magazine::{MAX_NODES, Operation};
+
+/// Bands of fullness. Four keep an almost empty slab apart from an almost full one; more would only move slabs more.
+pub(crate) const BANDS: usize = 4;
+
+/// Shrinking sorts slabs with up to so many free objects, fewest first; the others stay behind (the kernel's number).
+const SORTED: usize = 32;
+
+/// Which list a slab belongs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Empty,
+    Partial(usize),
+    Full,
+}
+
+impl From<Fill> for State {
+    fn from(Fill { inuse, objects }: Fill) -> Self {
+        match inuse {
+            0 => Self::Empty,
+            n if n == objects => Self::Full,
+            n => Self::Partial(BANDS * usize::from(n) / usize::from(objects)),
+        }
+    }
+}
+
+/// What a node holds, in slabs and objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NodeCount {
+    pub(crate) full: u64,
+    pub(crate) partial: u64,
+    pub(crate) empty: u64,
+    /// Objects in all slabs, and how many of them are out.
+    pub(crate) objects: u64,
+    pub(crate) inuse: u64,
+}
+
+impl NodeCount {
+    pub(crate) fn slabs(&self) -> u64 {
+        self.full + self.partial + self.empty
+    }
+}
+
+impl core::ops::Add for NodeCount {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            full: self.full + other.full,
+            partial: self.partial + other.partial,
+            empty: self.empty + other.empty,
+            objects: self.objects + other.objects,
+            inuse: self.inuse + other.inuse,
+        }
+    }
+}
+
+/// Slabs that are on no list of a node and only the holder knows.
+#[derive(Debug, Default)]
+pub(crate) struct Unlisted(FrameList);
+
+impl Unlisted {
+    /// # Safety
+    /// `pfn` is on no list and nobody else knows it.
+    unsafe fn push(&mut self, ground: &Ground, pfn: Pfn) {
+        // SAFETY: by contract its link, as those of the frames on this list, is the holder's.
+        unsafe { self.0.push_back(ground.frames(), pfn) };
+    }
+    pub(crate) fn pop(&mut self, ground: &Ground) -> Option<Pfn> {
+        // SAFETY: the frames on this list are the holder's alone.
+        unsafe { self.0.pop_front(ground.frames()) }
+    }
+}
+
+/// An object as its slab and its place in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) slab: Pfn,
+    pub(crate) index: usize,
+}
+
+/// The lists of one node. See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Node {
+    lists: ForkMutex<Lists>,
+}
+
+/// What the lock protects.
+#[derive(Debug, Default)]
+pub(crate) struct Lists {
+    full: FrameList,
+    partial: [FrameList; BANDS],
+    empty: FrameList,
+    /// Objects in the slabs of all lists, and how many of them are out.
+    objects: u64,
+    inuse: u64,
+    /// The cache is destroyed: no slab may be listed any more.
+    closed: bool,
+}
+
+impl Lists {
+    fn of(&mut self, state: State) -> &mut FrameList {
+        match state {
+            State::Empty => &mut self.empty,
+            State::Partial(band) => &mut self.partial[band],
+            State::Full => &mut self.full,
+        }
+    }
+    /// Slabs that have free objects: what `min_partial` counts.
+    fn with_room(&self) -> usize {
+        self.partial.iter().chain([&self.empty]).map(|list| list.len() as usize).sum()
+    }
+    /// The slab to take from next: the fullest that has room.
+    fn best(&self) -> Option<(Pfn, State)> {
+        let partial =
+            (0..BANDS).rev().find_map(|band| Some((self.partial[band].front()?, State::Partial(band))));
+        partial.or_else(|| Some((self.empty.front()?, State::Empty)))
+    }
+    /// Puts a slab that changed from `before` on the list that its state now asks for.
+    ///
+    /// # Safety
+    /// The slab is on the list of `before`, and the lists' lock is held.
+    unsafe fn moved(&mut self, ground: &Ground, slab: Pfn, before: State, now: State) {
+        if before != now {
+            // SAFETY: the lock is held, so the links of all listed frames are ours; the slab is on the first list.
+            unsafe {
+                self.of(before).remove(ground.frames(), slab);
+                self.of(now).push_back(ground.frames(), slab);
+            }
+        }
+    }
+    fn count(&self) -> NodeCount {
+        NodeCount {
+            full: u64::from(self.full.len()),
+            partial: self.partial.iter().map(|list| u64::from(list.len())).sum(),
+            empty: u64::from(self.empty.len()),
+            objects: self.objects,
+            inuse: self.inuse,
+        }
+    }
+    /// Takes all empty slabs off the lists.
+    fn take_empty(&mut self, ground: &Ground, unlisted: &mut Unlisted) {
+        // SAFETY: the caller holds the lock; an empty slab off its list is known to nobody, because each way to it
+        // leads over a list or over an object that is out.
+        unsafe {
+            while let Some(slab) = self.empty.pop_front(ground.frames()) {
+                self.objects -= u64::from(ground.slab(slab).fill().objects);
+                unlisted.push(ground, slab);
+                tell!(self => "takes empty slab {slab} off");
+            }
+        }
+    }
+    /// The lengths as a story shows them.
+    #[cfg(loom)]
+    fn watched(&self) -> uslab_magazine::sync::story::Watched {
+        let NodeCount { full, partial, empty, .. } = self.count();
+        let parts = [("full slabs", full), ("partial", partial), ("empty", empty)];
+        uslab_magazine::sync::story::Watched {
+            id: core::ptr::from_ref(self).addr(),
+            parts: parts.map(|(part, count)| (part.to_owned(), count.to_string())).into(),
+        }
+    }
+}
+
+/// The node's cache is destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closed;
+
+impl Node {
+    /// Without slabs.
+    pub(crate) fn new() -> Self {
+        Self { lists: ForkMutex::new(Rank::Node, Lists::default()) }
+    }
+    /// What a fork waits for.
+    pub(crate) fn lists(&self) -> &ForkMutex<Lists> {
+        &self.lists
+    }
+    /// The lists, still locked; with a bug planted, let go and locked again.
+    #[inline(always)]
+    fn gap<'a>(&'a self, lists: MutexGuard<'a, Lists>, planted: bool) -> MutexGuard<'a, Lists> {
+        if !planted {
+            return lists;
+        }
+        drop(lists);
+        self.lists.lock()
+    }
+
+    /// The lists, in the course of an operation.
+    fn lock(&self, op: &Operation) -> MutexGuard<'_, Lists> {
+        tell!(op: Slab, "visits the slabs of its node");
+        self.lists.lock()
+    }
+
+    /// Takes up to `max` free objects: from the fullest slabs first, those of one slab together. One lock hold.
+    /// Returns how many.
+    pub(crate) fn take(
+        &self,
+        op: &Operation,
+        ground: &Ground,
+        max: usize,
+        mut put: impl FnMut(Place),
+    ) -> usize {
+        let mut lists = self.lock(op);
+        let mut taken = 0;
+        while taken < max
+            && let Some((slab, before)) = lists.best()
+        {
+            lists = self.gap(lists, planted("a slab is chosen in one lock hold and used in the next"));
+            // SAFETY: the lock is held and the slab is on a list of this node.
+            unsafe {
+                let was = ground.slab(slab).fill();
+                let now = ground.slab(slab).take(max - taken, |index| put(Place { slab, index }));
+                taken += usize::from(now.inuse - was.inuse);
+                lists.moved(ground, slab, before, now.into());
+                tell!(lists => "takes {} objects of slab {slab}", now.inuse - was.inuse);
+            }
+        }
+        lists.inuse += taken as u64;
+        taken
+    }
+
+    /// Lists a new slab.
+    ///
+    /// # Errors
+    /// The cache is destroyed; the slab stays the caller's.
+    ///
+    /// # Safety
+    /// The slab is set up, belongs to this node's cache, and only the caller knows it.
+    pub(crate) unsafe fn add(&self, op: &Operation, ground: &Ground, slab: Pfn) -> Result<(), Closed> {
+        let mut lists = self.lock(op);
+        if lists.closed {
+            return Err(Closed);
+        }
+        // SAFETY: the caller is alone with the slab, and the lock is held.
+        unsafe {
+            let fill = ground.slab(slab).fill();
+            lists.objects += u64::from(fill.objects);
+            lists.inuse += u64::from(fill.inuse);
+            lists.of(fill.into()).push_back(ground.frames(), slab);
+        }
+        tell!(lists => "adds slab {slab}");
+        Ok(())
+    }
+
+    /// Takes objects back, in one lock hold. Slabs that become empty beyond `min_partial` are given to `unlisted`; the
+    /// places whose object was free already, to `refused`.
+    ///
+    /// # Safety
+    /// The places are objects of slabs of this node and cache. They are out, or the call refuses them; a slab that has
+    /// been given back since is undefined.
+    pub(crate) unsafe fn give(
+        &self,
+        op: &Operation,
+        ground: &Ground,
+        min_partial: usize,
+        places: impl Iterator<Item = Place>,
+        unlisted: &mut Unlisted,
+        mut refused: impl FnMut(Place),
+    ) {
+        let mut lists = self.lock(op);
+        let mut places = places.peekable();
+        while let Some(&Place { slab: pfn, .. }) = places.peek() {
+            // SAFETY: the lock is held; by contract the slab is on a list of this node.
+            unsafe {
+                let slab = ground.slab(pfn);
+                let before = State::from(slab.fill());
+                lists =
+                    self.gap(lists, planted("a slab's list is found in one lock hold and left in the next"));
+                // Objects that were allocated together come back together: their slab moves once.
+                let of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
+                let refused = |index| refused(Place { slab: pfn, index });
+                let (given, fill) = slab.give(of_slab.map(|place| place.index), refused);
+                lists.inuse -= u64::from(given);
+                tell!(lists => "gives {given} objects of slab {pfn} back");
+                let now = State::from(fill);
+                lists.moved(ground, pfn, before, now);
+                // As the last object of it found the lists: a full slab, of that one object, is not one with room.
+                if now == State::Empty
+                    && before != State::Empty
+                    && lists.with_room() - usize::from(fill.objects == 1) >= min_partial
+                {
+                    lists.empty.remove(ground.frames(), pfn);
+                    lists.objects -= u64::from(fill.objects);
+                    unlisted.push(ground, pfn);
+                }
+            }
+        }
+    }
+
+    /// Takes all empty slabs off, and sorts the slabs of each band that have few objects free, fewest first.
+    pub(crate) fn shrink(&self, ground: &Ground, unlisted: &mut Unlisted) {
+        let mut lists = self.lists.lock();
+        lists.take_empty(ground, unlisted);
+        for band in (0..BANDS).rev() {
+            let mut rest = core::mem::take(&mut lists.partial[band]);
+            let mut sorted: [FrameList; SORTED + 1] = [const { FrameList::new() }; SORTED + 1];
+            // SAFETY: the lock is held, so the links of all listed frames are ours.
+            unsafe {
+                while let Some(slab) = rest.pop_front(ground.frames()) {
+                    let fill = ground.slab(slab).fill();
+                    let free = usize::from(fill.objects - fill.inuse);
+                    // The last list is for all that stay behind, in the order that they had.
+                    sorted[free.min(SORTED + 1) - 1].push_back(ground.frames(), slab);
+                }
+                for list in &mut sorted {
+                    while let Some(slab) = list.pop_front(ground.frames()) {
+                        lists.partial[band].push_back(ground.frames(), slab);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes all empty slabs off.
+    pub(crate) fn discard_empty(&self, ground: &Ground, unlisted: &mut Unlisted) {
+        self.lists.lock().take_empty(ground, unlisted);
+    }
+
+    /// The numbers now.
+    pub(crate) fn count(&self) -> NodeCount {
+        self.lists.lock().count()
+    }
+
+    /// All nodes' locks, in ascending order; only a fork holds several as well, and takes those of a cache in this order.
+    pub(crate) fn lock_all(nodes: &[Self]) -> [Option<MutexGuard<'_, Lists>>; MAX_NODES as usize] {
+        let mut all = [const { None }; MAX_NODES as usize];
+        for (guard, node) in all.iter_mut().zip(nodes) {
+            *guard = Some(node.lists.lock_nested());
+        }
+        all
+    }
+
+    /// Ends all nodes of a cache if no object of any is out: its slabs are the caller's, and none can be added. Else
+    /// nothing changes, and the number of objects out is the answer.
+    pub(crate) fn close(nodes: &[Self], ground: &Ground, unlisted: &mut Unlisted) -> Result<(), u64> {
+        let mut all = Self::lock_all(nodes);
+        let out = all.iter().flatten().map(|lists| lists.inuse).sum();
+        if out > 0 {
+            return Err(out);
+        }
+        if planted("destroy judges in one lock hold and closes in the next") {
+            drop(all);
+            all = Self::lock_all(nodes);
+        }
+        for lists in all.iter_mut().flatten() {
+            lists.closed = true;
+            lists.take_empty(ground, unlisted);
+        }
+        Ok(())
+    }
+
+    /// Writes down which objects are out, slab by slab, as far as `out` has room; whether it had room for all.
+    pub(crate) fn live(&self, ground: &Ground, out: &mut Live) -> bool {
+        let lists = self.lists.lock();
+        let NodeCount { full, partial, objects, .. } = lists.count();
+        if !out.has_room(full + partial, objects) {
+            return false;
+        }
+        for list in core::iter::once(&lists.full).chain(&lists.partial) {
+            // SAFETY: the lock is held, so links and slabs of all listed frames are ours.
+            unsafe {
+                for slab in list.iter(ground.frames()) {
+                    let words = out.slab(ground.pages.address(slab));
+                    ground.slab(slab).out(|word| words.push(word));
+                }
+            }
+        }
+        true
+    }
+
+    /// Hands each slab to `see` with the state whose list it is on, and whether head and bitmap agree. For reports.
+    pub(crate) fn walk(&self, ground: &Ground, mut see: impl FnMut(Pfn, State, Fill, bool)) -> NodeCount {
+        let lists = self.lists.lock();
+        let partial = lists.partial.iter().enumerate().map(|(band, list)| (State::Partial(band), list));
+        for (state, list) in
+            [(State::Empty, &lists.empty), (State::Full, &lists.full)].into_iter().chain(partial)
+        {
+            // SAFETY: the lock is held, so links and slabs of all listed frames are ours.
+            unsafe {
+                for slab in list.iter(ground.frames()) {
+                    see(slab, state, ground.slab(slab).fill(), ground.slab(slab).agrees());
+                }
+            }
+        }
+        lists.count()
+    }
+}

@@ -1,0 +1,236 @@
+//! Objects that are set aside for one owner: his next allocations cannot fail.
+
+use crate::cache::kmem_cache::KmemCache;
+use crate::error::AllocError;
+use core::ptr::NonNull;
+use uslab_buddy::Gfp;
+use uslab_magazine::sync::abandoned;
+
+/// Objects that belong to one owner; Linux calls it a prefilled sheaf. Made by [`KmemCache::prefill`].
+///
+/// Allocation and free are a few plain instructions: no CPU number, no locked instruction, nothing shared. What is left
+/// goes back when it is dropped. To the cache its objects are [used](crate::CacheInfo::used) until then, and its allocations
+/// and frees are the owner's affair.
+///
+/// ```
+/// use uslab::{Gfp, KmemCache};
+///
+/// let cache = KmemCache::builder("node", 64).build()?;
+/// let mut nodes = cache.prefill(Gfp::KERNEL, 3)?;
+/// // Three allocations that cannot fail, under a lock for instance.
+/// let taken: Vec<_> = (0..3).filter_map(|_| nodes.alloc()).collect();
+/// assert_eq!(taken.len(), 3);
+/// // SAFETY: allocated above from this cache, freed once.
+/// taken.into_iter().for_each(|node| unsafe { nodes.free(node) });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping it gives the objects back"]
+pub struct Prefilled<'c> {
+    pub(crate) cache: &'c KmemCache,
+    pub(crate) gfp: Gfp,
+    objects: Vec<NonNull<u8>>,
+    /// The most that it keeps.
+    most: usize,
+}
+
+impl KmemCache {
+    /// At least `n` objects for one owner: its next `n` allocations cannot fail and touch nothing that others touch.
+    ///
+    /// # Errors
+    /// As [`alloc_bulk`](Self::alloc_bulk), with nothing taken; [`AllocError::Refused`] if the heap has no room for the
+    /// pointers.
+    #[doc(alias = "kmem_cache_prefill_sheaf")]
+    pub fn prefill(&self, gfp: Gfp, n: usize) -> Result<Prefilled<'_>, AllocError> {
+        Prefilled::new(self, gfp, n)
+    }
+}
+
+// SAFETY: the objects are the value's alone, and may be handed to any thread.
+unsafe impl Send for Prefilled<'_> {}
+
+impl<'c> Prefilled<'c> {
+    pub(crate) fn new(cache: &'c KmemCache, gfp: Gfp, n: usize) -> Result<Self, AllocError> {
+        let mut new = Self { cache, gfp, objects: Vec::new(), most: 0 };
+        new.refill(n)?;
+        Ok(new)
+    }
+
+    /// An object; `None` if it holds none, which is not before the promised number of allocations.
+    #[inline(always)]
+    pub fn alloc(&mut self) -> Option<NonNull<u8>> {
+        let object = self.objects.pop()?;
+        Some(self.cache.cache().hand_out_ahead(object, self.gfp))
+    }
+
+    /// Takes an object back; beyond what it keeps, the cache does.
+    ///
+    /// # Safety
+    /// As [`KmemCache::free`]: any object of the cache will do.
+    #[inline(always)]
+    pub unsafe fn free(&mut self, object: NonNull<u8>) {
+        if self.objects.len() < self.most {
+            return self.cache.cache().keep_back(object, || self.objects.push(object));
+        }
+        // SAFETY: passed on.
+        unsafe { self.cache.free(object) };
+    }
+
+    /// Objects that it holds: so many allocations cannot fail.
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills it up to at least `n` objects; from now on it keeps up to so many.
+    ///
+    /// # Errors
+    /// There are not so many; it keeps what it has.
+    #[doc(alias = "kmem_cache_refill_sheaf")]
+    pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
+        let more = n.saturating_sub(self.len());
+        self.cache.cache().take_ahead(self.gfp - Gfp::ZERO, more, &mut self.objects)?;
+        self.most = self.most.max(n);
+        Ok(())
+    }
+}
+
+impl Drop for Prefilled<'_> {
+    fn drop(&mut self) {
+        if !abandoned() {
+            self.objects.drain(..).for_each(|object| self.cache.cache().give_ahead(object));
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, Limit, Magazines, Subsystem};
+    use std::collections::BTreeSet;
+    use uslab_buddy::PageConfig;
+    use uslab_magazine::{Cpus, on_cpu};
+
+    fn subsystem(magazines: Magazines) -> Subsystem {
+        on_cpu(0);
+        let cpus = Cpus::simulated(2, 1).unwrap();
+        Subsystem::new(Config { magazines, ..Config::new(PageConfig::default_for(cpus).limit(64 << 20)) })
+            .unwrap()
+    }
+
+    #[test]
+    fn the_promised_allocations_do_not_fail_even_at_the_limit() {
+        let subsystem = subsystem(Magazines::BySize);
+        let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
+        let mut mine = cache.prefill(Gfp::KERNEL, 150).unwrap();
+        assert!(mine.len() >= 150);
+        // Somebody else takes all the rest.
+        let mut rest = vec![];
+        while let Ok(object) = cache.alloc(Gfp::KERNEL) {
+            rest.push(object);
+        }
+        let taken: BTreeSet<_> = (0..150).map(|_| mine.alloc().unwrap()).collect();
+        assert_eq!(taken.len(), 150, "each once");
+        assert!(rest.iter().all(|o| !taken.contains(o)));
+        subsystem.check().unwrap();
+        for object in rest {
+            // SAFETY: allocated above from this cache, freed once.
+            unsafe { cache.free(object) };
+        }
+        for object in taken {
+            // SAFETY: as above.
+            unsafe { mine.free(object) };
+        }
+        subsystem.check().unwrap();
+        drop(mine);
+        assert_eq!(cache.info().used, 0);
+        cache.shrink();
+        assert_eq!(subsystem.check().unwrap().objects, 0);
+    }
+
+    #[test]
+    fn what_cannot_be_promised_is_refused_and_nothing_is_kept() {
+        let subsystem = subsystem(Magazines::BySize);
+        let cache = KmemCache::builder("limited", 64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+        assert_eq!(cache.prefill(Gfp::KERNEL, 65).unwrap_err(), AllocError::CacheLimit { slabs: 1 });
+        let census = subsystem.check().unwrap();
+        assert_eq!((census.used, cache.info().used), (0, 0));
+        let mut all = cache.prefill(Gfp::KERNEL, 64).unwrap();
+        assert_eq!(all.refill(65), Err(AllocError::CacheLimit { slabs: 1 }));
+        assert_eq!(all.len(), 64);
+        let plain = KmemCache::builder("plain", 64).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+        assert_eq!(plain.prefill(Gfp::KERNEL, 3).unwrap().len(), 3, "from the slabs");
+    }
+
+    #[test]
+    fn it_touches_no_slot_and_no_depot() {
+        let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
+        let cache = KmemCache::builder("hot", 64).build_in(&subsystem).unwrap();
+        let mut mine = cache.prefill(Gfp::KERNEL, 6).unwrap();
+        let before = cache.info();
+        for _ in 0..1000 {
+            let (a, b) = (mine.alloc().unwrap(), mine.alloc().unwrap());
+            // SAFETY: allocated just now, freed once.
+            unsafe {
+                mine.free(a);
+                mine.free(b);
+            }
+        }
+        let after = cache.info();
+        assert_eq!(after, before, "to the cache they are in use");
+        subsystem.check().unwrap();
+    }
+
+    #[test]
+    fn a_batch_of_what_it_was_asked_for_stays_with_it() {
+        let subsystem = subsystem(Magazines::Sized { capacity: 8, stock: 2, depot_limit: 4 });
+        let cache = KmemCache::builder("batch", 64).build_in(&subsystem).unwrap();
+        let mut mine = cache.prefill(Gfp::KERNEL, 100).unwrap();
+        let (before, info) = (subsystem.check().unwrap(), cache.info());
+        for _ in 0..3 {
+            let batch: Vec<_> = (0..100).map(|_| mine.alloc().unwrap()).collect();
+            // SAFETY: allocated above from this cache, freed once.
+            batch.into_iter().for_each(|object| unsafe { mine.free(object) });
+            assert_eq!(mine.len(), 100);
+        }
+        let after = cache.info();
+        assert_eq!((after, subsystem.check().unwrap().used), (info, before.used));
+    }
+
+    #[test]
+    fn blocks_come_and_go_safely_and_those_of_others_go_home() {
+        let subsystem = subsystem(Magazines::BySize);
+        let cache = KmemCache::builder("mine", 64).build_in(&subsystem).unwrap();
+        let other = KmemCache::builder("other", 64).build_in(&subsystem).unwrap();
+        let mut mine = cache.prefill(Gfp::KERNEL, 5).unwrap();
+        let held = mine.len();
+        let mut block = mine.alloc_block().unwrap();
+        block.bytes_mut().fill(3);
+        mine.free_block(block);
+        assert_eq!(mine.len(), held);
+        mine.free_block(other.alloc_block(Gfp::KERNEL).unwrap());
+        drop(mine.alloc_block());
+        assert_eq!((mine.len(), cache.info().used, other.info().used), (held - 1, held as u64 - 1, 0));
+        drop(mine);
+        subsystem.check().unwrap();
+    }
+
+    #[test]
+    fn it_takes_more_frees_than_it_gave() {
+        let subsystem = subsystem(Magazines::Sized { capacity: 4, stock: 1, depot_limit: 2 });
+        let cache = KmemCache::builder("sink", 64).build_in(&subsystem).unwrap();
+        let objects: Vec<_> = (0..200).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+        let mut mine = cache.prefill(Gfp::KERNEL, 1).unwrap();
+        for object in objects {
+            // SAFETY: allocated above from this cache, freed once.
+            unsafe { mine.free(object) };
+        }
+        drop(mine);
+        assert_eq!(cache.info().used, 0);
+        cache.shrink();
+        assert_eq!(subsystem.check().unwrap().objects, 0);
+    }
+}

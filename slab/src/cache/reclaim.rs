@@ -1,0 +1,124 @@
+//! What goes back of all caches: sweeps of their magazines, empty slabs, what users can drop.
+
+use super::Cache;
+use super::core::Core;
+#[cfg(not(any(loom, shuttle)))]
+use crate::reclaim::reaper::{Background, Reap};
+use crate::reclaim::shrinker::{Registration, Shrinker};
+use core::ops::Range;
+use std::panic::resume_unwind;
+use uslab_buddy::Gfp;
+use uslab_magazine::sync::catch_panic;
+use uslab_magazine::{Layer, Operation, Which};
+
+/// Whose limit a shrinker is for.
+fn address(cache: Option<&Cache>) -> usize {
+    cache.map_or(0, |cache| core::ptr::from_ref(cache).addr())
+}
+
+impl Core {
+    /// Takes what lies on the stacks of `cpus`, of all caches, with one fence a table: it waits until each cache gives its own
+    /// away.
+    fn sweep(&self, cpus: Range<u32>, which: Which) {
+        for (i, cache) in self.caches.iter().enumerate() {
+            if i == 0 {
+                // Of all caches.
+                cache.flush_deferred();
+            }
+            cache.layer().into_iter().for_each(Layer::ask);
+        }
+        self.ground.pages.tables().sweep(cpus, which);
+    }
+
+    /// See [`Subsystem::shrink`](crate::Subsystem::shrink).
+    pub(crate) fn shrink(&self, op: &Operation) -> usize {
+        self.huge.release();
+        self.sweep(0..self.cpus.count(), Which::All);
+        let slabs = self.after_sweep(|cache| cache.shrink_swept(op));
+        self.ground.pages.tables().release_idle();
+        slabs
+    }
+    /// Takes away what the magazines of `cpus` hold: objects.
+    pub(crate) fn drain(&self, cpus: Range<u32>) {
+        self.sweep(cpus, Which::All);
+        self.after_sweep(|cache| {
+            cache.drain_swept();
+            0
+        });
+    }
+    /// What `each` cache gives away of what a sweep took: the sum. A panic (of a handler of corruption) goes on when all have done so, the
+    /// first one; else the others would be closed up to the next sweep.
+    fn after_sweep(&self, each: impl Fn(&Cache) -> usize) -> usize {
+        let (mut sum, mut outcome) = (0, Ok(()));
+        for cache in self.visit() {
+            outcome = outcome.and(catch_panic(|| sum += each(&cache)));
+        }
+        outcome.unwrap_or_else(|panic| resume_unwind(panic));
+        sum
+    }
+
+    /// Gives all empty slabs back. How many.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no reapers in models"))]
+    pub(crate) fn discard_empty(&self) -> usize {
+        self.visit().map(|cache| cache.discard_empty(&Operation::cold())).sum()
+    }
+
+    /// Memory is short: all caches but one give empty slabs back, and keep less from now on; freed mappings go. How many slabs
+    /// and mappings.
+    pub(crate) fn reclaim(&self, op: &Operation, except: Option<&Cache>) -> usize {
+        let others =
+            self.visit().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
+        let slabs = others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op));
+        slabs.sum::<usize>() + usize::from(self.huge.release() > 0)
+    }
+
+    /// See [`Subsystem::reap`](crate::Subsystem::reap).
+    pub(crate) fn reap(&self) -> u64 {
+        let objects = self.reap_caches();
+        self.ground.pages.reap();
+        self.huge.end_interval();
+        objects
+    }
+    fn reap_caches(&self) -> u64 {
+        self.sweep(0..self.cpus.count(), Which::Idle);
+        self.after_sweep(|cache| cache.reap_swept() as usize) as u64
+    }
+
+    /// `cache` is whose limit it is for; without one it is for all memory.
+    pub(crate) fn add_shrinker(&self, shrinker: Box<dyn Shrinker>, cache: Option<&Cache>) -> Registration {
+        self.shrinkers.add(shrinker, address(cache))
+    }
+    /// Shrinkers drop more and more, until `again` succeeds or nothing is left to drop; with `cache`, those of its limit only.
+    pub(crate) fn shrink_until<T, E>(
+        &self,
+        gfp: Gfp,
+        cache: Option<&Cache>,
+        again: impl FnMut() -> Result<T, E>,
+        result: Result<T, E>,
+    ) -> Result<T, E> {
+        self.shrinkers.run_until(gfp, address(cache), again, result)
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl Reap for Core {
+    fn end_interval(&self) -> usize {
+        let pages = self.ground.pages.release_idle(|| {
+            self.reap_caches();
+            self.discard_empty();
+        });
+        pages + self.huge.end_interval()
+    }
+    fn relieve(&self) {
+        self.reclaim(&Operation::new(), None);
+        self.shrinkers.run(4, Gfp::KERNEL, 0);
+        self.shrink(&Operation::new());
+        self.ground.pages.release();
+    }
+    fn changes(&self) -> u64 {
+        self.ground.pages.changes() + self.huge.changes()
+    }
+    fn background(&self) -> &Background {
+        &self.background
+    }
+}

@@ -1,0 +1,15 @@
+//! What finds mistakes, and what makes them on purpose.
+//!
+//! | file | |
+//! |---|---|
+//! | `corruption` | frees that cannot be right, and who hears of them |
+//! | `tags` | which objects are out, asked at a free |
+//! | `faults` | refusals on purpose |
+//! | `check` | under loom: check your own code on top of this one |
+
+#[cfg(any(loom, shuttle))]
+pub mod check;
+pub mod corruption;
+pub mod faults;
+#[cfg(not(loom))]
+pub(crate) mod tags;

@@ -1,0 +1,92 @@
+//! Which objects are out, to be asked at a free: what makes frees *checked*.
+//!
+//! One byte for every eight of the range. Where an object of a checked cache begins that is in a caller's hands, it is the
+//! cache's tag; everywhere else it is 0. Eight bytes are the least object, so no two begin at the same byte. A free looks
+//! there first: a right one finds the tag and clears it, and what else it finds is named by the object's frame. Address
+//! space until a checked cache makes a slab, an eighth of its slabs then.
+//!
+//! The bitmaps of the slabs cannot say it: they know an object that a CPU keeps as out, too.
+//!
+//! Two threads that free one object at the same moment may both find its tag; then the slab's bit tells, later.
+
+use crate::debug::faults::{BITMAP, Faults};
+use core::ptr::NonNull;
+use uslab_buddy::region::{Door, Reserved};
+use uslab_buddy::{Order, PAGE_SIZE, Pfn};
+use uslab_magazine::Operation;
+use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed};
+
+/// Bytes of the range for each byte here: the least object.
+const GRAIN: usize = crate::geometry::WORD;
+
+/// The bytes.
+#[derive(Debug)]
+pub(crate) struct Tags {
+    memory: Reserved,
+    /// Where the range begins.
+    range: usize,
+}
+
+impl Tags {
+    /// For a range of `pages` that begins at `range`; `None` when its address space is refused.
+    pub(crate) fn new(range: NonNull<u8>, pages: usize, door: Door, faults: &Faults) -> Option<Self> {
+        let bytes = pages.checked_mul(PAGE_SIZE / GRAIN)?;
+        Some(Self { memory: Reserved::new(bytes, door, faults, BITMAP)?, range: range.addr().get() })
+    }
+
+    /// Makes the tags of a slab usable; `false` if there is no memory.
+    pub(crate) fn cover(&self, op: &Operation, slab: Pfn, order: Order) -> bool {
+        let end = slab.get() as usize + order.pages() as usize;
+        self.memory.commit(op, end * (PAGE_SIZE / GRAIN))
+    }
+
+    /// Gives the tags of all pages from `pages` on back.
+    ///
+    /// # Safety
+    /// No slab lies there, nor will.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn cut(&self, pages: usize) {
+        // SAFETY: the tags have their region for themselves; else by contract.
+        unsafe { self.memory.cut(pages * (PAGE_SIZE / GRAIN)) };
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn reserved(&self) -> usize {
+        self.memory.reserved()
+    }
+
+    /// The byte of `object`; `None` if it is not where any object could begin.
+    #[inline(always)]
+    fn at(&self, object: NonNull<u8>) -> Option<&AtomicU8> {
+        let offset = object.addr().get().wrapping_sub(self.range);
+        if !offset.is_multiple_of(GRAIN) || offset / GRAIN >= self.memory.committed() {
+            return None;
+        }
+        // SAFETY: so many bytes are committed; an atomic byte is a byte, and all who touch it come here.
+        Some(unsafe { self.memory.base().add(offset / GRAIN).cast::<AtomicU8>().as_ref() })
+    }
+
+    /// `object` of a cache with this tag leaves for a caller.
+    ///
+    /// # Safety
+    /// It lies in a slab that is [covered](Self::cover).
+    #[inline(always)]
+    pub(crate) unsafe fn set(&self, object: NonNull<u8>, tag: u8) {
+        let offset = object.addr().get() - self.range;
+        // SAFETY: an object of a slab that is covered; else as in `at`.
+        let byte = unsafe { self.memory.base().add(offset / GRAIN).cast::<AtomicU8>().as_ref() };
+        // Relaxed: who frees the object has got it from here, and who gets it next after its free.
+        byte.store(tag, Relaxed);
+    }
+
+    /// Takes the tag of an object that comes back; `false` if it is not out, or not of that cache.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn clear(&self, object: NonNull<u8>, tag: u8) -> bool {
+        let Some(byte) = self.at(object) else { return false };
+        let out = byte.load(Relaxed) == tag;
+        if out {
+            byte.store(0, Relaxed);
+        }
+        out
+    }
+}

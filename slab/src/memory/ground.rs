@@ -1,0 +1,167 @@
+//! What the slabs of all caches stand on: pages, their frames, and the side table of long bitmaps.
+//!
+//! Under a checker it also holds the oracle of object ownership: handing an object out and taking it back are writes to a
+//! cell of that object. Two owners at once, a double free, and a free that does not happen before the next allocation
+//! of the object fail the model. In shipping builds the hooks are empty.
+
+use crate::debug::faults::Faults;
+#[cfg(not(any(loom, shuttle)))]
+use crate::memory::page_classes::PageClasses;
+use crate::memory::slab::{Side, Slab};
+use core::ptr::NonNull;
+use uslab_buddy::frame::FrameTable;
+use uslab_buddy::{AllocError, Door, Gfp, Order, PageAllocator, Pfn};
+use uslab_magazine::Operation;
+use uslab_magazine::sync::tell;
+
+/// Pages and what is known about them.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) pages: PageAllocator,
+    side: Side,
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) classes: PageClasses,
+    #[cfg(any(loom, shuttle))]
+    owners: oracle::Owners,
+}
+
+impl Ground {
+    /// `None` if the address space of the side table is refused.
+    pub(crate) fn new(pages: PageAllocator, door: Door, faults: &Faults) -> Option<Self> {
+        let range = pages.frames().len();
+        Some(Self {
+            pages,
+            side: Side::new(range as usize, door, faults)?,
+            #[cfg(not(any(loom, shuttle)))]
+            classes: PageClasses::new(range as usize, door, faults)?,
+            #[cfg(any(loom, shuttle))]
+            owners: oracle::Owners::new(range),
+        })
+    }
+
+    /// Bytes of addresses of what describes the pages.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn reserved_beside(&self) -> usize {
+        self.frames().len() as usize * size_of::<uslab_buddy::Frame>()
+            + self.side.reserved()
+            + self.classes.reserved()
+    }
+    /// Gives back what describes pages that were [given up](PageAllocator::give_up_addresses). Returns how many are left.
+    ///
+    /// # Safety
+    /// As [`PageAllocator::give_up_frames`].
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn give_up_beside(&self) -> usize {
+        // SAFETY: passed on; no slab can begin behind these pages.
+        unsafe {
+            let pages = self.pages.give_up_frames();
+            self.side.cut(pages);
+            self.classes.cut(pages);
+            pages
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn frames(&self) -> &FrameTable {
+        self.pages.frames()
+    }
+    #[inline(always)]
+    pub(crate) fn slab(&self, pfn: Pfn) -> Slab<'_> {
+        Slab::at(self.frames(), &self.side, pfn)
+    }
+
+    /// Pages of `node` for an operation on objects. They are an operation on pages, too, which counts for itself: a page of
+    /// the CPU's own is cheap for pages, and dear for an object.
+    pub(crate) fn alloc_pages(
+        &self,
+        op: &Operation,
+        order: Order,
+        gfp: Gfp,
+        node: u32,
+    ) -> Result<Pfn, AllocError> {
+        tell!(op: Pages, "asks for pages");
+        let on_pages = op.below();
+        let block = self.pages.alloc_in(&on_pages, order, gfp, Some(node));
+        op.did(on_pages.path());
+        block
+    }
+    /// Gives them back.
+    ///
+    /// # Safety
+    /// As [`PageAllocator::free`].
+    pub(crate) unsafe fn free_pages(&self, op: &Operation, first: Pfn, order: Order) {
+        tell!(op: Pages, "gives pages back");
+        let on_pages = op.below();
+        // SAFETY: passed on.
+        unsafe { self.pages.free_in(&on_pages, first, order) };
+        op.did(on_pages.path());
+    }
+
+    /// Says whose the pages of a block are.
+    ///
+    /// # Safety
+    /// The block is the caller's; `owner` is null, or a cache that lives until this is called with null.
+    pub(crate) unsafe fn set_owner(&self, first: Pfn, order: Order, owner: *mut u8) {
+        for page in 0..order.pages() {
+            // SAFETY: passed on; besides caches only `large` is an owner, which `Core::cache_of` tells apart.
+            unsafe { self.frames().frame(Pfn::new(first.get() + page)).set_owner(owner) };
+        }
+    }
+
+    /// An object leaves for a caller.
+    #[inline(always)]
+    pub(crate) fn obj_out(&self, _object: NonNull<u8>) {
+        #[cfg(any(loom, shuttle))]
+        self.owners.of(self, _object).set(true, _object);
+    }
+    /// An object comes back from its caller.
+    #[inline(always)]
+    pub(crate) fn obj_in(&self, _object: NonNull<u8>) {
+        #[cfg(any(loom, shuttle))]
+        self.owners.of(self, _object).set(false, _object);
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+mod oracle {
+    use super::{Ground, NonNull, Pfn};
+    use crate::debug::check::SPACING;
+    use uslab_buddy::PAGE_SIZE;
+    #[cfg(loom)]
+    use uslab_magazine::sync::story::name;
+    use uslab_magazine::sync::{Counter, UnsafeCell, tell};
+
+    #[derive(Debug, Default)]
+    pub(super) struct Owner {
+        out: Counter,
+        race: UnsafeCell<()>,
+    }
+
+    // SAFETY: the cell holds nothing; loom watches who writes it when, which is what it is for.
+    unsafe impl Sync for Owner {}
+
+    impl Owner {
+        #[track_caller]
+        pub(super) fn set(&self, out: bool, _object: NonNull<u8>) {
+            tell!("{} {}", if out { "hands out" } else { "takes back" }, name(_object));
+            // First what is wrong in any order, then what is wrong for want of one.
+            let text = if out { "object handed out twice" } else { "object freed twice" };
+            assert!(self.out.get() != u64::from(out), "{text}");
+            self.race.with_mut(|_| ());
+            self.out.set(u64::from(out));
+        }
+    }
+
+    #[derive(Debug)]
+    pub(super) struct Owners(Box<[Owner]>);
+
+    impl Owners {
+        pub(super) fn new(pages: u32) -> Self {
+            Self((0..pages as usize * (PAGE_SIZE / SPACING)).map(|_| Owner::default()).collect())
+        }
+        pub(super) fn of(&self, ground: &Ground, object: NonNull<u8>) -> &Owner {
+            let base = ground.pages.address(Pfn::new(0)).addr().get();
+            &self.0[(object.addr().get() - base) / SPACING]
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Blocks of pages that are no slabs: how their frames tell it, and how many there are.
+
+use serde::Serialize;
+use uslab_buddy::Order;
+use uslab_magazine::sync::Counter;
+use uslab_magazine::{Operation, PathCounts, Paths};
+
+/// The owner of large blocks: an address that is no cache.
+static LARGE: u8 = 0;
+
+pub(crate) fn large() -> *mut u8 {
+    (&raw const LARGE).cast_mut()
+}
+
+/// Numbers of the blocks above the size classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LargeInfo {
+    /// Blocks handed out.
+    pub allocs: u64,
+    /// Blocks taken back.
+    pub frees: u64,
+    /// Pages of the blocks in use.
+    pub pages: u64,
+    /// Handed out and taken back, by the dearest thing that each did. What the CPU's own pages served is of class `cpu`.
+    pub paths: Paths,
+}
+
+/// Counts of large blocks.
+#[derive(Debug, Default)]
+pub(crate) struct LargeBlocks {
+    allocs: Counter,
+    frees: Counter,
+    pages: Counter,
+    paths: PathCounts,
+}
+
+impl LargeBlocks {
+    /// One was handed out.
+    pub(crate) fn allocated(&self, op: &Operation, order: Order) {
+        self.allocs.add(1);
+        self.paths.count(op);
+        self.pages.add(u64::from(order.pages()));
+    }
+    /// One comes back, which is not over yet.
+    pub(crate) fn freed(&self, order: Order) {
+        self.frees.add(1);
+        self.pages.sub(u64::from(order.pages()));
+    }
+    /// One has come back.
+    pub(crate) fn returned(&self, op: &Operation) {
+        self.paths.count(op);
+    }
+    pub(crate) fn info(&self) -> LargeInfo {
+        let dear = self.paths.now();
+        let (allocs, frees) = (self.allocs.get(), self.frees.get());
+        LargeInfo { allocs, frees, pages: self.pages.get(), paths: dear.of_operations(allocs + frees) }
+    }
+}

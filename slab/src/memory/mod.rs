@@ -1,0 +1,18 @@
+//! What lies below caches: pages, what is known about each, and mappings above the largest block.
+//!
+//! | file | |
+//! |---|---|
+//! | `ground` | pages with their frames, side tables and classes, for the slabs of all caches |
+//! | `slab` | one slab: which objects are out |
+//! | `page_classes` | the size class of each page |
+//! | `large_blocks` | blocks of pages that are no slabs |
+//! | `huge` | what no block of pages holds: mappings, and freed ones that are kept |
+
+pub(crate) mod ground;
+// No subsystem has a malloc under a checker.
+#[cfg_attr(any(loom, shuttle), allow(dead_code))]
+pub mod huge;
+pub(crate) mod large_blocks;
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) mod page_classes;
+pub(crate) mod slab;

@@ -1,0 +1,85 @@
+//! The size class of each page: two bytes a page, in an array of their own.
+//!
+//! A free that does not know the size asks it, and needs no frame: a frame's line is written by whoever takes objects of
+//! its slab or gives them back, on any CPU, while this array is only written where a slab begins or ends. A line of it
+//! covers 32 pages.
+
+use crate::debug::faults::{BITMAP, Faults};
+use core::ptr::NonNull;
+use uslab_buddy::{Door, Reserved};
+use uslab_magazine::Operation;
+use uslab_magazine::sync::UnsafeCell;
+
+/// What is known of a page: a class and 1, or 0.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct PageClass(UnsafeCell<u16>);
+
+impl PageClass {
+    /// The class and 1; 0 for a page of no class.
+    ///
+    /// # Safety
+    /// The page is the caller's, or something in it is.
+    #[inline(always)]
+    pub(crate) unsafe fn get(&self) -> usize {
+        // SAFETY: it was set before any of the page was handed out, and is set again when all of it has come back.
+        self.0.with(|class| usize::from(unsafe { *class }))
+    }
+}
+
+/// Of all pages. What was never set reads 0 and takes no memory.
+#[derive(Debug)]
+pub(crate) struct PageClasses {
+    memory: Reserved,
+}
+
+impl PageClasses {
+    /// For so many pages; `None` if the addresses are refused.
+    pub(crate) fn new(pages: usize, door: Door, faults: &Faults) -> Option<Self> {
+        Some(Self { memory: Reserved::readable(pages * size_of::<PageClass>(), door, faults, BITMAP)? })
+    }
+    /// Gives the classes of all pages from `pages` on back.
+    ///
+    /// # Safety
+    /// Nobody asks for the class of such a page, now or later.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn cut(&self, pages: usize) {
+        // SAFETY: the classes have their region for themselves; else by contract.
+        unsafe { self.memory.cut(pages * size_of::<PageClass>()) };
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn reserved(&self) -> usize {
+        self.memory.reserved()
+    }
+    /// Of page 0.
+    pub(crate) fn first(&self) -> NonNull<PageClass> {
+        self.memory.base().cast()
+    }
+    /// Pages `first..first + pages` are a slab's of the class. `false` if there is no memory to say so.
+    ///
+    /// # Safety
+    /// They are the caller's.
+    #[must_use]
+    pub(crate) unsafe fn set(&self, op: &Operation, first: usize, pages: usize, class: u16) -> bool {
+        if !self.memory.commit(op, (first + pages) * size_of::<PageClass>()) {
+            return false;
+        }
+        // SAFETY: passed on.
+        unsafe { self.put(first, pages, class + 1) };
+        true
+    }
+    /// They are of no class any more.
+    ///
+    /// # Safety
+    /// As [`set`](Self::set), which was called for them.
+    pub(crate) unsafe fn clear(&self, first: usize, pages: usize) {
+        // SAFETY: passed on.
+        unsafe { self.put(first, pages, 0) };
+    }
+    unsafe fn put(&self, first: usize, pages: usize, known: u16) {
+        for page in first..first + pages {
+            // SAFETY: within what was committed; by contract nobody else has anything in the page.
+            unsafe { self.first().add(page).as_ref().0.with_mut(|class| *class = known) };
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! One slab: a block of pages cut into equal objects, described beside the pages, never in them.
+//!
+//! A slab is a *view* of the frame of its first page. The frame's owner words hold a head (objects out, objects in
+//! all) and a bitmap: **a set bit is an object that is out**, in a caller's hands or in a magazine; a clear bit is an
+//! object that lies free in the slab. Four words of bitmap fit into the frame; a slab of more than 256 objects has its
+//! bitmap in the side table, 64 bytes a page, which suffices because no object is smaller than a word.
+//!
+//! ```text
+//! frame.data  [ head ][ bits 0..64 ][ 64..128 ][ 128..192 ][ 192..256 ]
+//!               |  inuse:16, objects:16
+//! side table  [ 512 bits of page 0 ][ 512 bits of page 1 ] ...           objects > 256
+//! ```
+//!
+//! # Invariants
+//!
+//! * `inuse` is the number of set bits below `objects`; bits from `objects` to the end of the last word are set for
+//!   good, so that no search meets an object that does not exist.
+//! * Objects are never read or written here: what a caller does to a free object cannot reach this state, and taking a
+//!   magazine full of cold objects touches one or two cache lines.
+//! * All of it is the node lock's, except in the hands of whoever made the slab and has not listed it yet, or has
+//!   unlisted it.
+//!
+//! A bit that is clear when its object comes back is a double free: the one check that costs nothing.
+
+use crate::debug::faults::{BITMAP, Faults};
+use uslab_buddy::Pfn;
+use uslab_buddy::frame::{Frame, FrameTable};
+use uslab_buddy::region::{Door, Reserved};
+use uslab_magazine::Operation;
+
+/// Bits that fit into a frame.
+pub(crate) const FRAME_BITS: usize = 256;
+/// Words of a frame's own bitmap.
+const FRAME_WORDS: usize = FRAME_BITS / 64;
+/// Bytes of the side table for each page: a bit for each object of a page of the smallest objects.
+pub(crate) const SIDE_BYTES: usize = uslab_buddy::PAGE_SIZE / crate::geometry::WORD / 8;
+
+/// How many objects of a slab are out, and how many it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fill {
+    pub(crate) inuse: u16,
+    pub(crate) objects: u16,
+}
+
+impl Fill {
+    fn unpack(head: u64) -> Self {
+        Self { inuse: head as u16, objects: (head >> 16) as u16 }
+    }
+    fn pack(self) -> u64 {
+        u64::from(self.inuse) + (u64::from(self.objects) << 16)
+    }
+}
+
+/// The object was free already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AlreadyFree;
+
+/// Words of a bitmap for `objects`.
+fn words(objects: usize) -> usize {
+    objects.div_ceil(64)
+}
+
+/// All objects free; the bits behind the last one set.
+fn clear(bits: &mut [u64], objects: usize) {
+    bits.fill(0);
+    if !objects.is_multiple_of(64) {
+        bits[objects / 64] = !0 << (objects % 64);
+    }
+}
+
+/// Sets up to `max` clear bits, lowest first, and names each.
+fn take(bits: &mut [u64], max: usize, mut put: impl FnMut(usize)) -> usize {
+    let mut left = max;
+    for (i, word) in bits.iter_mut().enumerate() {
+        let mut bits = *word;
+        while left > 0 && bits != !0 {
+            let bit = bits.trailing_ones();
+            bits |= 1 << bit;
+            put(i * 64 + bit as usize);
+            left -= 1;
+        }
+        *word = bits;
+        if left == 0 {
+            break;
+        }
+    }
+    max - left
+}
+
+/// Clears bit `index`.
+fn give(bits: &mut [u64], index: usize) -> Result<(), AlreadyFree> {
+    let (word, bit) = (&mut bits[index / 64], 1 << (index % 64));
+    if *word & bit == 0 {
+        return Err(AlreadyFree);
+    }
+    *word &= !bit;
+    Ok(())
+}
+
+/// The bitmaps that do not fit into a frame: 64 bytes for each page of the range, committed as far as used.
+#[derive(Debug)]
+pub(crate) struct Side {
+    memory: Reserved,
+}
+
+impl Side {
+    /// A table for a range of `pages`; only address space until a slab of many objects is made.
+    pub(crate) fn new(pages: usize, door: Door, faults: &Faults) -> Option<Self> {
+        Some(Self { memory: Reserved::new(pages.checked_mul(SIDE_BYTES)?, door, faults, BITMAP)? })
+    }
+    /// Makes the bitmap of a slab that begins at `pfn` usable; `false` if there is no memory.
+    fn commit(&self, op: &Operation, pfn: Pfn, objects: usize) -> bool {
+        self.memory.commit(op, pfn.get() as usize * SIDE_BYTES + words(objects) * 8)
+    }
+    /// Gives the bitmaps of all pages from `pages` on back.
+    ///
+    /// # Safety
+    /// No slab begins there, nor will.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) unsafe fn cut(&self, pages: usize) {
+        // SAFETY: the table has its region for itself; else by contract.
+        unsafe { self.memory.cut(pages * SIDE_BYTES) };
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn reserved(&self) -> usize {
+        self.memory.reserved()
+    }
+    fn bits(&self, pfn: Pfn) -> *mut u64 {
+        self.memory.base().as_ptr().wrapping_add(pfn.get() as usize * SIDE_BYTES).cast()
+    }
+}
+
+/// A view of one slab.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slab<'a> {
+    pub(crate) pfn: Pfn,
+    frame: &'a Frame,
+    side: &'a Side,
+}
+
+impl<'a> Slab<'a> {
+    /// The slab whose first page is `pfn`.
+    pub(crate) fn at(frames: &'a FrameTable, side: &'a Side, pfn: Pfn) -> Self {
+        Self { pfn, frame: frames.frame(pfn), side }
+    }
+
+    /// # Safety
+    /// The caller holds the lock of the slab's node, or is the only one that knows the slab; the slab was set up.
+    unsafe fn with<R>(&self, f: impl FnOnce(&mut Fill, &mut [u64]) -> R) -> R {
+        self.frame.data().with_mut(|data| {
+            // SAFETY: by contract nobody else reads or writes the words now.
+            let (head, own) = unsafe { &mut *data }.split_first_mut().expect("five words");
+            let mut fill = Fill::unpack(*head);
+            let words = words(usize::from(fill.objects));
+            let bits = if words <= FRAME_WORDS {
+                &mut own[..words]
+            } else {
+                // SAFETY: `set_up` committed so many words at this slab's place in the table, which no other slab
+                // has, and by contract nobody else uses them now.
+                unsafe { core::slice::from_raw_parts_mut(self.side.bits(self.pfn), words) }
+            };
+            let result = f(&mut fill, bits);
+            *head = fill.pack();
+            result
+        })
+    }
+
+    /// Makes the block a slab of `objects` objects, all free. `false` if its bitmap finds no memory.
+    ///
+    /// # Safety
+    /// The caller has just got the block and nobody else knows of it; `objects` is at most a bit for each word of it.
+    pub(crate) unsafe fn set_up(&self, op: &Operation, objects: usize) -> bool {
+        if words(objects) > FRAME_WORDS && !self.side.commit(op, self.pfn, objects) {
+            return false;
+        }
+        let head = Fill { inuse: 0, objects: objects as u16 }.pack();
+        // SAFETY: by contract the caller is alone with the slab.
+        self.frame.data().with_mut(|data| unsafe { (*data)[0] = head });
+        // SAFETY: as above, and the head is written.
+        unsafe { self.with(|_, bits| clear(bits, objects)) };
+        true
+    }
+
+    /// Objects out and in all.
+    ///
+    /// # Safety
+    /// As [`Slab::take`].
+    pub(crate) unsafe fn fill(&self) -> Fill {
+        // SAFETY: passed on.
+        unsafe { self.with(|fill, _| *fill) }
+    }
+
+    /// Takes up to `max` free objects, lowest first, and names the index of each. Cost: one pass over the bitmap.
+    ///
+    /// # Safety
+    /// The caller holds the lock of the slab's node, or is the only one that knows the slab; the slab was set up.
+    pub(crate) unsafe fn take(&self, max: usize, put: impl FnMut(usize)) -> Fill {
+        // SAFETY: passed on.
+        unsafe {
+            self.with(|fill, bits| {
+                fill.inuse += take(bits, max, put) as u16;
+                *fill
+            })
+        }
+    }
+
+    /// Takes objects back: how many. Those that were free already stay so, and are named to `refused`.
+    ///
+    /// # Safety
+    /// As [`Slab::take`]; each index is below the slab's objects.
+    pub(crate) unsafe fn give(
+        &self,
+        indices: impl Iterator<Item = usize>,
+        mut refused: impl FnMut(usize),
+    ) -> (u16, Fill) {
+        // SAFETY: passed on.
+        unsafe {
+            self.with(|fill, bits| {
+                let mut given = 0;
+                for index in indices {
+                    match give(bits, index) {
+                        Ok(()) => given += 1,
+                        Err(AlreadyFree) => refused(index),
+                    }
+                }
+                fill.inuse -= given;
+                (given, *fill)
+            })
+        }
+    }
+
+    /// The bitmap: bits of objects that are out, and none behind the last object.
+    ///
+    /// # Safety
+    /// As [`Slab::take`].
+    pub(crate) unsafe fn out(&self, mut see: impl FnMut(u64)) {
+        // SAFETY: passed on.
+        unsafe {
+            self.with(|fill, bits| {
+                let (objects, mut bits) = (usize::from(fill.objects), bits.iter().copied());
+                bits.by_ref().take(objects / 64).for_each(&mut see);
+                bits.for_each(|last| see(last & ((1 << (objects % 64)) - 1)));
+            });
+        }
+    }
+
+    /// Whether the head agrees with the bitmap.
+    ///
+    /// # Safety
+    /// As [`Slab::take`].
+    pub(crate) unsafe fn agrees(&self) -> bool {
+        // SAFETY: passed on.
+        unsafe {
+            self.with(|fill, bits| {
+                let set: u32 = bits.iter().map(|word| word.count_ones()).sum();
+                let never = bits.len() * 64 - usize::from(fill.objects);
+                set as usize == usize::from(fill.inuse) + never
+            })
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The bitmap against a plain array of flags, from one object to many words.
+        #[test]
+        fn bitmap_against_flags(
+            objects in 1_usize..700,
+            steps in prop::collection::vec((any::<bool>(), 0_usize..700), 1..200),
+        ) {
+            let mut bits = vec![0x5555_5555_5555_5555; words(objects)];
+            clear(&mut bits, objects);
+            let mut out = vec![false; objects];
+            for (taking, n) in steps {
+                if taking {
+                    let max = n % 70;
+                    let mut got = Vec::new();
+                    let taken = take(&mut bits, max, |i| got.push(i));
+                    let expected: Vec<_> = (0..objects).filter(|&i| !out[i]).take(max).collect();
+                    prop_assert_eq!(taken, got.len());
+                    prop_assert_eq!(&got, &expected, "the lowest free ones");
+                    got.iter().for_each(|&i| out[i] = true);
+                } else {
+                    let index = n % objects;
+                    prop_assert_eq!(give(&mut bits, index).is_ok(), out[index]);
+                    out[index] = false;
+                }
+            }
+        }
+    }
+
+    /// A page of side table, for 64 pages.
+    fn side() -> Side {
+        Side::new(64, Door::Heap, &Faults::default()).unwrap()
+    }
+
+    #[test]
+    fn the_side_table_is_committed_up_to_the_last_word_of_a_bitmap() {
+        assert_eq!(side().reserved(), 64 * SIDE_BYTES);
+        assert!(side().commit(&Operation::new(), Pfn::new(63), 512));
+        assert!(!side().commit(&Operation::new(), Pfn::new(63), 513), "a word beyond the end");
+    }
+
+    #[test]
+    fn only_a_bitmap_that_the_frame_cannot_hold_needs_the_side_table() {
+        let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();
+        let block = pages.alloc(uslab_buddy::Order::MAX, crate::Gfp::empty(), None).unwrap();
+        let side = side();
+        // Behind the pages that the side table is for.
+        let slab = Slab::at(pages.frames(), &side, Pfn::new(block.get() + 64));
+        // SAFETY: a page of the block, and only this test knows it.
+        unsafe {
+            assert!(slab.set_up(&Operation::new(), FRAME_BITS) && slab.agrees());
+            assert!(!slab.set_up(&Operation::new(), FRAME_BITS + 1));
+            pages.free(block, uslab_buddy::Order::MAX);
+        }
+    }
+
+    #[test]
+    fn a_side_table_row_holds_a_bit_for_each_word_of_its_page() {
+        assert_eq!(SIDE_BYTES * 8 * crate::geometry::WORD, uslab_buddy::PAGE_SIZE);
+    }
+}

@@ -1,0 +1,165 @@
+//! Caches in statics: made by the first use, never dropped, so that their boxes are `'static`.
+
+#[cfg(not(any(loom, shuttle)))]
+use crate::StartError;
+use crate::error::CacheError;
+use crate::objects::typed::ObjectCache;
+use crate::published::Published;
+#[cfg(not(any(loom, shuttle)))]
+use core::cell::RefCell;
+use core::fmt;
+#[cfg(not(any(loom, shuttle)))]
+use uslab_magazine::sync::thread_local;
+
+/// An [`ObjectCache`] for a `static`, made by the first call of [`get`](Self::get). Declare it with
+/// [`object_cache!`](crate::object_cache), which works under loom, too; there each execution has one of its own.
+///
+/// No thread waits for another one: threads that come first at the same time each make a cache, and all but one are
+/// thrown away.
+pub struct StaticCache<T: Send + 'static> {
+    made: Published<ObjectCache<T>>,
+    make: fn() -> Result<ObjectCache<T>, CacheError>,
+}
+
+impl<T: Send + 'static> StaticCache<T> {
+    /// A cache that `make` will make.
+    #[cfg(not(any(loom, shuttle)))]
+    pub const fn new(make: fn() -> Result<ObjectCache<T>, CacheError>) -> Self {
+        Self { made: Published::new(), make }
+    }
+    /// A cache that `make` will make.
+    #[cfg(any(loom, shuttle))]
+    pub fn new(make: fn() -> Result<ObjectCache<T>, CacheError>) -> Self {
+        Self { made: Published::new(), make }
+    }
+
+    /// The cache. Cost: one load, once it is made.
+    ///
+    /// # Errors
+    /// As [`build`](crate::ObjectCacheBuilder::build), and the next call tries again;
+    /// [`StartError::Starting`](crate::StartError::Starting) where making it comes back here on the same thread.
+    #[inline]
+    pub fn get(&self) -> Result<&'static ObjectCache<T>, CacheError> {
+        self.made.get().map_or_else(|| self.start(), Ok)
+    }
+
+    #[cold]
+    fn start(&self) -> Result<&'static ObjectCache<T>, CacheError> {
+        #[cfg(not(any(loom, shuttle)))]
+        let _starting = Starting::new(core::ptr::from_ref(self).addr())?;
+        Ok(self.made.publish(Box::new((self.make)()?)))
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for StaticCache<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StaticCache").field(&self.made.get()).finish()
+    }
+}
+
+/// The thread is making the cache at that address as long as this lives.
+#[cfg(not(any(loom, shuttle)))]
+struct Starting;
+
+#[cfg(not(any(loom, shuttle)))]
+thread_local! {
+    /// The static caches that the thread is making, one because of the other.
+    static STARTING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl Starting {
+    fn new(address: usize) -> Result<Self, StartError> {
+        STARTING.with_borrow_mut(|starting| {
+            if starting.contains(&address) {
+                return Err(StartError::Starting);
+            }
+            starting.push(address);
+            Ok(Self)
+        })
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl Drop for Starting {
+    fn drop(&mut self) {
+        STARTING.with_borrow_mut(|starting| _ = starting.pop());
+    }
+}
+
+/// Declares an [`ObjectCache`](crate::ObjectCache) in a `static`, made when it is first used: a
+/// [`StaticCache`](crate::StaticCache).
+///
+/// ```
+/// use uslab::{CacheBox, ObjectCache, object_cache};
+///
+/// object_cache! {
+///     /// Buffers of a page.
+///     static BUFFERS: ObjectCache<Vec<u8>> = ObjectCache::builder("buffer").ctor(|| Vec::with_capacity(4096)).build();
+/// }
+///
+/// let buffer: CacheBox<'static, Vec<u8>> = BUFFERS.get()?.alloc()?;
+/// std::thread::spawn(move || drop(buffer)).join().unwrap();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[macro_export]
+#[cfg(not(loom))]
+macro_rules! object_cache {
+    ($(#[$attribute:meta])* $visible:vis static $name:ident: ObjectCache<$type:ty> = $build:expr;) => {
+        $(#[$attribute])*
+        $visible static $name: $crate::StaticCache<$type> = $crate::StaticCache::new(|| $build);
+    };
+}
+
+/// Declares an [`ObjectCache`](crate::ObjectCache) in a `static`, made anew in each execution.
+#[macro_export]
+#[cfg(loom)]
+macro_rules! object_cache {
+    ($(#[$attribute:meta])* $visible:vis static $name:ident: ObjectCache<$type:ty> = $build:expr;) => {
+        $crate::debug::check::loom::lazy_static! {
+            $(#[$attribute])*
+            $visible static ref $name: $crate::StaticCache<$type> = $crate::StaticCache::new(|| $build);
+        }
+    };
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::CacheBox;
+
+    object_cache! {
+        static NUMBERS: ObjectCache<u64> = ObjectCache::builder("number").ctor(|| 7).build();
+    }
+
+    #[test]
+    fn a_static_cache_is_one_for_all_threads_and_lends_for_ever() {
+        let threads: Vec<_> =
+            (0..4).map(|_| std::thread::spawn(|| NUMBERS.get().unwrap().alloc().unwrap())).collect();
+        let numbers: Vec<CacheBox<'static, u64>> =
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(numbers.iter().all(|number| **number == 7));
+        assert_eq!(NUMBERS.get().unwrap().info().used, 4);
+    }
+
+    #[test]
+    fn a_start_that_comes_back_is_told_so_and_a_failed_one_can_be_tried_again() {
+        static CALLS: uslab_magazine::sync::Counter = uslab_magazine::sync::Counter::new(0);
+        static OTHER: StaticCache<u8> = StaticCache::new(|| {
+            // By way of another one.
+            AGAIN.get()?;
+            ObjectCache::builder("other").ctor(|| 1).build()
+        });
+        static AGAIN: StaticCache<u8> = StaticCache::new(|| {
+            CALLS.add(1);
+            if CALLS.get() < 3 {
+                OTHER.get()?;
+            }
+            ObjectCache::builder("again").ctor(|| 2).build()
+        });
+        assert_eq!(AGAIN.get().unwrap_err(), CacheError::Start(StartError::Starting));
+        assert_eq!(OTHER.get().unwrap_err(), CacheError::Start(StartError::Starting));
+        assert_eq!((*AGAIN.get().unwrap().alloc().unwrap(), CALLS.get()), (2, 3));
+        assert_eq!(*OTHER.get().unwrap().alloc().unwrap(), 1);
+    }
+}

@@ -1,0 +1,100 @@
+//! Typed caches for lock-free readers: `SLAB_TYPESAFE_BY_RCU`. See [`rcu`](crate::rcu).
+
+use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
+use crate::error::{AllocError, CacheError};
+use crate::objects::typed::{CacheBox, NoReset, ObjectCache, ObjectCacheBuilder, Reset, managed};
+use crate::subsystem::Subsystem;
+use core::fmt;
+use core::ops::Deref;
+use core::ptr::NonNull;
+
+/// A cache whose objects readers may look at without a lock, and even after they were freed.
+///
+/// The memory of an object stays a constructed `T` of this cache until a grace period has passed since its slab was given
+/// up. So a reader who is [pinned](crate::rcu::pin) and found an object's [address](StableBox::as_ptr) may read it; but it
+/// may be another object by now, and the reader must look *in* the object whether it is still the one it wanted, after it
+/// has read what it came for. All users see `&T` only, readers as well as owners: what changes are atomics, locks, cells.
+/// `slab/examples/rcu_lookup.rs` is a hash table of this kind.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering::*};
+/// use uslab::{ObjectCache, rcu};
+///
+/// let numbers = ObjectCache::builder("number").ctor(|| AtomicU64::new(0)).build_type_stable()?;
+/// let number = numbers.alloc()?;
+/// number.store(7, Relaxed);
+/// let found = number.as_ptr();
+/// let reader = rcu::pin();
+/// drop(number);
+/// // SAFETY: found before the object was freed, and pinned since.
+/// assert_eq!(unsafe { found.as_ref() }.load(Relaxed), 7);
+/// # drop(reader);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TypeStableCache<T>(ObjectCache<T>);
+
+impl<T> TypeStableCache<T> {
+    /// An object, as its last user left it; readers of that one may still look at it. Cost, errors and panics as
+    /// [`ObjectCache::alloc`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn alloc(&self) -> Result<StableBox<'_, T>, AllocError> {
+        self.0.alloc().map(StableBox)
+    }
+
+    fn untyped(&self) -> &KmemCache {
+        self.0.untyped()
+    }
+}
+managed!(TypeStableCache);
+
+impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static, R: Reset<T>> ObjectCacheBuilder<T, F, R> {
+    /// A cache for lock-free readers, in the global subsystem: see [`TypeStableCache`].
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn build_type_stable(self) -> Result<TypeStableCache<T>, CacheError>
+    where
+        T: Sync,
+        R: NoReset,
+    {
+        self.map(KmemCacheBuilder::type_stable).build().map(TypeStableCache)
+    }
+    /// The same in `subsystem`.
+    ///
+    /// # Errors
+    /// As [`build_in`](Self::build_in).
+    pub fn build_type_stable_in(self, subsystem: &Subsystem) -> Result<TypeStableCache<T>, CacheError>
+    where
+        T: Sync,
+        R: NoReset,
+    {
+        self.map(KmemCacheBuilder::type_stable).build_in(subsystem).map(TypeStableCache)
+    }
+}
+
+/// An object of a [`TypeStableCache`] in use: its owner may free it, and that is all that sets it apart from a reader.
+pub struct StableBox<'c, T>(CacheBox<'c, T>);
+
+impl<T> StableBox<'_, T> {
+    /// Its address, for readers to find.
+    pub fn as_ptr(&self) -> NonNull<T> {
+        NonNull::from(&*self.0)
+    }
+}
+impl<T> Deref for StableBox<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+impl<T: fmt::Debug> fmt::Debug for StableBox<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

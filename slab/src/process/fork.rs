@@ -1,0 +1,104 @@
+//! Forking while other threads use a subsystem.
+//!
+//! Every lock is held meanwhile: see [`Fork`]. What the other threads had in hand at that moment is lost to the child: an
+//! object or a batch between magazine and slab, a slab between its list and the page allocator, a page. The
+//! [`Census`](crate::Census) of such a child counts it, where that of any other process would be a violation.
+//!
+//! A child does not have the thread of a [`Reaper`](crate::Reaper), which must not be dropped there; the one of
+//! [`Config::reap_every`](crate::Config::reap_every) is started again. Grace periods do not end in a child that was forked while
+//! another thread was pinned.
+//!
+//! ```no_run
+//! use uslab::{Fork, Subsystem};
+//! let subsystem = Subsystem::global()?;
+//! // SAFETY: one of the other two follows on each side, and nothing of the subsystem is used between.
+//! unsafe { subsystem.before_fork() };
+//! // SAFETY: the child uses nothing but the subsystem.
+//! match unsafe { libc::fork() } {
+//!     // SAFETY: a copy, with this thread only.
+//!     0 => unsafe { subsystem.after_fork_in_child() },
+//!     // SAFETY: the process that forked, or could not.
+//!     _ => unsafe { subsystem.after_fork_in_parent() },
+//! }
+//! # Ok::<(), uslab::StartError>(())
+//! ```
+
+use crate::cache::Cache;
+use crate::cache::core::Core;
+use crate::registry::List;
+use crate::subsystem::Subsystem;
+pub use uslab_magazine::Fork;
+use uslab_magazine::sync::Rank;
+use uslab_magazine::sync::fork::ForkLock;
+
+impl Cache {
+    /// # Safety
+    /// As [`Fork::locks`].
+    unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
+        match rank {
+            Rank::Node => self.nodes().iter().for_each(|node| visit(node.lists())),
+            Rank::Visits => visit(&self.visits().0),
+            // SAFETY: passed on.
+            _ => self.layer().into_iter().for_each(|layer| unsafe { layer.locks(rank, visit) }),
+        }
+    }
+}
+
+impl Core {
+    /// All caches, oldest first, while this thread holds their list for a fork.
+    ///
+    /// # Safety
+    /// As [`Fork::locks`]; the list is not released while the answer is used.
+    unsafe fn held_caches(&self) -> impl Iterator<Item = &Cache> {
+        // SAFETY: the list is locked by this thread, if by anybody.
+        let list = unsafe { self.caches.list().held() };
+        // SAFETY: a cache lives until it is taken off the list, for which that must be locked.
+        list.into_iter().flat_map(List::entries).map(|cache| unsafe { &*cache })
+    }
+}
+
+impl Fork for Core {
+    unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
+        match rank {
+            Rank::Mergeable => visit(self.mergeable.list()),
+            Rank::Shrinkers => visit(self.shrinkers.list()),
+            Rank::Caches => visit(self.caches.list()),
+            Rank::Huge => visit(self.huge.pieces()),
+            #[cfg(not(loom))]
+            Rank::Tags => visit(&self.tags),
+            #[cfg(not(loom))]
+            Rank::Deferred => self.deferred.batches().for_each(|batch| visit(batch)),
+            _ => {}
+        }
+        // SAFETY: the list of caches is held where the rank is beyond it.
+        unsafe {
+            if rank > Rank::Caches {
+                self.held_caches().for_each(|cache| cache.locks(rank, visit));
+            }
+            self.ground.pages.locks(rank, visit);
+        }
+    }
+
+    unsafe fn forget_other_threads(&self) {
+        // SAFETY: passed on; the list is held.
+        unsafe {
+            self.held_caches().filter_map(Cache::layer).for_each(|layer| layer.forget_other_threads());
+            self.held_caches().for_each(|cache| cache.visits().forget_other_threads());
+            self.ground.pages.forget_other_threads();
+        }
+        self.forks.add(1);
+        #[cfg(not(any(loom, shuttle)))]
+        self.background.in_child();
+    }
+}
+
+impl Fork for Subsystem {
+    unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
+        // SAFETY: passed on.
+        unsafe { self.core().locks(rank, visit) }
+    }
+    unsafe fn forget_other_threads(&self) {
+        // SAFETY: passed on.
+        unsafe { self.core().forget_other_threads() }
+    }
+}

@@ -1,0 +1,551 @@
+//! The process-wide malloc: [`Uslab`] as `#[global_allocator]`, and what `libuslab.so` stands on.
+//!
+//! ```text
+//! alloc ── started? ── Malloc of a subsystem of its own
+//!             └ no: whoever is first starts it; what is allocated meanwhile, by it or beside it: bootstrap memory
+//! free ─── in the subsystem's pages? ── Malloc
+//!             └ no: huge memory, or bootstrap memory, which stays
+//! ```
+//!
+//! # Rules
+//!
+//! * Nothing here panics, and nothing that lies under an allocation calls the global heap: it would come back here. (A start
+//!   does, and is told by its own state.)
+//! * No thread-local has a destructor, so an allocation is legal in the last destructor of a thread; none needs `main`.
+//! * The subsystem is this allocator's own. Object caches that the program makes are in another one, which allocates here.
+//! * A fork finds every lock held (`at_fork`).
+
+#[cfg(unix)]
+mod at_fork;
+
+use crate::cache::config::Config;
+use crate::cache::core::Core;
+use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
+use crate::debug::corruption::{self, Corruption, CorruptionKind};
+use crate::error::StartError;
+use crate::error::{AllocError, CacheError};
+use crate::process::bootstrap;
+use crate::process::options::{Dump, Options};
+use crate::published::Published;
+use crate::reclaim::reaper::Reap;
+use crate::reclaim::reaper::ReaperInfo;
+use crate::report::census::{Census, Violation};
+use crate::report::info::{HeapUsage, Info, SlabInfo};
+use crate::size::large::ZERO_SIZE;
+use crate::size::malloc::{FastPaths, Malloc};
+use core::alloc::Layout;
+use core::cell::Cell;
+use core::ptr::NonNull;
+use std::fs::File;
+use std::io::{self, Write};
+use std::time::Duration;
+use uslab_buddy::Gfp;
+use uslab_magazine::sync::Ordering::{AcqRel, Relaxed};
+use uslab_magazine::sync::{AtomicU32, Fixed, Kept, thread_local};
+use uslab_magazine::{Mechanism, Operation};
+
+/// The process-wide malloc.
+///
+/// Not a `GlobalAlloc` on macOS and other systems where `std`'s locks are made on the heap.
+///
+/// ```
+/// use uslab::Uslab;
+///
+/// #[global_allocator]
+/// static ALLOCATOR: Uslab = Uslab;
+///
+/// let text = String::from("in a slab");
+/// // SAFETY: allocated by this allocator, and not freed yet.
+/// assert!(unsafe { Uslab.usable_size(std::ptr::NonNull::from(text.as_bytes()).cast()) } >= text.len());
+/// assert!(Uslab.info().is_some_and(|info| info.caches.iter().any(|cache| cache.used > 0)));
+/// ```
+///
+/// It starts at its first call, with the default [`Config`] and what `USLAB_OPTIONS` says in the environment
+/// (`stats=1,check=1,huge_pages=never,limit=1g`: the table of caches at the end of the process, a look at each free, advice on
+/// huge pages, a limit; [`options`](crate::options) has all).
+///
+/// Free memory above [`KEEP_FREE`] goes back to the system as it is freed. A thread that gives back the rest, too, when it has
+/// not been of use for a while, starts with [`reap_every`](Self::reap_every) or `USLAB_OPTIONS=reap=500`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Uslab;
+
+/// What was started.
+#[derive(Debug)]
+struct Process {
+    malloc: Malloc,
+    dump: Option<Dump>,
+    /// Whether `USLAB_OPTIONS` says how often to reap, and not the program.
+    reap_is_said: bool,
+}
+
+static PROCESS: Published<Process> = Published::new();
+/// To its malloc. In a static, so that no path follows a pointer to find it.
+static FAST: FastPaths = FastPaths::new();
+
+/// Bytes of free memory that stay with the process without a reaper: frees give back what is more. A burst of so much costs
+/// no system call and no page fault the next time.
+pub const KEEP_FREE: usize = 64 << 20;
+
+/// Who starts it, or whose it is: 0 for nobody yet, else a process. In the child of a process that was being started it is
+/// nobody's.
+static STARTING: AtomicU32 = AtomicU32::new(0);
+/// It cannot be started: bootstrap memory is all there is.
+const NEVER: u32 = u32::MAX;
+
+/// Milliseconds that the program wants between two intervals of reaping; 0 if it did not say.
+static REAP_WANTED: Fixed = Fixed::new(0);
+
+impl Process {
+    fn core(&'static self) -> &'static Core {
+        self.malloc.core()
+    }
+    /// Does what the program wants, if the environment does not say otherwise.
+    fn reap_as_wanted(&self) {
+        if let wanted @ 1.. = REAP_WANTED.get()
+            && !self.reap_is_said
+        {
+            self.malloc.core().background.reap_every(Duration::from_millis(wanted.into()));
+        }
+    }
+}
+
+/// The malloc; `None` while it is being started, by this thread or by another one.
+#[inline(always)]
+fn process() -> Option<&'static Process> {
+    match PROCESS.get() {
+        Some(process) => Some(process),
+        None => start(),
+    }
+}
+
+thread_local! {
+    /// Whether this thread is starting it. A start allocates some hundred times, and to ask whose process it is would be a
+    /// system call each.
+    static HERE: Cell<bool> = const { Cell::new(false) };
+}
+
+#[cold]
+#[inline(never)]
+fn start() -> Option<&'static Process> {
+    // Relaxed: only says who; what is started is published by itself.
+    let who = STARTING.load(Relaxed);
+    if who == NEVER || HERE.get() {
+        return PROCESS.get();
+    }
+    let own = std::process::id();
+    if who == own || STARTING.compare_exchange(who, own, Relaxed, Relaxed).is_err() {
+        return PROCESS.get();
+    }
+    HERE.set(true);
+    let started = start_here();
+    HERE.set(false);
+    started
+}
+
+fn start_here() -> Option<&'static Process> {
+    let options = Options::of_environment();
+    let mut config = Config::default();
+    config.pages.huge_pages = options.huge_pages;
+    config.pages.keep_free = Some(KEEP_FREE);
+    config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
+    config.check_frees = options.check.unwrap_or(config.check_frees);
+    config.reap_every = options.reap.filter(|interval| !interval.is_zero());
+    if let Some(limit) = options.limit {
+        config.pages = config.pages.limit(limit);
+    }
+    let Ok(core) = Core::with_fallback(config, Malloc::on) else {
+        STARTING.store(NEVER, Relaxed);
+        return None;
+    };
+    #[cfg(unix)]
+    at_fork::register();
+    if options.stats {
+        // Programs close their standard error when they end, before this runs (GNU's `close_stdout`); so it has its own.
+        if let Ok(to) = own_stderr() {
+            // SAFETY: only the thread that starts is here; the handler is as above.
+            unsafe {
+                STATS.put(to);
+                #[cfg(any(unix, windows))]
+                libc::atexit(print_stats);
+            }
+        }
+    }
+    let process = PROCESS.publish(Box::new(Process {
+        malloc: core,
+        dump: options.dump(),
+        reap_is_said: options.reap.is_some(),
+    }));
+    // Where no restartable sequence serves they would miss at the end of a chain of loads, and so they miss at once.
+    if process.core().cpus.mechanism() == Mechanism::Rseq {
+        // SAFETY: only the thread that starts is here, once; what is published lives for ever.
+        unsafe { process.malloc.publish(&FAST) };
+    }
+    // AcqRel: pairs with the same in `Uslab::reap_every`. The later of the two sees what the earlier one did before.
+    STARTING.fetch_add(0, AcqRel);
+    process.reap_as_wanted();
+    Some(process)
+}
+
+/// Where the table of caches is printed to: a copy of standard error.
+static STATS: Kept<File> = Kept::new();
+
+#[cfg(unix)]
+fn own_stderr() -> io::Result<File> {
+    use std::os::fd::AsFd;
+    Ok(io::stderr().as_fd().try_clone_to_owned()?.into())
+}
+#[cfg(windows)]
+fn own_stderr() -> io::Result<File> {
+    use std::os::windows::io::AsHandle;
+    Ok(io::stderr().as_handle().try_clone_to_owned()?.into())
+}
+
+#[cfg(not(any(unix, windows)))]
+fn own_stderr() -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg_attr(not(any(unix, windows)), allow(dead_code, reason = "no end of the process"))]
+extern "C" fn print_stats() {
+    // SAFETY: put there before this was registered; the process ends once.
+    let to = unsafe { STATS.take() };
+    if let (Some(mut to), Some(info)) = (to, Uslab.info()) {
+        // There is nobody to tell that it is closed.
+        let _ = to.write_all(info.statistics().to_string().as_bytes());
+    }
+}
+
+/// What is in no page of the subsystem: huge, from the start, or not ours.
+#[cold]
+unsafe fn free_other(process: Option<&Process>, memory: NonNull<u8>) {
+    if bootstrap::size_of_piece(memory).is_some() {
+        return;
+    }
+    match process {
+        // SAFETY: passed on.
+        Some(process) => unsafe { process.malloc.free(memory) },
+        None if memory == ZERO_SIZE => {}
+        None => report(CorruptionKind::Foreign, memory),
+    }
+}
+
+/// Before it has started, there are pieces of bootstrap memory and nothing else.
+#[cold]
+fn report(kind: CorruptionKind, memory: NonNull<u8>) {
+    let address = memory.addr().get();
+    corruption::abort(&Corruption { kind, address, cache: "malloc", owner: None, index: None });
+}
+
+impl Uslab {
+    /// Memory for `layout`, at least one byte of it; its bytes unspecified, or zero with [`Gfp::ZERO`].
+    ///
+    /// # Errors
+    /// As [`Malloc::alloc`].
+    #[inline(always)]
+    pub fn allocate(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        match process() {
+            Some(process) => process.malloc.alloc(layout, gfp),
+            None => bootstrap::alloc(layout).ok_or(AllocError::Refused { bytes: layout.size() }),
+        }
+    }
+
+    /// The inlined part of [`allocate`](Self::allocate), at a power of two; `None` if it did nothing: then
+    /// [`allocate_missed`](Self::allocate_missed).
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        // SAFETY: what was started lives for ever.
+        unsafe { FAST.alloc(size, align) }
+    }
+    /// Null if there is none.
+    #[doc(hidden)]
+    #[cold]
+    #[inline(never)]
+    pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
+        let memory = match process() {
+            Some(process) => process.malloc.alloc_missed(layout, gfp).ok(),
+            None => bootstrap::alloc(layout),
+        };
+        memory.map_or(core::ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    /// Takes memory back whose layout nobody knows.
+    ///
+    /// # Safety
+    /// `memory` came from this allocator, and nobody uses it any more.
+    #[inline(always)]
+    pub unsafe fn free(&self, memory: NonNull<u8>) {
+        // SAFETY: passed on.
+        if !unsafe { self.free_fast(memory.as_ptr()) } {
+            // SAFETY: passed on.
+            unsafe { self.free_slow(memory) };
+        }
+    }
+    /// The inlined part of [`free`](Self::free); `false` if it did nothing, as with null: then [`free_slow`](Self::free_slow).
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), or null.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn free_fast(&self, memory: *mut u8) -> bool {
+        // SAFETY: passed on; what was started lives for ever.
+        unsafe { FAST.free(memory) }
+    }
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[doc(hidden)]
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn free_slow(&self, memory: NonNull<u8>) {
+        let process = PROCESS.get();
+        match process {
+            // SAFETY: passed on.
+            Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.free_slow(memory) },
+            // SAFETY: passed on.
+            _ => unsafe { free_other(process, memory) },
+        }
+    }
+
+    /// As [`Malloc::realloc`].
+    ///
+    /// # Errors
+    /// As [`Malloc::realloc`].
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), after a success.
+    pub unsafe fn reallocate(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
+        let layout = |size| {
+            Layout::from_size_align(size, crate::size::malloc::MAX_ALIGN).map_err(|_| AllocError::TooLarge)
+        };
+        let process = PROCESS.get();
+        match process {
+            // SAFETY: passed on.
+            Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.realloc(memory, size) },
+            _ => match (bootstrap::size_of_piece(memory), process) {
+                // SAFETY: so large is the piece.
+                (Some(old), _) => unsafe { self.leave(memory, old, layout(size)?) },
+                // SAFETY: passed on.
+                (None, Some(process)) => unsafe { process.malloc.realloc(memory, size) },
+                (None, None) => {
+                    report(CorruptionKind::Foreign, memory);
+                    Err(AllocError::NotAnObject)
+                }
+            },
+        }
+    }
+
+    /// Takes memory back that was allocated for `layout`.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), and the layout is right.
+    #[inline(always)]
+    pub(crate) unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
+        // SAFETY: passed on.
+        if !unsafe { self.free_sized_fast(memory.as_ptr(), layout.size(), layout.align()) } {
+            // SAFETY: passed on.
+            unsafe { self.free_sized_slow(memory, layout) };
+        }
+    }
+    /// The inlined part of that; `false` if it did nothing, as with what is no object of the pages: null, for one.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), or null; and it was allocated for this size at this alignment.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn free_sized_fast(&self, memory: *mut u8, size: usize, align: usize) -> bool {
+        // SAFETY: passed on; what was started lives for ever.
+        unsafe { FAST.free_sized(memory, size, align) }
+    }
+    #[cold]
+    #[inline(never)]
+    unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
+        let process = PROCESS.get();
+        match process {
+            // SAFETY: passed on.
+            Some(process) if process.malloc.holds(memory) => unsafe {
+                process.malloc.free_sized_slow(memory, layout);
+            },
+            // SAFETY: passed on.
+            _ => unsafe { free_other(process, memory) },
+        }
+    }
+
+    /// As [`reallocate`](Self::reallocate), of memory that was allocated for `layout`, and keeps its alignment.
+    ///
+    /// # Safety
+    /// As [`free_sized`](Self::free_sized), after a success.
+    #[inline]
+    pub(crate) unsafe fn reallocate_sized(
+        &self,
+        memory: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+    ) -> Result<NonNull<u8>, AllocError> {
+        match PROCESS.get() {
+            Some(process) if process.malloc.holds(memory) || bootstrap::size_of_piece(memory).is_none() =>
+            // SAFETY: passed on.
+            unsafe { process.malloc.realloc_sized(memory, layout, size, Gfp::KERNEL) },
+            _ => match Layout::from_size_align(size, layout.align()) {
+                // SAFETY: so large is the piece.
+                Ok(new) => unsafe { self.leave(memory, layout.size(), new) },
+                Err(_) => Err(AllocError::TooLarge),
+            },
+        }
+    }
+
+    /// Copies `old` bytes of bootstrap memory, which stays, to memory for `new`.
+    ///
+    /// # Safety
+    /// `memory` has so many bytes.
+    #[cold]
+    unsafe fn leave(&self, memory: NonNull<u8>, old: usize, new: Layout) -> Result<NonNull<u8>, AllocError> {
+        let moved = self.allocate(new, Gfp::KERNEL)?;
+        // SAFETY: both are so large, and apart.
+        unsafe { moved.copy_from_nonoverlapping(memory, old.min(new.size())) };
+        Ok(moved)
+    }
+
+    /// Bytes that may be used at `memory`, at least what was asked for. What is no object of this allocator is
+    /// [corruption], which ends the process.
+    ///
+    /// # Safety
+    /// `memory` came from this allocator and is not freed meanwhile.
+    pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
+        let process = PROCESS.get();
+        match process {
+            // SAFETY: passed on.
+            Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.usable_size(memory) },
+            _ => match (bootstrap::size_of_piece(memory), process) {
+                (Some(bytes), _) => bytes,
+                // SAFETY: passed on.
+                (None, Some(process)) => unsafe { process.malloc.usable_size(memory) },
+                (None, None) => {
+                    report(CorruptionKind::NotAnObject, memory);
+                    0
+                }
+            },
+        }
+    }
+
+    /// An object cache in its subsystem, on the same pages: one table shows all, and a fork holds its locks, too.
+    ///
+    /// # Errors
+    /// As [`KmemCacheBuilder::build_in`]; [`CacheError::TypeStable`] for what cannot be here, and [`CacheError::Start`] where
+    /// there is no malloc.
+    pub fn build(&self, builder: KmemCacheBuilder) -> Result<KmemCache, CacheError> {
+        if builder.is_type_stable() {
+            return Err(CacheError::TypeStable);
+        }
+        let process = process().ok_or(CacheError::Start(StartError::Starting))?;
+        builder.build_on(process.malloc.core())
+    }
+
+    /// The dump that `USLAB_OPTIONS` asks for; with the variable set, starts the allocator if nobody has. For a library's
+    /// constructor: from here on forks find the locks held, whatever handlers others register before the first allocation.
+    pub fn dump(&self) -> Option<Dump> {
+        #[cfg(unix)]
+        at_fork::register();
+        match PROCESS.get() {
+            None if !Options::given() => None,
+            _ => process()?.dump,
+        }
+    }
+    /// The numbers of its caches and pages; `None` before it has started. Allocates.
+    pub fn info(&self) -> Option<Info> {
+        PROCESS.get().map(|process| process.core().info())
+    }
+    /// What it has and what of that is in use; all zero before it has started. Allocates nothing.
+    pub fn usage(&self) -> HeapUsage {
+        PROCESS.get().map_or_else(HeapUsage::default, |process| process.core().usage())
+    }
+    /// Its `/proc/slabinfo`; `None` before it has started. Allocates.
+    pub fn slabinfo(&self) -> Option<SlabInfo> {
+        PROCESS.get().map(|process| process.core().slabinfo())
+    }
+    /// As [`Subsystem::check`](crate::Subsystem::check); `None` before it has started. Allocates a little itself: only while
+    /// no other thread runs.
+    pub fn check(&self) -> Option<Result<Census, Violation>> {
+        PROCESS.get().map(|process| process.core().check())
+    }
+    /// Gives addresses that are only reserved back to the system if the process may have fewer than it has (`RLIMIT_AS`), so
+    /// that it can map anything at all: of what is not in use three quarters stay the allocator's. They do not come back
+    /// when the limit is raised. For who has just set it; nothing happens without a limit.
+    ///
+    /// Cost: a system call; with a limit up to seven more.
+    pub fn fit_address_limit(&self) {
+        // A child of `vfork` has a limit of its own, and its parent's memory.
+        if let Some(process) = PROCESS.get()
+            && STARTING.load(Relaxed) == std::process::id()
+        {
+            // SAFETY: who asks for a page here has an address that was handed out.
+            unsafe { process.malloc.fit_addresses(&FAST) };
+        }
+    }
+    /// Gives all that is not in use back to the system, what CPUs keep and freed mappings included. Returns the bytes given
+    /// back.
+    pub fn release(&self) -> usize {
+        PROCESS.get().map_or(0, |process| {
+            let core = process.core();
+            let mapped = core.huge.release();
+            core.shrink(&Operation::new());
+            mapped + core.ground.pages.release()
+        })
+    }
+    /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval). Returns the bytes that went
+    /// back to the system.
+    pub fn reap(&self) -> usize {
+        PROCESS.get().map_or(0, |process| process.core().end_interval())
+    }
+    /// What the thread of [`reap_every`](Self::reap_every) is doing; `None` before the allocator has started. Allocates nothing.
+    pub fn reaper(&self) -> Option<ReaperInfo> {
+        PROCESS.get().map(|process| process.core().background.info())
+    }
+    /// A thread of the allocator ends an interval this often, in steps of a millisecond, once there may be something to
+    /// reap: see [`reaper`](crate::reaper). Can be called again with another interval. What `USLAB_OPTIONS` says (`reap=MS`,
+    /// or `reap=0` for no thread) is stronger. It may be called before the first allocation, and starts nothing.
+    pub fn reap_every(&self, interval: Duration) {
+        REAP_WANTED.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
+        // AcqRel: pairs with the same behind the start.
+        STARTING.fetch_add(0, AcqRel);
+        if let Some(process) = PROCESS.get() {
+            process.reap_as_wanted();
+        }
+    }
+}
+
+// Only where `std`'s locks are a futex. Others are made on the heap when they are first taken: an allocation would not end.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
+// SAFETY: memory is of the layout asked for and its owner's alone until it is freed; nothing unwinds.
+unsafe impl core::alloc::GlobalAlloc for Uslab {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match self.allocate_fast(layout.size(), layout.align()) {
+            Some(memory) => memory.as_ptr(),
+            None => self.allocate_missed(layout, Gfp::KERNEL),
+        }
+    }
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        match self.allocate_fast(layout.size(), layout.align()) {
+            Some(memory) => {
+                // SAFETY: so many bytes are the caller's from now on.
+                unsafe { memory.write_bytes(0, layout.size()) };
+                memory.as_ptr()
+            }
+            None => self.allocate_missed(layout, Gfp::ZERO),
+        }
+    }
+    #[inline]
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: an allocation is not null; else passed on.
+        unsafe { self.free_sized(NonNull::new_unchecked(memory), layout) };
+    }
+    #[inline]
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        let moved = unsafe { self.reallocate_sized(NonNull::new_unchecked(memory), layout, size) };
+        moved.map_or(core::ptr::null_mut(), NonNull::as_ptr)
+    }
+}

@@ -1,0 +1,229 @@
+//! What the environment says to the process-wide malloc: `USLAB_OPTIONS=stats=1,check=1,huge_pages=never`.
+//!
+//! | option | values | |
+//! |---|---|---|
+//! | `stats` | `0`, `1` | prints the table of caches, as `/proc/slabinfo` with [statistics](crate::Statistics), to standard error when the process ends |
+//! | `check` | `0`, `1` | each free looks whether its address is an object of its cache and in use (default: in builds with debug assertions) |
+//! | `huge_pages` | `system`, `advise`, `never` | see [`HugePages`] |
+//! | `limit` | bytes, or with `k`, `m`, `g` | the most that all blocks up to 4 MiB may take together; that much address space is reserved, 64 GiB otherwise |
+//! | `huge_cache` | bytes, or with `k`, `m`, `g` | the most of freed mappings above 4 MiB that are kept for the next ones, 256 MiB otherwise (see [`huge`](crate::huge)); `0` is none |
+//! | `reap` | milliseconds | how often a thread gives memory back that is of no use (see [`reaper`](crate::reaper)); `0` is no thread. Without this option the program says it ([`Uslab::reap_every`](crate::Uslab::reap_every)); `libuslab.so` says 500 |
+//! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
+//! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` if this is not said |
+//!
+//! An option that is none is named on standard error, and passed over: a program does not end because of its allocator's
+//! settings. Read before there is an allocator, so nothing here allocates. Programs that run with other rights than those of
+//! who started them (`AT_SECURE`) heed none.
+
+use crate::process::bootstrap;
+use core::alloc::Layout;
+use core::ffi::CStr;
+use core::fmt;
+use std::io::Write;
+use std::time::Duration;
+use uslab_buddy::HugePages;
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) stats: bool,
+    pub(crate) check: Option<bool>,
+    pub(crate) huge_pages: HugePages,
+    pub(crate) limit: Option<usize>,
+    pub(crate) huge_cache: Option<usize>,
+    pub(crate) reap: Option<Duration>,
+    pub(crate) dump: Option<&'static [u8]>,
+    pub(crate) dump_signal: DumpSignal,
+}
+
+/// Where to write the numbers, and on which signal: as JSON if the file's name ends in `.json`, as Prometheus' text if it ends
+/// in `.prom`, else as `/proc/slabinfo`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Dump {
+    /// The file's name as it was given: `%p` stands for the number of the process. No comma can be in it.
+    pub file: &'static [u8],
+    /// The signal.
+    pub signal: DumpSignal,
+}
+
+/// A signal that means nothing by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DumpSignal {
+    /// `SIGUSR1`.
+    Usr1,
+    /// `SIGUSR2`.
+    #[default]
+    Usr2,
+}
+
+/// Whether the program's rights are not those of who set its environment (setuid).
+#[cfg(not(target_family = "wasm"))]
+fn has_other_rights() -> bool {
+    #[cfg(target_os = "linux")]
+    // SAFETY: a number of the process, which never changes.
+    return unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    #[cfg(all(unix, not(target_os = "linux")))]
+    // SAFETY: they only look at the process.
+    return unsafe { libc::getuid() != libc::geteuid() || libc::getgid() != libc::getegid() };
+    #[cfg(not(unix))]
+    return false;
+}
+
+const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
+                        dump=FILE or dump_signal=USR1|USR2";
+
+/// `USLAB_OPTIONS`, where it is heeded. WebAssembly has no environment.
+#[cfg(target_family = "wasm")]
+fn environment() -> Option<&'static CStr> {
+    None
+}
+/// `USLAB_OPTIONS`, where it is heeded.
+#[cfg(not(target_family = "wasm"))]
+fn environment() -> Option<&'static CStr> {
+    // Not `std::env`, which allocates.
+    // SAFETY: the name ends in a NUL. As anywhere in a C library, nobody may change the environment at the same time.
+    let value = unsafe { libc::getenv(c"USLAB_OPTIONS".as_ptr()) };
+    if value.is_null() || has_other_rights() {
+        return None;
+    }
+    // SAFETY: the libc's strings end in a NUL.
+    Some(unsafe { CStr::from_ptr(value) })
+}
+
+impl Options {
+    /// Whether `USLAB_OPTIONS` says anything.
+    pub(crate) fn given() -> bool {
+        environment().is_some()
+    }
+
+    /// What `USLAB_OPTIONS` says.
+    pub(crate) fn of_environment() -> Self {
+        let Some(text) = environment().and_then(|text| kept(text.to_bytes())) else { return Self::default() };
+        Self::parse(text, |bad| {
+            say(format_args!("uslab: USLAB_OPTIONS: `{}`: expected {EXPECTED}; ignored", bad.escape_ascii()));
+        })
+    }
+
+    /// The dump that is asked for.
+    pub(crate) fn dump(&self) -> Option<Dump> {
+        self.dump.map(|file| Dump { file, signal: self.dump_signal })
+    }
+
+    fn parse(text: &'static [u8], mut bad: impl FnMut(&[u8])) -> Self {
+        let mut options = Self::default();
+        for part in text.split(|byte| *byte == b',').filter(|part| !part.is_empty()) {
+            if options.set(part).is_none() {
+                bad(part);
+            }
+        }
+        options
+    }
+
+    fn set(&mut self, part: &'static [u8]) -> Option<()> {
+        let (name, value) = part.split_at(part.iter().position(|byte| *byte == b'=')?);
+        let flag = |value: &[u8]| match value {
+            b"=0" => Some(false),
+            b"=1" => Some(true),
+            _ => None,
+        };
+        match name {
+            b"stats" => self.stats = flag(value)?,
+            b"check" => self.check = Some(flag(value)?),
+            b"huge_pages" => {
+                self.huge_pages = match value {
+                    b"=system" => HugePages::System,
+                    b"=advise" => HugePages::Advise,
+                    b"=never" => HugePages::Never,
+                    _ => return None,
+                };
+            }
+            b"huge_cache" => self.huge_cache = Some(if value == b"=0" { 0 } else { bytes(&value[1..])? }),
+            b"limit" => self.limit = Some(bytes(&value[1..])?),
+            b"reap" => self.reap = Some(Duration::from_millis(number(&value[1..])? as u64)),
+            b"dump" if value != b"=" => self.dump = Some(&value[1..]),
+            b"dump_signal" => {
+                self.dump_signal = match value {
+                    b"=USR1" => DumpSignal::Usr1,
+                    b"=USR2" => DumpSignal::Usr2,
+                    _ => return None,
+                };
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// A copy of the environment's text, which programs may write over (to show another name of theirs), for good.
+fn kept(text: &[u8]) -> Option<&'static [u8]> {
+    let copy = bootstrap::alloc(Layout::for_value(text))?;
+    // SAFETY: so many bytes are ours alone, for good.
+    unsafe {
+        copy.copy_from_nonoverlapping(core::ptr::NonNull::from(text).cast(), text.len());
+        Some(core::slice::from_raw_parts(copy.as_ptr(), text.len()))
+    }
+}
+
+/// `64m`.
+fn bytes(text: &[u8]) -> Option<usize> {
+    let (digits, shift) = match text.split_last()? {
+        (b'k', digits) => (digits, 10),
+        (b'm', digits) => (digits, 20),
+        (b'g', digits) => (digits, 30),
+        _ => (text, 0),
+    };
+    number(digits)?.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
+}
+
+fn number(digits: &[u8]) -> Option<usize> {
+    core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// A line on standard error, in one write and without the heap.
+fn say(what: fmt::Arguments<'_>) {
+    let mut line = [0_u8; 256];
+    let mut rest = &mut line[..];
+    let room = rest.len();
+    // What does not fit is cut off.
+    let _ = writeln!(rest, "{what}");
+    let used = room - rest.len();
+    // There is nobody to tell that standard error is closed.
+    let _ = std::io::stderr().write_all(&line[..used]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &'static str) -> (Options, Vec<String>) {
+        let mut wrong = vec![];
+        let options =
+            Options::parse(text.as_bytes(), |bad| wrong.push(String::from_utf8_lossy(bad).into_owned()));
+        (options, wrong)
+    }
+
+    #[test]
+    fn options_are_read_and_what_is_none_is_named_and_passed_over() {
+        assert_eq!(read(""), (Options::default(), vec![]));
+        let all = Options {
+            stats: true,
+            check: Some(false),
+            huge_pages: HugePages::Never,
+            limit: Some(64 << 20),
+            huge_cache: Some(1 << 30),
+            reap: Some(Duration::from_millis(250)),
+            dump: Some(b"/tmp/a=%p.json"),
+            dump_signal: DumpSignal::Usr1,
+        };
+        let text = "stats=1,check=0,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1";
+        assert_eq!(read(text), (all, vec![]));
+        let (options, wrong) = read(
+            "stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap",
+        );
+        assert_eq!(options, Options { stats: true, ..Options::default() });
+        assert_eq!(wrong.len(), 14, "{wrong:?}");
+        let (options, wrong) = read("huge_cache=0,huge_cache=,huge_cache=-1,huge_cache");
+        assert_eq!((options.huge_cache, wrong.len()), (Some(0), 3), "{wrong:?}");
+    }
+}

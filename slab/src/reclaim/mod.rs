@@ -1,0 +1,16 @@
+//! What memory goes back by, and who asks for it.
+//!
+//! | file | |
+//! |---|---|
+//! | `shrinker` | what users can drop when memory is short |
+//! | `pressure` | how Linux says that memory is short |
+//! | `reaper` | threads that give idle memory back |
+//! | `rcu` | grace periods, which memory that readers may look at waits for |
+
+#[cfg(not(any(loom, shuttle)))]
+pub mod pressure;
+#[cfg(not(loom))]
+pub mod rcu;
+#[cfg(not(any(loom, shuttle)))]
+pub mod reaper;
+pub mod shrinker;

@@ -1,0 +1,87 @@
+//! Type-stable caches: the pages of a slab outlive a grace period.
+//!
+//! Linux's `SLAB_TYPESAFE_BY_RCU` on `crossbeam-epoch`. A reader [`pin`]s, finds an object without a lock and looks at
+//! it: the object may have been freed and even allocated again meanwhile, but as long as the reader is pinned its memory
+//! stays an object of the same cache, constructed. The reader must therefore check after it has got hold of the object
+//! (by a count or a lock inside of it) that it is still the one it looked for. Readers write no shared cache line.
+//!
+//! Only the *pages* wait: freed objects are reused at once. A slab that is given up goes to the collector, and comes to
+//! the page allocator when every reader who might have seen it has gone.
+//!
+//! An object of *any* cache can wait as well, [by itself](crate::KmemCache::free_deferred) (Linux's `kfree_rcu`): then a
+//! reader need not check anything, and what it pays for is memory.
+//!
+//! Releasing memory this way allocates from the global allocator (the collector keeps a list), so type-stable caches
+//! do not belong under a `GlobalAlloc`.
+
+use core::ptr::NonNull;
+pub use crossbeam_epoch::Guard;
+use uslab_magazine::Cpus;
+use uslab_magazine::sync::Rank;
+use uslab_magazine::sync::fork::ForkMutex;
+
+/// Enters a reader: no slab of a type-stable cache that is given up from now on goes before the guard is dropped.
+///
+/// Cost: a store to the thread's own word and a fence. Keep it short: what is given up meanwhile piles up.
+pub fn pin() -> Guard {
+    crossbeam_epoch::pin()
+}
+
+/// Helps the collector on: what was given up before goes back to the page allocator as soon as no reader is left that
+/// was there at the time. Call it a few times to wait for one's own garbage in tests; it never blocks.
+pub fn advance() {
+    pin().flush();
+}
+
+/// Objects of a batch: one visit to the collector for so many.
+const BATCH: usize = 64;
+
+/// Objects that are free as soon as a grace period has passed, on their way to the collector.
+pub(crate) struct Batch {
+    objects: [Option<NonNull<u8>>; BATCH],
+    len: usize,
+}
+
+// SAFETY: the objects are nobody's any more, and may be freed by any thread.
+unsafe impl Send for Batch {}
+
+impl Batch {
+    const EMPTY: Self = Self { objects: [None; BATCH], len: 0 };
+
+    /// The objects. It takes the batch as a whole, with its right to be sent.
+    pub(crate) fn objects(self) -> impl Iterator<Item = NonNull<u8>> {
+        self.objects.into_iter().flatten()
+    }
+}
+
+/// One batch a CPU: who moves meanwhile shares one.
+pub(crate) struct Deferred(Box<[ForkMutex<Batch>]>);
+
+impl Deferred {
+    pub(crate) fn new(cpus: &Cpus) -> Self {
+        Self((0..cpus.count()).map(|_| ForkMutex::new(Rank::Deferred, Batch::EMPTY)).collect())
+    }
+    /// One more object on the batch of `cpu`; the batch, if it is full now.
+    #[must_use]
+    pub(crate) fn push(&self, cpu: u32, object: NonNull<u8>) -> Option<Batch> {
+        let mut batch = self.0[cpu as usize % self.0.len()].lock();
+        let at = batch.len;
+        batch.objects[at] = Some(object);
+        batch.len += 1;
+        (batch.len == BATCH).then(|| core::mem::replace(&mut *batch, Batch::EMPTY))
+    }
+    /// All batches that are not empty.
+    pub(crate) fn take(&self) -> impl Iterator<Item = Batch> {
+        let batches = self.0.iter().map(|batch| core::mem::replace(&mut *batch.lock(), Batch::EMPTY));
+        batches.filter(|batch| batch.len > 0)
+    }
+    /// What a fork waits for.
+    pub(crate) fn batches(&self) -> impl Iterator<Item = &ForkMutex<Batch>> {
+        self.0.iter()
+    }
+}
+
+/// Runs `release` when all readers of now have gone.
+pub(crate) fn after_grace(release: impl FnOnce() + Send + 'static) {
+    pin().defer(release);
+}

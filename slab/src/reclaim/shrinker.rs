@@ -1,0 +1,144 @@
+//! What users can drop when memory is short: their caches of things that can be had again.
+//!
+//! The allocator itself gives back what nobody uses. What is *used*, but only to save work (parsed entries, idle
+//! connections), is its user's to judge; a shrinker is how the user is asked, as in Linux (`register_shrinker`,
+//! Documentation/filesystems/vfs.rst on `count` and `scan`). It is asked by an allocation that would fail otherwise, and by
+//! the [reaper](crate::Reaper) when the machine or a group of processes is short of memory.
+//!
+//! A shrinker runs in the middle of somebody's allocation, with no lock of the allocator held. It must not wait for a lock
+//! that an allocating thread may hold, its own thread above all: `try_lock`, and give up. It may allocate and free;
+//! shrinkers are not asked again because of that.
+
+use crate::registry::{List, Registry};
+use core::cell::Cell;
+use core::fmt;
+use std::sync::Arc;
+use uslab_buddy::Gfp;
+use uslab_magazine::sync::fork::ForkMutex;
+use uslab_magazine::sync::{Rank, assert_unlocked, thread_local};
+
+/// Drops what can be had again. See the [module](self).
+pub trait Shrinker: Send + Sync {
+    /// Objects that could be dropped now, about.
+    fn count(&self) -> usize;
+    /// Drops up to `objects` of them, the least useful ones first; how many. `gfp` is what the allocation may do that needs
+    /// them: with [`Gfp::NOIO`] or [`Gfp::NOFS`] the shrinker must not come back to input and output or to a file system.
+    fn scan(&self, objects: usize, gfp: Gfp) -> usize;
+}
+
+impl<S: Shrinker + ?Sized> Shrinker for Arc<S> {
+    fn count(&self) -> usize {
+        (**self).count()
+    }
+    fn scan(&self, objects: usize, gfp: Gfp) -> usize {
+        (**self).scan(objects, gfp)
+    }
+}
+
+/// A registered shrinker: it is asked until this is dropped (and, by a thread that is about to, perhaps once more).
+#[must_use = "dropping it takes the shrinker off the list"]
+pub struct Registration {
+    entry: Arc<Entry>,
+    list: Arc<Shrinkers>,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.list.0.remove(Arc::as_ptr(&self.entry));
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration").finish_non_exhaustive()
+    }
+}
+
+/// An entry of the list.
+pub(crate) struct Entry {
+    shrinker: Box<dyn Shrinker>,
+    /// The address of the cache whose limit it is for; 0 is all memory.
+    cache: usize,
+}
+
+/// Shares of what there is that are asked for, one after the other, as long as the allocation fails.
+const SHARES: [usize; 3] = [8, 2, 1];
+
+// loom's has no constant ones.
+#[cfg(loom)]
+thread_local! {
+    static SHRINKING: Cell<bool> = Cell::new(false);
+}
+#[cfg(not(loom))]
+thread_local! {
+    /// The thread is in a shrinker: what it allocates there must do without.
+    static SHRINKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// As long as this lives.
+struct Shrinking;
+impl Drop for Shrinking {
+    fn drop(&mut self) {
+        SHRINKING.with(|shrinking| shrinking.set(false));
+    }
+}
+
+/// The shrinkers of a subsystem.
+#[derive(Debug)]
+pub(crate) struct Shrinkers(Registry<Entry>);
+
+impl Shrinkers {
+    pub(crate) fn new() -> Self {
+        Self(Registry::new(Rank::Shrinkers))
+    }
+    /// What a fork waits for.
+    pub(crate) fn list(&self) -> &ForkMutex<List<Entry>> {
+        self.0.list()
+    }
+
+    /// `cache` is the address of whose limit it is for; 0 is all memory.
+    pub(crate) fn add(self: &Arc<Self>, shrinker: Box<dyn Shrinker>, cache: usize) -> Registration {
+        let entry = Arc::new(Entry { shrinker, cache });
+        self.0.push(&entry);
+        Registration { entry, list: self.clone() }
+    }
+
+    /// Asks for `1/share` of what they have; with a `cache`, those of its limit only. How many objects went.
+    pub(crate) fn run(&self, share: usize, gfp: Gfp, cache: usize) -> usize {
+        if SHRINKING.with(|shrinking| shrinking.replace(true)) {
+            return 0;
+        }
+        let _shrinking = Shrinking;
+        assert_unlocked();
+        let mut dropped = 0;
+        for entry in self.0.iter() {
+            if cache == 0 || cache == entry.cache {
+                let count = entry.shrinker.count();
+                if count > 0 {
+                    dropped += entry.shrinker.scan(count.div_ceil(share), gfp);
+                }
+            }
+        }
+        dropped
+    }
+
+    /// They drop more and more, until `again` succeeds or nothing is left to drop.
+    pub(crate) fn run_until<T, E>(
+        &self,
+        gfp: Gfp,
+        cache: usize,
+        mut again: impl FnMut() -> Result<T, E>,
+        mut result: Result<T, E>,
+    ) -> Result<T, E> {
+        if !gfp.may_reclaim() {
+            return result;
+        }
+        for share in SHARES {
+            if result.is_ok() || self.run(share, gfp, cache) == 0 {
+                break;
+            }
+            result = again();
+        }
+        result
+    }
+}

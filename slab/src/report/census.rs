@@ -1,0 +1,337 @@
+//! The conservation check: everything is somewhere, and where its state says.
+//!
+//! ```text
+//! objects = used + in_magazines + in_depot + free_in_slabs        for each cache
+//!    used = allocations - frees
+//!   pages = slabs + slabs that wait + kmalloc's large blocks + other blocks + per-CPU + free
+//! ```
+//!
+//! and each slab is on exactly the list that its fill says, its head agrees with its bitmap, and its frames name its
+//! cache. Only while nobody uses the subsystem.
+
+use crate::cache::Cache;
+use crate::cache::core::Core;
+use crate::cache::node::State;
+use crate::memory::slab::Fill;
+use core::fmt;
+use serde::Serialize;
+use uslab_buddy::Pfn;
+
+/// What a [`check`](crate::Subsystem::check) has counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Census {
+    /// Caches.
+    pub caches: u64,
+    /// Slabs on lists.
+    pub slabs: u64,
+    /// Objects in slabs, and where they are: these five add up.
+    pub objects: u64,
+    /// In callers' hands.
+    pub used: u64,
+    /// On CPUs' stacks.
+    pub in_magazines: u64,
+    /// In depots.
+    pub in_depot: u64,
+    /// Free in slabs.
+    pub free_in_slabs: u64,
+    /// Pages in all, and where they are: these six and `lost_pages` add up.
+    pub pages: u64,
+    /// In slabs.
+    pub slab_pages: u64,
+    /// In slabs that wait for a grace period.
+    pub grace_pages: u64,
+    /// In large blocks of kmalloc.
+    pub large_pages: u64,
+    /// In other allocated blocks.
+    pub block_pages: u64,
+    /// In per-CPU magazines of pages.
+    pub per_cpu_pages: u64,
+    /// Free, committed or not.
+    pub free_pages: u64,
+    /// Objects, slabs and pages that other threads had in hand when the process was forked (objects are among those in use,
+    /// too, and slabs' pages in other blocks). 0 unless it is such a child.
+    pub lost_objects: u64,
+    /// See `lost_objects`.
+    pub lost_slabs: u64,
+    /// See `lost_objects`.
+    pub lost_pages: u64,
+    /// Pages of memory above the largest block, none of the pages above.
+    pub huge_pages: u64,
+}
+
+/// What does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Violation {
+    /// A slab is not what or where it should be.
+    Slab {
+        /// The cache.
+        cache: String,
+        /// The slab's first page.
+        page: u32,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Numbers of a cache that should be equal.
+    Count {
+        /// The cache.
+        cache: String,
+        /// What was counted.
+        what: &'static str,
+        /// By walking.
+        found: u64,
+        /// By the books.
+        expected: u64,
+    },
+    /// More pages are in slabs and large blocks than the page allocator has handed out.
+    Pages {
+        /// Pages in slabs and large blocks.
+        found: u64,
+        /// Pages handed out.
+        allocated: u64,
+    },
+    /// The table of huge memory is not in order, or counts another number than was handed out.
+    Huge,
+    /// The page allocator's own check.
+    Buddy(uslab_buddy::Violation),
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Slab { cache, page, what } => write!(f, "cache {cache}: slab at page {page}: {what}"),
+            Self::Count { cache, what, found, expected } => {
+                write!(f, "cache {cache}: {found} {what}, by the books {expected}")
+            }
+            Self::Pages { found, allocated } => {
+                write!(f, "{found} pages in slabs and large blocks, but only {allocated} are allocated")
+            }
+            Self::Huge => f.write_str("the table of huge memory is not in order"),
+            Self::Buddy(violation) => violation.fmt(f),
+        }
+    }
+}
+impl std::error::Error for Violation {}
+
+impl Core {
+    /// See [`Subsystem::check`](crate::Subsystem::check).
+    pub(crate) fn check(&self) -> Result<Census, Violation> {
+        Census::take(self)
+    }
+}
+
+impl Census {
+    pub(crate) fn take(core: &Core) -> Result<Self, Violation> {
+        let mut census = Self::default();
+        for cache in core.caches.iter() {
+            census.add(core, &cache)?;
+        }
+        if !core.huge.agrees() {
+            return Err(Violation::Huge);
+        }
+        census.huge_pages = core.huge.info().pages;
+        let pages = core.ground.pages.check().map_err(Violation::Buddy)?;
+        census.large_pages = core.large.info().pages;
+        let ours = census.slab_pages + census.grace_pages + census.large_pages;
+        census.pages = pages.managed;
+        census.per_cpu_pages = pages.per_cpu;
+        census.free_pages = pages.uncommitted + pages.listed;
+        census.lost_pages = pages.lost;
+        let allocated = pages.allocated;
+        census.block_pages =
+            allocated.checked_sub(ours).ok_or(Violation::Pages { found: ours, allocated })?;
+        Ok(census)
+    }
+
+    fn add(&mut self, core: &Core, cache: &Cache) -> Result<(), Violation> {
+        let mut wrong = None;
+        let (mut inuse, mut objects, mut slabs, mut pages) = (0, 0, 0, 0);
+        let mut count = crate::cache::node::NodeCount::default();
+        for node in cache.nodes() {
+            count = count
+                + node.walk(&core.ground, |page, on, fill, agrees| {
+                    slabs += 1;
+                    pages += u64::from(core.ground.frames().frame(page).state().order().pages());
+                    inuse += u64::from(fill.inuse);
+                    objects += u64::from(fill.objects);
+                    if let Some(what) = fault(core, cache, page, on, fill, agrees) {
+                        wrong.get_or_insert((page, what));
+                    }
+                });
+        }
+        if let Some((page, what)) = wrong {
+            let (cache, page, what) = (cache.name().to_owned(), page.get(), what.to_string());
+            return Err(Violation::Slab { cache, page, what });
+        }
+        let info = cache.info();
+        let cached = info.in_magazines + info.in_depot;
+        let mut given = info.allocs + cache.late_corruptions();
+        let (mut charged, mut booked) = (cache.charged(), info.pages);
+        if core.forks.get() > 0 {
+            // What was in hand is in no book, or in one of two.
+            let lost = inuse.wrapping_sub(cached).wrapping_sub(given.wrapping_sub(info.frees));
+            given = given.wrapping_add(lost);
+            self.lost_objects += lost.cast_signed().max(0).cast_unsigned();
+            let lost = charged.saturating_sub(slabs + info.grace);
+            charged -= lost;
+            self.lost_slabs += lost;
+            booked = booked.min(pages + cache.grace_pages());
+        }
+        // A double free that has not reached its slab: both copies are cached.
+        let used = given.checked_sub(info.frees).ok_or_else(|| Violation::Count {
+            cache: cache.name().to_owned(),
+            what: "objects taken back",
+            found: info.frees,
+            expected: given,
+        })?;
+        let books = [
+            ("slabs on lists", slabs, count.slabs()),
+            ("objects in slabs", objects, count.objects),
+            ("objects out of slabs", inuse, count.inuse),
+            ("objects out of slabs, used or cached", inuse, used + cached),
+            ("slabs, listed or waiting", slabs + info.grace, charged),
+            ("pages of slabs", pages + cache.grace_pages(), booked),
+        ];
+        for (what, found, expected) in books {
+            if found != expected {
+                return Err(Violation::Count { cache: cache.name().to_owned(), what, found, expected });
+            }
+        }
+        self.caches += 1;
+        self.slabs += slabs;
+        self.objects += objects;
+        self.used += used;
+        self.in_magazines += info.in_magazines;
+        self.in_depot += info.in_depot;
+        self.free_in_slabs += objects - inuse;
+        self.slab_pages += pages;
+        self.grace_pages += cache.grace_pages();
+        Ok(())
+    }
+}
+
+/// What is wrong with a slab. A value and not a text, because it is found under the node's lock, where nothing may be
+/// allocated.
+#[derive(Clone, Copy)]
+enum Fault {
+    List { on: State, fill: Fill },
+    Bitmap(Fill),
+    Objects { has: u16, fit: usize },
+    Owner,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::List { on, fill } => {
+                write!(f, "it is on list {on:?} and belongs on {:?} ({fill:?})", State::from(fill))
+            }
+            Self::Bitmap(fill) => write!(f, "its bitmap does not agree with {fill:?}"),
+            Self::Objects { has, fit } => write!(f, "it has {has} objects, {fit} fit"),
+            Self::Owner => f.write_str("its frames name another owner"),
+        }
+    }
+}
+
+fn fault(core: &Core, cache: &Cache, page: Pfn, on: State, fill: Fill, agrees: bool) -> Option<Fault> {
+    let order = core.ground.frames().frame(page).state().order();
+    let fit = cache.geometry().objects_at(order);
+    let owner = |i| core.ground.frames().frame(Pfn::new(page.get() + i)).owner();
+    if on != State::from(fill) {
+        Some(Fault::List { on, fill })
+    } else if !agrees {
+        Some(Fault::Bitmap(fill))
+    } else if usize::from(fill.objects) != fit {
+        Some(Fault::Objects { has: fill.objects, fit })
+    } else if !(0..order.pages()).all(|i| cache.is_owner(owner(i))) {
+        Some(Fault::Owner)
+    } else {
+        None
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::subsystem::Config;
+    use crate::{Gfp, KmemCache, Magazines};
+    use core::ptr::null_mut;
+    use std::sync::Arc;
+    use uslab_buddy::{Order, PageConfig};
+    use uslab_magazine::{Cpus, Operation};
+
+    /// A cache with one object out, its slab, and what the census says after `harm`.
+    fn violation(harm: impl FnOnce(&Core, &KmemCache, Pfn)) -> String {
+        let cpus = Cpus::simulated(1, 1).unwrap();
+        let core: Arc<Core> = Core::new(Config::new(PageConfig::default_for(cpus).limit(16 << 20))).unwrap();
+        let cache = KmemCache::builder("o", 1000).magazines(Magazines::Off).build_on(&core).unwrap();
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        assert!(core.check().is_ok());
+        let slab = core.ground.frames().frame(core.ground.pages.pfn_of(object.as_ptr()).unwrap()).head();
+        harm(&core, &cache, slab);
+        let text = core.check().expect_err("the harm is seen").to_string();
+        // The cache is beyond giving back.
+        core::mem::forget(cache);
+        text
+    }
+
+    #[test]
+    fn a_slab_on_the_wrong_list_is_seen() {
+        // SAFETY: nobody else uses the subsystem; what this does wrong is what the census is to see.
+        let text = violation(|core, _, slab| _ = unsafe { core.ground.slab(slab).take(6, |_| ()) });
+        assert!(text.contains("it is on list Partial(0) and belongs on Partial("), "{text}");
+    }
+
+    #[test]
+    fn a_head_that_disagrees_with_its_bitmap_is_seen() {
+        let text = violation(|core, _, slab| {
+            // SAFETY: nobody else uses the subsystem.
+            core.ground.frames().frame(slab).data().with_mut(|data| unsafe { (*data)[1] |= 2 });
+        });
+        assert!(text.contains("bitmap does not agree"), "{text}");
+    }
+
+    #[test]
+    fn a_frame_that_names_another_owner_is_seen() {
+        let text = violation(|core, _, slab| {
+            // SAFETY: nobody else uses the subsystem.
+            unsafe { core.ground.frames().frame(Pfn::new(slab.get() + 1)).set_owner(null_mut()) };
+        });
+        assert!(text.contains("another owner"), "{text}");
+    }
+
+    #[test]
+    fn an_object_that_nobody_accounts_for_is_seen() {
+        let text = violation(|core, cache, _| {
+            cache.cache().nodes()[0].take(&Operation::new(), &core.ground, 1, |_| ());
+        });
+        assert_eq!(text, "cache o: 2 objects out of slabs, used or cached, by the books 1");
+    }
+
+    #[test]
+    fn a_slab_that_nobody_accounts_for_is_seen() {
+        let text = violation(|core, cache, _| {
+            let order = cache.geometry().order();
+            let slab = core.ground.pages.alloc(order, Gfp::COMP, None).unwrap();
+            let owner = core::ptr::from_ref(cache.cache()).cast_mut().cast();
+            // SAFETY: a new block that only this test knows, and the cache is forgotten.
+            unsafe {
+                core.ground.set_owner(slab, order, owner);
+                assert!(core.ground.slab(slab).set_up(&Operation::new(), cache.geometry().objects()));
+                cache.cache().nodes()[0].add(&Operation::new(), &core.ground, slab).unwrap();
+            }
+        });
+        assert_eq!(text, "cache o: 2 slabs, listed or waiting, by the books 1");
+    }
+
+    #[test]
+    fn pages_that_were_given_back_under_a_slab_are_seen() {
+        let text = violation(|core, cache, slab| {
+            assert!(cache.geometry().order() > Order::ZERO);
+            // SAFETY: allocated by the cache with this order; that it is in use is what the census is to see.
+            unsafe { core.ground.pages.free(slab, cache.geometry().order()) };
+        });
+        assert!(text.contains("another owner") || text.contains("are allocated"), "{text}");
+    }
+}

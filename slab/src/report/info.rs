@@ -1,0 +1,432 @@
+//! What there is to see: the numbers of each cache, and `/proc/slabinfo` as the kernel prints it.
+//!
+//! One snapshot, [`Info`], has the numbers of a subsystem; the rest are views of it: the kernel's table, `serde`'s
+//! formats, and with the feature `prometheus` the text that Prometheus reads.
+//!
+//! ```
+//! use uslab::Subsystem;
+//!
+//! let info = Subsystem::global()?.info();
+//! print!("{}", info.slabinfo()); // as /proc/slabinfo
+//! println!("{}", serde_json::to_string(&info)?); // all of it, as JSON
+//! println!("{}", serde_json::to_string(&uslab::slabinfo()?)?); // the kernel's table, as JSON
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The kernel's table cannot tell objects in use from objects that a CPU merely keeps: both are `active`. Here they
+//! are four numbers, and they add up:
+//!
+//! ```text
+//! objects = used + in_magazines + in_depot + free_in_slabs
+//! ```
+//!
+//! [`SlabInfo`] is the kernel's table (format 2.1), printed byte for byte as it prints it and read back from its text;
+//! [`CacheInfo`] has everything and serialises.
+//!
+//! Where operations were served is told by [`Paths`]: each allocation and free is of one class, by the dearest thing that it
+//! did, and the classes add up to the operations.
+//!
+//! ```text
+//! allocs + frees = cpu + depot + slab + pages + commit
+//! ```
+
+use crate::cache::core::Core;
+pub use crate::cache::info::CacheInfo;
+use crate::memory::huge::HugeInfo;
+use crate::memory::large_blocks::LargeInfo;
+#[cfg(not(any(loom, shuttle)))]
+use crate::reclaim::reaper::ReaperInfo;
+use core::fmt;
+use core::str::FromStr;
+use serde::Serialize;
+use uslab_buddy::{BuddyInfo, PAGE_SIZE};
+use uslab_magazine::{Drains, Paths};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// What a malloc has from the system, and what of it is in use: a snapshot.
+#[cfg(not(any(loom, shuttle)))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeapUsage {
+    /// Bytes of pages that are committed: for objects and blocks up to 4 MiB.
+    pub committed: usize,
+    /// Of these, bytes of objects and blocks in use.
+    pub used: usize,
+    /// Objects that are free, in slabs and in magazines.
+    pub free_objects: usize,
+    /// Pieces above 4 MiB, each a mapping of its own.
+    pub huge_pieces: usize,
+    /// Their bytes.
+    pub huge: usize,
+    /// Bytes of freed mappings that are kept for the next such pieces.
+    pub huge_cached: usize,
+}
+
+/// Everything there is to know about a subsystem: a snapshot. Serialises.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Info {
+    /// The caches, oldest first.
+    pub caches: Vec<CacheInfo>,
+    /// Kmalloc's blocks above the size classes.
+    pub kmalloc_large: LargeInfo,
+    /// Memory above the largest block.
+    pub huge: HugeInfo,
+    /// What was taken from CPUs' stacks, of objects and of pages.
+    pub drains: DrainInfo,
+    /// The pages.
+    pub pages: BuddyInfo,
+    /// The thread that gives idle memory back by itself.
+    #[cfg(not(any(loom, shuttle)))]
+    pub reaper: ReaperInfo,
+}
+
+impl Info {
+    /// `/proc/slabinfo`: the newest cache first, as in the kernel. Of the caches that ever had a slab; most of kmalloc's
+    /// sizes never have in most programs.
+    pub fn slabinfo(&self) -> SlabInfo {
+        self.had_slabs().collect()
+    }
+    /// The same of all caches.
+    pub fn slabinfo_all(&self) -> SlabInfo {
+        self.caches.iter().rev().collect()
+    }
+    /// The kernel's table with statistics.
+    pub fn statistics(&self) -> Statistics<'_> {
+        Statistics(self)
+    }
+    pub(crate) fn had_slabs(&self) -> impl Iterator<Item = &CacheInfo> {
+        self.caches.iter().rev().filter(|cache| cache.had_slabs())
+    }
+    /// Operations on all memory by the dearest thing that each did: the caches' and those beyond. Of pages that users ask for
+    /// by themselves, and of those under slabs, [`per_cpu_events`](uslab_buddy::ZoneInfo::per_cpu_events) tells.
+    pub fn paths(&self) -> Paths {
+        let caches = self.caches.iter().map(|cache| cache.paths).sum::<Paths>();
+        caches + self.kmalloc_large.paths + self.huge.paths
+    }
+}
+
+impl Core {
+    /// See [`Subsystem::info`](crate::Subsystem::info).
+    pub(crate) fn info(&self) -> Info {
+        Info {
+            caches: self.caches.iter().map(|cache| cache.info()).collect(),
+            kmalloc_large: self.large.info(),
+            huge: self.huge.info(),
+            drains: self.ground.pages.tables().drains().collect(),
+            pages: self.ground.pages.info(),
+            #[cfg(not(any(loom, shuttle)))]
+            reaper: self.background.info(),
+        }
+    }
+    /// The sums of [`info`](Self::info) that C programs ask for.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn usage(&self) -> HeapUsage {
+        let (large, huge) = (self.large.info(), self.huge.info());
+        let mut usage = HeapUsage {
+            committed: self.ground.pages.committed_bytes(),
+            used: large.pages as usize * PAGE_SIZE,
+            free_objects: 0,
+            huge_pieces: (huge.allocs - huge.frees) as usize,
+            huge: huge.pages as usize * PAGE_SIZE,
+            huge_cached: huge.cached_pages as usize * PAGE_SIZE,
+        };
+        for cache in self.caches.iter() {
+            let (objects, used) = cache.objects();
+            usage.used += used as usize * cache.geometry().stride();
+            usage.free_objects += (objects - used) as usize;
+        }
+        usage
+    }
+    /// See [`Subsystem::slabinfo`](crate::Subsystem::slabinfo).
+    pub(crate) fn slabinfo(&self) -> SlabInfo {
+        let caches: Vec<_> = self.caches.iter().map(|cache| cache.info()).collect();
+        caches.iter().rev().filter(|cache| cache.had_slabs()).collect()
+    }
+}
+
+/// What took objects and pages from the stacks of CPUs: reaps, shrinks, and allocations that find nothing nearer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct DrainInfo {
+    /// Times that stacks were taken: whatever the number of CPUs and caches, one fence each.
+    pub passes: u64,
+    /// Of these, the ones without effect, because the system refused the fence (`membarrier`), which it granted at the start.
+    /// What lies on stacks stays there, and serves; a cache whose objects lie there neither is destroyed nor ends.
+    pub refused: u64,
+    /// Nanoseconds that a CPU was without its stacks, at most: every operation there missed.
+    pub longest_away_ns: u64,
+}
+
+impl FromIterator<Drains> for DrainInfo {
+    fn from_iter<I: IntoIterator<Item = Drains>>(tables: I) -> Self {
+        tables.into_iter().fold(Self::default(), |sum, drains| Self {
+            passes: sum.passes + drains.passes,
+            refused: sum.refused + drains.refused,
+            longest_away_ns: sum.longest_away_ns.max(drains.longest_away.as_nanos() as u64),
+        })
+    }
+}
+
+/// One row of the kernel's table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// The cache's name; no blanks.
+    pub name: String,
+    /// Objects that are not free in a slab. Those in magazines count as active, in the kernel and here.
+    pub active_objects: u64,
+    /// Objects in all slabs.
+    pub objects: u64,
+    /// Bytes from one object to the next.
+    pub object_size: u64,
+    /// Objects in a slab.
+    pub objects_per_slab: u64,
+    /// Pages of a slab.
+    pub pages_per_slab: u64,
+    /// The same number twice, as the kernel has it.
+    pub active_slabs: u64,
+    /// Slabs.
+    pub slabs: u64,
+}
+
+impl From<&CacheInfo> for Row {
+    fn from(cache: &CacheInfo) -> Self {
+        Self {
+            name: cache.name.clone(),
+            active_objects: cache.objects - cache.free_in_slabs,
+            objects: cache.objects,
+            object_size: cache.slab_size,
+            objects_per_slab: cache.objs_per_slab,
+            pages_per_slab: 1 << cache.order,
+            active_slabs: cache.slabs,
+            slabs: cache.slabs,
+        }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:<17} {:>6} {:>6} {:>6} {:>4} {:>4} : tunables {:>4} {:>4} {:>4} : slabdata {:>6} {:>6} {:>6}",
+            self.name,
+            self.active_objects,
+            self.objects,
+            self.object_size,
+            self.objects_per_slab,
+            self.pages_per_slab,
+            0,
+            0,
+            0,
+            self.active_slabs,
+            self.slabs,
+            0
+        )
+    }
+}
+
+/// A `/proc/slabinfo`, format 2.1. `Display` writes the kernel's text, `FromStr` reads it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SlabInfo {
+    /// One row a cache.
+    pub rows: Vec<Row>,
+}
+
+impl<'c> FromIterator<&'c CacheInfo> for SlabInfo {
+    fn from_iter<I: IntoIterator<Item = &'c CacheInfo>>(caches: I) -> Self {
+        Self { rows: caches.into_iter().map(Row::from).collect() }
+    }
+}
+
+impl SlabInfo {
+    /// The row of a cache. Takes time linear in the number of rows.
+    pub fn get(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+}
+
+const HEADER: &str = "slabinfo - version: 2.1";
+/// What the header of a table with statistics ends with.
+const STATISTICS: &str = " (statistics)";
+const COLUMNS: &str = "# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables \
+                       <limit> <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>";
+
+impl fmt::Display for SlabInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{HEADER}\n{COLUMNS}")?;
+        self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))
+    }
+}
+
+/// What a kernel that is built with statistics prints: the table of [`Info::slabinfo`], and behind each row the operations of
+/// the cache by path, as numbers; memory above 4 MiB, if there was any, drains that were refused, if any were, and the shares
+/// of all memory together in comments at the end. [`SlabInfo`] reads it, too.
+///
+/// Made by [`Info::statistics`].
+#[derive(Clone, Copy, Debug)]
+pub struct Statistics<'i>(pub(crate) &'i Info);
+
+impl fmt::Display for Statistics<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{HEADER}{STATISTICS}\n{COLUMNS} : paths <cpu> <depot> <slab> <pages> <commit>")?;
+        for cache in self.0.had_slabs() {
+            let Paths { cpu, depot, slab, pages, commit } = cache.paths;
+            writeln!(f, "{} : paths {cpu:>6} {depot:>6} {slab:>6} {pages:>6} {commit:>6}", Row::from(cache))?;
+        }
+        let HugeInfo { allocs, frees, pages, cached_pages, reused, .. } = self.0.huge;
+        if allocs > 0 {
+            let (in_use, bytes) = (allocs - frees, pages * PAGE);
+            writeln!(
+                f,
+                "# huge: {in_use} mappings of {bytes} bytes in use, {} bytes kept; {reused} of {allocs} were reused",
+                cached_pages * PAGE
+            )?;
+        }
+        let DrainInfo { passes, refused, .. } = self.0.drains;
+        if refused > 0 {
+            writeln!(
+                f,
+                "# drains: {refused} of {passes} were refused (membarrier): what CPUs hold stays there"
+            )?;
+        }
+        let paths = self.0.paths();
+        writeln!(f, "# {} allocations and frees: {paths}", paths.operations())
+    }
+}
+
+/// A text that is no slabinfo 2.1, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseError {
+    /// Line, counted from 1.
+    pub line: usize,
+    /// What was expected there.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: expected {}", self.line, self.expected)
+    }
+}
+impl std::error::Error for ParseError {}
+
+impl FromStr for SlabInfo {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
+        match lines.next() {
+            Some((_, line)) if line.trim_end().trim_end_matches(STATISTICS) == HEADER => {}
+            _ => return Err(ParseError { line: 1, expected: HEADER }),
+        }
+        let rows = lines.filter(|(_, line)| !line.starts_with('#') && !line.trim().is_empty());
+        let parsed =
+            rows.map(|(line, text)| parse_row(text).map_err(|expected| ParseError { line, expected }));
+        Ok(Self { rows: parsed.collect::<Result<_, _>>()? })
+    }
+}
+
+/// A number of a row: none is larger, as physical addresses have 52 bits.
+const MOST: u64 = 1 << 40;
+
+fn parse_row(text: &str) -> Result<Row, &'static str> {
+    let mut parts = text.split(" : ");
+    let mut objects = parts.next().unwrap_or_default().split_whitespace();
+    let tunables = parts.next().unwrap_or_default();
+    let slabs = parts.next().unwrap_or_default().trim_start();
+    if !tunables.trim_start().starts_with("tunables") {
+        return Err("` : tunables` after five numbers");
+    }
+    let name = objects.next().ok_or("a cache name")?.to_owned();
+    let number = |text: Option<&str>| text.and_then(|n| n.parse().ok()).filter(|n| *n <= MOST);
+    let mut next = || number(objects.next()).ok_or("five numbers after the name, up to 2^40");
+    let [active_objects, objects, object_size, objects_per_slab, pages_per_slab] =
+        [next()?, next()?, next()?, next()?, next()?];
+    let mut slabs = slabs.strip_prefix("slabdata").ok_or("` : slabdata` at the end")?.split_whitespace();
+    let mut next = || number(slabs.next()).ok_or("two numbers of slabs, up to 2^40");
+    let [active_slabs, slabs] = [next()?, next()?];
+    Ok(Row {
+        name,
+        active_objects,
+        objects,
+        object_size,
+        objects_per_slab,
+        pages_per_slab,
+        active_slabs,
+        slabs,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshots() -> [&'static str; 2] {
+        [
+            include_str!("../../tests/data/linux-6.12-4cpu.slabinfo"),
+            include_str!("../../tests/data/linux-6.18-2cpu.slabinfo"),
+        ]
+    }
+
+    #[test]
+    fn what_a_kernel_printed_is_printed_again_to_the_byte() {
+        for text in snapshots() {
+            let info: SlabInfo = text.parse().unwrap();
+            assert!(!info.rows.is_empty());
+            assert_eq!(info.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_damaged_table_is_an_error_that_names_the_line() {
+        let parse = |text: &str| text.parse::<SlabInfo>().unwrap_err().to_string();
+        assert_eq!(parse(""), "line 1: expected slabinfo - version: 2.1");
+        assert_eq!(parse("slabinfo - version: 1.1\n"), "line 1: expected slabinfo - version: 2.1");
+        let head = format!("{HEADER}\n{COLUMNS}\n");
+        assert!(parse(&format!("{head}dentry 1 2 3\n")).starts_with("line 3: "));
+        assert!(
+            parse(&format!("{head}dentry 1 2 3 4 : tunables 0 0 0 : slabdata 1 1 0\n"))
+                .starts_with("line 3: ")
+        );
+        assert!(
+            parse(&format!("{head}dentry 1 2 3 4 5 : tunables 0 0 0 : slabs 1 1 0\n"))
+                .starts_with("line 3: ")
+        );
+        assert!(
+            parse(&format!("{head}dentry 1 2 3 4 5 : tunables 0 0 0 : slabdata x\n")).starts_with("line 3: ")
+        );
+    }
+
+    /// Once sums over the rows of a table overflowed.
+    #[test]
+    fn numbers_that_no_machine_has_are_refused() {
+        let parse = |objects: u64, slabs: u64| {
+            format!("{HEADER}\ninode {objects} 2 3 4 5 : tunables 0 0 0 : slabdata 1 {slabs} 0\n")
+                .parse::<SlabInfo>()
+        };
+        assert!(parse(MOST, MOST).is_ok());
+        for text in [parse(MOST + 1, 0), parse(0, MOST + 1), parse(u64::MAX, 0)] {
+            assert_eq!(text.unwrap_err().line, 2);
+        }
+    }
+
+    #[test]
+    fn objects_in_magazines_are_active_as_in_the_kernel() {
+        let cache = CacheInfo {
+            name: "inode".into(),
+            slab_size: 192,
+            objs_per_slab: 21,
+            slabs: 2,
+            objects: 42,
+            used: 3,
+            in_magazines: 7,
+            in_depot: 10,
+            free_in_slabs: 22,
+            ..CacheInfo::default()
+        };
+        let text = Row::from(&cache).to_string();
+        let expected = "inode                 20     42    192   21    1 : tunables    0    0    0 : slabdata      2      2      0";
+        assert_eq!(text, expected);
+    }
+}

@@ -1,0 +1,14 @@
+//! What a subsystem says of itself. Nothing below looks at it.
+//!
+//! | file | |
+//! |---|---|
+//! | `info` | the numbers, and `/proc/slabinfo` |
+//! | `prometheus` | the numbers as Prometheus reads them (a feature) |
+//! | `census` | whether everything is where its state says, and nothing is lost |
+//! | `view` | what lies in which slab and magazine, for pictures |
+
+pub mod census;
+pub mod info;
+#[cfg(feature = "prometheus")]
+pub mod prometheus;
+pub mod view;

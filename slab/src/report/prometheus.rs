@@ -1,0 +1,269 @@
+//! The numbers as Prometheus reads them: its text format, version 0.0.4 (served as `text/plain; version=0.0.4`).
+//!
+//! ```
+//! let info = uslab::Subsystem::global()?.info();
+//! let mut page = Vec::new();
+//! std::io::Write::write_fmt(&mut page, format_args!("{}", info.prometheus()))?;
+//! assert!(page.starts_with(b"# HELP uslab_cache_objects "));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Bytes are bytes, and what ends in `_total` only grows. A cache has series from its first slab on, unless
+//! [all](Exposition::all) are asked for. Caches of one name are one series, their sum: two series of the
+//! same labels are none. (Format: Prometheus' documentation, "Exposition formats".)
+
+use crate::report::info::CacheInfo;
+use crate::report::info::Info;
+use core::fmt::{self, Display, Formatter};
+use std::collections::BTreeMap;
+use uslab_buddy::{PAGE_SIZE, ZoneInfo};
+
+/// `Display` writes the text. See the [module](self).
+#[derive(Clone, Copy, Debug)]
+pub struct Exposition<'i> {
+    info: &'i Info,
+    all: bool,
+}
+
+impl Exposition<'_> {
+    /// The caches that never had a slab, too.
+    #[must_use]
+    pub fn all(self) -> Self {
+        Self { all: true, ..self }
+    }
+}
+
+impl Info {
+    /// The text that Prometheus reads. Allocates a little.
+    pub fn prometheus(&self) -> Exposition<'_> {
+        Exposition { info: self, all: false }
+    }
+}
+
+/// A metric of things `T`: each has a series for each value of `label`, or one.
+struct Metric<T: 'static> {
+    name: &'static str,
+    help: &'static str,
+    label: &'static str,
+    series: &'static [Series<T>],
+}
+type Series<T> = (&'static str, fn(&T) -> u64);
+
+const fn single<T: 'static>(
+    name: &'static str,
+    help: &'static str,
+    series: &'static [Series<T>; 1],
+) -> Metric<T> {
+    Metric { name, help, label: "", series }
+}
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+const CACHES: &[Metric<CacheInfo>] = &[
+    Metric {
+        name: "uslab_cache_objects",
+        help: "Objects in slabs, by where they are.",
+        label: "place",
+        series: &[
+            ("used", |c| c.used),
+            ("magazines", |c| c.in_magazines),
+            ("depot", |c| c.in_depot),
+            ("slabs", |c| c.free_in_slabs),
+        ],
+    },
+    Metric {
+        name: "uslab_cache_slabs",
+        help: "Slabs by list; those of grace wait for readers and are on none.",
+        label: "list",
+        series: &[
+            ("full", |c| c.full),
+            ("partial", |c| c.partial),
+            ("empty", |c| c.empty),
+            ("grace", |c| c.grace),
+        ],
+    },
+    single("uslab_cache_bytes", "Bytes of the pages of all slabs.", &[("", |c| c.pages * PAGE)]),
+    single("uslab_cache_used_bytes", "Bytes of objects in use.", &[("", |c| c.used * c.object_size)]),
+    single("uslab_cache_allocs_total", "Objects handed out.", &[("", |c| c.allocs)]),
+    single("uslab_cache_frees_total", "Objects taken back.", &[("", |c| c.frees)]),
+    Metric {
+        name: "uslab_cache_operations_total",
+        help: "Allocations and frees, by the dearest thing that each did.",
+        label: "path",
+        series: &[
+            ("cpu", |c| c.paths.cpu),
+            ("depot", |c| c.paths.depot),
+            ("slab", |c| c.paths.slab),
+            ("pages", |c| c.paths.pages),
+            ("commit", |c| c.paths.commit),
+        ],
+    },
+    single(
+        "uslab_cache_depot_exchanges_total",
+        "Visits to the depots that moved a magazine.",
+        &[("", |c| c.depot_exchanges)],
+    ),
+    single(
+        "uslab_cache_depot_waits_total",
+        "Visits to the depots that waited for another one.",
+        &[("", |c| c.depot_contention)],
+    ),
+    single("uslab_cache_magazine_fills_total", "Magazines filled from slabs.", &[("", |c| c.fills)]),
+    single(
+        "uslab_cache_magazines_refused",
+        "1 for a cache that was to have magazines and works without: no number or no memory was left.",
+        &[("", |c| c.magazines_refused.into())],
+    ),
+    single("uslab_cache_magazine_flushes_total", "Magazines given back to slabs.", &[("", |c| c.flushes)]),
+    single(
+        "uslab_cache_other_node_allocs_total",
+        "Allocations that got an object of another memory node than wanted.",
+        &[("", |c| c.other_node_allocs)],
+    ),
+    single(
+        "uslab_cache_other_node_frees_total",
+        "Frees of another memory node's objects.",
+        &[("", |c| c.other_node_frees)],
+    ),
+    single("uslab_cache_slabs_made_total", "Slabs made.", &[("", |c| c.slabs_made)]),
+    single("uslab_cache_slabs_released_total", "Slabs given back.", &[("", |c| c.slabs_released)]),
+    single("uslab_cache_failures_total", "Allocations that failed.", &[("", |c| c.failures)]),
+    single("uslab_cache_corruptions_total", "Frees that were refused.", &[("", |c| c.corruptions)]),
+];
+
+const ZONES: &[Metric<ZoneInfo>] = &[
+    Metric {
+        name: "uslab_zone_bytes",
+        help: "Bytes of a zone's pages, by state. Discarded and uncommitted ones are free, and with the system.",
+        label: "state",
+        series: &[
+            ("allocated", |z| z.allocated * PAGE),
+            ("per_cpu", |z| z.per_cpu * PAGE),
+            ("free", |z| u64::from(z.free - z.uncommitted - z.discarded) * PAGE),
+            ("discarded", |z| u64::from(z.discarded) * PAGE),
+            ("uncommitted", |z| u64::from(z.uncommitted) * PAGE),
+        ],
+    },
+    Metric {
+        name: "uslab_zone_operations_total",
+        help: "Blocks of pages that went through per-CPU magazines, either way, by the dearest thing that each did.",
+        label: "path",
+        series: &[
+            ("cpu", |z| z.per_cpu_events.paths.cpu),
+            ("depot", |z| z.per_cpu_events.paths.depot),
+            ("pages", |z| z.per_cpu_events.paths.pages),
+            ("commit", |z| z.per_cpu_events.paths.commit),
+        ],
+    },
+];
+
+const WHOLE: &[Metric<Info>] = &[
+    Metric {
+        name: "uslab_beyond_caches_bytes",
+        help: "Bytes of memory in use that no cache serves: blocks of pages, and mappings of their own.",
+        label: "kind",
+        series: &[("large", |i| i.kmalloc_large.pages * PAGE), ("huge", |i| i.huge.pages * PAGE)],
+    },
+    Metric {
+        name: "uslab_beyond_caches_allocs_total",
+        help: "Pieces of that memory handed out.",
+        label: "kind",
+        series: &[("large", |i| i.kmalloc_large.allocs), ("huge", |i| i.huge.allocs)],
+    },
+    Metric {
+        name: "uslab_huge_bytes",
+        help: "Bytes of mappings of their own: in use, and freed ones that are kept.",
+        label: "place",
+        series: &[("used", |i| i.huge.pages * PAGE), ("cached", |i| i.huge.cached_pages * PAGE)],
+    },
+    single(
+        "uslab_huge_reused_total",
+        "Pieces with a mapping of their own that got a freed one.",
+        &[("", |i| i.huge.reused)],
+    ),
+    single(
+        "uslab_huge_unmapped_total",
+        "Freed mappings, or parts of some, that went back to the system.",
+        &[("", |i| i.huge.unmapped)],
+    ),
+    Metric {
+        name: "uslab_large_operations_total",
+        help: "Blocks of pages that no cache serves, either way, by the dearest thing that each did.",
+        label: "path",
+        series: &[
+            ("cpu", |i| i.kmalloc_large.paths.cpu),
+            ("depot", |i| i.kmalloc_large.paths.depot),
+            ("pages", |i| i.kmalloc_large.paths.pages),
+            ("commit", |i| i.kmalloc_large.paths.commit),
+        ],
+    },
+    Metric {
+        name: "uslab_drains_total",
+        help: "Times that objects and pages were taken from CPUs' stacks; refused ones, by membarrier, took nothing.",
+        label: "outcome",
+        series: &[("done", |i| i.drains.passes - i.drains.refused), ("refused", |i| i.drains.refused)],
+    },
+    single("uslab_page_failures_total", "Allocations of pages that failed.", &[("", |i| i.pages.failures)]),
+    single(
+        "uslab_page_corruptions_total",
+        "Frees of pages that were refused.",
+        &[("", |i| i.pages.corruptions)],
+    ),
+];
+
+/// A label's value: backslash, quote and end of line are escaped.
+struct Escaped<'s>(&'s str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.split_inclusive(['\\', '"', '\n']).try_for_each(|part| match part.as_bytes() {
+            [.., b'\n'] => write!(f, "{}\\n", &part[..part.len() - 1]),
+            [.., last @ (b'\\' | b'"')] => write!(f, "{}\\{}", &part[..part.len() - 1], *last as char),
+            _ => f.write_str(part),
+        })
+    }
+}
+
+/// What is measured: its labels, and all that has them.
+type Measured<'i, T> = (Vec<(&'static str, String)>, Vec<&'i T>);
+
+fn write<T: 'static>(
+    f: &mut Formatter<'_>,
+    metrics: &[Metric<T>],
+    measured: &[Measured<'_, T>],
+) -> fmt::Result {
+    for Metric { name, help, label, series } in metrics {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        writeln!(f, "# HELP {name} {help}\n# TYPE {name} {kind}")?;
+        for (labels, things) in measured {
+            for (place, value) in *series {
+                f.write_str(name)?;
+                let own = (!label.is_empty()).then_some((*label, *place));
+                let labels = labels.iter().map(|(name, value)| (*name, value.as_str())).chain(own);
+                for (i, (label, value)) in labels.clone().enumerate() {
+                    write!(f, "{}{label}=\"{}\"", if i == 0 { '{' } else { ',' }, Escaped(value))?;
+                }
+                let end = if labels.count() > 0 { "}" } else { "" };
+                writeln!(f, "{end} {}", things.iter().map(|thing| value(thing)).sum::<u64>())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Display for Exposition<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let info = self.info;
+        let mut caches: BTreeMap<&str, Vec<&CacheInfo>> = BTreeMap::new();
+        let shown = info.caches.iter().filter(|cache| self.all || cache.had_slabs());
+        shown.for_each(|cache| caches.entry(&cache.name).or_default().push(cache));
+        let caches = caches.into_iter().map(|(name, caches)| (vec![("cache", name.to_owned())], caches));
+        write(f, CACHES, &caches.collect::<Vec<_>>())?;
+        let zones = info.pages.zones.iter().map(|zone| {
+            let labels = vec![("node", zone.node.to_string()), ("zone", zone.zone.name().to_owned())];
+            (labels, vec![zone])
+        });
+        write(f, ZONES, &zones.collect::<Vec<_>>())?;
+        write(f, WHOLE, &[(vec![], vec![info])])
+    }
+}

@@ -1,0 +1,152 @@
+//! Where each object of a cache is: slabs with their bitmaps, and what CPUs and depots hold. For pictures and for whoever
+//! steps through a run; the sums are [`CacheInfo`](crate::CacheInfo)'s.
+
+use crate::cache::kmem_cache::KmemCache;
+use crate::cache::node::{Place, State};
+use crate::cache::{Cache, Object};
+use core::ptr::NonNull;
+use uslab_buddy::Pfn;
+use uslab_magazine::{LayerView, Round};
+
+/// A cache, looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheView {
+    /// The slabs, list by list: empty, full, partial by fullness.
+    pub slabs: Vec<SlabView>,
+    /// What CPUs and depots hold; `None` without magazines.
+    pub magazines: Option<LayerView<ObjectPlace>>,
+}
+
+/// A slab.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SlabView {
+    /// Its first page.
+    pub page: Pfn,
+    /// The list that it is on.
+    pub list: SlabList,
+    /// Objects in it.
+    pub objects: u16,
+    /// A bit an object, 64 a word, lowest first: set if it is out, with a caller or in a magazine.
+    pub out: Vec<u64>,
+}
+
+/// A list of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlabList {
+    /// All objects are out.
+    Full,
+    /// Some are.
+    Partial,
+    /// None is.
+    Empty,
+}
+
+/// An object: its slab's first page, and which object of the slab it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectPlace {
+    /// The slab's first page.
+    pub slab: Pfn,
+    /// From 0.
+    pub index: u16,
+}
+
+impl Cache {
+    fn place_of(&self, object: Object) -> Option<ObjectPlace> {
+        let Place { slab, index } = self.place(object).ok()?;
+        Some(ObjectPlace { slab, index: index as u16 })
+    }
+
+    /// # Safety
+    /// As [`KmemCache::view`].
+    unsafe fn view(&self) -> CacheView {
+        let ground = &self.core().ground;
+        let mut listed = Vec::with_capacity(self.count().slabs() as usize);
+        for node in self.nodes() {
+            // By contract the vector has room: nothing is allocated under the node's lock.
+            node.walk(ground, |page, state, fill, _| listed.push((page, state, fill.objects)));
+        }
+        let slabs = listed.into_iter().map(|(page, state, objects)| {
+            let mut out = Vec::with_capacity(usize::from(objects).div_ceil(64));
+            // SAFETY: listed a moment ago, so it is set up, and by contract nobody else uses it.
+            unsafe { ground.slab(page).out(|word| out.push(word)) };
+            let list = match state {
+                State::Empty => SlabList::Empty,
+                State::Partial(_) => SlabList::Partial,
+                State::Full => SlabList::Full,
+            };
+            SlabView { page, list, objects, out }
+        });
+        let nowhere = ObjectPlace { slab: Pfn::new(u32::MAX), index: 0 };
+        let name = |object| self.place_of(object).unwrap_or(nowhere);
+        // SAFETY: passed on.
+        let magazines = self.layer().map(|layer| unsafe { layer.view(name) });
+        CacheView { slabs: slabs.collect(), magazines }
+    }
+}
+
+impl KmemCache {
+    /// Where each object is. Cost: a look at every slab and every magazine.
+    ///
+    /// # Safety
+    /// Nobody else uses the subsystem until this returns, not even as the program's global allocator.
+    pub unsafe fn view(&self) -> CacheView {
+        // SAFETY: passed on.
+        unsafe { self.cache().view() }
+    }
+
+    /// Which object of the cache begins at `address`, if any does. Reads no object.
+    pub fn place_of(&self, address: NonNull<u8>) -> Option<ObjectPlace> {
+        // SAFETY: the value is only asked where it lies.
+        self.cache().place_of(unsafe { Object::from_raw(address) })
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Config, Gfp, Magazines, Subsystem};
+    use uslab_buddy::PageConfig;
+    use uslab_magazine::{Cpus, on_cpu};
+
+    #[test]
+    fn objects_that_are_out_are_with_callers_or_in_one_magazine() {
+        let cpus = Cpus::simulated(2, 1).unwrap();
+        let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus).limit(64 << 20))).unwrap();
+        let magazines = Magazines::Sized { capacity: 4, stock: 1, depot_limit: 1 };
+        let cache = KmemCache::builder("seen", 256).magazines(magazines).build_in(&subsystem).unwrap();
+        on_cpu(0);
+        let mut blocks: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+        on_cpu(1);
+        blocks.truncate(50);
+        // SAFETY: this test is the only user.
+        let view = unsafe { cache.view() };
+        let info = cache.info();
+        let on = |list| view.slabs.iter().filter(|slab| slab.list == list).count() as u64;
+        assert_eq!(
+            [on(SlabList::Full), on(SlabList::Partial), on(SlabList::Empty)],
+            [info.full, info.partial, info.empty]
+        );
+        let layer = view.magazines.unwrap();
+        let magazines = layer.cpus.iter().flat_map(|cpu| &cpu.magazines);
+        let held = magazines.chain(layer.depots.iter().flat_map(|depot| &depot.full));
+        let mut places: Vec<_> = held.flat_map(|magazine| magazine.rounds.clone()).collect();
+        assert_eq!(places.len() as u64, info.in_magazines + info.in_depot);
+        places.extend(blocks.iter().map(|block| cache.place_of(block.address()).unwrap()));
+        let out = view.slabs.iter().flat_map(|slab| {
+            let words = slab.out.iter().enumerate();
+            let bits = words.flat_map(|(i, word)| {
+                (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| i * 64 + bit)
+            });
+            bits.map(|index| ObjectPlace { slab: slab.page, index: index as u16 })
+        });
+        let key = |place: &ObjectPlace| (place.slab, place.index);
+        let mut out: Vec<_> = out.collect();
+        out.sort_unstable_by_key(key);
+        places.sort_unstable_by_key(key);
+        assert_eq!(places, out);
+        let inside = blocks[0].address().map_addr(|at| at.saturating_add(8));
+        assert_eq!(cache.place_of(inside), None, "no object begins there");
+    }
+}

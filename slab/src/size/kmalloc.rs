@@ -1,0 +1,205 @@
+//! Memory of any size: size classes up to 8 KiB, pages above.
+//!
+//! Four kinds of 13 caches each, as the kernel has them: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable), `kmalloc-cg-N`
+//! (accounted) and `dma-kmalloc-N`. A free finds its cache by arithmetic and one load: address, frame, owner. Larger
+//! requests are blocks of pages, by order, marked as such in their frame and counted.
+//!
+//! What the kernel promises holds here: a class's objects are aligned to the largest power of two that divides its size
+//! (so a power of two is aligned to itself), and so is a large block. A size of 0 is a value: a dangling pointer that may
+//! be freed.
+
+use crate::cache::core::Core;
+use crate::cache::kmem_cache::KmemCache;
+use crate::error::{AllocError, CacheError};
+use crate::size::large::{ZERO_SIZE, fits_in_place};
+use crate::size::size_class::{CLASSES, SizeClass};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use std::sync::Arc;
+use uslab_buddy::Gfp;
+
+/// Which of the four families of caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KmallocKind {
+    /// `kmalloc-N`.
+    Normal = 0,
+    /// `dma-kmalloc-N`: in zone DMA.
+    Dma = 1,
+    /// `kmalloc-cg-N`: what is charged to somebody.
+    Accounted = 2,
+    /// `kmalloc-rcl-N`: what a shrinker can drop.
+    Reclaimable = 3,
+}
+
+impl KmallocKind {
+    /// All, in the order of their caches.
+    pub const ALL: [Self; 4] = [Self::Normal, Self::Dma, Self::Accounted, Self::Reclaimable];
+
+    /// The kind that flags ask for: DMA wins over reclaimable.
+    #[inline]
+    pub const fn of(gfp: Gfp) -> Self {
+        if !gfp.intersects(Gfp::DMA.union(Gfp::RECLAIMABLE)) {
+            Self::Normal
+        } else if gfp.contains(Gfp::DMA) {
+            Self::Dma
+        } else {
+            Self::Reclaimable
+        }
+    }
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Normal => "kmalloc",
+            Self::Reclaimable => "kmalloc-rcl",
+            Self::Accounted => "kmalloc-cg",
+            Self::Dma => "dma-kmalloc",
+        }
+    }
+}
+
+/// The size classes of a [`Subsystem`](crate::Subsystem).
+#[derive(Debug)]
+pub struct Kmalloc {
+    /// `CLASSES` caches for each kind.
+    caches: Box<[KmemCache]>,
+    core: Arc<Core>,
+}
+
+impl Kmalloc {
+    pub(crate) fn new(core: &Arc<Core>) -> Result<Self, CacheError> {
+        let pairs =
+            KmallocKind::ALL.into_iter().flat_map(|kind| SizeClass::all().map(move |class| (kind, class)));
+        let caches = pairs.map(|(kind, class)| {
+            let name = format!("{}-{}", kind.prefix(), class.label());
+            let builder = KmemCache::builder(name, class.size()).align(class.align());
+            match kind {
+                KmallocKind::Normal | KmallocKind::Accounted => builder,
+                KmallocKind::Reclaimable => builder.reclaimable(),
+                KmallocKind::Dma => builder.dma(),
+            }
+        });
+        let caches = caches.map(|cache| cache.build_on(core)).collect::<Result<_, _>>()?;
+        Ok(Self { caches, core: core.clone() })
+    }
+
+    /// The cache of a class.
+    #[inline]
+    pub fn cache(&self, kind: KmallocKind, class: SizeClass) -> &KmemCache {
+        &self.caches[kind as usize * CLASSES + class.index()]
+    }
+
+    /// `size` bytes, unspecified, or zero with [`Gfp::ZERO`]. The kind of cache follows from `gfp`. They are gone with
+    /// the [`Subsystem`](crate::Subsystem), unless they came from a size class.
+    ///
+    /// Cost: a table lookup and [`KmemCache::alloc`]; above 8 KiB an allocation of pages.
+    ///
+    /// # Errors
+    /// [`AllocError::TooLarge`] above 4 MiB; else as [`KmemCache::alloc`].
+    #[inline]
+    #[doc(alias = "kmalloc")]
+    pub fn alloc(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.alloc_of(KmallocKind::of(gfp), size, gfp)
+    }
+
+    /// As [`alloc`](Self::alloc), of the caches of one kind.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    #[inline]
+    pub fn alloc_of(&self, kind: KmallocKind, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        match SizeClass::for_size(size) {
+            Some(class) => self.cache(kind, class).alloc(gfp),
+            None if size == 0 => Ok(ZERO_SIZE),
+            None => self.core.alloc_large(size, gfp),
+        }
+    }
+
+    /// Zeroed memory.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    #[doc(alias = "kzalloc")]
+    pub fn alloc_zeroed(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.alloc(size, gfp | Gfp::ZERO)
+    }
+
+    /// `count` times `size` bytes.
+    ///
+    /// # Errors
+    /// [`AllocError::TooLarge`] if the product overflows; else as [`alloc`](Self::alloc).
+    #[doc(alias = "kmalloc_array")]
+    #[doc(alias = "kcalloc")]
+    pub fn alloc_array(&self, count: usize, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        self.alloc(count.checked_mul(size).ok_or(AllocError::TooLarge)?, gfp)
+    }
+
+    /// Memory for `layout`, whatever its alignment: from the smallest class that promises it. (An empty layout gets
+    /// [`ZERO_SIZE`] up to its alignment of 16, an object above.)
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); [`AllocError::TooLarge`] also above an alignment of 4 MiB.
+    pub fn alloc_layout(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        let (size, align) = (layout.size(), layout.align());
+        if size == 0 && align <= ZERO_SIZE.addr().get() {
+            return Ok(ZERO_SIZE);
+        }
+        match SizeClass::for_layout(size, align) {
+            Some(class) => self.cache(KmallocKind::of(gfp), class).alloc(gfp),
+            None => self.core.alloc_large(size.max(align), gfp),
+        }
+    }
+
+    /// Takes memory back: anything that this subsystem's size classes, pages or caches handed out.
+    ///
+    /// Cost: one load finds the cache; then [`KmemCache::free`].
+    ///
+    /// # Safety
+    /// `memory` came from this subsystem and nobody uses it any more.
+    #[inline]
+    #[doc(alias = "kfree")]
+    pub unsafe fn free(&self, memory: NonNull<u8>) {
+        // SAFETY: passed on.
+        unsafe { self.core.free(memory) };
+    }
+
+    /// `size` bytes instead of what `memory` has, with what fits of its bytes; with [`Gfp::ZERO`] what lies behind its
+    /// [`usable_size`](Self::usable_size) is zero. It is the same memory where that holds `size` bytes without being twice as
+    /// large. A size of 0 frees it.
+    ///
+    /// Cost: a load of the page's frame in place; else an allocation, a copy and a free.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); the old memory is as it was. [`AllocError::NotAnObject`] for an address that is no object's,
+    /// once its [corruption](crate::corruption) was reported.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), after a success.
+    #[doc(alias = "krealloc")]
+    pub unsafe fn realloc(
+        &self,
+        memory: NonNull<u8>,
+        size: usize,
+        gfp: Gfp,
+    ) -> Result<NonNull<u8>, AllocError> {
+        let usable = self.core.size_to_move(memory)?;
+        if fits_in_place(usable, size) {
+            return Ok(memory);
+        }
+        let moved = self.alloc(size, gfp)?;
+        // SAFETY: both are so large, and apart; by contract the old one is nobody's any more.
+        unsafe {
+            moved.copy_from_nonoverlapping(memory, usable.min(size));
+            self.free(memory);
+        }
+        Ok(moved)
+    }
+
+    /// Bytes that may be used at `memory`, at least what was asked for. What is no object is
+    /// [corruption](crate::corruption), and 0.
+    ///
+    /// # Safety
+    /// `memory` came from this subsystem and is not freed meanwhile.
+    #[doc(alias = "ksize")]
+    pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
+        self.core.usable_size(memory)
+    }
+}

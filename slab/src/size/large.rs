@@ -1,0 +1,203 @@
+//! Blocks of pages for what no size class holds, and the way back of any memory: address, frame, owner.
+//!
+//! What no block holds, above 4 MiB, is a mapping of its own: see [`huge`](crate::huge). Shared by [`kmalloc`](crate::kmalloc) and [`malloc`](crate::malloc), whose size tables differ and nothing else. A large
+//! block is marked as such in its frame and counted.
+
+use crate::cache::core::Core;
+use crate::debug::corruption::CorruptionKind;
+use crate::error::AllocError;
+use crate::memory::huge::{ADDRESSES, is_huge};
+pub use crate::memory::large_blocks::LargeInfo;
+use crate::memory::large_blocks::large;
+use core::alloc::Layout;
+use core::num::NonZeroUsize;
+use core::ptr::NonNull;
+use uslab_buddy::{Gfp, Order, PAGE_SIZE, Pfn};
+use uslab_magazine::Operation;
+
+/// What an allocation of 0 bytes gets: aligned to 16, no byte of it may be touched.
+#[doc(alias = "ZERO_SIZE_PTR")]
+pub const ZERO_SIZE: NonNull<u8> = NonNull::without_provenance(NonZeroUsize::new(16).unwrap());
+
+/// Whether memory of `usable` bytes is kept when it is to have `size`: it holds them, and is not twice as large (mimalloc's
+/// rule).
+pub(crate) const fn fits_in_place(usable: usize, size: usize) -> bool {
+    size <= usable && size >= usable / 2 && size > 0
+}
+
+impl Core {
+    /// A block of pages of at least `size` bytes, its bytes unspecified, or zero with [`Gfp::ZERO`].
+    #[cold]
+    pub(crate) fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
+        let (ground, op) = (&self.ground, &Operation::new());
+        // Zeroed below: what was asked for and not all of the block, which may be almost twice as large.
+        let flags = (gfp - Gfp::MOVABLE - Gfp::ZERO) | Gfp::COMP;
+        let alloc = || ground.pages.alloc_in(op, order, flags, None);
+        let first = match alloc() {
+            // What caches keep without using it may be what is missing.
+            Err(error) => {
+                let result = if self.reclaim(op, None) > 0 { alloc() } else { Err(error) };
+                let again = || {
+                    self.shrink(op);
+                    alloc()
+                };
+                // What users have and can do without.
+                self.shrink_until(gfp, None, again, result)?
+            }
+            Ok(first) => first,
+        };
+        // SAFETY: the block is ours, and `large` is no cache.
+        unsafe { ground.frames().frame(first).set_owner(large()) };
+        self.large.allocated(op, order);
+        self.grown();
+        let memory = ground.pages.address(first);
+        if gfp.contains(Gfp::ZERO) {
+            // SAFETY: the block is ours until it is returned, and at least so large.
+            unsafe { memory.write_bytes(0, size) };
+        }
+        Ok(memory)
+    }
+
+    /// Memory for a layout that [is huge](is_huge), its bytes unspecified, or zero with [`Gfp::ZERO`].
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
+    #[cold]
+    pub(crate) fn alloc_huge(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        if layout.size() >= ADDRESSES || layout.align() >= ADDRESSES {
+            return Err(AllocError::TooLarge);
+        }
+        if let Some(memory) = self.huge.reuse(layout, gfp.contains(Gfp::ZERO)) {
+            return Ok(memory);
+        }
+        let map = || self.huge.map(layout);
+        let memory = map().or_else(|| if self.huge.release() > 0 { map() } else { None }).or_else(|| {
+            // What is kept without being used may be what is missing.
+            self.reclaim(&Operation::new(), None);
+            self.ground.pages.release();
+            map()
+        });
+        #[cfg(not(any(loom, shuttle)))]
+        let memory = memory.or_else(|| {
+            // Or it is addresses that are missing, of which pages have more than they use.
+            self.give_up_addresses(Some(layout.size().saturating_add(layout.align())));
+            map()
+        });
+        let memory = memory.ok_or(AllocError::Refused { bytes: layout.size() })?;
+        self.grown();
+        Ok(memory)
+    }
+
+    /// Makes the piece at `memory` `size` bytes long; it may move if an alignment to pages is enough. `None`, with nothing
+    /// changed, if that cannot be done.
+    #[cold]
+    pub(crate) fn resize_huge(&self, memory: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
+        self.huge.resize(memory, size, align <= PAGE_SIZE)
+    }
+
+    /// Takes back what lies in no page of this subsystem.
+    #[cold]
+    pub(crate) fn free_huge(&self, memory: NonNull<u8>) {
+        match self.huge.free(memory) {
+            Ok(()) => self.shed(),
+            Err(kind) => self.refuse(kind, memory),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn size_of_huge(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
+        self.huge.bytes(memory)
+    }
+
+    /// Makes memory that is no object's one for `new`, if it is a block that fits_in_place or a piece that the system resizes.
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "for malloc"))]
+    #[cold]
+    pub(crate) fn resize_large(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
+        match (is_huge(old), is_huge(new)) {
+            (true, true) => self.resize_huge(memory, new.size(), new.align()),
+            _ => self.size_of(memory).is_ok_and(|usable| fits_in_place(usable, new.size())).then_some(memory),
+        }
+    }
+
+    /// Takes back anything that the caches and pages of this subsystem handed out. What is foreign, and what lies inside of an
+    /// object, is refused: its frame and its cache are looked at anyway, and tell.
+    ///
+    /// # Safety
+    /// `memory` came from this subsystem and nobody uses it any more.
+    #[inline]
+    pub(crate) unsafe fn free(&self, memory: NonNull<u8>) {
+        if let Some(pfn) = self.ground.pages.pfn_of(memory.as_ptr()) {
+            // SAFETY: passed on.
+            unsafe {
+                if !self.free_object(memory, pfn) {
+                    self.free_large(memory, pfn);
+                }
+            }
+            return;
+        }
+        if memory != ZERO_SIZE {
+            self.free_huge(memory);
+        }
+    }
+
+    /// Bytes that may be used at `memory`; or why it is none of ours. 0 for [`ZERO_SIZE`].
+    pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
+        let ground = &self.ground;
+        let Some(pfn) = ground.pages.pfn_of(memory.as_ptr()) else {
+            return if memory == ZERO_SIZE { Ok(0) } else { self.size_of_huge(memory) };
+        };
+        let frame = ground.frames().frame(pfn);
+        match self.cache_of(frame.owner()) {
+            Some(cache) => cache.size_of(memory),
+            None => self.large_at(memory, pfn).map(Order::bytes),
+        }
+    }
+
+    /// The same, where what is none of ours is reported: 0 then.
+    pub(crate) fn usable_size(&self, memory: NonNull<u8>) -> usize {
+        self.size_of(memory).unwrap_or_else(|_| {
+            self.refuse(CorruptionKind::NotAnObject, memory);
+            0
+        })
+    }
+
+    /// The same for a caller who is to give the memory up.
+    pub(crate) fn size_to_move(&self, memory: NonNull<u8>) -> Result<usize, AllocError> {
+        self.size_of(memory).map_err(|kind| {
+            self.refuse(kind, memory);
+            AllocError::NotAnObject
+        })
+    }
+
+    /// The order of the large block at `memory`, in page `pfn` that no cache owns.
+    fn large_at(&self, memory: NonNull<u8>, pfn: Pfn) -> Result<Order, CorruptionKind> {
+        let ground = &self.ground;
+        let frame = ground.frames().frame(pfn);
+        if frame.owner() != large() {
+            // A later page of a large block knows its first one.
+            let head = ground.frames().get(frame.head());
+            let interior = head.is_some_and(|head| head.owner() == large());
+            return Err(if interior { CorruptionKind::Interior } else { CorruptionKind::Foreign });
+        }
+        if memory != ground.pages.address(pfn) {
+            return Err(CorruptionKind::Interior);
+        }
+        Ok(frame.state().order())
+    }
+
+    /// # Safety
+    /// As [`free`](Self::free); `pfn` is the page of `memory`, and no cache owns it.
+    #[cold]
+    unsafe fn free_large(&self, memory: NonNull<u8>, pfn: Pfn) {
+        let order = match self.large_at(memory, pfn) {
+            Ok(order) => order,
+            Err(kind) => return self.refuse(kind, memory),
+        };
+        self.large.freed(order);
+        let op = Operation::new();
+        // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has; with
+        // that the owner is cleared.
+        unsafe { self.ground.pages.free_in(&op, pfn, order) };
+        self.large.returned(&op);
+        self.shed();
+    }
+}

@@ -1,0 +1,455 @@
+//! Memory of any size for programs: four size classes a doubling.
+//!
+//! The kernel's 13 classes ([`kmalloc`](crate::kmalloc)) waste about a quarter of the bytes of requests that are spread
+//! evenly; here a request wastes at most a fifth, an eighth on average, at the price of 44 caches. The class follows from
+//! the size by arithmetic: up to 64 bytes it is the number of words, above it the bit length and the two bits behind the
+//! highest; a table tells it. With a size at
+//! hand ([`free_sized`](Malloc::free_sized)) a free looks at no frame. Above 32 KiB memory is a block of pages, above 4 MiB a
+//! mapping of its own ([`huge`](crate::huge)).
+
+mod fast_paths;
+
+use crate::cache::core::Core;
+use crate::cache::kmem_cache::KmemCache;
+use crate::error::{AllocError, CacheError};
+use crate::memory::huge::is_huge;
+use crate::size::large::{ZERO_SIZE, fits_in_place};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+pub(crate) use fast_paths::FastPaths;
+use fast_paths::{Known, Stride};
+use std::sync::Arc;
+use uslab_buddy::{Gfp, PAGE_SIZE, Pfn};
+use uslab_magazine::Fronts;
+
+/// Classes up to 64 bytes, one for each word.
+const WORDS: usize = 8;
+/// The largest object of a class, in bytes; above are blocks of pages.
+pub const MAX_CLASS: usize = 32 << 10;
+/// How many classes there are.
+pub const CLASSES: usize = WORDS + 4 * 9;
+/// The order of the largest slabs. Linux's 3 would hold one or two of the largest objects, and waste up to a third.
+const MAX_SLAB: u8 = 5;
+/// Objects up to so many bytes lie in slabs as the subsystem's rule has them.
+const ORDINARY: usize = 8 << 10;
+
+/// What a C program may put anywhere: the alignment of its largest type (`alignof(max_align_t)` on 64-bit machines).
+pub const MAX_ALIGN: usize = 16;
+
+/// The smallest class that holds `size` bytes, 1 to [`MAX_CLASS`].
+const fn class_of(size: usize) -> usize {
+    if size <= 64 {
+        return (size - 1) / 8;
+    }
+    let last = size - 1;
+    let bits = last.ilog2();
+    // 65..=80 is the first step above 64: bit length 6, and the next two bits count the step.
+    WORDS + 4 * (bits as usize - 6) + ((last >> (bits - 2)) & 3)
+}
+
+/// Bytes of the objects of class `class`.
+const fn size_of_class(class: usize) -> usize {
+    if class < WORDS {
+        return (class + 1) * 8;
+    }
+    let (doubling, step) = ((class - WORDS) / 4, (class - WORDS) % 4);
+    (5 + step) << (doubling + 4)
+}
+
+/// The alignment that a class promises: the largest power of two that divides its size.
+const fn align_of_class(class: usize) -> usize {
+    1 << size_of_class(class).trailing_zeros()
+}
+
+/// Memory of any size. See the [module](self).
+///
+/// ```
+/// use std::alloc::Layout;
+/// use uslab::{Config, Gfp, Malloc, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let malloc = Malloc::new(&subsystem)?;
+/// let layout = Layout::from_size_align(100, 16)?;
+/// let memory = malloc.alloc(layout, Gfp::KERNEL)?;
+/// // SAFETY: allocated above with this layout, freed once.
+/// unsafe {
+///     assert_eq!(malloc.usable_size(memory), 112);
+///     malloc.free_sized(memory, layout);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Malloc {
+    fast: FastPaths,
+    caches: [KmemCache; CLASSES],
+    core: Arc<Core>,
+}
+
+impl Malloc {
+    /// The caches of the size classes, the smallest first.
+    pub fn caches(&self) -> &[KmemCache] {
+        &self.caches
+    }
+
+    pub(crate) fn on(core: &Arc<Core>) -> Result<Self, CacheError> {
+        let cache = |class| {
+            let name = format!("malloc-{}", size_of_class(class));
+            let cache = KmemCache::builder(name, size_of_class(class)).align(align_of_class(class));
+            let cache = if size_of_class(class) > ORDINARY { cache.max_order(MAX_SLAB) } else { cache };
+            cache.page_class(class).build_on(core)
+        };
+        let caches = (0..CLASSES).map(cache).collect::<Result<Vec<_>, _>>()?;
+        let Ok(caches) = <[KmemCache; CLASSES]>::try_from(caches) else { unreachable!("one for each class") };
+        let malloc = Self { fast: FastPaths::new(), caches, core: core.clone() };
+        // SAFETY: once. The malloc keeps its caches, and they the pages.
+        unsafe { malloc.publish(&malloc.fast) };
+        Ok(malloc)
+    }
+    /// Opens paths to this malloc.
+    ///
+    /// # Safety
+    /// They were not published before, and the malloc lives as long as anybody uses them.
+    pub(crate) unsafe fn publish(&self, fast: &FastPaths) {
+        let pages = &self.core.ground.pages;
+        let mut strides = [Stride::default(); CLASSES + 1];
+        for (stride, cache) in strides[1..].iter_mut().zip(&self.caches) {
+            let geometry = cache.geometry();
+            *stride = Stride::new(geometry.stride(), geometry.order().bytes()).unwrap_or_default();
+        }
+        let known = Known {
+            page_classes: self.core.ground.classes.first(),
+            fronts: Fronts::of(self.caches.each_ref().map(|cache| cache.cache().front())),
+            strides,
+        };
+        // SAFETY: passed on.
+        unsafe { fast.publish(pages.address(Pfn::new(0)), pages.frames().len() as usize * PAGE_SIZE, known) };
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+    /// As [`Core::fit_addresses`].
+    ///
+    /// # Safety
+    /// As there, and it is the only malloc of its subsystem; paths to it are its own and `also`.
+    pub(crate) unsafe fn fit_addresses(&self, also: &FastPaths) {
+        // SAFETY: passed on; nobody asks for the class of a page that is not counted.
+        unsafe {
+            self.core.fit_addresses(|pages| {
+                self.fast.cut(pages * PAGE_SIZE);
+                also.cut(pages * PAGE_SIZE);
+            });
+        };
+    }
+    /// Whether `memory` lies in a page of the subsystem, as objects and blocks do.
+    #[inline(always)]
+    pub(crate) fn holds(&self, memory: NonNull<u8>) -> bool {
+        self.fast.hold(memory)
+    }
+
+    /// The cache that serves `layout`: the smallest whose objects hold it at its alignment.
+    ///
+    /// That is the class of the size rounded up to the alignment. Between two powers of two classes are a quarter of the
+    /// lower one apart; if the alignment is no more than that, each class is a multiple of it, and if it is more, the rounded
+    /// size is a class itself.
+    #[inline(always)]
+    fn cache(&self, layout: Layout) -> Option<&KmemCache> {
+        self.caches.get(Self::class(layout)?)
+    }
+    #[inline(always)]
+    fn class(layout: Layout) -> Option<usize> {
+        let size = layout.pad_to_align().size();
+        // 0 wraps round.
+        (size.wrapping_sub(1) < MAX_CLASS).then(|| class_of(size))
+    }
+
+    /// Memory for `layout`, its bytes unspecified, or zero with [`Gfp::ZERO`]. An empty layout of an alignment up to 16
+    /// gets [`ZERO_SIZE`].
+    ///
+    /// Cost: arithmetic and [`KmemCache::alloc`]; above 32 KiB, and for alignments above, an allocation of pages; above 4 MiB
+    /// a system call.
+    ///
+    /// # Errors
+    /// [`AllocError::TooLarge`] for what no process has addresses for, [`AllocError::Refused`] by the system above 4 MiB; else
+    /// as [`KmemCache::alloc`].
+    #[inline]
+    pub fn alloc(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        // SAFETY: the caches live.
+        match unsafe { self.fast.alloc(layout.size(), layout.align()) } {
+            Some(memory) => {
+                if gfp.contains(Gfp::ZERO) {
+                    // SAFETY: so many bytes are the caller's from now on.
+                    unsafe { memory.write_bytes(0, layout.size()) };
+                }
+                Ok(memory)
+            }
+            None => self.alloc_missed(layout, gfp),
+        }
+    }
+    /// What the table of sizes does not tell, and what a restartable sequence did not serve.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn alloc_missed(&self, layout: Layout, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
+        // SAFETY: the caches live.
+        if let Some(memory) = unsafe { self.fast.alloc_claimed(layout.size(), layout.align()) } {
+            if gfp.contains(Gfp::ZERO) {
+                // SAFETY: so many bytes are the caller's from now on.
+                unsafe { memory.write_bytes(0, layout.size()) };
+            }
+            return Ok(memory);
+        }
+        match Self::class(layout) {
+            Some(class) => self.caches[class].cache().alloc_missed(gfp),
+            _ if layout.size() == 0 && layout.align() <= ZERO_SIZE.addr().get() => Ok(ZERO_SIZE),
+            _ if is_huge(layout) => self.core.alloc_huge(layout, gfp),
+            _ => self.core.alloc_large(layout.size().max(layout.align()), gfp),
+        }
+    }
+
+    /// Memory for `size` bytes instead of `layout`, at the same alignment, with what fits of the bytes of `layout`; the others
+    /// are unspecified, or zero with [`Gfp::ZERO`]. An empty layout is nothing: one that grows is allocated, and one that
+    /// shrinks to nothing freed.
+    ///
+    /// Cost: arithmetic where the class stays the same; else an allocation, a copy and a free. Blocks of pages stay where they
+    /// hold `size` bytes without being twice as large; above 4 MiB the system moves pages, not bytes.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); the old memory is as it was.
+    ///
+    /// # Safety
+    /// As [`free_sized`](Self::free_sized), after a success.
+    #[inline]
+    pub unsafe fn realloc_sized(
+        &self,
+        memory: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        gfp: Gfp,
+    ) -> Result<NonNull<u8>, AllocError> {
+        let new = Layout::from_size_align(size, layout.align()).map_err(|_| AllocError::TooLarge)?;
+        let zero = |memory: NonNull<u8>, from: usize| {
+            if gfp.contains(Gfp::ZERO) && size > from {
+                // SAFETY: `size` bytes are the caller's.
+                unsafe { memory.add(from).write_bytes(0, size - from) };
+            }
+            memory
+        };
+        match (self.cache(layout), self.cache(new)) {
+            // By its layout it will be freed: so it must be of the class that the layout leads to.
+            (Some(old), Some(new)) if core::ptr::eq(old, new) => return Ok(zero(memory, layout.size())),
+            (None, None) => {
+                if let Some(resized) = self.core.resize_large(memory, layout, new) {
+                    return Ok(zero(resized, layout.size()));
+                }
+            }
+            _ => {}
+        }
+        let moved = self.alloc(new, gfp - Gfp::ZERO)?;
+        // SAFETY: both are so large, and apart; by contract the old one is with this layout and nobody's any more.
+        unsafe {
+            moved.copy_from_nonoverlapping(memory, layout.size().min(size));
+            self.free_sized(memory, layout);
+        }
+        Ok(zero(moved, layout.size()))
+    }
+
+    /// The same where nobody knows the layout: at an alignment of at most 16, with what fits of all
+    /// [usable](Self::usable_size) bytes. It is the same memory where that holds `size` bytes without being twice as large, and
+    /// must be freed by [`free`](Self::free) from now on.
+    ///
+    /// Cost: arithmetic and a load of the page's class in place; else as [`realloc_sized`](Self::realloc_sized).
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc); the old memory is as it was. [`AllocError::NotAnObject`] for an address that is no object's,
+    /// once its [corruption](crate::corruption) was reported.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), after a success.
+    pub unsafe fn realloc(&self, memory: NonNull<u8>, size: usize) -> Result<NonNull<u8>, AllocError> {
+        // SAFETY: by contract.
+        let usable = match unsafe { self.fast.size_of(memory) } {
+            Some(size) => size,
+            None => self.core.size_to_move(memory)?,
+        };
+        if fits_in_place(usable, size) {
+            return Ok(memory);
+        }
+        let layout = Layout::from_size_align(usable, MAX_ALIGN).map_err(|_| AllocError::TooLarge)?;
+        let new = Layout::from_size_align(size, MAX_ALIGN).map_err(|_| AllocError::TooLarge)?;
+        if let Some(resized) = self.core.resize_large(memory, layout, new) {
+            return Ok(resized);
+        }
+        let moved = self.alloc(new, Gfp::KERNEL)?;
+        // SAFETY: both are so large, and apart; by contract the old one is nobody's any more.
+        unsafe {
+            moved.copy_from_nonoverlapping(memory, usable.min(size));
+            self.free(memory);
+        }
+        Ok(moved)
+    }
+
+    /// Takes memory back whose layout is known: no frame is looked at.
+    ///
+    /// Cost: arithmetic and [`KmemCache::free`].
+    ///
+    /// # Safety
+    /// `memory` came from [`alloc`](Self::alloc) of this malloc with this layout, and nobody uses it any more.
+    #[inline]
+    pub unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
+        // SAFETY: passed on.
+        if !unsafe { self.fast.free_sized(memory.as_ptr(), layout.size(), layout.align()) } {
+            // SAFETY: passed on.
+            unsafe { self.free_sized_slow(memory, layout) };
+        }
+    }
+    /// # Safety
+    /// As [`free_sized`](Self::free_sized).
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
+        // SAFETY: passed on.
+        if unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+            return;
+        }
+        match Self::class(layout) {
+            // The same layout leads to the same cache.
+            Some(class) => self.caches[class].cache().free_missed(memory),
+            // SAFETY: passed on.
+            None => unsafe { self.core.free(memory) },
+        }
+    }
+
+    /// Takes memory back: the address leads to the page, and that to the class.
+    ///
+    /// Cost: one load finds the class, of a line that 32 pages share and nobody writes to while objects come and go; then
+    /// [`KmemCache::free`].
+    ///
+    /// # Safety
+    /// `memory` came from this subsystem, but from no other malloc of it, and nobody uses it any more.
+    #[inline]
+    pub unsafe fn free(&self, memory: NonNull<u8>) {
+        // SAFETY: passed on.
+        if !unsafe { self.fast.free(memory.as_ptr()) } {
+            // SAFETY: passed on.
+            unsafe { self.free_slow(memory) };
+        }
+    }
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn free_slow(&self, memory: NonNull<u8>) {
+        // SAFETY: passed on.
+        if unsafe { self.fast.free_claimed(memory.as_ptr()) } {
+            return;
+        }
+        // SAFETY: passed on.
+        match unsafe { self.fast.class_at(memory.as_ptr()) } {
+            // Its front has missed. The cache lives as long as this.
+            Some(class) => self.caches[class].cache().free_missed(memory),
+            // SAFETY: passed on.
+            None => unsafe { self.core.free(memory) },
+        }
+    }
+
+    /// Bytes that may be used at `memory`, at least what was asked for. What is no object is
+    /// [corruption](crate::corruption), and 0.
+    ///
+    /// # Safety
+    /// `memory` came from this subsystem, but from no other malloc of it, and is not freed meanwhile.
+    pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
+        // SAFETY: by contract.
+        unsafe { self.fast.size_of(memory) }.unwrap_or_else(|| self.core.usable_size(memory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::Subsystem;
+
+    #[test]
+    fn every_size_gets_the_smallest_class_that_holds_it() {
+        let sizes: Vec<usize> = (0..CLASSES).map(size_of_class).collect();
+        assert!(sizes.is_sorted_by(|a, b| a < b));
+        assert_eq!(sizes[..14], [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192]);
+        assert_eq!(sizes.last(), Some(&MAX_CLASS));
+        for size in 1..=MAX_CLASS {
+            let smallest = sizes.iter().position(|class| *class >= size);
+            assert_eq!(Some(class_of(size)), smallest, "size {size}");
+        }
+    }
+
+    #[test]
+    fn a_size_rounded_up_to_an_alignment_has_the_first_class_that_promises_it() {
+        for align in (0..=15).map(|shift| 1 << shift) {
+            for size in 1..=MAX_CLASS {
+                let padded = Layout::from_size_align(size, align).unwrap().pad_to_align().size();
+                let first = (class_of(size)..CLASSES).find(|class| align_of_class(*class) >= align);
+                let own = (padded <= MAX_CLASS).then(|| class_of(padded));
+                assert_eq!(own, first, "{size} aligned to {align}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_wastes_a_fifth_at_most_and_the_kernels_classes_twice_that() {
+        let worst = (65..=MAX_CLASS).map(|size| 1.0 - size as f64 / size_of_class(class_of(size)) as f64);
+        assert!(worst.clone().all(|w| w < 0.2), "{:?}", worst.max_by(f64::total_cmp));
+        let mean = |class: &dyn Fn(usize) -> usize| {
+            // Where the kernel has classes.
+            (1..=ORDINARY).map(|size| (class(size) - size) as f64 / class(size) as f64).sum::<f64>()
+                / ORDINARY as f64
+        };
+        let fine = mean(&|size| size_of_class(class_of(size)));
+        let kernel = mean(&|size| crate::SizeClass::for_size(size).unwrap().size());
+        assert!(fine < 0.09 && kernel > 2.0 * fine, "{fine} {kernel}");
+    }
+
+    #[test]
+    fn memory_of_any_layout_is_aligned_apart_and_comes_back_both_ways() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let malloc = Malloc::new(&subsystem).unwrap();
+        let mut held: Vec<(NonNull<u8>, Layout)> = vec![];
+        for size in [0, 1, 8, 9, 63, 64, 65, 100, 1000, 4097, 8192, 8193, 32_768, 32_769, 100_000] {
+            for align in [1, 8, 16, 64, 4096, 65_536] {
+                let layout = Layout::from_size_align(size, align).unwrap();
+                let memory = malloc.alloc(layout, Gfp::KERNEL).unwrap();
+                assert!(memory.addr().get().is_multiple_of(align), "{layout:?}");
+                // SAFETY: so many bytes are ours.
+                unsafe { memory.write_bytes(held.len() as u8, size) };
+                held.push((memory, layout));
+            }
+        }
+        for (i, (memory, layout)) in held.iter().enumerate() {
+            // SAFETY: written above, not freed yet.
+            let bytes = unsafe { core::slice::from_raw_parts(memory.as_ptr(), layout.size()) };
+            assert!(bytes.iter().all(|b| *b == i as u8), "{layout:?}");
+            // SAFETY: allocated above.
+            assert!(layout.size() == 0 || unsafe { malloc.usable_size(*memory) } >= layout.size());
+        }
+        for (i, (memory, layout)) in held.into_iter().enumerate() {
+            // SAFETY: allocated above with this layout, freed once.
+            unsafe { if i % 2 == 0 { malloc.free_sized(memory, layout) } else { malloc.free(memory) } }
+        }
+        subsystem.shrink();
+        let census = subsystem.check().unwrap();
+        assert_eq!((census.objects, census.large_pages), (0, 0));
+    }
+
+    #[test]
+    fn what_is_too_large_is_an_error() {
+        let subsystem = Subsystem::new(Config::default()).unwrap();
+        let malloc = Malloc::new(&subsystem).unwrap();
+        for layout in [(1 << 47, 8), (1, 1 << 47), (isize::MAX as usize - 7, 8)] {
+            let layout = Layout::from_size_align(layout.0, layout.1).unwrap();
+            assert_eq!(malloc.alloc(layout, Gfp::KERNEL), Err(AllocError::TooLarge));
+        }
+        // Addresses that there are, but not for one process.
+        let bytes = (1 << 47) - 1;
+        let layout = Layout::from_size_align(bytes, 8).unwrap();
+        assert_eq!(malloc.alloc(layout, Gfp::KERNEL), Err(AllocError::Refused { bytes }));
+        subsystem.check().unwrap();
+    }
+}

@@ -1,0 +1,15 @@
+//! Memory of any size.
+//!
+//! | file | |
+//! |---|---|
+//! | `size_class`, `kmalloc` | the kernel's 13 classes |
+//! | `malloc` | four classes a doubling |
+//! | `large` | what no class holds, and the way back of any memory |
+
+// No subsystem has one under a checker.
+#[cfg_attr(any(loom, shuttle), allow(dead_code))]
+pub mod kmalloc;
+pub mod large;
+#[cfg(not(any(loom, shuttle)))]
+pub mod malloc;
+pub mod size_class;

@@ -1,0 +1,517 @@
+//! Who imports what from whom: the arrows between the files of a crate, drawn from its shipping sources.
+//!
+//! The drawing follows `mod` items from the crate's root, as the compiler does, and leaves out what a shipping build does not
+//! compile: tests, models, schedules, and what is for checkers only. An arrow is a `use`, or a path in an expression, a type or
+//! a macro's arguments. It leads to the file that *defines* what is named: a re-export is followed to its end, and a module
+//! that re-exports what lies below it, and does not use it, is a facade and draws no arrow. Inline modules belong to their file.
+//!
+//! Methods draw no arrow: a call of `core.free()` names no module. What belongs to a type and stands in another file is found
+//! by its `impl`, which does.
+
+use anyhow::{Context, anyhow, ensure};
+use proc_macro2::{TokenStream, TokenTree};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use syn::punctuated::Punctuated;
+use syn::visit::{self, Visit};
+use syn::{Attribute, Item, Meta, Token, UseTree, Visibility};
+
+/// Names in a `cfg` that no shipping build sets. Others (a feature, the target) may be set or not.
+const UNSET: [&str; 9] = [
+    "test",
+    "doctest",
+    "loom",
+    "shuttle",
+    "miri",
+    "uslab_models",
+    "uslab_control",
+    "uslab_fuzz",
+    "uslab_tsan",
+];
+
+/// A path as it is written.
+type Path_ = Vec<String>;
+
+#[derive(Debug, Default)]
+struct Module {
+    /// From the crate's root.
+    path: Path_,
+    parent: usize,
+    file: usize,
+    /// Several of one name where a `cfg` decides.
+    children: BTreeMap<String, Vec<usize>>,
+    /// What is defined here.
+    items: BTreeSet<String>,
+    /// What is imported, by the name that it has here.
+    names: BTreeMap<String, Path_>,
+    globs: Vec<Path_>,
+    /// Imports, each with the name that it is re-exported by, if it is.
+    uses: Vec<(Path_, Option<String>)>,
+    /// Paths of more than one segment in the rest.
+    paths: BTreeSet<Path_>,
+    /// What all paths in the rest begin with.
+    mentioned: BTreeSet<String>,
+}
+
+/// What a path leads to.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Module(usize),
+    /// Something that a module defines.
+    Item(usize),
+}
+
+/// The files of a crate and the arrows between them.
+#[derive(Debug, Default)]
+pub struct Imports {
+    modules: Vec<Module>,
+    /// Each file with the module that it is.
+    files: Vec<(PathBuf, Path_)>,
+    /// By importing and imported file: what is named.
+    arrows: BTreeMap<(usize, usize), BTreeSet<String>>,
+}
+
+/// One arrow, with all that it stands for.
+#[derive(Clone, Debug)]
+pub struct Arrow<'i> {
+    /// The file that imports.
+    pub from: &'i Path,
+    /// The one that defines what is imported.
+    pub to: &'i Path,
+    /// What that is.
+    pub names: Vec<&'i str>,
+    /// The first segments of both modules' paths; empty for the crate's root.
+    pub rooms: [&'i str; 2],
+}
+
+impl fmt::Display for Arrow<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} imports {} from {}", self.from.display(), self.names.join(", "), self.to.display())
+    }
+}
+
+impl Imports {
+    /// Draws the crate whose root is the file `root`.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no Rust, or a module without a file.
+    pub fn draw(root: &Path) -> anyhow::Result<Self> {
+        let mut imports = Self::default();
+        let top = imports.module(Vec::new(), 0, 0);
+        imports.file(root, top, root.with_file_name(""))?;
+        imports.connect();
+        Ok(imports)
+    }
+
+    fn module(&mut self, path: Path_, parent: usize, file: usize) -> usize {
+        self.modules.push(Module { path, parent, file, ..Module::default() });
+        self.modules.len() - 1
+    }
+
+    /// Reads a file, which is `module` and has its children's files in `below`.
+    fn file(&mut self, file: &Path, module: usize, below: PathBuf) -> anyhow::Result<()> {
+        let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        let parsed = syn::parse_file(&text).map_err(|error| anyhow!("{}: {error}", file.display()))?;
+        self.files.push((file.to_owned(), self.modules[module].path.clone()));
+        self.modules[module].file = self.files.len() - 1;
+        self.items(&parsed.items, module, &below)
+    }
+
+    fn items(&mut self, items: &[Item], module: usize, below: &Path) -> anyhow::Result<()> {
+        for item in items {
+            match item {
+                Item::Mod(declared) if ships(&declared.attrs) => {
+                    let name = declared.ident.to_string();
+                    let mut path = self.modules[module].path.clone();
+                    path.push(name.clone());
+                    let child = self.module(path, module, self.modules[module].file);
+                    self.modules[module].children.entry(name.clone()).or_default().push(child);
+                    let below = below.join(&name);
+                    if let Some((_, items)) = &declared.content {
+                        self.items(items, child, &below)?;
+                        continue;
+                    }
+                    let other = path_attribute(&declared.attrs).map(|file| below.with_file_name(file));
+                    let files = other.into_iter().chain([below.with_extension("rs"), below.join("mod.rs")]);
+                    let file = files.clone().find(|file| file.is_file());
+                    let file = file.with_context(|| format!("{}.rs: no such file", below.display()))?;
+                    self.file(&file, child, below)?;
+                }
+                Item::Mod(_) => {}
+                item => Reader { module: &mut self.modules[module] }.visit_item(item),
+            }
+        }
+        Ok(())
+    }
+
+    /// What `name` is in `module`.
+    fn find(&self, module: usize, name: &str, steps: usize) -> Vec<Target> {
+        let here = &self.modules[module];
+        if let Some(children) = here.children.get(name) {
+            return children.iter().copied().map(Target::Module).collect();
+        }
+        if here.items.contains(name) {
+            return vec![Target::Item(module)];
+        }
+        // An import may name itself, and globs each other.
+        let Some(steps) = steps.checked_sub(1) else { return Vec::new() };
+        if let Some(path) = here.names.get(name) {
+            return self.resolve(module, path, steps);
+        }
+        let globs = here.globs.iter().flat_map(|glob| self.resolve(module, glob, steps));
+        let found = globs.flat_map(|glob| match glob {
+            Target::Module(other) if other != module => self.find(other, name, steps),
+            _ => Vec::new(),
+        });
+        found.collect()
+    }
+
+    /// What a path leads to that is written in `module`; nothing outside of the crate.
+    fn resolve(&self, module: usize, path: &[String], steps: usize) -> Vec<Target> {
+        let mut base = module;
+        let mut rest = path;
+        while let [first, others @ ..] = rest {
+            base = match first.as_str() {
+                "crate" => 0,
+                "self" => base,
+                "super" => self.modules[base].parent,
+                _ => break,
+            };
+            rest = others;
+        }
+        if self.modules[module].names.get(&path[0]).is_some_and(|own| own == path) {
+            // `use serde;`
+            return Vec::new();
+        }
+        rest.iter().fold(vec![Target::Module(base)], |found, name| {
+            let next = found.into_iter().flat_map(|target| match target {
+                Target::Module(module) => self.find(module, name, steps),
+                // Of `Type::function` the type is what is imported.
+                item @ Target::Item(_) => vec![item],
+            });
+            next.collect()
+        })
+    }
+
+    fn connect(&mut self) {
+        const STEPS: usize = 8;
+        let mut arrows: BTreeMap<(usize, usize), BTreeSet<String>> = BTreeMap::new();
+        // The root is a facade.
+        for (at, module) in self.modules.iter().enumerate() {
+            let uses = module.uses.iter().map(|(path, name)| (path, name.as_ref()));
+            for (path, reexported) in uses.chain(module.paths.iter().map(|path| (path, None))) {
+                for end in self.resolve(at, path, STEPS) {
+                    let (Target::Module(to) | Target::Item(to)) = end;
+                    let (to, from) = (&self.modules[to], module);
+                    let facade = reexported.is_some_and(|name| !module.mentioned.contains(name))
+                        && to.path.starts_with(&from.path);
+                    if to.file != from.file && !facade {
+                        let name = path.iter().rev().find(|name| match end {
+                            Target::Module(_) => true,
+                            Target::Item(_) => to.items.contains(*name),
+                        });
+                        let name = name.or(path.last()).cloned().unwrap_or_default();
+                        arrows.entry((from.file, to.file)).or_default().insert(name);
+                    }
+                }
+            }
+        }
+        self.arrows = arrows;
+    }
+
+    /// How many files there are.
+    pub fn files(&self) -> usize {
+        self.files.len()
+    }
+
+    fn arrow(&self, ends: (usize, usize)) -> Arrow<'_> {
+        let room = |file: usize| self.files[file].1.first().map_or("", String::as_str);
+        Arrow {
+            from: &self.files[ends.0].0,
+            to: &self.files[ends.1].0,
+            names: self.arrows[&ends].iter().map(String::as_str).collect(),
+            rooms: [room(ends.0), room(ends.1)],
+        }
+    }
+
+    /// All arrows.
+    pub fn arrows(&self) -> impl Iterator<Item = Arrow<'_>> {
+        self.arrows.keys().map(|ends| self.arrow(*ends))
+    }
+
+    /// The circles: files each of which imports from all others, be it through some of them. The largest first.
+    pub fn circles(&self) -> Vec<Circle<'_>> {
+        // Few files: who reaches whom, squared until nothing changes.
+        let mut reach: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.files.len()];
+        for (from, to) in self.arrows.keys() {
+            reach[*from].insert(*to);
+        }
+        loop {
+            let next: Vec<BTreeSet<usize>> = reach
+                .iter()
+                .map(|near| near.iter().flat_map(|file| &reach[*file]).chain(near).copied().collect())
+                .collect();
+            if next == reach {
+                break;
+            }
+            reach = next;
+        }
+        let mut seen = BTreeSet::new();
+        let mut circles = Vec::new();
+        for file in 0..self.files.len() {
+            let with: BTreeSet<usize> =
+                reach[file].iter().copied().filter(|other| reach[*other].contains(&file)).collect();
+            if with.len() > 1 && seen.insert(with.clone()) {
+                let inside = |(from, to): &&(usize, usize)| with.contains(from) && with.contains(to);
+                let arrows = self.arrows.keys().filter(inside).map(|ends| self.arrow(*ends)).collect();
+                circles.push(Circle { files: with.len(), arrows });
+            }
+        }
+        circles.sort_by_key(|circle| std::cmp::Reverse(circle.files));
+        circles
+    }
+}
+
+/// Files that import from each other.
+#[derive(Clone, Debug)]
+pub struct Circle<'i> {
+    /// How many.
+    pub files: usize,
+    /// The arrows between them.
+    pub arrows: Vec<Arrow<'i>>,
+}
+
+impl fmt::Display for Circle<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a circle of {} files:", self.files)?;
+        self.arrows.iter().try_for_each(|arrow| write!(f, "\n    {arrow}"))
+    }
+}
+
+/// Whether a shipping build may compile what has these attributes.
+fn ships(attributes: &[Attribute]) -> bool {
+    attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).all(|attribute| {
+        attribute.parse_args::<Meta>().is_ok_and(|predicate| value(&predicate) != Some(false))
+    })
+}
+
+/// The value of a predicate of a `cfg`, if all shipping builds agree.
+fn value(predicate: &Meta) -> Option<bool> {
+    let list = match predicate {
+        Meta::Path(name) => return UNSET.iter().any(|unset| name.is_ident(unset)).then_some(false),
+        Meta::NameValue(pair) => return pair.path.is_ident("uslab_control").then_some(false),
+        Meta::List(list) => list,
+    };
+    let operands = list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated).ok()?;
+    let values: Vec<_> = operands.iter().map(value).collect();
+    // The value that decides alone.
+    let decisive = match list.path.get_ident()?.to_string().as_str() {
+        "not" => return values.first()?.map(|value| !value),
+        "any" => true,
+        "all" => false,
+        _ => return None,
+    };
+    if values.contains(&Some(decisive)) {
+        Some(decisive)
+    } else {
+        values.iter().all(Option::is_some).then_some(!decisive)
+    }
+}
+
+/// The file that a `#[path]` names.
+fn path_attribute(attributes: &[Attribute]) -> Option<String> {
+    attributes.iter().find(|attribute| attribute.path().is_ident("path")).and_then(|attribute| {
+        let text = attribute.meta.require_name_value().ok()?;
+        match &text.value {
+            syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(file), .. }) => Some(file.value()),
+            _ => None,
+        }
+    })
+}
+
+/// Reads the items of a module.
+struct Reader<'m> {
+    module: &'m mut Module,
+}
+
+impl Reader<'_> {
+    fn import(&mut self, tree: &UseTree, mut path: Path_, reexport: bool) {
+        let reexported = |name: &str| reexport.then(|| name.to_owned());
+        let (end, name) = match tree {
+            UseTree::Path(step) => {
+                path.push(step.ident.to_string());
+                return self.import(&step.tree, path, reexport);
+            }
+            UseTree::Group(group) => {
+                return group.items.iter().for_each(|tree| self.import(tree, path.clone(), reexport));
+            }
+            UseTree::Glob(_) => {
+                self.module.globs.push(path.clone());
+                return self.module.uses.push((path, reexported("*")));
+            }
+            UseTree::Name(name) => (name.ident.to_string(), name.ident.to_string()),
+            UseTree::Rename(rename) => (rename.ident.to_string(), rename.rename.to_string()),
+        };
+        let name = if end == "self" { path.last().cloned().unwrap_or(name) } else { name };
+        if end != "self" {
+            path.push(end);
+        }
+        self.module.uses.push((path.clone(), reexported(&name)));
+        self.module.names.insert(name, path);
+    }
+
+    /// Paths among tokens that nobody parses: the arguments of macros.
+    fn tokens(&mut self, tokens: TokenStream) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        let is_colon =
+            |at: usize| matches!(tokens.get(at), Some(TokenTree::Punct(colon)) if colon.as_char() == ':');
+        let mut at = 0;
+        while at < tokens.len() {
+            match &tokens[at] {
+                TokenTree::Group(group) => self.tokens(group.stream()),
+                TokenTree::Ident(first) => {
+                    let mut path = vec![first.to_string()];
+                    while is_colon(at + 1)
+                        && is_colon(at + 2)
+                        && let Some(TokenTree::Ident(next)) = tokens.get(at + 3)
+                    {
+                        path.push(next.to_string());
+                        at += 3;
+                    }
+                    self.path(path);
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+    }
+
+    fn path(&mut self, path: Path_) {
+        self.module.mentioned.extend(path.first().cloned());
+        if path.len() > 1 {
+            self.module.paths.insert(path);
+        }
+    }
+}
+
+/// What has attributes is left out where it does not ship.
+macro_rules! where_it_ships {
+    ($($visit:ident: $node:ident),* $(,)?) => {
+        $(fn $visit(&mut self, node: &'ast syn::$node) {
+            if ships(&node.attrs) {
+                visit::$visit(self, node);
+            }
+        })*
+    };
+}
+
+impl<'ast> Visit<'ast> for Reader<'_> {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let (attributes, name) = match item {
+            Item::Use(import) => {
+                if ships(&import.attrs) {
+                    self.import(&import.tree, Vec::new(), !matches!(import.vis, Visibility::Inherited));
+                }
+                return;
+            }
+            Item::Const(item) => (&item.attrs, Some(&item.ident)),
+            Item::Enum(item) => (&item.attrs, Some(&item.ident)),
+            Item::Fn(item) => (&item.attrs, Some(&item.sig.ident)),
+            Item::Impl(item) => (&item.attrs, None),
+            Item::Macro(item) => (&item.attrs, item.ident.as_ref()),
+            Item::Mod(item) => (&item.attrs, None),
+            Item::Static(item) => (&item.attrs, Some(&item.ident)),
+            Item::Struct(item) => (&item.attrs, Some(&item.ident)),
+            Item::Trait(item) => (&item.attrs, Some(&item.ident)),
+            Item::Type(item) => (&item.attrs, Some(&item.ident)),
+            Item::Union(item) => (&item.attrs, Some(&item.ident)),
+            item => return visit::visit_item(self, item),
+        };
+        if ships(attributes) {
+            self.module.items.extend(name.map(ToString::to_string));
+            visit::visit_item(self, item);
+        }
+    }
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        if path.leading_colon.is_none() {
+            self.path(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        }
+        visit::visit_path(self, path);
+    }
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        self.visit_path(&call.path);
+        self.tokens(call.tokens.clone());
+    }
+    fn visit_attribute(&mut self, _: &'ast Attribute) {}
+
+    where_it_ships! {
+        visit_arm: Arm,
+        visit_expr_block: ExprBlock,
+        visit_expr_unsafe: ExprUnsafe,
+        visit_field: Field,
+        visit_field_value: FieldValue,
+        visit_impl_item_const: ImplItemConst,
+        visit_impl_item_fn: ImplItemFn,
+        visit_local: Local,
+        visit_stmt_macro: StmtMacro,
+        visit_trait_item_fn: TraitItemFn,
+        visit_variant: Variant,
+    }
+}
+
+/// What a manifest says about dependencies.
+#[derive(Deserialize)]
+struct Manifest {
+    workspace: Option<Workspace>,
+    #[serde(default)]
+    dependencies: BTreeMap<String, toml::Value>,
+}
+
+#[derive(Deserialize)]
+struct Workspace {
+    members: Vec<PathBuf>,
+    dependencies: BTreeMap<String, toml::Value>,
+}
+
+/// A crate of the workspace.
+#[derive(Clone, Debug)]
+pub struct Crate {
+    /// Its directory, from the workspace's root.
+    pub directory: PathBuf,
+    /// The directories of the crates that it depends on.
+    pub dependencies: Vec<PathBuf>,
+}
+
+impl Crate {
+    /// The roots of its library and its program.
+    pub fn roots(&self) -> impl Iterator<Item = PathBuf> + use<> {
+        let src = self.directory.join("src");
+        ["lib.rs", "main.rs"].into_iter().map(move |root| src.join(root))
+    }
+}
+
+/// The crates of the workspace at `root`.
+///
+/// # Errors
+/// A manifest that cannot be read.
+pub fn crates(root: &Path) -> anyhow::Result<Vec<Crate>> {
+    let manifest = |directory: &Path| -> anyhow::Result<Manifest> {
+        let path = root.join(directory).join("Cargo.toml");
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        toml::from_str(&text).with_context(|| path.display().to_string())
+    };
+    let workspace = manifest(Path::new(""))?.workspace.context("Cargo.toml: no workspace")?;
+    let directory = |name: &String| {
+        let dependency = workspace.dependencies.get(name)?;
+        dependency.get("path").and_then(toml::Value::as_str).map(PathBuf::from)
+    };
+    let crates = workspace.members.iter().map(|member| {
+        let dependencies = manifest(member)?.dependencies.keys().filter_map(directory).collect();
+        Ok(Crate { directory: member.clone(), dependencies })
+    });
+    let crates: Vec<_> = crates.collect::<anyhow::Result<_>>()?;
+    ensure!(!crates.is_empty(), "Cargo.toml: no members");
+    Ok(crates)
+}
