@@ -1,6 +1,6 @@
 //! `cargo check-orderings`: every memory ordering of the allocator is weakened, one at a time, and some model must fail.
 //!
-//! One build serves: the loom arm of `magazine::sync` takes the mutant from the environment. The models run at one
+//! One build serves: the loom backend of `uslab-sync` takes the mutant from the environment. The models run at one
 //! pre-emption first, to see which sites each of them reaches; then each mutant runs through the models that reach its
 //! site, cheapest first, at one pre-emption and then at each model's own bound, until one fails.
 //!

@@ -1,6 +1,6 @@
 //! What happened in the execution that failed, step by step, for people and as JSON.
 //!
-//! [`tell!`](crate::tell) stands behind the steps that matter: one line tells the thread, the CPU that it plays, what it did
+//! [`tell!`](crate::tell) stands behind the steps that matter: one line tells the thread, what it [plays](roles), what it did
 //! and what that changed. What may have changed is *peeked* at: a story takes no part in the model, so telling it changes no
 //! schedule. Steps are recorded only while an execution is listened to (see `replay`).
 //!
@@ -35,14 +35,14 @@ struct Change {
 #[derive(Clone, Debug)]
 struct Step {
     thread: String,
-    cpu: u32,
+    role: Option<String>,
     did: String,
     changes: Vec<Change>,
 }
 
 /// One execution.
 #[derive(Debug, Default)]
-pub(super) struct Story {
+pub(crate) struct Story {
     steps: Vec<Step>,
     /// The last known state of whatever was watched, by its id, and its number.
     known: BTreeMap<usize, (usize, BTreeMap<String, String>)>,
@@ -56,6 +56,13 @@ std::thread_local! {
     // loom runs all threads of a model on one OS thread.
     static LISTENS: Cell<bool> = const { Cell::new(false) };
     static STORY: RefCell<Story> = RefCell::default();
+    static ROLES: Cell<Option<fn() -> String>> = const { Cell::new(None) };
+}
+
+/// What threads play in the models that this thread runs from now on, for the story: a CPU, say. `of` answers for the running
+/// thread of the model, at each of its steps, and takes no part in the model.
+pub fn roles(of: fn() -> String) {
+    ROLES.set(Some(of));
 }
 
 /// Whether the execution that runs now is recorded.
@@ -64,13 +71,13 @@ pub fn listens() -> bool {
 }
 
 /// From now on steps are recorded.
-pub(super) fn begin() {
+pub(crate) fn begin() {
     STORY.take();
     LISTENS.set(true);
 }
 
 /// What was recorded since.
-pub(super) fn end() -> Story {
+pub(crate) fn end() -> Story {
     LISTENS.set(false);
     STORY.take()
 }
@@ -82,7 +89,7 @@ fn thread() -> String {
 
 /// What [`tell!`](crate::tell) calls: the running thread did this.
 pub fn step(did: String, watched: Option<Watched>) {
-    let (thread, cpu) = (thread(), crate::cpu::here());
+    let (thread, role) = (thread(), ROLES.get().map(|of| of()));
     STORY.with_borrow_mut(|story| {
         let changes = watched.map_or(vec![], |watched| {
             let next = story.known.len() + 1;
@@ -93,7 +100,7 @@ pub fn step(did: String, watched: Option<Watched>) {
             });
             changed.collect()
         });
-        story.steps.push(Step { thread, cpu, did, changes });
+        story.steps.push(Step { thread, role, did, changes });
     });
 }
 
@@ -115,7 +122,7 @@ fn place(at: &Location<'_>) -> String {
 }
 
 /// The running thread is about to wait for a lock taken there, or now has it.
-pub(super) fn waits(at: Option<&'static Location<'static>>) {
+pub(crate) fn waits(at: Option<&'static Location<'static>>) {
     if !listens() {
         return;
     }
@@ -130,7 +137,7 @@ pub(super) fn waits(at: Option<&'static Location<'static>>) {
 }
 
 /// The running thread tried to lock.
-pub(super) fn tries(at: &Location<'_>, got: bool) {
+pub(crate) fn tries(at: &Location<'_>, got: bool) {
     if listens() {
         let did = if got { "locks" } else { "finds locked" };
         step(format!("{did} at {}", place(at)), None);
@@ -139,12 +146,12 @@ pub(super) fn tries(at: &Location<'_>, got: bool) {
 
 impl Story {
     /// Title and end are the teller's.
-    pub(super) fn json(&self, title: &str, end: &str) -> Value {
+    pub(crate) fn json(&self, title: &str, end: &str) -> Value {
         let change =
             |c: &Change| json!({ "thing": c.thing, "part": c.part, "before": c.before, "after": c.after });
         let steps = self.steps.iter().map(|step| {
             let changes: Vec<_> = step.changes.iter().map(change).collect();
-            json!({ "thread": step.thread, "cpu": step.cpu, "did": step.did, "changes": changes })
+            json!({ "thread": step.thread, "role": step.role, "did": step.did, "changes": changes })
         });
         let waiting = self.waiting.iter().map(|(thread, at)| json!({ "thread": thread, "at": place(at) }));
         json!({
@@ -162,7 +169,11 @@ impl fmt::Display for Story {
         let several =
             |part: &str| self.known.values().filter(|(_, parts)| parts.contains_key(part)).count() > 1;
         for (i, step) in (1..).zip(&self.steps) {
-            write!(f, "{i:>5}  thread {}  CPU {}  {}", step.thread, step.cpu, step.did)?;
+            write!(f, "{i:>5}  thread {}  ", step.thread)?;
+            if let Some(role) = &step.role {
+                write!(f, "{role}  ")?;
+            }
+            f.write_str(&step.did)?;
             for (i, Change { thing, part, before, after }) in step.changes.iter().enumerate() {
                 f.write_str(if i == 0 { "   | " } else { "; " })?;
                 if several(part) {

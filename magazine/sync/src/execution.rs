@@ -19,20 +19,20 @@ std::thread_local! {
 }
 
 /// Another model begins.
-pub(super) fn forget_threads() {
+pub(crate) fn forget_threads() {
     THREADS.set(Threads { now: 0, most: 0 });
 }
 /// An execution begins.
-pub(super) fn begins() {
+pub(crate) fn begins() {
     THREADS.set(Threads { now: 0, ..THREADS.get() });
 }
 /// The execution starts one more thread.
-pub(super) fn spawned() {
+pub(crate) fn spawned() {
     let Threads { now, most } = THREADS.get();
     THREADS.set(Threads { now: now + 1, most: most.max(now + 1) });
 }
 /// The most threads that an execution of the model had, the first one included.
-pub(super) fn threads() -> u32 {
+pub(crate) fn threads() -> u32 {
     1 + THREADS.get().most
 }
 
@@ -42,11 +42,11 @@ pub fn planted(bug: &str) -> bool {
 }
 /// The bug that is planted now; empty if there is none.
 #[cfg(loom)]
-pub(super) fn planted_now() -> &'static str {
+pub(crate) fn planted_now() -> &'static str {
     PLANTED.get()
 }
-/// Plants a bug in what this thread runs from now on.
-pub(crate) fn plant(bug: &'static str) {
+/// Plants a bug in what this thread runs from now on: for a test that is to fail. `caught` does so by itself.
+pub fn plant(bug: &'static str) {
     PLANTED.set(bug);
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn plant(bug: &'static str) {
 ///
 /// # Panics
 /// When the bug survives, or is caught for another reason.
-pub(super) fn catch(
+pub(crate) fn catch(
     bug: &'static str,
     property: &str,
     unit: &str,
@@ -80,7 +80,7 @@ pub(super) fn catch(
 }
 
 /// The text of a panic.
-pub(super) fn text(panic: &(dyn std::any::Any + Send)) -> &str {
+pub(crate) fn text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text")
 }

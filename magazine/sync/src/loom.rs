@@ -1,7 +1,7 @@
-//! The arm for loom, with the twin access, the ordering hook and the armed weak failure.
+//! The backend for loom, with the twin access, the ordering hook and the armed weak failure.
 
-use super::rank::{Locked, Nesting, Place, Rank};
-use super::{Ordering, story};
+use crate::rank::{Locked, Nesting, Place, Rank};
+use crate::{Ordering, story};
 use loom::sync::atomic as l;
 use std::collections::BTreeSet;
 use std::panic::Location;
@@ -23,7 +23,7 @@ pub mod thread {
     /// Starts a thread.
     #[track_caller]
     pub fn spawn<F: FnOnce() -> T + 'static, T: 'static>(f: F) -> JoinHandle<T> {
-        super::super::execution::spawned();
+        crate::execution::spawned();
         // It does not start if the execution fails first. Then what it would have used stays as it is: to drop one of loom's
         // `Arc`s outside of an execution is a second panic, which would end the program in the midst of the first one.
         let f = core::mem::ManuallyDrop::new(f);
@@ -67,13 +67,13 @@ pub struct Mutex<T>(loom::sync::Mutex<T>, Place);
 pub type MutexGuard<'a, T> = Locked<loom::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
-    /// An open lock around `value`, which has no place in the lock order.
+    /// An open lock around `value`, which has no place in a lock order.
     pub fn new(value: T) -> Self {
-        Self::ranked(Rank::Caller, value)
+        Self(loom::sync::Mutex::new(value), Place::NONE)
     }
     /// An open lock around `value`, with its place in the lock order.
-    pub fn ranked(rank: Rank, value: T) -> Self {
-        Self(loom::sync::Mutex::new(value), Place::of(rank))
+    pub fn ranked(rank: impl Into<Rank>, value: T) -> Self {
+        Self(loom::sync::Mutex::new(value), Place::of(rank.into()))
     }
     /// Waits for the lock.
     #[track_caller]
@@ -264,15 +264,15 @@ macro_rules! atomics {
     )* };
 }
 atomics! {
-    /// loom's `AtomicBool` with the additions of this arm.
+    /// loom's `AtomicBool` with the additions of this backend.
     AtomicBool, bool;
-    /// loom's `AtomicU32` with the additions of this arm.
+    /// loom's `AtomicU32` with the additions of this backend.
     AtomicU32, u32;
-    /// loom's `AtomicU64` with the additions of this arm.
+    /// loom's `AtomicU64` with the additions of this backend.
     AtomicU64, u64;
-    /// loom's `AtomicUsize` with the additions of this arm.
+    /// loom's `AtomicUsize` with the additions of this backend.
     AtomicUsize, usize;
-    /// loom's `AtomicPtr` with the additions of this arm.
+    /// loom's `AtomicPtr` with the additions of this backend.
     AtomicPtr<T>, *mut T;
 }
 
