@@ -1,12 +1,12 @@
 //! The loom models as programs: built once, then run one at a time, each in a process of its own, so that a model can be
 //! run under another ordering, and a model that never ends can be ended.
 
-use crate::{cargo, workspace};
+use crate::{cargo, cargo_in, workspace};
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{Read, Seek};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -86,14 +86,92 @@ pub fn shuttle_test(package: &str) -> Command {
     command
 }
 
+/// A package whose models are run, of this workspace or of any other one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Its workspace's root.
+    pub root: PathBuf,
+    /// Its name.
+    pub package: String,
+    /// Its root module, relative to the workspace's root.
+    pub lib: PathBuf,
+    /// The profile that its models are built with.
+    pub profile: String,
+}
+
+impl Subject {
+    /// All [`MODELLED`] crates.
+    pub fn all_modelled() -> Vec<Self> {
+        let subject = |modelled: Modelled| Self {
+            root: workspace().to_owned(),
+            package: modelled.package.to_owned(),
+            lib: modelled.lib.into(),
+            profile: "loom".to_owned(),
+        };
+        MODELLED.map(subject).into()
+    }
+
+    /// The packages of those names in the workspace of `manifest` (this workspace's own by default); all that the workspace
+    /// builds by default if there are no names.
+    ///
+    /// # Errors
+    /// cargo does not know the workspace, there is no package of that name, or it has no library.
+    pub fn find(manifest: Option<&Path>, packages: &[String], profile: &str) -> anyhow::Result<Vec<Self>> {
+        let own = workspace().join("Cargo.toml");
+        let manifest = manifest.unwrap_or(&own);
+        let mut command = cargo();
+        // Relative to where the command was given.
+        command.current_dir(".").args(["metadata", "--no-deps", "--format-version=1", "--manifest-path"]);
+        let output = command.arg(manifest).stderr(Stdio::inherit()).output().context("cargo metadata")?;
+        if !output.status.success() {
+            bail!("{}: cargo knows no workspace there", manifest.display());
+        }
+        Self::named_in(&serde_json::from_slice(&output.stdout).context("cargo metadata")?, packages, profile)
+    }
+
+    fn named_in(metadata: &Value, packages: &[String], profile: &str) -> anyhow::Result<Vec<Self>> {
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let root = PathBuf::from(metadata["workspace_root"].as_str().context("cargo metadata: no root")?);
+        let all = list(&metadata["packages"]);
+        let name = |package: &Value| package["name"].as_str().unwrap_or_default().to_owned();
+        let lib = |package: &Value| {
+            let targets = list(&package["targets"]);
+            let lib = targets.iter().find(|target| list(&target["kind"]).iter().any(|kind| kind == "lib"))?;
+            Path::new(lib["src_path"].as_str()?).strip_prefix(&root).ok().map(Path::to_owned)
+        };
+        let members = list(&metadata["workspace_default_members"]);
+        let chosen: Vec<&Value> = if packages.is_empty() {
+            all.iter().filter(|p| members.contains(&p["id"]) && lib(p).is_some()).collect()
+        } else {
+            let named = |asked: &String| all.iter().find(|package| name(package) == *asked);
+            let unknown = |asked: &String| {
+                let known: Vec<String> = all.iter().map(name).collect();
+                format!("no package `{asked}` in {}; there are: {}", root.display(), known.join(", "))
+            };
+            packages.iter().map(|p| named(p).with_context(|| unknown(p))).collect::<anyhow::Result<_>>()?
+        };
+        let subject = |package: &Value| {
+            let lib = lib(package).with_context(|| format!("package `{}` has no library", name(package)))?;
+            Ok(Self { root: root.clone(), package: name(package), lib, profile: profile.to_owned() })
+        };
+        chosen.into_iter().map(subject).collect()
+    }
+
+    /// Where its sources lie, relative to the workspace's root.
+    pub fn sources(&self) -> &Path {
+        self.lib.parent().unwrap_or(Path::new(""))
+    }
+}
+
 /// One test function of a modelled crate.
 #[derive(Clone, Debug)]
 pub struct Test {
     /// The package.
-    pub package: &'static str,
+    pub package: String,
     /// Its path in the crate.
     pub name: String,
     program: PathBuf,
+    root: PathBuf,
 }
 
 /// How a run of a [`Test`] ended.
@@ -120,13 +198,18 @@ pub enum Outcome {
     TimedOut,
 }
 
-/// Builds the models of `package` and lists its tests.
+/// Builds the models of `subject` and lists its tests.
 ///
 /// # Errors
 /// It does not build, or the program does not say what tests it has.
-pub fn build(package: &'static str) -> anyhow::Result<Vec<Test>> {
-    let mut command = loom_test(package);
-    command.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
+pub fn build(subject: &Subject) -> anyhow::Result<Vec<Test>> {
+    let Subject { root, package, profile, .. } = subject;
+    let mut command = cargo_in(root);
+    command
+        .args(["test", "--profile", profile, "--target-dir", "target/loom", "-p", package, "--lib"])
+        .args(["--no-run", "--message-format=json-render-diagnostics"])
+        .env("RUSTFLAGS", loom_flags())
+        .stderr(Stdio::inherit());
     let output = command.output().context("cargo test")?;
     if !output.status.success() {
         bail!("{package}: the models do not build: {}", output.status);
@@ -145,7 +228,13 @@ pub fn build(package: &'static str) -> anyhow::Result<Vec<Test>> {
         .with_context(|| program.display().to_string())?;
     let listed = String::from_utf8_lossy(&listed.stdout);
     let names = listed.lines().filter_map(|line| line.strip_suffix(": test"));
-    Ok(names.map(|name| Test { package, name: name.to_owned(), program: program.clone() }).collect())
+    let test = |name: &str| Test {
+        package: package.clone(),
+        name: name.to_owned(),
+        program: program.clone(),
+        root: root.clone(),
+    };
+    Ok(names.map(test).collect())
 }
 
 impl Test {
@@ -158,7 +247,7 @@ impl Test {
         let begun = Instant::now();
         let mut child = Command::new(&self.program)
             .args([self.name.as_str(), "--exact", "--nocapture", "--test-threads=1"])
-            .current_dir(workspace())
+            .current_dir(&self.root)
             .env("RUST_BACKTRACE", "0")
             // The time is for the model; that it failed is all that is asked.
             .env("STORY", "0")
@@ -220,7 +309,8 @@ fn panic_message(said: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{loom_test, shuttle_test, workspace};
+    use super::{MODELLED, Subject, loom_test, shuttle_test, workspace};
+    use std::path::Path;
     use std::process::Command;
 
     /// A command as a reader types it.
@@ -239,6 +329,17 @@ mod tests {
         let known = |command: &&str| command.contains(&loom) || others.iter().any(|other| other == command);
         let unknown: Vec<_> = commands.iter().filter(|command| !known(command)).collect();
         assert!(commands.len() >= 8 && unknown.is_empty(), "{unknown:#?}");
+    }
+
+    #[test]
+    fn a_package_is_found_by_its_name_and_the_modelled_ones_are_where_cargo_says() {
+        let names = MODELLED.map(|modelled| modelled.package.to_owned());
+        assert_eq!(Subject::find(None, &names, "loom").unwrap(), Subject::all_modelled());
+        assert_eq!(Subject::all_modelled()[0].sources(), Path::new("magazine/sync/src"));
+        let error = |name: &str| Subject::find(None, &[name.to_owned()], "loom").unwrap_err().to_string();
+        assert!(error("uslab-sink").starts_with("no package `uslab-sink` in "), "{}", error("uslab-sink"));
+        assert!(error("uslab-sink").contains(" uslab-magazine, "), "{}", error("uslab-sink"));
+        assert_eq!(error("libuslab"), "package `libuslab` has no library");
     }
 
     #[test]

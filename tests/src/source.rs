@@ -168,10 +168,10 @@ impl Sources {
     ///
     /// # Errors
     /// A file that cannot be read or is no Rust; an ordering or a planted bug that hides (see the module).
-    pub fn scan(root: &Path, crates: &[&str]) -> anyhow::Result<Self> {
+    pub fn scan<P: AsRef<Path>>(root: &Path, crates: &[P]) -> anyhow::Result<Self> {
         let mut sources = Self::default();
         for lib in crates {
-            sources.file(root, Path::new(lib), Guard::OPEN, false)?;
+            sources.file(root, lib.as_ref(), Guard::OPEN, false)?;
         }
         Ok(sources)
     }

@@ -4,6 +4,8 @@
 //! ASPLOS 2010) finds a bug that needs [`DEPTH`] steps in a certain order with a known probability; random schedules have
 //! no such bound, and find other ones. Both begin with a fixed seed, so a run that fails fails again.
 
+pub use crate::execution::plant;
+
 use crate::execution::{begins, catch, forget_threads, text, threads};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use std::any::Any;
