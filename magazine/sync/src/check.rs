@@ -9,7 +9,7 @@ pub use loom;
 pub use crate::execution::plant;
 
 use crate::execution::{catch, forget_threads, text, threads};
-use crate::replay::{self, Run};
+use crate::replay::{self, Asked, Run};
 use core::fmt;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
         match run.explore() {
             Ok(more) => executions += more,
             Err((n, panic)) => {
-                if replay::story_asked() != Some(false) {
+                if Asked::now() != Asked::None {
                     run.tell(n);
                 }
                 resume_unwind(panic);
@@ -134,7 +134,7 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
 
 /// Runs a model with the bug `bug` planted in the code that it checks and asserts that it fails with a message that
 /// contains `expected`. `property` names what the bug breaks, for the row that this prints. `STORY=1` prints how it came to
-/// that.
+/// that, `STORY=told` without what atomics did.
 ///
 /// # Panics
 /// When the bug survives, or when the model fails for another reason.
@@ -154,7 +154,7 @@ pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
             match run.explore() {
                 Ok(more) => executions += more,
                 Err((n, panic)) => {
-                    if replay::story_asked() == Some(true) {
+                    if Asked::now().all() {
                         run.story(n);
                     }
                     return Err((executions + n, text(&*panic).to_owned()));

@@ -16,6 +16,7 @@ std::thread_local! {
     // A checker runs all threads of an execution on one OS thread.
     static THREADS: Cell<Threads> = const { Cell::new(Threads { now: 0, most: 0 }) };
     static PLANTED: Cell<&'static str> = const { Cell::new("") };
+    static UNIQUE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Another model begins.
@@ -25,6 +26,11 @@ pub(crate) fn forget_threads() {
 /// An execution begins.
 pub(crate) fn begins() {
     THREADS.set(Threads { now: 0, ..THREADS.get() });
+    UNIQUE.set(0);
+}
+/// A number that no other call in this execution gets: each time that it runs the same ones.
+pub fn unique() -> u64 {
+    UNIQUE.replace(UNIQUE.get() + 1)
 }
 /// The execution starts one more thread.
 pub(crate) fn spawned() {

@@ -67,17 +67,13 @@ pub mod schedule;
 #[cfg(loom)]
 pub mod story;
 
-#[cfg(not(loom))]
-pub use backend::AtomicU8;
-#[cfg(not(any(loom, shuttle)))]
-pub use backend::AtomicU16;
 #[cfg(any(loom, shuttle))]
 pub use backend::lazy_static;
 #[cfg(loom)]
 pub use backend::weak_arm;
 pub use backend::{
-    Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, UnsafeCell, fence,
-    relax, thread, thread_local,
+    Arc, AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+    AtomicUsize, Mutex, MutexGuard, UnsafeCell, fence, relax, thread, thread_local,
 };
 
 pub use rank::Rank;
@@ -90,7 +86,7 @@ pub const fn planted(_bug: &str) -> bool {
     false
 }
 #[cfg(any(loom, shuttle))]
-pub use execution::planted;
+pub use execution::{planted, unique};
 
 /// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(stack => "pops")` where
 /// `stack.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.
@@ -191,7 +187,9 @@ impl<T> core::fmt::Debug for Kept<T> {
     }
 }
 
-/// A number that no other call gets, in the life of the process. A `Relaxed` `std` atomic in every build.
+/// A number that no other call gets, in the life of the process; under a checker in that of the execution, so that each
+/// time that it runs it gets the same ones.
+#[cfg(not(any(loom, shuttle)))]
 #[inline]
 pub fn unique() -> u64 {
     static NEXT: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);

@@ -24,17 +24,34 @@ pub(crate) struct Run<S, F> {
     pub(crate) f: Arc<F>,
 }
 
-/// Whether `STORY=1` or `STORY=0` asks for stories or forbids them; else models that fail tell theirs, and those with
-/// planted bugs do not.
-///
-/// # Panics
-/// On another value.
-pub(crate) fn story_asked() -> Option<bool> {
-    let asked = std::env::var_os("STORY")?;
-    match asked.to_str() {
-        Some("1") => Some(true),
-        Some("0") => Some(false),
-        _ => panic!("STORY={}: expected 1 or 0", asked.display()),
+/// What `STORY` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// `STORY=0`: no stories.
+    None,
+    /// It is not set: models that fail tell theirs, and those with planted bugs do not.
+    Failures,
+    /// `STORY=1`: all that fail.
+    All,
+    /// `STORY=told`: the same, without the accesses of atomics.
+    Told,
+}
+
+impl Asked {
+    /// # Panics
+    /// `STORY` has another value.
+    pub(crate) fn now() -> Self {
+        let Some(asked) = std::env::var_os("STORY") else { return Self::Failures };
+        match asked.to_str() {
+            Some("0") => Self::None,
+            Some("1") => Self::All,
+            Some("told") => Self::Told,
+            _ => panic!("STORY={}: expected 0, 1 or told", asked.display()),
+        }
+    }
+    /// Whether the story of what fails on purpose is to be told.
+    pub(crate) fn all(self) -> bool {
+        matches!(self, Self::All | Self::Told)
     }
 }
 
@@ -77,7 +94,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     pub(crate) fn tell(&self, n: u64) {
         if self.story(n) {
             println!(
-                "To repeat this execution alone:\nREPLAY='{}' '{}' --exact '{}' --include-ignored --nocapture",
+                "To repeat this execution alone (STORY=told leaves out what atomics did):\nREPLAY='{}' '{}' --exact '{}' --include-ignored --nocapture",
                 self.file().display(),
                 std::env::current_exe().unwrap_or_default().display(),
                 std::thread::current().name().unwrap_or("")
@@ -110,7 +127,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     /// Runs up to the `n`-th execution from the path in `file`, if there is one, and tells the story of that one. Whether
     /// it failed.
     fn listen(&self, n: u64, file: PathBuf) -> bool {
-        let (f, script, bug) = (self.f.clone(), self.script.clone(), planted_now());
+        let (f, script, bug, asked) = (self.f.clone(), self.script.clone(), planted_now(), Asked::now());
         let mut builder = builder(self.bound);
         builder.checkpoint_interval = n as usize;
         builder.checkpoint_file = Some(file);
@@ -122,9 +139,10 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                 builder.check(move || {
                     match count.fetch_add(1, Relaxed) + 1 {
                         past if past > n => std::panic::panic_any(Passed),
-                        this if this == n => story::begin(),
+                        this if this == n => story::begin(asked != Asked::Told),
                         _ => {}
                     }
+                    begins();
                     f(script.clone());
                 });
             }));
@@ -136,11 +154,11 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let title = format!("{} | script {}: {:?}", self.model, self.index, self.script);
         let end = text(&*panic);
         let told = format!("STORY {title} | execution {n}\n{story}       fails: {end}\n");
-        if story_asked() == Some(true) {
+        if asked.all() {
             use std::io::Write;
             // Past libtest's capture: the test of a planted bug passes, and what passes is not shown.
             let written = std::io::stdout().lock().write_all(told.as_bytes());
-            assert!(written.is_ok(), "STORY=1: cannot write: {written:?}");
+            assert!(written.is_ok(), "STORY: cannot write: {written:?}");
         } else {
             print!("{told}");
         }

@@ -35,6 +35,34 @@ mod models {
         let bug = "a ticket is taken in two steps";
         caught(bug, "tickets", Bound::None, "two have the same ticket", [()], |()| tickets());
     }
+
+    /// The steps of the story of the planted bug, as `STORY` asks for them.
+    fn steps(asked: &str) -> Vec<String> {
+        let program = std::env::current_exe().unwrap();
+        let json = program.with_extension(format!("{asked}.json"));
+        let mut command = std::process::Command::new(&program);
+        ["BOUND", "OM", "OM_LIST", "MODEL_ROWS"].iter().for_each(|name| _ = command.env_remove(name));
+        command.args(["--exact", "scenarios::models::planted_two_steps"]);
+        let output = command.env("STORY", asked).env("STORY_JSON", &json).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        let story: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        let steps = story["steps"].as_array().unwrap().iter();
+        steps.map(|step| format!("{} {}", step["thread"], step["did"]).replace('"', "")).collect()
+    }
+
+    #[test]
+    fn each_access_of_an_atomic_is_a_step_that_nobody_has_to_tell() {
+        let shown = steps("1").join("\n");
+        let file = file!();
+        let expected = [
+            "0 loads 0 from atomic 1 (Relaxed) at FILE:8; it was made at FILE:17",
+            "0 stores 1 to atomic 1 (Relaxed) at FILE:9",
+            "1 loads 0 from atomic 1 (Relaxed) at FILE:8",
+            "1 stores 1 to atomic 1 (Relaxed) at FILE:9",
+        ];
+        assert_eq!(shown, expected.join("\n").replace("FILE", file));
+        assert!(steps("told").is_empty(), "this code tells nothing");
+    }
 }
 
 #[cfg(shuttle)]

@@ -2,7 +2,10 @@
 
 pub use shuttle::lazy_static;
 pub use shuttle::sync::Arc;
-pub use shuttle::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence};
+pub use shuttle::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+    AtomicUsize, fence,
+};
 pub use shuttle::thread_local;
 
 use crate::rank::{Locked, Nesting, Place, Rank};

@@ -67,27 +67,31 @@ atomics! {
     AtomicU64, u64;
     /// `std`'s `AtomicUsize`.
     AtomicUsize, usize;
+    /// `std`'s `AtomicI32`.
+    AtomicI32, i32;
+    /// `std`'s `AtomicI64`.
+    AtomicI64, i64;
+    /// `std`'s `AtomicIsize`.
+    AtomicIsize, isize;
     /// `std`'s `AtomicPtr`.
     AtomicPtr<T>, *mut T;
 }
 
-macro_rules! adds {
-    ($($name:ident $value:ty),*) => { $(
-        impl $name {
+macro_rules! fetches {
+    ($($operation:ident)*) => { fetches! { [$($operation)*] AtomicU8 u8, AtomicU16 u16, AtomicU32 u32, AtomicU64 u64,
+        AtomicUsize usize, AtomicI32 i32, AtomicI64 i64, AtomicIsize isize } };
+    ($operations:tt $($name:ident $value:ty),*) => { $( fetches! { @ $name $value, $operations } )* };
+    (@ $name:ident $value:ty, [$($operation:ident)*]) => {
+        impl $name { $(
             /// As in `std`.
             #[inline(always)]
-            pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
-                self.0.fetch_add(value, order)
+            pub fn $operation(&self, value: $value, order: Ordering) -> $value {
+                self.0.$operation(value, order)
             }
-            /// As in `std`.
-            #[inline(always)]
-            pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
-                self.0.fetch_sub(value, order)
-            }
-        }
-    )* };
+        )* }
+    };
 }
-adds!(AtomicU32 u32, AtomicU64 u64, AtomicUsize usize);
+fetches! { fetch_add fetch_sub fetch_and fetch_or fetch_xor fetch_max fetch_min }
 
 /// Gives way to other threads inside a waiting loop.
 #[inline]

@@ -5,6 +5,7 @@
 //! schedule. Steps are recorded only while an execution is listened to (see `replay`).
 //!
 //! A lock is a step, too, named by the place in the source that takes it; who still waits for one at the end is told there.
+//! So is each access of an atomic, with what it read or wrote; `STORY=told` leaves these out.
 
 use core::panic::Location;
 use core::ptr::NonNull;
@@ -48,6 +49,8 @@ pub(crate) struct Story {
     known: BTreeMap<usize, (usize, BTreeMap<String, String>)>,
     /// What addresses are called.
     names: BTreeMap<usize, usize>,
+    /// The numbers of the atomics that were accessed.
+    atomics: BTreeMap<u64, usize>,
     /// Who waits for a lock, and where.
     waiting: BTreeMap<String, &'static Location<'static>>,
 }
@@ -55,6 +58,8 @@ pub(crate) struct Story {
 std::thread_local! {
     // loom runs all threads of a model on one OS thread.
     static LISTENS: Cell<bool> = const { Cell::new(false) };
+    /// To accesses of atomics, too.
+    static ACCESSES: Cell<bool> = const { Cell::new(false) };
     static STORY: RefCell<Story> = RefCell::default();
     static ROLES: Cell<Option<fn() -> String>> = const { Cell::new(None) };
 }
@@ -70,10 +75,11 @@ pub fn listens() -> bool {
     LISTENS.get() && !std::thread::panicking()
 }
 
-/// From now on steps are recorded.
-pub(crate) fn begin() {
+/// From now on steps are recorded, those of atomics if `accesses` says so.
+pub(crate) fn begin(accesses: bool) {
     STORY.take();
     LISTENS.set(true);
+    ACCESSES.set(accesses);
 }
 
 /// What was recorded since.
@@ -108,13 +114,86 @@ pub fn step(did: String, watched: Option<Watched>) {
 pub fn name(of: NonNull<u8>) -> String {
     const PAGE: usize = 4096;
     let at = of.addr().get();
-    if at < PAGE {
-        return at.to_string();
-    }
+    if at < PAGE { at.to_string() } else { address(at) }
+}
+
+fn address(at: usize) -> String {
     STORY.with_borrow_mut(|story| {
         let next = story.names.len() + 1;
         format!("#{}", story.names.entry(at).or_insert(next))
     })
+}
+
+/// A value as the story shows it: the same in each run, though addresses are not.
+pub(crate) trait Shown: Copy {
+    fn shown(self) -> String;
+}
+impl Shown for bool {
+    fn shown(self) -> String {
+        self.to_string()
+    }
+}
+impl<T> Shown for *mut T {
+    fn shown(self) -> String {
+        NonNull::new(self.cast()).map_or("null".to_owned(), name)
+    }
+}
+macro_rules! shown {
+    ($($number:ty)*) => { $(
+        impl Shown for $number {
+            fn shown(self) -> String {
+                // From here on it may be an address, with or without marks in its low bits.
+                const ADDRESSES: i128 = 1 << 40;
+                match self as i128 {
+                    _ if self == <$number>::MAX => "MAX".to_owned(),
+                    number if number >= ADDRESSES => address(self as usize),
+                    number if number >= 1 << 16 => format!("{number:#x}"),
+                    number => number.to_string(),
+                }
+            }
+        }
+    )* };
+}
+shown! { u8 u16 u32 u64 usize i32 i64 isize }
+
+/// What the story knows of an atomic.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Atomic {
+    /// No other one has this number.
+    id: u64,
+    made: &'static Location<'static>,
+}
+
+impl Atomic {
+    #[track_caller]
+    pub(crate) fn new() -> Self {
+        Self { id: crate::unique(), made: Location::caller() }
+    }
+    /// The running thread did this to the atomic of that name. Directly behind the access.
+    #[track_caller]
+    pub(crate) fn tell(self, did: impl FnOnce(&str) -> String) {
+        if !(listens() && ACCESSES.get()) {
+            return;
+        }
+        let (number, first) = STORY.with_borrow_mut(|story| {
+            let next = story.atomics.len() + 1;
+            let number = *story.atomics.entry(self.id).or_insert(next);
+            (number, number == next)
+        });
+        let mut did = format!("{} at {}", did(&format!("atomic {number}")), place(Location::caller()));
+        if first {
+            did += &format!("; it was made at {}", place(self.made));
+        }
+        step(did, None);
+    }
+}
+
+/// The running thread is behind a fence.
+#[track_caller]
+pub(crate) fn fences(order: crate::Ordering) {
+    if listens() && ACCESSES.get() {
+        step(format!("fence ({order:?}) at {}", place(Location::caller())), None);
+    }
 }
 
 fn place(at: &Location<'_>) -> String {
