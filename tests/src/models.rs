@@ -56,9 +56,57 @@ pub const EXAMPLES: [Example; 2] = [
     Example { package: "uslab", name: "sessions", least: 1, planted: &["a session is found twice"] },
 ];
 
+/// A crate of another workspace, which checks itself with `uslab-sync` as anybody's does.
+#[derive(Clone, Copy, Debug)]
+pub struct Outside {
+    /// Where it lies, relative to this workspace's root.
+    pub root: &'static str,
+    /// Its package.
+    pub package: &'static str,
+    /// The fewest models that it must have.
+    pub least: usize,
+    /// The fewest scenarios under random and PCT schedules.
+    pub least_schedules: usize,
+    /// The bug planted in it.
+    pub planted: &'static str,
+}
+
+/// The example of `uslab-sync`.
+pub const OUTSIDE: Outside = Outside {
+    root: "tests/sync_example",
+    package: "slots",
+    least: 3,
+    least_schedules: 2,
+    planted: "a take leaves the tag as it is",
+};
+
+impl Outside {
+    /// The command that builds and runs its tests without a checker.
+    pub fn test(&self) -> Command {
+        let mut command = cargo_in(&workspace().join(self.root));
+        command.arg("test");
+        command
+    }
+    /// The same for a checker, with the profile and in the folder of this workspace's own; the caller adds the test's
+    /// arguments.
+    pub fn checked_test(&self, checker: &str) -> Command {
+        let mut command = self.test();
+        command
+            .args(["--profile", "loom", "--lib", "--target-dir"])
+            .arg(workspace().join("target").join(checker))
+            .env("RUSTFLAGS", flags(checker));
+        command
+    }
+}
+
+/// `RUSTFLAGS` of a build for a checker.
+fn flags(checker: &str) -> String {
+    format!("{} --cfg {checker}", std::env::var("RUSTFLAGS").unwrap_or_default())
+}
+
 /// `RUSTFLAGS` of a build for loom.
 pub fn loom_flags() -> String {
-    format!("{} --cfg loom", std::env::var("RUSTFLAGS").unwrap_or_default())
+    flags("loom")
 }
 
 /// The command that builds and runs the models of a package's library; the caller adds the test's arguments.
@@ -82,7 +130,7 @@ pub fn shuttle_test(package: &str) -> Command {
     command
         .args(["test", "--profile", "loom", "--target-dir", "target/shuttle", "-p", package, "--lib"])
         .args(["--", "schedules", "--nocapture", "--test-threads=2"])
-        .env("RUSTFLAGS", format!("{} --cfg shuttle", std::env::var("RUSTFLAGS").unwrap_or_default()));
+        .env("RUSTFLAGS", flags("shuttle"));
     command
 }
 
@@ -97,6 +145,8 @@ pub struct Subject {
     pub lib: PathBuf,
     /// The profile that its models are built with.
     pub profile: String,
+    /// Where they are built.
+    pub target: PathBuf,
 }
 
 impl Subject {
@@ -107,6 +157,7 @@ impl Subject {
             package: modelled.package.to_owned(),
             lib: modelled.lib.into(),
             profile: "loom".to_owned(),
+            target: workspace().join("target/loom"),
         };
         MODELLED.map(subject).into()
     }
@@ -119,10 +170,12 @@ impl Subject {
     pub fn find(manifest: Option<&Path>, packages: &[String], profile: &str) -> anyhow::Result<Vec<Self>> {
         let own = workspace().join("Cargo.toml");
         let manifest = manifest.unwrap_or(&own);
-        let mut command = cargo();
-        // Relative to where the command was given.
-        command.current_dir(".").args(["metadata", "--no-deps", "--format-version=1", "--manifest-path"]);
-        let output = command.arg(manifest).stderr(Stdio::inherit()).output().context("cargo metadata")?;
+        let shown = || manifest.display().to_string();
+        let manifest = manifest.canonicalize().with_context(shown)?;
+        // Its settings are those of where it is run.
+        let mut command = cargo_in(manifest.parent().unwrap_or(workspace()));
+        command.args(["metadata", "--no-deps", "--format-version=1", "--manifest-path"]).arg(&manifest);
+        let output = command.stderr(Stdio::inherit()).output().context("cargo metadata")?;
         if !output.status.success() {
             bail!("{}: cargo knows no workspace there", manifest.display());
         }
@@ -131,7 +184,11 @@ impl Subject {
 
     fn named_in(metadata: &Value, packages: &[String], profile: &str) -> anyhow::Result<Vec<Self>> {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-        let root = PathBuf::from(metadata["workspace_root"].as_str().context("cargo metadata: no root")?);
+        let path = |field: &str| {
+            let path = metadata[field].as_str().with_context(|| format!("cargo metadata: no {field}"));
+            path.map(PathBuf::from)
+        };
+        let (root, target) = (path("workspace_root")?, path("target_directory")?.join("loom"));
         let all = list(&metadata["packages"]);
         let name = |package: &Value| package["name"].as_str().unwrap_or_default().to_owned();
         let lib = |package: &Value| {
@@ -152,7 +209,8 @@ impl Subject {
         };
         let subject = |package: &Value| {
             let lib = lib(package).with_context(|| format!("package `{}` has no library", name(package)))?;
-            Ok(Self { root: root.clone(), package: name(package), lib, profile: profile.to_owned() })
+            let (root, target) = (root.clone(), target.clone());
+            Ok(Self { root, package: name(package), lib, profile: profile.to_owned(), target })
         };
         chosen.into_iter().map(subject).collect()
     }
@@ -203,10 +261,11 @@ pub enum Outcome {
 /// # Errors
 /// It does not build, or the program does not say what tests it has.
 pub fn build(subject: &Subject) -> anyhow::Result<Vec<Test>> {
-    let Subject { root, package, profile, .. } = subject;
+    let Subject { root, package, profile, target, .. } = subject;
     let mut command = cargo_in(root);
     command
-        .args(["test", "--profile", profile, "--target-dir", "target/loom", "-p", package, "--lib"])
+        .args(["test", "--profile", profile, "-p", package, "--lib", "--target-dir"])
+        .arg(target)
         .args(["--no-run", "--message-format=json-render-diagnostics"])
         .env("RUSTFLAGS", loom_flags())
         .stderr(Stdio::inherit());
