@@ -1,39 +1,4 @@
-//! Atomics, locks, cells and threads that are `std`'s in the shipped program and a model checker's under test.
-//!
-//! Name this crate where you would name `std::sync` and `std::thread`. One `cfg` then swaps what stands behind it, so that the
-//! checked source is the shipped source:
-//!
-//! | build | atomics, locks, cells | used for |
-//! |---|---|---|
-//! | (none) | `std` | shipping |
-//! | `--cfg loom` | loom, repaired (see below) | exhaustive models, weak memory |
-//! | `--cfg shuttle` | shuttle | large random and PCT schedules, sequentially consistent |
-//!
-//! ## What it adds to loom
-//!
-//! * **Twin access.** loom 0.7.2 forgets other threads' earlier loads of an atomic as soon as the running thread
-//!   loads it too, and so never runs a later write before them (tokio-rs/loom #166, #392): every load-then-CAS
-//!   loop is explored in part only. Each atomic here carries a twin, and each access first does a `Relaxed`
-//!   read-modify-write on it. That makes all accesses of one atomic dependent for the partial-order reduction and
-//!   adds no happens-before. `check` holds a canary test on the set of outcomes.
-//! * **The ordering hook.** `OM=file:line:column:arg:Ordering` weakens one call site at run time and `OM_LIST=1`
-//!   prints the sites that were reached, so orderings can be mutation-tested without a rebuild.
-//! * **The armed weak failure.** loom never fails `compare_exchange_weak` spuriously; `weak_arm(k)` fails the
-//!   k-th one of the calling thread.
-//! * **The story.** A model that fails is run once more up to the execution that failed, and tells what happened there step
-//!   by step; that execution alone can be repeated. [`tell!`] adds steps of your own; see `story` and `replay`.
-//! * **Planted bugs.** [`planted`] is false in a shipping build; `check::caught` and `schedule::caught` run a model with a bug
-//!   and demand that it fails.
-//!
-//! ## Rules
-//!
-//! * Locks are `std`'s futex mutex with poison ignored, in every build: it allocates nothing, so these locks may lie below a
-//!   `GlobalAlloc`.
-//! * The locks' and the atomics' `new` are `const` outside loom and shuttle only; shared code does not rely on it.
-//! * [`Counter`], [`Fixed`] and [`FixedPtr`] are plain `std` atomics in every build: what no algorithm needs exact
-//!   needs no exploring.
-//! * A lock that is made with a rank has a place in a lock order, which debug builds and checkers assert; see [`ranks!`].
-
+#![doc = include_str!("../README.md")]
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 pub use core::sync::atomic::Ordering;

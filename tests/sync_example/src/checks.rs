@@ -118,6 +118,8 @@ mod models {
         for part in ["thread 0  loads 2 from atomic 1 (Acquire) at src/lib.rs:", " by compare_exchange ("] {
             assert!(story.contains(part), "{part}: {story}");
         }
+        let shown = include_str!("../../../magazine/sync/README.md");
+        assert!(shown.contains(&story), "README.md of uslab-sync shows another story than\n{story}");
         let again = first.lines().find(|line| line.starts_with("REPLAY=")).unwrap();
         let again = said(Command::new("sh").args(["-c", again]));
         assert_eq!(steps(&again), story);
