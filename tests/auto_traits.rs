@@ -67,7 +67,8 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
     let wrong = table! {
         // --- uslab_magazine
         "numbers and settings" => YES YES: magazine::Config, magazine::Drains, magazine::TooSmall, magazine::Which, magazine::Stats, magazine::Cpus,
-            magazine::Mechanism, magazine::BadCpus, magazine::Script, magazine::Path, magazine::Paths, sync::Rank;
+            magazine::Mechanism, magazine::BadCpus, magazine::Script, magazine::Path, magazine::Paths, sync::Rank,
+            magazine::uslab_sync::Rank;
         "what threads share it for; its rounds are `Send`" => YES YES: magazine::Layer<Ball>;
         "a pointer to a layer; each use promises that this lives" => YES YES: magazine::Front<Ball>;
         "memory by address, which nobody writes through a shared reference" => YES YES: magazine::Heap;

@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
+// README.md shows tests.
+#![allow(clippy::test_attr_in_doctest)]
 
 pub use core::sync::atomic::Ordering;
 
