@@ -77,7 +77,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "copies of numbers, as `Vec`" => YES YES: magazine::LayerView<u8>, magazine::CpuView<u8>, magazine::DepotView<u8>,
             magazine::MagazineView<u8>;
         "one operation's own note, in a cell" => YES NO: magazine::Operation;
-        "atomics" => YES YES: sync::Counter, sync::Fixed, sync::FixedPtr<u8>, magazine::PathCounts;
+        "atomics" => YES YES: sync::Counter, sync::Hint, sync::Fixed, sync::FixedPtr<u8>, magazine::PathCounts;
         "a lock hands out `&mut`, so what it protects need not be `Sync`" => YES YES: sync::Mutex<Cell<u8>>,
             sync::fork::ForkMutex<Cell<u8>>;
         "but it can be moved out of the lock" => NO NO: sync::Mutex<Rc<u8>>, sync::fork::ForkMutex<Rc<u8>>;

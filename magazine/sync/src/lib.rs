@@ -40,7 +40,7 @@ pub use backend::lazy_static;
 pub use backend::weak_arm;
 pub use backend::{
     Arc, AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
-    AtomicUsize, Mutex, MutexGuard, UnsafeCell, fence, relax, thread, thread_local,
+    AtomicUsize, Hint, Mutex, MutexGuard, UnsafeCell, fence, relax, thread, thread_local,
 };
 
 pub use rank::Rank;

@@ -350,3 +350,31 @@ fetches! {
     fetch_max |before, value| before.max(value);
     fetch_min |before, value| before.min(value);
 }
+
+/// A number that decisions hang on although it may be out of date: a limit, how much to fetch. `Relaxed`; a lost update costs
+/// nothing. Checkers see it, and explore what follows from each value that a thread may read, unlike a [`Counter`](crate::Counter)'s.
+#[derive(Debug)]
+pub struct Hint(AtomicU64);
+
+// Past the hook: no ordering is written where these are called.
+impl Hint {
+    /// Starts at `value`.
+    #[track_caller]
+    pub fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+    /// The number now, or an older one.
+    #[track_caller]
+    pub fn get(&self) -> u64 {
+        let value = self.0.twinned().load(Ordering::Relaxed);
+        self.0.told.tell(|name| format!("reads {} from hint {name}", value.shown()));
+        value
+    }
+    /// Overwrites the number.
+    #[track_caller]
+    pub fn set(&self, value: u64) {
+        self.0.twinned().store(value, Ordering::Relaxed);
+        self.0.stored(value);
+        self.0.told.tell(|name| format!("sets hint {name} to {}", value.shown()));
+    }
+}

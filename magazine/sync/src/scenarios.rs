@@ -36,6 +36,20 @@ mod models {
         caught(bug, "tickets", Bound::None, "two have the same ticket", [()], |()| tickets());
     }
 
+    #[test]
+    fn a_hint_is_read_before_and_after_it_is_set() {
+        let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
+        let sink = seen.clone();
+        model("a hint", Bound::None, 18, move || {
+            let hint = Arc::new(crate::Hint::new(7));
+            let other = hint.clone();
+            let set = thread::spawn(move || other.set(8));
+            sink.lock().unwrap().insert(hint.get());
+            set.join().unwrap();
+        });
+        assert_eq!(seen.lock().unwrap().iter().copied().collect::<Vec<_>>(), [7, 8]);
+    }
+
     /// The steps of the story of the planted bug, as `STORY` asks for them.
     fn steps(asked: &str) -> Vec<String> {
         let program = std::env::current_exe().unwrap();

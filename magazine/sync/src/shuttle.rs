@@ -8,6 +8,7 @@ pub use shuttle::sync::atomic::{
 };
 pub use shuttle::thread_local;
 
+use crate::Ordering;
 use crate::rank::{Locked, Nesting, Place, Rank};
 
 /// shuttle's threads, counted for the row of a scenario.
@@ -76,3 +77,4 @@ impl<T: Default> Default for Mutex<T> {
 }
 
 include!("plain_cell.rs");
+include!("hint.rs");

@@ -222,3 +222,4 @@ impl<T> core::ops::DerefMut for MutexGuard<'_, T> {
 }
 
 include!("plain_cell.rs");
+include!("hint.rs");
