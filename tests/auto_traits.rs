@@ -67,7 +67,8 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
     let wrong = table! {
         // --- uslab_magazine
         "numbers and settings" => YES YES: magazine::Config, magazine::Drains, magazine::TooSmall, magazine::Which, magazine::Stats, magazine::Cpus,
-            magazine::Mechanism, magazine::BadCpus, magazine::Script, magazine::Path, magazine::Paths, sync::Rank;
+            magazine::Mechanism, magazine::BadCpus, magazine::Script, magazine::Path, magazine::Paths, sync::Rank,
+            magazine::uslab_sync::Rank;
         "what threads share it for; its rounds are `Send`" => YES YES: magazine::Layer<Ball>;
         "a pointer to a layer; each use promises that this lives" => YES YES: magazine::Front<Ball>;
         "memory by address, which nobody writes through a shared reference" => YES YES: magazine::Heap;
@@ -76,7 +77,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "copies of numbers, as `Vec`" => YES YES: magazine::LayerView<u8>, magazine::CpuView<u8>, magazine::DepotView<u8>,
             magazine::MagazineView<u8>;
         "one operation's own note, in a cell" => YES NO: magazine::Operation;
-        "atomics" => YES YES: sync::Counter, sync::Fixed, sync::FixedPtr<u8>, magazine::PathCounts;
+        "atomics" => YES YES: sync::Counter, sync::Hint, sync::Fixed, sync::FixedPtr<u8>, magazine::PathCounts;
         "a lock hands out `&mut`, so what it protects need not be `Sync`" => YES YES: sync::Mutex<Cell<u8>>,
             sync::fork::ForkMutex<Cell<u8>>;
         "but it can be moved out of the lock" => NO NO: sync::Mutex<Rc<u8>>, sync::fork::ForkMutex<Rc<u8>>;

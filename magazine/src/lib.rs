@@ -31,7 +31,7 @@
 //! | [`mod@fork`] | forking while other threads allocate |
 //! | [`paths`] | what operations did at the dearest, and how many of each class there were |
 //! | [`view`] | what lies where, for pictures |
-//! | [`sync`] | the one door to atomics and locks; loom |
+//! | [`sync`] | the one door to atomics and locks; loom: `uslab-sync` |
 //!
 //! # Example
 //!
@@ -101,6 +101,7 @@ mod depot;
 pub mod fork;
 pub mod front;
 pub mod layer;
+mod lock_order;
 mod magazine;
 pub mod memory;
 pub mod paths;
@@ -132,5 +133,8 @@ pub use layer::{Config, Layer, MAX_DEPOT, Round, Stats, Supplier};
 pub use magazine::MAX_CAPACITY;
 pub use memory::{Heap, Memory};
 pub use paths::{Operation, Path, PathCounts, Paths};
+#[doc(hidden)]
+pub use uslab_sync;
+
 pub use table::{Drains, Table, TooSmall, Which};
 pub use view::{CpuView, DepotView, LayerView, MagazineView};

@@ -20,8 +20,7 @@ use crate::depot::Block;
 use crate::layer::Config;
 use crate::paths::Operation;
 use crate::region::Commit;
-use crate::sync::check::{Bound, caught, models};
-use crate::sync::execution::plant;
+use crate::sync::check::{Bound, caught, models, plant};
 use crate::sync::{Arc, Ordering::Relaxed, thread};
 use crate::table::Which;
 use crate::world::{

@@ -92,6 +92,19 @@ impl Operation {
     }
 }
 
+/// A step of the story that a failing model prints: [`uslab_sync::tell!`].
+///
+/// A step that has a class says whose it is: `tell!(op: Depot, "visits the depot")`. The [`Operation`] `op` did something that
+/// dear, in every build.
+#[macro_export]
+macro_rules! tell {
+    ($op:ident: $path:ident, $($text:tt)*) => {{
+        $op.did($crate::Path::$path);
+        $crate::uslab_sync::tell!($($text)*);
+    }};
+    ($($text:tt)*) => { $crate::uslab_sync::tell!($($text)*) };
+}
+
 /// Operations by class. Exact at quiescence; while they go on a snapshot, each number for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Paths {

@@ -5,27 +5,27 @@
 //! * **Shrinking.** When memory is short, stacks may hold half as many rounds, two magazines at least, and fills begin anew
 //!   with few rounds. Each reaping interval without such an event takes one step back. (FreeBSD's UMA shrinks, too.)
 //!
-//! All numbers here are rough: a lost update costs nothing.
+//! All numbers here are hints: a lost update costs nothing.
 
 use crate::layer::Config;
-use crate::sync::Counter;
+use crate::sync::Hint;
 
 #[derive(Debug)]
 pub(crate) struct Tuning {
     /// Rounds of the next fill.
-    fill: Counter,
+    fill: Hint,
     /// Places that a stack may have.
-    reach: Counter,
+    reach: Hint,
     /// Memory was short in this interval.
-    short: Counter,
+    short: Hint,
 }
 
 impl Tuning {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
-            fill: Counter::new(config.first_fill.into()),
-            reach: Counter::new(config.reach().into()),
-            short: Counter::new(0),
+            fill: Hint::new(config.first_fill.into()),
+            reach: Hint::new(config.reach().into()),
+            short: Hint::new(0),
         }
     }
 

@@ -19,8 +19,13 @@ pub fn workspace() -> &'static Path {
 
 /// The cargo that runs this, in the workspace's root.
 pub fn cargo() -> Command {
+    cargo_in(workspace())
+}
+
+/// The cargo that runs this, in the root of another workspace.
+pub fn cargo_in(root: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace());
+    cargo.current_dir(root);
     cargo
 }
 

@@ -1,12 +1,12 @@
 //! The loom models as programs: built once, then run one at a time, each in a process of its own, so that a model can be
 //! run under another ordering, and a model that never ends can be ended.
 
-use crate::{cargo, workspace};
+use crate::{cargo, cargo_in, workspace};
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{Read, Seek};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,8 @@ pub struct Modelled {
 }
 
 /// All of them.
-pub const MODELLED: [Modelled; 4] = [
+pub const MODELLED: [Modelled; 5] = [
+    Modelled { package: "uslab-sync", lib: "magazine/sync/src/lib.rs", least: 1, least_schedules: 1 },
     Modelled { package: "uslab-magazine", lib: "magazine/src/lib.rs", least: 52, least_schedules: 13 },
     Modelled { package: "uslab-buddy", lib: "buddy/src/lib.rs", least: 9, least_schedules: 3 },
     Modelled { package: "uslab", lib: "slab/src/lib.rs", least: 18, least_schedules: 8 },
@@ -55,9 +56,57 @@ pub const EXAMPLES: [Example; 2] = [
     Example { package: "uslab", name: "sessions", least: 1, planted: &["a session is found twice"] },
 ];
 
+/// A crate of another workspace, which checks itself with `uslab-sync` as anybody's does.
+#[derive(Clone, Copy, Debug)]
+pub struct Outside {
+    /// Where it lies, relative to this workspace's root.
+    pub root: &'static str,
+    /// Its package.
+    pub package: &'static str,
+    /// The fewest models that it must have.
+    pub least: usize,
+    /// The fewest scenarios under random and PCT schedules.
+    pub least_schedules: usize,
+    /// The bug planted in it.
+    pub planted: &'static str,
+}
+
+/// The example of `uslab-sync`.
+pub const OUTSIDE: Outside = Outside {
+    root: "tests/sync_example",
+    package: "slots",
+    least: 3,
+    least_schedules: 2,
+    planted: "a take leaves the tag as it is",
+};
+
+impl Outside {
+    /// The command that builds and runs its tests without a checker.
+    pub fn test(&self) -> Command {
+        let mut command = cargo_in(&workspace().join(self.root));
+        command.arg("test");
+        command
+    }
+    /// The same for a checker, with the profile and in the folder of this workspace's own; the caller adds the test's
+    /// arguments.
+    pub fn checked_test(&self, checker: &str) -> Command {
+        let mut command = self.test();
+        command
+            .args(["--profile", "loom", "--lib", "--target-dir"])
+            .arg(workspace().join("target").join(checker))
+            .env("RUSTFLAGS", flags(checker));
+        command
+    }
+}
+
+/// `RUSTFLAGS` of a build for a checker.
+fn flags(checker: &str) -> String {
+    format!("{} --cfg {checker}", std::env::var("RUSTFLAGS").unwrap_or_default())
+}
+
 /// `RUSTFLAGS` of a build for loom.
 pub fn loom_flags() -> String {
-    format!("{} --cfg loom", std::env::var("RUSTFLAGS").unwrap_or_default())
+    flags("loom")
 }
 
 /// The command that builds and runs the models of a package's library; the caller adds the test's arguments.
@@ -81,18 +130,106 @@ pub fn shuttle_test(package: &str) -> Command {
     command
         .args(["test", "--profile", "loom", "--target-dir", "target/shuttle", "-p", package, "--lib"])
         .args(["--", "schedules", "--nocapture", "--test-threads=2"])
-        .env("RUSTFLAGS", format!("{} --cfg shuttle", std::env::var("RUSTFLAGS").unwrap_or_default()));
+        .env("RUSTFLAGS", flags("shuttle"));
     command
+}
+
+/// A package whose models are run, of this workspace or of any other one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Its workspace's root.
+    pub root: PathBuf,
+    /// Its name.
+    pub package: String,
+    /// Its root module, relative to the workspace's root.
+    pub lib: PathBuf,
+    /// The profile that its models are built with.
+    pub profile: String,
+    /// Where they are built.
+    pub target: PathBuf,
+}
+
+impl Subject {
+    /// All [`MODELLED`] crates.
+    pub fn all_modelled() -> Vec<Self> {
+        let subject = |modelled: Modelled| Self {
+            root: workspace().to_owned(),
+            package: modelled.package.to_owned(),
+            lib: modelled.lib.into(),
+            profile: "loom".to_owned(),
+            target: workspace().join("target/loom"),
+        };
+        MODELLED.map(subject).into()
+    }
+
+    /// The packages of those names in the workspace of `manifest` (this workspace's own by default); all that the workspace
+    /// builds by default if there are no names.
+    ///
+    /// # Errors
+    /// cargo does not know the workspace, there is no package of that name, or it has no library.
+    pub fn find(manifest: Option<&Path>, packages: &[String], profile: &str) -> anyhow::Result<Vec<Self>> {
+        let own = workspace().join("Cargo.toml");
+        let manifest = manifest.unwrap_or(&own);
+        let shown = || manifest.display().to_string();
+        let manifest = manifest.canonicalize().with_context(shown)?;
+        // Its settings are those of where it is run.
+        let mut command = cargo_in(manifest.parent().unwrap_or(workspace()));
+        command.args(["metadata", "--no-deps", "--format-version=1", "--manifest-path"]).arg(&manifest);
+        let output = command.stderr(Stdio::inherit()).output().context("cargo metadata")?;
+        if !output.status.success() {
+            bail!("{}: cargo knows no workspace there", manifest.display());
+        }
+        Self::named_in(&serde_json::from_slice(&output.stdout).context("cargo metadata")?, packages, profile)
+    }
+
+    fn named_in(metadata: &Value, packages: &[String], profile: &str) -> anyhow::Result<Vec<Self>> {
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let path = |field: &str| {
+            let path = metadata[field].as_str().with_context(|| format!("cargo metadata: no {field}"));
+            path.map(PathBuf::from)
+        };
+        let (root, target) = (path("workspace_root")?, path("target_directory")?.join("loom"));
+        let all = list(&metadata["packages"]);
+        let name = |package: &Value| package["name"].as_str().unwrap_or_default().to_owned();
+        let lib = |package: &Value| {
+            let targets = list(&package["targets"]);
+            let lib = targets.iter().find(|target| list(&target["kind"]).iter().any(|kind| kind == "lib"))?;
+            Path::new(lib["src_path"].as_str()?).strip_prefix(&root).ok().map(Path::to_owned)
+        };
+        let members = list(&metadata["workspace_default_members"]);
+        let chosen: Vec<&Value> = if packages.is_empty() {
+            all.iter().filter(|p| members.contains(&p["id"]) && lib(p).is_some()).collect()
+        } else {
+            let named = |asked: &String| all.iter().find(|package| name(package) == *asked);
+            let unknown = |asked: &String| {
+                let known: Vec<String> = all.iter().map(name).collect();
+                format!("no package `{asked}` in {}; there are: {}", root.display(), known.join(", "))
+            };
+            packages.iter().map(|p| named(p).with_context(|| unknown(p))).collect::<anyhow::Result<_>>()?
+        };
+        let subject = |package: &Value| {
+            let lib = lib(package).with_context(|| format!("package `{}` has no library", name(package)))?;
+            let (root, target) = (root.clone(), target.clone());
+            Ok(Self { root, package: name(package), lib, profile: profile.to_owned(), target })
+        };
+        chosen.into_iter().map(subject).collect()
+    }
+
+    /// Where its sources lie, relative to the workspace's root.
+    pub fn sources(&self) -> &Path {
+        self.lib.parent().unwrap_or(Path::new(""))
+    }
 }
 
 /// One test function of a modelled crate.
 #[derive(Clone, Debug)]
 pub struct Test {
     /// The package.
-    pub package: &'static str,
+    pub package: String,
     /// Its path in the crate.
     pub name: String,
     program: PathBuf,
+    root: PathBuf,
 }
 
 /// How a run of a [`Test`] ended.
@@ -119,13 +256,19 @@ pub enum Outcome {
     TimedOut,
 }
 
-/// Builds the models of `package` and lists its tests.
+/// Builds the models of `subject` and lists its tests.
 ///
 /// # Errors
 /// It does not build, or the program does not say what tests it has.
-pub fn build(package: &'static str) -> anyhow::Result<Vec<Test>> {
-    let mut command = loom_test(package);
-    command.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
+pub fn build(subject: &Subject) -> anyhow::Result<Vec<Test>> {
+    let Subject { root, package, profile, target, .. } = subject;
+    let mut command = cargo_in(root);
+    command
+        .args(["test", "--profile", profile, "-p", package, "--lib", "--target-dir"])
+        .arg(target)
+        .args(["--no-run", "--message-format=json-render-diagnostics"])
+        .env("RUSTFLAGS", loom_flags())
+        .stderr(Stdio::inherit());
     let output = command.output().context("cargo test")?;
     if !output.status.success() {
         bail!("{package}: the models do not build: {}", output.status);
@@ -144,7 +287,13 @@ pub fn build(package: &'static str) -> anyhow::Result<Vec<Test>> {
         .with_context(|| program.display().to_string())?;
     let listed = String::from_utf8_lossy(&listed.stdout);
     let names = listed.lines().filter_map(|line| line.strip_suffix(": test"));
-    Ok(names.map(|name| Test { package, name: name.to_owned(), program: program.clone() }).collect())
+    let test = |name: &str| Test {
+        package: package.clone(),
+        name: name.to_owned(),
+        program: program.clone(),
+        root: root.clone(),
+    };
+    Ok(names.map(test).collect())
 }
 
 impl Test {
@@ -157,7 +306,7 @@ impl Test {
         let begun = Instant::now();
         let mut child = Command::new(&self.program)
             .args([self.name.as_str(), "--exact", "--nocapture", "--test-threads=1"])
-            .current_dir(workspace())
+            .current_dir(&self.root)
             .env("RUST_BACKTRACE", "0")
             // The time is for the model; that it failed is all that is asked.
             .env("STORY", "0")
@@ -219,7 +368,8 @@ fn panic_message(said: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{loom_test, shuttle_test, workspace};
+    use super::{MODELLED, Subject, loom_test, shuttle_test, workspace};
+    use std::path::Path;
     use std::process::Command;
 
     /// A command as a reader types it.
@@ -238,6 +388,17 @@ mod tests {
         let known = |command: &&str| command.contains(&loom) || others.iter().any(|other| other == command);
         let unknown: Vec<_> = commands.iter().filter(|command| !known(command)).collect();
         assert!(commands.len() >= 8 && unknown.is_empty(), "{unknown:#?}");
+    }
+
+    #[test]
+    fn a_package_is_found_by_its_name_and_the_modelled_ones_are_where_cargo_says() {
+        let names = MODELLED.map(|modelled| modelled.package.to_owned());
+        assert_eq!(Subject::find(None, &names, "loom").unwrap(), Subject::all_modelled());
+        assert_eq!(Subject::all_modelled()[0].sources(), Path::new("magazine/sync/src"));
+        let error = |name: &str| Subject::find(None, &[name.to_owned()], "loom").unwrap_err().to_string();
+        assert!(error("uslab-sink").starts_with("no package `uslab-sink` in "), "{}", error("uslab-sink"));
+        assert!(error("uslab-sink").contains(" uslab-magazine, "), "{}", error("uslab-sink"));
+        assert_eq!(error("libuslab"), "package `libuslab` has no library");
     }
 
     #[test]

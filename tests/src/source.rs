@@ -3,7 +3,7 @@
 //! The scan walks the modules of a crate from its `lib.rs` and looks at *tokens*, not at a syntax tree: an ordering
 //! inside a macro's arguments (`debug_assert!(x.load(Relaxed) == 0)`) is a site like any other, and comments and
 //! strings are none. Each site is placed as `Location::caller` places it (the operation's name), so that it can be
-//! compared with what the hook of `magazine::sync` reports.
+//! compared with what the hook of `uslab-sync` reports.
 //!
 //! Invariant: nothing hides. An ordering that is named anywhere but in a `use` or as an argument of an atomic operation
 //! (a constant, a variable) is an error, because what becomes of it could not be told; so is a planted bug whose name is
@@ -19,11 +19,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The door to the atomics, whose files stand between the others and the checker. Orderings in it are those of
+/// The facade of the atomics, whose files stand between the others and the checker. Orderings in it are those of
 /// statistics, which are `std`'s atomics in every build, and must be `Relaxed`.
-const DOOR: &str = "magazine/src/sync/";
-/// The door's arm for loom, which handles orderings as values.
-const HOOK: &str = "magazine/src/sync/loom.rs";
+const DOOR: &str = "magazine/sync/src/";
+/// Its backend for loom, which handles orderings as values.
+const HOOK: &str = "magazine/sync/src/loom.rs";
 
 /// How strong an access or a fence is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -168,10 +168,10 @@ impl Sources {
     ///
     /// # Errors
     /// A file that cannot be read or is no Rust; an ordering or a planted bug that hides (see the module).
-    pub fn scan(root: &Path, crates: &[&str]) -> anyhow::Result<Self> {
+    pub fn scan<P: AsRef<Path>>(root: &Path, crates: &[P]) -> anyhow::Result<Self> {
         let mut sources = Self::default();
         for lib in crates {
-            sources.file(root, Path::new(lib), Guard::OPEN, false)?;
+            sources.file(root, lib.as_ref(), Guard::OPEN, false)?;
         }
         Ok(sources)
     }
@@ -469,7 +469,7 @@ impl Scan<'_> {
             if file.starts_with(DOOR) && build != Build::Tests {
                 ensure!(
                     ordering == Relaxed,
-                    "{}: the door's own orderings are of statistics: Relaxed",
+                    "{}: the facade's own orderings are of statistics: Relaxed",
                     self.at(begin)
                 );
                 continue;

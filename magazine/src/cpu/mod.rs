@@ -173,6 +173,9 @@ impl Cpus {
     /// Counts of zero, more than [`MAX_CPUS`] or [`MAX_NODES`], or more nodes than CPUs.
     pub fn simulated(cpus: u32, nodes: u32) -> Result<Self, BadCpus> {
         let good = (1..=MAX_CPUS).contains(&cpus) && (1..=MAX_NODES.min(cpus)).contains(&nodes);
+        // What a thread plays, for the story of a model.
+        #[cfg(loom)]
+        crate::sync::story::roles(|| format!("CPU {}", here()));
         if good {
             Ok(Self { count: cpus, nodes, source: Source::Simulated, mechanism: Mechanism::Claimed })
         } else {
@@ -249,6 +252,14 @@ fn step() -> (u32, Option<u32>) {
 #[cfg(any(loom, shuttle))]
 pub(crate) fn here() -> u32 {
     CURRENT.with(|c| c.get().cpu)
+}
+
+/// Plays one of `cpus` CPUs, or one beyond; soon the thread is moved, and a restartable sequence aborted there.
+#[cfg(shuttle)]
+pub fn wander(cpus: u32) {
+    use crate::sync::schedule::choose;
+    let anywhere = || choose(2 * cpus as usize + 1) as u32 / 2;
+    Script { cpu: anywhere(), at: choose(5) as u32, then: anywhere(), aborted: choose(2) == 1 }.install();
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -17,7 +17,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 use uslab_tests::claims::Runner;
 use uslab_tests::models::{
-    EXAMPLES, Example, MODELLED, Modelled, field, loom_test, loom_test_of, rows, shuttle_test,
+    EXAMPLES, Example, MODELLED, Modelled, OUTSIDE, field, loom_test, loom_test_of, rows, shuttle_test,
 };
 use uslab_tests::source::Sources;
 use uslab_tests::{cargo, workspace};
@@ -162,6 +162,7 @@ fn run_tests(totals: &mut Totals) {
         command.env("PROPTEST_CASES", CASES);
     }
     watch("tests", "", command, totals);
+    watch(&format!("tests of {}", OUTSIDE.package), "", OUTSIDE.test(), totals);
 }
 
 fn run_models(totals: &mut Totals) {
@@ -172,6 +173,10 @@ fn run_models(totals: &mut Totals) {
         count_models(name, loom_test_of(package, &["--example", name]), least, totals);
         let missed = planted.iter().filter(|bug| !totals.caught.contains(**bug));
         totals.broken.extend(missed.map(|bug| format!("{name}: no model caught {bug:?}")));
+    }
+    count_models(OUTSIDE.package, OUTSIDE.checked_test("loom"), OUTSIDE.least, totals);
+    if !totals.caught.contains(OUTSIDE.planted) {
+        totals.broken.push(format!("{}: no model caught {:?}", OUTSIDE.package, OUTSIDE.planted));
     }
 }
 
@@ -205,9 +210,14 @@ fn every_planted_bug_is_caught(totals: &mut Totals) {
 
 /// Random and PCT schedules of larger scenarios, under shuttle.
 fn run_schedules(totals: &mut Totals) {
-    for Modelled { package, least_schedules, .. } in MODELLED {
+    let inside = MODELLED
+        .map(|Modelled { package, least_schedules, .. }| (package, least_schedules, shuttle_test(package)));
+    let mut outside = OUTSIDE.checked_test("shuttle");
+    outside.args(["--", "--nocapture", "--test-threads=2"]);
+    let outside = (OUTSIDE.package, OUTSIDE.least_schedules, outside);
+    for (package, least_schedules, command) in inside.into_iter().chain([outside]) {
         let before = totals.scenarios;
-        watch(&format!("schedules of {package}"), package, shuttle_test(package), totals);
+        watch(&format!("schedules of {package}"), package, command, totals);
         let ran = totals.scenarios - before;
         if ran < least_schedules as u64 {
             totals

@@ -1,6 +1,6 @@
-//! `cargo check-orderings`: every memory ordering of the allocator is weakened, one at a time, and some model must fail.
+//! `cargo check-orderings`: every memory ordering of a crate is weakened, one at a time, and some model must fail.
 //!
-//! One build serves: the loom arm of `magazine::sync` takes the mutant from the environment. The models run at one
+//! One build serves: the loom backend of `uslab-sync` takes the mutant from the environment. The models run at one
 //! pre-emption first, to see which sites each of them reaches; then each mutant runs through the models that reach its
 //! site, cheapest first, at one pre-emption and then at each model's own bound, until one fails.
 //!
@@ -14,32 +14,41 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::panic::resume_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use uslab_tests::claims::{Runner, properties};
-use uslab_tests::models::{MODELLED, Modelled, Outcome, Test, build};
+use uslab_tests::models::{Outcome, Subject, Test, build};
 use uslab_tests::source::{Build, Ordering, Site, Sources};
 use uslab_tests::waiver::Waiver;
-use uslab_tests::workspace;
 
-/// Weaken every memory ordering of the allocator, one at a time, and expect a loom model to fail.
+/// Weaken every memory ordering of a crate, one at a time, and expect a loom model to fail.
 ///
-/// A mutant that no model notices fails the check, and so does an ordering stronger than Relaxed that no model reaches.
+/// The crates are those of this workspace that have models, or any whose atomics come from `uslab-sync`: its models are the
+/// tests of its library that call `uslab_sync::check::model`. A mutant that no model notices fails the check, and so does an ordering stronger than Relaxed that no model reaches.
 /// Orderings in what loom cannot compile are listed. The last line holds the counts.
 ///
 /// Exit codes: 0 every mutant is caught or waived, 1 not so, 2 wrong usage or a bad waiver file.
 #[derive(Debug, Parser)]
 #[command(name = "check-orderings", max_term_width = 100)]
 struct Args {
+    /// The packages. Default: those of this workspace that have models, or all that are built by default in another one.
+    #[arg(value_name = "PACKAGE")]
+    packages: Vec<String>,
+    /// The manifest of another workspace.
+    #[arg(long, value_name = "FILE")]
+    manifest_path: Option<PathBuf>,
+    /// The profile that the models are built with; the workspace must have it.
+    #[arg(long, value_name = "NAME", default_value = "loom")]
+    profile: String,
     /// Print one JSON object in place of the text.
     #[arg(long)]
     json: bool,
     /// The most that one model may take under one mutant, in seconds, 1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
-    /// The waivers. Default: tests/orderings.toml of the workspace.
+    /// The waivers. Default: tests/orderings.toml of the workspace, if there is one.
     #[arg(long, value_name = "FILE")]
     waivers: Option<PathBuf>,
 }
@@ -166,15 +175,14 @@ impl fmt::Display for Report {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let path = args.waivers.clone().unwrap_or_else(|| workspace().join("tests/orderings.toml"));
-    let waivers = match Waiver::read(&path) {
-        Ok(waivers) => waivers,
+    let (subjects, waivers) = match asked(&args) {
+        Ok(asked) => asked,
         Err(error) => {
             eprintln!("check-orderings: {error:#}");
             return ExitCode::from(2);
         }
     };
-    let report = match check(&args, &waivers) {
+    let report = match check(&args, &subjects, &waivers) {
         Ok(report) => report,
         Err(error) => {
             eprintln!("check-orderings: {error:#}");
@@ -192,15 +200,44 @@ fn main() -> ExitCode {
     if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn check(args: &Args, waivers: &[Waiver]) -> anyhow::Result<Report> {
+/// Whether the whole of this workspace is asked for, whose table of claims the mutants belong to.
+fn of_all(args: &Args) -> bool {
+    args.packages.is_empty() && args.manifest_path.is_none()
+}
+
+/// The packages, which are of one workspace, and the waivers for them.
+fn asked(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
+    let subjects = if of_all(args) {
+        Subject::all_modelled()
+    } else {
+        Subject::find(args.manifest_path.as_deref(), &args.packages, &args.profile)?
+    };
+    let root = subjects.first().map(|subject| &subject.root).context("no package there has a library")?;
+    let usual = root.join("tests/orderings.toml");
+    let waivers = match &args.waivers {
+        Some(path) => Waiver::read(path)?,
+        None if usual.exists() => Waiver::read(&usual)?,
+        None => vec![],
+    };
+    // Those of other packages are not looked at.
+    let of_them =
+        |waiver: &Waiver| subjects.iter().any(|of| Path::new(&waiver.file).starts_with(of.sources()));
+    Ok((subjects.clone(), waivers.into_iter().filter(|waiver| of_all(args) || of_them(waiver)).collect()))
+}
+
+fn check(args: &Args, subjects: &[Subject], waivers: &[Waiver]) -> anyhow::Result<Report> {
     let begun = Instant::now();
     let limit = Duration::from_secs(args.limit);
-    let sources = Sources::scan(workspace(), &MODELLED.map(|modelled| modelled.lib))?;
-    let models = models(limit)?;
+    let root = &subjects[0].root;
+    let libs: Vec<&Path> = subjects.iter().map(|subject| subject.lib.as_path()).collect();
+    let sources = Sources::scan(root, &libs)?;
+    let models = models(subjects, limit)?;
 
     let mut report = Report { wrong: models.broken, ..Report::default() };
     let scanned: BTreeSet<String> = sources.sites.iter().map(Site::id).collect();
-    for id in models.reached.iter().filter(|id| !scanned.contains(*id)) {
+    // What other crates do is their affair.
+    let ours = |id: &&String| subjects.iter().any(|subject| Path::new(id).starts_with(subject.sources()));
+    for id in models.reached.iter().filter(ours).filter(|id| !scanned.contains(*id)) {
         report.wrong.push(format!("a model reaches {id}, which the scan of the sources does not know"));
     }
     let mut used = vec![0; waivers.len()];
@@ -262,17 +299,19 @@ fn check(args: &Args, waivers: &[Waiver]) -> anyhow::Result<Report> {
         Verdict::Caught { row, .. } => Some(format!("{row}\n")),
         _ => None,
     });
-    let file = Runner::Orderings.file();
-    std::fs::write(&file, rows.collect::<String>()).with_context(|| file.display().to_string())?;
+    if of_all(args) {
+        let file = Runner::Orderings.file();
+        std::fs::write(&file, rows.collect::<String>()).with_context(|| file.display().to_string())?;
+    }
     report.seconds = begun.elapsed().as_secs_f64();
     Ok(report)
 }
 
 /// Builds all models and runs each once, unchanged, at one pre-emption.
-fn models(limit: Duration) -> anyhow::Result<Models> {
+fn models(subjects: &[Subject], limit: Duration) -> anyhow::Result<Models> {
     let mut tests = vec![];
-    for modelled in MODELLED {
-        tests.extend(build(modelled.package)?);
+    for subject in subjects {
+        tests.extend(build(subject)?);
     }
     let runs = side_by_side("models", &tests, |test, progress| {
         progress.set_message(test.name.clone());
@@ -297,8 +336,8 @@ fn models(limit: Duration) -> anyhow::Result<Models> {
             }
         }
     }
-    for Modelled { package, .. } in MODELLED {
-        if !list.iter().any(|model| model.test.package == package) {
+    for Subject { package, .. } in subjects {
+        if !list.iter().any(|model| model.test.package == *package) {
             bail!("{package}: no models ran");
         }
     }

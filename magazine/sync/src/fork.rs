@@ -1,6 +1,6 @@
 //! Locks that are held across a `fork`: taken by one call and given back by another one, with no stack frame around both.
 
-use super::{Kept, Mutex, MutexGuard, Rank};
+use crate::{Kept, Mutex, MutexGuard, Rank};
 use core::ops::Deref;
 
 /// A [`Mutex`] that can be held across a `fork`.
@@ -13,7 +13,7 @@ pub struct ForkMutex<T: 'static> {
 
 impl<T> ForkMutex<T> {
     /// An open lock around `value`, with its place in the lock order.
-    pub fn new(rank: Rank, value: T) -> Self {
+    pub fn new(rank: impl Into<Rank>, value: T) -> Self {
         Self { mutex: Mutex::ranked(rank, value), held: Kept::new() }
     }
     /// What the lock protects, from [`hold`](ForkLock::hold) to [`release`](ForkLock::release); `None` at other times.

@@ -6,8 +6,10 @@
 /// The checker itself. A model and what it checks must use the same one.
 pub use loom;
 
-use super::execution::{catch, forget_threads, text, threads};
-use super::replay::{self, Run};
+pub use crate::execution::plant;
+
+use crate::execution::{catch, forget_threads, text, threads};
+use crate::replay::{self, Asked, Run};
 use core::fmt;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -42,7 +44,7 @@ impl Bound {
     }
 }
 
-pub(super) fn builder(bound: Bound) -> loom::model::Builder {
+pub(crate) fn builder(bound: Bound) -> loom::model::Builder {
     let mut b = loom::model::Builder::new();
     b.preemption_bound = bound.option();
     b.max_branches = 50_000;
@@ -95,7 +97,7 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
         match run.explore() {
             Ok(more) => executions += more,
             Err((n, panic)) => {
-                if replay::story_asked() != Some(false) {
+                if Asked::now() != Asked::None {
                     run.tell(n);
                 }
                 resume_unwind(panic);
@@ -132,7 +134,7 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
 
 /// Runs a model with the bug `bug` planted in the code that it checks and asserts that it fails with a message that
 /// contains `expected`. `property` names what the bug breaks, for the row that this prints. `STORY=1` prints how it came to
-/// that.
+/// that, `STORY=told` without what atomics did.
 ///
 /// # Panics
 /// When the bug survives, or when the model fails for another reason.
@@ -152,7 +154,7 @@ pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
             match run.explore() {
                 Ok(more) => executions += more,
                 Err((n, panic)) => {
-                    if replay::story_asked() == Some(true) {
+                    if Asked::now().all() {
                         run.story(n);
                     }
                     return Err((executions + n, text(&*panic).to_owned()));
@@ -167,7 +169,7 @@ pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
 mod canary {
     //! The set of outcomes that two threads on one atomic must have. Stock loom 0.7.2 misses some of them; if the
     //! twin is lost, or loom changes, these tests say so.
-    use crate::sync::{Arc, AtomicUsize, Ordering::*, thread};
+    use crate::{Arc, AtomicUsize, Ordering::*, thread};
     use std::collections::BTreeSet;
     use std::sync::Mutex;
 
@@ -253,7 +255,7 @@ mod canary {
     fn a_weak_exchange_fails_where_it_was_armed() {
         loom::model(|| {
             let x = AtomicUsize::new(0);
-            crate::sync::weak_arm(2);
+            crate::weak_arm(2);
             assert_eq!(x.compare_exchange_weak(0, 1, AcqRel, Acquire), Ok(0));
             assert_eq!(x.compare_exchange_weak(1, 2, AcqRel, Acquire), Err(1));
             assert_eq!(x.compare_exchange_weak(1, 2, AcqRel, Acquire), Ok(1));

@@ -1,10 +1,11 @@
 //! What happened in the execution that failed, step by step, for people and as JSON.
 //!
-//! [`tell!`](crate::tell) stands behind the steps that matter: one line tells the thread, the CPU that it plays, what it did
+//! [`tell!`](crate::tell) stands behind the steps that matter: one line tells the thread, what it [plays](roles), what it did
 //! and what that changed. What may have changed is *peeked* at: a story takes no part in the model, so telling it changes no
 //! schedule. Steps are recorded only while an execution is listened to (see `replay`).
 //!
 //! A lock is a step, too, named by the place in the source that takes it; who still waits for one at the end is told there.
+//! So is each access of an atomic, with what it read or wrote; `STORY=told` leaves these out.
 
 use core::panic::Location;
 use core::ptr::NonNull;
@@ -35,19 +36,21 @@ struct Change {
 #[derive(Clone, Debug)]
 struct Step {
     thread: String,
-    cpu: u32,
+    role: Option<String>,
     did: String,
     changes: Vec<Change>,
 }
 
 /// One execution.
 #[derive(Debug, Default)]
-pub(super) struct Story {
+pub(crate) struct Story {
     steps: Vec<Step>,
     /// The last known state of whatever was watched, by its id, and its number.
     known: BTreeMap<usize, (usize, BTreeMap<String, String>)>,
     /// What addresses are called.
     names: BTreeMap<usize, usize>,
+    /// The numbers of the atomics that were accessed.
+    atomics: BTreeMap<u64, usize>,
     /// Who waits for a lock, and where.
     waiting: BTreeMap<String, &'static Location<'static>>,
 }
@@ -55,7 +58,16 @@ pub(super) struct Story {
 std::thread_local! {
     // loom runs all threads of a model on one OS thread.
     static LISTENS: Cell<bool> = const { Cell::new(false) };
+    /// To accesses of atomics, too.
+    static ACCESSES: Cell<bool> = const { Cell::new(false) };
     static STORY: RefCell<Story> = RefCell::default();
+    static ROLES: Cell<Option<fn() -> String>> = const { Cell::new(None) };
+}
+
+/// What threads play in the models that this thread runs from now on, for the story: a CPU, say. `of` answers for the running
+/// thread of the model, at each of its steps, and takes no part in the model.
+pub fn roles(of: fn() -> String) {
+    ROLES.set(Some(of));
 }
 
 /// Whether the execution that runs now is recorded.
@@ -63,14 +75,15 @@ pub fn listens() -> bool {
     LISTENS.get() && !std::thread::panicking()
 }
 
-/// From now on steps are recorded.
-pub(super) fn begin() {
+/// From now on steps are recorded, those of atomics if `accesses` says so.
+pub(crate) fn begin(accesses: bool) {
     STORY.take();
     LISTENS.set(true);
+    ACCESSES.set(accesses);
 }
 
 /// What was recorded since.
-pub(super) fn end() -> Story {
+pub(crate) fn end() -> Story {
     LISTENS.set(false);
     STORY.take()
 }
@@ -82,7 +95,7 @@ fn thread() -> String {
 
 /// What [`tell!`](crate::tell) calls: the running thread did this.
 pub fn step(did: String, watched: Option<Watched>) {
-    let (thread, cpu) = (thread(), crate::cpu::here());
+    let (thread, role) = (thread(), ROLES.get().map(|of| of()));
     STORY.with_borrow_mut(|story| {
         let changes = watched.map_or(vec![], |watched| {
             let next = story.known.len() + 1;
@@ -93,7 +106,7 @@ pub fn step(did: String, watched: Option<Watched>) {
             });
             changed.collect()
         });
-        story.steps.push(Step { thread, cpu, did, changes });
+        story.steps.push(Step { thread, role, did, changes });
     });
 }
 
@@ -101,13 +114,86 @@ pub fn step(did: String, watched: Option<Watched>) {
 pub fn name(of: NonNull<u8>) -> String {
     const PAGE: usize = 4096;
     let at = of.addr().get();
-    if at < PAGE {
-        return at.to_string();
-    }
+    if at < PAGE { at.to_string() } else { address(at) }
+}
+
+fn address(at: usize) -> String {
     STORY.with_borrow_mut(|story| {
         let next = story.names.len() + 1;
         format!("#{}", story.names.entry(at).or_insert(next))
     })
+}
+
+/// A value as the story shows it: the same in each run, though addresses are not.
+pub(crate) trait Shown: Copy {
+    fn shown(self) -> String;
+}
+impl Shown for bool {
+    fn shown(self) -> String {
+        self.to_string()
+    }
+}
+impl<T> Shown for *mut T {
+    fn shown(self) -> String {
+        NonNull::new(self.cast()).map_or("null".to_owned(), name)
+    }
+}
+macro_rules! shown {
+    ($($number:ty)*) => { $(
+        impl Shown for $number {
+            fn shown(self) -> String {
+                // From here on it may be an address, with or without marks in its low bits.
+                const ADDRESSES: i128 = 1 << 40;
+                match self as i128 {
+                    _ if self == <$number>::MAX => "MAX".to_owned(),
+                    number if number >= ADDRESSES => address(self as usize),
+                    number if number >= 1 << 16 => format!("{number:#x}"),
+                    number => number.to_string(),
+                }
+            }
+        }
+    )* };
+}
+shown! { u8 u16 u32 u64 usize i32 i64 isize }
+
+/// What the story knows of an atomic.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Atomic {
+    /// No other one has this number.
+    id: u64,
+    made: &'static Location<'static>,
+}
+
+impl Atomic {
+    #[track_caller]
+    pub(crate) fn new() -> Self {
+        Self { id: crate::unique(), made: Location::caller() }
+    }
+    /// The running thread did this to the atomic of that name. Directly behind the access.
+    #[track_caller]
+    pub(crate) fn tell(self, did: impl FnOnce(&str) -> String) {
+        if !(listens() && ACCESSES.get()) {
+            return;
+        }
+        let (number, first) = STORY.with_borrow_mut(|story| {
+            let next = story.atomics.len() + 1;
+            let number = *story.atomics.entry(self.id).or_insert(next);
+            (number, number == next)
+        });
+        let mut did = format!("{} at {}", did(&format!("atomic {number}")), place(Location::caller()));
+        if first {
+            did += &format!("; it was made at {}", place(self.made));
+        }
+        step(did, None);
+    }
+}
+
+/// The running thread is behind a fence.
+#[track_caller]
+pub(crate) fn fences(order: crate::Ordering) {
+    if listens() && ACCESSES.get() {
+        step(format!("fence ({order:?}) at {}", place(Location::caller())), None);
+    }
 }
 
 fn place(at: &Location<'_>) -> String {
@@ -115,7 +201,7 @@ fn place(at: &Location<'_>) -> String {
 }
 
 /// The running thread is about to wait for a lock taken there, or now has it.
-pub(super) fn waits(at: Option<&'static Location<'static>>) {
+pub(crate) fn waits(at: Option<&'static Location<'static>>) {
     if !listens() {
         return;
     }
@@ -130,7 +216,7 @@ pub(super) fn waits(at: Option<&'static Location<'static>>) {
 }
 
 /// The running thread tried to lock.
-pub(super) fn tries(at: &Location<'_>, got: bool) {
+pub(crate) fn tries(at: &Location<'_>, got: bool) {
     if listens() {
         let did = if got { "locks" } else { "finds locked" };
         step(format!("{did} at {}", place(at)), None);
@@ -139,12 +225,12 @@ pub(super) fn tries(at: &Location<'_>, got: bool) {
 
 impl Story {
     /// Title and end are the teller's.
-    pub(super) fn json(&self, title: &str, end: &str) -> Value {
+    pub(crate) fn json(&self, title: &str, end: &str) -> Value {
         let change =
             |c: &Change| json!({ "thing": c.thing, "part": c.part, "before": c.before, "after": c.after });
         let steps = self.steps.iter().map(|step| {
             let changes: Vec<_> = step.changes.iter().map(change).collect();
-            json!({ "thread": step.thread, "cpu": step.cpu, "did": step.did, "changes": changes })
+            json!({ "thread": step.thread, "role": step.role, "did": step.did, "changes": changes })
         });
         let waiting = self.waiting.iter().map(|(thread, at)| json!({ "thread": thread, "at": place(at) }));
         json!({
@@ -162,7 +248,11 @@ impl fmt::Display for Story {
         let several =
             |part: &str| self.known.values().filter(|(_, parts)| parts.contains_key(part)).count() > 1;
         for (i, step) in (1..).zip(&self.steps) {
-            write!(f, "{i:>5}  thread {}  CPU {}  {}", step.thread, step.cpu, step.did)?;
+            write!(f, "{i:>5}  thread {}  ", step.thread)?;
+            if let Some(role) = &step.role {
+                write!(f, "{role}  ")?;
+            }
+            f.write_str(&step.did)?;
             for (i, Change { thing, part, before, after }) in step.changes.iter().enumerate() {
                 f.write_str(if i == 0 { "   | " } else { "; " })?;
                 if several(part) {

@@ -4,9 +4,9 @@
 //! again up to there; loom then writes down the path of that execution before it runs it (its *checkpoint*, of every n-th
 //! execution), and it alone is listened to. `REPLAY=file` begins with that path: its first execution is the one that failed.
 
-use super::check::{Bound, builder};
-use super::execution::{begins, plant, planted_now, text};
-use super::story;
+use crate::check::{Bound, builder};
+use crate::execution::{begins, plant, planted_now, text};
+use crate::story;
 use core::fmt;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,26 +15,43 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One script of a model.
-pub(super) struct Run<S, F> {
-    pub(super) model: String,
-    pub(super) bound: Bound,
+pub(crate) struct Run<S, F> {
+    pub(crate) model: String,
+    pub(crate) bound: Bound,
     /// Which of the model's scripts, from 0.
-    pub(super) index: usize,
-    pub(super) script: S,
-    pub(super) f: Arc<F>,
+    pub(crate) index: usize,
+    pub(crate) script: S,
+    pub(crate) f: Arc<F>,
 }
 
-/// Whether `STORY=1` or `STORY=0` asks for stories or forbids them; else models that fail tell theirs, and those with
-/// planted bugs do not.
-///
-/// # Panics
-/// On another value.
-pub(super) fn story_asked() -> Option<bool> {
-    let asked = std::env::var_os("STORY")?;
-    match asked.to_str() {
-        Some("1") => Some(true),
-        Some("0") => Some(false),
-        _ => panic!("STORY={}: expected 1 or 0", asked.display()),
+/// What `STORY` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// `STORY=0`: no stories.
+    None,
+    /// It is not set: models that fail tell theirs, and those with planted bugs do not.
+    Failures,
+    /// `STORY=1`: all that fail.
+    All,
+    /// `STORY=told`: the same, without the accesses of atomics.
+    Told,
+}
+
+impl Asked {
+    /// # Panics
+    /// `STORY` has another value.
+    pub(crate) fn now() -> Self {
+        let Some(asked) = std::env::var_os("STORY") else { return Self::Failures };
+        match asked.to_str() {
+            Some("0") => Self::None,
+            Some("1") => Self::All,
+            Some("told") => Self::Told,
+            _ => panic!("STORY={}: expected 0, 1 or told", asked.display()),
+        }
+    }
+    /// Whether the story of what fails on purpose is to be told.
+    pub(crate) fn all(self) -> bool {
+        matches!(self, Self::All | Self::Told)
     }
 }
 
@@ -42,7 +59,7 @@ pub(super) fn story_asked() -> Option<bool> {
 ///
 /// # Panics
 /// There is no such file: loom would begin with the first execution instead.
-pub(super) fn asked() -> Option<PathBuf> {
+pub(crate) fn asked() -> Option<PathBuf> {
     let path = PathBuf::from(std::env::var_os("REPLAY")?);
     assert!(path.exists(), "REPLAY={}: no such file; expected what a failing model printed", path.display());
     Some(path)
@@ -50,7 +67,7 @@ pub(super) fn asked() -> Option<PathBuf> {
 
 impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'static> Run<S, F> {
     /// Where the path of a failed execution is kept: beside the program.
-    pub(super) fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("model"));
         let name: String =
             self.model.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
@@ -58,7 +75,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     }
 
     /// Runs every execution. How many there were; or which one failed, counted from 1, and how.
-    pub(super) fn explore(&self) -> Result<u64, (u64, Box<dyn Any + Send>)> {
+    pub(crate) fn explore(&self) -> Result<u64, (u64, Box<dyn Any + Send>)> {
         let (f, script) = (self.f.clone(), self.script.clone());
         let count = Arc::new(AtomicU64::new(0));
         let counted = count.clone();
@@ -74,10 +91,10 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     }
 
     /// Tells the story of the `n`-th execution, which failed, and says how to repeat it.
-    pub(super) fn tell(&self, n: u64) {
+    pub(crate) fn tell(&self, n: u64) {
         if self.story(n) {
             println!(
-                "To repeat this execution alone:\nREPLAY='{}' '{}' --exact '{}' --include-ignored --nocapture",
+                "To repeat this execution alone (STORY=told leaves out what atomics did):\nREPLAY='{}' '{}' --exact '{}' --include-ignored --nocapture",
                 self.file().display(),
                 std::env::current_exe().unwrap_or_default().display(),
                 std::thread::current().name().unwrap_or("")
@@ -91,7 +108,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     }
 
     /// Runs up to the `n`-th execution, keeps its path and tells its story. Whether it failed.
-    pub(super) fn story(&self, n: u64) -> bool {
+    pub(crate) fn story(&self, n: u64) -> bool {
         // loom would begin with a path that it finds.
         let _ = std::fs::remove_file(self.file());
         self.listen(n, self.file())
@@ -101,7 +118,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     ///
     /// # Panics
     /// As the execution did; or because it passes.
-    pub(super) fn repeat(&self, file: PathBuf) {
+    pub(crate) fn repeat(&self, file: PathBuf) {
         let failed = self.listen(1, file);
         assert!(!failed, "{}: the execution that failed fails again", self.model);
         println!("{}: the execution that failed passes now", self.model);
@@ -110,7 +127,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     /// Runs up to the `n`-th execution from the path in `file`, if there is one, and tells the story of that one. Whether
     /// it failed.
     fn listen(&self, n: u64, file: PathBuf) -> bool {
-        let (f, script, bug) = (self.f.clone(), self.script.clone(), planted_now());
+        let (f, script, bug, asked) = (self.f.clone(), self.script.clone(), planted_now(), Asked::now());
         let mut builder = builder(self.bound);
         builder.checkpoint_interval = n as usize;
         builder.checkpoint_file = Some(file);
@@ -122,9 +139,10 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                 builder.check(move || {
                     match count.fetch_add(1, Relaxed) + 1 {
                         past if past > n => std::panic::panic_any(Passed),
-                        this if this == n => story::begin(),
+                        this if this == n => story::begin(asked != Asked::Told),
                         _ => {}
                     }
+                    begins();
                     f(script.clone());
                 });
             }));
@@ -136,11 +154,11 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         let title = format!("{} | script {}: {:?}", self.model, self.index, self.script);
         let end = text(&*panic);
         let told = format!("STORY {title} | execution {n}\n{story}       fails: {end}\n");
-        if story_asked() == Some(true) {
+        if asked.all() {
             use std::io::Write;
             // Past libtest's capture: the test of a planted bug passes, and what passes is not shown.
             let written = std::io::stdout().lock().write_all(told.as_bytes());
-            assert!(written.is_ok(), "STORY=1: cannot write: {written:?}");
+            assert!(written.is_ok(), "STORY: cannot write: {written:?}");
         } else {
             print!("{told}");
         }

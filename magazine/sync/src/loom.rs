@@ -1,7 +1,8 @@
-//! The arm for loom, with the twin access, the ordering hook and the armed weak failure.
+//! The backend for loom, with the twin access, the ordering hook and the armed weak failure.
 
-use super::rank::{Locked, Nesting, Place, Rank};
-use super::{Ordering, story};
+use crate::Ordering;
+use crate::rank::{Locked, Nesting, Place, Rank};
+use crate::story::{self, Shown};
 use loom::sync::atomic as l;
 use std::collections::BTreeSet;
 use std::panic::Location;
@@ -23,7 +24,7 @@ pub mod thread {
     /// Starts a thread.
     #[track_caller]
     pub fn spawn<F: FnOnce() -> T + 'static, T: 'static>(f: F) -> JoinHandle<T> {
-        super::super::execution::spawned();
+        crate::execution::spawned();
         // It does not start if the execution fails first. Then what it would have used stays as it is: to drop one of loom's
         // `Arc`s outside of an execution is a second panic, which would end the program in the midst of the first one.
         let f = core::mem::ManuallyDrop::new(f);
@@ -67,13 +68,13 @@ pub struct Mutex<T>(loom::sync::Mutex<T>, Place);
 pub type MutexGuard<'a, T> = Locked<loom::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
-    /// An open lock around `value`, which has no place in the lock order.
+    /// An open lock around `value`, which has no place in a lock order.
     pub fn new(value: T) -> Self {
-        Self::ranked(Rank::Caller, value)
+        Self(loom::sync::Mutex::new(value), Place::NONE)
     }
     /// An open lock around `value`, with its place in the lock order.
-    pub fn ranked(rank: Rank, value: T) -> Self {
-        Self(loom::sync::Mutex::new(value), Place::of(rank))
+    pub fn ranked(rank: impl Into<Rank>, value: T) -> Self {
+        Self(loom::sync::Mutex::new(value), Place::of(rank.into()))
     }
     /// Waits for the lock.
     #[track_caller]
@@ -167,7 +168,10 @@ fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
 pub fn fence(own: Ordering) {
     match ordering("fence", 0, own) {
         Ordering::Relaxed => {}
-        strong => l::fence(strong),
+        strong => {
+            l::fence(strong);
+            story::fences(strong);
+        }
     }
 }
 
@@ -198,6 +202,7 @@ macro_rules! atomics {
             twin: l::AtomicUsize,
             /// What was stored last, for the story: looking at it is no step.
             last: std::sync::atomic::AtomicU64,
+            told: story::Atomic,
         }
         impl $(<$t>)? $name $(<$t>)? {
             /// Holds `value`.
@@ -207,6 +212,7 @@ macro_rules! atomics {
                     value: l::$name::new(value),
                     twin: l::AtomicUsize::new(0),
                     last: std::sync::atomic::AtomicU64::new(value as u64),
+                    told: story::Atomic::new(),
                 }
             }
             /// What was stored last, without taking part in the model.
@@ -224,7 +230,9 @@ macro_rules! atomics {
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
                 let order = ordering("load", 0, order);
-                self.twinned().load(order)
+                let value = self.twinned().load(order);
+                self.told.tell(|name| format!("loads {} from {name} ({order:?})", value.shown()));
+                value
             }
             /// As in `std`.
             #[track_caller]
@@ -232,6 +240,7 @@ macro_rules! atomics {
                 let order = ordering("store", 1, order);
                 self.twinned().store(value, order);
                 self.stored(value);
+                self.told.tell(|name| format!("stores {} to {name} ({order:?})", value.shown()));
             }
             /// As in `std`.
             #[track_caller]
@@ -239,6 +248,7 @@ macro_rules! atomics {
                 let order = ordering("swap", 1, order);
                 let before = self.twinned().swap(value, order);
                 self.stored(value);
+                self.told.tell(|name| changes("swap", name, before.shown(), value.shown(), order));
                 before
             }
             /// As in `std`.
@@ -247,7 +257,8 @@ macro_rules! atomics {
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
             ) -> Result<$value, $value> {
                 let (success, failure) = (ordering("cas", 2, success), ordering("cas-fail", 3, failure));
-                self.twinned().compare_exchange(current, new, success, failure).inspect(|_| self.stored(new))
+                let result = self.twinned().compare_exchange(current, new, success, failure);
+                self.exchanged(current, new, result, success, failure)
             }
             /// As in `std`; fails spuriously where it was armed to.
             #[track_caller]
@@ -255,47 +266,115 @@ macro_rules! atomics {
                 &self, current: $value, new: $value, success: Ordering, failure: Ordering,
             ) -> Result<$value, $value> {
                 let (success, failure) = (ordering("cas", 2, success), ordering("cas-fail", 3, failure));
-                if weak_fails() {
-                    return Err(self.twinned().load(failure));
+                let result = if weak_fails() {
+                    Err(self.twinned().load(failure))
+                } else {
+                    self.twinned().compare_exchange(current, new, success, failure)
+                };
+                self.exchanged(current, new, result, success, failure)
+            }
+            #[track_caller]
+            fn exchanged(
+                &self, current: $value, new: $value, result: Result<$value, $value>, success: Ordering, failure: Ordering,
+            ) -> Result<$value, $value> {
+                if result.is_ok() {
+                    self.stored(new);
                 }
-                self.twinned().compare_exchange(current, new, success, failure).inspect(|_| self.stored(new))
+                self.told.tell(|name| match result {
+                    Ok(before) => changes("compare_exchange", name, before.shown(), new.shown(), success),
+                    Err(found) if found == current => {
+                        format!("fails spuriously to exchange {} of {name} ({failure:?})", found.shown())
+                    }
+                    Err(found) => {
+                        format!("expects {} of {name} and finds {} ({failure:?})", current.shown(), found.shown())
+                    }
+                });
+                result
             }
         }
     )* };
 }
 atomics! {
-    /// loom's `AtomicBool` with the additions of this arm.
+    /// loom's `AtomicBool` with the additions of this backend.
     AtomicBool, bool;
-    /// loom's `AtomicU32` with the additions of this arm.
+    /// loom's `AtomicU8` with the additions of this backend.
+    AtomicU8, u8;
+    /// loom's `AtomicU16` with the additions of this backend.
+    AtomicU16, u16;
+    /// loom's `AtomicU32` with the additions of this backend.
     AtomicU32, u32;
-    /// loom's `AtomicU64` with the additions of this arm.
+    /// loom's `AtomicU64` with the additions of this backend.
     AtomicU64, u64;
-    /// loom's `AtomicUsize` with the additions of this arm.
+    /// loom's `AtomicUsize` with the additions of this backend.
     AtomicUsize, usize;
-    /// loom's `AtomicPtr` with the additions of this arm.
+    /// loom's `AtomicI32` with the additions of this backend.
+    AtomicI32, i32;
+    /// loom's `AtomicI64` with the additions of this backend.
+    AtomicI64, i64;
+    /// loom's `AtomicIsize` with the additions of this backend.
+    AtomicIsize, isize;
+    /// loom's `AtomicPtr` with the additions of this backend.
     AtomicPtr<T>, *mut T;
 }
 
-macro_rules! adds {
-    ($($name:ident $value:ty),*) => { $(
-        impl $name {
-            /// As in `std`.
-            #[track_caller]
-            pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
-                let order = ordering("rmw", 1, order);
-                let before = self.twinned().fetch_add(value, order);
-                self.stored(before.wrapping_add(value));
-                before
-            }
-            /// As in `std`.
-            #[track_caller]
-            pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
-                let order = ordering("rmw", 1, order);
-                let before = self.twinned().fetch_sub(value, order);
-                self.stored(before.wrapping_sub(value));
-                before
-            }
-        }
-    )* };
+fn changes(operation: &str, name: &str, before: String, after: String, order: Ordering) -> String {
+    format!("changes {name} from {before} to {after} by {operation} ({order:?})")
 }
-adds!(AtomicU32 u32, AtomicU64 u64, AtomicUsize usize);
+
+macro_rules! fetches {
+    ($($operation:ident $after:expr;)*) => { fetches! { [$(($operation $after))*] AtomicU8 u8, AtomicU16 u16, AtomicU32 u32,
+        AtomicU64 u64, AtomicUsize usize, AtomicI32 i32, AtomicI64 i64, AtomicIsize isize } };
+    ($operations:tt $($name:ident $value:ty),*) => { $( fetches! { @ $name $value, $operations } )* };
+    (@ $name:ident $value:ty, [$(($operation:ident $after:expr))*]) => {
+        impl $name { $(
+            /// As in `std`.
+            #[track_caller]
+            pub fn $operation(&self, value: $value, order: Ordering) -> $value {
+                let order = ordering("rmw", 1, order);
+                let before = self.twinned().$operation(value, order);
+                let after: fn($value, $value) -> $value = $after;
+                let after = after(before, value);
+                self.stored(after);
+                self.told.tell(|name| changes(stringify!($operation), name, before.shown(), after.shown(), order));
+                before
+            }
+        )* }
+    };
+}
+fetches! {
+    fetch_add |before, value| before.wrapping_add(value);
+    fetch_sub |before, value| before.wrapping_sub(value);
+    fetch_and |before, value| before & value;
+    fetch_or |before, value| before | value;
+    fetch_xor |before, value| before ^ value;
+    fetch_max |before, value| before.max(value);
+    fetch_min |before, value| before.min(value);
+}
+
+/// A number that decisions hang on although it may be out of date: a limit, how much to fetch. `Relaxed`; a lost update costs
+/// nothing. Checkers see it, and explore what follows from each value that a thread may read, unlike a [`Counter`](crate::Counter)'s.
+#[derive(Debug)]
+pub struct Hint(AtomicU64);
+
+// Past the hook: no ordering is written where these are called.
+impl Hint {
+    /// Starts at `value`.
+    #[track_caller]
+    pub fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+    /// The number now, or an older one.
+    #[track_caller]
+    pub fn get(&self) -> u64 {
+        let value = self.0.twinned().load(Ordering::Relaxed);
+        self.0.told.tell(|name| format!("reads {} from hint {name}", value.shown()));
+        value
+    }
+    /// Overwrites the number.
+    #[track_caller]
+    pub fn set(&self, value: u64) {
+        self.0.twinned().store(value, Ordering::Relaxed);
+        self.0.stored(value);
+        self.0.told.tell(|name| format!("sets hint {name} to {}", value.shown()));
+    }
+}

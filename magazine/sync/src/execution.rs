@@ -16,23 +16,29 @@ std::thread_local! {
     // A checker runs all threads of an execution on one OS thread.
     static THREADS: Cell<Threads> = const { Cell::new(Threads { now: 0, most: 0 }) };
     static PLANTED: Cell<&'static str> = const { Cell::new("") };
+    static UNIQUE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Another model begins.
-pub(super) fn forget_threads() {
+pub(crate) fn forget_threads() {
     THREADS.set(Threads { now: 0, most: 0 });
 }
 /// An execution begins.
-pub(super) fn begins() {
+pub(crate) fn begins() {
     THREADS.set(Threads { now: 0, ..THREADS.get() });
+    UNIQUE.set(0);
+}
+/// A number that no other call in this execution gets: each time that it runs the same ones.
+pub fn unique() -> u64 {
+    UNIQUE.replace(UNIQUE.get() + 1)
 }
 /// The execution starts one more thread.
-pub(super) fn spawned() {
+pub(crate) fn spawned() {
     let Threads { now, most } = THREADS.get();
     THREADS.set(Threads { now: now + 1, most: most.max(now + 1) });
 }
 /// The most threads that an execution of the model had, the first one included.
-pub(super) fn threads() -> u32 {
+pub(crate) fn threads() -> u32 {
     1 + THREADS.get().most
 }
 
@@ -42,11 +48,11 @@ pub fn planted(bug: &str) -> bool {
 }
 /// The bug that is planted now; empty if there is none.
 #[cfg(loom)]
-pub(super) fn planted_now() -> &'static str {
+pub(crate) fn planted_now() -> &'static str {
     PLANTED.get()
 }
-/// Plants a bug in what this thread runs from now on.
-pub(crate) fn plant(bug: &'static str) {
+/// Plants a bug in what this thread runs from now on: for a test that is to fail. `caught` does so by itself.
+pub fn plant(bug: &'static str) {
     PLANTED.set(bug);
 }
 
@@ -55,7 +61,7 @@ pub(crate) fn plant(bug: &'static str) {
 ///
 /// # Panics
 /// When the bug survives, or is caught for another reason.
-pub(super) fn catch(
+pub(crate) fn catch(
     bug: &'static str,
     property: &str,
     unit: &str,
@@ -80,7 +86,7 @@ pub(super) fn catch(
 }
 
 /// The text of a panic.
-pub(super) fn text(panic: &(dyn std::any::Any + Send)) -> &str {
+pub(crate) fn text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text")
 }

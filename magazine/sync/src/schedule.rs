@@ -4,8 +4,9 @@
 //! ASPLOS 2010) finds a bug that needs [`DEPTH`] steps in a certain order with a known probability; random schedules have
 //! no such bound, and find other ones. Both begin with a fixed seed, so a run that fails fails again.
 
-use super::execution::{begins, catch, forget_threads, text, threads};
-use crate::cpu::Script;
+pub use crate::execution::plant;
+
+use crate::execution::{begins, catch, forget_threads, text, threads};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -60,12 +61,6 @@ fn pct(seed: u64, runs: usize) -> PctScheduler {
 pub fn choose(n: usize) -> usize {
     use shuttle::rand::Rng;
     shuttle::rand::thread_rng().gen_range(0..n)
-}
-
-/// Plays one of `cpus` CPUs, or one beyond; soon the thread is moved, and a restartable sequence aborted there.
-pub fn wander(cpus: u32) {
-    let anywhere = || choose(2 * cpus as usize + 1) as u32 / 2;
-    Script { cpu: anywhere(), at: choose(5) as u32, then: anywhere(), aborted: choose(2) == 1 }.install();
 }
 
 /// Runs the scenario `f` under `runs` random schedules and as many of PCT. `name` begins with the properties that it is of.

@@ -1,11 +1,15 @@
-//! The arm for shuttle: random and PCT schedules, sequentially consistent.
+//! The backend for shuttle: random and PCT schedules, sequentially consistent.
 
 pub use shuttle::lazy_static;
 pub use shuttle::sync::Arc;
-pub use shuttle::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, fence};
+pub use shuttle::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+    AtomicUsize, fence,
+};
 pub use shuttle::thread_local;
 
-use super::rank::{Locked, Nesting, Place, Rank};
+use crate::Ordering;
+use crate::rank::{Locked, Nesting, Place, Rank};
 
 /// shuttle's threads, counted for the row of a scenario.
 pub mod thread {
@@ -14,7 +18,7 @@ pub mod thread {
     /// Starts a thread.
     #[track_caller]
     pub fn spawn<F: FnOnce() -> T + Send + 'static, T: Send + 'static>(f: F) -> JoinHandle<T> {
-        super::super::execution::spawned();
+        crate::execution::spawned();
         shuttle::thread::spawn(f)
     }
 }
@@ -32,13 +36,13 @@ pub struct Mutex<T>(shuttle::sync::Mutex<T>, Place);
 pub type MutexGuard<'a, T> = Locked<shuttle::sync::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
-    /// An open lock around `value`, which has no place in the lock order.
+    /// An open lock around `value`, which has no place in a lock order.
     pub fn new(value: T) -> Self {
-        Self::ranked(Rank::Caller, value)
+        Self(shuttle::sync::Mutex::new(value), Place::NONE)
     }
     /// An open lock around `value`, with its place in the lock order.
-    pub fn ranked(rank: Rank, value: T) -> Self {
-        Self(shuttle::sync::Mutex::new(value), Place::of(rank))
+    pub fn ranked(rank: impl Into<Rank>, value: T) -> Self {
+        Self(shuttle::sync::Mutex::new(value), Place::of(rank.into()))
     }
     /// Waits for the lock.
     #[track_caller]
@@ -73,3 +77,4 @@ impl<T: Default> Default for Mutex<T> {
 }
 
 include!("plain_cell.rs");
+include!("hint.rs");

@@ -1,15 +1,15 @@
-//! The shipping arm: `std`.
+//! The shipping backend: `std`.
 
 pub use std::sync::Arc;
 pub use std::sync::atomic::fence;
 pub use std::thread;
 pub use std::thread_local;
 
-use super::Ordering;
-use super::rank::{Held, Nesting, Place, Rank};
+use crate::Ordering;
+use crate::rank::{Held, Nesting, Place, Rank};
 use std::sync::atomic as a;
 
-// `std`'s atomics under names of our own, so that the lint can tell who came through the door.
+// `std`'s atomics under names of our own, so that a lint can tell them from those that did not come through the facade.
 macro_rules! atomics {
     ($($(#[$doc:meta])* $name:ident $(<$t:ident>)?, $value:ty;)*) => { $(
         $(#[$doc])*
@@ -67,29 +67,34 @@ atomics! {
     AtomicU64, u64;
     /// `std`'s `AtomicUsize`.
     AtomicUsize, usize;
+    /// `std`'s `AtomicI32`.
+    AtomicI32, i32;
+    /// `std`'s `AtomicI64`.
+    AtomicI64, i64;
+    /// `std`'s `AtomicIsize`.
+    AtomicIsize, isize;
     /// `std`'s `AtomicPtr`.
     AtomicPtr<T>, *mut T;
 }
 
-macro_rules! adds {
-    ($($name:ident $value:ty),*) => { $(
-        impl $name {
+macro_rules! fetches {
+    ($($operation:ident)*) => { fetches! { [$($operation)*] AtomicU8 u8, AtomicU16 u16, AtomicU32 u32, AtomicU64 u64,
+        AtomicUsize usize, AtomicI32 i32, AtomicI64 i64, AtomicIsize isize } };
+    ($operations:tt $($name:ident $value:ty),*) => { $( fetches! { @ $name $value, $operations } )* };
+    (@ $name:ident $value:ty, [$($operation:ident)*]) => {
+        impl $name { $(
             /// As in `std`.
             #[inline(always)]
-            pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
-                self.0.fetch_add(value, order)
+            pub fn $operation(&self, value: $value, order: Ordering) -> $value {
+                self.0.$operation(value, order)
             }
-            /// As in `std`.
-            #[inline(always)]
-            pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
-                self.0.fetch_sub(value, order)
-            }
-        }
-    )* };
+        )* }
+    };
 }
-adds!(AtomicU32 u32, AtomicU64 u64, AtomicUsize usize);
+fetches! { fetch_add fetch_sub fetch_and fetch_or fetch_xor fetch_max fetch_min }
 
 /// Gives way to other threads inside a waiting loop.
+#[inline]
 pub fn relax() {
     std::thread::yield_now();
 }
@@ -114,15 +119,20 @@ pub struct MutexGuard<'a, T> {
 struct Handover(a::AtomicU8);
 
 impl<T> Mutex<T> {
-    /// An open lock around `value`: one of users, tests and models, which has no place in the lock order.
+    /// An open lock around `value`, which has no place in a lock order.
+    #[inline]
     pub const fn new(value: T) -> Self {
-        Self::ranked(Rank::Caller, value)
+        Self::at(Place::NONE, value)
     }
     /// An open lock around `value`, with its place in the lock order.
-    pub const fn ranked(rank: Rank, value: T) -> Self {
+    #[inline]
+    pub fn ranked(rank: impl Into<Rank>, value: T) -> Self {
+        Self::at(Place::of(rank.into()), value)
+    }
+    const fn at(place: Place, value: T) -> Self {
         Self(
             std::sync::Mutex::new(value),
-            Place::of(rank),
+            place,
             #[cfg(uslab_tsan)]
             Handover(a::AtomicU8::new(0)),
         )
@@ -130,7 +140,7 @@ impl<T> Mutex<T> {
     /// Waits for the lock.
     ///
     /// # Panics
-    /// In debug builds, when the thread holds a lock that does not come before this one in the [lock order](Rank).
+    /// In debug builds, when the thread holds a lock that does not come before this one in the [lock order](crate::ranks).
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
@@ -212,3 +222,4 @@ impl<T> core::ops::DerefMut for MutexGuard<'_, T> {
 }
 
 include!("plain_cell.rs");
+include!("hint.rs");

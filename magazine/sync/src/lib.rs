@@ -1,82 +1,49 @@
-//! The one door to atomics, locks, cells and thread-locals.
-//!
-//! Everything in the four crates that threads share is named through this module, so that one `cfg` swaps what
-//! stands behind it and the checked source is the shipped source:
-//!
-//! | build | atomics, locks, cells | used for |
-//! |---|---|---|
-//! | (none) | `std` | shipping |
-//! | `--cfg loom` | loom, repaired (see below) | exhaustive models, weak memory |
-//! | `--cfg shuttle` | shuttle | large random and PCT schedules, sequentially consistent |
-//!
-//! A lint (`clippy.toml`, `disallowed-types`) forbids naming atomics, locks and cells anywhere else.
-//!
-//! ## What the loom arm adds
-//!
-//! * **Twin access.** loom 0.7.2 forgets other threads' earlier loads of an atomic as soon as the running thread
-//!   loads it too, and so never runs a later write before them (tokio-rs/loom #166, #392): every load-then-CAS
-//!   loop is explored in part only. Each atomic here carries a twin, and each access first does a `Relaxed`
-//!   read-modify-write on it. That makes all accesses of one atomic dependent for the partial-order reduction and
-//!   adds no happens-before. `check` holds a canary test on the set of outcomes.
-//! * **The ordering hook.** `OM=file:line:column:arg:Ordering` weakens one call site at run time and `OM_LIST=1`
-//!   prints the sites that were reached, so orderings can be mutation-tested without a rebuild:
-//!   `cargo check-orderings` does.
-//! * **The armed weak failure.** loom never fails `compare_exchange_weak` spuriously; `weak_arm(k)` fails the
-//!   k-th one of the calling thread.
-//! * **The story.** [`tell!`](crate::tell) records a step of the execution that failed; see `story` and `replay`.
-//!
-//! ## Rules
-//!
-//! * Locks are `std`'s futex mutex with poison ignored, in every build: `parking_lot` may allocate when it parks,
-//!   and these locks lie below `GlobalAlloc`.
-//! * The locks' and the atomics' `new` are `const` outside loom and shuttle only; shared code does not rely on it.
-//! * [`Counter`], [`Fixed`] and [`FixedPtr`] are plain `std` atomics in every arm: what no algorithm needs exact
-//!   needs no exploring.
-//! * A lock is made with its [`Rank`]: its place in the one lock order, which debug builds and checkers assert.
-//! * `assert_unlocked` says that no lock of these crates is held by the thread (debug builds): it stands before every call
-//!   of user code.
-
+#![doc = include_str!("../README.md")]
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
+// README.md shows tests.
+#![allow(clippy::test_attr_in_doctest)]
 
 pub use core::sync::atomic::Ordering;
 
+#[cfg(all(uslab_models, not(loom)))]
+compile_error!("the models need --cfg loom: without it they would check nothing");
+
 #[cfg(loom)]
 #[path = "loom.rs"]
-mod arm;
+mod backend;
 #[cfg(shuttle)]
 #[path = "shuttle.rs"]
-mod arm;
+mod backend;
 #[cfg(not(any(loom, shuttle)))]
 #[path = "std.rs"]
-mod arm;
+mod backend;
 
 #[cfg(loom)]
 pub mod check;
 #[cfg(any(loom, shuttle))]
-pub(crate) mod execution;
+mod execution;
 pub mod fork;
-mod rank;
+#[doc(hidden)]
+pub mod rank;
 #[cfg(loom)]
 mod replay;
+#[cfg(all(test, any(loom, shuttle)))]
+mod scenarios;
 #[cfg(shuttle)]
 pub mod schedule;
 #[cfg(loom)]
 pub mod story;
 
-#[cfg(not(loom))]
-pub use arm::AtomicU8;
-#[cfg(not(any(loom, shuttle)))]
-pub use arm::AtomicU16;
 #[cfg(any(loom, shuttle))]
-pub use arm::lazy_static;
+pub use backend::lazy_static;
 #[cfg(loom)]
-pub use arm::weak_arm;
-pub use arm::{
-    Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, UnsafeCell, fence,
-    relax, thread, thread_local,
+pub use backend::weak_arm;
+pub use backend::{
+    Arc, AtomicBool, AtomicI32, AtomicI64, AtomicIsize, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+    AtomicUsize, Hint, Mutex, MutexGuard, UnsafeCell, fence, relax, thread, thread_local,
 };
 
-pub use rank::{Rank, assert_unlocked};
+pub use rank::Rank;
 
 /// Whether the planted bug of that name is to be run. Always false outside a checker; inside true only in what `caught` runs
 /// to see that the bug is noticed.
@@ -86,49 +53,35 @@ pub const fn planted(_bug: &str) -> bool {
     false
 }
 #[cfg(any(loom, shuttle))]
-pub use execution::planted;
+pub use execution::{planted, unique};
 
-/// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(layer => "pops")` where
-/// `layer.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.
+/// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(stack => "pops")` where
+/// `stack.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.
 ///
-/// A step that has a class says whose it is: `tell!(op: Depot, "visits the depot")`. The [`Operation`](crate::Operation) `op`
-/// did something that dear, in every build; see [`paths`](crate::paths).
-///
-/// For the rest nothing outside loom: other arguments are not even evaluated.
+/// Nothing outside loom: the arguments are not even evaluated.
 #[cfg(not(loom))]
 #[macro_export]
 macro_rules! tell {
-    ($op:ident: $path:ident, $($text:tt)*) => {
-        $op.did($crate::Path::$path)
-    };
     ($($text:tt)*) => {};
 }
-/// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(layer => "pops")`
-/// where `layer.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.
+/// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(stack => "pops")` where
+/// `stack.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.
 ///
-/// A step that has a class says whose it is: `tell!(op: Depot, "visits the depot")`. The [`Operation`](crate::Operation) `op`
-/// did something that dear, in every build; see [`paths`](crate::paths).
-///
-/// For the rest nothing outside loom: other arguments are not even evaluated.
+/// Nothing outside loom: the arguments are not even evaluated.
 #[cfg(loom)]
 #[macro_export]
 macro_rules! tell {
-    ($op:ident: $path:ident, $($text:tt)*) => {{
-        $op.did($crate::Path::$path);
-        $crate::tell!($($text)*);
-    }};
     ($text:literal $(, $argument:expr)* $(,)?) => {
-        if $crate::sync::story::listens() {
-            $crate::sync::story::step(format!($text $(, $argument)*), None);
+        if $crate::story::listens() {
+            $crate::story::step(format!($text $(, $argument)*), None);
         }
     };
     ($watched:expr => $text:literal $(, $argument:expr)* $(,)?) => {
-        if $crate::sync::story::listens() {
-            $crate::sync::story::step(format!($text $(, $argument)*), Some($watched.watched()));
+        if $crate::story::listens() {
+            $crate::story::step(format!($text $(, $argument)*), Some($watched.watched()));
         }
     };
 }
-pub use crate::tell;
 
 /// Whether this execution of a model has failed and is being unwound: destructors then leave everything as it lies,
 /// because nothing of a model may run without its checker. Always false outside one.
@@ -201,7 +154,10 @@ impl<T> core::fmt::Debug for Kept<T> {
     }
 }
 
-/// A number that no other call gets, in the life of the process. A `Relaxed` `std` atomic in every arm.
+/// A number that no other call gets, in the life of the process; under a checker in that of the execution, so that each
+/// time that it runs it gets the same ones.
+#[cfg(not(any(loom, shuttle)))]
+#[inline]
 pub fn unique() -> u64 {
     static NEXT: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
     // Relaxed: that it is one of its kind is all that is asked.
@@ -209,7 +165,7 @@ pub fn unique() -> u64 {
 }
 
 /// A statistic: added to by many, read by reports. An algorithm may only use it as a rough limit, which may be passed in
-/// a race. A `Relaxed` `std` atomic in every arm.
+/// a race. A `Relaxed` `std` atomic in every build.
 ///
 /// Costs a locked instruction per [`add`](Counter::add): it belongs on slow paths.
 #[derive(Debug, Default)]
@@ -249,7 +205,7 @@ impl Counter {
 }
 
 /// A word that is written before it is shared and read by anyone, even without happens-before: a reader who came
-/// too early sees the old value (zero), never a torn one. A `Relaxed` `std` atomic in every arm.
+/// too early sees the old value (zero), never a torn one. A `Relaxed` `std` atomic in every build.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Fixed(core::sync::atomic::AtomicU32);

@@ -1,0 +1,406 @@
+//! Lock orders, and the check that every thread keeps them.
+//!
+//! A crate lists its locks once, outermost first, by [`ranks!`](crate::ranks), and makes each with its rank. Where checks are
+//! on (debug builds, loom, shuttle) a thread may only ask for a lock whose rank is behind all that it holds of the same list;
+//! anything else panics with both names, whether or not another thread is there to deadlock with. The check needs one small
+//! table for each thread and allocates nothing, so that it works below a global heap and in the handlers of a `fork`. Release
+//! builds keep neither ranks nor table.
+
+// loom's `thread_local!` has no `const` form.
+#![allow(clippy::missing_const_for_thread_local)]
+
+#[cfg(any(loom, shuttle, debug_assertions))]
+use crate::{abandoned, thread_local};
+#[cfg(any(loom, shuttle, debug_assertions))]
+use core::cell::Cell;
+use core::fmt;
+
+/// Declares the locks of a crate, outermost first: whoever holds one asks only for later ones.
+///
+/// Makes an `enum` of them that [`Mutex::ranked`](crate::Mutex::ranked) takes. Lists of different crates are not
+/// compared: who calls whom is the affair of their users.
+///
+/// * `ALL` has the ranks in their order.
+/// * `assert_unlocked()` panics, in debug builds and under checkers, if the calling thread holds a lock of the list: to be said
+///   before each call of user code.
+///
+/// ```
+/// use uslab_sync::{Mutex, ranks};
+///
+/// ranks! {
+///     /// The lock order of this program.
+///     enum Rank {
+///         /// Who has an account.
+///         Accounts,
+///         /// What is in one.
+///         Balance,
+///     }
+/// }
+///
+/// let accounts = Mutex::ranked(Rank::Accounts, vec!["Ann"]);
+/// let balance = Mutex::ranked(Rank::Balance, 7);
+/// let names = accounts.lock();
+/// assert_eq!((names.len(), *balance.lock()), (1, 7)); // The other way round panics in a debug build.
+/// drop(names);
+/// Rank::assert_unlocked();
+/// ```
+#[macro_export]
+macro_rules! ranks {
+    ($(#[$meta:meta])* $visibility:vis enum $name:ident { $($(#[$doc:meta])* $rank:ident),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        $visibility enum $name {
+            $($(#[$doc])* $rank,)+
+        }
+        const _: () = {
+            static LIST: $crate::rank::List = $crate::rank::List::new(&[$(stringify!($rank)),+]);
+            #[allow(dead_code)]
+            impl $name {
+                /// All ranks, outermost first.
+                $visibility const ALL: &[Self] = &[$(Self::$rank),+];
+
+                /// Asserts, in debug builds and under checkers, that the calling thread holds no lock of these ranks. Locks of
+                /// other lists, and without a rank, do not count.
+                ///
+                /// # Panics
+                /// In these builds, when one is held: user code must never run under it.
+                #[inline(always)]
+                #[track_caller]
+                $visibility fn assert_unlocked() {
+                    LIST.assert_unlocked();
+                }
+            }
+            impl From<$name> for $crate::Rank {
+                #[inline(always)]
+                fn from(rank: $name) -> Self {
+                    LIST.rank(rank as u8)
+                }
+            }
+        };
+    };
+}
+
+/// The names of the ranks of one lock order; what [`ranks!`](crate::ranks) makes.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct List(&'static [&'static str]);
+
+impl List {
+    pub const fn new(names: &'static [&'static str]) -> Self {
+        Self(names)
+    }
+    #[inline(always)]
+    pub const fn rank(&'static self, place: u8) -> Rank {
+        Rank { list: self, place }
+    }
+    #[inline(always)]
+    #[track_caller]
+    pub fn assert_unlocked(&'static self) {
+        #[cfg(any(loom, shuttle, debug_assertions))]
+        if let Some(held) = HELD.with(|table| table.innermost(Some(self)))
+            && !abandoned()
+        {
+            panic!("user code would run while a lock is held: {held}");
+        }
+    }
+}
+
+/// The place of a lock in a lock order that [`ranks!`](crate::ranks) declared.
+#[derive(Clone, Copy)]
+pub struct Rank {
+    list: &'static List,
+    place: u8,
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.list.0.get(usize::from(self.place)).copied().unwrap_or("?"))
+    }
+}
+impl fmt::Debug for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+impl PartialEq for Rank {
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self.list, other.list) && self.place == other.place
+    }
+}
+impl Eq for Rank {}
+
+/// The most ranks of which a thread may hold locks at once.
+#[cfg(any(loom, shuttle, debug_assertions))]
+const MOST: usize = 32;
+
+/// Locks of one rank that a thread holds.
+#[cfg(any(loom, shuttle, debug_assertions))]
+#[derive(Clone, Copy)]
+struct Entry {
+    list: &'static List,
+    place: u8,
+    count: u32,
+}
+
+/// The locks that a thread holds, in no order.
+#[cfg(any(loom, shuttle, debug_assertions))]
+struct Table {
+    len: Cell<usize>,
+    entries: [Cell<Option<Entry>>; MOST],
+}
+
+#[cfg(any(loom, shuttle, debug_assertions))]
+impl Table {
+    const fn new() -> Self {
+        Self { len: Cell::new(0), entries: [const { Cell::new(None) }; MOST] }
+    }
+    fn entries(&self) -> impl Iterator<Item = (&Cell<Option<Entry>>, Entry)> {
+        self.entries[..self.len.get()].iter().filter_map(|cell| Some((cell, cell.get()?)))
+    }
+    /// Of that list, or of any.
+    fn innermost(&self, list: Option<&'static List>) -> Option<Rank> {
+        let of_it = |entry: &Entry| list.is_none_or(|list| core::ptr::eq(entry.list, list));
+        let entries = self.entries().map(|(_, entry)| entry).filter(of_it);
+        entries.max_by_key(|entry| entry.place).map(|entry| entry.list.rank(entry.place))
+    }
+    fn find(&self, rank: Rank) -> Option<(&Cell<Option<Entry>>, Entry)> {
+        self.entries().find(|(_, entry)| entry.list.rank(entry.place) == rank)
+    }
+    fn add(&self, rank: Rank) {
+        if let Some((cell, entry)) = self.find(rank) {
+            return cell.set(Some(Entry { count: entry.count + 1, ..entry }));
+        }
+        let len = self.len.get();
+        assert!(len < MOST, "lock order: {rank} is asked for while locks of {MOST} other ranks are held");
+        self.entries[len].set(Some(Entry { list: rank.list, place: rank.place, count: 1 }));
+        self.len.set(len + 1);
+    }
+    fn remove(&self, rank: Rank) {
+        let Some((cell, entry)) = self.find(rank) else { return };
+        if entry.count > 1 {
+            return cell.set(Some(Entry { count: entry.count - 1, ..entry }));
+        }
+        self.len.set(self.len.get() - 1);
+        // The last one takes its place.
+        cell.set(self.entries[self.len.get()].take());
+    }
+}
+
+#[cfg(any(loom, shuttle, debug_assertions))]
+thread_local! {
+    static HELD: Table = Table::new();
+}
+
+/// Whether locks of the rank that is asked for may be held already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nesting {
+    /// They may not.
+    None,
+    /// They may: all that do so take them in one order.
+    Same,
+}
+
+/// What a lock knows of its rank; nothing in release builds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place(#[cfg(any(loom, shuttle, debug_assertions))] Option<Rank>);
+
+impl Place {
+    /// Of a lock without a rank.
+    pub(crate) const NONE: Self = Self(
+        #[cfg(any(loom, shuttle, debug_assertions))]
+        None,
+    );
+
+    pub(crate) const fn of(rank: Rank) -> Self {
+        let _ = rank;
+        Self(
+            #[cfg(any(loom, shuttle, debug_assertions))]
+            Some(rank),
+        )
+    }
+    /// To be called before the lock is waited for, so that a wrong order panics and does not hang.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn ask(self, nesting: Nesting) -> Held {
+        let _ = nesting;
+        #[cfg(any(loom, shuttle, debug_assertions))]
+        self.check(nesting);
+        Held(self)
+    }
+    #[cfg(any(loom, shuttle, debug_assertions))]
+    #[track_caller]
+    fn check(self, nesting: Nesting) {
+        // A checker may let other threads go on while one that failed is unwound. They give nothing back to the table
+        // then (see `Held`), and what they would say hides why it failed.
+        let innermost = |list| HELD.with(|table| table.innermost(list)).filter(|_| !abandoned());
+        let Some(rank) = self.0 else {
+            if let Some(held) = innermost(None) {
+                panic!("lock order: a lock without a rank is asked for while {held} is held");
+            }
+            return;
+        };
+        if let Some(held) = innermost(Some(rank.list)) {
+            let legal = rank.place > held.place || rank == held && nesting == Nesting::Same;
+            assert!(legal, "lock order: {rank} is asked for while {held} is held");
+        }
+        HELD.with(|table| table.add(rank));
+    }
+}
+
+/// A lock is asked for or held as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Held(#[cfg_attr(not(any(loom, shuttle, debug_assertions)), allow(dead_code))] Place);
+
+#[cfg(any(loom, shuttle, debug_assertions))]
+impl Drop for Held {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // A checker's thread that did not get to its end has no thread-locals any more.
+        if let Some(rank) = self.0.0
+            && !abandoned()
+        {
+            HELD.with(|table| table.remove(rank));
+        }
+    }
+}
+
+/// A checker's guard, which is counted.
+#[cfg(any(loom, shuttle))]
+#[derive(Debug)]
+pub struct Locked<G> {
+    guard: G,
+    _held: Held,
+}
+
+#[cfg(any(loom, shuttle))]
+impl<G> Locked<G> {
+    pub(crate) fn by(guard: G, held: Held) -> Self {
+        Self { guard, _held: held }
+    }
+}
+#[cfg(any(loom, shuttle))]
+impl<G: core::ops::Deref> core::ops::Deref for Locked<G> {
+    type Target = G::Target;
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+#[cfg(any(loom, shuttle))]
+impl<G: core::ops::DerefMut> core::ops::DerefMut for Locked<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
+}
+
+#[cfg(all(test, debug_assertions, not(any(loom, shuttle))))]
+mod tests {
+    use super::HELD;
+    use crate::fork::{ForkLock, ForkMutex};
+    use crate::{Mutex, MutexGuard};
+
+    ranks! {
+        /// The locks of these tests.
+        enum Rank {
+            /// The outermost.
+            Depot,
+            /// Between.
+            Node,
+            /// The innermost.
+            Zone,
+        }
+    }
+    ranks! {
+        enum Other {
+            First,
+        }
+    }
+
+    /// What asking for `inner` while `outer` is held panics with.
+    fn refusal(outer: &Mutex<()>, inner: &Mutex<()>) -> Option<String> {
+        let nested = std::panic::AssertUnwindSafe(|| {
+            let _outer = outer.lock();
+            drop(inner.lock());
+        });
+        std::panic::catch_unwind(nested).err().map(|panic| *panic.downcast::<String>().unwrap())
+    }
+    fn ranked(rank: Rank) -> Mutex<()> {
+        Mutex::ranked(rank, ())
+    }
+    fn innermost() -> Option<String> {
+        HELD.with(|table| table.innermost(None)).map(|rank| rank.to_string())
+    }
+
+    #[test]
+    fn a_lock_that_is_asked_for_out_of_order_panics_with_both_names() {
+        assert_eq!(refusal(&ranked(Rank::Depot), &ranked(Rank::Zone)), None);
+        let text = refusal(&ranked(Rank::Zone), &ranked(Rank::Depot)).unwrap();
+        assert_eq!(text, "lock order: Depot is asked for while Zone is held");
+        let text = refusal(&ranked(Rank::Node), &ranked(Rank::Node)).unwrap();
+        assert_eq!(text, "lock order: Node is asked for while Node is held");
+        let text = refusal(&ranked(Rank::Node), &Mutex::new(())).unwrap();
+        assert_eq!(text, "lock order: a lock without a rank is asked for while Node is held");
+        assert_eq!(innermost(), None, "the panic gave all of them back");
+    }
+
+    #[test]
+    fn a_wrong_order_is_refused_without_waiting() {
+        let (zone, depot) = (ranked(Rank::Zone), ranked(Rank::Depot));
+        let _zone = zone.lock();
+        let asks: [fn(&Mutex<()>); 2] = [|lock| drop(lock.try_lock()), |lock| drop(lock.lock_nested())];
+        for ask in asks {
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ask(&depot))).is_err());
+        }
+        // It would wait for itself.
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(zone.lock()))).is_err());
+    }
+
+    #[test]
+    fn locks_of_one_rank_nest_where_their_order_is_told_and_those_without_a_rank_anyhow() {
+        let nodes: [_; 3] = core::array::from_fn(|_| ranked(Rank::Node));
+        let mut held: Vec<MutexGuard<'_, ()>> = nodes.iter().map(Mutex::lock_nested).collect();
+        drop(held.remove(0));
+        assert_eq!(innermost().as_deref(), Some("Node"));
+        drop(held);
+        assert_eq!(innermost(), None);
+        assert_eq!(refusal(&Mutex::new(()), &Mutex::new(())), None);
+    }
+
+    #[test]
+    fn ranks_of_different_lists_are_not_compared() {
+        let (zone, other) = (ranked(Rank::Zone), Mutex::ranked(Other::First, ()));
+        assert_eq!(refusal(&zone, &other), None);
+        assert_eq!(refusal(&other, &zone), None);
+        let _other = other.lock();
+        // A user's own lock is his affair.
+        Rank::assert_unlocked();
+        let user_code = std::panic::catch_unwind(Other::assert_unlocked);
+        let said = *user_code.unwrap_err().downcast::<String>().unwrap();
+        assert_eq!(said, "user code would run while a lock is held: First");
+    }
+
+    #[test]
+    fn a_lock_that_is_held_across_a_fork_counts_until_it_is_released() {
+        let lock = ForkMutex::new(Rank::Zone, 7);
+        // SAFETY: released below, on this thread; no other one is here.
+        unsafe {
+            lock.hold();
+            assert_eq!((innermost().as_deref(), lock.held()), (Some("Zone"), Some(&7)));
+            lock.release();
+            assert_eq!((innermost(), lock.held()), (None, None));
+            lock.release();
+        }
+        assert!(lock.try_lock().is_some());
+    }
+
+    #[test]
+    fn locks_given_back_in_any_order_leave_those_that_are_held() {
+        let [depot, node, zone] = [Rank::Depot, Rank::Node, Rank::Zone].map(ranked);
+        let (first, second, third) = (depot.lock(), node.lock(), zone.lock());
+        drop(first);
+        assert_eq!(innermost().as_deref(), Some("Zone"));
+        drop(third);
+        assert_eq!(innermost().as_deref(), Some("Node"));
+        drop(second);
+        assert_eq!((innermost(), Rank::ALL.len()), (None, 3));
+    }
+}

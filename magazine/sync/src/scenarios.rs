@@ -1,0 +1,95 @@
+//! What the checkers are tried on: one scenario for loom and for shuttle.
+
+use crate::{Arc, AtomicUsize, Ordering::Relaxed, planted, thread};
+
+/// A number that nobody else has.
+fn ticket(next: &AtomicUsize) -> usize {
+    if planted("a ticket is taken in two steps") {
+        let number = next.load(Relaxed);
+        next.store(number + 1, Relaxed);
+        number
+    } else {
+        next.fetch_add(1, Relaxed)
+    }
+}
+
+fn tickets() {
+    let next = Arc::new(AtomicUsize::new(0));
+    let other = next.clone();
+    let theirs = thread::spawn(move || ticket(&other));
+    let ours = ticket(&next);
+    assert_ne!(ours, theirs.join().unwrap(), "two have the same ticket");
+}
+
+#[cfg(loom)]
+mod models {
+    use super::*;
+    use crate::check::{Bound, caught, model};
+
+    #[test]
+    fn tickets_differ() {
+        model("tickets differ", Bound::None, 13, tickets);
+    }
+    #[test]
+    fn planted_two_steps() {
+        let bug = "a ticket is taken in two steps";
+        caught(bug, "tickets", Bound::None, "two have the same ticket", [()], |()| tickets());
+    }
+
+    #[test]
+    fn a_hint_is_read_before_and_after_it_is_set() {
+        let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
+        let sink = seen.clone();
+        model("a hint", Bound::None, 18, move || {
+            let hint = Arc::new(crate::Hint::new(7));
+            let other = hint.clone();
+            let set = thread::spawn(move || other.set(8));
+            sink.lock().unwrap().insert(hint.get());
+            set.join().unwrap();
+        });
+        assert_eq!(seen.lock().unwrap().iter().copied().collect::<Vec<_>>(), [7, 8]);
+    }
+
+    /// The steps of the story of the planted bug, as `STORY` asks for them.
+    fn steps(asked: &str) -> Vec<String> {
+        let program = std::env::current_exe().unwrap();
+        let json = program.with_extension(format!("{asked}.json"));
+        let mut command = std::process::Command::new(&program);
+        ["BOUND", "OM", "OM_LIST", "MODEL_ROWS"].iter().for_each(|name| _ = command.env_remove(name));
+        command.args(["--exact", "scenarios::models::planted_two_steps"]);
+        let output = command.env("STORY", asked).env("STORY_JSON", &json).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        let story: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        let steps = story["steps"].as_array().unwrap().iter();
+        steps.map(|step| format!("{} {}", step["thread"], step["did"]).replace('"', "")).collect()
+    }
+
+    #[test]
+    fn each_access_of_an_atomic_is_a_step_that_nobody_has_to_tell() {
+        let shown = steps("1").join("\n");
+        let file = file!();
+        let expected = [
+            "0 loads 0 from atomic 1 (Relaxed) at FILE:8; it was made at FILE:17",
+            "0 stores 1 to atomic 1 (Relaxed) at FILE:9",
+            "1 loads 0 from atomic 1 (Relaxed) at FILE:8",
+            "1 stores 1 to atomic 1 (Relaxed) at FILE:9",
+        ];
+        assert_eq!(shown, expected.join("\n").replace("FILE", file));
+        assert!(steps("told").is_empty(), "this code tells nothing");
+    }
+}
+
+#[cfg(shuttle)]
+mod schedules {
+    use super::*;
+    use crate::schedule::{caught, schedules};
+
+    #[test]
+    fn tickets_differ() {
+        schedules("tickets differ", 100, tickets);
+    }
+    #[test]
+    fn planted_two_steps() {
+        caught("a ticket is taken in two steps", "tickets", 100, "two have the same ticket", tickets);
+    }
+}

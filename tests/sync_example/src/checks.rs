@@ -1,0 +1,152 @@
+//! Two scenarios, which all three builds run: as one test, as every interleaving of a model, and under random schedules.
+
+use crate::Slots;
+use uslab_sync::{Arc, thread};
+
+/// Two threads take slots, and give some back. Nobody gets what somebody else has.
+fn owners_differ() {
+    let slots = Arc::new(Slots::new([(); 3]));
+    let theirs = slots.clone();
+    let thread = thread::spawn(move || {
+        let (first, second) = (theirs.take(), theirs.take());
+        drop(first);
+        second.map(|slot| {
+            let number = slot.number();
+            // He keeps it.
+            core::mem::forget(slot);
+            number
+        })
+    });
+    let (first, second) = (slots.take(), slots.take());
+    let ours = [&first, &second].map(|slot| slot.as_ref().map(crate::Taken::number));
+    let owned: Vec<usize> = ours.into_iter().chain([thread.join().unwrap()]).flatten().collect();
+    for (i, number) in owned.iter().enumerate() {
+        assert!(!owned[..i].contains(number), "a slot has two owners: {owned:?}");
+    }
+}
+
+/// Threads count in what they take. No count is lost: what one left there, the next one sees.
+fn values_are_handed_over(threads: usize, slots: usize) {
+    let slots = Arc::new(Slots::new(vec![0; slots]));
+    let count = |slots: &Slots<u32>| {
+        slots.take().map_or(0, |mut slot| {
+            slot.with(|value| *value += 1);
+            1
+        })
+    };
+    let theirs: Vec<_> = (1..threads)
+        .map(|_| {
+            let slots = slots.clone();
+            thread::spawn(move || count(&slots))
+        })
+        .collect();
+    let mut counted = count(&slots);
+    counted += theirs.into_iter().map(|thread| thread.join().unwrap()).sum::<u32>();
+    let mut all: Vec<_> = core::iter::from_fn(|| slots.take()).collect();
+    let found: u32 = all.iter_mut().map(|slot| slot.with(|value| *value)).sum();
+    assert_eq!(found, counted, "a count was lost");
+}
+
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    #[test]
+    fn slots_serve_threads() {
+        super::owners_differ();
+        super::values_are_handed_over(4, 2);
+    }
+}
+
+#[cfg(loom)]
+mod models {
+    use std::process::Command;
+    use uslab_sync::check::{Bound, caught, model, plant};
+
+    #[test]
+    fn owners_differ() {
+        model("owners differ", Bound::Preemptions(3), 1600, super::owners_differ);
+    }
+    #[test]
+    fn values_are_handed_over() {
+        model("values are handed over", Bound::Preemptions(2), 260, || super::values_are_handed_over(2, 2));
+    }
+    /// The way round again after an exchange that failed for no reason.
+    #[test]
+    fn an_exchange_may_fail_for_no_reason() {
+        model("an exchange may fail for no reason", Bound::Preemptions(2), 320, || {
+            uslab_sync::weak_arm(2);
+            super::values_are_handed_over(2, 1);
+        });
+    }
+    #[test]
+    fn planted_aba() {
+        let bug = "a take leaves the tag as it is";
+        let scenario = |()| super::owners_differ();
+        caught(bug, "owners", Bound::Preemptions(3), "a slot has two owners", [()], scenario);
+    }
+
+    /// Fails: for [`a_failed_execution_tells_its_story_and_is_repeated_alone`].
+    #[test]
+    #[ignore = "fails on purpose"]
+    fn fails_on_purpose() {
+        plant("a take leaves the tag as it is");
+        model("a failure", Bound::Preemptions(3), 1, super::owners_differ);
+    }
+
+    #[test]
+    fn a_failed_execution_tells_its_story_and_is_repeated_alone() {
+        let said = |command: &mut Command| {
+            let set = ["BOUND", "OM", "OM_LIST", "MODEL_ROWS", "STORY_JSON"];
+            set.iter().for_each(|name| _ = command.env_remove(name));
+            let output = command.envs([("RUST_BACKTRACE", "0"), ("STORY", "1")]).output().unwrap();
+            assert!(!output.status.success(), "it fails");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let steps = |said: &str| {
+            let (_, story) = said.split_once("STORY ").unwrap_or_else(|| panic!("no story: {said}"));
+            let (_, steps) = story.split_once('\n').unwrap();
+            steps.split_once("       fails: ").unwrap().0.to_owned()
+        };
+        let mut test = Command::new(std::env::current_exe().unwrap());
+        let first = said(test.args([
+            "--exact",
+            "checks::models::fails_on_purpose",
+            "--include-ignored",
+            "--nocapture",
+        ]));
+        // The code says nothing of its steps: they are what its atomics did.
+        let story = steps(&first);
+        for part in ["thread 0  loads 2 from atomic 1 (Acquire) at src/lib.rs:", " by compare_exchange ("] {
+            assert!(story.contains(part), "{part}: {story}");
+        }
+        let shown = include_str!("../../../magazine/sync/README.md");
+        assert!(shown.contains(&story), "README.md of uslab-sync shows another story than\n{story}");
+        let again = first.lines().find(|line| line.starts_with("REPLAY=")).unwrap();
+        let again = said(Command::new("sh").args(["-c", again]));
+        assert_eq!(steps(&again), story);
+        assert!(again.contains(" | execution 1\n"), "no other ran before: {again}");
+    }
+}
+
+#[cfg(shuttle)]
+mod schedules {
+    use uslab_sync::schedule::{caught, schedules};
+
+    #[test]
+    fn owners_differ() {
+        schedules("owners differ", 2_000, super::owners_differ);
+    }
+    #[test]
+    fn values_are_handed_over() {
+        schedules("values are handed over", 2_000, || super::values_are_handed_over(4, 2));
+    }
+    #[test]
+    fn planted_aba() {
+        caught(
+            "a take leaves the tag as it is",
+            "owners",
+            2_000,
+            "a slot has two owners",
+            super::owners_differ,
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! A pool of values whose free slots lie on a lock-free stack (Treiber 1986), and how it is checked.
+//!
+//! Who takes a slot owns its value until he gives it back. A head that is read, and exchanged later, could have been away and
+//! come back meanwhile, with another slot below it (the ABA problem). So it carries a tag, which each take counts up.
+//!
+//! `checks.rs` has the models, the random schedules and the bug that they must find. In this folder:
+//!
+//! ```text
+//! cargo test                                                                          # std, threads
+//! RUSTFLAGS="--cfg loom" cargo test --profile loom --target-dir ../../target/loom        # every interleaving
+//! RUSTFLAGS="--cfg shuttle" cargo test --profile loom --target-dir ../../target/shuttle  # random ones
+//! ```
+
+use uslab_sync::Ordering::{Acquire, Relaxed, Release};
+use uslab_sync::{AtomicU32, AtomicU64, UnsafeCell, planted};
+
+#[cfg(test)]
+mod checks;
+
+/// The number of no slot.
+const NONE: u32 = u32::MAX;
+/// One, in the tag of a head.
+const TAG: u64 = 1 << 32;
+
+/// Values in slots, for whichever thread comes.
+#[derive(Debug)]
+pub struct Slots<T> {
+    /// A tag, and the number of the first free slot in the low half.
+    head: AtomicU64,
+    slots: Box<[Slot<T>]>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// The free slot below, while this one is free.
+    next: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: a value is reached through its slot alone, which one thread owns at a time.
+unsafe impl<T: Send> Sync for Slots<T> {}
+
+/// A slot that is taken; it goes back when this is dropped.
+#[derive(Debug)]
+pub struct Taken<'a, T> {
+    slots: &'a Slots<T>,
+    number: u32,
+}
+
+impl<T> Slots<T> {
+    /// A slot for each of `values`, all free.
+    pub fn new(values: impl IntoIterator<Item = T>) -> Self {
+        let slot = |(number, value): (u32, T)| Slot {
+            // Each lies on the one before.
+            next: AtomicU32::new(number.checked_sub(1).unwrap_or(NONE)),
+            value: UnsafeCell::new(value),
+        };
+        let slots: Box<[_]> = (0..NONE).zip(values).map(slot).collect();
+        let first = (slots.len() as u32).checked_sub(1).unwrap_or(NONE);
+        Self { head: AtomicU64::new(first.into()), slots }
+    }
+
+    /// A free slot, or `None` if there is none.
+    pub fn take(&self) -> Option<Taken<'_, T>> {
+        // Acquire: pairs with the Release in `give`, so that `next` and the value are those that were left there.
+        let mut head = self.head.load(Acquire);
+        loop {
+            let number = head as u32;
+            let slot = self.slots.get(number as usize)?;
+            // Relaxed: ordered by the head. It may be of a later life of the slot: then the head's tag has changed.
+            let next = slot.next.load(Relaxed);
+            let tag = if planted("a take leaves the tag as it is") { head } else { head.wrapping_add(TAG) };
+            let new = tag & !u64::from(NONE) | u64::from(next);
+            // Relaxed: what it takes was read before. Acquire: as above, of the head that was found instead.
+            match self.head.compare_exchange_weak(head, new, Relaxed, Acquire) {
+                Ok(_) => return Some(Taken { slots: self, number }),
+                Err(found) => head = found,
+            }
+        }
+    }
+
+    fn give(&self, number: u32) {
+        // Relaxed: it is only put below.
+        let mut head = self.head.load(Relaxed);
+        loop {
+            self.slots[number as usize].next.store(head as u32, Relaxed);
+            let new = head & !u64::from(NONE) | u64::from(number);
+            // Release: whoever takes the slot sees `next` and the value.
+            match self.head.compare_exchange_weak(head, new, Release, Relaxed) {
+                Ok(_) => return,
+                Err(found) => head = found,
+            }
+        }
+    }
+}
+
+impl<T> Taken<'_, T> {
+    /// The number of the slot.
+    pub fn number(&self) -> usize {
+        self.number as usize
+    }
+    /// Runs `f` on the value.
+    pub fn with<R>(&mut self, f: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: who took the slot owns the value; `&mut self` keeps it to one borrow at a time.
+        self.slots.slots[self.number()].value.with_mut(|value| f(unsafe { &mut *value }))
+    }
+}
+
+impl<T> Drop for Taken<'_, T> {
+    fn drop(&mut self) {
+        self.slots.give(self.number);
+    }
+}
