@@ -159,7 +159,7 @@ fn travel(Case { by, script }: Case) {
 }
 #[test]
 fn m1_m2_rounds_travel_through_the_depot() {
-    both("M1 M2: rounds travel through the depot", THREE, [3900, 2800], moves(6), travel);
+    both("M1 M2: rounds travel through the depot", THREE, [3900, 2000], moves(6), travel);
 }
 
 /// M2: a stack is at its reach, and two threads of its CPU take magazines off it.
@@ -203,7 +203,7 @@ fn same_cpu(Case { by, script }: Case) {
 }
 #[test]
 fn m3_two_threads_of_one_cpu() {
-    both("M3: two threads of one CPU", THREE, [330, 460], Scripts { reads: 4, cpus: 1 }, same_cpu);
+    both("M3: two threads of one CPU", THREE, [330, 160], Scripts { reads: 4, cpus: 1 }, same_cpu);
 }
 
 /// M4: both CPUs take from a depot that runs empty; the supplier is the fall-back.
@@ -273,7 +273,7 @@ fn drain_batches(Case { by, script }: Case) {
 }
 #[test]
 fn h1_drain_against_batches() {
-    both("H1 T1: drain against batches", TWO, [1900, 51000], moves(7), drain_batches);
+    both("H1 T1: drain against batches", TWO, [1900, 13000], moves(7), drain_batches);
 }
 
 /// H1: frees that widen the stack, and overflow it, beside a drain; then memory is short.
@@ -293,7 +293,7 @@ fn drain_growing(Case { by, script }: Case) {
 }
 #[test]
 fn h1_drain_while_a_stack_grows() {
-    both("H1 T1: drain while a stack grows", TWO, [3100, 54000], moves(6), drain_growing);
+    both("H1 T1: drain while a stack grows", TWO, [3100, 24000], moves(6), drain_growing);
 }
 
 /// H1: what a CPU holds and does not use is with the supplier when a drain returns, although the CPU goes on.
@@ -327,7 +327,7 @@ fn drain_filling(Case { by, script }: Case) {
 }
 #[test]
 fn h1_drain_while_a_magazine_is_filled() {
-    both("H1: drain while a magazine is filled", THREE, [12000, 110000], moves(4), drain_filling);
+    both("H1: drain while a magazine is filled", THREE, [12000, 69000], moves(4), drain_filling);
 }
 
 /// A reap of an idle CPU that wakes up meanwhile.
@@ -404,7 +404,7 @@ fn h3_a_drain_meets_another_one() {
     both(
         "H3 T1: a drain meets one that gives rounds away",
         THREE,
-        [15000, 78000],
+        [15000, 34000],
         stays(),
         drain_meets_drain,
     );
@@ -732,7 +732,7 @@ fn between_nodes(Case { by, script }: Case) {
 }
 #[test]
 fn n1_a_thread_moved_between_nodes() {
-    both("N1: a thread moved between nodes", THREE, [6100, 4100], moves(8), between_nodes);
+    both("N1: a thread moved between nodes", THREE, [6100, 5300], moves(8), between_nodes);
 }
 
 // ---------------------------------------------------------------- F: fork
