@@ -1,11 +1,13 @@
 //! Numbers, rooms, commitment and drains, on simulated CPUs; and what a drain has to itself on real ones.
 
 use super::*;
+use crate::cpu::{claimed, rseq};
 use crate::magazine::Magazine;
 use crate::memory::Heap;
-use crate::region::{CAP, Commit, OP};
+use crate::region::{CAP, Commit, OP, Pages};
 use crate::shadow::table;
 use crate::sync::{Arc, AtomicBool};
+use core::time::Duration;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 

@@ -142,6 +142,8 @@ fn start() -> Option<&'static Process> {
     started
 }
 
+/// Not inlined: its frame is of pages, and threads that come meanwhile would touch them all.
+#[inline(never)]
 fn start_here() -> Option<&'static Process> {
     let options = Options::of_environment();
     let mut config = Config::default();

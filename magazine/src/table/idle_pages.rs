@@ -1,0 +1,91 @@
+//! Pages of stacks that serve nothing go back to the system.
+
+#[cfg(any(loom, shuttle))]
+use super::Number;
+use super::Table;
+use crate::memory::Memory;
+use crate::region::{CLASSES, LEN, PAGE, Pages, Region};
+use crate::sync::{planted, tell};
+use core::ops::Range;
+
+impl<M: Memory> Table<M> {
+    /// Gives pages back to the system on which only stacks lie that are empty and served nothing since they were last seen:
+    /// the bytes. For after a sweep; numbers that were given back are among them.
+    ///
+    /// Cost: the lock of drains, a look at every class on every CPU that was used, and if there are any such pages a fence and
+    /// a system call for each run of them. They are given back while their stacks are closed, and no region is away.
+    pub fn release_idle(&self) -> usize {
+        let _one_at_a_time = self.lock_drains();
+        let cpus = || 0..self.cpus.count();
+        // Rounds that a drain is giving away lie where they lay.
+        let mut drained = [false; CLASSES as usize];
+        for (class, at) in self.all() {
+            // SAFETY: the lock of drains is held.
+            let drains = at.drains.with(|p| unsafe { *p });
+            drained[class.index as usize] =
+                drains > 0 && !planted("a page goes back while its rounds are given away");
+        }
+        let in_use = |region: Region<'_>| self.pages_in_use(region, &drained);
+        let idle = |region: Region<'_>| region.backed().without(&in_use(region));
+        let mut owned = |region: Region<'_>| {
+            let (kept, backed) = (in_use(region), region.backed());
+            for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has(page))) {
+                if !at.pages().any(|page| kept.has(page)) {
+                    // Nobody opens it again before the lock of drains is free.
+                    if !planted("a page goes back while its stacks are open") {
+                        region.close(class);
+                    }
+                    if !planted("a page goes back with what its stacks have served") {
+                        region.set_aside(class);
+                    }
+                }
+            }
+            region.set_going(&backed.without(&kept));
+        };
+        self.with_regions(cpus(), |region| !idle(region).is_empty(), &mut owned);
+        let mut bytes = 0;
+        for (cpu, region) in cpus().filter_map(|cpu| Some((cpu, self.region(cpu)?))) {
+            if region.committed() == 0 {
+                continue;
+            }
+            let going = region.going();
+            for run in going.runs() {
+                bytes += self.release(cpu, run);
+            }
+            if !going.is_empty() {
+                region.set_backed(&region.backed().without(&going));
+                region.set_going(&Pages::default());
+            }
+        }
+        bytes
+    }
+    /// Pages on which a stack lies that holds rounds, is `drained`, or has served something since it was last seen.
+    fn pages_in_use(&self, region: Region<'_>, drained: &[bool; CLASSES as usize]) -> Pages {
+        let (mut pages, backed) = (Pages::default(), region.backed());
+        for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has(page))) {
+            let head = region.head(class);
+            if head & LEN > 0 || head != region.seen(class) || drained[class.index as usize] {
+                at.pages().for_each(|page| pages.add(page));
+            }
+        }
+        pages
+    }
+    /// Gives back pages of the region of `cpu`: the bytes.
+    fn release(&self, cpu: u32, pages: Range<usize>) -> usize {
+        tell!("gives {} pages of the region of CPU {cpu} back", pages.len());
+        #[cfg(any(loom, shuttle))]
+        {
+            let begin = |at: &Number| pages.contains(&at.pages().start);
+            let classes = self.all().filter(|(_, at)| begin(at)).map(|(class, _)| class);
+            Region(&self.regions[cpu as usize]).zero(pages.clone(), classes);
+            pages.len() * PAGE
+        }
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
+            let range = start + pages.start * PAGE..start + pages.end * PAGE;
+            // SAFETY: nobody writes there while these stacks are closed; who reads finds the null words that lay there.
+            if unsafe { self.memory.release(range) } { pages.len() * PAGE } else { 0 }
+        }
+    }
+}
