@@ -89,13 +89,18 @@ pub(crate) struct Class {
     pub(crate) stack: u32,
 }
 
+/// What a stack has beside its rounds: so many bytes each, whatever a round has.
+const WORD: usize = size_of::<u64>();
 /// Bytes of a stack in front of its head, and from there to the null word. A checker has cells for what is no round.
-pub(crate) const SEEN: usize = if cfg!(any(loom, shuttle)) { 0 } else { 2 * ROUND };
+pub(crate) const SEEN: usize = if cfg!(any(loom, shuttle)) { 0 } else { 2 * WORD };
 #[cfg(not(any(loom, shuttle)))]
-pub(crate) const CAP: usize = ROUND;
+pub(crate) const CAP: usize = WORD;
 #[cfg(not(any(loom, shuttle)))]
-pub(crate) const LIMIT: usize = ROUND / 2;
-pub(crate) const NULL: usize = if cfg!(any(loom, shuttle)) { 0 } else { ROUND };
+pub(crate) const LIMIT: usize = CAP - size_of::<u32>();
+pub(crate) const NULL: usize = if cfg!(any(loom, shuttle)) { 0 } else { WORD };
+// Where a round has 4 bytes, heads once reached into the null word, and what was seen into the cap.
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(SEEN - CAP == WORD && LIMIT == size_of::<u32>() && NULL == WORD);
 
 impl Class {
     /// Bytes from the start of a region to the end of the first `places` places.
