@@ -228,7 +228,7 @@ fn p1() {
 }
 #[test]
 fn p2() {
-    models("P2 drain || own CPU", THREE, 10000, moves(), p2_drain_against_the_cpu_itself);
+    models("P2 drain || own CPU", THREE, 3300, moves(), p2_drain_against_the_cpu_itself);
 }
 
 #[test]
