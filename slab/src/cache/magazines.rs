@@ -105,8 +105,8 @@ mod tests {
         }
         let info = cache.info();
         assert_eq!((info.allocs, info.frees), (1000 * cpus, 1000 * cpus));
-        // A magazine's worth a CPU: threads that are in each other's way ask for more than ten objects.
-        assert!(info.in_magazines + info.in_depot <= 126 * cpus, "{info:?}");
+        // Not one for each of a CPU's thousand threads. (Those that find their CPU's region claimed ask for more than ten.)
+        assert!(info.in_magazines + info.in_depot <= 500 * cpus, "{info:?}");
     }
 
     /// A cache that saw ten allocations holds ten objects' worth.
