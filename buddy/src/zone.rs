@@ -166,7 +166,7 @@ pub(crate) struct Inner {
     backed: u32,
     /// The least that `backed` was since the last `release_idle`.
     idle: u32,
-    /// What `backed` was above that when the last interval ended.
+    /// Backed pages that were of use in the interval that ended last.
     recent: u32,
     /// Pages that are not committed.
     uncommitted: u32,

@@ -15,7 +15,8 @@
 //!
 //! ## Rules
 //!
-//! 1. Only operations of its CPU, and a drain that has taken its word away and fenced, write to a region.
+//! 1. Only operations of its CPU, and a drain that has taken its word away and fenced, write to a region. What operations never
+//!    write, limits and notes, is written under the lock of drains; and so is the head of a stack that is closed.
 //! 2. The empty region is never written: what is not committed refuses every push, and widening, too.
 //! 3. A word is only changed under the lock of drains, and put back before any other lock is asked for.
 //! 4. A class's stack on a CPU is opened by the first miss there, under the lock of drains; and not while a drain is giving
