@@ -373,7 +373,7 @@ fn drain_and_two_of_one(Case { by, script }: Case) {
 }
 #[test]
 fn h2_drain_against_two_threads_of_one_cpu() {
-    both("H2 M3 T1: drain of a CPU with two threads", THREE, [70000, 150000], stays(), drain_and_two_of_one);
+    both("H2 M3 T1: drain of a CPU with two threads", TWO, [4300, 10000], stays(), drain_and_two_of_one);
 }
 
 /// H3: two drains of both CPUs at once, against an alloc and a free.
@@ -385,7 +385,7 @@ fn two_drains(Case { by, script }: Case) {
 }
 #[test]
 fn h3_two_drains_at_once() {
-    both("H3 T1: two drains at once", THREE, [60000, 89000], stays(), two_drains);
+    both("H3 T1: two drains at once", TWO, [3600, 5200], stays(), two_drains);
 }
 
 /// H3: a drain meets another one of the same class, which still gives rounds away, beside a free that would use the stack.
