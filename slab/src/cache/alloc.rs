@@ -146,13 +146,7 @@ impl Cache {
     #[inline(never)]
     fn alloc_slow(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let (source, op) = (self.source(gfp), &Operation::new());
-        let object = match &self.parts.layer {
-            // Its front has missed.
-            Some(layer) if layer.has_one_node() => layer.alloc_slow(op, &source),
-            Some(layer) => layer.alloc_in(op, &source),
-            None => self.direct(op, &source, self.this_node()),
-        };
-        match object {
+        match self.parts.per_cpu.alloc_missed(op, &source, || self.direct(op, &source, self.this_node())) {
             Some(object) => Ok(self.hand_out(object, gfp)),
             None => self
                 .alloc_with_reclaim(op, &source, self.this_node())
@@ -186,12 +180,10 @@ impl Cache {
         let mut filling = Filling { cache: self, out, got: 0 };
         filling.out.fill(None);
         self.admits(filling.out.len())?;
-        if let Some(layer) = &self.parts.layer {
-            while filling.got < filling.out.len()
-                && let Some(object) = layer.alloc(&DrainOnly(self))
-            {
-                filling.put(self.hand_out(object, gfp));
-            }
+        while filling.got < filling.out.len()
+            && let Some(object) = self.parts.per_cpu.alloc_held(&DrainOnly(self))
+        {
+            filling.put(self.hand_out(object, gfp));
         }
         let node = self.this_node();
         let source = self.source(gfp);
@@ -253,11 +245,12 @@ impl Cache {
             result = again();
         }
         // What other CPUs and the depots keep of this cache.
-        if let (Err(_), Some(layer)) = (&result, &self.parts.layer)
+        if result.is_err()
+            && self.parts.per_cpu.holds()
             && !planted("other CPUs are not drained before an error")
         {
-            layer.shrink();
-            layer.purge_in(op, source);
+            self.shrink_magazines();
+            self.purge(op);
             result = again();
         }
         // What other caches keep without using it.
@@ -354,12 +347,10 @@ impl Cache {
             .map_err(|_| AllocError::Refused { bytes: n.saturating_mul(size_of::<NonNull<u8>>()) })?;
         let mut ahead = Ahead { cache: self, had: into.len(), objects: into };
         let end = ahead.had + n;
-        if let Some(layer) = &self.parts.layer {
-            while ahead.objects.len() < end
-                && let Some(object) = layer.alloc(&DrainOnly(self))
-            {
-                ahead.objects.push(object.0);
-            }
+        while ahead.objects.len() < end
+            && let Some(object) = self.parts.per_cpu.alloc_held(&DrainOnly(self))
+        {
+            ahead.objects.push(object.0);
         }
         let (node, source) = (self.this_node(), self.source(gfp));
         while ahead.objects.len() < end {
@@ -393,15 +384,7 @@ impl Cache {
     }
     /// Takes one back that was kept: nobody had it.
     pub(crate) fn give_ahead(&self, object: NonNull<u8>) {
-        match &self.parts.layer {
-            Some(layer) => layer.free(&DrainOnly(self), Object(object)),
-            None => {
-                let op = Operation::new();
-                self.give(&op, core::iter::once(Object(object)));
-                self.counts.direct_frees.add(1);
-                self.counts.direct_paths.count(&op);
-            }
-        }
+        self.take_back_told(object);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Frees: into the magazines; before that, where it is asked for, a look at the object and its reset.
 
+use super::alloc::DrainOnly;
 use super::core::Core;
 use super::node::Place;
 use super::owner::Visit;
@@ -7,7 +8,7 @@ use super::{Cache, Object};
 use crate::debug::corruption::{Corruption, CorruptionKind};
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
-use uslab_buddy::{Gfp, Pfn};
+use uslab_buddy::Pfn;
 use uslab_magazine::Operation;
 use uslab_magazine::sync::{assert_unlocked, catch_panic};
 
@@ -120,12 +121,7 @@ impl Cache {
     /// As [`take_back`](Self::take_back), of an object that the front had no place for.
     #[inline(never)]
     fn take_back_missed(&self, object: NonNull<u8>) {
-        match &self.parts.layer {
-            Some(layer) if layer.has_one_node() => {
-                layer.free_slow(&Operation::new(), &self.source(Gfp::KERNEL), Object(object));
-            }
-            _ => self.take_back_told(object),
-        }
+        self.parts.per_cpu.free_missed(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
     }
 
     pub(super) fn take_back(&self, object: NonNull<u8>) {
@@ -133,22 +129,19 @@ impl Cache {
         self.take_back_told(object);
     }
     #[inline(never)]
-    fn take_back_told(&self, object: NonNull<u8>) {
-        match &self.parts.layer {
-            Some(layer) => {
-                let source = self.source(Gfp::KERNEL);
-                layer.free(&source, Object(object));
-            }
-            None => {
-                let op = Operation::new();
-                if self.core.ground.pages.nodes() > 1 && self.node_of(Object(object)) != self.this_node() {
-                    self.counts.other_node_frees.add(1);
-                }
-                self.give(&op, core::iter::once(Object(object)));
-                self.counts.direct_frees.add(1);
-                self.counts.direct_paths.count(&op);
-            }
+    pub(super) fn take_back_told(&self, object: NonNull<u8>) {
+        self.parts.per_cpu.free(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
+    }
+
+    /// An object to its slab.
+    fn free_direct(&self, object: Object) {
+        let op = Operation::new();
+        if self.core.ground.pages.nodes() > 1 && self.node_of(object) != self.this_node() {
+            self.counts.other_node_frees.add(1);
         }
+        self.give(&op, core::iter::once(object));
+        self.counts.direct_frees.add(1);
+        self.counts.direct_paths.count(&op);
     }
 
     /// Whether it is an object of this cache that is out, and so no longer; if not, the corruption is reported. Asked where

@@ -5,8 +5,8 @@ use super::alloc::DrainOnly;
 use super::live::Live;
 use super::node::{Node, NodeCount, Unlisted};
 use crate::error::Busy;
+use uslab_magazine::Operation;
 use uslab_magazine::sync::planted;
-use uslab_magazine::{Layer, Operation};
 
 impl Cache {
     /// Gives all cached objects to their slabs and all empty slabs back, and sorts the partial ones. Slabs given back.
@@ -17,9 +17,7 @@ impl Cache {
     }
     /// The same, after a sweep of all stacks.
     pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
-        if let Some(layer) = &self.parts.layer {
-            layer.purge_swept(op, &DrainOnly(self));
-        }
+        self.parts.per_cpu.purge_swept(op, &DrainOnly(self));
         self.shrink_slabs(op)
     }
     fn shrink_slabs(&self, op: &Operation) -> usize {
@@ -42,50 +40,42 @@ impl Cache {
 
     /// Gives the magazines' objects to their slabs.
     pub(super) fn purge(&self, op: &Operation) {
-        if let Some(layer) = &self.parts.layer {
-            layer.purge_in(op, &DrainOnly(self));
-        }
+        self.parts.per_cpu.purge(op, &DrainOnly(self));
     }
 
     /// Ends an interval of the magazines' working set. Objects given back to slabs.
     pub(crate) fn reap(&self) -> u64 {
         self.flush_deferred();
-        self.parts.layer.as_ref().map_or(0, |layer| layer.reap(&DrainOnly(self)))
+        self.parts.per_cpu.reap(&DrainOnly(self))
     }
 
     /// The same, after a sweep of idle stacks.
     pub(crate) fn reap_swept(&self) -> u64 {
-        self.parts.layer.as_ref().map_or(0, |layer| layer.reap_swept(&DrainOnly(self)))
+        self.parts.per_cpu.reap_swept(&DrainOnly(self))
     }
 
     /// Memory is short: magazines hold less from now on.
     pub(crate) fn shrink_magazines(&self) {
-        if let Some(layer) = &self.parts.layer {
-            layer.shrink();
-        }
+        self.parts.per_cpu.shrink();
     }
 
     /// Gives the objects that `cpus` hold to their slabs.
     pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
-        if let Some(layer) = &self.parts.layer {
-            layer.drain(&DrainOnly(self), cpus);
-        }
+        self.parts.per_cpu.drain(&DrainOnly(self), cpus);
     }
     /// Gives the objects that a sweep has taken to their slabs.
     pub(crate) fn drain_swept(&self) {
-        if let Some(layer) = &self.parts.layer {
-            layer.drain_swept(&Operation::new(), &DrainOnly(self));
-        }
+        self.parts.per_cpu.drain_swept(&DrainOnly(self));
     }
 
     /// Gives all slabs back, for good, if no object is in use.
     pub(crate) fn destroy(&self) -> Result<(), Busy> {
         self.flush_deferred();
         // No free leaves its object in a magazine from here on: what is freed beside the purge goes to its slab.
-        self.parts.layer.iter().for_each(Layer::close);
+        self.parts.per_cpu.close();
         self.purge(&Operation::new());
         self.end().map_err(|live| {
-            self.parts.layer.iter().for_each(Layer::reopen);
+            self.parts.per_cpu.reopen();
             Busy { live, aliases: 0 }
         })
     }
@@ -94,7 +84,7 @@ impl Cache {
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
         if !planted("the magazines of a cache that is left stay open") {
-            self.parts.layer.iter().for_each(Layer::close);
+            self.parts.per_cpu.close();
         }
         self.purge(&Operation::new());
     }

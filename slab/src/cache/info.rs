@@ -2,7 +2,7 @@
 
 use super::Cache;
 use serde::Serialize;
-use uslab_magazine::{Layer, Paths};
+use uslab_magazine::Paths;
 
 /// The numbers of one cache. Exact while nobody uses the cache; otherwise a snapshot, each number for itself: objects
 /// that move meanwhile may be counted twice or not at all.
@@ -114,7 +114,7 @@ impl Cache {
     /// Objects of all slabs, and those in use. Allocates nothing.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn objects(&self) -> (u64, u64) {
-        let (count, layer) = (self.count(), self.parts.layer.as_ref().map(Layer::stats).unwrap_or_default());
+        let (count, layer) = (self.count(), self.parts.per_cpu.stats());
         let kept = layer.in_magazines + layer.in_depot;
         (count.objects, count.inuse.saturating_sub(kept))
     }
@@ -123,7 +123,7 @@ impl Cache {
         let (count, counts, geometry) = (self.count(), &self.counts, self.geometry());
         let dear = counts.direct_paths.now();
         let direct = dear.of_operations(counts.direct_allocs.get() + counts.direct_frees.get());
-        let layer = self.parts.layer.as_ref().map(Layer::stats).unwrap_or_default();
+        let layer = self.parts.per_cpu.stats();
         let in_magazines = layer.in_magazines;
         CacheInfo {
             name: self.name().to_owned(),
@@ -162,7 +162,7 @@ impl Cache {
             other_node_allocs: counts.other_node_allocs.get(),
             other_node_frees: layer.other_node_frees + counts.other_node_frees.get(),
             magazine_capacity: layer.capacity,
-            magazines_refused: self.parts.magazines_refused,
+            magazines_refused: self.parts.per_cpu.is_refused(),
             constructed: counts.constructed.get(),
             destructed: counts.destructed.get(),
             failures: counts.failures.get(),

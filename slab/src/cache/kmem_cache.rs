@@ -3,6 +3,7 @@
 use super::alloc::BULK;
 use super::core::Core;
 use super::info::CacheInfo;
+use super::per_cpu::PerCpu;
 use super::{Cache, Hooks, Owner, Parts};
 use crate::cache::live::Live;
 use crate::cache::magazines::Magazines;
@@ -241,15 +242,11 @@ struct Planned {
 impl Planned {
     fn build(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
         let Self { builder, geometry, layer, check_frees, merges } = self;
-        // Where there is no number left, a cache works without magazines.
-        let wanted = layer.is_some();
-        let layer = layer.and_then(|config| core.ground.pages.tables().layer(config, false));
         let parts = Parts {
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
             geometry,
-            magazines_refused: wanted && layer.is_none(),
-            layer,
+            per_cpu: PerCpu::new(core.ground.pages.tables(), layer),
             hooks: builder.hooks,
             page_flags: builder.page_flags,
             page_class: builder.page_class,

@@ -42,8 +42,10 @@ pub mod live;
 pub mod magazines;
 pub mod mempool;
 pub(crate) mod node;
+pub(crate) mod object;
 pub(crate) mod owner;
 pub(crate) mod page_owners;
+pub(crate) mod per_cpu;
 pub mod prefill;
 mod reclaim;
 mod slabs;
@@ -56,49 +58,18 @@ use crate::error::AllocError;
 use crate::geometry::Geometry;
 use magazines::Magazines;
 use node::{Node, NodeCount};
+pub(crate) use object::Object;
+use per_cpu::PerCpu;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
-use uslab_magazine::{Front, Layer, PathCounts, Round};
+use uslab_magazine::{Front, PathCounts};
 use visits::Visits;
 
 // What a free reads of its cache is one line.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
 const _: () = assert!(std::mem::offset_of!(Cache, allocs) % 64 != 0);
-
-/// An object on its way: what magazines hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Object(NonNull<u8>);
-
-// SAFETY: it is nobody's on its way, and may be handed to any thread. Typed caches ask `Send` of what lies in it.
-unsafe impl Send for Object {}
-
-// Models have no malloc.
-#[cfg(not(any(loom, shuttle)))]
-impl Object {
-    /// # Safety
-    /// What lies at `memory` is an object that is nobody's.
-    #[inline(always)]
-    pub(crate) unsafe fn new(memory: NonNull<u8>) -> Self {
-        Self(memory)
-    }
-    #[inline(always)]
-    pub(crate) fn memory(self) -> NonNull<u8> {
-        self.0
-    }
-}
-
-impl Round for Object {
-    #[inline(always)]
-    fn into_raw(self) -> NonNull<u8> {
-        self.0
-    }
-    #[inline(always)]
-    unsafe fn from_raw(raw: NonNull<u8>) -> Self {
-        Self(raw)
-    }
-}
 
 /// What runs on each object of a new slab, and of a released one.
 pub(crate) struct Hooks {
@@ -119,9 +90,7 @@ impl std::fmt::Debug for Hooks {
 pub(crate) struct Parts {
     pub(crate) name: Box<str>,
     pub(crate) geometry: Geometry,
-    pub(crate) layer: Option<Layer<Object, StackMemory>>,
-    /// Whether it was to have one, and could not.
-    pub(crate) magazines_refused: bool,
+    pub(crate) per_cpu: PerCpu,
     pub(crate) hooks: Option<Hooks>,
     /// Flags that every page of the cache is asked with.
     pub(crate) page_flags: Gfp,
@@ -226,7 +195,7 @@ impl Cache {
     ///
     /// `None` if there is no address space for what checked frees need.
     pub(crate) fn new(core: Arc<Core>, parts: Parts) -> Option<Arc<Self>> {
-        let front = parts.layer.as_ref().map_or_else(Front::closed, Layer::front);
+        let front = parts.per_cpu.front();
         let resets = parts.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
         let has_free_hook = parts.check_frees || resets;
         #[cfg(not(loom))]
@@ -316,9 +285,6 @@ impl Cache {
 
     pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
-    }
-    pub(crate) fn layer(&self) -> Option<&Layer<Object, StackMemory>> {
-        self.parts.layer.as_ref()
     }
 
     /// Slabs that exist in any form: listed, under construction, or waiting for a grace period.

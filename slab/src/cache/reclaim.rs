@@ -9,7 +9,7 @@ use core::ops::Range;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::catch_panic;
-use uslab_magazine::{Layer, Operation, Which};
+use uslab_magazine::{Operation, Which};
 
 /// Whose limit a shrinker is for.
 fn address(cache: Option<&Cache>) -> usize {
@@ -25,7 +25,7 @@ impl Core {
                 // Of all caches.
                 cache.flush_deferred();
             }
-            cache.layer().into_iter().for_each(Layer::ask);
+            cache.parts.per_cpu.ask();
         }
         self.ground.pages.tables().sweep(cpus, which);
     }

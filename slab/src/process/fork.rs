@@ -39,7 +39,7 @@ impl Cache {
             Rank::Node => self.nodes().iter().for_each(|node| visit(node.lists())),
             Rank::Visits => visit(&self.visits().0),
             // SAFETY: passed on.
-            _ => self.layer().into_iter().for_each(|layer| unsafe { layer.locks(rank, visit) }),
+            _ => unsafe { self.parts().per_cpu.locks(rank, visit) },
         }
     }
 }
@@ -82,8 +82,10 @@ impl Fork for Core {
     unsafe fn forget_other_threads(&self) {
         // SAFETY: passed on; the list is held.
         unsafe {
-            self.held_caches().filter_map(Cache::layer).for_each(|layer| layer.forget_other_threads());
-            self.held_caches().for_each(|cache| cache.visits().forget_other_threads());
+            self.held_caches().for_each(|cache| {
+                cache.parts().per_cpu.forget_other_threads();
+                cache.visits().forget_other_threads();
+            });
             self.ground.pages.forget_other_threads();
         }
         self.forks.add(1);

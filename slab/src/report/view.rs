@@ -81,7 +81,7 @@ impl Cache {
         let nowhere = ObjectPlace { slab: Pfn::new(u32::MAX), index: 0 };
         let name = |object| self.place_of(object).unwrap_or(nowhere);
         // SAFETY: passed on.
-        let magazines = self.layer().map(|layer| unsafe { layer.view(name) });
+        let magazines = unsafe { self.parts().per_cpu.view(name) };
         CacheView { slabs: slabs.collect(), magazines }
     }
 }
