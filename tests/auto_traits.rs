@@ -92,7 +92,7 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
             buddy::Corruption, buddy::Limit, buddy::AllocError, buddy::PageError, buddy::faults::Point,
             buddy::faults::Call<'static>, buddy::faults::Rule, buddy::faults::BadRule, buddy::faults::Tally, buddy::Kind,
             buddy::State, buddy::Link, buddy::Gfp, buddy::MigrateType, buddy::ZoneKind, buddy::BuddyInfo, buddy::ZoneInfo,
-            buddy::info::PerCpuEvents, buddy::info::PageTypeInfo<'static>, buddy::Pfn, buddy::Order, buddy::Door,
+            buddy::info::PerCpuEvents, buddy::info::PageTypeInfo<'static>, buddy::Pfn, buddy::Order, buddy::Backend,
             buddy::Phantom, buddy::PerCpuView, buddy::HugePages, buddy::region::Uncommitted, buddy::watermark::Watermarks, buddy::ZoneEvents;
         "what threads share it for" => YES YES: buddy::PageAllocator, buddy::Faults;
         "its pages are reached by address, and each unsafe step says who may" => YES YES: buddy::Region, buddy::Reserved;

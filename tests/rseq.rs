@@ -26,7 +26,7 @@ use uslab_magazine::layer::yield_every;
 use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed};
 use uslab_magazine::{Cpus, Heap, Mechanism, Table};
 
-/// One test at a time: they load the machine and set what the whole process sees. Not a lock of the door, which the
+/// One test at a time: they load the machine and set what the whole process sees. Not a lock of the backend, which the
 /// layer's debug assertions would see held.
 #[allow(clippy::disallowed_types)]
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());

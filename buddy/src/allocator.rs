@@ -27,7 +27,7 @@ use crate::pfn::{Order, Pfn};
 use crate::region::{HugePages, Region, Uncommitted, address_limit, behind, reserve_most};
 use crate::tables::Tables;
 use crate::watermark::{self, Mark, Watermarks};
-use crate::zone::{Ground, Wanted, Zone, zeroed};
+use crate::zone::{ZoneShared, Wanted, Zone, zeroed};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -62,7 +62,7 @@ pub(crate) struct Counts {
 /// the CPU's magazine and a compare-and-exchange or store on its frame; anything else takes one zone lock.
 #[derive(Debug)]
 pub struct PageAllocator {
-    pub(crate) ground: Ground,
+    pub(crate) shared: ZoneShared,
     pub(crate) places: Box<[Place]>,
     /// The place of each maximal block.
     place_of: Box<[u8]>,
@@ -118,14 +118,14 @@ impl PageAllocator {
             range as usize * PAGE_SIZE,
             config.max_order.bytes(),
             Uncommitted::NoAccess,
-            config.door,
+            config.backend,
             &config.faults,
         )?;
         // A kernel without huge pages refuses; nothing depends on it.
         region.advise(config.huge_pages);
-        let ground = Ground {
+        let shared = ZoneShared {
             region,
-            frames: FrameTable::new(range, config.door, &config.faults)?,
+            frames: FrameTable::new(range, config.backend, &config.faults)?,
             max_order: config.max_order,
             pageblock_order: config.pageblock_order,
             mobility: pages >= u64::from(config.pageblock_order.pages()) * MigrateType::COUNT as u64,
@@ -155,7 +155,7 @@ impl PageAllocator {
             }
             None => watermark::min_free_pages(lowmem),
         };
-        let tables = Tables::new(config.cpus, config.door, &config.faults)?;
+        let tables = Tables::new(config.cpus, config.backend, &config.faults)?;
         // Not written to for the first place, which most have alone.
         // SAFETY: zeros are numbers.
         let mut place_of = unsafe { zeroed::<u8>((range / step) as usize) }?;
@@ -168,13 +168,13 @@ impl PageAllocator {
             let reserve = watermark::lowmem_reserve(managed)[kind as usize];
             let marks = Watermarks::new(kind, pages, lowmem, min_free, config.watermark_scale);
             let per_cpu = match config.per_cpu_pages {
-                true => Some(PerCpuPages::new(&tables, pages, &ground)?),
+                true => Some(PerCpuPages::new(&tables, pages, &shared)?),
                 false => None,
             };
             if !places.is_empty() {
                 place_of[(start / step) as usize..][..pages.div_ceil(step) as usize].fill(places.len() as u8);
             }
-            let zone = Zone::new(&ground, (node, kind), Pfn::new(start), pages, marks, reserve)?;
+            let zone = Zone::new(&shared, (node, kind), Pfn::new(start), pages, marks, reserve)?;
             places.push(Place { zone, per_cpu });
             start += pages.next_multiple_of(step);
         }
@@ -192,7 +192,7 @@ impl PageAllocator {
         let zonelists = (0..nodes.len() as u32).map(|node| ZoneKind::ALL.map(|kind| zonelist(node, kind)));
         let zonelists = zonelists.collect();
         Some(Self {
-            ground,
+            shared,
             zonelists,
             places: places.into(),
             place_of,
@@ -234,7 +234,7 @@ impl PageAllocator {
     }
 
     fn find(&self, op: &Operation, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, Limit> {
-        if order > self.ground.max_order {
+        if order > self.shared.max_order {
             return Err(Limit::Order);
         }
         let zonelist = self.zonelist(gfp, node)?;
@@ -300,8 +300,8 @@ impl PageAllocator {
     #[inline]
     fn try_place(&self, op: &Operation, place: &Place, wanted: Wanted) -> Result<Pfn, Limit> {
         let layer = place.per_cpu.as_ref().and_then(|per_cpu| per_cpu.layer(wanted.order, wanted.mobility));
-        let Some(layer) = layer else { return place.zone.alloc(op, &self.ground, wanted) };
-        let shelf = Shelf::filling(&place.zone, &self.ground, wanted);
+        let Some(layer) = layer else { return place.zone.alloc(op, &self.shared, wanted) };
+        let shelf = Shelf::filling(&place.zone, &self.shared, wanted);
         match layer.alloc_in(op, &shelf) {
             Some(round) => Ok(round.0),
             None => Err(shelf.limit().unwrap_or(Limit::Exhausted)),
@@ -309,17 +309,17 @@ impl PageAllocator {
     }
 
     fn mobility(&self, gfp: Gfp) -> MigrateType {
-        if self.ground.mobility { gfp.migrate_type() } else { MigrateType::Unmovable }
+        if self.shared.mobility { gfp.migrate_type() } else { MigrateType::Unmovable }
     }
 
     /// Makes a block that nobody else knows the caller's.
     fn hand_out(&self, pfn: Pfn, order: Order, gfp: Gfp, mobility: MigrateType) {
         let compound = order > Order::ZERO && gfp.contains(Gfp::COMP);
-        let frame = self.ground.frames.frame(pfn);
+        let frame = self.shared.frames.frame(pfn);
         frame.set_state(State::new(Kind::Allocated, order, mobility).compound(compound));
         let heads = if compound { order.pages() } else { 1 };
         for page in 0..heads {
-            self.ground.frames.frame(pfn.up(page)).set_head(pfn);
+            self.shared.frames.frame(pfn.up(page)).set_head(pfn);
         }
         self.watch(pfn, order, Frame::page_take);
         if gfp.contains(Gfp::ZERO) {
@@ -341,7 +341,7 @@ impl PageAllocator {
                 let mut batch = Batch { pages: self, pfns: [Pfn::new(0); BULK], given: 0, len: 0 };
                 let wanted = BULK.min(max - done);
                 let one = Wanted { order: Order::ZERO, mobility, floor };
-                let (filled, _) = zone.fill(op, &self.ground, one, wanted, |pfn| {
+                let (filled, _) = zone.fill(op, &self.shared, one, wanted, |pfn| {
                     batch.pfns[batch.len] = pfn;
                     batch.len += 1;
                 });
@@ -406,26 +406,26 @@ impl PageAllocator {
         }
         let place = self.place(pfn);
         let zone = &place.zone;
-        let mobility = zone.type_of(&self.ground, pfn);
+        let mobility = zone.type_of(&self.shared, pfn);
         let per_cpu = place.per_cpu.as_ref().filter(|_| !op.is_cold());
         match per_cpu.and_then(|per_cpu| per_cpu.layer(order, mobility)) {
             Some(layer) => {
-                layer.free_in(op, &Shelf::returning(zone, &self.ground, order), PageRound(pfn));
+                layer.free_in(op, &Shelf::returning(zone, &self.shared, order), PageRound(pfn));
                 if planted("page marked after it went into the magazine") {
-                    self.ground.frames.frame(pfn).set_state(State::new(Kind::PerCpu, order, mobility));
+                    self.shared.frames.frame(pfn).set_state(State::new(Kind::PerCpu, order, mobility));
                 }
             }
-            None => zone.free(op, &self.ground, order, core::iter::once(pfn)),
+            None => zone.free(op, &self.shared, order, core::iter::once(pfn)),
         }
         if planted("owner cleared after the free") {
             // SAFETY: a planted bug: the block is no longer ours.
-            unsafe { self.ground.frames.frame(pfn).set_owner(core::ptr::null_mut()) };
+            unsafe { self.shared.frames.frame(pfn).set_owner(core::ptr::null_mut()) };
         }
     }
 
     /// Claims an allocated block for the free: of two frees of one block, one gets it.
     fn take_back(&self, pfn: Pfn, order: Order) -> Result<(), Corruption> {
-        let frames = &self.ground.frames;
+        let frames = &self.shared.frames;
         let frame = frames.get(pfn).ok_or(Corruption::Foreign { pfn, pages: frames.len() })?;
         let state = frame.state();
         match state.kind() {
@@ -487,7 +487,7 @@ impl PageAllocator {
     fn purge<'a>(&self, op: &Operation, places: impl Iterator<Item = &'a Place> + Clone) {
         self.sweep(places.clone(), 0..self.cpus().count(), Which::All);
         for (zone, per_cpu) in places.filter_map(Place::cached) {
-            per_cpu.purge_swept(op, zone, &self.ground);
+            per_cpu.purge_swept(op, zone, &self.shared);
         }
     }
 
@@ -495,7 +495,7 @@ impl PageAllocator {
     pub fn drain_cpus(&self, cpus: Range<u32>) {
         self.sweep(self.places.iter(), cpus, Which::All);
         for (zone, per_cpu) in self.places.iter().filter_map(Place::cached) {
-            per_cpu.drain_swept(zone, &self.ground);
+            per_cpu.drain_swept(zone, &self.shared);
         }
     }
 
@@ -504,7 +504,7 @@ impl PageAllocator {
     pub fn reap(&self) -> u64 {
         self.sweep(self.places.iter(), 0..self.cpus().count(), Which::Idle);
         let cached = self.places.iter().filter_map(Place::cached);
-        let pages = cached.map(|(zone, per_cpu)| per_cpu.reap_swept(zone, &self.ground)).sum();
+        let pages = cached.map(|(zone, per_cpu)| per_cpu.reap_swept(zone, &self.shared)).sum();
         self.tables.release_idle();
         pages
     }
@@ -521,8 +521,8 @@ impl PageAllocator {
         self.sweep(self.places.iter(), 0..self.cpus().count(), Which::Idle);
         let release = |place: &Place| {
             let zone = &place.zone;
-            place.per_cpu.iter().for_each(|per_cpu| _ = per_cpu.reap_swept(zone, &self.ground));
-            zone.release_idle(&self.ground)
+            place.per_cpu.iter().for_each(|per_cpu| _ = per_cpu.reap_swept(zone, &self.shared));
+            zone.release_idle(&self.shared)
         };
         let bytes = self.places.iter().map(release).sum();
         self.tables.release_idle();
@@ -544,12 +544,12 @@ impl PageAllocator {
     ///
     /// Cost: as [`release`](Self::release).
     pub fn trim(&self) -> usize {
-        self.places.iter().map(|place| place.zone.release(&self.ground)).sum()
+        self.places.iter().map(|place| place.zone.release(&self.shared)).sum()
     }
 
     /// Bytes of addresses that it holds for its pages, committed or not.
     pub fn reserved_bytes(&self) -> usize {
-        self.ground.region.bytes()
+        self.shared.region.bytes()
     }
 
     /// Gives addresses back that were never committed, so that at least `keep` bytes of pages are left, and all that ever
@@ -557,7 +557,7 @@ impl PageAllocator {
     ///
     /// Cost: one system call under the zone's lock.
     pub fn give_up_addresses(&self, keep: usize) {
-        let Ground { region, max_order, .. } = &self.ground;
+        let ZoneShared { region, max_order, .. } = &self.shared;
         if let [Place { zone, .. }] = &*self.places
             // Else what is smaller than the largest block is the end, and may be committed first.
             && zone.managed.is_multiple_of(max_order.pages())
@@ -577,9 +577,9 @@ impl PageAllocator {
     /// Nobody looks at such a page meanwhile.
     #[cfg(not(any(loom, shuttle)))]
     pub unsafe fn give_up_frames(&self) -> usize {
-        let pages = self.ground.region.bytes() / PAGE_SIZE;
+        let pages = self.shared.region.bytes() / PAGE_SIZE;
         // SAFETY: the pages cannot be committed any more; else by contract.
-        unsafe { self.ground.frames.cut(pages as u32) };
+        unsafe { self.shared.frames.cut(pages as u32) };
         pages
     }
 
@@ -608,12 +608,12 @@ impl PageAllocator {
     /// If the allocator has no such page: a `Pfn` that it handed out, or made of an address, is always one.
     #[inline(always)]
     pub fn frame(&self, pfn: Pfn) -> &Frame {
-        self.ground.frames.frame(pfn)
+        self.shared.frames.frame(pfn)
     }
     /// The frames of all pages, for [`FrameList`](crate::FrameList)s.
     #[inline(always)]
     pub fn frames(&self) -> &FrameTable {
-        &self.ground.frames
+        &self.shared.frames
     }
     /// The first byte of page `pfn`. Only what is allocated may be touched.
     ///
@@ -621,29 +621,29 @@ impl PageAllocator {
     /// If the allocator has no such page.
     #[inline(always)]
     pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
-        assert!(pfn.get() < self.ground.frames.len(), "page {pfn} is outside the allocator's range");
+        assert!(pfn.get() < self.shared.frames.len(), "page {pfn} is outside the allocator's range");
         // SAFETY: inside the region, which has as many pages as the table has frames.
-        unsafe { behind(self.ground.region.base(), pfn.index() << PAGE_SHIFT) }
+        unsafe { behind(self.shared.region.base(), pfn.index() << PAGE_SHIFT) }
     }
     /// The page that `address` lies in; `None` outside the allocator's range.
     #[inline(always)]
     pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
-        let offset = address.addr().wrapping_sub(self.ground.region.base().addr().get());
+        let offset = address.addr().wrapping_sub(self.shared.region.base().addr().get());
         let page = offset >> PAGE_SHIFT;
-        (page < self.ground.frames.len() as usize).then(|| Pfn::new(page as u32))
+        (page < self.shared.frames.len() as usize).then(|| Pfn::new(page as u32))
     }
     /// Bytes from the beginning of page `pfn` to an `address` of the allocator's range that is not 4 GiB or more behind it, as
     /// none is in a block.
     #[inline(always)]
     pub fn offset_from(&self, pfn: Pfn, address: *const u8) -> u32 {
-        let offset = address.addr().wrapping_sub(self.ground.region.base().addr().get());
+        let offset = address.addr().wrapping_sub(self.shared.region.base().addr().get());
         (offset as u32).wrapping_sub(pfn.get() << PAGE_SHIFT)
     }
     /// The allocated block that page `pfn` is in, by its first page: any page of a compound block, the first page of
     /// every other. `None` for all other pages. Exact as long as the block is not freed meanwhile.
     pub fn block_of(&self, pfn: Pfn) -> Option<(Pfn, Order)> {
-        let head = self.ground.frames.get(pfn)?.head();
-        let state = self.ground.frames.get(head)?.state();
+        let head = self.shared.frames.get(pfn)?.head();
+        let state = self.shared.frames.get(head)?.state();
         let found = state.kind() == Kind::Allocated
             && (pfn == head || state.is_compound())
             && (head.get()..head.get() + state.order().pages()).contains(&pfn.get());
@@ -678,12 +678,12 @@ impl PageAllocator {
     }
     /// The largest order.
     pub fn max_order(&self) -> Order {
-        self.ground.max_order
+        self.shared.max_order
     }
 
     #[inline(always)]
     fn place(&self, pfn: Pfn) -> &Place {
-        &self.places[usize::from(self.place_of[pfn.index() >> self.ground.max_order.get()])]
+        &self.places[usize::from(self.place_of[pfn.index() >> self.shared.max_order.get()])]
     }
 }
 

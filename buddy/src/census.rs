@@ -15,7 +15,7 @@ use crate::allocator::{PageAllocator, Place};
 use crate::frame::{Kind, State};
 use crate::gfp::{MigrateType, ZoneKind};
 use crate::pfn::{Order, Pfn};
-use crate::zone::{Ground, Inner, Zone};
+use crate::zone::{ZoneShared, Inner, Zone};
 use core::fmt;
 use serde::Serialize;
 
@@ -121,23 +121,23 @@ impl PageAllocator {
     pub fn check(&self) -> Result<Census, Violation> {
         let mut census = Census::default();
         for place in &self.places {
-            place.audit(&self.ground, self.counts.forks.get() > 0, &mut census)?;
+            place.audit(&self.shared, self.counts.forks.get() > 0, &mut census)?;
         }
         Ok(census)
     }
 }
 
 impl Place {
-    fn audit(&self, ground: &Ground, forked: bool, census: &mut Census) -> Result<(), Violation> {
+    fn audit(&self, shared: &ZoneShared, forked: bool, census: &mut Census) -> Result<(), Violation> {
         let zone = &self.zone;
         // Before the lock and before anything is counted: the global allocator may take this from the very zone.
-        let mut committed = vec![true; zone.whole_blocks(ground) as usize];
+        let mut committed = vec![true; zone.whole_blocks(shared) as usize];
         let held = self.per_cpu.as_ref().map_or(0, |per_cpu| per_cpu.pages());
         let inner = zone.lock();
         for block in inner.fresh() {
             committed[block as usize] = false;
         }
-        let walk = Walk { zone, ground, inner: &inner };
+        let walk = Walk { zone, shared, inner: &inner };
         let found = walk.blocks(&committed)?;
         walk.lists(found.listed)?;
         let fail = |what| Violation { node: zone.node, zone: zone.kind, pfn: None, what };
@@ -147,7 +147,7 @@ impl Place {
         }
         let counted = u64::from(inner.discarded());
         let backed = u64::from(inner.backed()) + counted;
-        if counted != found.discarded || ground.discard_from == Order::ZERO && backed != found.listed {
+        if counted != found.discarded || shared.discard_from == Order::ZERO && backed != found.listed {
             return Err(fail(Broken::Discarded { counted, found: found.discarded }));
         }
         // A page that was on its way says that it is in a magazine, and is in none.
@@ -168,7 +168,7 @@ impl Place {
 
 struct Walk<'a> {
     zone: &'a Zone,
-    ground: &'a Ground,
+    shared: &'a ZoneShared,
     inner: &'a Inner,
 }
 
@@ -177,13 +177,13 @@ impl Walk<'_> {
         Violation { node: self.zone.node, zone: self.zone.kind, pfn: Some(pfn), what }
     }
     fn state(&self, pfn: Pfn) -> State {
-        self.ground.frames.frame(pfn).state()
+        self.shared.frames.frame(pfn).state()
     }
 
     /// Walks the committed pages from block to block; `committed` says which whole maximal blocks are.
     fn blocks(&self, committed: &[bool]) -> Result<Census, Violation> {
         let mut found = Census::default();
-        for (start, pages) in self.zone.committed(self.ground, self.inner, committed) {
+        for (start, pages) in self.zone.committed(self.shared, self.inner, committed) {
             let (mut at, end) = (start, start.up(pages));
             while at < end {
                 let state = self.state(at);
@@ -214,11 +214,11 @@ impl Walk<'_> {
 
     fn free_block(&self, pfn: Pfn, state: State) -> Result<(), Violation> {
         let order = state.order();
-        if order < self.ground.max_order && self.state(pfn.buddy(order)).is_free(order) {
+        if order < self.shared.max_order && self.state(pfn.buddy(order)).is_free(order) {
             return Err(self.fail(pfn, Broken::MissedMerge));
         }
-        let step = self.ground.pageblock_order.pages() as usize;
-        let own = |page| self.zone.type_of(self.ground, pfn.up(page)) == state.migrate_type();
+        let step = self.shared.pageblock_order.pages() as usize;
+        let own = |page| self.zone.type_of(self.shared, pfn.up(page)) == state.migrate_type();
         if !(0..order.pages()).step_by(step).all(own) {
             return Err(self.fail(pfn, Broken::WrongType));
         }
@@ -229,12 +229,12 @@ impl Walk<'_> {
     /// twice makes it a circle, which holds too many.)
     fn lists(&self, listed: u64) -> Result<(), Violation> {
         let mut found = 0;
-        for order in Order::ZERO.through(self.ground.max_order) {
+        for order in Order::ZERO.through(self.shared.max_order) {
             for mobility in MigrateType::ALL {
                 let area = self.inner.area(order);
                 // SAFETY: `inner` is borrowed from the zone's lock.
-                for (pfn, discarded) in unsafe { area.blocks(&self.ground.frames, mobility) } {
-                    let says = self.ground.frames.get(pfn).map(|frame| frame.state());
+                for (pfn, discarded) in unsafe { area.blocks(&self.shared.frames, mobility) } {
+                    let says = self.shared.frames.get(pfn).map(|frame| frame.state());
                     found += u64::from(order.pages());
                     let listed_as = State::new(Kind::Free, order, mobility).discarded(discarded);
                     if says != Some(listed_as) || found > listed {

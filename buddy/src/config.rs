@@ -5,7 +5,7 @@ use crate::error::PageError;
 use crate::faults::Faults;
 use crate::gfp::ZoneKind;
 use crate::pfn::Order;
-use crate::region::{Door, HugePages, MAPPED};
+use crate::region::{Backend, HugePages, MAPPED};
 use crate::watermark::SCALE_FACTOR;
 use crate::{MAX_ORDER, PAGE_SIZE, PAGEBLOCK_ORDER};
 use uslab_magazine::{Cpus, MAX_NODES};
@@ -24,7 +24,7 @@ pub struct PageConfig {
     /// other nodes are equally far.
     pub distances: Vec<Vec<u32>>,
     /// Where the memory comes from.
-    pub door: Door,
+    pub backend: Backend,
     /// Whether the memory should be in huge pages.
     pub huge_pages: HugePages,
     /// Whether CPUs keep magazines of low-order blocks.
@@ -73,7 +73,7 @@ impl PageConfig {
             cpus,
             nodes,
             distances: Vec::new(),
-            door: Door::default(),
+            backend: Backend::default(),
             huge_pages: HugePages::default(),
             per_cpu_pages: true,
             watermark_scale: SCALE_FACTOR,

@@ -378,7 +378,7 @@ unsafe impl Sync for FrameTable {}
 
 impl FrameTable {
     /// A table of `len` frames, or `None` when the address space is refused.
-    pub(crate) fn new(len: u32, _door: crate::Door, _faults: &crate::Faults) -> Option<Self> {
+    pub(crate) fn new(len: u32, _door: crate::Backend, _faults: &crate::Faults) -> Option<Self> {
         #[cfg(not(any(loom, shuttle)))]
         {
             let bytes = len as usize * size_of::<Frame>();
@@ -610,11 +610,11 @@ impl FrameList {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::Door;
+    use crate::Backend;
     use std::collections::VecDeque;
 
     fn table(len: u32) -> FrameTable {
-        let table = FrameTable::new(len, Door::Heap, &crate::Faults::default()).unwrap();
+        let table = FrameTable::new(len, Backend::Heap, &crate::Faults::default()).unwrap();
         assert!(table.commit(0..len));
         table
     }
@@ -672,7 +672,7 @@ mod tests {
 
     #[test]
     fn frames_can_be_read_before_they_are_committed() {
-        let table = FrameTable::new(1 << 20, Door::Os, &crate::Faults::default()).unwrap();
+        let table = FrameTable::new(1 << 20, Backend::Os, &crate::Faults::default()).unwrap();
         assert_eq!(table.frame(Pfn::new(77_777)).state().kind(), Kind::Inside);
         assert!(table.get(Pfn::new(1 << 20)).is_none());
     }

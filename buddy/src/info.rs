@@ -107,9 +107,9 @@ impl ZoneInfo {
                 allocated: 0,
                 watermarks: zone.marks,
                 lowmem_reserve: zone.reserve,
-                blocks: zone.free_blocks(&pages.ground, &inner),
+                blocks: zone.free_blocks(&pages.shared, &inner),
                 pageblocks,
-                pages_not_in_maximal_blocks: zone.pages_not_in_maximal_blocks(&pages.ground, &inner),
+                pages_not_in_maximal_blocks: zone.pages_not_in_maximal_blocks(&pages.shared, &inner),
                 events: inner.events,
                 per_cpu_events: PerCpuEvents::default(),
             }
@@ -266,9 +266,9 @@ impl PageAllocator {
     pub fn info(&self) -> BuddyInfo {
         BuddyInfo {
             zones: self.places.iter().map(|place| ZoneInfo::new(self, place)).collect(),
-            pageblock_order: self.ground.pageblock_order,
-            mobility: self.ground.mobility,
-            reserved_bytes: self.ground.region.bytes(),
+            pageblock_order: self.shared.pageblock_order,
+            mobility: self.shared.mobility,
+            reserved_bytes: self.shared.region.bytes(),
             below_low: self.counts.below_low.get(),
             drains: self.counts.drains.get(),
             failures: self.counts.failures.get(),

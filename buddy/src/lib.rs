@@ -96,7 +96,7 @@ pub use frame::{Frame, FrameList, FrameTable, Kind, Link, State};
 pub use gfp::{Gfp, MigrateType, ZoneKind};
 pub use info::{BuddyInfo, ZoneInfo};
 pub use pfn::{Order, Pfn};
-pub use region::{Door, HugePages, Phantom, Region, Reserved};
+pub use region::{Backend, HugePages, Phantom, Region, Reserved};
 pub use tables::{StackMemory, Tables};
 pub use view::PerCpuView;
 pub use zone::ZoneEvents;

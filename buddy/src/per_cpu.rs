@@ -11,7 +11,7 @@ use crate::error::Limit;
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
 use crate::tables::{StackMemory, Tables};
-use crate::zone::{Ground, Wanted, Zone};
+use crate::zone::{ZoneShared, Wanted, Zone};
 use core::cell::Cell;
 use core::ptr::NonNull;
 use uslab_magazine::{Config, Layer, Operation, Round, Supplier};
@@ -59,9 +59,9 @@ fn batch(managed: u32) -> u16 {
 
 impl PerCpuPages {
     /// The magazines of a zone of `managed` pages; `None` when their addresses are refused.
-    pub(crate) fn new(tables: &Tables, managed: u32, ground: &Ground) -> Option<Self> {
-        let types = if ground.mobility { MigrateType::COUNT } else { 1 };
-        let orders = ORDERS.min(ground.max_order.index() + 1);
+    pub(crate) fn new(tables: &Tables, managed: u32, shared: &ZoneShared) -> Option<Self> {
+        let types = if shared.mobility { MigrateType::COUNT } else { 1 };
+        let orders = ORDERS.min(shared.max_order.index() + 1);
         let layer =
             |n: usize| tables.layer(Config::new((batch(managed) >> (n / types)).max(1), STOCK, DEPOT), true);
         Some(Self { layers: (0..orders * types).map(layer).collect::<Option<_>>()?, types })
@@ -84,21 +84,21 @@ impl PerCpuPages {
             .flat_map(|(order, row)| row.iter().map(move |l| (order, l)))
     }
     /// After a [sweep](Tables::sweep): gives to the zone what was taken.
-    pub(crate) fn drain_swept(&self, zone: &Zone, ground: &Ground) {
+    pub(crate) fn drain_swept(&self, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
-            layer.drain_swept(&Operation::new(), &Shelf::returning(zone, ground, order));
+            layer.drain_swept(&Operation::new(), &Shelf::returning(zone, shared, order));
         }
     }
     /// The same, and gives it what the depots hold.
-    pub(crate) fn purge_swept(&self, op: &Operation, zone: &Zone, ground: &Ground) {
+    pub(crate) fn purge_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
-            layer.purge_swept(op, &Shelf::returning(zone, ground, order));
+            layer.purge_swept(op, &Shelf::returning(zone, shared, order));
         }
     }
     /// After a sweep of idle stacks: gives back what has not been of use lately; returns pages.
-    pub(crate) fn reap_swept(&self, zone: &Zone, ground: &Ground) -> u64 {
+    pub(crate) fn reap_swept(&self, zone: &Zone, shared: &ZoneShared) -> u64 {
         let reaped = self.layers().map(|(order, layer)| {
-            layer.reap_swept(&Shelf::returning(zone, ground, order)) * u64::from(order.pages())
+            layer.reap_swept(&Shelf::returning(zone, shared, order)) * u64::from(order.pages())
         });
         reaped.sum()
     }
@@ -115,7 +115,7 @@ impl PerCpuPages {
 /// A zone as the supplier of one layer, on behalf of one request.
 pub(crate) struct Shelf<'a> {
     zone: &'a Zone,
-    ground: &'a Ground,
+    shared: &'a ZoneShared,
     wanted: Wanted,
     /// What the zone met when it filled less than was asked for.
     limit: Cell<Option<Limit>>,
@@ -124,14 +124,14 @@ pub(crate) struct Shelf<'a> {
 impl<'a> Shelf<'a> {
     /// For an allocation.
     #[inline]
-    pub(crate) fn filling(zone: &'a Zone, ground: &'a Ground, wanted: Wanted) -> Self {
-        Self { zone, ground, wanted, limit: Cell::new(None) }
+    pub(crate) fn filling(zone: &'a Zone, shared: &'a ZoneShared, wanted: Wanted) -> Self {
+        Self { zone, shared, wanted, limit: Cell::new(None) }
     }
     /// For giving back. Never asked to fill: the floor is all there is.
     #[inline]
-    pub(crate) fn returning(zone: &'a Zone, ground: &'a Ground, order: Order) -> Self {
+    pub(crate) fn returning(zone: &'a Zone, shared: &'a ZoneShared, order: Order) -> Self {
         let wanted = Wanted { order, mobility: MigrateType::Unmovable, floor: Some(u32::MAX) };
-        Self::filling(zone, ground, wanted)
+        Self::filling(zone, shared, wanted)
     }
     /// The limit that the last fill met.
     pub(crate) fn limit(&self) -> Option<Limit> {
@@ -142,12 +142,12 @@ impl<'a> Shelf<'a> {
 impl Supplier<PageRound> for Shelf<'_> {
     fn fill(&self, op: &Operation, _node: u32, max: usize, mut put: impl FnMut(PageRound)) -> usize {
         let put = |pfn| put(PageRound(pfn));
-        let (filled, limit) = self.zone.fill(op, self.ground, self.wanted, max, put);
+        let (filled, limit) = self.zone.fill(op, self.shared, self.wanted, max, put);
         self.limit.set(limit);
         filled
     }
     fn flush(&self, op: &Operation, rounds: impl Iterator<Item = PageRound>) {
-        self.zone.free(op, self.ground, self.wanted.order, rounds.map(|round| round.0));
+        self.zone.free(op, self.shared, self.wanted.order, rounds.map(|round| round.0));
     }
 }
 

@@ -4,7 +4,7 @@
 //! `PROPTEST_CASES` sets the number of cases.
 
 use crate::shadow::{self, Op};
-use crate::{Door, Gfp, Order, PageConfig, ZoneKind};
+use crate::{Backend, Gfp, Order, PageConfig, ZoneKind};
 use proptest::prelude::*;
 use uslab_magazine::Cpus;
 
@@ -59,7 +59,7 @@ fn config() -> impl Strategy<Value = PageConfig> {
     let keep_free = prop_oneof![Just(None), Just(Some(0)), (0..2_usize << 20).prop_map(Some)];
     let own = (any::<bool>(), 0..20_u8, keep_free);
     (prop::collection::vec(node, 1..=3), geometry, free_kib, cpus, own).prop_map(
-        |(mut nodes, (max, pageblock), min_free_kib, (cpus, cpu_nodes), (per_cpu_pages, door, keep_free))| {
+        |(mut nodes, (max, pageblock), min_free_kib, (cpus, cpu_nodes), (per_cpu_pages, backend, keep_free))| {
             nodes.resize(nodes.len().max(cpu_nodes as usize), Vec::new());
             PageConfig {
                 max_order: Order::new(max).unwrap(),
@@ -68,7 +68,7 @@ fn config() -> impl Strategy<Value = PageConfig> {
                 per_cpu_pages,
                 keep_free,
                 // System calls are slow, so not every time.
-                door: if door == 0 { Door::Os } else { Door::Heap },
+                backend: if backend == 0 { Backend::Os } else { Backend::Heap },
                 ..PageConfig::with_nodes(Cpus::simulated(cpus, cpu_nodes).unwrap(), nodes)
             }
         },

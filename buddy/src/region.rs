@@ -4,10 +4,10 @@
 //! readable and writable (pages are then backed when first touched, and zero); decommitting gives the backing back
 //! and makes the part inaccessible again, so that a use after it is a fault and not a silent read of zero.
 //!
-//! Two doors lead to memory. [`Door::Os`] is what ships: `mapped`, on Linux. [`Door::Heap`] is plain heap memory behind the
+//! There are three backends. [`Backend::Os`] is what ships: `mapped`, on Linux. [`Backend::Heap`] is plain heap memory behind the
 //! same interface, for models (loom runs everything in one address space thousands of times) and for programs that must not
-//! map. In a build with `--cfg uslab_heap`, and on other systems than Linux, both doors lead to the heap. [`Door::Phantom`] leads
-//! to no memory at all: a simulator's pages are addresses.
+//! map. In a build with `--cfg uslab_heap`, and on other systems than Linux, `Os` is the heap, too. [`Backend::Phantom`] has no
+//! memory at all: a simulator's pages are addresses.
 //!
 //! A refused reservation (`ulimit -v`, strict overcommit, a container) is an ordinary outcome: [`reserve_most`]
 //! halves its wish until it is granted.
@@ -33,12 +33,12 @@ use source::{Access, Source};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::{Counter, tell};
 
-/// Whether [`Door::Os`] reserves addresses, and not memory.
+/// Whether [`Backend::Os`] reserves addresses, and not memory.
 pub(crate) const MAPPED: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
 
 /// Where a region's memory comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Door {
+pub enum Backend {
     /// The system's: `mmap` on Linux.
     #[cfg_attr(not(loom), default)]
     Os,
@@ -52,7 +52,7 @@ pub enum Door {
     Phantom(Phantom),
 }
 
-/// The right to have pages that are only addresses ([`Door::Phantom`]). They cost nothing but their frames: a simulator of
+/// The right to have pages that are only addresses ([`Backend::Phantom`]). They cost nothing but their frames: a simulator of
 /// gigabytes runs in megabytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phantom(());
@@ -68,12 +68,12 @@ impl Phantom {
     }
 }
 
-impl Door {
+impl Backend {
     /// Where what describes the pages comes from: always memory.
     pub(crate) fn of_tables(self) -> Self {
         match self {
             Self::Phantom(_) => Self::default(),
-            door => door,
+            backend => backend,
         }
     }
 }
@@ -128,27 +128,27 @@ impl Region {
     /// Reserves `bytes` bytes (rounded up to pages) at a multiple of `align` (a power of two), or `None` when
     /// refused.
     ///
-    /// Costs one or two system calls through [`Door::Os`].
+    /// Costs one or two system calls on [`Backend::Os`].
     pub fn reserve(
         bytes: usize,
         align: usize,
         uncommitted: Uncommitted,
-        door: Door,
+        backend: Backend,
         faults: &Faults,
     ) -> Option<Self> {
         if faults.fires(Call::of(RESERVE, bytes)) {
             return None;
         }
-        Self::new(bytes, align, uncommitted, uncommitted.access(), door, faults)
+        Self::new(bytes, align, uncommitted, uncommitted.access(), backend, faults)
     }
 
     /// A region that is committed as a whole, and zero: what [`reserve`](Self::reserve) and [`commit`](Self::commit) would
     /// make, in one step. The system may refuse it as more memory than there is.
-    pub fn committed(bytes: usize, align: usize, door: Door, faults: &Faults) -> Option<Self> {
+    pub fn committed(bytes: usize, align: usize, backend: Backend, faults: &Faults) -> Option<Self> {
         if faults.fires(Call::of(RESERVE, bytes)) || faults.fires(Call::of(COMMIT, bytes)) {
             return None;
         }
-        Self::new(bytes, align, Uncommitted::NoAccess, Access::ReadWrite, door, faults)
+        Self::new(bytes, align, Uncommitted::NoAccess, Access::ReadWrite, backend, faults)
     }
 
     fn new(
@@ -156,16 +156,16 @@ impl Region {
         align: usize,
         uncommitted: Uncommitted,
         access: Access,
-        door: Door,
+        backend: Backend,
         faults: &Faults,
     ) -> Option<Self> {
         let align = align.max(PAGE_SIZE);
         debug_assert!(align.is_power_of_two());
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
-        let (base, backing) = match door {
-            Door::Os => Os::new(bytes, align, access).map(|(base, os)| (base, Backing::Os(os)))?,
-            Door::Heap => Heap::new(bytes, align, access).map(|(base, heap)| (base, Backing::Heap(heap)))?,
-            Door::Phantom(own) => Addresses::new(bytes, align, access)
+        let (base, backing) = match backend {
+            Backend::Os => Os::new(bytes, align, access).map(|(base, os)| (base, Backing::Os(os)))?,
+            Backend::Heap => Heap::new(bytes, align, access).map(|(base, heap)| (base, Backing::Heap(heap)))?,
+            Backend::Phantom(own) => Addresses::new(bytes, align, access)
                 .map(|(base, addresses)| (base, Backing::Phantom(addresses, own)))?,
         };
         let bytes = Counter::new(bytes as u64);
@@ -182,12 +182,12 @@ impl Region {
     pub fn bytes(&self) -> usize {
         self.bytes.get() as usize
     }
-    /// Which door it came through.
-    pub fn door(&self) -> Door {
+    /// Which backend it is from.
+    pub fn backend(&self) -> Backend {
         match self.backing {
-            Backing::Os(_) => Door::Os,
-            Backing::Heap(_) => Door::Heap,
-            Backing::Phantom(_, own) => Door::Phantom(own),
+            Backing::Os(_) => Backend::Os,
+            Backing::Heap(_) => Backend::Heap,
+            Backing::Phantom(_, own) => Backend::Phantom(own),
         }
     }
 
@@ -203,7 +203,7 @@ impl Region {
     /// zero. `false` when the OS refuses (a limit on memory or on mappings) or when `range` is not in the region;
     /// nothing is lost then. Committing twice is harmless.
     ///
-    /// Costs one system call through [`Door::Os`].
+    /// Costs one system call on [`Backend::Os`].
     pub fn commit(&self, range: Range<usize>) -> bool {
         if !self.holds(&range) || self.faults.fires(Call::of(COMMIT, range.len())) {
             return false;
@@ -216,7 +216,7 @@ impl Region {
     }
 
     /// Gives the memory behind `range` (bytes from the base, whole pages) back to the OS and makes it inaccessible
-    /// (or readable as zero, see [`Uncommitted`]). Through [`Door::Heap`] it becomes zero, and stays accessible.
+    /// (or readable as zero, see [`Uncommitted`]). On [`Backend::Heap`] it becomes zero, and stays accessible.
     ///
     /// `false` when the range stays accessible: the memory is given back all the same, unless it is locked.
     ///
@@ -235,7 +235,7 @@ impl Region {
     }
 
     /// Gives the memory behind `range` back and leaves it accessible: it reads as zero. `false`, with nothing
-    /// changed, when it cannot be done: always through [`Door::Heap`].
+    /// changed, when it cannot be done: always on [`Backend::Heap`].
     ///
     /// # Safety
     /// Nobody minds that the bytes become zero.
@@ -252,7 +252,7 @@ impl Region {
     /// as it fits; what is new is zero. It moves only where `may_move` allows it, and is aligned to a page then. `false`,
     /// with nothing changed, when it cannot be done.
     ///
-    /// Costs one system call, which copies no byte; through [`Door::Heap`] a copy.
+    /// Costs one system call, which copies no byte; on [`Backend::Heap`] a copy.
     pub fn resize(&mut self, bytes: usize, may_move: bool) -> bool {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE_SIZE) else { return false };
         let old = self.bytes();
@@ -269,7 +269,7 @@ impl Region {
     }
 
     /// Gives the addresses from `bytes` bytes (rounded up to pages) on back to the system, if it has so many. `false`, with
-    /// nothing changed, through [`Door::Heap`].
+    /// nothing changed, on [`Backend::Heap`].
     ///
     /// Costs one system call.
     ///
@@ -304,7 +304,7 @@ impl Region {
         source!(&self.backing, source => unsafe { source.clear(self.base, bytes) });
     }
 
-    /// Whether it can be [cut in two](Self::split_off), and [joined](Self::join) to another one: not through [`Door::Heap`].
+    /// Whether it can be [cut in two](Self::split_off), and [joined](Self::join) to another one: not on [`Backend::Heap`].
     pub fn is_divisible(&self) -> bool {
         matches!(&self.backing, Backing::Os(os) if os.part().is_some())
     }
@@ -342,7 +342,7 @@ impl Region {
     }
 
     /// Says whether the memory should be in huge pages; `false` if the system does not take the advice. Through
-    /// [`Door::Heap`] nothing changes.
+    /// [`Backend::Heap`] nothing changes.
     pub fn advise(&self, huge_pages: HugePages) -> bool {
         if huge_pages == HugePages::System {
             return true;
@@ -351,7 +351,7 @@ impl Region {
         source!(&self.backing, source => unsafe { source.advise(self.base, self.bytes(), huge_pages) })
     }
 
-    /// Leaves the memory out of core dumps; `false` if the system does not, and through [`Door::Heap`].
+    /// Leaves the memory out of core dumps; `false` if the system does not, and on [`Backend::Heap`].
     pub fn hide_from_dumps(&self) -> bool {
         // SAFETY: the region as a whole.
         source!(&self.backing, source => unsafe { source.hide_from_dumps(self.base, self.bytes()) })
@@ -364,7 +364,7 @@ impl Region {
     }
 }
 
-/// The address `bytes` behind `base`, which may be a [phantom's](Door::Phantom): plain numbers where nothing is mapped, which
+/// The address `bytes` behind `base`, which may be a [phantom's](Backend::Phantom): plain numbers where nothing is mapped, which
 /// `add` is not for.
 ///
 /// # Safety
@@ -455,14 +455,14 @@ impl Reserved {
     const MOST: usize = 1 << 20;
 
     /// Reserves `bytes` bytes, or `None` when refused. Each commit is a call of the fault point `point`. Through
-    /// [`Door::Phantom`] it is memory from the default door.
-    pub fn new(bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
-        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, door.of_tables(), faults)?;
+    /// [`Backend::Phantom`] it is memory from the default backend.
+    pub fn new(bytes: usize, backend: Backend, faults: &Faults, point: Point) -> Option<Self> {
+        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::NoAccess, backend.of_tables(), faults)?;
         Some(Self { region, committed: Counter::new(0), point })
     }
     /// The same, of which what is not committed reads as zero; never in huge pages, nor in core dumps.
-    pub fn readable(bytes: usize, door: Door, faults: &Faults, point: Point) -> Option<Self> {
-        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::ReadsZero, door.of_tables(), faults)?;
+    pub fn readable(bytes: usize, backend: Backend, faults: &Faults, point: Point) -> Option<Self> {
+        let region = Region::reserve(bytes, PAGE_SIZE, Uncommitted::ReadsZero, backend.of_tables(), faults)?;
         // A few bytes for each page that somebody uses.
         region.advise(HugePages::Never);
         region.hide_from_dumps();
@@ -525,10 +525,10 @@ mod tests {
 
     #[test]
     fn a_region_is_aligned_and_zero_and_writable_once_committed() {
-        for door in [Door::Os, Door::Heap] {
-            let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, door, &none()).unwrap();
+        for backend in [Backend::Os, Backend::Heap] {
+            let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, backend, &none()).unwrap();
             assert_eq!(region.base().as_ptr() as usize % (4 << 20), 0);
-            assert_eq!((region.bytes(), region.door()), (8 << 20, door));
+            assert_eq!((region.bytes(), region.backend()), (8 << 20, backend));
             assert!(region.commit(4096..3 * 4096));
             // SAFETY: committed just above; this test is the only user.
             unsafe {
@@ -543,8 +543,8 @@ mod tests {
 
     #[test]
     fn what_was_decommitted_comes_back_as_zero() {
-        for door in [Door::Os, Door::Heap] {
-            let region = Region::reserve(1 << 20, 4096, Uncommitted::ReadsZero, door, &none()).unwrap();
+        for backend in [Backend::Os, Backend::Heap] {
+            let region = Region::reserve(1 << 20, 4096, Uncommitted::ReadsZero, backend, &none()).unwrap();
             assert!(region.commit(0..4096));
             // SAFETY: committed before each write, readable always; this test is the only user.
             unsafe {
@@ -559,8 +559,8 @@ mod tests {
 
     #[test]
     fn a_committed_region_is_zero_and_keeps_what_it_has_when_it_is_resized() {
-        for door in [Door::Os, Door::Heap] {
-            let mut region = Region::committed(10_000, 1 << 21, door, &none()).unwrap();
+        for backend in [Backend::Os, Backend::Heap] {
+            let mut region = Region::committed(10_000, 1 << 21, backend, &none()).unwrap();
             assert_eq!((region.base().addr().get() % (1 << 21), region.bytes()), (0, 12_288));
             // SAFETY: committed as a whole; this test is the only user.
             unsafe {
@@ -582,9 +582,9 @@ mod tests {
 
     #[test]
     fn a_cleared_region_is_zero_whatever_was_touched_of_it() {
-        for door in [Door::Os, Door::Heap] {
+        for backend in [Backend::Os, Backend::Heap] {
             for step in [1, 2, 40, 3000] {
-                let mut region = Region::committed(9 << 20, 4096, door, &none()).unwrap();
+                let mut region = Region::committed(9 << 20, 4096, backend, &none()).unwrap();
                 let bytes = (9 << 20) - 5000;
                 // SAFETY: committed as a whole; this test is the only user.
                 let all = unsafe { core::slice::from_raw_parts_mut(region.base().as_ptr(), 9 << 20) };
@@ -601,7 +601,7 @@ mod tests {
 
     #[test]
     fn a_region_is_cut_in_two_and_joined_again_where_parts_can_go_back() {
-        let mut low = Region::committed(8 << 20, 4096, Door::Os, &none()).unwrap();
+        let mut low = Region::committed(8 << 20, 4096, Backend::Os, &none()).unwrap();
         if !low.is_divisible() {
             assert!(low.split_off(4096).is_none());
             return;
@@ -620,7 +620,7 @@ mod tests {
         assert_eq!(low.bytes(), 6 << 20);
         // SAFETY: as above; the last 2 MiB are gone.
         assert!(unsafe { core::slice::from_raw_parts(low.base().as_ptr(), 6 << 20) }.iter().all(|b| *b == 7));
-        let mut heap = Region::committed(8192, 4096, Door::Heap, &none()).unwrap();
+        let mut heap = Region::committed(8192, 4096, Backend::Heap, &none()).unwrap();
         assert!(heap.split_off(4096).is_none() && !heap.is_divisible());
     }
 
@@ -628,19 +628,19 @@ mod tests {
     #[test]
     fn a_phantom_is_addresses_for_pages_and_memory_for_what_describes_them() {
         // SAFETY: nothing of the region is touched; tables are memory, which the test looks into.
-        let door = Door::Phantom(unsafe { Phantom::new() });
-        let region = Region::reserve(1 << 30, 4 << 20, Uncommitted::NoAccess, door, &none()).unwrap();
-        assert_eq!((region.base().addr().get() % (4 << 20), region.door()), (0, door));
+        let backend = Backend::Phantom(unsafe { Phantom::new() });
+        let region = Region::reserve(1 << 30, 4 << 20, Uncommitted::NoAccess, backend, &none()).unwrap();
+        assert_eq!((region.base().addr().get() % (4 << 20), region.backend()), (0, backend));
         assert!(region.commit(0..1 << 30) && region.advise(HugePages::Advise));
         // SAFETY: nobody uses it.
         assert!(unsafe { region.decommit(0..4096) });
         drop(region);
-        assert!(Region::committed(4096, 4096, door, &none()).is_none(), "it would be written to");
+        assert!(Region::committed(4096, 4096, backend, &none()).is_none(), "it would be written to");
         assert!(
-            Region::reserve(4096, 4096, Uncommitted::ReadsZero, door, &none()).is_none(),
+            Region::reserve(4096, 4096, Uncommitted::ReadsZero, backend, &none()).is_none(),
             "it would be read"
         );
-        let table = Reserved::new(1 << 20, door, &none(), crate::faults::MAGAZINE).unwrap();
+        let table = Reserved::new(1 << 20, backend, &none(), crate::faults::MAGAZINE).unwrap();
         assert!(table.commit(&Operation::new(), 8));
         // SAFETY: committed just above, and this test is the only user.
         assert_eq!(unsafe { *table.base().cast::<u64>().as_ptr() }, 0);
@@ -648,7 +648,7 @@ mod tests {
 
     #[test]
     fn ranges_outside_or_between_pages_are_refused() {
-        let region = Region::reserve(1 << 20, 4096, Uncommitted::NoAccess, Door::Os, &none()).unwrap();
+        let region = Region::reserve(1 << 20, 4096, Uncommitted::NoAccess, Backend::Os, &none()).unwrap();
         assert!(!region.commit(0..(1 << 20) + 4096));
         assert!(!region.commit(1..4096));
         assert!(!region.commit(0..100));
@@ -661,7 +661,7 @@ mod tests {
         assert_eq!(reserve_most::<()>(1000, 10, |_| None), Err(10));
         // More address space than there is.
         let wish = 1 << 60;
-        let reserve = |bytes| Region::reserve(bytes, 4096, Uncommitted::NoAccess, Door::Os, &none());
+        let reserve = |bytes| Region::reserve(bytes, 4096, Uncommitted::NoAccess, Backend::Os, &none());
         let (bytes, region) = reserve_most(wish, 1 << 20, reserve).unwrap();
         assert!(bytes < wish && region.bytes() == bytes);
     }
@@ -669,20 +669,20 @@ mod tests {
     #[test]
     #[cfg_attr(uslab_heap, ignore = "the heap's addresses stay")]
     fn a_region_that_is_cut_gives_its_addresses_back_and_commits_none_of_them() {
-        let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Door::Os, &none()).unwrap();
+        let region = Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Backend::Os, &none()).unwrap();
         assert!(region.commit(0..4096));
         // SAFETY: nothing there is committed, and this test is the only user.
         unsafe { assert!(region.cut(9 << 20) && region.cut(4 << 20) && region.cut(5 << 20)) };
         assert_eq!(region.bytes(), 4 << 20);
         assert!(region.commit(4096..4 << 20) && !region.commit(4 << 20..5 << 20));
-        let heap = Region::reserve(8 << 20, 4096, Uncommitted::NoAccess, Door::Heap, &none()).unwrap();
+        let heap = Region::reserve(8 << 20, 4096, Uncommitted::NoAccess, Backend::Heap, &none()).unwrap();
         // SAFETY: as above.
         assert!(!unsafe { heap.cut(4096) } && heap.bytes() == 8 << 20);
     }
 
     #[test]
     fn reserved_memory_is_committed_on_demand() {
-        let reserved = Reserved::new(1 << 20, Door::Os, &none(), crate::faults::MAGAZINE).unwrap();
+        let reserved = Reserved::new(1 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
         assert_eq!(reserved.committed(), 0);
         let commit = |bytes| {
             let op = Operation::new();
@@ -698,7 +698,7 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     fn all_that_is_left_behind_a_cut_can_be_committed() {
-        let reserved = Reserved::new(1 << 20, Door::Os, &none(), crate::faults::MAGAZINE).unwrap();
+        let reserved = Reserved::new(1 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
         let left = 5 * Reserved::STEP / 2;
         // SAFETY: it is alone in its region, and nobody uses it.
         assert!(unsafe { reserved.cut(left) });

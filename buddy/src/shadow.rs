@@ -7,7 +7,7 @@
 //! any time: then allocations may fail, and everything else holds.
 
 use crate::faults::{POINTS, Rule};
-use crate::{Door, Faults, Gfp, MigrateType, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
+use crate::{Backend, Faults, Gfp, MigrateType, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use std::collections::BTreeMap;
 use uslab_magazine::{Cpus, on_cpu};
@@ -76,7 +76,7 @@ fn config(u: &mut Unstructured<'_>) -> Result<PageConfig> {
         pageblock_order: Order::new(pageblock).unwrap(),
         min_free_kib: if u.arbitrary()? { Some(u.int_in_range(0..=511)?) } else { None },
         per_cpu_pages: u.arbitrary()?,
-        door: Door::Heap,
+        backend: Backend::Heap,
         ..PageConfig::with_nodes(Cpus::simulated(cpus, cpu_nodes).unwrap(), nodes)
     })
 }

@@ -4,7 +4,7 @@
 //! There is one at first. Where its numbers or its addresses run out, another one is made beside it; classes never move.
 
 use crate::faults::{Faults, MAGAZINE};
-use crate::region::{Door, HugePages, MAPPED, Region, Uncommitted, address_limit, commits_are_counted};
+use crate::region::{Backend, HugePages, MAPPED, Region, Uncommitted, address_limit, commits_are_counted};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub struct StackMemory {
 
 impl StackMemory {
     /// `at_once` is how much of it is committed now, if the system takes that for addresses only.
-    fn new(bytes: usize, at_once: usize, door: Door, faults: &Faults) -> Option<Self> {
-        let region = Region::reserve(bytes, ALIGN, Uncommitted::ReadsZero, door.of_tables(), faults)?;
+    fn new(bytes: usize, at_once: usize, backend: Backend, faults: &Faults) -> Option<Self> {
+        let region = Region::reserve(bytes, ALIGN, Uncommitted::ReadsZero, backend.of_tables(), faults)?;
         // Of each class hardly more than its first page is ever used.
         region.advise(HugePages::Never);
         region.hide_from_dumps();
@@ -70,22 +70,22 @@ const SHARE: usize = 8;
 #[derive(Debug)]
 pub struct Tables {
     cpus: Cpus,
-    door: Door,
+    backend: Backend,
     faults: Faults,
     /// With room for all that there may be.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
 }
 
 impl Tables {
-    pub(crate) fn new(cpus: Cpus, door: Door, faults: &Faults) -> Option<Self> {
+    pub(crate) fn new(cpus: Cpus, backend: Backend, faults: &Faults) -> Option<Self> {
         let mut tables = Vec::with_capacity(MOST);
-        tables.push(Self::make(cpus, false, door, faults)?);
-        Some(Self { cpus, door, faults: faults.clone(), tables: ForkMutex::new(Rank::Tables, tables) })
+        tables.push(Self::make(cpus, false, backend, faults)?);
+        Some(Self { cpus, backend, faults: faults.clone(), tables: ForkMutex::new(Rank::Tables, tables) })
     }
     /// The first one is committed as it is used, which makes two mappings of each region; any more as a whole, if that is only
     /// addresses: so the mappings of a process do not grow with its caches times the CPUs.
-    fn make(cpus: Cpus, more: bool, door: Door, faults: &Faults) -> Option<Arc<Table<StackMemory>>> {
-        let on_heap = !MAPPED || door.of_tables() == Door::Heap;
+    fn make(cpus: Cpus, more: bool, backend: Backend, faults: &Faults) -> Option<Arc<Table<StackMemory>>> {
+        let on_heap = !MAPPED || backend.of_tables() == Backend::Heap;
         let mut region = Table::<StackMemory>::region_bytes(&cpus, on_heap);
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
         if let Some((limit, has)) = address_limit() {
@@ -96,7 +96,7 @@ impl Tables {
         let at_once = more && !on_heap && !commits_are_counted();
         loop {
             let writable = if at_once { Table::<StackMemory>::writable(&cpus, region) } else { 0 };
-            let memory = StackMemory::new(footprint(region), writable, door, faults);
+            let memory = StackMemory::new(footprint(region), writable, backend, faults);
             if let Some(memory) = memory {
                 return Table::new(cpus, region, memory).ok().map(Arc::new);
             }
@@ -129,7 +129,7 @@ impl Tables {
         if older.is_some() || count == MOST {
             return older;
         }
-        let table = Self::make(self.cpus, true, self.door, &self.faults)?;
+        let table = Self::make(self.cpus, true, self.backend, &self.faults)?;
         let made = layer(&table)?;
         let mut tables = self.tables.lock();
         if tables.len() < MOST {

@@ -2,7 +2,7 @@
 
 use crate::corruption::Handler;
 use crate::{
-    Corruption, Door, Gfp, HugePages, Kind, Limit, MigrateType, Order, PAGE_SIZE, PageAllocator, PageBlock,
+    Corruption, Backend, Gfp, HugePages, Kind, Limit, MigrateType, Order, PAGE_SIZE, PageAllocator, PageBlock,
     PageConfig, Pfn, ZoneKind,
 };
 use std::cell::RefCell;
@@ -328,7 +328,7 @@ fn each_priority_stops_at_its_own_mark() {
 #[test]
 fn a_low_zone_is_kept_from_requests_that_a_higher_one_could_serve() {
     let zones = [(ZoneKind::Dma, 1024), (ZoneKind::Normal, 51_200)];
-    let pages = made(PageConfig { door: Door::Heap, ..plain(&zones) });
+    let pages = made(PageConfig { backend: Backend::Heap, ..plain(&zones) });
     let (blocks, limit) = all(&pages, order(4), Gfp::KERNEL);
     let low = blocks.iter().filter(|block| pages.zone_of(block.pfn()) == ZoneKind::Dma).count();
     // 51,200 / 256 = 200 pages stay free in DMA.
@@ -348,7 +348,7 @@ fn requests_go_to_the_nearest_node_that_has_pages() {
     let mut config = PageConfig::with_nodes(cpus, vec![zone(1024), zone(1024), vec![], zone(1024)]);
     config.distances =
         vec![vec![10, 40, 40, 20], vec![40, 10, 40, 20], vec![20, 30, 10, 40], vec![20, 20, 40, 10]];
-    config = PageConfig { min_free_kib: Some(0), watermark_scale: 0, door: Door::Heap, ..config };
+    config = PageConfig { min_free_kib: Some(0), watermark_scale: 0, backend: Backend::Heap, ..config };
     let pages = made(config);
     let nodes = |node| {
         let blocks: Vec<_> =

@@ -4,7 +4,7 @@
 //! hand-over without happens-before does, too.
 
 use crate::corruption::Handler;
-use crate::{Census, Door, Frame, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
+use crate::{Census, Backend, Frame, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{Arc, AtomicU32, Ordering::Relaxed, planted};
 
@@ -22,7 +22,7 @@ pub(crate) fn allocator_of(
 ) -> Arc<PageAllocator> {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let config = PageConfig {
-        door: Door::Heap,
+        backend: Backend::Heap,
         per_cpu_pages,
         max_order: order,
         pageblock_order: order,

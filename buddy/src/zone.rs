@@ -36,7 +36,7 @@
 //! to; the halves of a block that is split are what it was. Of two blocks of one order a backed one is handed out first.
 //!
 //! What is given back, and when, is said in bytes that are free and backed, `backed`; largest blocks go first:
-//! * frees give back what is above [`Ground::keep`], down to three quarters of it;
+//! * frees give back what is above [`ZoneShared::keep`], down to three quarters of it;
 //! * [`release_idle`](Zone::release_idle) gives back as much as was free throughout since it was called last, and what a reap
 //!   has just freed;
 //! * [`release`](Zone::release) gives all of it back.
@@ -65,9 +65,9 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Fixed, MutexGuard, Rank, planted, tell};
 
-/// What all zones stand on.
+/// What all zones of an allocator share.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct ZoneShared {
     pub(crate) region: Region,
     pub(crate) frames: FrameTable,
     /// The largest order, and the step of commitment.
@@ -82,7 +82,7 @@ pub(crate) struct Ground {
     pub(crate) faults: Faults,
 }
 
-impl Ground {
+impl ZoneShared {
     /// The type of pageblocks that nobody has claimed.
     fn unclaimed(&self) -> MigrateType {
         if self.mobility { MigrateType::Movable } else { MigrateType::Unmovable }
@@ -282,16 +282,16 @@ struct Refused;
 impl Zone {
     /// `None` if the heap has no room for what describes the pages.
     pub(crate) fn new(
-        ground: &Ground,
+        shared: &ZoneShared,
         (node, kind): (u32, ZoneKind),
         start: Pfn,
         managed: u32,
         marks: Watermarks,
         reserve: [u32; ZoneKind::COUNT],
     ) -> Option<Self> {
-        debug_assert!(start.is_aligned(ground.max_order) && managed > 0);
-        let whole = managed / ground.max_order.pages();
-        let pageblocks = managed.div_ceil(ground.pageblock_order.pages());
+        debug_assert!(start.is_aligned(shared.max_order) && managed > 0);
+        let whole = managed / shared.max_order.pages();
+        let pageblocks = managed.div_ceil(shared.pageblock_order.pages());
         let inner = Inner {
             areas: Default::default(),
             listed: 0,
@@ -306,8 +306,8 @@ impl Zone {
         };
         // SAFETY: zeros are a valid `Fixed`.
         let types = unsafe { zeroed::<Fixed>(pageblocks as usize) }?;
-        if ground.unclaimed() != MigrateType::Movable {
-            types.iter().for_each(|kept| kept.set(encode(ground.unclaimed())));
+        if shared.unclaimed() != MigrateType::Movable {
+            types.iter().for_each(|kept| kept.set(encode(shared.unclaimed())));
         }
         Some(Self {
             node,
@@ -334,30 +334,30 @@ impl Zone {
         self.start.up(self.managed)
     }
     /// Pages behind the last whole maximal block.
-    fn tail_pages(&self, ground: &Ground) -> u32 {
-        self.managed % ground.max_order.pages()
+    fn tail_pages(&self, shared: &ZoneShared) -> u32 {
+        self.managed % shared.max_order.pages()
     }
-    fn tail_start(&self, ground: &Ground) -> Pfn {
-        self.end().align_down(ground.max_order)
+    fn tail_start(&self, shared: &ZoneShared) -> Pfn {
+        self.end().align_down(shared.max_order)
     }
 
     // --- Pageblock types -------------------------------------------------------------------------------------
 
-    fn pageblock(&self, ground: &Ground, pfn: Pfn) -> &Fixed {
-        &self.types[(pfn.index() - self.start.index()) >> ground.pageblock_order.get()]
+    fn pageblock(&self, shared: &ZoneShared, pfn: Pfn) -> &Fixed {
+        &self.types[(pfn.index() - self.start.index()) >> shared.pageblock_order.get()]
     }
     /// The type of the pageblock that `pfn` is in: exact under the lock, a hint without it.
     #[inline]
-    pub(crate) fn type_of(&self, ground: &Ground, pfn: Pfn) -> MigrateType {
-        decode(self.pageblock(ground, pfn))
+    pub(crate) fn type_of(&self, shared: &ZoneShared, pfn: Pfn) -> MigrateType {
+        decode(self.pageblock(shared, pfn))
     }
     pub(crate) fn types(&self) -> impl Iterator<Item = MigrateType> {
         self.types.iter().map(decode)
     }
     /// Sets the type of all pageblocks that begin in `pages` pages from `pfn` (a pageblock's start).
-    fn set_types(&self, ground: &Ground, pfn: Pfn, pages: u32, mobility: MigrateType) {
-        let first = (pfn.index() - self.start.index()) >> ground.pageblock_order.get();
-        let count = pages.div_ceil(ground.pageblock_order.pages()) as usize;
+    fn set_types(&self, shared: &ZoneShared, pfn: Pfn, pages: u32, mobility: MigrateType) {
+        let first = (pfn.index() - self.start.index()) >> shared.pageblock_order.get();
+        let count = pages.div_ceil(shared.pageblock_order.pages()) as usize;
         for pageblock in &self.types[first..first + count] {
             pageblock.set(encode(mobility));
         }
@@ -366,38 +366,38 @@ impl Zone {
     // --- Free lists ------------------------------------------------------------------------------------------
 
     /// Lists a block as `state`, which says that it is free.
-    fn insert(&self, ground: &Ground, inner: &mut Inner, pfn: Pfn, state: State, end: End) {
+    fn insert(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, end: End) {
         let order = state.order();
         inner.listed += order.pages();
         if state.is_discarded() {
             inner.discarded += order.pages();
-        } else if order >= ground.discard_from {
+        } else if order >= shared.discard_from {
             inner.backed += order.pages();
         }
         // SAFETY: `inner` is borrowed from this zone's lock; the block is the zone's and on no list, as every
         // caller has just taken it off, or got it back, or committed it.
-        unsafe { inner.areas[order.index()].insert(&ground.frames, pfn, state, end) }
+        unsafe { inner.areas[order.index()].insert(&shared.frames, pfn, state, end) }
     }
     /// Takes a block that is listed as `state` off; what its frame says is left to the caller.
-    fn remove(&self, ground: &Ground, inner: &mut Inner, pfn: Pfn, state: State) {
+    fn remove(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State) {
         let order = state.order();
         inner.listed -= order.pages();
         if state.is_discarded() {
             inner.discarded -= order.pages();
-        } else if order >= ground.discard_from {
+        } else if order >= shared.discard_from {
             inner.backed -= order.pages();
         }
         // SAFETY: `inner` is borrowed from this zone's lock; the callers have found the block on this very list, or
         // its frame says, under the lock, that it is there.
-        unsafe { inner.areas[order.index()].remove(&ground.frames, pfn, state) }
+        unsafe { inner.areas[order.index()].remove(&shared.frames, pfn, state) }
     }
 
     // --- Allocation ------------------------------------------------------------------------------------------
 
     /// Takes one block of `order` if `floor` pages stay free. Its frame says [`Kind::PerCpu`]: on its way.
-    pub(crate) fn alloc(&self, op: &Operation, ground: &Ground, wanted: Wanted) -> Result<Pfn, Limit> {
+    pub(crate) fn alloc(&self, op: &Operation, shared: &ZoneShared, wanted: Wanted) -> Result<Pfn, Limit> {
         let mut taken = Err(Limit::Exhausted);
-        let (_, limit) = self.fill(op, ground, wanted, 1, |pfn| taken = Ok(pfn));
+        let (_, limit) = self.fill(op, shared, wanted, 1, |pfn| taken = Ok(pfn));
         taken.map_err(|_| limit.unwrap_or(Limit::Exhausted))
     }
 
@@ -406,12 +406,12 @@ impl Zone {
     pub(crate) fn fill(
         &self,
         op: &Operation,
-        ground: &Ground,
+        shared: &ZoneShared,
         Wanted { order, mobility, floor }: Wanted,
         max: usize,
         mut put: impl FnMut(Pfn),
     ) -> (usize, Option<Limit>) {
-        if ground.faults.fires(Call::of(PAGE, order.bytes()).order(order)) {
+        if shared.faults.fires(Call::of(PAGE, order.bytes()).order(order)) {
             return (0, Some(Limit::Injected));
         }
         let mut late = None;
@@ -426,13 +426,13 @@ impl Zone {
                 limit = Some(if free < order.pages() { Limit::Exhausted } else { Limit::Watermark });
                 break;
             }
-            match self.take(ground, &mut inner, order, mobility) {
+            match self.take(shared, &mut inner, order, mobility) {
                 Ok(pfn) => {
                     let state = State::new(Kind::PerCpu, order, mobility);
                     if planted("frame marked after the lock") {
                         late = Some((pfn, state));
                     } else {
-                        ground.frames.frame(pfn).set_state(state);
+                        shared.frames.frame(pfn).set_state(state);
                     }
                     inner.events.pages_taken += u64::from(order.pages());
                     filled += 1;
@@ -451,7 +451,7 @@ impl Zone {
         }
         drop(inner);
         if let Some((pfn, state)) = late {
-            ground.frames.frame(pfn).set_state(state);
+            shared.frames.frame(pfn).set_state(state);
         }
         (filled, limit)
     }
@@ -459,61 +459,61 @@ impl Zone {
     /// The ladder.
     fn take(
         &self,
-        ground: &Ground,
+        shared: &ZoneShared,
         inner: &mut Inner,
         order: Order,
         mobility: MigrateType,
     ) -> Result<Pfn, Limit> {
-        if let Some(pfn) = self.smallest_fit(ground, inner, order, mobility) {
+        if let Some(pfn) = self.smallest_fit(shared, inner, order, mobility) {
             return Ok(pfn);
         }
         let mut limit = Limit::Fragmented;
-        match self.commit(ground, inner, order, mobility) {
+        match self.commit(shared, inner, order, mobility) {
             Ok(true) => {
-                if let Some(pfn) = self.smallest_fit(ground, inner, order, mobility) {
+                if let Some(pfn) = self.smallest_fit(shared, inner, order, mobility) {
                     return Ok(pfn);
                 }
             }
             Ok(false) => {}
             Err(Refused) => limit = Limit::CommitRefused,
         }
-        self.claim(ground, inner, order, mobility)
-            .or_else(|| self.steal(ground, inner, order, mobility))
+        self.claim(shared, inner, order, mobility)
+            .or_else(|| self.steal(shared, inner, order, mobility))
             .ok_or(limit)
     }
 
     /// A block from the lists of one type: the lowest order that is large enough.
     fn smallest_fit(
         &self,
-        ground: &Ground,
+        shared: &ZoneShared,
         inner: &mut Inner,
         order: Order,
         mobility: MigrateType,
     ) -> Option<Pfn> {
-        order.through(ground.max_order).find_map(|current| {
+        order.through(shared.max_order).find_map(|current| {
             let pfn = inner.areas[current.index()].front(mobility)?;
-            let state = ground.frames.frame(pfn).state();
-            self.remove(ground, inner, pfn, state);
-            self.split(ground, inner, pfn, state, order);
+            let state = shared.frames.frame(pfn).state();
+            self.remove(shared, inner, pfn, state);
+            self.split(shared, inner, pfn, state, order);
             Some(pfn)
         })
     }
 
     /// Cuts an unlisted block that was free as `state` down to order `low`: the low half stays, the upper halves are
     /// listed.
-    fn split(&self, ground: &Ground, inner: &mut Inner, pfn: Pfn, state: State, low: Order) {
+    fn split(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, low: Order) {
         let mut high = state.order();
         while high > low {
             high = high.down();
-            self.insert(ground, inner, pfn.up(high.pages()), state.of_order(high), End::Front);
+            self.insert(shared, inner, pfn.up(high.pages()), state.of_order(high), End::Front);
             inner.events.splits += 1;
         }
     }
 
     /// Takes a pageblock over from another type, the largest free block first, and a block from it.
-    fn claim(&self, ground: &Ground, inner: &mut Inner, order: Order, mobility: MigrateType) -> Option<Pfn> {
-        let pageblock = ground.pageblock_order;
-        for current in order.through(ground.max_order).rev() {
+    fn claim(&self, shared: &ZoneShared, inner: &mut Inner, order: Order, mobility: MigrateType) -> Option<Pfn> {
+        let pageblock = shared.pageblock_order;
+        for current in order.through(shared.max_order).rev() {
             // A small movable block in a foreign pageblock does little harm; an unmovable one pins the pageblock.
             if current.get() < pageblock.get() / 2 && mobility == MigrateType::Movable {
                 return None;
@@ -522,16 +522,16 @@ impl Zone {
             let Some(from) = area.fallback(mobility) else { continue };
             let Some(pfn) = area.front(from) else { continue };
             if current >= pageblock {
-                let state = ground.frames.frame(pfn).state();
-                self.remove(ground, inner, pfn, state);
-                self.set_types(ground, pfn, current.pages(), mobility);
-                self.split(ground, inner, pfn, state.of_type(mobility), order);
+                let state = shared.frames.frame(pfn).state();
+                self.remove(shared, inner, pfn, state);
+                self.set_types(shared, pfn, current.pages(), mobility);
+                self.split(shared, inner, pfn, state.of_type(mobility), order);
                 inner.events.claims += 1;
                 return Some(pfn);
             }
-            if self.claim_pageblock(ground, inner, pfn, from, mobility) {
+            if self.claim_pageblock(shared, inner, pfn, from, mobility) {
                 inner.events.claims += 1;
-                return self.smallest_fit(ground, inner, order, mobility);
+                return self.smallest_fit(shared, inner, order, mobility);
             }
         }
         None
@@ -541,20 +541,20 @@ impl Zone {
     /// half of it is free or compatible.
     fn claim_pageblock(
         &self,
-        ground: &Ground,
+        shared: &ZoneShared,
         inner: &mut Inner,
         pfn: Pfn,
         from: MigrateType,
         mobility: MigrateType,
     ) -> bool {
-        let pages = ground.pageblock_order.pages();
-        let start = pfn.align_down(ground.pageblock_order);
+        let pages = shared.pageblock_order.pages();
+        let start = pfn.align_down(shared.pageblock_order);
         let end = start.up(pages);
         if end > self.end() {
             return false;
         }
         let (mut free, mut movable) = (0, 0);
-        for (_, state) in blocks_between(&ground.frames, start, end) {
+        for (_, state) in blocks_between(&shared.frames, start, end) {
             match state.kind() {
                 Kind::Free => free += state.order().pages(),
                 Kind::Allocated if state.migrate_type() == MigrateType::Movable => {
@@ -571,25 +571,25 @@ impl Zone {
         if free + compatible < pages / 2 {
             return false;
         }
-        for (block, state) in blocks_between(&ground.frames, start, end) {
+        for (block, state) in blocks_between(&shared.frames, start, end) {
             if state.kind() == Kind::Free {
-                self.remove(ground, inner, block, state);
-                self.insert(ground, inner, block, state.of_type(mobility), End::Back);
+                self.remove(shared, inner, block, state);
+                self.insert(shared, inner, block, state.of_type(mobility), End::Back);
             }
         }
-        self.set_types(ground, start, pages, mobility);
+        self.set_types(shared, start, pages, mobility);
         true
     }
 
     /// Takes the smallest block of another type that is large enough; its pageblock keeps its type.
-    fn steal(&self, ground: &Ground, inner: &mut Inner, order: Order, mobility: MigrateType) -> Option<Pfn> {
-        order.through(ground.max_order).find_map(|current| {
+    fn steal(&self, shared: &ZoneShared, inner: &mut Inner, order: Order, mobility: MigrateType) -> Option<Pfn> {
+        order.through(shared.max_order).find_map(|current| {
             let area = &inner.areas[current.index()];
             let from = area.fallback(mobility)?;
             let pfn = area.front(from)?;
-            let state = ground.frames.frame(pfn).state();
-            self.remove(ground, inner, pfn, state);
-            self.split(ground, inner, pfn, state, order);
+            let state = shared.frames.frame(pfn).state();
+            self.remove(shared, inner, pfn, state);
+            self.split(shared, inner, pfn, state, order);
             inner.events.steals += 1;
             Some(pfn)
         })
@@ -601,40 +601,40 @@ impl Zone {
     pub(crate) fn free(
         &self,
         op: &Operation,
-        ground: &Ground,
+        shared: &ZoneShared,
         order: Order,
         blocks: impl Iterator<Item = Pfn>,
     ) {
         if planted("buddy checked in one lock hold and merged in the next") {
-            return blocks.for_each(|pfn| self.merge_across_locks(ground, pfn, order));
+            return blocks.for_each(|pfn| self.merge_across_locks(shared, pfn, order));
         }
         tell!(op: Pages, "gives blocks of order {order} to the zone");
         let mut inner = self.inner.lock();
         for pfn in blocks {
             inner.events.pages_freed += u64::from(order.pages());
-            self.merge(ground, &mut inner, pfn, order);
+            self.merge(shared, &mut inner, pfn, order);
             tell!(inner => "gives {} pages from page {pfn} back", order.pages());
         }
-        let above = inner.backed > ground.keep;
+        let above = inner.backed > shared.keep;
         drop(inner);
-        if above && self.trim(ground, ground.keep - ground.keep / 4) > 0 {
+        if above && self.trim(shared, shared.keep - shared.keep / 4) > 0 {
             tell!(op: Commit, "gave memory back to the system");
         }
     }
 
-    fn merge(&self, ground: &Ground, inner: &mut Inner, mut pfn: Pfn, mut order: Order) {
-        let frames = &ground.frames;
-        let mobility = self.type_of(ground, pfn);
-        while order < ground.max_order {
+    fn merge(&self, shared: &ZoneShared, inner: &mut Inner, mut pfn: Pfn, mut order: Order) {
+        let frames = &shared.frames;
+        let mobility = self.type_of(shared, pfn);
+        while order < shared.max_order {
             let buddy = pfn.buddy(order);
             let state = frames.frame(buddy).state();
             let joins = state.is_free(order) || planted("merge without looking at the buddy");
             if !joins || planted("no merge") {
                 break;
             }
-            self.remove(ground, inner, buddy, state);
-            if order >= ground.pageblock_order {
-                self.set_types(ground, buddy, order.pages(), mobility);
+            self.remove(shared, inner, buddy, state);
+            if order >= shared.pageblock_order {
+                self.set_types(shared, buddy, order.pages(), mobility);
             }
             frames.frame(pfn).set_state(State::INSIDE);
             frames.frame(buddy).set_state(State::INSIDE);
@@ -642,37 +642,37 @@ impl Zone {
             order = order.up();
             inner.events.merges += 1;
         }
-        let end = if self.will_merge(ground, pfn, order) { End::Back } else { End::Front };
-        self.insert(ground, inner, pfn, State::new(Kind::Free, order, mobility), end);
+        let end = if self.will_merge(shared, pfn, order) { End::Back } else { End::Front };
+        self.insert(shared, inner, pfn, State::new(Kind::Free, order, mobility), end);
     }
 
     /// Whether the block, once merged with its buddy, would find the next buddy free.
-    fn will_merge(&self, ground: &Ground, pfn: Pfn, order: Order) -> bool {
-        if order.get() + 1 >= ground.max_order.get() {
+    fn will_merge(&self, shared: &ZoneShared, pfn: Pfn, order: Order) -> bool {
+        if order.get() + 1 >= shared.max_order.get() {
             return false;
         }
         let parent = order.up();
         let next = pfn.align_down(parent).buddy(parent);
-        ground.frames.get(next).is_some_and(|frame| frame.state().is_free(parent))
+        shared.frames.get(next).is_some_and(|frame| frame.state().is_free(parent))
     }
 
     /// A planted bug: the buddy is found free in one hold of the lock and merged with in the next.
-    fn merge_across_locks(&self, ground: &Ground, pfn: Pfn, order: Order) {
-        let frames = &ground.frames;
+    fn merge_across_locks(&self, shared: &ZoneShared, pfn: Pfn, order: Order) {
+        let frames = &shared.frames;
         let buddy = pfn.buddy(order);
         let inner = self.inner.lock();
         let state = frames.frame(buddy).state();
-        let joins = order < ground.max_order && state.is_free(order);
+        let joins = order < shared.max_order && state.is_free(order);
         drop(inner);
         let mut inner = self.inner.lock();
         if !joins {
-            let mobility = self.type_of(ground, pfn);
-            return self.insert(ground, &mut inner, pfn, State::new(Kind::Free, order, mobility), End::Front);
+            let mobility = self.type_of(shared, pfn);
+            return self.insert(shared, &mut inner, pfn, State::new(Kind::Free, order, mobility), End::Front);
         }
-        self.remove(ground, &mut inner, buddy, state);
+        self.remove(shared, &mut inner, buddy, state);
         frames.frame(pfn).set_state(State::INSIDE);
         frames.frame(buddy).set_state(State::INSIDE);
-        self.merge(ground, &mut inner, pfn.min(buddy), order.up());
+        self.merge(shared, &mut inner, pfn.min(buddy), order.up());
     }
 
     // --- Commitment ------------------------------------------------------------------------------------------
@@ -680,21 +680,21 @@ impl Zone {
     /// Commits the next maximal block, or the tail if it can hold a block of `order`. `Ok(false)` if there is none.
     fn commit(
         &self,
-        ground: &Ground,
+        shared: &ZoneShared,
         inner: &mut Inner,
         order: Order,
         mobility: MigrateType,
     ) -> Result<bool, Refused> {
         let (start, pages) = match inner.fresh.next() {
-            Some(block) => (self.start.up(block * ground.max_order.pages()), ground.max_order.pages()),
-            None => (self.tail_start(ground), self.tail_pages(ground)),
+            Some(block) => (self.start.up(block * shared.max_order.pages()), shared.max_order.pages()),
+            None => (self.tail_start(shared), self.tail_pages(shared)),
         };
         let is_tail = inner.fresh.next().is_none();
         if is_tail && (inner.tail_committed || pages < order.pages()) {
             return Ok(false);
         }
         let range = start.get()..start.get() + pages;
-        if !ground.frames.commit(range) || !ground.region.commit(byte_range(start, pages)) {
+        if !shared.frames.commit(range) || !shared.region.commit(byte_range(start, pages)) {
             inner.events.commits_refused += 1;
             return Err(Refused);
         }
@@ -705,9 +705,9 @@ impl Zone {
         }
         inner.uncommitted -= pages;
         inner.events.commits += 1;
-        self.set_types(ground, start, pages, mobility);
-        for (pfn, order) in maximal_blocks(start, pages, ground.max_order) {
-            self.insert(ground, inner, pfn, State::new(Kind::Free, order, mobility), End::Front);
+        self.set_types(shared, start, pages, mobility);
+        for (pfn, order) in maximal_blocks(start, pages, shared.max_order) {
+            self.insert(shared, inner, pfn, State::new(Kind::Free, order, mobility), End::Front);
         }
         Ok(true)
     }
@@ -715,17 +715,17 @@ impl Zone {
     /// Gives the memory of all free pages back to the OS. Returns bytes.
     ///
     /// The lock is dropped between blocks.
-    pub(crate) fn release(&self, ground: &Ground) -> usize {
+    pub(crate) fn release(&self, shared: &ZoneShared) -> usize {
         let mut bytes = 0;
         let mut inner = self.inner.lock();
-        let (start, pages) = (self.tail_start(ground), self.tail_pages(ground));
-        if inner.tail_committed && self.is_maximal(ground, start, pages) {
-            self.decommit(ground, &mut inner, start, pages);
+        let (start, pages) = (self.tail_start(shared), self.tail_pages(shared));
+        if inner.tail_committed && self.is_maximal(shared, start, pages) {
+            self.decommit(shared, &mut inner, start, pages);
             inner.tail_committed = false;
             bytes += pages as usize * PAGE_SIZE;
         }
         drop(inner);
-        bytes + self.trim(ground, 0)
+        bytes + self.trim(shared, 0)
     }
 
     /// An interval is over: what becomes free from here to [`release_idle`](Self::release_idle) had no use through it.
@@ -735,9 +735,9 @@ impl Zone {
     }
     /// Ends an interval: gives the memory of free pages back, but for as many as were of use since the call before the last
     /// [`begin_reap`](Self::begin_reap). Returns bytes.
-    pub(crate) fn release_idle(&self, ground: &Ground) -> usize {
+    pub(crate) fn release_idle(&self, shared: &ZoneShared) -> usize {
         let keep = self.inner.lock().recent;
-        let bytes = self.trim(ground, keep);
+        let bytes = self.trim(shared, keep);
         let mut inner = self.inner.lock();
         inner.idle = inner.backed;
         bytes
@@ -746,23 +746,23 @@ impl Zone {
     /// Gives memory of free pages back, of the largest blocks first, until `keep` pages of it are left. Returns bytes.
     ///
     /// The lock is dropped between blocks.
-    fn trim(&self, ground: &Ground, keep: u32) -> usize {
+    fn trim(&self, shared: &ZoneShared, keep: u32) -> usize {
         let mut bytes = 0;
         loop {
             let mut inner = self.inner.lock();
             if inner.backed <= keep {
                 return bytes;
             }
-            let mut orders = ground.discard_from.through(ground.max_order).rev();
+            let mut orders = shared.discard_from.through(shared.max_order).rev();
             let largest = orders.find_map(|order| Some((inner.area(order).last_backed()?, order)));
             let Some((pfn, order)) = largest else { return bytes };
-            if order == ground.max_order {
-                self.decommit(ground, &mut inner, pfn, order.pages());
+            if order == shared.max_order {
+                self.decommit(shared, &mut inner, pfn, order.pages());
                 inner.fresh.push((pfn.get() - self.start.get()) >> order.get());
                 bytes += order.bytes();
                 continue;
             }
-            let (run, pages) = self.mark_discarded(ground, &mut inner, pfn, order);
+            let (run, pages) = self.mark_discarded(shared, &mut inner, pfn, order);
             if pages == 0 {
                 // The frame does not say what its list says: damaged, and for the audit to tell.
                 return bytes;
@@ -771,7 +771,7 @@ impl Zone {
             // Until the memory has gone nobody may take the pages.
             let held = (!planted("free pages are discarded after their lock")).then_some(inner);
             // SAFETY: the pages are on free lists of this zone, whose lock is held.
-            unsafe { ground.discard(run) };
+            unsafe { shared.discard(run) };
             drop(held);
         }
     }
@@ -780,17 +780,17 @@ impl Zone {
     /// that this makes, and how many of them were backed.
     fn mark_discarded(
         &self,
-        ground: &Ground,
+        shared: &ZoneShared,
         inner: &mut Inner,
         pfn: Pfn,
         order: Order,
     ) -> (Range<Pfn>, u32) {
-        let chunk = order.max(Order::new(CHUNK).unwrap_or(Order::MAX).min(ground.max_order));
+        let chunk = order.max(Order::new(CHUNK).unwrap_or(Order::MAX).min(shared.max_order));
         let start = pfn.align_down(chunk);
         let end = start.up(chunk.pages()).min(self.end());
         let mut run = start..start;
-        for (block, state) in blocks_between(&ground.frames, start, end) {
-            if state.kind() != Kind::Free || state.order() < ground.discard_from {
+        for (block, state) in blocks_between(&shared.frames, start, end) {
+            if state.kind() != Kind::Free || state.order() < shared.discard_from {
                 continue;
             }
             if block != run.end {
@@ -802,14 +802,14 @@ impl Zone {
             run.end = block.up(state.order().pages());
         }
         let mut backed = 0;
-        for (block, state) in blocks_between(&ground.frames, run.start, run.end) {
+        for (block, state) in blocks_between(&shared.frames, run.start, run.end) {
             let pages = state.order().pages();
             if !state.is_discarded() {
-                self.remove(ground, inner, block, state);
-                self.insert(ground, inner, block, state.discarded(true), End::Back);
+                self.remove(shared, inner, block, state);
+                self.insert(shared, inner, block, state.discarded(true), End::Back);
                 backed += pages;
                 // SAFETY: the frames of a free block but for its first one say `Inside`, and nobody uses them.
-                unsafe { ground.frames.discard(block.get() + 1..block.get() + pages) };
+                unsafe { shared.frames.discard(block.get() + 1..block.get() + pages) };
             }
         }
         inner.idle = inner.idle.min(inner.backed);
@@ -818,28 +818,28 @@ impl Zone {
     }
 
     /// Whether the `pages` pages from `start` are free in the largest blocks that they can be in.
-    fn is_maximal(&self, ground: &Ground, start: Pfn, pages: u32) -> bool {
-        maximal_blocks(start, pages, ground.max_order)
-            .all(|(pfn, order)| ground.frames.frame(pfn).state().is_free(order))
+    fn is_maximal(&self, shared: &ZoneShared, start: Pfn, pages: u32) -> bool {
+        maximal_blocks(start, pages, shared.max_order)
+            .all(|(pfn, order)| shared.frames.frame(pfn).state().is_free(order))
     }
 
     /// Unlists the free maximal blocks of `pages` pages from `start` and gives their memory back.
-    fn decommit(&self, ground: &Ground, inner: &mut Inner, start: Pfn, pages: u32) {
-        for (pfn, order) in maximal_blocks(start, pages, ground.max_order) {
-            let frame = ground.frames.frame(pfn);
+    fn decommit(&self, shared: &ZoneShared, inner: &mut Inner, start: Pfn, pages: u32) {
+        for (pfn, order) in maximal_blocks(start, pages, shared.max_order) {
+            let frame = shared.frames.frame(pfn);
             debug_assert!(frame.state().is_free(order));
-            self.remove(ground, inner, pfn, frame.state());
+            self.remove(shared, inner, pfn, frame.state());
             frame.set_state(State::INSIDE);
         }
-        self.set_types(ground, start, pages, ground.unclaimed());
+        self.set_types(shared, start, pages, shared.unclaimed());
         inner.uncommitted += pages;
         inner.idle = inner.idle.min(inner.backed);
         inner.events.decommits += 1;
         // SAFETY: the pages were free and are now on no list, so nobody uses them or their frames, all of which say
         // `Inside`; the lock is held until they are among the uncommitted ones.
         unsafe {
-            ground.region.decommit(byte_range(start, pages));
-            ground.frames.discard(start.get()..start.get() + pages);
+            shared.region.decommit(byte_range(start, pages));
+            shared.frames.discard(start.get()..start.get() + pages);
         }
     }
 
@@ -848,18 +848,18 @@ impl Zone {
     /// Free blocks by order and type; uncommitted memory counts as the blocks that it would be committed as.
     pub(crate) fn free_blocks(
         &self,
-        ground: &Ground,
+        shared: &ZoneShared,
         inner: &Inner,
     ) -> [[u32; MigrateType::COUNT]; MAX_ORDER as usize + 1] {
         let mut blocks = [[0; MigrateType::COUNT]; MAX_ORDER as usize + 1];
         for (area, row) in inner.areas.iter().zip(&mut blocks) {
             *row = MigrateType::ALL.map(|mobility| area.len_of(mobility));
         }
-        let unclaimed = ground.unclaimed() as usize;
-        blocks[ground.max_order.index()][unclaimed] += inner.fresh.len();
+        let unclaimed = shared.unclaimed() as usize;
+        blocks[shared.max_order.index()][unclaimed] += inner.fresh.len();
         if !inner.tail_committed {
             for (_, order) in
-                maximal_blocks(self.tail_start(ground), self.tail_pages(ground), ground.max_order)
+                maximal_blocks(self.tail_start(shared), self.tail_pages(shared), shared.max_order)
             {
                 blocks[order.index()][unclaimed] += 1;
             }
@@ -869,12 +869,12 @@ impl Zone {
 
     /// Pages that are not in a free block of the largest size that their place allows: what is in use, and what
     /// could not merge because of it.
-    pub(crate) fn pages_not_in_maximal_blocks(&self, ground: &Ground, inner: &Inner) -> u32 {
-        let mut maximal = inner.uncommitted + inner.area(ground.max_order).len() * ground.max_order.pages();
+    pub(crate) fn pages_not_in_maximal_blocks(&self, shared: &ZoneShared, inner: &Inner) -> u32 {
+        let mut maximal = inner.uncommitted + inner.area(shared.max_order).len() * shared.max_order.pages();
         if inner.tail_committed {
-            let tail = maximal_blocks(self.tail_start(ground), self.tail_pages(ground), ground.max_order);
+            let tail = maximal_blocks(self.tail_start(shared), self.tail_pages(shared), shared.max_order);
             maximal += tail
-                .filter(|(pfn, order)| ground.frames.frame(*pfn).state().is_free(*order))
+                .filter(|(pfn, order)| shared.frames.frame(*pfn).state().is_free(*order))
                 .map(|(_, order)| order.pages())
                 .sum::<u32>();
         }
@@ -884,19 +884,19 @@ impl Zone {
     /// The parts of the zone that are committed, as (first page, pages); `committed` says which whole maximal blocks are.
     pub(crate) fn committed(
         &self,
-        ground: &Ground,
+        shared: &ZoneShared,
         inner: &Inner,
         committed: &[bool],
     ) -> impl Iterator<Item = (Pfn, u32)> {
-        let step = ground.max_order.pages();
+        let step = shared.max_order.pages();
         let whole = (0..).zip(committed).filter(|(_, committed)| **committed);
         let whole = whole.map(move |(block, _)| (self.start.up(block * step), step));
-        let tail = (self.tail_start(ground), self.tail_pages(ground));
+        let tail = (self.tail_start(shared), self.tail_pages(shared));
         whole.chain(inner.tail_committed.then_some(tail))
     }
     /// Maximal blocks that lie in the zone as a whole.
-    pub(crate) fn whole_blocks(&self, ground: &Ground) -> u32 {
-        self.managed / ground.max_order.pages()
+    pub(crate) fn whole_blocks(&self, shared: &ZoneShared) -> u32 {
+        self.managed / shared.max_order.pages()
     }
 }
 

@@ -31,7 +31,7 @@
 //! | [`mod@fork`] | forking while other threads allocate |
 //! | [`paths`] | what operations did at the dearest, and how many of each class there were |
 //! | [`view`] | what lies where, for pictures |
-//! | [`sync`] | the one door to atomics and locks; loom: `uslab-sync` |
+//! | [`sync`] | the facade over atomics and locks; loom: `uslab-sync` |
 //!
 //! # Example
 //!

@@ -24,7 +24,7 @@ uslab_sync::ranks! {
         /// The slabs of a cache on one node.
         Node,
         /// Who is inside of a cache that may go.
-        Visits,
+        CacheRefs,
         /// The free lists of a zone.
         Zone,
         /// The table of memory above the largest block.

@@ -1,4 +1,4 @@
-//! The one door to atomics, locks, cells and thread-locals: [`uslab_sync`], with the lock order of these crates.
+//! The facade over atomics, locks, cells and thread-locals: [`uslab_sync`], with the lock order of these crates.
 //!
 //! A lint (`clippy.toml`, `disallowed-types`) forbids naming `std`'s anywhere but in that crate.
 

@@ -2,14 +2,14 @@
 
 use crate::cache::node::{Closed, Node, NodeCount, Place, State, Unlisted};
 use crate::geometry::{Geometry, OrderRule};
-use crate::memory::ground::Ground;
+use crate::memory::slab_memory::SlabMemory;
 use crate::memory::slab::Fill;
 use crate::shadow::{Refuse, caches, memory, pages};
 use crate::{Gfp, Magazines};
 use core::alloc::Layout;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use uslab_buddy::{Door, Order, PageAllocator, Pfn};
+use uslab_buddy::{Backend, Order, PageAllocator, Pfn};
 use uslab_magazine::Operation;
 
 // ---- the lists of a node ----
@@ -38,7 +38,7 @@ fn list_steps() -> impl Strategy<Value = Vec<ListStep>> {
 
 /// A node, and beside it which objects of which slab are out.
 struct Lists {
-    ground: Ground,
+    memory: SlabMemory,
     geometry: Geometry,
     min_partial: usize,
     node: Node,
@@ -49,7 +49,7 @@ impl Lists {
     fn new(size: usize, order: u8, min_partial: usize) -> Self {
         let pages = PageAllocator::new(pages(1, 1, 1 << 20)).unwrap();
         Self {
-            ground: Ground::new(pages, Door::Heap, &crate::Faults::default()).unwrap(),
+            memory: SlabMemory::new(pages, Backend::Heap, &crate::Faults::default()).unwrap(),
             geometry: Geometry::new(
                 size,
                 8,
@@ -66,13 +66,13 @@ impl Lists {
     }
     fn add(&mut self, taken: usize) {
         let flags = if self.order() > Order::ZERO { Gfp::COMP } else { Gfp::empty() };
-        let slab = self.ground.pages.alloc(self.order(), flags, None).unwrap();
+        let slab = self.memory.pages.alloc(self.order(), flags, None).unwrap();
         let mut out = BTreeSet::new();
         // SAFETY: the block is new and only this test knows it.
         unsafe {
-            assert!(self.ground.slab(slab).set_up(&Operation::new(), self.geometry.objects()));
-            self.ground.slab(slab).take(taken, |index| assert!(out.insert(index)));
-            self.node.add(&Operation::new(), &self.ground, slab).unwrap();
+            assert!(self.memory.slab(slab).set_up(&Operation::new(), self.geometry.objects()));
+            self.memory.slab(slab).take(taken, |index| assert!(out.insert(index)));
+            self.node.add(&Operation::new(), &self.memory, slab).unwrap();
         }
         assert_eq!(out.len(), taken.min(self.geometry.objects()));
         self.shadow.insert(slab.get(), out);
@@ -80,7 +80,7 @@ impl Lists {
     fn take(&mut self, max: usize) {
         let free: usize = self.shadow.values().map(|out| self.geometry.objects() - out.len()).sum();
         let mut taken = Vec::new();
-        let count = self.node.take(&Operation::new(), &self.ground, max, |place| taken.push(place));
+        let count = self.node.take(&Operation::new(), &self.memory, max, |place| taken.push(place));
         assert_eq!(
             (count, taken.len()),
             (max.min(free), max.min(free)),
@@ -117,7 +117,7 @@ impl Lists {
             let op = &Operation::new();
             self.node.give(
                 op,
-                &self.ground,
+                &self.memory,
                 self.min_partial,
                 places.iter().copied(),
                 &mut unlisted,
@@ -130,11 +130,11 @@ impl Lists {
         self.release(unlisted);
     }
     fn release(&mut self, mut unlisted: Unlisted) {
-        while let Some(slab) = unlisted.pop(&self.ground) {
+        while let Some(slab) = unlisted.pop(&self.memory) {
             let out = self.shadow.remove(&slab.get()).expect("unlisted once");
             assert!(out.is_empty(), "a slab with objects out was given up");
             // SAFETY: allocated in `add` with this order, and on no list any more.
-            unsafe { self.ground.pages.free(slab, self.order()) };
+            unsafe { self.memory.pages.free(slab, self.order()) };
         }
     }
     /// Objects that are out, as places.
@@ -153,7 +153,7 @@ impl Lists {
     /// Each slab is on exactly the list that the shadow's fill asks for, and nothing else is listed.
     fn check(&self) {
         let mut listed = BTreeMap::new();
-        let count = self.node.walk(&self.ground, |slab, state, fill, agrees| {
+        let count = self.node.walk(&self.memory, |slab, state, fill, agrees| {
             assert!(agrees, "head and bitmap disagree");
             assert!(listed.insert(slab.get(), (state, fill)).is_none(), "page {slab} is listed twice");
         });
@@ -166,7 +166,7 @@ impl Lists {
     /// After shrinking: in each band, slabs with few free objects come by how few.
     fn check_sorted(&self) {
         let mut last: BTreeMap<usize, usize> = BTreeMap::new();
-        self.node.walk(&self.ground, |_, state, fill, _| {
+        self.node.walk(&self.memory, |_, state, fill, _| {
             assert_ne!(state, State::Empty);
             if let State::Partial(band) = state {
                 let free = usize::from(fill.objects - fill.inuse).min(33);
@@ -214,13 +214,13 @@ proptest! {
                 }
                 ListStep::Shrink => {
                     let mut unlisted = Unlisted::default();
-                    lists.node.shrink(&lists.ground, &mut unlisted);
+                    lists.node.shrink(&lists.memory, &mut unlisted);
                     lists.release(unlisted);
                     lists.check_sorted();
                 }
                 ListStep::DiscardEmpty => {
                     let mut unlisted = Unlisted::default();
-                    lists.node.discard_empty(&lists.ground, &mut unlisted);
+                    lists.node.discard_empty(&lists.memory, &mut unlisted);
                     lists.release(unlisted);
                     prop_assert!(lists.shadow.values().all(|out| !out.is_empty()));
                 }
@@ -253,9 +253,9 @@ fn shrinking_leaves_sparse_slabs_in_their_order() {
     let mut lists = Lists::new(40, 0, 0);
     let objects = lists.geometry.objects();
     [40, 33, 32, 45, 31].into_iter().for_each(|free| lists.add(objects - free));
-    lists.node.shrink(&lists.ground, &mut Unlisted::default());
+    lists.node.shrink(&lists.memory, &mut Unlisted::default());
     let mut order = Vec::new();
-    lists.node.walk(&lists.ground, |_, state, fill, _| {
+    lists.node.walk(&lists.memory, |_, state, fill, _| {
         assert_eq!(state, State::Partial(2));
         order.push(fill.objects - fill.inuse);
     });
@@ -271,25 +271,25 @@ fn nodes_close_together_once_no_object_is_out() {
     let other = Node::new();
     let mut unlisted = Unlisted::default();
     let nodes = [other, core::mem::replace(&mut lists.node, Node::new())];
-    assert_eq!(Node::close(&nodes, &lists.ground, &mut unlisted), Err(2));
-    assert!(unlisted.pop(&lists.ground).is_none(), "a refused close changes nothing");
+    assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Err(2));
+    assert!(unlisted.pop(&lists.memory).is_none(), "a refused close changes nothing");
     let [other, node] = nodes;
     lists.node = node;
     lists.give(&lists.out());
     let nodes = [other, core::mem::replace(&mut lists.node, Node::new())];
-    assert_eq!(Node::close(&nodes, &lists.ground, &mut unlisted), Ok(()));
+    assert_eq!(Node::close(&nodes, &lists.memory, &mut unlisted), Ok(()));
     lists.release(unlisted);
     assert_eq!((lists.shadow.len(), nodes[1].count()), (0, NodeCount::default()));
-    let slab = lists.ground.pages.alloc(lists.order(), Gfp::empty(), None).unwrap();
+    let slab = lists.memory.pages.alloc(lists.order(), Gfp::empty(), None).unwrap();
     for node in &nodes {
         // SAFETY: the block is new and only this test knows it.
         unsafe {
-            assert!(lists.ground.slab(slab).set_up(&Operation::new(), 2));
-            assert_eq!(node.add(&Operation::new(), &lists.ground, slab), Err(Closed));
+            assert!(lists.memory.slab(slab).set_up(&Operation::new(), 2));
+            assert_eq!(node.add(&Operation::new(), &lists.memory, slab), Err(Closed));
         }
     }
     // SAFETY: allocated above, and on no list.
-    unsafe { lists.ground.pages.free(slab, lists.order()) };
+    unsafe { lists.memory.pages.free(slab, lists.order()) };
 }
 
 #[test]
@@ -396,7 +396,7 @@ proptest! {
     /// Memory of all sizes, most of it above the classes, against a map of what is out.
     #[test]
     fn memory_against_a_shadow(steps in prop::collection::vec(memory_step(), 1..40)) {
-        memory::run(uslab_buddy::Door::Os, &steps);
+        memory::run(uslab_buddy::Backend::Os, &steps);
     }
 }
 

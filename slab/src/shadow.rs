@@ -10,14 +10,14 @@ use crate::debug::faults::{CONSTRUCTOR_PANIC, Faults, POINTS, Rule};
 use arbitrary::Arbitrary;
 use core::panic::AssertUnwindSafe;
 use std::panic::{catch_unwind, resume_unwind};
-use uslab_buddy::{Door, PageConfig};
+use uslab_buddy::{Backend, PageConfig};
 use uslab_magazine::Cpus;
 
 /// So much memory for simulated CPUs, from the heap, none of it in reserve.
 pub(crate) fn pages(cpus: u32, nodes: u32, bytes: usize) -> PageConfig {
     let mut config = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(bytes);
     config.min_free_kib = Some(0);
-    config.door = Door::Heap;
+    config.backend = Backend::Heap;
     map_what_is_large();
     config
 }

@@ -92,7 +92,7 @@ impl Subsystem {
     }
     /// The page allocator below.
     pub fn pages(&self) -> &PageAllocator {
-        &self.core.ground.pages
+        &self.core.memory.pages
     }
     /// The CPUs.
     pub fn cpus(&self) -> Cpus {

@@ -56,7 +56,7 @@ impl World {
     }
     /// Uses the object: its page must be out.
     pub(crate) fn touch(&self, object: NonNull<u8>) {
-        let pages = &self.core.ground.pages;
+        let pages = &self.core.memory.pages;
         pages.frame(pages.pfn_of(object.as_ptr()).unwrap()).touch();
     }
     pub(crate) fn free_of(&self, cache: usize, object: NonNull<u8>) {
@@ -76,7 +76,7 @@ impl World {
     pub(crate) fn end(this: Arc<Self>) {
         this.census(0);
         this.caches.iter().for_each(|cache| _ = cache.shrink());
-        this.core.ground.pages.release();
+        this.core.memory.pages.release();
         let census = this.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
         let Ok(mut world) = Arc::try_unwrap(this) else { panic!("the threads have ended") };
@@ -114,7 +114,7 @@ pub(crate) fn walk_beside_reaps(reapers: u32) {
 fn beside_reaps(core: std::sync::Arc<Core>, reapers: u32, what: impl FnOnce()) {
     let reap = |_| {
         let core = core.clone();
-        move || core.visit().for_each(|cache| _ = cache.shrink(&Operation::new()))
+        move || core.refs().for_each(|cache| _ = cache.shrink(&Operation::new()))
     };
     beside((0..reapers).map(reap).collect(), what);
     all_gone(core);
@@ -168,7 +168,7 @@ fn beside(others: Vec<impl FnOnce() + Send + 'static>, what: impl FnOnce()) {
 fn all_gone(core: std::sync::Arc<Core>) {
     assert_eq!(core.caches.iter().count(), 0, "a cache that nobody owns is left");
     assert_eq!(std::sync::Arc::strong_count(&core), 1, "a cache that is gone was given up, too");
-    core.ground.pages.release();
+    core.memory.pages.release();
     let census = core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
     assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use uslab::faults::{Faults, Rule};
 use uslab::{CacheBox, Magazines, ObjectCache, OwnedBox, Subsystem};
-use uslab_buddy::Door;
+use uslab_buddy::Backend;
 use uslab_magazine::on_cpu;
 use uslab_magazine::sync::{AtomicUsize, Counter, Ordering::Relaxed};
 
@@ -200,7 +200,7 @@ fn the_boxes_of_many_subsystems_find_their_caches_from_any_thread() {
             on_cpu(0);
             let mut config = common::config(2, 1 + i as u32 % 2, 8 << 20);
             if i % 3 == 0 {
-                config.pages.door = Door::Heap;
+                config.pages.backend = Backend::Heap;
             }
             let subsystem = Subsystem::new(config).unwrap();
             let counted = alive.clone();

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 /// The facade of the atomics, whose files stand between the others and the checker. Orderings in it are those of
 /// statistics, which are `std`'s atomics in every build, and must be `Relaxed`.
-const DOOR: &str = "magazine/sync/src/";
+const FACADE: &str = "magazine/sync/src/";
 /// Its backend for loom, which handles orderings as values.
 const HOOK: &str = "magazine/sync/src/loom.rs";
 
@@ -466,7 +466,7 @@ impl Scan<'_> {
             };
             let build = place.guard.build();
             let file = self.path.display().to_string();
-            if file.starts_with(DOOR) && build != Build::Tests {
+            if file.starts_with(FACADE) && build != Build::Tests {
                 ensure!(
                     ordering == Relaxed,
                     "{}: the facade's own orderings are of statistics: Relaxed",

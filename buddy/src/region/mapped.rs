@@ -172,7 +172,7 @@ pub(super) fn commits_are_counted() -> bool {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use crate::faults::Faults;
-    use crate::region::{Door, HugePages, Region, Uncommitted};
+    use crate::region::{Backend, HugePages, Region, Uncommitted};
 
     /// What the kernel notes about the mapping at `address`.
     fn flags(address: usize) -> String {
@@ -196,7 +196,7 @@ mod tests {
     fn the_kernel_is_told_about_huge_pages() {
         let told = |huge_pages| {
             let region =
-                Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Door::Os, &Faults::default())
+                Region::reserve(8 << 20, 4 << 20, Uncommitted::NoAccess, Backend::Os, &Faults::default())
                     .unwrap();
             let taken = region.advise(huge_pages);
             let flags = flags(region.base().addr().get());
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn discarded_memory_is_zero_and_stays_accessible() {
-        let region = Region::committed(1 << 20, 4096, Door::Os, &Faults::default()).unwrap();
+        let region = Region::committed(1 << 20, 4096, Backend::Os, &Faults::default()).unwrap();
         // SAFETY: committed; this test is the only user.
         unsafe {
             region.base().write(9);

@@ -4,7 +4,7 @@ use crate::stream::{CacheInfo, Kind, Stream};
 use elsa::FrozenVec;
 use std::fmt;
 use uslab::{Config, KmallocKind, KmemCache, SizeClass, StartError, Subsystem};
-use uslab_buddy::{Door, PAGE_SIZE, PageConfig, Phantom, ZoneKind};
+use uslab_buddy::{Backend, PAGE_SIZE, PageConfig, Phantom, ZoneKind};
 use uslab_magazine::{BadCpus, Cpus};
 
 /// Bytes that a machine may have, on every target alike: what a page's 32 bits of addresses leave.
@@ -51,7 +51,7 @@ impl Machine {
         let mut pages = PageConfig::with_nodes(cpus, vec![vec![zone]]);
         // SAFETY: the subsystem does not leave this crate, which asks for plain blocks only (no zeroed ones, none with a
         // constructor, none that grows) and never for their bytes. Checked frees look at tags, which are memory.
-        pages.door = Door::Phantom(unsafe { Phantom::new() });
+        pages.backend = Backend::Phantom(unsafe { Phantom::new() });
         // The same on all targets and in all profiles.
         let config = Config { check_frees: false, ..Config::new(pages) };
         Ok(Self { subsystem: Subsystem::new(config)?, named: FrozenVec::new() })

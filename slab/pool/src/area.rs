@@ -14,7 +14,7 @@ use core::alloc::Layout;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use uslab_buddy::region::{Door, Region};
+use uslab_buddy::region::{Backend, Region};
 
 /// Memory for a pool.
 ///
@@ -175,7 +175,7 @@ impl MappedArea {
         if !align.is_power_of_two() {
             return Err(PoolError::Align { align });
         }
-        Region::committed(bytes, align, Door::default(), &uslab_buddy::Faults::default())
+        Region::committed(bytes, align, Backend::default(), &uslab_buddy::Faults::default())
             .map(Self)
             .ok_or(PoolError::Memory { bytes })
     }

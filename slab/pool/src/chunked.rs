@@ -26,7 +26,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use uslab_buddy::Faults;
 use uslab_buddy::PAGE_SIZE;
-use uslab_buddy::region::{Door, Region};
+use uslab_buddy::region::{Backend, Region};
 
 /// What lies at the start of each chunk, before its slots.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub struct ChunkedPool {
     back: Option<NonNull<Chunk>>,
     chunks: usize,
     usage: Usage,
-    door: Door,
+    backend: Backend,
     faults: Faults,
 }
 
@@ -84,16 +84,16 @@ impl ChunkedPool {
     /// # Errors
     /// [`PoolError::NoRoom`] if a chunk holds no slot, [`PoolError::Align`] if `chunk_bytes` is no power of two.
     pub fn new(slots: SlotLayout, chunk_bytes: usize) -> Result<Self, PoolError> {
-        Self::with_faults(slots, chunk_bytes, Door::default(), Faults::default())
+        Self::with_faults(slots, chunk_bytes, Backend::default(), Faults::default())
     }
-    /// The same; memory comes through `door`, and is refused by `faults`.
+    /// The same; memory comes from `backend`, and is refused by `faults`.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_faults(
         slots: SlotLayout,
         chunk_bytes: usize,
-        door: Door,
+        backend: Backend,
         faults: Faults,
     ) -> Result<Self, PoolError> {
         if !chunk_bytes.is_power_of_two() {
@@ -115,7 +115,7 @@ impl ChunkedPool {
             back: None,
             chunks: 0,
             usage: Usage::default(),
-            door,
+            backend,
             faults,
         })
     }
@@ -196,7 +196,7 @@ impl ChunkedPool {
     /// One chunk more, at the front.
     fn grow(&mut self) -> Result<(), Refused> {
         let bytes = self.chunk_bytes;
-        let region = Region::committed(bytes, bytes, self.door, &self.faults);
+        let region = Region::committed(bytes, bytes, self.backend, &self.faults);
         let region = region.ok_or(Refused::Memory { bytes })?;
         let start = region.base();
         let at = start.cast::<Chunk>();

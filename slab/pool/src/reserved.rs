@@ -21,7 +21,7 @@ use super::usage::Usage;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use uslab_buddy::PAGE_SIZE;
-use uslab_buddy::region::{Door, Region, Uncommitted};
+use uslab_buddy::region::{Backend, Region, Uncommitted};
 
 /// Bytes that are committed at once, where nobody says otherwise: those of the source.
 pub const STEP: usize = 32 << 10;
@@ -64,7 +64,7 @@ impl ReservedPool {
             bytes,
             slots.align().max(PAGE_SIZE),
             Uncommitted::NoAccess,
-            Door::default(),
+            Backend::default(),
             &none,
         );
         Self::on(region.ok_or(PoolError::Memory { bytes })?, slots, STEP)
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn a_refused_commit_is_a_value_and_the_next_one_may_be_granted() {
         let faults = Faults::new(1);
-        let region = Region::reserve(1 << 20, PAGE_SIZE, Uncommitted::NoAccess, Door::Heap, &faults).unwrap();
+        let region = Region::reserve(1 << 20, PAGE_SIZE, Uncommitted::NoAccess, Backend::Heap, &faults).unwrap();
         let mut pool = ReservedPool::on(region, SlotLayout::new(64, 64).unwrap(), 4096).unwrap();
         faults.arm(vec![Rule::every(Some(COMMIT))]);
         assert_eq!(pool.alloc(OBJECT), Err(Refused::Memory { bytes: 4096 }));

@@ -15,9 +15,9 @@ impl Core {
         if wanted.is_some_and(|wanted| wanted <= limit.saturating_sub(has)) {
             return;
         }
-        let pages = &self.ground.pages;
+        let pages = &self.memory.pages;
         let tags = self.tags.lock().0.as_ref().map_or(0, |tags| tags.reserved());
-        let (own, beside) = (pages.reserved_bytes(), self.ground.reserved_beside() + tags);
+        let (own, beside) = (pages.reserved_bytes(), self.memory.reserved_beside() + tags);
         // What the pages, and what describes them in proportion, may have together.
         let others = has.saturating_sub(own + beside).saturating_add(wanted.unwrap_or(0));
         let (most, used) = (limit.saturating_sub(others), pages.committed_bytes());
@@ -34,10 +34,10 @@ impl Core {
     /// Nobody looks meanwhile at a page that was never handed out, nor later at the class of a page beyond those.
     pub(crate) unsafe fn fit_addresses(&self, told: impl FnOnce(usize)) {
         self.give_up_addresses(None);
-        told(self.ground.pages.reserved_bytes() / PAGE_SIZE);
+        told(self.memory.pages.reserved_bytes() / PAGE_SIZE);
         // SAFETY: passed on; no slab can begin behind these pages.
         unsafe {
-            let pages = self.ground.give_up_beside();
+            let pages = self.memory.give_up_beside();
             if let Some(tags) = &self.tags.lock().0 {
                 tags.cut(pages);
             }

@@ -156,7 +156,7 @@ impl Cache {
 
     /// One object of `node`; without [`Gfp::THIS_NODE`], of another one if there is none.
     pub(crate) fn alloc_node(&self, gfp: Gfp, node: u32) -> Result<NonNull<u8>, AllocError> {
-        if node >= self.core.ground.pages.nodes() {
+        if node >= self.core.memory.pages.nodes() {
             let error = uslab_buddy::AllocError {
                 order: self.geometry().order(),
                 node: Some(node),
@@ -220,7 +220,7 @@ impl Cache {
         source: &SlabSupplier<'_>,
         node: u32,
     ) -> Result<Object, AllocError> {
-        let nodes = self.core.ground.pages.nodes();
+        let nodes = self.core.memory.pages.nodes();
         let tried = if source.gfp.contains(Gfp::THIS_NODE) { 1 } else { nodes };
         let again =
             |source: &SlabSupplier<'_>| (0..tried).find_map(|i| self.direct(op, source, (node + i) % nodes));
@@ -241,7 +241,7 @@ impl Cache {
     ) -> Result<Object, AllocError> {
         let again = || again(source).ok_or_else(|| source.error());
         let mut result = Err(source.error());
-        if self.core.ground.pages.nodes() > 1 {
+        if self.core.memory.pages.nodes() > 1 {
             result = again();
         }
         // What other CPUs and the depots keep of this cache.
@@ -315,7 +315,7 @@ impl Cache {
     }
     #[inline(always)]
     pub(crate) fn hand_over(&self, Object(object): Object, gfp: Gfp) -> NonNull<u8> {
-        self.core.ground.obj_out(object);
+        self.core.memory.obj_out(object);
         if gfp.contains(Gfp::ZERO) && !self.has_hooks() {
             // SAFETY: the object is ours until it is returned, and so many bytes long.
             unsafe { object.write_bytes(0, self.geometry().object_size()) };
@@ -328,10 +328,10 @@ impl Cache {
     }
     /// Magazines hold objects of their own node only.
     fn strict(&self) -> Gfp {
-        if self.core.ground.pages.nodes() > 1 { Gfp::THIS_NODE } else { Gfp::empty() }
+        if self.core.memory.pages.nodes() > 1 { Gfp::THIS_NODE } else { Gfp::empty() }
     }
     pub(super) fn node_of(&self, Object(object): Object) -> u32 {
-        let pages = &self.core.ground.pages;
+        let pages = &self.core.memory.pages;
         pages.pfn_of(object.as_ptr()).map_or(0, |pfn| pages.node_of(pfn))
     }
 
@@ -375,11 +375,11 @@ impl Cache {
     pub(crate) fn keep_back(&self, object: NonNull<u8>, keep: impl FnOnce()) {
         if self.has_free_hook {
             return self.on_free(object, |cache| {
-                cache.core.ground.obj_in(object);
+                cache.core.memory.obj_in(object);
                 keep();
             });
         }
-        self.core.ground.obj_in(object);
+        self.core.memory.obj_in(object);
         keep();
     }
     /// Takes one back that was kept: nobody had it.

@@ -10,7 +10,7 @@ use crate::debug::faults::Faults;
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
 use crate::geometry::OrderRule;
-use crate::memory::ground::Ground;
+use crate::memory::slab_memory::SlabMemory;
 use crate::memory::huge::Huge;
 use crate::memory::large_blocks::{LargeBlocks, large};
 #[cfg(not(loom))]
@@ -22,7 +22,7 @@ use crate::registry::Registry;
 use core::fmt;
 use core::ptr::NonNull;
 use std::sync::{Arc, Weak};
-use uslab_buddy::region::Door;
+use uslab_buddy::region::Backend;
 use uslab_buddy::{PAGE_SIZE, PageAllocator};
 use uslab_magazine::Cpus;
 #[cfg(not(loom))]
@@ -34,10 +34,10 @@ const LEAST_PAGES: usize = 1024;
 
 /// What the caches of a subsystem share.
 pub(crate) struct Core {
-    pub(crate) ground: Ground,
+    pub(crate) memory: SlabMemory,
     pub(crate) cpus: Cpus,
     #[cfg_attr(loom, allow(dead_code, reason = "for tags"))]
-    pub(crate) door: Door,
+    pub(crate) backend: Backend,
     pub(crate) faults: Faults,
     pub(crate) rule: OrderRule,
     pub(crate) magazines: Magazines,
@@ -70,16 +70,16 @@ impl fmt::Debug for Core {
 
 impl Core {
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, StartError> {
-        let (cpus, door, faults) = (config.pages.cpus, config.pages.door, config.pages.faults.clone());
+        let (cpus, backend, faults) = (config.pages.cpus, config.pages.backend, config.pages.faults.clone());
         let huge_pages = config.pages.huge_pages;
         let pages = PageAllocator::new(config.pages)?;
-        let ground = Ground::new(pages, door, &faults).ok_or(StartError::SideTable)?;
-        let huge = Huge::new(door, huge_pages, config.huge_cache, &faults).ok_or(StartError::SideTable)?;
+        let memory = SlabMemory::new(pages, backend, &faults).ok_or(StartError::SideTable)?;
+        let huge = Huge::new(backend, huge_pages, config.huge_cache, &faults).ok_or(StartError::SideTable)?;
         Ok(Arc::new_cyclic(|_this: &Weak<Self>| Self {
-            ground,
+            memory,
             huge,
             cpus,
-            door,
+            backend,
             faults,
             rule: config.rule,
             magazines: config.magazines,
@@ -142,9 +142,9 @@ impl Core {
         let none = self.tags.lock().0.is_none();
         if none {
             // Made with no lock held.
-            let pages = &self.ground.pages;
+            let pages = &self.memory.pages;
             let (range, pages) = (pages.address(uslab_buddy::Pfn::new(0)), pages.frames().len() as usize);
-            made = Some(Arc::new(Tags::new(range, pages, self.door, &self.faults)?));
+            made = Some(Arc::new(Tags::new(range, pages, self.backend, &self.faults)?));
         }
         let mut kept = self.tags.lock();
         let tags = match (&kept.0, made) {
@@ -159,8 +159,8 @@ impl Core {
     /// The cache that `memory` is an object of.
     #[cfg(not(loom))]
     pub(crate) fn cache_at(&self, memory: NonNull<u8>) -> Option<&Cache> {
-        let pfn = self.ground.pages.pfn_of(memory.as_ptr())?;
-        self.cache_of(self.ground.frames().frame(pfn).owner())
+        let pfn = self.memory.pages.pfn_of(memory.as_ptr())?;
+        self.cache_of(self.memory.frames().frame(pfn).owner())
     }
 
     /// Memory may be free again some day: from a certain size on somebody should look after it.
@@ -168,7 +168,7 @@ impl Core {
     pub(crate) fn grown(&self) {
         #[cfg(not(any(loom, shuttle)))]
         if self.background.is_wanted() {
-            self.background.start(self.ground.pages.committed_bytes() + self.huge.mapped_bytes());
+            self.background.start(self.memory.pages.committed_bytes() + self.huge.mapped_bytes());
         }
     }
     /// Pages came back.

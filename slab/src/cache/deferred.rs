@@ -29,7 +29,7 @@ impl Core {
             for object in batch.objects() {
                 // Kept: with its last object the cache may go.
                 let cache = core.cache_at(object).and_then(Cache::kept);
-                let pfn = core.ground.pages.pfn_of(object.as_ptr());
+                let pfn = core.memory.pages.pfn_of(object.as_ptr());
                 // SAFETY: who deferred it gave it up, and who might have read it has gone.
                 if !pfn.is_some_and(|pfn| unsafe { core.free_object(object, pfn) }) {
                     core.refuse(CorruptionKind::Foreign, object);

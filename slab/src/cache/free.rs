@@ -3,7 +3,7 @@
 use super::alloc::DrainOnly;
 use super::core::Core;
 use super::node::Place;
-use super::owner::Visit;
+use super::owner::CacheRef;
 use super::{Cache, Object};
 use crate::debug::corruption::{Corruption, CorruptionKind};
 use core::ptr::NonNull;
@@ -38,7 +38,7 @@ impl Cache {
             cache.as_ref().tell_free(object);
             let frees = cache.as_ref().frees;
             if !frees.free_fast(Object(object)) {
-                Self::free_visiting(cache, object);
+                Self::free_with_ref(cache, object);
             }
         }
     }
@@ -46,7 +46,7 @@ impl Cache {
     /// As [`free_without_handle`](Self::free_without_handle).
     #[cold]
     #[inline(never)]
-    unsafe fn free_visiting(cache: NonNull<Self>, object: NonNull<u8>) {
+    unsafe fn free_with_ref(cache: NonNull<Self>, object: NonNull<u8>) {
         // SAFETY: the object is in use.
         let frees = unsafe { cache.as_ref() }.frees;
         // SAFETY: as in `free_without_handle`; a drain waits for the claim.
@@ -57,7 +57,7 @@ impl Cache {
         let Some(cache) = unsafe { cache.as_ref() }.kept() else {
             unreachable!("an object in use keeps its cache")
         };
-        let take_back = |_: &Self| Visit::begin(cache.clone()).take_back_missed(object);
+        let take_back = |_: &Self| CacheRef::new(cache.clone()).take_back_missed(object);
         if cache.has_free_hook { cache.free_with_hook(object, take_back) } else { take_back(&cache) }
     }
 
@@ -73,18 +73,18 @@ impl Cache {
         if self.has_free_hook { self.free_with_hook(object, take_back) } else { take_back(self) }
     }
 
-    /// In models the ground watches objects, and is told. Where something is done with the object first, that comes behind it.
+    /// In models the memory watches objects, and is told. Where something is done with the object first, that comes behind it.
     #[inline(always)]
     fn tell_free(&self, object: NonNull<u8>) {
         if cfg!(any(loom, shuttle)) && !self.has_free_hook {
-            self.core.ground.obj_in(object);
+            self.core.memory.obj_in(object);
         }
     }
 
     /// Does what is to be done with the object, and then what a free does otherwise: `missed` is for where there is no place on a stack.
     fn free_with_hook(&self, object: NonNull<u8>, missed: impl FnOnce(&Self)) {
         self.on_free(object, |cache| {
-            cache.core.ground.obj_in(object);
+            cache.core.memory.obj_in(object);
             #[cfg(not(loom))]
             let front = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.front);
             #[cfg(loom)]
@@ -125,7 +125,7 @@ impl Cache {
     }
 
     pub(super) fn take_back(&self, object: NonNull<u8>) {
-        self.core.ground.obj_in(object);
+        self.core.memory.obj_in(object);
         self.take_back_told(object);
     }
     #[inline(never)]
@@ -136,7 +136,7 @@ impl Cache {
     /// An object to its slab.
     fn free_direct(&self, object: Object) {
         let op = Operation::new();
-        if self.core.ground.pages.nodes() > 1 && self.node_of(object) != self.this_node() {
+        if self.core.memory.pages.nodes() > 1 && self.node_of(object) != self.this_node() {
             self.counts.other_node_frees.add(1);
         }
         self.give(&op, core::iter::once(object));
@@ -172,9 +172,9 @@ impl Cache {
     /// Where an object lies, from its page's frame; or why it is none of ours.
     #[inline]
     pub(crate) fn place(&self, Object(object): Object) -> Result<Place, CorruptionKind> {
-        let ground = &self.core.ground;
-        let pfn = ground.pages.pfn_of(object.as_ptr()).ok_or(CorruptionKind::Foreign)?;
-        let frame = ground.frames().frame(pfn);
+        let memory = &self.core.memory;
+        let pfn = memory.pages.pfn_of(object.as_ptr()).ok_or(CorruptionKind::Foreign)?;
+        let frame = memory.frames().frame(pfn);
         let owner = frame.owner();
         if owner != self.owner() {
             return Err(match self.core.cache_of(owner) {
@@ -184,9 +184,9 @@ impl Cache {
         }
         frame.touch();
         let slab = frame.head();
-        let offset = object.addr().get() - ground.pages.address(slab).addr().get();
+        let offset = object.addr().get() - memory.pages.address(slab).addr().get();
         let index = self.geometry().index(offset).ok_or(CorruptionKind::Interior)?;
-        let order = ground.frames().frame(slab).state().order();
+        let order = memory.frames().frame(slab).state().order();
         if !self.geometry().has(index, order) {
             return Err(CorruptionKind::Interior);
         }
@@ -205,8 +205,8 @@ impl Cache {
     }
     pub(super) fn refuse(&self, kind: CorruptionKind, object: NonNull<u8>, index: Option<usize>) {
         self.counts.corruptions.add(1);
-        let ground = &self.core.ground;
-        let owner = ground.pages.pfn_of(object.as_ptr()).map(|pfn| ground.frames().frame(pfn).owner());
+        let memory = &self.core.memory;
+        let owner = memory.pages.pfn_of(object.as_ptr()).map(|pfn| memory.frames().frame(pfn).owner());
         let owner = owner.filter(|owner| *owner != self.owner()).and_then(|owner| self.core.cache_of(owner));
         self.core.corrupt(&Corruption {
             kind,
@@ -227,9 +227,9 @@ impl Core {
     #[inline]
     #[must_use]
     pub(crate) unsafe fn free_object(&self, memory: NonNull<u8>, pfn: Pfn) -> bool {
-        let frame = self.ground.frames().frame(pfn);
+        let frame = self.memory.frames().frame(pfn);
         let Some(cache) = self.cache_of(frame.owner()) else { return false };
-        if cache.begins_object(self.ground.pages.offset_from(frame.head(), memory.as_ptr())) {
+        if cache.begins_object(self.memory.pages.offset_from(frame.head(), memory.as_ptr())) {
             // SAFETY: passed on; the cache is the one that the object came from.
             unsafe { Cache::free_without_handle(NonNull::from(cache), memory) };
         } else {

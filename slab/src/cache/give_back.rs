@@ -22,14 +22,14 @@ impl Cache {
     }
     fn shrink_slabs(&self, op: &Operation) -> usize {
         let mut unlisted = Unlisted::default();
-        self.nodes.iter().for_each(|node| node.shrink(&self.core.ground, &mut unlisted));
+        self.nodes.iter().for_each(|node| node.shrink(&self.core.memory, &mut unlisted));
         self.release(op, unlisted)
     }
 
     /// Gives back empty slabs only. Slabs given back.
     pub(crate) fn discard_empty(&self, op: &Operation) -> usize {
         let mut unlisted = Unlisted::default();
-        self.nodes.iter().for_each(|node| node.discard_empty(&self.core.ground, &mut unlisted));
+        self.nodes.iter().for_each(|node| node.discard_empty(&self.core.memory, &mut unlisted));
         self.release(op, unlisted)
     }
 
@@ -94,7 +94,7 @@ impl Cache {
     /// How many objects are out.
     pub(crate) fn end(&self) -> Result<(), u64> {
         let mut unlisted = Unlisted::default();
-        let ended = Node::close(&self.nodes, &self.core.ground, &mut unlisted);
+        let ended = Node::close(&self.nodes, &self.core.memory, &mut unlisted);
         self.release(&Operation::new(), unlisted);
         ended
     }
@@ -105,7 +105,7 @@ impl Cache {
         live.clear();
         for node in &self.nodes {
             // Outside the lock, and again if slabs were added meanwhile: whose memory that is may need this node itself.
-            while !node.live(&self.core.ground, live) {
+            while !node.live(&self.core.memory, live) {
                 let NodeCount { objects, .. } = node.count();
                 live.make_room(node.count().slabs(), objects);
             }

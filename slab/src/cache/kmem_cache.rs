@@ -246,7 +246,7 @@ impl Planned {
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
             geometry,
-            per_cpu: PerCpu::new(core.ground.pages.tables(), layer),
+            per_cpu: PerCpu::new(core.memory.pages.tables(), layer),
             hooks: builder.hooks,
             page_flags: builder.page_flags,
             page_class: builder.page_class,

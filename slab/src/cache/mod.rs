@@ -49,7 +49,7 @@ pub(crate) mod per_cpu;
 pub mod prefill;
 mod reclaim;
 mod slabs;
-pub(crate) mod visits;
+pub(crate) mod refs;
 
 use self::core::Core;
 #[cfg(not(loom))]
@@ -65,7 +65,7 @@ use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
 use uslab_magazine::{Front, PathCounts};
-use visits::Visits;
+use refs::CacheRefs;
 
 // What a free reads of its cache is one line.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
@@ -154,9 +154,9 @@ pub(crate) struct Cache {
     checked: Option<Checked>,
     parts: Parts,
     nodes: Box<[Node]>,
-    visits: Visits<Self>,
+    refs: CacheRefs<Self>,
     counts: Counts,
-    /// Itself: what waits for a grace period, and a visitor, keeps the cache alive.
+    /// Itself: what waits for a grace period, and a reference, keeps the cache alive.
     this: Weak<Self>,
 }
 
@@ -214,9 +214,9 @@ impl Cache {
             checked,
             this: this.clone(),
             min_partial: parts.geometry.min_partial(),
-            nodes: (0..core.ground.pages.nodes()).map(|_| Node::new()).collect(),
+            nodes: (0..core.memory.pages.nodes()).map(|_| Node::new()).collect(),
             charge: AtomicU32::new(0),
-            visits: Visits::new(),
+            refs: CacheRefs::new(),
             counts: Counts::default(),
             core,
             parts,
@@ -231,8 +231,8 @@ impl Cache {
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
-    pub(crate) fn visits(&self) -> &Visits<Self> {
-        &self.visits
+    pub(crate) fn refs(&self) -> &CacheRefs<Self> {
+        &self.refs
     }
     /// Its inlined path; closed where anything is done with objects on their way.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
@@ -267,7 +267,7 @@ impl Cache {
     /// The cache at its limit, or all pages that there are, hold fewer.
     pub(crate) fn admits(&self, n: usize) -> Result<(), AllocError> {
         let geometry = self.geometry();
-        let pages = self.core.ground.pages.frames().len() as usize;
+        let pages = self.core.memory.pages.frames().len() as usize;
         let refused = match self.parts.limit {
             Some(slabs) if n > geometry.objects().saturating_mul(slabs as usize) => {
                 AllocError::CacheLimit { slabs }

@@ -27,7 +27,7 @@
 //! rule for how many empty slabs stay is kept; it has one partial list, which only shrinking sorts.
 
 use crate::cache::live::Live;
-use crate::memory::ground::Ground;
+use crate::memory::slab_memory::SlabMemory;
 use crate::memory::slab::Fill;
 use uslab_buddy::{Pfn, frame::FrameList};
 use uslab_magazine::sync::fork::ForkMutex;
@@ -95,13 +95,13 @@ pub(crate) struct Unlisted(FrameList);
 impl Unlisted {
     /// # Safety
     /// `pfn` is on no list and nobody else knows it.
-    unsafe fn push(&mut self, ground: &Ground, pfn: Pfn) {
+    unsafe fn push(&mut self, memory: &SlabMemory, pfn: Pfn) {
         // SAFETY: by contract its link, as those of the frames on this list, is the holder's.
-        unsafe { self.0.push_back(ground.frames(), pfn) };
+        unsafe { self.0.push_back(memory.frames(), pfn) };
     }
-    pub(crate) fn pop(&mut self, ground: &Ground) -> Option<Pfn> {
+    pub(crate) fn pop(&mut self, memory: &SlabMemory) -> Option<Pfn> {
         // SAFETY: the frames on this list are the holder's alone.
-        unsafe { self.0.pop_front(ground.frames()) }
+        unsafe { self.0.pop_front(memory.frames()) }
     }
 }
 
@@ -153,12 +153,12 @@ impl Lists {
     ///
     /// # Safety
     /// The slab is on the list of `before`, and the lists' lock is held.
-    unsafe fn moved(&mut self, ground: &Ground, slab: Pfn, before: State, now: State) {
+    unsafe fn moved(&mut self, memory: &SlabMemory, slab: Pfn, before: State, now: State) {
         if before != now {
             // SAFETY: the lock is held, so the links of all listed frames are ours; the slab is on the first list.
             unsafe {
-                self.of(before).remove(ground.frames(), slab);
-                self.of(now).push_back(ground.frames(), slab);
+                self.of(before).remove(memory.frames(), slab);
+                self.of(now).push_back(memory.frames(), slab);
             }
         }
     }
@@ -172,13 +172,13 @@ impl Lists {
         }
     }
     /// Takes all empty slabs off the lists.
-    fn take_empty(&mut self, ground: &Ground, unlisted: &mut Unlisted) {
+    fn take_empty(&mut self, memory: &SlabMemory, unlisted: &mut Unlisted) {
         // SAFETY: the caller holds the lock; an empty slab off its list is known to nobody, because each way to it
         // leads over a list or over an object that is out.
         unsafe {
-            while let Some(slab) = self.empty.pop_front(ground.frames()) {
-                self.objects -= u64::from(ground.slab(slab).fill().objects);
-                unlisted.push(ground, slab);
+            while let Some(slab) = self.empty.pop_front(memory.frames()) {
+                self.objects -= u64::from(memory.slab(slab).fill().objects);
+                unlisted.push(memory, slab);
                 tell!(self => "takes empty slab {slab} off");
             }
         }
@@ -229,7 +229,7 @@ impl Node {
     pub(crate) fn take(
         &self,
         op: &Operation,
-        ground: &Ground,
+        memory: &SlabMemory,
         max: usize,
         mut put: impl FnMut(Place),
     ) -> usize {
@@ -241,10 +241,10 @@ impl Node {
             lists = self.gap(lists, planted("a slab is chosen in one lock hold and used in the next"));
             // SAFETY: the lock is held and the slab is on a list of this node.
             unsafe {
-                let was = ground.slab(slab).fill();
-                let now = ground.slab(slab).take(max - taken, |index| put(Place { slab, index }));
+                let was = memory.slab(slab).fill();
+                let now = memory.slab(slab).take(max - taken, |index| put(Place { slab, index }));
                 taken += usize::from(now.inuse - was.inuse);
-                lists.moved(ground, slab, before, now.into());
+                lists.moved(memory, slab, before, now.into());
                 tell!(lists => "takes {} objects of slab {slab}", now.inuse - was.inuse);
             }
         }
@@ -259,17 +259,17 @@ impl Node {
     ///
     /// # Safety
     /// The slab is set up, belongs to this node's cache, and only the caller knows it.
-    pub(crate) unsafe fn add(&self, op: &Operation, ground: &Ground, slab: Pfn) -> Result<(), Closed> {
+    pub(crate) unsafe fn add(&self, op: &Operation, memory: &SlabMemory, slab: Pfn) -> Result<(), Closed> {
         let mut lists = self.lock(op);
         if lists.closed {
             return Err(Closed);
         }
         // SAFETY: the caller is alone with the slab, and the lock is held.
         unsafe {
-            let fill = ground.slab(slab).fill();
+            let fill = memory.slab(slab).fill();
             lists.objects += u64::from(fill.objects);
             lists.inuse += u64::from(fill.inuse);
-            lists.of(fill.into()).push_back(ground.frames(), slab);
+            lists.of(fill.into()).push_back(memory.frames(), slab);
         }
         tell!(lists => "adds slab {slab}");
         Ok(())
@@ -284,7 +284,7 @@ impl Node {
     pub(crate) unsafe fn give(
         &self,
         op: &Operation,
-        ground: &Ground,
+        memory: &SlabMemory,
         min_partial: usize,
         places: impl Iterator<Item = Place>,
         unlisted: &mut Unlisted,
@@ -295,7 +295,7 @@ impl Node {
         while let Some(&Place { slab: pfn, .. }) = places.peek() {
             // SAFETY: the lock is held; by contract the slab is on a list of this node.
             unsafe {
-                let slab = ground.slab(pfn);
+                let slab = memory.slab(pfn);
                 let before = State::from(slab.fill());
                 lists =
                     self.gap(lists, planted("a slab's list is found in one lock hold and left in the next"));
@@ -306,38 +306,38 @@ impl Node {
                 lists.inuse -= u64::from(given);
                 tell!(lists => "gives {given} objects of slab {pfn} back");
                 let now = State::from(fill);
-                lists.moved(ground, pfn, before, now);
+                lists.moved(memory, pfn, before, now);
                 // As the last object of it found the lists: a full slab, of that one object, is not one with room.
                 if now == State::Empty
                     && before != State::Empty
                     && lists.with_room() - usize::from(fill.objects == 1) >= min_partial
                 {
-                    lists.empty.remove(ground.frames(), pfn);
+                    lists.empty.remove(memory.frames(), pfn);
                     lists.objects -= u64::from(fill.objects);
-                    unlisted.push(ground, pfn);
+                    unlisted.push(memory, pfn);
                 }
             }
         }
     }
 
     /// Takes all empty slabs off, and sorts the slabs of each band that have few objects free, fewest first.
-    pub(crate) fn shrink(&self, ground: &Ground, unlisted: &mut Unlisted) {
+    pub(crate) fn shrink(&self, memory: &SlabMemory, unlisted: &mut Unlisted) {
         let mut lists = self.lists.lock();
-        lists.take_empty(ground, unlisted);
+        lists.take_empty(memory, unlisted);
         for band in (0..BANDS).rev() {
             let mut rest = core::mem::take(&mut lists.partial[band]);
             let mut sorted: [FrameList; SORTED + 1] = [const { FrameList::new() }; SORTED + 1];
             // SAFETY: the lock is held, so the links of all listed frames are ours.
             unsafe {
-                while let Some(slab) = rest.pop_front(ground.frames()) {
-                    let fill = ground.slab(slab).fill();
+                while let Some(slab) = rest.pop_front(memory.frames()) {
+                    let fill = memory.slab(slab).fill();
                     let free = usize::from(fill.objects - fill.inuse);
                     // The last list is for all that stay behind, in the order that they had.
-                    sorted[free.min(SORTED + 1) - 1].push_back(ground.frames(), slab);
+                    sorted[free.min(SORTED + 1) - 1].push_back(memory.frames(), slab);
                 }
                 for list in &mut sorted {
-                    while let Some(slab) = list.pop_front(ground.frames()) {
-                        lists.partial[band].push_back(ground.frames(), slab);
+                    while let Some(slab) = list.pop_front(memory.frames()) {
+                        lists.partial[band].push_back(memory.frames(), slab);
                     }
                 }
             }
@@ -345,8 +345,8 @@ impl Node {
     }
 
     /// Takes all empty slabs off.
-    pub(crate) fn discard_empty(&self, ground: &Ground, unlisted: &mut Unlisted) {
-        self.lists.lock().take_empty(ground, unlisted);
+    pub(crate) fn discard_empty(&self, memory: &SlabMemory, unlisted: &mut Unlisted) {
+        self.lists.lock().take_empty(memory, unlisted);
     }
 
     /// The numbers now.
@@ -365,7 +365,7 @@ impl Node {
 
     /// Ends all nodes of a cache if no object of any is out: its slabs are the caller's, and none can be added. Else
     /// nothing changes, and the number of objects out is the answer.
-    pub(crate) fn close(nodes: &[Self], ground: &Ground, unlisted: &mut Unlisted) -> Result<(), u64> {
+    pub(crate) fn close(nodes: &[Self], memory: &SlabMemory, unlisted: &mut Unlisted) -> Result<(), u64> {
         let mut all = Self::lock_all(nodes);
         let out = all.iter().flatten().map(|lists| lists.inuse).sum();
         if out > 0 {
@@ -377,13 +377,13 @@ impl Node {
         }
         for lists in all.iter_mut().flatten() {
             lists.closed = true;
-            lists.take_empty(ground, unlisted);
+            lists.take_empty(memory, unlisted);
         }
         Ok(())
     }
 
     /// Writes down which objects are out, slab by slab, as far as `out` has room; whether it had room for all.
-    pub(crate) fn live(&self, ground: &Ground, out: &mut Live) -> bool {
+    pub(crate) fn live(&self, memory: &SlabMemory, out: &mut Live) -> bool {
         let lists = self.lists.lock();
         let NodeCount { full, partial, objects, .. } = lists.count();
         if !out.has_room(full + partial, objects) {
@@ -392,9 +392,9 @@ impl Node {
         for list in core::iter::once(&lists.full).chain(&lists.partial) {
             // SAFETY: the lock is held, so links and slabs of all listed frames are ours.
             unsafe {
-                for slab in list.iter(ground.frames()) {
-                    let words = out.slab(ground.pages.address(slab));
-                    ground.slab(slab).out(|word| words.push(word));
+                for slab in list.iter(memory.frames()) {
+                    let words = out.slab(memory.pages.address(slab));
+                    memory.slab(slab).out(|word| words.push(word));
                 }
             }
         }
@@ -402,7 +402,7 @@ impl Node {
     }
 
     /// Hands each slab to `see` with the state whose list it is on, and whether head and bitmap agree. For reports.
-    pub(crate) fn walk(&self, ground: &Ground, mut see: impl FnMut(Pfn, State, Fill, bool)) -> NodeCount {
+    pub(crate) fn walk(&self, memory: &SlabMemory, mut see: impl FnMut(Pfn, State, Fill, bool)) -> NodeCount {
         let lists = self.lists.lock();
         let partial = lists.partial.iter().enumerate().map(|(band, list)| (State::Partial(band), list));
         for (state, list) in
@@ -410,8 +410,8 @@ impl Node {
         {
             // SAFETY: the lock is held, so links and slabs of all listed frames are ours.
             unsafe {
-                for slab in list.iter(ground.frames()) {
-                    see(slab, state, ground.slab(slab).fill(), ground.slab(slab).agrees());
+                for slab in list.iter(memory.frames()) {
+                    see(slab, state, memory.slab(slab).fill(), memory.slab(slab).agrees());
                 }
             }
         }

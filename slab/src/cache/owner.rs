@@ -6,24 +6,24 @@
 //!
 //! But somebody who keeps nothing may just then have objects in hand: a thread that found the cache on the subsystem's list,
 //! took a magazine away from a CPU and is on its way to the slabs with it; or one that frees an object without a handle, and
-//! has something to write down behind that. Such a [`Visit`] says so at the door, and the last one to leave does what the owner
-//! could not. There is one who sees to the end at any time: he counts as one who is in.
+//! has counts to update behind that. Each of them holds a [`CacheRef`], and the last one to go does what the owner could not. At
+//! any time one thread at most ends a cache, and it counts as a reference.
 //!
 //! ```text
 //! Owned ── owner goes ──> Ownerless ──┬─ no object in use ─────────────────────────────────────────────> Over
-//!                                     └─ objects in use: Left ── a visitor leaves, and none is in use ──> Over
+//!                                     └─ objects in use: Leaked ── a reference goes, none is in use ──> Over
 //! ```
 //!
-//! * **Left**: the magazines are closed for good and empty, so each free misses them, enters by the door and goes to its slab.
+//! * **Leaked**: the magazines are closed for good and empty, so each free misses them, takes a reference and goes to its slab.
 //!   The cache keeps itself, and stays in the reports.
-//! * **Over**: it is off the list, and its slabs are given back. Whoever still visits it has it in an `Arc`; with the last of
+//! * **Over**: it is off the list, and its slabs are given back. Whoever still refers to it has it in an `Arc`; with the last of
 //!   those goes the number of its class.
 //!
-//! What does not enter is a free that finds a place on the CPU's stack. It touches nothing of the cache behind the store that
+//! A free that finds a place on the CPU's stack takes no reference. It touches nothing of the cache behind the store that
 //! commits it; before that store the object is in use, and behind it a drain takes it from the stack.
 
 use super::core::Core;
-use super::visits::End;
+use super::refs::End;
 use super::{Cache, Owner};
 use core::ops::Deref;
 use std::sync::Arc;
@@ -38,87 +38,87 @@ impl Drop for Owner {
         if self.0.parts().merges.is_some() {
             self.0.core().mergeable.remove(self);
         }
-        let mut visits = self.0.visits().0.lock();
-        visits.end = End::Ownerless;
-        visits.now.add(u64::from(!planted("two see to the end of a cache")));
-        drop(visits);
-        see_to_the_end(&self.0);
+        let mut refs = self.0.refs().0.lock();
+        refs.end = End::Ownerless;
+        refs.now.add(u64::from(!planted("two see to the end of a cache")));
+        drop(refs);
+        end_if_unused(&self.0);
     }
 }
 
-/// Somebody who has no handle, and may have objects in hand or something to write down: who found the cache on the list of its
-/// subsystem, and who frees one of its objects.
-pub(crate) struct Visit(Arc<Cache>);
+/// A reference of somebody without a handle, who may have objects in hand or counts to update: who found the cache on the list
+/// of its subsystem, and who frees one of its objects.
+pub(crate) struct CacheRef(Arc<Cache>);
 
-impl Visit {
-    pub(crate) fn begin(cache: Arc<Cache>) -> Self {
-        let mut visits = cache.visits().0.lock();
-        visits.now.add(1);
-        visits.ever += 1;
-        drop(visits);
+impl CacheRef {
+    pub(crate) fn new(cache: Arc<Cache>) -> Self {
+        let mut refs = cache.refs().0.lock();
+        refs.now.add(1);
+        refs.ever += 1;
+        drop(refs);
         Self(cache)
     }
 }
 
-impl Deref for Visit {
+impl Deref for CacheRef {
     type Target = Cache;
     fn deref(&self) -> &Cache {
         &self.0
     }
 }
 
-impl Drop for Visit {
+impl Drop for CacheRef {
     fn drop(&mut self) {
         if abandoned() {
             return;
         }
-        let visits = self.0.visits().0.lock();
-        let is_last = visits.now.get() <= 1 && !planted("the last to leave does not look back");
-        if is_last && matches!(visits.end, End::Ownerless | End::Left(_)) {
-            drop(visits);
-            return see_to_the_end(&self.0);
+        let refs = self.0.refs().0.lock();
+        let is_last = refs.now.get() <= 1 && !planted("the last to leave does not look back");
+        if is_last && matches!(refs.end, End::Ownerless | End::Leaked(_)) {
+            drop(refs);
+            return end_if_unused(&self.0);
         }
-        visits.leave();
+        refs.leave();
     }
 }
 
 impl Core {
     /// All caches, to do something with their objects: see [`Registry::iter`](crate::registry::Registry::iter).
-    pub(crate) fn visit(&self) -> impl Iterator<Item = Visit> + '_ {
-        self.caches.iter().map(Visit::begin)
+    pub(crate) fn refs(&self) -> impl Iterator<Item = CacheRef> + '_ {
+        self.caches.iter().map(CacheRef::new)
     }
 }
 
-/// The end of a cache that nobody owns any more, if no object of it is in use. Who calls this is in, and stays in until it is
-/// done, so that nobody else does: two that empty the magazines would each take what the other has in hand for objects in use.
-fn see_to_the_end(cache: &Arc<Cache>) {
+/// Ends a cache that nobody owns any more, if no object of it is in use. The caller counts as a reference until that is done, so
+/// that nobody else does it: each of two that empty the magazines would take what the other has in hand for objects in use.
+fn end_if_unused(cache: &Arc<Cache>) {
     loop {
-        let (ever, is_left) = {
-            let visits = cache.visits().0.lock();
-            if visits.now.get() > 1 && !planted("a cache is given up while a visitor has its objects") {
-                // What they have in hand is in use, as far as anybody can tell. The last of them will see to the end.
-                visits.leave();
+        let (ever, is_leaked) = {
+            let refs = cache.refs().0.lock();
+            if refs.now.get() > 1 && !planted("a cache is given up while a visitor has its objects") {
+                // What others have in hand counts as in use. The last of them ends the cache.
+                refs.leave();
                 return;
             }
-            (visits.ever, matches!(visits.end, End::Left(_)))
+            (refs.ever, matches!(refs.end, End::Leaked(_)))
         };
-        if !is_left {
+        if !is_leaked {
             cache.close_magazines();
         }
         if cache.end().is_ok() {
-            let mut visits = cache.visits().0.lock();
-            visits.leave();
-            let kept = core::mem::replace(&mut visits.end, End::Over);
-            drop(visits);
+            let mut refs = cache.refs().0.lock();
+            refs.leave();
+            let kept = core::mem::replace(&mut refs.end, End::Over);
+            drop(refs);
             cache.core().caches.remove(Arc::as_ptr(cache));
             return drop(kept);
         }
         // Nobody will take from them.
         cache.discard_empty(&Operation::new());
-        let mut visits = cache.visits().0.lock();
-        if visits.ever == ever || planted("who came meanwhile is overlooked") {
-            visits.leave();
-            visits.end = End::Left(cache.clone());
+        let mut refs = cache.refs().0.lock();
+        if refs.ever == ever || planted("who came meanwhile is overlooked") {
+            refs.leave();
+            refs.end = End::Leaked(cache.clone());
             return;
         }
     }
@@ -130,11 +130,11 @@ mod tests {
     use crate::{Config, Fork, KmemCache, Subsystem};
 
     #[test]
-    fn a_visitor_that_a_fork_has_lost_keeps_no_cache() {
+    fn a_reference_that_a_fork_has_lost_keeps_no_cache() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("visited", 64).build_in(&subsystem).unwrap();
         // Another thread's, which the child does not have.
-        let visit = core::mem::ManuallyDrop::new(Visit::begin(cache.cache().kept().unwrap()));
+        let held = core::mem::ManuallyDrop::new(CacheRef::new(cache.cache().kept().unwrap()));
         // SAFETY: this thread goes on as the child's would, and no other one uses the subsystem.
         unsafe {
             subsystem.before_fork();
@@ -142,7 +142,7 @@ mod tests {
         }
         drop(cache);
         assert!(subsystem.info().caches.iter().all(|cache| cache.name != "visited"));
-        // SAFETY: nobody uses the visit any more, and it is not dropped. (What the child of a fork loses stays in its memory.)
-        drop(unsafe { core::ptr::read(&raw const visit.0) });
+        // SAFETY: nobody uses the reference any more, and it is not dropped. (What the child of a fork loses stays in its memory.)
+        drop(unsafe { core::ptr::read(&raw const held.0) });
     }
 }

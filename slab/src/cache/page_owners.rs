@@ -22,7 +22,7 @@ use crate::debug::faults::Faults;
 #[cfg(not(any(loom, shuttle)))]
 use crate::published::Published;
 use core::ptr::NonNull;
-use uslab_buddy::{Door, HugePages, PAGE_SHIFT, PAGE_SIZE, Region};
+use uslab_buddy::{Backend, HugePages, PAGE_SHIFT, PAGE_SIZE, Region};
 use uslab_magazine::sync::FixedPtr;
 
 /// Bits of an address that a program may have.
@@ -89,23 +89,23 @@ fn page_in_window(address: usize) -> usize {
 
 /// Pages of objects of `cache` begin at `first`. `false` if there is no memory to say so.
 #[must_use]
-pub(crate) fn set(first: NonNull<u8>, pages: usize, cache: *mut Cache, door: Door) -> bool {
+pub(crate) fn set(first: NonNull<u8>, pages: usize, cache: *mut Cache, backend: Backend) -> bool {
     let pages = (0..pages).map(|page| first.addr().get() + page * PAGE_SIZE);
     for address in pages {
-        let Some(owners) = window(address >> WINDOW_BITS, door) else { return false };
+        let Some(owners) = window(address >> WINDOW_BITS, backend) else { return false };
         owners[page_in_window(address)].set(cache);
     }
     true
 }
 
 /// The owners of a window's pages.
-fn window(window: usize, door: Door) -> Option<&'static Owners> {
+fn window(window: usize, backend: Backend) -> Option<&'static Owners> {
     let window = WINDOWS.get(window)?;
     if let Some(made) = window.get() {
         return Some(made);
     }
     // No subsystem's faults: which of them makes it is the process's history.
-    let region = Region::committed(size_of::<Owners>(), PAGE_SIZE, door, &Faults::default())?;
+    let region = Region::committed(size_of::<Owners>(), PAGE_SIZE, backend, &Faults::default())?;
     // One page of it says all of two MiB of objects.
     region.advise(HugePages::Never);
     // SAFETY: so many bytes, all zero, which is so many null pointers; the region is forgotten if they are published.
@@ -133,7 +133,7 @@ mod tests {
         let edge = 2_usize << WINDOW_BITS;
         let cache: *mut Cache = core::ptr::without_provenance_mut(64);
         let at = |address| NonNull::new(core::ptr::without_provenance_mut(address)).unwrap();
-        let set = |address, pages, cache| set(at(address), pages, cache, Door::Heap);
+        let set = |address, pages, cache| set(at(address), pages, cache, Backend::Heap);
         assert!(set(edge - 2 * PAGE_SIZE, 4, cache));
         let owners =
             || [-3_isize, -2, 1, 2].map(|page| owner(edge.wrapping_add_signed(page * PAGE_SIZE as isize)));
@@ -145,6 +145,6 @@ mod tests {
     #[cfg(target_pointer_width = "64")]
     fn an_address_that_no_program_has_is_refused() {
         let at = NonNull::new(core::ptr::without_provenance_mut(1 << ADDRESS_BITS)).unwrap();
-        assert!(!set(at, 1, core::ptr::without_provenance_mut(64), Door::Heap));
+        assert!(!set(at, 1, core::ptr::without_provenance_mut(64), Backend::Heap));
     }
 }

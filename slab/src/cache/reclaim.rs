@@ -27,7 +27,7 @@ impl Core {
             }
             cache.parts.per_cpu.ask();
         }
-        self.ground.pages.tables().sweep(cpus, which);
+        self.memory.pages.tables().sweep(cpus, which);
     }
 
     /// See [`Subsystem::shrink`](crate::Subsystem::shrink).
@@ -35,7 +35,7 @@ impl Core {
         self.huge.release();
         self.sweep(0..self.cpus.count(), Which::All);
         let slabs = self.after_sweep(|cache| cache.shrink_swept(op));
-        self.ground.pages.tables().release_idle();
+        self.memory.pages.tables().release_idle();
         slabs
     }
     /// Takes away what the magazines of `cpus` hold: objects.
@@ -50,7 +50,7 @@ impl Core {
     /// first one; else the others would be closed up to the next sweep.
     fn after_sweep(&self, each: impl Fn(&Cache) -> usize) -> usize {
         let (mut sum, mut outcome) = (0, Ok(()));
-        for cache in self.visit() {
+        for cache in self.refs() {
             outcome = outcome.and(catch_panic(|| sum += each(&cache)));
         }
         outcome.unwrap_or_else(|panic| resume_unwind(panic));
@@ -60,14 +60,14 @@ impl Core {
     /// Gives all empty slabs back. How many.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn discard_empty(&self) -> usize {
-        self.visit().map(|cache| cache.discard_empty(&Operation::cold())).sum()
+        self.refs().map(|cache| cache.discard_empty(&Operation::cold())).sum()
     }
 
     /// Memory is short: all caches but one give empty slabs back, and keep less from now on; freed mappings go. How many slabs
     /// and mappings.
     pub(crate) fn reclaim(&self, op: &Operation, except: Option<&Cache>) -> usize {
         let others =
-            self.visit().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
+            self.refs().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
         let slabs = others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op));
         slabs.sum::<usize>() + usize::from(self.huge.release() > 0)
     }
@@ -75,7 +75,7 @@ impl Core {
     /// See [`Subsystem::reap`](crate::Subsystem::reap).
     pub(crate) fn reap(&self) -> u64 {
         let objects = self.reap_caches();
-        self.ground.pages.reap();
+        self.memory.pages.reap();
         self.huge.end_interval();
         objects
     }
@@ -103,7 +103,7 @@ impl Core {
 #[cfg(not(any(loom, shuttle)))]
 impl Reap for Core {
     fn end_interval(&self) -> usize {
-        let pages = self.ground.pages.release_idle(|| {
+        let pages = self.memory.pages.release_idle(|| {
             self.reap_caches();
             self.discard_empty();
         });
@@ -113,10 +113,10 @@ impl Reap for Core {
         self.reclaim(&Operation::new(), None);
         self.shrinkers.run(4, Gfp::KERNEL, 0);
         self.shrink(&Operation::new());
-        self.ground.pages.release();
+        self.memory.pages.release();
     }
     fn changes(&self) -> u64 {
-        self.ground.pages.changes() + self.huge.changes()
+        self.memory.pages.changes() + self.huge.changes()
     }
     fn background(&self) -> &Background {
         &self.background

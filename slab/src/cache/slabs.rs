@@ -42,19 +42,19 @@ impl From<AllocError> for Refusal {
 
 impl Cache {
     pub(super) fn object(&self, Place { slab, index }: Place) -> Object {
-        let base = self.core.ground.pages.address(slab);
+        let base = self.core.memory.pages.address(slab);
         // SAFETY: the object lies inside the slab's block.
         Object(unsafe { behind(base, self.geometry().offset(index)) })
     }
 
     /// Takes up to `max` objects of listed slabs of `node`.
     pub(super) fn take(&self, op: &Operation, node: u32, max: usize, put: &mut impl FnMut(Object)) -> usize {
-        self.nodes[node as usize].take(op, &self.core.ground, max, |place| put(self.object(place)))
+        self.nodes[node as usize].take(op, &self.core.memory, max, |place| put(self.object(place)))
     }
 
     /// Gives objects back to their slabs.
     pub(super) fn give(&self, op: &Operation, mut objects: impl Iterator<Item = Object>) {
-        let ground = &self.core.ground;
+        let memory = &self.core.memory;
         loop {
             // No lock is held while the magazine is emptied and the frames are read.
             let mut batch = [None; BATCH];
@@ -62,7 +62,7 @@ impl Cache {
             for object in objects.by_ref() {
                 match self.place(object) {
                     Ok(place) => {
-                        batch[len] = Some((ground.pages.node_of(place.slab), place));
+                        batch[len] = Some((memory.pages.node_of(place.slab), place));
                         len += 1;
                     }
                     Err(kind) => {
@@ -84,7 +84,7 @@ impl Cache {
                 unsafe {
                     self.nodes[node as usize].give(
                         op,
-                        ground,
+                        memory,
                         self.min_partial,
                         run.map(|(_, place)| place).inspect(|_| places += 1),
                         &mut unlisted,
@@ -118,38 +118,38 @@ impl Cache {
     ) -> Result<usize, Refusal> {
         self.charge()?;
         let (slab, order) = self.pages(op, node, gfp).inspect_err(|_| self.uncharge())?;
-        let ground = &self.core.ground;
+        let memory = &self.core.memory;
         let objects = self.geometry().objects_at(order);
         #[cfg(not(loom))]
         let covered = self.checked.as_ref().is_none_or(|checked| checked.tags.cover(op, slab, order));
         #[cfg(loom)]
         let covered = true;
         // SAFETY: the block is ours and nobody else knows it; a slab has at most an object a word.
-        let set_up = covered && unsafe { ground.slab(slab).set_up(op, objects) };
+        let set_up = covered && unsafe { memory.slab(slab).set_up(op, objects) };
         if !set_up || !self.tell_owner(slab, order) || !self.tell_class(op, slab, order) {
             // SAFETY: allocated just now with this order.
-            unsafe { ground.free_pages(op, slab, order) };
+            unsafe { memory.free_pages(op, slab, order) };
             self.uncharge();
             return Err(AllocError::SideTable.into());
         }
         if let Err(panic) = self.construct(slab, objects) {
             self.forget_class(slab, order);
             // SAFETY: as above; no object is constructed any more.
-            unsafe { ground.free_pages(op, slab, order) };
+            unsafe { memory.free_pages(op, slab, order) };
             self.uncharge();
             return Err(Refusal::Panic(panic));
         }
         // SAFETY: the block is ours; a cache keeps itself as long as it has slabs, and `finish` takes its name off.
-        unsafe { ground.set_owner(slab, order, self.owner()) };
+        unsafe { memory.set_owner(slab, order, self.owner()) };
         let mut taken = 0;
         // SAFETY: nobody else knows the slab.
-        unsafe { ground.slab(slab).take(max, |_| taken += 1) };
-        let node = &self.nodes[ground.pages.node_of(slab) as usize];
+        unsafe { memory.slab(slab).take(max, |_| taken += 1) };
+        let node = &self.nodes[memory.pages.node_of(slab) as usize];
         self.counts.made.add(1);
         self.counts.pages.add(u64::from(order.pages()));
         self.core.grown();
         // SAFETY: set up above, and nobody else knows it.
-        if unsafe { node.add(op, ground, slab) }.is_err() {
+        if unsafe { node.add(op, memory, slab) }.is_err() {
             self.release_one(op, slab);
             return Err(AllocError::Destroyed.into());
         }
@@ -168,7 +168,7 @@ impl Cache {
         }
         let alloc = |order: Order, flags: Gfp| {
             let flags = if order > Order::ZERO { flags | Gfp::COMP } else { flags };
-            self.core.ground.alloc_pages(op, order, flags, node).map(|pfn| (pfn, order))
+            self.core.memory.alloc_pages(op, order, flags, node).map(|pfn| (pfn, order))
         };
         if order > least {
             if let Ok(block) = alloc(order, flags | Gfp::NORETRY) {
@@ -244,7 +244,7 @@ impl Cache {
 
     /// Gives slabs back to the page allocator.
     pub(super) fn release(&self, op: &Operation, mut slabs: Unlisted) -> usize {
-        core::iter::from_fn(|| slabs.pop(&self.core.ground)).map(|slab| self.release_one(op, slab)).count()
+        core::iter::from_fn(|| slabs.pop(&self.core.memory)).map(|slab| self.release_one(op, slab)).count()
     }
 
     fn release_one(&self, op: &Operation, slab: Pfn) {
@@ -253,7 +253,7 @@ impl Cache {
             && let Some(cache) = self.kept()
         {
             assert_unlocked();
-            let pages = u64::from(self.core.ground.frames().frame(slab).state().order().pages());
+            let pages = u64::from(self.core.memory.frames().frame(slab).state().order().pages());
             self.counts.grace.add(1);
             self.counts.grace_pages.add(pages);
             crate::reclaim::rcu::after_grace(move || {
@@ -274,7 +274,7 @@ impl Cache {
         if let Some(class) = self.told_class(_order) {
             let (first, pages) = (_slab.get() as usize, _order.pages() as usize);
             // SAFETY: a slab whose objects are all the cache's.
-            return unsafe { self.core.ground.classes.set(_op, first, pages, class) };
+            return unsafe { self.core.memory.classes.set(_op, first, pages, class) };
         }
         true
     }
@@ -282,7 +282,7 @@ impl Cache {
         #[cfg(not(any(loom, shuttle)))]
         if self.told_class(_order).is_some() {
             // SAFETY: as in `tell_class`, which was called before.
-            unsafe { self.core.ground.classes.clear(_slab.get() as usize, _order.pages() as usize) };
+            unsafe { self.core.memory.classes.clear(_slab.get() as usize, _order.pages() as usize) };
         }
     }
     /// Who asks for it takes the slab for one of the usual order. The few others are found by their frames.
@@ -296,21 +296,21 @@ impl Cache {
         if !self.has_hooks() {
             return true;
         }
-        let (first, pages) = (self.core.ground.pages.address(slab), order.pages() as usize);
+        let (first, pages) = (self.core.memory.pages.address(slab), order.pages() as usize);
         !self.core.faults.fires(Call::of(BITMAP, pages * size_of::<*mut Self>()).cache(self.name()))
-            && page_owners::set(first, pages, self.owner().cast(), self.core.door)
+            && page_owners::set(first, pages, self.owner().cast(), self.core.backend)
     }
 
     /// The end of a slab: nobody knows it any more.
     fn finish(&self, op: &Operation, slab: Pfn) {
-        let ground = &self.core.ground;
-        let order = ground.frames().frame(slab).state().order();
+        let memory = &self.core.memory;
+        let order = memory.frames().frame(slab).state().order();
         self.destruct(slab, self.geometry().objects_at(order));
         // SAFETY: the block is ours.
-        unsafe { ground.set_owner(slab, order, core::ptr::null_mut()) };
+        unsafe { memory.set_owner(slab, order, core::ptr::null_mut()) };
         self.forget_class(slab, order);
         // SAFETY: allocated with this order in `pages`; all its objects are free and it is on no list.
-        unsafe { ground.free_pages(op, slab, order) };
+        unsafe { memory.free_pages(op, slab, order) };
         self.core.shed();
         self.counts.released.add(1);
         self.counts.pages.sub(u64::from(order.pages()));

@@ -11,7 +11,7 @@
 
 use crate::debug::faults::{BITMAP, Faults};
 use core::ptr::NonNull;
-use uslab_buddy::region::{Door, Reserved};
+use uslab_buddy::region::{Backend, Reserved};
 use uslab_buddy::{Order, PAGE_SIZE, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed};
@@ -29,9 +29,9 @@ pub(crate) struct Tags {
 
 impl Tags {
     /// For a range of `pages` that begins at `range`; `None` when its address space is refused.
-    pub(crate) fn new(range: NonNull<u8>, pages: usize, door: Door, faults: &Faults) -> Option<Self> {
+    pub(crate) fn new(range: NonNull<u8>, pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
         let bytes = pages.checked_mul(PAGE_SIZE / GRAIN)?;
-        Some(Self { memory: Reserved::new(bytes, door, faults, BITMAP)?, range: range.addr().get() })
+        Some(Self { memory: Reserved::new(bytes, backend, faults, BITMAP)?, range: range.addr().get() })
     }
 
     /// Makes the tags of a slab usable; `false` if there is no memory.

@@ -88,7 +88,7 @@ impl World {
         let Ok(mut world) = Arc::try_unwrap(this) else { panic!("the threads have ended") };
         // SAFETY: `world` goes out of use here.
         unsafe { ManuallyDrop::drop(&mut world.cache) };
-        world.core.ground.pages.release();
+        world.core.memory.pages.release();
         let census = world.core.check().unwrap_or_else(|violation| panic!("census: {violation}"));
         assert_eq!((census.slabs, census.free_pages), (0, census.pages), "census: {census:?}");
     }

@@ -30,7 +30,7 @@
 //! ([`Region::clear`]): a page fault costs several times as much as clearing a page that is there, and a table that is hardly used
 //! should not be backed as a whole by being cleared.
 //!
-//! Memory that is had as a whole ([`Door::Heap`]) is never kept.
+//! Memory that is had as a whole ([`Backend::Heap`]) is never kept.
 //!
 //! # Invariants
 //!
@@ -50,7 +50,7 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use freed::Freed;
 use serde::Serialize;
-use uslab_buddy::region::{Door, HugePages, Region, Reserved, address_limit};
+use uslab_buddy::region::{Backend, HugePages, Region, Reserved, address_limit};
 use uslab_buddy::{Order, PAGE_SIZE};
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, Rank};
@@ -99,7 +99,7 @@ pub struct HugeInfo {
 /// All pieces. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Huge {
-    door: Door,
+    backend: Backend,
     huge_pages: HugePages,
     faults: Faults,
     /// The most bytes of freed mappings.
@@ -224,8 +224,8 @@ impl Drop for Table {
 
 impl Huge {
     /// Keeps up to `keep` bytes of freed mappings. `None` if the address space of the table is refused.
-    pub(crate) fn new(door: Door, huge_pages: HugePages, keep: usize, faults: &Faults) -> Option<Self> {
-        let memory = Reserved::new(MOST * size_of::<Region>(), door, faults, RESERVE)?;
+    pub(crate) fn new(backend: Backend, huge_pages: HugePages, keep: usize, faults: &Faults) -> Option<Self> {
+        let memory = Reserved::new(MOST * size_of::<Region>(), backend, faults, RESERVE)?;
         let pieces = Pieces {
             used: Table { memory, len: 0 },
             freed: Freed::new(),
@@ -236,7 +236,7 @@ impl Huge {
             unmapped: 0,
         };
         Some(Self {
-            door,
+            backend,
             huge_pages,
             faults: faults.clone(),
             keep,
@@ -302,7 +302,7 @@ impl Huge {
 
     /// A new mapping, zero.
     pub(crate) fn map(&self, layout: Layout) -> Option<NonNull<u8>> {
-        let piece = Region::committed(layout.size(), layout.align(), self.door, &self.faults)?;
+        let piece = Region::committed(layout.size(), layout.align(), self.backend, &self.faults)?;
         piece.advise(self.huge_pages);
         let memory = self.hand_out(piece, false)?;
         self.asked.add(1);

@@ -2,13 +2,13 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `ground` | pages with their frames, side tables and classes, for the slabs of all caches |
+//! | `slab_memory` | pages with their frames, side tables and classes, for the slabs of all caches |
 //! | `slab` | one slab: which objects are out |
 //! | `page_classes` | the size class of each page |
 //! | `large_blocks` | blocks of pages that are no slabs |
 //! | `huge` | what no block of pages holds: mappings, and freed ones that are kept |
 
-pub(crate) mod ground;
+pub(crate) mod slab_memory;
 // No subsystem has a malloc under a checker.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 pub mod huge;

@@ -25,7 +25,7 @@
 use crate::debug::faults::{BITMAP, Faults};
 use uslab_buddy::Pfn;
 use uslab_buddy::frame::{Frame, FrameTable};
-use uslab_buddy::region::{Door, Reserved};
+use uslab_buddy::region::{Backend, Reserved};
 use uslab_magazine::Operation;
 
 /// Bits that fit into a frame.
@@ -105,8 +105,8 @@ pub(crate) struct Side {
 
 impl Side {
     /// A table for a range of `pages`; only address space until a slab of many objects is made.
-    pub(crate) fn new(pages: usize, door: Door, faults: &Faults) -> Option<Self> {
-        Some(Self { memory: Reserved::new(pages.checked_mul(SIDE_BYTES)?, door, faults, BITMAP)? })
+    pub(crate) fn new(pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
+        Some(Self { memory: Reserved::new(pages.checked_mul(SIDE_BYTES)?, backend, faults, BITMAP)? })
     }
     /// Makes the bitmap of a slab that begins at `pfn` usable; `false` if there is no memory.
     fn commit(&self, op: &Operation, pfn: Pfn, objects: usize) -> bool {
@@ -295,7 +295,7 @@ mod tests {
 
     /// A page of side table, for 64 pages.
     fn side() -> Side {
-        Side::new(64, Door::Heap, &Faults::default()).unwrap()
+        Side::new(64, Backend::Heap, &Faults::default()).unwrap()
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use core::alloc::Layout;
 use core::ptr::{NonNull, null};
-use uslab_buddy::Door;
+use uslab_buddy::Backend;
 use uslab_buddy::region::Region;
 use uslab_buddy::{Faults, PAGE_SIZE};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed};
@@ -81,7 +81,7 @@ impl Range {
     /// Maps a range that has room for `layout` behind `newest`, unless somebody else just did.
     fn grow(newest: &'static Self, layout: Layout) -> Option<()> {
         let need = layout.size().checked_add(layout.align().max(WORD) + size_of::<Self>() + 2 * WORD)?;
-        let region = Region::committed(need.max(NEXT), PAGE_SIZE, Door::Os, &Faults::default())?;
+        let region = Region::committed(need.max(NEXT), PAGE_SIZE, Backend::Os, &Faults::default())?;
         let own = region.base().cast::<Self>();
         let used = AtomicUsize::new(size_of::<Self>());
         // SAFETY: mapped just now, aligned to a page, and larger than this.

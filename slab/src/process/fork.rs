@@ -37,7 +37,7 @@ impl Cache {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         match rank {
             Rank::Node => self.nodes().iter().for_each(|node| visit(node.lists())),
-            Rank::Visits => visit(&self.visits().0),
+            Rank::CacheRefs => visit(&self.refs().0),
             // SAFETY: passed on.
             _ => unsafe { self.parts().per_cpu.locks(rank, visit) },
         }
@@ -75,7 +75,7 @@ impl Fork for Core {
             if rank > Rank::Caches {
                 self.held_caches().for_each(|cache| cache.locks(rank, visit));
             }
-            self.ground.pages.locks(rank, visit);
+            self.memory.pages.locks(rank, visit);
         }
     }
 
@@ -84,9 +84,9 @@ impl Fork for Core {
         unsafe {
             self.held_caches().for_each(|cache| {
                 cache.parts().per_cpu.forget_other_threads();
-                cache.visits().forget_other_threads();
+                cache.refs().forget_other_threads();
             });
-            self.ground.pages.forget_other_threads();
+            self.memory.pages.forget_other_threads();
         }
         self.forks.add(1);
         #[cfg(not(any(loom, shuttle)))]

@@ -492,7 +492,7 @@ impl Uslab {
             let core = process.core();
             let mapped = core.huge.release();
             core.shrink(&Operation::new());
-            mapped + core.ground.pages.release()
+            mapped + core.memory.pages.release()
         })
     }
     /// Ends a reaping interval now, as [`Subsystem::end_interval`](crate::Subsystem::end_interval). Returns the bytes that went

@@ -131,7 +131,7 @@ impl Census {
             return Err(Violation::Huge);
         }
         census.huge_pages = core.huge.info().pages;
-        let pages = core.ground.pages.check().map_err(Violation::Buddy)?;
+        let pages = core.memory.pages.check().map_err(Violation::Buddy)?;
         census.large_pages = core.large.info().pages;
         let ours = census.slab_pages + census.grace_pages + census.large_pages;
         census.pages = pages.managed;
@@ -150,9 +150,9 @@ impl Census {
         let mut count = crate::cache::node::NodeCount::default();
         for node in cache.nodes() {
             count = count
-                + node.walk(&core.ground, |page, on, fill, agrees| {
+                + node.walk(&core.memory, |page, on, fill, agrees| {
                     slabs += 1;
-                    pages += u64::from(core.ground.frames().frame(page).state().order().pages());
+                    pages += u64::from(core.memory.frames().frame(page).state().order().pages());
                     inuse += u64::from(fill.inuse);
                     objects += u64::from(fill.objects);
                     if let Some(what) = fault(core, cache, page, on, fill, agrees) {
@@ -235,9 +235,9 @@ impl fmt::Display for Fault {
 }
 
 fn fault(core: &Core, cache: &Cache, page: Pfn, on: State, fill: Fill, agrees: bool) -> Option<Fault> {
-    let order = core.ground.frames().frame(page).state().order();
+    let order = core.memory.frames().frame(page).state().order();
     let fit = cache.geometry().objects_at(order);
-    let owner = |i| core.ground.frames().frame(Pfn::new(page.get() + i)).owner();
+    let owner = |i| core.memory.frames().frame(Pfn::new(page.get() + i)).owner();
     if on != State::from(fill) {
         Some(Fault::List { on, fill })
     } else if !agrees {
@@ -268,7 +268,7 @@ mod tests {
         let cache = KmemCache::builder("o", 1000).magazines(Magazines::Off).build_on(&core).unwrap();
         let object = cache.alloc(Gfp::KERNEL).unwrap();
         assert!(core.check().is_ok());
-        let slab = core.ground.frames().frame(core.ground.pages.pfn_of(object.as_ptr()).unwrap()).head();
+        let slab = core.memory.frames().frame(core.memory.pages.pfn_of(object.as_ptr()).unwrap()).head();
         harm(&core, &cache, slab);
         let text = core.check().expect_err("the harm is seen").to_string();
         // The cache is beyond giving back.
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn a_slab_on_the_wrong_list_is_seen() {
         // SAFETY: nobody else uses the subsystem; what this does wrong is what the census is to see.
-        let text = violation(|core, _, slab| _ = unsafe { core.ground.slab(slab).take(6, |_| ()) });
+        let text = violation(|core, _, slab| _ = unsafe { core.memory.slab(slab).take(6, |_| ()) });
         assert!(text.contains("it is on list Partial(0) and belongs on Partial("), "{text}");
     }
 
@@ -287,7 +287,7 @@ mod tests {
     fn a_head_that_disagrees_with_its_bitmap_is_seen() {
         let text = violation(|core, _, slab| {
             // SAFETY: nobody else uses the subsystem.
-            core.ground.frames().frame(slab).data().with_mut(|data| unsafe { (*data)[1] |= 2 });
+            core.memory.frames().frame(slab).data().with_mut(|data| unsafe { (*data)[1] |= 2 });
         });
         assert!(text.contains("bitmap does not agree"), "{text}");
     }
@@ -296,7 +296,7 @@ mod tests {
     fn a_frame_that_names_another_owner_is_seen() {
         let text = violation(|core, _, slab| {
             // SAFETY: nobody else uses the subsystem.
-            unsafe { core.ground.frames().frame(Pfn::new(slab.get() + 1)).set_owner(null_mut()) };
+            unsafe { core.memory.frames().frame(Pfn::new(slab.get() + 1)).set_owner(null_mut()) };
         });
         assert!(text.contains("another owner"), "{text}");
     }
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn an_object_that_nobody_accounts_for_is_seen() {
         let text = violation(|core, cache, _| {
-            cache.cache().nodes()[0].take(&Operation::new(), &core.ground, 1, |_| ());
+            cache.cache().nodes()[0].take(&Operation::new(), &core.memory, 1, |_| ());
         });
         assert_eq!(text, "cache o: 2 objects out of slabs, used or cached, by the books 1");
     }
@@ -313,13 +313,13 @@ mod tests {
     fn a_slab_that_nobody_accounts_for_is_seen() {
         let text = violation(|core, cache, _| {
             let order = cache.geometry().order();
-            let slab = core.ground.pages.alloc(order, Gfp::COMP, None).unwrap();
+            let slab = core.memory.pages.alloc(order, Gfp::COMP, None).unwrap();
             let owner = core::ptr::from_ref(cache.cache()).cast_mut().cast();
             // SAFETY: a new block that only this test knows, and the cache is forgotten.
             unsafe {
-                core.ground.set_owner(slab, order, owner);
-                assert!(core.ground.slab(slab).set_up(&Operation::new(), cache.geometry().objects()));
-                cache.cache().nodes()[0].add(&Operation::new(), &core.ground, slab).unwrap();
+                core.memory.set_owner(slab, order, owner);
+                assert!(core.memory.slab(slab).set_up(&Operation::new(), cache.geometry().objects()));
+                cache.cache().nodes()[0].add(&Operation::new(), &core.memory, slab).unwrap();
             }
         });
         assert_eq!(text, "cache o: 2 slabs, listed or waiting, by the books 1");
@@ -330,7 +330,7 @@ mod tests {
         let text = violation(|core, cache, slab| {
             assert!(cache.geometry().order() > Order::ZERO);
             // SAFETY: allocated by the cache with this order; that it is in use is what the census is to see.
-            unsafe { core.ground.pages.free(slab, cache.geometry().order()) };
+            unsafe { core.memory.pages.free(slab, cache.geometry().order()) };
         });
         assert!(text.contains("another owner") || text.contains("are allocated"), "{text}");
     }

@@ -114,8 +114,8 @@ impl Core {
             caches: self.caches.iter().map(|cache| cache.info()).collect(),
             kmalloc_large: self.large.info(),
             huge: self.huge.info(),
-            drains: self.ground.pages.tables().drains().collect(),
-            pages: self.ground.pages.info(),
+            drains: self.memory.pages.tables().drains().collect(),
+            pages: self.memory.pages.info(),
             #[cfg(not(any(loom, shuttle)))]
             reaper: self.background.info(),
         }
@@ -125,7 +125,7 @@ impl Core {
     pub(crate) fn usage(&self) -> HeapUsage {
         let (large, huge) = (self.large.info(), self.huge.info());
         let mut usage = HeapUsage {
-            committed: self.ground.pages.committed_bytes(),
+            committed: self.memory.pages.committed_bytes(),
             used: large.pages as usize * PAGE_SIZE,
             free_objects: 0,
             huge_pieces: (huge.allocs - huge.frees) as usize,

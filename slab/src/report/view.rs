@@ -61,16 +61,16 @@ impl Cache {
     /// # Safety
     /// As [`KmemCache::view`].
     unsafe fn view(&self) -> CacheView {
-        let ground = &self.core().ground;
+        let memory = &self.core().memory;
         let mut listed = Vec::with_capacity(self.count().slabs() as usize);
         for node in self.nodes() {
             // By contract the vector has room: nothing is allocated under the node's lock.
-            node.walk(ground, |page, state, fill, _| listed.push((page, state, fill.objects)));
+            node.walk(memory, |page, state, fill, _| listed.push((page, state, fill.objects)));
         }
         let slabs = listed.into_iter().map(|(page, state, objects)| {
             let mut out = Vec::with_capacity(usize::from(objects).div_ceil(64));
             // SAFETY: listed a moment ago, so it is set up, and by contract nobody else uses it.
-            unsafe { ground.slab(page).out(|word| out.push(word)) };
+            unsafe { memory.slab(page).out(|word| out.push(word)) };
             let list = match state {
                 State::Empty => SlabList::Empty,
                 State::Partial(_) => SlabList::Partial,

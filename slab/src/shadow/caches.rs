@@ -190,7 +190,7 @@ impl World {
     /// magazines alone: see the layer's shadow.)
     fn seen<T>(&self, cache: usize, operation: impl FnOnce() -> T) -> T {
         let look = || {
-            let (info, pages) = (self.caches[cache].info(), self.core.ground.pages.info());
+            let (info, pages) = (self.caches[cache].info(), self.core.memory.pages.info());
             let system = pages.zones.iter().map(|zone| {
                 let events = &zone.events;
                 events.commits + events.commits_refused + events.decommits
@@ -268,7 +268,7 @@ impl World {
                 let gfp = if strict { Gfp::THIS_NODE } else { Gfp::KERNEL };
                 match unless_refused(|| self.caches[cache].alloc_node(gfp, node)) {
                     Some(Ok(object)) => {
-                        let pages = &self.core.ground.pages;
+                        let pages = &self.core.memory.pages;
                         let on = pages.node_of(pages.pfn_of(object.as_ptr()).unwrap());
                         assert!(!strict || on == node);
                         self.got(cache, object, false);
@@ -357,9 +357,9 @@ pub(crate) fn run(setup: Setup, steps: &[Step]) {
     world.refusals.end();
     (0..world.live.len()).for_each(|_| world.free(0));
     world.caches.iter().for_each(|cache| _ = cache.shrink());
-    world.core.ground.pages.release();
+    world.core.memory.pages.release();
     world.check();
-    let pages = world.core.ground.pages.info();
+    let pages = world.core.memory.pages.info();
     assert_eq!(pages.pages_not_in_maximal_blocks(), 0);
     assert_eq!(world.core.check().unwrap().slabs, 0);
 }

@@ -7,7 +7,7 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
-use uslab_buddy::{Door, PageConfig};
+use uslab_buddy::{Backend, PageConfig};
 use uslab_magazine::on_cpu;
 
 const CPUS: u32 = 2;
@@ -125,8 +125,8 @@ struct World {
 }
 
 impl World {
-    fn new(door: Door) -> Self {
-        let mut pages = PageConfig { door, ..pages(CPUS, 1, MEMORY) };
+    fn new(backend: Backend) -> Self {
+        let mut pages = PageConfig { backend, ..pages(CPUS, 1, MEMORY) };
         let refusals = Refusals::new(&mut pages);
         // As much as three or four of the pieces that do not fit into a block.
         let huge_cache = 40 << 20;
@@ -326,12 +326,12 @@ impl World {
     }
 }
 
-/// Does all steps on memory from `door`, frees everything, and checks.
+/// Does all steps on memory from `backend`, frees everything, and checks.
 ///
 /// # Panics
 /// The memory and its shadow do not agree.
-pub(crate) fn run(door: Door, steps: &[Step]) {
-    let mut world = World::new(door);
+pub(crate) fn run(backend: Backend, steps: &[Step]) {
+    let mut world = World::new(backend);
     for step in steps {
         world.step(step);
     }
@@ -354,6 +354,6 @@ pub(crate) fn run(door: Door, steps: &[Step]) {
 /// The memory and its shadow do not agree.
 pub fn fuzz(data: &[u8]) {
     if let Ok(steps) = Vec::arbitrary_take_rest(Unstructured::new(data)) {
-        run(Door::Heap, &steps);
+        run(Backend::Heap, &steps);
     }
 }

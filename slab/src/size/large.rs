@@ -30,10 +30,10 @@ impl Core {
     #[cold]
     pub(crate) fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
-        let (ground, op) = (&self.ground, &Operation::new());
+        let (memory, op) = (&self.memory, &Operation::new());
         // Zeroed below: what was asked for and not all of the block, which may be almost twice as large.
         let flags = (gfp - Gfp::MOVABLE - Gfp::ZERO) | Gfp::COMP;
-        let alloc = || ground.pages.alloc_in(op, order, flags, None);
+        let alloc = || memory.pages.alloc_in(op, order, flags, None);
         let first = match alloc() {
             // What caches keep without using it may be what is missing.
             Err(error) => {
@@ -48,10 +48,10 @@ impl Core {
             Ok(first) => first,
         };
         // SAFETY: the block is ours, and `large` is no cache.
-        unsafe { ground.frames().frame(first).set_owner(large()) };
+        unsafe { memory.frames().frame(first).set_owner(large()) };
         self.large.allocated(op, order);
         self.grown();
-        let memory = ground.pages.address(first);
+        let memory = memory.pages.address(first);
         if gfp.contains(Gfp::ZERO) {
             // SAFETY: the block is ours until it is returned, and at least so large.
             unsafe { memory.write_bytes(0, size) };
@@ -73,7 +73,7 @@ impl Core {
         let memory = map().or_else(|| if self.huge.release() > 0 { map() } else { None }).or_else(|| {
             // What is kept without being used may be what is missing.
             self.reclaim(&Operation::new(), None);
-            self.ground.pages.release();
+            self.memory.pages.release();
             map()
         });
         #[cfg(not(any(loom, shuttle)))]
@@ -125,7 +125,7 @@ impl Core {
     /// `memory` came from this subsystem and nobody uses it any more.
     #[inline]
     pub(crate) unsafe fn free(&self, memory: NonNull<u8>) {
-        if let Some(pfn) = self.ground.pages.pfn_of(memory.as_ptr()) {
+        if let Some(pfn) = self.memory.pages.pfn_of(memory.as_ptr()) {
             // SAFETY: passed on.
             unsafe {
                 if !self.free_object(memory, pfn) {
@@ -139,16 +139,16 @@ impl Core {
         }
     }
 
-    /// Bytes that may be used at `memory`; or why it is none of ours. 0 for [`ZERO_SIZE`].
-    pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
-        let ground = &self.ground;
-        let Some(pfn) = ground.pages.pfn_of(memory.as_ptr()) else {
-            return if memory == ZERO_SIZE { Ok(0) } else { self.size_of_huge(memory) };
+    /// Bytes that may be used at `address`; or why it is none of ours. 0 for [`ZERO_SIZE`].
+    pub(crate) fn size_of(&self, address: NonNull<u8>) -> Result<usize, CorruptionKind> {
+        let memory = &self.memory;
+        let Some(pfn) = memory.pages.pfn_of(address.as_ptr()) else {
+            return if address == ZERO_SIZE { Ok(0) } else { self.size_of_huge(address) };
         };
-        let frame = ground.frames().frame(pfn);
+        let frame = memory.frames().frame(pfn);
         match self.cache_of(frame.owner()) {
-            Some(cache) => cache.size_of(memory),
-            None => self.large_at(memory, pfn).map(Order::bytes),
+            Some(cache) => cache.size_of(address),
+            None => self.large_at(address, pfn).map(Order::bytes),
         }
     }
 
@@ -168,17 +168,17 @@ impl Core {
         })
     }
 
-    /// The order of the large block at `memory`, in page `pfn` that no cache owns.
-    fn large_at(&self, memory: NonNull<u8>, pfn: Pfn) -> Result<Order, CorruptionKind> {
-        let ground = &self.ground;
-        let frame = ground.frames().frame(pfn);
+    /// The order of the large block at `address`, in page `pfn` that no cache owns.
+    fn large_at(&self, address: NonNull<u8>, pfn: Pfn) -> Result<Order, CorruptionKind> {
+        let memory = &self.memory;
+        let frame = memory.frames().frame(pfn);
         if frame.owner() != large() {
             // A later page of a large block knows its first one.
-            let head = ground.frames().get(frame.head());
+            let head = memory.frames().get(frame.head());
             let interior = head.is_some_and(|head| head.owner() == large());
             return Err(if interior { CorruptionKind::Interior } else { CorruptionKind::Foreign });
         }
-        if memory != ground.pages.address(pfn) {
+        if address != memory.pages.address(pfn) {
             return Err(CorruptionKind::Interior);
         }
         Ok(frame.state().order())
@@ -196,7 +196,7 @@ impl Core {
         let op = Operation::new();
         // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has; with
         // that the owner is cleared.
-        unsafe { self.ground.pages.free_in(&op, pfn, order) };
+        unsafe { self.memory.pages.free_in(&op, pfn, order) };
         self.large.returned(&op);
         self.shed();
     }

@@ -110,14 +110,14 @@ impl Malloc {
     /// # Safety
     /// They were not published before, and the malloc lives as long as anybody uses them.
     pub(crate) unsafe fn publish(&self, fast: &FastPaths) {
-        let pages = &self.core.ground.pages;
+        let pages = &self.core.memory.pages;
         let mut strides = [Stride::default(); CLASSES + 1];
         for (stride, cache) in strides[1..].iter_mut().zip(&self.caches) {
             let geometry = cache.geometry();
             *stride = Stride::new(geometry.stride(), geometry.order().bytes()).unwrap_or_default();
         }
         let known = Known {
-            page_classes: self.core.ground.classes.first(),
+            page_classes: self.core.memory.classes.first(),
             fronts: Fronts::of(self.caches.each_ref().map(|cache| cache.cache().front())),
             strides,
         };

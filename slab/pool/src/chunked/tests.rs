@@ -71,7 +71,7 @@ fn purging_gives_empty_chunks_back_and_no_other() {
 fn a_chunk_that_is_refused_is_a_value() {
     let faults = Faults::new(1);
     let slots = SlotLayout::new(64, 8).unwrap();
-    let mut pool = ChunkedPool::with_faults(slots, 4096, Door::Heap, faults.clone()).unwrap();
+    let mut pool = ChunkedPool::with_faults(slots, 4096, Backend::Heap, faults.clone()).unwrap();
     faults.arm(vec![Rule::every(Some(RESERVE))]);
     assert_eq!(pool.alloc(OBJECT), Err(Refused::Memory { bytes: 4096 }));
     assert_eq!(pool.chunks(), 0);

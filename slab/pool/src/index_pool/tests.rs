@@ -4,7 +4,7 @@ use super::super::area::{Borrowed, HeapArea, StackArea};
 use super::*;
 use proptest::prelude::*;
 use uslab_buddy::PAGE_SIZE;
-use uslab_buddy::region::{Door, Region, Uncommitted};
+use uslab_buddy::region::{Backend, Region, Uncommitted};
 
 /// The paper's listing, on a table of links instead of memory. `None` is its `NULL`.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ fn four_blocks_step_by_step_as_in_the_paper() {
 fn creating_a_pool_touches_nothing_and_late_initialisation_touches_nothing_first() {
     const BYTES: usize = if cfg!(miri) { 1 << 20 } else { 1 << 30 };
     let region =
-        Region::reserve(BYTES, PAGE_SIZE, Uncommitted::ReadsZero, Door::Os, &uslab_buddy::Faults::default());
+        Region::reserve(BYTES, PAGE_SIZE, Uncommitted::ReadsZero, Backend::Os, &uslab_buddy::Faults::default());
     struct ReadOnly(Region);
     // SAFETY: for reading only; the test makes sure that nothing is written.
     unsafe impl Area for ReadOnly {
@@ -287,7 +287,7 @@ fn blocks_beyond_four_gibibytes_keep_their_numbers() {
         BLOCK * BLOCKS,
         PAGE_SIZE,
         Uncommitted::NoAccess,
-        Door::Os,
+        Backend::Os,
         &uslab_buddy::Faults::default(),
     );
     let region = region.unwrap();

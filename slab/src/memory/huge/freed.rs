@@ -131,12 +131,12 @@ impl Freed {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use uslab_buddy::{Door, Faults};
+    use uslab_buddy::{Backend, Faults};
 
     const MIB: usize = 1 << 20;
 
     fn mapped(bytes: usize) -> Region {
-        Region::committed(bytes, PAGE_SIZE, Door::Os, &Faults::default()).unwrap()
+        Region::committed(bytes, PAGE_SIZE, Backend::Os, &Faults::default()).unwrap()
     }
     fn layout(size: usize) -> Layout {
         Layout::from_size_align(size, 16).unwrap()

@@ -1,4 +1,4 @@
-//! What the slabs of all caches stand on: pages, their frames, and the side table of long bitmaps.
+//! What the slabs of all caches share: pages, their frames, and the side table of long bitmaps.
 //!
 //! Under a checker it also holds the oracle of object ownership: handing an object out and taking it back are writes to a
 //! cell of that object. Two owners at once, a double free, and a free that does not happen before the next allocation
@@ -10,13 +10,13 @@ use crate::memory::page_classes::PageClasses;
 use crate::memory::slab::{Side, Slab};
 use core::ptr::NonNull;
 use uslab_buddy::frame::FrameTable;
-use uslab_buddy::{AllocError, Door, Gfp, Order, PageAllocator, Pfn};
+use uslab_buddy::{AllocError, Backend, Gfp, Order, PageAllocator, Pfn};
 use uslab_magazine::Operation;
 use uslab_magazine::sync::tell;
 
 /// Pages and what is known about them.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct SlabMemory {
     pub(crate) pages: PageAllocator,
     side: Side,
     #[cfg(not(any(loom, shuttle)))]
@@ -25,15 +25,15 @@ pub(crate) struct Ground {
     owners: oracle::Owners,
 }
 
-impl Ground {
+impl SlabMemory {
     /// `None` if the address space of the side table is refused.
-    pub(crate) fn new(pages: PageAllocator, door: Door, faults: &Faults) -> Option<Self> {
+    pub(crate) fn new(pages: PageAllocator, backend: Backend, faults: &Faults) -> Option<Self> {
         let range = pages.frames().len();
         Some(Self {
             pages,
-            side: Side::new(range as usize, door, faults)?,
+            side: Side::new(range as usize, backend, faults)?,
             #[cfg(not(any(loom, shuttle)))]
-            classes: PageClasses::new(range as usize, door, faults)?,
+            classes: PageClasses::new(range as usize, backend, faults)?,
             #[cfg(any(loom, shuttle))]
             owners: oracle::Owners::new(range),
         })
@@ -124,7 +124,7 @@ impl Ground {
 
 #[cfg(any(loom, shuttle))]
 mod oracle {
-    use super::{Ground, NonNull, Pfn};
+    use super::{SlabMemory, NonNull, Pfn};
     use crate::debug::check::SPACING;
     use uslab_buddy::PAGE_SIZE;
     #[cfg(loom)]
@@ -159,8 +159,8 @@ mod oracle {
         pub(super) fn new(pages: u32) -> Self {
             Self((0..pages as usize * (PAGE_SIZE / SPACING)).map(|_| Owner::default()).collect())
         }
-        pub(super) fn of(&self, ground: &Ground, object: NonNull<u8>) -> &Owner {
-            let base = ground.pages.address(Pfn::new(0)).addr().get();
+        pub(super) fn of(&self, memory: &SlabMemory, object: NonNull<u8>) -> &Owner {
+            let base = memory.pages.address(Pfn::new(0)).addr().get();
             &self.0[(object.addr().get() - base) / SPACING]
         }
     }

@@ -1,4 +1,4 @@
-//! The door of a cache: who is inside without a handle, and whether there is an owner. See [`owner`](super::owner).
+//! References to a cache without a handle, and whether there is an owner. See [`owner`](super::owner).
 
 use core::fmt;
 use std::sync::Arc;
@@ -11,52 +11,52 @@ pub(super) enum End<C> {
     Owned,
     Ownerless,
     /// With objects in use: the cache keeps itself.
-    Left(#[allow(dead_code, reason = "held, not read")] Arc<C>),
+    Leaked(#[allow(dead_code, reason = "held, not read")] Arc<C>),
     Over,
 }
 
-pub(crate) struct Counted<C> {
-    /// Who is in: visitors, and who sees to the end. The lock protects it, or the fork that holds the lock.
+pub(crate) struct RefCount<C> {
+    /// References, and whoever ends the cache. The lock protects it, or the fork that holds the lock.
     pub(super) now: Counter,
-    /// Visitors that ever were.
+    /// References that ever were.
     pub(super) ever: u64,
     pub(super) end: End<C>,
 }
 
-impl<C> Counted<C> {
+impl<C> RefCount<C> {
     pub(super) fn leave(&self) {
-        // In the child of a fork a visitor may have been forgotten that was this thread.
+        // In the child of a fork this thread's reference may have been forgotten.
         self.now.set(self.now.get().saturating_sub(1));
     }
 }
 
-impl<C> fmt::Debug for Counted<C> {
+impl<C> fmt::Debug for RefCount<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the cache itself, which this is a part of.
-        f.debug_struct("Counted")
+        f.debug_struct("RefCount")
             .field("now", &self.now.get())
             .field("ever", &self.ever)
             .finish_non_exhaustive()
     }
 }
 
-/// The door of a cache.
+/// The references to a cache.
 #[derive(Debug)]
-pub(crate) struct Visits<C: 'static>(pub(crate) ForkMutex<Counted<C>>);
+pub(crate) struct CacheRefs<C: 'static>(pub(crate) ForkMutex<RefCount<C>>);
 
-impl<C> Visits<C> {
-    /// Nobody is in.
+impl<C> CacheRefs<C> {
+    /// None.
     pub(crate) fn new() -> Self {
-        Self(ForkMutex::new(Rank::Visits, Counted { now: Counter::new(0), ever: 0, end: End::Owned }))
+        Self(ForkMutex::new(Rank::CacheRefs, RefCount { now: Counter::new(0), ever: 0, end: End::Owned }))
     }
-    /// In the child of a fork: visitors on other threads never leave.
+    /// In the child of a fork: references of other threads never go.
     ///
     /// # Safety
     /// As [`Fork::forget_other_threads`](crate::Fork::forget_other_threads): the lock is held.
     pub(crate) unsafe fn forget_other_threads(&self) {
         // SAFETY: by contract.
-        if let Some(visits) = unsafe { self.0.held() } {
-            visits.now.set(0);
+        if let Some(refs) = unsafe { self.0.held() } {
+            refs.now.set(0);
         }
     }
 }
