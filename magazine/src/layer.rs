@@ -41,7 +41,7 @@
 use crate::cpu::{Cpus, Mechanism, claimed, rseq};
 use crate::depot::Depot;
 use crate::fork::Fork;
-use crate::front::Front;
+use crate::fast_path::FastPath;
 use crate::magazine::{MAX_CAPACITY, Magazine};
 use crate::memory::{Heap, Memory};
 use crate::paths::{Operation, PathCounts, Paths};
@@ -183,7 +183,7 @@ pub(crate) struct Counts {
 /// The class of one node, and its depot.
 #[derive(Debug)]
 pub(crate) struct NodeClass<R, M> {
-    pub(crate) front: Front<R, M>,
+    pub(crate) fast_path: FastPath<R, M>,
     pub(crate) depot: Depot,
     /// Rounds that batches and drains have put on stacks, less those that they have taken. With it the operations of the
     /// heads split into allocations and frees: allocations = (ops - (rounds on stacks - net)) / 2.
@@ -192,7 +192,7 @@ pub(crate) struct NodeClass<R, M> {
 
 impl<R: Round, M: Memory> NodeClass<R, M> {
     pub(crate) fn class(&self) -> Class {
-        self.front.class()
+        self.fast_path.class()
     }
 }
 
@@ -244,7 +244,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 return None;
             };
             let depot = Depot::new(config.depot_limit);
-            nodes.push(NodeClass { front: Front::new(table, class), depot, net: Counter::new(0) });
+            nodes.push(NodeClass { fast_path: FastPath::new(table, class), depot, net: Counter::new(0) });
         }
         layer.nodes = nodes.into();
         Some(layer)
@@ -255,8 +255,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.table.cpus()
     }
     /// Its inlined path by itself. It always misses on a machine with several nodes, where each operation asks for a node.
-    pub fn front(&self) -> Front<R, M> {
-        if self.nodes.len() == 1 { self.nodes[0].front } else { Front::closed() }
+    pub fn fast_path(&self) -> FastPath<R, M> {
+        if self.nodes.len() == 1 { self.nodes[0].fast_path } else { FastPath::disabled() }
     }
     /// What serves its stacks.
     pub fn mechanism(&self) -> Mechanism {
@@ -267,7 +267,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         &self.config
     }
 
-    /// Whether it has one class for all CPUs. Then a miss of its [front](Self::front) is what its slow paths begin with.
+    /// Whether it has one class for all CPUs. Then a miss of its [fast path](Self::fast_path) is what its slow paths begin with.
     #[inline]
     pub fn has_one_node(&self) -> bool {
         self.nodes.len() == 1
@@ -282,7 +282,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             region.into_iter().for_each(|region| region.set_cap(class, self.config.reach().into()));
         }
         match self.mechanism() {
-            Mechanism::Rseq => rseq::push_batch(&*self.table, node.front.fast(), class, rounds),
+            Mechanism::Rseq => rseq::push_batch(&*self.table, node.fast_path.pcpu(), class, rounds),
             Mechanism::Claimed => claimed::push_batch(&*self.table, class, rounds),
         }
     }
@@ -302,7 +302,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         inject_yield();
         let (class, n) = (node.class(), u32::from(self.config.capacity));
         let popped = match self.mechanism() {
-            Mechanism::Rseq => rseq::pop_batch(&*self.table, node.front.fast(), class, n, into),
+            Mechanism::Rseq => rseq::pop_batch(&*self.table, node.fast_path.pcpu(), class, n, into),
             Mechanism::Claimed => claimed::pop_batch(&*self.table, class, n, into),
         };
         if popped {
@@ -338,18 +338,18 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     /// A round, from the nearest place that has one; `None` if the supplier has none either.
     ///
-    /// Cost: as [`Front::alloc`]; once per magazine a visit to the depot; a shared lock only there and in the supplier.
+    /// Cost: as [`FastPath::alloc`]; once per magazine a visit to the depot; a shared lock only there and in the supplier.
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
         // SAFETY: this layer lives.
-        unsafe { self.nodes[self.this_node() as usize].front.alloc() }.or_else(|| self.alloc_new(supplier))
+        unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }.or_else(|| self.alloc_new(supplier))
     }
     /// The same, in the course of an operation that may have done something before, and goes on elsewhere if there is no
     /// round.
     #[inline]
     pub fn alloc_in(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         // SAFETY: this layer lives.
-        unsafe { self.nodes[self.this_node() as usize].front.alloc() }
+        unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
             .or_else(|| self.alloc_slow(op, supplier))
     }
 
@@ -414,7 +414,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline]
     pub fn free(&self, supplier: &impl Supplier<R>, round: R) {
         // SAFETY: this layer lives.
-        if !unsafe { self.home_of(supplier, round).front.free(round) } {
+        if !unsafe { self.home_of(supplier, round).fast_path.free(round) } {
             self.free_new(supplier, round);
         }
     }
@@ -422,7 +422,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline]
     pub fn free_in(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         // SAFETY: this layer lives.
-        if !unsafe { self.home_of(supplier, round).front.free(round) } {
+        if !unsafe { self.home_of(supplier, round).fast_path.free(round) } {
             self.free_slow(op, supplier, round);
         }
     }
@@ -449,7 +449,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 self.put_away(op, supplier, node, &mut magazine);
             }
             // SAFETY: this layer lives.
-            if !(popped && unsafe { node.front.free(round) }) {
+            if !(popped && unsafe { node.fast_path.free(round) }) {
                 self.free_bypass(op, supplier, round);
             }
         }
@@ -914,7 +914,7 @@ mod tests {
         assert_eq!(layer.stats().other_node_frees, 1);
         assert_eq!(layer.alloc(&shelf).map(|ball| shelf.node_of(ball)), Some(1), "it went home");
         // SAFETY: the layer lives.
-        assert_eq!(unsafe { layer.front().alloc() }, None, "each operation asks for its node");
+        assert_eq!(unsafe { layer.fast_path().alloc() }, None, "each operation asks for its node");
     }
 
     /// A cache looks elsewhere before it asks here, and is counted by the dearest that it did.

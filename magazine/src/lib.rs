@@ -1,4 +1,4 @@
-//! Per-CPU magazines over a depot: the front of an allocator that makes the common allocation and free touch nothing
+//! Per-CPU magazines over a depot: the fast path of an allocator that makes the common allocation and free touch nothing
 //! that other CPUs touch.
 //!
 //! Three things come together here:
@@ -25,7 +25,7 @@
 //! | `depot` | the full magazines of a node, its working set |
 //! | `magazine` | rounds on their way |
 //! | `tuning` | how much a stack may hold, and a fill asks for |
-//! | [`front`] | the inlined path |
+//! | [`fast_path`] | the inlined path |
 //! | [`cpu`] | where the CPU's number comes from; the two mechanisms: `rseq`, the restartable sequences, and `claimed` |
 //! | [`memory`] | who gives the table its memory |
 //! | [`mod@fork`] | forking while other threads allocate |
@@ -99,7 +99,7 @@ compile_error!(
 pub mod cpu;
 mod depot;
 pub mod fork;
-pub mod front;
+pub mod fast_path;
 pub mod layer;
 mod lock_order;
 mod magazine;
@@ -128,7 +128,7 @@ mod world;
 
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, Script, on_cpu};
 pub use fork::Fork;
-pub use front::{Front, Fronts};
+pub use fast_path::{FastPath, FastPathTable};
 pub use layer::{Config, Layer, MAX_DEPOT, Round, Stats, Supplier};
 pub use magazine::MAX_CAPACITY;
 pub use memory::{Heap, Memory};

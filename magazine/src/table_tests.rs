@@ -855,7 +855,7 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                 let (table, stop) = (&table, &stop);
                 scope.spawn(move || {
                     let class = classes[t % 2];
-                    let fronts = crate::Front::<crate::ball::Ball, Heap>::new(table, class);
+                    let fast_paths = crate::FastPath::<crate::ball::Ball, Heap>::new(table, class);
                     let mut held: Vec<_> = (0..32).map(|i| crate::ball::Ball(t * 100 + i + 1)).collect();
                     let mut turn = 0_u32;
                     while !stop.load(Relaxed) {
@@ -863,11 +863,11 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                         if turn % 64 < 32 {
                             if let Some(ball) = held.pop() {
                                 // SAFETY: the table lives.
-                                if !unsafe { fronts.free(ball) } {
+                                if !unsafe { fast_paths.free(ball) } {
                                     let rounds = [crate::Round::into_raw(ball)];
                                     let push = || match table.cpus.mechanism() {
                                         Mechanism::Rseq => {
-                                            rseq::push_batch(&**table, fronts.fast(), class, &rounds)
+                                            rseq::push_batch(&**table, fast_paths.pcpu(), class, &rounds)
                                         }
                                         Mechanism::Claimed => claimed::push_batch(&**table, class, &rounds),
                                     };
@@ -881,7 +881,7 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                             }
                         } else {
                             // SAFETY: as above.
-                            held.extend(unsafe { fronts.alloc() });
+                            held.extend(unsafe { fast_paths.alloc() });
                         }
                     }
                 });

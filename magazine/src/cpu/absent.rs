@@ -23,17 +23,17 @@ pub(crate) fn fence(_: &impl Regions, _: impl Iterator<Item = u32>) -> bool {
     true
 }
 
-/// The class of a front that is closed.
+/// The class of a fast path that is disabled.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fast;
+pub(crate) struct PcpuPtr;
 
-impl Fast {
+impl PcpuPtr {
     pub(crate) fn new(_: &impl Regions) -> Self {
         Self
     }
-    pub(crate) fn nowhere() -> Self {
+    pub(crate) fn disabled() -> Self {
         Self
     }
     #[inline(always)]
@@ -46,9 +46,9 @@ impl Fast {
     }
 }
 
-pub(crate) fn push_batch(_: &impl Regions, _: Fast, _: Class, _: &[NonNull<u8>]) -> bool {
+pub(crate) fn push_batch(_: &impl Regions, _: PcpuPtr, _: Class, _: &[NonNull<u8>]) -> bool {
     false
 }
-pub(crate) fn pop_batch(_: &impl Regions, _: Fast, _: Class, _: u32, _: &mut Magazine) -> bool {
+pub(crate) fn pop_batch(_: &impl Regions, _: PcpuPtr, _: Class, _: u32, _: &mut Magazine) -> bool {
     false
 }

@@ -17,7 +17,7 @@
 //!
 //! A section therefore works with plain loads and stores, and makes everything visible by its **last instruction, one
 //! store**. Up to there nothing happened; behind it, everything. The operations on a region are four such sections
-//! ([`Fast::pop`], [`Fast::push`], [`Fast::push_batch`], [`Fast::pop_batch`]), of one shape:
+//! ([`PcpuPtr::pop`], [`PcpuPtr::push`], [`PcpuPtr::push_batch`], [`PcpuPtr::pop_batch`]), of one shape:
 //!
 //! ```text
 //!   4: (abort address, out of line, behind the signature 0x53053053)  count the abort
@@ -61,7 +61,7 @@
 //!
 //! # One path for both
 //!
-//! An allocation does not ask which mechanism serves. A layer that sections may not touch has the same [`Fast`] path
+//! An allocation does not ask which mechanism serves. A layer that sections may not touch has the same [`PcpuPtr`] path
 //! as any other; it leads to the table's empty region, where every section misses, and announces its sections in a
 //! thread-local scratch area instead of the kernel's. The question is asked after a miss.
 //!
@@ -267,7 +267,7 @@ struct Nowhere {
 }
 // SAFETY: nobody writes to it: every section misses, and no table has it.
 unsafe impl Sync for Nowhere {}
-/// The class of a front that is closed.
+/// The class of a fast path that is disabled.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: offset_of!(Nowhere, head) as u32 };
 static NOWHERE: Nowhere = Nowhere { word: (&raw const NOWHERE).cast(), cap: 0, head: 0, null: 0 };
 const _: () = assert!(offset_of!(Nowhere, head) - offset_of!(Nowhere, cap) == CAP);
@@ -277,15 +277,15 @@ const _: () = assert!(offset_of!(Nowhere, null) - offset_of!(Nowhere, head) == N
 ///
 /// Valid while the table lives; whoever holds both sees to that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fast {
+pub(crate) struct PcpuPtr {
     words: NonNull<u8>,
     area: isize,
 }
 
 // SAFETY: numbers; what they lead to is the table, which any thread may use.
-unsafe impl Send for Fast {}
+unsafe impl Send for PcpuPtr {}
 // SAFETY: as above.
-unsafe impl Sync for Fast {}
+unsafe impl Sync for PcpuPtr {}
 
 const COMMITTED: usize = offset_of!(Header, committed);
 
@@ -338,7 +338,7 @@ macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
     )
 } }
 
-impl Fast {
+impl PcpuPtr {
     /// For `table`: to its words if sections serve it, else to its empty region.
     pub(crate) fn new(table: &impl Regions) -> Self {
         match (table.words(), registration()) {
@@ -347,7 +347,7 @@ impl Fast {
         }
     }
     /// Every section of [`NO_CLASS`] misses.
-    pub(crate) fn nowhere() -> Self {
+    pub(crate) fn disabled() -> Self {
         Self { words: NonNull::from(&NOWHERE.word).cast(), area: scratch() }
     }
 
@@ -503,11 +503,11 @@ impl Fast {
     }
 }
 
-pub(crate) fn push_batch(_: &impl Regions, fast: Fast, class: Class, rounds: &[NonNull<u8>]) -> bool {
-    fast.push_batch(class, rounds)
+pub(crate) fn push_batch(_: &impl Regions, pcpu: PcpuPtr, class: Class, rounds: &[NonNull<u8>]) -> bool {
+    pcpu.push_batch(class, rounds)
 }
-pub(crate) fn pop_batch(_: &impl Regions, fast: Fast, class: Class, n: u32, into: &mut Magazine) -> bool {
-    into.fill_with(n, |rounds| fast.pop_batch(class, n, rounds))
+pub(crate) fn pop_batch(_: &impl Regions, pcpu: PcpuPtr, class: Class, n: u32, into: &mut Magazine) -> bool {
+    into.fill_with(n, |rounds| pcpu.pop_batch(class, n, rounds))
 }
 
 #[cfg(test)]

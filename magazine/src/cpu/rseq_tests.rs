@@ -55,16 +55,16 @@ impl Operation {
         [200, 201, 202, 203].map(|at| ball(10 * n + at))
     }
     fn in_assembly(self, world: &World) -> Outcome {
-        let World { table, classes, fast, .. } = world;
+        let World { table, classes, pcpu, .. } = world;
         match self {
-            Self::Pop(class) => Outcome::Pop(fast.pop(classes[class])),
-            Self::Push(class, round) => Outcome::Push(fast.push(classes[class], round)),
+            Self::Pop(class) => Outcome::Pop(pcpu.pop(classes[class])),
+            Self::Push(class, round) => Outcome::Push(pcpu.push(classes[class], round)),
             Self::PushBatch(class, n) => {
-                Outcome::Push(push_batch(table, *fast, classes[class], &Self::batch(n)[..n]))
+                Outcome::Push(push_batch(table, *pcpu, classes[class], &Self::batch(n)[..n]))
             }
             Self::PopBatch(class, n) => {
                 let mut into = Magazine::new();
-                let popped = pop_batch(table, *fast, classes[class], n as u32, &mut into);
+                let popped = pop_batch(table, *pcpu, classes[class], n as u32, &mut into);
                 assert_eq!(popped, !into.is_empty());
                 Outcome::PopBatch(into.rounds().to_vec())
             }
@@ -110,7 +110,7 @@ struct State {
 struct World {
     table: Table<Heap>,
     classes: [Class; 2],
-    fast: Fast,
+    pcpu: PcpuPtr,
     bytes: usize,
 }
 
@@ -122,8 +122,8 @@ impl World {
         let bytes = Table::<Heap>::footprint(&cpus, Self::REGION);
         let table = Table::new(cpus, Self::REGION, Heap::new(bytes).unwrap()).unwrap();
         let classes = BOTH.map(|_| table.class(REACH).unwrap());
-        let fast = Fast::new(&table);
-        Self { table, classes, fast, bytes }
+        let pcpu = PcpuPtr::new(&table);
+        Self { table, classes, pcpu, bytes }
     }
     fn cpus(&self) -> u32 {
         self.table.cpus().count()
@@ -169,7 +169,7 @@ impl World {
         let nothing = Look { places: BOTH.map(|_| vec![None; usize::from(REACH) + 1]), ..Look::default() };
         self.write(&State { cpus: vec![nothing; self.cpus() as usize] });
         let (first, words) = (self.base(0), self.table.words());
-        let front = first.addr().get() - words.addr().get();
+        let fast_path = first.addr().get() - words.addr().get();
         // SAFETY: the regions of all CPUs and the empty one lie there, and this thread alone uses the world.
         let regions = unsafe {
             core::slice::from_raw_parts(
@@ -178,7 +178,7 @@ impl World {
             )
         };
         assert!(regions.iter().all(|word| *word == 0), "something else was written");
-        assert!(front + size_of_val(regions) <= self.bytes);
+        assert!(fast_path + size_of_val(regions) <= self.bytes);
     }
 }
 
@@ -468,11 +468,11 @@ fn the_mechanism_follows_the_environment() {
     assert_eq!(layer(Cpus::os()).stats().mechanism, mechanism());
     let simulated = layer(Cpus::simulated(2, 1).unwrap());
     // That is their table's empty region; and where there is no table, one of no class.
-    let spare = simulated.front().fast();
+    let spare = simulated.fast_path().pcpu();
     assert_eq!(spare.words, simulated.table.spare_words());
-    for (fast, class) in [(spare, simulated.front().class()), (Fast::nowhere(), NO_CLASS)] {
-        assert_eq!(fast.pop(class), None);
-        assert!(!fast.push(class, ball(1)) && !fast.push_batch(class, &[ball(1)]));
-        assert!(!Magazine::new().fill_with(1, |into| fast.pop_batch(class, 1, into)));
+    for (pcpu, class) in [(spare, simulated.fast_path().class()), (PcpuPtr::disabled(), NO_CLASS)] {
+        assert_eq!(pcpu.pop(class), None);
+        assert!(!pcpu.push(class, ball(1)) && !pcpu.push_batch(class, &[ball(1)]));
+        assert!(!Magazine::new().fill_with(1, |into| pcpu.pop_batch(class, 1, into)));
     }
 }

@@ -64,18 +64,18 @@ fn section<R>(table: &impl Regions, body: impl Fn(Region<'_>, Commit) -> R) -> O
     Some(body(stale.or_else(|| table.current(cpu))?, Commit::Done))
 }
 
-/// The class of a front that is closed.
+/// The class of a fast path that is disabled.
 pub(crate) const NO_CLASS: Class = Class { index: 0, stack: 0 };
 
 /// The inlined path: under a checker everything takes the other one, which runs the same operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fast;
+pub(crate) struct PcpuPtr;
 
-impl Fast {
+impl PcpuPtr {
     pub(crate) fn new(_: &impl Regions) -> Self {
         Self
     }
-    pub(crate) fn nowhere() -> Self {
+    pub(crate) fn disabled() -> Self {
         Self
     }
     pub(crate) fn pop(&self, _: Class) -> Option<NonNull<u8>> {
@@ -92,10 +92,10 @@ pub(crate) fn pop(table: &impl Regions, class: Class) -> Option<NonNull<u8>> {
 pub(crate) fn push(table: &impl Regions, class: Class, round: NonNull<u8>) -> bool {
     section(table, |region, commit| region.push(class, round, commit)) == Some(true)
 }
-pub(crate) fn push_batch(table: &impl Regions, _: Fast, class: Class, rounds: &[NonNull<u8>]) -> bool {
+pub(crate) fn push_batch(table: &impl Regions, _: PcpuPtr, class: Class, rounds: &[NonNull<u8>]) -> bool {
     section(table, |region, commit| region.push_batch(class, rounds, commit)) == Some(true)
 }
-pub(crate) fn pop_batch(table: &impl Regions, _: Fast, class: Class, n: u32, into: &mut Magazine) -> bool {
+pub(crate) fn pop_batch(table: &impl Regions, _: PcpuPtr, class: Class, n: u32, into: &mut Magazine) -> bool {
     let stale = if planted("a length read before the section") {
         section(table, |region, _| region.head(class))
     } else {

@@ -118,13 +118,13 @@ impl Cache {
     pub(crate) fn alloc(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         // SAFETY: the layer lives in `parts`.
         match unsafe { self.allocs.alloc_fast() } {
-            // Of an open front: nothing is checked.
+            // The fast path is enabled, so nothing is checked.
             Some(object) => Ok(self.hand_over(object, gfp)),
             None => self.alloc_missed(gfp),
         }
     }
 
-    /// The front's restartable sequence missed, or it is closed because objects are checked.
+    /// The fast path's restartable sequence missed, or it is disabled because objects are checked.
     #[cold]
     #[inline(never)]
     pub(crate) fn alloc_missed(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
@@ -133,9 +133,9 @@ impl Cache {
             return Ok(self.hand_over(object, gfp));
         }
         #[cfg(not(loom))]
-        if let Some(Checked { front, .. }) = &self.checked
+        if let Some(Checked { fast_path, .. }) = &self.checked
             // SAFETY: as in `alloc`.
-            && let Some(object) = unsafe { front.alloc() }
+            && let Some(object) = unsafe { fast_path.alloc() }
         {
             return Ok(self.hand_out(object, gfp));
         }

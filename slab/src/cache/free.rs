@@ -61,7 +61,7 @@ impl Cache {
         if cache.has_free_hook { cache.free_with_hook(object, take_back) } else { take_back(&cache) }
     }
 
-    /// The front's restartable sequence missed, or it is closed because something is done with objects that come back.
+    /// The fast path's restartable sequence missed, or it is disabled because something is done with objects that come back.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
@@ -86,11 +86,11 @@ impl Cache {
         self.on_free(object, |cache| {
             cache.core.memory.obj_in(object);
             #[cfg(not(loom))]
-            let front = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.front);
+            let fast_path = cache.checked.as_ref().map_or(&cache.allocs, |checked| &checked.fast_path);
             #[cfg(loom)]
-            let front = &cache.allocs;
+            let fast_path = &cache.allocs;
             // SAFETY: as in `free`.
-            if !unsafe { front.free(Object(object)) } {
+            if !unsafe { fast_path.free(Object(object)) } {
                 missed(cache);
             }
         });
@@ -118,7 +118,7 @@ impl Cache {
         }
     }
 
-    /// As [`take_back`](Self::take_back), of an object that the front had no place for.
+    /// As [`take_back`](Self::take_back), of an object that the fast path had no place for.
     #[inline(never)]
     fn take_back_missed(&self, object: NonNull<u8>) {
         self.parts.per_cpu.free_missed(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));

@@ -64,7 +64,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
-use uslab_magazine::{Front, PathCounts};
+use uslab_magazine::{FastPath, PathCounts};
 use refs::CacheRefs;
 
 // What a free reads of its cache is one line.
@@ -114,7 +114,7 @@ pub(crate) struct Checked {
     /// The cache's.
     pub(crate) tag: u8,
     /// The layer's, behind the checks.
-    front: Front<Object, StackMemory>,
+    fast_path: FastPath<Object, StackMemory>,
 }
 
 #[cfg(not(loom))]
@@ -141,7 +141,7 @@ pub(crate) struct Cache {
     min_partial: usize,
     /// The inlined path of the layer in `parts`; closed without one, and where something is done with each object before it is
     /// taken back.
-    frees: Front<Object, StackMemory>,
+    frees: FastPath<Object, StackMemory>,
     /// Tells multiples of the stride from other offsets: see [`begins_object`](Self::begins_object). On the line of `frees`.
     multiples: u64,
     /// Whether something is done with each object before it is taken back.
@@ -149,7 +149,7 @@ pub(crate) struct Cache {
     core: Arc<Core>,
     charge: AtomicU32,
     /// The same path; closed, too, where objects are checked. Off the beginning of its line, as `frees`.
-    allocs: Front<Object, StackMemory>,
+    allocs: FastPath<Object, StackMemory>,
     #[cfg(not(loom))]
     checked: Option<Checked>,
     parts: Parts,
@@ -195,19 +195,19 @@ impl Cache {
     ///
     /// `None` if there is no address space for what checked frees need.
     pub(crate) fn new(core: Arc<Core>, parts: Parts) -> Option<Arc<Self>> {
-        let front = parts.per_cpu.front();
+        let fast_path = parts.per_cpu.fast_path();
         let resets = parts.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
         let has_free_hook = parts.check_frees || resets;
         #[cfg(not(loom))]
         let checked = if parts.check_frees {
             let (tags, tag) = core.new_tag()?;
-            Some(Checked { tags, tag, front })
+            Some(Checked { tags, tag, fast_path })
         } else {
             None
         };
         Some(Arc::new_cyclic(|this| Self {
-            allocs: if parts.check_frees { Front::closed() } else { front },
-            frees: if has_free_hook { Front::closed() } else { front },
+            allocs: if parts.check_frees { FastPath::disabled() } else { fast_path },
+            frees: if has_free_hook { FastPath::disabled() } else { fast_path },
             multiples: u64::MAX / parts.geometry.stride() as u64 + 1,
             has_free_hook,
             #[cfg(not(loom))]
@@ -236,8 +236,8 @@ impl Cache {
     }
     /// Its inlined path; closed where anything is done with objects on their way.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
-    pub(crate) fn front(&self) -> Front<Object, StackMemory> {
-        if self.parts.check_frees { Front::closed() } else { self.frees }
+    pub(crate) fn fast_path(&self) -> FastPath<Object, StackMemory> {
+        if self.parts.check_frees { FastPath::disabled() } else { self.frees }
     }
     pub(crate) fn parts(&self) -> &Parts {
         &self.parts

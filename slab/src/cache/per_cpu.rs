@@ -8,7 +8,7 @@ use std::ops::Range;
 use uslab_buddy::{StackMemory, Tables};
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
-use uslab_magazine::{Config, Fork, Front, Layer, LayerView, Operation, Stats, Supplier};
+use uslab_magazine::{Config, Fork, FastPath, Layer, LayerView, Operation, Stats, Supplier};
 
 #[derive(Debug)]
 pub(crate) enum PerCpu {
@@ -40,11 +40,11 @@ impl PerCpu {
     }
 
     /// The inlined path; it always misses where there is none.
-    pub(super) fn front(&self) -> Front<Object, StackMemory> {
-        self.layer().map_or_else(Front::closed, Layer::front)
+    pub(super) fn fast_path(&self) -> FastPath<Object, StackMemory> {
+        self.layer().map_or_else(FastPath::disabled, Layer::fast_path)
     }
 
-    /// An object, after the front has missed.
+    /// An object, after the fast path has missed.
     pub(super) fn alloc_missed(
         &self,
         op: &Operation,
@@ -52,7 +52,7 @@ impl PerCpu {
         bypass: impl FnOnce() -> Option<Object>,
     ) -> Option<Object> {
         match self.layer() {
-            // Its front is its whole first step; with several nodes it depends on the CPU's.
+            // Its fast path is its whole first step; with several nodes it depends on the CPU's.
             Some(layer) if layer.has_one_node() => layer.alloc_slow(op, slabs),
             Some(layer) => layer.alloc_in(op, slabs),
             None => bypass(),
@@ -70,7 +70,7 @@ impl PerCpu {
             None => bypass(),
         }
     }
-    /// The same, after the front has missed.
+    /// The same, after the fast path has missed.
     pub(super) fn free_missed(&self, slabs: &impl Supplier<Object>, object: Object, bypass: impl FnOnce()) {
         match self.layer() {
             Some(layer) if layer.has_one_node() => {

@@ -20,7 +20,7 @@ pub(crate) use fast_paths::FastPaths;
 use fast_paths::{Known, Stride};
 use std::sync::Arc;
 use uslab_buddy::{Gfp, PAGE_SIZE, Pfn};
-use uslab_magazine::Fronts;
+use uslab_magazine::FastPathTable;
 
 /// Classes up to 64 bytes, one for each word.
 const WORDS: usize = 8;
@@ -118,7 +118,7 @@ impl Malloc {
         }
         let known = Known {
             page_classes: self.core.memory.classes.first(),
-            fronts: Fronts::of(self.caches.each_ref().map(|cache| cache.cache().front())),
+            fast_paths: FastPathTable::of(self.caches.each_ref().map(|cache| cache.cache().fast_path())),
             strides,
         };
         // SAFETY: passed on.
@@ -345,7 +345,7 @@ impl Malloc {
         }
         // SAFETY: passed on.
         match unsafe { self.fast.class_at(memory.as_ptr()) } {
-            // Its front has missed. The cache lives as long as this.
+            // Its fast path has missed. The cache lives as long as this.
             Some(class) => self.caches[class].cache().free_missed(memory),
             // SAFETY: passed on.
             None => unsafe { self.core.free(memory) },

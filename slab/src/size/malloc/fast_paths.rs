@@ -3,7 +3,7 @@
 //! It may lie in a static, where no pointer leads to it. Until it is [published](FastPaths::publish) everything misses, by the
 //! same two comparisons that find sizes without a class and addresses of others: so no path asks whether there is a malloc.
 //!
-//! What these paths cost is the loads and stores that they make. So a size leads to its front in one load, by a table of
+//! What these paths cost is the loads and stores that they make. So a size leads to its fast path in one load, by a table of
 //! 16 KiB of which a program touches the lines of its sizes.
 
 use super::{CLASSES, MAX_CLASS, class_of, size_of_class};
@@ -14,7 +14,7 @@ use core::ptr::NonNull;
 use uslab_buddy::{PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicUsize, UnsafeCell};
-use uslab_magazine::{Front, Fronts};
+use uslab_magazine::{FastPath, FastPathTable};
 
 const WORDS: usize = MAX_CLASS / 8;
 /// The class of each number of words, less one: a table and no arithmetic, because sizes vary and a branch on them is
@@ -62,7 +62,7 @@ pub(super) struct Known {
     /// By page; see [`PageClasses`](crate::memory::page_classes::PageClasses).
     pub(super) page_classes: NonNull<PageClass>,
     /// The caches' inlined paths; closed where objects are checked.
-    pub(super) fronts: Fronts<Object, StackMemory, CLASSES>,
+    pub(super) fast_paths: FastPathTable<Object, StackMemory, CLASSES>,
     /// By what is known of a page: none first, then the classes.
     pub(super) strides: [Stride; CLASSES + 1],
 }
@@ -72,7 +72,7 @@ pub(super) struct Known {
 struct Tables {
     known: Known,
     /// By words, less one.
-    by_words: Fronts<Object, StackMemory, WORDS>,
+    by_words: FastPathTable<Object, StackMemory, WORDS>,
 }
 
 /// See the [module](self).
@@ -107,7 +107,7 @@ impl FastPaths {
     /// # Safety
     /// Called once. What is known lives as long as anybody comes here.
     pub(super) unsafe fn publish(&self, base: NonNull<u8>, bytes: usize, known: Known) {
-        let by_words = known.fronts.arranged(&BY_WORDS);
+        let by_words = known.fast_paths.arranged(&BY_WORDS);
         // SAFETY: nobody reads it yet, and only this call writes it.
         self.tables.with_mut(|p| unsafe { (*p).write(Tables { known, by_words }) });
         // Relaxed: what comes of it while there are no bytes is of no importance.
@@ -129,9 +129,9 @@ impl FastPaths {
         self.tables.with(|p| unsafe { (*p).assume_init_ref() })
     }
 
-    /// The front that serves a size at an alignment; `None` for nothing, and beyond [`MAX_CLASS`].
+    /// The fast path that serves a size at an alignment; `None` for nothing, and beyond [`MAX_CLASS`].
     #[inline(always)]
-    fn front_for(&self, size: usize, align: usize) -> Option<Front<Object, StackMemory>> {
+    fn fast_path_for(&self, size: usize, align: usize) -> Option<FastPath<Object, StackMemory>> {
         // The last byte of a size that is rounded up to the alignment; that of nothing is far away.
         let word = (size.wrapping_sub(1) | (align - 1)) / 8;
         // Acquire: pairs with the Release in `publish`.
@@ -139,7 +139,7 @@ impl FastPaths {
             return None;
         }
         // SAFETY: it is published, and has so many entries.
-        Some(unsafe { self.tables().by_words.front(word) })
+        Some(unsafe { self.tables().by_words.fast_path(word) })
     }
     /// An object for a size at an alignment; `None` if this did nothing.
     ///
@@ -148,7 +148,7 @@ impl FastPaths {
     #[inline(always)]
     pub(crate) unsafe fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
-        self.front_for(size, align).and_then(|front| unsafe { front.alloc_fast() }).map(Object::memory)
+        self.fast_path_for(size, align).and_then(|fast_path| unsafe { fast_path.alloc_fast() }).map(Object::memory)
     }
     /// Takes memory back that was allocated so; `false` if this did nothing, as with memory that lies in no page.
     ///
@@ -158,9 +158,9 @@ impl FastPaths {
     #[must_use]
     pub(crate) unsafe fn free_sized(&self, memory: *mut u8, size: usize, align: usize) -> bool {
         ask_for(memory);
-        match (self.front_for(size, align), self.offset(memory)) {
-            // SAFETY: passed on; the same size leads to the same front, and null lies in no page.
-            (Some(front), Some(_)) => unsafe { front.free_fast(Object::new(NonNull::new_unchecked(memory))) },
+        match (self.fast_path_for(size, align), self.offset(memory)) {
+            // SAFETY: passed on; the same size leads to the same fast path, and null lies in no page.
+            (Some(fast_path), Some(_)) => unsafe { fast_path.free_fast(Object::new(NonNull::new_unchecked(memory))) },
             _ => false,
         }
     }
@@ -173,9 +173,9 @@ impl FastPaths {
     pub(crate) unsafe fn free(&self, memory: *mut u8) -> bool {
         ask_for(memory);
         // SAFETY: passed on.
-        match unsafe { self.front_of(memory) } {
-            // SAFETY: passed on; null has no front.
-            Some(front) => unsafe { front.free_fast(Object::new(NonNull::new_unchecked(memory))) },
+        match unsafe { self.fast_path_of(memory) } {
+            // SAFETY: passed on; null has no fast path.
+            Some(fast_path) => unsafe { fast_path.free_fast(Object::new(NonNull::new_unchecked(memory))) },
             None => false,
         }
     }
@@ -187,7 +187,7 @@ impl FastPaths {
     #[inline]
     pub(crate) unsafe fn alloc_claimed(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
-        self.front_for(size, align).and_then(|front| unsafe { front.alloc_claimed() }).map(Object::memory)
+        self.fast_path_for(size, align).and_then(|fast_path| unsafe { fast_path.alloc_claimed() }).map(Object::memory)
     }
     /// As [`free`](Self::free), where no restartable sequence serves.
     ///
@@ -197,9 +197,9 @@ impl FastPaths {
     #[must_use]
     pub(crate) unsafe fn free_claimed(&self, memory: *mut u8) -> bool {
         // SAFETY: passed on.
-        match unsafe { self.front_of(memory) } {
-            // SAFETY: passed on; null has no front.
-            Some(front) => unsafe { front.free_claimed(Object::new(NonNull::new_unchecked(memory))) },
+        match unsafe { self.fast_path_of(memory) } {
+            // SAFETY: passed on; null has no fast path.
+            Some(fast_path) => unsafe { fast_path.free_claimed(Object::new(NonNull::new_unchecked(memory))) },
             None => false,
         }
     }
@@ -234,14 +234,14 @@ impl FastPaths {
             begins.then(|| class.wrapping_sub(1))
         }
     }
-    /// Its front.
+    /// Its fast path.
     ///
     /// # Safety
     /// As [`class_at`](Self::class_at).
     #[inline(always)]
-    unsafe fn front_of(&self, memory: *mut u8) -> Option<Front<Object, StackMemory>> {
+    unsafe fn fast_path_of(&self, memory: *mut u8) -> Option<FastPath<Object, StackMemory>> {
         // SAFETY: passed on; what has a class was published.
-        unsafe { self.class_at(memory).map(|class| self.tables().known.fronts.front(class)) }
+        unsafe { self.class_at(memory).map(|class| self.tables().known.fast_paths.fast_path(class)) }
     }
     /// Its bytes.
     ///
@@ -333,9 +333,9 @@ mod tests {
     fn before_it_is_published_everything_misses() {
         let fast = FastPaths::new();
         let memory = NonNull::from(&fast).cast();
-        assert!((0..MAX_CLASS).all(|size| fast.front_for(size, 8).is_none()));
+        assert!((0..MAX_CLASS).all(|size| fast.fast_path_for(size, 8).is_none()));
         // SAFETY: nothing is read.
-        let found = |memory| unsafe { fast.front_of(memory) }.is_some();
+        let found = |memory| unsafe { fast.fast_path_of(memory) }.is_some();
         assert!(!found(memory.as_ptr()) && !found(core::ptr::null_mut()) && !fast.hold(memory));
     }
     /// Slabs of another order than usual begin at other multiples: an address inside an object would pass for one.
@@ -357,7 +357,7 @@ mod tests {
         assert!(malloc.caches().iter().any(|cache| cache.info().order_fallbacks > 0));
         for memory in held {
             // SAFETY: the object is ours.
-            let found = |at: usize| unsafe { malloc.fast.front_of(memory.as_ptr().add(at)) }.is_some();
+            let found = |at: usize| unsafe { malloc.fast.fast_path_of(memory.as_ptr().add(at)) }.is_some();
             assert!((8..640).step_by(8).all(|at| !found(at)), "{memory:?}");
             // SAFETY: allocated above, freed once.
             unsafe { malloc.free(memory) };

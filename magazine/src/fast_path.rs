@@ -1,6 +1,6 @@
 //! The inlined path of a class by itself, for an owner who keeps it where every instruction counts.
 
-use crate::cpu::rseq::{Fast, NO_CLASS};
+use crate::cpu::rseq::{PcpuPtr, NO_CLASS};
 use crate::cpu::{Mechanism, claimed};
 use crate::memory::{Heap, Memory};
 use crate::region::Class;
@@ -9,10 +9,10 @@ use crate::table::Table;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// What [`Layer::front`](crate::Layer::front) hands out: a few plain instructions on this CPU's stack, or a miss.
+/// What [`Layer::fast_path`](crate::Layer::fast_path) hands out: a few plain instructions on this CPU's stack, or a miss.
 #[derive(Debug)]
-pub struct Front<R, M = Heap> {
-    fast: Fast,
+pub struct FastPath<R, M = Heap> {
+    pcpu: PcpuPtr,
     /// Where restartable sequences do not serve: `fast` leads to the empty region then.
     table: Option<NonNull<Table<M>>>,
     class: Class,
@@ -20,27 +20,27 @@ pub struct Front<R, M = Heap> {
 }
 
 // SAFETY: what it leads to is a table, which any thread may use.
-unsafe impl<R, M: Memory> Send for Front<R, M> {}
+unsafe impl<R, M: Memory> Send for FastPath<R, M> {}
 // SAFETY: as above.
-unsafe impl<R, M: Memory> Sync for Front<R, M> {}
+unsafe impl<R, M: Memory> Sync for FastPath<R, M> {}
 
-impl<R, M> Clone for Front<R, M> {
+impl<R, M> Clone for FastPath<R, M> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<R, M> Copy for Front<R, M> {}
+impl<R, M> Copy for FastPath<R, M> {}
 
-impl<R: Round, M: Memory> Front<R, M> {
-    /// A front that always misses, of no layer: for an owner who wants to see each round on the slow path.
-    pub fn closed() -> Self {
-        Self { fast: Fast::nowhere(), table: None, class: NO_CLASS, rounds: PhantomData }
+impl<R: Round, M: Memory> FastPath<R, M> {
+    /// A fast path of no layer that always misses: for an owner who wants to see each round on the slow path.
+    pub fn disabled() -> Self {
+        Self { pcpu: PcpuPtr::disabled(), table: None, class: NO_CLASS, rounds: PhantomData }
     }
     /// For one who keeps the table alive.
     pub(crate) fn new(table: &Table<M>, class: Class) -> Self {
         let sections = cfg!(not(any(loom, shuttle))) && table.cpus().mechanism() == Mechanism::Rseq;
         Self {
-            fast: Fast::new(table),
+            pcpu: PcpuPtr::new(table),
             table: (!sections).then(|| NonNull::from(table)),
             class,
             rounds: PhantomData,
@@ -49,16 +49,16 @@ impl<R: Round, M: Memory> Front<R, M> {
 
     /// Whether both are open, and of one table.
     fn is_beside(&self, other: &Self) -> bool {
-        self.class != NO_CLASS && self.fast == other.fast && self.table == other.table
+        self.class != NO_CLASS && self.pcpu == other.pcpu && self.table == other.table
     }
-    pub(crate) fn fast(&self) -> Fast {
-        self.fast
+    pub(crate) fn pcpu(&self) -> PcpuPtr {
+        self.pcpu
     }
     pub(crate) fn class(&self) -> Class {
         self.class
     }
 
-    /// The newest round of this CPU's stack; `None` if there is none or the front is closed: then
+    /// The newest round of this CPU's stack; `None` if there is none or the fast path is disabled: then
     /// [`Layer::alloc_slow`](crate::Layer::alloc_slow).
     ///
     /// Cost: one operation on the CPU's region, nothing shared.
@@ -78,7 +78,7 @@ impl<R: Round, M: Memory> Front<R, M> {
     #[inline(always)]
     pub unsafe fn alloc_fast(&self) -> Option<R> {
         // SAFETY: rounds get onto stacks through `R::into_raw` only.
-        self.fast.pop(self.class).map(|raw| unsafe { R::from_raw(raw) })
+        self.pcpu.pop(self.class).map(|raw| unsafe { R::from_raw(raw) })
     }
     /// And the second: where restartable sequences do not serve. Warm, and one call away: it would be most of each allocation's
     /// code.
@@ -93,7 +93,7 @@ impl<R: Round, M: Memory> Front<R, M> {
         Some(unsafe { R::from_raw(round) })
     }
 
-    /// Takes a round back; `false` if this CPU's stack has no place for it or the front is closed: then
+    /// Takes a round back; `false` if this CPU's stack has no place for it or the fast path is disabled: then
     /// [`Layer::free_slow`](crate::Layer::free_slow).
     ///
     /// Cost: as [`alloc`](Self::alloc).
@@ -113,7 +113,7 @@ impl<R: Round, M: Memory> Front<R, M> {
     #[inline(always)]
     #[must_use = "a round that was not taken is still the caller's"]
     pub unsafe fn free_fast(&self, round: R) -> bool {
-        self.fast.push(self.class, round.into_raw())
+        self.pcpu.push(self.class, round.into_raw())
     }
     /// As [`alloc_claimed`](Self::alloc_claimed).
     ///
@@ -127,7 +127,7 @@ impl<R: Round, M: Memory> Front<R, M> {
     }
 }
 
-/// By whatever mechanism serves where `Fast` does not.
+/// By whatever mechanism serves where `PcpuPtr` does not.
 #[inline(never)]
 fn pop<M: Memory>(table: &Table<M>, class: Class) -> Option<NonNull<u8>> {
     #[cfg(any(loom, shuttle))]
@@ -176,48 +176,48 @@ impl Stack {
 /// The inlined paths of several layers of one table, side by side: what they share is there once, and each is four bytes.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Fronts<R, M, const N: usize> {
-    fast: Fast,
+pub struct FastPathTable<R, M, const N: usize> {
+    pcpu: PcpuPtr,
     table: Option<NonNull<Table<M>>>,
     stacks: [Stack; N],
     rounds: PhantomData<fn(R) -> R>,
 }
 
-// SAFETY: as of a `Front`.
-unsafe impl<R, M: Memory, const N: usize> Send for Fronts<R, M, N> {}
+// SAFETY: as of a `FastPath`.
+unsafe impl<R, M: Memory, const N: usize> Send for FastPathTable<R, M, N> {}
 // SAFETY: as above.
-unsafe impl<R, M: Memory, const N: usize> Sync for Fronts<R, M, N> {}
+unsafe impl<R, M: Memory, const N: usize> Sync for FastPathTable<R, M, N> {}
 
-impl<R: Round, M: Memory, const N: usize> Fronts<R, M, N> {
-    /// These fronts, as far as they are of one table; all of them closed if they are not.
-    pub fn of(fronts: [Front<R, M>; N]) -> Self {
-        let Some(first) = fronts.first().filter(|first| fronts.iter().all(|front| front.is_beside(first)))
+impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
+    /// These fast paths, as far as they are of one table; all of them disabled if they are not.
+    pub fn of(fast_paths: [FastPath<R, M>; N]) -> Self {
+        let Some(first) = fast_paths.first().filter(|first| fast_paths.iter().all(|fast_path| fast_path.is_beside(first)))
         else {
-            let Front { fast, table, class, .. } = Front::<R, M>::closed();
-            return Self { fast, table, stacks: [Stack::of(class); N], rounds: PhantomData };
+            let FastPath { pcpu, table, class, .. } = FastPath::<R, M>::disabled();
+            return Self { pcpu, table, stacks: [Stack::of(class); N], rounds: PhantomData };
         };
-        let (fast, table) = (first.fast, first.table);
-        Self { fast, table, stacks: fronts.map(|front| Stack::of(front.class)), rounds: PhantomData }
+        let (pcpu, table) = (first.pcpu, first.table);
+        Self { pcpu, table, stacks: fast_paths.map(|fast_path| Stack::of(fast_path.class)), rounds: PhantomData }
     }
-    /// The same fronts in another order, each as often as it is named there: a table by which a front is found in one load.
+    /// The same fast paths in another order, each as often as it is named there: a table by which a fast path is found in one load.
     ///
     /// # Panics
     /// When one is named that there is not.
-    pub fn arranged<const K: usize>(&self, order: &[u8; K]) -> Fronts<R, M, K> {
+    pub fn arranged<const K: usize>(&self, order: &[u8; K]) -> FastPathTable<R, M, K> {
         let stacks = order.map(|i| self.stacks[usize::from(i)]);
-        Fronts { fast: self.fast, table: self.table, stacks, rounds: PhantomData }
+        FastPathTable { pcpu: self.pcpu, table: self.table, stacks, rounds: PhantomData }
     }
 
-    /// Front `i`.
+    /// Fast path `i`.
     ///
     /// # Safety
     /// There are more than `i`.
     #[inline(always)]
-    pub unsafe fn front(&self, i: usize) -> Front<R, M> {
+    pub unsafe fn fast_path(&self, i: usize) -> FastPath<R, M> {
         debug_assert!(i < N);
         // SAFETY: by contract.
         let class = unsafe { self.stacks.get_unchecked(i) }.class();
-        Front { fast: self.fast, table: self.table, class, rounds: PhantomData }
+        FastPath { pcpu: self.pcpu, table: self.table, class, rounds: PhantomData }
     }
 }
 
@@ -239,20 +239,20 @@ mod tests {
             let (table, shelf) = (table(cpus), Shelf::new(0, 1));
             let layers = layers(&table);
             let order = [2, 0, 0, 1];
-            let fronts = Fronts::of(layers.each_ref().map(Layer::front));
-            let arranged = fronts.arranged(&order);
+            let fast_paths = FastPathTable::of(layers.each_ref().map(Layer::fast_path));
+            let arranged = fast_paths.arranged(&order);
             for (i, layer) in layers.iter().enumerate() {
                 (1..=3).for_each(|ball| layer.free(&shelf, Ball(10 * i + ball)));
             }
             for (i, layer) in layers.iter().enumerate() {
                 // SAFETY: the layers live.
-                let got: Vec<Ball> = core::iter::from_fn(|| unsafe { fronts.front(i).alloc() }).collect();
+                let got: Vec<Ball> = core::iter::from_fn(|| unsafe { fast_paths.fast_path(i).alloc() }).collect();
                 assert!(got.iter().all(|ball| ball.0 / 10 == i), "{got:?} of class {i}");
                 // The thread may be elsewhere now, but not on simulated CPUs.
                 assert!(got.len() == 3 || cpus == Cpus::os() || cpus == Cpus::os().claimed(), "{got:?}");
                 for ball in got {
                     // SAFETY: as above.
-                    if !unsafe { fronts.front(i).free(ball) } {
+                    if !unsafe { fast_paths.fast_path(i).free(ball) } {
                         layer.free(&shelf, ball);
                     }
                 }
@@ -260,7 +260,7 @@ mod tests {
             }
             for (at, i) in order.into_iter().enumerate() {
                 // SAFETY: as above.
-                let got = unsafe { arranged.front(at).alloc() };
+                let got = unsafe { arranged.fast_path(at).alloc() };
                 assert!(got.is_none_or(|ball| ball.0 / 10 == usize::from(i)), "{got:?} of class {i}");
                 assert!(got.is_some() || cpus == Cpus::os() || cpus == Cpus::os().claimed());
             }
@@ -274,14 +274,14 @@ mod tests {
             let (one, other, shelf) = (table(cpus), table(cpus), Shelf::new(0, 1));
             let ([a, ..], [b, ..]) = (&layers(&one), &layers(&other));
             [a, b].iter().for_each(|layer| layer.free(&shelf, Ball(1)));
-            for mixed in [[a.front(), b.front()], [a.front(), Front::closed()], [Front::closed(), b.front()]]
+            for mixed in [[a.fast_path(), b.fast_path()], [a.fast_path(), FastPath::disabled()], [FastPath::disabled(), b.fast_path()]]
             {
-                let fronts = Fronts::of(mixed);
+                let fast_paths = FastPathTable::of(mixed);
                 for i in 0..2 {
                     // SAFETY: the layers live.
                     unsafe {
-                        assert_eq!(fronts.front(i).alloc(), None);
-                        assert!(!fronts.front(i).free(Ball(2)));
+                        assert_eq!(fast_paths.fast_path(i).alloc(), None);
+                        assert!(!fast_paths.fast_path(i).free(Ball(2)));
                     }
                 }
             }
