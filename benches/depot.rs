@@ -13,12 +13,12 @@ const CAPACITY: u16 = 4;
 
 /// A numbered ball.
 #[derive(Clone, Copy)]
-struct Ball(NonNull<u8>);
+struct TestRound(NonNull<u8>);
 
 // SAFETY: a number, nothing lies there.
-unsafe impl Send for Ball {}
+unsafe impl Send for TestRound {}
 
-impl Round for Ball {
+impl Round for TestRound {
     fn into_raw(self) -> NonNull<u8> {
         self.0
     }
@@ -33,24 +33,24 @@ struct Maker {
     flushed: AtomicUsize,
 }
 
-impl Supplier<Ball> for Maker {
-    fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+impl Supplier<TestRound> for Maker {
+    fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
         op.did(Path::Slab);
         for _ in 0..max {
             let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
             // A magazine's round is a multiple of 8, as addresses are; numbers begin at 8.
-            put(Ball(NonNull::new(std::ptr::without_provenance_mut(number * 8)).expect("not zero")));
+            put(TestRound(NonNull::new(std::ptr::without_provenance_mut(number * 8)).expect("not zero")));
         }
         max
     }
-    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Ball>) {
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
         op.did(Path::Slab);
         self.flushed.fetch_add(rounds.count(), Ordering::Relaxed);
     }
 }
 
 struct Exchanges {
-    layer: Layer<Ball>,
+    layer: Layer<TestRound>,
     maker: Maker,
     batch: usize,
     most: usize,

@@ -49,8 +49,8 @@ macro_rules! table {
 
 /// A round, as magazines hold it: `Send`, because `Round` asks for it.
 #[derive(Clone, Copy)]
-struct Ball;
-impl magazine::Round for Ball {
+struct TestRound;
+impl magazine::Round for TestRound {
     fn into_raw(self) -> NonNull<u8> {
         NonNull::dangling()
     }
@@ -69,10 +69,10 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "numbers and settings" => YES YES: magazine::Config, magazine::Drains, magazine::TooSmall, magazine::Which, magazine::Stats, magazine::Cpus,
             magazine::Mechanism, magazine::BadCpus, magazine::Script, magazine::Path, magazine::Paths, sync::Rank,
             magazine::uslab_sync::Rank;
-        "what threads share it for; its rounds are `Send`" => YES YES: magazine::Layer<Ball>;
-        "a pointer to a layer; each use promises that this lives" => YES YES: magazine::FastPath<Ball>;
+        "what threads share it for; its rounds are `Send`" => YES YES: magazine::Layer<TestRound>;
+        "a pointer to a layer; each use promises that this lives" => YES YES: magazine::FastPath<TestRound>;
         "memory by address, which nobody writes through a shared reference" => YES YES: magazine::Heap;
-        "as several of them" => YES YES: magazine::FastPathTable<Ball, magazine::Heap, 2>;
+        "as several of them" => YES YES: magazine::FastPathTable<TestRound, magazine::Heap, 2>;
         "a range of addresses, and locks" => YES YES: magazine::Table<magazine::Heap>, buddy::Tables, buddy::StackMemory;
         "copies of numbers, as `Vec`" => YES YES: magazine::LayerView<u8>, magazine::CpuView<u8>, magazine::DepotView<u8>,
             magazine::MagazineView<u8>;

@@ -1,12 +1,12 @@
 //! Forking while other threads use the magazines: the child can go on, and misses only what those threads held.
 
-#[path = "balls/mod.rs"]
-mod balls;
+#[path = "rounds/mod.rs"]
+mod rounds;
 
-use balls::{Ball, Dice, Shelf, layer, table};
 use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
+use rounds::{Dice, TestRound, TestSupplier, layer, table};
 use uslab_magazine::sync::fork::ForkLock;
 use uslab_magazine::sync::{Arc, AtomicBool, Ordering::Relaxed, Rank};
 use uslab_magazine::{Cpus, Fork, Heap, Layer, Table};
@@ -17,7 +17,7 @@ const CAPACITY: u16 = 5;
 const BALLS: usize = 2000;
 
 /// Whoever has a layer has its table, too.
-struct Both<'a>(&'a Arc<Table<Heap>>, &'a Layer<Ball>);
+struct Both<'a>(&'a Arc<Table<Heap>>, &'a Layer<TestRound>);
 impl Fork for Both<'_> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         // SAFETY: passed on.
@@ -36,23 +36,23 @@ impl Fork for Both<'_> {
 }
 
 /// What the child does with a layer that four threads used when it was born. `Err` says what is wrong.
-fn child(layer: &uslab_magazine::Layer<Ball>, shelf: &Shelf) -> Result<(), &'static str> {
+fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> Result<(), &'static str> {
     let me = 100;
     let mut mine = vec![];
     for _ in 0..200 {
-        mine.extend(layer.alloc(shelf));
+        mine.extend(layer.alloc(supplier));
     }
-    if mine.len() != 200 || mine.iter().any(|b| !shelf.stamp(*b, me)) {
+    if mine.len() != 200 || mine.iter().any(|b| !supplier.stamp(*b, me)) {
         return Err("a ball that a thread of the parent holds, or the child itself, was handed out");
     }
-    layer.drain(shelf, 0..layer.cpus().count());
-    layer.reap(shelf);
-    if mine.iter().any(|b| !shelf.unstamp(*b, me)) {
+    layer.drain(supplier, 0..layer.cpus().count());
+    layer.reap(supplier);
+    if mine.iter().any(|b| !supplier.unstamp(*b, me)) {
         return Err("a ball has lost its stamp");
     }
-    mine.into_iter().for_each(|b| layer.free(shelf, b));
-    layer.purge(shelf);
-    let mut free = shelf.free.lock().clone();
+    mine.into_iter().for_each(|b| layer.free(supplier, b));
+    layer.purge(supplier);
+    let mut free = supplier.free.lock().clone();
     free.sort_unstable();
     if free.windows(2).any(|w| w[0] == w[1]) {
         return Err("a ball is there twice");
@@ -70,39 +70,40 @@ fn child(layer: &uslab_magazine::Layer<Ball>, shelf: &Shelf) -> Result<(), &'sta
 fn the_child_of_a_busy_process_goes_on() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let table = table(cpus);
-        let (layer, shelf, stop) = (layer(&table, CAPACITY, 2, 4), Shelf::new(BALLS), AtomicBool::new(false));
+        let (layer, supplier, stop) =
+            (layer(&table, CAPACITY, 2, 4), TestSupplier::new(BALLS), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for t in 0..WORKERS {
-                let (layer, shelf, stop) = (&layer, &shelf, &stop);
+                let (layer, supplier, stop) = (&layer, &supplier, &stop);
                 scope.spawn(move || {
                     let (me, mut dice, mut held) = (t as u64 + 1, Dice(t as u64 + 1), vec![]);
                     while !stop.load(Relaxed) {
                         if held.len() < HELD && dice.below(2) == 0 {
-                            let ball = layer.alloc(shelf).expect("there are enough");
-                            assert!(shelf.stamp(ball, me));
+                            let ball = layer.alloc(supplier).expect("there are enough");
+                            assert!(supplier.stamp(ball, me));
                             held.push(ball);
                         } else if !held.is_empty() {
                             let ball = held.swap_remove(dice.below(held.len()));
-                            assert!(shelf.unstamp(ball, me));
-                            layer.free(shelf, ball);
+                            assert!(supplier.unstamp(ball, me));
+                            layer.free(supplier, ball);
                         }
                     }
-                    held.iter().for_each(|b| assert!(shelf.unstamp(*b, me)));
-                    held.into_iter().for_each(|b| layer.free(shelf, b));
+                    held.iter().for_each(|b| assert!(supplier.unstamp(*b, me)));
+                    held.into_iter().for_each(|b| layer.free(supplier, b));
                 });
             }
             scope.spawn(|| {
                 while !stop.load(Relaxed) {
-                    layer.drain(&shelf, 0..layer.cpus().count());
+                    layer.drain(&supplier, 0..layer.cpus().count());
                     std::thread::yield_now();
                 }
             });
             let both = Both(&table, &layer);
             for i in 0..100 {
-                let free = shelf.free.lock();
+                let free = supplier.free.lock();
                 // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
                 unsafe { both.before_fork() };
-                // SAFETY: the child uses the layer and the shelf, whose locks this thread holds, and the libc's
+                // SAFETY: the child uses the layer and the supplier, whose locks this thread holds, and the libc's
                 // allocator, which a fork leaves in order; then it ends without unwinding.
                 match unsafe { fork() }.expect("a fork") {
                     ForkResult::Child => {
@@ -111,8 +112,9 @@ fn the_child_of_a_busy_process_goes_on() {
                         drop(free);
                         // SAFETY: an alarm ends a child that waits for ever.
                         unsafe { libc::alarm(20) };
-                        let outcome =
-                            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| child(&layer, &shelf)));
+                        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                            child(&layer, &supplier)
+                        }));
                         let code = match outcome {
                             Ok(Ok(())) => 0,
                             Ok(Err(what)) => {
@@ -138,7 +140,7 @@ fn the_child_of_a_busy_process_goes_on() {
             }
             stop.store(true, Relaxed);
         });
-        layer.purge(&shelf);
-        assert_eq!(shelf.census().len(), BALLS, "the parent has lost nothing");
+        layer.purge(&supplier);
+        assert_eq!(supplier.census().len(), BALLS, "the parent has lost nothing");
     }
 }

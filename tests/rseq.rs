@@ -10,14 +10,14 @@
 //! for slow machines (valgrind). `USLAB_EXPECT=rseq` or `claimed` says which mechanism is
 //! to serve.
 
-#[path = "balls/mod.rs"]
-mod balls;
+#[path = "rounds/mod.rs"]
+mod rounds;
 #[path = "sandbox/mod.rs"]
 mod sandbox;
 
-use balls::{Ball, Dice, Shelf, layer, table};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, gettid};
+use rounds::{Dice, TestRound, TestSupplier, layer, table};
 use sandbox::refuse_membarrier;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -85,7 +85,7 @@ fn size(usual: usize) -> usize {
 
 /// Comes and goes, and never sees a ball of anybody else.
 fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
-    let shelf = Shelf::new(64);
+    let supplier = TestSupplier::new(64);
     for turn in 0.. {
         if stop.load(Relaxed) {
             return;
@@ -93,26 +93,26 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
         let layer = layer(table, 2 + turn % 3, 1, 1);
         let mut held = vec![];
         for _ in 0..4 {
-            held.extend((0..12).map(|_| layer.alloc(&shelf).expect("64 are enough")));
+            held.extend((0..12).map(|_| layer.alloc(&supplier).expect("64 are enough")));
             assert!(
-                held.iter().all(|ball| shelf.stamp(*ball, 1)),
+                held.iter().all(|ball| supplier.stamp(*ball, 1)),
                 "a ball of the neighbour's was handed out twice"
             );
             std::thread::sleep(pause);
             held.drain(..).for_each(|ball| {
-                assert!(shelf.unstamp(ball, 1));
-                layer.free(&shelf, ball);
+                assert!(supplier.unstamp(ball, 1));
+                layer.free(&supplier, ball);
             });
         }
         let stats = layer.stats();
         assert_eq!((stats.allocs, stats.frees), (48, 48), "the neighbour's counts begin at 0 and are exact");
         // Every other time it goes with rounds on its stacks.
         if turn % 2 == 0 {
-            layer.purge(&shelf);
-            assert_eq!(shelf.census().len(), 64, "balls of the neighbour's were lost");
+            layer.purge(&supplier);
+            assert_eq!(supplier.census().len(), 64, "balls of the neighbour's were lost");
         }
         drop(layer);
-        *shelf.free.lock() = (1..=64).collect();
+        *supplier.free.lock() = (1..=64).collect();
     }
 }
 
@@ -121,7 +121,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
     let table = table(cpus);
     let layer = layer(&table, setting.capacity, setting.stock, 4);
     let balls = WORKERS * HELD + 4096;
-    let shelf = Shelf::new(balls);
+    let supplier = TestSupplier::new(balls);
     let (usable, operations) = (usable(), size(setting.operations) / WORKERS);
     let (stop, bad, allocs, frees, drains) =
         (AtomicBool::new(false), Counter::new(0), Counter::new(0), Counter::new(0), Counter::new(0));
@@ -132,7 +132,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..WORKERS)
             .map(|t| {
-                let (layer, shelf, usable) = (&layer, &shelf, &usable);
+                let (layer, supplier, usable) = (&layer, &supplier, &usable);
                 let (bad, allocs, frees, tids) = (&bad, &allocs, &frees, &tids);
                 scope.spawn(move || {
                     tids.lock().push(gettid());
@@ -140,19 +140,19 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
                         pin(Pid::from_raw(0), &usable[t % usable.len()..][..1]);
                     }
                     let (me, mut dice) = (t as u64 + 1, Dice(t as u64 * 77 + 1));
-                    let mut held: Vec<Ball> = Vec::with_capacity(HELD);
+                    let mut held: Vec<TestRound> = Vec::with_capacity(HELD);
                     let (mut taken, mut given, mut wrong) = (0, 0, 0);
-                    let mut give = |held: &mut Vec<Ball>, i| {
+                    let mut give = |held: &mut Vec<TestRound>, i| {
                         let ball = held.swap_remove(i);
                         given += 1;
-                        wrong += u64::from(!shelf.unstamp(ball, me));
-                        layer.free(shelf, ball);
+                        wrong += u64::from(!supplier.unstamp(ball, me));
+                        layer.free(supplier, ball);
                     };
                     for _ in 0..operations {
                         if held.len() < 4 || held.len() < HELD && dice.below(2) == 0 {
-                            let Some(ball) = layer.alloc(shelf) else { continue };
+                            let Some(ball) = layer.alloc(supplier) else { continue };
                             taken += 1;
-                            if shelf.stamp(ball, me) {
+                            if supplier.stamp(ball, me) {
                                 held.push(ball);
                             } else {
                                 // Somebody else's: not to be given by us as well.
@@ -173,12 +173,12 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
             })
             .collect();
         if let Some(pause) = setting.drains {
-            let (table, layer, shelf, stop, drains) = (&table, &layer, &shelf, &stop, &drains);
+            let (table, layer, supplier, stop, drains) = (&table, &layer, &supplier, &stop, &drains);
             scope.spawn(move || neighbour(table, stop, pause));
             // Two at once, on the same stacks.
             scope.spawn(move || {
                 while !stop.load(Relaxed) {
-                    layer.drain(shelf, 0..layer.cpus().count());
+                    layer.drain(supplier, 0..layer.cpus().count());
                     std::thread::sleep(2 * pause);
                 }
             });
@@ -189,9 +189,9 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
                         break;
                     }
                     match i {
-                        i if i < count => layer.drain(shelf, i..i + 1),
-                        _ if drains.get() % 7 == 0 => drop(layer.reap(shelf)),
-                        _ => layer.drain(shelf, 0..count),
+                        i if i < count => layer.drain(supplier, i..i + 1),
+                        _ if drains.get() % 7 == 0 => drop(layer.reap(supplier)),
+                        _ => layer.drain(supplier, 0..count),
                     }
                     drains.add(1);
                     std::thread::sleep(pause);
@@ -231,8 +231,8 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
     );
     assert_eq!(bad.get(), 0, "{name}: balls handed out or given twice");
     assert_eq!((stats.allocs, stats.frees), (allocs.get(), frees.get()), "{name}: the counts are exact");
-    layer.purge(&shelf);
-    let free = shelf.census();
+    layer.purge(&supplier);
+    let free = supplier.census();
     assert_eq!(free.len(), balls, "{name}: balls were lost");
     let stats = layer.stats();
     assert_eq!((stats.in_magazines, stats.in_depot), (0, 0), "{name}");
@@ -300,10 +300,10 @@ fn the_expected_mechanism_serves() {
         Err(_) => {}
     }
     let layer = layer(&table(cpus), 8, 0, 1);
-    let shelf = Shelf::new(100);
+    let supplier = TestSupplier::new(100);
     for _ in 0..1000 {
-        let ball = layer.alloc(&shelf).expect("there are 100");
-        layer.free(&shelf, ball);
+        let ball = layer.alloc(&supplier).expect("there are 100");
+        layer.free(&supplier, ball);
     }
     let stats = layer.stats();
     assert_eq!((stats.mechanism, layer.mechanism()), (cpus.mechanism(), cpus.mechanism()));
@@ -316,13 +316,13 @@ fn pinned_workers_touch_as_many_regions() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let layer = layer(&table(cpus), 4, 0, 1);
-        let (shelf, usable) = (Shelf::new(10_000), usable());
+        let (supplier, usable) = (TestSupplier::new(10_000), usable());
         for (done, cpu) in usable.iter().enumerate() {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     pin(Pid::from_raw(0), &[*cpu]);
-                    let ball = layer.alloc(&shelf).expect("there are 10,000");
-                    layer.free(&shelf, ball);
+                    let ball = layer.alloc(&supplier).expect("there are 10,000");
+                    layer.free(&supplier, ball);
                 });
             });
             // Each CPU has filled a magazine of its own.
@@ -412,25 +412,26 @@ fn in_a_sandbox_that_is_closed_later_drains_take_nothing() {
 fn drain_without_a_barrier() {
     const BALLS: usize = 200;
     let table = table(Cpus::os());
-    let (layer, shelf) = (layer(&table, 4, 2, 2), Shelf::new(BALLS));
+    let (layer, supplier) = (layer(&table, 4, 2, 2), TestSupplier::new(BALLS));
     let take = || {
-        let held: Vec<Ball> = (0..40).map(|_| layer.alloc(&shelf).expect("enough are left")).collect();
-        assert!(held.iter().all(|b| shelf.stamp(*b, 1)), "a ball was handed out twice");
+        let held: Vec<TestRound> =
+            (0..40).map(|_| layer.alloc(&supplier).expect("enough are left")).collect();
+        assert!(held.iter().all(|b| supplier.stamp(*b, 1)), "a ball was handed out twice");
         held
     };
-    let give = |held: Vec<Ball>| {
-        held.iter().for_each(|b| assert!(shelf.unstamp(*b, 1)));
-        held.into_iter().for_each(|b| layer.free(&shelf, b));
+    let give = |held: Vec<TestRound>| {
+        held.iter().for_each(|b| assert!(supplier.unstamp(*b, 1)));
+        held.into_iter().for_each(|b| layer.free(&supplier, b));
     };
     give(take());
     refuse_membarrier().expect("a filter");
     for _ in 0..5 {
-        layer.drain(&shelf, 0..layer.cpus().count());
+        layer.drain(&supplier, 0..layer.cpus().count());
         give(take());
-        layer.reap(&shelf);
+        layer.reap(&supplier);
     }
-    layer.purge(&shelf);
-    let (left, stats) = (BALLS - shelf.census().len(), layer.stats());
+    layer.purge(&supplier);
+    let (left, stats) = (BALLS - supplier.census().len(), layer.stats());
     assert_eq!(left as u64, stats.in_magazines + stats.in_depot, "nothing was lost");
     match layer.mechanism() {
         Mechanism::Claimed => assert_eq!(left, 0, "claims need no barrier"),
@@ -439,6 +440,6 @@ fn drain_without_a_barrier() {
     }
     // It goes with rounds on its stacks, and could not wait until nobody uses its number: so nobody else gets that.
     drop(layer);
-    let (next, nothing) = (balls::layer(&table, 4, 2, 2), Shelf::new(0));
+    let (next, nothing) = (rounds::layer(&table, 4, 2, 2), TestSupplier::new(0));
     assert!((0..20).all(|_| next.alloc(&nothing).is_none()), "a ball of the layer before");
 }

@@ -22,12 +22,12 @@ use crate::corruption::{self, Corruption};
 use crate::error::{AllocError, Limit, PageError};
 use crate::frame::{Frame, FrameTable, Kind, State};
 use crate::gfp::{Gfp, MigrateType, ZoneKind};
-use crate::per_cpu::{PageRound, PerCpuPages, Shelf};
+use crate::per_cpu::{PageRound, PerCpuPages, ZoneSupplier};
 use crate::pfn::{Order, Pfn};
 use crate::region::{HugePages, Region, Uncommitted, address_limit, behind, reserve_most};
 use crate::tables::Tables;
 use crate::watermark::{self, Mark, Watermarks};
-use crate::zone::{ZoneShared, Wanted, Zone, zeroed};
+use crate::zone::{Wanted, Zone, ZoneShared, zeroed};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -36,7 +36,7 @@ use uslab_magazine::{Cpus, Layer, Operation, Which};
 
 /// A zone and the magazines in front of it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct CachedZone {
     pub(crate) zone: Zone,
     pub(crate) per_cpu: Option<PerCpuPages>,
 }
@@ -63,10 +63,10 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub struct PageAllocator {
     pub(crate) shared: ZoneShared,
-    pub(crate) places: Box<[Place]>,
+    pub(crate) cached_zones: Box<[CachedZone]>,
     /// The place of each maximal block.
-    place_of: Box<[u8]>,
-    /// For each node and each highest zone: places, nearest and highest first.
+    zone_of: Box<[u8]>,
+    /// For each node and each highest zone: cached_zones, nearest and highest first.
     zonelists: Box<[[Box<[u8]>; ZoneKind::COUNT]]>,
     cpus: Cpus,
     pub(crate) tables: Tables,
@@ -158,8 +158,8 @@ impl PageAllocator {
         let tables = Tables::new(config.cpus, config.backend, &config.faults)?;
         // Not written to for the first place, which most have alone.
         // SAFETY: zeros are numbers.
-        let mut place_of = unsafe { zeroed::<u8>((range / step) as usize) }?;
-        let (mut places, mut start) = (Vec::new(), 0);
+        let mut zone_of = unsafe { zeroed::<u8>((range / step) as usize) }?;
+        let (mut cached_zones, mut start) = (Vec::new(), 0);
         for (node, kind, pages) in zones() {
             let mut managed = [0; ZoneKind::COUNT];
             zones()
@@ -171,21 +171,22 @@ impl PageAllocator {
                 true => Some(PerCpuPages::new(&tables, pages, &shared)?),
                 false => None,
             };
-            if !places.is_empty() {
-                place_of[(start / step) as usize..][..pages.div_ceil(step) as usize].fill(places.len() as u8);
+            if !cached_zones.is_empty() {
+                zone_of[(start / step) as usize..][..pages.div_ceil(step) as usize]
+                    .fill(cached_zones.len() as u8);
             }
             let zone = Zone::new(&shared, (node, kind), Pfn::new(start), pages, marks, reserve)?;
-            places.push(Place { zone, per_cpu });
+            cached_zones.push(CachedZone { zone, per_cpu });
             start += pages.next_multiple_of(step);
         }
 
         let zonelist = |node: u32, highest: ZoneKind| -> Box<[u8]> {
             let of_node = |near: u32| {
                 let fits = |at: &u8| {
-                    let zone = &places[usize::from(*at)].zone;
+                    let zone = &cached_zones[usize::from(*at)].zone;
                     zone.node == near && zone.kind <= highest
                 };
-                (0..places.len() as u8).rev().filter(fits).collect::<Vec<_>>()
+                (0..cached_zones.len() as u8).rev().filter(fits).collect::<Vec<_>>()
             };
             config.nearest(node).into_iter().flat_map(of_node).collect()
         };
@@ -194,8 +195,8 @@ impl PageAllocator {
         Some(Self {
             shared,
             zonelists,
-            places: places.into(),
-            place_of,
+            cached_zones: cached_zones.into(),
+            zone_of,
             cpus: config.cpus,
             tables,
             corruption: config.corruption,
@@ -248,7 +249,7 @@ impl PageAllocator {
                 return Err(limit);
             }
             self.counts.drains.add(1);
-            self.purge(op, zonelist.iter().map(|at| &self.places[usize::from(*at)]));
+            self.purge(op, zonelist.iter().map(|at| &self.cached_zones[usize::from(*at)]));
             self.try_zones(op, zonelist, order, gfp, Mark::Min)
         })
     }
@@ -266,7 +267,8 @@ impl PageAllocator {
             return Ok(zonelist);
         }
         // The node itself is the nearest one.
-        let own = zonelist.iter().take_while(|at| self.places[usize::from(**at)].zone.node == node).count();
+        let own =
+            zonelist.iter().take_while(|at| self.cached_zones[usize::from(**at)].zone.node == node).count();
         Ok(&zonelist[..own])
     }
 
@@ -281,10 +283,10 @@ impl PageAllocator {
         let mobility = self.mobility(gfp);
         let mut met = Limit::Zone;
         for at in zonelist {
-            let place = &self.places[usize::from(*at)];
-            let zone = &place.zone;
+            let cached = &self.cached_zones[usize::from(*at)];
+            let zone = &cached.zone;
             let floor = zone.marks.floor(mark, gfp, zone.reserve[gfp.highest_zone() as usize]);
-            match self.try_place(op, place, Wanted { order, mobility, floor }) {
+            match self.try_zone(op, cached, Wanted { order, mobility, floor }) {
                 Ok(pfn) => {
                     self.hand_out(pfn, order, gfp, mobility);
                     return Ok(pfn);
@@ -298,10 +300,10 @@ impl PageAllocator {
     }
 
     #[inline]
-    fn try_place(&self, op: &Operation, place: &Place, wanted: Wanted) -> Result<Pfn, Limit> {
-        let layer = place.per_cpu.as_ref().and_then(|per_cpu| per_cpu.layer(wanted.order, wanted.mobility));
-        let Some(layer) = layer else { return place.zone.alloc(op, &self.shared, wanted) };
-        let shelf = Shelf::filling(&place.zone, &self.shared, wanted);
+    fn try_zone(&self, op: &Operation, cached: &CachedZone, wanted: Wanted) -> Result<Pfn, Limit> {
+        let layer = cached.per_cpu.as_ref().and_then(|per_cpu| per_cpu.layer(wanted.order, wanted.mobility));
+        let Some(layer) = layer else { return cached.zone.alloc(op, &self.shared, wanted) };
+        let shelf = ZoneSupplier::filling(&cached.zone, &self.shared, wanted);
         match layer.alloc_in(op, &shelf) {
             Some(round) => Ok(round.0),
             None => Err(shelf.limit().unwrap_or(Limit::Exhausted)),
@@ -335,7 +337,7 @@ impl PageAllocator {
         let (mobility, op) = (self.mobility(gfp), &Operation::new());
         let mut done = 0;
         for at in zonelist {
-            let zone = &self.places[usize::from(*at)].zone;
+            let zone = &self.cached_zones[usize::from(*at)].zone;
             let floor = zone.marks.floor(Mark::Low, gfp, zone.reserve[gfp.highest_zone() as usize]);
             loop {
                 let mut batch = Batch { pages: self, pfns: [Pfn::new(0); BULK], given: 0, len: 0 };
@@ -404,13 +406,13 @@ impl PageAllocator {
             assert_unlocked();
             return (self.corruption)(&corruption);
         }
-        let place = self.place(pfn);
-        let zone = &place.zone;
+        let cached = self.zone_at(pfn);
+        let zone = &cached.zone;
         let mobility = zone.type_of(&self.shared, pfn);
-        let per_cpu = place.per_cpu.as_ref().filter(|_| !op.is_cold());
+        let per_cpu = cached.per_cpu.as_ref().filter(|_| !op.is_cold());
         match per_cpu.and_then(|per_cpu| per_cpu.layer(order, mobility)) {
             Some(layer) => {
-                layer.free_in(op, &Shelf::returning(zone, &self.shared, order), PageRound(pfn));
+                layer.free_in(op, &ZoneSupplier::returning(zone, &self.shared, order), PageRound(pfn));
                 if planted("page marked after it went into the magazine") {
                     self.shared.frames.frame(pfn).set_state(State::new(Kind::PerCpu, order, mobility));
                 }
@@ -479,22 +481,22 @@ impl PageAllocator {
 
     // --- Giving back -----------------------------------------------------------------------------------------
 
-    /// Takes what lies on the stacks of these places, with one fence a table.
-    fn sweep<'a>(&self, places: impl Iterator<Item = &'a Place>, cpus: Range<u32>, which: Which) {
-        places.flat_map(Place::layers).for_each(Layer::ask);
+    /// Takes what lies on the stacks of these cached_zones, with one fence a table.
+    fn sweep<'a>(&self, cached_zones: impl Iterator<Item = &'a CachedZone>, cpus: Range<u32>, which: Which) {
+        cached_zones.flat_map(CachedZone::layers).for_each(Layer::ask);
         self.tables.sweep(cpus, which);
     }
-    fn purge<'a>(&self, op: &Operation, places: impl Iterator<Item = &'a Place> + Clone) {
-        self.sweep(places.clone(), 0..self.cpus().count(), Which::All);
-        for (zone, per_cpu) in places.filter_map(Place::cached) {
+    fn purge<'a>(&self, op: &Operation, cached_zones: impl Iterator<Item = &'a CachedZone> + Clone) {
+        self.sweep(cached_zones.clone(), 0..self.cpus().count(), Which::All);
+        for (zone, per_cpu) in cached_zones.filter_map(CachedZone::cached) {
             per_cpu.purge_swept(op, zone, &self.shared);
         }
     }
 
     /// Gives the pages in the magazines of `cpus` back to their zones. The CPUs may go on meanwhile.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
-        self.sweep(self.places.iter(), cpus, Which::All);
-        for (zone, per_cpu) in self.places.iter().filter_map(Place::cached) {
+        self.sweep(self.cached_zones.iter(), cpus, Which::All);
+        for (zone, per_cpu) in self.cached_zones.iter().filter_map(CachedZone::cached) {
             per_cpu.drain_swept(zone, &self.shared);
         }
     }
@@ -502,8 +504,8 @@ impl PageAllocator {
     /// Gives per-CPU pages that have not been of use since the last call back to their zones, and returns how many; and the
     /// memory of stacks that serve nothing to the system. For a timer.
     pub fn reap(&self) -> u64 {
-        self.sweep(self.places.iter(), 0..self.cpus().count(), Which::Idle);
-        let cached = self.places.iter().filter_map(Place::cached);
+        self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), Which::Idle);
+        let cached = self.cached_zones.iter().filter_map(CachedZone::cached);
         let pages = cached.map(|(zone, per_cpu)| per_cpu.reap_swept(zone, &self.shared)).sum();
         self.tables.release_idle();
         pages
@@ -516,15 +518,15 @@ impl PageAllocator {
     ///
     /// Cost: as [`release`](Self::release), for the memory that goes.
     pub fn release_idle(&self, reap_users: impl FnOnce()) -> usize {
-        self.places.iter().for_each(|place| place.zone.begin_reap());
+        self.cached_zones.iter().for_each(|cached| cached.zone.begin_reap());
         reap_users();
-        self.sweep(self.places.iter(), 0..self.cpus().count(), Which::Idle);
-        let release = |place: &Place| {
-            let zone = &place.zone;
-            place.per_cpu.iter().for_each(|per_cpu| _ = per_cpu.reap_swept(zone, &self.shared));
+        self.sweep(self.cached_zones.iter(), 0..self.cpus().count(), Which::Idle);
+        let release = |cached: &CachedZone| {
+            let zone = &cached.zone;
+            cached.per_cpu.iter().for_each(|per_cpu| _ = per_cpu.reap_swept(zone, &self.shared));
             zone.release_idle(&self.shared)
         };
-        let bytes = self.places.iter().map(release).sum();
+        let bytes = self.cached_zones.iter().map(release).sum();
         self.tables.release_idle();
         bytes
     }
@@ -535,7 +537,7 @@ impl PageAllocator {
     /// Cost: up to three system calls for each maximal block, two for each run of free pages beside pages in use; each
     /// under its zone's lock, which is let go in between.
     pub fn release(&self) -> usize {
-        self.purge(&Operation::new(), self.places.iter());
+        self.purge(&Operation::new(), self.cached_zones.iter());
         self.tables.release_idle();
         self.trim()
     }
@@ -544,7 +546,7 @@ impl PageAllocator {
     ///
     /// Cost: as [`release`](Self::release).
     pub fn trim(&self) -> usize {
-        self.places.iter().map(|place| place.zone.release(&self.shared)).sum()
+        self.cached_zones.iter().map(|cached| cached.zone.release(&self.shared)).sum()
     }
 
     /// Bytes of addresses that it holds for its pages, committed or not.
@@ -558,7 +560,7 @@ impl PageAllocator {
     /// Cost: one system call under the zone's lock.
     pub fn give_up_addresses(&self, keep: usize) {
         let ZoneShared { region, max_order, .. } = &self.shared;
-        if let [Place { zone, .. }] = &*self.places
+        if let [CachedZone { zone, .. }] = &*self.cached_zones
             // Else what is smaller than the largest block is the end, and may be committed first.
             && zone.managed.is_multiple_of(max_order.pages())
         {
@@ -585,19 +587,19 @@ impl PageAllocator {
 
     /// Bytes of pages that are committed now. Allocates nothing.
     pub fn committed_bytes(&self) -> usize {
-        let pages = |place: &Place| place.zone.managed - place.zone.lock().uncommitted();
-        self.places.iter().map(|place| pages(place) as usize * PAGE_SIZE).sum()
+        let pages = |cached: &CachedZone| cached.zone.managed - cached.zone.lock().uncommitted();
+        self.cached_zones.iter().map(|cached| pages(cached) as usize * PAGE_SIZE).sum()
     }
 
     /// Pages that came back to the zones so far, and what was given back to the OS: as long as this stays, a reap finds
     /// nothing new.
     #[doc(hidden)]
     pub fn changes(&self) -> u64 {
-        let changes = |place: &Place| {
-            let events = place.zone.lock().events;
+        let changes = |cached: &CachedZone| {
+            let events = cached.zone.lock().events;
             events.pages_freed + events.decommits + events.discards
         };
-        self.places.iter().map(changes).sum()
+        self.cached_zones.iter().map(changes).sum()
     }
 
     // --- Looking up ------------------------------------------------------------------------------------------
@@ -655,14 +657,14 @@ impl PageAllocator {
     /// If the allocator has no such page.
     #[inline]
     pub fn node_of(&self, pfn: Pfn) -> u32 {
-        self.place(pfn).zone.node
+        self.zone_at(pfn).zone.node
     }
     /// The zone of page `pfn`.
     ///
     /// # Panics
     /// If the allocator has no such page.
     pub fn zone_of(&self, pfn: Pfn) -> ZoneKind {
-        self.place(pfn).zone.kind
+        self.zone_at(pfn).zone.kind
     }
     /// Where the stacks of CPUs lie.
     pub fn tables(&self) -> &Tables {
@@ -682,8 +684,8 @@ impl PageAllocator {
     }
 
     #[inline(always)]
-    fn place(&self, pfn: Pfn) -> &Place {
-        &self.places[usize::from(self.place_of[pfn.index() >> self.shared.max_order.get()])]
+    fn zone_at(&self, pfn: Pfn) -> &CachedZone {
+        &self.cached_zones[usize::from(self.zone_of[pfn.index() >> self.shared.max_order.get()])]
     }
 }
 

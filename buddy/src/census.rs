@@ -11,11 +11,11 @@
 //! * pages = free + per-CPU + allocated, each counted in two ways; in the child of a process whose other threads were at
 //!   work, what these had in hand is lost, and counted once.
 
-use crate::allocator::{PageAllocator, Place};
+use crate::allocator::{CachedZone, PageAllocator};
 use crate::frame::{Kind, State};
 use crate::gfp::{MigrateType, ZoneKind};
 use crate::pfn::{Order, Pfn};
-use crate::zone::{ZoneShared, Inner, Zone};
+use crate::zone::{Inner, Zone, ZoneShared};
 use core::fmt;
 use serde::Serialize;
 
@@ -120,14 +120,14 @@ impl PageAllocator {
     /// The first broken invariant.
     pub fn check(&self) -> Result<Census, Violation> {
         let mut census = Census::default();
-        for place in &self.places {
-            place.audit(&self.shared, self.counts.forks.get() > 0, &mut census)?;
+        for cached in &self.cached_zones {
+            cached.audit(&self.shared, self.counts.forks.get() > 0, &mut census)?;
         }
         Ok(census)
     }
 }
 
-impl Place {
+impl CachedZone {
     fn audit(&self, shared: &ZoneShared, forked: bool, census: &mut Census) -> Result<(), Violation> {
         let zone = &self.zone;
         // Before the lock and before anything is counted: the global allocator may take this from the very zone.

@@ -1,7 +1,7 @@
 //! Forking while other threads allocate pages. A page that another thread had in hand, between a magazine and a zone, is lost
 //! to the child; [`check`](PageAllocator::check) there counts it.
 
-use crate::allocator::{PageAllocator, Place};
+use crate::allocator::{CachedZone, PageAllocator};
 use crate::per_cpu::{PageRound, PerCpuPages};
 use crate::tables::StackMemory;
 use crate::zone::Zone;
@@ -9,7 +9,7 @@ use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
 use uslab_magazine::{Fork, Layer};
 
-impl Place {
+impl CachedZone {
     /// The zone and the magazines in front of it, if there are any.
     pub(crate) fn cached(&self) -> Option<(&Zone, &PerCpuPages)> {
         Some((&self.zone, self.per_cpu.as_ref()?))
@@ -23,18 +23,21 @@ impl Fork for PageAllocator {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         // SAFETY: passed on.
         unsafe { self.tables.locks(rank, visit) };
-        for place in &self.places {
+        for cached in &self.cached_zones {
             if rank == Rank::Zone {
-                visit(place.zone.lists());
+                visit(cached.zone.lists());
             }
             // SAFETY: passed on.
-            place.layers().for_each(|layer| unsafe { layer.locks(rank, visit) });
+            cached.layers().for_each(|layer| unsafe { layer.locks(rank, visit) });
         }
     }
     unsafe fn forget_other_threads(&self) {
         // SAFETY: passed on.
         unsafe {
-            self.places.iter().flat_map(Place::layers).for_each(|layer| layer.forget_other_threads());
+            self.cached_zones
+                .iter()
+                .flat_map(CachedZone::layers)
+                .for_each(|layer| layer.forget_other_threads());
             self.tables.forget_other_threads();
         }
         self.counts.forks.add(1);

@@ -3,7 +3,7 @@
 //! Memory that is reserved but not committed is free memory, and is counted as the blocks that it would be committed
 //! as; how much of it there is stands beside.
 
-use crate::allocator::{PageAllocator, Place};
+use crate::allocator::{CachedZone, PageAllocator};
 use crate::gfp::{MigrateType, ZoneKind};
 use crate::pfn::Order;
 use crate::watermark::Watermarks;
@@ -90,8 +90,8 @@ pub struct PerCpuEvents {
 }
 
 impl ZoneInfo {
-    fn new(pages: &PageAllocator, place: &Place) -> Self {
-        let zone = &place.zone;
+    fn new(pages: &PageAllocator, cached: &CachedZone) -> Self {
+        let zone = &cached.zone;
         let mut info = {
             let inner = zone.lock();
             let mut pageblocks = [0; MigrateType::COUNT];
@@ -114,7 +114,7 @@ impl ZoneInfo {
                 per_cpu_events: PerCpuEvents::default(),
             }
         };
-        if let Some(per_cpu) = &place.per_cpu {
+        if let Some(per_cpu) = &cached.per_cpu {
             info.per_cpu = per_cpu.pages();
             for (_, layer) in per_cpu.layers() {
                 let (stats, events) = (layer.stats(), &mut info.per_cpu_events);
@@ -265,7 +265,7 @@ impl PageAllocator {
     /// A report on all zones. Allocates from the global allocator; takes each zone's lock once.
     pub fn info(&self) -> BuddyInfo {
         BuddyInfo {
-            zones: self.places.iter().map(|place| ZoneInfo::new(self, place)).collect(),
+            zones: self.cached_zones.iter().map(|cached| ZoneInfo::new(self, cached)).collect(),
             pageblock_order: self.shared.pageblock_order,
             mobility: self.shared.mobility,
             reserved_bytes: self.shared.region.bytes(),

@@ -11,7 +11,7 @@ use crate::error::Limit;
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
 use crate::tables::{StackMemory, Tables};
-use crate::zone::{ZoneShared, Wanted, Zone};
+use crate::zone::{Wanted, Zone, ZoneShared};
 use core::cell::Cell;
 use core::ptr::NonNull;
 use uslab_magazine::{Config, Layer, Operation, Round, Supplier};
@@ -86,19 +86,19 @@ impl PerCpuPages {
     /// After a [sweep](Tables::sweep): gives to the zone what was taken.
     pub(crate) fn drain_swept(&self, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
-            layer.drain_swept(&Operation::new(), &Shelf::returning(zone, shared, order));
+            layer.drain_swept(&Operation::new(), &ZoneSupplier::returning(zone, shared, order));
         }
     }
     /// The same, and gives it what the depots hold.
     pub(crate) fn purge_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
-            layer.purge_swept(op, &Shelf::returning(zone, shared, order));
+            layer.purge_swept(op, &ZoneSupplier::returning(zone, shared, order));
         }
     }
     /// After a sweep of idle stacks: gives back what has not been of use lately; returns pages.
     pub(crate) fn reap_swept(&self, zone: &Zone, shared: &ZoneShared) -> u64 {
         let reaped = self.layers().map(|(order, layer)| {
-            layer.reap_swept(&Shelf::returning(zone, shared, order)) * u64::from(order.pages())
+            layer.reap_swept(&ZoneSupplier::returning(zone, shared, order)) * u64::from(order.pages())
         });
         reaped.sum()
     }
@@ -113,7 +113,7 @@ impl PerCpuPages {
 }
 
 /// A zone as the supplier of one layer, on behalf of one request.
-pub(crate) struct Shelf<'a> {
+pub(crate) struct ZoneSupplier<'a> {
     zone: &'a Zone,
     shared: &'a ZoneShared,
     wanted: Wanted,
@@ -121,7 +121,7 @@ pub(crate) struct Shelf<'a> {
     limit: Cell<Option<Limit>>,
 }
 
-impl<'a> Shelf<'a> {
+impl<'a> ZoneSupplier<'a> {
     /// For an allocation.
     #[inline]
     pub(crate) fn filling(zone: &'a Zone, shared: &'a ZoneShared, wanted: Wanted) -> Self {
@@ -139,7 +139,7 @@ impl<'a> Shelf<'a> {
     }
 }
 
-impl Supplier<PageRound> for Shelf<'_> {
+impl Supplier<PageRound> for ZoneSupplier<'_> {
     fn fill(&self, op: &Operation, _node: u32, max: usize, mut put: impl FnMut(PageRound)) -> usize {
         let put = |pfn| put(PageRound(pfn));
         let (filled, limit) = self.zone.fill(op, self.shared, self.wanted, max, put);

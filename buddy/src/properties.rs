@@ -59,7 +59,13 @@ fn config() -> impl Strategy<Value = PageConfig> {
     let keep_free = prop_oneof![Just(None), Just(Some(0)), (0..2_usize << 20).prop_map(Some)];
     let own = (any::<bool>(), 0..20_u8, keep_free);
     (prop::collection::vec(node, 1..=3), geometry, free_kib, cpus, own).prop_map(
-        |(mut nodes, (max, pageblock), min_free_kib, (cpus, cpu_nodes), (per_cpu_pages, backend, keep_free))| {
+        |(
+            mut nodes,
+            (max, pageblock),
+            min_free_kib,
+            (cpus, cpu_nodes),
+            (per_cpu_pages, backend, keep_free),
+        )| {
             nodes.resize(nodes.len().max(cpu_nodes as usize), Vec::new());
             PageConfig {
                 max_order: Order::new(max).unwrap(),

@@ -164,7 +164,9 @@ impl Region {
         let bytes = bytes.max(1).checked_next_multiple_of(PAGE_SIZE)?;
         let (base, backing) = match backend {
             Backend::Os => Os::new(bytes, align, access).map(|(base, os)| (base, Backing::Os(os)))?,
-            Backend::Heap => Heap::new(bytes, align, access).map(|(base, heap)| (base, Backing::Heap(heap)))?,
+            Backend::Heap => {
+                Heap::new(bytes, align, access).map(|(base, heap)| (base, Backing::Heap(heap)))?
+            }
             Backend::Phantom(own) => Addresses::new(bytes, align, access)
                 .map(|(base, addresses)| (base, Backing::Phantom(addresses, own)))?,
         };

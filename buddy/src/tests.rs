@@ -2,8 +2,8 @@
 
 use crate::corruption::Handler;
 use crate::{
-    Corruption, Backend, Gfp, HugePages, Kind, Limit, MigrateType, Order, PAGE_SIZE, PageAllocator, PageBlock,
-    PageConfig, Pfn, ZoneKind,
+    Backend, Corruption, Gfp, HugePages, Kind, Limit, MigrateType, Order, PAGE_SIZE, PageAllocator,
+    PageBlock, PageConfig, Pfn, ZoneKind,
 };
 use std::cell::RefCell;
 use uslab_magazine::{Cpus, Operation, on_cpu};
@@ -400,13 +400,13 @@ fn every_bad_free_is_named_and_changes_nothing() {
         assert_eq!(audited(&pages), before);
         assert_eq!(bad(pfn, order(2)), "", "the right free is none");
         let (before, twice) = (audited(&pages), bad(pfn, order(2)));
-        let place = if per_cpu_pages {
+        let cached = if per_cpu_pages {
             "double free of page 0: it is among the per-CPU pages"
         } else {
             // Merged: the first page of a larger free block.
             "double free of page 0: it is on a free list"
         };
-        assert_eq!((twice.as_str(), audited(&pages)), (place, before));
+        assert_eq!((twice.as_str(), audited(&pages)), (cached, before));
         assert_eq!(pages.info().corruptions, 5);
     }
 }

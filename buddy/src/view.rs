@@ -28,7 +28,7 @@ impl PageAllocator {
                 to[order.index()] += magazines.map(|magazine| magazine.rounds.len() as u32).sum::<u32>();
             };
         for (order, layer) in
-            self.places.iter().filter_map(|place| place.per_cpu.as_ref()).flat_map(|p| p.layers())
+            self.cached_zones.iter().filter_map(|cached| cached.per_cpu.as_ref()).flat_map(|p| p.layers())
         {
             // SAFETY: passed on.
             let layer = unsafe { layer.view(|_| ()) };

@@ -4,7 +4,7 @@
 //! hand-over without happens-before does, too.
 
 use crate::corruption::Handler;
-use crate::{Census, Backend, Frame, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
+use crate::{Backend, Census, Frame, Order, PageAllocator, PageConfig, Pfn, ZoneKind};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{Arc, AtomicU32, Ordering::Relaxed, planted};
 

@@ -511,7 +511,13 @@ impl Zone {
     }
 
     /// Takes a pageblock over from another type, the largest free block first, and a block from it.
-    fn claim(&self, shared: &ZoneShared, inner: &mut Inner, order: Order, mobility: MigrateType) -> Option<Pfn> {
+    fn claim(
+        &self,
+        shared: &ZoneShared,
+        inner: &mut Inner,
+        order: Order,
+        mobility: MigrateType,
+    ) -> Option<Pfn> {
         let pageblock = shared.pageblock_order;
         for current in order.through(shared.max_order).rev() {
             // A small movable block in a foreign pageblock does little harm; an unmovable one pins the pageblock.
@@ -582,7 +588,13 @@ impl Zone {
     }
 
     /// Takes the smallest block of another type that is large enough; its pageblock keeps its type.
-    fn steal(&self, shared: &ZoneShared, inner: &mut Inner, order: Order, mobility: MigrateType) -> Option<Pfn> {
+    fn steal(
+        &self,
+        shared: &ZoneShared,
+        inner: &mut Inner,
+        order: Order,
+        mobility: MigrateType,
+    ) -> Option<Pfn> {
         order.through(shared.max_order).find_map(|current| {
             let area = &inner.areas[current.index()];
             let from = area.fallback(mobility)?;

@@ -1,6 +1,6 @@
 //! The inlined path of a class by itself, for an owner who keeps it where every instruction counts.
 
-use crate::cpu::rseq::{PcpuPtr, NO_CLASS};
+use crate::cpu::rseq::{NO_CLASS, PcpuPtr};
 use crate::cpu::{Mechanism, claimed};
 use crate::memory::{Heap, Memory};
 use crate::region::Class;
@@ -191,13 +191,19 @@ unsafe impl<R, M: Memory, const N: usize> Sync for FastPathTable<R, M, N> {}
 impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
     /// These fast paths, as far as they are of one table; all of them disabled if they are not.
     pub fn of(fast_paths: [FastPath<R, M>; N]) -> Self {
-        let Some(first) = fast_paths.first().filter(|first| fast_paths.iter().all(|fast_path| fast_path.is_beside(first)))
+        let Some(first) =
+            fast_paths.first().filter(|first| fast_paths.iter().all(|fast_path| fast_path.is_beside(first)))
         else {
             let FastPath { pcpu, table, class, .. } = FastPath::<R, M>::disabled();
             return Self { pcpu, table, stacks: [Stack::of(class); N], rounds: PhantomData };
         };
         let (pcpu, table) = (first.pcpu, first.table);
-        Self { pcpu, table, stacks: fast_paths.map(|fast_path| Stack::of(fast_path.class)), rounds: PhantomData }
+        Self {
+            pcpu,
+            table,
+            stacks: fast_paths.map(|fast_path| Stack::of(fast_path.class)),
+            rounds: PhantomData,
+        }
     }
     /// The same fast paths in another order, each as often as it is named there: a table by which a fast path is found in one load.
     ///
@@ -224,11 +230,11 @@ impl<R: Round, M: Memory, const N: usize> FastPathTable<R, M, N> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::ball::Ball;
-    use crate::shadow::{Shelf, table};
+    use crate::shadow::{TestSupplier, table};
+    use crate::test_round::TestRound;
     use crate::{Config, Cpus, Layer, on_cpu};
 
-    fn layers(table: &crate::sync::Arc<Table<Heap>>) -> [Layer<Ball>; 3] {
+    fn layers(table: &crate::sync::Arc<Table<Heap>>) -> [Layer<TestRound>; 3] {
         [(); 3].map(|()| Layer::new(table, Config::new(4, 2, 0)).unwrap())
     }
 
@@ -236,24 +242,25 @@ mod tests {
     fn fronts_side_by_side_serve_each_its_own_class() {
         on_cpu(0);
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os(), Cpus::os().claimed()] {
-            let (table, shelf) = (table(cpus), Shelf::new(0, 1));
+            let (table, supplier) = (table(cpus), TestSupplier::new(0, 1));
             let layers = layers(&table);
             let order = [2, 0, 0, 1];
             let fast_paths = FastPathTable::of(layers.each_ref().map(Layer::fast_path));
             let arranged = fast_paths.arranged(&order);
             for (i, layer) in layers.iter().enumerate() {
-                (1..=3).for_each(|ball| layer.free(&shelf, Ball(10 * i + ball)));
+                (1..=3).for_each(|ball| layer.free(&supplier, TestRound(10 * i + ball)));
             }
             for (i, layer) in layers.iter().enumerate() {
                 // SAFETY: the layers live.
-                let got: Vec<Ball> = core::iter::from_fn(|| unsafe { fast_paths.fast_path(i).alloc() }).collect();
+                let got: Vec<TestRound> =
+                    core::iter::from_fn(|| unsafe { fast_paths.fast_path(i).alloc() }).collect();
                 assert!(got.iter().all(|ball| ball.0 / 10 == i), "{got:?} of class {i}");
                 // The thread may be elsewhere now, but not on simulated CPUs.
                 assert!(got.len() == 3 || cpus == Cpus::os() || cpus == Cpus::os().claimed(), "{got:?}");
                 for ball in got {
                     // SAFETY: as above.
                     if !unsafe { fast_paths.fast_path(i).free(ball) } {
-                        layer.free(&shelf, ball);
+                        layer.free(&supplier, ball);
                     }
                 }
                 assert_eq!(layer.stats().in_magazines, 3);
@@ -271,17 +278,20 @@ mod tests {
     fn fronts_that_are_not_of_one_table_all_miss() {
         on_cpu(0);
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os()] {
-            let (one, other, shelf) = (table(cpus), table(cpus), Shelf::new(0, 1));
+            let (one, other, supplier) = (table(cpus), table(cpus), TestSupplier::new(0, 1));
             let ([a, ..], [b, ..]) = (&layers(&one), &layers(&other));
-            [a, b].iter().for_each(|layer| layer.free(&shelf, Ball(1)));
-            for mixed in [[a.fast_path(), b.fast_path()], [a.fast_path(), FastPath::disabled()], [FastPath::disabled(), b.fast_path()]]
-            {
+            [a, b].iter().for_each(|layer| layer.free(&supplier, TestRound(1)));
+            for mixed in [
+                [a.fast_path(), b.fast_path()],
+                [a.fast_path(), FastPath::disabled()],
+                [FastPath::disabled(), b.fast_path()],
+            ] {
                 let fast_paths = FastPathTable::of(mixed);
                 for i in 0..2 {
                     // SAFETY: the layers live.
                     unsafe {
                         assert_eq!(fast_paths.fast_path(i).alloc(), None);
-                        assert!(!fast_paths.fast_path(i).free(Ball(2)));
+                        assert!(!fast_paths.fast_path(i).free(TestRound(2)));
                     }
                 }
             }

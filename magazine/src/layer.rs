@@ -40,8 +40,8 @@
 
 use crate::cpu::{Cpus, Mechanism, claimed, rseq};
 use crate::depot::Depot;
-use crate::fork::Fork;
 use crate::fast_path::FastPath;
+use crate::fork::Fork;
 use crate::magazine::{MAX_CAPACITY, Magazine};
 use crate::memory::{Heap, Memory};
 use crate::paths::{Operation, PathCounts, Paths};
@@ -342,7 +342,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
         // SAFETY: this layer lives.
-        unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }.or_else(|| self.alloc_new(supplier))
+        unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
+            .or_else(|| self.alloc_new(supplier))
     }
     /// The same, in the course of an operation that may have done something before, and goes on elsewhere if there is no
     /// round.
@@ -702,19 +703,19 @@ impl<R: Round, M: Memory> Fork for Layer<R, M> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::ball::Ball;
     use crate::on_cpu;
-    use crate::shadow::{Shelf, table};
+    use crate::shadow::{TestSupplier, table};
     use crate::sync::catch_panic;
+    use crate::test_round::TestRound;
 
     /// Hands out balls without end.
     struct Endless;
-    impl Supplier<Ball> for Endless {
-        fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(Ball)) -> usize {
-            (1..=max).map(Ball).for_each(put);
+    impl Supplier<TestRound> for Endless {
+        fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
+            (1..=max).map(TestRound).for_each(put);
             max
         }
-        fn flush(&self, _: &Operation, rounds: impl Iterator<Item = Ball>) {
+        fn flush(&self, _: &Operation, rounds: impl Iterator<Item = TestRound>) {
             rounds.for_each(drop);
         }
     }
@@ -734,7 +735,7 @@ mod tests {
                     Config::new(capacity, stock, depot_limit),
                 ] {
                     assert!(config.most_rounds(&cpus) < u64::MAX);
-                    let layer: Layer<Ball> = Layer::new(&table, config).unwrap();
+                    let layer: Layer<TestRound> = Layer::new(&table, config).unwrap();
                     let balls: Vec<_> = (0..300).map(|_| layer.alloc(&Endless).unwrap()).collect();
                     balls.into_iter().for_each(|ball| layer.free(&Endless, ball));
                     layer.shrink();
@@ -750,29 +751,29 @@ mod tests {
     /// Once the classes of such a drain stayed closed, and what it had taken from other CPUs was lost.
     #[test]
     fn a_supplier_that_panics_leaves_no_class_closed() {
-        struct PanicsOnce<'a>(&'a Shelf, Counter);
-        impl Supplier<Ball> for PanicsOnce<'_> {
-            fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(Ball)) -> usize {
+        struct PanicsOnce<'a>(&'a TestSupplier, Counter);
+        impl Supplier<TestRound> for PanicsOnce<'_> {
+            fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
                 0
             }
-            fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Ball>) {
+            fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
                 self.1.add(1);
                 assert!(self.1.get() > 1, "the first flush");
                 self.0.flush(op, rounds);
             }
         }
-        let (table, shelf) = (table(Cpus::simulated(2, 1).unwrap()), Shelf::new(0, 1));
-        let layer: Layer<Ball> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
+        let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(0, 1));
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
         for cpu in 0..2 {
             on_cpu(cpu);
-            layer.free(&shelf, Ball(cpu as usize + 1));
+            layer.free(&supplier, TestRound(cpu as usize + 1));
         }
-        let supplier = PanicsOnce(&shelf, Counter::new(0));
+        let supplier = PanicsOnce(&supplier, Counter::new(0));
         let panic = catch_panic(|| layer.drain(&supplier, 0..2)).unwrap_err();
         assert_eq!(panic.downcast_ref(), Some(&"the first flush"));
-        assert_eq!(*shelf.free.borrow(), [Ball(2)].into(), "the other CPU's round was given away");
+        assert_eq!(*supplier.0.free.borrow(), [TestRound(2)].into(), "the other CPU's round was given away");
         assert_eq!(layer.stats().in_magazines, 0);
-        layer.free(&shelf, Ball(3));
+        layer.free(&supplier, TestRound(3));
         assert_eq!(layer.stats().in_magazines, 1, "the class is open again");
     }
 
@@ -785,11 +786,11 @@ mod tests {
         let region = crate::region::STACKS.next_multiple_of(4096) + (4 << 14);
         let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
         let table = Arc::new(Table::new(cpus, region, memory).unwrap());
-        let first = Layer::<Ball>::new(&table, config).unwrap();
-        assert!(Layer::<Ball>::new(&table, config).is_none());
+        let first = Layer::<TestRound>::new(&table, config).unwrap();
+        assert!(Layer::<TestRound>::new(&table, config).is_none());
         drop(first);
         let numbers = || core::iter::from_fn(|| table.class(config.reach())).count();
-        assert!(Layer::<Ball>::new(&table, config).is_some());
+        assert!(Layer::<TestRound>::new(&table, config).is_some());
         assert_eq!(numbers(), 4);
     }
 
@@ -797,21 +798,21 @@ mod tests {
     #[test]
     fn a_number_that_is_used_again_brings_no_round_and_no_count() {
         let cpus = Cpus::simulated(2, 1).unwrap();
-        let (table, shelf) = (table(cpus), Shelf::new(60, 1));
+        let (table, supplier) = (table(cpus), TestSupplier::new(60, 1));
         let mut numbers = vec![];
         for _ in 0..5 {
-            let layer: Layer<Ball> = Layer::new(&table, Config::new(3, 1, 2)).unwrap();
+            let layer: Layer<TestRound> = Layer::new(&table, Config::new(3, 1, 2)).unwrap();
             let stats = layer.stats();
             assert_eq!(stats, Stats { capacity: 3, aborts: stats.aborts, ..Stats::default() });
             for cpu in 0..2 {
                 on_cpu(cpu);
-                let nobody = Shelf::new(0, 1);
+                let nobody = TestSupplier::new(0, 1);
                 assert_eq!(layer.alloc(&nobody), None, "a round of the layer before");
-                let held: Vec<Ball> = (0..9).map(|_| layer.alloc(&shelf).unwrap()).collect();
-                held.into_iter().for_each(|ball| layer.free(&shelf, ball));
+                let held: Vec<TestRound> = (0..9).map(|_| layer.alloc(&supplier).unwrap()).collect();
+                held.into_iter().for_each(|ball| layer.free(&supplier, ball));
             }
             assert!(layer.stats().in_magazines > 0, "and it goes with rounds on its stacks");
-            *shelf.free.borrow_mut() = (1..=60).map(Ball).collect();
+            *supplier.free.borrow_mut() = (1..=60).map(TestRound).collect();
             numbers.push(layer.nodes[0].class().index);
         }
         assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
@@ -820,16 +821,16 @@ mod tests {
     /// Many layers are drained, purged or reaped by one sweep of their table.
     #[test]
     fn after_a_sweep_each_layer_gives_its_own_away_and_says_how_many() {
-        let (table, shelf) = (table(Cpus::simulated(2, 1).unwrap()), Shelf::new(40, 1));
-        let layers = [(); 2].map(|()| Layer::<Ball>::new(&table, Config::new(2, 1, 2)).unwrap());
+        let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(40, 1));
+        let layers = [(); 2].map(|()| Layer::<TestRound>::new(&table, Config::new(2, 1, 2)).unwrap());
         let op = &Operation::new();
-        let holds = |layer: &Layer<Ball>| {
+        let holds = |layer: &Layer<TestRound>| {
             let stats = layer.stats();
             (stats.in_magazines, stats.in_depot)
         };
-        let fill = |layer: &Layer<Ball>| {
-            let held: Vec<Ball> = (0..10).map(|_| layer.alloc(&shelf).unwrap()).collect();
-            held.into_iter().for_each(|ball| layer.free(&shelf, ball));
+        let fill = |layer: &Layer<TestRound>| {
+            let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
+            held.into_iter().for_each(|ball| layer.free(&supplier, ball));
             assert_eq!(holds(layer), (6, 4));
         };
         on_cpu(0);
@@ -837,82 +838,87 @@ mod tests {
         layers[0].ask();
         table.sweep(0..2, Which::All);
         assert_eq!(holds(&layers[0]), (6, 4), "until then it lies where it lay");
-        assert_eq!(layers[0].drain_swept(op, &shelf), 6);
-        assert_eq!((holds(&layers[0]), layers[0].drain_swept(op, &shelf)), ((0, 4), 0), "once");
-        assert_eq!((layers[1].drain_swept(op, &shelf), holds(&layers[1])), (0, (6, 4)), "it had not asked");
+        assert_eq!(layers[0].drain_swept(op, &supplier), 6);
+        assert_eq!((holds(&layers[0]), layers[0].drain_swept(op, &supplier)), ((0, 4), 0), "once");
+        assert_eq!(
+            (layers[1].drain_swept(op, &supplier), holds(&layers[1])),
+            (0, (6, 4)),
+            "it had not asked"
+        );
         fill(&layers[0]);
         layers[0].ask();
         table.sweep(0..2, Which::All);
-        layers[0].purge_swept(op, &shelf);
+        layers[0].purge_swept(op, &supplier);
         assert_eq!(holds(&layers[0]), (0, 0));
         let reap = || {
             layers[1].ask();
             table.sweep(0..2, Which::Idle);
-            layers[1].reap_swept(&shelf)
+            layers[1].reap_swept(&supplier)
         };
         assert_eq!([reap(), reap(), reap()], [0, 10, 0], "what served nothing for an interval");
-        assert_eq!((holds(&layers[1]), shelf.free.borrow().len()), ((0, 0), 40));
+        assert_eq!((holds(&layers[1]), supplier.free.borrow().len()), ((0, 0), 40));
     }
 
     #[test]
     fn a_closed_layer_hands_out_what_it_has_and_keeps_nothing() {
-        let (table, shelf) = (table(Cpus::simulated(1, 1).unwrap()), Shelf::new(12, 1));
-        let layer: Layer<Ball> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
+        let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(12, 1));
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
         on_cpu(0);
-        let held: Vec<Ball> = (0..10).map(|_| layer.alloc(&shelf).unwrap()).collect();
-        held.into_iter().for_each(|ball| layer.free(&shelf, ball));
+        let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
+        held.into_iter().for_each(|ball| layer.free(&supplier, ball));
         layer.close();
         let before = layer.stats();
         assert_eq!((before.in_magazines, before.in_depot), (6, 4));
         // Its stack, what the supplier has, one by one, and its depot, whose magazines it cannot put on a stack.
-        let got: Vec<_> = core::iter::from_fn(|| layer.alloc(&shelf)).collect();
+        let got: Vec<_> = core::iter::from_fn(|| layer.alloc(&supplier)).collect();
         let stats = layer.stats();
         assert_eq!((stats.in_magazines, stats.in_depot), (0, 0));
         assert_eq!(stats.allocs - before.allocs, 12);
-        assert_eq!((got.len(), shelf.free.borrow().len()), (12, 0));
+        assert_eq!((got.len(), supplier.free.borrow().len()), (12, 0));
         // Closed stacks keep their places until a drain has come.
-        layer.purge(&shelf);
-        got.into_iter().for_each(|ball| layer.free(&shelf, ball));
+        layer.purge(&supplier);
+        got.into_iter().for_each(|ball| layer.free(&supplier, ball));
         let after = layer.stats();
         assert_eq!((after.frees - stats.frees, after.busy - stats.busy), (12, 12));
-        assert_eq!((after.flushes, shelf.free.borrow().len()), (stats.flushes, 12), "one by one");
+        assert_eq!((after.flushes, supplier.free.borrow().len()), (stats.flushes, 12), "one by one");
     }
 
     /// A magazine would be filled for one round.
     #[test]
     fn where_nothing_can_be_pushed_a_fill_asks_for_one_round() {
-        let (table, shelf) = (table(Cpus::simulated(2, 1).unwrap()), Shelf::new(9, 1));
-        let layer: Layer<Ball> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
+        let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(9, 1));
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 0, 0)).unwrap();
         let counts = || {
             let stats = layer.stats();
             (stats.fills, stats.flushes, stats.busy)
         };
         on_cpu(2);
-        assert!(layer.alloc(&shelf).is_some());
+        assert!(layer.alloc(&supplier).is_some());
         assert_eq!(counts(), (1, 0, 1), "a CPU without a region");
         on_cpu(0);
         layer.close();
-        assert!(layer.alloc(&shelf).is_some());
+        assert!(layer.alloc(&supplier).is_some());
         assert_eq!(counts(), (2, 0, 2), "a class that is closed");
-        assert_eq!(shelf.free.borrow().len(), 7);
+        assert_eq!(supplier.free.borrow().len(), 7);
     }
 
     #[test]
     fn rounds_go_home_and_those_of_other_nodes_are_counted() {
-        let (table, shelf) = (table(Cpus::simulated(2, 2).unwrap()), Shelf::new(8, 2));
-        let layer: Layer<Ball> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
+        let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(8, 2));
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
         assert!(
-            !layer.has_one_node() && Layer::<Ball>::on_one_node(&table, layer.config).unwrap().has_one_node()
+            !layer.has_one_node()
+                && Layer::<TestRound>::on_one_node(&table, layer.config).unwrap().has_one_node()
         );
         on_cpu(0);
-        let [one, two] = [(); 2].map(|()| layer.alloc(&shelf).unwrap());
-        assert_eq!([shelf.node_of(one), shelf.node_of(two)], [0, 0]);
-        layer.free(&shelf, one);
+        let [one, two] = [(); 2].map(|()| layer.alloc(&supplier).unwrap());
+        assert_eq!([supplier.node_of(one), supplier.node_of(two)], [0, 0]);
+        layer.free(&supplier, one);
         assert_eq!(layer.stats().other_node_frees, 0);
         on_cpu(1);
-        layer.free(&shelf, two);
+        layer.free(&supplier, two);
         assert_eq!(layer.stats().other_node_frees, 1);
-        assert_eq!(layer.alloc(&shelf).map(|ball| shelf.node_of(ball)), Some(1), "it went home");
+        assert_eq!(layer.alloc(&supplier).map(|ball| supplier.node_of(ball)), Some(1), "it went home");
         // SAFETY: the layer lives.
         assert_eq!(unsafe { layer.fast_path().alloc() }, None, "each operation asks for its node");
     }
@@ -921,37 +927,37 @@ mod tests {
     #[test]
     fn an_operation_that_misses_is_counted_with_what_it_did_before() {
         use crate::Path;
-        let (table, shelf) = (table(Cpus::simulated(1, 1).unwrap()), Shelf::new(9, 1));
-        let layer: Layer<Ball> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
+        let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(9, 1));
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
         on_cpu(0);
         let paths = |pages, cpu| Paths { pages, cpu, ..Paths::default() };
         let op = Operation::new();
         op.did(Path::Pages);
-        let ball = layer.alloc_in(&op, &shelf).unwrap();
+        let ball = layer.alloc_in(&op, &supplier).unwrap();
         assert_eq!(layer.stats().paths, paths(1, 0));
-        layer.free_in(&op, &shelf, ball);
+        layer.free_in(&op, &supplier, ball);
         assert_eq!(layer.stats().paths, paths(2, 0), "its stack had one place, and a round there");
-        let ball = layer.alloc_in(&op, &shelf).unwrap();
-        layer.free_in(&op, &shelf, ball);
+        let ball = layer.alloc_in(&op, &supplier).unwrap();
+        layer.free_in(&op, &supplier, ball);
         let stats = layer.stats();
         assert_eq!((stats.allocs, stats.frees, stats.in_magazines, stats.paths), (2, 2, 2, paths(2, 2)));
     }
 
     #[test]
     fn a_layer_that_is_opened_again_holds_as_much_as_before() {
-        let (table, shelf) = (table(Cpus::simulated(1, 1).unwrap()), Shelf::new(20, 1));
-        let layer: Layer<Ball> = Layer::new(&table, Config::new(2, 1, 1)).unwrap();
+        let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(20, 1));
+        let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 1)).unwrap();
         on_cpu(0);
         let holds = || {
-            let held: Vec<Ball> = (0..20).map(|_| layer.alloc(&shelf).unwrap()).collect();
-            held.into_iter().for_each(|ball| layer.free(&shelf, ball));
+            let held: Vec<TestRound> = (0..20).map(|_| layer.alloc(&supplier).unwrap()).collect();
+            held.into_iter().for_each(|ball| layer.free(&supplier, ball));
             let stats = layer.stats();
-            layer.purge(&shelf);
+            layer.purge(&supplier);
             (stats.in_magazines, stats.in_depot)
         };
         assert_eq!(holds(), (6, 2));
         layer.close();
-        layer.purge(&shelf);
+        layer.purge(&supplier);
         assert_eq!(holds(), (0, 0));
         layer.reopen();
         assert_eq!(holds(), (6, 2));
@@ -961,30 +967,30 @@ mod tests {
     #[test]
     fn counts_are_exact_through_batches_widening_drains_and_reaps() {
         let cpus = Cpus::simulated(2, 1).unwrap();
-        let layer: Layer<Ball> = Layer::new(&table(cpus), Config::new(3, 2, 2)).unwrap();
-        let shelf = Shelf::new(100, 1);
+        let layer: Layer<TestRound> = Layer::new(&table(cpus), Config::new(3, 2, 2)).unwrap();
+        let supplier = TestSupplier::new(100, 1);
         let (mut held, mut allocs, mut frees) = (vec![], 0, 0);
         for i in 0..200_u32 {
             on_cpu(i % 2);
             for _ in 0..i % 17 {
-                held.extend(layer.alloc(&shelf));
+                held.extend(layer.alloc(&supplier));
                 allocs += 1;
             }
             for _ in 0..(i * 7) % 19 {
                 if let Some(ball) = held.pop() {
-                    layer.free(&shelf, ball);
+                    layer.free(&supplier, ball);
                     frees += 1;
                 }
             }
             match i % 5 {
-                0 => layer.drain(&shelf, 0..1),
-                1 => _ = layer.reap(&shelf),
+                0 => layer.drain(&supplier, 0..1),
+                1 => _ = layer.reap(&supplier),
                 2 => layer.shrink(),
                 _ => {}
             }
             let s = layer.stats();
             assert_eq!((s.allocs, s.frees), (allocs, frees), "behind round {i}");
-            let elsewhere = (held.len() + shelf.free.borrow().len()) as u64;
+            let elsewhere = (held.len() + supplier.free.borrow().len()) as u64;
             assert_eq!(s.in_magazines + s.in_depot + elsewhere, 100, "behind round {i}");
         }
     }

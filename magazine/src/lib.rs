@@ -98,8 +98,8 @@ compile_error!(
 
 pub mod cpu;
 mod depot;
-pub mod fork;
 pub mod fast_path;
+pub mod fork;
 pub mod layer;
 mod lock_order;
 mod magazine;
@@ -112,8 +112,6 @@ pub mod table;
 mod tuning;
 pub mod view;
 
-#[cfg(any(test, uslab_fuzz))]
-mod ball;
 #[cfg(all(test, any(loom, uslab_models)))]
 mod models;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -123,12 +121,14 @@ mod schedules;
 #[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
 #[doc(hidden)]
 pub mod shadow;
+#[cfg(any(test, uslab_fuzz))]
+mod test_round;
 #[cfg(all(test, any(loom, shuttle, uslab_models)))]
 mod world;
 
 pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, Script, on_cpu};
-pub use fork::Fork;
 pub use fast_path::{FastPath, FastPathTable};
+pub use fork::Fork;
 pub use layer::{Config, Layer, MAX_DEPOT, Round, Stats, Supplier};
 pub use magazine::MAX_CAPACITY;
 pub use memory::{Heap, Memory};

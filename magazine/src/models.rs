@@ -57,9 +57,9 @@ impl World {
         self.layer.counts.around_allocs.add(1);
     }
     /// Whether these balls are with the supplier.
-    fn are_on_shelf(&self, balls: &[usize]) -> bool {
-        let shelf = self.shelf.balls.lock();
-        balls.iter().all(|ball| shelf.contains(ball))
+    fn are_with_supplier(&self, balls: &[usize]) -> bool {
+        let supplier = self.supplier.balls.lock();
+        balls.iter().all(|ball| supplier.contains(ball))
     }
 }
 
@@ -130,7 +130,7 @@ fn contract(Case { by, script }: Case) {
     w.stack(0, 0, 2, &[1]);
     w.in_depot(0, &[2, 3]);
     w.in_depot(0, &[4, 5]);
-    w.on_shelf(&[6]);
+    w.with_supplier(&[6]);
     let uses = |w: &World| {
         alloc_then_free(w);
         vec![w.alloc(), w.alloc()]
@@ -210,7 +210,7 @@ fn m3_two_threads_of_one_cpu() {
 fn depot_runs_dry(Case { by, script }: Case) {
     let w = World::new(by, 2, 1, 0, true, 4);
     w.in_depot(0, &[1]);
-    w.on_shelf(&[2, 3]);
+    w.with_supplier(&[2, 3]);
     w.out(4);
     let frees = |w: &World| {
         w.free(4);
@@ -307,7 +307,7 @@ fn drain_leaves_nothing(Case { by, script }: Case) {
     };
     let drain = |w: &World| {
         w.drain(0..1);
-        assert!(w.are_on_shelf(&[2, 3]), "a drain leaves nothing behind");
+        assert!(w.are_with_supplier(&[2, 3]), "a drain leaves nothing behind");
         vec![]
     };
     run(w, (script, frees), &[on(1, drain)]);
@@ -321,7 +321,7 @@ fn h1_a_drain_leaves_nothing_behind() {
 fn drain_filling(Case { by, script }: Case) {
     let w = World::new(by, 2, 2, 0, true, 3);
     w.stack(0, 0, 1, &[1]);
-    w.on_shelf(&[2, 3]);
+    w.with_supplier(&[2, 3]);
     let takes = |w: &World| vec![w.alloc(), w.alloc()];
     run(w, (script, takes), &[on(1, drain_cpu_0)]);
 }
@@ -334,17 +334,17 @@ fn h1_drain_while_a_magazine_is_filled() {
 fn reap_waking(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, false, 2);
     w.stack(0, 0, 2, &[1, 2]);
-    assert_eq!(w.layer.reap(&w.shelf), 0, "what has just come is not idle");
+    assert_eq!(w.layer.reap(&w.supplier), 0, "what has just come is not idle");
     alloc_then_free(&w);
-    assert_eq!(w.layer.reap(&w.shelf), 0, "what has just served is not idle");
+    assert_eq!(w.layer.reap(&w.supplier), 0, "what has just served is not idle");
     let reap = |w: &World| {
-        w.layer.reap(&w.shelf);
+        w.layer.reap(&w.supplier);
         vec![]
     };
     let world = Arc::new(w);
     let live = together(&world, (script, alloc_then_free), &[on(0, reap)]);
     // Whatever the reap before saw: between these two the CPU serves nothing.
-    (0..2).for_each(|_| _ = world.layer.reap(&world.shelf));
+    (0..2).for_each(|_| _ = world.layer.reap(&world.supplier));
     world.cpus_hold_nothing("a reap");
     world.census(&live);
 }
@@ -414,7 +414,7 @@ fn h3_a_drain_meets_another_one() {
 fn beyond_the_table(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
-    w.shelf.second_node = 2;
+    w.supplier.second_node = 2;
     w.stack(0, 0, 1, &[1]);
     w.in_depot(1, &[2]);
     w.in_depot(1, &[3]);
@@ -461,12 +461,12 @@ fn close_and_purge(Case { by, script }: Case) {
     };
     let closes = |w: &World| {
         w.layer.close();
-        w.layer.purge(&w.shelf);
+        w.layer.purge(&w.supplier);
         vec![]
     };
     let world = Arc::new(w);
     together(&world, (script, closes), &[on(0, frees), on(1, overflows)]);
-    assert!(world.are_on_shelf(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
+    assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
     world.census(&[]);
 }
 /// H5: a layer is closed and purged while another CPU frees for the first time: nobody has asked that CPU for anything.
@@ -482,12 +482,12 @@ fn closed_beside_a_first_free(Case { by, script }: Case) {
     };
     let closes = |w: &World| {
         w.layer.close();
-        w.layer.purge(&w.shelf);
+        w.layer.purge(&w.supplier);
         vec![]
     };
     let world = Arc::new(w);
     together(&world, (script, closes), &[on(1, frees)]);
-    assert!(world.are_on_shelf(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
+    assert!(world.are_with_supplier(&[1, 2, 3, 4]), "a layer that is closed keeps nothing");
     world.census(&[]);
 }
 #[test]
@@ -540,7 +540,7 @@ fn sweep(w: &World) -> Vec<Option<usize>> {
     let both = || [Some(w), w.other.as_deref()].into_iter().flatten();
     both().for_each(|world| world.layer.ask());
     w.layer.table.sweep(0..w.layer.cpus().count(), Which::All);
-    both().for_each(|world| _ = world.layer.drain_swept(&Operation::new(), &world.shelf));
+    both().for_each(|world| _ = world.layer.drain_swept(&Operation::new(), &world.supplier));
     vec![]
 }
 #[test]
@@ -682,7 +682,7 @@ fn number_is_reused(Case { by, script }: Case) {
     alloc_then_free(&old);
     drop(old);
     let new = World::on(&table, config, true, 4);
-    new.on_shelf(&[3, 4]);
+    new.with_supplier(&[3, 4]);
     new.own(1, true);
     new.own(2, true);
     let here = new.alloc();
@@ -708,7 +708,7 @@ fn t2_a_number_is_reused() {
 fn frees_of_another_node(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(1, 0, 4), false, 3);
-    w.shelf.second_node = 1;
+    w.supplier.second_node = 1;
     (0..2).for_each(|node| w.stack(0, node, 1, &[]));
     (1..=3).for_each(|b| w.out(b));
     let frees = |w: &World| {
@@ -726,8 +726,8 @@ fn n1_rounds_of_another_node_go_home() {
 fn between_nodes(Case { by, script }: Case) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, Config::new(2, 0, 4), true, 4);
-    w.shelf.second_node = 3;
-    w.on_shelf(&[1, 2, 3, 4]);
+    w.supplier.second_node = 3;
+    w.with_supplier(&[1, 2, 3, 4]);
     run(w, (script, alloc_then_free), &[on(1, alloc_then_free)]);
 }
 #[test]
@@ -743,7 +743,7 @@ fn fork_beside_exchange(Case { by, script }: Case) {
     let w = World::new(by, 1, 1, 0, true, 3);
     w.stack(0, 0, 1, &[]);
     w.in_depot(0, &[1]);
-    w.on_shelf(&[2, 3]);
+    w.with_supplier(&[2, 3]);
     let world = Arc::new(w);
     let other = world.clone();
     let t = thread::spawn(move || {

@@ -5,9 +5,9 @@
 //! its operations (I2); alternating at any fill level never visits it twice (I3); an empty depot costs no visit (I4);
 //! nothing is lost (I5).
 
-use crate::ball::Ball;
 use crate::region::LEN;
-use crate::shadow::{self, Setup, Shelf, Step};
+use crate::shadow::{self, Setup, Step, TestSupplier};
+use crate::test_round::TestRound;
 use crate::{Config, Cpus, Layer, Operation, Path, Paths, Supplier, on_cpu};
 use proptest::prelude::*;
 
@@ -39,7 +39,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// A layer of these sizes.
-fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<Ball> {
+fn layer(cpus: Cpus, capacity: u16, stock: u16, depot_limit: u32) -> Layer<TestRound> {
     shadow::layer(cpus, Config::new(capacity, stock, depot_limit))
 }
 
@@ -60,24 +60,24 @@ proptest! {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, 0, 1000);
         on_cpu(0);
         // Nothing to fill from: rounds come from the depot or not at all.
-        let shelf = Shelf::new(0, 1);
+        let supplier = TestSupplier::new(0, 1);
         let mut next = 0;
         let mut held = vec![];
         // Warm: ten full magazines in the depot, and two on the CPU's stack.
         for _ in 0..12 * usize::from(capacity) {
             next += 1;
-            layer.free(&shelf, Ball(next));
+            layer.free(&supplier, TestRound(next));
         }
         let (mut visits, mut since, mut seen_one) = (layer.stats().depot_exchanges, 0, false);
         for alloc in seq {
             if alloc {
-                held.extend(layer.alloc(&shelf));
+                held.extend(layer.alloc(&supplier));
             } else {
                 let ball = held.pop().unwrap_or_else(|| {
                     next += 1;
-                    Ball(next)
+                    TestRound(next)
                 });
-                layer.free(&shelf, ball);
+                layer.free(&supplier, ball);
             }
             since += 1;
             let now = layer.stats().depot_exchanges;
@@ -93,12 +93,12 @@ proptest! {
     fn alternating_does_not_thrash(capacity in 1..8u16, stock in 0..4u16, before in 0..40usize) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, stock, 1000);
         on_cpu(0);
-        let shelf = Shelf::new(200, 1);
-        let held: Vec<Ball> = (0..before).map(|_| layer.alloc(&shelf).unwrap()).collect();
-        held.iter().for_each(|b| layer.free(&shelf, *b));
+        let supplier = TestSupplier::new(200, 1);
+        let held: Vec<TestRound> = (0..before).map(|_| layer.alloc(&supplier).unwrap()).collect();
+        held.iter().for_each(|b| layer.free(&supplier, *b));
         let cycle = || {
-            let ball = layer.alloc(&shelf).unwrap();
-            layer.free(&shelf, ball);
+            let ball = layer.alloc(&supplier).unwrap();
+            layer.free(&supplier, ball);
         };
         cycle();
         let warm = layer.stats();
@@ -133,8 +133,8 @@ fn the_fuzzers_corpus_agrees_with_the_shadow() {
 fn an_empty_depot_costs_no_visit() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 4, 0, 10);
     on_cpu(0);
-    let shelf = Shelf::new(100, 1);
-    let held: Vec<Ball> = (0..40).map(|_| layer.alloc(&shelf).unwrap()).collect();
+    let supplier = TestSupplier::new(100, 1);
+    let held: Vec<TestRound> = (0..40).map(|_| layer.alloc(&supplier).unwrap()).collect();
     assert_eq!(layer.stats().depot_exchanges, 0);
     assert_eq!(held.len(), 40);
 }
@@ -142,11 +142,11 @@ fn an_empty_depot_costs_no_visit() {
 #[test]
 fn n_workers_touch_n_regions() {
     let layer = layer(Cpus::simulated(8, 1).unwrap(), 4, 0, 10);
-    let shelf = Shelf::new(100, 1);
+    let supplier = TestSupplier::new(100, 1);
     for cpu in 0..8 {
         on_cpu(cpu);
-        let ball = layer.alloc(&shelf).unwrap();
-        layer.free(&shelf, ball);
+        let ball = layer.alloc(&supplier).unwrap();
+        layer.free(&supplier, ball);
     }
     // Each CPU filled a magazine of its own: 4 rounds each.
     assert_eq!(layer.stats().in_magazines, 32);
@@ -157,26 +157,26 @@ fn n_workers_touch_n_regions() {
 fn reap_takes_only_what_an_interval_did_not_need() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 100);
     on_cpu(0);
-    let shelf = Shelf::new(40, 1);
-    let held: Vec<Ball> = (0..40).map(|_| layer.alloc(&shelf).unwrap()).collect();
-    held.iter().for_each(|b| layer.free(&shelf, *b));
+    let supplier = TestSupplier::new(40, 1);
+    let held: Vec<TestRound> = (0..40).map(|_| layer.alloc(&supplier).unwrap()).collect();
+    held.iter().for_each(|b| layer.free(&supplier, *b));
     let full = layer.stats().in_depot;
     assert_eq!(full, 36, "40 rounds, 4 of them on the CPU's stack");
-    assert_eq!(layer.reap(&shelf), 0, "the first interval began with an empty depot");
+    assert_eq!(layer.reap(&supplier), 0, "the first interval began with an empty depot");
     // A steady need of 10 rounds.
     let steady = || {
-        let held: Vec<Ball> = (0..10).map(|_| layer.alloc(&shelf).unwrap()).collect();
-        held.iter().for_each(|b| layer.free(&shelf, *b));
+        let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
+        held.iter().for_each(|b| layer.free(&supplier, *b));
     };
     steady();
     let before = layer.stats().in_depot;
-    let reaped = layer.reap(&shelf);
+    let reaped = layer.reap(&supplier);
     assert_eq!(layer.stats().in_depot + reaped, before, "what was reaped lies here no longer");
     assert!((28..=32).contains(&reaped), "all but what the steady need touched: {reaped}");
     let flushes = layer.stats().flushes;
     for _ in 0..5 {
         steady();
-        layer.reap(&shelf);
+        layer.reap(&supplier);
     }
     let s = layer.stats();
     assert!(s.flushes - flushes <= 1, "a steady load reaches a fixed point: {s:?}");
@@ -187,18 +187,18 @@ fn reap_takes_only_what_an_interval_did_not_need() {
 #[test]
 fn reap_drains_idle_cpus_only() {
     let layer = layer(Cpus::simulated(2, 1).unwrap(), 4, 0, 10);
-    let shelf = Shelf::new(40, 1);
+    let supplier = TestSupplier::new(40, 1);
     let touch = |cpu| {
         on_cpu(cpu);
-        let ball = layer.alloc(&shelf).unwrap();
-        layer.free(&shelf, ball);
+        let ball = layer.alloc(&supplier).unwrap();
+        layer.free(&supplier, ball);
     };
     touch(0);
     touch(1);
-    layer.reap(&shelf);
+    layer.reap(&supplier);
     assert_eq!(layer.stats().in_magazines, 8);
     touch(0);
-    assert_eq!(layer.reap(&shelf), 4, "CPU 1 did nothing");
+    assert_eq!(layer.reap(&supplier), 4, "CPU 1 did nothing");
     assert_eq!(layer.stats().in_magazines, 4);
 }
 
@@ -207,10 +207,10 @@ fn a_layer_keeps_no_more_than_it_has_served() {
     let cpus = Cpus::simulated(1, 1).unwrap();
     on_cpu(0);
     let config = Config { first_fill: 1, ..Config::new(60, 4, 4) };
-    let (layer, shelf) = (shadow::layer(cpus, config), Shelf::new(1000, 1));
+    let (layer, supplier) = (shadow::layer(cpus, config), TestSupplier::new(1000, 1));
     let mut most = 0;
     for served in 1..=300 {
-        layer.alloc(&shelf).unwrap();
+        layer.alloc(&supplier).unwrap();
         let kept = layer.stats().in_magazines;
         assert!(kept < served, "{kept} rounds after {served} allocations");
         most = most.max(kept);
@@ -223,10 +223,10 @@ fn a_layer_keeps_no_more_than_it_has_served() {
 fn stacks_shrink_when_memory_is_short_and_recover_when_it_is_not() {
     let cpus = Cpus::simulated(1, 1).unwrap();
     on_cpu(0);
-    let (layer, shelf) = (layer(cpus, 2, 6, 100), Shelf::new(100, 1));
+    let (layer, supplier) = (layer(cpus, 2, 6, 100), TestSupplier::new(100, 1));
     let most = || {
-        layer.purge(&shelf);
-        batch(&layer, &shelf, 40);
+        layer.purge(&supplier);
+        batch(&layer, &supplier, 40);
         layer.stats().in_magazines
     };
     assert_eq!(most(), 16);
@@ -236,7 +236,7 @@ fn stacks_shrink_when_memory_is_short_and_recover_when_it_is_not() {
     });
     assert_eq!(shrunk, [8, 4, 4]);
     let recovered = [(); 4].map(|()| {
-        layer.reap(&shelf);
+        layer.reap(&supplier);
         most()
     });
     assert_eq!(recovered, [4, 8, 16, 16], "memory was short in the first interval");
@@ -247,11 +247,11 @@ fn stacks_shrink_when_memory_is_short_and_recover_when_it_is_not() {
 fn a_stack_that_is_fuller_than_it_may_be_serves_on() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 2, 10);
     on_cpu(0);
-    let shelf = Shelf::new(40, 1);
-    batch(&layer, &shelf, 8);
+    let supplier = TestSupplier::new(40, 1);
+    batch(&layer, &supplier, 8);
     layer.shrink();
     let before = layer.stats();
-    batch(&layer, &shelf, 8);
+    batch(&layer, &supplier, 8);
     let s = layer.stats();
     assert_eq!((s.paths.cpu - before.paths.cpu, s.in_magazines), (16, 8));
 }
@@ -261,56 +261,56 @@ fn a_stack_that_is_fuller_than_it_may_be_serves_on() {
 fn threads_lose_nothing() {
     use crate::sync::Mutex;
     struct Locked(Mutex<Vec<usize>>);
-    impl Supplier<Ball> for Locked {
-        fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+    impl Supplier<TestRound> for Locked {
+        fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
             op.did(Path::Slab);
             let mut free = self.0.lock();
             let n = max.min(free.len());
-            (0..n).for_each(|_| put(Ball(free.pop().unwrap())));
+            (0..n).for_each(|_| put(TestRound(free.pop().unwrap())));
             n
         }
-        fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Ball>) {
+        fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
             op.did(Path::Slab);
             self.0.lock().extend(rounds.map(|b| b.0));
         }
     }
     let cpus = Cpus::simulated(2, 1).unwrap();
     let layer = layer(cpus, 3, 2, 4);
-    let shelf = Locked(Mutex::new((1..=200).collect()));
+    let supplier = Locked(Mutex::new((1..=200).collect()));
     let done: u64 = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..4u32)
             .map(|t| {
-                let (layer, shelf) = (&layer, &shelf);
+                let (layer, supplier) = (&layer, &supplier);
                 scope.spawn(move || {
                     let (mut held, mut allocs) = (vec![], 0);
                     for i in 0..20_000u32 {
                         on_cpu((t + i / 64) % 2);
                         if (i / (7 + t)) % 2 == 0 {
-                            if let Some(ball) = layer.alloc(shelf) {
+                            if let Some(ball) = layer.alloc(supplier) {
                                 held.push(ball);
                                 allocs += 1;
                             }
                         } else if let Some(ball) = held.pop() {
-                            layer.free(shelf, ball);
+                            layer.free(supplier, ball);
                         }
                     }
-                    held.into_iter().for_each(|b| layer.free(shelf, b));
+                    held.into_iter().for_each(|b| layer.free(supplier, b));
                     allocs
                 })
             })
             .collect();
-        scope.spawn(|| (0..400).for_each(|_| layer.drain(&shelf, 0..2)));
+        scope.spawn(|| (0..400).for_each(|_| layer.drain(&supplier, 0..2)));
         for _ in 0..200 {
-            layer.drain(&shelf, 0..2);
-            layer.reap(&shelf);
+            layer.drain(&supplier, 0..2);
+            layer.reap(&supplier);
         }
         workers.into_iter().map(|w| w.join().unwrap()).sum()
     });
     let s = layer.stats();
     assert_eq!((s.allocs, s.frees), (done, done));
-    assert_eq!(shelf.node_of(Ball(1)), 0, "a supplier that does not say has one node");
-    layer.purge(&shelf);
-    let mut back = shelf.0.lock().clone();
+    assert_eq!(supplier.node_of(TestRound(1)), 0, "a supplier that does not say has one node");
+    layer.purge(&supplier);
+    let mut back = supplier.0.lock().clone();
     back.sort_unstable();
     assert_eq!(back, (1..=200).collect::<Vec<_>>());
 }
@@ -320,7 +320,7 @@ fn threads_lose_nothing() {
 fn a_thread_moved_between_nodes_mixes_no_rounds() {
     for at in 1..10 {
         let layer = layer(Cpus::simulated(2, 2).unwrap(), 2, 1, 4);
-        let shelf = Shelf::new(40, 2);
+        let supplier = TestSupplier::new(40, 2);
         crate::Script { cpu: 0, at, then: 1, aborted: false }.install();
         let check = |behind: &str| {
             for (node, class) in (0..).zip(layer.nodes.iter().map(|node| node.class())) {
@@ -332,21 +332,21 @@ fn a_thread_moved_between_nodes_mixes_no_rounds() {
                 }
             }
         };
-        let ball = layer.alloc(&shelf).unwrap();
+        let ball = layer.alloc(&supplier).unwrap();
         check("the first allocation");
-        let other = layer.alloc(&shelf).unwrap();
+        let other = layer.alloc(&supplier).unwrap();
         check("the second allocation");
-        layer.free(&shelf, ball);
+        layer.free(&supplier, ball);
         check("the first free");
-        layer.free(&shelf, other);
+        layer.free(&supplier, other);
         check("the second free");
     }
 }
 
 /// `n` rounds out and back, on the current CPU.
-fn batch(layer: &Layer<Ball>, shelf: &Shelf, n: usize) {
-    let held: Vec<Ball> = (0..n).map(|_| layer.alloc(shelf).unwrap()).collect();
-    held.iter().for_each(|b| layer.free(shelf, *b));
+fn batch(layer: &Layer<TestRound>, supplier: &TestSupplier, n: usize) {
+    let held: Vec<TestRound> = (0..n).map(|_| layer.alloc(supplier).unwrap()).collect();
+    held.iter().for_each(|b| layer.free(supplier, *b));
 }
 
 /// What a stack has room for never leaves the CPU again; beyond that, a magazine moves at a time.
@@ -354,17 +354,17 @@ fn batch(layer: &Layer<Ball>, shelf: &Shelf, n: usize) {
 fn a_batch_that_fits_the_stack_stays_on_its_cpu() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 4, 100);
     on_cpu(0);
-    let shelf = Shelf::new(60, 1);
-    (0..3).for_each(|_| batch(&layer, &shelf, 12));
+    let supplier = TestSupplier::new(60, 1);
+    (0..3).for_each(|_| batch(&layer, &supplier, 12));
     let warm = layer.stats();
     assert_eq!((warm.in_magazines, warm.in_depot), (12, 0));
-    (0..20).for_each(|_| batch(&layer, &shelf, 12));
+    (0..20).for_each(|_| batch(&layer, &supplier, 12));
     let s = layer.stats();
     assert_eq!((s.depot_exchanges, s.fills, s.magazines), (0, warm.fills, 6));
 
-    (0..3).for_each(|_| batch(&layer, &shelf, 42));
+    (0..3).for_each(|_| batch(&layer, &supplier, 42));
     let warm = layer.stats();
-    (0..10).for_each(|_| batch(&layer, &shelf, 42));
+    (0..10).for_each(|_| batch(&layer, &supplier, 42));
     let s = layer.stats();
     // 15 full magazines go and come back.
     assert_eq!((s.depot_exchanges - warm.depot_exchanges, s.fills - warm.fills), (10 * 30, 0));
@@ -375,14 +375,14 @@ fn a_batch_that_fits_the_stack_stays_on_its_cpu() {
 #[test]
 fn rounds_of_another_node_go_home_in_magazines() {
     let layer = layer(Cpus::simulated(2, 2).unwrap(), 4, 0, 4);
-    let shelf = Shelf::new(0, 2);
+    let supplier = TestSupplier::new(0, 2);
     on_cpu(0);
-    (1..=18).for_each(|b| layer.free(&shelf, Ball(b)));
+    (1..=18).for_each(|b| layer.free(&supplier, TestRound(b)));
     // Nine of each node: eight fit a stack, so one magazine of each node is in its depot.
     let s = layer.stats();
     assert_eq!((s.other_node_frees, s.paths.slab, s.in_magazines, s.in_depot), (9, 0, 10, 8));
     on_cpu(1);
-    let home: Vec<_> = core::iter::from_fn(|| layer.alloc(&shelf)).map(|ball| ball.0).collect();
+    let home: Vec<_> = core::iter::from_fn(|| layer.alloc(&supplier)).map(|ball| ball.0).collect();
     assert!(home.len() == 4 && home.iter().all(|ball| ball % 2 == 1), "{home:?}");
 }
 
@@ -390,13 +390,13 @@ fn rounds_of_another_node_go_home_in_magazines() {
 #[test]
 fn a_layer_on_one_node_serves_the_cpus_of_all() {
     let table = shadow::table(Cpus::simulated(2, 2).unwrap());
-    let layer: Layer<Ball> = Layer::on_one_node(&table, Config::new(2, 0, 4)).unwrap();
-    let shelf = Shelf::new(0, 2);
+    let layer: Layer<TestRound> = Layer::on_one_node(&table, Config::new(2, 0, 4)).unwrap();
+    let supplier = TestSupplier::new(0, 2);
     on_cpu(1);
-    (1..=6).for_each(|b| layer.free(&shelf, Ball(b)));
+    (1..=6).for_each(|b| layer.free(&supplier, TestRound(b)));
     on_cpu(0);
     assert_eq!(
-        core::iter::from_fn(|| layer.alloc(&shelf)).count(),
+        core::iter::from_fn(|| layer.alloc(&supplier)).count(),
         2,
         "the magazine that was left in the depot"
     );
@@ -410,8 +410,8 @@ fn a_layer_on_one_node_serves_the_cpus_of_all() {
 fn the_numbers_say_where_rounds_are() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 1, 100);
     on_cpu(0);
-    let shelf = Shelf::new(40, 1);
-    batch(&layer, &shelf, 20);
+    let supplier = TestSupplier::new(40, 1);
+    batch(&layer, &supplier, 20);
     let s = layer.stats();
     assert_eq!((s.in_magazines, s.in_depot, s.magazines, s.depot_exchanges), (6, 14, 10, 7));
     assert_eq!((s.fills, s.flushes, s.capacity), (10, 0, 2));
@@ -422,9 +422,9 @@ fn the_numbers_say_where_rounds_are() {
 fn a_drain_flushes_only_what_holds_rounds() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 4);
     on_cpu(0);
-    let shelf = Shelf::new(10, 1);
-    assert_eq!((0..3).filter_map(|_| layer.alloc(&shelf)).count(), 3);
-    (0..2).for_each(|_| layer.drain(&shelf, 0..1));
+    let supplier = TestSupplier::new(10, 1);
+    assert_eq!((0..3).filter_map(|_| layer.alloc(&supplier)).count(), 3);
+    (0..2).for_each(|_| layer.drain(&supplier, 0..1));
     let s = layer.stats();
     assert_eq!((s.fills, s.flushes, s.in_magazines), (2, 1, 0));
 }
@@ -433,13 +433,13 @@ fn a_drain_flushes_only_what_holds_rounds() {
 #[test]
 fn who_waits_for_the_depot_is_counted() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 1, 0, 4);
-    let shelf = crate::sync::Mutex::new(Shelf::new(0, 1));
+    let supplier = crate::sync::Mutex::new(TestSupplier::new(0, 1));
     let depot = &layer.nodes[0].depot;
     std::thread::scope(|scope| {
         let visiting = depot.full.lock();
         scope.spawn(|| {
             on_cpu(0);
-            (1..=3).for_each(|b| layer.free(&*shelf.lock(), Ball(b)));
+            (1..=3).for_each(|b| layer.free(&*supplier.lock(), TestRound(b)));
         });
         while depot.contention.get() == 0 {
             crate::sync::relax();
@@ -464,7 +464,7 @@ fn a_config_counts_cpus_and_depots() {
 fn a_retry_behind_a_depot_visit_is_no_hit() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 1);
     on_cpu(0);
-    let shelf = Shelf::new(0, 1);
+    let supplier = TestSupplier::new(0, 1);
     let mut before = Paths::default();
     let mut class = || {
         let now = layer.stats().paths;
@@ -474,20 +474,20 @@ fn a_retry_behind_a_depot_visit_is_no_hit() {
         moved[0]
     };
     let frees = (1..=8).map(|ball| {
-        layer.free(&shelf, Ball(ball));
+        layer.free(&supplier, TestRound(ball));
         class()
     });
     use Path::{Cpu, Depot, Slab};
     // The first one commits a part of the region. The magazine of balls 3 and 4 goes to the depot, which has room for no
-    // other: balls 5 and 6 go to the shelf.
+    // other: balls 5 and 6 go to the supplier.
     assert_eq!(frees.collect::<Vec<_>>(), [Depot, Cpu, Cpu, Cpu, Depot, Cpu, Slab, Cpu]);
     let allocs = (0..8).map(|_| {
-        layer.alloc(&shelf).unwrap();
+        layer.alloc(&supplier).unwrap();
         class()
     });
-    // The stack, the depot's magazine, and one that is filled from the shelf.
+    // The stack, the depot's magazine, and one that is filled from the supplier.
     assert_eq!(allocs.collect::<Vec<_>>(), [Cpu, Cpu, Cpu, Cpu, Depot, Cpu, Slab, Cpu]);
-    assert_eq!(layer.alloc(&shelf), None);
+    assert_eq!(layer.alloc(&supplier), None);
     let paths = Paths { cpu: 11, depot: 3, slab: 2, ..Paths::default() };
     assert_eq!(layer.stats().paths, paths, "what failed is no operation");
 }
@@ -496,13 +496,13 @@ fn a_retry_behind_a_depot_visit_is_no_hit() {
 #[test]
 fn shares_never_exceed_the_operations() {
     let layer = layer(Cpus::simulated(2, 1).unwrap(), 3, 1, 2);
-    let shelf = Shelf::new(60, 1);
+    let supplier = TestSupplier::new(60, 1);
     for round in 1..40 {
         on_cpu(round % 2);
-        let held: Vec<_> = (0..round).filter_map(|_| layer.alloc(&shelf)).collect();
-        held.into_iter().for_each(|ball| layer.free(&shelf, ball));
-        layer.reap(&shelf);
-        layer.drain(&shelf, 0..1);
+        let held: Vec<_> = (0..round).filter_map(|_| layer.alloc(&supplier)).collect();
+        held.into_iter().for_each(|ball| layer.free(&supplier, ball));
+        layer.reap(&supplier);
+        layer.drain(&supplier, 0..1);
         let s = layer.stats();
         assert_eq!(s.paths.operations(), s.allocs + s.frees, "{s:?}");
         let shares = Path::ALL.into_iter().filter_map(|path| s.paths.share(path));

@@ -25,7 +25,7 @@ const CONFIG: Config = Config { capacity: 2, first_fill: 1, stock: 1, depot_limi
 fn world(by: Mechanism) -> World {
     let table = table(Cpus::simulated(2, 1).unwrap().by(by), 1);
     let w = World::on(&table, CONFIG, true, BALLS);
-    w.on_shelf(&(1..=BALLS).collect::<Vec<_>>());
+    w.with_supplier(&(1..=BALLS).collect::<Vec<_>>());
     w
 }
 
@@ -59,8 +59,8 @@ fn drains(w: &World) -> Vec<Option<usize>> {
         match choose(6) {
             0 => w.drain(0..1),
             1 => w.drain(1..2),
-            2 => w.layer.purge(&w.shelf),
-            3 => _ = w.layer.reap(&w.shelf),
+            2 => w.layer.purge(&w.supplier),
+            3 => _ = w.layer.reap(&w.supplier),
             4 => w.layer.shrink(),
             _ => assert!(w.layer.stats().in_depot <= BALLS as u64, "more rounds than there are"),
         }
@@ -91,7 +91,7 @@ fn drain(by: Mechanism) {
     world.drain(0..world.layer.cpus().count());
     world.cpus_hold_nothing("a drain");
     // What was short of memory is not for ever.
-    (0..4).for_each(|_| _ = world.layer.reap(&world.shelf));
+    (0..4).for_each(|_| _ = world.layer.reap(&world.supplier));
     world.census(&live);
 }
 /// A layer is closed and purged beside others: what they do not hold in the end is with the supplier.
@@ -99,7 +99,7 @@ fn closed(by: Mechanism) {
     let closes = |w: &World| {
         wander(w.layer.cpus().count());
         w.layer.close();
-        w.layer.purge(&w.shelf);
+        w.layer.purge(&w.supplier);
         vec![]
     };
     let (world, live) = beside(world(by), closes, [works, batches, works]);
@@ -111,8 +111,8 @@ fn closed(by: Mechanism) {
 fn nodes(by: Mechanism) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, CONFIG, true, BALLS);
-    w.shelf.second_node = BALLS / 2 + 1;
-    w.on_shelf(&(1..=BALLS).collect::<Vec<_>>());
+    w.supplier.second_node = BALLS / 2 + 1;
+    w.with_supplier(&(1..=BALLS).collect::<Vec<_>>());
     let (world, live) = beside(w, works, [works, batches, drains]);
     world.census(&live);
 }
@@ -125,7 +125,7 @@ fn forks(by: Mechanism) {
 fn numbers(by: Mechanism) {
     let table = table(Cpus::simulated(2, 1).unwrap().by(by), 3);
     let w = World::on(&table, CONFIG, true, BALLS);
-    w.on_shelf(&(1..=BALLS).collect::<Vec<_>>());
+    w.with_supplier(&(1..=BALLS).collect::<Vec<_>>());
     let world = Arc::new(w);
     let threads: Vec<_> = (0..2)
         .map(|_| {
@@ -134,7 +134,7 @@ fn numbers(by: Mechanism) {
                 for first in (1..STEPS).step_by(3) {
                     let mine = [first, first + 1, first + 2];
                     let brief = World::on(&table, CONFIG, true, first + 2);
-                    brief.on_shelf(&mine);
+                    brief.with_supplier(&mine);
                     for _ in 0..3 {
                         wander(2);
                         let ball = brief.alloc();

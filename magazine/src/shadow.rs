@@ -1,31 +1,31 @@
 //! The layer's shadow model, in one thread on simulated CPUs: a plain list of who holds which round, beside a layer that
 //! does the same steps. Property tests and the fuzzer make the steps; what must hold is here.
 
-use crate::ball::Ball;
 use crate::sync::Arc;
+use crate::test_round::TestRound;
 use crate::{Config, Cpus, Heap, Layer, Operation, Path, Supplier, Table, on_cpu};
 use arbitrary::{Arbitrary, Unstructured};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 /// Balls 1..=n; ball b belongs to node b % nodes.
-pub(crate) struct Shelf {
-    pub(crate) free: RefCell<BTreeSet<Ball>>,
+pub(crate) struct TestSupplier {
+    pub(crate) free: RefCell<BTreeSet<TestRound>>,
     nodes: u32,
     /// Times that it was asked.
     calls: Cell<u64>,
 }
-impl Shelf {
+impl TestSupplier {
     pub(crate) fn new(n: usize, nodes: u32) -> Self {
-        Self { free: RefCell::new((1..=n).map(Ball).collect()), nodes, calls: Cell::new(0) }
+        Self { free: RefCell::new((1..=n).map(TestRound).collect()), nodes, calls: Cell::new(0) }
     }
 }
-impl Supplier<Ball> for Shelf {
-    fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+impl Supplier<TestRound> for TestSupplier {
+    fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
         op.did(Path::Slab);
         self.calls.set(self.calls.get() + 1);
         let mut free = self.free.borrow_mut();
-        let chosen: Vec<Ball> =
+        let chosen: Vec<TestRound> =
             free.iter().filter(|b| self.node_of(**b) == node).take(max).copied().collect();
         for b in &chosen {
             free.remove(b);
@@ -33,14 +33,14 @@ impl Supplier<Ball> for Shelf {
         }
         chosen.len()
     }
-    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Ball>) {
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
         op.did(Path::Slab);
         self.calls.set(self.calls.get() + 1);
         for b in rounds {
             assert!(self.free.borrow_mut().insert(b), "{b:?} came back twice");
         }
     }
-    fn node_of(&self, b: Ball) -> u32 {
+    fn node_of(&self, b: TestRound) -> u32 {
         b.0 as u32 % self.nodes
     }
 }
@@ -56,7 +56,7 @@ pub(crate) fn table(cpus: Cpus) -> Arc<Table<Heap>> {
 
 /// A layer on a table of its own.
 #[cfg(test)]
-pub(crate) fn layer(cpus: Cpus, config: Config) -> Layer<Ball> {
+pub(crate) fn layer(cpus: Cpus, config: Config) -> Layer<TestRound> {
     Layer::new(&table(cpus), config).unwrap()
 }
 
@@ -107,10 +107,10 @@ pub(crate) enum Step {
 struct Shadow {
     table: Arc<Table<Heap>>,
     config: Config,
-    layer: Layer<Ball>,
-    shelf: Shelf,
+    layer: Layer<TestRound>,
+    supplier: TestSupplier,
     total: usize,
-    live: Vec<Ball>,
+    live: Vec<TestRound>,
     allocs: u64,
     frees: u64,
 }
@@ -130,7 +130,7 @@ impl Shadow {
             layer: Layer::new(&table, config).unwrap(),
             table,
             config,
-            shelf: Shelf::new(total, cpus.nodes()),
+            supplier: TestSupplier::new(total, cpus.nodes()),
             total,
             live: vec![],
             allocs: 0,
@@ -140,33 +140,33 @@ impl Shadow {
     fn on(&self, cpu: u8) {
         on_cpu(u32::from(cpu) % self.table.cpus().count());
     }
-    fn got(&mut self, ball: Ball) {
+    fn got(&mut self, ball: TestRound) {
         assert!(!self.live.contains(&ball), "{ball:?} handed out twice");
         self.live.push(ball);
         self.allocs += 1;
     }
     fn take(&mut self) -> bool {
-        let ball = self.seen(|layer, shelf| layer.alloc(shelf));
+        let ball = self.seen(|layer, supplier| layer.alloc(supplier));
         ball.map(|ball| self.got(ball)).is_some()
     }
-    fn pick(&mut self, pick: usize) -> Option<Ball> {
+    fn pick(&mut self, pick: usize) -> Option<TestRound> {
         let n = self.live.len();
         (n > 0).then(|| self.live.swap_remove(pick % n))
     }
     fn give(&mut self, pick: usize) {
         if let Some(ball) = self.pick(pick) {
-            self.seen(|layer, shelf| {
-                layer.free(shelf, ball);
+            self.seen(|layer, supplier| {
+                layer.free(supplier, ball);
                 Some(())
             });
             self.frees += 1;
         }
     }
     /// Does one operation (none if it has no answer), and looks which of all classes counts it: the class of what changed.
-    fn seen<T>(&self, operation: impl FnOnce(&Layer<Ball>, &Shelf) -> Option<T>) -> Option<T> {
-        let look = || (self.layer.stats(), self.committed(), self.shelf.calls.get());
+    fn seen<T>(&self, operation: impl FnOnce(&Layer<TestRound>, &TestSupplier) -> Option<T>) -> Option<T> {
+        let look = || (self.layer.stats(), self.committed(), self.supplier.calls.get());
         let before = look();
-        let answer = operation(&self.layer, &self.shelf);
+        let answer = operation(&self.layer, &self.supplier);
         let after = look();
         let path = if before.2 != after.2 {
             Path::Slab
@@ -208,13 +208,13 @@ impl Shadow {
             }
             Step::Drain { from, to } => {
                 let (from, to) = (u32::from(from) % 5, u32::from(to) % 5);
-                self.layer.drain(&self.shelf, from..to);
+                self.layer.drain(&self.supplier, from..to);
             }
-            Step::Reap => drop(self.layer.reap(&self.shelf)),
+            Step::Reap => drop(self.layer.reap(&self.supplier)),
             Step::Shrink => self.layer.shrink(),
             Step::Anew => self.anew(),
             Step::Purge => {
-                self.layer.purge(&self.shelf);
+                self.layer.purge(&self.supplier);
                 assert_eq!(self.cached(), 0);
             }
         }
@@ -224,8 +224,8 @@ impl Shadow {
         // The table has numbers for both; but the one that goes shall leave its own to the next.
         self.layer = Layer::new(&self.table, Config::new(1, 0, 0)).unwrap();
         self.layer = Layer::new(&self.table, self.config).unwrap();
-        let all = (1..=self.total).map(Ball);
-        *self.shelf.free.borrow_mut() = all.filter(|ball| !self.live.contains(ball)).collect();
+        let all = (1..=self.total).map(TestRound);
+        *self.supplier.free.borrow_mut() = all.filter(|ball| !self.live.contains(ball)).collect();
         (self.allocs, self.frees) = (0, 0);
         assert_eq!(self.cached(), 0, "a layer begins with nothing");
     }
@@ -233,17 +233,17 @@ impl Shadow {
     /// I1, I5, I6, and that the statistics tell the truth.
     fn check(&self) {
         let s = self.layer.stats();
-        let held = self.live.len() as u64 + self.cached() + self.shelf.free.borrow().len() as u64;
+        let held = self.live.len() as u64 + self.cached() + self.supplier.free.borrow().len() as u64;
         assert_eq!(held, self.total as u64, "a ball was lost: {s:?}");
         // SAFETY: this is the only thread.
         let view = unsafe { self.layer.view(|ball| ball) };
         let depots = || view.depots.iter().flat_map(|depot| &depot.full);
         assert!(depots().all(|full| full.rounds.len() == usize::from(self.config.capacity)), "{view:?}");
         let magazines = view.cpus.iter().flat_map(|cpu| &cpu.magazines).chain(depots());
-        let mut all: Vec<Ball> = magazines.flat_map(|magazine| magazine.rounds.clone()).collect();
-        all.extend(self.live.iter().chain(&*self.shelf.free.borrow()));
+        let mut all: Vec<TestRound> = magazines.flat_map(|magazine| magazine.rounds.clone()).collect();
+        all.extend(self.live.iter().chain(&*self.supplier.free.borrow()));
         all.sort_unstable();
-        assert!(all.iter().copied().eq((1..=self.total).map(Ball)), "each ball in one place: {view:?}");
+        assert!(all.iter().copied().eq((1..=self.total).map(TestRound)), "each ball in one place: {view:?}");
         assert_eq!((s.allocs, s.frees), (self.allocs, self.frees));
         assert_eq!(s.paths.operations(), s.allocs + s.frees, "each operation is of one class: {s:?}");
         assert_eq!(s.busy, 0, "one thread never meets anybody");
@@ -264,8 +264,8 @@ pub(crate) fn run(setup: &Setup, steps: Vec<Step>) {
     while !shadow.live.is_empty() {
         shadow.give(0);
     }
-    shadow.layer.purge(&shadow.shelf);
-    assert_eq!(shadow.shelf.free.borrow().len(), shadow.total, "all balls are back");
+    shadow.layer.purge(&shadow.supplier);
+    assert_eq!(shadow.supplier.free.borrow().len(), shadow.total, "all balls are back");
 }
 
 #[derive(Debug, Arbitrary)]

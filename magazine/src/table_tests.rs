@@ -283,17 +283,17 @@ fn room_for_magazines_of_depots_is_cut_once_and_used_again() {
 /// A layer whose table gets no memory serves from its supplier, and loses nothing.
 #[test]
 fn without_memory_for_regions_rounds_go_to_the_supplier() {
-    use crate::ball::Ball;
-    use crate::{Config, Layer, Paths, on_cpu, shadow::Shelf};
+    use crate::test_round::TestRound;
+    use crate::{Config, Layer, Paths, on_cpu, shadow::TestSupplier};
     on_cpu(0);
     let table = Arc::new(refusing(1, 128 << 10));
-    let layer: Layer<Ball, Refusing> = Layer::new(&table, Config::new(4, 2, 0)).unwrap();
-    let shelf = Shelf::new(9, 1);
-    let held: Vec<_> = (0..3).map(|_| layer.alloc(&shelf).unwrap()).collect();
-    held.into_iter().for_each(|ball| layer.free(&shelf, ball));
+    let layer: Layer<TestRound, Refusing> = Layer::new(&table, Config::new(4, 2, 0)).unwrap();
+    let supplier = TestSupplier::new(9, 1);
+    let held: Vec<_> = (0..3).map(|_| layer.alloc(&supplier).unwrap()).collect();
+    held.into_iter().for_each(|ball| layer.free(&supplier, ball));
     let s = layer.stats();
     assert_eq!((s.allocs, s.frees, s.paths), (3, 3, Paths { slab: 6, ..Paths::default() }));
-    assert_eq!((s.busy, shelf.free.borrow().len()), (6, 9));
+    assert_eq!((s.busy, supplier.free.borrow().len()), (6, 9));
 }
 
 #[test]
@@ -855,8 +855,9 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                 let (table, stop) = (&table, &stop);
                 scope.spawn(move || {
                     let class = classes[t % 2];
-                    let fast_paths = crate::FastPath::<crate::ball::Ball, Heap>::new(table, class);
-                    let mut held: Vec<_> = (0..32).map(|i| crate::ball::Ball(t * 100 + i + 1)).collect();
+                    let fast_paths = crate::FastPath::<crate::test_round::TestRound, Heap>::new(table, class);
+                    let mut held: Vec<_> =
+                        (0..32).map(|i| crate::test_round::TestRound(t * 100 + i + 1)).collect();
                     let mut turn = 0_u32;
                     while !stop.load(Relaxed) {
                         turn += 1;

@@ -17,7 +17,7 @@ pub(crate) struct Tuning {
     /// Places that a stack may have.
     reach: Hint,
     /// Memory was short in this interval.
-    short: Hint,
+    under_pressure: Hint,
 }
 
 impl Tuning {
@@ -25,7 +25,7 @@ impl Tuning {
         Self {
             fill: Hint::new(config.first_fill.into()),
             reach: Hint::new(config.reach().into()),
-            short: Hint::new(0),
+            under_pressure: Hint::new(0),
         }
     }
 
@@ -40,10 +40,10 @@ impl Tuning {
         fill as usize
     }
 
-    /// Memory is short. Places that a stack may have from now on.
+    /// Memory is under_pressure. Places that a stack may have from now on.
     #[cold]
     pub(crate) fn shrink(&self, config: &Config) -> u16 {
-        self.short.set(1);
+        self.under_pressure.set(1);
         self.fill.set(config.first_fill.into());
         let least = 2 * u64::from(config.capacity);
         self.set_reach((self.reach.get() / 2).max(least.min(config.reach().into())))
@@ -51,8 +51,8 @@ impl Tuning {
 
     /// A reaping interval ends. Places that a stack may have from now on, if that is news.
     pub(crate) fn interval(&self, config: &Config) -> Option<u16> {
-        if self.short.get() > 0 {
-            self.short.set(0);
+        if self.under_pressure.get() > 0 {
+            self.under_pressure.set(0);
             return None;
         }
         let (reach, most) = (self.reach.get(), u64::from(config.reach()));

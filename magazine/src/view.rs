@@ -83,19 +83,19 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use crate::ball::Ball;
-    use crate::shadow::{Shelf, layer};
+    use crate::shadow::{TestSupplier, layer};
+    use crate::test_round::TestRound;
     use crate::{Config, Cpus, on_cpu};
 
     #[test]
     fn every_round_that_is_held_is_seen_once_where_it_lies() {
         let layer = layer(Cpus::simulated(2, 1).unwrap(), Config::new(2, 1, 3));
-        let shelf = Shelf::new(12, 1);
+        let supplier = TestSupplier::new(12, 1);
         on_cpu(0);
-        let taken: Vec<_> = (0..12).map(|_| layer.alloc(&shelf).unwrap()).collect();
+        let taken: Vec<_> = (0..12).map(|_| layer.alloc(&supplier).unwrap()).collect();
         let freed: Vec<_> = taken.iter().map(|ball| ball.0).collect();
         on_cpu(1);
-        taken.into_iter().for_each(|ball| layer.free(&shelf, ball));
+        taken.into_iter().for_each(|ball| layer.free(&supplier, ball));
         let look = || {
             // SAFETY: this test is the only user.
             let view = unsafe { layer.view(|ball| ball.0) };
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(most, [3, 3]);
         let stats = layer.stats();
         assert_eq!((stats.in_magazines, stats.in_depot), (6, 6));
-        let ball = layer.alloc(&shelf).unwrap();
+        let ball = layer.alloc(&supplier).unwrap();
         assert_eq!(
             (ball.0, look().0[1][0].clone()),
             (freed[11], vec![freed[10]]),
@@ -127,9 +127,9 @@ mod tests {
     #[test]
     fn rounds_of_other_nodes_come_last() {
         let layer = layer(Cpus::simulated(2, 2).unwrap(), Config::new(2, 0, 3));
-        let shelf = Shelf::new(0, 2);
+        let supplier = TestSupplier::new(0, 2);
         on_cpu(1);
-        (1..=4).for_each(|ball| layer.free(&shelf, Ball(ball)));
+        (1..=4).for_each(|ball| layer.free(&supplier, TestRound(ball)));
         // SAFETY: this test is the only user.
         let view = unsafe { layer.view(|ball| ball.0) };
         let magazines: Vec<_> =

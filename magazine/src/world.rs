@@ -4,7 +4,6 @@
 //! ownership cell per ball turns a double hand-out into an assertion; loom also finds a free that does not happen before the
 //! next allocation of the ball.
 
-use crate::ball::Ball;
 use crate::cpu::{Cpus, Script};
 use crate::depot::{Block, Depot};
 use crate::fork::Fork;
@@ -16,18 +15,19 @@ use crate::region::{Class, LEN};
 use crate::sync::fork::ForkLock;
 use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, Rank, UnsafeCell, planted, thread, unique};
 use crate::table::Table;
+use crate::test_round::TestRound;
 use core::ptr::NonNull;
 use std::sync::Arc as Shared;
 
 /// The supplier: a locked heap of balls.
-pub(crate) struct Shelf {
+pub(crate) struct TestSupplier {
     pub(crate) balls: Mutex<Vec<usize>>,
     fills: bool,
     /// The first ball of the second node.
     pub(crate) second_node: usize,
 }
-impl Supplier<Ball> for Shelf {
-    fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+impl Supplier<TestRound> for TestSupplier {
+    fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
         op.did(Path::Slab);
         if !self.fills {
             return 0;
@@ -35,25 +35,25 @@ impl Supplier<Ball> for Shelf {
         let mut balls = self.balls.lock();
         let mut n = 0;
         while n < max
-            && let Some(last) = balls.iter().rposition(|ball| self.node_of(Ball(*ball)) == node)
+            && let Some(last) = balls.iter().rposition(|ball| self.node_of(TestRound(*ball)) == node)
         {
-            put(Ball(balls.remove(last)));
+            put(TestRound(balls.remove(last)));
             n += 1;
         }
         n
     }
-    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Ball>) {
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
         op.did(Path::Slab);
         self.balls.lock().extend(rounds.map(|b| b.0));
     }
-    fn node_of(&self, ball: Ball) -> u32 {
+    fn node_of(&self, ball: TestRound) -> u32 {
         u32::from(ball.0 >= self.second_node)
     }
 }
 
 pub(crate) struct World {
-    pub(crate) layer: Layer<Ball, Heap>,
-    pub(crate) shelf: Shelf,
+    pub(crate) layer: Layer<TestRound, Heap>,
+    pub(crate) supplier: TestSupplier,
     /// One per ball; written by whoever holds the ball.
     held: Vec<UnsafeCell<bool>>,
     pub(crate) allocs: Counter,
@@ -79,7 +79,7 @@ impl World {
     pub(crate) fn on(table: &Shared<Table<Heap>>, config: Config, fills: bool, balls: usize) -> Self {
         World {
             layer: Layer::new(table, config).unwrap(),
-            shelf: Shelf { balls: Mutex::new(vec![]), fills, second_node: usize::MAX },
+            supplier: TestSupplier { balls: Mutex::new(vec![]), fills, second_node: usize::MAX },
             held: (0..=balls).map(|_| UnsafeCell::new(false)).collect(),
             allocs: Counter::new(0),
             frees: Counter::new(0),
@@ -92,7 +92,7 @@ impl World {
         assert_ne!(before, now, "ball handed out or freed twice");
     }
     pub(crate) fn alloc(&self) -> Option<usize> {
-        let ball = self.layer.alloc(&self.shelf)?.0;
+        let ball = self.layer.alloc(&self.supplier)?.0;
         self.allocs.add(1);
         self.own(ball, true);
         Some(ball)
@@ -100,14 +100,14 @@ impl World {
     pub(crate) fn free(&self, ball: usize) {
         self.own(ball, false);
         self.frees.add(1);
-        self.layer.free(&self.shelf, Ball(ball));
+        self.layer.free(&self.supplier, TestRound(ball));
     }
     pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
-        self.layer.drain(&self.shelf, cpus);
+        self.layer.drain(&self.supplier, cpus);
     }
 
-    pub(crate) fn on_shelf(&self, balls: &[usize]) {
-        self.shelf.balls.lock().extend(balls);
+    pub(crate) fn with_supplier(&self, balls: &[usize]) {
+        self.supplier.balls.lock().extend(balls);
     }
     /// The class of a node.
     pub(crate) fn class(&self, node: usize) -> Class {
@@ -151,11 +151,11 @@ impl World {
             }
             // With one node there is nothing to ask, and a checker has no steps to spend.
             let home = self.layer.nodes.len() == 1
-                || here.iter().all(|ball| self.shelf.node_of(Ball(*ball)) == node);
+                || here.iter().all(|ball| self.supplier.node_of(TestRound(*ball)) == node);
             assert!(home, "the stacks and the depot of a node hold rounds of that node only");
             balls.extend(here);
         }
-        balls.extend(self.shelf.balls.lock().iter());
+        balls.extend(self.supplier.balls.lock().iter());
         balls.sort_unstable();
         assert_eq!(balls, (1..self.held.len()).collect::<Vec<_>>(), "every ball in one place");
         let stats = self.layer.stats();
@@ -179,7 +179,7 @@ impl World {
 }
 
 pub(crate) fn rounds(balls: &[usize]) -> Vec<NonNull<u8>> {
-    balls.iter().map(|ball| Ball(*ball).into_raw()).collect()
+    balls.iter().map(|ball| TestRound(*ball).into_raw()).collect()
 }
 pub(crate) fn magazine(balls: &[usize]) -> Magazine {
     let mut magazine = Magazine::new();

@@ -202,9 +202,11 @@ fn magazines(text: &str) -> Result<Magazines, String> {
         "auto" => Ok(Magazines::BySize),
         "off" => Ok(Magazines::Off),
         _ => match text.parse() {
-            Ok(capacity @ 1..=4096) => {
-                Ok(Magazines::Sized { capacity, stock: 8, depot_limit: uslab::magazines::DEPOT_LEAST as u32 })
-            }
+            Ok(capacity @ 1..=4096) => Ok(Magazines::Sized {
+                capacity,
+                stock: 8,
+                depot_limit: uslab::magazines::MIN_DEPOT_MAGAZINES as u32,
+            }),
             _ => Err("expected `auto`, `off`, or a number from 1 to 4096".to_owned()),
         },
     }

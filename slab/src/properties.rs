@@ -1,9 +1,9 @@
 //! Property tests against shadow models: the lists of a node, and caches on simulated CPUs.
 
-use crate::cache::node::{Closed, Node, NodeCount, Place, State, Unlisted};
+use crate::cache::node::{Closed, Node, NodeCount, ObjectIndex, State, Unlisted};
 use crate::geometry::{Geometry, OrderRule};
-use crate::memory::slab_memory::SlabMemory;
 use crate::memory::slab::Fill;
+use crate::memory::slab_memory::SlabMemory;
 use crate::shadow::{Refuse, caches, memory, pages};
 use crate::{Gfp, Magazines};
 use core::alloc::Layout;
@@ -103,7 +103,7 @@ impl Lists {
         }
     }
     /// Gives places back; those that are free already are refused.
-    fn give(&mut self, places: &[Place]) {
+    fn give(&mut self, places: &[ObjectIndex]) {
         let (mut unlisted, mut refused) = (Unlisted::default(), Vec::new());
         let mut expected = Vec::new();
         for place in places {
@@ -138,10 +138,10 @@ impl Lists {
         }
     }
     /// Objects that are out, as places.
-    fn out(&self) -> Vec<Place> {
+    fn out(&self) -> Vec<ObjectIndex> {
         let places = |(slab, out): (&u32, &BTreeSet<usize>)| {
             let slab = Pfn::new(*slab);
-            out.iter().map(move |&index| Place { slab, index }).collect::<Vec<_>>()
+            out.iter().map(move |&index| ObjectIndex { slab, index }).collect::<Vec<_>>()
         };
         self.shadow.iter().flat_map(places).collect()
     }
@@ -205,7 +205,7 @@ proptest! {
                 ListStep::GiveFree { pick } => {
                     let slabs: Vec<_> = lists.shadow.keys().copied().collect();
                     if let Some(&slab) = slabs.get(pick % slabs.len().max(1)) {
-                        let place = Place { slab: Pfn::new(slab), index: pick % lists.geometry.objects() };
+                        let place = ObjectIndex { slab: Pfn::new(slab), index: pick % lists.geometry.objects() };
                         // A free object, or one that is out and then free: the second is refused either way.
                         if lists.shadow[&slab].len() > 1 || !lists.shadow[&slab].contains(&place.index) {
                             lists.give(&[place, place]);

@@ -350,8 +350,8 @@ fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
 /// A layer, and who has which ball.
 struct Game {
     table: Arc<Table<Heap>>,
-    layer: Layer<Ball>,
-    shelf: Shelf,
+    layer: Layer<TestRound>,
+    supplier: TestSupplier,
     /// By ball: whether somebody has it.
     out: Vec<AtomicBool>,
     allocs: Counter,
@@ -379,17 +379,17 @@ impl Game {
         Self {
             table: table.clone(),
             layer: Layer::new(table, Config::new(2, 1, 2)).unwrap(),
-            shelf: Shelf(Mutex::new((1..=Self::BALLS).collect())),
+            supplier: TestSupplier(Mutex::new((1..=Self::BALLS).collect())),
             out: (0..=Self::BALLS).map(|_| AtomicBool::new(false)).collect(),
             allocs: Counter::new(0),
             frees: Counter::new(0),
         }
     }
     fn step(&self, step: Step, held: &mut Hand) {
-        let Self { layer, shelf, .. } = self;
+        let Self { layer, supplier, .. } = self;
         match step {
             Step::Alloc => {
-                let round = layer.alloc(shelf).expect("the shelf has balls for all");
+                let round = layer.alloc(supplier).expect("the supplier has balls for all");
                 self.allocs.add(1);
                 assert!(!self.out[round.0].swap(true, Relaxed), "{round:?} handed out twice");
                 held.push(round);
@@ -398,21 +398,21 @@ impl Game {
                 let Some(round) = held.take() else { return };
                 assert!(self.out[round.0].swap(false, Relaxed), "{round:?} freed twice");
                 self.frees.add(1);
-                layer.free(shelf, round);
+                layer.free(supplier, round);
             }
-            Step::Drain => layer.drain(shelf, 0..layer.cpus().count()),
-            Step::Reap => _ = layer.reap(shelf),
-            Step::Purge => layer.purge(shelf),
+            Step::Drain => layer.drain(supplier, 0..layer.cpus().count()),
+            Step::Reap => _ = layer.reap(supplier),
+            Step::Purge => layer.purge(supplier),
             Step::Shrink => layer.shrink(),
             Step::Another => {
-                let layer: Layer<Ball> = Layer::new(&self.table, Config::new(2, 1, 2)).unwrap();
-                let shelf = Shelf(Mutex::new((1001..=1009).collect()));
-                let got = [(); 3].map(|()| layer.alloc(&shelf).unwrap());
+                let layer: Layer<TestRound> = Layer::new(&self.table, Config::new(2, 1, 2)).unwrap();
+                let supplier = TestSupplier(Mutex::new((1001..=1009).collect()));
+                let got = [(); 3].map(|()| layer.alloc(&supplier).unwrap());
                 assert!(
                     got.iter().all(|ball| ball.0 > 1000),
                     "{got:?}: of the layer that had the number before"
                 );
-                got.into_iter().for_each(|ball| layer.free(&shelf, ball));
+                got.into_iter().for_each(|ball| layer.free(&supplier, ball));
             }
         }
     }
@@ -424,10 +424,10 @@ impl Game {
             (self.allocs.get(), self.frees.get()),
             "the counts are exact"
         );
-        self.layer.purge(&self.shelf);
+        self.layer.purge(&self.supplier);
         let stats = self.layer.stats();
         assert_eq!((stats.in_magazines, stats.in_depot), (0, 0), "nothing is left behind");
-        let mut balls = self.shelf.0.lock().clone();
+        let mut balls = self.supplier.0.lock().clone();
         balls.extend((1..=Self::BALLS).filter(|ball| self.out[*ball].load(Relaxed)));
         balls.sort_unstable();
         assert_eq!(balls, (1..=Self::BALLS).collect::<Vec<_>>(), "every ball in one place");
@@ -436,17 +436,17 @@ impl Game {
 
 /// The balls of a thread. It allocates nothing while a handler runs.
 struct Hand {
-    balls: Vec<Ball>,
+    balls: Vec<TestRound>,
     oldest: usize,
 }
 impl Hand {
     fn new() -> Self {
         Self { balls: Vec::with_capacity(256), oldest: 0 }
     }
-    fn push(&mut self, ball: Ball) {
+    fn push(&mut self, ball: TestRound) {
         self.balls.push(ball);
     }
-    fn take(&mut self) -> Option<Ball> {
+    fn take(&mut self) -> Option<TestRound> {
         let ball = self.balls.get(self.oldest).copied()?;
         self.oldest += 1;
         Some(ball)

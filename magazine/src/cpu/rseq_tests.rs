@@ -6,7 +6,6 @@ mod sections;
 mod stepper;
 
 use super::*;
-use crate::ball::Ball;
 use crate::cpu::Cpus;
 use crate::layer::{Config, Layer, Supplier};
 use crate::memory::Heap;
@@ -15,6 +14,7 @@ use crate::region::{Commit, LEN, Region};
 use crate::shadow;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering::Relaxed};
 use crate::table::{Table, Which};
+use crate::test_round::TestRound;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal, sigaction};
 use nix::sys::time::TimeSpec;
@@ -379,26 +379,26 @@ fn a_drain_asks_for_one_fence() {
     });
 }
 
-struct Shelf(Mutex<Vec<usize>>);
-impl Supplier<Ball> for Shelf {
-    fn fill(&self, op: &paths::Operation, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+struct TestSupplier(Mutex<Vec<usize>>);
+impl Supplier<TestRound> for TestSupplier {
+    fn fill(&self, op: &paths::Operation, _: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
         op.did(paths::Path::Slab);
         let mut balls = self.0.lock();
         let n = max.min(balls.len());
-        (0..n).for_each(|_| put(Ball(balls.pop().unwrap())));
+        (0..n).for_each(|_| put(TestRound(balls.pop().unwrap())));
         n
     }
-    fn flush(&self, op: &paths::Operation, rounds: impl Iterator<Item = Ball>) {
+    fn flush(&self, op: &paths::Operation, rounds: impl Iterator<Item = TestRound>) {
         op.did(paths::Path::Slab);
         self.0.lock().extend(rounds.map(|ball| ball.0));
     }
 }
 
 /// 100 balls through a layer by a thread that has no region: all go round the stacks, none waits for ever.
-fn goes_round(layer: &Layer<Ball>, shelf: &Shelf) {
+fn goes_round(layer: &Layer<TestRound>, supplier: &TestSupplier) {
     let before = layer.stats();
-    let held: Vec<_> = (0..100).map(|_| layer.alloc(shelf).unwrap()).collect();
-    held.into_iter().for_each(|b| layer.free(shelf, b));
+    let held: Vec<_> = (0..100).map(|_| layer.alloc(supplier).unwrap()).collect();
+    held.into_iter().for_each(|b| layer.free(supplier, b));
     let stats = layer.stats();
     assert_eq!((stats.allocs - before.allocs, stats.frees - before.frees), (100, 100));
     assert_eq!((stats.paths.slab - before.paths.slab, stats.paths.cpu), (200, before.paths.cpu));
@@ -406,7 +406,7 @@ fn goes_round(layer: &Layer<Ball>, shelf: &Shelf) {
     assert_eq!(stats.in_magazines, before.in_magazines);
 }
 
-fn layer(cpus: Cpus) -> Layer<Ball> {
+fn layer(cpus: Cpus) -> Layer<TestRound> {
     shadow::layer(cpus, Config::new(8, 2, 2))
 }
 
@@ -415,10 +415,10 @@ fn a_thread_without_a_registration_goes_round_the_stacks() {
     if mechanism() != Mechanism::Rseq {
         return;
     }
-    let (layer, shelf) = (layer(Cpus::os()), Shelf(Mutex::new((1..=1000).collect())));
+    let (layer, supplier) = (layer(Cpus::os()), TestSupplier(Mutex::new((1..=1000).collect())));
     // Rounds everywhere, so that a slow path which believed in them would go on for ever.
-    let held: Vec<_> = (0..200).map(|_| layer.alloc(&shelf).unwrap()).collect();
-    held.into_iter().for_each(|b| layer.free(&shelf, b));
+    let held: Vec<_> = (0..200).map(|_| layer.alloc(&supplier).unwrap()).collect();
+    held.into_iter().for_each(|b| layer.free(&supplier, b));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let area = registration().unwrap();
@@ -433,13 +433,13 @@ fn a_thread_without_a_registration_goes_round_the_stacks() {
             };
             assert_eq!(unregistered, 0, "{}", std::io::Error::last_os_error());
             assert_eq!(cpu_id(), u32::MAX);
-            goes_round(&layer, &shelf);
-            layer.drain(&shelf, 0..layer.cpus().count());
-            layer.reap(&shelf);
+            goes_round(&layer, &supplier);
+            layer.drain(&supplier, 0..layer.cpus().count());
+            layer.reap(&supplier);
         });
     });
-    layer.purge(&shelf);
-    assert_eq!(shelf.0.lock().len(), 1000);
+    layer.purge(&supplier);
+    assert_eq!(supplier.0.lock().len(), 1000);
 }
 
 #[test]
@@ -449,11 +449,11 @@ fn a_cpu_beyond_the_table_goes_round_the_stacks() {
         return;
     }
     let one = Cpus { count: 1, ..Cpus::os() };
-    let (layer, shelf) = (layer(one), Shelf(Mutex::new((1..=1000).collect())));
+    let (layer, supplier) = (layer(one), TestSupplier(Mutex::new((1..=1000).collect())));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pin(Pid::from_raw(0), &[*usable.last().unwrap()]);
-            goes_round(&layer, &shelf);
+            goes_round(&layer, &supplier);
         });
     });
 }

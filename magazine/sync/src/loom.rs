@@ -1,7 +1,7 @@
 //! The backend for loom, with the twin access, the ordering hook and the armed weak failure.
 
 use crate::Ordering;
-use crate::rank::{Locked, Nesting, Place, Rank};
+use crate::rank::{LockRank, Locked, Nesting, Rank};
 use crate::story::{self, Shown};
 use loom::sync::atomic as l;
 use std::collections::BTreeSet;
@@ -62,7 +62,7 @@ impl<T: Default> Default for UnsafeCell<T> {
 
 /// loom's mutex: the checker reports deadlocks.
 #[derive(Debug)]
-pub struct Mutex<T>(loom::sync::Mutex<T>, Place);
+pub struct Mutex<T>(loom::sync::Mutex<T>, LockRank);
 
 /// Access to what a [`Mutex`] protects.
 pub type MutexGuard<'a, T> = Locked<loom::sync::MutexGuard<'a, T>>;
@@ -70,11 +70,11 @@ pub type MutexGuard<'a, T> = Locked<loom::sync::MutexGuard<'a, T>>;
 impl<T> Mutex<T> {
     /// An open lock around `value`, which has no place in a lock order.
     pub fn new(value: T) -> Self {
-        Self(loom::sync::Mutex::new(value), Place::NONE)
+        Self(loom::sync::Mutex::new(value), LockRank::NONE)
     }
     /// An open lock around `value`, with its place in the lock order.
     pub fn ranked(rank: impl Into<Rank>, value: T) -> Self {
-        Self(loom::sync::Mutex::new(value), Place::of(rank.into()))
+        Self(loom::sync::Mutex::new(value), LockRank::of(rank.into()))
     }
     /// Waits for the lock.
     #[track_caller]

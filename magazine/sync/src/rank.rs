@@ -202,9 +202,9 @@ pub(crate) enum Nesting {
 
 /// What a lock knows of its rank; nothing in release builds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place(#[cfg(any(loom, shuttle, debug_assertions))] Option<Rank>);
+pub(crate) struct LockRank(#[cfg(any(loom, shuttle, debug_assertions))] Option<Rank>);
 
-impl Place {
+impl LockRank {
     /// Of a lock without a rank.
     pub(crate) const NONE: Self = Self(
         #[cfg(any(loom, shuttle, debug_assertions))]
@@ -249,7 +249,7 @@ impl Place {
 
 /// A lock is asked for or held as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Held(#[cfg_attr(not(any(loom, shuttle, debug_assertions)), allow(dead_code))] Place);
+pub(crate) struct Held(#[cfg_attr(not(any(loom, shuttle, debug_assertions)), allow(dead_code))] LockRank);
 
 #[cfg(any(loom, shuttle, debug_assertions))]
 impl Drop for Held {

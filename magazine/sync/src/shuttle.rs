@@ -9,7 +9,7 @@ pub use shuttle::sync::atomic::{
 pub use shuttle::thread_local;
 
 use crate::Ordering;
-use crate::rank::{Locked, Nesting, Place, Rank};
+use crate::rank::{LockRank, Locked, Nesting, Rank};
 
 /// shuttle's threads, counted for the row of a scenario.
 pub mod thread {
@@ -30,7 +30,7 @@ pub fn relax() {
 
 /// shuttle's mutex; a panic of a holder ends the schedule.
 #[derive(Debug)]
-pub struct Mutex<T>(shuttle::sync::Mutex<T>, Place);
+pub struct Mutex<T>(shuttle::sync::Mutex<T>, LockRank);
 
 /// Access to what a [`Mutex`] protects.
 pub type MutexGuard<'a, T> = Locked<shuttle::sync::MutexGuard<'a, T>>;
@@ -38,11 +38,11 @@ pub type MutexGuard<'a, T> = Locked<shuttle::sync::MutexGuard<'a, T>>;
 impl<T> Mutex<T> {
     /// An open lock around `value`, which has no place in a lock order.
     pub fn new(value: T) -> Self {
-        Self(shuttle::sync::Mutex::new(value), Place::NONE)
+        Self(shuttle::sync::Mutex::new(value), LockRank::NONE)
     }
     /// An open lock around `value`, with its place in the lock order.
     pub fn ranked(rank: impl Into<Rank>, value: T) -> Self {
-        Self(shuttle::sync::Mutex::new(value), Place::of(rank.into()))
+        Self(shuttle::sync::Mutex::new(value), LockRank::of(rank.into()))
     }
     /// Waits for the lock.
     #[track_caller]

@@ -6,7 +6,7 @@ pub use std::thread;
 pub use std::thread_local;
 
 use crate::Ordering;
-use crate::rank::{Held, Nesting, Place, Rank};
+use crate::rank::{Held, LockRank, Nesting, Rank};
 use std::sync::atomic as a;
 
 // `std`'s atomics under names of our own, so that a lint can tell them from those that did not come through the facade.
@@ -101,7 +101,7 @@ pub fn relax() {
 
 /// `std`'s futex mutex; a panic of a holder does not poison it.
 #[derive(Debug)]
-pub struct Mutex<T>(std::sync::Mutex<T>, Place, #[cfg(uslab_tsan)] Handover);
+pub struct Mutex<T>(std::sync::Mutex<T>, LockRank, #[cfg(uslab_tsan)] Handover);
 
 /// Access to what a [`Mutex`] protects; the lock is given back on drop.
 #[derive(Debug)]
@@ -122,14 +122,14 @@ impl<T> Mutex<T> {
     /// An open lock around `value`, which has no place in a lock order.
     #[inline]
     pub const fn new(value: T) -> Self {
-        Self::at(Place::NONE, value)
+        Self::at(LockRank::NONE, value)
     }
     /// An open lock around `value`, with its place in the lock order.
     #[inline]
     pub fn ranked(rank: impl Into<Rank>, value: T) -> Self {
-        Self::at(Place::of(rank.into()), value)
+        Self::at(LockRank::of(rank.into()), value)
     }
-    const fn at(place: Place, value: T) -> Self {
+    const fn at(place: LockRank, value: T) -> Self {
         Self(
             std::sync::Mutex::new(value),
             place,

@@ -230,7 +230,8 @@ mod tests {
     #[test]
     fn a_refused_commit_is_a_value_and_the_next_one_may_be_granted() {
         let faults = Faults::new(1);
-        let region = Region::reserve(1 << 20, PAGE_SIZE, Uncommitted::NoAccess, Backend::Heap, &faults).unwrap();
+        let region =
+            Region::reserve(1 << 20, PAGE_SIZE, Uncommitted::NoAccess, Backend::Heap, &faults).unwrap();
         let mut pool = ReservedPool::on(region, SlotLayout::new(64, 64).unwrap(), 4096).unwrap();
         faults.arm(vec![Rule::every(Some(COMMIT))]);
         assert_eq!(pool.alloc(OBJECT), Err(Refused::Memory { bytes: 4096 }));

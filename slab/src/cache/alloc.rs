@@ -146,7 +146,7 @@ impl Cache {
     #[inline(never)]
     fn alloc_slow(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let (source, op) = (self.source(gfp), &Operation::new());
-        match self.parts.per_cpu.alloc_missed(op, &source, || self.direct(op, &source, self.this_node())) {
+        match self.config.per_cpu.alloc_missed(op, &source, || self.direct(op, &source, self.this_node())) {
             Some(object) => Ok(self.hand_out(object, gfp)),
             None => self
                 .alloc_with_reclaim(op, &source, self.this_node())
@@ -181,7 +181,7 @@ impl Cache {
         filling.out.fill(None);
         self.admits(filling.out.len())?;
         while filling.got < filling.out.len()
-            && let Some(object) = self.parts.per_cpu.alloc_held(&DrainOnly(self))
+            && let Some(object) = self.config.per_cpu.alloc_held(&DrainOnly(self))
         {
             filling.put(self.hand_out(object, gfp));
         }
@@ -246,7 +246,7 @@ impl Cache {
         }
         // What other CPUs and the depots keep of this cache.
         if result.is_err()
-            && self.parts.per_cpu.holds()
+            && self.config.per_cpu.holds()
             && !planted("other CPUs are not drained before an error")
         {
             self.shrink_magazines();
@@ -348,7 +348,7 @@ impl Cache {
         let mut ahead = Ahead { cache: self, had: into.len(), objects: into };
         let end = ahead.had + n;
         while ahead.objects.len() < end
-            && let Some(object) = self.parts.per_cpu.alloc_held(&DrainOnly(self))
+            && let Some(object) = self.config.per_cpu.alloc_held(&DrainOnly(self))
         {
             ahead.objects.push(object.0);
         }

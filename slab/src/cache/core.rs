@@ -10,9 +10,9 @@ use crate::debug::faults::Faults;
 use crate::debug::tags::Tags;
 use crate::error::{CacheError, StartError};
 use crate::geometry::OrderRule;
-use crate::memory::slab_memory::SlabMemory;
 use crate::memory::huge::Huge;
 use crate::memory::large_blocks::{LargeBlocks, large};
+use crate::memory::slab_memory::SlabMemory;
 #[cfg(not(loom))]
 use crate::reclaim::rcu::Deferred;
 #[cfg(not(any(loom, shuttle)))]

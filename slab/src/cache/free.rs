@@ -2,7 +2,7 @@
 
 use super::alloc::DrainOnly;
 use super::core::Core;
-use super::node::Place;
+use super::node::ObjectIndex;
 use super::owner::CacheRef;
 use super::{Cache, Object};
 use crate::debug::corruption::{Corruption, CorruptionKind};
@@ -100,10 +100,10 @@ impl Cache {
     /// is back.
     #[inline(always)]
     pub(super) fn on_free(&self, object: NonNull<u8>, take_back: impl FnOnce(&Self)) {
-        if self.parts.check_frees && !self.check_and_mark_free(object) {
+        if self.config.check_frees && !self.check_and_mark_free(object) {
             return;
         }
-        match self.parts.hooks.as_ref().and_then(|hooks| hooks.reset.as_ref()) {
+        match self.config.hooks.as_ref().and_then(|hooks| hooks.reset.as_ref()) {
             None => take_back(self),
             Some(reset) => self.reset(reset, object, take_back),
         }
@@ -121,7 +121,9 @@ impl Cache {
     /// As [`take_back`](Self::take_back), of an object that the fast path had no place for.
     #[inline(never)]
     fn take_back_missed(&self, object: NonNull<u8>) {
-        self.parts.per_cpu.free_missed(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
+        self.config
+            .per_cpu
+            .free_missed(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
     }
 
     pub(super) fn take_back(&self, object: NonNull<u8>) {
@@ -130,7 +132,7 @@ impl Cache {
     }
     #[inline(never)]
     pub(super) fn take_back_told(&self, object: NonNull<u8>) {
-        self.parts.per_cpu.free(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
+        self.config.per_cpu.free(&DrainOnly(self), Object(object), || self.free_direct(Object(object)));
     }
 
     /// An object to its slab.
@@ -163,7 +165,7 @@ impl Cache {
         match self.place(Object(object)) {
             // Loom watches who has the object instead.
             Ok(_) if cfg!(loom) => return true,
-            Ok(Place { index, .. }) => self.refuse(CorruptionKind::DoubleFree, object, Some(index)),
+            Ok(ObjectIndex { index, .. }) => self.refuse(CorruptionKind::DoubleFree, object, Some(index)),
             Err(kind) => self.refuse(kind, object, None),
         }
         false
@@ -171,7 +173,7 @@ impl Cache {
 
     /// Where an object lies, from its page's frame; or why it is none of ours.
     #[inline]
-    pub(crate) fn place(&self, Object(object): Object) -> Result<Place, CorruptionKind> {
+    pub(crate) fn place(&self, Object(object): Object) -> Result<ObjectIndex, CorruptionKind> {
         let memory = &self.core.memory;
         let pfn = memory.pages.pfn_of(object.as_ptr()).ok_or(CorruptionKind::Foreign)?;
         let frame = memory.frames().frame(pfn);
@@ -190,7 +192,7 @@ impl Cache {
         if !self.geometry().has(index, order) {
             return Err(CorruptionKind::Interior);
         }
-        Ok(Place { slab, index })
+        Ok(ObjectIndex { slab, index })
     }
 
     /// Bytes that may be used of the object at `memory`, in use or not.

@@ -17,7 +17,7 @@ impl Cache {
     }
     /// The same, after a sweep of all stacks.
     pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
-        self.parts.per_cpu.purge_swept(op, &DrainOnly(self));
+        self.config.per_cpu.purge_swept(op, &DrainOnly(self));
         self.shrink_slabs(op)
     }
     fn shrink_slabs(&self, op: &Operation) -> usize {
@@ -40,42 +40,42 @@ impl Cache {
 
     /// Gives the magazines' objects to their slabs.
     pub(super) fn purge(&self, op: &Operation) {
-        self.parts.per_cpu.purge(op, &DrainOnly(self));
+        self.config.per_cpu.purge(op, &DrainOnly(self));
     }
 
     /// Ends an interval of the magazines' working set. Objects given back to slabs.
     pub(crate) fn reap(&self) -> u64 {
         self.flush_deferred();
-        self.parts.per_cpu.reap(&DrainOnly(self))
+        self.config.per_cpu.reap(&DrainOnly(self))
     }
 
     /// The same, after a sweep of idle stacks.
     pub(crate) fn reap_swept(&self) -> u64 {
-        self.parts.per_cpu.reap_swept(&DrainOnly(self))
+        self.config.per_cpu.reap_swept(&DrainOnly(self))
     }
 
     /// Memory is short: magazines hold less from now on.
     pub(crate) fn shrink_magazines(&self) {
-        self.parts.per_cpu.shrink();
+        self.config.per_cpu.shrink();
     }
 
     /// Gives the objects that `cpus` hold to their slabs.
     pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
-        self.parts.per_cpu.drain(&DrainOnly(self), cpus);
+        self.config.per_cpu.drain(&DrainOnly(self), cpus);
     }
     /// Gives the objects that a sweep has taken to their slabs.
     pub(crate) fn drain_swept(&self) {
-        self.parts.per_cpu.drain_swept(&DrainOnly(self));
+        self.config.per_cpu.drain_swept(&DrainOnly(self));
     }
 
     /// Gives all slabs back, for good, if no object is in use.
     pub(crate) fn destroy(&self) -> Result<(), Busy> {
         self.flush_deferred();
         // No free leaves its object in a magazine from here on: what is freed beside the purge goes to its slab.
-        self.parts.per_cpu.close();
+        self.config.per_cpu.close();
         self.purge(&Operation::new());
         self.end().map_err(|live| {
-            self.parts.per_cpu.reopen();
+            self.config.per_cpu.reopen();
             Busy { live, aliases: 0 }
         })
     }
@@ -84,7 +84,7 @@ impl Cache {
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
         if !planted("the magazines of a cache that is left stay open") {
-            self.parts.per_cpu.close();
+            self.config.per_cpu.close();
         }
         self.purge(&Operation::new());
     }

@@ -114,7 +114,7 @@ impl Cache {
     /// Objects of all slabs, and those in use. Allocates nothing.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn objects(&self) -> (u64, u64) {
-        let (count, layer) = (self.count(), self.parts.per_cpu.stats());
+        let (count, layer) = (self.count(), self.config.per_cpu.stats());
         let kept = layer.in_magazines + layer.in_depot;
         (count.objects, count.inuse.saturating_sub(kept))
     }
@@ -123,7 +123,7 @@ impl Cache {
         let (count, counts, geometry) = (self.count(), &self.counts, self.geometry());
         let dear = counts.direct_paths.now();
         let direct = dear.of_operations(counts.direct_allocs.get() + counts.direct_frees.get());
-        let layer = self.parts.per_cpu.stats();
+        let layer = self.config.per_cpu.stats();
         let in_magazines = layer.in_magazines;
         CacheInfo {
             name: self.name().to_owned(),
@@ -133,9 +133,9 @@ impl Cache {
             order: geometry.order().get(),
             objs_per_slab: geometry.objects() as u64,
             min_partial: self.min_partial as u64,
-            limit: self.parts.limit.map(u64::from),
+            limit: self.config.limit.map(u64::from),
             aliases: counts.handles.get().saturating_sub(1),
-            type_stable: self.parts.type_stable,
+            type_stable: self.config.type_stable,
             slabs: count.slabs(),
             full: count.full,
             partial: count.partial,
@@ -162,7 +162,7 @@ impl Cache {
             other_node_allocs: counts.other_node_allocs.get(),
             other_node_frees: layer.other_node_frees + counts.other_node_frees.get(),
             magazine_capacity: layer.capacity,
-            magazines_refused: self.parts.per_cpu.is_refused(),
+            magazines_refused: self.config.per_cpu.is_refused(),
             constructed: counts.constructed.get(),
             destructed: counts.destructed.get(),
             failures: counts.failures.get(),

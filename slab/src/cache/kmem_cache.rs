@@ -4,7 +4,7 @@ use super::alloc::BULK;
 use super::core::Core;
 use super::info::CacheInfo;
 use super::per_cpu::PerCpu;
-use super::{Cache, Hooks, Owner, Parts};
+use super::{Cache, CacheConfig, Hooks, Owner};
 use crate::cache::live::Live;
 use crate::cache::magazines::Magazines;
 use crate::error::{AllocError, Busy, CacheError};
@@ -190,11 +190,11 @@ impl KmemCacheBuilder {
         let planned = self.plan(core)?;
         if let Some(magazines) = planned.merges
             && let Some(owner) = core.mergeable(|cache| {
-                let parts = cache.parts();
-                parts.merges == Some(magazines)
-                    && (parts.page_flags, parts.check_frees)
+                let config = cache.config();
+                config.merges == Some(magazines)
+                    && (config.page_flags, config.check_frees)
                         == (planned.builder.page_flags, planned.check_frees)
-                    && parts.geometry.serves(&planned.geometry)
+                    && config.geometry.serves(&planned.geometry)
             })
         {
             owner.cache().handles().add(1);
@@ -242,7 +242,7 @@ struct Planned {
 impl Planned {
     fn build(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
         let Self { builder, geometry, layer, check_frees, merges } = self;
-        let parts = Parts {
+        let config = CacheConfig {
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
             geometry,
@@ -254,7 +254,7 @@ impl Planned {
             check_frees,
             merges,
         };
-        let cache = Cache::new(core.clone(), parts).ok_or(CacheError::Memory)?;
+        let cache = Cache::new(core.clone(), config).ok_or(CacheError::Memory)?;
         core.caches.push(&cache);
         cache.handles().add(1);
         let owner = Owner::new(cache.clone());

@@ -13,7 +13,7 @@
 //!
 //! (Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is near them.)
 
-use uslab_magazine::{Config, MAX_CAPACITY};
+use uslab_magazine::Config;
 
 /// The magazines of a cache, or of all caches of a subsystem.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,21 +36,21 @@ pub enum Magazines {
 }
 
 /// Bytes of objects that a magazine is made for.
-pub const BYTES: usize = 64 << 10;
+pub const TARGET_BYTES: usize = 64 << 10;
 /// Objects in a magazine: at most, and at least.
-pub const MOST: usize = MAX_CAPACITY as usize;
-/// See [`MOST`].
-pub const LEAST: usize = 4;
+pub const MAX_CAPACITY: usize = uslab_magazine::MAX_CAPACITY as usize;
+/// See [`MAX_CAPACITY`].
+pub const MIN_CAPACITY: usize = 4;
 /// Bytes of objects that a CPU's stack holds,
-pub const STACK_BYTES: usize = 256 << 10;
+pub const MAX_STACK_BYTES: usize = 256 << 10;
 /// and objects.
-pub const STACK_OBJECTS: usize = 1216;
+pub const MAX_STACK_OBJECTS: usize = 1216;
 /// Bytes of objects that a node's depot keeps.
-pub const DEPOT_BYTES: usize = 4 << 20;
+pub const MAX_DEPOT_BYTES: usize = 4 << 20;
 /// Magazines in a depot: at most, and at least (a barn's soft limit).
-pub const DEPOT_MOST: usize = 1024;
-/// See [`DEPOT_MOST`].
-pub const DEPOT_LEAST: usize = 10;
+pub const MAX_DEPOT_MAGAZINES: usize = 1024;
+/// See [`MAX_DEPOT_MAGAZINES`].
+pub const MIN_DEPOT_MAGAZINES: usize = 10;
 
 impl Magazines {
     /// The layer's sizes for objects that lie `stride` bytes apart; `None` without magazines.
@@ -59,10 +59,11 @@ impl Magazines {
             Self::Off => None,
             Self::Sized { capacity, stock, depot_limit } => Some(Config::new(capacity, stock, depot_limit)),
             Self::BySize => {
-                let capacity = (BYTES / stride).clamp(LEAST, MOST);
-                let reach = (STACK_BYTES / stride).min(STACK_OBJECTS);
+                let capacity = (TARGET_BYTES / stride).clamp(MIN_CAPACITY, MAX_CAPACITY);
+                let reach = (MAX_STACK_BYTES / stride).min(MAX_STACK_OBJECTS);
                 let stock = (reach / capacity).saturating_sub(2) as u16;
-                let depot = (DEPOT_BYTES / (capacity * stride)).clamp(DEPOT_LEAST, DEPOT_MOST) as u32;
+                let depot = (MAX_DEPOT_BYTES / (capacity * stride))
+                    .clamp(MIN_DEPOT_MAGAZINES, MAX_DEPOT_MAGAZINES) as u32;
                 Some(Config { first_fill: 1, ..Config::new(capacity as u16, stock, depot) })
             }
         }
@@ -135,7 +136,7 @@ mod tests {
             let pages = uslab_buddy::PageConfig::default_for(cpus).limit(64 << 20);
             let subsystem = Subsystem::new(Config::new(pages)).unwrap();
             let cache = KmemCache::builder("batches", size).build_in(&subsystem).unwrap();
-            let objects = DEPOT_BYTES / size;
+            let objects = MAX_DEPOT_BYTES / size;
             let batch = || {
                 let held: Vec<_> = (0..objects).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
                 // SAFETY: allocated above, freed once.
@@ -156,7 +157,7 @@ mod tests {
         for stride in 8..=32 << 10 {
             let config = Magazines::BySize.config(stride).unwrap();
             let bytes = config.most_rounds(&cpus) as usize * stride;
-            assert!(bytes <= DEPOT_BYTES + STACK_BYTES, "stride {stride}: {bytes} bytes");
+            assert!(bytes <= MAX_DEPOT_BYTES + MAX_STACK_BYTES, "stride {stride}: {bytes} bytes");
         }
     }
 }

@@ -48,8 +48,8 @@ pub(crate) mod page_owners;
 pub(crate) mod per_cpu;
 pub mod prefill;
 mod reclaim;
-mod slabs;
 pub(crate) mod refs;
+mod slabs;
 
 use self::core::Core;
 #[cfg(not(loom))]
@@ -60,12 +60,12 @@ use magazines::Magazines;
 use node::{Node, NodeCount};
 pub(crate) use object::Object;
 use per_cpu::PerCpu;
+use refs::CacheRefs;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
 use uslab_magazine::{FastPath, PathCounts};
-use refs::CacheRefs;
 
 // What a free reads of its cache is one line.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
@@ -87,7 +87,7 @@ impl std::fmt::Debug for Hooks {
 
 /// What a cache is made of.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct CacheConfig {
     pub(crate) name: Box<str>,
     pub(crate) geometry: Geometry,
     pub(crate) per_cpu: PerCpu,
@@ -152,7 +152,7 @@ pub(crate) struct Cache {
     allocs: FastPath<Object, StackMemory>,
     #[cfg(not(loom))]
     checked: Option<Checked>,
-    parts: Parts,
+    config: CacheConfig,
     nodes: Box<[Node]>,
     refs: CacheRefs<Self>,
     counts: Counts,
@@ -194,39 +194,39 @@ impl Cache {
     /// A cache without slabs.
     ///
     /// `None` if there is no address space for what checked frees need.
-    pub(crate) fn new(core: Arc<Core>, parts: Parts) -> Option<Arc<Self>> {
-        let fast_path = parts.per_cpu.fast_path();
-        let resets = parts.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
-        let has_free_hook = parts.check_frees || resets;
+    pub(crate) fn new(core: Arc<Core>, config: CacheConfig) -> Option<Arc<Self>> {
+        let fast_path = config.per_cpu.fast_path();
+        let resets = config.hooks.as_ref().is_some_and(|hooks| hooks.reset.is_some());
+        let has_free_hook = config.check_frees || resets;
         #[cfg(not(loom))]
-        let checked = if parts.check_frees {
+        let checked = if config.check_frees {
             let (tags, tag) = core.new_tag()?;
             Some(Checked { tags, tag, fast_path })
         } else {
             None
         };
         Some(Arc::new_cyclic(|this| Self {
-            allocs: if parts.check_frees { FastPath::disabled() } else { fast_path },
+            allocs: if config.check_frees { FastPath::disabled() } else { fast_path },
             frees: if has_free_hook { FastPath::disabled() } else { fast_path },
-            multiples: u64::MAX / parts.geometry.stride() as u64 + 1,
+            multiples: u64::MAX / config.geometry.stride() as u64 + 1,
             has_free_hook,
             #[cfg(not(loom))]
             checked,
             this: this.clone(),
-            min_partial: parts.geometry.min_partial(),
+            min_partial: config.geometry.min_partial(),
             nodes: (0..core.memory.pages.nodes()).map(|_| Node::new()).collect(),
             charge: AtomicU32::new(0),
             refs: CacheRefs::new(),
             counts: Counts::default(),
             core,
-            parts,
+            config,
         }))
     }
     pub(crate) fn name(&self) -> &str {
-        &self.parts.name
+        &self.config.name
     }
     pub(crate) fn geometry(&self) -> &Geometry {
-        &self.parts.geometry
+        &self.config.geometry
     }
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
@@ -237,16 +237,16 @@ impl Cache {
     /// Its inlined path; closed where anything is done with objects on their way.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have no malloc"))]
     pub(crate) fn fast_path(&self) -> FastPath<Object, StackMemory> {
-        if self.parts.check_frees { FastPath::disabled() } else { self.frees }
+        if self.config.check_frees { FastPath::disabled() } else { self.frees }
     }
-    pub(crate) fn parts(&self) -> &Parts {
-        &self.parts
+    pub(crate) fn config(&self) -> &CacheConfig {
+        &self.config
     }
     pub(crate) fn handles(&self) -> &Counter {
         &self.counts.handles
     }
     pub(crate) fn has_hooks(&self) -> bool {
-        self.parts.hooks.is_some()
+        self.config.hooks.is_some()
     }
     /// Whether an object could begin so many bytes into a slab of this cache; behind its last one, too.
     ///
@@ -268,7 +268,7 @@ impl Cache {
     pub(crate) fn admits(&self, n: usize) -> Result<(), AllocError> {
         let geometry = self.geometry();
         let pages = self.core.memory.pages.frames().len() as usize;
-        let refused = match self.parts.limit {
+        let refused = match self.config.limit {
             Some(slabs) if n > geometry.objects().saturating_mul(slabs as usize) => {
                 AllocError::CacheLimit { slabs }
             }

@@ -27,8 +27,8 @@
 //! rule for how many empty slabs stay is kept; it has one partial list, which only shrinking sorts.
 
 use crate::cache::live::Live;
-use crate::memory::slab_memory::SlabMemory;
 use crate::memory::slab::Fill;
+use crate::memory::slab_memory::SlabMemory;
 use uslab_buddy::{Pfn, frame::FrameList};
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{MutexGuard, Rank, planted, tell};
@@ -107,7 +107,7 @@ impl Unlisted {
 
 /// An object as its slab and its place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ObjectIndex {
     pub(crate) slab: Pfn,
     pub(crate) index: usize,
 }
@@ -231,7 +231,7 @@ impl Node {
         op: &Operation,
         memory: &SlabMemory,
         max: usize,
-        mut put: impl FnMut(Place),
+        mut put: impl FnMut(ObjectIndex),
     ) -> usize {
         let mut lists = self.lock(op);
         let mut taken = 0;
@@ -242,7 +242,7 @@ impl Node {
             // SAFETY: the lock is held and the slab is on a list of this node.
             unsafe {
                 let was = memory.slab(slab).fill();
-                let now = memory.slab(slab).take(max - taken, |index| put(Place { slab, index }));
+                let now = memory.slab(slab).take(max - taken, |index| put(ObjectIndex { slab, index }));
                 taken += usize::from(now.inuse - was.inuse);
                 lists.moved(memory, slab, before, now.into());
                 tell!(lists => "takes {} objects of slab {slab}", now.inuse - was.inuse);
@@ -286,13 +286,13 @@ impl Node {
         op: &Operation,
         memory: &SlabMemory,
         min_partial: usize,
-        places: impl Iterator<Item = Place>,
+        places: impl Iterator<Item = ObjectIndex>,
         unlisted: &mut Unlisted,
-        mut refused: impl FnMut(Place),
+        mut refused: impl FnMut(ObjectIndex),
     ) {
         let mut lists = self.lock(op);
         let mut places = places.peekable();
-        while let Some(&Place { slab: pfn, .. }) = places.peek() {
+        while let Some(&ObjectIndex { slab: pfn, .. }) = places.peek() {
             // SAFETY: the lock is held; by contract the slab is on a list of this node.
             unsafe {
                 let slab = memory.slab(pfn);
@@ -301,7 +301,7 @@ impl Node {
                     self.gap(lists, planted("a slab's list is found in one lock hold and left in the next"));
                 // Objects that were allocated together come back together: their slab moves once.
                 let of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
-                let refused = |index| refused(Place { slab: pfn, index });
+                let refused = |index| refused(ObjectIndex { slab: pfn, index });
                 let (given, fill) = slab.give(of_slab.map(|place| place.index), refused);
                 lists.inuse -= u64::from(given);
                 tell!(lists => "gives {given} objects of slab {pfn} back");

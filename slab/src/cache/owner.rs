@@ -35,7 +35,7 @@ impl Drop for Owner {
         if abandoned() {
             return core::mem::forget(self.0.clone());
         }
-        if self.0.parts().merges.is_some() {
+        if self.0.config().merges.is_some() {
             self.0.core().mergeable.remove(self);
         }
         let mut refs = self.0.refs().0.lock();

@@ -8,7 +8,7 @@ use std::ops::Range;
 use uslab_buddy::{StackMemory, Tables};
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
-use uslab_magazine::{Config, Fork, FastPath, Layer, LayerView, Operation, Stats, Supplier};
+use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier};
 
 #[derive(Debug)]
 pub(crate) enum PerCpu {

@@ -25,7 +25,7 @@ impl Core {
                 // Of all caches.
                 cache.flush_deferred();
             }
-            cache.parts.per_cpu.ask();
+            cache.config.per_cpu.ask();
         }
         self.memory.pages.tables().sweep(cpus, which);
     }
@@ -66,8 +66,7 @@ impl Core {
     /// Memory is short: all caches but one give empty slabs back, and keep less from now on; freed mappings go. How many slabs
     /// and mappings.
     pub(crate) fn reclaim(&self, op: &Operation, except: Option<&Cache>) -> usize {
-        let others =
-            self.refs().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
+        let others = self.refs().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
         let slabs = others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op));
         slabs.sum::<usize>() + usize::from(self.huge.release() > 0)
     }

@@ -1,7 +1,7 @@
 //! The slabs of a cache: made, constructed, charged, taken from, given to, released.
 
 use super::{Cache, Object};
-use crate::cache::node::{Place, Unlisted};
+use crate::cache::node::{ObjectIndex, Unlisted};
 use crate::cache::page_owners;
 use crate::debug::corruption::CorruptionKind;
 use crate::debug::faults::{BITMAP, CONSTRUCTOR, CONSTRUCTOR_PANIC, Call, LIMIT};
@@ -41,7 +41,7 @@ impl From<AllocError> for Refusal {
 }
 
 impl Cache {
-    pub(super) fn object(&self, Place { slab, index }: Place) -> Object {
+    pub(super) fn object(&self, ObjectIndex { slab, index }: ObjectIndex) -> Object {
         let base = self.core.memory.pages.address(slab);
         // SAFETY: the object lies inside the slab's block.
         Object(unsafe { behind(base, self.geometry().offset(index)) })
@@ -154,14 +154,14 @@ impl Cache {
             return Err(AllocError::Destroyed.into());
         }
         // The lowest ones of a new slab are 0, 1, 2 ...
-        (0..taken).for_each(|index| put(self.object(Place { slab, index })));
+        (0..taken).for_each(|index| put(self.object(ObjectIndex { slab, index })));
         Ok(taken)
     }
 
     /// Pages of the usual order; if they are not to be had at once, of the smallest that holds an object.
     fn pages(&self, op: &Operation, node: u32, gfp: Gfp) -> Result<(Pfn, Order), AllocError> {
         let (order, least) = (self.geometry().order(), self.geometry().min_order());
-        let mut flags = gfp & PASSED_ON | self.parts.page_flags;
+        let mut flags = gfp & PASSED_ON | self.config.page_flags;
         if self.has_hooks() {
             // A constructor gets bytes that are initialised.
             flags |= Gfp::ZERO;
@@ -182,10 +182,10 @@ impl Cache {
     }
 
     fn construct(&self, slab: Pfn, objects: usize) -> Result<(), Panic> {
-        let Some(hooks) = &self.parts.hooks else { return Ok(()) };
+        let Some(hooks) = &self.config.hooks else { return Ok(()) };
         assert_unlocked();
         for index in 0..objects {
-            let Object(object) = self.object(Place { slab, index });
+            let Object(object) = self.object(ObjectIndex { slab, index });
             let call = Call::of(CONSTRUCTOR, self.geometry().object_size());
             let constructed = if self.core.faults.fires(call.cache(self.name())) {
                 Err(Box::new(CONSTRUCTOR_PANIC) as Panic)
@@ -204,12 +204,12 @@ impl Cache {
     /// Destructs the first `objects` objects. A panic of a destructor ends that destructor and nothing else: the panic
     /// hook has reported it, and the caller, who frees something else, cannot do anything about it.
     fn destruct(&self, slab: Pfn, objects: usize) {
-        let Some(destruct) = self.parts.hooks.as_ref().and_then(|hooks| hooks.destruct.as_ref()) else {
+        let Some(destruct) = self.config.hooks.as_ref().and_then(|hooks| hooks.destruct.as_ref()) else {
             return;
         };
         assert_unlocked();
         for index in 0..objects {
-            let Object(object) = self.object(Place { slab, index });
+            let Object(object) = self.object(ObjectIndex { slab, index });
             drop(catch_unwind(AssertUnwindSafe(|| destruct(object))));
             self.counts.destructed.add(1);
         }
@@ -224,7 +224,7 @@ impl Cache {
             return Err(AllocError::CacheLimit { slabs: charged });
         }
         loop {
-            if let Some(limit) = self.parts.limit
+            if let Some(limit) = self.config.limit
                 && charged >= limit
             {
                 return Err(AllocError::CacheLimit { slabs: limit });
@@ -249,7 +249,7 @@ impl Cache {
 
     fn release_one(&self, op: &Operation, slab: Pfn) {
         #[cfg(not(loom))]
-        if self.parts.type_stable
+        if self.config.type_stable
             && let Some(cache) = self.kept()
         {
             assert_unlocked();
@@ -288,7 +288,7 @@ impl Cache {
     /// Who asks for it takes the slab for one of the usual order. The few others are found by their frames.
     #[cfg(not(any(loom, shuttle)))]
     fn told_class(&self, order: Order) -> Option<u16> {
-        self.parts.page_class.filter(|_| order == self.geometry().order())
+        self.config.page_class.filter(|_| order == self.geometry().order())
     }
 
     /// Says whose objects a slab's pages hold, where boxes ask: those of typed caches, which construct their objects.

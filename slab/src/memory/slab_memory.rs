@@ -124,7 +124,7 @@ impl SlabMemory {
 
 #[cfg(any(loom, shuttle))]
 mod oracle {
-    use super::{SlabMemory, NonNull, Pfn};
+    use super::{NonNull, Pfn, SlabMemory};
     use crate::debug::check::SPACING;
     use uslab_buddy::PAGE_SIZE;
     #[cfg(loom)]

@@ -49,12 +49,12 @@ pub struct Hive<T> {
     /// Where the values are, unless something changed since.
     live: Live,
     stale: bool,
-    values: PhantomData<Place<T>>,
+    values: PhantomData<Slot<T>>,
 }
 
 /// A value as it lies in its slab: as far from the next one as the slab's objects are, so that neighbours are a slice.
 #[repr(C, align(8))]
-struct Place<T>(T);
+struct Slot<T>(T);
 
 /// Names a value of a [`Hive`]. Whoever drops it leaves the value where it is, until the hive goes.
 pub struct Key<T> {
@@ -93,7 +93,7 @@ impl<T> Hive<T> {
     }
     pub(crate) fn builder(name: impl Into<String>) -> KmemCacheBuilder {
         // Values without bytes have places all the same: a place is what is counted and walked.
-        KmemCache::builder(name, size_of::<Place<T>>().max(1)).align(align_of::<Place<T>>())
+        KmemCache::builder(name, size_of::<Slot<T>>().max(1)).align(align_of::<Slot<T>>())
     }
     pub(crate) fn on(cache: KmemCache) -> Self {
         Self { live: cache.live(), cache, number: unique(), len: 0, stale: false, values: PhantomData }
@@ -172,9 +172,9 @@ impl<T> Hive<T> {
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let values = |(first, count): Run| {
-            // SAFETY: the objects of a run lie side by side, as far apart as `Place<T>`s (or hold no bytes at all); each holds a value, which stays while
+            // SAFETY: the objects of a run lie side by side, as far apart as `Slot<T>`s (or hold no bytes at all); each holds a value, which stays while
             // the hive is borrowed, and is in one run only, and nobody else has the hive.
-            let places = unsafe { NonNull::slice_from_raw_parts(first.cast::<Place<T>>(), count).as_mut() };
+            let places = unsafe { NonNull::slice_from_raw_parts(first.cast::<Slot<T>>(), count).as_mut() };
             places.iter_mut().map(|place| &mut place.0)
         };
         assert!(self.look(), "nobody can tell which places of {} are in use", self.cache.name());

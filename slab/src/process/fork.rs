@@ -39,7 +39,7 @@ impl Cache {
             Rank::Node => self.nodes().iter().for_each(|node| visit(node.lists())),
             Rank::CacheRefs => visit(&self.refs().0),
             // SAFETY: passed on.
-            _ => unsafe { self.parts().per_cpu.locks(rank, visit) },
+            _ => unsafe { self.config().per_cpu.locks(rank, visit) },
         }
     }
 }
@@ -83,7 +83,7 @@ impl Fork for Core {
         // SAFETY: passed on; the list is held.
         unsafe {
             self.held_caches().for_each(|cache| {
-                cache.parts().per_cpu.forget_other_threads();
+                cache.config().per_cpu.forget_other_threads();
                 cache.refs().forget_other_threads();
             });
             self.memory.pages.forget_other_threads();

@@ -331,10 +331,10 @@ impl FromStr for SlabInfo {
 const MOST: u64 = 1 << 40;
 
 fn parse_row(text: &str) -> Result<Row, &'static str> {
-    let mut parts = text.split(" : ");
-    let mut objects = parts.next().unwrap_or_default().split_whitespace();
-    let tunables = parts.next().unwrap_or_default();
-    let slabs = parts.next().unwrap_or_default().trim_start();
+    let mut config = text.split(" : ");
+    let mut objects = config.next().unwrap_or_default().split_whitespace();
+    let tunables = config.next().unwrap_or_default();
+    let slabs = config.next().unwrap_or_default().trim_start();
     if !tunables.trim_start().starts_with("tunables") {
         return Err("` : tunables` after five numbers");
     }

@@ -2,7 +2,7 @@
 //! steps through a run; the sums are [`CacheInfo`](crate::CacheInfo)'s.
 
 use crate::cache::kmem_cache::KmemCache;
-use crate::cache::node::{Place, State};
+use crate::cache::node::{ObjectIndex, State};
 use crate::cache::{Cache, Object};
 use core::ptr::NonNull;
 use uslab_buddy::Pfn;
@@ -54,7 +54,7 @@ pub struct ObjectPlace {
 
 impl Cache {
     fn place_of(&self, object: Object) -> Option<ObjectPlace> {
-        let Place { slab, index } = self.place(object).ok()?;
+        let ObjectIndex { slab, index } = self.place(object).ok()?;
         Some(ObjectPlace { slab, index: index as u16 })
     }
 
@@ -81,7 +81,7 @@ impl Cache {
         let nowhere = ObjectPlace { slab: Pfn::new(u32::MAX), index: 0 };
         let name = |object| self.place_of(object).unwrap_or(nowhere);
         // SAFETY: passed on.
-        let magazines = unsafe { self.parts().per_cpu.view(name) };
+        let magazines = unsafe { self.config().per_cpu.view(name) };
         CacheView { slabs: slabs.collect(), magazines }
     }
 }

@@ -89,8 +89,13 @@ fn four_blocks_step_by_step_as_in_the_paper() {
 #[test]
 fn creating_a_pool_touches_nothing_and_late_initialisation_touches_nothing_first() {
     const BYTES: usize = if cfg!(miri) { 1 << 20 } else { 1 << 30 };
-    let region =
-        Region::reserve(BYTES, PAGE_SIZE, Uncommitted::ReadsZero, Backend::Os, &uslab_buddy::Faults::default());
+    let region = Region::reserve(
+        BYTES,
+        PAGE_SIZE,
+        Uncommitted::ReadsZero,
+        Backend::Os,
+        &uslab_buddy::Faults::default(),
+    );
     struct ReadOnly(Region);
     // SAFETY: for reading only; the test makes sure that nothing is written.
     unsafe impl Area for ReadOnly {

@@ -148,7 +148,9 @@ impl FastPaths {
     #[inline(always)]
     pub(crate) unsafe fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
-        self.fast_path_for(size, align).and_then(|fast_path| unsafe { fast_path.alloc_fast() }).map(Object::memory)
+        self.fast_path_for(size, align)
+            .and_then(|fast_path| unsafe { fast_path.alloc_fast() })
+            .map(Object::memory)
     }
     /// Takes memory back that was allocated so; `false` if this did nothing, as with memory that lies in no page.
     ///
@@ -160,7 +162,9 @@ impl FastPaths {
         ask_for(memory);
         match (self.fast_path_for(size, align), self.offset(memory)) {
             // SAFETY: passed on; the same size leads to the same fast path, and null lies in no page.
-            (Some(fast_path), Some(_)) => unsafe { fast_path.free_fast(Object::new(NonNull::new_unchecked(memory))) },
+            (Some(fast_path), Some(_)) => unsafe {
+                fast_path.free_fast(Object::new(NonNull::new_unchecked(memory)))
+            },
             _ => false,
         }
     }
@@ -187,7 +191,9 @@ impl FastPaths {
     #[inline]
     pub(crate) unsafe fn alloc_claimed(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
-        self.fast_path_for(size, align).and_then(|fast_path| unsafe { fast_path.alloc_claimed() }).map(Object::memory)
+        self.fast_path_for(size, align)
+            .and_then(|fast_path| unsafe { fast_path.alloc_claimed() })
+            .map(Object::memory)
     }
     /// As [`free`](Self::free), where no restartable sequence serves.
     ///

@@ -10,4 +10,5 @@ mod schedules;
 #[cfg(loom)]
 mod tutorial;
 #[cfg(any(loom, shuttle, uslab_models))]
+#[cfg_attr(shuttle, allow(dead_code, reason = "schedules use less of it than models"))]
 mod world;

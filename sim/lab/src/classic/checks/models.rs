@@ -5,7 +5,7 @@
 //! the end must be caught by the model named with it. Begin with [`two_threads_of_one_cpu`]; the tutorial (`README.md` of this
 //! crate) walks through it.
 
-use super::world::{SharedShelf, World, alloc_then_free, run};
+use super::world::{SharedSupplier, World, alloc_then_free, run};
 use uslab_magazine::Script;
 use uslab_magazine::sync::check::{Bound, caught, model, models};
 use uslab_magazine::sync::{Arc, Counter, Mutex, thread};
@@ -202,7 +202,7 @@ fn two_drains_beside_an_allocation() {
 /// The last owner ends the cache: all balls are with the slab layer then.
 fn the_end(_: Script) {
     let world = World::new(2, 1, 4).cpu(0, &[1], &[2]).in_depot(&[3]).out(&[4]);
-    let shelf: SharedShelf = world.cache.slab().clone();
+    let supplier: SharedSupplier = world.cache.slab().clone();
     let world = Arc::new(world);
     let other = world.clone();
     let thread = thread::spawn(move || {
@@ -214,7 +214,7 @@ fn the_end(_: Script) {
     kept.into_iter().flatten().for_each(|ball| world.free(ball));
     drop(world);
     thread.join().unwrap();
-    assert_eq!(shelf.count(), 4, "the end gives all to the slab layer");
+    assert_eq!(supplier.count(), 4, "the end gives all to the slab layer");
 }
 #[test]
 fn end_of_life() {

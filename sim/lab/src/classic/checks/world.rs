@@ -12,16 +12,16 @@ use uslab_magazine::{Cpus, Script};
 
 /// The slab layer: a locked heap of balls.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct TestSupplier {
     balls: Mutex<Vec<usize>>,
     /// Whether there is memory for magazines.
     magazines: bool,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct SharedShelf(Arc<Shelf>);
+pub(super) struct SharedSupplier(Arc<TestSupplier>);
 
-impl SharedShelf {
+impl SharedSupplier {
     pub(super) fn has(&self, ball: usize) -> bool {
         self.0.balls.lock().contains(&ball)
     }
@@ -30,7 +30,7 @@ impl SharedShelf {
     }
 }
 
-impl Slab<usize> for SharedShelf {
+impl Slab<usize> for SharedSupplier {
     fn alloc(&self) -> Option<usize> {
         if planted("the slab layer looks and then takes") {
             let ball = self.0.balls.lock().last().copied()?;
@@ -49,7 +49,7 @@ impl Slab<usize> for SharedShelf {
 }
 
 pub(super) struct World {
-    pub(super) cache: Cache<usize, SharedShelf>,
+    pub(super) cache: Cache<usize, SharedSupplier>,
     /// One for each ball; written by whoever holds it.
     held: Vec<UnsafeCell<bool>>,
     /// Balls that were in magazines at the beginning.
@@ -70,13 +70,13 @@ fn magazine(size: usize, balls: &[usize]) -> Magazine<usize> {
 
 /// The beginning.
 impl World {
-    /// Balls 1 to `balls`, all of them on the shelf, and magazines of `size`.
+    /// Balls 1 to `balls`, all of them on the supplier, and magazines of `size`.
     pub(super) fn new(cpus: u32, size: usize, balls: usize) -> Self {
-        let shelf = Shelf { balls: Mutex::new((1..=balls).collect()), magazines: true };
+        let supplier = TestSupplier { balls: Mutex::new((1..=balls).collect()), magazines: true };
         let sizes = Sizes { first: size, largest: 2 * size + 1, contention: 2 };
         let cpus = Cpus::simulated(cpus, 1).unwrap();
         World {
-            cache: Cache::new(cpus, sizes, SharedShelf(Arc::new(shelf))),
+            cache: Cache::new(cpus, sizes, SharedSupplier(Arc::new(supplier))),
             held: (0..=balls).map(|_| UnsafeCell::new(false)).collect(),
             cached: 0,
             allocs: Counter::new(0),
@@ -87,11 +87,11 @@ impl World {
         self.cache.depot.0.get_mut().size
     }
     /// Without a lock, so that it is no step of a story.
-    fn shelf(&mut self) -> &mut Shelf {
-        Arc::get_mut(&mut self.cache.slab.0).expect("nobody else has the shelf yet")
+    fn supplier(&mut self) -> &mut TestSupplier {
+        Arc::get_mut(&mut self.cache.slab.0).expect("nobody else has the supplier yet")
     }
     fn from_shelf(&mut self, balls: &[usize]) {
-        self.shelf().balls.get_mut().retain(|ball| !balls.contains(ball));
+        self.supplier().balls.get_mut().retain(|ball| !balls.contains(ball));
     }
     fn magazine(&mut self, balls: &[usize]) -> Magazine<usize> {
         self.from_shelf(balls);
@@ -135,15 +135,15 @@ impl World {
         }
         self
     }
-    /// The shelf has nothing to hand out.
+    /// The supplier has nothing to hand out.
     pub(super) fn nothing_else(mut self) -> Self {
-        let left = self.shelf().balls.get_mut();
-        assert!(left.is_empty(), "{left:?} are on the shelf");
+        let left = self.supplier().balls.get_mut();
+        assert!(left.is_empty(), "{left:?} are on the supplier");
         self
     }
     /// There is no memory for magazines.
     pub(super) fn no_magazines(mut self) -> Self {
-        self.shelf().magazines = false;
+        self.supplier().magazines = false;
         self
     }
 }

@@ -6,8 +6,8 @@ use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier
 
 /// A ball, by its number; the first is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ball(pub(crate) usize);
-impl Round for Ball {
+pub(crate) struct TestRound(pub(crate) usize);
+impl Round for TestRound {
     fn into_raw(self) -> NonNull<u8> {
         NonNull::new(std::ptr::without_provenance_mut(self.0)).expect("balls start at 1")
     }
@@ -17,12 +17,12 @@ impl Round for Ball {
 }
 
 /// All balls: the free ones, and the stamp of each: who has it, 0 for nobody.
-pub(crate) struct Shelf {
+pub(crate) struct TestSupplier {
     pub(crate) free: Mutex<Vec<usize>>,
     stamps: Vec<AtomicU64>,
 }
 
-impl Shelf {
+impl TestSupplier {
     pub(crate) fn new(balls: usize) -> Self {
         Self {
             free: Mutex::new((1..=balls).collect()),
@@ -30,11 +30,11 @@ impl Shelf {
         }
     }
     /// Whether the ball was nobody's and is `me`'s now.
-    pub(crate) fn stamp(&self, ball: Ball, me: u64) -> bool {
+    pub(crate) fn stamp(&self, ball: TestRound, me: u64) -> bool {
         self.stamps[ball.0].swap(me, AcqRel) == 0
     }
     /// Whether the ball was `me`'s and is nobody's now.
-    pub(crate) fn unstamp(&self, ball: Ball, me: u64) -> bool {
+    pub(crate) fn unstamp(&self, ball: TestRound, me: u64) -> bool {
         self.stamps[ball.0].swap(0, AcqRel) == me
     }
     /// The free balls, sorted: each once.
@@ -50,15 +50,15 @@ impl Shelf {
     }
 }
 
-impl Supplier<Ball> for Shelf {
-    fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(Ball)) -> usize {
+impl Supplier<TestRound> for TestSupplier {
+    fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
         op.did(Path::Slab);
         let mut free = self.free.lock();
         let n = max.min(free.len());
-        (0..n).filter_map(|_| free.pop()).for_each(|b| put(Ball(b)));
+        (0..n).filter_map(|_| free.pop()).for_each(|b| put(TestRound(b)));
         n
     }
-    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Ball>) {
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
         op.did(Path::Slab);
         self.free.lock().extend(rounds.map(|b| b.0));
     }
@@ -72,7 +72,12 @@ pub(crate) fn table(cpus: Cpus) -> Arc<Table<Heap>> {
 }
 
 /// A layer of these sizes.
-pub(crate) fn layer(table: &Arc<Table<Heap>>, capacity: u16, stock: u16, depot_limit: u32) -> Layer<Ball> {
+pub(crate) fn layer(
+    table: &Arc<Table<Heap>>,
+    capacity: u16,
+    stock: u16,
+    depot_limit: u32,
+) -> Layer<TestRound> {
     Layer::new(table, Config::new(capacity, stock, depot_limit)).expect("the table has numbers")
 }
 

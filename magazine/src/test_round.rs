@@ -4,8 +4,8 @@ use crate::Round;
 use core::ptr::NonNull;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ball(pub(crate) usize);
-impl Round for Ball {
+pub(crate) struct TestRound(pub(crate) usize);
+impl Round for TestRound {
     fn into_raw(self) -> NonNull<u8> {
         NonNull::new(core::ptr::without_provenance_mut(self.0)).unwrap()
     }
