@@ -11,7 +11,7 @@ use uslab_magazine::{Config, Cpus, Heap, Layer, MAX_DEPOT, Operation, Path, Roun
 /// Rounds in a magazine: few, so that exchanges are most of the work.
 const CAPACITY: u16 = 4;
 
-/// A numbered ball.
+/// A numbered round.
 #[derive(Clone, Copy)]
 struct TestRound(NonNull<u8>);
 
@@ -27,7 +27,7 @@ impl Round for TestRound {
     }
 }
 
-/// Makes balls; takes back none, or the depot is too small.
+/// Makes rounds; takes back none, or the depot is too small.
 struct Maker {
     made: AtomicUsize,
     flushed: AtomicUsize,
@@ -80,13 +80,13 @@ impl Exchanges {
     fn with(&self, threads: usize) -> [f64; 2] {
         let before = self.layer.stats();
         let member = |_, team: &Team| {
-            let mut balls = Vec::with_capacity(self.batch);
+            let mut rounds = Vec::with_capacity(self.batch);
             let mut batch = || {
-                while balls.len() < self.batch {
-                    balls.push(self.layer.alloc(&self.maker).expect("the maker never runs dry"));
+                while rounds.len() < self.batch {
+                    rounds.push(self.layer.alloc(&self.maker).expect("the maker never runs dry"));
                 }
-                for ball in balls.drain(..) {
-                    self.layer.free(&self.maker, ball);
+                for round in rounds.drain(..) {
+                    self.layer.free(&self.maker, round);
                 }
                 self.batch as u64
             };
@@ -108,7 +108,7 @@ impl Exchanges {
         let stats = self.layer.stats();
         let made = self.maker.made.load(Ordering::Relaxed) as u64;
         let gone = self.maker.flushed.load(Ordering::Relaxed) as u64;
-        assert_eq!(made - gone, stats.in_magazines + stats.in_depot, "a ball was lost");
+        assert_eq!(made - gone, stats.in_magazines + stats.in_depot, "a round was lost");
         measured.into_iter().flatten().collect()
     }
 }

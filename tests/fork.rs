@@ -43,21 +43,21 @@ fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> R
         mine.extend(layer.alloc(supplier));
     }
     if mine.len() != 200 || mine.iter().any(|b| !supplier.stamp(*b, me)) {
-        return Err("a ball that a thread of the parent holds, or the child itself, was handed out");
+        return Err("a round that a thread of the parent holds, or the child itself, was handed out");
     }
     layer.drain(supplier, 0..layer.cpus().count());
     layer.reap(supplier);
     if mine.iter().any(|b| !supplier.unstamp(*b, me)) {
-        return Err("a ball has lost its stamp");
+        return Err("a round has lost its stamp");
     }
     mine.into_iter().for_each(|b| layer.free(supplier, b));
     layer.purge(supplier);
     let mut free = supplier.free.lock().clone();
     free.sort_unstable();
     if free.windows(2).any(|w| w[0] == w[1]) {
-        return Err("a ball is there twice");
+        return Err("a round is there twice");
     }
-    // Each thread: what it held, one ball on its way, and at most a magazine; the drain: what it had taken and not given yet.
+    // Each thread: what it held, one round on its way, and at most a magazine; the drain: what it had taken and not given yet.
     let lost = BALLS - free.len();
     let taken = layer.config().most_rounds(layer.cpus()) as usize;
     if lost > WORKERS * (HELD + 1 + usize::from(CAPACITY)) + taken {
@@ -79,13 +79,13 @@ fn the_child_of_a_busy_process_goes_on() {
                     let (me, mut dice, mut held) = (t as u64 + 1, Dice(t as u64 + 1), vec![]);
                     while !stop.load(Relaxed) {
                         if held.len() < HELD && dice.below(2) == 0 {
-                            let ball = layer.alloc(supplier).expect("there are enough");
-                            assert!(supplier.stamp(ball, me));
-                            held.push(ball);
+                            let round = layer.alloc(supplier).expect("there are enough");
+                            assert!(supplier.stamp(round, me));
+                            held.push(round);
                         } else if !held.is_empty() {
-                            let ball = held.swap_remove(dice.below(held.len()));
-                            assert!(supplier.unstamp(ball, me));
-                            layer.free(supplier, ball);
+                            let round = held.swap_remove(dice.below(held.len()));
+                            assert!(supplier.unstamp(round, me));
+                            layer.free(supplier, round);
                         }
                     }
                     held.iter().for_each(|b| assert!(supplier.unstamp(*b, me)));

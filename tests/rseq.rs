@@ -1,6 +1,6 @@
 //! Stress of the magazines on the machine's CPUs, under whichever mechanism serves.
 //!
-//! Each ball is stamped when it is taken and unstamped when it is given; at the end all are counted: none lost, none
+//! Each round is stamped when it is taken and unstamped when it is given; at the end all are counted: none lost, none
 //! twice, and the layer's own counts agree. No single setting finds every bug (each was tried against planted
 //! ones, see `.ci/controls`): long undisturbed runs find sections that are not restarted, tiny magazines with yields
 //! between a miss and its batch find drains that do not have to themselves what they take. Beside each run a neighbour comes
@@ -70,7 +70,7 @@ struct Setting {
 }
 
 const WORKERS: usize = 16;
-/// A worker holds at most this many balls.
+/// A worker holds at most this many rounds.
 const HELD: usize = 256;
 
 /// As many operations as `USLAB_STRESS` asks for.
@@ -83,7 +83,7 @@ fn size(usual: usize) -> usize {
     }
 }
 
-/// Comes and goes, and never sees a ball of anybody else.
+/// Comes and goes, and never sees a round of anybody else.
 fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
     let supplier = TestSupplier::new(64);
     for turn in 0.. {
@@ -95,13 +95,13 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
         for _ in 0..4 {
             held.extend((0..12).map(|_| layer.alloc(&supplier).expect("64 are enough")));
             assert!(
-                held.iter().all(|ball| supplier.stamp(*ball, 1)),
-                "a ball of the neighbour's was handed out twice"
+                held.iter().all(|round| supplier.stamp(*round, 1)),
+                "a round of the neighbour's was handed out twice"
             );
             std::thread::sleep(pause);
-            held.drain(..).for_each(|ball| {
-                assert!(supplier.unstamp(ball, 1));
-                layer.free(&supplier, ball);
+            held.drain(..).for_each(|round| {
+                assert!(supplier.unstamp(round, 1));
+                layer.free(&supplier, round);
             });
         }
         let stats = layer.stats();
@@ -109,7 +109,7 @@ fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
         // Every other time it goes with rounds on its stacks.
         if turn % 2 == 0 {
             layer.purge(&supplier);
-            assert_eq!(supplier.census().len(), 64, "balls of the neighbour's were lost");
+            assert_eq!(supplier.census().len(), 64, "rounds of the neighbour's were lost");
         }
         drop(layer);
         *supplier.free.lock() = (1..=64).collect();
@@ -120,8 +120,8 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let table = table(cpus);
     let layer = layer(&table, setting.capacity, setting.stock, 4);
-    let balls = WORKERS * HELD + 4096;
-    let supplier = TestSupplier::new(balls);
+    let rounds = WORKERS * HELD + 4096;
+    let supplier = TestSupplier::new(rounds);
     let (usable, operations) = (usable(), size(setting.operations) / WORKERS);
     let (stop, bad, allocs, frees, drains) =
         (AtomicBool::new(false), Counter::new(0), Counter::new(0), Counter::new(0), Counter::new(0));
@@ -143,17 +143,17 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
                     let mut held: Vec<TestRound> = Vec::with_capacity(HELD);
                     let (mut taken, mut given, mut wrong) = (0, 0, 0);
                     let mut give = |held: &mut Vec<TestRound>, i| {
-                        let ball = held.swap_remove(i);
+                        let round = held.swap_remove(i);
                         given += 1;
-                        wrong += u64::from(!supplier.unstamp(ball, me));
-                        layer.free(supplier, ball);
+                        wrong += u64::from(!supplier.unstamp(round, me));
+                        layer.free(supplier, round);
                     };
                     for _ in 0..operations {
                         if held.len() < 4 || held.len() < HELD && dice.below(2) == 0 {
-                            let Some(ball) = layer.alloc(supplier) else { continue };
+                            let Some(round) = layer.alloc(supplier) else { continue };
                             taken += 1;
-                            if supplier.stamp(ball, me) {
-                                held.push(ball);
+                            if supplier.stamp(round, me) {
+                                held.push(round);
                             } else {
                                 // Somebody else's: not to be given by us as well.
                                 bad.add(1);
@@ -229,11 +229,11 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
         stats.busy,
         stats.fills,
     );
-    assert_eq!(bad.get(), 0, "{name}: balls handed out or given twice");
+    assert_eq!(bad.get(), 0, "{name}: rounds handed out or given twice");
     assert_eq!((stats.allocs, stats.frees), (allocs.get(), frees.get()), "{name}: the counts are exact");
     layer.purge(&supplier);
     let free = supplier.census();
-    assert_eq!(free.len(), balls, "{name}: balls were lost");
+    assert_eq!(free.len(), rounds, "{name}: rounds were lost");
     let stats = layer.stats();
     assert_eq!((stats.in_magazines, stats.in_depot), (0, 0), "{name}");
     if stats.mechanism == Mechanism::Rseq {
@@ -302,8 +302,8 @@ fn the_expected_mechanism_serves() {
     let layer = layer(&table(cpus), 8, 0, 1);
     let supplier = TestSupplier::new(100);
     for _ in 0..1000 {
-        let ball = layer.alloc(&supplier).expect("there are 100");
-        layer.free(&supplier, ball);
+        let round = layer.alloc(&supplier).expect("there are 100");
+        layer.free(&supplier, round);
     }
     let stats = layer.stats();
     assert_eq!((stats.mechanism, layer.mechanism()), (cpus.mechanism(), cpus.mechanism()));
@@ -321,8 +321,8 @@ fn pinned_workers_touch_as_many_regions() {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     pin(Pid::from_raw(0), &[*cpu]);
-                    let ball = layer.alloc(&supplier).expect("there are 10,000");
-                    layer.free(&supplier, ball);
+                    let round = layer.alloc(&supplier).expect("there are 10,000");
+                    layer.free(&supplier, round);
                 });
             });
             // Each CPU has filled a magazine of its own.
@@ -416,7 +416,7 @@ fn drain_without_a_barrier() {
     let take = || {
         let held: Vec<TestRound> =
             (0..40).map(|_| layer.alloc(&supplier).expect("enough are left")).collect();
-        assert!(held.iter().all(|b| supplier.stamp(*b, 1)), "a ball was handed out twice");
+        assert!(held.iter().all(|b| supplier.stamp(*b, 1)), "a round was handed out twice");
         held
     };
     let give = |held: Vec<TestRound>| {
@@ -441,5 +441,5 @@ fn drain_without_a_barrier() {
     // It goes with rounds on its stacks, and could not wait until nobody uses its number: so nobody else gets that.
     drop(layer);
     let (next, nothing) = (rounds::layer(&table, 4, 2, 2), TestSupplier::new(0));
-    assert!((0..20).all(|_| next.alloc(&nothing).is_none()), "a ball of the layer before");
+    assert!((0..20).all(|_| next.alloc(&nothing).is_none()), "a round of the layer before");
 }

@@ -248,19 +248,19 @@ mod tests {
             let fast_paths = FastPathTable::of(layers.each_ref().map(Layer::fast_path));
             let arranged = fast_paths.arranged(&order);
             for (i, layer) in layers.iter().enumerate() {
-                (1..=3).for_each(|ball| layer.free(&supplier, TestRound(10 * i + ball)));
+                (1..=3).for_each(|round| layer.free(&supplier, TestRound(10 * i + round)));
             }
             for (i, layer) in layers.iter().enumerate() {
                 // SAFETY: the layers live.
                 let got: Vec<TestRound> =
                     core::iter::from_fn(|| unsafe { fast_paths.fast_path(i).alloc() }).collect();
-                assert!(got.iter().all(|ball| ball.0 / 10 == i), "{got:?} of class {i}");
+                assert!(got.iter().all(|round| round.0 / 10 == i), "{got:?} of class {i}");
                 // The thread may be elsewhere now, but not on simulated CPUs.
                 assert!(got.len() == 3 || cpus == Cpus::os() || cpus == Cpus::os().claimed(), "{got:?}");
-                for ball in got {
+                for round in got {
                     // SAFETY: as above.
-                    if !unsafe { fast_paths.fast_path(i).free(ball) } {
-                        layer.free(&supplier, ball);
+                    if !unsafe { fast_paths.fast_path(i).free(round) } {
+                        layer.free(&supplier, round);
                     }
                 }
                 assert_eq!(layer.stats().in_magazines, 3);
@@ -268,7 +268,7 @@ mod tests {
             for (at, i) in order.into_iter().enumerate() {
                 // SAFETY: as above.
                 let got = unsafe { arranged.fast_path(at).alloc() };
-                assert!(got.is_none_or(|ball| ball.0 / 10 == usize::from(i)), "{got:?} of class {i}");
+                assert!(got.is_none_or(|round| round.0 / 10 == usize::from(i)), "{got:?} of class {i}");
                 assert!(got.is_some() || cpus == Cpus::os() || cpus == Cpus::os().claimed());
             }
         }

@@ -708,7 +708,7 @@ mod tests {
     use crate::sync::catch_panic;
     use crate::test_round::TestRound;
 
-    /// Hands out balls without end.
+    /// Hands out rounds without end.
     struct Endless;
     impl Supplier<TestRound> for Endless {
         fn fill(&self, _: &Operation, _: u32, max: usize, put: impl FnMut(TestRound)) -> usize {
@@ -736,8 +736,8 @@ mod tests {
                 ] {
                     assert!(config.most_rounds(&cpus) < u64::MAX);
                     let layer: Layer<TestRound> = Layer::new(&table, config).unwrap();
-                    let balls: Vec<_> = (0..300).map(|_| layer.alloc(&Endless).unwrap()).collect();
-                    balls.into_iter().for_each(|ball| layer.free(&Endless, ball));
+                    let rounds: Vec<_> = (0..300).map(|_| layer.alloc(&Endless).unwrap()).collect();
+                    rounds.into_iter().for_each(|round| layer.free(&Endless, round));
                     layer.shrink();
                     layer.reap(&Endless);
                     layer.purge(&Endless);
@@ -809,7 +809,7 @@ mod tests {
                 let nobody = TestSupplier::new(0, 1);
                 assert_eq!(layer.alloc(&nobody), None, "a round of the layer before");
                 let held: Vec<TestRound> = (0..9).map(|_| layer.alloc(&supplier).unwrap()).collect();
-                held.into_iter().for_each(|ball| layer.free(&supplier, ball));
+                held.into_iter().for_each(|round| layer.free(&supplier, round));
             }
             assert!(layer.stats().in_magazines > 0, "and it goes with rounds on its stacks");
             *supplier.free.borrow_mut() = (1..=60).map(TestRound).collect();
@@ -830,7 +830,7 @@ mod tests {
         };
         let fill = |layer: &Layer<TestRound>| {
             let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
-            held.into_iter().for_each(|ball| layer.free(&supplier, ball));
+            held.into_iter().for_each(|round| layer.free(&supplier, round));
             assert_eq!(holds(layer), (6, 4));
         };
         on_cpu(0);
@@ -865,7 +865,7 @@ mod tests {
         let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
         on_cpu(0);
         let held: Vec<TestRound> = (0..10).map(|_| layer.alloc(&supplier).unwrap()).collect();
-        held.into_iter().for_each(|ball| layer.free(&supplier, ball));
+        held.into_iter().for_each(|round| layer.free(&supplier, round));
         layer.close();
         let before = layer.stats();
         assert_eq!((before.in_magazines, before.in_depot), (6, 4));
@@ -877,7 +877,7 @@ mod tests {
         assert_eq!((got.len(), supplier.free.borrow().len()), (12, 0));
         // Closed stacks keep their places until a drain has come.
         layer.purge(&supplier);
-        got.into_iter().for_each(|ball| layer.free(&supplier, ball));
+        got.into_iter().for_each(|round| layer.free(&supplier, round));
         let after = layer.stats();
         assert_eq!((after.frees - stats.frees, after.busy - stats.busy), (12, 12));
         assert_eq!((after.flushes, supplier.free.borrow().len()), (stats.flushes, 12), "one by one");
@@ -918,7 +918,7 @@ mod tests {
         on_cpu(1);
         layer.free(&supplier, two);
         assert_eq!(layer.stats().other_node_frees, 1);
-        assert_eq!(layer.alloc(&supplier).map(|ball| supplier.node_of(ball)), Some(1), "it went home");
+        assert_eq!(layer.alloc(&supplier).map(|round| supplier.node_of(round)), Some(1), "it went home");
         // SAFETY: the layer lives.
         assert_eq!(unsafe { layer.fast_path().alloc() }, None, "each operation asks for its node");
     }
@@ -933,12 +933,12 @@ mod tests {
         let paths = |pages, cpu| Paths { pages, cpu, ..Paths::default() };
         let op = Operation::new();
         op.did(Path::Pages);
-        let ball = layer.alloc_in(&op, &supplier).unwrap();
+        let round = layer.alloc_in(&op, &supplier).unwrap();
         assert_eq!(layer.stats().paths, paths(1, 0));
-        layer.free_in(&op, &supplier, ball);
+        layer.free_in(&op, &supplier, round);
         assert_eq!(layer.stats().paths, paths(2, 0), "its stack had one place, and a round there");
-        let ball = layer.alloc_in(&op, &supplier).unwrap();
-        layer.free_in(&op, &supplier, ball);
+        let round = layer.alloc_in(&op, &supplier).unwrap();
+        layer.free_in(&op, &supplier, round);
         let stats = layer.stats();
         assert_eq!((stats.allocs, stats.frees, stats.in_magazines, stats.paths), (2, 2, 2, paths(2, 2)));
     }
@@ -950,7 +950,7 @@ mod tests {
         on_cpu(0);
         let holds = || {
             let held: Vec<TestRound> = (0..20).map(|_| layer.alloc(&supplier).unwrap()).collect();
-            held.into_iter().for_each(|ball| layer.free(&supplier, ball));
+            held.into_iter().for_each(|round| layer.free(&supplier, round));
             let stats = layer.stats();
             layer.purge(&supplier);
             (stats.in_magazines, stats.in_depot)
@@ -977,8 +977,8 @@ mod tests {
                 allocs += 1;
             }
             for _ in 0..(i * 7) % 19 {
-                if let Some(ball) = held.pop() {
-                    layer.free(&supplier, ball);
+                if let Some(round) = held.pop() {
+                    layer.free(&supplier, round);
                     frees += 1;
                 }
             }

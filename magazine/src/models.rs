@@ -23,43 +23,41 @@ use crate::region::Commit;
 use crate::sync::check::{Bound, caught, models, plant};
 use crate::sync::{Arc, Ordering::Relaxed, thread};
 use crate::table::Which;
-use crate::world::{
-    DepotWorld, Side, World, alloc_then_free, child, fork, magazine, rounds, table, together,
-};
+use crate::world::{DepotWorld, Side, World, alloc_then_free, child, fork, magazine, raw, table, together};
 
 /// Initial states.
 impl World {
-    /// One node, magazines of `capacity`, stacks with room for two and `stock` of them; the supplier hands balls out only
+    /// One node, magazines of `capacity`, stacks with room for two and `stock` of them; the supplier hands rounds out only
     /// if `fills`.
-    fn new(by: Mechanism, cpus: u32, capacity: u16, stock: u16, fills: bool, balls: usize) -> Self {
+    fn new(by: Mechanism, cpus: u32, capacity: u16, stock: u16, fills: bool, rounds: usize) -> Self {
         let table = table(Cpus::simulated(cpus, 1).unwrap().by(by), 1);
-        Self::on(&table, Config::new(capacity, stock, 4), fills, balls)
+        Self::on(&table, Config::new(capacity, stock, 4), fills, rounds)
     }
-    /// CPU `cpu`'s stack for a node has `cap` places, and these balls lie on it.
-    fn stack(&self, cpu: u32, node: usize, cap: u32, balls: &[usize]) {
+    /// CPU `cpu`'s stack for a node has `cap` places, and these rounds lie on it.
+    fn stack(&self, cpu: u32, node: usize, cap: u32, rounds: &[usize]) {
         let (table, class) = (&self.layer.table, self.class(node));
         table.open(&Operation::new(), cpu, class, cap);
         let region = table.region(cpu).unwrap();
         region.set_cap(class, cap);
-        assert!(region.push_batch(class, &rounds(balls), Commit::Done));
-        self.layer.nodes[node].net.add(balls.len() as u64);
+        assert!(region.push_batch(class, &raw(rounds), Commit::Done));
+        self.layer.nodes[node].net.add(rounds.len() as u64);
     }
     /// A magazine in a node's depot.
-    fn in_depot(&self, node: usize, balls: &[usize]) {
+    fn in_depot(&self, node: usize, rounds: &[usize]) {
         assert!(
-            self.layer.nodes[node].depot.put(&Operation::new(), &magazine(balls), || Some(Block::on_heap()))
+            self.layer.nodes[node].depot.put(&Operation::new(), &magazine(rounds), || Some(Block::on_heap()))
         );
     }
-    /// A ball that is out from the beginning.
-    fn out(&self, ball: usize) {
-        self.own(ball, true);
+    /// A round that is out from the beginning.
+    fn out(&self, round: usize) {
+        self.own(round, true);
         self.allocs.add(1);
         self.layer.counts.around_allocs.add(1);
     }
-    /// Whether these balls are with the supplier.
-    fn are_with_supplier(&self, balls: &[usize]) -> bool {
-        let supplier = self.supplier.balls.lock();
-        balls.iter().all(|ball| supplier.contains(ball))
+    /// Whether these rounds are with the supplier.
+    fn are_with_supplier(&self, rounds: &[usize]) -> bool {
+        let supplier = self.supplier.rounds.lock();
+        rounds.iter().all(|round| supplier.contains(round))
     }
 }
 
@@ -594,9 +592,9 @@ fn committed_in_part(Case { by, script }: Case) {
     let w = World::new(by, 1, 2, 0, false, 2);
     w.stack(0, 0, 1, &[]);
     w.layer.table.region(0).unwrap().set_committed(w.class(0).end(1));
-    (1..=2).for_each(|ball| w.out(ball));
+    (1..=2).for_each(|round| w.out(round));
     let frees = |w: &World| {
-        (1..=2).for_each(|ball| w.free(ball));
+        (1..=2).for_each(|round| w.free(round));
         vec![]
     };
     run(w, (script, frees), &[on(0, drain_cpu_0)]);
@@ -766,11 +764,11 @@ fn f1_a_fork_beside_an_exchange() {
 /// D1: one takes while the other takes twice and puts the first back.
 fn depot_aba(_: ()) {
     let d = DepotWorld::new(2);
-    (0..2).for_each(|ball| d.put(ball));
+    (0..2).for_each(|round| d.put(round));
     let e = d.clone();
     let t = thread::spawn(move || {
         let (a, b) = (e.take(), e.take());
-        a.into_iter().for_each(|ball| e.put(ball));
+        a.into_iter().for_each(|round| e.put(round));
         b
     });
     let mine = d.take();
@@ -787,8 +785,8 @@ fn depot_publish(_: ()) {
     let d = DepotWorld::new(1);
     let e = d.clone();
     let t = thread::spawn(move || e.put(0));
-    // loom reports a race on the ball if the write does not happen before this.
-    d.take().into_iter().for_each(|ball| d.put(ball));
+    // loom reports a race on the round if the write does not happen before this.
+    d.take().into_iter().for_each(|round| d.put(round));
     t.join().unwrap();
     d.census(&[]);
 }
@@ -801,9 +799,9 @@ fn d2_what_was_written_before_the_put_is_seen() {
 fn depot_three(_: ()) {
     let d = DepotWorld::new(2);
     let threads: Vec<_> = (0..2)
-        .map(|ball| {
+        .map(|round| {
             let d = d.clone();
-            thread::spawn(move || d.put(ball))
+            thread::spawn(move || d.put(round))
         })
         .collect();
     let early = d.take();
@@ -820,10 +818,10 @@ fn d3_two_puts_and_a_take() {
 /// D4: the end of an interval, the second in a row, while somebody needs one of the two magazines.
 fn depot_reap(_: ()) {
     let d = DepotWorld::new(2);
-    (0..2).for_each(|ball| d.put(ball));
+    (0..2).for_each(|round| d.put(round));
     assert_eq!(d.depot.surplus(&Operation::new()), 0, "they have just come");
     let e = d.clone();
-    let t = thread::spawn(move || e.take().into_iter().for_each(|ball| e.put(ball)));
+    let t = thread::spawn(move || e.take().into_iter().for_each(|round| e.put(round)));
     let surplus = d.depot.surplus(&Operation::new());
     assert!((1..=2).contains(&surplus), "{surplus} are surplus, one may be needed");
     let taken: Vec<_> = (0..surplus).map(|_| d.take()).collect();
@@ -852,8 +850,8 @@ fn caught_alone(bug: &'static str, property: &str, expected: &str, f: fn(())) {
     caught(bug, property, Bound::None, expected, [()], f);
 }
 const RACE: &str = "Causality violation";
-const TWICE: &str = "ball handed out or freed twice";
-const LOST: &str = "every ball in one place";
+const TWICE: &str = "round handed out or freed twice";
+const LOST: &str = "every round in one place";
 
 // Sections.
 #[test]
@@ -1087,7 +1085,7 @@ fn the_story_of_a_planted_bug_is_told_though_its_test_passes() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}");
     assert!(said.contains("STORY a drain gives away what another one took | script "), "{said}");
-    assert!(said.contains("every ball in one place"), "{said}");
+    assert!(said.contains("every round in one place"), "{said}");
 }
 
 #[test]

@@ -73,11 +73,11 @@ proptest! {
             if alloc {
                 held.extend(layer.alloc(&supplier));
             } else {
-                let ball = held.pop().unwrap_or_else(|| {
+                let round = held.pop().unwrap_or_else(|| {
                     next += 1;
                     TestRound(next)
                 });
-                layer.free(&supplier, ball);
+                layer.free(&supplier, round);
             }
             since += 1;
             let now = layer.stats().depot_exchanges;
@@ -97,8 +97,8 @@ proptest! {
         let held: Vec<TestRound> = (0..before).map(|_| layer.alloc(&supplier).unwrap()).collect();
         held.iter().for_each(|b| layer.free(&supplier, *b));
         let cycle = || {
-            let ball = layer.alloc(&supplier).unwrap();
-            layer.free(&supplier, ball);
+            let round = layer.alloc(&supplier).unwrap();
+            layer.free(&supplier, round);
         };
         cycle();
         let warm = layer.stats();
@@ -145,8 +145,8 @@ fn n_workers_touch_n_regions() {
     let supplier = TestSupplier::new(100, 1);
     for cpu in 0..8 {
         on_cpu(cpu);
-        let ball = layer.alloc(&supplier).unwrap();
-        layer.free(&supplier, ball);
+        let round = layer.alloc(&supplier).unwrap();
+        layer.free(&supplier, round);
     }
     // Each CPU filled a magazine of its own: 4 rounds each.
     assert_eq!(layer.stats().in_magazines, 32);
@@ -190,8 +190,8 @@ fn reap_drains_idle_cpus_only() {
     let supplier = TestSupplier::new(40, 1);
     let touch = |cpu| {
         on_cpu(cpu);
-        let ball = layer.alloc(&supplier).unwrap();
-        layer.free(&supplier, ball);
+        let round = layer.alloc(&supplier).unwrap();
+        layer.free(&supplier, round);
     };
     touch(0);
     touch(1);
@@ -286,12 +286,12 @@ fn threads_lose_nothing() {
                     for i in 0..20_000u32 {
                         on_cpu((t + i / 64) % 2);
                         if (i / (7 + t)) % 2 == 0 {
-                            if let Some(ball) = layer.alloc(supplier) {
-                                held.push(ball);
+                            if let Some(round) = layer.alloc(supplier) {
+                                held.push(round);
                                 allocs += 1;
                             }
-                        } else if let Some(ball) = held.pop() {
-                            layer.free(supplier, ball);
+                        } else if let Some(round) = held.pop() {
+                            layer.free(supplier, round);
                         }
                     }
                     held.into_iter().for_each(|b| layer.free(supplier, b));
@@ -326,17 +326,17 @@ fn a_thread_moved_between_nodes_mixes_no_rounds() {
             for (node, class) in (0..).zip(layer.nodes.iter().map(|node| node.class())) {
                 for region in layer.table.used(0..2) {
                     for i in 1..=(region.head(class) & LEN) as u32 {
-                        let ball = region.round(class, i).unwrap().addr().get() as u32;
-                        assert_eq!(ball % 2, node, "moved before read {at}: ball {ball}, behind {behind}");
+                        let round = region.round(class, i).unwrap().addr().get() as u32;
+                        assert_eq!(round % 2, node, "moved before read {at}: round {round}, behind {behind}");
                     }
                 }
             }
         };
-        let ball = layer.alloc(&supplier).unwrap();
+        let round = layer.alloc(&supplier).unwrap();
         check("the first allocation");
         let other = layer.alloc(&supplier).unwrap();
         check("the second allocation");
-        layer.free(&supplier, ball);
+        layer.free(&supplier, round);
         check("the first free");
         layer.free(&supplier, other);
         check("the second free");
@@ -382,8 +382,8 @@ fn rounds_of_another_node_go_home_in_magazines() {
     let s = layer.stats();
     assert_eq!((s.other_node_frees, s.paths.slab, s.in_magazines, s.in_depot), (9, 0, 10, 8));
     on_cpu(1);
-    let home: Vec<_> = core::iter::from_fn(|| layer.alloc(&supplier)).map(|ball| ball.0).collect();
-    assert!(home.len() == 4 && home.iter().all(|ball| ball % 2 == 1), "{home:?}");
+    let home: Vec<_> = core::iter::from_fn(|| layer.alloc(&supplier)).map(|round| round.0).collect();
+    assert!(home.len() == 4 && home.iter().all(|round| round % 2 == 1), "{home:?}");
 }
 
 /// Where there is one class for all CPUs, nobody asks for nodes.
@@ -473,13 +473,13 @@ fn a_retry_behind_a_depot_visit_is_no_hit() {
         before = now;
         moved[0]
     };
-    let frees = (1..=8).map(|ball| {
-        layer.free(&supplier, TestRound(ball));
+    let frees = (1..=8).map(|round| {
+        layer.free(&supplier, TestRound(round));
         class()
     });
     use Path::{Cpu, Depot, Slab};
-    // The first one commits a part of the region. The magazine of balls 3 and 4 goes to the depot, which has room for no
-    // other: balls 5 and 6 go to the supplier.
+    // The first one commits a part of the region. The magazine of rounds 3 and 4 goes to the depot, which has room for no
+    // other: rounds 5 and 6 go to the supplier.
     assert_eq!(frees.collect::<Vec<_>>(), [Depot, Cpu, Cpu, Cpu, Depot, Cpu, Slab, Cpu]);
     let allocs = (0..8).map(|_| {
         layer.alloc(&supplier).unwrap();
@@ -500,7 +500,7 @@ fn shares_never_exceed_the_operations() {
     for round in 1..40 {
         on_cpu(round % 2);
         let held: Vec<_> = (0..round).filter_map(|_| layer.alloc(&supplier)).collect();
-        held.into_iter().for_each(|ball| layer.free(&supplier, ball));
+        held.into_iter().for_each(|round| layer.free(&supplier, round));
         layer.reap(&supplier);
         layer.drain(&supplier, 0..1);
         let s = layer.stats();

@@ -19,7 +19,7 @@ const RUNS: usize = 10_000;
 /// and, for each seed, in which a planted bug must be found.
 const SOON: usize = 5000;
 
-/// Few balls and a small depot: the supplier refuses, the depot runs dry and overflows.
+/// Few rounds and a small depot: the supplier refuses, the depot runs dry and overflows.
 const CONFIG: Config = Config { capacity: 2, first_fill: 1, stock: 1, depot_limit: 1 };
 
 fn world(by: Mechanism) -> World {
@@ -35,7 +35,7 @@ fn works(w: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS {
         wander(w.layer.cpus().count());
         match held.pop() {
-            Some(Some(ball)) if choose(2) == 0 => w.free(ball),
+            Some(Some(round)) if choose(2) == 0 => w.free(round),
             last => held.extend(last.into_iter().chain([w.alloc()])),
         }
     }
@@ -47,7 +47,7 @@ fn batches(w: &World) -> Vec<Option<usize>> {
         wander(w.layer.cpus().count());
         let all: Vec<usize> = (0..STEPS / 2).filter_map(|_| w.alloc()).collect();
         wander(w.layer.cpus().count());
-        all.into_iter().for_each(|ball| w.free(ball));
+        all.into_iter().for_each(|round| w.free(round));
     }
     vec![]
 }
@@ -107,7 +107,7 @@ fn closed(by: Mechanism) {
     assert_eq!(world.layer.stats().in_depot, 0, "a depot that is closed is empty");
     world.census(&live);
 }
-/// Two nodes of a CPU each, half of the balls of either.
+/// Two nodes of a CPU each, half of the rounds of either.
 fn nodes(by: Mechanism) {
     let table = table(Cpus::simulated(2, 2).unwrap().by(by), 2);
     let mut w = World::on(&table, CONFIG, true, BALLS);
@@ -137,10 +137,13 @@ fn numbers(by: Mechanism) {
                     brief.with_supplier(&mine);
                     for _ in 0..3 {
                         wander(2);
-                        let ball = brief.alloc();
-                        assert!(ball.is_none_or(|ball| mine.contains(&ball)), "a round of the layer before");
+                        let round = brief.alloc();
+                        assert!(
+                            round.is_none_or(|round| mine.contains(&round)),
+                            "a round of the layer before"
+                        );
                         // What lies on its stacks is forgotten with it.
-                        ball.filter(|_| choose(2) == 0).into_iter().for_each(|ball| brief.free(ball));
+                        round.filter(|_| choose(2) == 0).into_iter().for_each(|round| brief.free(round));
                     }
                 }
             })
@@ -160,18 +163,18 @@ fn depot() {
     }
     impl Crowd {
         fn take(&self) -> Option<usize> {
-            let ball = self.depot.take()?;
-            assert_eq!(self.held[ball].get(), 0, "a magazine in two places");
-            self.held[ball].set(1);
-            Some(ball)
+            let round = self.depot.take()?;
+            assert_eq!(self.held[round].get(), 0, "a magazine in two places");
+            self.held[round].set(1);
+            Some(round)
         }
-        fn put(&self, ball: usize) {
-            self.held[ball].set(0);
-            self.depot.put(ball);
+        fn put(&self, round: usize) {
+            self.held[round].set(0);
+            self.depot.put(round);
         }
     }
     let depot = DepotWorld::new(MAGAZINES);
-    (0..MAGAZINES).for_each(|ball| depot.put(ball));
+    (0..MAGAZINES).for_each(|round| depot.put(round));
     let crowd = Arc::new(Crowd { depot, held: (0..MAGAZINES).map(|_| Counter::new(0)).collect() });
     let threads: Vec<_> = (0..3)
         .map(|_| {
@@ -180,11 +183,11 @@ fn depot() {
                 let mut mine = vec![];
                 for _ in 0..STEPS {
                     match mine.pop() {
-                        Some(ball) if choose(2) == 0 => crowd.put(ball),
+                        Some(round) if choose(2) == 0 => crowd.put(round),
                         last => mine.extend(last.into_iter().chain(crowd.take())),
                     }
                 }
-                mine.into_iter().for_each(|ball| crowd.put(ball));
+                mine.into_iter().for_each(|round| crowd.put(round));
             })
         })
         .collect();
@@ -193,7 +196,7 @@ fn depot() {
         let surplus = depot.surplus(&Operation::new());
         assert!(surplus <= before, "a reap takes what has just come");
         let taken: Vec<usize> = (0..surplus).filter_map(|_| crowd.take()).collect();
-        taken.into_iter().for_each(|ball| crowd.put(ball));
+        taken.into_iter().for_each(|round| crowd.put(round));
         // It was so long in the interval that begins: no more can have been there all the time.
         before = depot.look().len() as u32;
     }
@@ -241,7 +244,7 @@ fn rseq(bug: &'static str, property: &str, expected: &'static str, f: fn(Mechani
     caught(bug, property, SOON, expected, move || f(Mechanism::Rseq));
 }
 const TWICE: &str = "handed out or freed twice";
-const LOST: &str = "every ball in one place";
+const LOST: &str = "every round in one place";
 #[test]
 fn planted_in_an_exchange() {
     claimed("a region is used without its claim", "M1 M3", TWICE, exchange);

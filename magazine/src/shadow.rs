@@ -8,7 +8,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-/// Balls 1..=n; ball b belongs to node b % nodes.
+/// Rounds 1..=n; round b belongs to node b % nodes.
 pub(crate) struct TestSupplier {
     pub(crate) free: RefCell<BTreeSet<TestRound>>,
     nodes: u32,
@@ -140,23 +140,23 @@ impl Shadow {
     fn on(&self, cpu: u8) {
         on_cpu(u32::from(cpu) % self.table.cpus().count());
     }
-    fn got(&mut self, ball: TestRound) {
-        assert!(!self.live.contains(&ball), "{ball:?} handed out twice");
-        self.live.push(ball);
+    fn got(&mut self, round: TestRound) {
+        assert!(!self.live.contains(&round), "{round:?} handed out twice");
+        self.live.push(round);
         self.allocs += 1;
     }
     fn take(&mut self) -> bool {
-        let ball = self.seen(|layer, supplier| layer.alloc(supplier));
-        ball.map(|ball| self.got(ball)).is_some()
+        let round = self.seen(|layer, supplier| layer.alloc(supplier));
+        round.map(|round| self.got(round)).is_some()
     }
     fn pick(&mut self, pick: usize) -> Option<TestRound> {
         let n = self.live.len();
         (n > 0).then(|| self.live.swap_remove(pick % n))
     }
     fn give(&mut self, pick: usize) {
-        if let Some(ball) = self.pick(pick) {
+        if let Some(round) = self.pick(pick) {
             self.seen(|layer, supplier| {
-                layer.free(supplier, ball);
+                layer.free(supplier, round);
                 Some(())
             });
             self.frees += 1;
@@ -225,7 +225,7 @@ impl Shadow {
         self.layer = Layer::new(&self.table, Config::new(1, 0, 0)).unwrap();
         self.layer = Layer::new(&self.table, self.config).unwrap();
         let all = (1..=self.total).map(TestRound);
-        *self.supplier.free.borrow_mut() = all.filter(|ball| !self.live.contains(ball)).collect();
+        *self.supplier.free.borrow_mut() = all.filter(|round| !self.live.contains(round)).collect();
         (self.allocs, self.frees) = (0, 0);
         assert_eq!(self.cached(), 0, "a layer begins with nothing");
     }
@@ -234,16 +234,16 @@ impl Shadow {
     fn check(&self) {
         let s = self.layer.stats();
         let held = self.live.len() as u64 + self.cached() + self.supplier.free.borrow().len() as u64;
-        assert_eq!(held, self.total as u64, "a ball was lost: {s:?}");
+        assert_eq!(held, self.total as u64, "a round was lost: {s:?}");
         // SAFETY: this is the only thread.
-        let view = unsafe { self.layer.view(|ball| ball) };
+        let view = unsafe { self.layer.view(|round| round) };
         let depots = || view.depots.iter().flat_map(|depot| &depot.full);
         assert!(depots().all(|full| full.rounds.len() == usize::from(self.config.capacity)), "{view:?}");
         let magazines = view.cpus.iter().flat_map(|cpu| &cpu.magazines).chain(depots());
         let mut all: Vec<TestRound> = magazines.flat_map(|magazine| magazine.rounds.clone()).collect();
         all.extend(self.live.iter().chain(&*self.supplier.free.borrow()));
         all.sort_unstable();
-        assert!(all.iter().copied().eq((1..=self.total).map(TestRound)), "each ball in one place: {view:?}");
+        assert!(all.iter().copied().eq((1..=self.total).map(TestRound)), "each round in one place: {view:?}");
         assert_eq!((s.allocs, s.frees), (self.allocs, self.frees));
         assert_eq!(s.paths.operations(), s.allocs + s.frees, "each operation is of one class: {s:?}");
         assert_eq!(s.busy, 0, "one thread never meets anybody");
@@ -265,7 +265,7 @@ pub(crate) fn run(setup: &Setup, steps: Vec<Step>) {
         shadow.give(0);
     }
     shadow.layer.purge(&shadow.supplier);
-    assert_eq!(shadow.supplier.free.borrow().len(), shadow.total, "all balls are back");
+    assert_eq!(shadow.supplier.free.borrow().len(), shadow.total, "all rounds are back");
 }
 
 #[derive(Debug, Arbitrary)]

@@ -11,11 +11,11 @@ use core::time::Duration;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-fn ball(n: usize) -> NonNull<u8> {
+fn round(n: usize) -> NonNull<u8> {
     NonNull::new(core::ptr::without_provenance_mut(n)).unwrap()
 }
-fn balls(numbers: Range<usize>) -> Vec<NonNull<u8>> {
-    numbers.map(ball).collect()
+fn rounds(numbers: Range<usize>) -> Vec<NonNull<u8>> {
+    numbers.map(round).collect()
 }
 
 /// A table of `cpus` simulated CPUs on heap memory of regions of `region` bytes.
@@ -138,7 +138,7 @@ fn the_word_below_a_stack_stays_null() {
     let classes = [1, 2, 7, 8, 500, 1216].map(|reach| (table.class(reach).unwrap(), usize::from(reach)));
     for cpu in 0..2 {
         for (class, reach) in classes {
-            assert!(table.put(cpu, class, &balls(1..reach + 1)) && !table.put(cpu, class, &[ball(1)]));
+            assert!(table.put(cpu, class, &rounds(1..reach + 1)) && !table.put(cpu, class, &[round(1)]));
         }
     }
     let mut used = classes.to_vec();
@@ -159,7 +159,7 @@ fn the_word_below_a_stack_stays_null() {
         for (class, reach) in &mut used {
             table.retire(*class);
             *class = table.class(*reach as u16).unwrap();
-            (0..2).for_each(|cpu| assert!(table.put(cpu, *class, &balls(1..*reach + 1))));
+            (0..2).for_each(|cpu| assert!(table.put(cpu, *class, &rounds(1..*reach + 1))));
         }
     }
 }
@@ -208,18 +208,18 @@ fn a_refused_commit_is_a_miss_and_nothing_is_widened() {
     let table = refusing(1, 512 << 10);
     let [small, large] = [8, 16000].map(|reach| table.class(reach).unwrap());
     let region = table.region(0).unwrap();
-    assert!(!table.put(0, small, &balls(1..3)));
+    assert!(!table.put(0, small, &rounds(1..3)));
     assert_eq!((region.committed(), region.cap(small), region.pop(small, Commit::Done)), (0, 0, None));
     // The first step and no more.
     table.memory.granted.set((PAGE + STEP) as u64);
-    assert!(table.put(0, small, &balls(1..3)));
+    assert!(table.put(0, small, &rounds(1..3)));
     assert_eq!((region.committed(), region.cap(small)), (STEP, 2));
     // As far as the step reaches, and no farther.
-    assert!(table.put(0, large, &balls(1..3)) && !table.put(0, large, &balls(3..15_000)));
+    assert!(table.put(0, large, &rounds(1..3)) && !table.put(0, large, &rounds(3..15_000)));
     assert_eq!((region.committed(), region.cap(large), region.cap(small)), (STEP, 2, 2));
     assert_eq!((table.len(0, large), table.len(0, small)), (2, 2));
     table.memory.granted.set(u64::MAX);
-    assert!(table.put(0, large, &balls(3..15_000)));
+    assert!(table.put(0, large, &rounds(3..15_000)));
     assert_eq!((region.cap(large), table.len(0, large)), (14_999, 14_999));
 }
 
@@ -231,14 +231,14 @@ fn what_is_committed_is_of_that_cpu_and_twice_as_much_each_time() {
     let before = PAGE + (1 << 20);
     for (granted, committed) in [(2 * STEP - 1, 0), (2 * STEP, 2 * STEP)] {
         table.memory.granted.set((before + granted) as u64);
-        assert_eq!(table.put(1, one, &balls(1..2)), committed > 0);
+        assert_eq!(table.put(1, one, &rounds(1..2)), committed > 0);
         assert_eq!(region.committed(), committed);
     }
     table.memory.granted.set(u64::MAX);
-    assert!(two.end(16000) < 4 * STEP && table.put(1, two, &balls(1..2)));
+    assert!(two.end(16000) < 4 * STEP && table.put(1, two, &rounds(1..2)));
     assert_eq!(region.committed(), 4 * STEP);
     table.set_limit(three, 1);
-    assert!((4 * STEP..5 * STEP).contains(&three.end(1)) && table.put(1, three, &balls(1..2)));
+    assert!((4 * STEP..5 * STEP).contains(&three.end(1)) && table.put(1, three, &rounds(1..2)));
     assert_eq!((region.committed(), table.region(0).unwrap().committed()), (8 * STEP, 0));
 }
 
@@ -249,7 +249,7 @@ fn a_stack_may_end_where_the_committed_part_of_its_region_does() {
     table.memory.granted.set((PAGE + STEP) as u64);
     let places = (STEP - class.end(0)) / ROUND;
     table.set_limit(class, places as u16);
-    assert!(table.put(0, class, &balls(1..2)) && table.put(0, class, &balls(2..places + 1)));
+    assert!(table.put(0, class, &rounds(1..2)) && table.put(0, class, &rounds(2..places + 1)));
     let region = table.region(0).unwrap();
     assert_eq!((region.committed(), class.end(region.cap(class))), (STEP, STEP));
 }
@@ -290,7 +290,7 @@ fn without_memory_for_regions_rounds_go_to_the_supplier() {
     let layer: Layer<TestRound, Refusing> = Layer::new(&table, Config::new(4, 2, 0)).unwrap();
     let supplier = TestSupplier::new(9, 1);
     let held: Vec<_> = (0..3).map(|_| layer.alloc(&supplier).unwrap()).collect();
-    held.into_iter().for_each(|ball| layer.free(&supplier, ball));
+    held.into_iter().for_each(|round| layer.free(&supplier, round));
     let s = layer.stats();
     assert_eq!((s.allocs, s.frees, s.paths), (3, 3, Paths { slab: 6, ..Paths::default() }));
     assert_eq!((s.busy, supplier.free.borrow().len()), (6, 9));
@@ -302,9 +302,9 @@ fn a_region_is_committed_where_its_cpu_was_used_and_as_far_as_classes_reach() {
     let [near, far] = [100, 16000].map(|reach| table.class(reach).unwrap());
     let committed = || [0, 1, 2, 3].map(|cpu| table.region(cpu).unwrap().committed());
     assert_eq!(committed(), [0; 4]);
-    assert!(table.put(2, near, &balls(1..2)));
+    assert!(table.put(2, near, &rounds(1..2)));
     assert_eq!(committed(), [0, 0, STEP, 0]);
-    assert!(table.put(1, far, &balls(1..2)) && table.put(2, near, &balls(1..50)));
+    assert!(table.put(1, far, &rounds(1..2)) && table.put(2, near, &rounds(1..50)));
     assert_eq!(committed(), [0, far.end(16000).next_multiple_of(STEP), STEP, 0]);
     assert_eq!(table.used(0..9).count(), 2);
     assert!(!table.open(&Operation::new(), 4, near, 1), "a CPU without a region");
@@ -352,13 +352,13 @@ fn operations_on_a_stack_do_what_they_say() {
     let class = table.class(8).unwrap();
     let region = table.region(0).unwrap();
     let look = || (region.head(class) / OP, region.head(class) & LEN, region.cap(class));
-    assert_eq!((region.pop(class, Commit::Done), region.push(class, ball(1), Commit::Done)), (None, false));
-    let batch = |rounds: Range<usize>| region.push_batch(class, &balls(rounds), Commit::Done);
+    assert_eq!((region.pop(class, Commit::Done), region.push(class, round(1), Commit::Done)), (None, false));
+    let batch = |numbers: Range<usize>| region.push_batch(class, &rounds(numbers), Commit::Done);
     assert!(!batch(1..2), "nothing is committed");
     assert!(table.open(&Operation::new(), 0, class, 8));
     assert!(batch(1..2));
     assert_eq!(look(), (0, 1, 1));
-    assert!(!region.push(class, ball(2), Commit::Done));
+    assert!(!region.push(class, round(2), Commit::Done));
     // Twice as many places, or as many as it takes, and never beyond the limit.
     assert!(batch(2..3));
     assert_eq!(look(), (0, 2, 2));
@@ -369,17 +369,17 @@ fn operations_on_a_stack_do_what_they_say() {
     assert!(batch(8..9));
     assert_eq!(look(), (0, 8, 8));
     // Only pops and pushes are counted.
-    assert_eq!(region.pop(class, Commit::Done), Some(ball(8)));
-    assert!(region.push(class, ball(9), Commit::Done));
+    assert_eq!(region.pop(class, Commit::Done), Some(round(8)));
+    assert!(region.push(class, round(9), Commit::Done));
     assert_eq!(look(), (2, 8, 8));
     let mut magazine = Magazine::new();
     assert!(region.pop_batch(class, 3, &mut magazine, Commit::Done));
-    assert_eq!((magazine.rounds(), look()), (&[ball(6), ball(7), ball(9)][..], (2, 5, 8)));
+    assert_eq!((magazine.rounds(), look()), (&[round(6), round(7), round(9)][..], (2, 5, 8)));
     let mut none = Magazine::new();
     assert!(!region.pop_batch(class, 6, &mut none, Commit::Done) && none.is_empty());
     // What fits asks for no place, so the limit does not matter.
     table.set_limit(class, 2);
-    assert!(region.push_batch(class, &balls(11..14), Commit::Done));
+    assert!(region.push_batch(class, &rounds(11..14), Commit::Done));
     assert_eq!(look(), (2, 8, 8));
 }
 
@@ -398,14 +398,14 @@ fn a_class_that_is_closed_for_good_is_not_opened_by_another_limit() {
 fn a_limit_that_shrinks_takes_nothing_away_and_widens_nothing() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
-    assert!(table.put(0, class, &balls(1..5)));
+    assert!(table.put(0, class, &rounds(1..5)));
     table.set_limit(class, 2);
     let region = table.region(0).unwrap();
-    assert!(!table.put(0, class, &[ball(5)]));
+    assert!(!table.put(0, class, &[round(5)]));
     assert_eq!((table.len(0, class), region.cap(class)), (4, 4));
-    assert!(region.pop(class, Commit::Done).is_some() && region.push(class, ball(4), Commit::Done));
+    assert!(region.pop(class, Commit::Done).is_some() && region.push(class, round(4), Commit::Done));
     assert_eq!(table.drain_all(Which::All, &[class]), [(class, vec![4, 3, 2, 1])]);
-    assert!(!table.put(0, class, &balls(1..4)) && table.put(0, class, &balls(1..3)));
+    assert!(!table.put(0, class, &rounds(1..4)) && table.put(0, class, &rounds(1..3)));
 }
 
 // ---------------------------------------------------------------- drains
@@ -416,7 +416,7 @@ fn a_drain_takes_what_it_came_for_and_leaves_the_rest() {
     let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
     for cpu in 0..3 {
         let first = 10 * cpu as usize + 1;
-        assert!(table.put(cpu, one, &balls(first..first + 3)) && table.put(cpu, two, &balls(100..104)));
+        assert!(table.put(cpu, one, &rounds(first..first + 3)) && table.put(cpu, two, &rounds(100..104)));
     }
     let mut given = vec![];
     table.drain(1..9, Which::All, [one].into_iter(), |class, taken| {
@@ -426,7 +426,7 @@ fn a_drain_takes_what_it_came_for_and_leaves_the_rest() {
     assert_eq!(given, [13, 12, 11, 23, 22, 21]);
     assert_eq!([0, 1, 2].map(|cpu| (table.len(cpu, one), table.len(cpu, two))), [(3, 4), (0, 4), (0, 4)]);
     assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().cap(one)), [3, 0], "and closes it");
-    assert!(table.put(1, one, &balls(1..9)), "until somebody comes back");
+    assert!(table.put(1, one, &rounds(1..9)), "until somebody comes back");
 }
 
 /// Once a cache that went took every CPU's region away, twice.
@@ -434,8 +434,8 @@ fn a_drain_takes_what_it_came_for_and_leaves_the_rest() {
 fn a_class_that_goes_asks_nothing_of_cpus_that_did_not_use_it() {
     let table = simulated(3, 64 << 10);
     let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
-    assert!((0..3).all(|cpu| table.put(cpu, one, &balls(1..4))));
-    assert!(table.put(1, two, &balls(4..7)));
+    assert!((0..3).all(|cpu| table.put(cpu, one, &rounds(1..4))));
+    assert!(table.put(1, two, &rounds(4..7)));
     let claims = |claim| [0, 2].map(|cpu| table.region(cpu).unwrap().claim().store(claim, Relaxed));
     // Who wants these regions waits.
     claims(1);
@@ -446,7 +446,7 @@ fn a_class_that_goes_asks_nothing_of_cpus_that_did_not_use_it() {
             table.set_limit(two, 0);
             assert_eq!(table.drain_all(Which::All, &[two]), [(two, vec![6, 5, 4])]);
             assert!(
-                !table.put(1, two, &balls(4..7)) && !table.put(1, two, &[ball(4)]),
+                !table.put(1, two, &rounds(4..7)) && !table.put(1, two, &[round(4)]),
                 "it is closed for good"
             );
             table.retire(two);
@@ -473,19 +473,19 @@ fn a_class_that_goes_asks_nothing_of_cpus_that_did_not_use_it() {
 fn what_a_drain_is_giving_away_is_no_other_drains() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
-    assert!((0..2).all(|cpu| table.put(cpu, class, &balls(1..5))));
+    assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..5))));
     let mut given = 0;
     table.drain(0..2, Which::All, [class].into_iter(), |_, taken| {
         given += taken.len();
         for which in [Which::All, Which::Idle] {
             assert_eq!(table.drain_all(which, &[class]), []);
         }
-        assert!(!table.put(0, class, &[ball(9)]), "and nobody may write there");
+        assert!(!table.put(0, class, &[round(9)]), "and nobody may write there");
         while taken.pop().is_some() {}
     });
     assert_eq!(given, 8);
     assert_eq!(table.limit(class).load(Relaxed), 8);
-    assert!(table.put(0, class, &[ball(9)]));
+    assert!(table.put(0, class, &[round(9)]));
 }
 
 /// All idle stacks, and none that has served since the last look.
@@ -494,7 +494,7 @@ fn a_reap_takes_idle_stacks_only() {
     let table = simulated(2, 64 << 10);
     let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
     for cpu in 0..2 {
-        assert!(table.put(cpu, one, &balls(1..4)) && table.put(cpu, two, &balls(4..7)));
+        assert!(table.put(cpu, one, &rounds(1..4)) && table.put(cpu, two, &rounds(4..7)));
     }
     let reap = || table.drain_all(Which::Idle, &[one, two]);
     assert_eq!(reap(), [], "nothing was seen before");
@@ -518,13 +518,13 @@ fn a_number_that_was_given_back_is_closed_and_empty_everywhere() {
     let table = simulated(3, 64 << 10);
     let class = table.class(8).unwrap();
     for cpu in [0, 2] {
-        assert!(table.put(cpu, class, &balls(1..5)));
+        assert!(table.put(cpu, class, &rounds(1..5)));
         table.region(cpu).unwrap().pop(class, Commit::Done).unwrap();
     }
     // Seen, and nothing served: what another owner puts there is not idle at once.
-    assert!(table.put(1, class, &balls(1..5)));
+    assert!(table.put(1, class, &rounds(1..5)));
     let other = table.class(8).unwrap();
-    assert!(table.put(2, other, &balls(1..3)));
+    assert!(table.put(2, other, &rounds(1..3)));
     assert!(table.drain_all(Which::Idle, &[class]).is_empty());
     table.retire(class);
     for cpu in 0..3 {
@@ -534,7 +534,7 @@ fn a_number_that_was_given_back_is_closed_and_empty_everywhere() {
             (0, 0, 0, 0)
         );
         // A late free.
-        assert!(!region.push(class, ball(1), Commit::Done) && !table.put(cpu, class, &[ball(1)]));
+        assert!(!region.push(class, round(1), Commit::Done) && !table.put(cpu, class, &[round(1)]));
     }
     assert_eq!(table.len(2, other), 2, "and another one is as it was");
 }
@@ -545,7 +545,7 @@ fn a_cpu_without_a_region_misses() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     on_cpu(2);
-    let round = ball(1);
+    let round = round(1);
     assert_eq!((claimed::pop(&table, class), claimed::push(&table, class, round)), (None, false));
     assert!(!claimed::push_batch(&table, class, &[round]));
     assert!(!claimed::pop_batch(&table, class, 1, &mut Magazine::new()));
@@ -560,7 +560,7 @@ fn a_cpu_without_a_region_misses() {
 fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
     let table = simulated(2, 64 << 10);
     let [class, other] = [8, 8].map(|reach| table.class(reach).unwrap());
-    assert!((0..2).all(|cpu| table.put(cpu, class, &balls(1..5)) && table.put(cpu, other, &balls(5..7))));
+    assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..5)) && table.put(cpu, other, &rounds(5..7))));
     table.region(1).unwrap().claim().store(1, Relaxed);
     crate::on_cpu(1);
     assert_eq!(claimed::pop(&table, other), None);
@@ -577,12 +577,12 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
         }
         assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().taken(class)), [0, 0]);
         assert_eq!(table.limit(class).load(Relaxed), 8);
-        assert!(table.put(0, class, &balls(1..9)), "the stack serves the child");
+        assert!(table.put(0, class, &rounds(1..9)), "the stack serves the child");
         assert_eq!([0, 1].map(|cpu| table.len(cpu, class)), [8, 4]);
         crate::on_cpu(1);
         let back: Vec<_> = core::iter::from_fn(|| claimed::pop(&table, class)).collect();
-        assert_eq!(back, balls(1..5).into_iter().rev().collect::<Vec<_>>());
-        assert_eq!(claimed::pop(&table, other), Some(ball(6)));
+        assert_eq!(back, rounds(1..5).into_iter().rev().collect::<Vec<_>>());
+        assert_eq!(claimed::pop(&table, other), Some(round(6)));
         // Back to the parent, so to speak: its drain ends as it began.
         // SAFETY: this thread is the only one.
         unsafe { table.close_again(class) };
@@ -611,7 +611,7 @@ fn a_sweep_takes_from_who_asked_and_each_collects_its_own() {
         assert!((0..2).all(|cpu| table.put(
             cpu,
             class,
-            &balls(start + 3 * cpu as usize..start + 3 + 3 * cpu as usize)
+            &rounds(start + 3 * cpu as usize..start + 3 + 3 * cpu as usize)
         )));
     }
     for class in [one, two] {
@@ -619,14 +619,14 @@ fn a_sweep_takes_from_who_asked_and_each_collects_its_own() {
     }
     table.sweep(0..3, Which::All);
     assert_eq!([one, two, silent].map(|class| table.limit(class).load(Relaxed)), [0, 0, 8]);
-    assert!(!table.put(0, one, &balls(90..91)), "closed until it is collected");
+    assert!(!table.put(0, one, &rounds(90..91)), "closed until it is collected");
     assert_eq!((collected(&table, one), collected(&table, silent)), (vec![3, 2, 1, 6, 5, 4], vec![]));
     assert!(collected(&table, one).is_empty(), "once");
     assert_eq!([one, two].map(|class| table.limit(class).load(Relaxed)), [8, 0]);
     // A drain takes over what nobody has collected; the next sweep does, too.
     assert_eq!(table.drain_all(Which::Idle, &[two]), [(two, vec![13, 12, 11]), (two, vec![16, 15, 14])]);
     assert!(collected(&table, two).is_empty());
-    assert!(table.put(2, two, &balls(1..3)));
+    assert!(table.put(2, two, &rounds(1..3)));
     for _ in 0..2 {
         table.ask(two);
         table.sweep(0..3, Which::All);
@@ -634,7 +634,7 @@ fn a_sweep_takes_from_who_asked_and_each_collects_its_own() {
     assert_eq!(collected(&table, two), [2, 1]);
     assert_eq!(table.limit(two).load(Relaxed), 8);
     // Also what lay on other CPUs than its own.
-    assert!(table.put(2, two, &balls(1..3)));
+    assert!(table.put(2, two, &rounds(1..3)));
     table.ask(two);
     table.sweep(0..3, Which::All);
     let mut rounds = 0;
@@ -661,7 +661,7 @@ fn a_sweep_takes_from_who_asked_and_each_collects_its_own() {
 fn what_a_sweep_took_of_a_class_that_goes_is_forgotten_and_its_number_begins_anew() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
-    assert!(table.put(1, class, &balls(1..4)));
+    assert!(table.put(1, class, &rounds(1..4)));
     table.ask(class);
     table.sweep(0..2, Which::All);
     table.ask(class);
@@ -669,7 +669,7 @@ fn what_a_sweep_took_of_a_class_that_goes_is_forgotten_and_its_number_begins_ane
     assert_eq!(table.class(8), Some(class));
     assert!(collected(&table, class).is_empty());
     assert_eq!(table.limit(class).load(Relaxed), 8);
-    assert!(table.put(1, class, &balls(1..4)));
+    assert!(table.put(1, class, &rounds(1..4)));
     table.sweep(0..2, Which::All);
     assert_eq!(table.len(1, class), 3, "its predecessor had asked");
 }
@@ -679,7 +679,7 @@ fn what_a_sweep_took_of_a_class_that_goes_is_forgotten_and_its_number_begins_ane
 fn a_child_finds_what_a_sweep_took_on_its_stacks() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
-    assert!((0..2).all(|cpu| table.put(cpu, class, &balls(1..4))));
+    assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
     table.ask(class);
     table.sweep(0..2, Which::All);
     // SAFETY: this thread is the only one.
@@ -740,10 +740,10 @@ fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
         (table.release_idle(), core::mem::take(&mut *table.memory.gone.lock()).len())
     };
     for class in classes {
-        assert!(table.put(1, class, &balls(1..9)));
+        assert!(table.put(1, class, &rounds(1..9)));
     }
     assert_eq!(reap(), (0, 0), "seen for the first time");
-    assert!(table.put(1, b, &balls(9..10)), "in use");
+    assert!(table.put(1, b, &rounds(9..10)), "in use");
     let pages = table.numbers[large.index as usize].pages().len();
     assert!(pages > 1);
     assert_eq!(reap().0, (pages + 1) * PAGE, "but not the page that one in use lies on");
@@ -753,7 +753,7 @@ fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
     for class in classes {
         let region = table.region(1).unwrap();
         assert_eq!(region.round(class, 0), None);
-        assert!(table.put(1, class, &balls(1..9)), "it serves again");
+        assert!(table.put(1, class, &rounds(1..9)), "it serves again");
         assert_eq!(table.limit(class).load(Relaxed), [100, 100, 700, 30][class.index as usize - 1]);
     }
     // Numbers that are given back leave nothing either.
@@ -766,7 +766,7 @@ fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
 fn a_stack_that_was_never_used_is_closed_already_and_has_no_page_to_give_back() {
     let table = noting(1);
     let [used, unused] = [700, 700].map(|reach| table.class(reach).unwrap());
-    assert!(table.put(0, used, &balls(1..9)));
+    assert!(table.put(0, used, &rounds(1..9)));
     assert_eq!(table.drain_all(Which::All, &[used, unused]).len(), 1);
     let (region, pages) =
         (table.region(0).unwrap(), |class: Class| table.numbers[class.index as usize].pages());
@@ -783,7 +783,7 @@ fn a_stack_that_was_never_used_is_closed_already_and_has_no_page_to_give_back() 
 fn rounds_that_are_being_given_away_stay_on_their_page() {
     let table = noting(1);
     let class = table.class(700).unwrap();
-    assert!(table.put(0, class, &balls(1..9)));
+    assert!(table.put(0, class, &rounds(1..9)));
     table.drain(0..1, Which::All, [class].into_iter(), |_, taken| {
         assert_eq!(table.release_idle(), 0);
         assert_eq!(core::iter::from_fn(|| taken.pop()).count(), 8);
@@ -797,7 +797,7 @@ fn what_a_stack_has_served_stays_counted_when_its_page_goes_back() {
     let class = table.class(700).unwrap();
     let region = table.region(0).unwrap();
     for round in 1..=2 {
-        assert!(table.put(0, class, &balls(1..9)));
+        assert!(table.put(0, class, &rounds(1..9)));
         for _ in 0..3 {
             let round = region.pop(class, Commit::Done).unwrap();
             assert!(region.push(class, round, Commit::Done));
@@ -816,13 +816,13 @@ fn what_a_stack_has_served_stays_counted_when_its_page_goes_back() {
 fn a_stack_that_nobody_saw_stays_as_it_is_while_pages_of_another_cpu_go_back() {
     let table = noting(2);
     let class = table.class(700).unwrap();
-    assert!(table.put(0, class, &balls(1..9)));
+    assert!(table.put(0, class, &rounds(1..9)));
     table.drain(0..1, Which::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
-    assert!(table.put(1, class, &balls(9..17)));
+    assert!(table.put(1, class, &rounds(9..17)));
     assert!(table.release_idle() > 0);
     let region = table.region(1).unwrap();
     assert_eq!((table.len(1, class), region.cap(class)), (8, 8));
-    assert_eq!(region.pop(class, Commit::Done), Some(ball(16)));
+    assert_eq!(region.pop(class, Commit::Done), Some(round(16)));
 }
 
 #[test]
@@ -862,10 +862,10 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                     while !stop.load(Relaxed) {
                         turn += 1;
                         if turn % 64 < 32 {
-                            if let Some(ball) = held.pop() {
+                            if let Some(round) = held.pop() {
                                 // SAFETY: the table lives.
-                                if !unsafe { fast_paths.free(ball) } {
-                                    let rounds = [crate::Round::into_raw(ball)];
+                                if !unsafe { fast_paths.free(round) } {
+                                    let rounds = [crate::Round::into_raw(round)];
                                     let push = || match table.cpus.mechanism() {
                                         Mechanism::Rseq => {
                                             rseq::push_batch(&**table, fast_paths.pcpu(), class, &rounds)
@@ -876,7 +876,7 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                                         || table.open(&Operation::new(), table.cpus.current(), class, 64)
                                             && push();
                                     if !pushed {
-                                        held.push(ball);
+                                        held.push(round);
                                     }
                                 }
                             }

@@ -93,12 +93,12 @@ mod tests {
         let supplier = TestSupplier::new(12, 1);
         on_cpu(0);
         let taken: Vec<_> = (0..12).map(|_| layer.alloc(&supplier).unwrap()).collect();
-        let freed: Vec<_> = taken.iter().map(|ball| ball.0).collect();
+        let freed: Vec<_> = taken.iter().map(|round| round.0).collect();
         on_cpu(1);
-        taken.into_iter().for_each(|ball| layer.free(&supplier, ball));
+        taken.into_iter().for_each(|round| layer.free(&supplier, round));
         let look = || {
             // SAFETY: this test is the only user.
-            let view = unsafe { layer.view(|ball| ball.0) };
+            let view = unsafe { layer.view(|round| round.0) };
             let of = |magazines: &[super::MagazineView<usize>]| -> Vec<Vec<usize>> {
                 magazines.iter().map(|magazine| magazine.rounds.clone()).collect()
             };
@@ -116,9 +116,9 @@ mod tests {
         assert_eq!(most, [3, 3]);
         let stats = layer.stats();
         assert_eq!((stats.in_magazines, stats.in_depot), (6, 6));
-        let ball = layer.alloc(&supplier).unwrap();
+        let round = layer.alloc(&supplier).unwrap();
         assert_eq!(
-            (ball.0, look().0[1][0].clone()),
+            (round.0, look().0[1][0].clone()),
             (freed[11], vec![freed[10]]),
             "all but the first are full"
         );
@@ -129,9 +129,9 @@ mod tests {
         let layer = layer(Cpus::simulated(2, 2).unwrap(), Config::new(2, 0, 3));
         let supplier = TestSupplier::new(0, 2);
         on_cpu(1);
-        (1..=4).for_each(|ball| layer.free(&supplier, TestRound(ball)));
+        (1..=4).for_each(|round| layer.free(&supplier, TestRound(round)));
         // SAFETY: this test is the only user.
-        let view = unsafe { layer.view(|ball| ball.0) };
+        let view = unsafe { layer.view(|round| round.0) };
         let magazines: Vec<_> =
             view.cpus[1].magazines.iter().map(|magazine| magazine.rounds.clone()).collect();
         assert_eq!(magazines, [[1, 3], [2, 4]]);

@@ -1,8 +1,8 @@
-//! What models and schedules run on: a layer of balls that says who holds what, and a depot alone.
+//! What models and schedules run on: a layer of rounds that says who holds what, and a depot alone.
 //!
 //! A world ends in a census: every round in exactly one place, and that the right one; the counts exact; the table at rest. An
-//! ownership cell per ball turns a double hand-out into an assertion; loom also finds a free that does not happen before the
-//! next allocation of the ball.
+//! ownership cell per round turns a double hand-out into an assertion; loom also finds a free that does not happen before the
+//! next allocation of the round.
 
 use crate::cpu::{Cpus, Script};
 use crate::depot::{Block, Depot};
@@ -19,11 +19,11 @@ use crate::test_round::TestRound;
 use core::ptr::NonNull;
 use std::sync::Arc as Shared;
 
-/// The supplier: a locked heap of balls.
+/// The supplier: a locked heap of rounds.
 pub(crate) struct TestSupplier {
-    pub(crate) balls: Mutex<Vec<usize>>,
+    pub(crate) rounds: Mutex<Vec<usize>>,
     fills: bool,
-    /// The first ball of the second node.
+    /// The first round of the second node.
     pub(crate) second_node: usize,
 }
 impl Supplier<TestRound> for TestSupplier {
@@ -32,29 +32,29 @@ impl Supplier<TestRound> for TestSupplier {
         if !self.fills {
             return 0;
         }
-        let mut balls = self.balls.lock();
+        let mut rounds = self.rounds.lock();
         let mut n = 0;
         while n < max
-            && let Some(last) = balls.iter().rposition(|ball| self.node_of(TestRound(*ball)) == node)
+            && let Some(last) = rounds.iter().rposition(|round| self.node_of(TestRound(*round)) == node)
         {
-            put(TestRound(balls.remove(last)));
+            put(TestRound(rounds.remove(last)));
             n += 1;
         }
         n
     }
     fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
         op.did(Path::Slab);
-        self.balls.lock().extend(rounds.map(|b| b.0));
+        self.rounds.lock().extend(rounds.map(|b| b.0));
     }
-    fn node_of(&self, ball: TestRound) -> u32 {
-        u32::from(ball.0 >= self.second_node)
+    fn node_of(&self, round: TestRound) -> u32 {
+        u32::from(round.0 >= self.second_node)
     }
 }
 
 pub(crate) struct World {
     pub(crate) layer: Layer<TestRound, Heap>,
     pub(crate) supplier: TestSupplier,
-    /// One per ball; written by whoever holds the ball.
+    /// One per round; written by whoever holds the round.
     held: Vec<UnsafeCell<bool>>,
     pub(crate) allocs: Counter,
     pub(crate) frees: Counter,
@@ -76,38 +76,38 @@ pub(crate) fn table(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
 }
 
 impl World {
-    pub(crate) fn on(table: &Shared<Table<Heap>>, config: Config, fills: bool, balls: usize) -> Self {
+    pub(crate) fn on(table: &Shared<Table<Heap>>, config: Config, fills: bool, rounds: usize) -> Self {
         World {
             layer: Layer::new(table, config).unwrap(),
-            supplier: TestSupplier { balls: Mutex::new(vec![]), fills, second_node: usize::MAX },
-            held: (0..=balls).map(|_| UnsafeCell::new(false)).collect(),
+            supplier: TestSupplier { rounds: Mutex::new(vec![]), fills, second_node: usize::MAX },
+            held: (0..=rounds).map(|_| UnsafeCell::new(false)).collect(),
             allocs: Counter::new(0),
             frees: Counter::new(0),
             other: None,
         }
     }
-    pub(crate) fn own(&self, ball: usize, now: bool) {
+    pub(crate) fn own(&self, round: usize, now: bool) {
         // SAFETY: loom watches the cell, and reports a second owner as a race.
-        let before = self.held[ball].with_mut(|p| unsafe { p.replace(now) });
-        assert_ne!(before, now, "ball handed out or freed twice");
+        let before = self.held[round].with_mut(|p| unsafe { p.replace(now) });
+        assert_ne!(before, now, "round handed out or freed twice");
     }
     pub(crate) fn alloc(&self) -> Option<usize> {
-        let ball = self.layer.alloc(&self.supplier)?.0;
+        let round = self.layer.alloc(&self.supplier)?.0;
         self.allocs.add(1);
-        self.own(ball, true);
-        Some(ball)
+        self.own(round, true);
+        Some(round)
     }
-    pub(crate) fn free(&self, ball: usize) {
-        self.own(ball, false);
+    pub(crate) fn free(&self, round: usize) {
+        self.own(round, false);
         self.frees.add(1);
-        self.layer.free(&self.supplier, TestRound(ball));
+        self.layer.free(&self.supplier, TestRound(round));
     }
     pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
         self.layer.drain(&self.supplier, cpus);
     }
 
-    pub(crate) fn with_supplier(&self, balls: &[usize]) {
-        self.supplier.balls.lock().extend(balls);
+    pub(crate) fn with_supplier(&self, rounds: &[usize]) {
+        self.supplier.rounds.lock().extend(rounds);
     }
     /// The class of a node.
     pub(crate) fn class(&self, node: usize) -> Class {
@@ -124,7 +124,7 @@ impl World {
 
     /// Every round in exactly one place, in that of its own node; the counts exact; the table at rest.
     pub(crate) fn census(&self, live: &[usize]) {
-        let mut balls: Vec<usize> = live.to_vec();
+        let mut rounds: Vec<usize> = live.to_vec();
         let (mut on_stacks, mut in_depots) = (0, 0);
         for (node, at) in (0..).zip(&self.layer.nodes) {
             let mut here = vec![];
@@ -151,13 +151,13 @@ impl World {
             }
             // With one node there is nothing to ask, and a checker has no steps to spend.
             let home = self.layer.nodes.len() == 1
-                || here.iter().all(|ball| self.supplier.node_of(TestRound(*ball)) == node);
+                || here.iter().all(|round| self.supplier.node_of(TestRound(*round)) == node);
             assert!(home, "the stacks and the depot of a node hold rounds of that node only");
-            balls.extend(here);
+            rounds.extend(here);
         }
-        balls.extend(self.supplier.balls.lock().iter());
-        balls.sort_unstable();
-        assert_eq!(balls, (1..self.held.len()).collect::<Vec<_>>(), "every ball in one place");
+        rounds.extend(self.supplier.rounds.lock().iter());
+        rounds.sort_unstable();
+        assert_eq!(rounds, (1..self.held.len()).collect::<Vec<_>>(), "every round in one place");
         let stats = self.layer.stats();
         let counted = (self.allocs.get(), self.frees.get(), on_stacks as u64, in_depots as u64);
         let said = (stats.allocs, stats.frees, stats.in_magazines, stats.in_depot);
@@ -178,18 +178,18 @@ impl World {
     }
 }
 
-pub(crate) fn rounds(balls: &[usize]) -> Vec<NonNull<u8>> {
-    balls.iter().map(|ball| TestRound(*ball).into_raw()).collect()
+pub(crate) fn raw(rounds: &[usize]) -> Vec<NonNull<u8>> {
+    rounds.iter().map(|round| TestRound(*round).into_raw()).collect()
 }
-pub(crate) fn magazine(balls: &[usize]) -> Magazine {
+pub(crate) fn magazine(rounds: &[usize]) -> Magazine {
     let mut magazine = Magazine::new();
-    rounds(balls).into_iter().for_each(|round| assert!(magazine.push(round)));
+    raw(rounds).into_iter().for_each(|round| assert!(magazine.push(round)));
     magazine
 }
 
 pub(crate) type Side = fn(&World) -> Vec<Option<usize>>;
 
-/// Runs `left` here and the others in threads of their own, each under its script. The balls that are out then.
+/// Runs `left` here and the others in threads of their own, each under its script. The rounds that are out then.
 pub(crate) fn together(world: &Arc<World>, left: (Script, Side), others: &[(Script, Side)]) -> Vec<usize> {
     let threads: Vec<_> = others
         .iter()
@@ -209,8 +209,8 @@ pub(crate) fn together(world: &Arc<World>, left: (Script, Side), others: &[(Scri
 }
 
 pub(crate) fn alloc_then_free(w: &World) -> Vec<Option<usize>> {
-    let ball = w.alloc();
-    ball.into_iter().for_each(|b| w.free(b));
+    let round = w.alloc();
+    round.into_iter().for_each(|b| w.free(b));
     vec![]
 }
 impl Fork for World {
@@ -246,7 +246,7 @@ pub(crate) fn child(world: &World) {
     let (layer, table, class) = (&world.layer, &world.layer.table, world.class(0));
     world.drain(0..layer.cpus().count());
     let two: Vec<usize> = (0..2).filter_map(|_| world.alloc()).collect();
-    two.into_iter().for_each(|ball| world.free(ball));
+    two.into_iter().for_each(|round| world.free(round));
     table.open(&Operation::new(), 0, class, 1);
     let (region, number) = (table.region(0).unwrap(), unique() + 1);
     region.claim().store(1, Relaxed);
@@ -265,25 +265,25 @@ pub(crate) fn child(world: &World) {
     assert_eq!(layer.stats().busy, busy, "a claim or a drain of a thread that is no more");
 }
 
-/// A depot alone, with magazines of one ball. Balls count from 0.
+/// A depot alone, with magazines of one round. Rounds count from 0.
 pub(crate) struct DepotWorld {
     pub(crate) depot: Depot,
-    /// One per ball; written by whoever puts it in.
+    /// One per round; written by whoever puts it in.
     written: Vec<UnsafeCell<()>>,
 }
 // SAFETY: as of `World`.
 unsafe impl Sync for DepotWorld {}
 
 impl DepotWorld {
-    pub(crate) fn new(balls: usize) -> Arc<Self> {
-        let depot = Depot::new(balls as u32);
-        Arc::new(Self { depot, written: (0..balls).map(|_| UnsafeCell::new(())).collect() })
+    pub(crate) fn new(rounds: usize) -> Arc<Self> {
+        let depot = Depot::new(rounds as u32);
+        Arc::new(Self { depot, written: (0..rounds).map(|_| UnsafeCell::new(())).collect() })
     }
-    /// Writes to a ball, and puts a magazine of it in.
-    pub(crate) fn put(&self, ball: usize) {
-        let write = || self.written[ball].with_mut(|_| ());
+    /// Writes to a round, and puts a magazine of it in.
+    pub(crate) fn put(&self, round: usize) {
+        let write = || self.written[round].with_mut(|_| ());
         let put =
-            || assert!(self.depot.put(&Operation::new(), &magazine(&[ball + 1]), || Some(Block::on_heap())));
+            || assert!(self.depot.put(&Operation::new(), &magazine(&[round + 1]), || Some(Block::on_heap())));
         if planted("a round is written after its magazine was put") {
             put();
             write();
@@ -292,16 +292,16 @@ impl DepotWorld {
             put();
         }
     }
-    /// Takes a magazine out, and reads its ball.
+    /// Takes a magazine out, and reads its round.
     pub(crate) fn take(&self) -> Option<usize> {
         let mut magazine = Magazine::new();
         self.depot.take(&Operation::new(), &mut magazine).then(|| {
-            let ball = magazine.pop().expect("a magazine is full").addr().get() - 1;
-            self.written[ball].with(|_| ());
-            ball
+            let round = magazine.pop().expect("a magazine is full").addr().get() - 1;
+            self.written[round].with(|_| ());
+            round
         })
     }
-    /// All balls are in the depot or out, once each.
+    /// All rounds are in the depot or out, once each.
     pub(crate) fn census(&self, out: &[Option<usize>]) {
         assert_eq!(
             self.depot.len() as usize + out.iter().flatten().count(),

@@ -1,51 +1,51 @@
-//! Balls that are stamped and counted: what stress tests of the magazines hand around.
+//! Rounds that are stamped and counted: what stress tests of the magazines hand around.
 
 use std::ptr::NonNull;
 use uslab_magazine::sync::{Arc, AtomicU64, Mutex, Ordering::AcqRel, Ordering::Relaxed};
 use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier, Table};
 
-/// A ball, by its number; the first is 1.
+/// A round, by its number; the first is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TestRound(pub(crate) usize);
 impl Round for TestRound {
     fn into_raw(self) -> NonNull<u8> {
-        NonNull::new(std::ptr::without_provenance_mut(self.0)).expect("balls start at 1")
+        NonNull::new(std::ptr::without_provenance_mut(self.0)).expect("rounds start at 1")
     }
     unsafe fn from_raw(raw: NonNull<u8>) -> Self {
         Self(raw.addr().get())
     }
 }
 
-/// All balls: the free ones, and the stamp of each: who has it, 0 for nobody.
+/// All rounds: the free ones, and the stamp of each: who has it, 0 for nobody.
 pub(crate) struct TestSupplier {
     pub(crate) free: Mutex<Vec<usize>>,
     stamps: Vec<AtomicU64>,
 }
 
 impl TestSupplier {
-    pub(crate) fn new(balls: usize) -> Self {
+    pub(crate) fn new(rounds: usize) -> Self {
         Self {
-            free: Mutex::new((1..=balls).collect()),
-            stamps: (0..=balls).map(|_| AtomicU64::new(0)).collect(),
+            free: Mutex::new((1..=rounds).collect()),
+            stamps: (0..=rounds).map(|_| AtomicU64::new(0)).collect(),
         }
     }
-    /// Whether the ball was nobody's and is `me`'s now.
-    pub(crate) fn stamp(&self, ball: TestRound, me: u64) -> bool {
-        self.stamps[ball.0].swap(me, AcqRel) == 0
+    /// Whether the round was nobody's and is `me`'s now.
+    pub(crate) fn stamp(&self, round: TestRound, me: u64) -> bool {
+        self.stamps[round.0].swap(me, AcqRel) == 0
     }
-    /// Whether the ball was `me`'s and is nobody's now.
-    pub(crate) fn unstamp(&self, ball: TestRound, me: u64) -> bool {
-        self.stamps[ball.0].swap(0, AcqRel) == me
+    /// Whether the round was `me`'s and is nobody's now.
+    pub(crate) fn unstamp(&self, round: TestRound, me: u64) -> bool {
+        self.stamps[round.0].swap(0, AcqRel) == me
     }
-    /// The free balls, sorted: each once.
+    /// The free rounds, sorted: each once.
     ///
     /// # Panics
-    /// When a ball is there twice, or is somebody's.
+    /// When a round is there twice, or is somebody's.
     pub(crate) fn census(&self) -> Vec<usize> {
         let mut free = self.free.lock().clone();
         free.sort_unstable();
-        assert!(free.windows(2).all(|w| w[0] < w[1]), "a ball is there twice");
-        assert!(free.iter().all(|b| self.stamps[*b].load(Relaxed) == 0), "a free ball is somebody's");
+        assert!(free.windows(2).all(|w| w[0] < w[1]), "a round is there twice");
+        assert!(free.iter().all(|b| self.stamps[*b].load(Relaxed) == 0), "a free round is somebody's");
         free
     }
 }

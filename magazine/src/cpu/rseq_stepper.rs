@@ -228,7 +228,7 @@ fn starts(world: &World) -> Vec<State> {
             .flat_map(|bytes| [(bytes, REACH.into()), (bytes, 4)])
         {
             let rounds = |first: usize, len: u64| -> Vec<_> {
-                (0..=len as usize).map(|i| (i > 0).then(|| ball(first + i))).collect()
+                (0..=len as usize).map(|i| (i > 0).then(|| round(first + i))).collect()
             };
             let look = Look {
                 committed,
@@ -347,12 +347,12 @@ fn an_interrupted_operation_does_what_it_does_after_what_interrupted_it() {
 
 // ---------------------------------------------------------------- the layer as a whole
 
-/// A layer, and who has which ball.
+/// A layer, and who has which round.
 struct Game {
     table: Arc<Table<Heap>>,
     layer: Layer<TestRound>,
     supplier: TestSupplier,
-    /// By ball: whether somebody has it.
+    /// By round: whether somebody has it.
     out: Vec<AtomicBool>,
     allocs: Counter,
     frees: Counter,
@@ -362,7 +362,7 @@ struct Game {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Alloc,
-    /// The ball that it has had longest.
+    /// The round that it has had longest.
     Free,
     Drain,
     Reap,
@@ -389,7 +389,7 @@ impl Game {
         let Self { layer, supplier, .. } = self;
         match step {
             Step::Alloc => {
-                let round = layer.alloc(supplier).expect("the supplier has balls for all");
+                let round = layer.alloc(supplier).expect("the supplier has rounds for all");
                 self.allocs.add(1);
                 assert!(!self.out[round.0].swap(true, Relaxed), "{round:?} handed out twice");
                 held.push(round);
@@ -409,14 +409,14 @@ impl Game {
                 let supplier = TestSupplier(Mutex::new((1001..=1009).collect()));
                 let got = [(); 3].map(|()| layer.alloc(&supplier).unwrap());
                 assert!(
-                    got.iter().all(|ball| ball.0 > 1000),
+                    got.iter().all(|round| round.0 > 1000),
                     "{got:?}: of the layer that had the number before"
                 );
-                got.into_iter().for_each(|ball| layer.free(&supplier, ball));
+                got.into_iter().for_each(|round| layer.free(&supplier, round));
             }
         }
     }
-    /// Every ball in one place, and the counts exact.
+    /// Every round in one place, and the counts exact.
     fn census(&self) {
         let stats = self.layer.stats();
         assert_eq!(
@@ -427,29 +427,29 @@ impl Game {
         self.layer.purge(&self.supplier);
         let stats = self.layer.stats();
         assert_eq!((stats.in_magazines, stats.in_depot), (0, 0), "nothing is left behind");
-        let mut balls = self.supplier.0.lock().clone();
-        balls.extend((1..=Self::BALLS).filter(|ball| self.out[*ball].load(Relaxed)));
-        balls.sort_unstable();
-        assert_eq!(balls, (1..=Self::BALLS).collect::<Vec<_>>(), "every ball in one place");
+        let mut rounds = self.supplier.0.lock().clone();
+        rounds.extend((1..=Self::BALLS).filter(|round| self.out[*round].load(Relaxed)));
+        rounds.sort_unstable();
+        assert_eq!(rounds, (1..=Self::BALLS).collect::<Vec<_>>(), "every round in one place");
     }
 }
 
-/// The balls of a thread. It allocates nothing while a handler runs.
+/// The rounds of a thread. It allocates nothing while a handler runs.
 struct Hand {
-    balls: Vec<TestRound>,
+    rounds: Vec<TestRound>,
     oldest: usize,
 }
 impl Hand {
     fn new() -> Self {
-        Self { balls: Vec::with_capacity(256), oldest: 0 }
+        Self { rounds: Vec::with_capacity(256), oldest: 0 }
     }
-    fn push(&mut self, ball: TestRound) {
-        self.balls.push(ball);
+    fn push(&mut self, round: TestRound) {
+        self.rounds.push(round);
     }
     fn take(&mut self) -> Option<TestRound> {
-        let ball = self.balls.get(self.oldest).copied()?;
+        let round = self.rounds.get(self.oldest).copied()?;
         self.oldest += 1;
-        Some(ball)
+        Some(round)
     }
 }
 

@@ -52,7 +52,7 @@ enum Outcome {
 impl Operation {
     /// The rounds of a batch that is pushed.
     fn batch(n: usize) -> [NonNull<u8>; 4] {
-        [200, 201, 202, 203].map(|at| ball(10 * n + at))
+        [200, 201, 202, 203].map(|at| round(10 * n + at))
     }
     fn in_assembly(self, world: &World) -> Outcome {
         let World { table, classes, pcpu, .. } = world;
@@ -182,7 +182,7 @@ impl World {
     }
 }
 
-fn ball(n: usize) -> NonNull<u8> {
+fn round(n: usize) -> NonNull<u8> {
     NonNull::new(core::ptr::without_provenance_mut(n)).unwrap()
 }
 
@@ -203,7 +203,7 @@ fn operation(dice: &mut Dice) -> Operation {
     let (class, n) = (dice.of(&BOTH), 1 + dice.below(3));
     match dice.below(6) {
         0 | 1 => Operation::Pop(class),
-        2 | 3 => Operation::Push(class, ball(1 + dice.below(1 << 40))),
+        2 | 3 => Operation::Push(class, round(1 + dice.below(1 << 40))),
         4 => Operation::PushBatch(class, n),
         _ => Operation::PopBatch(class, n),
     }
@@ -222,7 +222,7 @@ fn state(dice: &mut Dice, world: &World) -> State {
             caps: caps.map(|cap| cap as u32),
             limits: BOTH.map(|_| dice.of(&[0, 4, REACH.into(), REACH.into()])),
             places: lens
-                .map(|len| (0..=len).map(|i| (i > 0).then(|| ball(1 + dice.below(1 << 40)))).collect()),
+                .map(|len| (0..=len).map(|i| (i > 0).then(|| round(1 + dice.below(1 << 40)))).collect()),
         }
     };
     State { cpus: (0..world.cpus()).map(|_| look(dice)).collect() }
@@ -383,18 +383,18 @@ struct TestSupplier(Mutex<Vec<usize>>);
 impl Supplier<TestRound> for TestSupplier {
     fn fill(&self, op: &paths::Operation, _: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
         op.did(paths::Path::Slab);
-        let mut balls = self.0.lock();
-        let n = max.min(balls.len());
-        (0..n).for_each(|_| put(TestRound(balls.pop().unwrap())));
+        let mut rounds = self.0.lock();
+        let n = max.min(rounds.len());
+        (0..n).for_each(|_| put(TestRound(rounds.pop().unwrap())));
         n
     }
     fn flush(&self, op: &paths::Operation, rounds: impl Iterator<Item = TestRound>) {
         op.did(paths::Path::Slab);
-        self.0.lock().extend(rounds.map(|ball| ball.0));
+        self.0.lock().extend(rounds.map(|round| round.0));
     }
 }
 
-/// 100 balls through a layer by a thread that has no region: all go round the stacks, none waits for ever.
+/// 100 rounds through a layer by a thread that has no region: all go round the stacks, none waits for ever.
 fn goes_round(layer: &Layer<TestRound>, supplier: &TestSupplier) {
     let before = layer.stats();
     let held: Vec<_> = (0..100).map(|_| layer.alloc(supplier).unwrap()).collect();
@@ -472,7 +472,7 @@ fn the_mechanism_follows_the_environment() {
     assert_eq!(spare.words, simulated.table.spare_words());
     for (pcpu, class) in [(spare, simulated.fast_path().class()), (PcpuPtr::disabled(), NO_CLASS)] {
         assert_eq!(pcpu.pop(class), None);
-        assert!(!pcpu.push(class, ball(1)) && !pcpu.push_batch(class, &[ball(1)]));
+        assert!(!pcpu.push(class, round(1)) && !pcpu.push_batch(class, &[round(1)]));
         assert!(!Magazine::new().fill_with(1, |into| pcpu.pop_batch(class, 1, into)));
     }
 }
