@@ -71,7 +71,7 @@ impl Lists {
         // SAFETY: the block is new and only this test knows it.
         unsafe {
             assert!(self.memory.slab(slab).set_up(&Operation::new(), self.geometry.objects()));
-            self.memory.slab(slab).take(taken, |index| assert!(out.insert(index)));
+            self.memory.slab(slab).alloc_bits(taken, |index| assert!(out.insert(index)));
             self.node.add(&Operation::new(), &self.memory, slab).unwrap();
         }
         assert_eq!(out.len(), taken.min(self.geometry.objects()));
@@ -80,7 +80,7 @@ impl Lists {
     fn take(&mut self, max: usize) {
         let free: usize = self.shadow.values().map(|out| self.geometry.objects() - out.len()).sum();
         let mut taken = Vec::new();
-        let count = self.node.take(&Operation::new(), &self.memory, max, |place| taken.push(place));
+        let count = self.node.alloc(&Operation::new(), &self.memory, max, |place| taken.push(place));
         assert_eq!(
             (count, taken.len()),
             (max.min(free), max.min(free)),
@@ -115,7 +115,7 @@ impl Lists {
         // SAFETY: all slabs of the shadow are listed, and those that fall empty are unlisted at the end only.
         unsafe {
             let op = &Operation::new();
-            self.node.give(
+            self.node.free(
                 op,
                 &self.memory,
                 self.min_partial,

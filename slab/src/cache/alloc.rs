@@ -74,7 +74,7 @@ impl Supplier<Object> for SlabSupplier<'_> {
             self.refusal.set(Some(AllocError::Injected.into()));
             return 0;
         }
-        match self.cache.take(op, node, max, &mut put) {
+        match self.cache.alloc_from_slabs(op, node, max, &mut put) {
             0 => match self.cache.grow(op, node, self.gfp | self.cache.strict(), max, &mut put) {
                 Ok(taken) => taken,
                 Err(refusal) => {
@@ -86,7 +86,7 @@ impl Supplier<Object> for SlabSupplier<'_> {
         }
     }
     fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Object>) {
-        self.cache.give(op, rounds);
+        self.cache.free_to_slabs(op, rounds);
     }
     fn node_of(&self, round: Object) -> u32 {
         self.cache.node_of(round)
@@ -101,7 +101,7 @@ impl Supplier<Object> for DrainOnly<'_> {
         0
     }
     fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Object>) {
-        self.0.give(op, rounds);
+        self.0.free_to_slabs(op, rounds);
     }
     fn node_of(&self, round: Object) -> u32 {
         self.0.node_of(round)

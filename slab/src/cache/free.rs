@@ -141,7 +141,7 @@ impl Cache {
         if self.core.memory.pages.nodes() > 1 && self.node_of(object) != self.this_node() {
             self.counts.other_node_frees.add(1);
         }
-        self.give(&op, core::iter::once(object));
+        self.free_to_slabs(&op, core::iter::once(object));
         self.counts.direct_frees.add(1);
         self.counts.direct_paths.count(&op);
     }

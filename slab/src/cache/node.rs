@@ -226,7 +226,7 @@ impl Node {
 
     /// Takes up to `max` free objects: from the fullest slabs first, those of one slab together. One lock hold.
     /// Returns how many.
-    pub(crate) fn take(
+    pub(crate) fn alloc(
         &self,
         op: &Operation,
         memory: &SlabMemory,
@@ -242,7 +242,7 @@ impl Node {
             // SAFETY: the lock is held and the slab is on a list of this node.
             unsafe {
                 let was = memory.slab(slab).fill();
-                let now = memory.slab(slab).take(max - taken, |index| put(ObjectIndex { slab, index }));
+                let now = memory.slab(slab).alloc_bits(max - taken, |index| put(ObjectIndex { slab, index }));
                 taken += usize::from(now.inuse - was.inuse);
                 lists.moved(memory, slab, before, now.into());
                 tell!(lists => "takes {} objects of slab {slab}", now.inuse - was.inuse);
@@ -281,7 +281,7 @@ impl Node {
     /// # Safety
     /// The places are objects of slabs of this node and cache. They are out, or the call refuses them; a slab that has
     /// been given back since is undefined.
-    pub(crate) unsafe fn give(
+    pub(crate) unsafe fn free(
         &self,
         op: &Operation,
         memory: &SlabMemory,
@@ -302,7 +302,7 @@ impl Node {
                 // Objects that were allocated together come back together: their slab moves once.
                 let of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
-                let (given, fill) = slab.give(of_slab.map(|place| place.index), refused);
+                let (given, fill) = slab.free_bits(of_slab.map(|place| place.index), refused);
                 lists.inuse -= u64::from(given);
                 tell!(lists => "gives {given} objects of slab {pfn} back");
                 let now = State::from(fill);
@@ -394,7 +394,7 @@ impl Node {
             unsafe {
                 for slab in list.iter(memory.frames()) {
                     let words = out.slab(memory.pages.address(slab));
-                    memory.slab(slab).out(|word| words.push(word));
+                    memory.slab(slab).allocated(|word| words.push(word));
                 }
             }
         }

@@ -48,12 +48,18 @@ impl Cache {
     }
 
     /// Takes up to `max` objects of listed slabs of `node`.
-    pub(super) fn take(&self, op: &Operation, node: u32, max: usize, put: &mut impl FnMut(Object)) -> usize {
-        self.nodes[node as usize].take(op, &self.core.memory, max, |place| put(self.object(place)))
+    pub(super) fn alloc_from_slabs(
+        &self,
+        op: &Operation,
+        node: u32,
+        max: usize,
+        put: &mut impl FnMut(Object),
+    ) -> usize {
+        self.nodes[node as usize].alloc(op, &self.core.memory, max, |place| put(self.object(place)))
     }
 
     /// Gives objects back to their slabs.
-    pub(super) fn give(&self, op: &Operation, mut objects: impl Iterator<Item = Object>) {
+    pub(super) fn free_to_slabs(&self, op: &Operation, mut objects: impl Iterator<Item = Object>) {
         let memory = &self.core.memory;
         loop {
             // No lock is held while the magazine is emptied and the frames are read.
@@ -82,7 +88,7 @@ impl Cache {
                 // SAFETY: `place` found each object in a slab of this cache. Its bit is set, so the slab is listed and
                 // stays so; or the object is free already, which the caller's contract excludes.
                 unsafe {
-                    self.nodes[node as usize].give(
+                    self.nodes[node as usize].free(
                         op,
                         memory,
                         self.min_partial,
@@ -143,7 +149,7 @@ impl Cache {
         unsafe { memory.set_owner(slab, order, self.owner()) };
         let mut taken = 0;
         // SAFETY: nobody else knows the slab.
-        unsafe { memory.slab(slab).take(max, |_| taken += 1) };
+        unsafe { memory.slab(slab).alloc_bits(max, |_| taken += 1) };
         let node = &self.nodes[memory.pages.node_of(slab) as usize];
         self.counts.made.add(1);
         self.counts.pages.add(u64::from(order.pages()));

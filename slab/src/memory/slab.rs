@@ -69,7 +69,7 @@ fn clear(bits: &mut [u64], objects: usize) {
 }
 
 /// Sets up to `max` clear bits, lowest first, and names each.
-fn take(bits: &mut [u64], max: usize, mut put: impl FnMut(usize)) -> usize {
+fn alloc_bits(bits: &mut [u64], max: usize, mut put: impl FnMut(usize)) -> usize {
     let mut left = max;
     for (i, word) in bits.iter_mut().enumerate() {
         let mut bits = *word;
@@ -88,7 +88,7 @@ fn take(bits: &mut [u64], max: usize, mut put: impl FnMut(usize)) -> usize {
 }
 
 /// Clears bit `index`.
-fn give(bits: &mut [u64], index: usize) -> Result<(), AlreadyFree> {
+fn free_bit(bits: &mut [u64], index: usize) -> Result<(), AlreadyFree> {
     let (word, bit) = (&mut bits[index / 64], 1 << (index % 64));
     if *word & bit == 0 {
         return Err(AlreadyFree);
@@ -184,7 +184,7 @@ impl<'a> Slab<'a> {
     /// Objects out and in all.
     ///
     /// # Safety
-    /// As [`Slab::take`].
+    /// As [`Slab::alloc_bits`].
     pub(crate) unsafe fn fill(&self) -> Fill {
         // SAFETY: passed on.
         unsafe { self.with(|fill, _| *fill) }
@@ -194,11 +194,11 @@ impl<'a> Slab<'a> {
     ///
     /// # Safety
     /// The caller holds the lock of the slab's node, or is the only one that knows the slab; the slab was set up.
-    pub(crate) unsafe fn take(&self, max: usize, put: impl FnMut(usize)) -> Fill {
+    pub(crate) unsafe fn alloc_bits(&self, max: usize, put: impl FnMut(usize)) -> Fill {
         // SAFETY: passed on.
         unsafe {
             self.with(|fill, bits| {
-                fill.inuse += take(bits, max, put) as u16;
+                fill.inuse += alloc_bits(bits, max, put) as u16;
                 *fill
             })
         }
@@ -207,8 +207,8 @@ impl<'a> Slab<'a> {
     /// Takes objects back: how many. Those that were free already stay so, and are named to `refused`.
     ///
     /// # Safety
-    /// As [`Slab::take`]; each index is below the slab's objects.
-    pub(crate) unsafe fn give(
+    /// As [`Slab::alloc_bits`]; each index is below the slab's objects.
+    pub(crate) unsafe fn free_bits(
         &self,
         indices: impl Iterator<Item = usize>,
         mut refused: impl FnMut(usize),
@@ -218,7 +218,7 @@ impl<'a> Slab<'a> {
             self.with(|fill, bits| {
                 let mut given = 0;
                 for index in indices {
-                    match give(bits, index) {
+                    match free_bit(bits, index) {
                         Ok(()) => given += 1,
                         Err(AlreadyFree) => refused(index),
                     }
@@ -232,8 +232,8 @@ impl<'a> Slab<'a> {
     /// The bitmap: bits of objects that are out, and none behind the last object.
     ///
     /// # Safety
-    /// As [`Slab::take`].
-    pub(crate) unsafe fn out(&self, mut see: impl FnMut(u64)) {
+    /// As [`Slab::alloc_bits`].
+    pub(crate) unsafe fn allocated(&self, mut see: impl FnMut(u64)) {
         // SAFETY: passed on.
         unsafe {
             self.with(|fill, bits| {
@@ -247,7 +247,7 @@ impl<'a> Slab<'a> {
     /// Whether the head agrees with the bitmap.
     ///
     /// # Safety
-    /// As [`Slab::take`].
+    /// As [`Slab::alloc_bits`].
     pub(crate) unsafe fn agrees(&self) -> bool {
         // SAFETY: passed on.
         unsafe {
@@ -279,14 +279,14 @@ mod tests {
                 if taking {
                     let max = n % 70;
                     let mut got = Vec::new();
-                    let taken = take(&mut bits, max, |i| got.push(i));
+                    let taken = alloc_bits(&mut bits, max, |i| got.push(i));
                     let expected: Vec<_> = (0..objects).filter(|&i| !out[i]).take(max).collect();
                     prop_assert_eq!(taken, got.len());
                     prop_assert_eq!(&got, &expected, "the lowest free ones");
                     got.iter().for_each(|&i| out[i] = true);
                 } else {
                     let index = n % objects;
-                    prop_assert_eq!(give(&mut bits, index).is_ok(), out[index]);
+                    prop_assert_eq!(free_bit(&mut bits, index).is_ok(), out[index]);
                     out[index] = false;
                 }
             }

@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn a_slab_on_the_wrong_list_is_seen() {
         // SAFETY: nobody else uses the subsystem; what this does wrong is what the census is to see.
-        let text = violation(|core, _, slab| _ = unsafe { core.memory.slab(slab).take(6, |_| ()) });
+        let text = violation(|core, _, slab| _ = unsafe { core.memory.slab(slab).alloc_bits(6, |_| ()) });
         assert!(text.contains("it is on list Partial(0) and belongs on Partial("), "{text}");
     }
 
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn an_object_that_nobody_accounts_for_is_seen() {
         let text = violation(|core, cache, _| {
-            cache.cache().nodes()[0].take(&Operation::new(), &core.memory, 1, |_| ());
+            cache.cache().nodes()[0].alloc(&Operation::new(), &core.memory, 1, |_| ());
         });
         assert_eq!(text, "cache o: 2 objects out of slabs, used or cached, by the books 1");
     }

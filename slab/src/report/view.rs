@@ -70,7 +70,7 @@ impl Cache {
         let slabs = listed.into_iter().map(|(page, state, objects)| {
             let mut out = Vec::with_capacity(usize::from(objects).div_ceil(64));
             // SAFETY: listed a moment ago, so it is set up, and by contract nobody else uses it.
-            unsafe { memory.slab(page).out(|word| out.push(word)) };
+            unsafe { memory.slab(page).allocated(|word| out.push(word)) };
             let list = match state {
                 State::Empty => SlabList::Empty,
                 State::Partial(_) => SlabList::Partial,
