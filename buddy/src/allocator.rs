@@ -517,6 +517,7 @@ impl PageAllocator {
     /// `reap_users` runs first: pages that it frees are taken for pages that nobody needed.
     ///
     /// Cost: as [`release`](Self::release), for the memory that goes.
+    #[doc(hidden)]
     pub fn release_idle(&self, reap_users: impl FnOnce()) -> usize {
         self.cached_zones.iter().for_each(|cached| cached.zone.begin_reap());
         reap_users();
@@ -545,11 +546,13 @@ impl PageAllocator {
     /// Gives the memory of all free pages back to the OS; what CPUs keep stays with them. Returns the bytes.
     ///
     /// Cost: as [`release`](Self::release).
+    #[doc(hidden)]
     pub fn trim(&self) -> usize {
         self.cached_zones.iter().map(|cached| cached.zone.release(&self.shared)).sum()
     }
 
     /// Bytes of addresses that it holds for its pages, committed or not.
+    #[doc(hidden)]
     pub fn reserved_bytes(&self) -> usize {
         self.shared.region.bytes()
     }
@@ -558,6 +561,7 @@ impl PageAllocator {
     /// was committed. Memory of those given back is refused from now on. Does nothing with several zones.
     ///
     /// Cost: one system call under the zone's lock.
+    #[doc(hidden)]
     pub fn give_up_addresses(&self, keep: usize) {
         let ZoneShared { region, max_order, .. } = &self.shared;
         if let [CachedZone { zone, .. }] = &*self.cached_zones
@@ -578,6 +582,7 @@ impl PageAllocator {
     /// # Safety
     /// Nobody looks at such a page meanwhile.
     #[cfg(not(any(loom, shuttle)))]
+    #[doc(hidden)]
     pub unsafe fn give_up_frames(&self) -> usize {
         let pages = self.shared.region.bytes() / PAGE_SIZE;
         // SAFETY: the pages cannot be committed any more; else by contract.
@@ -609,11 +614,13 @@ impl PageAllocator {
     /// # Panics
     /// If the allocator has no such page: a `Pfn` that it handed out, or made of an address, is always one.
     #[inline(always)]
+    #[doc(hidden)]
     pub fn frame(&self, pfn: Pfn) -> &Frame {
         self.shared.frames.frame(pfn)
     }
     /// The frames of all pages, for [`FrameList`](crate::FrameList)s.
     #[inline(always)]
+    #[doc(hidden)]
     pub fn frames(&self) -> &FrameTable {
         &self.shared.frames
     }
@@ -637,6 +644,7 @@ impl PageAllocator {
     /// Bytes from the beginning of page `pfn` to an `address` of the allocator's range that is not 4 GiB or more behind it, as
     /// none is in a block.
     #[inline(always)]
+    #[doc(hidden)]
     pub fn offset_from(&self, pfn: Pfn, address: *const u8) -> u32 {
         let offset = address.addr().wrapping_sub(self.shared.region.base().addr().get());
         (offset as u32).wrapping_sub(pfn.get() << PAGE_SHIFT)
@@ -667,6 +675,7 @@ impl PageAllocator {
         self.zone_at(pfn).zone.kind
     }
     /// Where the stacks of CPUs lie.
+    #[doc(hidden)]
     pub fn tables(&self) -> &Tables {
         &self.tables
     }

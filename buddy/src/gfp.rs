@@ -106,6 +106,7 @@ pub enum MigrateType {
 
 impl MigrateType {
     /// How many there are.
+    #[doc(hidden)]
     pub const COUNT: usize = 3;
     /// All, in the kernel's order.
     pub const ALL: [Self; Self::COUNT] = [Self::Unmovable, Self::Movable, Self::Reclaimable];

@@ -199,6 +199,7 @@ impl BuddyInfo {
     }
     /// Pages that are not in a free block as large as their place allows: 0 when everything was freed and the
     /// per-CPU pages were called in.
+    #[doc(hidden)]
     pub fn pages_not_in_maximal_blocks(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.pages_not_in_maximal_blocks)).sum()
     }

@@ -19,6 +19,7 @@ impl PageAllocator {
     ///
     /// # Safety
     /// Nobody else uses the allocator until this returns.
+    #[doc(hidden)]
     pub unsafe fn per_cpu_view(&self) -> PerCpuView {
         let mut view =
             PerCpuView { cpus: vec![Vec::new(); self.cpus().count() as usize], ..PerCpuView::default() };

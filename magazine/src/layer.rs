@@ -104,6 +104,7 @@ impl Config {
     }
 
     /// The most rounds that the CPUs and depots of `cpus` hold.
+    #[doc(hidden)]
     pub fn most_rounds(&self, cpus: &Cpus) -> u64 {
         // A CPU has a stack for the rounds of each node.
         let stacks = u64::from(cpus.count()) * u64::from(cpus.nodes());
@@ -218,6 +219,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         Self::with_nodes(table, table.cpus().nodes(), config)
     }
     /// The same, for rounds that are of one node whatever CPU uses them.
+    #[doc(hidden)]
     pub fn on_one_node(table: &Arc<Table<M>>, config: Config) -> Option<Self> {
         Self::with_nodes(table, 1, config)
     }
@@ -255,6 +257,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.table.cpus()
     }
     /// Its inlined path by itself. It always misses on a machine with several nodes, where each operation asks for a node.
+    #[doc(hidden)]
     pub fn fast_path(&self) -> FastPath<R, M> {
         if self.nodes.len() == 1 { self.nodes[0].fast_path } else { FastPath::disabled() }
     }
@@ -263,12 +266,14 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.cpus().mechanism()
     }
     /// The sizes that it was made with.
+    #[doc(hidden)]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
     /// Whether it has one class for all CPUs. Then a miss of its [fast path](Self::fast_path) is what its slow paths begin with.
     #[inline]
+    #[doc(hidden)]
     pub fn has_one_node(&self) -> bool {
         self.nodes.len() == 1
     }
@@ -348,6 +353,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// The same, in the course of an operation that may have done something before, and goes on elsewhere if there is no
     /// round.
     #[inline]
+    #[doc(hidden)]
     pub fn alloc_in(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         // SAFETY: this layer lives.
         unsafe { self.nodes[self.this_node() as usize].fast_path.alloc() }
@@ -365,6 +371,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// stack.
     #[cold]
     #[inline(never)]
+    #[doc(hidden)]
     pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
         tell!("misses");
         let at = self.this_node();
@@ -421,6 +428,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
     /// The same, in the course of an operation that may have done something before.
     #[inline]
+    #[doc(hidden)]
     pub fn free_in(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         // SAFETY: this layer lives.
         if !unsafe { self.home_of(supplier, round).fast_path.free(round) } {
@@ -437,6 +445,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// After a miss: the stack gets more places, or a magazine of it leaves.
     #[cold]
     #[inline(never)]
+    #[doc(hidden)]
     pub fn free_slow(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
         tell!("has no place for {}", crate::sync::story::name(round.into_raw()));
         let at = if self.nodes.len() == 1 { 0 } else { supplier.node_of(round) };
@@ -538,6 +547,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.purge_in(&Operation::new(), supplier);
     }
     /// The same, in the course of an operation that found nothing elsewhere.
+    #[doc(hidden)]
     pub fn purge_in(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_in(op, supplier, 0..self.cpus().count(), Which::All);
         self.empty_depots(op, supplier);
@@ -551,11 +561,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
     // ---- many layers at once ----
 
     /// The next [sweep](Table::sweep) of the table is to come here, too.
+    #[doc(hidden)]
     pub fn ask(&self) {
         self.classes().for_each(|class| self.table.ask(class));
     }
     /// What is left of a [drain](Self::drain) after a [sweep](Table::sweep): gives to the supplier what was taken. How many
     /// rounds.
+    #[doc(hidden)]
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
         let mut rounds = 0;
         for class in self.classes() {
@@ -565,11 +577,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
     /// What is left of a [purge](Self::purge_in) after a [sweep](Table::sweep) of all stacks.
+    #[doc(hidden)]
     pub fn purge_swept(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_swept(op, supplier);
         self.empty_depots(op, supplier);
     }
     /// What is left of a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the rounds given back.
+    #[doc(hidden)]
     pub fn reap_swept(&self, supplier: &impl Supplier<R>) -> u64 {
         let op = &Operation::cold();
         self.drain_swept(op, supplier) + self.end_interval(op, supplier)
@@ -601,6 +615,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 
     /// No stack and no depot takes a round any more once [`purge`](Self::purge) has emptied them: frees go to the supplier.
+    #[doc(hidden)]
     pub fn close(&self) {
         for node in &self.nodes {
             self.table.set_limit(node.class(), 0);
@@ -611,6 +626,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
     }
     /// Takes [`close`](Self::close) back.
+    #[doc(hidden)]
     pub fn reopen(&self) {
         for node in &self.nodes {
             self.table.set_limit(node.class(), self.tuning.reach());

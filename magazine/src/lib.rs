@@ -98,7 +98,9 @@ compile_error!(
 
 pub mod cpu;
 mod depot;
+#[doc(hidden)]
 pub mod fast_path;
+#[doc(hidden)]
 pub mod fork;
 pub mod layer;
 mod lock_order;
@@ -107,9 +109,11 @@ pub mod memory;
 pub mod paths;
 mod region;
 mod round;
+#[doc(hidden)]
 pub mod sync;
 pub mod table;
 mod tuning;
+#[doc(hidden)]
 pub mod view;
 
 #[cfg(all(test, any(loom, uslab_models)))]
@@ -126,15 +130,22 @@ mod test_round;
 #[cfg(all(test, any(loom, shuttle, uslab_models)))]
 mod world;
 
-pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, Script, on_cpu};
+#[doc(hidden)]
+pub use cpu::Script;
+pub use cpu::{BadCpus, Cpus, MAX_CPUS, MAX_NODES, Mechanism, on_cpu};
+#[doc(hidden)]
 pub use fast_path::{FastPath, FastPathTable};
+#[doc(hidden)]
 pub use fork::Fork;
 pub use layer::{Config, Layer, MAX_DEPOT, Round, Stats, Supplier};
 pub use magazine::MAX_CAPACITY;
 pub use memory::{Heap, Memory};
-pub use paths::{Operation, Path, PathCounts, Paths};
+#[doc(hidden)]
+pub use paths::PathCounts;
+pub use paths::{Operation, Path, Paths};
 #[doc(hidden)]
 pub use uslab_sync;
 
 pub use table::{Drains, Table, TooSmall, Which};
+#[doc(hidden)]
 pub use view::{CpuView, DepotView, LayerView, MagazineView};

@@ -29,6 +29,7 @@ pub unsafe trait Memory: Send + Sync {
 }
 
 /// The alignment of a [`Memory`], in bytes.
+#[doc(hidden)]
 pub const ALIGN: usize = 4096;
 
 /// [`Memory`] from the global allocator, all of it writable.

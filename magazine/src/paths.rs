@@ -47,6 +47,7 @@ impl Path {
     pub const ALL: [Self; 5] = [Self::Cpu, Self::Depot, Self::Slab, Self::Pages, Self::Commit];
 
     /// As reports and [`Paths`] name it.
+    #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -71,22 +72,27 @@ impl Operation {
         Self { dearest: Cell::new(Path::Cpu), cold: false }
     }
     /// One of a reap, which gives back what had no use for an interval.
+    #[doc(hidden)]
     pub const fn cold() -> Self {
         Self { dearest: Cell::new(Path::Cpu), cold: true }
     }
     /// What another layer does in the course of it, which counts for itself.
+    #[doc(hidden)]
     pub const fn below(&self) -> Self {
         Self { dearest: Cell::new(Path::Cpu), cold: self.cold }
     }
     /// Whether what it frees is [cold](Self::cold): no CPU should keep it for its next allocation.
+    #[doc(hidden)]
     pub const fn is_cold(&self) -> bool {
         self.cold
     }
     /// It did this; [`tell!`](crate::tell) says so at the step itself.
+    #[doc(hidden)]
     pub fn did(&self, path: Path) {
         self.dearest.set(self.dearest.get().max(path));
     }
     /// The dearest so far.
+    #[doc(hidden)]
     pub fn path(&self) -> Path {
         self.dearest.get()
     }
@@ -97,6 +103,7 @@ impl Operation {
 /// A step that has a class says whose it is: `tell!(op: Depot, "visits the depot")`. The [`Operation`] `op` did something that
 /// dear, in every build.
 #[macro_export]
+#[doc(hidden)]
 macro_rules! tell {
     ($op:ident: $path:ident, $($text:tt)*) => {{
         $op.did($crate::Path::$path);
@@ -122,6 +129,7 @@ pub struct Paths {
 
 impl Paths {
     /// The operations of one class.
+    #[doc(hidden)]
     pub const fn of(&self, path: Path) -> u64 {
         match path {
             Path::Cpu => self.cpu,
@@ -178,6 +186,7 @@ impl fmt::Display for Paths {
 
 /// Counts of the operations that were dearer than [`Path::Cpu`], by class.
 #[derive(Debug, Default)]
+#[doc(hidden)]
 pub struct PathCounts([Counter; Path::ALL.len() - 1]);
 
 impl PathCounts {
@@ -203,6 +212,7 @@ impl PathCounts {
 impl Paths {
     /// The same beside those that were not dear, of so many operations in all.
     #[must_use]
+    #[doc(hidden)]
     pub const fn of_operations(self, operations: u64) -> Self {
         let dear = self.depot + self.slab + self.pages + self.commit;
         Self { cpu: operations.saturating_sub(dear), ..self }

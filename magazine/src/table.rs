@@ -60,6 +60,7 @@ use crate::memory::{ALIGN, Memory};
 use crate::paths::Operation;
 #[cfg(any(loom, shuttle))]
 use crate::region::Cells;
+#[doc(hidden)]
 pub use crate::region::REGION;
 use crate::region::{CLASSES, Class, LEN, NULL, PAGE, ROUND, Region, SEEN, STACKS};
 #[cfg(not(any(loom, shuttle)))]
@@ -215,14 +216,17 @@ impl<M: Memory> Regions for Table<M> {
 
 impl<M: Memory> Table<M> {
     /// Bytes of addresses for the words, for each CPU a region of `region` bytes, and as much for the depots.
+    #[doc(hidden)]
     pub fn footprint(cpus: &Cpus, region: usize) -> usize {
         Self::front(cpus) + Self::stride(region) * (cpus.count() as usize + 2)
     }
     /// Of these, bytes from the start that may be committed at once: all but the empty region and what is behind it.
+    #[doc(hidden)]
     pub fn writable(cpus: &Cpus, region: usize) -> usize {
         Self::front(cpus) + Self::stride(region) * cpus.count() as usize
     }
     /// What a region has where memory is addresses; `on_heap` where it is memory.
+    #[doc(hidden)]
     pub fn region_bytes(cpus: &Cpus, on_heap: bool) -> usize {
         if cfg!(any(loom, shuttle)) {
             // Cells that a checker makes anew for every execution: a line of them for each class.

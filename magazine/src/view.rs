@@ -51,6 +51,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     ///
     /// # Safety
     /// Nobody uses the layer meanwhile.
+    #[doc(hidden)]
     pub unsafe fn view<T>(&self, mut show: impl FnMut(R) -> T) -> LayerView<T> {
         let capacity = u32::from(self.config.capacity);
         let mut magazine = |rounds: &[NonNull<u8>]| MagazineView {

@@ -5,6 +5,7 @@ pub mod claims;
 pub mod imports;
 pub mod models;
 pub mod source;
+pub mod surface;
 pub mod waiver;
 
 use std::path::{Path, PathBuf};

@@ -104,6 +104,7 @@ thread_local! {
 /// reads its CPU's number for the `at`-th time it is moved from `cpu` to `then`. As the number is read anew for each
 /// step, this is a migration between any two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(hidden)]
 pub struct Script {
     /// The CPU that the thread starts on.
     pub cpu: u32,
@@ -157,6 +158,7 @@ impl Cpus {
     }
 
     /// The same CPUs, served by the claimed slot whatever the machine offers.
+    #[doc(hidden)]
     pub fn claimed(self) -> Self {
         Self { mechanism: Mechanism::Claimed, ..self }
     }
@@ -189,6 +191,7 @@ impl Cpus {
         self.mechanism
     }
     /// Restartable sequences of this *process* that were interrupted and ran again; 0 where none serve.
+    #[doc(hidden)]
     pub fn aborts(&self) -> u64 {
         rseq::aborts()
     }

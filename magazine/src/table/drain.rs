@@ -13,6 +13,7 @@ use std::panic::resume_unwind;
 
 /// Which stacks a drain takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(hidden)]
 pub enum Which {
     /// All.
     All,
@@ -23,6 +24,7 @@ pub enum Which {
 /// What the drains of a table did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[doc(hidden)]
 pub struct Drains {
     /// Times that regions were taken away: whatever the number of CPUs and classes, one fence each.
     pub passes: u64,
@@ -111,6 +113,7 @@ impl<M: Memory> Table<M> {
         self.longest_away.set(self.longest_away.get().max(since.nanoseconds()));
     }
     /// What drains did so far.
+    #[doc(hidden)]
     pub fn drains(&self) -> Drains {
         Drains {
             passes: self.passes.get(),
@@ -166,6 +169,7 @@ impl<M: Memory> Table<M> {
     /// stacks have no place for.
     ///
     /// Cost: the lock of drains and one fence for all of them.
+    #[doc(hidden)]
     pub fn sweep(&self, cpus: Range<u32>, which: Which) {
         let number = drain_number();
         let _one_at_a_time = self.lock_drains();

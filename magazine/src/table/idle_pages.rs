@@ -14,6 +14,7 @@ impl<M: Memory> Table<M> {
     ///
     /// Cost: the lock of drains, a look at every class on every CPU that was used, and if there are any such pages a fence and
     /// a system call for each run of them. They are given back while their stacks are closed, and no region is away.
+    #[doc(hidden)]
     pub fn release_idle(&self) -> usize {
         let _one_at_a_time = self.lock_drains();
         let cpus = || 0..self.cpus.count();
