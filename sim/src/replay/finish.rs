@@ -10,7 +10,7 @@ use crate::resident::resident_bytes;
 use crate::trace::{CacheKind, Facts, SlabinfoChange, Tables};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use uslab::{CacheInfo, Info, Magazines, Paths};
+use uslab::{CacheInfo, Info, Paths};
 use uslab_buddy::{BuddyInfo, Order};
 
 /// What the replay knows besides its own state.
@@ -75,11 +75,7 @@ impl Run<'_, '_> {
                 nodes_used: nodes_used.len() as u32,
                 memory_bytes: infos.pages.zones.iter().map(|zone| u64::from(zone.managed)).sum::<u64>()
                     * uslab_buddy::PAGE_SIZE as u64,
-                magazine: match taken.build.magazines {
-                    Magazines::Off => "off".to_owned(),
-                    Magazines::Sized { capacity, .. } => capacity.to_string(),
-                    _ => "auto".to_owned(),
-                },
+                magazine: taken.build.magazines.to_string(),
             },
             events: facts.events.iter().cloned().collect(),
             events_total: total,

@@ -14,7 +14,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
-use uslab_magazine::{Config, Operation};
+use uslab_magazine::Operation;
 
 /// A cache of objects of one size and alignment.
 ///
@@ -220,7 +220,7 @@ impl KmemCacheBuilder {
         let geometry = Geometry::new(self.size, align, &OrderRule { max_order, ..core.rule })?;
         let magazines = self.magazines.unwrap_or(core.magazines);
         Ok(Planned {
-            layer: magazines.config(geometry.stride()),
+            magazines,
             check_frees: self.check_frees.unwrap_or(core.check_frees),
             merges: self.may_merge().then_some(magazines),
             geometry,
@@ -233,20 +233,19 @@ impl KmemCacheBuilder {
 struct Planned {
     builder: KmemCacheBuilder,
     geometry: Geometry,
-    /// The sizes of its layer of magazines, if it has any.
-    layer: Option<Config>,
+    magazines: Magazines,
     check_frees: bool,
     merges: Option<Magazines>,
 }
 
 impl Planned {
     fn build(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
-        let Self { builder, geometry, layer, check_frees, merges } = self;
+        let Self { builder, geometry, magazines, check_frees, merges } = self;
         let config = CacheConfig {
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
+            per_cpu: PerCpu::new(core.memory.pages.tables(), magazines, geometry.stride()),
             geometry,
-            per_cpu: PerCpu::new(core.memory.pages.tables(), layer),
             hooks: builder.hooks,
             page_flags: builder.page_flags,
             page_class: builder.page_class,

@@ -13,6 +13,7 @@
 //!
 //! (Linux 7's sheaves hold 60, 28, 12 and 4 objects, by size; `Sized { capacity: 60, stock: 0, .. }` is near them.)
 
+use core::fmt;
 use uslab_magazine::Config;
 
 /// The magazines of a cache, or of all caches of a subsystem.
@@ -66,6 +67,17 @@ impl Magazines {
                     .clamp(MIN_DEPOT_MAGAZINES, MAX_DEPOT_MAGAZINES) as u32;
                 Some(Config { first_fill: 1, ..Config::new(capacity as u16, stock, depot) })
             }
+        }
+    }
+}
+
+impl fmt::Display for Magazines {
+    /// `auto`, `off`, or the objects in a magazine.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BySize => f.write_str("auto"),
+            Self::Off => f.write_str("off"),
+            Self::Sized { capacity, .. } => write!(f, "{capacity}"),
         }
     }
 }

@@ -3,12 +3,13 @@
 //! The one seam between the two. A cache allocates, frees, gives back and counts through it, and nowhere else asks whether it
 //! has magazines; `bypass` is what it does with its slabs itself where it has none.
 
+use super::magazines::Magazines;
 use super::object::Object;
 use std::ops::Range;
 use uslab_buddy::{StackMemory, Tables};
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
-use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier};
+use uslab_magazine::{FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier};
 
 #[derive(Debug)]
 pub(crate) enum PerCpu {
@@ -19,9 +20,9 @@ pub(crate) enum PerCpu {
 }
 
 impl PerCpu {
-    /// Magazines of these sizes, if any are wanted.
-    pub(super) fn new(tables: &Tables, wanted: Option<Config>) -> Self {
-        match wanted.map(|config| tables.layer(config, false)) {
+    /// What is `wanted`, for objects that lie `stride` bytes apart.
+    pub(super) fn new(tables: &Tables, wanted: Magazines, stride: usize) -> Self {
+        match wanted.config(stride).map(|config| tables.layer(config, false)) {
             Some(Some(layer)) => Self::Magazines(layer),
             Some(None) => Self::Refused,
             None => Self::Nothing,
