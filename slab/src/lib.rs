@@ -3,94 +3,85 @@
 //! | you want | take |
 //! |---|---|
 //! | objects of one type, built once and used many times | [`ObjectCache`] |
-//! | the same in a `static`; that must not move; for readers without locks | [`object_cache!`], [`PinnedCache`], `TypeStableCache` |
-//! | values that never move, to walk over | [`Hive`] |
 //! | untyped objects of one size | [`KmemCache`] |
-//! | names of objects that know when the object is gone | [`handle`] |
-//! | allocations that must not fail | [`Mempool`], [`KmemCache::prefill`] |
-//! | memory of any size | [`Kmalloc`], of a [`Subsystem`] |
 //! | the program's heap | [`Uslab`] as `#[global_allocator]` |
-//! | the same without `unsafe` | [`Block`] |
-//! | to see what it does | [`slabinfo`], [`Subsystem::info`], [`Subsystem::check`] |
+//! | pages and caches apart from all others, also on simulated CPUs | [`Subsystem`] |
+//! | to say how memory is to be had | [`Gfp`], the flags of an allocation |
+//!
+//! Embed it: objects stay constructed between uses, and go back to the CPU that frees them.
 //!
 //! ```
 //! use uslab::ObjectCache;
 //!
-//! #[derive(Default)]
-//! struct Inode { number: u64, links: u32 }
-//!
-//! let inodes = ObjectCache::builder("inode").ctor(Inode::default).hardware_align().build()?;
-//! let mut inode = inodes.alloc()?;
-//! inode.number = 7;
-//! drop(inode);
-//! println!("{}", uslab::slabinfo()?);
+//! let buffers =
+//!     ObjectCache::builder("buffer").ctor(|| Vec::<u8>::with_capacity(4096)).reset(Vec::clear).build()?;
+//! let mut buffer = buffers.alloc()?;
+//! buffer.extend_from_slice(b"hello");
+//! drop(buffer); // empty again, with its capacity
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! All allocator state is out of band: in frames beside the pages, in magazines and in lists, never in a free object (but of a
-//! [`pool`], whose free list lies there by its nature). Free objects stay as they were left, an overflow reaches no
-//! allocator state, and loom checks the shipping source.
+//! Study it: see where each object lies, and have everything counted.
 //!
-//! The sources lie in rooms, each of which imports from those above it in this table only:
+//! ```
+//! use uslab::subsystem::Config;
+//! use uslab::{Gfp, KmemCache, Subsystem};
 //!
-//! | room | |
-//! |---|---|
-//! | [`error`], [`geometry`], `published`, `registry` | what stands on nothing: errors, Linux's order rule, a value for good, lists of who is there |
-//! | `debug` | [`corruption`], [`faults`], tags of objects; `check`, the kit for models |
-//! | `reclaim` | [`shrinker`], [`pressure`], [`reaper`], [`rcu`] |
-//! | `memory` | pages and what is known about them, slabs, [`huge`] |
-//! | `cache` | the way of an object: [`kmem_cache`], [`magazines`], [`prefill`], [`mempool`], [`live`]; nodes, owners |
-//! | `size` | memory of any size: [`kmalloc`], [`size_class`], [`malloc`], [`large`] |
-//! | [`block`] | objects and memory of any size, as safe values |
-//! | `report` | [`info`], [`census`], [`view`]; `prometheus` |
-//! | [`subsystem`] | the pages and all caches on them; the global one |
-//! | `objects` | [`typed`], [`hive`]; pinned, type-stable and static caches |
-//! | [`handle`] | small values that name an object, and know when it is gone |
-//! | `process` | [`global_alloc`], [`options`], [`fork`] |
+//! let subsystem = Subsystem::new(Config::default())?;
+//! let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+//! let blocks = (0..100).map(|_| inodes.alloc_block(Gfp::KERNEL)).collect::<Result<Vec<_>, _>>()?;
+//! print!("{}", subsystem.slabinfo()); // /proc/slabinfo, format 2.1
+//! drop(blocks);
+//! let census = subsystem.check()?; // walks every slab and page, and fails if anything is lost
+//! assert_eq!(census.used, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
-//! [`pool`] stands beside them: objects of one size in memory of the caller's choice, for one thread.
+//! Check your own code on it: under `--cfg loom` the same caches run in every schedule of a model.
+//!
+//! ```
+//! use uslab::ObjectCache;
+//! use uslab_magazine::sync::{Arc, thread}; // `std` in your program, loom in a model
+//!
+//! fn two_threads_share_a_cache() {
+//!     let cache = Arc::new(ObjectCache::builder("message").ctor(|| 0_u64).build().unwrap());
+//!     let other = cache.clone();
+//!     let child = thread::spawn(move || *other.alloc().unwrap() = 1);
+//!     *cache.alloc().unwrap() = 2;
+//!     child.join().unwrap();
+//!     assert_eq!(cache.info().used, 0);
+//! }
+//!
+//! #[cfg(not(loom))]
+//! two_threads_share_a_cache();
+//! #[cfg(loom)]
+//! uslab::check::model("a shared cache", uslab::check::Bound::Preemptions(2), 2, two_threads_share_a_cache);
+//! ```
+//!
+//! All else is in the modules. Most have a type or two that code names often; those may be named from the crate's root, too:
+//! `uslab::AllocError` is [`error::AllocError`].
 
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
+// Rooms. ARCHITECTURE.md says which imports from which.
 pub mod block;
-mod cache;
-mod debug;
+pub mod cache;
+pub mod debug;
 pub mod error;
 pub mod geometry;
 pub mod handle;
-mod memory;
-mod objects;
-mod process;
+pub mod memory;
+pub mod objects;
+pub mod process;
 // The global subsystem of a checker's execution is not published, but the models run this.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 mod published;
-mod reclaim;
+pub mod reclaim;
 mod registry;
-mod report;
-mod size;
+pub mod report;
+pub mod size;
 pub mod subsystem;
-
-pub use cache::{kmem_cache, live, magazines, mempool, prefill};
-#[cfg(any(loom, shuttle))]
-pub use debug::check;
-pub use debug::{corruption, faults};
-pub use memory::huge;
-pub use objects::{hive, typed};
-pub use process::fork;
-#[cfg(not(any(loom, shuttle)))]
-pub use process::{global_alloc, options};
-#[cfg(not(loom))]
-pub use reclaim::rcu;
-pub use reclaim::shrinker;
-#[cfg(not(any(loom, shuttle)))]
-pub use reclaim::{pressure, reaper};
-#[cfg(feature = "prometheus")]
-pub use report::prometheus;
-pub use report::{census, info, view};
-#[cfg(not(any(loom, shuttle)))]
-pub use size::malloc;
-pub use size::{kmalloc, large, size_class};
 
 #[cfg(all(test, any(loom, uslab_models)))]
 mod models;
@@ -104,46 +95,90 @@ pub mod shadow;
 #[cfg(all(test, any(loom, shuttle, uslab_models)))]
 mod world;
 
-pub use block::Block;
-pub use census::{Census, Violation};
-pub use corruption::{Corruption, CorruptionKind};
-pub use error::{AllocError, Busy, CacheError};
-pub use faults::Faults;
-pub use fork::Fork;
-pub use geometry::{Geometry, GeometryError, OrderRule};
+// The front door: what the documentation's first page shows.
+#[doc(inline)]
+pub use cache::kmem_cache::KmemCache;
+#[doc(inline)]
+pub use objects::typed::ObjectCache;
 #[cfg(not(any(loom, shuttle)))]
-pub use global_alloc::Uslab;
-pub use hive::Hive;
-pub use info::{CacheInfo, DrainInfo, SlabInfo, Statistics};
-pub use kmalloc::{Kmalloc, KmallocKind};
-pub use kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
-pub use large::ZERO_SIZE;
-pub use live::Live;
-pub use magazines::Magazines;
-#[cfg(not(any(loom, shuttle)))]
-pub use malloc::Malloc;
-pub use mempool::Mempool;
-pub use objects::pinned::PinnedCache;
-#[cfg(not(shuttle))]
-pub use objects::static_cache::StaticCache;
-#[cfg(not(loom))]
-pub use objects::type_stable::{StableBox, TypeStableCache};
-pub use prefill::Prefilled;
-#[cfg(not(any(loom, shuttle)))]
-pub use reaper::{Reaper, ReaperBuilder, ReaperInfo, ReaperThread};
-pub use shrinker::{Registration, Shrinker};
-pub use size_class::SizeClass;
-#[cfg(not(any(loom, shuttle)))]
-pub use subsystem::HeapUsage;
-pub use subsystem::{Config, Info, StartError, Subsystem, slabinfo};
-pub use typed::{CacheBox, ObjectCache, ObjectCacheBuilder, OwnedBox, PrefilledObjects};
+#[doc(inline)]
+pub use process::global_alloc::Uslab;
+#[doc(inline)]
+pub use subsystem::Subsystem;
+#[doc(inline)]
 pub use uslab_buddy::Gfp;
-pub use uslab_magazine::{Path, Paths};
 #[doc(inline)]
 pub use uslab_pool as pool;
-pub use view::{CacheView, ObjectPlace, SlabList, SlabView};
+
+// Short names of what code names often. The documentation has each in its module.
+#[doc(hidden)]
+pub use self::{
+    block::Block,
+    cache::kmem_cache::{KmemCacheBuilder, Limit},
+    cache::live::Live,
+    cache::magazines::Magazines,
+    cache::mempool::Mempool,
+    cache::prefill::Prefilled,
+    cache::{kmem_cache, live, magazines, mempool, prefill},
+    debug::corruption::{Corruption, CorruptionKind},
+    debug::faults::Faults,
+    debug::{corruption, faults},
+    error::{AllocError, Busy, CacheError},
+    geometry::{Geometry, GeometryError, OrderRule},
+    memory::huge,
+    objects::hive::Hive,
+    objects::pinned::PinnedCache,
+    objects::typed::{CacheBox, ObjectCacheBuilder, OwnedBox, PrefilledObjects},
+    objects::{hive, typed},
+    process::fork::{self, Fork},
+    reclaim::shrinker::{self, Registration, Shrinker},
+    report::census::{Census, Violation},
+    report::info::{CacheInfo, DrainInfo, Path, Paths, SlabInfo, Statistics},
+    report::view::{CacheView, ObjectPlace, SlabList, SlabView},
+    report::{census, info, view},
+    size::kmalloc::{Kmalloc, KmallocKind},
+    size::large::ZERO_SIZE,
+    size::size_class::SizeClass,
+    size::{kmalloc, large, size_class},
+    subsystem::{Config, Info, StartError, slabinfo},
+};
+#[cfg(not(any(loom, shuttle)))]
+#[doc(hidden)]
+pub use self::{
+    process::{global_alloc, options},
+    reclaim::pressure,
+    reclaim::reaper::{self, Reaper, ReaperBuilder, ReaperInfo, ReaperThread},
+    size::malloc::{self, Malloc},
+    subsystem::HeapUsage,
+};
+#[cfg(any(loom, shuttle))]
+#[doc(hidden)]
+pub use debug::check;
+#[cfg(not(shuttle))]
+#[doc(hidden)]
+pub use objects::static_cache::StaticCache;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use objects::type_stable::{StableBox, TypeStableCache};
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use reclaim::rcu;
+#[cfg(feature = "prometheus")]
+#[doc(hidden)]
+pub use report::prometheus;
 
 /// The examples of the README are run as this crate's.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
+
+/// The examples of the book are run as this crate's, too.
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../book/src/study.md")]
+    struct Study;
+    #[doc = include_str!("../book/src/check.md")]
+    struct Check;
+    #[doc = include_str!("../book/src/embed.md")]
+    struct Embed;
+}

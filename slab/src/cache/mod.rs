@@ -9,14 +9,14 @@
 //!
 //! # Locks
 //!
-//! A node's lock, and nothing under it (but for [`Node::close`] and a fork, see ARCHITECTURE.md): pages are taken and given
+//! A node's lock, and nothing under it (but for `Node::close` and a fork, see ARCHITECTURE.md): pages are taken and given
 //! back, objects constructed and destructed, corruption reported with no lock held. The magazines' locks are not held either
 //! when the slabs are asked; the registry's lock is let go before a cache that it names is used.
 //!
 //! # Invariants
 //!
 //! * A frame whose owner is a cache belongs to a slab of that cache, on a list of the slab's node or in the hands of one
-//!   thread, and the cache outlives it: a cache keeps itself as long as it has slabs (see [`owner`]).
+//!   thread, and the cache outlives it: a cache keeps itself as long as it has slabs (see `owner.rs`).
 //! * An object whose bit is set is in exactly one place: a caller, a magazine, or the hands of one thread.
 //! * `charge` is the number of slabs, those under construction and those that wait for a grace period included.
 //!

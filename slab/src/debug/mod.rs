@@ -1,10 +1,10 @@
-//! What finds mistakes, and what makes them on purpose.
+//! What finds mistakes: wrong frees, refusals on purpose, and the kit for models.
 //!
 //! | file | |
 //! |---|---|
-//! | `corruption` | frees that cannot be right, and who hears of them |
+//! | [`corruption`] | frees that cannot be right, and who hears of them |
 //! | `tags` | which objects are out, asked at a free |
-//! | `faults` | refusals on purpose |
+//! | [`faults`] | refusals on purpose |
 //! | `check` | under loom: check your own code on top of this one |
 
 #[cfg(any(loom, shuttle))]

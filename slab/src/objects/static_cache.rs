@@ -37,7 +37,7 @@ impl<T: Send + 'static> StaticCache<T> {
     ///
     /// # Errors
     /// As [`build`](crate::ObjectCacheBuilder::build), and the next call tries again;
-    /// [`StartError::Starting`](crate::StartError::Starting) where making it comes back here on the same thread.
+    /// [`StartError::Starting`] where making it comes back here on the same thread.
     #[inline]
     pub fn get(&self) -> Result<&'static ObjectCache<T>, CacheError> {
         self.made.get().map_or_else(|| self.start(), Ok)

@@ -2,11 +2,11 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `global_alloc` | the process-wide malloc |
+//! | [`global_alloc`] | the process-wide malloc |
 //! | `bootstrap` | memory before there is a malloc |
-//! | `options` | its settings |
+//! | [`options`] | its settings |
 //! | `allocator` | the same and caches, for containers that take an allocator |
-//! | `fork` | all locks, for a process that forks |
+//! | [`fork`] | all locks, for a process that forks |
 
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) mod allocator;

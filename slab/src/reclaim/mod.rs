@@ -1,11 +1,11 @@
-//! What memory goes back by, and who asks for it.
+//! Giving memory back: who asks for it, when, and what it waits for.
 //!
 //! | file | |
 //! |---|---|
-//! | `shrinker` | what users can drop when memory is short |
-//! | `pressure` | how Linux says that memory is short |
-//! | `reaper` | threads that give idle memory back |
-//! | `rcu` | grace periods, which memory that readers may look at waits for |
+//! | [`shrinker`] | what users can drop when memory is short |
+//! | [`pressure`] | how Linux says that memory is short |
+//! | [`reaper`] | threads that give idle memory back |
+//! | [`rcu`] | grace periods, which memory that readers may look at waits for |
 
 #[cfg(not(any(loom, shuttle)))]
 pub mod pressure;

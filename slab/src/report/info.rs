@@ -40,7 +40,8 @@ use core::fmt;
 use core::str::FromStr;
 use serde::Serialize;
 use uslab_buddy::{BuddyInfo, PAGE_SIZE};
-use uslab_magazine::{Drains, Paths};
+use uslab_magazine::Drains;
+pub use uslab_magazine::{Path, Paths};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 

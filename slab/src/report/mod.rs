@@ -1,11 +1,11 @@
-//! What a subsystem says of itself. Nothing below looks at it.
+//! What a subsystem says of itself: numbers, pictures, and a census of everything.
 //!
 //! | file | |
 //! |---|---|
-//! | `info` | the numbers, and `/proc/slabinfo` |
+//! | [`info`] | the numbers, and `/proc/slabinfo` |
 //! | `prometheus` | the numbers as Prometheus reads them (a feature) |
-//! | `census` | whether everything is where its state says, and nothing is lost |
-//! | `view` | what lies in which slab and magazine, for pictures |
+//! | [`census`] | whether everything is where its state says, and nothing is lost |
+//! | [`view`] | what lies in which slab and magazine, for pictures |
 
 pub mod census;
 pub mod info;

@@ -2,9 +2,9 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `size_class`, `kmalloc` | the kernel's 13 classes |
-//! | `malloc` | four classes a doubling |
-//! | `large` | what no class holds, and the way back of any memory |
+//! | [`size_class`], [`kmalloc`] | the kernel's 13 classes |
+//! | [`malloc`] | four classes a doubling |
+//! | [`large`] | what no class holds, and the way back of any memory |
 
 // No subsystem has one under a checker.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
