@@ -1,11 +1,11 @@
-//! `cargo check-claims`: CLAIMS.md says what ran.
+//! `cargo check-claims`: tests/CLAIMS.md says what ran.
 
 use clap::Parser;
 use std::process::ExitCode;
 use uslab_tests::claims::Claims;
 use uslab_tests::workspace;
 
-/// Compare CLAIMS.md, the table of claims, with what the last `cargo check-all` and `cargo check-orderings` ran.
+/// Compare tests/CLAIMS.md, the table of claims, with what the last `cargo check-all` and `cargo check-orderings` ran.
 ///
 /// Exit codes: 0 it says what ran, 1 it does not, or what ran does not fit tests/claims.toml, 2 wrong usage.
 #[derive(Debug, Parser)]
@@ -32,20 +32,20 @@ fn main() -> ExitCode {
 
 fn run(write: bool) -> anyhow::Result<String> {
     let claims = Claims::read()?;
-    let (table, path) = (claims.table(), workspace().join("CLAIMS.md"));
+    let (table, path) = (claims.table(), workspace().join("tests/CLAIMS.md"));
     if write {
         std::fs::write(&path, table)?;
-        return Ok(format!("claims: {} written to CLAIMS.md", claims.len()));
+        return Ok(format!("claims: {} written to tests/CLAIMS.md", claims.len()));
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     let differs = kept.lines().map(Some).chain([None]).zip(table.lines().map(Some).chain([None]));
     if let Some((number, (kept, ran))) = differs.enumerate().find(|(_, (kept, ran))| kept != ran) {
         anyhow::bail!(
-            "CLAIMS.md:{}: it says {:?}, what ran says {:?}; `cargo check-claims --write` writes the table anew",
+            "tests/CLAIMS.md:{}: it says {:?}, what ran says {:?}; `cargo check-claims --write` writes the table anew",
             number + 1,
             kept.unwrap_or(""),
             ran.unwrap_or("")
         );
     }
-    Ok(format!("claims: {}, as CLAIMS.md says", claims.len()))
+    Ok(format!("claims: {}, as tests/CLAIMS.md says", claims.len()))
 }
