@@ -300,7 +300,16 @@ fn verdicts(findings: &Value, words: &str) -> Vec<Value> {
     claims.filter(said).map(|claim| claim["holds"].clone()).collect()
 }
 
-/// `STUDY.md` has the same words.
+#[test]
+fn the_book_shows_what_the_lab_prints() {
+    let page = include_str!("../slab/book/src/study.md");
+    let shown =
+        page.split("```text\n").nth(1).and_then(|block| block.split("```").next()).expect("a block of text");
+    let printed = told(&["why-magazines", "--exact"]);
+    assert!(printed.contains(shown), "the book shows\n{shown}\nand it prints\n{printed}");
+}
+
+/// `sim/lab/TEXTS.md` has the same words.
 #[test]
 fn verdicts_are_those_of_the_study() {
     let of = |name: &str, words| verdicts(&json(&told(&[name, "--exact", "--json", "-"])), words);

@@ -1,5 +1,5 @@
-//! STUDY.md answers every claim of the texts that it is about, what it names as evidence exists, and its exact figures are those
-//! that the experiments find.
+//! The study of what texts claim: a page of findings, and a table with a row for each claim. Every claim has an answer, what is
+//! named as evidence exists, and exact figures are those that the experiments find.
 //!
 //! A figure that an experiment finds has a key behind it, in a comment that pages do not show:
 //!
@@ -11,11 +11,23 @@
 //!
 //! An interval has a further word: `low` or `high` instead of its median. Figures that were measured have `≈` in front,
 //! parameters `<!--given-->` behind.
+//!
+//! `WRITE=1 cargo test -p uslab-lab --test study` writes the figures of tables anew. Those of claims are words of the experiment,
+//! and stay.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// The findings, from the workspace's root.
+const FINDINGS: &str = "STUDY.md";
+/// The rows.
+const ROWS: &str = "sim/lab/TEXTS.md";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
 
 /// The claims' numbers: a letter a text, and for the tutorial a ten a chapter.
 fn numbers() -> Vec<String> {
@@ -63,13 +75,13 @@ fn rows(text: &str) -> BTreeMap<String, Row> {
         let letter = number.starts_with(['A', 'K', 'E', 'P', 'X', 'M']);
         if letter && number.len() > 1 && number[1..].chars().all(|c| c.is_ascii_digit()) {
             let [_, claim, answer, found, evidence] = cells[..] else {
-                panic!("STUDY.md:{}: {number}: {} cells, expected 5", i + 1, cells.len());
+                panic!("{ROWS}:{}: {number}: {} cells, expected 5", i + 1, cells.len());
             };
-            assert!(!claim.is_empty() && !found.is_empty(), "STUDY.md:{}: {number}: an empty cell", i + 1);
+            assert!(!claim.is_empty() && !found.is_empty(), "{ROWS}:{}: {number}: an empty cell", i + 1);
             let [claim, answer, found, evidence] = [claim, answer, found, evidence].map(str::to_owned);
             let row = Row { line: i + 1, claim, answer, found, evidence };
             let twice = rows.insert(number.to_owned(), row);
-            assert!(twice.is_none(), "STUDY.md:{}: {number} is there twice", i + 1);
+            assert!(twice.is_none(), "{ROWS}:{}: {number} is there twice", i + 1);
         }
     }
     rows
@@ -109,8 +121,8 @@ fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
 
 #[test]
 fn every_claim_has_an_answer_and_every_answer_evidence_that_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
-    let rows = rows(&std::fs::read_to_string(root.join("STUDY.md")).unwrap());
+    let root = root();
+    let rows = rows(&std::fs::read_to_string(root.join(ROWS)).unwrap());
     let mut all = Vec::new();
     sources(&root, &mut all);
     let list = Command::new(env!("CARGO_BIN_EXE_uslab-lab")).output().unwrap();
@@ -124,7 +136,7 @@ fn every_claim_has_an_answer_and_every_answer_evidence_that_exists() {
         }
     }
     for (number, Row { line, answer, evidence, .. }) in &rows {
-        let mut say = |what: String| wrong.push(format!("STUDY.md:{line}: {number}: {what}"));
+        let mut say = |what: String| wrong.push(format!("{ROWS}:{line}: {number}: {what}"));
         if !numbers().contains(number) {
             say("there is no such claim".to_owned());
         }
@@ -237,6 +249,11 @@ impl Lab {
     }
     /// Whether the key finds the figure; what it finds else.
     fn check(&mut self, key: &str, figure: &str) -> Result<(), String> {
+        let found = self.find(key, figure)?;
+        if found == figure { Ok(()) } else { Err(format!("it is {found}")) }
+    }
+    /// What the key finds, with as many decimals as the figure has; why it finds nothing that could stand in its place.
+    fn find(&mut self, key: &str, figure: &str) -> Result<String, String> {
         let words: Vec<&str> = key.split(" > ").collect();
         let (command, path) = words.split_first().ok_or("an empty key")?;
         let findings = self.run(command);
@@ -248,7 +265,7 @@ impl Lab {
                 .ok_or_else(|| format!("no claim says {says:?}"))?;
             let found = claim["found"].as_str().unwrap_or_default();
             let there = figures(found).iter().any(|other| other.text == figure);
-            return if there { Ok(()) } else { Err(format!("it found {found:?}")) };
+            return if there { Ok(figure.to_owned()) } else { Err(format!("it found {found:?}")) };
         }
         let [title, row, column, end @ ..] = path else {
             return Err("expected experiment > title > row > column".to_owned());
@@ -273,13 +290,40 @@ impl Lab {
             (Value::Object(interval), []) => &interval["median"],
             (value, _) => value,
         };
-        let plain = figure.replace(',', "");
-        let decimals = plain.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+        let decimals = figure.split_once('.').map_or(0, |(_, decimals)| decimals.len());
         let value = value.as_f64().ok_or_else(|| format!("it is {value}, no number"))?;
-        let shown = format!("{value:.decimals$}");
         // Which way a difference goes is in the words around it.
-        if shown.trim_start_matches('-') == plain { Ok(()) } else { Err(format!("it is {shown}")) }
+        Ok(grouped(&format!("{:.decimals$}", value.abs())))
     }
+}
+
+/// A number with a comma before each three digits in front of the point.
+fn grouped(plain: &str) -> String {
+    let (whole, decimals) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
+    let mut shown = String::new();
+    for (at, digit) in whole.chars().enumerate() {
+        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown + decimals
+}
+
+/// A line with other figures: what `other` says of each key and figure.
+fn rewritten(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) -> String {
+    let (mut out, mut rest) = (String::new(), line);
+    for Figure { text, key, .. } in figures(line) {
+        let Some(found) = key.filter(|key| *key != "given").and_then(|key| other(key, text)) else {
+            continue;
+        };
+        // Where the figure begins in what is left of its line.
+        let at = text.as_ptr().addr() - rest.as_ptr().addr();
+        out += &rest[..at];
+        out += &found;
+        rest = &rest[at + text.len()..];
+    }
+    out + rest
 }
 
 /// The only one that is meant.
@@ -298,18 +342,27 @@ fn one<'v>(
 /// Figures of the study were those of an earlier state of the experiments, and nobody saw it.
 #[test]
 fn every_exact_figure_is_what_the_experiment_finds() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
-    let text = std::fs::read_to_string(root.join("STUDY.md")).unwrap();
     let (mut lab, mut wrong, mut checked) = (Lab::default(), Vec::new(), 0);
-    for (i, line) in text.lines().enumerate() {
-        for figure in figures(line) {
-            let Some(key) = figure.key.filter(|key| *key != "given") else { continue };
-            checked += 1;
-            if let Err(why) = lab.check(key, figure.text) {
-                wrong.push(format!("STUDY.md:{}: {} by `{key}`: {why}", i + 1, figure.text));
+    for page in [FINDINGS, ROWS] {
+        let path = root().join(page);
+        let text = std::fs::read_to_string(&path).unwrap();
+        if std::env::var_os("WRITE").is_some() {
+            let lines =
+                text.lines().map(|line| rewritten(line, |key, figure| lab.find(key, figure).ok()) + "\n");
+            std::fs::write(&path, lines.collect::<String>()).unwrap();
+            continue;
+        }
+        for (i, line) in text.lines().enumerate() {
+            for figure in figures(line) {
+                let Some(key) = figure.key.filter(|key| *key != "given") else { continue };
+                checked += 1;
+                if let Err(why) = lab.check(key, figure.text) {
+                    wrong.push(format!("{page}:{}: {} by `{key}`: {why}", i + 1, figure.text));
+                }
             }
         }
     }
+    let text = std::fs::read_to_string(root().join(ROWS)).unwrap();
     for (number, Row { line, claim, found, evidence, .. }) in &rows(&text) {
         if !evidence.contains("`uslab lab ") {
             continue;
@@ -318,14 +371,34 @@ fn every_exact_figure_is_what_the_experiment_finds() {
         for Figure { text, measured, key } in figures(found) {
             if key.is_none() && !measured && !said.contains(&text) {
                 wrong.push(format!(
-                    "STUDY.md:{line}: {number}: {text} has no key; expected <!--experiment > title > row > column--> behind it, ≈ in \
+                    "{ROWS}:{line}: {number}: {text} has no key; expected <!--experiment > title > row > column--> behind it, ≈ in \
                      front of it if it was measured, or <!--given--> if it is a parameter"
                 ));
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(checked > 50, "{checked} figures");
+    assert!(checked > 50 || std::env::var_os("WRITE").is_some(), "{checked} figures");
+}
+
+/// The page of findings says how many claims have which answer; a row that changes its answer must be counted there.
+#[test]
+fn the_page_of_findings_counts_the_answers() {
+    let page = std::fs::read_to_string(root().join(FINDINGS)).unwrap();
+    let rows = rows(&std::fs::read_to_string(root().join(ROWS)).unwrap());
+    for letter in ["A", "K", "E", "P", "X", "M"] {
+        let counts = ANSWERS.map(|answer| {
+            let same = |(number, row): &(&String, &Row)| number.starts_with(letter) && row.answer == answer;
+            rows.iter().filter(same).count().to_string()
+        });
+        let counts = counts.join(" | ");
+        let line = page.lines().find(|line| line.starts_with(&format!("| {letter} | ")));
+        let line = line.unwrap_or_else(|| panic!("{FINDINGS} has no line of text {letter}"));
+        assert!(
+            line.ends_with(&format!(" | {counts} |")),
+            "{FINDINGS}: {line}\nexpected at its end: {counts}"
+        );
+    }
 }
 
 #[test]
@@ -349,6 +422,14 @@ fn a_figure_that_no_experiment_finds_is_told() {
     assert_eq!(lab.check("buddy > 1024 bytes > free > 128", "2"), Err("0 rows of that name".to_owned()));
     assert_eq!(lab.check("layout > claim > 25 %", "37.5"), Ok(()));
     assert!(lab.check("layout > claim > 25 %", "37.6").unwrap_err().starts_with("it found "));
+}
+
+#[test]
+fn a_figure_is_written_as_it_was_shown_and_nothing_around_it_changes() {
+    assert_eq!(["0", "228", "1918", "1000000.25"].map(grouped), ["0", "228", "1,918", "1,000,000.25"]);
+    let line = "≈2.5 of 7<!--a > b > c--> and 1,918<!--d > e--> in 5<!--given-->.";
+    let other = |key: &str, figure: &str| (key == "d > e").then(|| grouped("21918") + &figure[..0]);
+    assert_eq!(rewritten(line, other), "≈2.5 of 7<!--a > b > c--> and 21,918<!--d > e--> in 5<!--given-->.");
 }
 
 /// A check that finds nothing would hold for any table.
