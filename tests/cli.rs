@@ -88,6 +88,13 @@ fn without_arguments_a_newcomer_sees_the_bundled_trace_explained() {
         assert!(out.contains(part), "expected {part:?} in {out}");
     }
     assert!(!out.contains("Simulated") && !out.contains("seed"), "the traced machine, simulated: {out}");
+    // The README shows how it begins. (A debug build checks frees, and commits memory for that.)
+    let shown =
+        include_str!("../README.md").split("```text\n").nth(1).and_then(|block| block.split("```").next());
+    let shown: Vec<&str> = shown.expect("a block of text").lines().collect();
+    let differs = |(shown, printed): &(&&str, &str)| *shown != printed && !shown.starts_with("  commit ");
+    assert!(shown.len() > 10);
+    assert_eq!(shown.iter().zip(out.lines()).find(differs), None, "what README.md shows, and what it prints");
 }
 
 #[test]

@@ -225,6 +225,10 @@ impl Imports {
     pub fn files(&self) -> usize {
         self.files.len()
     }
+    /// Where they lie.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|(path, _)| &**path)
+    }
 
     fn arrow(&self, ends: (usize, usize)) -> Arrow<'_> {
         let room = |file: usize| self.files[file].1.first().map_or("", String::as_str);

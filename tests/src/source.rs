@@ -187,6 +187,51 @@ impl Sources {
     }
 }
 
+/// How many lines of a file a shipping build may compile: those with a token that is neither a comment nor for tests or checkers.
+///
+/// # Errors
+/// It is not Rust.
+pub fn shipping_lines(text: &str) -> anyhow::Result<usize> {
+    let tokens: TokenStream = text.parse().map_err(|error| anyhow!("not Rust: {error}"))?;
+    let mut lines = BTreeSet::new();
+    mark_shipping(&tokens.into_iter().collect::<Vec<_>>(), &mut lines);
+    Ok(lines.len())
+}
+
+fn mark_shipping(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
+    let mark = |lines: &mut BTreeSet<usize>, span: Span| lines.extend(span.start().line..=span.end().line);
+    let mut at = 0;
+    while at < tokens.len() {
+        let inner = usize::from(is_punct(tokens.get(at + 1), '!'));
+        if is_punct(tokens.get(at), '#')
+            && let Some(TokenTree::Group(attribute)) = tokens.get(at + 1 + inner)
+        {
+            at += 2 + inner;
+            let parts: Vec<TokenTree> = attribute.stream().into_iter().collect();
+            match &parts[..] {
+                [TokenTree::Ident(name), TokenTree::Group(predicate)]
+                    if name == "cfg" && !Guard::of(predicate.stream()).shipping =>
+                {
+                    // What it stands on, further attributes included; or all of this level.
+                    at = if inner == 1 { tokens.len() } else { at + extent(&tokens[at..]) };
+                }
+                [TokenTree::Ident(name), ..] if name == "doc" => {}
+                _ => mark(lines, attribute.span()),
+            }
+            continue;
+        }
+        match &tokens[at] {
+            TokenTree::Group(group) => {
+                mark(lines, group.span_open());
+                mark(lines, group.span_close());
+                mark_shipping(&group.stream().into_iter().collect::<Vec<_>>(), lines);
+            }
+            token => mark(lines, token.span()),
+        }
+        at += 1;
+    }
+}
+
 /// The builds that compile a piece of source.
 #[derive(Clone, Copy, Debug)]
 struct Guard {
@@ -566,6 +611,38 @@ mod tests {
             ["Loom", "Shipping", "Tests", "Shipping", "Shipping", "Shipping", "Loom", "Loom"],
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn lines_that_ship_have_neither_comments_nor_tests() {
+        let text = r#"
+            //! Docs.
+
+            #![allow(dead_code)]
+            /// Docs.
+            #[inline]
+            fn f(
+                a: u32, // why
+            ) -> u32 {
+                /* a
+                   comment */
+                #[cfg(test)]
+                SEEN.add(1);
+                a
+
+            }
+            #[cfg(any(test, loom))]
+            #[derive(Debug)]
+            struct World {
+                a: u32,
+            }
+            #[cfg(not(loom))]
+            const TEXT: &str = "two
+                lines";
+        "#;
+        // allow; inline, fn, a, the return type, a, the end; cfg, const, lines.
+        assert_eq!(shipping_lines(text).unwrap(), 10);
+        assert_eq!(shipping_lines("#![cfg(test)]\nfn f() {}").unwrap(), 0);
     }
 
     #[test]
