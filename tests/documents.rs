@@ -198,8 +198,8 @@ fn what_contributing_names_in_a_file_is_there() {
     let text = std::fs::read_to_string(workspace().join("CONTRIBUTING.md")).unwrap();
     let (mut wrong, mut count) = (String::new(), 0);
     for point in text.split("\n- `").skip(1) {
-        let point = point.split("\n\n").next().unwrap_or(point);
-        let Some((file, rest)) = point.split_once('`') else { continue };
+        let end = ["\n\n", "\n- "].iter().filter_map(|next| point.find(next)).min().unwrap_or(point.len());
+        let Some((file, rest)) = point[..end].split_once('`') else { continue };
         let Ok(source) = std::fs::read_to_string(workspace().join(file)) else { continue };
         let is_name = |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_:".contains(c));
         for name in parts(rest, true).filter(is_name) {
