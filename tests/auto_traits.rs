@@ -103,13 +103,13 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         // --- uslab
         "numbers, names and settings" => YES YES: Census, Violation, CorruptionKind, Corruption<'static>, AllocError,
             CacheError, Busy, OrderRule, GeometryError, Geometry, huge::HugeInfo, CacheInfo, DrainInfo, info::Row, SlabInfo,
-            info::ParseError, KmallocKind, Limit, large::LargeInfo, HeapUsage, Magazines, options::Dump, options::DumpSignal, SizeClass,
+            info::ParseError, KmallocKind, Limit, size::LargeInfo, HeapUsage, Magazines, options::Dump, options::DumpSignal, SizeClass,
             StartError, Info, CacheView, SlabView, SlabList, ObjectPlace, prometheus::Exposition<'static>, pressure::Psi, pressure::MemoryGroup, ReaperBuilder,
             info::Statistics<'static>, ReaperInfo, ReaperThread;
         "its handler and hooks are `Send + Sync`" => YES YES: Config, KmemCacheBuilder;
         "what threads share it for" => YES YES: Subsystem, KmemCache, Kmalloc, Malloc, Mempool, Uslab, Reaper,
             Registration;
-        "addresses, behind which nobody looks" => YES YES: Live, uslab::live::Runs<'static>;
+        "addresses, behind which nobody looks" => YES YES: Live, uslab::cache::Runs<'static>;
         "owned bytes; how many are initialised is noted in a cell" => YES NO: Block<'static>;
         "one owner's magazine" => YES NO: Prefilled<'static>, PrefilledObjects<'static, u8>;
         "objects are built where `T: Send`, and are reached through boxes only" => YES YES: ObjectCache<Cell<u8>>,
@@ -119,10 +119,10 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "as `Box`" => YES YES: CacheBox<'static, u8>, OwnedBox<u8>, StableBox<'static, u8>;
         "as `Box`" => YES NO: CacheBox<'static, Cell<u8>>, OwnedBox<Cell<u8>>, StableBox<'static, Cell<u8>>;
         "as `Box`" => NO NO: CacheBox<'static, Rc<u8>>, OwnedBox<Rc<u8>>, StableBox<'static, Rc<u8>>;
-        "as `Vec`" => YES YES: Hive<u8>, hive::Refused<u8>;
-        "as `Vec`" => YES NO: Hive<Cell<u8>>, hive::Refused<Cell<u8>>;
-        "as `Vec`" => NO NO: Hive<Rc<u8>>, hive::Refused<Rc<u8>>;
-        "reaches nothing without its hive" => YES YES: hive::Key<Rc<u8>>;
+        "as `Vec`" => YES YES: Hive<u8>, objects::Refused<u8>;
+        "as `Vec`" => YES NO: Hive<Cell<u8>>, objects::Refused<Cell<u8>>;
+        "as `Vec`" => NO NO: Hive<Rc<u8>>, objects::Refused<Rc<u8>>;
+        "reaches nothing without its hive" => YES YES: objects::Key<Rc<u8>>;
 
         // --- uslab::handle
         "numbers" => YES YES: Handle, HandleError, Generations, WrapPolicy, Taken;

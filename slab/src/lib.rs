@@ -71,7 +71,7 @@ pub mod debug;
 pub mod error;
 pub mod geometry;
 pub mod handle;
-pub mod memory;
+mod memory;
 pub mod objects;
 pub mod process;
 // The global subsystem of a checker's execution is not published, but the models run this.
@@ -115,31 +115,23 @@ pub use uslab_pool as pool;
 pub use self::{
     block::Block,
     cache::kmem_cache::{KmemCacheBuilder, Limit},
-    cache::live::Live,
     cache::magazines::Magazines,
-    cache::mempool::Mempool,
-    cache::prefill::Prefilled,
-    cache::{kmem_cache, live, magazines, mempool, prefill},
+    cache::{Live, Mempool, Prefilled, kmem_cache, magazines},
     debug::corruption::{Corruption, CorruptionKind},
     debug::faults::Faults,
     debug::{corruption, faults},
     error::{AllocError, Busy, CacheError},
     geometry::{Geometry, GeometryError, OrderRule},
     memory::huge,
-    objects::hive::Hive,
-    objects::pinned::PinnedCache,
     objects::typed::{CacheBox, ObjectCacheBuilder, OwnedBox, PrefilledObjects},
-    objects::{hive, typed},
+    objects::{Hive, PinnedCache, typed},
     process::fork::{self, Fork},
     reclaim::shrinker::{self, Registration, Shrinker},
-    report::census::{Census, Violation},
     report::info::{CacheInfo, DrainInfo, Path, Paths, SlabInfo, Statistics},
-    report::view::{CacheView, ObjectPlace, SlabList, SlabView},
-    report::{census, info, view},
+    report::{CacheView, Census, ObjectPlace, SlabList, SlabView, Violation, info},
     size::kmalloc::{Kmalloc, KmallocKind},
-    size::large::ZERO_SIZE,
     size::size_class::SizeClass,
-    size::{kmalloc, large, size_class},
+    size::{ZERO_SIZE, kmalloc, size_class},
     subsystem::{Config, Info, StartError, slabinfo},
 };
 #[cfg(not(any(loom, shuttle)))]
@@ -156,10 +148,10 @@ pub use self::{
 pub use debug::check;
 #[cfg(not(shuttle))]
 #[doc(hidden)]
-pub use objects::static_cache::StaticCache;
+pub use objects::StaticCache;
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub use objects::type_stable::{StableBox, TypeStableCache};
+pub use objects::{StableBox, TypeStableCache};
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub use reclaim::rcu;

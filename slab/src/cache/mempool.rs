@@ -1,10 +1,4 @@
-//! A reserve of objects for who must not fail: Linux's `mempool`.
-//!
-//! An allocation asks the cache first, and takes from the reserve only what the cache refuses; a free fills the reserve
-//! before anything goes back to the cache. So as long as fewer objects of the pool are out than it was made for, the next
-//! allocation succeeds, whatever the memory: who writes memory back to get some freed must get there.
-//!
-//! Source: Linux's `mm/mempool.c`, as documented. There is no waiting here: who wants to wait has a scheduler.
+//! Linux's mempool: see [`Mempool`].
 
 use super::alloc::BULK;
 use crate::cache::kmem_cache::KmemCache;
@@ -13,7 +7,13 @@ use core::ptr::NonNull;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::{Counter, Mutex, Rank, abandoned};
 
-/// A cache with a reserve. See the [module](self).
+/// A cache with a reserve of objects, for who must not fail: Linux's `mempool`.
+///
+/// An allocation asks the cache first, and takes from the reserve only what the cache refuses; a free fills the reserve
+/// before anything goes back to the cache. So as long as fewer objects of the pool are out than it was made for, the next
+/// allocation succeeds, whatever the memory: who writes memory back to get some freed must get there.
+///
+/// Source: Linux's `mm/mempool.c`, as documented. There is no waiting here: who wants to wait has a scheduler.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache, Limit, Mempool};

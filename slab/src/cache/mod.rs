@@ -38,18 +38,22 @@ mod free;
 mod give_back;
 pub(crate) mod info;
 pub mod kmem_cache;
-pub mod live;
+pub(crate) mod live;
 pub mod magazines;
-pub mod mempool;
+pub(crate) mod mempool;
 pub(crate) mod node;
 pub(crate) mod object;
 pub(crate) mod owner;
 pub(crate) mod page_owners;
 pub(crate) mod per_cpu;
-pub mod prefill;
+pub(crate) mod prefill;
 mod reclaim;
 pub(crate) mod refs;
 mod slabs;
+
+pub use live::{Live, Run, Runs};
+pub use mempool::Mempool;
+pub use prefill::Prefilled;
 
 use self::core::Core;
 #[cfg(not(loom))]

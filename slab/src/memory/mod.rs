@@ -6,7 +6,7 @@
 //! | `slab` | one slab: which objects are out |
 //! | `page_classes` | the size class of each page |
 //! | `large_blocks` | blocks of pages that are no slabs |
-//! | [`huge`] | what no block of pages holds: mappings, and freed ones that are kept |
+//! | `huge` | what no block of pages holds: mappings, and freed ones that are kept |
 
 pub(crate) mod slab_memory;
 // No subsystem has a malloc under a checker.

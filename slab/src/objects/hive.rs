@@ -1,17 +1,4 @@
-//! A hive: values of one type that never move, kept in slabs, and walked without looking at what is free.
-//!
-//! What C++26 calls `std::hive` (Bentley, P0447): growing, values stay where they are, freed places are taken again, and a
-//! walk over all values skips holes. Here slabs of an object cache are its blocks and their bitmaps its skip field: a walk
-//! reads a word for 64 places. A value is named by a key that is moved, not copied, so that none can be stale.
-//!
-//! | | costs |
-//! |---|---|
-//! | [`insert`](Hive::insert), [`remove`](Hive::remove) | an allocation, a free of the cache: a magazine's, mostly |
-//! | [`get`](Hive::get) | one comparison |
-//! | a walk | a word for 64 places, and the values |
-//! | the first walk after a change | besides, the magazines are emptied, and the bitmaps copied, and again while others give back what they took from magazines |
-//!
-//! For one owner at a time, as a `Vec`. To share objects between threads, use the cache itself.
+//! Values that never move: see [`Hive`].
 
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::cache::live::{Live, Run};
@@ -27,7 +14,20 @@ use uslab_magazine::sync::{abandoned, planted, relax, unique};
 /// How often a hive looks again: seconds.
 const PATIENCE: u32 = 1 << 20;
 
-/// Values of one type that never move. See the [module](self).
+/// Values of one type that never move, kept in slabs, and walked without looking at what is free.
+///
+/// What C++26 calls `std::hive` (Bentley, P0447): growing, values stay where they are, freed places are taken again, and a
+/// walk over all values skips holes. Here slabs of an object cache are its blocks and their bitmaps its skip field: a walk
+/// reads a word for 64 places. A value is named by a key that is moved, not copied, so that none can be stale.
+///
+/// | | costs |
+/// |---|---|
+/// | [`insert`](Hive::insert), [`remove`](Hive::remove) | an allocation, a free of the cache: a magazine's, mostly |
+/// | [`get`](Hive::get) | one comparison |
+/// | a walk | a word for 64 places, and the values |
+/// | the first walk after a change | besides, the magazines are emptied, and the bitmaps copied, and again while others give back what they took from magazines |
+///
+/// For one owner at a time, as a `Vec`. To share objects between threads, use the cache itself.
 ///
 /// ```
 /// use uslab::Hive;

@@ -3,15 +3,22 @@
 //! | file | |
 //! |---|---|
 //! | [`typed`] | a cache of constructed objects, and its boxes |
-//! | [`pinned`] | objects that never move |
-//! | [`type_stable`] | objects that outlive readers |
-//! | [`static_cache`] | caches in statics |
-//! | [`hive`] | values of one owner that never move, to walk over |
+//! | `pinned` | objects that never move |
+//! | `type_stable` | objects that outlive readers |
+//! | `static_cache` | caches in statics |
+//! | `hive` | values of one owner that never move, to walk over |
 
-pub mod hive;
-pub mod pinned;
+pub(crate) mod hive;
+pub(crate) mod pinned;
 #[cfg(not(shuttle))]
-pub mod static_cache;
+pub(crate) mod static_cache;
 #[cfg(not(loom))]
-pub mod type_stable;
+pub(crate) mod type_stable;
 pub mod typed;
+
+pub use hive::{Hive, Key, Refused};
+pub use pinned::PinnedCache;
+#[cfg(not(shuttle))]
+pub use static_cache::StaticCache;
+#[cfg(not(loom))]
+pub use type_stable::{StableBox, TypeStableCache};

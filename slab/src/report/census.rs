@@ -1,13 +1,4 @@
-//! The conservation check: everything is somewhere, and where its state says.
-//!
-//! ```text
-//! objects = used + in_magazines + in_depot + free_in_slabs        for each cache
-//!    used = allocations - frees
-//!   pages = slabs + slabs that wait + kmalloc's large blocks + other blocks + per-CPU + free
-//! ```
-//!
-//! and each slab is on exactly the list that its fill says, its head agrees with its bitmap, and its frames name its
-//! cache. Only while nobody uses the subsystem.
+//! The conservation check: see [`Census`].
 
 use crate::cache::Cache;
 use crate::cache::core::Core;
@@ -17,7 +8,16 @@ use core::fmt;
 use serde::Serialize;
 use uslab_buddy::Pfn;
 
-/// What a [`check`](crate::Subsystem::check) has counted.
+/// What a [`check`](crate::Subsystem::check) has counted: everything is somewhere, and where its state says.
+///
+/// ```text
+/// objects = used + in_magazines + in_depot + free_in_slabs        for each cache
+///    used = allocations - frees
+///   pages = slabs + slabs that wait + kmalloc's large blocks + other blocks + per-CPU + free
+/// ```
+///
+/// and each slab is on exactly the list that its fill says, its head agrees with its bitmap, and its frames name its
+/// cache. Only while nobody uses the subsystem.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Census {

@@ -4,11 +4,14 @@
 //! |---|---|
 //! | [`info`] | the numbers, and `/proc/slabinfo` |
 //! | `prometheus` | the numbers as Prometheus reads them (a feature) |
-//! | [`census`] | whether everything is where its state says, and nothing is lost |
-//! | [`view`] | what lies in which slab and magazine, for pictures |
+//! | `census` | whether everything is where its state says, and nothing is lost |
+//! | `view` | what lies in which slab and magazine, for pictures |
 
-pub mod census;
+pub(crate) mod census;
 pub mod info;
 #[cfg(feature = "prometheus")]
 pub mod prometheus;
-pub mod view;
+pub(crate) mod view;
+
+pub use census::{Census, Violation};
+pub use view::{CacheView, ObjectPlace, SlabList, SlabView};

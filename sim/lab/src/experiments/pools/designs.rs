@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use uslab::handle::{Handle, PackedArray, SlotMap};
-use uslab::hive::{Hive, Key};
+use uslab::objects::{Hive, Key};
 use uslab::pool::{HeapArea, LivePool};
 use uslab::{CacheBox, ObjectCache};
 

@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 use std::hint::black_box;
 use uslab::handle::{PackedArray, SlotMap};
-use uslab::hive::Hive;
+use uslab::objects::Hive;
 use uslab::pool::{HeapArea, LivePool};
 use uslab::{Magazines, ObjectCache, Subsystem};
 
