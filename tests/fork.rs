@@ -14,7 +14,7 @@ use uslab_magazine::{Cpus, Fork, Heap, Layer, Table};
 const WORKERS: usize = 4;
 const HELD: usize = 20;
 const CAPACITY: u16 = 5;
-const BALLS: usize = 2000;
+const ROUNDS: usize = 2000;
 
 /// Whoever has a layer has its table, too.
 struct Both<'a>(&'a Arc<Table<Heap>>, &'a Layer<TestRound>);
@@ -58,7 +58,7 @@ fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> R
         return Err("a round is there twice");
     }
     // Each thread: what it held, one round on its way, and at most a magazine; the drain: what it had taken and not given yet.
-    let lost = BALLS - free.len();
+    let lost = ROUNDS - free.len();
     let taken = layer.config().most_rounds(layer.cpus()) as usize;
     if lost > WORKERS * (HELD + 1 + usize::from(CAPACITY)) + taken {
         return Err("more was lost than was in flight");
@@ -71,7 +71,7 @@ fn the_child_of_a_busy_process_goes_on() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let table = table(cpus);
         let (layer, supplier, stop) =
-            (layer(&table, CAPACITY, 2, 4), TestSupplier::new(BALLS), AtomicBool::new(false));
+            (layer(&table, CAPACITY, 2, 4), TestSupplier::new(ROUNDS), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for t in 0..WORKERS {
                 let (layer, supplier, stop) = (&layer, &supplier, &stop);
@@ -141,6 +141,6 @@ fn the_child_of_a_busy_process_goes_on() {
             stop.store(true, Relaxed);
         });
         layer.purge(&supplier);
-        assert_eq!(supplier.census().len(), BALLS, "the parent has lost nothing");
+        assert_eq!(supplier.census().len(), ROUNDS, "the parent has lost nothing");
     }
 }

@@ -410,9 +410,9 @@ fn in_a_sandbox_that_is_closed_later_drains_take_nothing() {
 #[test]
 #[ignore = "closes a sandbox round its process; run by in_a_sandbox_that_is_closed_later_..."]
 fn drain_without_a_barrier() {
-    const BALLS: usize = 200;
+    const ROUNDS: usize = 200;
     let table = table(Cpus::os());
-    let (layer, supplier) = (layer(&table, 4, 2, 2), TestSupplier::new(BALLS));
+    let (layer, supplier) = (layer(&table, 4, 2, 2), TestSupplier::new(ROUNDS));
     let take = || {
         let held: Vec<TestRound> =
             (0..40).map(|_| layer.alloc(&supplier).expect("enough are left")).collect();
@@ -431,7 +431,7 @@ fn drain_without_a_barrier() {
         layer.reap(&supplier);
     }
     layer.purge(&supplier);
-    let (left, stats) = (BALLS - supplier.census().len(), layer.stats());
+    let (left, stats) = (ROUNDS - supplier.census().len(), layer.stats());
     assert_eq!(left as u64, stats.in_magazines + stats.in_depot, "nothing was lost");
     match layer.mechanism() {
         Mechanism::Claimed => assert_eq!(left, 0, "claims need no barrier"),

@@ -64,9 +64,9 @@ pub(crate) struct Counts {
 pub struct PageAllocator {
     pub(crate) shared: ZoneShared,
     pub(crate) cached_zones: Box<[CachedZone]>,
-    /// The place of each maximal block.
+    /// The zone of each maximal block.
     zone_of: Box<[u8]>,
-    /// For each node and each highest zone: cached_zones, nearest and highest first.
+    /// For each node and each highest zone: the zones, nearest and highest first.
     zonelists: Box<[[Box<[u8]>; ZoneKind::COUNT]]>,
     cpus: Cpus,
     pub(crate) tables: Tables,
@@ -156,7 +156,7 @@ impl PageAllocator {
             None => watermark::min_free_pages(lowmem),
         };
         let tables = Tables::new(config.cpus, config.backend, &config.faults)?;
-        // Not written to for the first place, which most have alone.
+        // Not written to for the first zone, which most have alone.
         // SAFETY: zeros are numbers.
         let mut zone_of = unsafe { zeroed::<u8>((range / step) as usize) }?;
         let (mut cached_zones, mut start) = (Vec::new(), 0);
@@ -254,7 +254,7 @@ impl PageAllocator {
         })
     }
 
-    /// The places that may serve, best first.
+    /// The zones that may serve, best first.
     fn zonelist(&self, gfp: Gfp, node: Option<u32>) -> Result<&[u8], Limit> {
         let node = match node {
             Some(node) => node,
@@ -481,7 +481,7 @@ impl PageAllocator {
 
     // --- Giving back -----------------------------------------------------------------------------------------
 
-    /// Takes what lies on the stacks of these cached_zones, with one fence a table.
+    /// Takes what lies on the stacks of these zones, with one fence a table.
     fn sweep<'a>(&self, cached_zones: impl Iterator<Item = &'a CachedZone>, cpus: Range<u32>, which: Which) {
         cached_zones.flat_map(CachedZone::layers).for_each(Layer::ask);
         self.tables.sweep(cpus, which);

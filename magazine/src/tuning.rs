@@ -40,7 +40,7 @@ impl Tuning {
         fill as usize
     }
 
-    /// Memory is under_pressure. Places that a stack may have from now on.
+    /// Memory is short. Places that a stack may have from now on.
     #[cold]
     pub(crate) fn shrink(&self, config: &Config) -> u16 {
         self.under_pressure.set(1);
