@@ -119,6 +119,8 @@ pub use typed::{Pool, PoolBox};
 pub use usage::Usage;
 
 #[cfg(all(test, not(any(loom, shuttle))))]
+mod any_size;
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
 #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, uslab_heap, miri))))]
 mod resident;

@@ -70,7 +70,7 @@ const FLAGS: u32 = FREE | FREE_BEFORE;
 /// ```
 #[derive(Debug)]
 pub struct Tlsf<A> {
-    blocks: Blocks<Raw<A>>,
+    pub(crate) blocks: Blocks<Raw<A>>,
     usage: Usage,
 }
 
@@ -445,4 +445,35 @@ impl<M: Words> Blocks<M> {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::area::{HeapArea, MappedArea, StackArea};
+    use crate::blocks::MOST;
+
+    #[test]
+    fn what_is_no_heap_is_refused_with_the_reason() {
+        let mut memory = StackArea::<64>::new();
+        let refused = Tlsf::with_steps(memory.lend(), 6).err();
+        assert_eq!(refused, Some(PoolError::Steps { bits: 6 }));
+        let mut small = StackArea::<31>::new();
+        assert_eq!(Tlsf::new(small.lend()).err(), Some(PoolError::NoRoom { bytes: 31, needed: 32 }));
+        if !cfg!(miri) {
+            let large = Tlsf::new(MappedArea::new(MOST + 4096, 4096).unwrap());
+            assert_eq!(large.err(), Some(PoolError::Positions { bytes: MOST + 4096, most: MOST }));
+        }
+    }
+
+    /// The paper's bound: a request is served where a free block has `1 + 1/2^bits` times as many bytes, both rounded to 16.
+    #[test]
+    fn a_free_block_that_is_larger_by_a_step_serves_any_request() {
+        for bits in 2..=5 {
+            for bytes in (100..60_000).step_by(997) {
+                let need = (bytes + HEADER).next_multiple_of(UNIT);
+                let block = (need + (need >> bits)).next_multiple_of(UNIT);
+                let mut heap = Tlsf::with_steps(HeapArea::new(block + UNIT, UNIT).unwrap(), bits).unwrap();
+                assert_eq!(heap.free_blocks().collect::<Vec<_>>(), [block - HEADER]);
+                assert!(heap.alloc(Layout::from_size_align(bytes, 1).unwrap()).is_ok(), "{bytes} of {block}");
+            }
+        }
+    }
+}

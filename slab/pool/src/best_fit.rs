@@ -75,7 +75,7 @@ const USED: u32 = 1;
 /// ```
 #[derive(Debug)]
 pub struct BestFit<A> {
-    blocks: Blocks<Raw<A>>,
+    pub(crate) blocks: Blocks<Raw<A>>,
     usage: Usage,
 }
 
@@ -443,5 +443,3 @@ impl<M: Words> Blocks<M> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests;
