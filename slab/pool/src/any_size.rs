@@ -303,6 +303,100 @@ fn a_block_grows_where_it_lies_if_what_is_behind_it_is_free() {
     }
 }
 
+/// An arena in an array, a heap in its memory, another in a block of that, and a stack in a block of this.
+#[test]
+fn each_lives_in_memory_of_another() {
+    use crate::Borrowed;
+    use core::mem::MaybeUninit;
+    /// A block as an area.
+    fn area<'b>(block: NonNull<u8>, bytes: usize) -> Borrowed<'b> {
+        // SAFETY: a block of so many bytes, which stays out until the area is gone.
+        unsafe { NonNull::slice_from_raw_parts(block.cast::<MaybeUninit<u8>>(), bytes).as_mut() }.into()
+    }
+    let mut array = StackArea::<8192>::new();
+    let arena = Arena::new(array.lend());
+    let memory = arena.fill(6000, |_| MaybeUninit::<u8>::uninit()).unwrap();
+    let mut tlsf = Tlsf::new(Borrowed::from(memory)).unwrap();
+    let block = tlsf.alloc(layout(4000, 8)).unwrap();
+    let mut best = BestFit::new(area(block, 4000)).unwrap();
+    let inner = best.alloc(layout(2000, 8)).unwrap();
+    let mut stack = StackAlloc::new(area(inner, 2000)).unwrap();
+    let innermost = stack.alloc(layout(2000, 1)).unwrap();
+    assert_eq!((innermost, stack.mark().err()), (inner, Some(Refused::NoRoom { bytes: 12, align: 4 })));
+    // SAFETY: ours; each is freed once, and the stack is not used any more.
+    unsafe {
+        innermost.write_bytes(1, 2000);
+        best.free(inner).unwrap();
+        tlsf.free(block).unwrap();
+    }
+    assert_eq!((best.look().len(), tlsf.look().len()), (1, 1));
+}
+
+/// A marker of another stack frees nothing.
+#[test]
+fn a_marker_of_another_stack_is_refused() {
+    let (mut one, mut other) = (StackAlloc::new(odd()).unwrap(), StackAlloc::new(odd()).unwrap());
+    let (_own, strange) = (one.mark().unwrap(), other.mark().unwrap());
+    let address = other.alloc(layout(0, 1)).unwrap().addr().get() - other.used();
+    assert_eq!((one.free_to(strange), one.used()), (Err(BadMarker::Foreign { address }), 15));
+    assert_eq!(
+        (BadMarker::Foreign { address: 64 }).to_string(),
+        "the marker is of the stack at 0x40, not of this one"
+    );
+    assert_eq!(
+        (BadMarker::Freed { at: 8 }).to_string(),
+        "the marker at byte 8 was freed before, with an earlier one"
+    );
+}
+
+/// The memory behind a marker may be written to as if the marker were still there: its number tells.
+#[test]
+fn a_marker_whose_place_another_one_has_is_refused() {
+    let mut stack = StackAlloc::new(odd()).unwrap();
+    let below = stack.mark().unwrap();
+    let stale = stack.mark().unwrap();
+    stack.free_to(below).unwrap();
+    let (_below, _same_place) = (stack.mark().unwrap(), stack.mark().unwrap());
+    assert!(matches!(stack.free_to(stale), Err(BadMarker::Freed { .. })));
+    let end = stack.alloc(layout(0, 1)).unwrap();
+    // SAFETY: never out.
+    let freed = unsafe { stack.free(end, layout(8, 1)) };
+    assert!(matches!(freed, Err(BadFree::NotOut { .. })));
+}
+
+/// What ends with a panic gives its memory back, too.
+#[test]
+fn a_scope_ends_when_its_function_panics() {
+    let mut array = StackArea::<256>::new();
+    let mut arena = Arena::new(array.lend());
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        arena.scope(|scope| {
+            scope.alloc([0_u8; 100]).unwrap();
+            panic!("no");
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(arena.used(), 0);
+}
+
+/// Objects of an arena are forgotten.
+#[test]
+fn an_arena_drops_nothing_and_gives_back_what_it_cannot_hold() {
+    use std::rc::Rc;
+    let count = Rc::new(());
+    let mut array = StackArea::<64>::new();
+    let mut arena = Arena::new(array.lend());
+    arena.alloc(count.clone()).unwrap();
+    assert!(arena.alloc([const { None::<Rc<()>> }; 100]).is_err());
+    let too_many = arena.fill(usize::MAX, |_| 0_u64).err();
+    let asked = usize::MAX;
+    assert_eq!(too_many, Some(Refused::Size { asked, most: isize::MAX as usize }));
+    arena.reset();
+    assert_eq!(Rc::strong_count(&count), 2);
+    let (a, b) = (&mut *arena.alloc(()).unwrap(), arena.fill(3, |_| ()).unwrap());
+    assert_eq!((*a, b.len(), arena.used()), ((), 3, 0), "what is empty takes nothing");
+}
+
 #[test]
 fn a_byte_inside_of_a_block_is_aligned_for_guards() {
     use crate::{MemoryArena, SimpleBounds};

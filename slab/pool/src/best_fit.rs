@@ -442,4 +442,3 @@ impl<M: Words> Blocks<M> {
         Ok(())
     }
 }
-

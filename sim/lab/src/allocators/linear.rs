@@ -251,8 +251,9 @@ impl Allocator for Linear {
     fn work(&self) -> Work {
         self.work
     }
+    /// The counters aside, which are the lab's.
     fn beside(&self) -> usize {
-        self.pages() * size_of::<Page>()
+        self.pages() * (size_of::<Page>() - size_of::<Work>())
     }
     fn room(&self, layout: Layout) -> Option<bool> {
         let here =
