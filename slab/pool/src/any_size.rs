@@ -1,5 +1,5 @@
-//! The allocators of blocks of any size beside a shadow model: blocks are aligned, do not overlap and keep their bytes, also when they
-//! are resized; what is refused has no room; and in the end all is one block again.
+//! The allocators of blocks of any size beside a shadow model: blocks are aligned, do not overlap and keep their bytes, also when
+//! they are resized; what is refused has no room; and in the end all is one block again.
 
 use crate::area::{Area, HeapArea, StackArea};
 use crate::best_fit::{Fit, Order};

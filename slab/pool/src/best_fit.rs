@@ -81,7 +81,7 @@ pub struct BestFit<A> {
 
 impl<A: Area> BestFit<A> {
     /// A heap in `area`: best fit, the free blocks by address. What lies before its first multiple of 16, and behind its last, is
-    /// not used, and 16 bytes are its ends.
+    /// not used, and 16 bytes are its ends. Cost: writes to a few words.
     ///
     /// # Errors
     /// [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB.

@@ -52,8 +52,8 @@ macro_rules! blocks_by_pointer {
             /// Takes a block back. Free neighbours become one with it at once.
             ///
             /// # Errors
-            /// [`BadFree::Foreign`] for an address outside of the memory; [`BadFree::NotOut`] for one where no block begins, and for a
-            /// block that is free, as far as its tag still says so: memory that was handed out again tells nothing.
+            /// [`BadFree::Foreign`] for an address outside of the memory; [`BadFree::NotOut`] for one where no block begins, and
+            /// for a block that is free, as far as its header still says so: memory that was handed out again tells nothing.
             ///
             /// # Safety
             /// It was allocated from here, was not freed since, and nobody uses it any more.

@@ -227,7 +227,6 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     ///
     /// # Errors
     /// The object, if there is no room.
-    #[expect(clippy::mut_from_ref, reason = "each call has memory of its own")]
     pub fn alloc<T>(&self, object: T) -> Result<&mut T, T> {
         Scope { arena: self }.alloc(object)
     }
@@ -235,7 +234,6 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     ///
     /// # Errors
     /// As [`alloc_layout`](Self::alloc_layout).
-    #[expect(clippy::mut_from_ref, reason = "each call has memory of its own")]
     pub fn copy<T: Copy>(&self, slice: &[T]) -> Result<&mut [T], Refused> {
         Scope { arena: self }.copy(slice)
     }
@@ -243,7 +241,6 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     ///
     /// # Errors
     /// As [`alloc_layout`](Self::alloc_layout).
-    #[expect(clippy::mut_from_ref, reason = "each call has memory of its own")]
     pub fn fill<T>(&self, len: usize, make: impl FnMut(usize) -> T) -> Result<&mut [T], Refused> {
         Scope { arena: self }.fill(len, make)
     }

@@ -5,11 +5,11 @@ use core::alloc::Layout;
 use core::cell::RefCell;
 use core::ptr::NonNull;
 
-/// An [`Allocator`] that collections share by reference: `&Local<A>` is an allocator of `allocator-api2`, with a feature for each of
-/// its versions (`allocator-api2-02`, `allocator-api2-04`).
+/// An [`Allocator`] that collections share by reference: `&Local<A>` is an allocator of `allocator-api2`, with a feature for each
+/// of its versions (`allocator-api2-02`, `allocator-api2-04`).
 ///
-/// It is for one thread, as what it holds is. What the allocator gives a block beyond its size is a collection's to grow into:
-/// a slot's rest, the free block behind.
+/// It is for one thread, as what it holds is. A collection grows where it lies as far as its block can: into the rest of its slot,
+/// or the free block behind.
 ///
 /// ```
 /// # #[cfg(feature = "allocator-api2-02")] {

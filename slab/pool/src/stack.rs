@@ -11,8 +11,8 @@
 //! - [`free`](StackAlloc::free) of a single block: the topmost one at once; any other waits for a marker.
 //! - Waste: the padding of alignments.
 //!
-//! A marker is used once, so that it is a value. Which markers are still there the stack knows from the memory itself: each says where the one
-//! before it lies. So a marker that went with an earlier one is refused, however far the stack has grown since.
+//! A marker is used once, so that it is a value. Which markers are still there the stack knows from the memory itself: each says
+//! where the one before it lies. So a marker that went with an earlier one is refused, however far the stack has grown since.
 //!
 //! Where scopes nest as the program's functions do, an [`Arena`](super::Arena) has the borrow checker see to it instead.
 //!

@@ -75,8 +75,8 @@ pub struct Tlsf<A> {
 }
 
 impl<A: Area> Tlsf<A> {
-    /// A heap in `area`, with 16 classes in a doubling. What lies before its first multiple of 16, and behind its last, is not used,
-    /// and 16 bytes are its ends.
+    /// A heap in `area`, with 16 classes in a doubling. What lies before its first multiple of 16, and behind its last, is not
+    /// used, and 16 bytes are its ends. Cost: writes to each list head, and a few words of the memory.
     ///
     /// # Errors
     /// [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB, [`PoolError::Memory`] if

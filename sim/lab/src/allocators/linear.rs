@@ -1,13 +1,13 @@
 //! The linear (bump) allocator: one position that moves forward, and nothing is freed but all at once.
 //!
-//! The library's [`Arena`](uslab::pool::Arena) by position, of which chunks are pages here.
+//! The head in its chain of pages is that of the library's [`Arena`](uslab::pool::Arena), whose chunks they are. Here, besides:
 //!
-//! - Reset: all is free; O(1), but that here, unless it is told [not to](Linear::without_fill), the freed bytes are overwritten with [`FREED`], so that whoever reads memory after a
-//!   reset sees it.
+//! - Reset: O(1), but that the freed bytes are overwritten with [`FREED`], unless it is told [not to](Linear::without_fill), so
+//!   that whoever reads memory after a reset sees it.
 //! - [`mark`](Linear::mark), [`rewind`](Linear::rewind): free what came after a mark.
 //!
-//! Sources besides the library's: Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010), for marks and the fill. Ships as Unreal's `FMemStack`, Apache's
-//! `apr_pool`, obstacks. An instance is a value: one for each thread needs no lock.
+//! Sources: the library's, and Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010), for marks and the fill. Ships as
+//! Unreal's `FMemStack`, Apache's `apr_pool`, obstacks. An instance is a value: one for each thread needs no lock.
 //!
 //! As an [`Allocator`] it counts frees, and frees all when the last block came back. A page is one step.
 
