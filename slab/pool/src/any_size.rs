@@ -153,7 +153,7 @@ proptest! {
     #[test]
     fn first_best_and_next_fit(steps in steps(), fit in 0..3_usize, by_address in any::<bool>()) {
         let order = if by_address { Order::Address } else { Order::Lifo };
-        run(BestFit::with(odd(), [Fit::First, Fit::Best, Fit::Next][fit], order).unwrap(), steps);
+        run(BestFit::with_policy(odd(), [Fit::First, Fit::Best, Fit::Next][fit], order).unwrap(), steps);
     }
     /// Beside a list of what is out, in its order: markers free what came after them once, and are refused for good when an
     /// earlier one was freed.
@@ -216,7 +216,7 @@ proptest! {
             let mut objects: Vec<(&'s mut [u16], u16)> = vec![];
             while let Some((what, value)) = steps.next() {
                 match what {
-                    0..3 => match scope.fill(usize::from(value) % 500, |_| value) {
+                    0..3 => match scope.alloc_slice_fill_with(usize::from(value) % 500, |_| value) {
                         Ok(slice) => objects.push((slice, value)),
                         Err(refused) => assert_eq!(refused, Refused::Memory { bytes: 8192 }),
                     },
@@ -299,7 +299,7 @@ fn a_block_grows_where_it_lies_if_what_is_behind_it_is_free() {
     grows_in_place(&mut Tlsf::new(odd()).unwrap());
     grows_in_place(&mut BestFit::new(odd()).unwrap());
     for fit in [Fit::First, Fit::Next] {
-        grows_in_place(&mut BestFit::with(odd(), fit, Order::Lifo).unwrap());
+        grows_in_place(&mut BestFit::with_policy(odd(), fit, Order::Lifo).unwrap());
     }
 }
 
@@ -315,7 +315,7 @@ fn each_lives_in_memory_of_another() {
     }
     let mut array = StackArea::<8192>::new();
     let arena = Arena::new(array.lend());
-    let memory = arena.fill(6000, |_| MaybeUninit::<u8>::uninit()).unwrap();
+    let memory = arena.alloc_slice_fill_with(6000, |_| MaybeUninit::<u8>::uninit()).unwrap();
     let mut tlsf = Tlsf::new(Borrowed::from(memory)).unwrap();
     let block = tlsf.alloc(layout(4000, 8)).unwrap();
     let mut best = BestFit::new(area(block, 4000)).unwrap();
@@ -388,12 +388,12 @@ fn an_arena_drops_nothing_and_gives_back_what_it_cannot_hold() {
     let mut arena = Arena::new(array.lend());
     arena.alloc(count.clone()).unwrap();
     assert!(arena.alloc([const { None::<Rc<()>> }; 100]).is_err());
-    let too_many = arena.fill(usize::MAX, |_| 0_u64).err();
+    let too_many = arena.alloc_slice_fill_with(usize::MAX, |_| 0_u64).err();
     let asked = usize::MAX;
     assert_eq!(too_many, Some(Refused::Size { asked, most: isize::MAX as usize }));
     arena.reset();
     assert_eq!(Rc::strong_count(&count), 2);
-    let (a, b) = (&mut *arena.alloc(()).unwrap(), arena.fill(3, |_| ()).unwrap());
+    let (a, b) = (&mut *arena.alloc(()).unwrap(), arena.alloc_slice_fill_with(3, |_| ()).unwrap());
     assert_eq!((*a, b.len(), arena.used()), ((), 3, 0), "what is empty takes nothing");
 }
 

@@ -86,13 +86,13 @@ impl<A: Area> BestFit<A> {
     /// # Errors
     /// [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB.
     pub fn new(area: A) -> Result<Self, PoolError> {
-        Self::with(area, Fit::Best, Order::Address)
+        Self::with_policy(area, Fit::Best, Order::Address)
     }
     /// The same with another policy, as the texts compare them: first fit by address wastes hardly more, and searches less.
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn with(area: A, fit: Fit, order: Order) -> Result<Self, PoolError> {
+    pub fn with_policy(area: A, fit: Fit, order: Order) -> Result<Self, PoolError> {
         Ok(Self { blocks: Blocks::new(Raw(area), fit, order)?, usage: Usage::default() })
     }
 }

@@ -29,7 +29,9 @@ use core::ptr::NonNull;
 #[doc(hidden)]
 #[inline]
 pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Option<(usize, usize)> {
-    let at = (address.checked_add(head)?).checked_next_multiple_of(layout.align())? - address;
+    // Alignments are powers of two: no division.
+    let below = layout.align() - 1;
+    let at = (address.checked_add(head)?.checked_add(below)? & !below) - address;
     at.checked_add(layout.size()).filter(|end| *end <= bytes).map(|end| (at, end))
 }
 
@@ -141,8 +143,8 @@ impl<C: Span> Chain<C> {
 /// // In an array, which does not grow.
 /// let mut array = StackArea::<256>::new();
 /// let frame = Arena::new(array.lend());
-/// let name = frame.copy(b"frame")?;
-/// let mut lengths = frame.fill(4, |i| i * i)?;
+/// let name = frame.alloc_slice_copy(b"frame")?;
+/// let mut lengths = frame.alloc_slice_fill_with(4, |i| i * i)?;
 /// lengths[0] = name.len();
 /// assert_eq!((&*name, &*lengths), (&b"frame"[..], &[5, 1, 4, 9][..]));
 /// assert!(frame.alloc([0_u8; 256]).is_err(), "out of memory is a value: the object comes back");
@@ -234,15 +236,19 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     ///
     /// # Errors
     /// As [`alloc_layout`](Self::alloc_layout).
-    pub fn copy<T: Copy>(&self, slice: &[T]) -> Result<&mut [T], Refused> {
-        Scope { arena: self }.copy(slice)
+    pub fn alloc_slice_copy<T: Copy>(&self, slice: &[T]) -> Result<&mut [T], Refused> {
+        Scope { arena: self }.alloc_slice_copy(slice)
     }
     /// `len` objects, each made from its index. They are never dropped.
     ///
     /// # Errors
     /// As [`alloc_layout`](Self::alloc_layout).
-    pub fn fill<T>(&self, len: usize, make: impl FnMut(usize) -> T) -> Result<&mut [T], Refused> {
-        Scope { arena: self }.fill(len, make)
+    pub fn alloc_slice_fill_with<T>(
+        &self,
+        len: usize,
+        make: impl FnMut(usize) -> T,
+    ) -> Result<&mut [T], Refused> {
+        Scope { arena: self }.alloc_slice_fill_with(len, make)
     }
 
     /// Runs `with` in a scope: all that is allocated in it is free again at its end, whichever way it ends. Chunks that were
@@ -254,9 +260,9 @@ impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
     /// let mut array = StackArea::<256>::new();
     /// let mut frame = Arena::new(array.lend());
     /// frame.scope(|level| {
-    ///     let name = level.copy(b"level").unwrap();
+    ///     let name = level.alloc_slice_copy(b"level").unwrap();
     ///     let longest = level.scope(|loading| {
-    ///         let scratch = loading.fill(100, |i| i as u8).unwrap(); // gone at the end of this scope
+    ///         let scratch = loading.alloc_slice_fill_with(100, |i| i as u8).unwrap(); // gone at the end of this scope
     ///         name[0] = b'L'; // what is outside is there
     ///         scratch.len()
     ///     });
@@ -360,7 +366,7 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
     ///
     /// # Errors
     /// As [`Arena::alloc_layout`].
-    pub fn copy<T: Copy>(&self, slice: &[T]) -> Result<&'s mut [T], Refused> {
+    pub fn alloc_slice_copy<T: Copy>(&self, slice: &[T]) -> Result<&'s mut [T], Refused> {
         let memory = self.arena.place(Layout::for_value(slice))?.cast();
         // SAFETY: as in `alloc`, for so many objects, apart from those that are copied.
         unsafe {
@@ -372,7 +378,11 @@ impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
     ///
     /// # Errors
     /// As [`Arena::alloc_layout`].
-    pub fn fill<T>(&self, len: usize, mut make: impl FnMut(usize) -> T) -> Result<&'s mut [T], Refused> {
+    pub fn alloc_slice_fill_with<T>(
+        &self,
+        len: usize,
+        mut make: impl FnMut(usize) -> T,
+    ) -> Result<&'s mut [T], Refused> {
         let large = Refused::Size { asked: len.saturating_mul(size_of::<T>()), most: isize::MAX as usize };
         let layout = Layout::array::<T>(len).map_err(|_| large)?;
         let memory = self.arena.place(layout)?.cast::<T>();

@@ -56,16 +56,27 @@ impl<A: Area> Raw<A> {
     /// There is none.
     #[inline]
     pub(crate) fn at(&self, at: usize) -> NonNull<u8> {
+        self.range(at, 0)
+    }
+    #[inline]
+    fn word(&self, at: usize) -> NonNull<u32> {
+        self.range(at, size_of::<u32>()).cast()
+    }
+    /// Where `bytes` bytes begin.
+    #[inline]
+    fn range(&self, at: usize, bytes: usize) -> NonNull<u8> {
         let memory = self.0.memory();
-        assert!(at <= memory.len(), "position {at} of {} bytes", memory.len());
+        if at > memory.len().wrapping_sub(bytes) || bytes > memory.len() {
+            outside(at, memory.len());
+        }
         // SAFETY: inside the area's memory, or its end.
         unsafe { memory.cast::<u8>().add(at) }
     }
-    fn word(&self, at: usize) -> NonNull<u32> {
-        let bytes = self.size();
-        assert!(bytes >= 4 && at <= bytes - 4, "a word at {at} of {bytes} bytes");
-        self.at(at).cast()
-    }
+}
+
+#[cold]
+fn outside(at: usize, bytes: usize) -> ! {
+    panic!("position {at} of {bytes} bytes: somebody wrote to memory that was not theirs");
 }
 
 impl<A: Area> Span for Raw<A> {
