@@ -1,11 +1,14 @@
-//! What an arena asks of the allocator below it, and which allocators are pools.
+//! What guards and collections ask of the allocator below them, and which allocators are pools.
 
 use super::area::Area;
+use super::best_fit::BestFit;
 use super::chunked::ChunkedPool;
 use super::error::{BadFree, Refused};
 use super::fixed::FixedPool;
 use super::reserved::ReservedPool;
 use super::slot::SlotLayout;
+use super::stack::StackAlloc;
+use super::tlsf::Tlsf;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use std::alloc::{GlobalAlloc, System};
@@ -14,7 +17,8 @@ use std::alloc::{GlobalAlloc, System};
 ///
 /// # Safety
 /// What [`allocate`](Self::allocate) returns is valid for reads and writes of the layout's size and nobody else's until it
-/// is released or the allocator dropped, and byte `offset` of it is aligned as the layout says.
+/// is released, or the allocator dropped or told by a method of its own to have it again; and byte `offset` of it is aligned as
+/// the layout says.
 pub unsafe trait Allocator {
     /// Memory for `layout` whose byte `offset` is aligned.
     ///
@@ -29,6 +33,14 @@ pub unsafe trait Allocator {
     /// # Safety
     /// It was allocated from here with that layout and offset, was not released since, and nobody uses it any more.
     unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree>;
+    /// Makes it memory for another layout of the same alignment, where it lies. `false`: it cannot, and is as it was.
+    ///
+    /// # Safety
+    /// It was allocated from here with the old layout and that offset, and was not released since. After a success it has the new
+    /// one.
+    unsafe fn resize(&mut self, _memory: NonNull<u8>, _old: Layout, _new: Layout, _offset: usize) -> bool {
+        false
+    }
 }
 
 /// An allocator whose memory is slots: it must be told the largest object when it is made.
@@ -51,6 +63,10 @@ macro_rules! pooled {
                 // SAFETY: allocated from here, and not used any more, by contract.
                 unsafe { self.free(memory) }
             }
+            // A slot is a slot.
+            unsafe fn resize(&mut self, _: NonNull<u8>, _: Layout, new: Layout, offset: usize) -> bool {
+                self.slots().admits(new, offset).is_ok()
+            }
         }
         impl<$($of)*> Pooled for $pool {
             fn slots(&self) -> SlotLayout {
@@ -61,7 +77,7 @@ macro_rules! pooled {
 }
 pooled!([A: Area] FixedPool<A>, [] ChunkedPool, [] ReservedPool);
 
-/// As the heap aligns starts of blocks only, it puts bytes in front of the offset until that is aligned.
+/// Who aligns starts of blocks only puts bytes in front of the offset until that is aligned.
 fn padded(layout: Layout, offset: usize) -> Option<(Layout, usize)> {
     let pad = offset.wrapping_neg() & (layout.align() - 1);
     let size = layout.size().max(1).checked_add(pad)?;
@@ -85,4 +101,37 @@ unsafe impl Allocator for System {
         unsafe { self.dealloc(memory.sub(pad).as_ptr(), layout) };
         Ok(())
     }
+}
+
+macro_rules! padded {
+    ($($type:ty: $free:expr, $resize:expr;)+) => {$(
+        // SAFETY: a block that is out is the caller's; with so many bytes in front, byte `offset` lies at a multiple of the
+        // alignment.
+        unsafe impl<A: Area> Allocator for $type {
+            #[inline]
+            fn allocate(&mut self, layout: Layout, offset: usize) -> Result<NonNull<u8>, Refused> {
+                let (bytes, align) = (layout.size(), layout.align());
+                let (layout, pad) = padded(layout, offset).ok_or(Refused::NoRoom { bytes, align })?;
+                // SAFETY: the block has so many bytes more.
+                Ok(unsafe { self.alloc(layout)?.add(pad) })
+            }
+            #[inline]
+            unsafe fn release(&mut self, memory: NonNull<u8>, layout: Layout, offset: usize) -> Result<(), BadFree> {
+                let foreign = BadFree::Foreign { address: memory.addr().get() };
+                let (layout, pad) = padded(layout, offset).ok_or(foreign)?;
+                // SAFETY: allocated above with the same layout, so many bytes before.
+                unsafe { $free(self, memory.sub(pad), layout) }
+            }
+            unsafe fn resize(&mut self, memory: NonNull<u8>, old: Layout, new: Layout, offset: usize) -> bool {
+                let (Some((old, pad)), Some((new, _))) = (padded(old, offset), padded(new, offset)) else { return false };
+                // SAFETY: as above.
+                unsafe { $resize(self, memory.sub(pad), old, new.size()) == Ok(true) }
+            }
+        }
+    )+};
+}
+padded! {
+    Tlsf<A>: |it: &mut Self, memory, _| it.free(memory), |it: &mut Self, memory, _, bytes| it.resize(memory, bytes);
+    BestFit<A>: |it: &mut Self, memory, _| it.free(memory), |it: &mut Self, memory, _, bytes| it.resize(memory, bytes);
+    StackAlloc<A>: StackAlloc::free, StackAlloc::resize;
 }

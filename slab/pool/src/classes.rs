@@ -197,6 +197,14 @@ unsafe impl Allocator for ClassPools {
         // SAFETY: by contract.
         unsafe { self.free(memory, layout) }
     }
+    /// In the slot that it has, if that is of the new layout's class, too.
+    unsafe fn resize(&mut self, _: NonNull<u8>, old: Layout, new: Layout, _: usize) -> bool {
+        let same = self.class(new).is_ok_and(|class| self.class(old) == Ok(class));
+        if same {
+            self.asked = self.asked - old.size() as u64 + new.size() as u64;
+        }
+        same
+    }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -1,4 +1,4 @@
-//! Why there is no pool, why there is no slot, and why a slot is not taken back. All are values; nothing is changed then.
+//! Why there is no pool, why there is no slot or block, and why one is not taken back. All are values; nothing is changed then.
 
 use core::fmt;
 
@@ -57,6 +57,18 @@ pub enum PoolError {
         /// Bytes that were asked for.
         bytes: usize,
     },
+    /// The memory is larger than positions of 32 bits reach.
+    Positions {
+        /// Bytes that there are.
+        bytes: usize,
+        /// Bytes that there may be.
+        most: usize,
+    },
+    /// A doubling cannot be cut into so many size classes.
+    Steps {
+        /// Their number, as a power of two.
+        bits: u32,
+    },
 }
 
 impl fmt::Display for PoolError {
@@ -77,17 +89,28 @@ impl fmt::Display for PoolError {
             Self::Many { blocks, most } => write!(f, "{blocks} blocks or sizes are too many: at most {most}"),
             Self::Busy { live } => write!(f, "{live} objects are out: free them, or reset the pool"),
             Self::Memory { bytes } => write!(f, "the system gives no {bytes} bytes"),
+            Self::Positions { bytes, most } => {
+                write!(f, "{bytes} bytes of memory are too many: at most {most}")
+            }
+            Self::Steps { bits } => write!(f, "second-level bits {bits}: expected 2 to 5"),
         }
     }
 }
 impl std::error::Error for PoolError {}
 
-/// Why a pool gives no slot. The caller may free something, or ask another pool.
+/// Why a pool gives no slot, or an allocator no block. The caller may free something, or ask another pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
     /// Every slot is out.
     Full,
+    /// No free block is so large, or lies so that one so aligned fits.
+    NoRoom {
+        /// Bytes that were asked for.
+        bytes: usize,
+        /// The alignment that was asked for, in bytes.
+        align: usize,
+    },
     /// The object is larger than a slot.
     Size {
         /// Bytes that were asked for.
@@ -131,6 +154,9 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full => f.write_str("every slot of the pool is out"),
+            Self::NoRoom { bytes, align } => {
+                write!(f, "no free block holds {bytes} bytes aligned to {align}")
+            }
             Self::Size { asked, most } => write!(f, "{asked} bytes are more than the pool's {most}"),
             Self::Align { asked, most } => write!(f, "alignment {asked} is more than the pool's {most}"),
             Self::Strict { size, align, only } => write!(
@@ -148,11 +174,11 @@ impl fmt::Display for Refused {
 }
 impl std::error::Error for Refused {}
 
-/// Why a slot is not taken back. The pool, and the slot if it is one, are as they were.
+/// Why a slot or block is not taken back. The pool, and the slot if it is one, are as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadFree {
-    /// The address is outside the pool's slots.
+    /// The address is outside the pool's slots, or the allocator's memory.
     Foreign {
         /// The address.
         address: usize,
@@ -168,6 +194,11 @@ pub enum BadFree {
     Double {
         /// The slot, from 0.
         slot: usize,
+    },
+    /// No block that is out begins at the address.
+    NotOut {
+        /// The address.
+        address: usize,
     },
     /// Somebody wrote outside the object.
     Overrun(Overrun),
@@ -217,6 +248,7 @@ impl fmt::Display for BadFree {
                 write!(f, "free of {address:#x}, which is inside slot {slot}, not its beginning")
             }
             Self::Double { slot } => write!(f, "free of slot {slot}, which is free"),
+            Self::NotOut { address } => write!(f, "free of {address:#x}, where no block that is out begins"),
             Self::Overrun(overrun) => overrun.fmt(f),
         }
     }
@@ -248,6 +280,13 @@ mod tests {
             "31 bytes of memory do not hold the 32 bytes that it takes"
         );
         assert_eq!(pool(PoolError::Busy { live: 2 }), "2 objects are out: free them, or reset the pool");
+        assert_eq!(
+            pool(PoolError::Positions { bytes: 1 << 32, most: 1 << 31 }),
+            "4294967296 bytes of memory are too many: at most 2147483648"
+        );
+        assert_eq!(pool(PoolError::Steps { bits: 6 }), "second-level bits 6: expected 2 to 5");
+        let refused = Refused::NoRoom { bytes: 9, align: 8 };
+        assert_eq!(refused.to_string(), "no free block holds 9 bytes aligned to 8");
         let refused = Refused::Offset { asked: 4, aligned: 0 };
         assert_eq!(refused.to_string(), "byte 4 of a slot is not aligned: the pool aligns byte 0");
         let overrun = Overrun { address: 0x40, side: Side::After, found: 1, written: 0xFACE_B0B5 };
@@ -258,6 +297,10 @@ mod tests {
         assert_eq!(
             BadFree::Interior { address: 0x41, slot: 2 }.to_string(),
             "free of 0x41, which is inside slot 2, not its beginning"
+        );
+        assert_eq!(
+            BadFree::NotOut { address: 0x40 }.to_string(),
+            "free of 0x40, where no block that is out begins"
         );
         assert_eq!(BadFree::Double { slot: 3 }.to_string(), "free of slot 3, which is free");
     }

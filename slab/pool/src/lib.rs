@@ -1,4 +1,4 @@
-//! Pools: objects of one size in memory that the caller chose, for one thread, without the machinery of a cache.
+//! Pools, and allocators of any size, in memory that the caller chose, for one thread, without the machinery of a cache.
 //!
 //! | you have | take |
 //! |---|---|
@@ -12,6 +12,11 @@
 //! | blocks of bytes, and no `unsafe` | [`Lender`], on an [`IndexPool`] or a [`GuardedPool`] |
 //! | a mistake to find | [`FixedPool::checked`], [`GuardedPool`]; around any allocator [`MemoryArena`] |
 //! | all of it in one | [`FixedSizeHeap`] |
+//! | objects of any size that end together | [`Arena`], with scopes |
+//! | the same, where markers and not functions say when | [`StackAlloc`] |
+//! | blocks of any size, each in bounded time | [`Tlsf`] |
+//! | blocks of any size in little memory, and time | [`BestFit`] |
+//! | a `Vec` or a map to put into one of them | [`Arena`], [`Hybrid`] by reference; any other in a [`Local`] |
 //! | something of your own to build | [`FreeList`], one word |
 //!
 //! Pools keep their free lists *in* the free objects: that is why they cost nothing beside them, and the opposite of what the
@@ -52,12 +57,17 @@
 //! | [`marked`], [`guarded`] | pools that can be looked at, and that look |
 //! | [`allocator`], [`arena`], [`heap`] | guards around any allocator's objects |
 //! | [`classes`], [`hybrid`] | sizes that vary |
+//! | [`linear`], [`stack`] | any size, freed together |
+//! | [`tlsf`], [`best_fit`] | any size, freed one by one |
+//! | [`local`] | one allocator for several collections |
 //! | [`usage`], [`error`] | the books, and what may go wrong |
 
 pub mod allocator;
 pub mod area;
 pub mod arena;
+pub mod best_fit;
 mod bits;
+mod blocks;
 pub mod chunked;
 pub mod classes;
 pub mod error;
@@ -68,18 +78,25 @@ pub mod heap;
 pub mod hybrid;
 pub mod index_pool;
 pub mod lender;
+pub mod linear;
 pub mod live;
+pub mod local;
 pub mod marked;
 pub mod reserved;
 pub mod slot;
 #[doc(hidden)]
 pub mod source;
+pub mod stack;
+pub mod tlsf;
 pub mod typed;
 pub mod usage;
+#[doc(hidden)]
+pub mod words;
 
 pub use allocator::{Allocator, Pooled};
 pub use area::{Area, Borrowed, HeapArea, MappedArea, StackArea};
 pub use arena::{Bounds, MemoryArena, NoBounds, SimpleBounds};
+pub use best_fit::BestFit;
 pub use chunked::ChunkedPool;
 pub use classes::{ClassPools, Ladder, Waste};
 pub use error::{BadFree, Overrun, PoolError, Refused, Side};
@@ -90,13 +107,19 @@ pub use heap::FixedSizeHeap;
 pub use hybrid::{Hybrid, HybridBox, Routes};
 pub use index_pool::{IndexPool, Initialise};
 pub use lender::{Lend, Lender, Lent};
+pub use linear::{Arena, Scope};
 pub use live::LivePool;
+pub use local::Local;
 pub use marked::MarkedPool;
 pub use reserved::ReservedPool;
 pub use slot::SlotLayout;
+pub use stack::{BadMarker, Marker, StackAlloc};
+pub use tlsf::Tlsf;
 pub use typed::{Pool, PoolBox};
 pub use usage::Usage;
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod any_size;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
 #[cfg(all(test, target_os = "linux", not(any(loom, shuttle, uslab_heap, miri))))]

@@ -4,6 +4,11 @@
 //! [`Allocator`]: https://docs.rs/allocator-api2/latest/allocator_api2/alloc/trait.Allocator.html
 
 use crate::Hybrid;
+use crate::allocator::Allocator;
+use crate::area::Area;
+use crate::error::PoolError;
+use crate::linear::{Arena, Scope};
+use crate::local::Local;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use uslab_buddy::Gfp;
@@ -23,31 +28,90 @@ pub unsafe trait Source: Copy {
     /// # Safety
     /// As `put`, after a success. Neither is empty.
     unsafe fn resize(self, memory: NonNull<u8>, old: Layout, new: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
-        let moved = self.get(new, gfp)?;
-        // SAFETY: both are so large, and apart; the old one is nobody's any more.
-        unsafe {
-            moved.copy_from_nonoverlapping(memory, old.size().min(new.size()));
-            self.put(memory, old);
-        }
-        Some(moved)
+        // SAFETY: passed on.
+        unsafe { moved(self, memory, old, new, gfp) }
     }
+}
+
+/// Other memory, with the old contents.
+///
+/// # Safety
+/// As [`Source::resize`].
+unsafe fn moved(
+    source: impl Source,
+    memory: NonNull<u8>,
+    old: Layout,
+    new: Layout,
+    gfp: Gfp,
+) -> Option<NonNull<u8>> {
+    let moved = source.get(new, gfp)?;
+    // SAFETY: both are so large, and apart; the old one is nobody's any more.
+    unsafe {
+        moved.copy_from_nonoverlapping(memory, old.size().min(new.size()));
+        source.put(memory, old);
+    }
+    Some(moved)
+}
+
+/// Zeroes the bytes of a layout from `from` on, if that is asked for.
+///
+/// # Safety
+/// The memory is of that layout, and the caller's.
+unsafe fn zeroed(memory: NonNull<u8>, layout: Layout, from: usize, gfp: Gfp) -> NonNull<u8> {
+    if gfp.contains(Gfp::ZERO) {
+        // SAFETY: by contract.
+        unsafe { memory.add(from).write_bytes(0, layout.size() - from) };
+    }
+    memory
 }
 
 // SAFETY: as `alloc` says; what the pools hand out stays where it is when they are moved.
 unsafe impl Source for &Hybrid {
     fn get(self, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
-        let memory = self.alloc(layout).ok()?;
-        if gfp.contains(Gfp::ZERO) {
-            // SAFETY: so many bytes are ours since just now.
-            unsafe { memory.write_bytes(0, layout.size()) };
-        }
-        Some(memory)
+        // SAFETY: ours since just now.
+        self.alloc(layout).ok().map(|memory| unsafe { zeroed(memory, layout, 0, gfp) })
     }
     unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: passed on.
         let freed = unsafe { self.free(memory, layout) };
         debug_assert_eq!(freed, Ok(()), "it came from here");
     }
+}
+
+/// Implements [`Source`] for who looks first whether a block can stay where it is.
+macro_rules! in_place {
+    ($([$($of:tt)*] $source:ty: |$it:ident| $allocator:expr;)+) => { $(
+        // SAFETY: what is out is the caller's until it is put back, or the reference ends, with which its memory may end.
+        unsafe impl<$($of)*> Source for $source {
+            fn get(self, layout: Layout, gfp: Gfp) -> Option<NonNull<u8>> {
+                let $it = self;
+                // SAFETY: ours since just now.
+                $allocator.obtain(layout).map(|memory| unsafe { zeroed(memory, layout, 0, gfp) })
+            }
+            unsafe fn put(self, memory: NonNull<u8>, layout: Layout) {
+                let $it = self;
+                // SAFETY: passed on.
+                unsafe { $allocator.give(memory, layout) };
+            }
+            unsafe fn resize(
+                self, memory: NonNull<u8>, old: Layout, new: Layout, gfp: Gfp,
+            ) -> Option<NonNull<u8>> {
+                let $it = self;
+                // SAFETY: passed on; after a success the new layout's bytes are the caller's.
+                unsafe {
+                    if $allocator.fit(memory, old, new) {
+                        return Some(zeroed(memory, new, old.size().min(new.size()), gfp));
+                    }
+                    moved(self, memory, old, new, gfp)
+                }
+            }
+        }
+    )+ };
+}
+in_place! {
+    [A: Allocator] &Local<A>: |it| it;
+    [A: Area, G: FnMut(usize) -> Result<A, PoolError>] &Arena<A, G>: |it| it;
+    [A: Area, G: FnMut(usize) -> Result<A, PoolError>] &Scope<'_, A, G>: |it| it.arena();
 }
 
 /// A dangling pointer for what is empty.
@@ -99,9 +163,10 @@ pub unsafe fn reallocate(
 #[doc(hidden)]
 #[macro_export]
 macro_rules! allocators {
-    ($version:ident: $($source:ty),*) => { $(
-        // SAFETY: as `Source`; what is shared is the cache, which outlives the reference, or the process's.
-        unsafe impl $version::alloc::Allocator for $source {
+    ($version:ident: $($source:ty),*) => { $crate::allocators!($version: $({} $source;)*); };
+    ($version:ident: $({$($of:tt)*} $source:ty;)*) => { $(
+        // SAFETY: as `Source`; what is shared is the allocator, which outlives the reference, or the process's.
+        unsafe impl<$($of)*> $version::alloc::Allocator for $source {
             fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, $version::alloc::AllocError> {
                 $crate::source::allocate(*self, layout, Gfp::KERNEL).ok_or($version::alloc::AllocError)
             }
@@ -134,7 +199,19 @@ macro_rules! allocators {
     )* };
 }
 
+#[cfg(any(feature = "allocator-api2-02", feature = "allocator-api2-04"))]
+macro_rules! of_pools {
+    ($version:ident) => {
+        allocators! {
+            $version:
+            {} &Hybrid;
+            {A: Allocator} &Local<A>;
+            {A: Area, G: FnMut(usize) -> Result<A, PoolError>} &Arena<A, G>;
+            {A: Area, G: FnMut(usize) -> Result<A, PoolError>} &Scope<'_, A, G>;
+        }
+    };
+}
 #[cfg(feature = "allocator-api2-02")]
-allocators!(allocator_api2_02: &Hybrid);
+of_pools!(allocator_api2_02);
 #[cfg(feature = "allocator-api2-04")]
-allocators!(allocator_api2_04: &Hybrid);
+of_pools!(allocator_api2_04);

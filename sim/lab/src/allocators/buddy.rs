@@ -28,6 +28,7 @@ use super::allocator::{Allocator, Holes, Work};
 use super::memory::{Memory, NONE, Piece, Unfit};
 use core::alloc::Layout;
 use core::ops::Range;
+use uslab::pool::words::Words;
 
 /// Bytes of the smallest block.
 pub const UNIT: usize = 16;

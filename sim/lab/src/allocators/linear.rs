@@ -1,20 +1,13 @@
 //! The linear (bump) allocator: one position that moves forward, and nothing is freed but all at once.
 //!
-//! ```text
-//!  page 0                     page 1 (chained when page 0 was full)
-//!  |AAAA|BB|..pad..|CCC|lost| |DDDDDD|            free            |
-//!                                    ^ head
-//! ```
+//! The head in its chain of pages is that of the library's [`Arena`](uslab::pool::Arena), whose chunks they are. Here, besides:
 //!
-//! - Allocate: load the head, round it up, compare with the end, store it: one branch. O(1).
-//! - Reset: all is free; O(1), but that here, unless it is told [not to](Linear::without_fill), the freed bytes are overwritten with [`FREED`], so that whoever reads memory after a
-//!   reset sees it.
+//! - Reset: O(1), but that the freed bytes are overwritten with [`FREED`], unless it is told [not to](Linear::without_fill), so
+//!   that whoever reads memory after a reset sees it.
 //! - [`mark`](Linear::mark), [`rewind`](Linear::rewind): free what came after a mark.
-//! - Waste: the padding of alignments, and in a chain the rest of each page. Nothing else, until it is full.
 //!
-//! Sources: Hanson, "Fast allocation and deallocation of memory based on object lifetimes" (1990); Frykholm, "Custom Memory
-//! Allocation in C++" (BitSquid blog, 2010), for pages in a chain, marks and the fill. Ships as Unreal's `FMemStack`, Apache's
-//! `apr_pool`, obstacks. An instance is a value: one for each thread needs no lock.
+//! Sources: the library's, and Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010), for marks and the fill. Ships as
+//! Unreal's `FMemStack`, Apache's `apr_pool`, obstacks. An instance is a value: one for each thread needs no lock.
 //!
 //! As an [`Allocator`] it counts frees, and frees all when the last block came back. A page is one step.
 
@@ -22,6 +15,8 @@ use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::memory::{Memory, Piece, Unfit};
 use core::alloc::Layout;
 use core::ops::Range;
+use uslab::pool::linear::{Chain, Head};
+use uslab::pool::words::Span;
 
 /// What freed bytes are overwritten with.
 pub const FREED: u8 = 0xCD;
@@ -42,15 +37,12 @@ pub const FREED: u8 = 0xCD;
 /// ```
 #[derive(Debug)]
 pub struct Linear {
-    /// Never empty.
-    pages: Vec<Page>,
+    pages: Chain<Page>,
     /// Bytes of a new page; of all pages at most.
     page: usize,
     most: usize,
-    /// The next free byte of the last page.
-    head: usize,
     /// How far freed blocks take the head back when the last of them comes: to the last mark it was rewound to.
-    floor: Mark,
+    floor: Head,
     /// Blocks handed out since, and not freed.
     live: usize,
     /// Changes whenever blocks die together: a block of another epoch is dead already.
@@ -65,16 +57,19 @@ struct Page {
     memory: Memory,
     /// Its first position: pages lie as if at multiples of their alignment.
     base: usize,
-    /// Bytes of the pages before it.
-    before: usize,
 }
 
-/// A head that was saved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    page: usize,
-    head: usize,
+impl Span for Page {
+    fn address(&self) -> usize {
+        self.memory.address()
+    }
+    fn size(&self) -> usize {
+        self.memory.size()
+    }
 }
+
+/// Where nothing is used.
+const START: Head = Head { chunk: 0, at: 0 };
 
 /// A block of a [`Linear`].
 #[derive(Debug, PartialEq, Eq)]
@@ -118,11 +113,10 @@ impl Linear {
             return Err(Unfit::new("a chain of at most", most, format!("a page of {page} bytes or more")));
         }
         Ok(Self {
-            pages: vec![Page { memory: Memory::new(page, 1, 1)?, base: 0, before: 0 }],
+            pages: Chain::new(Page { memory: Memory::new(page, 1, 1)?, base: 0 }),
             page,
             most,
-            head: 0,
-            floor: Mark { page: 0, head: 0 },
+            floor: START,
             live: 0,
             epoch: 0,
             fills: true,
@@ -132,19 +126,19 @@ impl Linear {
 
     /// Bytes from the start to the head, padding and lost ends of pages included.
     pub fn used(&self) -> usize {
-        self.pages.last().map_or(0, |page| page.before) + self.head
+        self.pages.bytes_to(self.pages.head())
     }
     /// How many pages there are.
     pub fn pages(&self) -> usize {
-        self.pages.len()
+        self.pages.head().chunk + 1
     }
 
     /// The first page's bytes.
     pub(super) fn memory(&self) -> &Memory {
-        &self.pages[0].memory
+        &self.pages.first().memory
     }
     pub(super) fn memory_mut(&mut self) -> &mut Memory {
-        &mut self.pages[0].memory
+        &mut self.pages.first_mut().memory
     }
 
     /// Moves the head behind `layout`.
@@ -155,65 +149,60 @@ impl Linear {
 
     fn bump(&mut self, layout: Layout) -> Option<LinearBlock> {
         self.work.took(1);
-        let fits = |head: usize, page: usize| {
-            let at = head.checked_next_multiple_of(layout.align())?;
-            at.checked_add(layout.size()).filter(|end| *end <= page).map(|end| (at, end))
-        };
-        let last = self.pages.last()?;
-        let (at, end) = match fits(self.head, last.memory.len()) {
-            Some(found) => found,
+        let at = match self.pages.place(layout) {
+            Some(at) => at,
             None => {
-                let before = last.before + last.memory.len();
-                let base = (last.base + last.memory.len()).next_multiple_of(Memory::ALIGN);
+                let last = self.pages.last();
+                let base = (last.base + last.size()).next_multiple_of(Memory::ALIGN);
                 let bytes = self.page.max(layout.size());
-                if bytes > self.most - before {
+                if bytes > self.most - self.capacity() {
                     return None;
                 }
-                self.pages.push(Page { memory: Memory::new(bytes, 1, 1).ok()?, base, before });
+                self.pages.push(Page { memory: Memory::new(bytes, 1, 1).ok()?, base }).ok()?;
                 self.work.took(1);
-                (0, layout.size())
+                self.pages.place(layout)?
             }
         };
-        let page = self.pages.len() - 1;
-        self.head = end;
         self.live += 1;
-        Some(LinearBlock { page, piece: self.pages[page].memory.piece(at, layout.size()), epoch: self.epoch })
+        let (page, memory) = (self.pages.head().chunk, &self.pages.last().memory);
+        Some(LinearBlock { page, piece: memory.piece(at, layout.size()), epoch: self.epoch })
     }
 
     /// The head, to come back to.
-    pub fn mark(&self) -> Mark {
-        Mark { page: self.pages.len() - 1, head: self.head }
+    pub fn mark(&self) -> Head {
+        self.pages.head()
     }
 
     /// Frees all that came after `mark`, and overwrites it with [`FREED`].
     ///
     /// # Errors
     /// The mark lies above the head.
-    pub fn rewind(&mut self, mark: Mark) -> Result<(), StaleMark> {
-        let head = self.used();
-        let at = self.pages.get(mark.page).map(|page| page.before + mark.head);
-        match at.filter(|at| *at <= head) {
-            Some(_) => self.retreat(mark),
-            None => return Err(StaleMark { mark: at.unwrap_or(mark.page * self.page), head }),
+    pub fn rewind(&mut self, mark: Head) -> Result<(), StaleMark> {
+        let head = self.pages.head();
+        if mark > head {
+            let known = mark.chunk <= head.chunk;
+            let mark = if known { self.pages.bytes_to(mark) } else { mark.chunk * self.page };
+            return Err(StaleMark { mark, head: self.used() });
         }
+        self.retreat(mark);
         self.floor = mark;
         Ok(())
     }
 
     /// Frees everything.
     pub fn reset(&mut self) {
-        self.floor = Mark { page: 0, head: 0 };
-        self.retreat(self.floor);
+        self.floor = START;
+        self.retreat(START);
     }
 
-    fn retreat(&mut self, mark: Mark) {
-        let end =
-            if mark.page + 1 < self.pages.len() { self.pages[mark.page].memory.len() } else { self.head };
-        self.pages.truncate(mark.page + 1);
+    fn retreat(&mut self, mark: Head) {
+        let above = self.pages.head();
+        self.pages.rewind(mark);
         if self.fills {
-            self.pages[mark.page].memory.slice_mut(mark.head..end).fill(FREED);
+            let memory = &mut self.pages.last_mut().memory;
+            let end = if mark.chunk < above.chunk { memory.len() } else { above.at };
+            memory.slice_mut(mark.at..end).fill(FREED);
         }
-        self.head = mark.head;
         self.live = 0;
         self.epoch += 1;
     }
@@ -230,7 +219,9 @@ impl Allocator for Linear {
     fn free(&mut self, block: LinearBlock) {
         self.work.frees += 1;
         if block.epoch == self.epoch {
-            self.pages[block.page].memory.own(&block.piece);
+            if let Some(page) = self.pages.get(block.page) {
+                page.memory.own(&block.piece);
+            }
             self.live -= 1;
             if self.live == 0 {
                 self.retreat(self.floor);
@@ -250,22 +241,23 @@ impl Allocator for Linear {
         }
     }
     fn capacity(&self) -> usize {
-        self.pages.iter().map(|page| page.memory.len()).sum()
+        self.pages.chunks().map(Span::size).sum()
     }
     fn holes(&self) -> Holes {
         let mut holes = Holes::default();
-        holes.add(self.pages.last().map_or(0, |page| page.memory.len()) - self.head);
+        holes.add(self.pages.last().size() - self.pages.head().at);
         holes
     }
     fn work(&self) -> Work {
         self.work
     }
+    /// The counters aside, which are the lab's.
     fn beside(&self) -> usize {
-        self.pages.len() * size_of::<Page>()
+        self.pages() * (size_of::<Page>() - size_of::<Work>())
     }
     fn room(&self, layout: Layout) -> Option<bool> {
-        let here = self.head.next_multiple_of(layout.align()) + layout.size()
-            <= self.pages.last().map_or(0, |page| page.memory.len());
+        let here =
+            self.pages.head().at.next_multiple_of(layout.align()) + layout.size() <= self.pages.last().size();
         let chained = self.page.max(layout.size()) + self.capacity() <= self.most;
         Some(Memory::aligns(layout) && (here || chained))
     }

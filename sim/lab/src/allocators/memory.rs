@@ -7,6 +7,8 @@
 use super::allocator::Work;
 use core::alloc::Layout;
 use core::ops::Range;
+use uslab::pool::PoolError;
+use uslab::pool::words::{Event, Span, Words};
 
 /// A position that is none: the end of a list.
 pub(super) const NONE: u32 = u32::MAX;
@@ -18,8 +20,8 @@ pub struct Memory {
     /// Bytes in front that are skipped, for the alignment.
     skip: usize,
     len: usize,
-    /// Bytes of headers and links read or written so far.
-    touched: u64,
+    /// What was done here so far: bytes of headers and links read or written, and what its allocator [tells](Words::tell).
+    work: Work,
 }
 
 /// A block of a [`Memory`] that somebody owns.
@@ -60,6 +62,21 @@ impl Unfit {
     }
 }
 
+impl From<PoolError> for Unfit {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Steps { bits } => Self::new("second-level bits", bits as usize, "2 to 5"),
+            PoolError::NoRoom { bytes, needed } => {
+                Self::new("a memory of", bytes, format!("{needed} bytes or more"))
+            }
+            PoolError::Positions { bytes, most } => {
+                Self::new("a memory of", bytes, format!("{most} bytes or less"))
+            }
+            other => Self::new("memory for a pool of", 0, other.to_string()),
+        }
+    }
+}
+
 impl Memory {
     /// The alignment of its start, in bytes, and so the largest that a block can have.
     pub const ALIGN: usize = 4096;
@@ -78,7 +95,7 @@ impl Memory {
         }
         let bytes = vec![0; len + Self::ALIGN - 1];
         let address = bytes.as_ptr().addr();
-        Ok(Self { skip: address.next_multiple_of(Self::ALIGN) - address, bytes, len, touched: 0 })
+        Ok(Self { skip: address.next_multiple_of(Self::ALIGN) - address, bytes, len, work: Work::default() })
     }
 
     /// Its bytes.
@@ -88,9 +105,6 @@ impl Memory {
     /// Whether a block can be so aligned here.
     pub(super) fn aligns(layout: Layout) -> bool {
         layout.align() <= Self::ALIGN
-    }
-    fn address(&self) -> usize {
-        self.bytes.as_ptr().addr()
     }
 
     /// The block of `bytes` bytes at `at`, for its owner.
@@ -125,30 +139,104 @@ impl Memory {
         &mut self.bytes[self.skip + range.start..self.skip + range.end]
     }
 
-    /// The number at `at`, without counting: for reports and checks.
-    pub(super) fn peek(&self, at: usize) -> u32 {
+    /// Bytes of bookkeeping other than numbers were read or written.
+    pub(super) fn touch(&mut self, bytes: u64) {
+        self.work.touched += bytes;
+    }
+    /// `work` with what was done here.
+    pub(super) fn work(&self, work: Work) -> Work {
+        Work {
+            steps: work.steps + self.work.steps,
+            longest: work.longest.max(self.work.longest),
+            splits: work.splits + self.work.splits,
+            merges: work.merges + self.work.merges,
+            touched: work.touched + self.work.touched,
+            ..work
+        }
+    }
+}
+
+impl Span for Memory {
+    fn address(&self) -> usize {
+        self.bytes.as_ptr().addr() + self.skip
+    }
+    fn size(&self) -> usize {
+        self.len
+    }
+}
+
+/// The words of the allocators, of which it counts those that are loaded and stored.
+impl Words for Memory {
+    fn peek(&self, at: usize) -> u32 {
         let bytes = &self.bytes[self.skip + at..self.skip + at + 4];
         u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
-    /// Reads the number at `at`.
-    pub(super) fn load(&mut self, at: usize) -> u32 {
-        self.touched += 4;
+    fn load(&mut self, at: usize) -> u32 {
+        self.work.touched += 4;
         self.peek(at)
     }
-    /// Writes the number at `at`.
-    pub(super) fn store(&mut self, at: usize, number: u32) {
-        self.touched += 4;
-        self.slice_mut(at..at + 4).copy_from_slice(&number.to_ne_bytes());
+    fn store(&mut self, at: usize, word: u32) {
+        self.work.touched += 4;
+        self.slice_mut(at..at + 4).copy_from_slice(&word.to_ne_bytes());
     }
-    /// Bytes of bookkeeping other than numbers were read or written.
-    pub(super) fn touch(&mut self, bytes: u64) {
-        self.touched += bytes;
-    }
-    /// `work` with what was touched here.
-    pub(super) fn work(&self, work: Work) -> Work {
-        Work { touched: work.touched + self.touched, ..work }
+    fn tell(&mut self, event: Event) {
+        match event {
+            Event::Searched(steps) => self.work.took(steps),
+            Event::Split => self.work.splits += 1,
+            Event::Merged => self.work.merges += 1,
+            _ => {}
+        }
     }
 }
+
+/// Implements [`Allocator`](super::Allocator) for an allocator of the library: `blocks` in a [`Memory`], and `work`.
+macro_rules! of_the_library {
+    ($allocator:ty, $name:literal, $take:expr) => {
+        impl Allocator for $allocator {
+            type Block = Piece;
+            const NAME: &'static str = $name;
+
+            fn alloc(&mut self, layout: Layout) -> Option<Piece> {
+                let taken = if Memory::aligns(layout) { $take(self, layout) } else { None };
+                let block = taken.map(|at| self.blocks.memory().piece(at, layout.size()));
+                self.work.served(block)
+            }
+            fn free(&mut self, block: Piece) {
+                let at = self.blocks.memory().own(&block);
+                self.work.frees += 1;
+                self.blocks.give(at);
+            }
+            fn range(&self, block: &Piece) -> Range<usize> {
+                block.at()..block.at() + self.blocks.size(block.at())
+            }
+            fn bytes<'b>(&'b mut self, block: &'b mut Piece) -> &'b mut [u8] {
+                self.blocks.memory_mut().bytes(block)
+            }
+            /// Its ends take one of the multiples of 16.
+            fn capacity(&self) -> usize {
+                self.blocks.memory().len() - 16
+            }
+            fn holes(&self) -> Holes {
+                let mut holes = Holes::default();
+                self.blocks.holes().for_each(|bytes| holes.add(bytes));
+                holes
+            }
+            fn work(&self) -> Work {
+                self.blocks.memory().work(self.work)
+            }
+            fn beside(&self) -> usize {
+                self.blocks.control_bytes()
+            }
+            fn room(&self, layout: Layout) -> Option<bool> {
+                Some(Memory::aligns(layout) && self.blocks.room(layout))
+            }
+            fn check(&self) -> Result<(), String> {
+                self.blocks.check()
+            }
+        }
+    };
+}
+pub(super) use of_the_library;
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,7 @@
 //! Every allocator of the textbooks, small and safe, beside the shipping ones, under one trait.
 //!
+//! The free list, TLSF and the head of the linear ones are the code of `uslab::pool`, in a memory that counts what they do.
+//!
 //! | module | |
 //! |---|---|
 //! | [`allocator`] | what the lab asks of an allocator |

@@ -24,6 +24,7 @@ use super::memory::{NONE, Piece, Unfit};
 use super::slots::Slots;
 use core::alloc::Layout;
 use core::ops::Range;
+use uslab::pool::words::Words;
 
 /// A pool with its free list in the slots. See the [module](self).
 #[derive(Debug)]

@@ -20,6 +20,7 @@ use super::allocator::{Allocator, Holes, Work};
 use super::memory::{Memory, NONE, Piece, Unfit};
 use core::alloc::Layout;
 use core::ops::Range;
+use uslab::pool::words::Words;
 
 const PAGE: usize = 4096;
 

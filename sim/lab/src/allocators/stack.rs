@@ -11,7 +11,8 @@
 //! - Waste: the padding of alignments.
 //!
 //! As an [`Allocator`] it takes single blocks back, too: the topmost at once, any other when all above it were freed. For that
-//! it remembers where each block began, beside the memory; with markers alone nothing is remembered anywhere.
+//! it remembers where each block began, beside the memory, and knows by that which markers are stale. The library's
+//! [`StackAlloc`](uslab::pool::StackAlloc), which moves its head as this one does, remembers markers only, in the memory.
 //!
 //! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that run on pop; Frykholm, "Custom Memory Allocation
 //! in C++" (2010). Ships as Unreal's `FMemMark` on `FMemStack`, Frostbite's scope stack, and every call stack.
@@ -22,6 +23,8 @@ use super::memory::{Memory, Piece, Unfit};
 use core::alloc::Layout;
 use core::fmt;
 use core::ops::{Deref, DerefMut, Range};
+use uslab::pool::linear::place;
+use uslab::pool::words::Span;
 
 /// A stack of blocks. See the [module](self).
 #[derive(Debug)]
@@ -170,10 +173,9 @@ impl Stack {
         StackScope { stack: self, marker }
     }
 
-    fn place(&self, layout: Layout) -> Option<Range<usize>> {
-        let at = self.head.checked_next_multiple_of(layout.align())?;
-        let end = at.checked_add(layout.size())?;
-        (Memory::aligns(layout) && end <= self.memory.len()).then_some(at..end)
+    fn place(&self, layout: Layout) -> Option<(usize, usize)> {
+        let place = || place(self.memory.address(), self.memory.len(), self.head, layout);
+        if Memory::aligns(layout) { place() } else { None }
     }
 }
 
@@ -210,12 +212,12 @@ impl Allocator for Stack {
     fn alloc(&mut self, layout: Layout) -> Option<StackBlock> {
         self.work.took(1);
         let place = self.place(layout);
-        let block = place.map(|range| {
+        let block = place.map(|(at, end)| {
             let birth = self.births;
             self.births += 1;
-            let piece = self.memory.piece(range.start, layout.size());
-            let before = core::mem::replace(&mut self.head, range.end);
-            self.frames.push(Frame { birth, before, range, freed: false, destructor: None });
+            let piece = self.memory.piece(at, layout.size());
+            let before = core::mem::replace(&mut self.head, end);
+            self.frames.push(Frame { birth, before, range: at..end, freed: false, destructor: None });
             StackBlock { piece, frame: self.frames.len() - 1, birth }
         });
         self.work.served(block)

@@ -1,4 +1,8 @@
 use super::*;
+use uslab::pool::words::Words;
+
+/// What blocks are multiples of.
+const UNIT: usize = 16;
 
 fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 1).unwrap()
@@ -98,6 +102,6 @@ fn a_tag_that_was_overwritten_is_told() {
     let mut heap = heap(Fit::First, Order::Lifo);
     let block = heap.alloc(layout(24)).unwrap();
     let end = block.at() + 24;
-    heap.memory.store(end, 0);
+    heap.blocks.memory_mut().store(end, 0);
     assert_eq!(heap.check(), Err("the tags of the block at 12 differ".to_owned()));
 }

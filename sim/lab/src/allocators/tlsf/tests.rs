@@ -1,5 +1,9 @@
 use super::*;
 
+/// Bytes of a header, and what blocks are multiples of.
+const HEADER: usize = 4;
+const UNIT: usize = 16;
+
 fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 1).unwrap()
 }
@@ -22,19 +26,21 @@ fn with_free(bytes: usize, sli: u32, search: Search, sizes: &[usize]) -> (Tlsf, 
 fn both_scans_light_up_for_a_request_of_the_widget() {
     // Two second-level bits, 16 bytes the smallest. Free: 48 (fl 1, sl 2), 96 (fl 2, sl 2), and the rest of 1024 bytes.
     let (mut tlsf, _kept) = with_free(1024, 2, Search::Bitmaps, &[48, 96]);
-    let rest = tlsf.classes.of(1024 - 16 - 48 - 96 - 32);
+    let rest = tlsf.classes().of(1024 - 16 - 48 - 96 - 32);
     assert_eq!(rest, Class { fl: 5, sl: 2 });
-    assert_eq!((tlsf.fl_bitmap, tlsf.sl_bitmaps[1], tlsf.sl_bitmaps[2]), (0b10_0110, 0b100, 0b100));
+    let (fl_bitmap, sl_bitmaps) = tlsf.blocks.bitmaps();
+    assert_eq!((fl_bitmap, sl_bitmaps[1], sl_bitmaps[2]), (0b10_0110, 0b100, 0b100));
     // 44 bytes are 48 with the header: its own class has a block, one scan.
-    assert_eq!(tlsf.find_in_bitmaps(tlsf.first_class(48, 1).unwrap()), (Some(Class { fl: 1, sl: 2 }), 1));
+    assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(48, 1).unwrap()), (Some(Class { fl: 1, sl: 2 }), 1));
     // 60 bytes are 64: nothing else in doubling 1 matters; doubling 2 has step 2.
-    assert_eq!(tlsf.find_in_bitmaps(tlsf.first_class(64, 1).unwrap()), (Some(Class { fl: 2, sl: 2 }), 1));
+    assert_eq!(tlsf.blocks.find(tlsf.blocks.first_class(64, 1).unwrap()), (Some(Class { fl: 2, sl: 2 }), 1));
     // 64 with the first step of doubling 3 wanted: on to the first level, and down again.
-    assert_eq!(tlsf.find_in_bitmaps(Class { fl: 3, sl: 0 }), (Some(rest), 3));
-    assert_eq!(tlsf.find_in_bitmaps(Class { fl: 5, sl: 3 }), (None, 2));
-    assert_eq!(tlsf.find_in_bitmaps(Class { fl: 9, sl: 0 }), (None, 0));
+    assert_eq!(tlsf.blocks.find(Class { fl: 3, sl: 0 }), (Some(rest), 3));
+    assert_eq!(tlsf.blocks.find(Class { fl: 5, sl: 3 }), (None, 2));
+    assert_eq!(tlsf.blocks.find(Class { fl: 9, sl: 0 }), (None, 0));
     let block = tlsf.alloc(layout(44)).unwrap();
-    assert_eq!((block.at(), tlsf.sl_bitmaps[1], tlsf.fl_bitmap), (16, 0, 0b10_0100), "the list was popped");
+    let (fl_bitmap, sl_bitmaps) = tlsf.blocks.bitmaps();
+    assert_eq!((block.at(), sl_bitmaps[1], fl_bitmap), (16, 0, 0b10_0100), "the list was popped");
 }
 
 #[test]
@@ -80,7 +86,7 @@ fn bitmaps_and_a_scan_of_all_heads_find_the_same_class() {
     for fl in 0..18 {
         for sl in 0..16 {
             let class = Class { fl, sl };
-            assert_eq!(tlsf.find_in_bitmaps(class).0, tlsf.find_in_heads(class).0, "{class:?}");
+            assert_eq!(tlsf.blocks.find(class).0, find_in_heads(&tlsf.blocks, class).0, "{class:?}");
         }
     }
 }

@@ -64,7 +64,11 @@ impl Classes {
         }
         let power = size.ilog2();
         let step = if power > self.bits { 1 << (power - self.bits) } else { 1 };
-        size.checked_next_multiple_of(step)
+        // Steps are powers of two: no division.
+        match size.checked_add(step - 1) {
+            Some(most) => Some(most & !(step - 1)),
+            None => None,
+        }
     }
 }
 

@@ -1,0 +1,417 @@
+//! The allocators of blocks of any size beside a shadow model: blocks are aligned, do not overlap and keep their bytes, also when
+//! they are resized; what is refused has no room; and in the end all is one block again.
+
+use crate::area::{Area, HeapArea, StackArea};
+use crate::best_fit::{Fit, Order};
+use crate::{Allocator, Arena, BadFree, BadMarker, BestFit, Refused, Scope, StackAlloc, Tlsf};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// Memory that begins at an odd address, and ends wherever.
+#[derive(Debug)]
+struct Odd(HeapArea);
+
+// SAFETY: a part of an area.
+unsafe impl Area for Odd {
+    fn memory(&self) -> NonNull<[u8]> {
+        let memory = self.0.memory();
+        // SAFETY: the area has 8,192 bytes.
+        NonNull::slice_from_raw_parts(unsafe { memory.cast::<u8>().add(1) }, memory.len() - 4)
+    }
+}
+fn odd() -> Odd {
+    Odd(HeapArea::new(8192, 4096).unwrap())
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Alloc(Layout),
+    Free(usize),
+    Resize(usize, usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = || prop_oneof![6 => 0..40_usize, 3 => 0..600_usize, 1 => 0..6000_usize];
+    let align = prop_oneof![8 => 0..5_u32, 1 => 5..13_u32];
+    let layout = |(size, log): (usize, u32)| Step::Alloc(Layout::from_size_align(size, 1 << log).unwrap());
+    let step = prop_oneof![
+        5 => (size(), align).prop_map(layout),
+        4 => any::<usize>().prop_map(Step::Free),
+        2 => (any::<usize>(), size()).prop_map(|(pick, size)| Step::Resize(pick, size)),
+    ];
+    prop::collection::vec(step, 1..if cfg!(miri) { 40 } else { 300 })
+}
+
+/// An allocator that can be looked into.
+trait Subject: Allocator {
+    /// Whether there is room; `None`: it is not told from the lists.
+    fn room(&self, layout: Layout) -> Option<bool>;
+    /// Its free blocks, if all that it keeps fits together.
+    fn look(&self) -> Vec<usize>;
+}
+
+macro_rules! subjects {
+    ($($type:ty),+) => {$(
+        impl<A: Area> Subject for $type {
+            fn room(&self, layout: Layout) -> Option<bool> {
+                Some(self.blocks.room(layout))
+            }
+            fn look(&self) -> Vec<usize> {
+                assert_eq!(self.blocks.check(), Ok(()));
+                self.free_blocks().collect()
+            }
+        }
+    )+};
+}
+subjects!(Tlsf<A>, BestFit<A>);
+
+/// What is out, by address: its layout, and the byte that it is full of.
+struct Shadow<S> {
+    subject: S,
+    out: BTreeMap<usize, (NonNull<u8>, Layout, u8)>,
+}
+
+impl<S: Subject> Shadow<S> {
+    fn keep(&mut self, block: NonNull<u8>, layout: Layout, stamp: u8) {
+        let address = block.addr().get();
+        assert!(address.is_multiple_of(layout.align()), "{layout:?} at {address:#x}");
+        if let Some((before, (_, other, _))) = self.out.range(..=address).next_back() {
+            assert!(before + other.size().max(1) <= address, "it overlaps the block before it");
+        }
+        if let Some((behind, _)) = self.out.range(address..).next() {
+            assert!(address + layout.size() <= *behind, "it overlaps the block behind it");
+        }
+        // SAFETY: so many bytes are ours.
+        unsafe { block.write_bytes(stamp, layout.size()) };
+        self.out.insert(address, (block, layout, stamp));
+    }
+    fn pick(&mut self, pick: usize) -> Option<(NonNull<u8>, Layout, u8)> {
+        let address = *self.out.keys().nth(pick % self.out.len().max(1))?;
+        self.out.remove(&address)
+    }
+    fn alloc(&mut self, layout: Layout, stamp: u8) {
+        // The trait's blocks have a byte at least.
+        let asked = Layout::from_size_align(layout.size().max(1), layout.align()).unwrap();
+        let room = self.subject.room(asked);
+        let block = self.subject.allocate(layout, 0);
+        assert!(room.is_none_or(|room| room == block.is_ok()), "{layout:?}: {block:?}, room {room:?}");
+        match block {
+            Ok(block) => self.keep(block, layout, stamp),
+            Err(refused) => {
+                assert_eq!(refused, Refused::NoRoom { bytes: asked.size(), align: layout.align() })
+            }
+        }
+    }
+    fn free(&mut self, pick: usize) {
+        let Some((block, layout, stamp)) = self.pick(pick) else { return };
+        assert_full_of(block, layout.size(), stamp);
+        // SAFETY: allocated from here with this layout, and out; the second time it is refused, or nothing.
+        assert_eq!(unsafe { self.subject.release(block, layout, 0) }, Ok(()));
+    }
+    fn resize(&mut self, pick: usize, size: usize, stamp: u8) {
+        let Some((block, old, was)) = self.pick(pick) else { return };
+        let new = Layout::from_size_align(size, old.align()).unwrap();
+        // SAFETY: allocated from here with this layout, and out.
+        let resized = unsafe { self.subject.resize(block, old, new, 0) };
+        assert!(resized || size > old.size(), "one that shrinks always can");
+        assert_full_of(block, old.size().min(if resized { size } else { old.size() }), was);
+        self.keep(block, if resized { new } else { old }, stamp);
+    }
+}
+
+fn assert_full_of(block: NonNull<u8>, bytes: usize, stamp: u8) {
+    // SAFETY: so many bytes are ours, and were written.
+    let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), bytes) };
+    assert!(bytes.iter().all(|byte| *byte == stamp), "somebody wrote to it: {bytes:?}");
+}
+
+fn run(subject: impl Subject, steps: Vec<Step>) {
+    let mut shadow = Shadow { subject, out: BTreeMap::new() };
+    let whole = shadow.subject.look();
+    assert_eq!(whole.len(), 1);
+    for (stamp, step) in steps.into_iter().enumerate() {
+        match step {
+            Step::Alloc(layout) => shadow.alloc(layout, stamp as u8),
+            Step::Free(pick) => shadow.free(pick),
+            Step::Resize(pick, size) => shadow.resize(pick, size, stamp as u8),
+        }
+        shadow.subject.look();
+    }
+    while !shadow.out.is_empty() {
+        shadow.free(0);
+    }
+    assert_eq!(shadow.subject.look(), whole, "all is one block again");
+}
+
+proptest! {
+    #[test]
+    fn tlsf(steps in steps(), bits in 2..=5_u32) {
+        run(Tlsf::with_steps(odd(), bits).unwrap(), steps);
+    }
+    #[test]
+    fn first_best_and_next_fit(steps in steps(), fit in 0..3_usize, by_address in any::<bool>()) {
+        let order = if by_address { Order::Address } else { Order::Lifo };
+        run(BestFit::with_policy(odd(), [Fit::First, Fit::Best, Fit::Next][fit], order).unwrap(), steps);
+    }
+    /// Beside a list of what is out, in its order: markers free what came after them once, and are refused for good when an
+    /// earlier one was freed.
+    #[test]
+    fn a_stack_with_markers(steps in prop::collection::vec((0..6_u8, any::<u16>()), 1..300)) {
+        let mut stack = StackAlloc::new(odd()).unwrap();
+        // Blocks with their layout and stamp, and markers: a number each, its place in `marks`.
+        let (mut out, mut marks): (Vec<Result<_, usize>>, Vec<_>) = (vec![], vec![]);
+        for (stamp, (what, pick)) in steps.into_iter().enumerate() {
+            let (stamp, pick) = (stamp as u8, usize::from(pick));
+            match what {
+                0 | 1 => {
+                    let layout = Layout::from_size_align(pick % 300, 1 << (pick / 300 % 8)).unwrap();
+                    if let Ok(block) = stack.alloc(layout) {
+                        // SAFETY: ours.
+                        unsafe { block.write_bytes(stamp, layout.size()) };
+                        out.push(Ok((block, layout, stamp)));
+                    }
+                }
+                2 | 3 => {
+                    let used = stack.used();
+                    if let Ok(marker) = stack.mark() {
+                        out.push(Err(marks.len()));
+                        marks.push(Some((marker, used)));
+                    }
+                }
+                4 => {
+                    if let Some(Ok((block, layout, stamp))) = out.pop_if(|top| top.is_ok()) {
+                        assert_full_of(block, layout.size(), stamp);
+                        // SAFETY: the topmost block that is out.
+                        assert_eq!(unsafe { stack.free(block, layout) }, Ok(()));
+                    }
+                }
+                _ => {
+                    let mark = pick % marks.len().max(1);
+                    let Some((marker, used)) = marks.get_mut(mark).and_then(Option::take) else { continue };
+                    let before = stack.used();
+                    match out.iter().position(|place| *place == Err(mark)) {
+                        Some(place) => {
+                            out.truncate(place);
+                            assert_eq!((stack.free_to(marker), stack.used()), (Ok(()), used));
+                        }
+                        None => {
+                            let freed = stack.free_to(marker);
+                            assert!(matches!(freed, Err(BadMarker::Freed { .. })), "{freed:?}");
+                            assert_eq!(stack.used(), before, "nothing was freed");
+                        }
+                    }
+                }
+            }
+            out.iter().flatten().for_each(|(block, layout, stamp)| assert_full_of(*block, layout.size(), *stamp));
+        }
+    }
+    /// Scopes within scopes: what is outside keeps its values, and each gives back what it took.
+    #[test]
+    fn an_arena_with_scopes(steps in prop::collection::vec((0..5_u8, any::<u16>()), 1..200)) {
+        fn nest<'s, G: FnMut(usize) -> Result<Odd, crate::PoolError>>(
+            scope: &mut Scope<'s, Odd, G>, steps: &mut impl Iterator<Item = (u8, u16)>,
+        ) {
+            let mut objects: Vec<(&'s mut [u16], u16)> = vec![];
+            while let Some((what, value)) = steps.next() {
+                match what {
+                    0..3 => match scope.alloc_slice_fill_with(usize::from(value) % 500, |_| value) {
+                        Ok(slice) => objects.push((slice, value)),
+                        Err(refused) => assert_eq!(refused, Refused::Memory { bytes: 8192 }),
+                    },
+                    3 => {
+                        let used = scope.used();
+                        scope.scope(|inner| nest(inner, steps));
+                        assert_eq!(scope.used(), used);
+                    }
+                    _ => break,
+                }
+                assert!(objects.iter().all(|(slice, value)| slice.iter().all(|item| item == value)));
+            }
+        }
+        let mut chunks = 0;
+        let grow = |_| {
+            chunks += 1;
+            if chunks < 8 { Ok(odd()) } else { Err(crate::PoolError::Memory { bytes: 0 }) }
+        };
+        let mut arena = Arena::growing(8192, grow).unwrap();
+        let mut steps = steps.into_iter();
+        arena.scope(|scope| nest(scope, &mut steps));
+        assert_eq!((arena.used(), arena.chunks()), (0, 1));
+    }
+}
+
+fn layout(size: usize, align: usize) -> Layout {
+    Layout::from_size_align(size, align).unwrap()
+}
+
+/// What a heap says of frees that cannot be right.
+fn wrong_frees(heap: &mut impl Subject) {
+    let whole = heap.look();
+    let mut other = StackArea::<64>::new();
+    let foreign = other.lend().memory().cast::<u8>();
+    let [a, b, c] = [24, 24, 24].map(|size| heap.allocate(layout(size, 8), 0).unwrap());
+    let not_out = |block: NonNull<u8>| Err(BadFree::NotOut { address: block.addr().get() });
+    // SAFETY: what cannot be right is refused, and the rest is freed once.
+    unsafe {
+        let address = foreign.addr().get();
+        assert_eq!(heap.release(foreign, layout(24, 8), 0), Err(BadFree::Foreign { address }));
+        b.write_bytes(0, 24);
+        for inside in [b.add(8), b.add(16)] {
+            assert_eq!(heap.release(inside, layout(24, 8), 0), not_out(inside));
+        }
+        assert_eq!(heap.release(a, layout(24, 8), 0), Ok(()));
+        assert_eq!(heap.release(a, layout(24, 8), 0), not_out(a));
+        assert_eq!(heap.release(b, layout(24, 8), 0), Ok(()));
+        assert_eq!(heap.release(b, layout(24, 8), 0), not_out(b), "it is a part of the block before it");
+        assert_eq!(heap.release(c, layout(24, 8), 0), Ok(()));
+        assert_eq!(heap.release(c, layout(24, 8), 0), not_out(c));
+    }
+    assert_eq!(heap.look(), whole, "nothing was changed");
+}
+
+#[test]
+fn a_heap_names_foreign_addresses_and_second_frees() {
+    wrong_frees(&mut Tlsf::new(odd()).unwrap());
+    wrong_frees(&mut BestFit::new(odd()).unwrap());
+}
+
+/// A block grows into the free one behind it, and not into one that is out.
+fn grows_in_place(heap: &mut impl Subject) {
+    let [a, b] = [100, 100].map(|size| heap.allocate(layout(size, 16), 0).unwrap());
+    // SAFETY: ours, with these layouts.
+    unsafe {
+        assert!(!heap.resize(a, layout(100, 16), layout(500, 16), 0), "the next one is out");
+        assert!(heap.resize(b, layout(100, 16), layout(1000, 16), 0));
+        assert!(heap.resize(b, layout(1000, 16), layout(10, 16), 0));
+        assert!(!heap.resize(b, layout(10, 16), layout(100_000, 16), 0));
+        heap.release(b, layout(10, 16), 0).unwrap();
+        let whole = heap.look()[0];
+        assert!(heap.resize(a, layout(100, 16), layout(100 + whole, 16), 0), "all that is there");
+        heap.release(a, layout(100 + whole, 16), 0).unwrap();
+    }
+    assert_eq!(heap.look().len(), 1);
+}
+
+#[test]
+fn a_block_grows_where_it_lies_if_what_is_behind_it_is_free() {
+    grows_in_place(&mut Tlsf::new(odd()).unwrap());
+    grows_in_place(&mut BestFit::new(odd()).unwrap());
+    for fit in [Fit::First, Fit::Next] {
+        grows_in_place(&mut BestFit::with_policy(odd(), fit, Order::Lifo).unwrap());
+    }
+}
+
+/// An arena in an array, a heap in its memory, another in a block of that, and a stack in a block of this.
+#[test]
+fn each_lives_in_memory_of_another() {
+    use crate::Borrowed;
+    use core::mem::MaybeUninit;
+    /// A block as an area.
+    fn area<'b>(block: NonNull<u8>, bytes: usize) -> Borrowed<'b> {
+        // SAFETY: a block of so many bytes, which stays out until the area is gone.
+        unsafe { NonNull::slice_from_raw_parts(block.cast::<MaybeUninit<u8>>(), bytes).as_mut() }.into()
+    }
+    let mut array = StackArea::<8192>::new();
+    let arena = Arena::new(array.lend());
+    let memory = arena.alloc_slice_fill_with(6000, |_| MaybeUninit::<u8>::uninit()).unwrap();
+    let mut tlsf = Tlsf::new(Borrowed::from(memory)).unwrap();
+    let block = tlsf.alloc(layout(4000, 8)).unwrap();
+    let mut best = BestFit::new(area(block, 4000)).unwrap();
+    let inner = best.alloc(layout(2000, 8)).unwrap();
+    let mut stack = StackAlloc::new(area(inner, 2000)).unwrap();
+    let innermost = stack.alloc(layout(2000, 1)).unwrap();
+    assert_eq!((innermost, stack.mark().err()), (inner, Some(Refused::NoRoom { bytes: 12, align: 4 })));
+    // SAFETY: ours; each is freed once, and the stack is not used any more.
+    unsafe {
+        innermost.write_bytes(1, 2000);
+        best.free(inner).unwrap();
+        tlsf.free(block).unwrap();
+    }
+    assert_eq!((best.look().len(), tlsf.look().len()), (1, 1));
+}
+
+/// A marker of another stack frees nothing.
+#[test]
+fn a_marker_of_another_stack_is_refused() {
+    let (mut one, mut other) = (StackAlloc::new(odd()).unwrap(), StackAlloc::new(odd()).unwrap());
+    let (_own, strange) = (one.mark().unwrap(), other.mark().unwrap());
+    let address = other.alloc(layout(0, 1)).unwrap().addr().get() - other.used();
+    assert_eq!((one.free_to(strange), one.used()), (Err(BadMarker::Foreign { address }), 15));
+    assert_eq!(
+        (BadMarker::Foreign { address: 64 }).to_string(),
+        "the marker is of the stack at 0x40, not of this one"
+    );
+    assert_eq!(
+        (BadMarker::Freed { at: 8 }).to_string(),
+        "the marker at byte 8 was freed before, with an earlier one"
+    );
+}
+
+/// The memory behind a marker may be written to as if the marker were still there: its number tells.
+#[test]
+fn a_marker_whose_place_another_one_has_is_refused() {
+    let mut stack = StackAlloc::new(odd()).unwrap();
+    let below = stack.mark().unwrap();
+    let stale = stack.mark().unwrap();
+    stack.free_to(below).unwrap();
+    let (_below, _same_place) = (stack.mark().unwrap(), stack.mark().unwrap());
+    assert!(matches!(stack.free_to(stale), Err(BadMarker::Freed { .. })));
+    let end = stack.alloc(layout(0, 1)).unwrap();
+    // SAFETY: never out.
+    let freed = unsafe { stack.free(end, layout(8, 1)) };
+    assert!(matches!(freed, Err(BadFree::NotOut { .. })));
+}
+
+/// What ends with a panic gives its memory back, too.
+#[test]
+fn a_scope_ends_when_its_function_panics() {
+    let mut array = StackArea::<256>::new();
+    let mut arena = Arena::new(array.lend());
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        arena.scope(|scope| {
+            scope.alloc([0_u8; 100]).unwrap();
+            panic!("no");
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(arena.used(), 0);
+}
+
+/// Objects of an arena are forgotten.
+#[test]
+fn an_arena_drops_nothing_and_gives_back_what_it_cannot_hold() {
+    use std::rc::Rc;
+    let count = Rc::new(());
+    let mut array = StackArea::<64>::new();
+    let mut arena = Arena::new(array.lend());
+    arena.alloc(count.clone()).unwrap();
+    assert!(arena.alloc([const { None::<Rc<()>> }; 100]).is_err());
+    let too_many = arena.alloc_slice_fill_with(usize::MAX, |_| 0_u64).err();
+    let asked = usize::MAX;
+    assert_eq!(too_many, Some(Refused::Size { asked, most: isize::MAX as usize }));
+    arena.reset();
+    assert_eq!(Rc::strong_count(&count), 2);
+    let (a, b) = (&mut *arena.alloc(()).unwrap(), arena.alloc_slice_fill_with(3, |_| ()).unwrap());
+    assert_eq!((*a, b.len(), arena.used()), ((), 3, 0), "what is empty takes nothing");
+}
+
+#[test]
+fn a_byte_inside_of_a_block_is_aligned_for_guards() {
+    use crate::{MemoryArena, SimpleBounds};
+    fn guarded(heap: impl Subject) {
+        let mut arena = MemoryArena::<_, SimpleBounds>::new(heap);
+        for align in [1, 8, 16, 64, 512] {
+            let object = arena.alloc(layout(40, align)).unwrap();
+            assert!(object.addr().get().is_multiple_of(align));
+            // SAFETY: ours, of that size.
+            unsafe {
+                object.write_bytes(7, 40);
+                assert_eq!(arena.free(object, layout(40, align)), Ok(()));
+            }
+        }
+    }
+    guarded(Tlsf::new(odd()).unwrap());
+    guarded(BestFit::new(odd()).unwrap());
+}

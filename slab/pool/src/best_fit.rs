@@ -1,0 +1,444 @@
+//! The heap of one free list, with boundary tags: what `malloc` is in the textbooks, and best fit unless told otherwise.
+//!
+//! ```text
+//!          block of 48 bytes, used        block of 32 bytes, free
+//!  ... |tag|payload, 40 bytes     |tag|tag|next|prev|   unused |tag| ...
+//!      ^12 ^16                                                     16 bytes apart, payloads at multiples of 16
+//! ```
+//!
+//! The tag before and behind each block is its size and whether it is used, so both neighbours of a freed block are found
+//! by arithmetic and are made one with it at once. Free blocks are in one doubly linked list, its links in the blocks.
+//!
+//! - Allocate: a search of the list; which block is taken is the [`Fit`]. Up to as many steps as there are free blocks: O(n).
+//! - Free: O(1) with [`Order::Lifo`]; with [`Order::Address`] a search for the place, unless a neighbour is free.
+//! - Waste: 8 bytes of tags and the rounding up to 16; and between blocks, whatever the pattern of use leaves there.
+//!
+//! [`Tlsf`](super::Tlsf) does both in O(1), and wastes a little more between blocks. Nothing is kept beside the memory but three
+//! numbers.
+//!
+//! Invariants: no two neighbours are free; a block is free iff it is in the list; both tags of a block say the same.
+//!
+//! Sources: Knuth, The Art of Computer Programming 1, section 2.5 (1968), for boundary tags and the policies; Wilson,
+//! Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review" (1995), which finds address-ordered
+//! first fit and best fit the good ones. Ships as the malloc of K&R and, with segregated lists, as dlmalloc.
+
+use crate::area::Area;
+use crate::blocks::{NONE, UNIT, blocks_by_pointer, ends, gap, need};
+use crate::error::{BadFree, PoolError, Refused};
+use crate::usage::Usage;
+use crate::words::{Event, Raw, Span, Words};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+
+/// Which free block serves a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// The first of the list that is large enough.
+    First,
+    /// The smallest that is large enough; the first of these.
+    Best,
+    /// The first one from where the last search ended, round the list.
+    Next,
+}
+
+/// Where a freed block goes in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// To the front.
+    Lifo,
+    /// To its place by address.
+    Address,
+}
+
+/// Bytes of a tag.
+const TAG: usize = 4;
+/// In a tag.
+const USED: u32 = 1;
+
+/// A free-list heap in memory of the caller's choice. See the [module](self).
+///
+/// ```
+/// use core::alloc::Layout;
+/// use uslab_pool::{BadFree, BestFit, StackArea};
+///
+/// let mut memory = StackArea::<1024>::new();
+/// let mut heap = BestFit::new(memory.lend())?;
+/// let block = heap.alloc(Layout::new::<[u8; 100]>())?;
+/// // SAFETY: allocated above; the second free is refused.
+/// unsafe {
+///     assert_eq!(heap.allocation_size(block), Ok(104)); // 112 with its tags
+///     heap.free(block)?;
+///     assert_eq!(heap.free(block), Err(BadFree::NotOut { address: block.addr().get() }));
+/// }
+/// assert_eq!(heap.free_blocks().count(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct BestFit<A> {
+    pub(crate) blocks: Blocks<Raw<A>>,
+    usage: Usage,
+}
+
+impl<A: Area> BestFit<A> {
+    /// A heap in `area`: best fit, the free blocks by address. What lies before its first multiple of 16, and behind its last, is
+    /// not used, and 16 bytes are its ends. Cost: writes to a few words.
+    ///
+    /// # Errors
+    /// [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB.
+    pub fn new(area: A) -> Result<Self, PoolError> {
+        Self::with_policy(area, Fit::Best, Order::Address)
+    }
+    /// The same with another policy, as the texts compare them: first fit by address wastes hardly more, and searches less.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_policy(area: A, fit: Fit, order: Order) -> Result<Self, PoolError> {
+        Ok(Self { blocks: Blocks::new(Raw(area), fit, order)?, usage: Usage::default() })
+    }
+}
+
+blocks_by_pointer!(BestFit);
+
+/// Its blocks by position: safe code, whoever the memory's words are read by.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Blocks<M> {
+    memory: M,
+    fit: Fit,
+    order: Order,
+    /// Where the first block begins, so that its payload lies at a multiple of [`UNIT`], and the tag behind the last one.
+    first: usize,
+    end: usize,
+    /// The first free block.
+    head: u32,
+    /// Where a search for the next fit begins; `NONE` is the head.
+    rover: u32,
+}
+
+/// A place for a request: in the free block `at`, behind a gap that its alignment asks for.
+#[derive(Clone, Copy)]
+struct Found {
+    at: usize,
+    gap: usize,
+}
+
+#[doc(hidden)]
+impl<M: Words> Blocks<M> {
+    /// All of `memory` is free.
+    ///
+    /// # Errors
+    /// As [`BestFit::new`].
+    pub fn new(memory: M, fit: Fit, order: Order) -> Result<Self, PoolError> {
+        let (start, end) = ends(&memory)?;
+        let (first, end) = (start + UNIT - TAG, end - TAG);
+        let mut blocks = Self { memory, fit, order, first, end, head: NONE, rover: NONE };
+        // Of size nothing, and used: no block merges beyond the ends.
+        blocks.memory.store(first - TAG, USED);
+        blocks.memory.store(end, USED);
+        blocks.set_tags(first, end - first, false);
+        blocks.link(first, NONE, NONE);
+        Ok(blocks)
+    }
+
+    /// Where they lie.
+    #[inline]
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+    /// The same, to write to what was handed out.
+    pub fn memory_mut(&mut self) -> &mut M {
+        &mut self.memory
+    }
+    /// Bytes of what is kept beside the memory.
+    pub fn control_bytes(&self) -> usize {
+        size_of_val(&self.head) + size_of_val(&self.rover)
+    }
+
+    fn set_tags(&mut self, at: usize, size: usize, used: bool) {
+        let tag = size as u32 | u32::from(used);
+        self.memory.store(at, tag);
+        self.memory.store(at + size - TAG, tag);
+    }
+    /// Links the free block between two others.
+    fn link(&mut self, at: usize, prev: u32, next: u32) {
+        self.memory.store(at + TAG, next);
+        self.memory.store(at + TAG + 4, prev);
+        if next != NONE {
+            self.memory.store(next as usize + TAG + 4, at as u32);
+        }
+        match prev {
+            NONE => self.head = at as u32,
+            prev => self.memory.store(prev as usize + TAG, at as u32),
+        }
+    }
+    /// What comes before and after a free block in the list.
+    fn around(&mut self, at: usize) -> (u32, u32) {
+        (self.memory.load(at + TAG + 4), self.memory.load(at + TAG))
+    }
+    fn unlink(&mut self, at: usize) {
+        let (prev, next) = self.around(at);
+        if next != NONE {
+            self.memory.store(next as usize + TAG + 4, prev);
+        }
+        match prev {
+            NONE => self.head = next,
+            prev => self.memory.store(prev as usize + TAG, next),
+        }
+        if self.rover == at as u32 {
+            self.rover = next;
+        }
+    }
+    /// Puts the free block `new` in the list in place of `old`.
+    fn replace(&mut self, old: usize, new: usize) {
+        let (prev, next) = self.around(old);
+        self.link(new, prev, next);
+        if self.rover == old as u32 {
+            self.rover = new as u32;
+        }
+    }
+
+    /// Where a block of `need` bytes would lie in the free block `at`, if it is large enough.
+    fn place(&self, at: usize, size: usize, need: usize, align: usize) -> Option<Found> {
+        let gap = gap(&self.memory, at + TAG, align);
+        (gap <= size && need <= size - gap).then_some(Found { at, gap })
+    }
+
+    fn search(&mut self, need: usize, align: usize) -> Option<Found> {
+        let first = match self.fit {
+            Fit::Next if self.rover != NONE => self.rover,
+            _ => self.head,
+        };
+        let (mut at, mut best, mut steps) = (first, None, 0);
+        while at != NONE {
+            steps += 1;
+            let size = self.memory.load(at as usize) as usize;
+            if let Some(found) = self.place(at as usize, size, need, align) {
+                if self.fit != Fit::Best {
+                    best = Some((size, found));
+                    break;
+                }
+                if best.is_none_or(|(smallest, _)| size < smallest) {
+                    best = Some((size, found));
+                }
+            }
+            at = self.memory.load(at as usize + TAG);
+            if self.fit == Fit::Next {
+                if at == NONE {
+                    at = self.head;
+                }
+                if at == first {
+                    break;
+                }
+            }
+        }
+        self.memory.tell(Event::Searched(steps));
+        best.map(|(_, found)| found)
+    }
+
+    /// Hands a block out: where it begins, its tag not counted.
+    pub fn take(&mut self, layout: Layout) -> Option<usize> {
+        let need = need(layout.size(), 2 * TAG)?;
+        let found = self.search(need, layout.align())?;
+        Some(self.cut(found, need) + TAG)
+    }
+
+    /// Cuts `need` bytes out of the free block; what is left before and behind stays free.
+    fn cut(&mut self, Found { at, gap }: Found, need: usize) -> usize {
+        let size = self.memory.load(at) as usize;
+        let (used, behind, left) = (at + gap, at + gap + need, size - gap - need);
+        if left > 0 {
+            self.set_tags(behind, left, false);
+            self.memory.tell(Event::Split);
+        }
+        if gap > 0 {
+            self.set_tags(at, gap, false);
+            self.memory.tell(Event::Split);
+        }
+        match (gap > 0, left > 0) {
+            (false, false) => self.unlink(at),
+            (false, true) => self.replace(at, behind),
+            (true, false) => {}
+            (true, true) => {
+                let next = self.memory.load(at + TAG);
+                self.link(behind, at as u32, next);
+            }
+        }
+        if self.fit == Fit::Next {
+            self.rover = match (left > 0, gap > 0) {
+                (true, _) => behind as u32,
+                (false, true) => self.memory.load(at + TAG),
+                // `unlink` moved it on, if it was here.
+                (false, false) => self.rover,
+            };
+        }
+        self.set_tags(used, need, true);
+        used
+    }
+
+    /// Lists a free block that was not in the list, and has no free neighbour.
+    fn insert(&mut self, at: usize) {
+        match self.order {
+            Order::Lifo => {
+                let head = self.head;
+                self.link(at, NONE, head);
+            }
+            Order::Address => {
+                let (mut prev, mut next, mut steps) = (NONE, self.head, 0);
+                while next != NONE && (next as usize) < at {
+                    steps += 1;
+                    (prev, next) = (next, self.memory.load(next as usize + TAG));
+                }
+                self.memory.tell(Event::Searched(steps));
+                self.link(at, prev, next);
+            }
+        }
+    }
+
+    /// Takes back what was handed out at `payload`.
+    pub fn give(&mut self, payload: usize) {
+        let at = payload - TAG;
+        let size = (self.memory.load(at) & !USED) as usize;
+        let (before, behind) = (self.memory.load(at - TAG), self.memory.load(at + size));
+        let (free_before, free_behind) = (before & USED == 0, behind & USED == 0);
+        let start = if free_before { at - before as usize } else { at };
+        let end = if free_behind { at + size + behind as usize } else { at + size };
+        for _ in 0..u8::from(free_before) + u8::from(free_behind) {
+            self.memory.tell(Event::Merged);
+        }
+        match (self.order, free_before, free_behind) {
+            (Order::Lifo, ..) => {
+                if free_before {
+                    self.unlink(start);
+                }
+                if free_behind {
+                    self.unlink(at + size);
+                }
+                self.insert(start);
+            }
+            // The neighbour's place in the list is the place.
+            (Order::Address, true, true) => self.unlink(at + size),
+            (Order::Address, true, false) => {}
+            (Order::Address, false, true) => self.replace(at + size, at),
+            (Order::Address, false, false) => self.insert(at),
+        }
+        self.set_tags(start, end - start, false);
+    }
+    /// The same, and a tag that becomes a part of the free block before it says that it is free, too: a second free is told.
+    fn give_checked(&mut self, payload: usize) {
+        let tag = self.memory.load(payload - TAG);
+        self.memory.store(payload - TAG, tag & !USED);
+        self.give(payload);
+    }
+    /// Whether a block that is out begins at `payload`, as far as the tags tell.
+    fn is_out(&self, payload: usize) -> bool {
+        let unit = payload.wrapping_sub(self.first + TAG);
+        if !unit.is_multiple_of(UNIT) || unit >= self.end - self.first {
+            return false;
+        }
+        let at = payload - TAG;
+        let tag = self.memory.peek(at);
+        let size = (tag & !USED) as usize;
+        tag & USED != 0
+            && size > 0
+            && size.is_multiple_of(UNIT)
+            && size <= self.end - at
+            && self.memory.peek(at + size - TAG) == tag
+    }
+    /// Bytes of a block, its tags not counted.
+    pub fn size(&self, payload: usize) -> usize {
+        (self.memory.peek(payload - TAG) & !USED) as usize - 2 * TAG
+    }
+    /// Makes a block larger or smaller where it lies; `false`: the one behind it is not free, or too small.
+    pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
+        let at = payload - TAG;
+        let size = (self.memory.load(at) & !USED) as usize;
+        let behind = self.memory.load(at + size);
+        let more = if behind & USED == 0 { behind as usize } else { 0 };
+        let Some(need) = need(bytes, 2 * TAG).filter(|need| *need <= size + more) else { return false };
+        if need == size {
+            return true;
+        }
+        let left = size + more - need;
+        match (more > 0, left > 0) {
+            (true, true) => self.replace(at + size, at + need),
+            (true, false) => self.unlink(at + size),
+            (false, _) => self.insert(at + need),
+        }
+        if more > 0 {
+            self.memory.tell(Event::Merged);
+        }
+        if left > 0 {
+            self.memory.tell(Event::Split);
+            self.set_tags(at + need, left, false);
+        }
+        self.set_tags(at, need, true);
+        true
+    }
+
+    /// All blocks as they lie: position, size, used.
+    fn blocks(&self) -> impl Iterator<Item = (usize, usize, bool)> {
+        let mut at = self.first;
+        core::iter::from_fn(move || {
+            let tag = self.memory.peek(at);
+            let size = (tag & !USED) as usize;
+            if size == 0 {
+                return None;
+            }
+            let block = (at, size, tag & USED != 0);
+            at += size;
+            Some(block)
+        })
+    }
+    /// Bytes of each free block, by address, tags not counted.
+    pub fn holes(&self) -> impl Iterator<Item = usize> {
+        self.blocks().filter(|(.., used)| !used).map(|(_, size, _)| size - 2 * TAG)
+    }
+    /// Whether `layout` would be served, found by looking at all memory instead of the list.
+    pub fn room(&self, layout: Layout) -> bool {
+        need(layout.size(), 2 * TAG).is_some_and(|need| {
+            let mut free = self.blocks().filter(|(.., used)| !used);
+            free.any(|(at, size, _)| self.place(at, size, need, layout.align()).is_some())
+        })
+    }
+
+    /// Looks at all tags and the list, and names what does not fit together.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, and where.
+    pub fn check(&self) -> Result<(), String> {
+        let (mut end, mut free, mut was_free) = (self.first, vec![], false);
+        for (at, size, used) in self.blocks() {
+            if !size.is_multiple_of(UNIT) || self.memory.peek(at) != self.memory.peek(at + size - TAG) {
+                return Err(format!("the tags of the block at {at} differ"));
+            }
+            if !used && was_free {
+                return Err(format!("the free block at {at} was not merged with the one before"));
+            }
+            if !used {
+                free.push(at as u32);
+            }
+            (end, was_free) = (at + size, !used);
+        }
+        if end != self.end {
+            return Err(format!("the blocks end at {end}"));
+        }
+        let (mut listed, mut at, mut prev) = (vec![], self.head, NONE);
+        while at != NONE && listed.len() <= free.len() {
+            if self.memory.peek(at as usize + TAG + 4) != prev {
+                return Err(format!("the free block at {at} has another one before it in the list"));
+            }
+            listed.push(at);
+            (prev, at) = (at, self.memory.peek(at as usize + TAG));
+        }
+        if self.order == Order::Lifo {
+            listed.sort_unstable();
+        }
+        if listed != free {
+            return Err(format!("the list has {listed:?}, free are {free:?}"));
+        }
+        if self.rover != NONE && !free.contains(&self.rover) {
+            return Err(format!("the search would begin at {}, which is not free", self.rover));
+        }
+        Ok(())
+    }
+}

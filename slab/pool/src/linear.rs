@@ -1,0 +1,416 @@
+//! The linear (bump) allocator: one position that moves forward, and nothing is freed but all of a scope at once.
+//!
+//! ```text
+//!  chunk 0                    chunk 1 (when chunk 0 was full)
+//!  |AAAA|BB|..pad..|CCC|lost| |DDDDDD|            free            |
+//!                                    ^ head
+//! ```
+//!
+//! - Allocate: load the head, round it up, compare with the end, store it. O(1), but for a chunk that is asked for.
+//! - The end of a [scope](Arena::scope), or a [reset](Arena::reset): store the head. O(1), but for chunks that go back.
+//! - Waste: the padding of alignments, and the rest of each chunk that was full. Nothing is kept in the memory.
+//!
+//! **Destructors do not run.** An object of an arena is forgotten with its memory; what it owns elsewhere is leaked. Collections
+//! that take an allocator ([`allocator-api2`]) drop what they hold, and may live in an arena or a scope.
+//!
+//! Sources: Hanson, "Fast allocation and deallocation of memory based on object lifetimes" (1990), for chunks in a chain;
+//! Fredriksson, "Scope Stack Allocation" (DICE), for scopes.
+//!
+//! [`allocator-api2`]: https://docs.rs/allocator-api2
+
+use crate::area::Area;
+use crate::error::{PoolError, Refused};
+use crate::words::{Raw, Span};
+use core::alloc::Layout;
+use core::cell::RefCell;
+use core::ptr::NonNull;
+
+/// Where `layout` begins and ends behind `head` in memory of `bytes` bytes at `address`.
+#[doc(hidden)]
+#[inline]
+pub fn place(address: usize, bytes: usize, head: usize, layout: Layout) -> Option<(usize, usize)> {
+    // Alignments are powers of two: no division.
+    let below = layout.align() - 1;
+    let at = (address.checked_add(head)?.checked_add(below)? & !below) - address;
+    at.checked_add(layout.size()).filter(|end| *end <= bytes).map(|end| (at, end))
+}
+
+/// One position in a chain of chunks.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Chain<C> {
+    full: Vec<C>,
+    last: C,
+    /// The first free byte of `last`.
+    head: usize,
+}
+
+/// A position of a [`Chain`]: the number of its chunk, and the byte in it.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Head {
+    /// The chunk, from 0.
+    pub chunk: usize,
+    /// The first free byte of it.
+    pub at: usize,
+}
+
+#[doc(hidden)]
+impl<C: Span> Chain<C> {
+    /// Of one chunk.
+    pub const fn new(first: C) -> Self {
+        Self { full: Vec::new(), last: first, head: 0 }
+    }
+    /// Moves the head behind `layout` in the last chunk: where that begins.
+    #[inline]
+    pub fn place(&mut self, layout: Layout) -> Option<usize> {
+        let (at, end) = place(self.last.address(), self.last.size(), self.head, layout)?;
+        self.head = end;
+        Some(at)
+    }
+    /// Goes on in another chunk. The rest of the last one is lost.
+    ///
+    /// # Errors
+    /// The chunk, if there is no memory to note it.
+    pub fn push(&mut self, chunk: C) -> Result<(), C> {
+        if self.full.try_reserve(1).is_err() {
+            return Err(chunk);
+        }
+        self.full.push(core::mem::replace(&mut self.last, chunk));
+        self.head = 0;
+        Ok(())
+    }
+    /// Where the head is.
+    pub fn head(&self) -> Head {
+        Head { chunk: self.full.len(), at: self.head }
+    }
+    /// Moves the head back to where it was. Chunks behind it go.
+    pub fn rewind(&mut self, to: Head) {
+        debug_assert!(to <= self.head());
+        if to.chunk < self.full.len() {
+            self.full.truncate(to.chunk + 1);
+            if let Some(last) = self.full.pop() {
+                self.last = last;
+            }
+        }
+        self.head = to.at;
+    }
+    /// Whether the last `size` bytes that were handed out begin at `address`: where, in the last chunk.
+    #[inline]
+    fn top(&self, address: usize, size: usize) -> Option<usize> {
+        let at = address.checked_sub(self.last.address())?;
+        (at + size == self.head).then_some(at)
+    }
+    /// Bytes from the start to a head, padding and lost ends included.
+    pub fn bytes_to(&self, head: Head) -> usize {
+        self.full[..head.chunk].iter().map(Span::size).sum::<usize>() + head.at
+    }
+    /// The first chunk.
+    pub fn first(&self) -> &C {
+        self.full.first().unwrap_or(&self.last)
+    }
+    /// The first chunk, to write.
+    pub fn first_mut(&mut self) -> &mut C {
+        self.full.first_mut().unwrap_or(&mut self.last)
+    }
+    /// The last chunk.
+    pub fn last(&self) -> &C {
+        &self.last
+    }
+    /// The last chunk, to write.
+    pub fn last_mut(&mut self) -> &mut C {
+        &mut self.last
+    }
+    /// A chunk.
+    pub fn get(&self, chunk: usize) -> Option<&C> {
+        if chunk == self.full.len() { Some(&self.last) } else { self.full.get(chunk) }
+    }
+    /// A chunk, to write.
+    pub fn get_mut(&mut self, chunk: usize) -> Option<&mut C> {
+        if chunk == self.full.len() { Some(&mut self.last) } else { self.full.get_mut(chunk) }
+    }
+    /// All chunks, in their order.
+    pub fn chunks(&self) -> impl Iterator<Item = &C> {
+        self.full.iter().chain([&self.last])
+    }
+}
+
+/// Memory for objects of any type that end together. See the [module](self).
+///
+/// ```
+/// use uslab_pool::{Arena, HeapArea, StackArea};
+///
+/// // In an array, which does not grow.
+/// let mut array = StackArea::<256>::new();
+/// let frame = Arena::new(array.lend());
+/// let name = frame.alloc_slice_copy(b"frame")?;
+/// let mut lengths = frame.alloc_slice_fill_with(4, |i| i * i)?;
+/// lengths[0] = name.len();
+/// assert_eq!((&*name, &*lengths), (&b"frame"[..], &[5, 1, 4, 9][..]));
+/// assert!(frame.alloc([0_u8; 256]).is_err(), "out of memory is a value: the object comes back");
+///
+/// // Chunk by chunk: 4,096 bytes each, or more for an object that is larger.
+/// let level = Arena::growing(4096, |bytes| HeapArea::new(bytes, 16))?;
+/// for n in 0..1000_u64 {
+///     level.alloc([n; 8]).map_err(|_| "no memory")?;
+/// }
+/// assert_eq!(level.chunks(), 16);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// What is in an arena cannot outlive it, nor its reset:
+///
+/// ```compile_fail,E0502
+/// # use uslab_pool::{Arena, StackArea};
+/// let mut array = StackArea::<64>::new();
+/// let mut arena = Arena::new(array.lend());
+/// let object = arena.alloc(7).unwrap();
+/// arena.reset();
+/// *object = 8;
+/// ```
+#[derive(Debug)]
+pub struct Arena<A, G = fn(usize) -> Result<A, PoolError>>(RefCell<Inner<A, G>>);
+
+#[derive(Debug)]
+struct Inner<A, G> {
+    chain: Chain<Raw<A>>,
+    /// Bytes of a new chunk, at least.
+    chunk: usize,
+    grow: Option<G>,
+}
+
+// What `Arena::new` makes does not grow, so that nobody need say how it would.
+impl<A: Area> Arena<A> {
+    /// An arena in `area`, which does not grow. Any area will do, and an empty one is full.
+    pub const fn new(area: A) -> Self {
+        Self(RefCell::new(Inner { chain: Chain::new(Raw(area)), chunk: 0, grow: None }))
+    }
+}
+
+impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
+    /// An arena of chunks that `grow` makes, of so many bytes as it is told: `chunk`, or more for what needs more. The first is
+    /// there at once.
+    ///
+    /// `grow` may ask any source, and refuse by a limit of its own. It must not use this arena.
+    ///
+    /// # Errors
+    /// Of `grow`.
+    pub fn growing(chunk: usize, mut grow: G) -> Result<Self, PoolError> {
+        let chain = Chain::new(Raw(grow(chunk)?));
+        Ok(Self(RefCell::new(Inner { chain, chunk, grow: Some(grow) })))
+    }
+
+    fn place(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        let inner = &mut *self.0.borrow_mut();
+        if let Some(at) = inner.chain.place(layout) {
+            return Ok(inner.chain.last().at(at));
+        }
+        let no_room = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
+        let Some(grow) = &mut inner.grow else { return Err(no_room) };
+        // Wherever it begins.
+        let bytes = layout.size().saturating_add(layout.align() - 1).max(inner.chunk);
+        let chunk = grow(bytes).map_err(|_| Refused::Memory { bytes })?;
+        inner.chain.push(Raw(chunk)).map_err(|_| Refused::Memory { bytes })?;
+        // `grow` may have made it smaller than it was told.
+        let at = inner.chain.place(layout).ok_or(no_room)?;
+        Ok(inner.chain.last().at(at))
+    }
+
+    /// Memory for `layout`, until the arena is reset or dropped. Its bytes are as they were left.
+    ///
+    /// Cost: a few instructions; a call of the source for a chunk more.
+    ///
+    /// # Errors
+    /// [`Refused::NoRoom`] if it does not grow, [`Refused::Memory`] if its source has no more.
+    pub fn alloc_layout(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        self.place(layout)
+    }
+    /// An object. It is never dropped: see the [module](self).
+    ///
+    /// # Errors
+    /// The object, if there is no room.
+    pub fn alloc<T>(&self, object: T) -> Result<&mut T, T> {
+        Scope { arena: self }.alloc(object)
+    }
+    /// A copy of a slice.
+    ///
+    /// # Errors
+    /// As [`alloc_layout`](Self::alloc_layout).
+    pub fn alloc_slice_copy<T: Copy>(&self, slice: &[T]) -> Result<&mut [T], Refused> {
+        Scope { arena: self }.alloc_slice_copy(slice)
+    }
+    /// `len` objects, each made from its index. They are never dropped.
+    ///
+    /// # Errors
+    /// As [`alloc_layout`](Self::alloc_layout).
+    pub fn alloc_slice_fill_with<T>(
+        &self,
+        len: usize,
+        make: impl FnMut(usize) -> T,
+    ) -> Result<&mut [T], Refused> {
+        Scope { arena: self }.alloc_slice_fill_with(len, make)
+    }
+
+    /// Runs `with` in a scope: all that is allocated in it is free again at its end, whichever way it ends. Chunks that were
+    /// added in it go back.
+    ///
+    /// ```
+    /// use uslab_pool::{Arena, StackArea};
+    ///
+    /// let mut array = StackArea::<256>::new();
+    /// let mut frame = Arena::new(array.lend());
+    /// frame.scope(|level| {
+    ///     let name = level.alloc_slice_copy(b"level").unwrap();
+    ///     let longest = level.scope(|loading| {
+    ///         let scratch = loading.alloc_slice_fill_with(100, |i| i as u8).unwrap(); // gone at the end of this scope
+    ///         name[0] = b'L'; // what is outside is there
+    ///         scratch.len()
+    ///     });
+    ///     assert_eq!((&*name, longest, level.used()), (&b"Level"[..], 100, 5));
+    /// });
+    /// assert_eq!(frame.used(), 0);
+    /// ```
+    ///
+    /// A reference does not leave its scope:
+    ///
+    /// ```compile_fail
+    /// # use uslab_pool::{Arena, StackArea};
+    /// let mut array = StackArea::<64>::new();
+    /// let mut arena = Arena::new(array.lend());
+    /// let object = arena.scope(|scope| scope.alloc(7).unwrap());
+    /// ```
+    ///
+    /// And while a scope is open, nothing is allocated outside of it, which would end with it:
+    ///
+    /// ```compile_fail,E0502
+    /// # use uslab_pool::{Arena, StackArea};
+    /// # let mut array = StackArea::<64>::new();
+    /// # let mut arena = Arena::new(array.lend());
+    /// arena.scope(|outer| outer.scope(|_inner| outer.alloc(7).is_ok()));
+    /// ```
+    pub fn scope<R>(&mut self, with: impl for<'s> FnOnce(&mut Scope<'s, A, G>) -> R) -> R {
+        Scope { arena: self }.scope(with)
+    }
+    /// All is free again. Chunks but the first go back.
+    pub fn reset(&mut self) {
+        self.0.get_mut().chain.rewind(Head { chunk: 0, at: 0 });
+    }
+    /// Bytes from the start to the head, padding and lost ends of chunks included. Cost: O(chunks).
+    pub fn used(&self) -> usize {
+        let inner = self.0.borrow();
+        inner.chain.bytes_to(inner.chain.head())
+    }
+    /// Bytes of all chunks. Cost: O(chunks).
+    pub fn capacity(&self) -> usize {
+        self.0.borrow().chain.chunks().map(Span::size).sum()
+    }
+    /// How many chunks there are.
+    pub fn chunks(&self) -> usize {
+        self.0.borrow().chain.head().chunk + 1
+    }
+
+    pub(crate) fn obtain(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.place(layout).ok()
+    }
+    /// Takes memory back if it was the last that was handed out; else it waits for the end of the scope.
+    ///
+    /// # Safety
+    /// It was handed out by this arena in the scope that is open, with that layout, and is nobody's any more.
+    pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
+        let chain = &mut self.0.borrow_mut().chain;
+        if let Some(at) = chain.top(memory.addr().get(), layout.size()) {
+            chain.head = at;
+        }
+    }
+    /// Makes memory that was handed out last larger or smaller where it lies, and any other smaller. `false`: it cannot.
+    ///
+    /// # Safety
+    /// As [`give`](Self::give), after a failure.
+    pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
+        let chain = &mut self.0.borrow_mut().chain;
+        let Some(at) = chain.top(memory.addr().get(), old.size()) else { return new.size() <= old.size() };
+        let end = at.checked_add(new.size()).filter(|end| *end <= chain.last.size());
+        chain.head = end.unwrap_or(chain.head);
+        end.is_some()
+    }
+}
+
+/// A part of an [`Arena`]'s memory that ends before the arena does: see [`Arena::scope`]. 8 bytes.
+#[derive(Debug)]
+pub struct Scope<'s, A, G = fn(usize) -> Result<A, PoolError>> {
+    arena: &'s Arena<A, G>,
+}
+
+impl<'s, A: Area, G: FnMut(usize) -> Result<A, PoolError>> Scope<'s, A, G> {
+    /// Memory for `layout`, until the scope ends.
+    ///
+    /// # Errors
+    /// As [`Arena::alloc_layout`].
+    pub fn alloc_layout(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        self.arena.place(layout)
+    }
+    /// An object. It is never dropped.
+    ///
+    /// # Errors
+    /// The object, if there is no room.
+    pub fn alloc<T>(&self, object: T) -> Result<&'s mut T, T> {
+        let Ok(memory) = self.arena.place(Layout::new::<T>()) else { return Err(object) };
+        let mut memory = memory.cast();
+        // SAFETY: nobody else's until the scope ends, which outlives `'s`; as large and aligned as the type.
+        unsafe {
+            memory.write(object);
+            Ok(memory.as_mut())
+        }
+    }
+    /// A copy of a slice.
+    ///
+    /// # Errors
+    /// As [`Arena::alloc_layout`].
+    pub fn alloc_slice_copy<T: Copy>(&self, slice: &[T]) -> Result<&'s mut [T], Refused> {
+        let memory = self.arena.place(Layout::for_value(slice))?.cast();
+        // SAFETY: as in `alloc`, for so many objects, apart from those that are copied.
+        unsafe {
+            memory.copy_from_nonoverlapping(NonNull::from(slice).cast(), slice.len());
+            Ok(NonNull::slice_from_raw_parts(memory, slice.len()).as_mut())
+        }
+    }
+    /// `len` objects, each made from its index. They are never dropped.
+    ///
+    /// # Errors
+    /// As [`Arena::alloc_layout`].
+    pub fn alloc_slice_fill_with<T>(
+        &self,
+        len: usize,
+        mut make: impl FnMut(usize) -> T,
+    ) -> Result<&'s mut [T], Refused> {
+        let large = Refused::Size { asked: len.saturating_mul(size_of::<T>()), most: isize::MAX as usize };
+        let layout = Layout::array::<T>(len).map_err(|_| large)?;
+        let memory = self.arena.place(layout)?.cast::<T>();
+        for i in 0..len {
+            // SAFETY: as in `alloc`, for `len` objects.
+            unsafe { memory.add(i).write(make(i)) };
+        }
+        // SAFETY: all of them were written.
+        Ok(unsafe { NonNull::slice_from_raw_parts(memory, len).as_mut() })
+    }
+    /// Runs `with` in a scope within this one: see [`Arena::scope`].
+    pub fn scope<R>(&mut self, with: impl for<'i> FnOnce(&mut Scope<'i, A, G>) -> R) -> R {
+        /// Frees all behind a head, also when `with` panics.
+        struct End<'a, A: Area, G>(&'a Arena<A, G>, Head);
+        impl<A: Area, G> Drop for End<'_, A, G> {
+            fn drop(&mut self) {
+                self.0.0.borrow_mut().chain.rewind(self.1);
+            }
+        }
+        let head = self.arena.0.borrow().chain.head();
+        let end = End(self.arena, head);
+        with(&mut Scope { arena: end.0 })
+    }
+    /// As [`Arena::used`], of the whole arena.
+    pub fn used(&self) -> usize {
+        self.arena.used()
+    }
+    pub(crate) fn arena(&self) -> &'s Arena<A, G> {
+        self.arena
+    }
+}

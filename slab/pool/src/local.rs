@@ -1,0 +1,62 @@
+//! One allocator for several collections of a thread.
+
+use crate::allocator::Allocator;
+use core::alloc::Layout;
+use core::cell::RefCell;
+use core::ptr::NonNull;
+
+/// An [`Allocator`] that collections share by reference: `&Local<A>` is an allocator of `allocator-api2`, with a feature for each
+/// of its versions (`allocator-api2-02`, `allocator-api2-04`).
+///
+/// It is for one thread, as what it holds is. A collection grows where it lies as far as its block can: into the rest of its slot,
+/// or the free block behind.
+///
+/// ```
+/// # #[cfg(feature = "allocator-api2-02")] {
+/// use allocator_api2_02::vec::Vec;
+/// use uslab_pool::{Local, StackArea, Tlsf};
+///
+/// let mut memory = StackArea::<4096>::new();
+/// let heap = Local::new(Tlsf::new(memory.lend())?);
+/// let mut squares = Vec::new_in(&heap);
+/// squares.extend((0..100_u64).map(|n| n * n));
+/// assert_eq!(squares[99], 9801);
+/// # }
+/// # Ok::<(), uslab_pool::PoolError>(())
+/// ```
+///
+/// Cost: a flag that is looked at and written, twice for each call, besides the allocator's.
+#[derive(Debug)]
+pub struct Local<A>(RefCell<A>);
+
+impl<A: Allocator> Local<A> {
+    /// Shares `allocator`.
+    pub const fn new(allocator: A) -> Self {
+        Self(RefCell::new(allocator))
+    }
+    /// The allocator itself, while no collection has it.
+    pub fn get_mut(&mut self) -> &mut A {
+        self.0.get_mut()
+    }
+    /// The allocator for good.
+    pub fn into_inner(self) -> A {
+        self.0.into_inner()
+    }
+
+    pub(crate) fn obtain(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.0.borrow_mut().allocate(layout, 0).ok()
+    }
+    /// # Safety
+    /// As [`Allocator::release`].
+    pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
+        // SAFETY: passed on.
+        let freed = unsafe { self.0.borrow_mut().release(memory, layout, 0) };
+        debug_assert_eq!(freed, Ok(()), "it came from here");
+    }
+    /// # Safety
+    /// As [`Allocator::resize`].
+    pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.0.borrow_mut().resize(memory, old, new, 0) }
+    }
+}

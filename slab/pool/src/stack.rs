@@ -1,0 +1,232 @@
+//! The stack allocator: a position that moves forward, and back to markers.
+//!
+//! ```text
+//!   | outer |pad| outer |marker|      inner, inner, inner      |      free     |
+//!                       ^                                      ^ head
+//!                       └── free_to: the marker and all behind it is free at once
+//! ```
+//!
+//! - Allocate: as an [arena](super::linear), O(1). A [marker](StackAlloc::mark) takes 12 bytes of the memory.
+//! - [`free_to`](StackAlloc::free_to): O(1), and a load for each marker that is freed with it.
+//! - [`free`](StackAlloc::free) of a single block: the topmost one at once; any other waits for a marker.
+//! - Waste: the padding of alignments.
+//!
+//! A marker is used once, so that it is a value. Which markers are still there the stack knows from the memory itself: each says
+//! where the one before it lies. So a marker that went with an earlier one is refused, however far the stack has grown since.
+//!
+//! Where scopes nest as the program's functions do, an [`Arena`](super::Arena) has the borrow checker see to it instead.
+//!
+//! Sources: Frykholm, "Custom Memory Allocation in C++" (BitSquid blog, 2010). Ships as Unreal's `FMemMark` on `FMemStack`,
+//! Frostbite's scope stack, and every call stack.
+
+use crate::area::Area;
+use crate::blocks::{MOST, NONE};
+use crate::error::{BadFree, PoolError, Refused};
+use crate::linear::place;
+use crate::words::{Raw, Span, Words};
+use core::alloc::Layout;
+use core::fmt;
+use core::ptr::NonNull;
+
+/// A stack of blocks in memory of the caller's choice. See the [module](self).
+///
+/// ```
+/// use core::alloc::Layout;
+/// use uslab_pool::{BadMarker, StackAlloc, StackArea};
+///
+/// let mut memory = StackArea::<1024>::new();
+/// let mut stack = StackAlloc::new(memory.lend())?;
+/// stack.alloc(Layout::new::<[u8; 100]>())?;
+/// let level = stack.mark()?;
+/// stack.alloc(Layout::new::<[u8; 300]>())?;
+/// let room = stack.mark()?;
+/// stack.alloc(Layout::new::<[u8; 200]>())?;
+///
+/// stack.free_to(level)?;
+/// assert_eq!(stack.used(), 100);
+/// stack.alloc(Layout::new::<[u8; 500]>())?;
+/// assert_eq!(stack.free_to(room), Err(BadMarker::Freed { at: 412 }));
+/// assert_eq!(stack.used(), 600);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Invariants
+/// The records of the markers that are there begin with `newest` and lie below `head`, each below the one that names it.
+#[derive(Debug)]
+pub struct StackAlloc<A> {
+    memory: Raw<A>,
+    head: usize,
+    /// Where the record of the newest marker lies.
+    newest: u32,
+    /// Markers ever made: the number of the next.
+    marks: u64,
+}
+
+/// A place of a [`StackAlloc`], to free to. 32 bytes.
+///
+/// It names its stack by the address of the memory. A stack that is gone is not told from one that has its memory now.
+#[must_use = "a marker that is not freed to takes up its bytes until an earlier one is"]
+#[derive(Debug)]
+pub struct Marker {
+    stack: usize,
+    /// The head before it, and where its record lies.
+    head: usize,
+    record: u32,
+    number: u64,
+}
+
+/// The record of a marker: where the one before it lies, and the two halves of its number.
+const RECORD: Layout = Layout::new::<[u32; 3]>();
+
+/// Why a stack does not free to a marker. Nothing was freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BadMarker {
+    /// It was freed before, with an earlier one.
+    Freed {
+        /// Where it was: bytes from the start.
+        at: usize,
+    },
+    /// It is another stack's.
+    Foreign {
+        /// The address of that stack's memory.
+        address: usize,
+    },
+}
+
+impl fmt::Display for BadMarker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Freed { at } => write!(f, "the marker at byte {at} was freed before, with an earlier one"),
+            Self::Foreign { address } => {
+                write!(f, "the marker is of the stack at {address:#x}, not of this one")
+            }
+        }
+    }
+}
+impl std::error::Error for BadMarker {}
+
+impl<A: Area> StackAlloc<A> {
+    /// A stack in `area`, empty.
+    ///
+    /// # Errors
+    /// [`PoolError::Positions`] for more than 2 GiB.
+    pub fn new(area: A) -> Result<Self, PoolError> {
+        let memory = Raw(area);
+        let bytes = memory.size();
+        if bytes > MOST {
+            return Err(PoolError::Positions { bytes, most: MOST });
+        }
+        Ok(Self { memory, head: 0, newest: NONE, marks: 0 })
+    }
+
+    fn place(&mut self, layout: Layout) -> Result<usize, Refused> {
+        let no_room = Refused::NoRoom { bytes: layout.size(), align: layout.align() };
+        let (at, end) = place(self.memory.address(), self.memory.size(), self.head, layout).ok_or(no_room)?;
+        self.head = end;
+        Ok(at)
+    }
+    /// Memory for `layout`. Its bytes are as they were left.
+    ///
+    /// # Errors
+    /// [`Refused::NoRoom`].
+    #[inline]
+    pub fn alloc(&mut self, layout: Layout) -> Result<NonNull<u8>, Refused> {
+        let at = self.place(layout)?;
+        Ok(self.memory.at(at))
+    }
+    /// Takes a block back. If it is the topmost, its bytes can be had again; else they wait for a marker, or a
+    /// [reset](Self::reset).
+    ///
+    /// # Errors
+    /// [`BadFree::Foreign`] for an address outside of the memory, [`BadFree::NotOut`] for one above the head. A block that was
+    /// freed before, and lies below the head again, is not told.
+    ///
+    /// # Safety
+    /// It was allocated from here with that layout, was not freed since, alone or by a marker, and nobody uses it any more.
+    pub unsafe fn free(&mut self, memory: NonNull<u8>, layout: Layout) -> Result<(), BadFree> {
+        let at = self.position(memory, layout)?;
+        if at + layout.size() == self.head {
+            self.head = at;
+        }
+        Ok(())
+    }
+    /// Makes the topmost block larger or smaller where it lies, and any other one smaller, which saves nothing. `false`: it cannot.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free).
+    ///
+    /// # Safety
+    /// It was allocated from here with that layout and not freed since; after a success it has `bytes` bytes.
+    pub unsafe fn resize(&mut self, memory: NonNull<u8>, old: Layout, bytes: usize) -> Result<bool, BadFree> {
+        let at = self.position(memory, old)?;
+        if at + old.size() != self.head {
+            return Ok(bytes <= old.size());
+        }
+        let end = at.checked_add(bytes).filter(|end| *end <= self.memory.size());
+        self.head = end.unwrap_or(self.head);
+        Ok(end.is_some())
+    }
+    /// Where a block lies that may be out.
+    fn position(&self, memory: NonNull<u8>, layout: Layout) -> Result<usize, BadFree> {
+        let address = memory.addr().get();
+        match address.checked_sub(self.memory.address()).filter(|at| *at <= self.memory.size()) {
+            None => Err(BadFree::Foreign { address }),
+            Some(at) if layout.size() > self.head.saturating_sub(at) => Err(BadFree::NotOut { address }),
+            Some(at) => Ok(at),
+        }
+    }
+
+    /// The place where the stack is now, to free to.
+    ///
+    /// # Errors
+    /// [`Refused::NoRoom`].
+    pub fn mark(&mut self) -> Result<Marker, Refused> {
+        let (head, number) = (self.head, self.marks);
+        let record = self.place(RECORD)?;
+        for (i, word) in [self.newest, number as u32, (number >> 32) as u32].into_iter().enumerate() {
+            self.memory.store(record + 4 * i, word);
+        }
+        self.marks += 1;
+        self.newest = record as u32;
+        Ok(Marker { stack: self.memory.address(), head, record: record as u32, number })
+    }
+    /// Frees the marker, and all that came after it: whoever still has a block of these must not use it.
+    ///
+    /// # Errors
+    /// It is of another stack, or was freed with an earlier one. Cost then: a load for each marker above its place.
+    pub fn free_to(&mut self, marker: Marker) -> Result<(), BadMarker> {
+        let Marker { stack, head, record, number } = marker;
+        if stack != self.memory.address() {
+            return Err(BadMarker::Foreign { address: stack });
+        }
+        let mut at = self.newest;
+        while at != NONE && at > record {
+            at = self.memory.load(at as usize);
+        }
+        let record = record as usize;
+        if at as usize != record || self.number(record) != number {
+            return Err(BadMarker::Freed { at: record });
+        }
+        self.newest = self.memory.load(record);
+        self.head = head;
+        Ok(())
+    }
+    /// The number in a record.
+    fn number(&self, record: usize) -> u64 {
+        u64::from(self.memory.peek(record + 8)) << 32 | u64::from(self.memory.peek(record + 4))
+    }
+    /// All is free again, markers too: whoever still has a block must not use it.
+    pub fn reset(&mut self) {
+        self.head = 0;
+        self.newest = NONE;
+    }
+    /// Bytes up to the head, padding and markers included.
+    pub fn used(&self) -> usize {
+        self.head
+    }
+    /// Bytes that there are.
+    pub fn capacity(&self) -> usize {
+        self.memory.size()
+    }
+}

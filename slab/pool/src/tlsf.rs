@@ -1,0 +1,479 @@
+//! TLSF, two-level segregated fit: blocks of any size, allocated and freed in bounded time.
+//!
+//! ```text
+//!            fl bitmap   one bit a doubling, set iff its sl bitmap is not 0
+//!  1024..      1  ──> sl bitmap   0 1 0 0 ...   one bit a step, set iff its list is not empty
+//!   512..      0                    │
+//!   256..      1                    └─> free block <-> free block
+//! ```
+//!
+//! Free blocks are in lists by size [class](classes). A request begins at the first class all of whose blocks are large
+//! enough; the first class from there on that has a block is found by two bit scans. What the block has too much is cut off
+//! and goes to its own list; a freed block is made one with its free neighbours at once.
+//!
+//! - Allocate and free: O(1), whatever the memory looks like. No list is ever searched: three words of bitmaps at most are looked
+//!   at, one block is cut off or two are joined.
+//! - Waste: a header of 4 bytes and the rounding up to 16. The rounding up to a class takes no memory, it passes blocks over:
+//!   a request can be refused although a block of its own class would hold it (*good* fit, not best fit). With `2^n` classes in a
+//!   doubling, a request of so many bytes is always served where a free block has `1 + 1/2^n` times as many.
+//!
+//! The header is one number: the size, whether the block is free, and whether the one before is free. Where a free
+//! neighbour before begins stands in that neighbour's last 4 bytes, which are its own to use, so a block in use pays 4 bytes.
+//! That is what the reference implementation (Conte, `tlsf`) pays on 32-bit machines; on 64-bit machines it pays 8. Here links
+//! are positions of 32 bits. What lies beside the memory, on the heap, is list heads and bitmaps ([`Tlsf::control_bytes`]): 4 bytes
+//! a class, where Conte's pointers take 8. There are at most 28 doublings, from 16 bytes to 2 GiB, and so at most 896 classes.
+//!
+//! Invariants: no two neighbours are free; a free block is in the list of its class; a bit is set iff its list, or its bitmap,
+//! is not empty.
+//!
+//! Sources: Masmano, Ripoll, Crespo and Real, "TLSF: A New Dynamic Memory Allocator for Real-Time Systems" (2004). Ships as
+//! Unity's dynamic heap, in the Vulkan Memory Allocator, as MorphOS's system allocator.
+
+pub mod classes;
+
+use crate::area::Area;
+use crate::blocks::{NONE, UNIT, blocks_by_pointer, ends, gap, need};
+use crate::error::{BadFree, PoolError, Refused};
+use crate::usage::Usage;
+use crate::words::{Event, Raw, Span, Words};
+use classes::{Class, Classes};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+
+/// Bytes of a header.
+const HEADER: usize = 4;
+/// In a header: the block is free.
+const FREE: u32 = 1;
+/// In a header: the block before is free, and says in its last 4 bytes where it begins.
+const FREE_BEFORE: u32 = 2;
+const FLAGS: u32 = FREE | FREE_BEFORE;
+
+/// A TLSF heap in memory of the caller's choice. See the [module](self).
+///
+/// ```
+/// use core::alloc::Layout;
+/// use uslab_pool::{StackArea, Tlsf};
+///
+/// let mut memory = StackArea::<4096>::new();
+/// let mut heap = Tlsf::new(memory.lend())?;
+/// let small = heap.alloc(Layout::new::<[u8; 100]>())?;
+/// let aligned = heap.alloc(Layout::from_size_align(1000, 256)?)?;
+/// assert!(aligned.addr().get().is_multiple_of(256));
+/// // SAFETY: allocated above, and each is freed once.
+/// unsafe {
+///     assert!(heap.resize(small, 108)?, "its neighbour is free");
+///     heap.free(small)?;
+///     heap.free(aligned)?;
+/// }
+/// assert_eq!(heap.free_blocks().collect::<Vec<_>>(), [4096 - 16 - 4]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Tlsf<A> {
+    pub(crate) blocks: Blocks<Raw<A>>,
+    usage: Usage,
+}
+
+impl<A: Area> Tlsf<A> {
+    /// A heap in `area`, with 16 classes in a doubling. What lies before its first multiple of 16, and behind its last, is not
+    /// used, and 16 bytes are its ends. Cost: writes to each list head, and a few words of the memory.
+    ///
+    /// # Errors
+    /// [`PoolError::NoRoom`] for fewer than 32 bytes, [`PoolError::Positions`] for more than 2 GiB, [`PoolError::Memory`] if
+    /// there is none for the list heads.
+    pub fn new(area: A) -> Result<Self, PoolError> {
+        Self::with_steps(area, 4)
+    }
+    /// The same with `2^bits` classes in a doubling: with more of them fewer blocks are passed over, and there are more heads.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`PoolError::Steps`] if `bits` is not 2 to 5.
+    pub fn with_steps(area: A, bits: u32) -> Result<Self, PoolError> {
+        Ok(Self { blocks: Blocks::new(Raw(area), bits)?, usage: Usage::default() })
+    }
+    /// Its size classes.
+    pub fn classes(&self) -> Classes {
+        self.blocks.classes()
+    }
+    /// Bytes of list heads and bitmaps, which lie beside the memory.
+    pub fn control_bytes(&self) -> usize {
+        self.blocks.control_bytes()
+    }
+}
+
+blocks_by_pointer!(Tlsf);
+
+/// Its blocks by position: safe code, whoever the memory's words are read by.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Blocks<M> {
+    memory: M,
+    classes: Classes,
+    /// Where the first block begins, so that its payload lies at a multiple of [`UNIT`], and the header behind the last one.
+    first: usize,
+    end: usize,
+    fl_bitmap: u32,
+    sl_bitmaps: Vec<u32>,
+    /// The first free block of each class, all steps of a doubling side by side.
+    heads: Vec<u32>,
+}
+
+#[doc(hidden)]
+impl<M: Words> Blocks<M> {
+    /// All of `memory` is free.
+    ///
+    /// # Errors
+    /// As [`Tlsf::with_steps`].
+    pub fn new(memory: M, bits: u32) -> Result<Self, PoolError> {
+        if !(2..=5).contains(&bits) {
+            return Err(PoolError::Steps { bits });
+        }
+        let (start, end) = ends(&memory)?;
+        let classes = Classes::new(bits, UNIT.ilog2());
+        let doublings = classes.of(end - start).fl + 1;
+        let filled = |len: usize, with| {
+            let mut words = Vec::new();
+            let none = PoolError::Memory { bytes: len * size_of::<u32>() };
+            words.try_reserve_exact(len).map_err(|_| none)?;
+            words.resize(len, with);
+            Ok(words)
+        };
+        let mut blocks = Self {
+            memory,
+            classes,
+            first: start + UNIT - HEADER,
+            end: end - HEADER,
+            fl_bitmap: 0,
+            sl_bitmaps: filled(doublings, 0)?,
+            heads: filled(doublings * classes.steps(), NONE)?,
+        };
+        // The block behind the last one: of size nothing, and used.
+        blocks.memory.store(blocks.end, 0);
+        blocks.make_free(blocks.first, blocks.end - blocks.first);
+        Ok(blocks)
+    }
+
+    /// Where they lie.
+    #[inline]
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+    /// The same, to write to what was handed out.
+    pub fn memory_mut(&mut self) -> &mut M {
+        &mut self.memory
+    }
+    /// The size classes.
+    pub fn classes(&self) -> Classes {
+        self.classes
+    }
+    /// The bitmaps, first level and second.
+    pub fn bitmaps(&self) -> (u32, &[u32]) {
+        (self.fl_bitmap, &self.sl_bitmaps)
+    }
+    /// The first free block of each class, or `u32::MAX`.
+    pub fn heads(&self) -> &[u32] {
+        &self.heads
+    }
+    /// Bytes of list heads and bitmaps.
+    pub fn control_bytes(&self) -> usize {
+        size_of_val(&self.fl_bitmap)
+            + size_of_val(self.sl_bitmaps.as_slice())
+            + size_of_val(self.heads.as_slice())
+    }
+    fn head(&mut self, class: Class) -> &mut u32 {
+        &mut self.heads[class.fl * self.classes.steps() + class.sl]
+    }
+
+    /// The first class with a free block, from `class` on, and the words that were looked at.
+    #[inline]
+    pub fn find(&self, class: Class) -> (Option<Class>, u64) {
+        let Some(bitmap) = self.sl_bitmaps.get(class.fl) else { return (None, 0) };
+        let steps = bitmap & (!0 << class.sl);
+        if steps != 0 {
+            return (Some(Class { fl: class.fl, sl: steps.trailing_zeros() as usize }), 1);
+        }
+        let doublings = self.fl_bitmap & (!0_u32).checked_shl(class.fl as u32 + 1).unwrap_or(0);
+        if doublings == 0 {
+            return (None, 2);
+        }
+        let fl = doublings.trailing_zeros() as usize;
+        (Some(Class { fl, sl: self.sl_bitmaps[fl].trailing_zeros() as usize }), 3)
+    }
+
+    fn header(&self, at: usize) -> (usize, u32) {
+        let header = self.memory.peek(at);
+        ((header & !FLAGS) as usize, header & FLAGS)
+    }
+
+    /// Makes a block free that has no free neighbour, and lists it.
+    fn make_free(&mut self, at: usize, size: usize) {
+        self.memory.store(at, size as u32 | FREE);
+        self.memory.store(at + size - HEADER, at as u32);
+        let behind = self.memory.load(at + size);
+        self.memory.store(at + size, behind | FREE_BEFORE);
+        let class = self.classes.of(size);
+        let next = core::mem::replace(self.head(class), at as u32);
+        self.memory.store(at + HEADER, next);
+        self.memory.store(at + HEADER + 4, NONE);
+        if next != NONE {
+            self.memory.store(next as usize + HEADER + 4, at as u32);
+        }
+        self.fl_bitmap |= 1 << class.fl;
+        self.sl_bitmaps[class.fl] |= 1 << class.sl;
+    }
+
+    /// Takes a free block out of its list. It and its neighbour's flag are the caller's to write.
+    fn unlist(&mut self, at: usize, size: usize) {
+        let (next, prev) = (self.memory.load(at + HEADER), self.memory.load(at + HEADER + 4));
+        if next != NONE {
+            self.memory.store(next as usize + HEADER + 4, prev);
+        }
+        if prev != NONE {
+            self.memory.store(prev as usize + HEADER, next);
+            return;
+        }
+        let class = self.classes.of(size);
+        *self.head(class) = next;
+        if next == NONE {
+            self.sl_bitmaps[class.fl] &= !(1 << class.sl);
+            if self.sl_bitmaps[class.fl] == 0 {
+                self.fl_bitmap &= !(1 << class.fl);
+            }
+        }
+    }
+    /// The block at `at` has no free one before it any more.
+    fn unflag(&mut self, at: usize) {
+        let header = self.memory.load(at);
+        self.memory.store(at, header & !FREE_BEFORE);
+    }
+
+    /// The first class all of whose blocks hold `need` bytes at `align`, wherever they begin.
+    pub fn first_class(&self, need: usize, align: usize) -> Option<Class> {
+        let most = need.checked_add(align.saturating_sub(UNIT))?;
+        Some(self.classes.of(self.classes.round_up(most)?))
+    }
+
+    /// Hands a block out: where it begins, its header not counted.
+    #[inline]
+    pub fn take(&mut self, layout: Layout) -> Option<usize> {
+        self.take_by(layout, Self::find)
+    }
+    /// The same, with a [`find`](Self::find) of the caller's.
+    #[inline]
+    pub fn take_by(
+        &mut self,
+        layout: Layout,
+        find: impl FnOnce(&Self, Class) -> (Option<Class>, u64),
+    ) -> Option<usize> {
+        let need = need(layout.size(), HEADER)?;
+        let first = self.first_class(need, layout.align())?;
+        let (class, looked_at) = find(self, first);
+        self.memory.tell(Event::Searched(looked_at));
+        let at = *self.head(class?) as usize;
+        let gap = gap(&self.memory, at + HEADER, layout.align());
+        Some(self.cut(at, gap, need) + HEADER)
+    }
+
+    fn cut(&mut self, at: usize, gap: usize, need: usize) -> usize {
+        let size = (self.memory.load(at) & !FLAGS) as usize;
+        self.unlist(at, size);
+        let (used, behind, left) = (at + gap, at + gap + need, size - gap - need);
+        // `make_free` writes into the header behind: the used block's must be there before the gap is made.
+        self.memory.store(used, need as u32);
+        if gap > 0 {
+            self.memory.tell(Event::Split);
+            self.make_free(at, gap);
+        }
+        if left > 0 {
+            self.memory.tell(Event::Split);
+            self.make_free(behind, left);
+        } else {
+            self.unflag(behind);
+        }
+        used
+    }
+
+    /// Takes back what was handed out at `payload`.
+    pub fn give(&mut self, payload: usize) {
+        let at = payload - HEADER;
+        let header = self.memory.load(at);
+        let (mut start, mut size) = (at, (header & !FLAGS) as usize);
+        let behind = self.memory.load(at + size);
+        if behind & FREE != 0 {
+            let more = (behind & !FLAGS) as usize;
+            self.unlist(at + size, more);
+            size += more;
+            self.memory.tell(Event::Merged);
+        }
+        if header & FREE_BEFORE != 0 {
+            start = self.memory.load(at - HEADER) as usize;
+            self.unlist(start, at - start);
+            size += at - start;
+            self.memory.tell(Event::Merged);
+        }
+        self.make_free(start, size);
+    }
+    /// The same, and a header that becomes a part of the free block before it says that it is free, too: a second free is told.
+    #[inline]
+    fn give_checked(&mut self, payload: usize) {
+        let header = self.memory.load(payload - HEADER);
+        self.memory.store(payload - HEADER, header | FREE);
+        self.give(payload);
+    }
+    /// Whether a block that is out begins at `payload`, as far as the headers tell.
+    #[inline]
+    fn is_out(&self, payload: usize) -> bool {
+        let unit = payload.wrapping_sub(self.first + HEADER);
+        if !unit.is_multiple_of(UNIT) || unit >= self.end - self.first {
+            return false;
+        }
+        let at = payload - HEADER;
+        let (size, flags) = self.header(at);
+        flags & FREE == 0
+            && size > 0
+            && size.is_multiple_of(UNIT)
+            && size <= self.end - at
+            && self.header(at + size).1 & FREE_BEFORE == 0
+    }
+    /// Bytes of a block, its header not counted.
+    #[inline]
+    pub fn size(&self, payload: usize) -> usize {
+        self.header(payload - HEADER).0 - HEADER
+    }
+    /// Makes a block larger or smaller where it lies; `false`: the one behind it is not free, or too small.
+    pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
+        let at = payload - HEADER;
+        let header = self.memory.load(at);
+        let size = (header & !FLAGS) as usize;
+        let behind = self.memory.load(at + size);
+        let more = if behind & FREE != 0 { (behind & !FLAGS) as usize } else { 0 };
+        let Some(need) = need(bytes, HEADER).filter(|need| *need <= size + more) else { return false };
+        if need == size {
+            return true;
+        }
+        if more > 0 {
+            self.unlist(at + size, more);
+            self.memory.tell(Event::Merged);
+        }
+        self.memory.store(at, need as u32 | header & FLAGS);
+        let left = size + more - need;
+        if left > 0 {
+            self.memory.tell(Event::Split);
+            self.make_free(at + need, left);
+        } else {
+            self.unflag(at + need);
+        }
+        true
+    }
+
+    /// All blocks as they lie: position, size, flags.
+    fn blocks(&self) -> impl Iterator<Item = (usize, usize, u32)> {
+        let mut at = self.first;
+        core::iter::from_fn(move || {
+            let (size, flags) = self.header(at);
+            if size == 0 {
+                return None;
+            }
+            let block = (at, size, flags);
+            at += size;
+            Some(block)
+        })
+    }
+    fn free(&self) -> impl Iterator<Item = usize> {
+        self.blocks().filter(|(.., flags)| flags & FREE != 0).map(|(_, size, _)| size)
+    }
+    /// Bytes of each free block, by address, headers not counted.
+    pub fn holes(&self) -> impl Iterator<Item = usize> {
+        self.free().map(|size| size - HEADER)
+    }
+    /// Whether `layout` would be served, found by looking at all memory instead of the lists.
+    pub fn room(&self, layout: Layout) -> bool {
+        let first = need(layout.size(), HEADER).and_then(|need| self.first_class(need, layout.align()));
+        first.is_some_and(|first| self.free().any(|size| self.classes.of(size) >= first))
+    }
+
+    /// Looks at all headers, lists and bitmaps, and names what does not fit together.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, and where.
+    pub fn check(&self) -> Result<(), String> {
+        let (mut end, mut was_free, mut free) = (self.first, false, 0);
+        for (at, size, flags) in self.blocks() {
+            if (flags & FREE_BEFORE != 0) != was_free {
+                return Err(format!("the block at {at} is wrong about the one before"));
+            }
+            let is_free = flags & FREE != 0;
+            if is_free && was_free {
+                return Err(format!("the free block at {at} was not merged with the one before"));
+            }
+            if is_free && self.memory.peek(at + size - HEADER) as usize != at {
+                return Err(format!("the free block at {at} does not say at its end where it begins"));
+            }
+            free += usize::from(is_free);
+            (end, was_free) = (at + size, is_free);
+        }
+        if end != self.end {
+            return Err(format!("the blocks end at {end}"));
+        }
+        let steps = self.classes.steps();
+        let mut listed = 0;
+        for (i, head) in self.heads.iter().enumerate() {
+            let class = Class { fl: i / steps, sl: i % steps };
+            if (self.sl_bitmaps[class.fl] >> class.sl & 1 != 0) != (*head != NONE) {
+                return Err(format!("the bit of {class:?} is wrong"));
+            }
+            let (mut at, mut prev) = (*head, NONE);
+            while at != NONE && listed <= free {
+                let (size, flags) = self.header(at as usize);
+                if flags & FREE == 0 || self.classes.of(size) != class {
+                    return Err(format!("the block at {at} is in the list of {class:?}"));
+                }
+                if self.memory.peek(at as usize + HEADER + 4) != prev {
+                    return Err(format!("the free block at {at} has another one before it in the list"));
+                }
+                listed += 1;
+                (prev, at) = (at, self.memory.peek(at as usize + HEADER));
+            }
+        }
+        if listed != free {
+            return Err(format!("{free} blocks are free, and {listed} are in lists"));
+        }
+        let wrong = (0..self.sl_bitmaps.len())
+            .find(|fl| (self.fl_bitmap >> fl & 1 != 0) != (self.sl_bitmaps[*fl] != 0));
+        wrong.map_or(Ok(()), |fl| Err(format!("the bit of doubling {fl} is wrong")))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::area::{HeapArea, MappedArea, StackArea};
+    use crate::blocks::MOST;
+
+    #[test]
+    fn what_is_no_heap_is_refused_with_the_reason() {
+        let mut memory = StackArea::<64>::new();
+        let refused = Tlsf::with_steps(memory.lend(), 6).err();
+        assert_eq!(refused, Some(PoolError::Steps { bits: 6 }));
+        let mut small = StackArea::<31>::new();
+        assert_eq!(Tlsf::new(small.lend()).err(), Some(PoolError::NoRoom { bytes: 31, needed: 32 }));
+        if !cfg!(miri) {
+            let large = Tlsf::new(MappedArea::new(MOST + 4096, 4096).unwrap());
+            assert_eq!(large.err(), Some(PoolError::Positions { bytes: MOST + 4096, most: MOST }));
+        }
+    }
+
+    /// The paper's bound: a request is served where a free block has `1 + 1/2^bits` times as many bytes, both rounded to 16.
+    #[test]
+    fn a_free_block_that_is_larger_by_a_step_serves_any_request() {
+        for bits in 2..=5 {
+            for bytes in (100..60_000).step_by(997) {
+                let need = (bytes + HEADER).next_multiple_of(UNIT);
+                let block = (need + (need >> bits)).next_multiple_of(UNIT);
+                let mut heap = Tlsf::with_steps(HeapArea::new(block + UNIT, UNIT).unwrap(), bits).unwrap();
+                assert_eq!(heap.free_blocks().collect::<Vec<_>>(), [block - HEADER]);
+                assert!(heap.alloc(Layout::from_size_align(bytes, 1).unwrap()).is_ok(), "{bytes} of {block}");
+            }
+        }
+    }
+}
