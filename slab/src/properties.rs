@@ -388,8 +388,8 @@ fn memory_step() -> impl Strategy<Value = memory::Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        // Each maps some megabytes.
-        cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(1000),
+        // Each maps some megabytes and writes to them, ten times the work of a case of the others.
+        cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(4000_u32).div_ceil(4),
         ..ProptestConfig::default()
     })]
 
