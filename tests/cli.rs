@@ -337,7 +337,7 @@ fn other_machines_replay_the_same_events() {
         &["--cpus", "1024", "--nodes", "16"],
         &["--magazine", "off"],
         &["--magazine", "1"],
-        &["--magazine", "500", "--snapshot-every", "100"],
+        &["--magazine", "64", "--snapshot-every", "100"],
         &["--limit-memory", "256M"],
     ] {
         let args: Vec<&str> = [path].into_iter().chain(options.iter().copied()).collect();
@@ -427,6 +427,8 @@ fn options_out_of_range_are_refused_with_what_is_accepted() {
     refused(&["replay", "--cpus", "2", "--nodes", "4"], &["--nodes 4", "2 CPUs"]);
     refused(&["replay", "--snapshot-every", "0"], &["--snapshot-every 0"]);
     refused(&["replay", "--magazine", "big"], &["--magazine", "auto", "off"]);
+    // More than a magazine holds: it used to be cut to that in silence.
+    refused(&["replay", "--magazine", "65"], &["--magazine", "a number from 1 to 64"]);
     refused(&["replay", "--limit-memory", "lots"], &["--limit-memory", "K, M or G"]);
     refused(&["replay", "--limit-memory", "4096"], &["--limit-memory 4096", "more", ":"]);
     refused(&["replay", "--limit-memory", "1"], &["pages"]);

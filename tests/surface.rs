@@ -3,9 +3,9 @@
 
 use uslab_tests::surface::paths;
 
-/// A crate, and the most public paths that it may have. Of those of `uslab-buddy`, 41 are `Gfp`, which bitflags
-/// gives its operations on sets.
-const MOST: [(&str, usize); 3] = [("uslab", 369), ("uslab-magazine", 60), ("uslab-buddy", 122)];
+/// A crate, and the most public paths that it may have. Of those of `uslab-buddy` 41 are `Gfp`: Linux's flags, and the
+/// operations on sets that bitflags gives them.
+const MOST: [(&str, usize); 3] = [("uslab", 350), ("uslab-magazine", 60), ("uslab-buddy", 119)];
 
 #[test]
 fn no_crate_shows_more_than_its_users_need() {

@@ -671,6 +671,7 @@ impl PageAllocator {
     ///
     /// # Panics
     /// If the allocator has no such page.
+    #[doc(hidden)]
     pub fn zone_of(&self, pfn: Pfn) -> ZoneKind {
         self.zone_at(pfn).zone.kind
     }
@@ -688,6 +689,7 @@ impl PageAllocator {
         self.zonelists.len() as u32
     }
     /// The largest order.
+    #[doc(hidden)]
     pub fn max_order(&self) -> Order {
         self.shared.max_order
     }

@@ -153,6 +153,7 @@ pub enum ZoneKind {
 
 impl ZoneKind {
     /// How many there are.
+    #[doc(hidden)]
     pub const COUNT: usize = 4;
     /// All, lowest first.
     pub const ALL: [Self; Self::COUNT] = [Self::Dma, Self::Dma32, Self::Normal, Self::Movable];

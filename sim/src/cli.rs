@@ -57,7 +57,7 @@ enum Verb {
 Examples:
   uslab replay trace.txt.zst
   zcat trace.gz | uslab replay -
-  uslab replay trace.txt --cpus 16 --magazine 124 --json report.json
+  uslab replay trace.txt --cpus 16 --magazine 60 --json report.json
   uslab replay trace.txt --html page.html")]
 struct ReplayArgs {
     /// The trace: a file, or `-` for standard input. Left out: the bundled trace.
@@ -69,8 +69,8 @@ struct ReplayArgs {
     /// Memory nodes, 1 to 16; CPUs are spread over them in contiguous ranges.
     #[arg(long, value_name = "N", default_value_t = 1)]
     nodes: u32,
-    /// Objects in a magazine: `auto` (by object size), `off`, or a number from 1 to 4096.
-    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = magazines)]
+    /// Objects in a magazine: `auto` (by object size), `off`, or a number from 1 to 64.
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
     magazine: Magazines,
     /// Memory of the simulated machine: bytes, or with K, M, G. Only what is used is committed.
     #[arg(long, value_name = "BYTES", default_value = "16G", value_parser = bytes)]
@@ -195,21 +195,6 @@ Examples:
   uslab stress --ops 10000000 --threads 64 --seed 7
   uslab stress --faults 'slab:probability=5,cache=raw-64;page:order=1..,probability=10;commit:nth=7'"
     )
-}
-
-fn magazines(text: &str) -> Result<Magazines, String> {
-    match text {
-        "auto" => Ok(Magazines::BySize),
-        "off" => Ok(Magazines::Off),
-        _ => match text.parse() {
-            Ok(capacity @ 1..=4096) => Ok(Magazines::Sized {
-                capacity,
-                stock: 8,
-                depot_limit: uslab::magazines::MIN_DEPOT_MAGAZINES as u32,
-            }),
-            _ => Err("expected `auto`, `off`, or a number from 1 to 4096".to_owned()),
-        },
-    }
 }
 
 /// Runs the command line and returns its exit code.

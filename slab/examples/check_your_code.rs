@@ -11,9 +11,9 @@
 //! The models at the end pass; and each of the two bugs that are planted in the mailbox makes them fail. `STORY=1` shows how.
 
 use core::ptr::{NonNull, null_mut};
+use uslab::sync::Ordering::{AcqRel, Acquire, Relaxed};
+use uslab::sync::{AtomicPtr, planted, tell};
 use uslab::{AllocError, Gfp, KmemCache};
-use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed};
-use uslab_magazine::sync::{AtomicPtr, planted, tell};
 
 #[cfg(all(test, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
@@ -97,7 +97,7 @@ mod models {
     use super::Mailbox;
     use uslab::Subsystem;
     use uslab::check::{Bound, Script, caught, models};
-    use uslab_magazine::sync::{Arc, thread};
+    use uslab::sync::{Arc, thread};
 
     const TWO: Bound = Bound::Preemptions(2);
 

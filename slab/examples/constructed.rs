@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 use std::error::Error;
+use uslab::sync::{Counter, Mutex};
 use uslab::{ObjectCache, OwnedBox, object_cache};
-use uslab_magazine::sync::{Counter, Mutex};
 
 static BUILT: Counter = Counter::new(0);
 

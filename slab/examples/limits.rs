@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::error::Error;
 use std::sync::Arc;
+use uslab::sync::Mutex;
 use uslab::{AllocError, Gfp, Limit, ObjectCache, OwnedBox, Reaper, Shrinker};
-use uslab_magazine::sync::Mutex;
 
 /// What is expensive to make and can be made again.
 struct Parsed {

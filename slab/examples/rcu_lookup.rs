@@ -11,8 +11,8 @@
 
 use std::error::Error;
 use std::ptr::NonNull;
+use uslab::sync::{AtomicPtr, AtomicU64, Counter, Mutex, Ordering::*};
 use uslab::{ObjectCache, StableBox, TypeStableCache, rcu};
-use uslab_magazine::sync::{AtomicPtr, AtomicU64, Counter, Mutex, Ordering::*};
 
 struct Node {
     /// Odd while the fields are changed.

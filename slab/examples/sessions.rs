@@ -12,9 +12,9 @@
 //! The models at the end pass; and the bug that is planted makes one of them fail.
 
 use uslab::handle::{Handle, HandleCache, HandleError, WrapPolicy};
+use uslab::sync::Ordering::Relaxed;
+use uslab::sync::{AtomicU64, planted, tell};
 use uslab::{AllocError, ObjectCache};
-use uslab_magazine::sync::Ordering::Relaxed;
-use uslab_magazine::sync::{AtomicU64, planted, tell};
 
 #[cfg(all(test, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
@@ -102,7 +102,7 @@ mod models {
     use super::Sessions;
     use uslab::Subsystem;
     use uslab::check::{Bound, Script, caught, models, on_cpu};
-    use uslab_magazine::sync::{Arc, thread};
+    use uslab::sync::{Arc, thread};
 
     const TWO: Bound = Bound::Preemptions(2);
 

@@ -20,7 +20,7 @@ use core::fmt;
 use uslab_buddy::{MAX_ORDER, Order, PAGE_SIZE};
 
 /// Bytes of a word: no object is smaller, none is aligned less.
-pub const WORD: usize = 8;
+pub(crate) const WORD: usize = 8;
 /// Bytes of a cache line, as alignment to the hardware takes it.
 pub const CACHE_LINE: usize = 64;
 /// The most objects that a slab may hold.

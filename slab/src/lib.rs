@@ -41,7 +41,7 @@
 //!
 //! ```
 //! use uslab::ObjectCache;
-//! use uslab_magazine::sync::{Arc, thread}; // `std` in your program, loom in a model
+//! use uslab::sync::{Arc, thread}; // `std` in your program, loom in a model
 //!
 //! fn two_threads_share_a_cache() {
 //!     let cache = Arc::new(ObjectCache::builder("message").ctor(|| 0_u64).build().unwrap());
@@ -109,14 +109,15 @@ pub use subsystem::Subsystem;
 pub use uslab_buddy::Gfp;
 #[doc(inline)]
 pub use uslab_pool as pool;
+pub use {uslab_buddy as buddy, uslab_magazine as magazine, uslab_sync as sync};
 
 // Short names of what code names often. The documentation has each in its module.
 #[doc(hidden)]
 pub use self::{
     block::Block,
     cache::kmem_cache::{KmemCacheBuilder, Limit},
-    cache::magazines::Magazines,
-    cache::{Live, Mempool, Prefilled, kmem_cache, magazines},
+    cache::per_cpu::Magazines,
+    cache::{Live, Mempool, Prefilled, kmem_cache},
     debug::corruption::{Corruption, CorruptionKind},
     debug::faults::Faults,
     debug::{corruption, faults},

@@ -5,7 +5,7 @@ pub mod caches;
 pub mod handles;
 pub mod memory;
 
-use crate::cache::magazines::Magazines;
+use crate::cache::per_cpu::Magazines;
 use crate::debug::faults::{CONSTRUCTOR_PANIC, Faults, POINTS, Rule};
 use arbitrary::Arbitrary;
 use core::panic::AssertUnwindSafe;

@@ -33,8 +33,8 @@ use uslab_magazine::{Cpus, Operation};
 ///
 /// ```
 /// use uslab::{Config, Gfp, Subsystem};
-/// use uslab_buddy::PageConfig;
-/// use uslab_magazine::{Cpus, on_cpu};
+/// use uslab::buddy::PageConfig;
+/// use uslab::magazine::{Cpus, on_cpu};
 ///
 /// // Four simulated CPUs with 64 MiB.
 /// let cpus = Cpus::simulated(4, 1)?;

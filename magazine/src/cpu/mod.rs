@@ -41,6 +41,15 @@ pub(crate) mod rseq;
 ))]
 #[path = "absent.rs"]
 pub(crate) mod rseq;
+#[cfg(all(
+    not(any(loom, shuttle)),
+    target_os = "linux",
+    target_env = "gnu",
+    target_arch = "x86_64",
+    not(any(uslab_no_rseq, uslab_heap, miri))
+))]
+#[path = "rseq/x86_64.rs"]
+mod sections;
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[path = "linux.rs"]

@@ -10,7 +10,7 @@ use crate::cpu::Cpus;
 use crate::layer::{Config, Layer, Supplier};
 use crate::memory::Heap;
 use crate::paths;
-use crate::region::{Commit, LEN, Region};
+use crate::region::{Commit, LEN, LIMIT, OP, ROUND, Region};
 use crate::shadow;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering::Relaxed};
 use crate::table::{Table, Which};
@@ -425,7 +425,9 @@ fn a_thread_without_a_registration_goes_round_the_stacks() {
             let unregistered = {
                 let here: usize;
                 // SAFETY: the thread pointer's first word is itself.
-                unsafe { asm!("mov {}, qword ptr fs:[0]", out(reg) here, options(nostack, readonly)) };
+                unsafe {
+                    core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) here, options(nostack, readonly))
+                };
                 // SAFETY: gives up this thread's own registration, with the libc's size and signature.
                 unsafe {
                     libc::syscall(libc::SYS_rseq, here.wrapping_add_signed(area), 32, 1, 0x5305_3053_u32)

@@ -8,9 +8,9 @@ use std::error::Error;
 use std::fmt::Write;
 use std::ops::DerefMut;
 use std::time::Duration;
+use uslab::buddy::{PAGE_SIZE, PageConfig};
+use uslab::magazine::Cpus;
 use uslab::{AllocError, CacheBox, Config, Malloc, ObjectCache, Reaper, Subsystem};
-use uslab_buddy::{PAGE_SIZE, PageConfig};
-use uslab_magazine::Cpus;
 
 /// A source of everything that comes and goes with clients and keys. Passed by value: it is a name, not the memory.
 pub(crate) trait Memory: Copy + Send + Sync + 'static {

@@ -1,7 +1,7 @@
 //! Allocation: from the magazines, from the slabs, and what is done when there is nothing.
 
 #[cfg(not(loom))]
-use super::Checked;
+use super::checked::Checked;
 use super::node::Node;
 use super::slabs::Refusal;
 use super::{Cache, Object};

@@ -1,6 +1,6 @@
 //! What a subsystem is made of.
 
-use super::magazines::Magazines;
+use super::per_cpu::Magazines;
 use crate::debug::corruption;
 use crate::geometry::OrderRule;
 use crate::memory::huge::HUGE_CACHE;
@@ -17,7 +17,7 @@ use uslab_magazine::Cpus;
 /// system call and no page fault the next time.
 pub const KEEP_FREE: usize = 16 << 20;
 
-/// What a subsystem is made of.
+/// What a subsystem is made of. Write it with `..Config::default()` or `..Config::new(pages)`: it will have more fields.
 #[derive(Clone)]
 pub struct Config {
     /// CPUs, nodes, zones and with them the limit of memory and what is kept in reserve; and the

@@ -2,7 +2,7 @@
 //! [`reclaim`](super::reclaim), large memory in [`large`](crate::size::large), reports in [`info`](crate::report::info).
 
 use super::config::Config;
-use super::magazines::Magazines;
+use super::per_cpu::Magazines;
 use super::{Cache, Owner};
 use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::debug::faults::Faults;

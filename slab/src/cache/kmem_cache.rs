@@ -6,7 +6,7 @@ use super::info::CacheInfo;
 use super::per_cpu::PerCpu;
 use super::{Cache, CacheConfig, Hooks, Owner};
 use crate::cache::live::Live;
-use crate::cache::magazines::Magazines;
+use crate::cache::per_cpu::Magazines;
 use crate::error::{AllocError, Busy, CacheError};
 use crate::geometry::{Geometry, OrderRule};
 use crate::reclaim::shrinker::{Registration, Shrinker};

@@ -30,6 +30,8 @@
 #[cfg(not(any(loom, shuttle)))]
 mod addresses;
 mod alloc;
+#[cfg(not(loom))]
+mod checked;
 pub(crate) mod config;
 pub(crate) mod core;
 #[cfg(not(loom))]
@@ -39,13 +41,12 @@ mod give_back;
 pub(crate) mod info;
 pub mod kmem_cache;
 pub(crate) mod live;
-pub mod magazines;
 pub(crate) mod mempool;
 pub(crate) mod node;
 pub(crate) mod object;
 pub(crate) mod owner;
 pub(crate) mod page_owners;
-pub(crate) mod per_cpu;
+pub mod per_cpu;
 pub(crate) mod prefill;
 mod reclaim;
 pub(crate) mod refs;
@@ -56,14 +57,13 @@ pub use mempool::Mempool;
 pub use prefill::Prefilled;
 
 use self::core::Core;
-#[cfg(not(loom))]
-use crate::debug::tags::Tags;
 use crate::error::AllocError;
 use crate::geometry::Geometry;
-use magazines::Magazines;
+#[cfg(not(loom))]
+use checked::Checked;
 use node::{Node, NodeCount};
 pub(crate) use object::Object;
-use per_cpu::PerCpu;
+use per_cpu::{Magazines, PerCpu};
 use refs::CacheRefs;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
@@ -108,33 +108,6 @@ pub(crate) struct CacheConfig {
     pub(crate) check_frees: bool,
     /// Whether others may share it that want such magazines.
     pub(crate) merges: Option<Magazines>,
-}
-
-/// What checked frees need: see [`tags`](crate::debug::tags).
-#[cfg(not(loom))]
-#[derive(Debug)]
-pub(crate) struct Checked {
-    pub(crate) tags: Arc<Tags>,
-    /// The cache's.
-    pub(crate) tag: u8,
-    /// The layer's, behind the checks.
-    fast_path: FastPath<Object, StackMemory>,
-}
-
-#[cfg(not(loom))]
-impl Checked {
-    /// An object leaves for a caller.
-    #[inline(always)]
-    fn on_alloc(&self, Object(object): Object) {
-        // SAFETY: `grow` covers each slab before anybody knows it.
-        unsafe { self.tags.set(object, self.tag) };
-    }
-    /// An object comes back; `false` if it is not out, or not the cache's.
-    #[inline(always)]
-    #[must_use]
-    fn on_free(&self, object: NonNull<u8>) -> bool {
-        self.tags.clear(object, self.tag)
-    }
 }
 
 /// A cache. Users hold it as [`KmemCache`](crate::KmemCache).

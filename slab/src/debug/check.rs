@@ -4,7 +4,7 @@
 //! ```text
 //! use uslab::check::{Bound, model, on_cpu};
 //! use uslab::ObjectCache;
-//! use uslab_magazine::sync::{Arc, thread};
+//! use uslab::sync::{Arc, thread};
 //!
 //! #[test] // RUSTFLAGS="--cfg loom" cargo test --release
 //! fn two_threads_share_my_pool() {
@@ -26,12 +26,12 @@
 //! What a model finds by itself, besides your own assertions: an object freed twice, a free that does not happen before
 //! the next allocation of the object, or an allocation that does not happen before the free (your code passed the object
 //! on with too weak an ordering), frees that cannot be right, and all that loom finds in your own atomics, locks and
-//! cells. For these use `uslab_magazine::sync`, which is `std` in your program and a repaired loom in a model; loom's own
+//! cells. For these use [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a model; loom's own
 //! atomics skip interleavings. `planted` is there for bugs that [`caught`] must find. `uslab/examples/check_your_code.rs`
 //! has all of it, and `sessions.rs` the same for [handles](crate::handle).
 //!
 //! A model that fails prints the story of that execution, one line a step, and a command that repeats it alone; with
-//! `STORY_JSON=file` the story is written there, too. `uslab_magazine::tell!` adds your own steps to it, and is nothing
+//! `STORY_JSON=file` the story is written there, too. `uslab::sync::tell!` adds your own steps to it, and is nothing
 //! outside loom. `STORY=1` prints the stories of planted bugs.
 //!
 //! What it does not find: what your code does with an object's bytes (loom watches its cells only), and what lies beyond

@@ -22,24 +22,30 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use uslab_buddy::faults::{
-    BadRule, COMMIT, Call, DECOMMIT, Faults, MAGAZINE, PAGE, Point, RESERVE, Rule, Tally,
-};
+// Rules name points by their text, and whoever wants them all has `POINTS`.
+pub use uslab_buddy::faults::{BadRule, Faults, Point, Rule, Tally};
+#[doc(hidden)]
+pub use uslab_buddy::faults::{COMMIT, Call, DECOMMIT, MAGAZINE, PAGE, RESERVE};
 
 /// See [`Point::what`].
+#[doc(hidden)]
 pub const BITMAP: Point =
     Point { name: "bitmap", what: "no memory for the bitmap of a slab of many objects" };
 /// See [`Point::what`]. Not every allocation comes here: those that magazines serve do not.
+#[doc(hidden)]
 pub const SLAB: Point = Point { name: "slab", what: "a cache's slabs give no object" };
 /// See [`Point::what`].
+#[doc(hidden)]
 pub const CONSTRUCTOR: Point = Point { name: "constructor", what: "an object's constructor panics" };
 /// See [`Point::what`].
+#[doc(hidden)]
 pub const LIMIT: Point = Point { name: "limit", what: "a cache is at its limit of slabs" };
 
 /// All points, from the bottom up.
 pub const POINTS: [Point; 9] = [RESERVE, COMMIT, DECOMMIT, MAGAZINE, PAGE, BITMAP, SLAB, CONSTRUCTOR, LIMIT];
 
 /// What an injected failure of a constructor panics with, a `&'static str`. It goes past the panic hook.
+#[doc(hidden)]
 pub const CONSTRUCTOR_PANIC: &str = "the constructor was refused by fault injection";
 
 /// Reads rules for all [`POINTS`].

@@ -2,7 +2,7 @@
 
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::cache::live::{Live, Run};
-use crate::cache::magazines::Magazines;
+use crate::cache::per_cpu::Magazines;
 use crate::error::{AllocError, CacheError};
 use crate::subsystem::Subsystem;
 use core::fmt;

@@ -13,8 +13,8 @@
 
 use crate::cache::core::Core;
 use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder, Limit};
-use crate::cache::magazines::Magazines;
 use crate::cache::page_owners;
+use crate::cache::per_cpu::Magazines;
 use crate::cache::prefill::Prefilled;
 use crate::cache::{Cache, Hooks};
 use crate::error::{AllocError, CacheError};

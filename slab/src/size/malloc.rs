@@ -27,7 +27,7 @@ const WORDS: usize = 8;
 /// The largest object of a class, in bytes; above are blocks of pages.
 pub const MAX_CLASS: usize = 32 << 10;
 /// How many classes there are.
-pub const CLASSES: usize = WORDS + 4 * 9;
+pub(crate) const CLASSES: usize = WORDS + 4 * 9;
 /// The order of the largest slabs. Linux's 3 would hold one or two of the largest objects, and waste up to a third.
 const MAX_SLAB: u8 = 5;
 /// Objects up to so many bytes lie in slabs as the subsystem's rule has them.

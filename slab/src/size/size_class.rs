@@ -5,7 +5,7 @@
 //! (`kmalloc_info` and `__kmalloc_index` of `mm/slab_common.c`).
 
 /// How many classes there are.
-pub const CLASSES: usize = 13;
+pub(crate) const CLASSES: usize = 13;
 
 /// Bytes of the objects of each class, ascending.
 pub const CLASS_SIZES: [usize; CLASSES] = [8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192];
@@ -73,7 +73,7 @@ impl SizeClass {
         1 << self.size().trailing_zeros()
     }
     /// The size as cache names have it: `8`, `192`, `1k`.
-    pub const fn label(self) -> &'static str {
+    pub(crate) const fn label(self) -> &'static str {
         LABELS[self.index()]
     }
 }

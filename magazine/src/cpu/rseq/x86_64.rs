@@ -1,0 +1,275 @@
+//! The sections for x86-64, and where the libc keeps each thread's `struct rseq`.
+//!
+//! What another processor would bring, and nothing else: [`registration`], [`scratch`], [`cpu_id`], and the four operations
+//! of [`PcpuPtr`]. What they must keep to stands in [`rseq`](super::rseq).
+
+use super::rseq::{ABORTS, CPU_ID, PcpuPtr, RSEQ_CS};
+use crate::region::{CAP, Class, Header, LIMIT, NULL, OP, ROUND};
+use core::arch::{asm, global_asm};
+use core::mem::offset_of;
+use core::ptr::NonNull;
+
+/// Where the libc keeps the `struct rseq` of each thread, relative to the thread pointer, and how many bytes of it the
+/// kernel serves (0: there is no registration).
+///
+/// The symbols are referenced weakly and through the GOT, so that the program also starts on a libc without them.
+pub(super) fn registration() -> Option<isize> {
+    let (offset, size): (*const isize, *const u32);
+    // SAFETY: loads two addresses from the GOT; an undefined weak symbol's is null.
+    unsafe {
+        asm!(
+            ".weak __rseq_offset",
+            ".weak __rseq_size",
+            "mov {offset}, qword ptr [rip + __rseq_offset@GOTPCREL]",
+            "mov {size}, qword ptr [rip + __rseq_size@GOTPCREL]",
+            offset = out(reg) offset,
+            size = out(reg) size,
+            options(nostack, pure, readonly, preserves_flags),
+        );
+    }
+    // SAFETY: where defined, they are the libc's constants: `const ptrdiff_t` and `const unsigned int`.
+    let (offset, size) = unsafe { (offset.as_ref()?, size.as_ref()?) };
+    (*size as usize >= RSEQ_CS + size_of::<u64>()).then_some(*offset)
+}
+
+// Thread-local memory of the size of `struct rseq`, for layers and threads that the kernel does not serve. In the static
+// TLS block, as `gottpoff` below demands: so its offset is the same in every thread. Weak: two copies of this crate in
+// one program share it.
+global_asm!(
+    ".pushsection .tbss.uslab_rseq_scratch, \"awT\", @nobits",
+    ".balign 32",
+    ".weak uslab_rseq_scratch",
+    ".hidden uslab_rseq_scratch",
+    ".type uslab_rseq_scratch, @object",
+    "uslab_rseq_scratch: .zero 32",
+    ".size uslab_rseq_scratch, 32",
+    ".popsection",
+);
+
+/// The offset of that memory from the thread pointer.
+pub(super) fn scratch() -> isize {
+    let offset;
+    // SAFETY: loads a link-time constant from the GOT.
+    unsafe {
+        asm!("mov {offset}, qword ptr [rip + uslab_rseq_scratch@GOTTPOFF]", offset = out(reg) offset,
+            options(nostack, pure, readonly, preserves_flags));
+    }
+    offset
+}
+
+/// The CPU that this thread runs on, as a hint; `u32::MAX` or near it in a thread without a registration.
+#[inline]
+pub(crate) fn cpu_id() -> u32 {
+    let Some(area) = registration() else { return u32::MAX };
+    let cpu: u32;
+    // SAFETY: `area` is the libc's `struct rseq` of every thread, registered or not.
+    unsafe {
+        asm!("mov {cpu:e}, dword ptr fs:[{area} + {at}]", cpu = out(reg) cpu, area = in(reg) area,
+            at = const CPU_ID, options(nostack, readonly, preserves_flags));
+    }
+    cpu
+}
+
+const COMMITTED: usize = offset_of!(Header, committed);
+
+/// The common part of the sections. `66` the descriptor, `4` the abort address, `5` (re)start, `2` start of the
+/// section; the body ends with the commit and `3:`. On entry to the body `t` is the address of the class's head on this CPU,
+/// `w` that head, and `n` its length.
+macro_rules! section { ([$($body:tt)*] [$($operands:tt)*]) => {
+    asm!(
+        ".pushsection __rseq_cs, \"aw\"",
+        ".balign 32",
+        "66: .long 0, 0",                                  // version, flags
+        ".quad 2f, 3f - 2f, 4f",
+        ".popsection",
+        ".pushsection __rseq_cs_ptr_array, \"awR\"",       // where tools look for descriptors; kept unreferenced
+        ".quad 66b",
+        ".popsection",
+        ".pushsection .text.uslab_rseq_abort, \"ax\"",
+        ".byte 0x0f, 0xb9, 0x3d",                          // an undefined instruction: the signature is never run
+        ".long 0x53053053",
+        "4: lock inc qword ptr [rip + {aborts}]",
+        "jmp 5f",
+        ".popsection",
+        "5: lea {t}, [rip + 66b]",
+        #[cfg(not(uslab_control = "unarmed"))]
+        "mov qword ptr fs:[{area} + {rseq_cs}], {t}",
+        "2: movsxd {t}, dword ptr fs:[{area} + {cpu_id}]",
+        "mov {t}, qword ptr [{words} + {t}*8]",
+        "add {t}, {stack}",
+        "mov {w}, qword ptr [{t}]",                        // len:16 | ops:48
+        // Controls of the fence: long enough that a drain comes between the look and the commit.
+        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
+        "mov {n:e}, 100",
+        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
+        "7: pause",
+        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
+        "dec {n:e}",
+        #[cfg(any(uslab_control = "wide", uslab_control = "nobarrier", uslab_control = "onefence"))]
+        "jnz 7b",
+        "movzx {n:e}, {w:x}",
+        $($body)*
+        // Names what a control leaves unused.
+        "# {rseq_cs}",
+        aborts = sym ABORTS,
+        rseq_cs = const RSEQ_CS,
+        cpu_id = const CPU_ID,
+        t = out(reg) _,
+        w = out(reg) _,
+        n = out(reg) _,
+        $($operands)*
+    )
+} }
+
+impl PcpuPtr {
+    /// The newest round of the class on this CPU; `None` if there is none, or this thread has no CPU.
+    #[inline(always)]
+    pub(crate) fn pop(&self, class: Class) -> Option<NonNull<u8>> {
+        let round: *mut u8;
+        // SAFETY:
+        // * `words` leads to a word for every number that the kernel may give, and each word to a region that reads as
+        //   zero up to what was written to it. The class lies in every region, a null word below its stack.
+        // * Only sections of this CPU store to what this one stores to; see the module. Nothing is stored where the length
+        //   is 0, so neither in the empty region.
+        // * `area` is this thread's `struct rseq`, or scratch.
+        unsafe {
+            section!([
+                #[cfg(uslab_control = "clobber")]
+                "mov {stack}, {n}",
+                "mov {round}, qword ptr [{t} + {n}*8 + {null}]",
+                "test {round}, {round}",
+                "jz 3f",                                          // the null word below the stack
+                "add {w}, {one}",                                 // ops + 1, len - 1
+                "mov qword ptr [{t}], {w}", // commit
+                "3:",
+            ] [
+                round = out(reg) round,
+                words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
+                null = const NULL,
+                #[cfg(not(uslab_control = "clobber"))]
+                stack = in(reg) u64::from(class.stack),
+                #[cfg(uslab_control = "clobber")]
+                stack = inout(reg) u64::from(class.stack) => _,
+                one = const OP - 1,
+                options(nostack)
+            ]);
+        }
+        NonNull::new(round)
+    }
+
+    /// Puts a round on the class's stack on this CPU; `false` if no place may be used, or this thread has no CPU.
+    #[inline(always)]
+    pub(crate) fn push(&self, class: Class, round: NonNull<u8>) -> bool {
+        // SAFETY: as in `pop`. The round is stored above the length, in a place that `cap` allows: nobody reads there
+        // before the length moves. The empty region's caps are 0.
+        unsafe {
+            section!([
+                "cmp {n:e}, dword ptr [{t} - {cap}]",
+                "jae {miss}",
+                "mov qword ptr [{t} + {n}*8 + {place}], {round}",
+                "add {w}, {one}",                                 // ops + 1, len + 1
+                "mov qword ptr [{t}], {w}", // commit
+                "3:",
+            ] [
+                round = in(reg) round.as_ptr(),
+                words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
+                stack = in(reg) u64::from(class.stack),
+                cap = const CAP, place = const NULL + ROUND, one = const OP + 1,
+                miss = label { return false },
+                options(nostack)
+            ]);
+        }
+        true
+    }
+
+    /// As [`Region::push_batch`](crate::region::Region::push_batch) on this CPU's region.
+    #[inline(never)]
+    pub(super) fn push_batch(&self, class: Class, rounds: &[NonNull<u8>]) -> bool {
+        if rounds.is_empty() {
+            return true;
+        }
+        // SAFETY: as in `push`; the new `cap` is within the class's room, which its limit is at most, and within what of the
+        // region is committed, which is nothing in the empty one.
+        unsafe {
+            section!([
+                "lea {x}, [{n} + {count}]",                       // the places that it takes
+                "mov {cap:e}, dword ptr [{t} - {at}]",
+                "cmp {x}, {cap}",
+                "jbe 8f",
+                "add {cap}, {cap}",
+                "cmp {cap}, {x}",
+                "cmovb {cap}, {x}",
+                "mov {end:e}, dword ptr [{t} - {limit}]",
+                "cmp {cap}, {end}",
+                "cmova {cap}, {end}",
+                "cmp {x}, {cap}",
+                "ja {miss}",
+                "mov {region}, {t}",
+                "sub {region}, {stack}",
+                "lea {end}, [{stack} + {cap}*8 + {place}]",
+                "cmp {end}, qword ptr [{region} + {committed}]",
+                "ja {miss}",
+                "mov dword ptr [{t} - {at}], {cap:e}",            // survives an abort
+                "8: lea {n}, [{t} + {n}*8 + {place}]",
+                "xor {x:e}, {x:e}",
+                #[cfg(uslab_control = "earlycommit")]
+                "add {w}, {count}",
+                #[cfg(uslab_control = "earlycommit")]
+                "mov qword ptr [{t}], {w}",
+                "9: mov {end}, qword ptr [{rounds} + {x}*8]",
+                "mov qword ptr [{n} + {x}*8], {end}",
+                "inc {x}",
+                "cmp {x}, {count}",
+                "jb 9b",
+                #[cfg(not(uslab_control = "earlycommit"))]
+                "add {w}, {count}",
+                #[cfg(not(uslab_control = "earlycommit"))]
+                "mov qword ptr [{t}], {w}", // commit
+                "3:",
+            ] [
+                x = out(reg) _, cap = out(reg) _, end = out(reg) _, region = out(reg) _,
+                rounds = in(reg) rounds.as_ptr(), count = in(reg) rounds.len(),
+                words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
+                stack = in(reg) u64::from(class.stack),
+                at = const CAP, limit = const LIMIT, committed = const COMMITTED, place = const NULL + ROUND,
+                miss = label { return false },
+                options(nostack)
+            ]);
+        }
+        true
+    }
+
+    /// As [`Region::pop_batch`](crate::region::Region::pop_batch) on this CPU's region.
+    #[inline(never)]
+    pub(super) fn pop_batch(&self, class: Class, count: u32, into: *mut NonNull<u8>) -> bool {
+        if count == 0 {
+            return true;
+        }
+        // SAFETY: as in `pop`; `into` has room for so many, and is nobody else's.
+        unsafe {
+            section!([
+                "sub {n}, {count}",
+                "jb {miss}",
+                "lea {n}, [{t} + {n}*8 + {place}]",
+                "xor {i:e}, {i:e}",
+                "9: mov {round}, qword ptr [{n} + {i}*8]",
+                "mov qword ptr [{into} + {i}*8], {round}",
+                "inc {i}",
+                "cmp {i}, {count}",
+                "jb 9b",
+                "sub {w}, {count}",
+                "mov qword ptr [{t}], {w}", // commit
+                "3:",
+            ] [
+                i = out(reg) _, round = out(reg) _,
+                into = in(reg) into, count = in(reg) u64::from(count),
+                words = in(reg) self.words.as_ptr(), area = in(reg) self.area,
+                stack = in(reg) u64::from(class.stack),
+                place = const NULL + ROUND,
+                miss = label { return false },
+                options(nostack)
+            ]);
+        }
+        true
+    }
+}
