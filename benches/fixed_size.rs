@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 use uslab::pool::{
     Area, ChunkedPool, ClassPools, FixedPool, FreeList, GuardedPool, HeapArea, Hybrid, IndexPool, Initialise,
-    Ladder, MappedArea, MarkedPool, PoolError, ReservedPool, SlotLayout,
+    MappedArea, MarkedPool, PoolError, ReservedPool, SizeClasses, SlotLayout,
 };
 use uslab_benches::{Bench, Column, Contender, Kind, clock};
 
@@ -130,7 +130,7 @@ fn operations(bench: &mut Bench) -> Result<(), PoolError> {
     // SAFETY: the memory lives as long as the list, and is nobody else's.
     let list = Listed(unsafe { FreeList::new(list.memory(), size, OBJECT.align(), 0) }?, list);
     let each = IndexPool::with_blocks(area()?, size, blocks, Initialise::EachAllocation)?;
-    let classes = ClassPools::new(&Ladder::micro(), BYTES)?;
+    let classes = ClassPools::new(&SizeClasses::micro(), BYTES)?;
     let contenders = vec![
         ours("free list", Box::new(measured(list, budget))),
         ours("fixed", Box::new(measured(FixedPool::new(area()?, slots)?, budget))),

@@ -132,17 +132,17 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "as `Vec`" => NO NO: HandleTable<Rc<u8>>, SlotMap<Rc<u8>>, PackedArray<Rc<u8>>, StableIds<Rc<u8>>;
 
         // --- uslab::pool: one thread's at a time
-        "numbers, names and settings" => YES YES: Ladder, Waste, PoolError, pool::Refused, BadFree, Overrun, Side, Leak,
+        "numbers, names and settings" => YES YES: SizeClasses, Waste, PoolError, pool::Refused, BadFree, Overrun, Side, Leak,
             Routes, Initialise, index_pool::State, SlotLayout, Usage, NoBounds, SimpleBounds, BadMarker, Marker,
             best_fit::Fit, best_fit::Order, tlsf::classes::Classes, tlsf::classes::Class, linear::Head, words::Event;
         "positions in memory, which is its own" => YES YES: tlsf::Blocks<u8>, best_fit::Blocks<u8>, linear::Chain<u8>;
         "memory of one owner" => YES NO: Borrowed<'static>, HeapArea, FreeList, Fixed, MarkedPool<Stack>,
             IndexPool<Stack>, GuardedPool<Stack>, ChunkedPool, ReservedPool, ClassPools, FixedSizeHeap<Stack, NoBounds>,
             MemoryArena<Fixed, NoBounds>, Hybrid, Local<Fixed>, Arena<Stack>, StackAlloc<Stack>, Tlsf<Stack>, BestFit<Stack>,
-            Lender<Fixed>, LivePool<Cell<u8>, Stack>, Pool<Cell<u32>, 8>;
+            SafePool<Fixed>, LivePool<Cell<u8>, Stack>, Pool<Cell<u32>, 8>;
         "it holds values" => NO NO: LivePool<Rc<u8>, Stack>, Pool<Rc<u8>, 8>;
         "memory that nobody writes through a shared reference" => YES YES: StackArea<8>, MappedArea;
-        "gives back to a pool that one thread has" => NO NO: Lent<'static, IndexPool<Stack>>, PoolBox<'static, u32>,
+        "gives back to a pool that one thread has" => NO NO: PoolGuard<'static, IndexPool<Stack>>, PoolBox<'static, u32>,
             HybridBox<'static, u8>, Scope<'static, Stack>;
         "looks into a pool's free slots" => NO NO: free_list::Chain<'static>;
     };

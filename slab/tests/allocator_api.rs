@@ -38,8 +38,8 @@ fn vectors_and_boxes_of_both_versions() {
 /// Pools behind a language's own containers: small vectors from the pool of their class, large ones from the heap.
 #[test]
 fn containers_live_on_pools_by_class_with_the_heap_behind_them() {
-    use uslab::pool::{ClassPools, Hybrid, Ladder};
-    let hybrid = Hybrid::new(ClassPools::new(&Ladder::micro(), 64 << 20).unwrap(), 256);
+    use uslab::pool::{ClassPools, Hybrid, SizeClasses};
+    let hybrid = Hybrid::new(ClassPools::new(&SizeClasses::micro(), 64 << 20).unwrap(), 256);
     vectors!(allocator_api2_02: &hybrid);
     vectors!(allocator_api2_04: &hybrid);
     {
@@ -74,9 +74,9 @@ const BYTES: usize = 4 << 20;
 
 #[test]
 fn containers_live_on_pools_by_class() {
-    use uslab::pool::{ClassPools, Ladder, Local};
-    let ladder = Ladder::new((3..=20).map(|log| 1 << log)).unwrap();
-    let mut pools = Local::new(ClassPools::new(&ladder, BYTES).unwrap());
+    use uslab::pool::{ClassPools, Local, SizeClasses};
+    let classes = SizeClasses::new((3..=20).map(|log| 1 << log)).unwrap();
+    let mut pools = Local::new(ClassPools::new(&classes, BYTES).unwrap());
     collections!(&pools);
     assert_eq!(pools.get_mut().waste(), uslab::pool::Waste::default());
 }

@@ -100,7 +100,7 @@ pub(super) struct Worker<'w, 'e> {
     pub(super) world: &'w World,
     pub(super) bins: &'e [Bin<'w>],
     pub(super) seat: Seat<'w>,
-    pub(super) dice: SmallRng,
+    pub(super) rng: SmallRng,
     pub(super) workload: Workload,
 }
 
@@ -109,17 +109,17 @@ impl<'w, 'e> Worker<'w, 'e> {
     pub(super) fn new(world: &'w World, bins: &'e [Bin<'w>], mut seat: Seat<'w>) -> Self {
         seat.threads += 1;
         let own = u64::from(seat.number) << 40 | seat.threads;
-        let dice = SmallRng::seed_from_u64(world.seed ^ own.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        Self { world, bins, seat, dice, workload: Workload::Churn }
+        let rng = SmallRng::seed_from_u64(world.seed ^ own.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Self { world, bins, seat, rng, workload: Workload::Churn }
     }
 
     /// Some number below `n`, at least 1 of them.
     pub(super) fn below(&mut self, n: usize) -> usize {
-        self.dice.random_range(0..n)
+        self.rng.random_range(0..n)
     }
     /// Once in `n` times.
     pub(super) fn once_in(&mut self, n: u32) -> bool {
-        self.dice.random_range(0..n) == 0
+        self.rng.random_range(0..n) == 0
     }
     /// One of `options`, of which there is one at least.
     pub(super) fn pick<T: Copy>(&mut self, options: &[T]) -> T {

@@ -1,7 +1,7 @@
 //! A pool for each size class: memory of any small size, for one thread.
 //!
 //! One pool for several sizes wastes the difference to the largest in each slot; a pool for each wastes at most the step from one
-//! class to the next. The steps are a [`Ladder`]. Each pool is a [`ReservedPool`], so that an address says by itself
+//! class to the next. The sizes are [`SizeClasses`]. Each pool is a [`ReservedPool`], so that an address says by itself
 //! whether it is a class's, and all of them grow as they are used. This is what Reinalter announces as a micro allocator, and
 //! what Kenwright proposes for sizes that vary; `uslab::Malloc` is the same idea for all threads and sizes.
 //!
@@ -18,9 +18,9 @@ use uslab_buddy::PAGE_SIZE;
 
 /// The sizes of the classes, ascending multiples of a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ladder(Vec<usize>);
+pub struct SizeClasses(Vec<usize>);
 
-impl Ladder {
+impl SizeClasses {
     /// 8, 16, 24 ... 512: what a hash table of small pieces asks for.
     pub fn words() -> Self {
         Self((1..=64).map(|k| k * 8).collect())
@@ -67,13 +67,13 @@ pub struct Waste {
 /// Bytes of the largest size whose class is looked up; larger ones are searched.
 const TABLE: usize = 4096;
 
-/// A pool for each class of a ladder. See the [module](self).
+/// A pool for each size class. See the [module](self).
 ///
 /// ```
 /// use core::alloc::Layout;
-/// use uslab_pool::{ClassPools, Ladder, Waste};
+/// use uslab_pool::{ClassPools, SizeClasses, Waste};
 ///
-/// let mut pools = ClassPools::new(&Ladder::micro(), 64 << 20)?;
+/// let mut pools = ClassPools::new(&SizeClasses::micro(), 64 << 20)?;
 /// let layout = Layout::from_size_align(80, 16)?;
 /// let object = pools.alloc(layout)?;
 /// assert_eq!(pools.waste(), Waste { asked: 80, given: 96 });
@@ -95,8 +95,8 @@ impl ClassPools {
     ///
     /// # Errors
     /// As [`ReservedPool::new`].
-    pub fn new(ladder: &Ladder, bytes: usize) -> Result<Self, PoolError> {
-        let sizes = ladder.sizes();
+    pub fn new(classes: &SizeClasses, bytes: usize) -> Result<Self, PoolError> {
+        let sizes = classes.sizes();
         // A class promises the largest power of two that divides its size, as far as pages do.
         let align = |size: usize| (1 << size.trailing_zeros()).min(PAGE_SIZE);
         let pools = sizes.iter().map(|&size| ReservedPool::new(SlotLayout::new(size, align(size))?, bytes));
@@ -214,28 +214,29 @@ mod tests {
     fn layout(size: usize, align: usize) -> Layout {
         Layout::from_size_align(size, align).unwrap()
     }
-    fn pools(ladder: &Ladder) -> ClassPools {
-        ClassPools::new(ladder, 128 << 10).unwrap()
+    fn pools(classes: &SizeClasses) -> ClassPools {
+        ClassPools::new(classes, 128 << 10).unwrap()
     }
 
     #[test]
-    fn ladders_are_those_of_the_post_and_refuse_what_is_no_size() {
-        assert_eq!(Ladder::words().sizes().len(), 64);
-        assert_eq!((Ladder::words().sizes()[0], Ladder::words().sizes()[63]), (8, 512));
-        assert_eq!(Ladder::micro().sizes(), [32, 64, 96, 128, 160, 192, 224, 256]);
-        assert_eq!(Ladder::new([64, 8, 64]).unwrap().sizes(), [8, 64]);
-        assert_eq!(Ladder::new([]), Err(PoolError::Class { size: 0 }));
-        assert_eq!(Ladder::new([0, 8]), Err(PoolError::Class { size: 0 }));
-        assert_eq!(Ladder::new([8, 20]), Err(PoolError::Class { size: 20 }));
+    fn classes_are_those_of_the_post_and_refuse_what_is_no_size() {
+        assert_eq!(SizeClasses::words().sizes().len(), 64);
+        assert_eq!((SizeClasses::words().sizes()[0], SizeClasses::words().sizes()[63]), (8, 512));
+        assert_eq!(SizeClasses::micro().sizes(), [32, 64, 96, 128, 160, 192, 224, 256]);
+        assert_eq!(SizeClasses::new([64, 8, 64]).unwrap().sizes(), [8, 64]);
+        assert_eq!(SizeClasses::new([]), Err(PoolError::Class { size: 0 }));
+        assert_eq!(SizeClasses::new([0, 8]), Err(PoolError::Class { size: 0 }));
+        assert_eq!(SizeClasses::new([8, 20]), Err(PoolError::Class { size: 20 }));
     }
 
     #[test]
     fn every_size_gets_the_smallest_class_that_holds_it() {
-        for ladder in [Ladder::words(), Ladder::micro(), Ladder::new([8, 48, 4096]).unwrap()] {
-            let (pools, most) = (pools(&ladder), *ladder.sizes().last().unwrap());
+        for classes in [SizeClasses::words(), SizeClasses::micro(), SizeClasses::new([8, 48, 4096]).unwrap()]
+        {
+            let (pools, most) = (pools(&classes), *classes.sizes().last().unwrap());
             for size in 0..=most {
-                let smallest = ladder.sizes().iter().copied().find(|&class| class >= size);
-                assert_eq!(pools.slot_size(layout(size, 1)).ok(), smallest, "{size} of {ladder:?}");
+                let smallest = classes.sizes().iter().copied().find(|&class| class >= size);
+                assert_eq!(pools.slot_size(layout(size, 1)).ok(), smallest, "{size} of {classes:?}");
             }
             let refused = Refused::Size { asked: most + 1, most };
             assert_eq!(pools.slot_size(layout(most + 1, 1)), Err(refused));
@@ -244,7 +245,7 @@ mod tests {
 
     #[test]
     fn an_alignment_gets_a_class_that_promises_it() {
-        let pools = pools(&Ladder::new([32, 96, 128, 4096]).unwrap());
+        let pools = pools(&SizeClasses::new([32, 96, 128, 4096]).unwrap());
         let size = |size, align| pools.slot_size(layout(size, align));
         assert_eq!([size(65, 8), size(65, 32), size(65, 64)], [Ok(96), Ok(96), Ok(128)]);
         assert_eq!(size(1, 256), Ok(4096));
@@ -254,8 +255,8 @@ mod tests {
     /// A slot of 96 bytes for 80 wastes 16, for good; a class of 80 does not.
     #[test]
     fn waste_is_counted_while_objects_are_out() {
-        let mut coarse = pools(&Ladder::micro());
-        let mut fine = pools(&Ladder::words());
+        let mut coarse = pools(&SizeClasses::micro());
+        let mut fine = pools(&SizeClasses::words());
         let object = layout(80, 8);
         let out: Vec<_> =
             (0..10).map(|_| (coarse.alloc(object).unwrap(), fine.alloc(object).unwrap())).collect();
@@ -273,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_free_with_another_layout_or_address_is_refused() {
-        let mut pools = pools(&Ladder::micro());
+        let mut pools = pools(&SizeClasses::micro());
         let object = pools.alloc(layout(30, 8)).unwrap();
         let address = object.addr().get();
         // SAFETY: what is wrong is refused; then it is freed once.
@@ -291,7 +292,8 @@ mod tests {
 
     #[test]
     fn more_sizes_than_there_are_class_numbers_are_refused_before_they_are_kept() {
-        let words = |most| Ladder::new((1..).map(|k| k * 8).take(most)).map(|ladder| ladder.sizes().len());
+        let words =
+            |most| SizeClasses::new((1..).map(|k| k * 8).take(most)).map(|classes| classes.sizes().len());
         assert_eq!(words(65_535), Ok(65_535));
         let refused = PoolError::Many { blocks: 65_536, most: 65_535 };
         assert_eq!((words(65_536), words(usize::MAX)), (Err(refused), Err(refused)));

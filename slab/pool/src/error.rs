@@ -16,9 +16,9 @@ pub enum PoolError {
         /// Bytes of the alignment.
         align: usize,
     },
-    /// A size class must be a multiple of a word, and a ladder have one.
+    /// A size class must be a multiple of a word, and there must be one.
     Class {
-        /// Bytes of the class; 0 for a ladder without any.
+        /// Bytes of the class; 0 where there is none.
         size: usize,
     },
     /// A free slot could not hold the link to the next one.

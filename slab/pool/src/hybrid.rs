@@ -2,7 +2,7 @@
 //!
 //! An allocation goes to the pool of its class if it fits there within a *tolerance* (bytes of its slot that it may leave unused)
 //! and the pool has room; else to the heap. Where it went is seen from its address when it comes back. Both routes are counted:
-//! too many to the heap, and the ladder is wrong.
+//! too many to the heap, and the classes are wrong.
 //!
 //! [`boxed`](Hybrid::boxed) makes objects that are dropped once, and not by hand.
 //!
@@ -37,9 +37,9 @@ pub struct Routes {
 /// Pools with the heap behind them. See the [module](self).
 ///
 /// ```
-/// use uslab_pool::{ClassPools, Hybrid, Ladder};
+/// use uslab_pool::{ClassPools, Hybrid, SizeClasses};
 ///
-/// let hybrid = Hybrid::new(ClassPools::new(&Ladder::micro(), 64 << 20)?, 32);
+/// let hybrid = Hybrid::new(ClassPools::new(&SizeClasses::micro(), 64 << 20)?, 32);
 /// let small = hybrid.boxed([1_u8; 100]).unwrap();
 /// let large = hybrid.boxed([2_u8; 1000]).unwrap();
 /// assert_eq!((small[99], large[999]), (1, 2));
@@ -205,12 +205,12 @@ impl<T: fmt::Debug> fmt::Debug for HybridBox<'_, T> {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use super::super::classes::Ladder;
+    use super::super::classes::SizeClasses;
     use super::*;
     use std::rc::Rc;
 
     fn hybrid(bytes: usize, tolerance: usize) -> Hybrid {
-        Hybrid::new(ClassPools::new(&Ladder::micro(), bytes).unwrap(), tolerance)
+        Hybrid::new(ClassPools::new(&SizeClasses::micro(), bytes).unwrap(), tolerance)
     }
     fn layout(size: usize) -> Layout {
         Layout::from_size_align(size, 8).unwrap()

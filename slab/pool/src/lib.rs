@@ -9,7 +9,7 @@
 //! | no idea how many there will be, and memory that must go back | [`ChunkedPool`] |
 //! | no idea how many, and addresses to spare | [`ReservedPool`] |
 //! | objects of several small sizes | [`ClassPools`]; with any others, too, [`Hybrid`] |
-//! | blocks of bytes, and no `unsafe` | [`Lender`], on an [`IndexPool`] or a [`GuardedPool`] |
+//! | blocks of bytes, and no `unsafe` | [`SafePool`], on an [`IndexPool`] or a [`GuardedPool`] |
 //! | a mistake to find | [`FixedPool::checked`], [`GuardedPool`]; around any allocator [`MemoryArena`] |
 //! | all of it in one | [`FixedSizeHeap`] |
 //! | objects of any size that end together | [`Arena`], with scopes |
@@ -53,7 +53,7 @@
 //! | [`fixed`], [`index_pool`] | pools of a fixed size, threaded at once and as they are used |
 //! | [`chunked`], [`reserved`] | pools that grow |
 //! | [`typed`], [`live`] | pools of one type |
-//! | [`lender`] | blocks that come back by themselves |
+//! | [`safe_pool`] | blocks that come back by themselves |
 //! | [`marked`], [`guarded`] | pools that can be looked at, and that look |
 //! | [`allocator`], [`arena`], [`heap`] | guards around any allocator's objects |
 //! | [`classes`], [`hybrid`] | sizes that vary |
@@ -77,12 +77,12 @@ pub mod guarded;
 pub mod heap;
 pub mod hybrid;
 pub mod index_pool;
-pub mod lender;
 pub mod linear;
 pub mod live;
 pub mod local;
 pub mod marked;
 pub mod reserved;
+pub mod safe_pool;
 pub mod slot;
 #[doc(hidden)]
 pub mod source;
@@ -98,7 +98,7 @@ pub use area::{Area, Borrowed, HeapArea, MappedArea, StackArea};
 pub use arena::{Bounds, MemoryArena, NoBounds, SimpleBounds};
 pub use best_fit::BestFit;
 pub use chunked::ChunkedPool;
-pub use classes::{ClassPools, Ladder, Waste};
+pub use classes::{ClassPools, SizeClasses, Waste};
 pub use error::{BadFree, Overrun, PoolError, Refused, Side};
 pub use fixed::FixedPool;
 pub use free_list::FreeList;
@@ -106,12 +106,12 @@ pub use guarded::{GuardedPool, Leak};
 pub use heap::FixedSizeHeap;
 pub use hybrid::{Hybrid, HybridBox, Routes};
 pub use index_pool::{IndexPool, Initialise};
-pub use lender::{Lend, Lender, Lent};
 pub use linear::{Arena, Scope};
 pub use live::LivePool;
 pub use local::Local;
 pub use marked::MarkedPool;
 pub use reserved::ReservedPool;
+pub use safe_pool::{PoolGuard, RawPool, SafePool};
 pub use slot::SlotLayout;
 pub use stack::{BadMarker, Marker, StackAlloc};
 pub use tlsf::Tlsf;

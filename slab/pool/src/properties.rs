@@ -372,10 +372,10 @@ proptest! {
     }
     #[test]
     fn pools_by_class(steps in steps()) {
-        run(ClassPools::new(&Ladder::words(), 128 << 10).unwrap(), steps);
+        run(ClassPools::new(&SizeClasses::words(), 128 << 10).unwrap(), steps);
     }
     #[test]
     fn pools_by_class_with_the_heap_behind_them(steps in steps(), tolerance in 0..40_usize) {
-        run(Hybrid::new(ClassPools::new(&Ladder::micro(), 4096).unwrap(), tolerance), steps);
+        run(Hybrid::new(ClassPools::new(&SizeClasses::micro(), 4096).unwrap(), tolerance), steps);
     }
 }

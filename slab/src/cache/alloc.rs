@@ -336,43 +336,38 @@ impl Cache {
     }
 
     /// `n` more objects for somebody who keeps them back: nobody's yet. All or none.
-    pub(crate) fn take_ahead(
-        &self,
-        gfp: Gfp,
-        n: usize,
-        into: &mut Vec<NonNull<u8>>,
-    ) -> Result<(), AllocError> {
+    pub(crate) fn reserve(&self, gfp: Gfp, n: usize, into: &mut Vec<NonNull<u8>>) -> Result<(), AllocError> {
         self.admits(n)?;
         into.try_reserve_exact(n)
             .map_err(|_| AllocError::Refused { bytes: n.saturating_mul(size_of::<NonNull<u8>>()) })?;
-        let mut ahead = Ahead { cache: self, had: into.len(), objects: into };
-        let end = ahead.had + n;
-        while ahead.objects.len() < end
+        let mut reserving = Reserving { cache: self, had: into.len(), objects: into };
+        let end = reserving.had + n;
+        while reserving.objects.len() < end
             && let Some(object) = self.config.per_cpu.alloc_held(&DrainOnly(self))
         {
-            ahead.objects.push(object.0);
+            reserving.objects.push(object.0);
         }
         let (node, source) = (self.this_node(), self.source(gfp));
-        while ahead.objects.len() < end {
-            let (op, max) = (&Operation::new(), (end - ahead.objects.len()).min(BULK));
-            let taken = source.fill(op, node, max, |object| ahead.objects.push(object.0));
+        while reserving.objects.len() < end {
+            let (op, max) = (&Operation::new(), (end - reserving.objects.len()).min(BULK));
+            let taken = source.fill(op, node, max, |object| reserving.objects.push(object.0));
             self.counts.direct_allocs.add(taken as u64);
             self.counts.direct_paths.add(op.path(), taken as u64);
             if taken == 0 {
-                ahead.objects.push(self.alloc_with_reclaim(op, &source, node)?.0);
+                reserving.objects.push(self.alloc_with_reclaim(op, &source, node)?.0);
             }
         }
-        ahead.had = end;
+        reserving.had = end;
         Ok(())
     }
     /// Hands out one of them.
     #[inline(always)]
-    pub(crate) fn hand_out_ahead(&self, object: NonNull<u8>, gfp: Gfp) -> NonNull<u8> {
+    pub(crate) fn hand_out_reserved(&self, object: NonNull<u8>, gfp: Gfp) -> NonNull<u8> {
         self.hand_out(Object(object), gfp)
     }
     /// Takes an object back for somebody who keeps it.
     #[inline(always)]
-    pub(crate) fn keep_back(&self, object: NonNull<u8>, keep: impl FnOnce()) {
+    pub(crate) fn free_reserved(&self, object: NonNull<u8>, keep: impl FnOnce()) {
         if self.has_free_hook {
             return self.on_free(object, |cache| {
                 cache.core.memory.obj_in(object);
@@ -383,21 +378,21 @@ impl Cache {
         keep();
     }
     /// Takes one back that was kept: nobody had it.
-    pub(crate) fn give_ahead(&self, object: NonNull<u8>) {
+    pub(crate) fn unreserve(&self, object: NonNull<u8>) {
         self.take_back_told(object);
     }
 }
 
-/// Objects that are being taken ahead; those that were had go back if not all can be had.
-struct Ahead<'a> {
+/// Objects that are being reserved; those that were had go back if not all can be had.
+struct Reserving<'a> {
     cache: &'a Cache,
     objects: &'a mut Vec<NonNull<u8>>,
     /// Objects that stay.
     had: usize,
 }
 
-impl Drop for Ahead<'_> {
+impl Drop for Reserving<'_> {
     fn drop(&mut self) {
-        self.objects.drain(self.had..).for_each(|object| self.cache.give_ahead(object));
+        self.objects.drain(self.had..).for_each(|object| self.cache.unreserve(object));
     }
 }

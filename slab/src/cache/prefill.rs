@@ -60,7 +60,7 @@ impl<'c> Prefilled<'c> {
     #[inline(always)]
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         let object = self.objects.pop()?;
-        Some(self.cache.cache().hand_out_ahead(object, self.gfp))
+        Some(self.cache.cache().hand_out_reserved(object, self.gfp))
     }
 
     /// Takes an object back; beyond what it keeps, the cache does.
@@ -70,7 +70,7 @@ impl<'c> Prefilled<'c> {
     #[inline(always)]
     pub unsafe fn free(&mut self, object: NonNull<u8>) {
         if self.objects.len() < self.most {
-            return self.cache.cache().keep_back(object, || self.objects.push(object));
+            return self.cache.cache().free_reserved(object, || self.objects.push(object));
         }
         // SAFETY: passed on.
         unsafe { self.cache.free(object) };
@@ -92,7 +92,7 @@ impl<'c> Prefilled<'c> {
     #[doc(alias = "kmem_cache_refill_sheaf")]
     pub fn refill(&mut self, n: usize) -> Result<(), AllocError> {
         let more = n.saturating_sub(self.len());
-        self.cache.cache().take_ahead(self.gfp - Gfp::ZERO, more, &mut self.objects)?;
+        self.cache.cache().reserve(self.gfp - Gfp::ZERO, more, &mut self.objects)?;
         self.most = self.most.max(n);
         Ok(())
     }
@@ -101,7 +101,7 @@ impl<'c> Prefilled<'c> {
 impl Drop for Prefilled<'_> {
     fn drop(&mut self) {
         if !abandoned() {
-            self.objects.drain(..).for_each(|object| self.cache.cache().give_ahead(object));
+            self.objects.drain(..).for_each(|object| self.cache.cache().unreserve(object));
         }
     }
 }

@@ -25,7 +25,7 @@
 //! A step is an order whose list is looked at, or a buddy.
 
 use super::allocator::{Allocator, Holes, Work};
-use super::memory::{Memory, NONE, Piece, Unfit};
+use super::memory::{ConfigError, Memory, NONE, Piece};
 use core::alloc::Layout;
 use core::ops::Range;
 use uslab::pool::words::Words;
@@ -81,7 +81,7 @@ impl Buddy {
     ///
     /// # Errors
     /// None, more than [`Memory::MOST`], or no multiple of 16.
-    pub fn new(bytes: usize) -> Result<Self, Unfit> {
+    pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, UNIT, UNIT)?;
         let orders = (bytes / UNIT).ilog2() as usize + 1;
         let mut buddy =

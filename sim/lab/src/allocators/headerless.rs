@@ -152,7 +152,7 @@ impl Headerless {
 mod tests {
     use super::*;
     use crate::allocators::{Allocator, Heap};
-    use crate::workload::dice::Dice;
+    use crate::workload::rng::Rng;
     use core::alloc::Layout;
 
     /// The textbook's heap is the oracle: blocks of its sizes lie at its places, under every policy.
@@ -163,10 +163,10 @@ mod tests {
             for order in [Order::Address, Order::Lifo] {
                 let mut heap = Heap::new(BYTES, fit, order).unwrap();
                 let mut list = Headerless::new(BYTES - 16, 16, fit, order);
-                let (mut held, mut dice) = (Vec::new(), Dice::new(7));
+                let (mut held, mut rng) = (Vec::new(), Rng::new(7));
                 for _ in 0..20_000 {
-                    if held.len() < 60 || dice.below(2) == 0 {
-                        let size = dice.within(1, 1500) as usize;
+                    if held.len() < 60 || rng.below(2) == 0 {
+                        let size = rng.within(1, 1500) as usize;
                         let block = heap.alloc(Layout::from_size_align(size, 1).unwrap());
                         // Its tags take 8 bytes.
                         let place = list.alloc(size + 8);
@@ -174,7 +174,7 @@ mod tests {
                         assert_eq!(at, place.as_ref().map(|place| place.start), "{fit:?} {order:?}");
                         held.extend(block.zip(place));
                     } else {
-                        let (block, place) = held.swap_remove(dice.below(held.len() as u64) as usize);
+                        let (block, place) = held.swap_remove(rng.below(held.len() as u64) as usize);
                         heap.free(block);
                         list.free(place);
                     }

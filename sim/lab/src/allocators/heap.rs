@@ -3,7 +3,7 @@
 //! A step is a free block that a search looks at.
 
 use super::allocator::{Allocator, Holes, Work};
-use super::memory::{Memory, Piece, Unfit, of_the_library};
+use super::memory::{ConfigError, Memory, Piece, of_the_library};
 use core::alloc::Layout;
 use core::ops::Range;
 use uslab::pool::best_fit::Blocks;
@@ -34,7 +34,7 @@ impl Heap {
     ///
     /// # Errors
     /// Fewer than 32 bytes, more than [`Memory::MOST`], or no multiple of 16.
-    pub fn new(bytes: usize, fit: Fit, order: Order) -> Result<Self, Unfit> {
+    pub fn new(bytes: usize, fit: Fit, order: Order) -> Result<Self, ConfigError> {
         let blocks = Blocks::new(Memory::new(bytes, 32, 16)?, fit, order)?;
         Ok(Self { blocks, work: Work::default() })
     }

@@ -12,7 +12,7 @@
 //! As an [`Allocator`] it counts frees, and frees all when the last block came back. A page is one step.
 
 use super::allocator::{Allocator, Holes, Reuse, Work};
-use super::memory::{Memory, Piece, Unfit};
+use super::memory::{ConfigError, Memory, Piece};
 use core::alloc::Layout;
 use core::ops::Range;
 use uslab::pool::linear::{Chain, Head};
@@ -94,7 +94,7 @@ impl Linear {
     ///
     /// # Errors
     /// None, or more than [`Memory::MOST`].
-    pub fn fixed(bytes: usize) -> Result<Self, Unfit> {
+    pub fn fixed(bytes: usize) -> Result<Self, ConfigError> {
         Self::growing(bytes, bytes)
     }
 
@@ -108,9 +108,13 @@ impl Linear {
     ///
     /// # Errors
     /// A page of none, of more than [`Memory::MOST`] or of more than `most` bytes.
-    pub fn growing(page: usize, most: usize) -> Result<Self, Unfit> {
+    pub fn growing(page: usize, most: usize) -> Result<Self, ConfigError> {
         if most < page {
-            return Err(Unfit::new("a chain of at most", most, format!("a page of {page} bytes or more")));
+            return Err(ConfigError::new(
+                "a chain of at most",
+                most,
+                format!("a page of {page} bytes or more"),
+            ));
         }
         Ok(Self {
             pages: Chain::new(Page { memory: Memory::new(page, 1, 1)?, base: 0 }),
@@ -305,9 +309,9 @@ mod tests {
     #[test]
     fn all_that_is_free_is_one_piece_until_a_request_finds_too_little() {
         let mut linear = Linear::fixed(10_000).unwrap();
-        let (mut asked, mut dice) = (0, crate::workload::dice::Dice::new(1));
+        let (mut asked, mut rng) = (0, crate::workload::rng::Rng::new(1));
         loop {
-            let size = dice.within(1, 300) as usize;
+            let size = rng.within(1, 300) as usize;
             let Some(block) = linear.allocate(layout(size, 1)) else {
                 assert!(asked + size > 10_000, "refused with room for it");
                 break;

@@ -47,7 +47,7 @@ impl Piece {
 /// A parameter that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {value}: expected {expected}")]
-pub struct Unfit {
+pub struct ConfigError {
     /// The parameter.
     pub what: &'static str,
     /// Its value.
@@ -56,13 +56,13 @@ pub struct Unfit {
     pub expected: String,
 }
 
-impl Unfit {
+impl ConfigError {
     pub(super) fn new(what: &'static str, value: usize, expected: impl Into<String>) -> Self {
         Self { what, value, expected: expected.into() }
     }
 }
 
-impl From<PoolError> for Unfit {
+impl From<PoolError> for ConfigError {
     fn from(error: PoolError) -> Self {
         match error {
             PoolError::Steps { bits } => Self::new("second-level bits", bits as usize, "2 to 5"),
@@ -87,11 +87,11 @@ impl Memory {
     ///
     /// # Errors
     /// More than [`MOST`](Self::MOST), fewer than `least`, or no multiple of `unit`.
-    pub(super) fn new(len: usize, least: usize, unit: usize) -> Result<Self, Unfit> {
+    pub(super) fn new(len: usize, least: usize, unit: usize) -> Result<Self, ConfigError> {
         if !(least..=Self::MOST).contains(&len) || !len.is_multiple_of(unit) {
             let multiple = if unit > 1 { format!(", a multiple of {unit}") } else { String::new() };
             let expected = format!("{least} to {} bytes{multiple}", Self::MOST);
-            return Err(Unfit::new("a memory of", len, expected));
+            return Err(ConfigError::new("a memory of", len, expected));
         }
         let bytes = vec![0; len + Self::ALIGN - 1];
         let address = bytes.as_ptr().addr();

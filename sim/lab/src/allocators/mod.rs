@@ -17,12 +17,13 @@
 //! | [`tlsf`] | free lists by two levels of sizes, found by bit scans |
 //! | [`shipping`] | the slab subsystem as malloc, and one cache of it |
 //! | [`system`] | the program's own allocator |
-//! | [`roster`] | all of them, by name |
+//! | [`registry`] | all of them, by name |
 //! | [`sheet`] | the cheat sheet: what each is for |
 //! | [`drive`] | an allocator under a workload |
 
 pub mod allocator;
 pub mod buddy;
+pub mod cheat_sheet;
 pub mod drive;
 pub mod headerless;
 pub mod heap;
@@ -32,9 +33,8 @@ pub mod naive;
 pub mod pool;
 #[cfg(test)]
 mod properties;
-pub mod roster;
+pub mod registry;
 pub mod segregated;
-pub mod sheet;
 pub mod shipping;
 mod slots;
 pub mod stack;

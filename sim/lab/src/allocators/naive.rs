@@ -19,7 +19,7 @@
 
 use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::linear::Linear;
-use super::memory::{Piece, Unfit};
+use super::memory::{ConfigError, Piece};
 use super::slots::Slots;
 pub use super::slots::Walk;
 use core::alloc::Layout;
@@ -46,7 +46,7 @@ macro_rules! common {
             ///
             /// # Errors
             /// A slot of no bytes or an alignment above 4096; an arena that something lies in, or without room for a slot.
-            pub fn new(arena: Linear, slot: Layout) -> Result<Self, Unfit> {
+            pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
                 Ok(Self { slots: Slots::new(arena, slot, 1, 1)?, work: Work::default() })
             }
             /// Slots that there is room for.
@@ -205,10 +205,10 @@ mod tests {
     fn filling_from_the_front_keeps_live_objects_together_and_a_free_list_does_not() {
         fn span<A: Allocator>(mut pool: A, walk: impl Fn(&A, &[A::Block]) -> usize) -> usize {
             // The article's first set, a tenth of it: 1,000 allocated, 950 freed, then replaced 50 at a time.
-            let mut dice = 1_u64;
+            let mut rng = 1_u64;
             let mut pick = |n: usize| {
-                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (dice >> 33) as usize % n
+                rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (rng >> 33) as usize % n
             };
             let mut live: Vec<_> = (0..1000).map(|_| pool.alloc(particle()).unwrap()).collect();
             for _ in 0..950 {

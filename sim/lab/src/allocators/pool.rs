@@ -20,7 +20,7 @@
 
 use super::allocator::{Allocator, Holes, Work};
 use super::linear::Linear;
-use super::memory::{NONE, Piece, Unfit};
+use super::memory::{ConfigError, NONE, Piece};
 use super::slots::Slots;
 use core::alloc::Layout;
 use core::ops::Range;
@@ -54,7 +54,7 @@ impl Pool {
     /// # Errors
     /// A slot of fewer than the 4 bytes of a link, or an alignment above 4096; an arena that something lies in, or without room
     /// for a slot.
-    pub fn new(arena: Linear, slot: Layout) -> Result<Self, Unfit> {
+    pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
         let slots = Slots::new(arena, slot, Self::LEAST, 0)?;
         Ok(Self { slots, head: NONE, live: 0, work: Work::default() })
     }
@@ -84,7 +84,7 @@ impl External {
     ///
     /// # Errors
     /// A slot of no bytes or an alignment above 4096; an arena that something lies in, or without room for a slot.
-    pub fn new(arena: Linear, slot: Layout) -> Result<Self, Unfit> {
+    pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
         Ok(Self { slots: Slots::new(arena, slot, 1, 0)?, free: vec![], work: Work::default() })
     }
 }

@@ -17,7 +17,7 @@
 //! come back by themselves, it is a slab allocator.
 
 use super::allocator::{Allocator, Holes, Work};
-use super::memory::{Memory, NONE, Piece, Unfit};
+use super::memory::{ConfigError, Memory, NONE, Piece};
 use core::alloc::Layout;
 use core::ops::Range;
 use uslab::pool::words::Words;
@@ -52,7 +52,7 @@ impl Segregated {
     ///
     /// # Errors
     /// None, more than [`Memory::MOST`], or no multiple of 4096.
-    pub fn new(bytes: usize) -> Result<Self, Unfit> {
+    pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, PAGE, PAGE)?;
         let pages = bytes / PAGE;
         Ok(Self {

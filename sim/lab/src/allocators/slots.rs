@@ -2,7 +2,7 @@
 
 use super::allocator::{Allocator, Holes};
 use super::linear::Linear;
-use super::memory::{Memory, Piece, Unfit};
+use super::memory::{ConfigError, Memory, Piece};
 use core::alloc::Layout;
 use core::ops::Range;
 
@@ -34,15 +34,23 @@ impl Slots {
     /// # Errors
     /// A slot of nothing or smaller than `least` bytes, an alignment above [`Memory::ALIGN`]; an arena that has no room for
     /// one slot, or that something else lies in: slots are found by arithmetic from its start.
-    pub(super) fn new(arena: Linear, slot: Layout, least: usize, behind: usize) -> Result<Self, Unfit> {
+    pub(super) fn new(arena: Linear, slot: Layout, least: usize, behind: usize) -> Result<Self, ConfigError> {
         if slot.size() < least.max(1) {
-            return Err(Unfit::new("a slot of", slot.size(), format!("{} bytes or more", least.max(1))));
+            return Err(ConfigError::new(
+                "a slot of",
+                slot.size(),
+                format!("{} bytes or more", least.max(1)),
+            ));
         }
         if !Memory::aligns(slot) {
-            return Err(Unfit::new("slots aligned to", slot.align(), format!("{} or less", Memory::ALIGN)));
+            return Err(ConfigError::new(
+                "slots aligned to",
+                slot.align(),
+                format!("{} or less", Memory::ALIGN),
+            ));
         }
         if arena.used() > 0 {
-            return Err(Unfit::new(
+            return Err(ConfigError::new(
                 "an arena used up to byte",
                 arena.used(),
                 "one that nothing else lies in",
@@ -52,7 +60,11 @@ impl Slots {
         let stride = (slot.size().saturating_add(behind)).checked_next_multiple_of(slot.align());
         match stride.filter(|stride| *stride <= most) {
             Some(stride) => Ok(Self { arena, size: slot.size(), stride, align: slot.align(), opened: 0 }),
-            None => Err(Unfit::new("an arena of", most, format!("room for a slot of {} bytes", slot.size()))),
+            None => Err(ConfigError::new(
+                "an arena of",
+                most,
+                format!("room for a slot of {} bytes", slot.size()),
+            )),
         }
     }
 

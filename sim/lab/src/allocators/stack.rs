@@ -19,7 +19,7 @@
 
 use super::allocator::{Allocator, Holes, Reuse, Work};
 use super::linear::{FREED, StaleMark};
-use super::memory::{Memory, Piece, Unfit};
+use super::memory::{ConfigError, Memory, Piece};
 use core::alloc::Layout;
 use core::fmt;
 use core::ops::{Deref, DerefMut, Range};
@@ -80,7 +80,7 @@ impl Stack {
     ///
     /// # Errors
     /// None, or more than [`Memory::MOST`].
-    pub fn new(bytes: usize) -> Result<Self, Unfit> {
+    pub fn new(bytes: usize) -> Result<Self, ConfigError> {
         let memory = Memory::new(bytes, 1, 1)?;
         Ok(Self { memory, head: 0, frames: vec![], births: 0, work: Work::default() })
     }

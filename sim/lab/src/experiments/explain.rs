@@ -3,8 +3,8 @@
 use super::Context;
 use super::load::Load;
 use super::race::{Run, measure};
-use crate::allocators::roster::Name;
-use crate::allocators::sheet::{self, ADVICE, SHEETS, Sheet};
+use crate::allocators::cheat_sheet::{self, ADVICE, CHEAT_SHEETS, CheatSheet};
+use crate::allocators::registry::Name;
 use crate::findings::{Axis, Bars, Findings, Table, Value};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -17,12 +17,12 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 pub struct Explain {
     /// Whose page. Left out: all of them, a line each.
     #[arg(value_parser = pages())]
-    name: Option<&'static Sheet>,
+    name: Option<&'static CheatSheet>,
 }
 
-fn pages() -> impl TypedValueParser<Value = &'static Sheet> {
-    let names = PossibleValuesParser::new(SHEETS.iter().map(|sheet| sheet.name));
-    names.try_map(|name| sheet::of(&name).ok_or("expected a name of the sheet"))
+fn pages() -> impl TypedValueParser<Value = &'static CheatSheet> {
+    let names = PossibleValuesParser::new(CHEAT_SHEETS.iter().map(|sheet| sheet.name));
+    names.try_map(|name| cheat_sheet::of(&name).ok_or("expected a name of the sheet"))
 }
 
 /// What each row says of what was measured.
@@ -44,14 +44,14 @@ impl Explain {
     pub(super) fn run(&self, context: &Context<'_>) -> anyhow::Result<Findings> {
         let (question, sheets) = match self.name {
             Some(sheet) => (format!("what is {}, and what is it for?", sheet.name), vec![sheet]),
-            None => ("which allocator for what?".to_owned(), SHEETS.iter().collect()),
+            None => ("which allocator for what?".to_owned(), CHEAT_SHEETS.iter().collect()),
         };
         let mut findings = Findings::new("explain", &question, context.seed);
         match self.name {
             Some(sheet) => page(sheet, &mut findings),
             None => all(&mut findings),
         }
-        let names: Vec<Name> = sheets.iter().filter_map(|sheet| sheet.roster).collect();
+        let names: Vec<Name> = sheets.iter().filter_map(|sheet| sheet.in_lab).collect();
         if !names.is_empty() {
             under_load(context, &names, &mut findings)?;
         }
@@ -66,7 +66,7 @@ impl Explain {
 fn all(findings: &mut Findings) {
     let columns = ["name", "sizes", "lifetimes", "worst case of an allocation", "waste", "who ships it"];
     let mut table = Table::new("The cheat sheet; `uslab lab explain NAME` has a page of each", &columns);
-    for sheet in &SHEETS {
+    for sheet in &CHEAT_SHEETS {
         let words = [sheet.name, sheet.sizes, sheet.lifetimes, sheet.worst, sheet.waste, sheet.ships];
         table.row(words.map(Value::from).into());
     }
@@ -87,7 +87,7 @@ fn all(findings: &mut Findings) {
 }
 
 /// The words of one.
-fn page(sheet: &Sheet, findings: &mut Findings) {
+fn page(sheet: &CheatSheet, findings: &mut Findings) {
     findings.note(sheet.idea);
     let mut table = Table::new("What it is", &["what", "here"]);
     for (what, here) in [

@@ -13,7 +13,7 @@ use super::Context;
 use super::load::{Load, Loaded, memory};
 use crate::allocators::drive::Sample;
 use crate::allocators::heap::{Fit, Order};
-use crate::allocators::roster::Name;
+use crate::allocators::registry::Name;
 use crate::allocators::{Allocator, Heap};
 use crate::findings::clock::Spread;
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table};

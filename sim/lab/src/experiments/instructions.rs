@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use core::alloc::Layout;
 use std::hint::black_box;
 use std::process::Command;
-use uslab::pool::{HeapArea, IndexPool, Initialise, Lender};
+use uslab::pool::{HeapArea, IndexPool, Initialise, SafePool};
 
 /// What is counted: an allocation and a free, by whom and in which heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -72,10 +72,10 @@ fn pairs<A: Allocator>(mut allocator: A, full: bool, operations: u32) -> anyhow:
 fn lent(policy: Initialise, checked: bool, operations: u32) -> anyhow::Result<()> {
     let blocks = 2 * operations as usize;
     let area = HeapArea::new(128 * blocks, 64)?;
-    let pool = Lender::new(IndexPool::with_blocks(area, 128, blocks, policy)?);
+    let pool = SafePool::new(IndexPool::with_blocks(area, 128, blocks, policy)?);
     for _ in 0..operations {
-        let block = black_box(pool.lend()?);
-        if checked { block.give_back()? } else { drop(block) }
+        let block = black_box(pool.alloc()?);
+        if checked { block.free()? } else { drop(block) }
     }
     Ok(())
 }

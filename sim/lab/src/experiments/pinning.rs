@@ -1,7 +1,7 @@
 //! Pinning: a few long-lived blocks among many short-lived ones keep their neighbourhood from becoming one piece again.
 
 use super::Context;
-use crate::allocators::roster::{self, Name, Trial};
+use crate::allocators::registry::{self, Name, Trial};
 use crate::allocators::{Allocator, Holes};
 use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use anyhow::{Context as _, ensure};
@@ -72,10 +72,10 @@ impl Pinning {
         let (mut gains, mut bars) = (Vec::new(), Vec::new());
         for name in [Name::FirstFit, Name::BestFit, Name::Tlsf, Name::Buddy, Name::Slab] {
             let stays = |i: usize| i.is_multiple_of(every);
-            let (blocks, together) = roster::run(name, MEMORY, layout, &mut Fill { layout, stays })?;
+            let (blocks, together) = registry::run(name, MEMORY, layout, &mut Fill { layout, stays })?;
             let (_, apart) =
-                roster::run(name, MEMORY - APART, layout, &mut Fill { layout, stays: |_| false })?;
-            let (room, _) = roster::run(name, APART, layout, &mut Fill { layout, stays: |_| false })?;
+                registry::run(name, MEMORY - APART, layout, &mut Fill { layout, stays: |_| false })?;
+            let (room, _) = registry::run(name, APART, layout, &mut Fill { layout, stays: |_| false })?;
             let long = blocks.div_ceil(every);
             ensure!(
                 long <= room,

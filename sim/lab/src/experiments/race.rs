@@ -4,8 +4,8 @@ use super::Context;
 use super::load::{Load, Loaded, memory};
 use crate::allocators::Allocator;
 use crate::allocators::drive::{Options, Outcome, drive};
-use crate::allocators::memory::Unfit;
-use crate::allocators::roster::{self, Name, Trial};
+use crate::allocators::memory::ConfigError;
+use crate::allocators::registry::{self, Name, Trial};
 use crate::findings::clock::{self, Spread};
 use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use crate::workload::Op;
@@ -132,16 +132,16 @@ pub(super) fn measure(
     loaded: &Loaded,
     bytes: usize,
     names: &[Name],
-) -> anyhow::Result<Vec<Result<Run, Unfit>>> {
+) -> anyhow::Result<Vec<Result<Run, ConfigError>>> {
     let stage = context.progress.stage(stage, names.len() as u64 * (1 + context.rounds() as u64));
     let mut runs = Vec::new();
     for (i, name) in names.iter().enumerate() {
-        runs.push(match roster::run(*name, bytes, loaded.largest, &mut Counting(loaded)) {
+        runs.push(match registry::run(*name, bytes, loaded.largest, &mut Counting(loaded)) {
             Ok((outcome, capacity)) => {
                 ensure!(outcome.violations.is_empty(), "{}: {}", name.shown(), outcome.violations.join("; "));
                 Ok(Run { outcome, known: capacity > 0, nanoseconds: Spread::default() })
             }
-            Err(error) => Err(error.downcast::<Unfit>()?),
+            Err(error) => Err(error.downcast::<ConfigError>()?),
         });
         stage.at(i as u64 + 1);
     }
@@ -155,7 +155,7 @@ pub(super) fn measure(
         let times = clock::try_rounds(context.rounds(), fit.len(), |i| {
             turn += 1;
             stage.at(turn);
-            roster::run(names[fit[i]], bytes, loaded.largest, &mut Timing { ops: &ops, blocks })
+            registry::run(names[fit[i]], bytes, loaded.largest, &mut Timing { ops: &ops, blocks })
                 .map(|time| [time])
         })?;
         for (run, samples) in runs.iter_mut().flatten().zip(times) {

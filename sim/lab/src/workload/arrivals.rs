@@ -1,7 +1,7 @@
 //! When blocks are asked for.
 
-use super::dice::Dice;
 use super::error::SpecError;
+use super::rng::Rng;
 use super::spec::Spec;
 use core::fmt;
 use core::str::FromStr;
@@ -43,7 +43,7 @@ impl Arrivals {
 
 impl Arriving {
     /// How many come in `tick`. Ticks are asked in order.
-    pub(super) fn at(&mut self, tick: u64, dice: &mut Dice) -> u64 {
+    pub(super) fn at(&mut self, tick: u64, rng: &mut Rng) -> u64 {
         match self.kind {
             Kind::Burst { count, every } => {
                 if tick.is_multiple_of(every) {
@@ -56,7 +56,7 @@ impl Arriving {
                 let mut count = 0;
                 while self.next < (tick + 1) as f64 {
                     count += 1;
-                    self.next += dice.exponential(1.0 / per_tick);
+                    self.next += rng.exponential(1.0 / per_tick);
                 }
                 count
             }
@@ -108,8 +108,8 @@ mod tests {
     fn counts(text: &str, ticks: u64) -> Vec<u64> {
         let arrivals: Arrivals = text.parse().unwrap();
         assert_eq!(arrivals.to_string(), text);
-        let (mut arriving, mut dice) = (arrivals.begin(), Dice::new(1));
-        (0..ticks).map(|tick| arriving.at(tick, &mut dice)).collect()
+        let (mut arriving, mut rng) = (arrivals.begin(), Rng::new(1));
+        (0..ticks).map(|tick| arriving.at(tick, &mut rng)).collect()
     }
 
     #[test]
@@ -126,10 +126,10 @@ mod tests {
     fn no_block_comes_between_a_tick_and_the_one_that_is_told_to_be_next() {
         for text in ["steady", "burst:30,7", "poisson:0.01", "poisson:3"] {
             let all = counts(text, 2000);
-            let (mut arriving, mut dice) = (text.parse::<Arrivals>().unwrap().begin(), Dice::new(1));
+            let (mut arriving, mut rng) = (text.parse::<Arrivals>().unwrap().begin(), Rng::new(1));
             let (mut tick, mut jumped) = (0, vec![0; 2000]);
             while tick < 2000 {
-                jumped[tick as usize] = arriving.at(tick, &mut dice);
+                jumped[tick as usize] = arriving.at(tick, &mut rng);
                 tick = arriving.after(tick);
             }
             assert_eq!(jumped, all, "{text}");

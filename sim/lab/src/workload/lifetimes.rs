@@ -1,7 +1,7 @@
 //! How long blocks live, and when they come.
 
-use super::dice::Dice;
 use super::error::SpecError;
+use super::rng::Rng;
 use super::spec::Spec;
 use core::fmt;
 use core::str::FromStr;
@@ -37,12 +37,12 @@ enum Lifetime {
 
 impl Lifetimes {
     /// One lifetime in ticks, at least 1; `None`: it lives to the end.
-    pub fn sample(&self, dice: &mut Dice) -> Option<u64> {
+    pub fn sample(&self, rng: &mut Rng) -> Option<u64> {
         let mean = match self.kind {
-            Lifetime::Uniform(least, most) => return Some(dice.within(least, most)),
+            Lifetime::Uniform(least, most) => return Some(rng.within(least, most)),
             Lifetime::Exponential(mean) => mean,
             Lifetime::Bimodal { short, long, share } => {
-                if dice.unit() < share {
+                if rng.unit() < share {
                     long?
                 } else {
                     short
@@ -50,7 +50,7 @@ impl Lifetimes {
             }
             Lifetime::Forever => return None,
         };
-        Some((libm::ceil(dice.exponential(mean)) as u64).clamp(1, MOST))
+        Some((libm::ceil(rng.exponential(mean)) as u64).clamp(1, MOST))
     }
 }
 
@@ -101,8 +101,8 @@ mod tests {
     fn lifetimes(text: &str) -> Vec<Option<u64>> {
         let lifetimes: Lifetimes = text.parse().unwrap();
         assert_eq!(lifetimes.to_string(), text);
-        let mut dice = Dice::new(1);
-        (0..10_000).map(|_| lifetimes.sample(&mut dice)).collect()
+        let mut rng = Rng::new(1);
+        (0..10_000).map(|_| lifetimes.sample(&mut rng)).collect()
     }
     fn mean(ticks: &[Option<u64>]) -> f64 {
         ticks.iter().flatten().sum::<u64>() as f64 / ticks.len() as f64

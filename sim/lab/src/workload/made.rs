@@ -2,11 +2,11 @@
 
 use super::Ops;
 use super::arrivals::{Arrivals, Arriving};
-use super::dice::Dice;
 use super::error::SpecError;
 use super::lifetimes::Lifetimes;
 use super::op::Op;
 use super::recorded::MOST_ALIGN;
+use super::rng::Rng;
 use super::sizes::Sizes;
 use core::alloc::Layout;
 use core::cmp::Reverse;
@@ -74,7 +74,7 @@ impl Workload {
             });
         }
         Ok(Made {
-            dice: Dice::new(self.seed),
+            rng: Rng::new(self.seed),
             sizes: self.sizes.clone(),
             lifetimes: self.lifetimes.clone(),
             arriving: self.arrivals.begin(),
@@ -98,7 +98,7 @@ impl Workload {
 /// The operations of a [`Workload`].
 #[derive(Clone, Debug)]
 pub struct Made {
-    dice: Dice,
+    rng: Rng,
     sizes: Sizes,
     lifetimes: Lifetimes,
     arriving: Arriving,
@@ -135,14 +135,14 @@ impl Iterator for Made {
             }
             let coming = match self.coming {
                 Some(coming) => coming,
-                None => self.arriving.at(self.tick, &mut self.dice),
+                None => self.arriving.at(self.tick, &mut self.rng),
             };
             if coming > 0 {
                 self.coming = Some(coming - 1);
                 let id = self.next;
                 self.next += 1;
-                let size = self.sizes.sample(&mut self.dice);
-                if let Some(ticks) = self.lifetimes.sample(&mut self.dice) {
+                let size = self.sizes.sample(&mut self.rng);
+                if let Some(ticks) = self.lifetimes.sample(&mut self.rng) {
                     self.deaths.push(Reverse((self.tick + ticks, id)));
                 }
                 // Sizes and alignments were checked: no layout is too large.

@@ -6,7 +6,7 @@
 //!  a kernel's trace ──────────────────────────┘
 //! ```
 //!
-//! The same seed gives the same operations on any machine and in any later version: see [`dice`].
+//! The same seed gives the same operations on any machine and in any later version: see [`rng`].
 //!
 //! | module | |
 //! |---|---|
@@ -14,14 +14,13 @@
 //! | [`sizes`], [`lifetimes`], [`arrivals`] | the three parts of a made workload |
 //! | [`kernel`] | a kernel's trace |
 //! | `recorded` | the malloc lab's traces and CSV |
-//! | [`dice`] | random numbers that stay the same |
+//! | [`rng`] | random numbers that stay the same |
 //! | [`error`] | what can be wrong |
 //!
 //! Made lifetimes are a model. Wilson and others ("Dynamic Storage Allocation: A Survey and Critical Review", 1995) warn that
 //! random traces do not behave as programs do: for claims about programs, drive recorded ones.
 
 pub mod arrivals;
-pub mod dice;
 pub mod error;
 pub mod kernel;
 pub mod lifetimes;
@@ -29,16 +28,17 @@ mod lines;
 mod made;
 pub mod op;
 mod recorded;
+pub mod rng;
 pub mod sizes;
 mod spec;
 
 pub use arrivals::Arrivals;
-pub use dice::Dice;
 pub use error::{OpsError, SpecError};
 pub use kernel::KernelOps;
 pub use lifetimes::Lifetimes;
 pub use made::{Made, Workload};
 pub use op::Op;
+pub use rng::Rng;
 pub use sizes::Sizes;
 
 use lines::Lines;

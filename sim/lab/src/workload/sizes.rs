@@ -1,8 +1,8 @@
 //! How large requests are.
 
-use super::dice::{Dice, Weighted};
 use super::error::SpecError;
 use super::lines::Lines;
+use super::rng::{Rng, Weighted};
 use super::spec::Spec;
 use core::fmt;
 use core::str::FromStr;
@@ -29,11 +29,11 @@ const EXPECTED: &str = "fixed:BYTES, uniform:MIN..MAX, lognormal:MEDIAN,SIGMA[,M
 /// | `histogram:FILE` | as the file's lines of `size,count` say |
 ///
 /// ```
-/// use uslab_lab::workload::{Dice, Sizes};
+/// use uslab_lab::workload::{Rng, Sizes};
 ///
 /// let sizes: Sizes = "uniform:16..4096".parse()?;
-/// let mut dice = Dice::new(42);
-/// assert!((16..=4096).contains(&sizes.sample(&mut dice)));
+/// let mut rng = Rng::new(42);
+/// assert!((16..=4096).contains(&sizes.sample(&mut rng)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -52,16 +52,16 @@ enum Kind {
 
 impl Sizes {
     /// One size, in bytes, at least 1.
-    pub fn sample(&self, dice: &mut Dice) -> usize {
+    pub fn sample(&self, rng: &mut Rng) -> usize {
         match &self.kind {
             Kind::Fixed(bytes) => *bytes as usize,
-            Kind::Uniform(least, most) => dice.within(*least, *most) as usize,
+            Kind::Uniform(least, most) => rng.within(*least, *most) as usize,
             Kind::LogNormal { median, sigma, most } => {
                 // The conversion goes to the next number there is: what is too large is cut off below.
-                let bytes = (median * libm::exp(sigma * dice.normal())) as u64;
+                let bytes = (median * libm::exp(sigma * rng.normal())) as u64;
                 bytes.clamp(1, *most) as usize
             }
-            Kind::Weighted(weighted) => weighted.pick(dice),
+            Kind::Weighted(weighted) => weighted.pick(rng),
         }
     }
 }
@@ -154,8 +154,8 @@ mod tests {
     fn sizes(text: &str, n: usize) -> Vec<usize> {
         let sizes: Sizes = text.parse().unwrap();
         assert_eq!(sizes.to_string(), text);
-        let mut dice = Dice::new(1);
-        (0..n).map(|_| sizes.sample(&mut dice)).collect()
+        let mut rng = Rng::new(1);
+        (0..n).map(|_| sizes.sample(&mut rng)).collect()
     }
     fn wrong(text: &str) -> String {
         text.parse::<Sizes>().unwrap_err().to_string()

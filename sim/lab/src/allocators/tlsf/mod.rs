@@ -4,7 +4,7 @@
 //! most.
 
 use super::allocator::{Allocator, Holes, Work};
-use super::memory::{Memory, NONE, Piece, Unfit, of_the_library};
+use super::memory::{ConfigError, Memory, NONE, Piece, of_the_library};
 use classes::{Class, Classes};
 use core::alloc::Layout;
 use core::ops::Range;
@@ -45,7 +45,7 @@ impl Tlsf {
     ///
     /// # Errors
     /// Fewer than 32 bytes, more than [`Memory::MOST`], no multiple of 16; `sli` not 2 to 5.
-    pub fn new(bytes: usize, sli: u32, search: Search) -> Result<Self, Unfit> {
+    pub fn new(bytes: usize, sli: u32, search: Search) -> Result<Self, ConfigError> {
         let blocks = Blocks::new(Memory::new(bytes, 32, 16)?, sli)?;
         Ok(Self { blocks, search, work: Work::default() })
     }

@@ -4,7 +4,7 @@ use super::super::Context;
 use super::super::load::Loaded;
 use crate::allocators::drive::{Options, Outcome, Sample, drive};
 use crate::allocators::heap::{Fit, Order};
-use crate::allocators::roster::{self, Name, Trial};
+use crate::allocators::registry::{self, Name, Trial};
 use crate::allocators::{Allocator, Heap};
 use crate::findings::Value;
 use crate::findings::clock::Spread;
@@ -40,7 +40,7 @@ impl Policy {
         let mut sampling = Sampling(loaded);
         let bytes = bytes.next_multiple_of(16);
         let outcome = match self {
-            Self::Named(name) => roster::run(name, bytes, loaded.largest, &mut sampling),
+            Self::Named(name) => registry::run(name, bytes, loaded.largest, &mut sampling),
             Self::LastFreed => sampling.with(&mut Heap::new(bytes, Fit::First, Order::Lifo)?),
         }?;
         Ok(Run { policy: self, bytes, outcome })

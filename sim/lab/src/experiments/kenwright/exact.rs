@@ -7,7 +7,7 @@ use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use crate::workload::Op;
 use anyhow::Context as _;
 use rustc_hash::FxHashMap;
-use uslab::pool::{Initialise, Lent};
+use uslab::pool::{Initialise, PoolGuard};
 
 /// Where a block is that a pool of blocks of `size` lent, given where its first one is.
 fn number(address: *const u8, first: *const u8, size: usize) -> usize {
@@ -31,10 +31,10 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
         table.row([vec![name.into(), step.into(), block], counts.into(), vec![next]].concat());
     };
     row("create", Value::Nothing, &pool);
-    let mut held: Vec<Option<Lent<'_, _>>> = Vec::new();
+    let mut held: Vec<Option<PoolGuard<'_, _>>> = Vec::new();
     let mut first = None;
     for _ in 0..4 {
-        let block = pool.lend()?;
+        let block = pool.alloc()?;
         let first = *first.get_or_insert(block.address());
         row("allocate", number(block.address(), first, SIZE).into(), &pool);
         held.push(Some(block));
@@ -43,7 +43,7 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
         drop(held[block].take().context("a block that is out")?);
         row("free", block.into(), &pool);
     }
-    let again = pool.lend()?;
+    let again = pool.alloc()?;
     let first = first.context("a block was allocated")?;
     row("allocate", number(again.address(), first, SIZE).into(), &pool);
     findings.table(table);
@@ -57,7 +57,7 @@ fn run(ops: &[Op], peak: usize, policy: Initialise) -> anyhow::Result<[u64; 2]> 
     let (mut held, mut most) = (FxHashMap::default(), 0);
     for op in ops {
         match *op {
-            Op::Alloc { id, .. } | Op::Resize { id, .. } => _ = held.insert(id, pool.lend()?),
+            Op::Alloc { id, .. } | Op::Resize { id, .. } => _ = held.insert(id, pool.alloc()?),
             Op::Free { id } => _ = held.remove(&id),
         }
         most = most.max(held.len() as u64);

@@ -1,11 +1,11 @@
 //! The pool under study.
 
-use uslab::pool::{HeapArea, IndexPool, Initialise, Lender};
+use uslab::pool::{HeapArea, IndexPool, Initialise, SafePool};
 
-pub(super) type Lazy = Lender<IndexPool<HeapArea>>;
+pub(super) type Lazy = SafePool<IndexPool<HeapArea>>;
 
 /// A pool of so many blocks on the heap.
 pub(super) fn lazy(size: usize, blocks: usize, policy: Initialise) -> anyhow::Result<Lazy> {
     let area = HeapArea::new(size * blocks, 64)?;
-    Ok(Lender::new(IndexPool::with_blocks(area, size, blocks, policy)?))
+    Ok(SafePool::new(IndexPool::with_blocks(area, size, blocks, policy)?))
 }

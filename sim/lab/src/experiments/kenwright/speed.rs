@@ -11,8 +11,8 @@ use std::backtrace::Backtrace;
 use std::collections::TryReserveError;
 use std::hint::black_box;
 use uslab::pool::{
-    BadFree, FixedPool, GuardedPool, HeapArea, IndexPool, Initialise, Lend, Lender, Lent, MappedArea,
-    Refused, SlotLayout,
+    BadFree, FixedPool, GuardedPool, HeapArea, IndexPool, Initialise, MappedArea, PoolGuard, RawPool,
+    Refused, SafePool, SlotLayout,
 };
 
 /// Page faults of this thread so far.
@@ -52,8 +52,8 @@ where
 
 /// A block with its first byte written.
 #[inline(always)]
-fn written<P: Lend>(pool: &Lender<P>) -> Result<Lent<'_, P>, Refused> {
-    let mut block = pool.lend()?;
+fn written<P: RawPool>(pool: &SafePool<P>) -> Result<PoolGuard<'_, P>, Refused> {
+    let mut block = pool.alloc()?;
     if let Some(byte) = block.bytes().first_mut() {
         black_box(byte).write(1);
     }
@@ -158,7 +158,7 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     let paper = lazy(SIZE, BLOCKS, Initialise::EachAllocation)?;
     let late = lazy(SIZE, BLOCKS, Initialise::WhenEmpty)?;
     let guarded = GuardedPool::new(HeapArea::new((SIZE + 16) * BLOCKS, 64)?, Layout::new::<[u8; SIZE]>())?;
-    let guarded = Lender::new(guarded);
+    let guarded = SafePool::new(guarded);
     let repeats = (context.scale(200_000) / BLOCKS).max(1);
     let traced = || -> anyhow::Result<_> { Ok((written(&guarded)?, Backtrace::force_capture())) };
     // Of three pages one is touched, as where the other two are guards.
@@ -179,11 +179,11 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
     let samples = clock::try_rounds(context.rounds(), names.len(), |i| match i {
         0 => batch(BLOCKS, repeats, || written(&paper), dropped),
         1 => batch(BLOCKS, repeats, || written(&late), dropped),
-        2 => batch(BLOCKS, repeats, || written(&late), Lent::give_back),
-        GUARDS => batch(BLOCKS, repeats, || written(&guarded), Lent::give_back),
+        2 => batch(BLOCKS, repeats, || written(&late), PoolGuard::free),
+        GUARDS => batch(BLOCKS, repeats, || written(&guarded), PoolGuard::free),
         TRACES => batch(BLOCKS, repeats, traced, |(block, trace)| {
             drop(black_box(trace));
-            block.give_back()
+            block.free()
         }),
         PAGES => batch(BLOCKS, repeats, mapped, dropped),
         _ => batch(BLOCKS, repeats, || malloced(SIZE), dropped),
@@ -227,8 +227,8 @@ pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::
 }
 
 /// Blocks of an area that are threaded as late as can be.
-fn lazy_in(area: MappedArea, size: usize, blocks: usize) -> anyhow::Result<Lender<IndexPool<MappedArea>>> {
-    Ok(Lender::new(IndexPool::with_blocks(area, size, blocks, Initialise::WhenEmpty)?))
+fn lazy_in(area: MappedArea, size: usize, blocks: usize) -> anyhow::Result<SafePool<IndexPool<MappedArea>>> {
+    Ok(SafePool::new(IndexPool::with_blocks(area, size, blocks, Initialise::WhenEmpty)?))
 }
 
 /// Bytes of a page.
@@ -256,9 +256,9 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
             "~threaded, us",
         ],
     );
-    let make_lazy = |blocks: usize| -> anyhow::Result<Lender<IndexPool<MappedArea>>> {
+    let make_lazy = |blocks: usize| -> anyhow::Result<SafePool<IndexPool<MappedArea>>> {
         let area = MappedArea::new(blocks * SIZE, 4096)?;
-        Ok(Lender::new(IndexPool::with_blocks(area, SIZE, blocks, Initialise::EachAllocation)?))
+        Ok(SafePool::new(IndexPool::with_blocks(area, SIZE, blocks, Initialise::EachAllocation)?))
     };
     let slots = SlotLayout::new(SIZE, 8)?;
     let make_threaded = |blocks: usize| -> anyhow::Result<FixedPool<MappedArea>> {
@@ -275,7 +275,7 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
             let time = clock::nanoseconds(|| {
                 made = match i % 2 {
                     0 => make_lazy(blocks).and_then(|pool| {
-                        black_box(pool.lend()?);
+                        black_box(pool.alloc()?);
                         Ok(())
                     }),
                     _ => make_threaded(blocks).and_then(|mut pool| {
@@ -290,7 +290,7 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
     for (i, blocks) in sizes.iter().copied().enumerate() {
         let pool = make_lazy(blocks)?;
         let made = pool.state().initialised;
-        drop(pool.lend()?);
+        drop(pool.alloc()?);
         let taken = pool.state().initialised;
         let threaded = make_threaded(blocks)?.chain().count();
         let time = |i: usize| samples.get(i).map(|samples| Value::Spread(samples.spread(0), 1));
@@ -329,8 +329,8 @@ pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::R
     let samples = clock::try_rounds(context.rounds(), 1, |_| -> anyhow::Result<_> {
         // Mapped anew in each round, and late: no block is touched before it is out.
         let area = MappedArea::new(count * PAGE, PAGE)?;
-        let pool = Lender::new(IndexPool::new(area, PAGE)?);
-        let mut held = (0..count).map(|_| pool.lend()).collect::<Result<Vec<_>, _>>()?;
+        let pool = SafePool::new(IndexPool::new(area, PAGE)?);
+        let mut held = (0..count).map(|_| pool.alloc()).collect::<Result<Vec<_>, _>>()?;
         let mut touch = || {
             clock::nanoseconds(|| {
                 for block in &mut held {

@@ -1,14 +1,14 @@
 //! The cheat sheet: what each allocator is for, in words; what it measures here is the lab's to say.
 
-use super::roster::Name;
+use super::registry::Name;
 
 /// What there is to know of an allocator, or of what is put before or beside one.
 #[derive(Debug)]
-pub struct Sheet {
+pub struct CheatSheet {
     /// As on the command line.
     pub name: &'static str,
     /// The one in the lab; `None`: no workload of blocks drives it.
-    pub roster: Option<Name>,
+    pub in_lab: Option<Name>,
     /// Which sizes it serves.
     pub sizes: &'static str,
     /// Which lifetimes.
@@ -34,10 +34,10 @@ pub struct Sheet {
 }
 
 /// A page for each.
-pub static SHEETS: [Sheet; 15] = [
-    Sheet {
+pub static CHEAT_SHEETS: [CheatSheet; 15] = [
+    CheatSheet {
         name: "linear",
-        roster: Some(Name::Linear),
+        in_lab: Some(Name::Linear),
         sizes: "any",
         lifetimes: "all end together",
         worst: "O(1)",
@@ -54,9 +54,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Hanson, Fast allocation and deallocation of memory based on object lifetimes, 1990",
         more: "latency",
     },
-    Sheet {
+    CheatSheet {
         name: "stack",
-        roster: Some(Name::Stack),
+        in_lab: Some(Name::Stack),
         sizes: "any",
         lifetimes: "nested",
         worst: "O(1)",
@@ -73,9 +73,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Fredriksson, Scope Stack Allocation, DICE",
         more: "race",
     },
-    Sheet {
+    CheatSheet {
         name: "pool",
-        roster: Some(Name::Pool),
+        in_lab: Some(Name::Pool),
         sizes: "one",
         lifetimes: "any",
         worst: "O(1)",
@@ -92,9 +92,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Kenwright, Fast Efficient Fixed-Size Memory Pool, 2012; Reinalter, a pool allocator, 2012",
         more: "kenwright",
     },
-    Sheet {
+    CheatSheet {
         name: "segregated",
-        roster: Some(Name::Segregated),
+        in_lab: Some(Name::Segregated),
         sizes: "small, by class",
         lifetimes: "any",
         worst: "O(1), but for cutting a page",
@@ -110,9 +110,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Wilson and others, Dynamic Storage Allocation, 1995; Alexandrescu, Modern C++ Design, 2001",
         more: "fragmentation",
     },
-    Sheet {
+    CheatSheet {
         name: "first-fit",
-        roster: Some(Name::FirstFit),
+        in_lab: Some(Name::FirstFit),
         sizes: "any",
         lifetimes: "any",
         worst: "O(free blocks)",
@@ -129,9 +129,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Knuth, The Art of Computer Programming 1, section 2.5, 1968",
         more: "fifty-percent",
     },
-    Sheet {
+    CheatSheet {
         name: "best-fit",
-        roster: Some(Name::BestFit),
+        in_lab: Some(Name::BestFit),
         sizes: "any",
         lifetimes: "any",
         worst: "O(free blocks)",
@@ -147,9 +147,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Knuth, The Art of Computer Programming 1, section 2.5, 1968; Lea, A Memory Allocator, 1996",
         more: "fifty-percent",
     },
-    Sheet {
+    CheatSheet {
         name: "next-fit",
-        roster: Some(Name::NextFit),
+        in_lab: Some(Name::NextFit),
         sizes: "any",
         lifetimes: "any",
         worst: "O(free blocks)",
@@ -165,9 +165,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Knuth, The Art of Computer Programming 1, section 2.5, 1968; Wilson and others, 1995",
         more: "fifty-percent",
     },
-    Sheet {
+    CheatSheet {
         name: "buddy",
-        roster: Some(Name::Buddy),
+        in_lab: Some(Name::Buddy),
         sizes: "powers of two",
         lifetimes: "any",
         worst: "O(log heap)",
@@ -180,9 +180,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Knowlton, A Fast Storage Allocator, 1965",
         more: "buddy",
     },
-    Sheet {
+    CheatSheet {
         name: "tlsf",
-        roster: Some(Name::Tlsf),
+        in_lab: Some(Name::Tlsf),
         sizes: "any",
         lifetimes: "any",
         worst: "O(1)",
@@ -195,9 +195,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Masmano, Ripoll, Crespo and Real, TLSF, 2004",
         more: "tlsf",
     },
-    Sheet {
+    CheatSheet {
         name: "slab",
-        roster: Some(Name::Slab),
+        in_lab: Some(Name::Slab),
         sizes: "one a cache; any, by class",
         lifetimes: "any",
         worst: "O(1) from a magazine, else a slab's or a page's",
@@ -215,9 +215,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Bonwick, The Slab Allocator, 1994; Bonwick and Adams, Magazines and Vmem, 2001",
         more: "why-magazines",
     },
-    Sheet {
+    CheatSheet {
         name: "system",
-        roster: Some(Name::System),
+        in_lab: Some(Name::System),
         sizes: "any",
         lifetimes: "any",
         worst: "a search, a lock, a system call",
@@ -233,9 +233,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Gloger and Lea, ptmalloc; the GNU C library's manual",
         more: "latency",
     },
-    Sheet {
+    CheatSheet {
         name: "magazines",
-        roster: None,
+        in_lab: None,
         sizes: "those of what is behind",
         lifetimes: "any",
         worst: "that of what is behind, once in a magazine's worth",
@@ -252,9 +252,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Bonwick and Adams, Magazines and Vmem, 2001",
         more: "why-magazines",
     },
-    Sheet {
+    CheatSheet {
         name: "handle-table",
-        roster: None,
+        in_lab: None,
         sizes: "one a table",
         lifetimes: "any; names outlive objects",
         worst: "O(1), but for growth",
@@ -271,9 +271,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Frykholm, Managing Decoupling Part 4: The ID Lookup Table, 2011; Weissflog, Handles are the better pointers, 2018",
         more: "handles",
     },
-    Sheet {
+    CheatSheet {
         name: "slot-map",
-        roster: None,
+        in_lab: None,
         sizes: "one a map",
         lifetimes: "any; names outlive objects",
         worst: "O(1), but for growth",
@@ -291,9 +291,9 @@ pub static SHEETS: [Sheet; 15] = [
         source: "Deutsch, P0661: slot_map, 2017; the pool article",
         more: "handles",
     },
-    Sheet {
+    CheatSheet {
         name: "packed-array",
-        roster: None,
+        in_lab: None,
         sizes: "one an array",
         lifetimes: "any; no names",
         worst: "O(1), but for growth",
@@ -325,8 +325,8 @@ pub static ADVICE: [[&str; 3]; 12] = [
 ];
 
 /// The page of that name.
-pub fn of(name: &str) -> Option<&'static Sheet> {
-    SHEETS.iter().find(|sheet| sheet.name == name)
+pub fn of(name: &str) -> Option<&'static CheatSheet> {
+    CHEAT_SHEETS.iter().find(|sheet| sheet.name == name)
 }
 
 #[cfg(test)]
@@ -336,13 +336,13 @@ mod tests {
     #[test]
     fn every_allocator_of_the_lab_has_one_page_under_its_own_name() {
         for name in Name::ALL {
-            let pages: Vec<_> = SHEETS.iter().filter(|sheet| sheet.roster == Some(name)).collect();
+            let pages: Vec<_> = CHEAT_SHEETS.iter().filter(|sheet| sheet.in_lab == Some(name)).collect();
             assert!(matches!(pages[..], [page] if page.name == name.shown()), "{name:?}: {pages:?}");
         }
-        let mut names: Vec<_> = SHEETS.iter().map(|sheet| sheet.name).collect();
+        let mut names: Vec<_> = CHEAT_SHEETS.iter().map(|sheet| sheet.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), SHEETS.len(), "names differ");
+        assert_eq!(names.len(), CHEAT_SHEETS.len(), "names differ");
     }
 
     #[test]

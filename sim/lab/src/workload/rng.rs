@@ -8,18 +8,18 @@
 //!   differ in the last bit. What remains are IEEE 754's additions and multiplications, which are the same everywhere.
 
 use rand_pcg::Pcg64;
-use rand_pcg::rand_core::Rng;
+use rand_pcg::rand_core::Rng as _;
 
 /// A source of random numbers.
 #[derive(Clone, Debug)]
-pub struct Dice {
+pub struct Rng {
     generator: Pcg64,
 }
 
 /// Which stream of the generator: any constant.
 const STREAM: u128 = 0x6c61_625f_776f_726b_6c6f_6164_5f73_6c61;
 
-impl Dice {
+impl Rng {
     /// The sequence of `seed`.
     pub fn new(seed: u64) -> Self {
         let mut generator = Pcg64::new(u128::from(seed) << 64 | u128::from(!seed), STREAM);
@@ -74,8 +74,8 @@ impl Weighted {
         }
         (sum > 0).then_some(Self { values, ends })
     }
-    pub(super) fn pick(&self, dice: &mut Dice) -> usize {
-        let at = dice.below(self.ends.last().copied().unwrap_or(0));
+    pub(super) fn pick(&self, rng: &mut Rng) -> usize {
+        let at = rng.below(self.ends.last().copied().unwrap_or(0));
         self.values[self.ends.partition_point(|end| *end <= at)]
     }
 }
@@ -88,40 +88,39 @@ mod tests {
     fn the_sequence_of_a_seed_is_what_it_was() {
         // Recorded once, and what the published definition gives when it is written down anew in another language. They must
         // never change.
-        let mut dice = Dice::new(1);
-        assert_eq!([0; 4].map(|_| dice.below(1000)), [72, 715, 602, 800]);
-        assert_eq!((dice.unit() * 1e15) as u64, 364_190_357_484_221);
-        assert_eq!(dice.normal().to_bits(), (-0.2593132641332676_f64).to_bits());
-        assert_eq!(dice.exponential(100.0).to_bits(), 169.1935771971219_f64.to_bits());
+        let mut rng = Rng::new(1);
+        assert_eq!([0; 4].map(|_| rng.below(1000)), [72, 715, 602, 800]);
+        assert_eq!((rng.unit() * 1e15) as u64, 364_190_357_484_221);
+        assert_eq!(rng.normal().to_bits(), (-0.2593132641332676_f64).to_bits());
+        assert_eq!(rng.exponential(100.0).to_bits(), 169.1935771971219_f64.to_bits());
     }
 
     #[test]
     fn distributions_have_their_means() {
-        let mut dice = Dice::new(7);
-        let mut mean = |of: &mut dyn FnMut(&mut Dice) -> f64| {
-            (0..100_000).map(|_| of(&mut dice)).sum::<f64>() / 100_000.0
-        };
-        assert!((mean(&mut |dice| dice.unit()) - 0.5).abs() < 0.01);
-        assert!((mean(&mut |dice| dice.exponential(100.0)) - 100.0).abs() < 2.0);
-        assert!(mean(&mut |dice| dice.normal()).abs() < 0.02);
-        assert!((mean(&mut |dice| dice.normal().powi(2)) - 1.0).abs() < 0.03);
-        assert!((mean(&mut |dice| dice.within(10, 20) as f64) - 15.0).abs() < 0.1);
+        let mut rng = Rng::new(7);
+        let mut mean =
+            |of: &mut dyn FnMut(&mut Rng) -> f64| (0..100_000).map(|_| of(&mut rng)).sum::<f64>() / 100_000.0;
+        assert!((mean(&mut |rng| rng.unit()) - 0.5).abs() < 0.01);
+        assert!((mean(&mut |rng| rng.exponential(100.0)) - 100.0).abs() < 2.0);
+        assert!(mean(&mut |rng| rng.normal()).abs() < 0.02);
+        assert!((mean(&mut |rng| rng.normal().powi(2)) - 1.0).abs() < 0.03);
+        assert!((mean(&mut |rng| rng.within(10, 20) as f64) - 15.0).abs() < 0.1);
     }
 
     #[test]
     fn bounds_hold_at_their_ends() {
-        let mut dice = Dice::new(0);
-        assert_eq!((dice.below(0), dice.below(1), dice.within(5, 5)), (0, 0, 5));
-        dice.within(0, u64::MAX);
-        let seen: std::collections::BTreeSet<_> = (0..200).map(|_| dice.within(3, 6)).collect();
+        let mut rng = Rng::new(0);
+        assert_eq!((rng.below(0), rng.below(1), rng.within(5, 5)), (0, 0, 5));
+        rng.within(0, u64::MAX);
+        let seen: std::collections::BTreeSet<_> = (0..200).map(|_| rng.within(3, 6)).collect();
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [3, 4, 5, 6]);
     }
 
     #[test]
     fn values_come_as_often_as_they_weigh() {
         let weighted = Weighted::new([(8, 1), (16, 0), (32, 3)]).unwrap();
-        let mut dice = Dice::new(3);
-        let picks: Vec<_> = (0..10_000).map(|_| weighted.pick(&mut dice)).collect();
+        let mut rng = Rng::new(3);
+        let picks: Vec<_> = (0..10_000).map(|_| weighted.pick(&mut rng)).collect();
         let share = picks.iter().filter(|size| **size == 32).count();
         assert!((7300..7700).contains(&share) && picks.iter().all(|size| *size != 16), "{share}");
         assert_eq!(Weighted::new([(8, 0)]), None);

@@ -71,7 +71,7 @@ pub trait Trial {
 /// Makes an allocator of `bytes` bytes, whose largest request will be `largest`, and tries it.
 ///
 /// # Errors
-/// It cannot be made to that size or for that request ([`Unfit`](super::memory::Unfit)), or the trial's own; with its name.
+/// It cannot be made to that size or for that request ([`ConfigError`](super::memory::ConfigError)), or the trial's own; with its name.
 pub fn run<T: Trial>(name: Name, bytes: usize, largest: Layout, trial: &mut T) -> anyhow::Result<T::Outcome> {
     made(name, bytes, largest, trial).with_context(|| name.shown())
 }
