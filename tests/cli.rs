@@ -610,3 +610,41 @@ fn the_options_of_the_lab_reach_it_wherever_they_stand() {
     assert_eq!(reach(&["lab", "--json", "file", "race"]), "--json=file race\n");
     assert_eq!(reach(&["lab"]), "\n");
 }
+
+#[test]
+fn a_model_of_slub_predicts_the_slabs_of_the_bundled_traces_kernel() {
+    let report = replay_json(&["--design", "slub,uslab"]);
+    assert_eq!((&report["cpus"], &report["operations"]), (&4.into(), &672_020.into()));
+    let [slub, uslab] = ["slub", "uslab"].map(|design| {
+        let runs = report["designs"].as_array().expect("a run for each design");
+        let run = runs.iter().find(|run| run["design"] == design).expect("one of that name");
+        assert_eq!(run["failed"], 0, "{design}");
+        let moments = run["moments"].as_array().expect("moments");
+        assert_eq!(moments.iter().map(|moment| &moment["name"]).collect::<Vec<_>>(), ["end"], "{design}");
+        &moments[0]
+    });
+    // It is right about most caches, and nearer than another policy is.
+    let error = |moment: &Value| moment["slabs"]["absolute_error"].as_u64().expect("a number");
+    let kernel = slub["slabs"]["kernel"].as_u64().expect("a number");
+    assert!(error(slub) * 100 <= kernel, "{} of {kernel} slabs", error(slub));
+    assert!(error(slub) * 2 < error(uslab), "{} and {}", error(slub), error(uslab));
+    let near = &slub["slabs"]["caches_over_100"];
+    let [n, within] = ["n", "within_2_percent_or_a_slab"].map(|key| near[key].as_u64().expect("a number"));
+    assert!(within * 10 >= n * 9 && n > 30, "{within} of {n}");
+    // The sums are those of the rows.
+    let rows = slub["caches"].as_array().expect("rows");
+    let sum = |key: &str| rows.iter().map(|row| row[key]["slabs"].as_i64().expect("a number")).sum::<i64>();
+    assert_eq!(
+        (Some(sum("kernel")), Some(sum("design"))),
+        (slub["slabs"]["kernel"].as_i64(), slub["slabs"]["design"].as_i64())
+    );
+}
+
+#[test]
+fn a_design_beside_no_table_says_so_and_unknown_ones_are_refused() {
+    let path = sample("ftrace-6.12-tgid-hashed.txt.zst");
+    let (_, out, _) = said(&uslab(&["replay", path.to_str().expect("UTF-8"), "--design", "slub"]));
+    assert!(out.contains("Nothing to compare with"), "{out}");
+    refused(&["replay", "--design", "slob"], &["--design", "possible values: uslab, slub"]);
+    refused(&["replay", "--design", "slub", "--nodes", "2"], &["--design", "--nodes"]);
+}

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use uslab_engine::{Engine, Machine, Stream, View, hash};
+use uslab_engine::{Engine, Machine, Shipping, Stream, View, hash};
 use uslab_sim::output::Progress;
 use uslab_sim::replay;
 
@@ -30,7 +30,7 @@ fn text(view: &View) -> String {
 fn the_engine_on_addresses_does_what_the_replay_does_on_memory() {
     let (report, stream) = bundled();
     let machine = Machine::new(&stream).unwrap();
-    let mut engine = Engine::new(&machine, &stream);
+    let mut engine = Engine::new(Shipping::on(&machine), &stream);
     for tenth in 1..=10 {
         engine.run(stream.operations * tenth / 10).unwrap();
         engine.check().unwrap();
@@ -57,7 +57,7 @@ fn the_engine_on_addresses_does_what_the_replay_does_on_memory() {
 fn every_object_of_a_shown_slab_is_somewhere() {
     let (_, stream) = bundled();
     let machine = Machine::new(&stream).unwrap();
-    let mut engine = Engine::new(&machine, &stream);
+    let mut engine = Engine::new(Shipping::on(&machine), &stream);
     let steps = engine.run_and_tell(stream.operations / 3).unwrap();
     let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
     let view = engine.view(steps, &shown);
@@ -101,7 +101,7 @@ fn in_webassembly_any_moment_equals_a_native_run_up_to_it() {
     let shown: Vec<u32> = (0..12).collect();
 
     let machine = Machine::new(&stream).unwrap();
-    let mut engine = Engine::new(&machine, &stream);
+    let mut engine = Engine::new(Shipping::on(&machine), &stream);
     let mut ascending = moments.clone();
     ascending.sort_unstable();
     let mut expected = std::collections::BTreeMap::new();

@@ -1,9 +1,10 @@
 //! The command line: verbs and options. How it ends is [`output::command`](crate::output::command).
 
+use crate::geometry;
 use crate::output::command::{self, Outcome};
 use crate::output::{Form, Place, Progress, bytes, json_text, write_all};
+use crate::replay::{self, DesignName};
 use crate::stress::{self, FaultSpec, Workload};
-use crate::{geometry, replay};
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -84,6 +85,10 @@ struct ReplayArgs {
     /// Show every cache, not only the busiest.
     #[arg(long)]
     all: bool,
+    /// Who answers: the shipping allocator, or a model of another one's policy. With it the report shows how each design's
+    /// slabs compare with the kernel's own tables beside the trace.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "html"])]
+    design: Vec<DesignName>,
     /// Write a page to see it move: FILE, or `-` for standard output. One file for any browser, without a network. The
     /// allocator itself runs in it as WebAssembly, operation by operation, forward and back, on a machine of 1 GiB with one
     /// node.
@@ -224,6 +229,7 @@ impl ReplayArgs {
             snapshot_every: None,
             strict: false,
             all: false,
+            design: Vec::new(),
             html: None,
         }
     }
@@ -248,6 +254,17 @@ fn run_replay(args: &ReplayArgs, json: Option<Place>) -> anyhow::Result<Outcome>
     }
     let to_stdout = places.into_iter().flatten().any(Place::is_stdout);
     let progress = Progress::new();
+    if !args.design.is_empty() {
+        let report = replay::designs(args.trace.as_deref(), &options, &args.design, &progress)?;
+        drop(progress);
+        if let Some(json) = json {
+            json.json(&report)?;
+        }
+        if !to_stdout {
+            std::io::stdout().lock().write_all(report.to_string().as_bytes()).context("standard output")?;
+        }
+        return Ok(Outcome::Done);
+    }
     let (report, page) = match &html {
         Some(_) => {
             let (report, stream) = replay::run_to_stream(args.trace.as_deref(), &options, &progress)?;

@@ -1,23 +1,19 @@
 //! Runs a stream, operation by operation.
 
-use crate::machine::{Machine, MachineError};
-use crate::observer::Observer;
-use crate::step::{Step, What};
+use crate::design::{At, Design, Unable};
+use crate::step::What;
 use crate::stream::{Action, Reader, Stream};
-use uslab::{AllocError, Block, Gfp, KmemCache};
-use uslab_buddy::{Order, PageBlock};
-use uslab_magazine::on_cpu;
 
 /// A stream that cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// A cache of it cannot be made.
     #[error("operation {at}: {error}")]
-    Machine {
+    Cache {
         /// The operation, from 1.
         at: u64,
-        /// What failed.
-        error: MachineError,
+        /// What the design said.
+        error: Unable,
     },
     /// Its columns end before its operations do, or name what there is not.
     #[error("operation {at}: the stream is damaged")]
@@ -27,28 +23,26 @@ pub enum EngineError {
     },
 }
 
-/// A stream on its way through a [`Machine`].
+/// A stream on its way through a [`Design`].
 #[derive(Debug)]
-pub struct Engine<'m> {
-    pub(crate) machine: &'m Machine,
-    pub(crate) stream: &'m Stream,
+pub struct Engine<'s, D: Design> {
+    pub(crate) design: D,
+    pub(crate) stream: &'s Stream,
     reader: Reader,
     pub(crate) operations: u64,
-    /// By number in the stream; `None` is large kmalloc.
-    pub(crate) caches: Vec<Option<&'m KmemCache>>,
-    /// Allocations and frees of each cache.
+    /// Allocations and frees of each cache that the design knows.
     pub(crate) served: Vec<u64>,
-    objects: Slots<Object<'m>>,
-    blocks: Slots<PageBlock<'m>>,
+    objects: Slots<Object<D::Object>>,
+    blocks: Slots<D::Block>,
     /// Pages of the blocks.
     pub(crate) pages_held: u64,
-    /// Allocations that the machine could not serve.
+    /// Allocations that the design could not serve.
     pub(crate) failed: u64,
 }
 
 #[derive(Debug)]
-struct Object<'m> {
-    block: Block<'m>,
+struct Object<O> {
+    object: O,
     cache: u32,
     /// The CPU that allocated it.
     cpu: u32,
@@ -82,9 +76,15 @@ impl<T> Slots<T> {
         self.born.extend((0..births).map(|_| Self::NONE));
     }
     /// By age: 0 is the youngest.
-    fn remove(&mut self, age: u64) -> Option<T> {
+    fn slot(&self, age: u64) -> Option<u32> {
         let number = (self.born.len() as u64).checked_sub(age.checked_add(1)?)?;
-        let slot = self.born[number as usize];
+        self.born.get(number as usize).copied()
+    }
+    fn get(&self, age: u64) -> Option<&T> {
+        self.live.get(self.slot(age)? as usize)?.as_ref()
+    }
+    fn remove(&mut self, age: u64) -> Option<T> {
+        let slot = self.slot(age)?;
         let thing = self.live.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
         Some(thing)
@@ -94,15 +94,14 @@ impl<T> Slots<T> {
     }
 }
 
-impl<'m> Engine<'m> {
+impl<'s, D: Design> Engine<'s, D> {
     /// At the beginning.
-    pub fn new(machine: &'m Machine, stream: &'m Stream) -> Self {
+    pub fn new(design: D, stream: &'s Stream) -> Self {
         Self {
-            machine,
+            design,
             stream,
             reader: Reader::default(),
             operations: 0,
-            caches: Vec::new(),
             served: Vec::new(),
             objects: Slots::new(),
             blocks: Slots::new(),
@@ -111,11 +110,15 @@ impl<'m> Engine<'m> {
         }
     }
 
+    /// Who answers.
+    pub fn design(&self) -> &D {
+        &self.design
+    }
     /// Operations that ran.
     pub fn operations(&self) -> u64 {
         self.operations
     }
-    /// Allocations that the machine could not serve.
+    /// Allocations that the design could not serve.
     pub fn failed(&self) -> u64 {
         self.failed
     }
@@ -127,6 +130,10 @@ impl<'m> Engine<'m> {
     pub fn objects(&self) -> usize {
         self.objects.len()
     }
+    /// Caches that the design knows by now.
+    pub fn caches(&self) -> usize {
+        self.served.len()
+    }
 
     /// Runs until `until` operations have run, or all.
     ///
@@ -134,155 +141,133 @@ impl<'m> Engine<'m> {
     /// See [`EngineError`].
     pub fn run(&mut self, until: u64) -> Result<(), EngineError> {
         while self.operations < until.min(self.stream.operations) {
-            self.operation(&mut None)?;
+            self.operation(|engine, action| engine.act(action).map(drop))?;
         }
         Ok(())
     }
 
-    /// The same, and says what the last operation did, if it was one of this call.
-    ///
-    /// # Errors
-    /// See [`EngineError`].
-    pub fn run_and_tell(&mut self, until: u64) -> Result<Vec<Step>, EngineError> {
-        let until = until.min(self.stream.operations);
-        self.run(until.saturating_sub(1))?;
-        let mut told = Some(Vec::new());
-        if self.operations < until {
-            self.operation(&mut told)?;
-        }
-        Ok(told.unwrap_or_default())
-    }
-
-    fn operation(&mut self, told: &mut Option<Vec<Step>>) -> Result<(), EngineError> {
+    /// One operation, of whose actions `act` does each.
+    pub(crate) fn operation(
+        &mut self,
+        mut act: impl FnMut(&mut Self, Action) -> Option<()>,
+    ) -> Result<(), EngineError> {
         let at = self.operations + 1;
-        while let Some(info) = self.stream.caches.get(self.caches.len())
+        while let Some(info) = self.stream.caches.get(self.served.len())
             && info.from < at
         {
-            let cache = self.machine.cache(info).map_err(|error| EngineError::Machine { at, error })?;
-            self.caches.push(cache);
+            self.design.learn(info).map_err(|error| EngineError::Cache { at, error })?;
             self.served.push(0);
         }
-        self.actions(told).ok_or(EngineError::Damaged { at })?;
+        let mut actions = || {
+            self.reader.begin(self.stream)?;
+            loop {
+                let action = self.reader.action(self.stream)?;
+                act(self, action)?;
+                if !self.reader.goes_on(self.stream) {
+                    return Some(());
+                }
+            }
+        };
+        actions().ok_or(EngineError::Damaged { at })?;
         self.operations = at;
         Ok(())
     }
 
-    fn actions(&mut self, told: &mut Option<Vec<Step>>) -> Option<()> {
-        self.reader.begin(self.stream)?;
-        loop {
-            let action = self.reader.action(self.stream)?;
-            let cpu = self.reader.cpu();
-            on_cpu(cpu);
-            match told {
-                None => drop(self.act(action)?),
-                Some(steps) => {
-                    let observer = Observer::new(self, cpu, self.cache_of(action));
-                    let what = self.act(action)?;
-                    steps.push(observer.told(self, what));
-                }
-            }
-            if !self.reader.goes_on(self.stream) {
-                return Some(());
-            }
-        }
+    /// The CPU of the action that was read last.
+    pub(crate) fn cpu(&self) -> u32 {
+        self.reader.cpu()
+    }
+    fn at(&self) -> At {
+        At { cpu: self.reader.cpu(), ns: self.reader.time_ns(self.stream) }
     }
 
-    /// The cache that an action is about, and who allocated what it frees.
-    fn cache_of(&self, action: Action) -> Option<u32> {
+    /// The cache that an action is about, and where the object lies that it frees.
+    pub(crate) fn subject(&self, action: Action) -> Option<(u32, Option<(u32, u16)>)> {
         match action {
-            Action::Alloc { cache, .. } | Action::Pass { cache, .. } => Some(cache),
+            Action::Alloc { cache, .. } | Action::Pass { cache, .. } => Some((cache, None)),
             Action::Free { age } => {
-                let number = (self.objects.born.len() as u64).checked_sub(age + 1)?;
-                let slot = self.objects.born[number as usize];
-                Some(self.objects.live.get(slot as usize)?.as_ref()?.cache)
+                let object = self.objects.get(age)?;
+                Some((object.cache, self.design.place(object.cache, &object.object)))
             }
             _ => None,
         }
     }
-
-    fn alloc(&mut self, cache: u32, bytes: u64) -> Option<Result<Block<'m>, AllocError>> {
-        *self.served.get_mut(cache as usize)? += 1;
-        Some(match self.caches.get(cache as usize)? {
-            Some(cache) => cache.alloc_block(Gfp::KERNEL),
-            None => {
-                let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-                self.machine.subsystem.kmalloc().alloc_block(bytes, Gfp::KERNEL)
-            }
-        })
+    /// Where the youngest object lies.
+    pub(crate) fn youngest(&self) -> Option<(u32, u16)> {
+        let object = self.objects.get(0)?;
+        self.design.place(object.cache, &object.object)
     }
 
-    fn act(&mut self, action: Action) -> Option<What> {
-        let cpu = self.reader.cpu();
+    /// Does an action; `None` if the stream is damaged.
+    pub(crate) fn act(&mut self, action: Action) -> Option<What> {
+        let at = self.at();
         Some(match action {
-            Action::Alloc { cache, bytes } => match self.alloc(cache, bytes)? {
-                Ok(block) => {
-                    let at = block.address();
-                    self.objects.insert(Object { block, cache, cpu });
-                    What::Alloc { at: at.into() }
+            Action::Alloc { cache, bytes } => {
+                *self.served.get_mut(cache as usize)? += 1;
+                match self.design.alloc(at, cache, bytes) {
+                    Ok(object) => {
+                        self.objects.insert(Object { object, cache, cpu: at.cpu });
+                        What::Alloc
+                    }
+                    Err(_) => {
+                        self.objects.insert_none(1);
+                        self.fail()
+                    }
                 }
-                Err(_) => {
-                    self.objects.insert_none(1);
-                    self.failed += 1;
-                    What::Failed
+            }
+            Action::Pass { cache, bytes } => {
+                *self.served.get_mut(cache as usize)? += 1;
+                match self.design.alloc(at, cache, bytes) {
+                    Ok(object) => {
+                        self.served[cache as usize] += 1;
+                        self.design.free(at, cache, object);
+                        What::Pass
+                    }
+                    Err(_) => self.fail(),
                 }
-            },
-            Action::Pass { cache, bytes } => match self.alloc(cache, bytes)? {
-                Ok(block) => {
-                    *self.served.get_mut(cache as usize)? += 1;
-                    What::Pass { at: block.address().into() }
-                }
-                Err(_) => {
-                    self.failed += 1;
-                    What::Failed
-                }
-            },
+            }
             // An allocation that failed is not there to be freed.
             Action::Free { age } => match self.objects.remove(age) {
-                Some(object) => {
-                    *self.served.get_mut(object.cache as usize)? += 1;
-                    let at = object.block.address();
-                    drop(object.block);
-                    What::Free { at: at.into(), allocated_on: object.cpu }
+                Some(Object { object, cache, cpu }) => {
+                    *self.served.get_mut(cache as usize)? += 1;
+                    self.design.free(at, cache, object);
+                    What::Free { allocated_on: cpu }
                 }
                 None => What::Nothing,
             },
             Action::AllocPages { order, migratetype } => {
-                let order = Order::new(order)?;
-                let gfp = match migratetype {
-                    1 => Gfp::KERNEL | Gfp::MOVABLE,
-                    2 => Gfp::KERNEL | Gfp::RECLAIMABLE,
-                    _ => Gfp::KERNEL,
-                };
-                match self.machine.subsystem.pages().alloc_block(order, gfp, None) {
+                match self.design.alloc_pages(at, order, migratetype) {
                     Ok(block) => {
-                        let page = block.pfn().get();
-                        self.pages_held += u64::from(order.pages());
+                        let (page, order) = self.design.block(&block);
+                        self.pages_held += 1 << order;
                         self.blocks.insert(block);
-                        What::AllocPages { page, order: order.get() }
+                        What::AllocPages { page, order }
                     }
                     Err(_) => {
                         self.blocks.insert_none(1);
-                        self.failed += 1;
-                        What::Failed
+                        self.fail()
                     }
                 }
             }
             Action::FreePages { age } => match self.blocks.remove(age) {
                 Some(block) => {
-                    let (page, order) = (block.pfn().get(), block.order());
-                    self.pages_held -= u64::from(order.pages());
-                    drop(block);
-                    What::FreePages { page, order: order.get() }
+                    let (page, order) = self.design.block(&block);
+                    self.pages_held -= 1 << order;
+                    self.design.free_pages(at, block);
+                    What::FreePages { page, order }
                 }
                 None => What::Nothing,
             },
             Action::SplitPages { age, order, halvings } => match self.blocks.remove(age) {
                 Some(block) => {
-                    let (page, into) = (block.pfn().get(), Order::new(order)?);
-                    if block.order() < into || block.order().get() - order != halvings {
+                    let (page, own) = self.design.block(&block);
+                    if own.checked_sub(order)? != halvings {
                         return None;
                     }
-                    block.split(into).into_iter().for_each(|part| self.blocks.insert(part));
+                    self.design
+                        .split_pages(block, order)
+                        .into_iter()
+                        .for_each(|part| self.blocks.insert(part));
                     What::SplitPages { page, order }
                 }
                 None => {
@@ -291,32 +276,23 @@ impl<'m> Engine<'m> {
                 }
             },
             Action::Shrink => {
-                let reaped = self.machine.subsystem.reap();
-                let slabs = self.machine.subsystem.shrink();
-                What::Shrink { objects: reaped, slabs: slabs as u64 }
+                let (objects, slabs) = self.design.shrink(at);
+                What::Shrink { objects, slabs }
             }
             Action::Nothing => What::Nothing,
         })
     }
+    fn fail(&mut self) -> What {
+        self.failed += 1;
+        What::Failed
+    }
 
-    /// The conservation laws: of the allocator itself, and of what the stream holds.
+    /// The conservation laws of the design.
     ///
     /// # Errors
     /// The first that does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
-        let c = self.machine.subsystem.check().map_err(|violation| violation.to_string())?;
-        let large = self.machine.subsystem.info().kmalloc_large;
-        let pages =
-            c.slab_pages + c.grace_pages + c.large_pages + self.pages_held + c.per_cpu_pages + c.free_pages;
-        for (what, found, expected) in [
-            ("objects", c.used + c.in_magazines + c.in_depot + c.free_in_slabs, c.objects),
-            ("pages", pages, c.pages),
-            ("objects in use", c.used + (large.allocs - large.frees), self.objects.len() as u64),
-        ] {
-            if found != expected {
-                return Err(format!("operation {}: {what}: {found}, not {expected}", self.operations));
-            }
-        }
-        Ok(())
+        let held = self.design.check(self.objects.len() as u64, self.pages_held);
+        held.map_err(|violation| format!("operation {}: {violation}", self.operations))
     }
 }

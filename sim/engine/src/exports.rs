@@ -2,13 +2,13 @@
 //!
 //! Texts and bytes pass through one buffer: [`room`] makes it for the caller to fill, [`text`] says where a result lies.
 
-use crate::{Engine, Machine, Stream, hash};
+use crate::{Engine, Machine, Shipping, Stream, hash};
 use core::cell::RefCell;
 use uslab_magazine::sync::thread_local;
 
 /// What lives as long as the instance.
 struct State {
-    engine: Engine<'static>,
+    engine: Engine<'static, Shipping<'static>>,
     sample: Vec<f64>,
 }
 
@@ -50,7 +50,7 @@ extern "C" fn open() -> usize {
     let opened = Stream::read(&bytes).map_err(|error| error.to_string()).and_then(|stream| {
         let stream: &'static Stream = Box::leak(Box::new(stream));
         let machine = Machine::new(stream).map_err(|error| error.to_string())?;
-        Ok(Engine::new(Box::leak(Box::new(machine)), stream))
+        Ok(Engine::new(Shipping::on(Box::leak(Box::new(machine))), stream))
     });
     match opened {
         Ok(engine) => {

@@ -10,18 +10,24 @@
 //! `uslab replay --html` writes runs it there. The machine's pages are addresses only ([`uslab_buddy::Phantom`]): the engine
 //! asks where objects lie and never looks into one.
 
+pub mod design;
 mod engine;
 #[cfg(target_family = "wasm")]
 mod exports;
 mod levels;
 mod machine;
 mod observer;
+mod shipping;
+pub mod slub;
 mod step;
 pub mod stream;
 pub mod view;
 
+pub use design::Design;
 pub use engine::{Engine, EngineError};
 pub use machine::{MOST_MEMORY, Machine};
+pub use shipping::Shipping;
+pub use slub::Slub;
 pub use step::{Path, Step, What};
 pub use stream::{Stream, StreamError, Writer};
 pub use view::View;

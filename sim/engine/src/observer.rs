@@ -1,7 +1,8 @@
 //! What an operation did, found by looking at the allocator before and after it.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, EngineError};
 use crate::levels::CpuLevels;
+use crate::shipping::Shipping;
 use crate::step::{Path, Step, What};
 use uslab::{CacheInfo, ObjectPlace};
 use uslab_buddy::BuddyInfo;
@@ -21,14 +22,14 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(engine: &Engine<'_>, cpu: u32, cache: Option<u32>) -> Self {
-        let ours = cache.and_then(|cache| engine.caches.get(cache as usize).copied().flatten());
+    fn new(engine: &Engine<'_, Shipping<'_>>, cpu: u32, cache: Option<u32>) -> Self {
+        let ours = cache.and_then(|cache| engine.design.cache(cache));
         let levels = |layer: &LayerView<ObjectPlace>| layer.cpus.get(cpu as usize).map(CpuLevels::of);
         Self {
             cache: ours.map(|cache| cache.info()),
             // SAFETY: the engine is the subsystem's only user, and this thread has it.
             levels: ours.and_then(|cache| unsafe { cache.view() }.magazines.as_ref().and_then(levels)),
-            pages: engine.machine.subsystem.pages().info(),
+            pages: engine.design.machine.subsystem.pages().info(),
         }
     }
     fn uncommitted(&self) -> u64 {
@@ -46,22 +47,42 @@ impl Seen {
     }
 }
 
+impl Engine<'_, Shipping<'_>> {
+    /// Runs until `until` operations have run, or all, and says what the last one did, if it was one of this call.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub fn run_and_tell(&mut self, until: u64) -> Result<Vec<Step>, EngineError> {
+        let until = until.min(self.stream.operations);
+        self.run(until.saturating_sub(1))?;
+        let mut steps = Vec::new();
+        if self.operations < until {
+            self.operation(|engine, action| {
+                let (cache, freed) = engine.subject(action).unzip();
+                let observer = Observer::new(engine, engine.cpu(), cache);
+                let what = engine.act(action)?;
+                let object = if what == What::Alloc { engine.youngest() } else { freed.flatten() };
+                steps.push(observer.told(engine, what, object));
+                Some(())
+            })?;
+        }
+        Ok(steps)
+    }
+}
+
 impl Observer {
-    pub(crate) fn new(engine: &Engine<'_>, cpu: u32, cache: Option<u32>) -> Self {
+    pub(crate) fn new(engine: &Engine<'_, Shipping<'_>>, cpu: u32, cache: Option<u32>) -> Self {
         Self { cpu, cache, before: Seen::new(engine, cpu, cache) }
     }
 
     /// What happened since.
-    pub(crate) fn told(self, engine: &Engine<'_>, what: What) -> Step {
+    pub(crate) fn told(
+        self,
+        engine: &Engine<'_, Shipping<'_>>,
+        what: What,
+        object: Option<(u32, u16)>,
+    ) -> Step {
         let after = Seen::new(engine, self.cpu, self.cache);
-        let ours = self.cache.and_then(|cache| engine.caches.get(cache as usize).copied().flatten());
-        let object = match what {
-            What::Alloc { at } | What::Free { at, .. } | What::Pass { at } => {
-                // Its slab may have gone with it.
-                ours.and_then(|cache| cache.place_of(at.0)).map(|place| (place.slab.get(), place.index))
-            }
-            _ => None,
-        };
         let path = self.path(what, &after);
         let sentence = self.sentence(engine, what, path, &after);
         Step { what, cpu: self.cpu, cache: self.cache, object, path, sentence }
@@ -91,7 +112,13 @@ impl Observer {
         })
     }
 
-    fn sentence(&self, engine: &Engine<'_>, what: What, path: Option<Path>, after: &Seen) -> String {
+    fn sentence(
+        &self,
+        engine: &Engine<'_, Shipping<'_>>,
+        what: What,
+        path: Option<Path>,
+        after: &Seen,
+    ) -> String {
         let cpu = self.cpu;
         let name = self
             .cache
@@ -99,12 +126,12 @@ impl Observer {
             .map_or("", |info| &info.name);
         let how = || self.how(what, path, after);
         match what {
-            What::Alloc { .. } => format!("CPU {cpu} allocates from {name}: {}", how()),
+            What::Alloc => format!("CPU {cpu} allocates from {name}: {}", how()),
             What::Free { allocated_on, .. } if allocated_on != cpu => {
                 format!("CPU {cpu} frees an object of {name} that CPU {allocated_on} allocated: {}", how())
             }
             What::Free { .. } => format!("CPU {cpu} frees an object of {name}: {}", how()),
-            What::Pass { .. } => {
+            What::Pass => {
                 format!("CPU {cpu} frees an object of {name} whose allocation the trace hides: it is allocated and freed here.")
             }
             What::AllocPages { page, order } => {

@@ -1,6 +1,5 @@
 //! What an operation did.
 
-use core::ptr::NonNull;
 use serde::Serialize;
 
 /// What an operation did, in outline.
@@ -8,25 +7,14 @@ use serde::Serialize;
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum What {
     /// Allocated an object.
-    Alloc {
-        /// Its address, a number only.
-        #[serde(skip)]
-        at: Address,
-    },
+    Alloc,
     /// Freed one.
     Free {
-        /// Its address, a number only.
-        #[serde(skip)]
-        at: Address,
         /// The CPU that allocated it.
         allocated_on: u32,
     },
     /// Allocated and freed one.
-    Pass {
-        /// Its address, a number only.
-        #[serde(skip)]
-        at: Address,
-    },
+    Pass,
     /// Allocated a block of pages.
     AllocPages {
         /// The first page.
@@ -59,16 +47,6 @@ pub enum What {
     Failed,
     /// Nothing that concerns the allocator.
     Nothing,
-}
-
-/// Where an object begins. A number: there is no memory behind it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address(pub(crate) NonNull<u8>);
-
-impl From<NonNull<u8>> for Address {
-    fn from(at: NonNull<u8>) -> Self {
-        Self(at)
-    }
 }
 
 /// The dearest thing that an operation did.

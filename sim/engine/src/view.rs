@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 pub use crate::levels::CpuLevels;
+use crate::shipping::Shipping;
 use crate::step::Step;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -191,10 +192,10 @@ pub enum PageIs {
     Block = 3,
 }
 
-impl Engine<'_> {
+impl Engine<'_, Shipping<'_>> {
     /// The moment after the last operation, which did `steps`; the caches of `shown` (numbers in the stream) slab by slab.
     pub fn view(&self, steps: Vec<Step>, shown: &[u32]) -> View {
-        let subsystem = &self.machine.subsystem;
+        let subsystem = &self.design.machine.subsystem;
         let counts = |(at, cache): (usize, &Option<&uslab::KmemCache>)| {
             let (name, served) = (self.stream.caches[at].name.clone(), self.served[at]);
             let Some(cache) = cache else { return CacheCounts { name, served, ..CacheCounts::default() } };
@@ -218,7 +219,7 @@ impl Engine<'_> {
             }
         };
         let show = |number: &u32| {
-            let cache = self.caches.get(*number as usize).copied().flatten()?;
+            let cache = self.design.cache(*number)?;
             // SAFETY: the engine is the subsystem's only user, and this thread has it.
             Some(ShownCache::new(*number, &unsafe { cache.view() }))
         };
@@ -227,7 +228,7 @@ impl Engine<'_> {
             time_ns: self.time_ns(),
             steps,
             failed: self.failed,
-            caches: self.caches.iter().enumerate().map(counts).collect(),
+            caches: self.design.caches.iter().enumerate().map(counts).collect(),
             shown: shown.iter().filter_map(show).collect(),
             pages: self.pages(subsystem),
         }
@@ -262,7 +263,7 @@ impl Engine<'_> {
 
     /// What each page is, a [`PageIs`] a page, up to the last page that was ever used; written to `to`.
     pub fn map(&self, to: &mut Vec<u8>) {
-        let frames = self.machine.subsystem.pages().frames();
+        let frames = self.design.machine.subsystem.pages().frames();
         to.clear();
         to.resize(frames.len() as usize, PageIs::Free as u8);
         let (mut page, mut end) = (0, 0);
@@ -291,7 +292,7 @@ impl Engine<'_> {
     pub fn sample(&self, to: &mut Vec<f64>) {
         to.clear();
         to.resize(4 + 3 * self.stream.caches.len(), 0.0);
-        for (at, cache) in self.caches.iter().enumerate() {
+        for (at, cache) in self.design.caches.iter().enumerate() {
             let own = 4 + 3 * at;
             to[own + 2] = self.served[at] as f64;
             let Some(cache) = cache else { continue };

@@ -17,9 +17,11 @@
 //! and once more when everything was freed, reaped and shrunk.
 
 mod finish;
+mod moments;
 mod page;
 mod stream;
 
+pub use moments::{DesignName, DesignReport, designs};
 pub use page::page;
 
 use crate::machine::{Build, BuildError, Failed, Holdings, Machine};
@@ -217,19 +219,9 @@ fn replay_to(
     let read = begun.elapsed();
 
     let path = recording.path().to_owned();
-    let named = recording.counts().by_cpu.len() as u64;
-    let counts = recording.counts();
-    let header = counts.header.map(|(_, _, cpus)| cpus).or(counts.machine_cpus);
-    let traced = named.max(header.unwrap_or(0));
-    if options.cpus.is_none() && traced > u64::from(MAX_CPUS) {
-        return Err(ReplayError::Option(format!(
-            "{}: {traced} CPUs, and {MAX_CPUS} are the most: say with --cpus how many to replay it on",
-            path.display()
-        )));
-    }
-    let traced_cpus = traced.max(1);
+    let traced_cpus = traced_cpus(&recording);
     let build = Build {
-        cpus: options.cpus.unwrap_or(traced_cpus as u32),
+        cpus: cpus(&recording, options)?,
         nodes: options.nodes,
         magazines: options.magazines,
         memory: options.memory,
@@ -275,6 +267,24 @@ fn replay_to(
     let taken =
         finish::Taken { build, tables, traced_cpus, read, replayed, rss: [rss_before, resident_bytes()] };
     Ok(run.finish(taken))
+}
+
+/// CPUs of the traced machine: as many as the header tells or the events name.
+fn traced_cpus(recording: &Recording) -> u64 {
+    let counts = recording.counts();
+    let header = counts.header.map(|(_, _, cpus)| cpus).or(counts.machine_cpus);
+    (counts.by_cpu.len() as u64).max(header.unwrap_or(0)).max(1)
+}
+/// CPUs to replay it on.
+fn cpus(recording: &Recording, options: &Options) -> Result<u32, ReplayError> {
+    let traced = traced_cpus(recording);
+    if options.cpus.is_none() && traced > u64::from(MAX_CPUS) {
+        return Err(ReplayError::Option(format!(
+            "{}: {traced} CPUs, and {MAX_CPUS} are the most: say with --cpus how many to replay it on",
+            recording.path().display()
+        )));
+    }
+    Ok(options.cpus.unwrap_or(traced as u32))
 }
 
 /// What a page calls the trace at `path`.

@@ -4,7 +4,7 @@ use anyhow::{Context, bail, ensure};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::Write;
-use uslab_engine::{Engine, MOST_MEMORY, Machine, Stream};
+use uslab_engine::{Engine, MOST_MEMORY, Machine, Shipping, Stream};
 
 const TEMPLATE: &str = include_str!("../../web/index.html");
 /// What takes each place that the template leaves.
@@ -23,7 +23,7 @@ static ENGINE: &[u8] = include_bytes!("../../web/engine.wasm");
 pub fn page(stream: &Stream) -> anyhow::Result<String> {
     let most = MOST_MEMORY >> 20;
     let machine = Machine::new(stream).context("--html: the page's machine does not start")?;
-    let mut engine = Engine::new(&machine, stream);
+    let mut engine = Engine::new(Shipping::on(&machine), stream);
     engine.run(stream.operations).context("--html: the page's machine")?;
     ensure!(
         engine.failed() == 0,

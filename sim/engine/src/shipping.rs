@@ -1,0 +1,111 @@
+//! The shipping allocator as a design.
+
+use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
+use crate::machine::Machine;
+use crate::stream::CacheInfo;
+use uslab::{Block, Gfp, KmemCache};
+use uslab_buddy::{Order, PageBlock};
+use uslab_magazine::on_cpu;
+
+/// The crates `uslab` and `uslab-buddy` as they ship, on a [`Machine`].
+#[derive(Debug)]
+pub struct Shipping<'m> {
+    pub(crate) machine: &'m Machine,
+    /// By number in the stream; `None` is large kmalloc.
+    pub(crate) caches: Vec<Option<&'m KmemCache>>,
+}
+
+impl<'m> Shipping<'m> {
+    /// On that machine.
+    pub fn on(machine: &'m Machine) -> Self {
+        Self { machine, caches: Vec::new() }
+    }
+    pub(crate) fn cache(&self, cache: u32) -> Option<&'m KmemCache> {
+        self.caches.get(cache as usize).copied().flatten()
+    }
+}
+
+impl<'m> Design for Shipping<'m> {
+    type Object = Block<'m>;
+    type Block = PageBlock<'m>;
+
+    fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unable> {
+        self.caches.push(self.machine.cache(cache).map_err(|error| Unable(error.to_string()))?);
+        Ok(())
+    }
+
+    fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Block<'m>, NoMemory> {
+        on_cpu(at.cpu);
+        let block = match self.cache(cache) {
+            Some(cache) => cache.alloc_block(Gfp::KERNEL),
+            None => {
+                let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+                self.machine.subsystem.kmalloc().alloc_block(bytes, Gfp::KERNEL)
+            }
+        };
+        block.map_err(|_| NoMemory)
+    }
+    fn free(&mut self, at: At, _: u32, object: Block<'m>) {
+        on_cpu(at.cpu);
+        drop(object);
+    }
+    fn place(&self, cache: u32, object: &Block<'m>) -> Option<(u32, u16)> {
+        let place = self.cache(cache)?.place_of(object.address())?;
+        Some((place.slab.get(), place.index))
+    }
+
+    fn alloc_pages(&mut self, at: At, order: u8, migratetype: u8) -> Result<PageBlock<'m>, NoMemory> {
+        on_cpu(at.cpu);
+        let gfp = match migratetype {
+            1 => Gfp::KERNEL | Gfp::MOVABLE,
+            2 => Gfp::KERNEL | Gfp::RECLAIMABLE,
+            _ => Gfp::KERNEL,
+        };
+        let order = Order::new(order).ok_or(NoMemory)?;
+        self.machine.subsystem.pages().alloc_block(order, gfp, None).map_err(|_| NoMemory)
+    }
+    fn free_pages(&mut self, at: At, block: PageBlock<'m>) {
+        on_cpu(at.cpu);
+        drop(block);
+    }
+    fn split_pages(&mut self, block: PageBlock<'m>, order: u8) -> Vec<PageBlock<'m>> {
+        block.split(Order::new(order).unwrap_or(Order::ZERO))
+    }
+    fn block(&self, block: &PageBlock<'m>) -> (u32, u8) {
+        (block.pfn().get(), block.order().get())
+    }
+
+    fn shrink(&mut self, at: At) -> (u64, u64) {
+        on_cpu(at.cpu);
+        let objects = self.machine.subsystem.reap();
+        (objects, self.machine.subsystem.shrink() as u64)
+    }
+
+    fn counts(&self, cache: u32) -> CacheCounts {
+        let Some(cache) = self.cache(cache) else { return CacheCounts::default() };
+        let info = cache.info();
+        CacheCounts {
+            slabs: info.slabs,
+            objects_per_slab: info.objs_per_slab,
+            used: info.used,
+            active_objs: info.used + info.in_magazines + info.in_depot,
+        }
+    }
+
+    /// Of the allocator itself, and of what the stream holds.
+    fn check(&self, objects: u64, held: u64) -> Result<(), String> {
+        let c = self.machine.subsystem.check().map_err(|violation| violation.to_string())?;
+        let large = self.machine.subsystem.info().kmalloc_large;
+        let pages = c.slab_pages + c.grace_pages + c.large_pages + held + c.per_cpu_pages + c.free_pages;
+        for (what, found, expected) in [
+            ("objects", c.used + c.in_magazines + c.in_depot + c.free_in_slabs, c.objects),
+            ("pages", pages, c.pages),
+            ("objects in use", c.used + (large.allocs - large.frees), objects),
+        ] {
+            if found != expected {
+                return Err(format!("{what}: {found}, not {expected}"));
+            }
+        }
+        Ok(())
+    }
+}

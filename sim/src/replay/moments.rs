@@ -1,0 +1,320 @@
+//! A trace through designs other than the shipping one, beside the tables of the kernel that was traced.
+//!
+//! A trace does not tell what a cache held before it began. So each number is the kernel's own at the moment `before`, and
+//! what the design has added since.
+
+use super::{Options, ReplayError, open};
+use crate::output::{Progress, grouped, table, text};
+use crate::trace::{Recording, Tables};
+use serde::Serialize;
+use std::fmt;
+use std::path::Path;
+use uslab_engine::design::CacheCounts;
+use uslab_engine::slub::{Settings, Slub};
+use uslab_engine::{Design, Engine, Machine, Shipping, Stream, Writer};
+
+/// A design by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum DesignName {
+    /// The shipping allocator.
+    Uslab,
+    /// A model of SLUB in Linux 6.1 to 6.17: a current slab and partial slabs for each CPU.
+    Slub,
+}
+
+impl fmt::Display for DesignName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// Designs beside a kernel.
+#[derive(Debug, Serialize)]
+pub struct DesignReport {
+    /// The trace's file.
+    pub trace: String,
+    /// CPUs of the simulated machine.
+    pub cpus: u32,
+    /// Operations of the trace.
+    pub operations: u64,
+    /// What each design did.
+    pub designs: Vec<DesignRun>,
+}
+
+/// A design's way through the trace.
+#[derive(Debug, Serialize)]
+pub struct DesignRun {
+    /// The design.
+    pub design: DesignName,
+    /// Allocations that found no memory.
+    pub failed: u64,
+    /// The moments that the kernel's tables are of.
+    pub moments: Vec<Moment>,
+}
+
+/// A design and the kernel at a moment.
+#[derive(Debug, Serialize)]
+pub struct Moment {
+    /// Its name in the trace.
+    pub name: String,
+    /// The caches that the trace touches and the table has.
+    pub caches: Vec<CacheAt>,
+    /// Slabs of all these caches.
+    pub slabs: SlabSums,
+    /// Active objects of all these caches.
+    pub active_objs: ActiveSums,
+}
+
+/// A cache at a moment.
+#[derive(Debug, Serialize)]
+pub struct CacheAt {
+    /// Its name.
+    pub name: String,
+    /// Objects of a slab, in the kernel.
+    pub objects_per_slab: u64,
+    /// The kernel's table.
+    pub kernel: KernelAt,
+    /// The design.
+    pub design: DesignAt,
+}
+
+/// What a kernel says of a cache.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct KernelAt {
+    /// Slabs.
+    pub slabs: u64,
+    /// Objects that are not free on a node's list.
+    pub active_objs: u64,
+}
+
+/// What a design says of a cache.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct DesignAt {
+    /// Slabs: the kernel's at `before`, and what was added since.
+    pub slabs: i64,
+    /// Active objects, the same way.
+    pub active_objs: i64,
+    /// Objects of the trace that are in use.
+    pub used: u64,
+}
+
+/// Slabs of many caches.
+#[derive(Debug, Default, Serialize)]
+pub struct SlabSums {
+    /// In the kernel.
+    pub kernel: u64,
+    /// In the design.
+    pub design: i64,
+    /// The differences without their signs.
+    pub absolute_error: u64,
+    /// The caches with more than 100 objects.
+    pub caches_over_100: Within,
+}
+
+/// How many are near.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Within {
+    /// Caches.
+    pub n: u64,
+    /// Of these, the ones within two per cent.
+    pub within_2_percent: u64,
+    /// And the ones within two per cent or a slab.
+    pub within_2_percent_or_a_slab: u64,
+}
+
+/// Active objects of many caches.
+#[derive(Debug, Default, Serialize)]
+pub struct ActiveSums {
+    /// Changes since `before` in the kernel, without their signs.
+    pub absolute_change: u64,
+    /// Differences of the design, without their signs.
+    pub absolute_error: u64,
+}
+
+/// Replays a trace through designs.
+///
+/// # Errors
+/// As [`run`](super::run).
+pub fn designs(
+    path: Option<&Path>,
+    options: &Options,
+    names: &[DesignName],
+    progress: &Progress,
+) -> Result<DesignReport, ReplayError> {
+    let (source, tables) = open(path, options)?;
+    let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
+    let recording = Recording::read(source, |p| stage.at(p.bytes))?;
+    drop(stage);
+    let cpus = super::cpus(&recording, options)?;
+    let trace = recording.path().display().to_string();
+    let mut resolver = recording.resolve(tables.latest_slabinfo())?;
+    let mut writer = Writer::new(trace.clone(), cpus);
+    while let Some(op) = resolver.next_op()? {
+        super::stream::write(&mut writer, &resolver, &op, u32::from(op.cpu) % cpus);
+    }
+    let stream = writer.finish();
+    let run = |design: &DesignName| {
+        let stage = progress.stage("replaying", stream.operations);
+        match design {
+            DesignName::Uslab => {
+                let machine = Machine::new(&stream)
+                    .map_err(|error| ReplayError::Option(format!("--design {design}: {error}")))?;
+                moments(*design, Shipping::on(&machine), &stream, &tables, |at| stage.at(at))
+            }
+            DesignName::Slub => {
+                moments(*design, Slub::new(Settings::new(cpus)), &stream, &tables, |at| stage.at(at))
+            }
+        }
+    };
+    let designs = names.iter().map(run).collect::<Result<_, _>>()?;
+    Ok(DesignReport { trace, cpus, operations: stream.operations, designs })
+}
+
+fn moments<D: Design>(
+    name: DesignName,
+    design: D,
+    stream: &Stream,
+    tables: &Tables,
+    at: impl Fn(u64),
+) -> Result<DesignRun, ReplayError> {
+    let wrong = |error: String| ReplayError::Option(format!("--design {name}: {error}"));
+    let mut engine = Engine::new(design, stream);
+    let (mut before, mut moments) = (None, Vec::new());
+    for mark in &stream.marks {
+        let Some(moment) = mark.text.strip_prefix("SNAP ").and_then(|text| text.strip_suffix(" begin"))
+        else {
+            continue;
+        };
+        engine.run(mark.operation).map_err(|error| wrong(error.to_string()))?;
+        engine.check().map_err(&wrong)?;
+        at(mark.operation);
+        let counts: Vec<_> = (0..engine.caches() as u32).map(|cache| engine.design().counts(cache)).collect();
+        if moment == "before" {
+            before = Some(counts);
+        } else if let Some(before) = &before {
+            moments.extend(Moment::new(moment, stream, tables, before, &counts));
+        }
+    }
+    engine.run(stream.operations).map_err(|error| wrong(error.to_string()))?;
+    engine.check().map_err(&wrong)?;
+    Ok(DesignRun { design: name, failed: engine.failed(), moments })
+}
+
+impl Moment {
+    /// `None` where the kernel has no table of it, or none of `before`.
+    fn new(
+        name: &str,
+        stream: &Stream,
+        tables: &Tables,
+        before: &[CacheCounts],
+        now: &[CacheCounts],
+    ) -> Option<Self> {
+        let kernel_before = tables.at("before")?.slabinfo.as_ref()?;
+        let kernel = tables.at(name)?.slabinfo.as_ref()?;
+        let mut moment = Self {
+            name: name.to_owned(),
+            caches: vec![],
+            slabs: SlabSums::default(),
+            active_objs: ActiveSums::default(),
+        };
+        for (at, info) in stream.caches.iter().enumerate() {
+            let (Some(row), Some(now)) = (kernel.get(&info.name), now.get(at)) else { continue };
+            // A cache that was made since had nothing then.
+            let (slabs, active) =
+                kernel_before.get(&info.name).map_or((0, 0), |row| (row.slabs, row.active_objects));
+            let then = before.get(at).copied().unwrap_or_default();
+            let added = |now: u64, then: u64| now as i64 - then as i64;
+            let design = DesignAt {
+                slabs: slabs as i64 + added(now.slabs, then.slabs),
+                active_objs: active as i64 + added(now.active_objs, then.active_objs),
+                used: now.used,
+            };
+            let error = design.slabs.abs_diff(row.slabs as i64);
+            moment.slabs.kernel += row.slabs;
+            moment.slabs.design += design.slabs;
+            moment.slabs.absolute_error += error;
+            if row.objects > 100 {
+                let near = &mut moment.slabs.caches_over_100;
+                near.n += 1;
+                near.within_2_percent += u64::from(error * 50 <= row.slabs);
+                near.within_2_percent_or_a_slab += u64::from(error * 50 <= row.slabs.max(50));
+            }
+            moment.active_objs.absolute_change += row.active_objects.abs_diff(active);
+            moment.active_objs.absolute_error += design.active_objs.abs_diff(row.active_objects as i64);
+            moment.caches.push(CacheAt {
+                name: info.name.clone(),
+                objects_per_slab: row.objects_per_slab,
+                kernel: KernelAt { slabs: row.slabs, active_objs: row.active_objects },
+                design,
+            });
+        }
+        Some(moment)
+    }
+}
+
+/// Caches that are shown where a design is off.
+const WORST: usize = 10;
+
+impl fmt::Display for DesignReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {} operations on {} CPUs", self.trace, grouped(self.operations), self.cpus)?;
+        if self.designs.iter().all(|run| run.moments.is_empty()) {
+            return writeln!(
+                f,
+                "\nNothing to compare with: no slabinfo of the moment `before` and of a later one lies beside the trace."
+            );
+        }
+        let mut sums = table(&[
+            "design",
+            "moment",
+            "slabs",
+            "kernel",
+            "sum of errors",
+            "within 2 %",
+            "or a slab",
+            "active objects: error",
+            "of a change",
+        ]);
+        for (run, moment) in
+            self.designs.iter().flat_map(|run| run.moments.iter().map(move |moment| (run, moment)))
+        {
+            let near = moment.slabs.caches_over_100;
+            sums.add_row([
+                run.design.to_string(),
+                moment.name.clone(),
+                moment.slabs.design.to_string(),
+                grouped(moment.slabs.kernel),
+                grouped(moment.slabs.absolute_error),
+                format!("{} of {}", near.within_2_percent, near.n),
+                format!("{} of {}", near.within_2_percent_or_a_slab, near.n),
+                grouped(moment.active_objs.absolute_error),
+                grouped(moment.active_objs.absolute_change),
+            ]);
+        }
+        writeln!(f, "\n{}", text(&sums))?;
+        for run in &self.designs {
+            for moment in &run.moments {
+                let mut worst: Vec<_> = moment
+                    .caches
+                    .iter()
+                    .map(|cache| (cache.design.slabs - cache.kernel.slabs as i64, cache))
+                    .filter(|(error, _)| *error != 0)
+                    .collect();
+                worst.sort_by_key(|(error, cache)| (std::cmp::Reverse(error.abs()), &cache.name));
+                if worst.is_empty() {
+                    continue;
+                }
+                writeln!(f, "\n{} at `{}`, the caches that are furthest off:", run.design, moment.name)?;
+                for (error, cache) in worst.into_iter().take(WORST) {
+                    writeln!(
+                        f,
+                        "  {:24} {:>6} slabs, the kernel has {:>6} ({error:+})",
+                        cache.name, cache.design.slabs, cache.kernel.slabs
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
