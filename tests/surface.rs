@@ -1,22 +1,38 @@
-//! How much each crate shows its users. Whoever raises a number says why beside it.
+//! What each crate shows its users, and whether they are shown how to use it. Whoever raises a number says why beside it.
 #![cfg(not(any(loom, shuttle)))]
 
-use uslab_tests::surface::paths;
+use std::fmt::Write;
+use uslab_tests::surface::items;
 
-/// A crate, and the most public paths that it may have. Of those of `uslab-buddy` 41 are `Gfp`: Linux's flags, and the
-/// operations on sets that bitflags gives them.
-const MOST: [(&str, usize); 3] = [("uslab", 350), ("uslab-magazine", 60), ("uslab-buddy", 119)];
+/// A crate, the most public paths that it may have, and whether each of its types must have an example that runs. Of the paths
+/// of `uslab-buddy` 41 are `Gfp`: Linux's flags, and the operations on sets that bitflags gives them.
+const CRATES: [(&str, usize, bool); 4] = [
+    ("uslab", 350, true),
+    ("uslab-handle", 73, true),
+    ("uslab-magazine", 60, false),
+    ("uslab-buddy", 119, false),
+];
 
 #[test]
-fn no_crate_shows_more_than_its_users_need() {
-    for (package, most) in MOST {
-        let paths = paths(package).unwrap();
-        println!("SURFACE {package} | {} public paths, at most {most}", paths.len());
-        assert!(
-            paths.len() <= most,
-            "{package}: {} public paths, at most {most}:\n{}",
-            paths.len(),
-            paths.join("\n")
+fn no_crate_shows_more_than_its_users_need_and_types_have_examples() {
+    let mut wrong = String::new();
+    for (package, most, must_have_examples) in CRATES {
+        let items = items(package).unwrap();
+        let (paths, types) = (items.len(), items.iter().filter(|item| item.is_type).count());
+        let bare = items.iter().filter(|item| item.is_type && !item.has_example).map(|item| &*item.path);
+        let bare: Vec<&str> = bare.collect();
+        println!(
+            "SURFACE {package} | {paths} public paths, at most {most} | {types} types, {} without an example",
+            bare.len()
         );
+        if paths > most {
+            writeln!(wrong, "{package}: {paths} public paths, at most {most}:").unwrap();
+            items.iter().for_each(|item| writeln!(wrong, "  {}", item.path).unwrap());
+        }
+        if must_have_examples && !bare.is_empty() {
+            writeln!(wrong, "{package}: types without an example that runs:\n  {}", bare.join("\n  "))
+                .unwrap();
+        }
     }
+    assert!(wrong.is_empty(), "{wrong}");
 }

@@ -33,6 +33,16 @@ use core::fmt;
 use uslab_buddy::PageError;
 
 /// Why an allocation failed: which limit was reached. The caller may free something and try again.
+///
+/// ```
+/// use uslab::{AllocError, Gfp, KmemCache, Limit};
+///
+/// let inodes = KmemCache::builder("inode", 600).limit(Limit::Slabs(1)).build()?;
+/// let refused = inodes.alloc_blocks(Gfp::KERNEL, 10_000).err();
+/// assert_eq!(refused, Some(AllocError::CacheLimit { slabs: 1 }));
+/// assert!(inodes.alloc_block(Gfp::KERNEL).is_ok()); // nothing was taken
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocError {
@@ -83,6 +93,13 @@ impl From<uslab_buddy::AllocError> for AllocError {
 }
 
 /// Why a cache could not be made.
+///
+/// ```
+/// use uslab::{CacheError, KmemCache};
+///
+/// let refused = KmemCache::builder("inode cache", 600).build();
+/// assert_eq!(refused.err(), Some(CacheError::Name)); // a blank ends a name in slabinfo
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheError {
@@ -123,6 +140,17 @@ impl From<StartError> for CacheError {
 }
 
 /// A cache cannot be destroyed: objects of it are in callers' hands. It goes on as before.
+///
+/// ```
+/// use uslab::{Busy, Gfp, KmemCache};
+///
+/// let inodes = KmemCache::builder("inode", 600).build()?;
+/// let root = inodes.alloc_block(Gfp::KERNEL)?;
+/// assert_eq!(inodes.destroy(), Err(Busy { live: 1, aliases: 0 }));
+/// drop(root);
+/// inodes.destroy()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
     /// Objects in use; at least 1, unless others share the cache.
@@ -143,6 +171,17 @@ impl fmt::Display for Busy {
 impl std::error::Error for Busy {}
 
 /// Why a subsystem could not start.
+///
+/// ```
+/// use uslab::buddy::{PageConfig, PageError};
+/// use uslab::magazine::Cpus;
+/// use uslab::{Config, StartError, Subsystem};
+///
+/// let pages = PageConfig::with_nodes(Cpus::simulated(2, 1)?, vec![vec![]]); // a node without memory
+/// let refused = Subsystem::new(Config::new(pages));
+/// assert_eq!(refused.err(), Some(StartError::Pages(PageError::NoPages)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartError {

@@ -27,6 +27,16 @@ pub const CACHE_LINE: usize = 64;
 pub const MAX_OBJECTS: usize = 32_767;
 
 /// What decides a slab's order besides the object: the machine and the kernel's tunables.
+///
+/// ```
+/// use uslab::{Geometry, OrderRule};
+///
+/// let objects = |rule| Geometry::new(1024, 0, &rule).map(|geometry| geometry.objects());
+/// assert_eq!(objects(OrderRule::for_cpus(2))?, 16);
+/// assert_eq!(objects(OrderRule::for_cpus(64))?, 32); // larger slabs, so that CPUs meet less often
+/// assert_eq!(objects(OrderRule { max_order: 0, ..OrderRule::for_cpus(64) })?, 4); // a page each
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrderRule {
     /// CPUs that are present. More CPUs, larger slabs.
@@ -73,6 +83,13 @@ impl OrderRule {
 }
 
 /// Why no slab can hold such objects.
+///
+/// ```
+/// use uslab::{Geometry, GeometryError, OrderRule};
+///
+/// let error = Geometry::new(600, 24, &OrderRule::for_cpus(4));
+/// assert_eq!(error, Err(GeometryError::Alignment(24)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GeometryError {
@@ -107,6 +124,16 @@ impl std::error::Error for GeometryError {}
 /// * `stride` is a multiple of `align`, `align` a power of two and at least a word. A block of pages is aligned to its
 ///   own size, which is at least `stride`: hence every object is aligned.
 /// * `1 <= objects <= MAX_OBJECTS` and `objects * stride <= slab_bytes`; the same for `min_order`.
+///
+/// ```
+/// use uslab::{Geometry, OrderRule};
+///
+/// let inodes = Geometry::new(600, 0, &OrderRule::for_cpus(4))?;
+/// assert_eq!((inodes.order().pages(), inodes.objects(), inodes.waste()), (4, 27, 184));
+/// // Which object begins so many bytes into the slab.
+/// assert_eq!((inodes.index(1200), inodes.index(1201)), (Some(2), None));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     object_size: u32,

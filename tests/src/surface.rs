@@ -1,6 +1,6 @@
-//! What a crate shows its users: the public paths of its documentation, without what is hidden there.
+//! What a crate shows its users: the public items of its documentation, without what is hidden there.
 //!
-//! A path is counted for each module, type, trait, function, method, constant, static, macro and alias; what is re-exported
+//! An item is counted for each module, type, trait, function, method, constant, static, macro and alias; what is re-exported
 //! is counted once. Fields, variants and implementations of traits belong to their type.
 
 use crate::{cargo, workspace};
@@ -9,13 +9,34 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt;
 
-/// The public paths of a crate of this workspace, sorted.
+/// What a user of a crate can name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Item {
+    /// How it is named: `uslab::error::Busy`.
+    pub path: String,
+    /// Whether it is a struct, an enum, a union or a trait, of this crate and no other.
+    pub is_type: bool,
+    /// Whether its own documentation has an example that runs.
+    pub has_example: bool,
+}
+
+/// What begins a block of code that a documentation test compiles and runs.
+const RUNS: [&str; 3] = ["", "rust", "should_panic"];
+
+/// Whether there is a block of code that runs.
+fn has_example(docs: &str) -> bool {
+    let fences = docs.lines().filter_map(|line| line.trim_start().strip_prefix("```"));
+    // Every second one ends a block.
+    fences.step_by(2).any(|begin| RUNS.contains(&begin.trim_end()))
+}
+
+/// The public items of a crate of this workspace, sorted by path.
 ///
 /// Cost: its documentation is made, some seconds.
 ///
 /// # Errors
 /// It cannot be made, or is not in the format of `rustdoc` that this reads.
-pub fn paths(package: &str) -> Result<Vec<String>> {
+pub fn items(package: &str) -> Result<Vec<Item>> {
     // The format is unstable. Only rustdoc is told that this is fine: cargo would build all that the crate depends on again.
     let wrapper = workspace().join("target/rustdoc-json");
     let script = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\" -Zunstable-options --output-format json --cap-lints allow\n";
@@ -32,21 +53,21 @@ pub fn paths(package: &str) -> Result<Vec<String>> {
     let file = target.join("doc").join(package.replace('-', "_")).with_extension("json");
     let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
     let docs = serde_json::from_str::<Value>(&text)?;
-    let mut surface = Surface { index: &docs["index"], known: HashSet::new(), paths: Vec::new() };
+    let mut surface = Surface { index: &docs["index"], known: HashSet::new(), items: Vec::new() };
     let root = docs["root"].to_string();
     let name = docs["index"][&root]["name"].as_str().context("a crate has a name")?;
     surface.known.insert(root.clone());
     surface.inside(&root, name);
-    ensure!(!surface.paths.is_empty(), "{package}: no public path in {}", file.display());
-    surface.paths.sort_unstable();
-    Ok(surface.paths)
+    ensure!(surface.items.iter().any(|item| item.is_type), "{package}: no public type in {}", file.display());
+    surface.items.sort_unstable();
+    Ok(surface.items)
 }
 
 struct Surface<'a> {
     index: &'a Value,
     /// What a path leads to already.
     known: HashSet<String>,
-    paths: Vec<String>,
+    items: Vec<Item>,
 }
 
 impl Surface<'_> {
@@ -66,7 +87,11 @@ impl Surface<'_> {
             return self.inside(&target, parent);
         }
         if self.known.insert(target.clone()) {
-            self.paths.push(path.clone());
+            let item = &self.index[&target];
+            let is_type =
+                ["struct", "enum", "union", "trait"].iter().any(|kind| !item["inner"][kind].is_null());
+            let has_example = item["docs"].as_str().is_some_and(has_example);
+            self.items.push(Item { path: path.clone(), is_type, has_example });
             self.inside(&target, &path);
         }
     }
@@ -84,5 +109,21 @@ impl Surface<'_> {
                 implementation["items"].as_array().into_iter().flatten().for_each(|id| self.add(id, path));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_are_told_from_text_and_from_code_that_does_not_run() {
+        for begin in ["text", "ignore", "no_run", "compile_fail,E0277", "console"] {
+            let docs = format!("A cache.\n\n```{begin}\nlet cache = 1;\n```\n\nMore.");
+            assert!(!has_example(&docs), "{docs}");
+            assert!(has_example(&format!("{docs}\n```\nlet cache = 2;\n```")), "{docs}");
+        }
+        assert!(!has_example("None."));
+        assert!(has_example("```rust\n```"));
     }
 }

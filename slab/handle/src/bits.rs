@@ -16,6 +16,17 @@ use core::num::{NonZeroU32, NonZeroU64};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// What a handle is packed into: `u32` or `u64`.
+///
+/// ```
+/// use uslab_handle::{Handle, Word};
+///
+/// /// Of 32 and of 64 bits alike.
+/// fn name<W: Word, const G: u32>(handle: Handle<W, G>) -> String {
+///     format!("{}v{}", handle.index(), handle.generation())
+/// }
+/// assert_eq!(Handle::<u32, 8>::new(7, 3).map(name), Some("7v3".to_owned()));
+/// assert_eq!(Handle::<u64, 32>::new(7, 3).map(name), Some("7v3".to_owned()));
+/// ```
 pub trait Word: sealed::Word {}
 impl<W: sealed::Word> Word for W {}
 

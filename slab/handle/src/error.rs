@@ -7,6 +7,16 @@ use core::fmt;
 ///
 /// `E` is why there is no object, where handles name objects that lie elsewhere, in a cache. Tables and maps keep their values
 /// themselves.
+///
+/// ```
+/// use uslab_handle::{HandleError, HandleTable};
+///
+/// let mut entities = HandleTable::<u8, u32, 31>::new(); // 1 bit of index
+/// entities.alloc(0)?;
+/// entities.alloc(1)?;
+/// assert_eq!(entities.alloc(2), Err(HandleError::Full { slots: 2, retired: 0 }));
+/// # Ok::<(), HandleError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandleError<E = Infallible> {

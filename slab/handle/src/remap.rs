@@ -61,6 +61,18 @@ use std::collections::HashMap;
 ///
 /// Invariant: an id has one handle and a handle one id. Handles of freed objects stay until they are
 /// [removed](Self::remove_handle) or the id is.
+///
+/// ```
+/// use uslab_handle::{HandleTable, StableIds};
+///
+/// let (mut world, mut ids) = (HandleTable::<u32>::new(), StableIds::new());
+/// let imp = world.alloc(60)?;
+/// ids.insert("imp", imp)?;
+/// assert_eq!((ids.handle("imp"), ids.id(imp)), (Some(imp), Some(&"imp")));
+/// world.free(imp);
+/// assert_eq!(ids.remove_handle(imp), Some("imp"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct StableIds<Id, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     handles: HashMap<Id, Handle<W, GENERATION_BITS>>,
@@ -68,6 +80,17 @@ pub struct StableIds<Id, W: Word = u64, const GENERATION_BITS: u32 = 32> {
 }
 
 /// Why an id could not be given to an object.
+///
+/// ```
+/// use uslab_handle::{HandleTable, StableIds, Taken};
+///
+/// let (mut world, mut ids) = (HandleTable::<u32>::new(), StableIds::new());
+/// let (imp, baron) = (world.alloc(60)?, world.alloc(1000)?);
+/// ids.insert("imp", imp)?;
+/// assert_eq!(ids.insert("imp", baron), Err(Taken::Id));
+/// assert_eq!(ids.insert("baron", imp), Err(Taken::Handle));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// The id stands for another object.

@@ -18,6 +18,19 @@ use super::bits::{Handle, Word, generation_of, index_of, pack};
 use super::error::HandleError;
 
 /// What becomes of a slot when its last generation was freed.
+///
+/// ```
+/// use uslab_handle::{HandleError, HandleTable, WrapPolicy};
+///
+/// for (policy, is_taken_for_another) in [(WrapPolicy::Retire, false), (WrapPolicy::Wrap, true)] {
+///     let mut entities = HandleTable::<&str, u32, 1>::with(policy); // one generation a slot
+///     let imp = entities.alloc("imp")?;
+///     entities.free(imp);
+///     entities.alloc("baron")?;
+///     assert_eq!(entities.is_valid(imp), is_taken_for_another);
+/// }
+/// # Ok::<(), HandleError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WrapPolicy {
     /// It is not used any more: no stale handle is ever taken for a new one. Costs the slot's memory.
@@ -29,6 +42,19 @@ pub enum WrapPolicy {
 }
 
 /// Which generations slots go through.
+///
+/// ```
+/// use uslab_handle::{Generations, HandleError, HandleTable};
+///
+/// let mut entities = HandleTable::<&str>::new();
+/// let imp = entities.alloc("imp")?;
+/// // The program saves and loads its values: the new table must reject handles of the old one.
+/// let first = entities.fresh_generation().unwrap_or(1);
+/// let mut loaded = HandleTable::<&str>::with(Generations { first, ..Generations::default() });
+/// let baron = loaded.alloc("baron")?;
+/// assert_eq!((imp.index(), loaded.get(imp)), (baron.index(), None));
+/// # Ok::<(), HandleError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generations {
     /// Of a slot's first handle. More than 1 sets the handles of this table apart from those of one before it: see

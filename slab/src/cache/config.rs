@@ -18,6 +18,18 @@ use uslab_magazine::Cpus;
 pub const KEEP_FREE: usize = 16 << 20;
 
 /// What a subsystem is made of. Write it with `..Config::default()` or `..Config::new(pages)`: it will have more fields.
+///
+/// ```
+/// use uslab::buddy::PageConfig;
+/// use uslab::magazine::Cpus;
+/// use uslab::{Config, Magazines, Subsystem};
+///
+/// // 16 MiB for two simulated CPUs, and caches without magazines: what slabs do by themselves.
+/// let pages = PageConfig::default_for(Cpus::simulated(2, 1)?).limit(16 << 20);
+/// let subsystem = Subsystem::new(Config { magazines: Magazines::Off, ..Config::new(pages) })?;
+/// assert_eq!((subsystem.cpus().count(), subsystem.check()?.pages), (2, 4096));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Config {
     /// CPUs, nodes, zones and with them the limit of memory and what is kept in reserve; and the

@@ -12,6 +12,18 @@ use uslab_magazine::Paths;
 /// [`depot_exchanges`](Self::depot_exchanges).
 ///
 /// Cost: each CPU's and magazine's words are read, and each node's lock is taken once; the fast paths count nothing for it.
+///
+/// ```
+/// use uslab::{Gfp, KmemCache};
+///
+/// let inodes = KmemCache::builder("inode", 600).build()?;
+/// let blocks = inodes.alloc_blocks(Gfp::KERNEL, 30)?;
+/// let info = inodes.info();
+/// assert_eq!((info.used, info.allocs - info.frees), (30, 30));
+/// // Each object is in one of four places.
+/// assert_eq!(info.objects, info.used + info.in_magazines + info.in_depot + info.free_in_slabs);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CacheInfo {

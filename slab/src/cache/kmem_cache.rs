@@ -43,6 +43,17 @@ pub struct KmemCache {
 }
 
 /// How much memory a cache may have. Charged by slab, where it costs nothing: rounded up to slabs of the cache's order.
+///
+/// ```
+/// use uslab::{AllocError, Gfp, KmemCache, Limit};
+///
+/// let inodes = KmemCache::builder("inode", 600).limit(Limit::Slabs(1)).build()?;
+/// let slab = inodes.alloc_blocks(Gfp::KERNEL, inodes.geometry().objects())?;
+/// assert_eq!(inodes.alloc(Gfp::KERNEL), Err(AllocError::CacheLimit { slabs: 1 }));
+/// drop(slab);
+/// assert!(inodes.alloc_block(Gfp::KERNEL).is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
@@ -66,6 +77,19 @@ impl Limit {
 }
 
 /// Makes a [`KmemCache`].
+///
+/// ```
+/// use uslab::{Gfp, KmemCache, Limit};
+///
+/// let inodes = KmemCache::builder("inode", 600)
+///     .hardware_align()
+///     .limit(Limit::Bytes(1 << 20))
+///     .ctor(|inode| inode[0] = 1) // for each object of a new slab
+///     .build()?;
+/// assert_eq!(inodes.geometry().align(), 64);
+/// assert_eq!(inodes.alloc_block(Gfp::KERNEL)?.bytes()[0], 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a builder makes nothing until it builds"]
 pub struct KmemCacheBuilder {

@@ -92,6 +92,16 @@ impl Live {
 pub type Run = (NonNull<u8>, usize);
 
 /// The runs of a [`Live`].
+///
+/// ```
+/// use uslab::{Gfp, KmemCache};
+///
+/// let inodes = KmemCache::builder("inode", 600).build()?;
+/// let blocks = inodes.alloc_blocks(Gfp::KERNEL, 10)?;
+/// let live = inodes.live();
+/// assert_eq!(live.runs().map(|(_first, count)| count).sum::<usize>(), blocks.len());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Runs<'l> {
     live: &'l Live,

@@ -28,6 +28,20 @@ use uslab_magazine::sync::fork::ForkLock;
 use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier};
 
 /// The magazines of a cache, or of all caches of a subsystem.
+///
+/// ```
+/// use uslab::{Gfp, KmemCache, Magazines};
+///
+/// let magazines = Magazines::Sized { capacity: 16, stock: 2, depot_limit: 4 };
+/// let inodes = KmemCache::builder("inode", 600).magazines(magazines).build()?;
+/// drop(inodes.alloc_block(Gfp::KERNEL)?);
+/// assert!(inodes.info().in_magazines > 0); // the next allocation on that CPU takes no lock
+///
+/// let inodes = KmemCache::builder("inode", 600).magazines(Magazines::Off).build()?;
+/// drop(inodes.alloc_block(Gfp::KERNEL)?);
+/// assert_eq!(inodes.info().in_magazines, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Magazines {

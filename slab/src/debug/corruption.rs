@@ -33,6 +33,14 @@ use core::fmt;
 use std::io::Write;
 
 /// What is wrong with a free.
+///
+/// ```
+/// use uslab::CorruptionKind;
+///
+/// // A handler may count double frees, and end the process for all else.
+/// let ends_process = |kind| kind != CorruptionKind::DoubleFree;
+/// assert!(ends_process(CorruptionKind::WrongCache) && !ends_process(CorruptionKind::DoubleFree));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CorruptionKind {
@@ -61,6 +69,25 @@ impl fmt::Display for CorruptionKind {
 }
 
 /// A refused free.
+///
+/// ```
+/// use std::sync::{Arc, mpsc};
+/// use uslab::{Config, Corruption, Gfp, KmemCache, Subsystem};
+///
+/// let (report, reports) = mpsc::channel();
+/// let handler = move |corruption: &Corruption<'_>| _ = report.send(corruption.to_string());
+/// let config = Config { check_frees: true, corruption: Arc::new(handler), ..Config::default() };
+/// let subsystem = Subsystem::new(config)?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// let inode = inodes.alloc(Gfp::KERNEL)?;
+/// // SAFETY: allocated above from this cache; its frees are checked, and the second one is refused.
+/// unsafe {
+///     inodes.free(inode);
+///     inodes.free(inode);
+/// }
+/// assert!(reports.try_recv()?.starts_with("cache inode: double free 0x"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Corruption<'a> {

@@ -220,6 +220,21 @@ impl<T, W: Word, const GENERATION_BITS: u32> fmt::Debug for HandleCache<T, W, GE
 }
 
 /// An object of a [`HandleCache`] that is held: it stays this object, whoever frees it meanwhile.
+///
+/// ```
+/// use uslab::ObjectCache;
+/// use uslab::handle::{Generations, HandleCache, Held};
+///
+/// let builder = ObjectCache::builder("session").ctor(String::new);
+/// let sessions: HandleCache<String> = builder.build_handles(Generations::default())?;
+/// let session = sessions.alloc_with(|user| user.push_str("alice"))?;
+/// let held: Held<'_, String> = sessions.get(session).ok_or("a stale handle")?;
+/// assert!(sessions.free(session)); // as another thread might
+/// assert_eq!(*held, "alice");
+/// drop(held);
+/// assert_eq!(sessions.info().used, 0); // now it has gone
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping it lets go of the object"]
 pub struct Held<'c, T, W: Word = u64, const GENERATION_BITS: u32 = 32> {
     cache: &'c HandleCache<T, W, GENERATION_BITS>,

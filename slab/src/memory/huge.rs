@@ -78,6 +78,20 @@ pub(crate) const fn is_huge(layout: Layout) -> bool {
 }
 
 /// Numbers of the memory above the largest block.
+///
+/// ```
+/// use std::alloc::Layout;
+/// use uslab::{Config, Gfp, Malloc, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let malloc = Malloc::new(&subsystem)?;
+/// let table = malloc.alloc_block(Layout::from_size_align(8 << 20, 4096)?, Gfp::KERNEL)?;
+/// assert_eq!(subsystem.info().huge.pages, 2048);
+/// drop(table);
+/// let huge = subsystem.info().huge;
+/// assert_eq!((huge.allocs, huge.frees, huge.pages), (1, 1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HugeInfo {
     /// Pieces handed out.

@@ -13,6 +13,16 @@ pub(crate) fn large() -> *mut u8 {
 }
 
 /// Numbers of the blocks above the size classes.
+///
+/// ```
+/// use uslab::{Config, Gfp, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let table = subsystem.kmalloc().alloc_block(100_000, Gfp::KERNEL)?; // a block of 2^5 pages
+/// let large = subsystem.info().kmalloc_large;
+/// assert_eq!((large.allocs, large.pages), (1, 32));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LargeInfo {
     /// Blocks handed out.

@@ -57,6 +57,17 @@ pub struct Hive<T> {
 struct Slot<T>(T);
 
 /// Names a value of a [`Hive`]. Whoever drops it leaves the value where it is, until the hive goes.
+///
+/// ```
+/// use uslab::Hive;
+/// use uslab::objects::Key;
+///
+/// let mut sessions = Hive::new("session")?;
+/// let session: Key<String> = sessions.insert(String::from("alice"))?;
+/// sessions.get_mut(&session).push_str(" is idle");
+/// assert_eq!(sessions.remove(session), "alice is idle"); // the key has gone with the value
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Key<T> {
     value: NonNull<T>,
     /// The number of the hive.
@@ -241,6 +252,21 @@ impl<T> fmt::Debug for Key<T> {
 }
 
 /// A value that found no memory.
+///
+/// ```
+/// use uslab::faults::{self, Faults};
+/// use uslab::{AllocError, Config, Hive, Magazines, Subsystem};
+///
+/// let mut config = Config::default();
+/// config.pages.faults = Faults::new(1);
+/// let faults = config.pages.faults.clone();
+/// let mut sessions = Hive::new_in("session", &Subsystem::new(config)?, Magazines::BySize)?;
+///
+/// faults.arm(faults::parse("slab:cache=session,times=-1")?);
+/// let refused = sessions.insert(String::from("alice")).err().ok_or("there was memory")?;
+/// assert_eq!((&*refused.value, refused.error), ("alice", AllocError::Injected));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Refused<T> {
     /// The value.

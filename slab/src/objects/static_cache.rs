@@ -16,6 +16,19 @@ use uslab_magazine::sync::thread_local;
 ///
 /// No thread waits for another one: threads that come first at the same time each make a cache, and all but one are
 /// thrown away.
+///
+/// ```
+/// use uslab::{CacheBox, ObjectCache, StaticCache, object_cache};
+///
+/// object_cache! {
+///     static SESSIONS: ObjectCache<String> = ObjectCache::builder("session").ctor(String::new).build();
+/// }
+///
+/// let cache: &StaticCache<String> = &SESSIONS;
+/// let session: CacheBox<'static, String> = cache.get()?.alloc()?;
+/// assert_eq!(SESSIONS.get()?.info().used, 1); // one cache, made by the first `get`
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct StaticCache<T: Send + 'static> {
     made: Published<ObjectCache<T>>,
     make: fn() -> Result<ObjectCache<T>, CacheError>,

@@ -78,6 +78,17 @@ impl<T: Send + 'static, F: Fn() -> T + Send + Sync + 'static, R: Reset<T>> Objec
 }
 
 /// An object of a [`TypeStableCache`] in use: its owner may free it, and that is all that sets it apart from a reader.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// use uslab::{ObjectCache, StableBox};
+///
+/// let sessions = ObjectCache::builder("session").ctor(|| AtomicU64::new(0)).build_type_stable()?;
+/// let requests: StableBox<'_, AtomicU64> = sessions.alloc()?;
+/// requests.fetch_add(1, Relaxed); // its owner has `&T` only, too
+/// assert_eq!(requests.load(Relaxed), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct StableBox<'c, T>(CacheBox<'c, T>);
 
 impl<T> StableBox<'_, T> {

@@ -84,6 +84,20 @@ macro_rules! managed {
 pub(crate) use managed;
 
 /// Makes an [`ObjectCache`]. `C` is the constructor and `R` the reset once there is one.
+///
+/// ```
+/// use uslab::{Limit, ObjectCache};
+///
+/// let buffers = ObjectCache::builder("buffer")
+///     .ctor(|| Vec::<u8>::with_capacity(4096)) // for each object of a new slab
+///     .reset(Vec::clear) // for each object that comes back
+///     .limit(Limit::Objects(1000))
+///     .build()?;
+/// buffers.alloc()?.extend_from_slice(b"hello");
+/// let buffer = buffers.alloc()?;
+/// assert!(buffer.is_empty() && buffer.capacity() >= 4096);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a builder makes nothing until it builds"]
 pub struct ObjectCacheBuilder<T, C = (), R = ()> {
     cache: KmemCacheBuilder,
@@ -95,10 +109,44 @@ pub struct ObjectCacheBuilder<T, C = (), R = ()> {
 type Hook = Box<dyn Fn(NonNull<u8>) + Send + Sync>;
 
 /// What runs on an object that comes back: a function, or nothing.
+///
+/// ```
+/// use uslab::typed::Reset;
+/// use uslab::{CacheError, Limit, ObjectCache, ObjectCacheBuilder};
+///
+/// /// Builds a cache of a thousand objects at most, whether or not they are reset.
+/// fn limited<T: Send + 'static, R: Reset<T>>(
+///     builder: ObjectCacheBuilder<T, fn() -> T, R>,
+/// ) -> Result<ObjectCache<T>, CacheError> {
+///     builder.limit(Limit::Objects(1000)).build()
+/// }
+///
+/// let builder = ObjectCache::builder("session").ctor(String::new as fn() -> String);
+/// let sessions = limited(builder.reset(String::clear))?;
+/// sessions.alloc()?.push_str("alice");
+/// assert_eq!(*sessions.alloc()?, "");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Reset<T>: sealed::Reset<T> {}
 impl<T, R: sealed::Reset<T>> Reset<T> for R {}
 
 /// No reset: it would see `&mut T`.
+///
+/// ```
+/// use uslab::typed::{NoReset, Reset};
+/// use uslab::{CacheError, ObjectCache, ObjectCacheBuilder, PinnedCache};
+///
+/// /// Builds a cache of objects that never move.
+/// fn pinned<T: Send + 'static, R: Reset<T> + NoReset>(
+///     builder: ObjectCacheBuilder<T, fn() -> T, R>,
+/// ) -> Result<PinnedCache<T>, CacheError> {
+///     builder.build_pinned()
+/// }
+///
+/// let waiters = pinned(ObjectCache::builder("waiter").ctor((|| 7) as fn() -> u32))?;
+/// assert_eq!(*waiters.alloc()?, 7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait NoReset: sealed::NoReset {}
 impl NoReset for () {}
 
@@ -299,6 +347,18 @@ impl<T, C, R> fmt::Debug for ObjectCacheBuilder<T, C, R> {
 
 /// A constructed object in use, freed on the CPU that drops it. Borrows its cache; there is no reference count. It is one word:
 /// the cache is found by the object's address.
+///
+/// ```
+/// use uslab::{CacheBox, ObjectCache};
+///
+/// let sessions = ObjectCache::builder("session").ctor(String::new).reset(String::clear).build()?;
+/// let mut session: CacheBox<'_, String> = sessions.alloc()?;
+/// session.push_str("alice");
+/// assert_eq!((session.len(), sessions.info().used), (5, 1));
+/// drop(session);
+/// assert_eq!(sessions.info().used, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct CacheBox<'c, T> {
     object: NonNull<T>,
     cache: PhantomData<&'c KmemCache>,
@@ -456,6 +516,19 @@ impl<T: fmt::Display> fmt::Display for OwnedBox<T> {
 }
 
 /// Constructed objects of one owner: see [`Prefilled`].
+///
+/// ```
+/// use uslab::ObjectCache;
+///
+/// let sessions = ObjectCache::builder("session").ctor(String::new).build()?;
+/// let mut mine = sessions.prefill(3)?;
+/// // Three allocations that cannot fail.
+/// let taken: Vec<_> = (0..3).filter_map(|_| mine.alloc()).collect();
+/// assert_eq!(taken.len(), 3);
+/// taken.into_iter().for_each(|session| mine.free(session));
+/// assert!(mine.len() >= 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping it gives the objects back"]
 pub struct PrefilledObjects<'c, T> {

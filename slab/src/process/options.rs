@@ -38,6 +38,21 @@ pub(crate) struct Options {
 
 /// Where to write the numbers, and on which signal: as JSON if the file's name ends in `.json`, as Prometheus' text if it ends
 /// in `.prom`, else as `/proc/slabinfo`.
+///
+/// ```
+/// use uslab::Uslab;
+/// use uslab::options::DumpSignal;
+///
+/// # if cfg!(unix) {
+/// // A user sets it in the shell.
+/// // SAFETY: no other thread runs yet.
+/// unsafe { std::env::set_var("USLAB_OPTIONS", "dump=/tmp/slabs-%p.json,dump_signal=USR1") };
+/// let dump = Uslab.dump().ok_or("no dump is asked for")?;
+/// assert_eq!(dump.file, b"/tmp/slabs-%p.json");
+/// assert_eq!(dump.signal, DumpSignal::Usr1);
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dump {
@@ -48,6 +63,12 @@ pub struct Dump {
 }
 
 /// A signal that means nothing by itself.
+///
+/// ```
+/// use uslab::options::DumpSignal;
+///
+/// assert_eq!(DumpSignal::default(), DumpSignal::Usr2); // unless `dump_signal` says otherwise
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DumpSignal {
     /// `SIGUSR1`.

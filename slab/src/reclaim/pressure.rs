@@ -17,6 +17,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// When to be woken: tasks have stalled on memory for `stall` within `window`.
+///
+/// ```
+/// use std::time::Duration;
+/// use uslab::pressure::Psi;
+/// use uslab::{Config, Reaper, Subsystem};
+///
+/// let (stall, window) = (Duration::from_millis(100), Duration::from_secs(2));
+/// let psi = Psi::system(stall, window);
+/// assert_eq!(psi, Psi::at("/proc/pressure/memory", stall, window));
+/// // Where there is no such file, the reaper ends its intervals and is never woken.
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let builder = Reaper::builder(Duration::from_secs(15));
+/// let reaper = builder.clone().psi(psi).start(&subsystem).or_else(|_| builder.start(&subsystem))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Psi {
     path: PathBuf,
@@ -37,6 +52,24 @@ impl Psi {
 }
 
 /// A memory group, by its directory.
+///
+/// ```
+/// use std::time::Duration;
+/// use uslab::pressure::MemoryGroup;
+/// use uslab::{Config, Reaper, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let mut builder = Reaper::builder(Duration::from_secs(15));
+/// // Not every process is in a group that has a mark.
+/// if let Ok(group) = MemoryGroup::own() {
+///     builder = builder.group(group);
+/// }
+/// let reaper = builder.start(&subsystem)?;
+///
+/// let missing = MemoryGroup::at("/no/such/group").map_err(|error| error.to_string());
+/// assert!(missing.is_err_and(|error| error.contains("memory.high: ")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryGroup {
     directory: PathBuf,

@@ -68,6 +68,17 @@ pub struct Reaper {
 }
 
 /// Makes a [`Reaper`].
+///
+/// ```
+/// use std::time::Duration;
+/// use uslab::{Config, Reaper, Subsystem};
+///
+/// let (inodes, sessions) = (Subsystem::new(Config::default())?, Subsystem::new(Config::default())?);
+/// let builder = Reaper::builder(Duration::from_secs(15));
+/// let reapers = [builder.clone().start(&inodes)?, builder.start(&sessions)?];
+/// assert!(reapers.iter().all(|reaper| reaper.pressures() == 0)); // they were told to heed none
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder starts nothing until it starts"]
 pub struct ReaperBuilder {

@@ -18,6 +18,38 @@ use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Rank, assert_unlocked, thread_local};
 
 /// Drops what can be had again. See the [module](self).
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+/// use uslab::{Gfp, Limit, ObjectCache, OwnedBox, Shrinker};
+///
+/// /// Sessions that nobody uses, kept because it takes long to open one.
+/// #[derive(Default)]
+/// struct Idle(Mutex<Vec<OwnedBox<String>>>);
+///
+/// impl Shrinker for Idle {
+///     fn count(&self) -> usize {
+///         self.0.try_lock().map_or(0, |idle| idle.len())
+///     }
+///     fn scan(&self, objects: usize, _: Gfp) -> usize {
+///         let Ok(mut idle) = self.0.try_lock() else { return 0 };
+///         let oldest = objects.min(idle.len());
+///         idle.drain(..oldest).count()
+///     }
+/// }
+///
+/// let sessions = ObjectCache::builder("session").ctor(String::new).limit(Limit::Slabs(1)).build()?;
+/// let idle = Arc::new(Idle::default());
+/// let _registration = sessions.register_shrinker(idle.clone());
+/// let most = sessions.info().objs_per_slab as usize;
+/// while idle.count() < most {
+///     let session = sessions.alloc_owned()?;
+///     idle.0.lock().unwrap().push(session);
+/// }
+/// let session = sessions.alloc()?; // the cache is at its limit: idle sessions make room
+/// assert!(idle.count() < most);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Shrinker: Send + Sync {
     /// Objects that could be dropped now, about.
     fn count(&self) -> usize;
@@ -36,6 +68,27 @@ impl<S: Shrinker + ?Sized> Shrinker for Arc<S> {
 }
 
 /// A registered shrinker: it is asked until this is dropped (and, by a thread that is about to, perhaps once more).
+///
+/// ```
+/// use std::sync::Arc;
+/// use uslab::{Config, Gfp, Registration, Shrinker, Subsystem};
+///
+/// struct Idle;
+/// impl Shrinker for Idle {
+///     fn count(&self) -> usize {
+///         0
+///     }
+///     fn scan(&self, _: usize, _: Gfp) -> usize {
+///         0
+///     }
+/// }
+///
+/// let (subsystem, idle) = (Subsystem::new(Config::default())?, Arc::new(Idle));
+/// let registration: Registration = subsystem.register_shrinker(idle.clone());
+/// drop(registration); // nobody asks it any more
+/// assert_eq!(Arc::strong_count(&idle), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping it takes the shrinker off the list"]
 pub struct Registration {
     entry: Arc<Entry>,

@@ -18,6 +18,18 @@ use uslab_buddy::Pfn;
 ///
 /// and each slab is on exactly the list that its fill says, its head agrees with its bitmap, and its frames name its
 /// cache. Only while nobody uses the subsystem.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// let blocks = inodes.alloc_blocks(Gfp::KERNEL, 30)?;
+/// let census = subsystem.check()?;
+/// assert_eq!(census.used, 30);
+/// assert_eq!(census.objects, 30 + census.in_magazines + census.in_depot + census.free_in_slabs);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Census {
@@ -61,6 +73,13 @@ pub struct Census {
 }
 
 /// What does not hold.
+///
+/// ```
+/// use uslab::Violation;
+///
+/// let lost = Violation::Count { cache: "inode".into(), what: "objects in use", found: 29, expected: 30 };
+/// assert_eq!(lost.to_string(), "cache inode: 29 objects in use, by the books 30");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {

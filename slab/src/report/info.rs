@@ -46,6 +46,17 @@ pub use uslab_magazine::{Path, Paths};
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// What a malloc has from the system, and what of it is in use: a snapshot.
+///
+/// ```
+/// use uslab::Uslab;
+///
+/// #[global_allocator]
+/// static ALLOCATOR: Uslab = Uslab;
+///
+/// let buffer = vec![1_u8; 1000];
+/// let usage = Uslab.usage();
+/// assert!(buffer.len() <= usage.used && usage.used <= usage.committed);
+/// ```
 #[cfg(not(any(loom, shuttle)))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -65,6 +76,18 @@ pub struct HeapUsage {
 }
 
 /// Everything there is to know about a subsystem: a snapshot. Serialises.
+///
+/// ```
+/// use uslab::{Config, Gfp, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let name = subsystem.kmalloc().alloc_block(100, Gfp::KERNEL)?;
+/// let info = subsystem.info();
+/// let used = info.caches.iter().filter(|cache| cache.used > 0).map(|cache| &*cache.name);
+/// assert_eq!(used.collect::<Vec<_>>(), ["kmalloc-128"]);
+/// assert_eq!(info.paths().operations(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Info {
@@ -148,6 +171,18 @@ impl Core {
 }
 
 /// What took objects and pages from the stacks of CPUs: reaps, shrinks, and allocations that find nothing nearer.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// drop(inodes.alloc_block(Gfp::KERNEL)?);
+/// let before = subsystem.info().drains;
+/// inodes.shrink(); // takes it from its CPU's stack
+/// assert!(subsystem.info().drains.passes > before.passes);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DrainInfo {
@@ -171,6 +206,18 @@ impl FromIterator<Drains> for DrainInfo {
 }
 
 /// One row of the kernel's table.
+///
+/// ```
+/// use uslab::SlabInfo;
+///
+/// let text = "slabinfo - version: 2.1\n\
+///             inode_cache 20 54 600 27 4 : tunables 0 0 0 : slabdata 2 2 0\n";
+/// let table: SlabInfo = text.parse()?;
+/// let inodes = table.get("inode_cache").ok_or("no such cache")?;
+/// assert_eq!((inodes.active_objects, inodes.objects), (20, 54));
+/// assert_eq!(inodes.slabs * inodes.pages_per_slab, 8); // pages in all
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Row {
     /// The cache's name; no blanks.
@@ -228,6 +275,19 @@ impl fmt::Display for Row {
 }
 
 /// A `/proc/slabinfo`, format 2.1. `Display` writes the kernel's text, `FromStr` reads it.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, SlabInfo, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// let root = inodes.alloc_block(Gfp::KERNEL)?;
+/// let table = subsystem.slabinfo();
+/// let text = table.to_string(); // as `cat /proc/slabinfo`
+/// assert_eq!(text.lines().count(), 3); // a version, the columns, and inodes
+/// assert_eq!(text.parse::<SlabInfo>()?, table);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SlabInfo {
     /// One row a cache.
@@ -265,6 +325,19 @@ impl fmt::Display for SlabInfo {
 /// of all memory together in comments at the end. [`SlabInfo`] reads it, too.
 ///
 /// Made by [`Info::statistics`].
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, SlabInfo, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// let root = inodes.alloc_block(Gfp::KERNEL)?;
+/// let info = subsystem.info();
+/// let text = info.statistics().to_string();
+/// assert!(text.lines().last().is_some_and(|last| last.starts_with("# 1 allocations and frees: ")));
+/// assert_eq!(text.parse::<SlabInfo>()?, info.slabinfo());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Statistics<'i>(pub(crate) &'i Info);
 
@@ -297,6 +370,13 @@ impl fmt::Display for Statistics<'_> {
 }
 
 /// A text that is no slabinfo 2.1, and where.
+///
+/// ```
+/// use uslab::SlabInfo;
+///
+/// let error = "slabinfo - version: 2.1\ninode_cache 20 54\n".parse::<SlabInfo>().err();
+/// assert_eq!(error.map(|error| error.line), Some(2));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
     /// Line, counted from 1.

@@ -19,6 +19,13 @@ use std::collections::BTreeMap;
 use uslab_buddy::{PAGE_SIZE, ZoneInfo};
 
 /// `Display` writes the text. See the [module](self).
+///
+/// ```
+/// let info = uslab::Subsystem::global()?.info();
+/// let (seen, all) = (info.prometheus().to_string(), info.prometheus().all().to_string());
+/// assert!(!seen.contains("dma-kmalloc-8k") && all.contains("dma-kmalloc-8k"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Exposition<'i> {
     info: &'i Info,

@@ -9,6 +9,21 @@ use uslab_buddy::Pfn;
 use uslab_magazine::{LayerView, Round};
 
 /// A cache, looked at.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+/// let root = inodes.alloc_block(Gfp::KERNEL)?;
+/// // SAFETY: nobody else uses the subsystem.
+/// let view = unsafe { inodes.view() };
+/// let objects = view.slabs.iter().map(|slab| u64::from(slab.objects)).sum::<u64>();
+/// assert_eq!(objects, inodes.info().objects);
+/// let place = inodes.place_of(root.address()).ok_or("no object")?;
+/// assert!(view.slabs.iter().any(|slab| slab.page == place.slab));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheView {
@@ -19,6 +34,19 @@ pub struct CacheView {
 }
 
 /// A slab.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Magazines, SlabView, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).magazines(Magazines::Off).build_in(&subsystem)?;
+/// let root = inodes.alloc_block(Gfp::KERNEL)?;
+/// // SAFETY: nobody else uses the subsystem.
+/// let view = unsafe { inodes.view() };
+/// let slab: &SlabView = &view.slabs[0];
+/// assert_eq!(slab.out.iter().map(|word| word.count_ones()).sum::<u32>(), 1); // a bit for the root
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SlabView {
@@ -33,6 +61,18 @@ pub struct SlabView {
 }
 
 /// A list of a node.
+///
+/// ```
+/// use uslab::{Config, Gfp, KmemCache, Magazines, SlabList, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config::default())?;
+/// let inodes = KmemCache::builder("inode", 600).magazines(Magazines::Off).build_in(&subsystem)?;
+/// let root = inodes.alloc_block(Gfp::KERNEL)?;
+/// // SAFETY: nobody else uses the subsystem.
+/// let view = unsafe { inodes.view() };
+/// assert_eq!(view.slabs[0].list, SlabList::Partial); // one object is out, the others are not
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlabList {
     /// All objects are out.
@@ -44,6 +84,18 @@ pub enum SlabList {
 }
 
 /// An object: its slab's first page, and which object of the slab it is.
+///
+/// ```
+/// use uslab::{Gfp, KmemCache, ObjectPlace};
+///
+/// let inodes = KmemCache::builder("inode", 600).build()?;
+/// let root = inodes.alloc_block(Gfp::KERNEL)?;
+/// let ObjectPlace { index, .. } = inodes.place_of(root.address()).ok_or("no object")?;
+/// assert!(usize::from(index) < inodes.geometry().objects());
+/// let inside = root.address().map_addr(|address| address.saturating_add(8));
+/// assert_eq!(inodes.place_of(inside), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectPlace {
     /// The slab's first page.

@@ -19,6 +19,16 @@ use std::sync::Arc;
 use uslab_buddy::Gfp;
 
 /// Which of the four families of caches.
+///
+/// ```
+/// use uslab::{Gfp, KmallocKind, SizeClass, Subsystem};
+///
+/// let kind = KmallocKind::of(Gfp::KERNEL | Gfp::RECLAIMABLE);
+/// let class = SizeClass::for_size(100).ok_or("no class")?;
+/// let cache = Subsystem::global()?.kmalloc().cache(kind, class);
+/// assert_eq!(cache.name(), "kmalloc-rcl-128");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KmallocKind {
     /// `kmalloc-N`.
@@ -57,6 +67,19 @@ impl KmallocKind {
 }
 
 /// The size classes of a [`Subsystem`](crate::Subsystem).
+///
+/// ```
+/// use uslab::{Gfp, Subsystem};
+///
+/// let kmalloc = Subsystem::global()?.kmalloc();
+/// let name = kmalloc.alloc_zeroed(100, Gfp::KERNEL)?;
+/// // SAFETY: allocated above, zero, freed once.
+/// unsafe {
+///     assert_eq!((kmalloc.usable_size(name), name.read()), (128, 0));
+///     kmalloc.free(name);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Kmalloc {
     /// `CLASSES` caches for each kind.

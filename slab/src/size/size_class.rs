@@ -32,6 +32,15 @@ const BY_EIGHTS: [u8; TABLE_MAX / 8] = {
 };
 
 /// One of the 13 classes.
+///
+/// ```
+/// use uslab::SizeClass;
+///
+/// assert_eq!(SizeClass::for_size(65).map(SizeClass::size), Some(96));
+/// // Objects of 96 bytes are aligned to 32.
+/// assert_eq!(SizeClass::for_layout(65, 64).map(SizeClass::size), Some(128));
+/// assert_eq!(SizeClass::for_size(8193), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SizeClass(u8);
 

@@ -36,6 +36,14 @@ const QUIET: u32 = 4;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// What the thread of [`Config::reap_every`](crate::Config::reap_every) is doing.
+///
+/// ```
+/// use uslab::{Config, ReaperThread, Subsystem};
+///
+/// let subsystem = Subsystem::new(Config { reap_every: None, ..Config::default() })?;
+/// assert_eq!(subsystem.info().reaper.thread, ReaperThread::Off);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -58,6 +66,18 @@ impl ReaperThread {
 }
 
 /// A report on the thread of [`Config::reap_every`](crate::Config::reap_every).
+///
+/// ```
+/// use std::time::Duration;
+/// use uslab::{Config, ReaperThread, Subsystem};
+///
+/// let reap_every = Some(Duration::from_millis(500));
+/// let subsystem = Subsystem::new(Config { reap_every, ..Config::default() })?;
+/// let reaper = subsystem.info().reaper;
+/// assert_eq!((reaper.interval_ms, reaper.intervals), (500, 0));
+/// assert_eq!(reaper.thread, ReaperThread::Wanted); // there is nothing to reap yet
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ReaperInfo {
