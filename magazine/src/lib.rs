@@ -145,6 +145,6 @@ pub use paths::{Operation, Path, Paths};
 #[doc(hidden)]
 pub use uslab_sync;
 
-pub use table::{Drains, Table, TooSmall, Which};
+pub use table::{Drains, SweepGroup, Table, TooSmall, Which};
 #[doc(hidden)]
 pub use view::{CpuView, DepotView, LayerView, MagazineView};

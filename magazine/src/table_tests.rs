@@ -604,7 +604,7 @@ fn collected(table: &Table<impl Memory>, class: Class) -> Vec<usize> {
 }
 
 #[test]
-fn a_sweep_takes_from_who_asked_and_each_collects_its_own() {
+fn a_sweep_takes_from_those_that_take_part_and_each_collects_its_own() {
     let table = simulated(3, 64 << 10);
     let [one, two, silent] = [8; 3].map(|reach| table.class(reach).unwrap());
     for (start, class) in [(1, one), (11, two), (21, silent)] {
@@ -615,9 +615,9 @@ fn a_sweep_takes_from_who_asked_and_each_collects_its_own() {
         )));
     }
     for class in [one, two] {
-        table.ask(class);
+        table.join_sweeps(class, SweepGroup::new(0));
     }
-    table.sweep(0..3, Which::All);
+    table.sweep(0..3, Which::All, |_| true);
     assert_eq!([one, two, silent].map(|class| table.limit(class).load(Relaxed)), [0, 0, 8]);
     assert!(!table.put(0, one, &rounds(90..91)), "closed until it is collected");
     assert_eq!((collected(&table, one), collected(&table, silent)), (vec![3, 2, 1, 6, 5, 4], vec![]));
@@ -627,29 +627,22 @@ fn a_sweep_takes_from_who_asked_and_each_collects_its_own() {
     assert_eq!(table.drain_all(Which::Idle, &[two]), [(two, vec![13, 12, 11]), (two, vec![16, 15, 14])]);
     assert!(collected(&table, two).is_empty());
     assert!(table.put(2, two, &rounds(1..3)));
-    for _ in 0..2 {
-        table.ask(two);
-        table.sweep(0..3, Which::All);
-    }
+    (0..2).for_each(|_| table.sweep(0..3, Which::All, |_| true));
     assert_eq!(collected(&table, two), [2, 1]);
     assert_eq!(table.limit(two).load(Relaxed), 8);
     // Also what lay on other CPUs than its own.
     assert!(table.put(2, two, &rounds(1..3)));
-    table.ask(two);
-    table.sweep(0..3, Which::All);
+    table.sweep(0..3, Which::All, |_| true);
     let mut rounds = 0;
     table.drain(0..1, Which::All, [two].into_iter(), |_, taken| {
         rounds += core::iter::from_fn(|| taken.pop()).count()
     });
     assert_eq!((rounds, table.limit(two).load(Relaxed)), (2, 8));
-    // Who asked once is not swept twice, and who is idle nowhere is not closed.
-    table.ask(silent);
-    table.sweep(0..3, Which::Idle);
+    // Who is idle nowhere is not closed.
+    table.join_sweeps(silent, SweepGroup::new(0));
+    table.sweep(0..3, Which::Idle, |_| true);
     assert_eq!(table.limit(silent).load(Relaxed), 8);
-    table.sweep(0..3, Which::Idle);
-    assert_eq!(table.len(0, silent), 3);
-    table.ask(silent);
-    table.sweep(0..1, Which::Idle);
+    table.sweep(0..1, Which::Idle, |_| true);
     assert_eq!(
         (collected(&table, silent), table.len(1, silent)),
         (vec![23, 22, 21], 3),
@@ -657,21 +650,34 @@ fn a_sweep_takes_from_who_asked_and_each_collects_its_own() {
     );
 }
 
+/// Found: each sweep used up who had asked, so a reap that came between left a shrink nothing to sweep.
+#[test]
+fn a_sweep_of_idle_stacks_leaves_the_others_to_the_sweep_of_all_that_comes_next() {
+    let table = simulated(1, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!(table.put(0, class, &rounds(1..4)));
+    table.join_sweeps(class, SweepGroup::new(3));
+    table.sweep(0..1, Which::Idle, |_| true);
+    table.sweep(0..1, Which::All, |group| group != SweepGroup::new(3));
+    assert!(collected(&table, class).is_empty(), "another group's");
+    table.sweep(0..1, Which::All, |group| group == SweepGroup::new(3));
+    assert_eq!(collected(&table, class), [3, 2, 1]);
+}
+
 #[test]
 fn what_a_sweep_took_of_a_class_that_goes_is_forgotten_and_its_number_begins_anew() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(1, class, &rounds(1..4)));
-    table.ask(class);
-    table.sweep(0..2, Which::All);
-    table.ask(class);
+    table.join_sweeps(class, SweepGroup::new(0));
+    table.sweep(0..2, Which::All, |_| true);
     table.retire(class);
     assert_eq!(table.class(8), Some(class));
     assert!(collected(&table, class).is_empty());
     assert_eq!(table.limit(class).load(Relaxed), 8);
     assert!(table.put(1, class, &rounds(1..4)));
-    table.sweep(0..2, Which::All);
-    assert_eq!(table.len(1, class), 3, "its predecessor had asked");
+    table.sweep(0..2, Which::All, |_| true);
+    assert_eq!(table.len(1, class), 3, "its predecessor took part");
 }
 
 /// Found: its stacks stayed closed in the child, and what lay on them was lost.
@@ -680,8 +686,8 @@ fn a_child_finds_what_a_sweep_took_on_its_stacks() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
-    table.ask(class);
-    table.sweep(0..2, Which::All);
+    table.join_sweeps(class, SweepGroup::new(0));
+    table.sweep(0..2, Which::All, |_| true);
     // SAFETY: this thread is the only one.
     unsafe {
         table.before_fork();
@@ -733,9 +739,9 @@ fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
     let alone = table.class(30).unwrap();
     assert_eq!(a.stack as usize / PAGE, b.stack as usize / PAGE);
     let classes = [a, b, large, alone];
+    classes.iter().for_each(|class| table.join_sweeps(*class, SweepGroup::new(0)));
     let reap = || {
-        classes.iter().for_each(|class| table.ask(*class));
-        table.sweep(0..2, Which::Idle);
+        table.sweep(0..2, Which::Idle, |_| true);
         classes.iter().for_each(|class| _ = collected(&table, *class));
         (table.release_idle(), core::mem::take(&mut *table.memory.gone.lock()).len())
     };

@@ -14,7 +14,7 @@ use crate::paths::Operation;
 use crate::region::Commit;
 use crate::sync::check::{Bound, Model, Models, models, plant};
 use crate::sync::{Arc, Ordering::Relaxed, thread};
-use crate::table::Which;
+use crate::table::{SweepGroup, Which};
 use crate::threads::together;
 
 /// Initial states.
@@ -454,8 +454,8 @@ pub(super) fn sweep_of_two(Case { by, script }: Case) {
 /// All stacks of a world and its other one.
 fn sweep(w: &World) -> Vec<Option<usize>> {
     let both = || [Some(w), w.other.as_deref()].into_iter().flatten();
-    both().for_each(|world| world.layer.ask());
-    w.layer.table.sweep(0..w.layer.cpus().count(), Which::All);
+    both().for_each(|world| world.layer.join_sweeps(SweepGroup::new(0)));
+    w.layer.table.sweep(0..w.layer.cpus().count(), Which::All, |_| true);
     both().for_each(|world| _ = world.layer.drain_swept(&Operation::new(), &world.supplier));
     vec![]
 }
