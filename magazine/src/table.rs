@@ -705,5 +705,4 @@ impl<M: Memory> Fork for Table<M> {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-#[path = "table_tests.rs"]
 mod tests;
