@@ -100,7 +100,7 @@ fn sources(folder: &Path, out: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// Whether there is a test of that name, in the file or folder that is its module.
+/// Whether there is a test of that name, or a scenario, in the file or folder that is its module.
 fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
     let (module, name) = path.rsplit_once("::").unwrap_or(("", path));
     let function = format!("fn {name}(");
@@ -109,13 +109,16 @@ fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
         last.is_empty()
             || file.components().any(|part| Path::new(part.as_os_str()).with_extension("") == Path::new(last))
     };
+    let scenario = format!("\n    {name} {{\n");
     sources.iter().any(|(file, text)| {
+        let is_test = |(at, _)| {
+            let before: &str = &text[..at];
+            let from = before.rfind("\n\n").map_or(0, |i| i + 1);
+            before[from..].contains("#[test]")
+        };
         of_module(file)
-            && text.match_indices(&function).any(|(at, _)| {
-                let before = &text[..at];
-                let from = before.rfind("\n\n").map_or(0, |i| i + 1);
-                before[from..].contains("#[test]")
-            })
+            && (text.match_indices(&function).any(is_test)
+                || text.split_once("scenarios! {").is_some_and(|(_, table)| table.contains(&scenario)))
     })
 }
 

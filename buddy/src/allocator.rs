@@ -32,13 +32,15 @@ use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use uslab_magazine::sync::{Counter, assert_unlocked, planted};
-use uslab_magazine::{Cpus, Layer, Operation, Which};
+use uslab_magazine::{Cpus, Operation, SweepGroup, Which};
 
 /// A zone and the magazines in front of it.
 #[derive(Debug)]
 pub(crate) struct CachedZone {
     pub(crate) zone: Zone,
     pub(crate) per_cpu: Option<PerCpuPages>,
+    /// Of sweeps.
+    group: SweepGroup,
 }
 
 /// What the allocator counts beside its zones.
@@ -176,7 +178,10 @@ impl PageAllocator {
                     .fill(cached_zones.len() as u8);
             }
             let zone = Zone::new(&shared, (node, kind), Pfn::new(start), pages, marks, reserve)?;
-            cached_zones.push(CachedZone { zone, per_cpu });
+            let group = SweepGroup::new(cached_zones.len() as u32);
+            let cached = CachedZone { zone, per_cpu, group };
+            cached.layers().for_each(|layer| layer.join_sweeps(group));
+            cached_zones.push(cached);
             start += pages.next_multiple_of(step);
         }
 
@@ -482,9 +487,13 @@ impl PageAllocator {
     // --- Giving back -----------------------------------------------------------------------------------------
 
     /// Takes what lies on the stacks of these zones, with one fence a table.
-    fn sweep<'a>(&self, cached_zones: impl Iterator<Item = &'a CachedZone>, cpus: Range<u32>, which: Which) {
-        cached_zones.flat_map(CachedZone::layers).for_each(Layer::ask);
-        self.tables.sweep(cpus, which);
+    fn sweep<'a>(
+        &self,
+        cached_zones: impl Iterator<Item = &'a CachedZone> + Clone,
+        cpus: Range<u32>,
+        which: Which,
+    ) {
+        self.tables.sweep(cpus, which, |group| cached_zones.clone().any(|zone| zone.group == group));
     }
     fn purge<'a>(&self, op: &Operation, cached_zones: impl Iterator<Item = &'a CachedZone> + Clone) {
         self.sweep(cached_zones.clone(), 0..self.cpus().count(), Which::All);

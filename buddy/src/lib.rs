@@ -77,19 +77,15 @@ pub mod view;
 pub mod watermark;
 mod zone;
 
-#[cfg(all(test, any(loom, uslab_models)))]
-mod models;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
-#[cfg(all(test, shuttle))]
-mod schedules;
+#[cfg(all(test, any(loom, shuttle)))]
+mod scenarios;
 #[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
 #[doc(hidden)]
 pub mod shadow;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
-#[cfg(all(test, any(loom, shuttle, uslab_models)))]
-mod world;
 
 pub use allocator::PageAllocator;
 pub use block::PageBlock;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use uslab_magazine::memory::ALIGN;
 use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
 use uslab_magazine::sync::{Rank, tell};
-use uslab_magazine::{Config, Cpus, Drains, Fork, Layer, Memory, Operation, Round, Table, Which};
+use uslab_magazine::{Config, Cpus, Drains, Fork, Layer, Memory, Operation, Round, SweepGroup, Table, Which};
 
 /// The memory of a table: addresses that read as zero, and are memory where a CPU has used them.
 #[derive(Debug)]
@@ -145,11 +145,11 @@ impl Tables {
         (0..MOST).map_while(|i| self.tables.lock().get(i).cloned())
     }
 
-    /// Takes what lies on the stacks of `cpus` of all layers that [asked](Layer::ask): see [`Table::sweep`].
+    /// Takes what lies on the stacks of `cpus` of all layers in these groups: see [`Table::sweep`].
     ///
     /// Cost: one fence for each table.
-    pub fn sweep(&self, cpus: Range<u32>, which: Which) {
-        self.each().for_each(|table| table.sweep(cpus.clone(), which));
+    pub fn sweep(&self, cpus: Range<u32>, which: Which, groups: impl Fn(SweepGroup) -> bool) {
+        self.each().for_each(|table| table.sweep(cpus.clone(), which, &groups));
     }
 
     /// What the drains of each table did so far.

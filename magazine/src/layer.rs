@@ -49,7 +49,7 @@ use crate::region::Class;
 pub use crate::round::Round;
 use crate::sync::fork::ForkLock;
 use crate::sync::{Counter, Fixed, Rank, assert_unlocked, planted, tell};
-use crate::table::{Table, Taken, Which};
+use crate::table::{SweepGroup, Table, Taken, Which};
 use crate::tuning::Tuning;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -560,10 +560,10 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     // ---- many layers at once ----
 
-    /// The next [sweep](Table::sweep) of the table is to come here, too.
+    /// [Sweeps](Table::sweep) of this group come here from now on. Whoever sweeps it collects from all layers in it.
     #[doc(hidden)]
-    pub fn ask(&self) {
-        self.classes().for_each(|class| self.table.ask(class));
+    pub fn join_sweeps(&self, group: SweepGroup) {
+        self.classes().for_each(|class| self.table.join_sweeps(class, group));
     }
     /// What is left of a [drain](Self::drain) after a [sweep](Table::sweep): gives to the supplier what was taken. How many
     /// rounds.
@@ -851,24 +851,23 @@ mod tests {
         };
         on_cpu(0);
         layers.iter().for_each(fill);
-        layers[0].ask();
-        table.sweep(0..2, Which::All);
+        layers[0].join_sweeps(SweepGroup::new(0));
+        table.sweep(0..2, Which::All, |group| group == SweepGroup::new(0));
         assert_eq!(holds(&layers[0]), (6, 4), "until then it lies where it lay");
         assert_eq!(layers[0].drain_swept(op, &supplier), 6);
         assert_eq!((holds(&layers[0]), layers[0].drain_swept(op, &supplier)), ((0, 4), 0), "once");
         assert_eq!(
             (layers[1].drain_swept(op, &supplier), holds(&layers[1])),
             (0, (6, 4)),
-            "it had not asked"
+            "it is of no group"
         );
         fill(&layers[0]);
-        layers[0].ask();
-        table.sweep(0..2, Which::All);
+        table.sweep(0..2, Which::All, |group| group == SweepGroup::new(0));
         layers[0].purge_swept(op, &supplier);
         assert_eq!(holds(&layers[0]), (0, 0));
+        layers[1].join_sweeps(SweepGroup::new(1));
         let reap = || {
-            layers[1].ask();
-            table.sweep(0..2, Which::Idle);
+            table.sweep(0..2, Which::Idle, |group| group == SweepGroup::new(1));
             layers[1].reap_swept(&supplier)
         };
         assert_eq!([reap(), reap(), reap()], [0, 10, 0], "what served nothing for an interval");

@@ -112,23 +112,22 @@ mod round;
 #[doc(hidden)]
 pub mod sync;
 pub mod table;
+#[cfg(any(loom, shuttle))]
+#[doc(hidden)]
+pub mod threads;
 mod tuning;
 #[doc(hidden)]
 pub mod view;
 
-#[cfg(all(test, any(loom, uslab_models)))]
-mod models;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
-#[cfg(all(test, shuttle))]
-mod schedules;
+#[cfg(all(test, any(loom, shuttle)))]
+mod scenarios;
 #[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
 #[doc(hidden)]
 pub mod shadow;
 #[cfg(any(test, uslab_fuzz))]
 mod test_round;
-#[cfg(all(test, any(loom, shuttle, uslab_models)))]
-mod world;
 
 #[doc(hidden)]
 pub use cpu::Script;
@@ -146,6 +145,6 @@ pub use paths::{Operation, Path, Paths};
 #[doc(hidden)]
 pub use uslab_sync;
 
-pub use table::{Drains, Table, TooSmall, Which};
+pub use table::{Drains, SweepGroup, Table, TooSmall, Which};
 #[doc(hidden)]
 pub use view::{CpuView, DepotView, LayerView, MagazineView};

@@ -15,10 +15,3 @@ pub use uslab_sync::*;
 pub fn assert_unlocked() {
     Rank::assert_unlocked();
 }
-
-/// Scenarios under shuttle.
-#[cfg(shuttle)]
-pub mod schedule {
-    pub use crate::cpu::wander;
-    pub use uslab_sync::schedule::*;
-}

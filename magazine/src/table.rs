@@ -30,7 +30,7 @@
 //!
 //! ## Many classes at once
 //!
-//! A [sweep](Table::sweep) is a drain of all classes that [asked](crate::Layer::ask) for it, whoever they are of: one fence
+//! A [sweep](Table::sweep) is a drain of all classes that [take part](crate::Layer::join_sweeps), whoever they are of: one fence
 //! for all of them. What it takes waits where it lies until each layer [collects](crate::Layer::reap_swept) its own. A layer
 //! that drains its stacks by itself meanwhile takes that over, so nothing waits for a layer that was forgotten.
 //!
@@ -76,7 +76,7 @@ use core::ops::Range;
 #[cfg(not(any(loom, shuttle)))]
 use core::ptr::NonNull;
 pub(crate) use drain::Taken;
-pub use drain::{Drains, Which};
+pub use drain::{Drains, SweepGroup, Which};
 
 /// Bytes of addresses that the regions of all CPUs have together where they are memory (the heap's), about. A simulator in a
 /// page copies its memory for each of its checkpoints.
@@ -95,8 +95,8 @@ struct Number {
     limit: AtomicU32,
     /// The limit when no drain is at work.
     open: Counter,
-    /// Its owner wants the next sweep to come here.
-    asked: Counter,
+    /// The group of sweeps that take from it; 0 is none.
+    swept: Counter,
     /// Drains that are at work; the lock of drains protects it,
     drains: UnsafeCell<u32>,
     /// and the number of the drain whose rounds wait for somebody to give them away; 0 is none.
@@ -264,7 +264,7 @@ impl<M: Memory> Table<M> {
         let number = |_| Number {
             limit: AtomicU32::new(0),
             open: Counter::new(0),
-            asked: Counter::new(0),
+            swept: Counter::new(0),
             drains: UnsafeCell::new(0),
             waiting: UnsafeCell::new(0),
             stack: Counter::new(0),
@@ -511,7 +511,7 @@ impl<M: Memory> Table<M> {
 
     /// Gives a number back, which nobody uses any more. What lies on its stacks is forgotten.
     pub(crate) fn retire(&self, class: Class) {
-        self.numbers[class.index as usize].asked.set(0);
+        self.numbers[class.index as usize].swept.set(0);
         let all = 0..self.cpus.count();
         let all = if planted("a number is given back when one CPU is drained") { 0..1 } else { all };
         {
@@ -705,5 +705,4 @@ impl<M: Memory> Fork for Table<M> {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-#[path = "table_tests.rs"]
 mod tests;

@@ -96,8 +96,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 mod models {
     use super::Mailbox;
     use uslab::Subsystem;
-    use uslab::check::{Bound, Script, caught, models};
-    use uslab::sync::{Arc, thread};
+    use uslab::check::{Bound, Script};
+    use uslab::sync::{Arc, scenarios, thread};
 
     const TWO: Bound = Bound::Preemptions(2);
 
@@ -138,36 +138,14 @@ mod models {
         assert!(mine.xor(theirs) == Some(1), "each letter is read once");
     }
 
-    #[test]
-    fn every_letter_is_read_once() {
-        let scripts = || Script::all(0, 2, 2);
-        models("the mailbox: one posts, two fetch", TWO, 940, scripts(), one_posts_and_two_fetch);
-        models("the mailbox: two fetch one letter", TWO, 10, scripts(), two_fetch_one_letter);
-    }
-
-    #[test]
-    fn a_letter_that_is_seen_and_then_taken_is_freed_twice() {
-        let bug = "a letter is seen and then taken";
-        caught(
-            bug,
-            "each letter is read once",
-            TWO,
-            "object freed twice",
-            [Script::on(0)],
-            two_fetch_one_letter,
-        );
-    }
-
-    #[test]
-    fn a_letter_that_is_posted_without_release_races() {
-        let bug = "a letter is posted without Release";
-        caught(
-            bug,
-            "each letter is read once",
-            TWO,
-            "Causality violation",
-            [Script::on(0)],
-            one_posts_and_two_fetch,
-        );
+    scenarios! {
+        one_posts_and_two {
+            loom("the mailbox: one posts, two fetch", Model::new(TWO, 940).each(Script::all(0, 2, 2)), one_posts_and_two_fetch);
+            bug("a letter is posted without Release", "each letter is read once", "Causality violation");
+        }
+        two_fetch {
+            loom("the mailbox: two fetch one letter", Model::new(TWO, 10).each(Script::all(0, 2, 2)), two_fetch_one_letter);
+            bug("a letter is seen and then taken", "each letter is read once", "object freed twice");
+        }
     }
 }

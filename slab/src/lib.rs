@@ -83,17 +83,13 @@ pub mod report;
 pub mod size;
 pub mod subsystem;
 
-#[cfg(all(test, any(loom, uslab_models)))]
-mod models;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod properties;
-#[cfg(all(test, shuttle))]
-mod schedules;
+#[cfg(all(test, any(loom, shuttle)))]
+mod scenarios;
 #[cfg(all(any(test, uslab_fuzz), not(any(loom, shuttle))))]
 #[doc(hidden)]
 pub mod shadow;
-#[cfg(all(test, any(loom, shuttle, uslab_models)))]
-mod world;
 
 // The front door: what the documentation's first page shows.
 #[doc(inline)]

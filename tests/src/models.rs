@@ -129,7 +129,7 @@ pub fn shuttle_test(package: &str) -> Command {
     let mut command = cargo();
     command
         .args(["test", "--profile", "loom", "--target-dir", "target/shuttle", "-p", package, "--lib"])
-        .args(["--", "schedules", "--nocapture", "--test-threads=2"])
+        .args(["--", "scenarios", "--nocapture", "--test-threads=2"])
         .env("RUSTFLAGS", flags("shuttle"));
     command
 }

@@ -266,14 +266,6 @@ pub(crate) fn here() -> u32 {
     CURRENT.with(|c| c.get().cpu)
 }
 
-/// Plays one of `cpus` CPUs, or one beyond; soon the thread is moved, and a restartable sequence aborted there.
-#[cfg(shuttle)]
-pub fn wander(cpus: u32) {
-    use crate::sync::schedule::choose;
-    let anywhere = || choose(2 * cpus as usize + 1) as u32 / 2;
-    Script { cpu: anywhere(), at: choose(5) as u32, then: anywhere(), aborted: choose(2) == 1 }.install();
-}
-
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;

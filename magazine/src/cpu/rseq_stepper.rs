@@ -373,14 +373,14 @@ enum Step {
 }
 
 impl Game {
-    const BALLS: usize = 64;
+    const ROUNDS: usize = 64;
 
     fn new(table: &Arc<Table<Heap>>) -> Self {
         Self {
             table: table.clone(),
             layer: Layer::new(table, Config::new(2, 1, 2)).unwrap(),
-            supplier: TestSupplier(Mutex::new((1..=Self::BALLS).collect())),
-            out: (0..=Self::BALLS).map(|_| AtomicBool::new(false)).collect(),
+            supplier: TestSupplier(Mutex::new((1..=Self::ROUNDS).collect())),
+            out: (0..=Self::ROUNDS).map(|_| AtomicBool::new(false)).collect(),
             allocs: Counter::new(0),
             frees: Counter::new(0),
         }
@@ -428,9 +428,9 @@ impl Game {
         let stats = self.layer.stats();
         assert_eq!((stats.in_magazines, stats.in_depot), (0, 0), "nothing is left behind");
         let mut rounds = self.supplier.0.lock().clone();
-        rounds.extend((1..=Self::BALLS).filter(|round| self.out[*round].load(Relaxed)));
+        rounds.extend((1..=Self::ROUNDS).filter(|round| self.out[*round].load(Relaxed)));
         rounds.sort_unstable();
-        assert_eq!(rounds, (1..=Self::BALLS).collect::<Vec<_>>(), "every round in one place");
+        assert_eq!(rounds, (1..=Self::ROUNDS).collect::<Vec<_>>(), "every round in one place");
     }
 }
 

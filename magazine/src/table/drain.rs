@@ -1,11 +1,12 @@
 //! Drains: how somebody else takes what lies on a CPU's stacks. The rules are the [table](super)'s.
 
-use super::Table;
+use super::{Number, Table};
 use crate::cpu::{Mechanism, claimed, rseq};
 use crate::memory::Memory;
 use crate::region::{CLASSES, Class, LEN, Region};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{catch_panic, planted};
+use core::num::NonZeroU32;
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::time::Duration;
@@ -19,6 +20,18 @@ pub enum Which {
     All,
     /// Those that have served nothing since the last such drain.
     Idle,
+}
+
+/// Layers that are swept by one caller, who collects from all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct SweepGroup(NonZeroU32);
+
+impl SweepGroup {
+    /// The group of that number.
+    pub const fn new(number: u32) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(number))
+    }
 }
 
 /// What the drains of a table did so far.
@@ -159,24 +172,24 @@ impl<M: Memory> Table<M> {
         outcome.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
-    /// The class is to be part of the next sweep.
-    pub(crate) fn ask(&self, class: Class) {
-        self.numbers[class.index as usize].asked.set(1);
+    /// The class takes part in all sweeps of `group` from now on, until its number is given back.
+    pub(crate) fn join_sweeps(&self, class: Class, group: SweepGroup) {
+        self.numbers[class.index as usize].swept.set(group.0.get().into());
     }
 
-    /// Takes what lies on the stacks of `cpus`, of all classes that [asked](crate::Layer::ask) for it: as `which` says. It
+    /// Takes what lies on the stacks of `cpus`, of all classes that [joined](crate::Layer::join_sweeps) a group of `groups`: as `which` says. It
     /// waits until their layers [collect](crate::Layer::reap_swept) it; up to then these classes take no rounds that their
     /// stacks have no place for.
     ///
     /// Cost: the lock of drains and one fence for all of them.
     #[doc(hidden)]
-    pub fn sweep(&self, cpus: Range<u32>, which: Which) {
+    pub fn sweep(&self, cpus: Range<u32>, which: Which, groups: impl Fn(SweepGroup) -> bool) {
         let number = drain_number();
         let _one_at_a_time = self.lock_drains();
         let regions = || self.used(cpus.clone());
         let (mut closed, mut count) = ([Class::default(); CLASSES as usize], 0);
-        for (class, at) in self.all().filter(|(_, at)| at.asked.get() > 0) {
-            at.asked.set(0);
+        let group = |at: &Number| NonZeroU32::new(at.swept.get() as u32).map(SweepGroup);
+        for (class, _) in self.all().filter(|(_, at)| group(at).is_some_and(&groups)) {
             if which == Which::All || regions().any(|region| Self::is_idle(region, class)) {
                 // SAFETY: the lock of drains is held.
                 unsafe { self.close(class, number) };

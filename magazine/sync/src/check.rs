@@ -146,10 +146,25 @@ pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
     scripts: impl IntoIterator<Item = S> + Send + 'static,
     f: impl Fn(S) + Send + Sync + 'static,
 ) {
-    let f = Arc::new(f);
+    caught_within(&[bound], bug, property, expected, scripts.into_iter().collect(), f);
+}
+
+/// The same within each of these bounds in turn, until it fails.
+fn caught_within<S: Clone + Send + Sync + fmt::Debug + 'static>(
+    bounds: &[Bound],
+    bug: &'static str,
+    property: &str,
+    expected: &str,
+    scripts: Vec<S>,
+    f: impl Fn(S) + Send + Sync + 'static,
+) {
+    let (f, bounds) = (Arc::new(f), bounds.to_vec());
     catch(bug, property, "execution", expected, move || {
         let mut executions = 0;
-        for (index, script) in scripts.into_iter().enumerate() {
+        let scripts = || scripts.iter().cloned().enumerate();
+        for (bound, (index, script)) in
+            bounds.iter().flat_map(|bound| scripts().map(|script| (*bound, script)))
+        {
             let run = Run { model: bug.to_owned(), bound, index, script, f: f.clone() };
             match run.explore() {
                 Ok(more) => executions += more,
@@ -163,6 +178,68 @@ pub fn caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
         }
         Ok(executions)
     });
+}
+
+/// How loom runs a scenario of [`scenarios!`](crate::scenarios): within a bound, and at least so many executions.
+#[derive(Clone, Copy, Debug)]
+pub struct Model {
+    bound: Bound,
+    floor: u64,
+}
+
+impl Model {
+    /// For a scenario that is always the same.
+    pub const fn new(bound: Bound, floor: u64) -> Self {
+        Self { bound, floor }
+    }
+    /// For one that is run once for each of `scripts`; the floor is that of all executions.
+    pub fn each<S>(self, scripts: impl IntoIterator<Item = S>) -> Models<S> {
+        Models { model: self, scripts: scripts.into_iter().collect() }
+    }
+    /// Runs it: see [`model`].
+    pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
+        model(name, self.bound, self.floor, f);
+    }
+    /// Expects that it notices a planted bug: see [`caught`]. Two pre-emptions show most bugs, far sooner than three do: so they
+    /// come first where the bound is a higher number.
+    pub fn bug(
+        self,
+        bug: &'static str,
+        property: &str,
+        expected: &str,
+        f: impl Fn() + Send + Sync + 'static,
+    ) {
+        self.each([()]).bug(bug, property, expected, move |()| f());
+    }
+}
+
+/// A [`Model`] with scripts.
+#[derive(Clone, Debug)]
+pub struct Models<S> {
+    model: Model,
+    scripts: Vec<S>,
+}
+
+impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
+    /// Runs it: see [`models`].
+    pub fn run(self, name: &str, f: impl Fn(S) + Send + Sync + 'static) {
+        models(name, self.model.bound, self.model.floor, self.scripts, f);
+    }
+    /// As of a [`Model`].
+    pub fn bug(
+        self,
+        bug: &'static str,
+        property: &str,
+        expected: &str,
+        f: impl Fn(S) + Send + Sync + 'static,
+    ) {
+        let bound = self.model.bound;
+        let bounds: &[Bound] = match bound {
+            Bound::Preemptions(3..) => &[Bound::Preemptions(2), bound],
+            _ => &[bound],
+        };
+        caught_within(bounds, bug, property, expected, self.scripts, f);
+    }
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ mod scenarios;
 pub mod schedule;
 #[cfg(loom)]
 pub mod story;
+mod table;
 
 #[cfg(any(loom, shuttle))]
 pub use backend::lazy_static;

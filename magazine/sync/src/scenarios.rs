@@ -21,20 +21,18 @@ fn tickets() {
     assert_ne!(ours, theirs.join().unwrap(), "two have the same ticket");
 }
 
+crate::scenarios! {
+    tickets_differ {
+        loom("tickets differ", Model::new(Bound::None, 13), tickets);
+        shuttle("tickets differ", Schedules(100), tickets);
+        bug("a ticket is taken in two steps", "tickets", "two have the same ticket");
+    }
+}
+
 #[cfg(loom)]
 mod models {
     use super::*;
-    use crate::check::{Bound, caught, model};
-
-    #[test]
-    fn tickets_differ() {
-        model("tickets differ", Bound::None, 13, tickets);
-    }
-    #[test]
-    fn planted_two_steps() {
-        let bug = "a ticket is taken in two steps";
-        caught(bug, "tickets", Bound::None, "two have the same ticket", [()], |()| tickets());
-    }
+    use crate::check::{Bound, model};
 
     #[test]
     fn a_hint_is_read_before_and_after_it_is_set() {
@@ -56,7 +54,7 @@ mod models {
         let json = program.with_extension(format!("{asked}.json"));
         let mut command = std::process::Command::new(&program);
         ["BOUND", "OM", "OM_LIST", "MODEL_ROWS"].iter().for_each(|name| _ = command.env_remove(name));
-        command.args(["--exact", "scenarios::models::planted_two_steps"]);
+        command.args(["--exact", "scenarios::tickets_differ::planted"]);
         let output = command.env("STORY", asked).env("STORY_JSON", &json).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         let story: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
@@ -76,20 +74,5 @@ mod models {
         ];
         assert_eq!(shown, expected.join("\n").replace("FILE", file));
         assert!(steps("told").is_empty(), "this code tells nothing");
-    }
-}
-
-#[cfg(shuttle)]
-mod schedules {
-    use super::*;
-    use crate::schedule::{caught, schedules};
-
-    #[test]
-    fn tickets_differ() {
-        schedules("tickets differ", 100, tickets);
-    }
-    #[test]
-    fn planted_two_steps() {
-        caught("a ticket is taken in two steps", "tickets", 100, "two have the same ticket", tickets);
     }
 }

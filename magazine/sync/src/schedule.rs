@@ -123,3 +123,27 @@ pub fn caught(
         other.map_or(Ok(schedules), |text| Err((schedules, text)))
     });
 }
+
+/// How shuttle runs a scenario of [`scenarios!`](crate::scenarios): under so many schedules of each kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedules(pub usize);
+
+impl Schedules {
+    /// The most of each kind and seed in which a planted bug is looked for.
+    const OF_BUGS: usize = 5000;
+
+    /// Runs it: see [`schedules`].
+    pub fn run(self, name: &str, f: impl Fn() + Send + Sync + 'static) {
+        schedules(name, self.0, f);
+    }
+    /// Expects that it notices a planted bug: see [`caught`].
+    pub fn bug(
+        self,
+        bug: &'static str,
+        property: &str,
+        expected: &'static str,
+        f: impl Fn() + Send + Sync + 'static,
+    ) {
+        caught(bug, property, self.0.min(Self::OF_BUGS), expected, f);
+    }
+}

@@ -279,6 +279,8 @@ impl Planned {
         };
         let cache = Cache::new(core.clone(), config).ok_or(CacheError::Memory)?;
         core.caches.push(&cache);
+        // Not before: a sweep that finds it has its caches collect afterwards, those on the list.
+        cache.config.per_cpu.join_sweeps();
         cache.handles().add(1);
         let owner = Owner::new(cache.clone());
         if merges.is_some() {

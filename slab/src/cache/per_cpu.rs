@@ -25,7 +25,10 @@ use std::ops::Range;
 use uslab_buddy::{StackMemory, Tables};
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
-use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier};
+use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier, SweepGroup};
+
+/// The caches of a subsystem, behind the zones of its pages, whose tables they share.
+pub(super) const OBJECTS: SweepGroup = SweepGroup::new(u32::MAX / 2);
 
 /// The magazines of a cache, or of all caches of a subsystem.
 ///
@@ -210,9 +213,10 @@ impl PerCpu {
         self.layer().map_or(0, |layer| layer.reap(slabs))
     }
 
-    /// Wants its part of the next sweep of the table's stacks.
-    pub(crate) fn ask(&self) {
-        self.each(Layer::ask);
+    /// Takes part in [sweeps](OBJECTS) of the table's stacks from now on: the cache is on the list whose caches collect what they
+    /// took.
+    pub(crate) fn join_sweeps(&self) {
+        self.each(|layer| layer.join_sweeps(OBJECTS));
     }
     /// What [`drain`](Self::drain) does, after a sweep.
     pub(super) fn drain_swept(&self, slabs: &impl Supplier<Object>) {

@@ -2,6 +2,7 @@
 
 use super::Cache;
 use super::core::Core;
+use super::per_cpu::OBJECTS;
 #[cfg(not(any(loom, shuttle)))]
 use crate::reclaim::reaper::{Background, Reap};
 use crate::reclaim::shrinker::{Registration, Shrinker};
@@ -20,14 +21,9 @@ impl Core {
     /// Takes what lies on the stacks of `cpus`, of all caches, with one fence a table: it waits until each cache gives its own
     /// away.
     fn sweep(&self, cpus: Range<u32>, which: Which) {
-        for (i, cache) in self.caches.iter().enumerate() {
-            if i == 0 {
-                // Of all caches.
-                cache.flush_deferred();
-            }
-            cache.config.per_cpu.ask();
-        }
-        self.memory.pages.tables().sweep(cpus, which);
+        // Any cache does it for all of them.
+        self.caches.iter().take(1).for_each(|cache| cache.flush_deferred());
+        self.memory.pages.tables().sweep(cpus, which, |group| group == OBJECTS);
     }
 
     /// See [`Subsystem::shrink`](crate::Subsystem::shrink).

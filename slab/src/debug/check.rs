@@ -26,9 +26,10 @@
 //! What a model finds by itself, besides your own assertions: an object freed twice, a free that does not happen before
 //! the next allocation of the object, or an allocation that does not happen before the free (your code passed the object
 //! on with too weak an ordering), frees that cannot be right, and all that loom finds in your own atomics, locks and
-//! cells. For these use [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a model; loom's own
-//! atomics skip interleavings. `planted` is there for bugs that [`caught`] must find. `uslab/examples/check_your_code.rs`
-//! has all of it, and `sessions.rs` the same for [handles](crate::handle).
+//! cells. For these use [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a model;
+//! loom's own atomics skip interleavings. `planted` is there for bugs that [`caught`] must find. `scenarios!` states
+//! models and their planted bugs in one table. `uslab/examples/check_your_code.rs` has all of it, and `sessions.rs` the
+//! same for [handles](crate::handle).
 //!
 //! A model that fails prints the story of that execution, one line a step, and a command that repeats it alone; with
 //! `STORY_JSON=file` the story is written there, too. `uslab::sync::tell!` adds your own steps to it, and is nothing

@@ -34,7 +34,7 @@
 mod cached;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod cached_tests;
-#[cfg(all(test, any(loom, uslab_models)))]
+#[cfg(all(test, loom))]
 mod models;
 mod numbers;
 #[cfg(all(test, not(any(loom, shuttle))))]

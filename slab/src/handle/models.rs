@@ -1,20 +1,10 @@
 //! Exhaustive models of handles that threads share: the shipping source under loom, on two to four pages.
-//!
-//! | model | claim | planted bug that it catches |
-//! |---|---|---|
-//! | H1 | a handle that is held beside a free and the object's next life: it is the old object until it is let go, or nothing | a handle is looked at and then counted; a free does not wait for holders; an object keeps its generation |
-//! | H2 | two frees of one handle: one frees, the object comes back once | a handle is looked at and then freed |
-//! | H3 | two holders beside a free: the last one gives the object back, once | a free does not wait for holders |
-//! | H4 | a handle that is passed on without any ordering: who gets it finds the object prepared, and may free it | (orderings) |
-//! | H5 | what a thread did before its free comes before the object's next life, whoever gave it back | (orderings) |
-//! | H6 | two objects get numbers, and entries, at once: two numbers | a number is chosen in one lock hold and taken in the next |
-//! | H7 | a number goes from a destructed object to a new one beside stale handles: none finds the new one | a number begins anew with a new object |
 
 use super::{Generations, Handle, HandleCache};
 use crate::Config;
 use crate::cache::core::Core;
-use crate::debug::check::{Bound, caught, model, on_cpu};
-use crate::world::SMALL;
+use crate::debug::check::{Bound, on_cpu};
+use crate::scenarios::world::SMALL;
 use crate::{Magazines, ObjectCache};
 use core::mem::ManuallyDrop;
 use uslab_magazine::sync::Ordering::Relaxed;
@@ -44,7 +34,7 @@ impl Watched {
 type Named = Handle<u32, 28>;
 
 /// Named objects, and what user code keeps beside.
-struct World {
+struct Objects {
     /// Dropped at the end of an execution that succeeded only.
     cache: ManuallyDrop<HandleCache<Watched, u32, 28>>,
     core: std::sync::Arc<Core>,
@@ -54,7 +44,7 @@ struct World {
     beside: Watched,
 }
 
-impl World {
+impl Objects {
     fn new(magazines: Magazines) -> Arc<Self> {
         on_cpu(0);
         let core = Core::new(Config { magazines, ..Config::for_models(2) }).unwrap();
@@ -94,8 +84,9 @@ impl World {
     }
 }
 
-fn h1_held_beside_a_free_and_the_next_life() {
-    let world = World::new(SMALL);
+/// H1: a handle that is held is the old object until it is let go, or nothing.
+fn held_beside_a_free_and_the_next_life() {
+    let world = Objects::new(SMALL);
     let handle = world.alloc(1);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -107,11 +98,12 @@ fn h1_held_beside_a_free_and_the_next_life() {
     let next = t.join().unwrap();
     assert!(!world.find(handle, 1) && !world.cache.is_valid(handle), "a stale handle is valid");
     assert!(world.find(next, 2));
-    World::end(world, 1);
+    Objects::end(world, 1);
 }
 
-fn h2_two_frees_of_one_handle() {
-    let world = World::new(SMALL);
+/// H2: one frees, the object comes back once.
+fn two_frees_of_one_handle() {
+    let world = Objects::new(SMALL);
     let handle = world.alloc(1);
     let other = world.clone();
     let t = thread::spawn(move || {
@@ -120,11 +112,12 @@ fn h2_two_frees_of_one_handle() {
     });
     let mine = world.cache.free(handle);
     assert!(mine != t.join().unwrap(), "one of the two frees it");
-    World::end(world, 0);
+    Objects::end(world, 0);
 }
 
-fn h3_two_holders_beside_a_free() {
-    let world = World::new(Magazines::Off);
+/// H3: the last one gives the object back, once.
+fn two_holders_beside_a_free() {
+    let world = Objects::new(Magazines::Off);
     let handle = world.alloc(1);
     let held = world.cache.get(handle).unwrap();
     let other = world.clone();
@@ -138,11 +131,12 @@ fn h3_two_holders_beside_a_free() {
     drop(held);
     t.join().unwrap();
     f.join().unwrap();
-    World::end(world, 0);
+    Objects::end(world, 0);
 }
 
-fn h4_a_handle_that_is_passed_on_without_any_ordering() {
-    let world = World::new(Magazines::Off);
+/// H4: who gets it finds the object prepared, and may free it. What kills this model are weaker orderings.
+fn a_handle_that_is_passed_on_without_any_ordering() {
+    let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
         on_cpu(1);
@@ -155,12 +149,12 @@ fn h4_a_handle_that_is_passed_on_without_any_ordering() {
     });
     world.pass(world.alloc(1));
     t.join().unwrap();
-    World::end(world, 1);
+    Objects::end(world, 1);
 }
 
-/// The one who frees a passed handle does not hold the object before.
-fn h4_a_passed_handle_is_freed_at_once() {
-    let world = World::new(Magazines::Off);
+/// H4: the one who frees a passed handle does not hold the object before.
+fn a_passed_handle_is_freed_at_once() {
+    let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
         on_cpu(1);
@@ -170,11 +164,12 @@ fn h4_a_passed_handle_is_freed_at_once() {
     });
     world.pass(world.alloc(1));
     t.join().unwrap();
-    World::end(world, 1);
+    Objects::end(world, 1);
 }
 
-fn h5_what_was_done_before_a_free_comes_before_the_next_life() {
-    let world = World::new(Magazines::Off);
+/// H5: whoever gave the object back. What kills this model are weaker orderings.
+fn what_was_done_before_a_free_comes_before_the_next_life() {
+    let world = Objects::new(Magazines::Off);
     let handle = world.alloc(1);
     assert_eq!(handle.index(), 0);
     let other = world.clone();
@@ -190,11 +185,12 @@ fn h5_what_was_done_before_a_free_comes_before_the_next_life() {
     world.beside.set(1);
     assert!(world.cache.free(handle));
     t.join().unwrap();
-    World::end(world, 1);
+    Objects::end(world, 1);
 }
 
-fn h6_two_objects_get_numbers_at_once() {
-    let world = World::new(Magazines::Off);
+/// H6: two numbers, and entries.
+fn two_objects_get_numbers_at_once() {
+    let world = Objects::new(Magazines::Off);
     let other = world.clone();
     let t = thread::spawn(move || {
         on_cpu(1);
@@ -204,11 +200,12 @@ fn h6_two_objects_get_numbers_at_once() {
     let theirs = t.join().unwrap();
     assert_eq!((mine.index() + theirs.index(), mine.generation(), theirs.generation()), (1, 1, 1));
     assert!(world.find(mine, 1) && world.find(theirs, 2));
-    World::end(world, 2);
+    Objects::end(world, 2);
 }
 
-fn h7_a_number_goes_from_a_destructed_object_to_a_new_one() {
-    let world = World::new(Magazines::Off);
+/// H7: beside stale handles, none of which finds the new one.
+fn a_number_goes_from_a_destructed_object_to_a_new_one() {
+    let world = Objects::new(Magazines::Off);
     let stale = world.alloc(1);
     world.cache.free(stale);
     let other = world.clone();
@@ -221,59 +218,41 @@ fn h7_a_number_goes_from_a_destructed_object_to_a_new_one() {
     let found = world.cache.is_valid(stale);
     assert!(!t.join().unwrap() && !found, "a stale handle is valid");
     assert!(world.find(handle, 2) && !world.find(stale, 1));
-    World::end(world, 1);
+    Objects::end(world, 1);
 }
 
 const TWO: Bound = Bound::Preemptions(2);
 const THREE: Bound = Bound::Preemptions(3);
 
-#[test]
-fn h1() {
-    let name = "H1 handles: held beside a free and the next life";
-    model(name, THREE, 220, h1_held_beside_a_free_and_the_next_life);
-}
-#[test]
-fn h2() {
-    model("H2 handles: two frees of one", THREE, 50, h2_two_frees_of_one_handle);
-}
-#[test]
-fn h3() {
-    model("H3 handles: two holders beside a free", TWO, 900, h3_two_holders_beside_a_free);
-}
-#[test]
-fn h4() {
-    model("H4 handles: passed on", THREE, 20, h4_a_handle_that_is_passed_on_without_any_ordering);
-    model("H4 handles: passed on and freed", THREE, 20, h4_a_passed_handle_is_freed_at_once);
-}
-#[test]
-fn h5() {
-    let name = "H5 handles: before a free, before the next life";
-    model(name, THREE, 140, h5_what_was_done_before_a_free_comes_before_the_next_life);
-}
-#[test]
-fn h6() {
-    model("H6 handles: two get numbers", THREE, 1100, h6_two_objects_get_numbers_at_once);
-}
-#[test]
-fn h7() {
-    let name = "H7 handles: a number goes to a new object";
-    model(name, THREE, 350, h7_a_number_goes_from_a_destructed_object_to_a_new_one);
-}
-
-#[test]
-fn planted_bugs_are_caught() {
-    let bug = "a handle is looked at and then counted";
-    caught(bug, "H1", TWO, "another object", [()], |()| h1_held_beside_a_free_and_the_next_life());
-    let bug = "an object keeps its generation";
-    caught(bug, "H1", TWO, "another object", [()], |()| h1_held_beside_a_free_and_the_next_life());
-    let bug = "a number is chosen in one lock hold and taken in the next";
-    caught(bug, "H6", TWO, "(0, 1, 1)", [()], |()| h6_two_objects_get_numbers_at_once());
-    let bug = "a number begins anew with a new object";
-    caught(bug, "H7", TWO, "a stale handle is valid", [()], |()| {
-        h7_a_number_goes_from_a_destructed_object_to_a_new_one()
-    });
-    let bug = "a handle is looked at and then freed";
-    caught(bug, "H2", TWO, "object freed twice", [()], |()| h2_two_frees_of_one_handle());
-    let bug = "a free does not wait for holders";
-    caught(bug, "H3", TWO, "object freed twice", [()], |()| h3_two_holders_beside_a_free());
+uslab_magazine::sync::scenarios! {
+    h1 {
+        loom("H1 handles: held beside a free and the next life", Model::new(THREE, 220), held_beside_a_free_and_the_next_life);
+        bug("a handle is looked at and then counted", "H1", "another object");
+        bug("an object keeps its generation", "H1", "another object");
+    }
+    h2 {
+        loom("H2 handles: two frees of one", Model::new(THREE, 50), two_frees_of_one_handle);
+        bug("a handle is looked at and then freed", "H2", "object freed twice");
+    }
+    h3 {
+        loom("H3 handles: two holders beside a free", Model::new(TWO, 900), two_holders_beside_a_free);
+        bug("a free does not wait for holders", "H3", "object freed twice");
+    }
+    h4 {
+        loom("H4 handles: passed on", Model::new(THREE, 20), a_handle_that_is_passed_on_without_any_ordering);
+    }
+    h4_freed_at_once {
+        loom("H4 handles: passed on and freed", Model::new(THREE, 20), a_passed_handle_is_freed_at_once);
+    }
+    h5 {
+        loom("H5 handles: before a free, before the next life", Model::new(THREE, 140), what_was_done_before_a_free_comes_before_the_next_life);
+    }
+    h6 {
+        loom("H6 handles: two get numbers", Model::new(THREE, 1100), two_objects_get_numbers_at_once);
+        bug("a number is chosen in one lock hold and taken in the next", "H6", "(0, 1, 1)");
+    }
+    h7 {
+        loom("H7 handles: a number goes to a new object", Model::new(THREE, 350), a_number_goes_from_a_destructed_object_to_a_new_one);
+        bug("a number begins anew with a new object", "H7", "a stale handle is valid");
+    }
 }

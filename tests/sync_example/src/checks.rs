@@ -56,33 +56,29 @@ mod tests {
     }
 }
 
-#[cfg(loom)]
-mod models {
-    use std::process::Command;
-    use uslab_sync::check::{Bound, caught, model, plant};
-
-    #[test]
-    fn owners_differ() {
-        model("owners differ", Bound::Preemptions(3), 1600, super::owners_differ);
+uslab_sync::scenarios! {
+    owners_differ {
+        loom("owners differ", Model::new(Bound::Preemptions(3), 1600), owners_differ);
+        shuttle("owners differ", Schedules(2_000), owners_differ);
+        bug("a take leaves the tag as it is", "owners", "a slot has two owners");
     }
-    #[test]
-    fn values_are_handed_over() {
-        model("values are handed over", Bound::Preemptions(2), 260, || super::values_are_handed_over(2, 2));
+    values_are_handed_over {
+        loom("values are handed over", Model::new(Bound::Preemptions(2), 260), || values_are_handed_over(2, 2));
+        shuttle("values are handed over", Schedules(2_000), || values_are_handed_over(4, 2));
     }
     /// The way round again after an exchange that failed for no reason.
-    #[test]
-    fn an_exchange_may_fail_for_no_reason() {
-        model("an exchange may fail for no reason", Bound::Preemptions(2), 320, || {
+    an_exchange_may_fail_for_no_reason {
+        loom("an exchange may fail for no reason", Model::new(Bound::Preemptions(2), 320), || {
             uslab_sync::weak_arm(2);
-            super::values_are_handed_over(2, 1);
+            values_are_handed_over(2, 1);
         });
     }
-    #[test]
-    fn planted_aba() {
-        let bug = "a take leaves the tag as it is";
-        let scenario = |()| super::owners_differ();
-        caught(bug, "owners", Bound::Preemptions(3), "a slot has two owners", [()], scenario);
-    }
+}
+
+#[cfg(loom)]
+mod stories {
+    use std::process::Command;
+    use uslab_sync::check::{Bound, model, plant};
 
     /// Fails: for [`a_failed_execution_tells_its_story_and_is_repeated_alone`].
     #[test]
@@ -109,7 +105,7 @@ mod models {
         let mut test = Command::new(std::env::current_exe().unwrap());
         let first = said(test.args([
             "--exact",
-            "checks::models::fails_on_purpose",
+            "checks::stories::fails_on_purpose",
             "--include-ignored",
             "--nocapture",
         ]));
@@ -124,29 +120,5 @@ mod models {
         let again = said(Command::new("sh").args(["-c", again]));
         assert_eq!(steps(&again), story);
         assert!(again.contains(" | execution 1\n"), "no other ran before: {again}");
-    }
-}
-
-#[cfg(shuttle)]
-mod schedules {
-    use uslab_sync::schedule::{caught, schedules};
-
-    #[test]
-    fn owners_differ() {
-        schedules("owners differ", 2_000, super::owners_differ);
-    }
-    #[test]
-    fn values_are_handed_over() {
-        schedules("values are handed over", 2_000, || super::values_are_handed_over(4, 2));
-    }
-    #[test]
-    fn planted_aba() {
-        caught(
-            "a take leaves the tag as it is",
-            "owners",
-            2_000,
-            "a slot has two owners",
-            super::owners_differ,
-        );
     }
 }

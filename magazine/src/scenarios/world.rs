@@ -1,10 +1,10 @@
-//! What models and schedules run on: a layer of rounds that says who holds what, and a depot alone.
+//! What the scenarios run on: a layer of rounds that says who holds what, and a depot alone.
 //!
 //! A world ends in a census: every round in exactly one place, and that the right one; the counts exact; the table at rest. An
 //! ownership cell per round turns a double hand-out into an assertion; loom also finds a free that does not happen before the
 //! next allocation of the round.
 
-use crate::cpu::{Cpus, Script};
+use crate::cpu::Cpus;
 use crate::depot::{Block, Depot};
 use crate::fork::Fork;
 use crate::layer::{Config, Layer, Round, Supplier};
@@ -13,18 +13,18 @@ use crate::memory::Heap;
 use crate::paths::{Operation, Path};
 use crate::region::{Class, LEN};
 use crate::sync::fork::ForkLock;
-use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, Rank, UnsafeCell, planted, thread, unique};
+use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, Rank, UnsafeCell, planted, unique};
 use crate::table::Table;
 use crate::test_round::TestRound;
 use core::ptr::NonNull;
 use std::sync::Arc as Shared;
 
 /// The supplier: a locked heap of rounds.
-pub(crate) struct TestSupplier {
-    pub(crate) rounds: Mutex<Vec<usize>>,
+pub(super) struct TestSupplier {
+    pub(super) rounds: Mutex<Vec<usize>>,
     fills: bool,
     /// The first round of the second node.
-    pub(crate) second_node: usize,
+    pub(super) second_node: usize,
 }
 impl Supplier<TestRound> for TestSupplier {
     fn fill(&self, op: &Operation, node: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
@@ -44,22 +44,22 @@ impl Supplier<TestRound> for TestSupplier {
     }
     fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
         op.did(Path::Slab);
-        self.rounds.lock().extend(rounds.map(|b| b.0));
+        self.rounds.lock().extend(rounds.map(|round| round.0));
     }
     fn node_of(&self, round: TestRound) -> u32 {
         u32::from(round.0 >= self.second_node)
     }
 }
 
-pub(crate) struct World {
-    pub(crate) layer: Layer<TestRound, Heap>,
-    pub(crate) supplier: TestSupplier,
+pub(super) struct World {
+    pub(super) layer: Layer<TestRound, Heap>,
+    pub(super) supplier: TestSupplier,
     /// One per round; written by whoever holds the round.
     held: Vec<UnsafeCell<bool>>,
-    pub(crate) allocs: Counter,
-    pub(crate) frees: Counter,
+    pub(super) allocs: Counter,
+    pub(super) frees: Counter,
     /// Another layer of the same table.
-    pub(crate) other: Option<Box<World>>,
+    pub(super) other: Option<Box<World>>,
 }
 
 // SAFETY: the cells are what loom watches; shuttle runs all threads of an execution on one.
@@ -70,13 +70,13 @@ fn no_memory() -> Heap {
     Heap::new(0).unwrap()
 }
 /// A table with room for so many classes of up to seven places.
-pub(crate) fn table(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
+pub(super) fn table(cpus: Cpus, classes: usize) -> Shared<Table<Heap>> {
     const ROOM: usize = 64;
     Shared::new(Table::new(cpus, ROOM * classes, no_memory()).unwrap())
 }
 
 impl World {
-    pub(crate) fn on(table: &Shared<Table<Heap>>, config: Config, fills: bool, rounds: usize) -> Self {
+    pub(super) fn on(table: &Shared<Table<Heap>>, config: Config, fills: bool, rounds: usize) -> Self {
         World {
             layer: Layer::new(table, config).unwrap(),
             supplier: TestSupplier { rounds: Mutex::new(vec![]), fills, second_node: usize::MAX },
@@ -86,31 +86,31 @@ impl World {
             other: None,
         }
     }
-    pub(crate) fn own(&self, round: usize, now: bool) {
+    pub(super) fn own(&self, round: usize, now: bool) {
         // SAFETY: loom watches the cell, and reports a second owner as a race.
         let before = self.held[round].with_mut(|p| unsafe { p.replace(now) });
         assert_ne!(before, now, "round handed out or freed twice");
     }
-    pub(crate) fn alloc(&self) -> Option<usize> {
+    pub(super) fn alloc(&self) -> Option<usize> {
         let round = self.layer.alloc(&self.supplier)?.0;
         self.allocs.add(1);
         self.own(round, true);
         Some(round)
     }
-    pub(crate) fn free(&self, round: usize) {
+    pub(super) fn free(&self, round: usize) {
         self.own(round, false);
         self.frees.add(1);
         self.layer.free(&self.supplier, TestRound(round));
     }
-    pub(crate) fn drain(&self, cpus: core::ops::Range<u32>) {
+    pub(super) fn drain(&self, cpus: core::ops::Range<u32>) {
         self.layer.drain(&self.supplier, cpus);
     }
 
-    pub(crate) fn with_supplier(&self, rounds: &[usize]) {
+    pub(super) fn with_supplier(&self, rounds: &[usize]) {
         self.supplier.rounds.lock().extend(rounds);
     }
     /// The class of a node.
-    pub(crate) fn class(&self, node: usize) -> Class {
+    pub(super) fn class(&self, node: usize) -> Class {
         self.layer.nodes[node].class()
     }
     /// What lies on a stack.
@@ -123,7 +123,7 @@ impl World {
     // ---- the end ----
 
     /// Every round in exactly one place, in that of its own node; the counts exact; the table at rest.
-    pub(crate) fn census(&self, live: &[usize]) {
+    pub(super) fn census(&self, live: &[usize]) {
         let mut rounds: Vec<usize> = live.to_vec();
         let (mut on_stacks, mut in_depots) = (0, 0);
         for (node, at) in (0..).zip(&self.layer.nodes) {
@@ -169,7 +169,7 @@ impl World {
     }
 
     /// At rest, behind `what` emptied all CPUs: none holds a round.
-    pub(crate) fn cpus_hold_nothing(&self, what: &str) {
+    pub(super) fn cpus_hold_nothing(&self, what: &str) {
         for class in self.layer.nodes.iter().map(|node| node.class()) {
             let held: Vec<usize> =
                 (0..self.layer.cpus().count()).flat_map(|cpu| self.stack_of(cpu, class)).collect();
@@ -178,39 +178,20 @@ impl World {
     }
 }
 
-pub(crate) fn raw(rounds: &[usize]) -> Vec<NonNull<u8>> {
+pub(super) fn raw(rounds: &[usize]) -> Vec<NonNull<u8>> {
     rounds.iter().map(|round| TestRound(*round).into_raw()).collect()
 }
-pub(crate) fn magazine(rounds: &[usize]) -> Magazine {
+pub(super) fn magazine(rounds: &[usize]) -> Magazine {
     let mut magazine = Magazine::new();
     raw(rounds).into_iter().for_each(|round| assert!(magazine.push(round)));
     magazine
 }
 
-pub(crate) type Side = fn(&World) -> Vec<Option<usize>>;
+pub(super) type Side = crate::threads::Side<World>;
 
-/// Runs `left` here and the others in threads of their own, each under its script. The rounds that are out then.
-pub(crate) fn together(world: &Arc<World>, left: (Script, Side), others: &[(Script, Side)]) -> Vec<usize> {
-    let threads: Vec<_> = others
-        .iter()
-        .map(|(script, side)| {
-            let (world, script, side) = (world.clone(), *script, *side);
-            thread::spawn(move || {
-                script.install();
-                side(&world)
-            })
-        })
-        .collect();
-    left.0.install();
-    let mut live = left.1(world);
-    threads.into_iter().for_each(|t| live.extend(t.join().unwrap()));
-    Script::on(0).install();
-    live.into_iter().flatten().collect()
-}
-
-pub(crate) fn alloc_then_free(w: &World) -> Vec<Option<usize>> {
+pub(super) fn alloc_then_free(w: &World) -> Vec<Option<usize>> {
     let round = w.alloc();
-    round.into_iter().for_each(|b| w.free(b));
+    round.into_iter().for_each(|round| w.free(round));
     vec![]
 }
 impl Fork for World {
@@ -230,7 +211,7 @@ impl Fork for World {
     }
 }
 /// Waits for every lock, as a process that forks. What a child would find is as it should be.
-pub(crate) fn fork(world: &World) {
+pub(super) fn fork(world: &World) {
     // SAFETY: nothing comes between but looks.
     unsafe {
         world.before_fork();
@@ -242,7 +223,7 @@ pub(crate) fn fork(world: &World) {
 }
 /// What the only thread of a forked child finds and does, where others had claimed a region, and a drain had taken what lay on
 /// CPU 0's stack.
-pub(crate) fn child(world: &World) {
+pub(super) fn child(world: &World) {
     let (layer, table, class) = (&world.layer, &world.layer.table, world.class(0));
     world.drain(0..layer.cpus().count());
     let two: Vec<usize> = (0..2).filter_map(|_| world.alloc()).collect();
@@ -266,8 +247,8 @@ pub(crate) fn child(world: &World) {
 }
 
 /// A depot alone, with magazines of one round. Rounds count from 0.
-pub(crate) struct DepotWorld {
-    pub(crate) depot: Depot,
+pub(super) struct DepotWorld {
+    pub(super) depot: Depot,
     /// One per round; written by whoever puts it in.
     written: Vec<UnsafeCell<()>>,
 }
@@ -275,12 +256,12 @@ pub(crate) struct DepotWorld {
 unsafe impl Sync for DepotWorld {}
 
 impl DepotWorld {
-    pub(crate) fn new(rounds: usize) -> Arc<Self> {
+    pub(super) fn new(rounds: usize) -> Arc<Self> {
         let depot = Depot::new(rounds as u32);
         Arc::new(Self { depot, written: (0..rounds).map(|_| UnsafeCell::new(())).collect() })
     }
     /// Writes to a round, and puts a magazine of it in.
-    pub(crate) fn put(&self, round: usize) {
+    pub(super) fn put(&self, round: usize) {
         let write = || self.written[round].with_mut(|_| ());
         let put =
             || assert!(self.depot.put(&Operation::new(), &magazine(&[round + 1]), || Some(Block::on_heap())));
@@ -293,7 +274,7 @@ impl DepotWorld {
         }
     }
     /// Takes a magazine out, and reads its round.
-    pub(crate) fn take(&self) -> Option<usize> {
+    pub(super) fn take(&self) -> Option<usize> {
         let mut magazine = Magazine::new();
         self.depot.take(&Operation::new(), &mut magazine).then(|| {
             let round = magazine.pop().expect("a magazine is full").addr().get() - 1;
@@ -302,7 +283,7 @@ impl DepotWorld {
         })
     }
     /// All rounds are in the depot or out, once each.
-    pub(crate) fn census(&self, out: &[Option<usize>]) {
+    pub(super) fn census(&self, out: &[Option<usize>]) {
         assert_eq!(
             self.depot.len() as usize + out.iter().flatten().count(),
             self.written.len(),

@@ -1,24 +1,7 @@
-//! Exhaustive models of the zone and of the per-CPU pages, on ranges of two or four pages.
-//!
-//! | model | claim | planted bugs it catches |
-//! |---|---|---|
-//! | B1 | an allocation against the free of its buddy: blocks never overlap, no merge is missed | blind merge, no merge, frame marked late |
-//! | B2 | an allocation against the frees of both halves: merged once, frames and lists agree | buddy checked in one lock hold, merged in the next |
-//! | B3 | order, owner and data travel with the block to whoever frees it next | owner cleared late |
-//! | B4 | two frees of one block: one gets it, the other is told | claim by load and store |
-//! | B5 | whoever asks a frame for its owner, block of others or not, finds that initialised | owner announced early |
-//! | B6 | memory that goes back to the system takes no frame of another block with it | frames discarded outwards |
-//! | B7 | a trim beside an allocation: memory goes back of free pages only | free pages discarded after the lock |
-//! | P1 | refill and drain of magazines against the zone: a page is in one place, none is lost | frame marked late |
-//! | P2 | a drain from outside against the CPU's own allocation and free | page marked late |
-//!
-//! In P1 and P2 one thread is moved to the other CPU before each of its first steps, a script each.
-//!
-//! What they run on, and the audit that each ends with, they share with the schedules: see `world`.
+//! What loom runs: two or three threads on ranges of two or four pages.
 
-use crate::world::{ONE, Owner, allocator_of, audit, free, two};
+use super::world::{ONE, Owner, allocator_of, audit, free, two};
 use crate::{Gfp, Order, PageAllocator, Pfn};
-use uslab_magazine::sync::check::{Bound, caught, model, models};
 use uslab_magazine::sync::{Arc, AtomicU32, Ordering::*, thread};
 use uslab_magazine::{Script, on_cpu};
 
@@ -28,7 +11,8 @@ fn allocator(pages: u32, per_cpu_pages: bool) -> Arc<PageAllocator> {
     allocator_of(pages, order, per_cpu_pages, |corruption| panic!("{corruption}"))
 }
 
-fn b1_alloc_against_the_free_of_the_buddy() {
+/// B1: an allocation against the free of its buddy: blocks never overlap, no merge is missed.
+pub(super) fn alloc_against_the_free_of_the_buddy() {
     let pages = allocator(4, false);
     let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let other = pages.clone();
@@ -38,7 +22,8 @@ fn b1_alloc_against_the_free_of_the_buddy() {
     audit(&pages);
 }
 
-fn b2_alloc_against_two_frees() {
+/// B2: an allocation against the frees of both halves: merged once, frames and lists agree.
+pub(super) fn alloc_against_two_frees() {
     let pages = allocator(4, false);
     let halves = [(); 2].map(|()| pages.alloc(ONE, Gfp::KERNEL, None).unwrap());
     let frees = halves.map(|half| {
@@ -53,7 +38,8 @@ fn b2_alloc_against_two_frees() {
     audit(&pages);
 }
 
-fn b3_order_and_owner_travel_with_the_block() {
+/// B3: order, owner and data travel with the block to whoever frees it next.
+pub(super) fn order_and_owner_travel_with_the_block() {
     const OWNER: *mut u8 = core::ptr::without_provenance_mut(64);
     let pages = allocator(2, false);
     let mine = pages.alloc(two(), Gfp::KERNEL, None).unwrap();
@@ -88,7 +74,8 @@ fn b3_order_and_owner_travel_with_the_block() {
     audit(&pages);
 }
 
-fn b4_two_frees_of_one_block() {
+/// B4: two frees of one block: one gets it, the other is told.
+pub(super) fn two_frees_of_one_block() {
     let pages = allocator_of(2, two(), false, |_| ());
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let other = pages.clone();
@@ -99,7 +86,8 @@ fn b4_two_frees_of_one_block() {
     audit(&pages);
 }
 
-fn b5_a_stranger_asks_for_the_owner() {
+/// B5: whoever asks a frame for its owner, block of others or not, finds that initialised.
+pub(super) fn a_stranger_asks_for_the_owner() {
     let pages = allocator(2, false);
     let owner = Arc::new(Owner::new());
     let pfn = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
@@ -113,7 +101,8 @@ fn b5_a_stranger_asks_for_the_owner() {
     audit(&pages);
 }
 
-fn b6_a_release_beside_a_block_in_use() {
+/// B6: memory that goes back to the system takes no frame of another block with it.
+pub(super) fn a_release_beside_a_block_in_use() {
     let pages = allocator_of(4, two(), false, |corruption| panic!("{corruption}"));
     let mine = pages.alloc(two(), Gfp::KERNEL, None).unwrap();
     let theirs = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
@@ -131,7 +120,8 @@ fn b6_a_release_beside_a_block_in_use() {
     audit(&pages);
 }
 
-fn b7_a_trim_beside_an_allocation() {
+/// B7: a trim beside an allocation: memory goes back of free pages only.
+pub(super) fn a_trim_beside_an_allocation() {
     let pages = allocator(4, false);
     let mine = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
     let other = pages.clone();
@@ -153,7 +143,8 @@ fn b7_a_trim_beside_an_allocation() {
     audit(&pages);
 }
 
-fn p1_refill_and_drain_against_the_zone(script: Script) {
+/// P1: refill and drain of magazines against the zone: a page is in one place, none is lost.
+pub(super) fn refill_and_drain_against_the_zone(script: Script) {
     let pages = allocator(4, true);
     let other = pages.clone();
     let t = thread::spawn(move || {
@@ -169,7 +160,8 @@ fn p1_refill_and_drain_against_the_zone(script: Script) {
     audit(&pages);
 }
 
-fn p2_drain_against_the_cpu_itself(script: Script) {
+/// P2: a drain from outside against the CPU's own allocation and free.
+pub(super) fn drain_against_the_cpu_itself(script: Script) {
     let pages = allocator(2, true);
     on_cpu(0);
     let page = pages.alloc(ONE, Gfp::KERNEL, None).unwrap();
@@ -184,78 +176,4 @@ fn p2_drain_against_the_cpu_itself(script: Script) {
     free(&pages, again, ONE);
     t.join().unwrap();
     audit(&pages);
-}
-
-const TWO: Bound = Bound::Preemptions(2);
-const THREE: Bound = Bound::Preemptions(3);
-
-/// The first thread stays on CPU 0, or is moved to CPU 1 before one of its steps.
-fn moves() -> impl Iterator<Item = Script> + Clone {
-    Script::all(0, 2, 6)
-}
-
-#[test]
-fn b1() {
-    model("B1 alloc || free of the buddy", Bound::None, 25, b1_alloc_against_the_free_of_the_buddy);
-}
-#[test]
-fn b2() {
-    model("B2 alloc || free || free", THREE, 9800, b2_alloc_against_two_frees);
-}
-#[test]
-fn b3() {
-    model("B3 order and owner travel", Bound::None, 110, b3_order_and_owner_travel_with_the_block);
-}
-#[test]
-fn b4() {
-    model("B4 free || free of one block", Bound::None, 1400, b4_two_frees_of_one_block);
-}
-#[test]
-fn b5() {
-    model("B5 a stranger asks for the owner", Bound::None, 18, b5_a_stranger_asks_for_the_owner);
-}
-#[test]
-fn b6() {
-    model("B6 release || a block in use", Bound::None, 1200, b6_a_release_beside_a_block_in_use);
-}
-#[test]
-fn b7() {
-    model("B7 trim || alloc", Bound::None, 4900, b7_a_trim_beside_an_allocation);
-}
-#[test]
-fn p1() {
-    models("P1 refill, drain || zone", THREE, 4200, moves(), p1_refill_and_drain_against_the_zone);
-}
-#[test]
-fn p2() {
-    models("P2 drain || own CPU", THREE, 3300, moves(), p2_drain_against_the_cpu_itself);
-}
-
-#[test]
-fn planted_bugs_are_caught() {
-    let b1 = |bug, expected| {
-        caught(bug, "B1", TWO, expected, [()], |()| b1_alloc_against_the_free_of_the_buddy());
-    };
-    b1("merge without looking at the buddy", "page 1 taken off an empty list");
-    b1("no merge", "missed merge with the buddy");
-    b1("frame marked after the lock", "page 1 taken off an empty list");
-    let bug = "buddy checked in one lock hold and merged in the next";
-    caught(bug, "B2", TWO, "missed merge with the buddy", [()], |()| b2_alloc_against_two_frees());
-    caught("owner cleared after the free", "B3", TWO, "the owner was lost", [()], |()| {
-        b3_order_and_owner_travel_with_the_block();
-    });
-    let bug = "owner announced before it is initialised";
-    caught(bug, "B5", TWO, "an owner is found initialised", [()], |()| b5_a_stranger_asks_for_the_owner());
-    let bug = "block claimed by load and store";
-    caught(bug, "B4", TWO, "Concurrent write accesses", [()], |()| b4_two_frees_of_one_block());
-    let bug = "frames are discarded by whole pages, outwards";
-    caught(bug, "B6", TWO, "Concurrent read and write accesses", [()], |()| {
-        b6_a_release_beside_a_block_in_use()
-    });
-    let bug = "free pages are discarded after their lock";
-    caught(bug, "B7", TWO, "Concurrent write accesses", [()], |()| b7_a_trim_beside_an_allocation());
-    let bug = "frame marked after the lock";
-    caught(bug, "P1", TWO, "page 2 taken off an empty list", moves(), p1_refill_and_drain_against_the_zone);
-    let bug = "page marked after it went into the magazine";
-    caught(bug, "P2", TWO, "frame and free list disagree", moves(), p2_drain_against_the_cpu_itself);
 }

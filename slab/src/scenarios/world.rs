@@ -1,4 +1,4 @@
-//! What models and schedules run on: caches on a few pages, and the census at the end.
+//! What the scenarios run on: caches on a few pages, and the census at the end. And scenarios that are for both checkers.
 //!
 //! Handing an object out and taking it back changes a cell of that object: two owners and a double free fail, as does
 //! touching the frame of a page that was given back; under loom a free that does not happen before the next allocation does,

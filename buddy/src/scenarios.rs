@@ -1,0 +1,94 @@
+//! The zone and the per-CPU pages under both checkers: which scenarios there are, how each is run, and the planted bugs that it
+//! must notice.
+//!
+//! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): B1-B7 blocks, frames and
+//! their memory, P1 and P2 per-CPU pages. Each ends in the audit of `world`. Those of loom are exhaustive and small; where they
+//! have scripts, one thread is moved to the other CPU before each of its first steps. Those of shuttle are larger, sampled, and
+//! sequentially consistent: orderings are loom's business.
+
+#[cfg(loom)]
+mod models;
+#[cfg(shuttle)]
+mod schedules;
+mod world;
+
+#[cfg(shuttle)]
+use uslab_magazine::sync::schedule::Schedules;
+#[cfg(loom)]
+use uslab_magazine::{
+    Script,
+    sync::check::{Bound, Model, Models},
+};
+
+#[cfg(loom)]
+const THREE: Bound = Bound::Preemptions(3);
+/// The first thread stays on CPU 0, or is moved to CPU 1 before one of its steps.
+#[cfg(loom)]
+fn moves(floor: u64) -> Models<Script> {
+    Model::new(THREE, floor).each(Script::all(0, 2, 6))
+}
+#[cfg(shuttle)]
+const RUNS: Schedules = Schedules(10_000);
+
+uslab_magazine::sync::scenarios! {
+    b1 {
+        loom("B1 alloc || free of the buddy", Model::new(Bound::None, 25), models::alloc_against_the_free_of_the_buddy);
+        bug("merge without looking at the buddy", "B1", "page 1 taken off an empty list");
+        bug("no merge", "B1", "missed merge with the buddy");
+        bug("frame marked after the lock", "B1", "page 1 taken off an empty list");
+    }
+    b2 {
+        loom("B2 alloc || free || free", Model::new(THREE, 9800), models::alloc_against_two_frees);
+        bug("buddy checked in one lock hold and merged in the next", "B2", "missed merge with the buddy");
+    }
+    b3 {
+        loom("B3 order and owner travel", Model::new(Bound::None, 110), models::order_and_owner_travel_with_the_block);
+        bug("owner cleared after the free", "B3", "the owner was lost");
+    }
+    b4 {
+        loom("B4 free || free of one block", Model::new(Bound::None, 1400), models::two_frees_of_one_block);
+        bug("block claimed by load and store", "B4", "Concurrent write accesses");
+    }
+    b5 {
+        loom("B5 a stranger asks for the owner", Model::new(Bound::None, 18), models::a_stranger_asks_for_the_owner);
+        bug("owner announced before it is initialised", "B5", "an owner is found initialised");
+    }
+    b6 {
+        loom("B6 release || a block in use", Model::new(Bound::None, 1200), models::a_release_beside_a_block_in_use);
+        bug("frames are discarded by whole pages, outwards", "B6", "Concurrent read and write accesses");
+    }
+    b7 {
+        loom("B7 trim || alloc", Model::new(Bound::None, 4900), models::a_trim_beside_an_allocation);
+        bug("free pages are discarded after their lock", "B7", "Concurrent write accesses");
+    }
+    p1 {
+        loom("P1 refill, drain || zone", moves(4200), models::refill_and_drain_against_the_zone);
+        bug("frame marked after the lock", "P1", "page 2 taken off an empty list");
+    }
+    p2 {
+        loom("P2 drain || own CPU", moves(3300), models::drain_against_the_cpu_itself);
+        bug("page marked after it went into the magazine", "P2", "frame and free list disagree");
+    }
+
+    zones {
+        shuttle("B1 B2 B3 B5 B6 B7: blocks of three orders change hands", RUNS, schedules::zone);
+        bug("merge without looking at the buddy", "B1", "page handed out twice");
+        bug("no merge", "B1", "missed merge with the buddy");
+        bug("frame marked after the lock", "B1", "taken off an empty list");
+        bug("buddy checked in one lock hold and merged in the next", "B2", "missed merge with the buddy");
+        bug("owner cleared after the free", "B3", "the owner was lost");
+        bug("owner announced before it is initialised", "B5", "an owner is found initialised");
+        bug("frames are discarded by whole pages, outwards", "B6", "the owner was lost");
+        bug("free pages are discarded after their lock", "B7", "the memory of a page in use was given back");
+    }
+    freed_twice {
+        shuttle("B4: four free the same pages", RUNS, schedules::twice);
+        bug("block claimed by load and store", "B4", "page given back twice");
+    }
+    per_cpu_pages {
+        shuttle("P1 P2: four use and drain the pages of two CPUs", Schedules(2_500), schedules::per_cpu);
+        bug("page marked after it went into the magazine", "P2", "frame and free list disagree");
+        bug("drain without its fence", "P2", "frame and free list disagree");
+        bug("a flush that does not flush", "P1", "per-CPU pages counted");
+    }
+}

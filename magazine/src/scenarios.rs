@@ -1,0 +1,273 @@
+//! The layer under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
+//!
+//! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): R1 and R3 the contract of
+//! a section, M1-M4 what travels, H1-H5 drain and hotplug, T1-T3 the table, N1 nodes, F1 fork, D1-D4 the depot. Each ends
+//! in the census of `world`.
+//!
+//! All but those of the depot run twice: over the claimed slot and over the token model of restartable sequences, with the same
+//! bodies and the same layer above them. Those of loom are exhaustive and small, and each script of migrations and aborts is a
+//! model of its own. Those of shuttle are larger, sampled, and sequentially consistent: orderings are loom's business.
+
+#[cfg(loom)]
+mod models;
+#[cfg(shuttle)]
+mod schedules;
+mod world;
+
+#[cfg(loom)]
+use crate::sync::check::Bound;
+#[cfg(shuttle)]
+use crate::sync::schedule::Schedules;
+#[cfg(loom)]
+use models::{Scripts, both, moves, stays};
+#[cfg(shuttle)]
+use schedules::Both;
+
+#[cfg(loom)]
+const TWO: Bound = Bound::Preemptions(2);
+#[cfg(loom)]
+const THREE: Bound = Bound::Preemptions(3);
+#[cfg(shuttle)]
+const RUNS: Schedules = Schedules(10_000);
+#[cfg(shuttle)]
+const BOTH: Both = Both(RUNS);
+
+#[cfg(loom)]
+const RACE: &str = "Causality violation";
+const TWICE: &str = "round handed out or freed twice";
+const LOST: &str = "every round in one place";
+
+crate::sync::scenarios! {
+    // ---- The contract of a section
+    section_contract_under_migration {
+        loom("R1 R3: alloc and free, moved and aborted", both(THREE, [57000, 70000], moves(9)), models::contract);
+        rseq("section not armed", "R1", RACE);
+        rseq("operations counted before the commit", "R3", "the counts are exact");
+        claimed("a region is used without its claim", "R1", RACE);
+    }
+
+    // ---- What travels
+    m1_m2_rounds_travel_through_the_depot {
+        loom("M1 M2: rounds travel through the depot", both(THREE, [3900, 2000], moves(6)), models::travel);
+        bug("a pop leaves its round on the stack", "M1", TWICE);
+        claimed("a region is used without its claim", "M1", RACE);
+        bug("a magazine is taken from the depot and left there", "M1 M2", LOST);
+        bug("a stack is widened beyond its limit", "M2", "no more places than its reach");
+    }
+    m2_a_stack_overflows {
+        loom("M2: two threads of a CPU whose stack is full", both(THREE, [4700, 4700], moves(6)), models::overflow);
+        rseq("a CPU's number read before the section", "M2", RACE);
+        rseq("a length read before the section", "M2", LOST);
+        bug("a magazine that left a stack is forgotten", "M2", LOST);
+        bug("a magazine in the depot and with the supplier", "M2", LOST);
+    }
+    m3_two_threads_of_one_cpu {
+        loom("M3: two threads of one CPU", both(THREE, [330, 160], Scripts { reads: 4, cpus: 1 }), models::same_cpu);
+        rseq("section not armed", "M3", RACE);
+        rseq("a batch is committed before its rounds are written", "R1", LOST);
+        claimed("a region is used without its claim", "M3", RACE);
+        bug("a stack is widened outside of its section", "M3", RACE);
+    }
+    m4_the_depot_runs_dry {
+        loom("M4: the depot runs dry", both(THREE, [1700, 2600], stays()), models::depot_runs_dry);
+        bug("the supplier fills under the lock of drains", "M4", "user code would run while a lock is held");
+    }
+    m4_nothing_to_fill_from {
+        loom("M4: nothing to fill from", both(THREE, [38, 5], stays()), models::nothing_to_fill_from);
+    }
+
+    // ---- Drains
+    h1_drain_against_the_fast_path {
+        loom("H1 T1: drain against the fast path", both(THREE, [18000, 110000], moves(6)), models::drain_fast);
+        rseq("section not armed", "T1", RACE);
+        rseq("a CPU's number read before the section", "H1 T1", RACE);
+        rseq("a region read before the section", "H1 T1", RACE);
+        claimed("a region is used without its claim", "T1", RACE);
+        rseq("the empty region has places", "H1 T1", "that is not committed was written");
+        bug("drain without its fence", "H1 T1", RACE);
+        rseq("a drain takes before its fence", "H1 T1", RACE);
+        claimed("a drain looks at the claim and does not take it", "H1 T1", RACE);
+        rseq("a table word is put back before the region is done with", "H1 T1", RACE);
+    }
+    h1_drain_against_batches {
+        loom("H1 T1: drain against batches", both(TWO, [1900, 13000], moves(7)), models::drain_batches);
+        bug("a batch is taken for pushed", "M2", LOST);
+        bug("a flush that does not flush", "M2", LOST);
+    }
+    h1_drain_while_a_stack_grows {
+        loom("H1 T1: drain while a stack grows", both(TWO, [3100, 24000], moves(6)), models::drain_growing);
+        bug("a stack is widened outside of its section", "H1 T1", RACE);
+        bug("a drained stack is opened at once", "H1 T1", RACE);
+    }
+    h1_a_drain_leaves_nothing_behind {
+        loom("H1: a drain leaves nothing behind", both(THREE, [210, 400], stays()), models::drain_leaves_nothing);
+        bug("a drained stack stays open", "H1 T1", RACE);
+        bug("drain does nothing", "H1", "a drain leaves nothing behind");
+    }
+    h1_drain_while_a_magazine_is_filled {
+        loom("H1: drain while a magazine is filled", both(THREE, [12000, 69000], moves(4)), models::drain_filling);
+    }
+    h1_reap_of_a_cpu_that_wakes_up {
+        loom("H1 T1: reap of a CPU that wakes up", both(THREE, [690, 1000], stays()), models::reap_waking);
+        bug("drain without its fence", "H1 T1", RACE);
+        bug("reap does nothing", "H1", "a reap leaves nothing behind");
+        bug("a reap takes what is in use", "H1", "what has just come is not idle");
+    }
+    h2_drain_against_two_cpus {
+        loom("H2 T1: drain of two CPUs that are used", both(TWO, [5500, 10000], stays()), models::drain_and_two);
+        rseq("a drain of several CPUs fences one", "H2 T1", RACE);
+    }
+    h2_drain_against_two_threads_of_one_cpu {
+        loom("H2 M3 T1: drain of a CPU with two threads", both(TWO, [4300, 10000], stays()), models::drain_and_two_of_one);
+    }
+    h3_two_drains_at_once {
+        loom("H3 T1: two drains at once", both(TWO, [3600, 5200], stays()), models::two_drains);
+        bug("drains without their lock", "H3", RACE);
+    }
+    h3_a_drain_meets_another_one {
+        loom("H3 T1: a drain meets one that gives rounds away", both(THREE, [15000, 34000], stays()), models::drain_meets_drain);
+        bug("a stack is widened beyond its limit", "H3 T1", RACE);
+        bug("the first of two drains opens the stack", "H3 T1", RACE);
+        bug("a drain gives away what another one took", "H3", LOST);
+    }
+    h3_a_stack_is_opened_for_another_thread {
+        loom("H3: a stack is opened for another thread", both(TWO, [2400, 10000], stays()), models::opened_for_another);
+    }
+    h4_a_cpu_beyond_the_table {
+        loom("H4: a CPU beyond the table", both(THREE, [220, 460], Scripts { reads: 4, cpus: 3 }), models::beyond_the_table);
+        bug("a CPU beyond the table has a node", "H4", "index out of bounds: the len is 2 but the index is 2");
+        bug("a CPU beyond the table has a region", "H4", "the empty region stays empty");
+    }
+    h4_a_thread_without_a_region_beside_a_drain {
+        loom("H4: a thread without a region beside a drain", both(THREE, [9800, 28000], stays()), models::drain_and_no_region);
+    }
+    h5_a_layer_is_closed_beside_a_first_free {
+        loom("H5: closed beside a first free", both(THREE, [310, 910], stays()), models::closed_beside_a_first_free);
+        bug("a stack is opened beside a drain", "H5", "a layer that is closed keeps nothing");
+    }
+    h5_a_layer_is_closed_beside_frees {
+        loom("H5: a layer is closed and purged beside frees", both(TWO, [1600, 20000], stays()), models::close_and_purge);
+        bug("a closed class leaves empty stacks open", "H5", "a layer that is closed keeps nothing");
+        bug("a depot that is closed takes magazines", "H5", "a layer that is closed keeps nothing");
+    }
+
+    // ---- The table
+    t1_a_drain_leaves_other_classes_alone {
+        loom("T1: a drain leaves other classes alone", both(THREE, [5400, 50000], moves(5)), models::two_classes);
+    }
+    t1_a_sweep_of_two_layers {
+        loom("T1: a sweep of two layers that are used", both(TWO, [520, 1200], stays()), models::sweep_of_two);
+        bug("drain without its fence", "T1", RACE);
+    }
+    t1_a_sweep_meets_a_drain {
+        loom("T1: a sweep meets a drain of one layer", both(TWO, [1300, 2600], stays()), models::sweep_meets_drain);
+        bug("what a sweep took is lost to the next drain", "T1", "what a drain took is given away");
+    }
+    t1_a_region_committed_in_part {
+        loom("T1: a region committed in part", both(THREE, [1900, 3100], stays()), models::committed_in_part);
+        bug("a region is widened before it is committed", "T1", "that is not committed was written");
+    }
+    t2_a_number_is_reused {
+        loom("T2: a number is given back and reused", both(THREE, [3400, 11000], moves(4)), models::number_is_reused);
+        bug("a number is given back when one CPU is drained", "T2", TWICE);
+        bug("a number that is given back stays open", "T2", "a number that nobody has is closed");
+    }
+    t3_pages_go_back_while_their_stacks_are_closed {
+        loom("T3: pages go back", both(TWO, [650, 4600], moves(4)), models::pages_go_back);
+        bug("a page goes back while its stacks are open", "T3", RACE);
+        bug("drain without its fence", "T3", RACE);
+    }
+    t3_pages_stay_while_their_rounds_are_given_away {
+        loom("T3: pages stay beside a drain", both(THREE, [9, 9], stays()), models::pages_beside_a_drain);
+        bug("a page goes back while its rounds are given away", "T3", RACE);
+    }
+    t3_operations_stay_counted_when_their_page_goes_back {
+        loom("T3: counts beside pages", both(THREE, [800, 800], stays()), models::counts_beside_pages);
+        bug("a page goes back with what its stacks have served", "T3", "the counts are exact");
+    }
+
+    // ---- Nodes, fork
+    n1_rounds_of_another_node_go_home {
+        loom("N1: rounds of another node go home", both(THREE, [7500, 8200], moves(8)), models::frees_of_another_node);
+        bug("a round goes to the node of the CPU that frees it", "N1", "rounds of that node only");
+    }
+    n1_a_thread_moved_between_nodes {
+        loom("N1: a thread moved between nodes", both(THREE, [6100, 5300], moves(8)), models::between_nodes);
+    }
+    f1_a_fork_beside_an_exchange {
+        loom("F1: a fork beside an exchange and a drain", both(THREE, [8, 18], stays()), models::fork_beside_exchange);
+        claimed("claims outlive their threads", "F1", "a claim or a drain of a thread that is no more");
+        bug("drains outlive their threads", "F1", "a claim or a drain of a thread that is no more");
+        bug("a child loses what drains had taken", "F1", LOST);
+    }
+
+    // ---- The depot alone
+    d1_a_magazine_is_in_one_place {
+        loom("D1: take, take, put against take", Model::new(Bound::None, 680), models::depot_aba);
+        bug("depot length from before the lock", "D1", "a magazine lost");
+        bug("a magazine is taken from the depot and left there", "D1", RACE);
+    }
+    d2_what_was_written_before_the_put_is_seen {
+        loom("D2: put publishes the rounds", Model::new(Bound::None, 18), models::depot_publish);
+        bug("a round is written after its magazine was put", "D2", RACE);
+    }
+    d3_two_puts_and_a_take {
+        loom("D3: put, put, take", Model::new(Bound::None, 15000), models::depot_three);
+        bug("depot length from before the lock", "D3", "two were put, at most one was taken");
+    }
+    d4_a_reap_takes_only_what_nobody_needed {
+        loom("D4: reap against take and put", Model::new(Bound::None, 11000), models::depot_reap);
+        bug("reap ignores the working set", "D4", "they have just come");
+    }
+
+    // ---- Larger ones
+    exchanges {
+        shuttle("R1 R3 M1 M2 M3 M4 H4: four threads exchange", BOTH, schedules::exchange);
+        claimed("a region is used without its claim", "M1 M3", TWICE);
+        rseq("section not armed", "R1", TWICE);
+        rseq("operations counted before the commit", "R3", "the counts are exact");
+        rseq("a batch is committed before its rounds are written", "R1", LOST);
+        bug("a magazine that left a stack is forgotten", "M2", LOST);
+        bug("a magazine in the depot and with the supplier", "M2", LOST);
+        bug("a batch is taken for pushed", "M2", LOST);
+        bug("the supplier fills under the lock of drains", "M4", "user code would run while a lock is held");
+        bug("a CPU beyond the table has a region", "H4", "the empty region stays empty");
+    }
+    drained {
+        shuttle("H1 H2 H3 H4 T1: two drain what two use", BOTH, schedules::drain);
+        rseq("a region read before the section", "T1", LOST);
+        rseq("a table word is put back before the region is done with", "T1", LOST);
+        claimed("drain without its fence", "H1 T1", LOST);
+        rseq("drain without its fence", "H1 T1", TWICE);
+        bug("a drained stack stays open", "T1", LOST);
+        bug("a drained stack is opened at once", "T1", LOST);
+        bug("the first of two drains opens the stack", "H3 T1", LOST);
+        bug("a drain gives away what another one took", "H3", LOST);
+        bug("drains without their lock", "H3", "no drain is at work, and the class is open");
+        bug("drain does nothing", "H1", "a drain leaves nothing behind");
+    }
+    closed_beside_others {
+        shuttle("H5: a layer is closed beside three that use it", BOTH, schedules::closed);
+        bug("a closed class leaves empty stacks open", "H5", "a purge of a closed layer leaves");
+        bug("a depot that is closed takes magazines", "H5", "a depot that is closed is empty");
+    }
+    of_two_nodes {
+        shuttle("N1 M2 T1: two nodes, and a drain", BOTH, schedules::nodes);
+        bug("a round goes to the node of the CPU that frees it", "N1", "rounds of that node only");
+    }
+    forked {
+        shuttle("F1: forks beside an exchange and drains", BOTH, schedules::forks);
+        claimed("claims outlive their threads", "F1", "a claim or a drain of a thread that is no more");
+        bug("drains outlive their threads", "F1", "a claim or a drain of a thread that is no more");
+    }
+    come_and_gone {
+        shuttle("T2 T1: layers come and go beside one that stays", BOTH, schedules::numbers);
+        bug("a number is given back when one CPU is drained", "T2", "a round of the layer before");
+    }
+    depots {
+        shuttle("D1 D2 D3 D4: three exchange with a depot that is reaped", RUNS, schedules::depot);
+        bug("depot length from before the lock", "D3 D4", "a reap takes what has just come");
+        bug("a magazine is taken from the depot and left there", "D1", "a magazine in two places");
+        bug("reap ignores the working set", "D4", "a reap takes what has just come");
+    }
+}

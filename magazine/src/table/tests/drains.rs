@@ -1,0 +1,430 @@
+//! Stacks, drains and sweeps; and what a drain has to itself on real CPUs.
+
+use super::*;
+
+#[test]
+fn operations_on_a_stack_do_what_they_say() {
+    let table = simulated(1, 64 << 10);
+    let class = table.class(8).unwrap();
+    let region = table.region(0).unwrap();
+    let look = || (region.head(class) / OP, region.head(class) & LEN, region.cap(class));
+    assert_eq!((region.pop(class, Commit::Done), region.push(class, round(1), Commit::Done)), (None, false));
+    let batch = |numbers: Range<usize>| region.push_batch(class, &rounds(numbers), Commit::Done);
+    assert!(!batch(1..2), "nothing is committed");
+    assert!(table.open(&Operation::new(), 0, class, 8));
+    assert!(batch(1..2));
+    assert_eq!(look(), (0, 1, 1));
+    assert!(!region.push(class, round(2), Commit::Done));
+    // Twice as many places, or as many as it takes, and never beyond the limit.
+    assert!(batch(2..3));
+    assert_eq!(look(), (0, 2, 2));
+    assert!(batch(3..8));
+    assert_eq!(look(), (0, 7, 7));
+    assert!(!batch(8..10));
+    assert_eq!(look(), (0, 7, 7));
+    assert!(batch(8..9));
+    assert_eq!(look(), (0, 8, 8));
+    // Only pops and pushes are counted.
+    assert_eq!(region.pop(class, Commit::Done), Some(round(8)));
+    assert!(region.push(class, round(9), Commit::Done));
+    assert_eq!(look(), (2, 8, 8));
+    let mut magazine = Magazine::new();
+    assert!(region.pop_batch(class, 3, &mut magazine, Commit::Done));
+    assert_eq!((magazine.rounds(), look()), (&[round(6), round(7), round(9)][..], (2, 5, 8)));
+    let mut none = Magazine::new();
+    assert!(!region.pop_batch(class, 6, &mut none, Commit::Done) && none.is_empty());
+    // What fits asks for no place, so the limit does not matter.
+    table.set_limit(class, 2);
+    assert!(region.push_batch(class, &rounds(11..14), Commit::Done));
+    assert_eq!(look(), (2, 8, 8));
+}
+
+#[test]
+fn a_class_that_is_closed_for_good_is_not_opened_by_another_limit() {
+    let table = simulated(1, 64 << 10);
+    let class = table.class(8).unwrap();
+    table.change_limit(class, 4);
+    assert_eq!(table.limit(class).load(Relaxed), 4);
+    table.set_limit(class, 0);
+    table.change_limit(class, 4);
+    assert_eq!(table.limit(class).load(Relaxed), 0);
+}
+
+#[test]
+fn a_limit_that_shrinks_takes_nothing_away_and_widens_nothing() {
+    let table = simulated(1, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!(table.put(0, class, &rounds(1..5)));
+    table.set_limit(class, 2);
+    let region = table.region(0).unwrap();
+    assert!(!table.put(0, class, &[round(5)]));
+    assert_eq!((table.len(0, class), region.cap(class)), (4, 4));
+    assert!(region.pop(class, Commit::Done).is_some() && region.push(class, round(4), Commit::Done));
+    assert_eq!(table.drain_all(Which::All, &[class]), [(class, vec![4, 3, 2, 1])]);
+    assert!(!table.put(0, class, &rounds(1..4)) && table.put(0, class, &rounds(1..3)));
+}
+
+// ---------------------------------------------------------------- drains
+
+#[test]
+fn a_drain_takes_what_it_came_for_and_leaves_the_rest() {
+    let table = simulated(3, 64 << 10);
+    let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
+    for cpu in 0..3 {
+        let first = 10 * cpu as usize + 1;
+        assert!(table.put(cpu, one, &rounds(first..first + 3)) && table.put(cpu, two, &rounds(100..104)));
+    }
+    let mut given = vec![];
+    table.drain(1..9, Which::All, [one].into_iter(), |class, taken| {
+        assert_eq!((class, taken.len()), (one, 3));
+        given.extend(core::iter::from_fn(|| taken.pop()).map(|round| round.addr().get()));
+    });
+    assert_eq!(given, [13, 12, 11, 23, 22, 21]);
+    assert_eq!([0, 1, 2].map(|cpu| (table.len(cpu, one), table.len(cpu, two))), [(3, 4), (0, 4), (0, 4)]);
+    assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().cap(one)), [3, 0], "and closes it");
+    assert!(table.put(1, one, &rounds(1..9)), "until somebody comes back");
+}
+
+/// Once a cache that went took every CPU's region away, twice.
+#[test]
+fn a_class_that_goes_asks_nothing_of_cpus_that_did_not_use_it() {
+    let table = simulated(3, 64 << 10);
+    let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
+    assert!((0..3).all(|cpu| table.put(cpu, one, &rounds(1..4))));
+    assert!(table.put(1, two, &rounds(4..7)));
+    let claims = |claim| [0, 2].map(|cpu| table.region(cpu).unwrap().claim().store(claim, Relaxed));
+    // Who wants these regions waits.
+    claims(1);
+    let done = AtomicBool::new(false);
+    let passes = table.drains().passes;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            table.set_limit(two, 0);
+            assert_eq!(table.drain_all(Which::All, &[two]), [(two, vec![6, 5, 4])]);
+            assert!(
+                !table.put(1, two, &rounds(4..7)) && !table.put(1, two, &[round(4)]),
+                "it is closed for good"
+            );
+            table.retire(two);
+            done.store(true, Relaxed);
+        });
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        while !done.load(Relaxed) && std::time::Instant::now() < deadline {
+            crate::sync::thread::yield_now();
+        }
+        let waited = !done.load(Relaxed);
+        claims(0);
+        assert!(!waited, "it waits for a CPU that never used the class");
+    });
+    assert_eq!(
+        table.drains().passes - passes,
+        1,
+        "and where all is closed a number goes without another one"
+    );
+    assert_eq!(table.class(8), Some(two));
+}
+
+/// Once a drain gave away what another one had taken and was still giving away: two owners for each round.
+#[test]
+fn what_a_drain_is_giving_away_is_no_other_drains() {
+    let table = simulated(2, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..5))));
+    let mut given = 0;
+    table.drain(0..2, Which::All, [class].into_iter(), |_, taken| {
+        given += taken.len();
+        for which in [Which::All, Which::Idle] {
+            assert_eq!(table.drain_all(which, &[class]), []);
+        }
+        assert!(!table.put(0, class, &[round(9)]), "and nobody may write there");
+        while taken.pop().is_some() {}
+    });
+    assert_eq!(given, 8);
+    assert_eq!(table.limit(class).load(Relaxed), 8);
+    assert!(table.put(0, class, &[round(9)]));
+}
+
+/// All idle stacks, and none that has served since the last look.
+#[test]
+fn a_reap_takes_idle_stacks_only() {
+    let table = simulated(2, 64 << 10);
+    let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
+    for cpu in 0..2 {
+        assert!(table.put(cpu, one, &rounds(1..4)) && table.put(cpu, two, &rounds(4..7)));
+    }
+    let reap = || table.drain_all(Which::Idle, &[one, two]);
+    assert_eq!(reap(), [], "nothing was seen before");
+    let serve = |cpu, class| {
+        let region = table.region(cpu).unwrap();
+        let round = region.pop(class, Commit::Done).unwrap();
+        assert!(region.push(class, round, Commit::Done));
+    };
+    serve(0, one);
+    serve(1, two);
+    assert_eq!(reap(), [(one, vec![3, 2, 1]), (two, vec![6, 5, 4])]);
+    assert_eq!([0, 1].map(|cpu| (table.len(cpu, one), table.len(cpu, two))), [(3, 0), (0, 3)]);
+    serve(0, one);
+    assert_eq!(reap(), [(two, vec![6, 5, 4])]);
+    assert_eq!(reap(), [(one, vec![3, 2, 1])]);
+    assert_eq!(reap(), []);
+}
+
+#[test]
+fn a_number_that_was_given_back_is_closed_and_empty_everywhere() {
+    let table = simulated(3, 64 << 10);
+    let class = table.class(8).unwrap();
+    for cpu in [0, 2] {
+        assert!(table.put(cpu, class, &rounds(1..5)));
+        table.region(cpu).unwrap().pop(class, Commit::Done).unwrap();
+    }
+    // Seen, and nothing served: what another owner puts there is not idle at once.
+    assert!(table.put(1, class, &rounds(1..5)));
+    let other = table.class(8).unwrap();
+    assert!(table.put(2, other, &rounds(1..3)));
+    assert!(table.drain_all(Which::Idle, &[class]).is_empty());
+    table.retire(class);
+    for cpu in 0..3 {
+        let region = table.region(cpu).unwrap();
+        assert_eq!(
+            (region.head(class), region.cap(class), region.seen(class), region.taken(class)),
+            (0, 0, 0, 0)
+        );
+        // A late free.
+        assert!(!region.push(class, round(1), Commit::Done) && !table.put(cpu, class, &[round(1)]));
+    }
+    assert_eq!(table.len(2, other), 2, "and another one is as it was");
+}
+
+#[test]
+fn a_cpu_without_a_region_misses() {
+    use crate::on_cpu;
+    let table = simulated(2, 64 << 10);
+    let class = table.class(8).unwrap();
+    on_cpu(2);
+    let round = round(1);
+    assert_eq!((claimed::pop(&table, class), claimed::push(&table, class, round)), (None, false));
+    assert!(!claimed::push_batch(&table, class, &[round]));
+    assert!(!claimed::pop_batch(&table, class, 1, &mut Magazine::new()));
+    on_cpu(0);
+}
+
+// ---------------------------------------------------------------- fork
+
+/// The child has one thread: claims are nobody's, and what a drain of another thread had not begun to give away lies where it
+/// lay.
+#[test]
+fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
+    let table = simulated(2, 64 << 10);
+    let [class, other] = [8, 8].map(|reach| table.class(reach).unwrap());
+    assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..5)) && table.put(cpu, other, &rounds(5..7))));
+    table.region(1).unwrap().claim().store(1, Relaxed);
+    crate::on_cpu(1);
+    assert_eq!(claimed::pop(&table, other), None);
+    table.region(1).unwrap().claim().store(0, Relaxed);
+    table.drain(0..2, Which::All, [class].into_iter(), |_, taken| {
+        if taken.len() == 0 {
+            return;
+        }
+        table.region(1).unwrap().claim().store(1, Relaxed);
+        // SAFETY: this thread is the only one, as in a child.
+        unsafe {
+            table.before_fork();
+            table.after_fork_in_child();
+        }
+        assert_eq!([0, 1].map(|cpu| table.region(cpu).unwrap().taken(class)), [0, 0]);
+        assert_eq!(table.limit(class).load(Relaxed), 8);
+        assert!(table.put(0, class, &rounds(1..9)), "the stack serves the child");
+        assert_eq!([0, 1].map(|cpu| table.len(cpu, class)), [8, 4]);
+        crate::on_cpu(1);
+        let back: Vec<_> = core::iter::from_fn(|| claimed::pop(&table, class)).collect();
+        assert_eq!(back, rounds(1..5).into_iter().rev().collect::<Vec<_>>());
+        assert_eq!(claimed::pop(&table, other), Some(round(6)));
+        // Back to the parent, so to speak: its drain ends as it began.
+        // SAFETY: this thread is the only one.
+        unsafe { table.close_again(class) };
+        while taken.pop().is_some() {}
+    });
+    crate::on_cpu(0);
+    assert!(table.drains.try_lock().is_some() && table.making.try_lock().is_some());
+}
+
+// ---------------------------------------------------------------- sweeps
+
+#[test]
+fn a_sweep_takes_from_those_that_take_part_and_each_collects_its_own() {
+    let table = simulated(3, 64 << 10);
+    let [one, two, silent] = [8; 3].map(|reach| table.class(reach).unwrap());
+    for (start, class) in [(1, one), (11, two), (21, silent)] {
+        assert!((0..2).all(|cpu| table.put(
+            cpu,
+            class,
+            &rounds(start + 3 * cpu as usize..start + 3 + 3 * cpu as usize)
+        )));
+    }
+    for class in [one, two] {
+        table.join_sweeps(class, SweepGroup::new(0));
+    }
+    table.sweep(0..3, Which::All, |_| true);
+    assert_eq!([one, two, silent].map(|class| table.limit(class).load(Relaxed)), [0, 0, 8]);
+    assert!(!table.put(0, one, &rounds(90..91)), "closed until it is collected");
+    assert_eq!((collected(&table, one), collected(&table, silent)), (vec![3, 2, 1, 6, 5, 4], vec![]));
+    assert!(collected(&table, one).is_empty(), "once");
+    assert_eq!([one, two].map(|class| table.limit(class).load(Relaxed)), [8, 0]);
+    // A drain takes over what nobody has collected; the next sweep does, too.
+    assert_eq!(table.drain_all(Which::Idle, &[two]), [(two, vec![13, 12, 11]), (two, vec![16, 15, 14])]);
+    assert!(collected(&table, two).is_empty());
+    assert!(table.put(2, two, &rounds(1..3)));
+    (0..2).for_each(|_| table.sweep(0..3, Which::All, |_| true));
+    assert_eq!(collected(&table, two), [2, 1]);
+    assert_eq!(table.limit(two).load(Relaxed), 8);
+    // Also what lay on other CPUs than its own.
+    assert!(table.put(2, two, &rounds(1..3)));
+    table.sweep(0..3, Which::All, |_| true);
+    let mut rounds = 0;
+    table.drain(0..1, Which::All, [two].into_iter(), |_, taken| {
+        rounds += core::iter::from_fn(|| taken.pop()).count()
+    });
+    assert_eq!((rounds, table.limit(two).load(Relaxed)), (2, 8));
+    // Who is idle nowhere is not closed.
+    table.join_sweeps(silent, SweepGroup::new(0));
+    table.sweep(0..3, Which::Idle, |_| true);
+    assert_eq!(table.limit(silent).load(Relaxed), 8);
+    table.sweep(0..1, Which::Idle, |_| true);
+    assert_eq!(
+        (collected(&table, silent), table.len(1, silent)),
+        (vec![23, 22, 21], 3),
+        "of those CPUs only"
+    );
+}
+
+/// Found: each sweep used up who had asked, so a reap that came between left a shrink nothing to sweep.
+#[test]
+fn a_sweep_of_idle_stacks_leaves_the_others_to_the_sweep_of_all_that_comes_next() {
+    let table = simulated(1, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!(table.put(0, class, &rounds(1..4)));
+    table.join_sweeps(class, SweepGroup::new(3));
+    table.sweep(0..1, Which::Idle, |_| true);
+    table.sweep(0..1, Which::All, |group| group != SweepGroup::new(3));
+    assert!(collected(&table, class).is_empty(), "another group's");
+    table.sweep(0..1, Which::All, |group| group == SweepGroup::new(3));
+    assert_eq!(collected(&table, class), [3, 2, 1]);
+}
+
+#[test]
+fn what_a_sweep_took_of_a_class_that_goes_is_forgotten_and_its_number_begins_anew() {
+    let table = simulated(2, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!(table.put(1, class, &rounds(1..4)));
+    table.join_sweeps(class, SweepGroup::new(0));
+    table.sweep(0..2, Which::All, |_| true);
+    table.retire(class);
+    assert_eq!(table.class(8), Some(class));
+    assert!(collected(&table, class).is_empty());
+    assert_eq!(table.limit(class).load(Relaxed), 8);
+    assert!(table.put(1, class, &rounds(1..4)));
+    table.sweep(0..2, Which::All, |_| true);
+    assert_eq!(table.len(1, class), 3, "its predecessor took part");
+}
+
+/// Found: its stacks stayed closed in the child, and what lay on them was lost.
+#[test]
+fn a_child_finds_what_a_sweep_took_on_its_stacks() {
+    let table = simulated(2, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
+    table.join_sweeps(class, SweepGroup::new(0));
+    table.sweep(0..2, Which::All, |_| true);
+    // SAFETY: this thread is the only one.
+    unsafe {
+        table.before_fork();
+        table.after_fork_in_child();
+    }
+    assert_eq!([0, 1].map(|cpu| table.len(cpu, class)), [3, 3]);
+    assert_eq!(table.limit(class).load(Relaxed), 8);
+    assert!(collected(&table, class).is_empty());
+    assert_eq!(table.drain_all(Which::All, &[class]).len(), 2);
+}
+
+// ---------------------------------------------------------------- real CPUs
+
+/// What was taken away is the drain's alone behind the fence: it looks twice, and sees the same.
+#[test]
+fn a_region_that_was_taken_away_is_written_by_nobody() {
+    for cpus in [Cpus::os(), Cpus::os().claimed()] {
+        let table = table(cpus);
+        let classes = [table.class(64).unwrap(), table.class(64).unwrap()];
+        let stop = AtomicBool::new(false);
+        let (looks, used, written) = std::thread::scope(|scope| {
+            for t in 0..4 {
+                let (table, stop) = (&table, &stop);
+                scope.spawn(move || {
+                    let class = classes[t % 2];
+                    let fast_paths = crate::FastPath::<crate::test_round::TestRound, Heap>::new(table, class);
+                    let mut held: Vec<_> =
+                        (0..32).map(|i| crate::test_round::TestRound(t * 100 + i + 1)).collect();
+                    let mut turn = 0_u32;
+                    while !stop.load(Relaxed) {
+                        turn += 1;
+                        if turn % 64 < 32 {
+                            if let Some(round) = held.pop() {
+                                // SAFETY: the table lives.
+                                if !unsafe { fast_paths.free(round) } {
+                                    let rounds = [crate::Round::into_raw(round)];
+                                    let push = || match table.cpus.mechanism() {
+                                        Mechanism::Rseq => {
+                                            rseq::push_batch(&**table, fast_paths.pcpu(), class, &rounds)
+                                        }
+                                        Mechanism::Claimed => claimed::push_batch(&**table, class, &rounds),
+                                    };
+                                    let pushed = push()
+                                        || table.open(&Operation::new(), table.cpus.current(), class, 64)
+                                            && push();
+                                    if !pushed {
+                                        held.push(round);
+                                    }
+                                }
+                            }
+                        } else {
+                            // SAFETY: as above.
+                            held.extend(unsafe { fast_paths.alloc() });
+                        }
+                    }
+                });
+            }
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            let (mut looks, mut used, mut written) = (0, 0, 0);
+            while used < 500 && written == 0 && std::time::Instant::now() < deadline {
+                let look = |region: Region<'_>| {
+                    classes.map(|class| {
+                        let head = region.head(class);
+                        let places: Vec<_> = (0..=64).map(|i| region.round(class, i)).collect();
+                        (head, region.cap(class), places)
+                    })
+                };
+                let mut owned = |region: Region<'_>| {
+                    let before = look(region);
+                    if looks % 8 == 0 {
+                        crate::sync::thread::yield_now();
+                    }
+                    written += u32::from(before != look(region));
+                    used += u32::from(before.iter().any(|(head, ..)| *head > 0));
+                    looks += 1;
+                };
+                let _one_at_a_time = table.lock_drains();
+                assert!(table.with_regions(0..table.cpus.count(), |_| true, &mut owned));
+            }
+            stop.store(true, Relaxed);
+            (looks, used, written)
+        });
+        assert_eq!(written, 0, "a region that was taken away was written");
+        assert!(used > 0, "{looks} looks at regions, none of which was used");
+        let drains = table.drains();
+        assert!(drains.passes > 0 && drains.refused == 0, "{drains:?}");
+        // The empty one is as it was.
+        let empty = table.home(cpus.count());
+        // SAFETY: in the table's memory, and whoever wrote there was joined.
+        let words = unsafe { core::slice::from_raw_parts(empty.cast::<u64>().as_ptr(), table.region / 8) };
+        assert!(words.iter().all(|word| *word == 0), "the empty region was written");
+    }
+}

@@ -1,0 +1,142 @@
+//! Pages of stacks that go back.
+
+use super::*;
+
+/// Memory that notes what goes back.
+struct Noting {
+    heap: Heap,
+    gone: crate::sync::Mutex<Vec<Range<usize>>>,
+}
+// SAFETY: the heap's; what is released is made zero.
+unsafe impl Memory for Noting {
+    fn base(&self) -> NonNull<u8> {
+        self.heap.base()
+    }
+    fn bytes(&self) -> usize {
+        self.heap.bytes()
+    }
+    fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
+        self.heap.commit(op, range)
+    }
+    unsafe fn release(&self, range: Range<usize>) -> bool {
+        // SAFETY: in the heap's range; by contract nobody minds.
+        unsafe { self.base().add(range.start).write_bytes(0, range.len()) };
+        self.gone.lock().push(range);
+        true
+    }
+}
+
+fn noting(cpus: u32) -> Table<Noting> {
+    let (cpus, region) = (Cpus::simulated(cpus, 1).unwrap(), 128 << 10);
+    let heap = Heap::new(Table::<Noting>::footprint(&cpus, region)).unwrap();
+    let memory = Noting { heap, gone: crate::sync::Mutex::ranked(Rank::Faults, vec![]) };
+    Table::new(cpus, region, memory).unwrap()
+}
+
+#[test]
+fn pages_of_idle_stacks_go_back_once_and_those_beside_stay() {
+    let table = noting(2);
+    // Two that share a page, one of two pages, and one of a size that shares with nobody.
+    let [a, b] = [100; 2].map(|reach| table.class(reach).unwrap());
+    let large = table.class(700).unwrap();
+    let alone = table.class(30).unwrap();
+    assert_eq!(a.stack as usize / PAGE, b.stack as usize / PAGE);
+    let classes = [a, b, large, alone];
+    classes.iter().for_each(|class| table.join_sweeps(*class, SweepGroup::new(0)));
+    let reap = || {
+        table.sweep(0..2, Which::Idle, |_| true);
+        classes.iter().for_each(|class| _ = collected(&table, *class));
+        (table.release_idle(), core::mem::take(&mut *table.memory.gone.lock()).len())
+    };
+    for class in classes {
+        assert!(table.put(1, class, &rounds(1..9)));
+    }
+    assert_eq!(reap(), (0, 0), "seen for the first time");
+    assert!(table.put(1, b, &rounds(9..10)), "in use");
+    let pages = table.numbers[large.index as usize].pages().len();
+    assert!(pages > 1);
+    assert_eq!(reap().0, (pages + 1) * PAGE, "but not the page that one in use lies on");
+    assert_eq!((table.len(1, b), table.len(1, a)), (9, 0));
+    assert_eq!(reap(), (PAGE, 1), "now it is idle, too");
+    assert_eq!(reap(), (0, 0), "once");
+    for class in classes {
+        let region = table.region(1).unwrap();
+        assert_eq!(region.round(class, 0), None);
+        assert!(table.put(1, class, &rounds(1..9)), "it serves again");
+        assert_eq!(table.limit(class).load(Relaxed), [100, 100, 700, 30][class.index as usize - 1]);
+    }
+    // Numbers that are given back leave nothing either.
+    classes.iter().for_each(|class| table.retire(*class));
+    assert_eq!(table.release_idle(), (pages + 2) * PAGE);
+    assert!(table.region(1).unwrap().backed().is_empty());
+}
+
+#[test]
+fn a_stack_that_was_never_used_is_closed_already_and_has_no_page_to_give_back() {
+    let table = noting(1);
+    let [used, unused] = [700, 700].map(|reach| table.class(reach).unwrap());
+    assert!(table.put(0, used, &rounds(1..9)));
+    assert_eq!(table.drain_all(Which::All, &[used, unused]).len(), 1);
+    let (region, pages) =
+        (table.region(0).unwrap(), |class: Class| table.numbers[class.index as usize].pages());
+    assert!(pages(used).all(|page| region.backed().has(page)));
+    assert!(!pages(unused).any(|page| region.backed().has(page)));
+    assert_eq!(table.release_idle(), pages(used).len() * PAGE);
+    let start = table.home(0).addr().get() - table.memory.base().addr().get();
+    let gone = start + pages(used).start * PAGE..start + pages(used).end * PAGE;
+    assert_eq!(*table.memory.gone.lock(), [gone]);
+}
+
+/// Found: they were zero before the supplier had them.
+#[test]
+fn rounds_that_are_being_given_away_stay_on_their_page() {
+    let table = noting(1);
+    let class = table.class(700).unwrap();
+    assert!(table.put(0, class, &rounds(1..9)));
+    table.drain(0..1, Which::All, [class].into_iter(), |_, taken| {
+        assert_eq!(table.release_idle(), 0);
+        assert_eq!(core::iter::from_fn(|| taken.pop()).count(), 8);
+    });
+    assert!(table.release_idle() > 0);
+}
+
+#[test]
+fn what_a_stack_has_served_stays_counted_when_its_page_goes_back() {
+    let table = noting(1);
+    let class = table.class(700).unwrap();
+    let region = table.region(0).unwrap();
+    for round in 1..=2 {
+        assert!(table.put(0, class, &rounds(1..9)));
+        for _ in 0..3 {
+            let round = region.pop(class, Commit::Done).unwrap();
+            assert!(region.push(class, round, Commit::Done));
+        }
+        table.drain(0..1, Which::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
+        assert_eq!(region.served(class), (6 * round, 0));
+        assert!(table.release_idle() > 0);
+        assert_eq!((region.head(class), region.served(class)), (0, (6 * round, 0)));
+    }
+    table.retire(class);
+    assert_eq!(table.class(700).map(|class| region.served(class)), Some((0, 0)), "another owner begins anew");
+}
+
+/// Found: a stack that no drain had seen yet was closed with its rounds, because the class's page of another CPU went back.
+#[test]
+fn a_stack_that_nobody_saw_stays_as_it_is_while_pages_of_another_cpu_go_back() {
+    let table = noting(2);
+    let class = table.class(700).unwrap();
+    assert!(table.put(0, class, &rounds(1..9)));
+    table.drain(0..1, Which::All, [class].into_iter(), |_, taken| while taken.pop().is_some() {});
+    assert!(table.put(1, class, &rounds(9..17)));
+    assert!(table.release_idle() > 0);
+    let region = table.region(1).unwrap();
+    assert_eq!((table.len(1, class), region.cap(class)), (8, 8));
+    assert_eq!(region.pop(class, Commit::Done), Some(round(16)));
+}
+
+#[test]
+fn pages_are_told_apart_in_runs() {
+    let mut pages = Pages::default();
+    [0, 1, 63, 64, 65, 1023].into_iter().for_each(|page| pages.add(page));
+    assert_eq!(pages.runs().collect::<Vec<_>>(), [0..2, 63..66, 1023..1024]);
+}

@@ -1,0 +1,60 @@
+//! The table on simulated CPUs.
+
+use super::*;
+use crate::cpu::{claimed, rseq};
+use crate::magazine::Magazine;
+use crate::memory::Heap;
+use crate::region::{CAP, Commit, OP, Pages};
+use crate::shadow::table;
+use crate::sync::{Arc, AtomicBool};
+use core::time::Duration;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+mod drains;
+mod idle_pages;
+mod rooms;
+
+fn round(n: usize) -> NonNull<u8> {
+    NonNull::new(core::ptr::without_provenance_mut(n)).unwrap()
+}
+fn rounds(numbers: Range<usize>) -> Vec<NonNull<u8>> {
+    numbers.map(round).collect()
+}
+
+/// A table of `cpus` simulated CPUs on heap memory of regions of `region` bytes.
+fn simulated(cpus: u32, region: usize) -> Table<Heap> {
+    let cpus = Cpus::simulated(cpus, 1).unwrap();
+    let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
+    Table::new(cpus, region, memory).unwrap()
+}
+
+impl<M: Memory> Table<M> {
+    /// Puts rounds on the class's stack on `cpu`, which is nobody else's.
+    fn put(&self, cpu: u32, class: Class, rounds: &[NonNull<u8>]) -> bool {
+        let region = self.region(cpu).unwrap();
+        let push = || region.push_batch(class, rounds, Commit::Done);
+        let places = self.limit(class).load(Relaxed);
+        push() || self.open(&Operation::new(), cpu, class, places) && push()
+    }
+    fn len(&self, cpu: u32, class: Class) -> u64 {
+        self.region(cpu).unwrap().head(class) & LEN
+    }
+    fn drain_all(&self, which: Which, classes: &[Class]) -> Vec<(Class, Vec<usize>)> {
+        let mut given = vec![];
+        self.drain(0..self.cpus.count(), which, classes.iter().copied(), |class, taken| {
+            let rounds = core::iter::from_fn(|| taken.pop()).map(|round| round.addr().get());
+            given.push((class, rounds.collect()));
+        });
+        given
+    }
+}
+
+/// Rounds that are given away, as numbers.
+fn collected(table: &Table<impl Memory>, class: Class) -> Vec<usize> {
+    let mut rounds = vec![];
+    table.collect(class, |_, taken| {
+        rounds.extend(core::iter::from_fn(|| taken.pop()).map(|round| round.addr().get()));
+    });
+    rounds
+}

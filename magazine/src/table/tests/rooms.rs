@@ -1,0 +1,308 @@
+//! Numbers, rooms, and what is committed of regions.
+
+use super::*;
+
+#[test]
+fn numbers_are_handed_out_given_back_and_used_again() {
+    let table = simulated(2, 64 << 10);
+    assert_eq!(table.all().count(), 0);
+    let [one, two, large] = [10, 10, 1000].map(|reach| table.class(reach).unwrap());
+    assert!(table.all().map(|(class, _)| class).eq([one, two, large]));
+    assert_eq!([one, two, large].map(|class| class.index), [1, 2, 3], "0 is no class");
+    table.retire(one);
+    table.retire(large);
+    assert_eq!(table.class(10), Some(one), "the number of a room of that size");
+    assert_ne!(table.class(10).unwrap().index, large.index, "a room that is too large is kept for its like");
+    assert_eq!(table.class(1000), Some(large));
+    assert_eq!(table.limit(large).load(Relaxed), 1000);
+}
+
+#[test]
+fn without_a_number_or_a_room_there_is_no_class() {
+    let numbers = |region, reach| {
+        let table = simulated(1, region);
+        core::iter::from_fn(|| table.class(reach)).count()
+    };
+    assert_eq!(numbers(1 << 20, 1), CLASSES as usize - 1);
+    assert_eq!(numbers(STACKS + 5 * LINE, 7) * LINE / PAGE, 0, "the region ends on a page");
+    assert_eq!(numbers(64 << 10, u16::MAX), 0);
+}
+
+/// How many cases, of how many steps: few under Miri.
+const ROOMS: (u32, usize) = if cfg!(miri) { (4, 20) } else { (200, 200) };
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: ROOMS.0, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is asked for and given back in whatever order: no two stacks share a word, and none leaves its region.
+    #[test]
+    fn rooms_never_overlap(steps in prop::collection::vec((0..3_u8, any::<u16>(), 0..16_u8), 1..ROOMS.1)) {
+        let (table, mut classes) = (simulated(1, 2 << 20), Vec::<(Class, usize)>::new());
+        for (step, number, bits) in steps {
+            if step == 0 && !classes.is_empty() {
+                let (class, _) = classes.swap_remove(usize::from(number) % classes.len());
+                table.retire(class);
+            } else if let Some(class) = table.class((number >> bits).max(1)) {
+                classes.push((class, class.end((number >> bits).max(1).into())));
+            }
+            let mut stacks: Vec<_> = classes.iter().map(|(class, end)| (class.stack as usize - SEEN, *end)).collect();
+            stacks.sort_unstable();
+            prop_assert!(stacks.windows(2).all(|two| two[0].1 <= two[1].0), "{stacks:?}");
+            prop_assert!(stacks.iter().all(|(start, end)| *start >= STACKS && *end <= 2 << 20));
+            prop_assert!(stacks.iter().all(|(start, _)| start.is_multiple_of(LINE)));
+            let numbers: BTreeSet<_> = classes.iter().map(|(class, _)| class.index).collect();
+            prop_assert_eq!(numbers.len(), classes.len());
+        }
+    }
+}
+
+/// What lies at the same place of each page shares a set of a cache.
+#[test]
+fn stacks_of_a_page_and_more_begin_at_different_places_of_their_pages() {
+    let table = simulated(1, 2 << 20);
+    let places: BTreeSet<_> = (0..36).map(|_| table.class(1216).unwrap().stack as usize % PAGE).collect();
+    assert_eq!(places.len(), 36);
+    let [one, two] = [1216; 2].map(|reach| table.class(reach).unwrap().stack as usize % PAGE);
+    assert_eq!(two.abs_diff(one) / LINE, 7, "the lowest rounds of neighbours share no line's set");
+}
+
+/// The smallest power of two that holds the stack wherever it begins.
+#[test]
+fn rooms_are_as_small_as_their_stacks_allow() {
+    let rooms = [1, 4, 5, 12, 13, 252, 253, 388, 389, 1216].map(Table::<Heap>::room);
+    let expected = [
+        (64, 64),
+        (64, 64),
+        (128, 64),
+        (128, 64),
+        (256, 64),
+        (2048, 64),
+        (4096, 1024),
+        (4096, 1024),
+        (8192, 2048),
+        (16384, PAGE - MAGAZINE),
+    ];
+    assert_eq!(rooms, expected);
+}
+
+/// A pop finds the end of its stack by a null below it.
+#[test]
+fn the_word_below_a_stack_stays_null() {
+    let table = simulated(2, 128 << 10);
+    let classes = [1, 2, 7, 8, 500, 1216].map(|reach| (table.class(reach).unwrap(), usize::from(reach)));
+    for cpu in 0..2 {
+        for (class, reach) in classes {
+            assert!(table.put(cpu, class, &rounds(1..reach + 1)) && !table.put(cpu, class, &[round(1)]));
+        }
+    }
+    let mut used = classes.to_vec();
+    for turn in 0..3 {
+        for (class, reach) in &used {
+            for cpu in 0..2 {
+                let region = table.region(cpu).unwrap();
+                assert_eq!(
+                    (region.round(*class, 0), table.len(cpu, *class)),
+                    (None, *reach as u64),
+                    "{turn}"
+                );
+                let popped = core::iter::from_fn(|| region.pop(*class, Commit::Done)).count();
+                assert_eq!((popped, region.round(*class, 0)), (*reach, None));
+            }
+        }
+        // The same rooms, for others.
+        for (class, reach) in &mut used {
+            table.retire(*class);
+            *class = table.class(*reach as u16).unwrap();
+            (0..2).for_each(|cpu| assert!(table.put(cpu, *class, &rounds(1..*reach + 1))));
+        }
+    }
+}
+
+// ---------------------------------------------------------------- memory
+
+/// A heap that grants what lies below its limit, and nothing twice.
+struct Refusing {
+    heap: Heap,
+    granted: Counter,
+    has: crate::sync::Mutex<Vec<Range<usize>>>,
+}
+// SAFETY: as the heap's; it grants less.
+unsafe impl Memory for Refusing {
+    fn base(&self) -> NonNull<u8> {
+        self.heap.base()
+    }
+    fn bytes(&self) -> usize {
+        self.heap.bytes()
+    }
+    fn commit(&self, op: &Operation, range: Range<usize>) -> bool {
+        assert!(range.start < range.end && range.end <= self.bytes(), "{range:?}");
+        if range.end as u64 > self.granted.get() || !self.heap.commit(op, range.clone()) {
+            return false;
+        }
+        let mut has = self.has.lock();
+        assert!(
+            has.iter().all(|had| had.end <= range.start || range.end <= had.start),
+            "{range:?} of {has:?}"
+        );
+        has.push(range);
+        true
+    }
+}
+
+fn refusing(cpus: u32, region: usize) -> Table<Refusing> {
+    let cpus = Cpus::simulated(cpus, 1).unwrap();
+    let heap = Heap::new(Table::<Heap>::footprint(&cpus, region)).unwrap();
+    let granted = Counter::new(PAGE as u64);
+    let has = crate::sync::Mutex::ranked(Rank::Faults, vec![]);
+    Table::new(cpus, region, Refusing { heap, granted, has }).unwrap()
+}
+
+#[test]
+fn a_refused_commit_is_a_miss_and_nothing_is_widened() {
+    let table = refusing(1, 512 << 10);
+    let [small, large] = [8, 16000].map(|reach| table.class(reach).unwrap());
+    let region = table.region(0).unwrap();
+    assert!(!table.put(0, small, &rounds(1..3)));
+    assert_eq!((region.committed(), region.cap(small), region.pop(small, Commit::Done)), (0, 0, None));
+    // The first step and no more.
+    table.memory.granted.set((PAGE + STEP) as u64);
+    assert!(table.put(0, small, &rounds(1..3)));
+    assert_eq!((region.committed(), region.cap(small)), (STEP, 2));
+    // As far as the step reaches, and no farther.
+    assert!(table.put(0, large, &rounds(1..3)) && !table.put(0, large, &rounds(3..15_000)));
+    assert_eq!((region.committed(), region.cap(large), region.cap(small)), (STEP, 2, 2));
+    assert_eq!((table.len(0, large), table.len(0, small)), (2, 2));
+    table.memory.granted.set(u64::MAX);
+    assert!(table.put(0, large, &rounds(3..15_000)));
+    assert_eq!((region.cap(large), table.len(0, large)), (14_999, 14_999));
+}
+
+#[test]
+fn what_is_committed_is_of_that_cpu_and_twice_as_much_each_time() {
+    let table = refusing(2, 1 << 20);
+    let [one, two, three] = [16000; 3].map(|reach| table.class(reach).unwrap());
+    let region = table.region(1).unwrap();
+    let before = PAGE + (1 << 20);
+    for (granted, committed) in [(2 * STEP - 1, 0), (2 * STEP, 2 * STEP)] {
+        table.memory.granted.set((before + granted) as u64);
+        assert_eq!(table.put(1, one, &rounds(1..2)), committed > 0);
+        assert_eq!(region.committed(), committed);
+    }
+    table.memory.granted.set(u64::MAX);
+    assert!(two.end(16000) < 4 * STEP && table.put(1, two, &rounds(1..2)));
+    assert_eq!(region.committed(), 4 * STEP);
+    table.set_limit(three, 1);
+    assert!((4 * STEP..5 * STEP).contains(&three.end(1)) && table.put(1, three, &rounds(1..2)));
+    assert_eq!((region.committed(), table.region(0).unwrap().committed()), (8 * STEP, 0));
+}
+
+#[test]
+fn a_stack_may_end_where_the_committed_part_of_its_region_does() {
+    let table = refusing(1, 512 << 10);
+    let class = table.class(16000).unwrap();
+    table.memory.granted.set((PAGE + STEP) as u64);
+    let places = (STEP - class.end(0)) / ROUND;
+    table.set_limit(class, places as u16);
+    assert!(table.put(0, class, &rounds(1..2)) && table.put(0, class, &rounds(2..places + 1)));
+    let region = table.region(0).unwrap();
+    assert_eq!((region.committed(), class.end(region.cap(class))), (STEP, STEP));
+}
+
+/// Behind the empty region, as much as a region, committed step by step.
+#[test]
+fn room_for_magazines_of_depots_is_cut_once_and_used_again() {
+    let magazine = size_of::<crate::depot::Slot>();
+    let region = 512 * magazine;
+    assert!(region > STEP && region.is_multiple_of(ALIGN));
+    let table = refusing(1, region);
+    let all = || {
+        let (op, mut blocks) = (&Operation::new(), Blocks::default());
+        let count = core::iter::from_fn(|| table.block(op)).map(|block| blocks.push(block)).count();
+        (count, blocks)
+    };
+    let before = PAGE + 2 * region;
+    table.memory.granted.set((before + STEP - 1) as u64);
+    assert_eq!(all().0, 0);
+    table.memory.granted.set((before + STEP) as u64);
+    let (few, mut blocks) = all();
+    assert_eq!(few, STEP / magazine, "one step");
+    table.memory.granted.set(u64::MAX);
+    let (others, more) = all();
+    assert_eq!((few + others, all().0), (512, 0));
+    blocks.append(more);
+    table.take_blocks(blocks);
+    assert_eq!(all().0, 512);
+}
+
+/// A layer whose table gets no memory serves from its supplier, and loses nothing.
+#[test]
+fn without_memory_for_regions_rounds_go_to_the_supplier() {
+    use crate::test_round::TestRound;
+    use crate::{Config, Layer, Paths, on_cpu, shadow::TestSupplier};
+    on_cpu(0);
+    let table = Arc::new(refusing(1, 128 << 10));
+    let layer: Layer<TestRound, Refusing> = Layer::new(&table, Config::new(4, 2, 0)).unwrap();
+    let supplier = TestSupplier::new(9, 1);
+    let held: Vec<_> = (0..3).map(|_| layer.alloc(&supplier).unwrap()).collect();
+    held.into_iter().for_each(|round| layer.free(&supplier, round));
+    let s = layer.stats();
+    assert_eq!((s.allocs, s.frees, s.paths), (3, 3, Paths { slab: 6, ..Paths::default() }));
+    assert_eq!((s.busy, supplier.free.borrow().len()), (6, 9));
+}
+
+#[test]
+fn a_region_is_committed_where_its_cpu_was_used_and_as_far_as_classes_reach() {
+    let table = simulated(4, 512 << 10);
+    let [near, far] = [100, 16000].map(|reach| table.class(reach).unwrap());
+    let committed = || [0, 1, 2, 3].map(|cpu| table.region(cpu).unwrap().committed());
+    assert_eq!(committed(), [0; 4]);
+    assert!(table.put(2, near, &rounds(1..2)));
+    assert_eq!(committed(), [0, 0, STEP, 0]);
+    assert!(table.put(1, far, &rounds(1..2)) && table.put(2, near, &rounds(1..50)));
+    assert_eq!(committed(), [0, far.end(16000).next_multiple_of(STEP), STEP, 0]);
+    assert_eq!(table.used(0..9).count(), 2);
+    assert!(!table.open(&Operation::new(), 4, near, 1), "a CPU without a region");
+}
+
+/// A region of addresses has its full length; regions that are memory share what there is for all of them.
+#[test]
+fn footprints_hold_the_words_the_regions_the_empty_one_and_the_depots() {
+    for count in [1, 3, 32, 1024] {
+        let cpus = Cpus::simulated(count, 1).unwrap();
+        let [addresses, memory] = [false, true].map(|on_heap| Table::<Heap>::region_bytes(&cpus, on_heap));
+        assert_eq!(addresses, REGION);
+        assert_eq!(memory, ((64 << 20) / count as usize).clamp(128 << 10, 4 << 20));
+        for region in [64 << 10, memory] {
+            let (footprint, writable) =
+                (Table::<Heap>::footprint(&cpus, region), Table::<Heap>::writable(&cpus, region));
+            assert_eq!(footprint - writable, 2 * region.next_multiple_of(ALIGN));
+            let words = writable - count as usize * region.next_multiple_of(ALIGN);
+            assert_eq!(words, ((2 + cpus.slots() as usize) * WORD).next_multiple_of(ALIGN));
+        }
+    }
+}
+
+#[test]
+fn memory_that_cannot_hold_the_table_is_an_error() {
+    let cpus = Cpus::simulated(4, 1).unwrap();
+    let new = |region, bytes| Table::new(cpus, region, Heap::new(bytes).unwrap()).map(drop);
+    let (region, bytes) = (64 << 10, Table::<Heap>::footprint(&cpus, 64 << 10));
+    assert_eq!(
+        [new(region, bytes), new(region, bytes - 1), new(region, 256)],
+        [Ok(()), Err(TooSmall), Err(TooSmall)]
+    );
+    assert_eq!(new(8 << 10, bytes), Err(TooSmall), "not even the words of all classes");
+    assert_eq!(
+        TooSmall.to_string(),
+        "the memory for the magazines is too small, unaligned or could not be committed"
+    );
+}
+
+#[test]
+fn no_head_or_cap_lies_at_the_beginning_of_a_line() {
+    let table = simulated(1, 1 << 20);
+    for class in [1, 7, 8, 64, 500, 1216].map(|reach| table.class(reach).unwrap()) {
+        let head = class.stack as usize % LINE;
+        assert!(head >= 2 * CAP, "{class:?}");
+    }
+}

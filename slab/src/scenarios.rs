@@ -1,0 +1,135 @@
+//! The caches under both checkers: which scenarios there are, how each is run, and the planted bugs that it must notice.
+//!
+//! A scenario's name begins with the properties that it is of (`tests/claims.toml` has them in words): S1-S3 the lists of slabs,
+//! C1-C4 the end of a cache, M1 magazines, W1 hives, G1 the global subsystem, U1 the public API, R1 the registry, L1 limits. Each
+//! ends in the census of `world`. Those of loom are exhaustive and small; those of shuttle are larger, sampled, and sequentially
+//! consistent: orderings are loom's business.
+
+#[cfg(loom)]
+mod models;
+#[cfg(shuttle)]
+mod schedules;
+pub(crate) mod world;
+
+use crate::Magazines;
+#[cfg(loom)]
+use crate::debug::check::{Bound, Script};
+#[cfg(shuttle)]
+use uslab_magazine::sync::schedule::Schedules;
+use world::{SMALL, drop_beside_frees, drop_beside_reaps, reuse_beside_a_late_free, walk_beside_reaps};
+
+#[cfg(loom)]
+const TWO: Bound = Bound::Preemptions(2);
+#[cfg(loom)]
+const THREE: Bound = Bound::Preemptions(3);
+#[cfg(shuttle)]
+const RUNS: Schedules = Schedules(6000);
+
+uslab_magazine::sync::scenarios! {
+    // For both.
+    c2 {
+        loom("C2 drop beside a visitor", Model::new(THREE, 1600), || drop_beside_reaps(1));
+        shuttle("C2: a cache goes while three visit it", RUNS, || drop_beside_reaps(3));
+        bug("a cache is given up while a visitor has its objects", "C2", "a cache that nobody owns is left");
+        #[cfg(loom)]
+        bug("two see to the end of a cache", "C2", "is gone was given up");
+    }
+    c3 {
+        loom("C3 drop beside the last frees", Model::new(TWO, 1200).each([1, 2]), drop_beside_frees);
+        shuttle("C3: a cache goes while three free its last objects", RUNS, || drop_beside_frees(3));
+        #[cfg(loom)]
+        bug("the last to leave does not look back", "C3", "a cache that nobody owns is left");
+        bug("who came meanwhile is overlooked", "C3", "a cache that nobody owns is left");
+        bug("the magazines of a cache that is left stay open", "C3", "a cache that nobody owns is left");
+    }
+    c4 {
+        loom("C4 a late free beside a new cache", Model::new(TWO, 1200), reuse_beside_a_late_free);
+        shuttle("C4: a late free beside a new cache", RUNS, reuse_beside_a_late_free);
+        bug("a number is given back while objects are out", "C4", "a cache that nobody owns is left");
+    }
+    w1 {
+        loom("W1 a hive is walked beside a reap", Model::new(THREE, 6700), || walk_beside_reaps(1));
+        shuttle("W1: a hive is walked while three reap", RUNS, || walk_beside_reaps(3));
+        bug("a hive takes a set bit for a value", "W1", "not the values of the hive");
+    }
+
+    // For loom.
+    s1 {
+        loom("S1 lists: two frees and an allocation", Model::new(Bound::None, 65), models::two_frees_and_an_allocation_on_one_slab);
+        bug("a slab's list is found in one lock hold and left in the next", "S1", "it is on list Full and belongs on Partial");
+    }
+    s2 {
+        loom("S2 lists: shrink beside free and allocation", Model::new(Bound::None, 740), models::shrink_beside_free_and_allocation);
+        bug("a slab is chosen in one lock hold and used in the next", "S2", "Causality violation");
+        bug("a released slab stays charged", "S2", "by the books 1");
+    }
+    s3 {
+        loom("S3 pressure: two caches, one page", Model::new(Bound::None, 24), models::caches_that_press_each_other);
+    }
+    s3_for_a_page_in_use {
+        loom("S3 pressure for a page in use", Model::new(THREE, 2100), models::caches_that_press_for_a_page_in_use);
+        bug("a node's lock is held under pressure", "S3", "lock order");
+    }
+    s3_beside_refill {
+        loom("S3 shrink beside refill", Model::new(THREE, 440), models::shrink_beside_refill);
+    }
+    c1 {
+        loom("C1 destroy beside the last free", Model::new(THREE, 130).each([Magazines::Off, SMALL]), models::destroy_beside_the_last_free);
+    }
+    c1_beside_an_allocation {
+        loom("C1 destroy beside an allocation", Model::new(THREE, 990), models::destroy_beside_an_allocation);
+        bug("destroy judges in one lock hold and closes in the next", "C1", "destroyed with an object in use");
+    }
+    r1 {
+        loom("R1 the registry is walked beside one that goes", Model::new(Bound::None, 8).each([0, 1]), models::who_stays_is_seen_beside_one_that_goes);
+        bug("a walk of the registry remembers a place", "R1", "who stays is seen once");
+    }
+    m1 {
+        loom("M1 objects exchanged between CPUs", Model::new(THREE, 20000).each(Script::all(1, 2, 10)), models::objects_exchanged_between_cpus);
+        bug("a region is used without its claim", "M1", "Causality violation");
+    }
+    g1 {
+        loom("G1 two threads publish", Model::new(Bound::None, 68), models::two_threads_publish);
+        bug("the second to publish keeps its own", "G1", "two values");
+    }
+    u1 {
+        loom("U1 the public API", Model::new(TWO, 1900).each(Script::all(1, 2, 6)), models::the_public_api);
+        bug("a user's assertion", "U1", "is not theirs");
+    }
+    l1 {
+        loom("L1 limit: one CPU gets what the other frees", Model::new(THREE, 7), models::at_the_limit_one_gets_what_the_other_frees);
+        bug("other CPUs are not drained before an error", "L1", "CacheLimit");
+    }
+
+    // For shuttle.
+    pressed {
+        shuttle("S1 S2 S3: four press two caches for four pages", RUNS, || schedules::lists(Magazines::Off));
+        bug("a slab's list is found in one lock hold and left in the next", "S1", "taken off an empty list");
+        bug("a slab is chosen in one lock hold and used in the next", "S2", "taken off an empty list");
+        bug("a released slab stays charged", "S2", "slabs, listed or waiting, by the books");
+        bug("a node's lock is held under pressure", "S3", "lock order");
+    }
+    pressed_through_magazines {
+        shuttle("M1 S1 S2 S3: the same through magazines", RUNS, || schedules::lists(SMALL));
+        bug("a region is used without its claim", "M1", "census: ");
+    }
+    destroyed {
+        shuttle("C1: three use a cache that is destroyed", RUNS, || schedules::destroy(Magazines::Off));
+        bug("destroy judges in one lock hold and closes in the next", "C1", "destroyed with an object in use");
+    }
+    destroyed_with_magazines {
+        shuttle("C1 M1: the same through magazines", RUNS, || schedules::destroy(SMALL));
+    }
+    limited {
+        shuttle("L1 M1: four use a cache at its limit", RUNS, schedules::limit);
+        bug("other CPUs are not drained before an error", "L1", "CacheLimit");
+    }
+    started {
+        shuttle("G1: four publish", RUNS, schedules::published);
+        bug("the second to publish keeps its own", "G1", "two values");
+    }
+    used {
+        shuttle("U1 M1: four use the public API", RUNS, schedules::public_api);
+        bug("a region is used without its claim", "U1", "something is left");
+    }
+}

@@ -1,0 +1,220 @@
+//! What loom runs: two threads on one to four pages of two objects each.
+
+use super::world::{SMALL, World, publish};
+use crate::debug::check::{Script, on_cpu};
+use crate::published::Published;
+use crate::registry::Registry;
+use crate::{AllocError, Gfp, KmemCache, Magazines, ObjectCache, Subsystem};
+use core::mem::ManuallyDrop;
+use uslab_magazine::sync::{Arc, Rank, planted, thread};
+
+/// R1: three entries; the first or the second goes while another thread walks. Two have gone before: with the third one the list
+/// moves up.
+pub(super) fn who_stays_is_seen_beside_one_that_goes(goes: usize) {
+    let registry = Arc::new(Registry::new(Rank::Caches));
+    let entries: Vec<_> = (0..5).map(std::sync::Arc::new).collect();
+    entries.iter().for_each(|entry| registry.push(entry));
+    entries[3..].iter().for_each(|entry| registry.remove(std::sync::Arc::as_ptr(entry)));
+    let (other, one) = (registry.clone(), entries[goes].clone());
+    let t = thread::spawn(move || other.remove(std::sync::Arc::as_ptr(&one)));
+    let mut walked: Vec<usize> = registry.iter().map(|entry| *entry).collect();
+    t.join().unwrap();
+    walked.retain(|entry| *entry != goes);
+    let stay: Vec<_> = (0..3).filter(|entry| *entry != goes).collect();
+    assert_eq!(walked, stay, "who stays is seen once");
+}
+
+/// S1: it is always on the list that its fill says, moved once.
+pub(super) fn two_frees_and_an_allocation_on_one_slab() {
+    let world = World::new(2, Magazines::Off, &[None]);
+    let (a, b) = (world.alloc(), world.alloc());
+    let other = world.clone();
+    let t = thread::spawn(move || other.free(b));
+    world.free(a);
+    let c = world.alloc();
+    t.join().unwrap();
+    world.census(1);
+    world.free(c);
+    World::end(world);
+}
+
+/// S2: shrink takes a slab only while no object is out; an allocation never gets an object of a released slab.
+pub(super) fn shrink_beside_free_and_allocation() {
+    let world = World::new(2, Magazines::Off, &[None]);
+    let a = world.alloc();
+    let other = world.clone();
+    let t = thread::spawn(move || _ = other.cache().shrink());
+    world.free(a);
+    let b = world.alloc();
+    world.touch(b);
+    t.join().unwrap();
+    world.census(1);
+    world.free(b);
+    World::end(world);
+}
+
+/// S3: one page, two caches that each have it or want it.
+pub(super) fn caches_that_press_each_other() {
+    // Of a deadlock nothing may be dropped: loom has no thread any more that could.
+    let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None]));
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        if let Ok(object) = other.alloc_of(1) {
+            other.free_of(1, object);
+        }
+        drop(ManuallyDrop::into_inner(other));
+    });
+    if let Ok(object) = world.alloc_of(0) {
+        world.free(object);
+    }
+    t.join().unwrap();
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// S3: one page, which a third cache uses: both others press all caches at once, and fail.
+pub(super) fn caches_that_press_for_a_page_in_use() {
+    let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None, None]));
+    let used = world.alloc_of(2).unwrap();
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        assert!(matches!(other.alloc_of(1), Err(AllocError::Memory(_))));
+        drop(ManuallyDrop::into_inner(other));
+    });
+    assert!(matches!(world.alloc_of(0), Err(AllocError::Memory(_))));
+    t.join().unwrap();
+    world.free_of(2, used);
+    World::end(ManuallyDrop::into_inner(world));
+}
+
+/// S3: no deadlock.
+pub(super) fn shrink_beside_refill() {
+    let world = World::new(2, SMALL, &[None]);
+    let other = world.clone();
+    let t = thread::spawn(move || _ = other.cache().shrink());
+    on_cpu(1);
+    let (a, b) = (world.alloc(), world.alloc());
+    t.join().unwrap();
+    world.census(2);
+    world.free(a);
+    world.free(b);
+    World::end(world);
+}
+
+/// C1: refused, or every slab is released once, after the free.
+pub(super) fn destroy_beside_the_last_free(magazines: Magazines) {
+    let world = World::new(2, magazines, &[None]);
+    let a = world.alloc();
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        other.free(a);
+    });
+    let destroyed = world.cache().destroy();
+    t.join().unwrap();
+    match destroyed {
+        Ok(()) => assert_eq!(world.alloc_of(0), Err(AllocError::Destroyed)),
+        Err(busy) => {
+            assert_eq!(busy.live, 1);
+            // The cache goes on.
+            let b = world.alloc();
+            world.census(1);
+            world.free(b);
+            assert_eq!(world.cache().destroy(), Ok(()));
+        }
+    }
+    World::end(world);
+}
+
+/// C1: the allocation fails, or destroy is refused.
+pub(super) fn destroy_beside_an_allocation() {
+    let world = World::new(2, Magazines::Off, &[None]);
+    let a = world.alloc();
+    world.free(a);
+    let other = world.clone();
+    let t = thread::spawn(move || other.alloc_of(0));
+    let destroyed = world.cache().destroy();
+    let allocated = t.join().unwrap();
+    assert!(destroyed.is_err() || allocated.is_err(), "destroyed with an object in use");
+    if let Ok(object) = allocated {
+        world.free(object);
+    }
+    World::end(world);
+}
+
+/// M1: through magazines and depot; one owner at a time, and a free before the next allocation.
+pub(super) fn objects_exchanged_between_cpus(script: Script) {
+    let world = World::new(2, SMALL, &[None]);
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        script.install();
+        for _ in 0..2 {
+            let a = other.alloc();
+            other.free(a);
+        }
+    });
+    let a = world.alloc();
+    world.free(a);
+    t.join().unwrap();
+    World::end(world);
+}
+
+/// L1: a cache at its limit.
+pub(super) fn at_the_limit_one_gets_what_the_other_frees() {
+    let world = World::new(2, SMALL, &[Some(1)]);
+    let (a, b) = (world.alloc(), world.alloc());
+    let other = world.clone();
+    let t = thread::spawn(move || {
+        on_cpu(1);
+        other.free(b);
+    });
+    world.free(a);
+    t.join().unwrap();
+    // One object lies with each CPU or in the slab; a third CPU's thread finds both.
+    on_cpu(1);
+    let (a, b) = (world.alloc(), world.alloc());
+    assert_eq!(world.alloc_of(0), Err(AllocError::CacheLimit { slabs: 1 }));
+    world.free(a);
+    world.free(b);
+    World::end(world);
+}
+
+/// G1: one value, found complete.
+pub(super) fn two_threads_publish() {
+    let published = Arc::new(Published::new());
+    let other = published.clone();
+    let t = thread::spawn(move || publish(&other).addr());
+    let mine = publish(&published).addr();
+    assert_eq!(mine, t.join().unwrap(), "two values");
+}
+
+/// U1: what users write, the public API on the global subsystem of the execution. A typed object, a block and a private
+/// magazine on one CPU beside a typed object on the other.
+pub(super) fn the_public_api(script: Script) {
+    let numbers = Arc::new(ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap());
+    let other = numbers.clone();
+    let t = thread::spawn(move || {
+        script.install();
+        let mut number = other.alloc().unwrap();
+        *number += 1;
+        assert!(!planted("a user's assertion"), "number {number} is not theirs");
+    });
+    let number = numbers.alloc().unwrap();
+    let blocks = KmemCache::builder("block", 100).build().unwrap();
+    let mut mine = blocks.prefill(Gfp::KERNEL, 1).unwrap();
+    let block = mine.alloc_block().unwrap();
+    assert_eq!(block.bytes(), [0; 100]);
+    drop((number, block, mine));
+    t.join().unwrap();
+    assert_eq!((numbers.info().used, blocks.info().used), (0, 0));
+    drop((numbers, blocks));
+    let census = Subsystem::global().unwrap().check().unwrap();
+    assert_eq!((census.objects, census.slabs), (0, 0));
+}
+
+/// In a model of loom's own, which stops at 1,000 branches unless it is told otherwise.
+#[test]
+fn u1_in_a_model_of_looms() {
+    let mut builder = crate::debug::check::loom::model::Builder::new();
+    (builder.max_branches, builder.preemption_bound) = (10_000, Some(1));
+    builder.check(|| the_public_api(Script::on(1)));
+}
