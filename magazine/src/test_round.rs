@@ -1,6 +1,7 @@
-//! What tests let a layer hold: a number in place of a pointer.
+//! What tests let a layer hold: a number in place of a pointer. Whoever includes this has `Round`; tests of other crates do so, too
+//! (`tests/kit/rounds.rs`).
 
-use crate::Round;
+use super::Round;
 use core::ptr::NonNull;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
