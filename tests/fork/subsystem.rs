@@ -1,5 +1,6 @@
 //! Forking while other threads use a whole subsystem: the child goes on with all of it, and its census says what it lost.
 
+use crate::rounds::Dice;
 use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -15,28 +16,18 @@ const WORKERS: u64 = 4;
 /// Pieces of memory that a worker holds.
 const HELD: usize = 300;
 
-struct Dice(u64);
-impl Dice {
-    /// Marsaglia, "Xorshift RNGs" (2003).
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
-    /// Small ones mostly; one in 512 above the largest block.
-    fn layout(&mut self) -> Layout {
-        let most = [64, 64, 500, 500, 500, 5000, 20_000, 200_000][self.below(8)];
-        let size = if self.below(512) == 0 { 5 << 20 } else { 1 + self.below(most) };
-        Layout::from_size_align(size, 1 << self.below(8)).unwrap()
-    }
+/// Small ones mostly; one in 512 above the largest block.
+fn layout(dice: &mut Dice) -> Layout {
+    let most = [64, 64, 500, 500, 500, 5000, 20_000, 200_000][dice.below(8)];
+    let size = if dice.below(512) == 0 { 5 << 20 } else { 1 + dice.below(most) };
+    Layout::from_size_align(size, 1 << dice.below(8)).unwrap()
 }
 
 /// Memory, stamped at its beginning by its owner.
 type Piece = (NonNull<u8>, Layout, u8);
 
 fn take(malloc: &Malloc, dice: &mut Dice, stamp: u8) -> Piece {
-    let layout = dice.layout();
+    let layout = layout(dice);
     let memory = malloc.alloc(layout, Gfp::KERNEL).expect("there is enough");
     // SAFETY: allocated just now, at least one byte.
     unsafe { memory.write(stamp) };

@@ -1,11 +1,11 @@
 //! Rounds that are stamped and counted: what stress tests of the magazines hand around.
 
 use uslab_magazine::sync::{Arc, AtomicU64, Mutex, Ordering::AcqRel, Ordering::Relaxed};
-use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier, Table};
+use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier, Table, sync};
 
 #[path = "../../magazine/src/test_round.rs"]
 mod test_round;
-pub(crate) use test_round::TestRound;
+pub(crate) use test_round::{TestRound, table};
 
 /// All rounds: the free ones, and the stamp of each: who has it, 0 for nobody.
 pub(crate) struct TestSupplier {
@@ -53,13 +53,6 @@ impl Supplier<TestRound> for TestSupplier {
         op.did(Path::Slab);
         self.free.lock().extend(rounds.map(|b| b.0));
     }
-}
-
-/// A table of regions of 128 KiB: room for hundreds of small stacks.
-pub(crate) fn table(cpus: Cpus) -> Arc<Table<Heap>> {
-    let region = 128 << 10;
-    let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("some KiB");
-    Arc::new(Table::new(cpus, region, memory).expect("the footprint suffices"))
 }
 
 /// A layer of these sizes.
