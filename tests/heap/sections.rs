@@ -9,7 +9,7 @@
 ))]
 
 #[path = "../kit/sections.rs"]
-mod sections;
+mod decoded;
 
 use uslab::{Gfp, KmemCache, ObjectCache};
 
@@ -21,7 +21,7 @@ fn no_section_of_a_program_writes_what_its_restart_reads() {
     let block = blocks.alloc(Gfp::KERNEL).unwrap();
     // SAFETY: it came from there, and is not used any more.
     unsafe { blocks.free(block) };
-    let checked = sections::check();
+    let checked = decoded::check();
     assert!(checked.sections >= 30 && checked.instructions >= 300, "{checked:?}");
     assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
 }

@@ -2,7 +2,7 @@
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 #[path = "../kit/sandbox.rs"]
-mod sandbox;
+mod filter;
 
 use crate::exposition;
 use crate::process::alone;
@@ -28,7 +28,7 @@ fn drains_without_a_barrier() {
     churn(&cache);
     churn(&left);
     assert_eq!(subsystem.info().drains, uslab::DrainInfo::default());
-    sandbox::refuse_membarrier().expect("a filter");
+    filter::refuse_membarrier().expect("a filter");
     for _ in 0..5 {
         subsystem.drain_cpus(0..subsystem.cpus().count());
         churn(&cache);
