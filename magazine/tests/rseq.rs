@@ -17,7 +17,7 @@ mod sandbox;
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, gettid};
-use rounds::{Dice, TestRound, TestSupplier, layer, table};
+use rounds::{Rng, TestRound, TestSupplier, layer, table};
 use sandbox::refuse_membarrier;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -139,7 +139,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
                     if setting.threads == Threads::Pinned {
                         pin(Pid::from_raw(0), &usable[t % usable.len()..][..1]);
                     }
-                    let (me, mut dice) = (t as u64 + 1, Dice(t as u64 * 77 + 1));
+                    let (me, mut dice) = (t as u64 + 1, Rng(t as u64 * 77 + 1));
                     let mut held: Vec<TestRound> = Vec::with_capacity(HELD);
                     let (mut taken, mut given, mut wrong) = (0, 0, 0);
                     let mut give = |held: &mut Vec<TestRound>, i| {
@@ -201,7 +201,7 @@ fn stress(name: &str, cpus: Cpus, setting: Setting) {
         if setting.threads == Threads::Hopping {
             let (usable, tids, stop) = (&usable, &tids, &stop);
             scope.spawn(move || {
-                let mut dice = Dice(5);
+                let mut dice = Rng(5);
                 while !stop.load(Relaxed) {
                     let thread = {
                         let tids = tids.lock();

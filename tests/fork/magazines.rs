@@ -1,6 +1,6 @@
 //! Forking while other threads use the magazines: the child can go on, and misses only what those threads held.
 
-use crate::rounds::{Dice, TestRound, TestSupplier, layer, table};
+use crate::rounds::{Rng, TestRound, TestSupplier, layer, table};
 use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -74,7 +74,7 @@ fn the_child_of_a_busy_process_goes_on() {
             for t in 0..WORKERS {
                 let (layer, supplier, stop) = (&layer, &supplier, &stop);
                 scope.spawn(move || {
-                    let (me, mut dice, mut held) = (t as u64 + 1, Dice(t as u64 + 1), vec![]);
+                    let (me, mut dice, mut held) = (t as u64 + 1, Rng(t as u64 + 1), vec![]);
                     while !stop.load(Relaxed) {
                         if held.len() < HELD && dice.below(2) == 0 {
                             let round = layer.alloc(supplier).expect("there are enough");

@@ -1,6 +1,6 @@
 //! Forking while other threads use a whole subsystem: the child goes on with all of it, and its census says what it lost.
 
-use crate::rounds::Dice;
+use crate::rounds::Rng;
 use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -17,7 +17,7 @@ const WORKERS: u64 = 4;
 const HELD: usize = 300;
 
 /// Small ones mostly; one in 512 above the largest block.
-fn layout(dice: &mut Dice) -> Layout {
+fn layout(dice: &mut Rng) -> Layout {
     let most = [64, 64, 500, 500, 500, 5000, 20_000, 200_000][dice.below(8)];
     let size = if dice.below(512) == 0 { 5 << 20 } else { 1 + dice.below(most) };
     Layout::from_size_align(size, 1 << dice.below(8)).unwrap()
@@ -26,7 +26,7 @@ fn layout(dice: &mut Dice) -> Layout {
 /// Memory, stamped at its beginning by its owner.
 type Piece = (NonNull<u8>, Layout, u8);
 
-fn take(malloc: &Malloc, dice: &mut Dice, stamp: u8) -> Piece {
+fn take(malloc: &Malloc, dice: &mut Rng, stamp: u8) -> Piece {
     let layout = layout(dice);
     let memory = malloc.alloc(layout, Gfp::KERNEL).expect("there is enough");
     // SAFETY: allocated just now, at least one byte.
@@ -42,7 +42,7 @@ fn give(malloc: &Malloc, (memory, layout, stamp): Piece, sized: bool) {
 }
 
 fn work(malloc: &Malloc, cache: &KmemCache, stop: &AtomicBool, me: u64) {
-    let (mut dice, mut held, mut objects) = (Dice(me + 1), vec![], vec![]);
+    let (mut dice, mut held, mut objects) = (Rng(me + 1), vec![], vec![]);
     while !stop.load(Relaxed) {
         if held.len() < HELD && dice.below(2) == 0 {
             held.push(take(malloc, &mut dice, me as u8));
@@ -61,7 +61,7 @@ fn work(malloc: &Malloc, cache: &KmemCache, stop: &AtomicBool, me: u64) {
 
 /// What the child does with a subsystem that four threads used when it was born.
 fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
-    let mut dice = Dice(i + 1000);
+    let mut dice = Rng(i + 1000);
     let held: Vec<_> = (0..100).map(|_| take(malloc, &mut dice, 0xc)).collect();
     let objects = cache.alloc_blocks(Gfp::ZERO, 100).expect("there is enough");
     let census = subsystem.check().expect("the books are right");

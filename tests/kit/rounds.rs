@@ -66,8 +66,8 @@ pub(crate) fn layer(
 }
 
 /// A small generator of random numbers (xorshift).
-pub(crate) struct Dice(pub(crate) u64);
-impl Dice {
+pub(crate) struct Rng(pub(crate) u64);
+impl Rng {
     pub(crate) fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -110,6 +110,7 @@ fn a_reset_and_a_destructor_that_panic_do_not_keep_a_cache_that_is_left() {
 
 #[test]
 fn objects_that_wait_for_readers_end_a_cache_that_is_left() {
+    let _readers = common::READERS.lock();
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("deferred").ctor(|| 7_u64).build_in(&subsystem).unwrap();
     cache.alloc_bulk(100).unwrap().into_iter().for_each(uslab::CacheBox::free_deferred);

@@ -1,6 +1,6 @@
 //! Caches as their users see them.
 
-use crate::common::{assert_all_given_back, config, subsystem};
+use crate::common::{READERS, assert_all_given_back, config, subsystem};
 use std::collections::HashSet;
 use std::sync::Arc;
 use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Magazines, Mempool, ObjectCache, Subsystem};
@@ -547,6 +547,7 @@ fn threads_that_share_and_drop_caches_at_once_lose_none() {
 /// Once a cache that was dropped while another thread reaped it was taken for one with objects in use, and leaked.
 #[test]
 fn a_cache_that_is_dropped_beside_a_reap_goes() {
+    let _readers = READERS.lock();
     let subsystem = subsystem(2);
     let done = Counter::new(0);
     std::thread::scope(|scope| {

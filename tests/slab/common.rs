@@ -7,6 +7,11 @@ use uslab_buddy::PageConfig;
 use uslab_magazine::sync::Mutex;
 use uslab_magazine::{Cpus, on_cpu};
 
+/// Readers are the process's. Who holds one for long, or counts on none being there, has this meanwhile; not a lock of the backend,
+/// which the debug assertions would see held.
+#[allow(clippy::disallowed_types)]
+pub(crate) static READERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 /// A subsystem of simulated CPUs with so much memory, none of it in reserve.
 pub(crate) fn config(cpus: u32, nodes: u32, bytes: usize) -> Config {
     let cpus = Cpus::simulated(cpus, nodes).unwrap();

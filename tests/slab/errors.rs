@@ -263,7 +263,7 @@ fn every_test_that_the_tables_of_errors_name_is_there() {
     let slab = workspace().join("slab");
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();
     let mut tests = read(&slab.join("src/cache/prefill.rs"));
-    for folder in ["../tests/slab", "../tests/programs/preload"] {
+    for folder in ["../tests", "../tests/slab", "../tests/programs/preload"] {
         let files = std::fs::read_dir(slab.join(folder)).unwrap().map(|entry| entry.unwrap().path());
         files
             .filter(|path| path.extension().is_some_and(|end| end == "rs"))

@@ -15,7 +15,6 @@ mod cache;
 mod corruption;
 mod costs;
 mod errors;
-mod faults;
 mod frugal;
 mod geometry;
 mod info;

@@ -1,6 +1,6 @@
 //! Type-stable caches: a reader's objects stay objects.
 
-use crate::common::{assert_all_given_back, subsystem};
+use crate::common::{READERS, assert_all_given_back, subsystem};
 use uslab::{Gfp, KmemCache, ObjectCache, rcu};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Ordering::*};
 
@@ -22,6 +22,7 @@ fn wait(done: impl Fn() -> bool) {
 
 #[test]
 fn pages_outlive_the_reader_and_then_go_back() {
+    let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let cache = KmemCache::builder("stable", 64).type_stable().build_in(&subsystem).unwrap();
     let object = cache.alloc(Gfp::ZERO).unwrap();
@@ -48,6 +49,7 @@ fn pages_outlive_the_reader_and_then_go_back() {
 
 #[test]
 fn a_cache_may_go_before_its_last_slab() {
+    let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let reader = rcu::pin();
     let cache = KmemCache::builder("stable", 64).type_stable().build_in(&subsystem).unwrap();
@@ -63,6 +65,7 @@ fn a_cache_may_go_before_its_last_slab() {
 
 #[test]
 fn readers_beside_a_cache_that_grows_and_shrinks_see_its_type_only() {
+    let _readers = READERS.lock();
     let subsystem = subsystem(2);
     // Every object is a generation that is even, at all times.
     let cache = KmemCache::builder("stable", 8)
@@ -110,6 +113,7 @@ fn readers_beside_a_cache_that_grows_and_shrinks_see_its_type_only() {
 
 #[test]
 fn an_object_freed_for_readers_stays_until_they_have_gone() {
+    let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("node")
         .ctor(|| AtomicU64::new(1))
@@ -138,6 +142,7 @@ fn an_object_freed_for_readers_stays_until_they_have_gone() {
 
 #[test]
 fn objects_wait_in_batches_and_all_come_back_exactly_once() {
+    let _readers = READERS.lock();
     let subsystem = subsystem(2);
     let cache = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
     std::thread::scope(|scope| {
@@ -169,6 +174,7 @@ fn objects_wait_in_batches_and_all_come_back_exactly_once() {
 
 #[test]
 fn a_cache_whose_last_objects_wait_goes_when_they_have_come_back() {
+    let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let reader = rcu::pin();
     let cache = ObjectCache::builder("node").ctor(|| 1_u64).build_in(&subsystem).unwrap();

@@ -1,8 +1,15 @@
 //! Every public operation against every refusal: for each `n`, the `n`-th call of any fault point fails; it and all calls
 //! after it; it and all calls after it of the same point. The operation fails with an error or goes on; nothing is lost, the books are right, and
 //! without faults the same operation works.
+//!
+//! Alone in its process: what the operations wait for, that no reader is left, is the process's.
+#![cfg(not(any(loom, shuttle)))]
 
-use crate::common::{assert_all_given_back, config};
+#[allow(dead_code)]
+#[path = "slab/common.rs"]
+mod common;
+
+use common::{assert_all_given_back, config};
 use std::alloc::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
