@@ -3,6 +3,7 @@
 
 use crate::sync::Arc;
 use crate::test_round::TestRound;
+pub(crate) use crate::test_round::table;
 use crate::{Config, Cpus, Heap, Layer, Operation, Path, Supplier, Table, on_cpu};
 use arbitrary::{Arbitrary, Unstructured};
 use std::cell::{Cell, RefCell};
@@ -43,15 +44,6 @@ impl Supplier<TestRound> for TestSupplier {
     fn node_of(&self, b: TestRound) -> u32 {
         b.0 as u32 % self.nodes
     }
-}
-
-/// Bytes of the regions of [`table`]: room for hundreds of small stacks.
-const REGION: usize = 128 << 10;
-
-/// A table on the heap.
-pub(crate) fn table(cpus: Cpus) -> Arc<Table<Heap>> {
-    let memory = Heap::new(Table::<Heap>::footprint(&cpus, REGION)).unwrap();
-    Arc::new(Table::new(cpus, REGION, memory).unwrap())
 }
 
 /// A layer on a table of its own.

@@ -1,8 +1,12 @@
-//! What tests let a layer hold: a number in place of a pointer.
+//! What tests of layers hand around: a number in place of a pointer, and a table for it. Tests of other crates include this file, too
+//! (`tests/kit/rounds.rs`), so it names what is above it.
 
-use crate::Round;
+use super::Round;
+#[cfg(not(any(loom, shuttle)))]
+use super::{Cpus, Heap, Table, sync::Arc};
 use core::ptr::NonNull;
 
+/// A round, by its number; the first is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TestRound(pub(crate) usize);
 impl Round for TestRound {
@@ -12,4 +16,12 @@ impl Round for TestRound {
     unsafe fn from_raw(raw: NonNull<u8>) -> Self {
         Self(raw.addr().get())
     }
+}
+
+/// A table of regions of 128 KiB: room for hundreds of small stacks.
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) fn table(cpus: Cpus) -> Arc<Table<Heap>> {
+    let region = 128 << 10;
+    let memory = Heap::new(Table::<Heap>::footprint(&cpus, region)).expect("some KiB");
+    Arc::new(Table::new(cpus, region, memory).expect("the footprint suffices"))
 }

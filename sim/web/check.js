@@ -1,6 +1,6 @@
 'use strict';
 // node check.js ENGINE.wasm STREAM {shown, every, moments: [[operation, hash of the view]]}: seeks to the moments in their
-// order and compares; tests/page.rs knows the hashes from native runs.
+// order and compares; tests/sim/page.rs knows the hashes from native runs.
 require('./travel.js');
 const fs = require('fs');
 const { Engine, Travel } = globalThis.uslabTravel;

@@ -8,28 +8,15 @@
 //! Methods draw no arrow: a call of `core.free()` names no module. What belongs to a type and stands in another file is found
 //! by its `impl`, which does.
 
+use crate::source;
 use anyhow::{Context, anyhow, ensure};
 use proc_macro2::{TokenStream, TokenTree};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Attribute, Item, Meta, Token, UseTree, Visibility};
-
-/// Names in a `cfg` that no shipping build sets. Others (a feature, the target) may be set or not.
-const UNSET: [&str; 9] = [
-    "test",
-    "doctest",
-    "loom",
-    "shuttle",
-    "miri",
-    "uslab_models",
-    "uslab_control",
-    "uslab_fuzz",
-    "uslab_tsan",
-];
+use syn::{Attribute, Item, UseTree, Visibility};
 
 /// A path as it is written.
 type Path_ = Vec<String>;
@@ -296,32 +283,7 @@ impl fmt::Display for Circle<'_> {
 
 /// Whether a shipping build may compile what has these attributes.
 fn ships(attributes: &[Attribute]) -> bool {
-    attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).all(|attribute| {
-        attribute.parse_args::<Meta>().is_ok_and(|predicate| value(&predicate) != Some(false))
-    })
-}
-
-/// The value of a predicate of a `cfg`, if all shipping builds agree.
-fn value(predicate: &Meta) -> Option<bool> {
-    let list = match predicate {
-        Meta::Path(name) => return UNSET.iter().any(|unset| name.is_ident(unset)).then_some(false),
-        Meta::NameValue(pair) => return pair.path.is_ident("uslab_control").then_some(false),
-        Meta::List(list) => list,
-    };
-    let operands = list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated).ok()?;
-    let values: Vec<_> = operands.iter().map(value).collect();
-    // The value that decides alone.
-    let decisive = match list.path.get_ident()?.to_string().as_str() {
-        "not" => return values.first()?.map(|value| !value),
-        "any" => true,
-        "all" => false,
-        _ => return None,
-    };
-    if values.contains(&Some(decisive)) {
-        Some(decisive)
-    } else {
-        values.iter().all(Option::is_some).then_some(!decisive)
-    }
+    attributes.iter().all(source::ships)
 }
 
 /// The file that a `#[path]` names.

@@ -30,40 +30,63 @@ pub fn cargo_in(root: &Path) -> Command {
     cargo
 }
 
-/// `libuslab.so`, as this program is built and beside it. For programs that cargo runs from `deps`.
+/// The command `uslab`, as this program is built and beside it. For programs that cargo runs from `deps`.
 ///
 /// # Panics
 /// It does not build.
+pub fn uslab() -> PathBuf {
+    static ONCE: Once = Once::new();
+    built(&ONCE, &["--bin", "uslab"], "uslab")
+}
+
+/// The same of the command `uslab-lab`.
+///
+/// # Panics
+/// As [`uslab`].
+pub fn lab() -> PathBuf {
+    static ONCE: Once = Once::new();
+    built(&ONCE, &["--bin", "uslab-lab"], "uslab-lab")
+}
+
+/// The same of `libuslab.so`.
+///
+/// # Panics
+/// As [`uslab`].
 pub fn libuslab() -> PathBuf {
     static ONCE: Once = Once::new();
-    built(&ONCE, &["--package", "libuslab"], "libuslab.so")
+    // There is no name for it: it is one of the libraries.
+    built(&ONCE, &["--lib"], "libuslab.so")
 }
 
 /// The same of the example server.
 ///
 /// # Panics
-/// As [`libuslab`].
+/// As [`uslab`].
 pub fn server() -> PathBuf {
     static ONCE: Once = Once::new();
-    built(&ONCE, &["--workspace", "--example", "server"], "examples/server")
+    built(&ONCE, &["--example", "server"], "examples/server")
 }
 
-/// The same of any example, with the features that it has when all of the workspace is tested.
+/// The same of any example.
 ///
 /// # Panics
-/// As [`libuslab`].
+/// As [`uslab`].
 pub fn example(name: &str) -> PathBuf {
-    built(&Once::new(), &["--workspace", "--example", name], &format!("examples/{name}"))
+    built(&Once::new(), &["--example", name], &format!("examples/{name}"))
 }
+
+/// How cargo builds what tests start. All of the workspace is named, and an example, so that features are those of
+/// `cargo test --workspace`: what tests have built already is not built once more.
+pub const PROGRAMS: [&str; 5] = ["build", "--quiet", "--workspace", "--example", "pair"];
 
 /// What cargo makes of `target`, at `file` of the profile's directory.
 fn built(once: &Once, target: &[&str], file: &str) -> PathBuf {
-    // This is `target/debug/deps/preload-...`.
+    // This is `target/debug/deps/programs-...`.
     let own = std::env::current_exe().expect("this program");
     let profile = own.ancestors().nth(2).expect("the directory of a profile");
     once.call_once(|| {
         let mut build = cargo();
-        build.args(["build", "--quiet"]).args(target).arg("--target-dir").arg(profile.join(".."));
+        build.args(PROGRAMS).args(target).arg("--target-dir").arg(profile.join(".."));
         if profile.ends_with("release") {
             build.arg("--release");
         }

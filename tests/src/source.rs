@@ -202,21 +202,13 @@ fn mark_shipping(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
     let mark = |lines: &mut BTreeSet<usize>, span: Span| lines.extend(span.start().line..=span.end().line);
     let mut at = 0;
     while at < tokens.len() {
-        let inner = usize::from(is_punct(tokens.get(at + 1), '!'));
-        if is_punct(tokens.get(at), '#')
-            && let Some(TokenTree::Group(attribute)) = tokens.get(at + 1 + inner)
-        {
-            at += 2 + inner;
-            let parts: Vec<TokenTree> = attribute.stream().into_iter().collect();
-            match &parts[..] {
-                [TokenTree::Ident(name), TokenTree::Group(predicate)]
-                    if name == "cfg" && !Guard::of(predicate.stream()).shipping =>
-                {
-                    // What it stands on, further attributes included; or all of this level.
-                    at = if inner == 1 { tokens.len() } else { at + extent(&tokens[at..]) };
-                }
-                [TokenTree::Ident(name), ..] if name == "doc" => {}
-                _ => mark(lines, attribute.span()),
+        if let Some(attribute) = Attribute::at(tokens, at) {
+            at += attribute.length;
+            if attribute.cfg().is_some_and(|guard| !guard.shipping) {
+                // What it stands on, further attributes included; or all of this level.
+                at = if attribute.inner { tokens.len() } else { at + extent(&tokens[at..]) };
+            } else if !is_ident(attribute.parts.first(), "doc") {
+                mark(lines, attribute.span);
             }
             continue;
         }
@@ -257,6 +249,50 @@ impl Guard {
         let predicate: Vec<TokenTree> = predicate.into_iter().collect();
         let holds = |loom| value(&predicate, loom) != Some(false);
         Self { loom: holds(true), shipping: holds(false) }
+    }
+}
+
+/// Whether a shipping build may compile what has this attribute of the syntax tree.
+pub fn ships(attribute: &syn::Attribute) -> bool {
+    match &attribute.meta {
+        syn::Meta::List(cfg) if cfg.path.is_ident("cfg") => Guard::of(cfg.tokens.clone()).shipping,
+        _ => true,
+    }
+}
+
+/// An attribute among tokens.
+struct Attribute {
+    /// How many tokens it is.
+    length: usize,
+    /// Whether it is about what it stands in: `#![...]`.
+    inner: bool,
+    /// What its brackets hold.
+    parts: Vec<TokenTree>,
+    /// Where these lie.
+    span: Span,
+}
+
+impl Attribute {
+    /// The one that begins at `at`.
+    fn at(tokens: &[TokenTree], at: usize) -> Option<Self> {
+        let inner = is_punct(tokens.get(at + 1), '!');
+        let before = 1 + usize::from(inner);
+        let TokenTree::Group(brackets) = tokens.get(at + before)? else { return None };
+        is_punct(tokens.get(at), '#').then(|| Self {
+            length: before + 1,
+            inner,
+            parts: brackets.stream().into_iter().collect(),
+            span: brackets.span(),
+        })
+    }
+    /// Who compiles what has it, if it is a `cfg`.
+    fn cfg(&self) -> Option<Guard> {
+        match &self.parts[..] {
+            [TokenTree::Ident(name), TokenTree::Group(predicate)] if name == "cfg" => {
+                Some(Guard::of(predicate.stream()))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -378,23 +414,18 @@ impl Scan<'_> {
         let (mut guard, mut path): (Option<Guard>, Option<String>) = (None, None);
         let mut at = 0;
         while at < tokens.len() {
-            let inner = usize::from(is_punct(tokens.get(at + 1), '!'));
-            if is_punct(tokens.get(at), '#')
-                && let Some(TokenTree::Group(attribute)) = tokens.get(at + 1 + inner)
-            {
-                at += 2 + inner;
-                let parts: Vec<TokenTree> = attribute.stream().into_iter().collect();
-                match &parts[..] {
-                    [TokenTree::Ident(name), TokenTree::Group(predicate)] if name == "cfg" => {
-                        let of = Guard::of(predicate.stream());
-                        if inner == 1 {
-                            place.guard = place.guard.and(of);
-                        } else {
-                            guard = Some(guard.unwrap_or(Guard::OPEN).and(of));
-                        }
+            if let Some(attribute) = Attribute::at(tokens, at) {
+                at += attribute.length;
+                if let Some(of) = attribute.cfg() {
+                    if attribute.inner {
+                        place.guard = place.guard.and(of);
+                    } else {
+                        guard = Some(guard.unwrap_or(Guard::OPEN).and(of));
                     }
-                    [TokenTree::Ident(name), _, value] if name == "path" => path = string(value),
-                    _ => {}
+                } else if let [TokenTree::Ident(name), _, value] = &attribute.parts[..]
+                    && name == "path"
+                {
+                    path = string(value);
                 }
             } else if guard.is_some() || path.is_some() {
                 let end = at + extent(&tokens[at..]);

@@ -1,6 +1,6 @@
 //! The assembly against the portable bodies, in a storm of signals and migrations; and threads that have no region.
 
-#[path = "../../../tests/sections/mod.rs"]
+#[path = "../../../tests/kit/sections.rs"]
 mod sections;
 #[path = "rseq_stepper.rs"]
 mod stepper;

@@ -445,8 +445,8 @@ mod tests {
 
     fn snapshots() -> [&'static str; 2] {
         [
-            include_str!("../../tests/data/linux-6.12-4cpu.slabinfo"),
-            include_str!("../../tests/data/linux-6.18-2cpu.slabinfo"),
+            include_str!("../../../tests/slab/data/linux-6.12-4cpu.slabinfo"),
+            include_str!("../../../tests/slab/data/linux-6.18-2cpu.slabinfo"),
         ]
     }
 

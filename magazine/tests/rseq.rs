@@ -1,0 +1,445 @@
+//! Stress of the magazines on the machine's CPUs, under whichever mechanism serves.
+//!
+//! Each round is stamped when it is taken and unstamped when it is given; at the end all are counted: none lost, none
+//! twice, and the layer's own counts agree. No single setting finds every bug (each was tried against planted
+//! ones, see `.ci/controls`): long undisturbed runs find sections that are not restarted, tiny magazines with yields
+//! between a miss and its batch find drains that do not have to themselves what they take. Beside each run a neighbour comes
+//! and goes in the same table: its numbers are used again.
+//!
+//! `USLAB_STRESS=full` runs each setting with 20 times as many operations, the first with 1,200 million; `small` is
+//! for slow machines (valgrind). `USLAB_EXPECT=rseq` or `claimed` says which mechanism is
+//! to serve.
+
+#[path = "../../tests/kit/rounds.rs"]
+mod rounds;
+#[path = "../../tests/kit/sandbox.rs"]
+mod sandbox;
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::{Pid, gettid};
+use rounds::{Rng, TestRound, TestSupplier, layer, table};
+use sandbox::refuse_membarrier;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use uslab_magazine::layer::yield_every;
+use uslab_magazine::sync::{Arc, AtomicBool, Counter, Mutex, Ordering::Relaxed};
+use uslab_magazine::{Cpus, Heap, Mechanism, Table};
+
+/// One test at a time: they load the machine and set what the whole process sees. Not a lock of the backend, which the
+/// layer's debug assertions would see held.
+#[allow(clippy::disallowed_types)]
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// Whether the sequences are in this build.
+const BUILT: bool =
+    cfg!(all(target_arch = "x86_64", target_env = "gnu", not(any(uslab_no_rseq, uslab_heap))));
+
+/// The CPUs that this process may use.
+fn usable() -> Vec<usize> {
+    let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("the process has CPUs");
+    (0..CpuSet::count()).filter(|c| set.is_set(*c).unwrap_or(false)).collect()
+}
+fn pin(thread: Pid, cpus: &[usize]) {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|c| set.set(*c).expect("a CPU that the kernel named"));
+    // A thread that has just ended is no error.
+    let _ = sched_setaffinity(thread, &set);
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Threads {
+    Free,
+    /// Thread t on CPU t modulo their number.
+    Pinned,
+    /// Sent to another CPU all the time, by another thread.
+    Hopping,
+}
+
+#[derive(Clone, Copy)]
+struct Setting {
+    capacity: u16,
+    stock: u16,
+    threads: Threads,
+    /// Yield between each n-th miss and its batch.
+    yields: u32,
+    /// Between two drains; none without it.
+    drains: Option<Duration>,
+    /// All threads together.
+    operations: usize,
+}
+
+const WORKERS: usize = 16;
+/// A worker holds at most this many rounds.
+const HELD: usize = 256;
+
+/// As many operations as `USLAB_STRESS` asks for.
+fn size(usual: usize) -> usize {
+    match std::env::var("USLAB_STRESS").as_deref() {
+        Err(_) => usual,
+        Ok("full") => usual * 20,
+        Ok("small") => usual / 200,
+        Ok(other) => panic!("USLAB_STRESS={other}: expected small or full"),
+    }
+}
+
+/// Comes and goes, and never sees a round of anybody else.
+fn neighbour(table: &Arc<Table<Heap>>, stop: &AtomicBool, pause: Duration) {
+    let supplier = TestSupplier::new(64);
+    for turn in 0.. {
+        if stop.load(Relaxed) {
+            return;
+        }
+        let layer = layer(table, 2 + turn % 3, 1, 1);
+        let mut held = vec![];
+        for _ in 0..4 {
+            held.extend((0..12).map(|_| layer.alloc(&supplier).expect("64 are enough")));
+            assert!(
+                held.iter().all(|round| supplier.stamp(*round, 1)),
+                "a round of the neighbour's was handed out twice"
+            );
+            std::thread::sleep(pause);
+            held.drain(..).for_each(|round| {
+                assert!(supplier.unstamp(round, 1));
+                layer.free(&supplier, round);
+            });
+        }
+        let stats = layer.stats();
+        assert_eq!((stats.allocs, stats.frees), (48, 48), "the neighbour's counts begin at 0 and are exact");
+        // Every other time it goes with rounds on its stacks.
+        if turn % 2 == 0 {
+            layer.purge(&supplier);
+            assert_eq!(supplier.census().len(), 64, "rounds of the neighbour's were lost");
+        }
+        drop(layer);
+        *supplier.free.lock() = (1..=64).collect();
+    }
+}
+
+fn stress(name: &str, cpus: Cpus, setting: Setting) {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let table = table(cpus);
+    let layer = layer(&table, setting.capacity, setting.stock, 4);
+    let rounds = WORKERS * HELD + 4096;
+    let supplier = TestSupplier::new(rounds);
+    let (usable, operations) = (usable(), size(setting.operations) / WORKERS);
+    let (stop, bad, allocs, frees, drains) =
+        (AtomicBool::new(false), Counter::new(0), Counter::new(0), Counter::new(0), Counter::new(0));
+    let tids = Mutex::new(vec![]);
+    let aborts = layer.stats().aborts;
+    yield_every(setting.yields);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|t| {
+                let (layer, supplier, usable) = (&layer, &supplier, &usable);
+                let (bad, allocs, frees, tids) = (&bad, &allocs, &frees, &tids);
+                scope.spawn(move || {
+                    tids.lock().push(gettid());
+                    if setting.threads == Threads::Pinned {
+                        pin(Pid::from_raw(0), &usable[t % usable.len()..][..1]);
+                    }
+                    let (me, mut dice) = (t as u64 + 1, Rng(t as u64 * 77 + 1));
+                    let mut held: Vec<TestRound> = Vec::with_capacity(HELD);
+                    let (mut taken, mut given, mut wrong) = (0, 0, 0);
+                    let mut give = |held: &mut Vec<TestRound>, i| {
+                        let round = held.swap_remove(i);
+                        given += 1;
+                        wrong += u64::from(!supplier.unstamp(round, me));
+                        layer.free(supplier, round);
+                    };
+                    for _ in 0..operations {
+                        if held.len() < 4 || held.len() < HELD && dice.below(2) == 0 {
+                            let Some(round) = layer.alloc(supplier) else { continue };
+                            taken += 1;
+                            if supplier.stamp(round, me) {
+                                held.push(round);
+                            } else {
+                                // Somebody else's: not to be given by us as well.
+                                bad.add(1);
+                            }
+                        } else {
+                            let i = dice.below(held.len());
+                            give(&mut held, i);
+                        }
+                    }
+                    while !held.is_empty() {
+                        give(&mut held, 0);
+                    }
+                    bad.add(wrong);
+                    allocs.add(taken);
+                    frees.add(given);
+                })
+            })
+            .collect();
+        if let Some(pause) = setting.drains {
+            let (table, layer, supplier, stop, drains) = (&table, &layer, &supplier, &stop, &drains);
+            scope.spawn(move || neighbour(table, stop, pause));
+            // Two at once, on the same stacks.
+            scope.spawn(move || {
+                while !stop.load(Relaxed) {
+                    layer.drain(supplier, 0..layer.cpus().count());
+                    std::thread::sleep(2 * pause);
+                }
+            });
+            scope.spawn(move || {
+                let count = layer.cpus().count();
+                for i in (0..=count).cycle() {
+                    if stop.load(Relaxed) {
+                        break;
+                    }
+                    match i {
+                        i if i < count => layer.drain(supplier, i..i + 1),
+                        _ if drains.get() % 7 == 0 => drop(layer.reap(supplier)),
+                        _ => layer.drain(supplier, 0..count),
+                    }
+                    drains.add(1);
+                    std::thread::sleep(pause);
+                }
+            });
+        }
+        if setting.threads == Threads::Hopping {
+            let (usable, tids, stop) = (&usable, &tids, &stop);
+            scope.spawn(move || {
+                let mut dice = Rng(5);
+                while !stop.load(Relaxed) {
+                    let thread = {
+                        let tids = tids.lock();
+                        if tids.is_empty() { gettid() } else { tids[dice.below(tids.len())] }
+                    };
+                    pin(thread, &usable[dice.below(usable.len())..][..1]);
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            });
+        }
+        let ended: Vec<bool> = workers.into_iter().map(|w| w.join().is_ok()).collect();
+        stop.store(true, Relaxed);
+        assert!(ended.iter().all(|e| *e), "{name}: a worker panicked");
+    });
+    yield_every(0);
+    let stats = layer.stats();
+    let aborts = stats.aborts - aborts;
+    println!(
+        "{name}: {} by {}, {} operations in {:.2?}, {aborts} aborts, {} drains, {} busy, {} fills",
+        stats.paths,
+        stats.mechanism,
+        allocs.get() + frees.get(),
+        start.elapsed(),
+        drains.get(),
+        stats.busy,
+        stats.fills,
+    );
+    assert_eq!(bad.get(), 0, "{name}: rounds handed out or given twice");
+    assert_eq!((stats.allocs, stats.frees), (allocs.get(), frees.get()), "{name}: the counts are exact");
+    layer.purge(&supplier);
+    let free = supplier.census();
+    assert_eq!(free.len(), rounds, "{name}: rounds were lost");
+    let stats = layer.stats();
+    assert_eq!((stats.in_magazines, stats.in_depot), (0, 0), "{name}");
+    if stats.mechanism == Mechanism::Rseq {
+        let small = std::env::var_os("USLAB_STRESS").is_some_and(|s| s == "small");
+        assert!(aborts > 0 || small, "{name}: no section was ever restarted, so nothing was tested");
+    } else {
+        assert_eq!(aborts, 0, "{name}");
+    }
+}
+
+const LONG: Setting = Setting {
+    capacity: 64,
+    stock: 17,
+    threads: Threads::Free,
+    yields: 0,
+    drains: Some(Duration::from_millis(1)),
+    operations: 60_000_000,
+};
+const TINY: Setting = Setting {
+    capacity: 6,
+    stock: 2,
+    threads: Threads::Free,
+    yields: 16,
+    drains: Some(Duration::from_micros(20)),
+    operations: 15_000_000,
+};
+
+#[test]
+fn long_undisturbed_runs_lose_nothing() {
+    stress("long", Cpus::os(), LONG);
+}
+#[test]
+fn tiny_magazines_with_yields_and_drains_lose_nothing() {
+    stress("tiny", Cpus::os(), TINY);
+}
+#[test]
+fn stacks_of_two_magazines_lose_nothing() {
+    stress("two tiny magazines", Cpus::os(), Setting { capacity: 3, stock: 0, ..TINY });
+}
+#[test]
+fn threads_that_are_sent_from_cpu_to_cpu_lose_nothing() {
+    let hopping = Setting { threads: Threads::Hopping, capacity: 30, yields: 64, ..LONG };
+    stress("hopping", Cpus::os(), Setting { operations: 30_000_000, ..hopping });
+}
+#[test]
+fn pinned_threads_lose_nothing() {
+    let pinned = Setting { threads: Threads::Pinned, capacity: 30, ..LONG };
+    stress("pinned", Cpus::os(), Setting { operations: 30_000_000, ..pinned });
+}
+#[test]
+fn the_claimed_slot_loses_nothing() {
+    stress("claimed", Cpus::os().claimed(), Setting { operations: 5_000_000, ..TINY });
+}
+
+/// The mechanism is the expected one, and it is what served.
+#[test]
+fn the_expected_mechanism_serves() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let cpus = Cpus::os();
+    match std::env::var("USLAB_EXPECT").as_deref() {
+        Ok("rseq") => assert_eq!(cpus.mechanism(), Mechanism::Rseq),
+        Ok("claimed") => assert_eq!(cpus.mechanism(), Mechanism::Claimed),
+        Ok(other) => panic!("USLAB_EXPECT={other}: expected rseq or claimed"),
+        Err(_) => {}
+    }
+    let layer = layer(&table(cpus), 8, 0, 1);
+    let supplier = TestSupplier::new(100);
+    for _ in 0..1000 {
+        let round = layer.alloc(&supplier).expect("there are 100");
+        layer.free(&supplier, round);
+    }
+    let stats = layer.stats();
+    assert_eq!((stats.mechanism, layer.mechanism()), (cpus.mechanism(), cpus.mechanism()));
+    assert!(stats.paths.cpu >= 1980 && stats.busy == 0, "{stats:?}");
+}
+
+/// A CPU number that is computed once, or always 0, is the classic mistake: every CPU must use a region of its own.
+#[test]
+fn pinned_workers_touch_as_many_regions() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    for cpus in [Cpus::os(), Cpus::os().claimed()] {
+        let layer = layer(&table(cpus), 4, 0, 1);
+        let (supplier, usable) = (TestSupplier::new(10_000), usable());
+        for (done, cpu) in usable.iter().enumerate() {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    pin(Pid::from_raw(0), &[*cpu]);
+                    let round = layer.alloc(&supplier).expect("there are 10,000");
+                    layer.free(&supplier, round);
+                });
+            });
+            // Each CPU has filled a magazine of its own.
+            let stats = layer.stats();
+            assert_eq!(stats.in_magazines, 4 * (done as u64 + 1), "{}: {stats:?}", cpus.mechanism());
+            // It filled it at its allocation.
+            let done = done as u64 + 1;
+            assert_eq!(
+                (stats.paths.slab, stats.paths.cpu, stats.busy),
+                (done, done, 0),
+                "{}",
+                cpus.mechanism()
+            );
+        }
+    }
+}
+
+// ---------------------------------------------------------------- the build
+
+#[test]
+fn the_assembly_is_in_the_program_exactly_if_it_is_built() {
+    let program = std::fs::read(std::env::current_exe().expect("this program")).expect("its bytes");
+    // The name of the section, backwards: so it is nowhere for this test's sake.
+    let mut name = *b"sc_qesr__";
+    name.reverse();
+    assert_eq!(program.windows(name.len()).any(|bytes| bytes == name), BUILT);
+    assert!(BUILT || Cpus::os().mechanism() == Mechanism::Claimed);
+}
+
+// ---------------------------------------------------------------- surroundings that decide otherwise
+
+/// Runs a test of this file in a process of its own, as `prepare` says; what it wrote to stderr.
+fn in_a_process(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> String {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", "--include-ignored", "--nocapture", test]);
+    let output = prepare(&mut command).output().expect("a process");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && out.contains("1 passed"), "{test}: {}\n{out}\n{err}", output.status);
+    err
+}
+
+#[test]
+fn the_environment_forces_the_claimed_slot() {
+    let err = in_a_process("the_expected_mechanism_serves", |c| {
+        c.env("USLAB_RSEQ", "off").env("USLAB_EXPECT", "claimed")
+    });
+    assert!(!err.contains("uslab:"), "{err}");
+}
+#[test]
+fn a_wrong_value_is_named_and_ignored() {
+    let mechanism = match Cpus::os().mechanism() {
+        Mechanism::Rseq => "rseq",
+        Mechanism::Claimed => "claimed",
+    };
+    if std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off") {
+        return;
+    }
+    let err = in_a_process("the_expected_mechanism_serves", |c| {
+        c.env("USLAB_RSEQ", "maybe").env("USLAB_EXPECT", mechanism)
+    });
+    let expected = "uslab: USLAB_RSEQ=maybe: expected on or off; ignored";
+    assert_eq!(err.matches(expected).count(), usize::from(BUILT), "{err}");
+}
+#[test]
+fn without_a_registration_the_claimed_slot_serves() {
+    in_a_process("the_expected_mechanism_serves", |c| {
+        c.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").env("USLAB_EXPECT", "claimed")
+    });
+}
+
+#[test]
+fn in_a_sandbox_without_membarrier_the_claimed_slot_serves() {
+    in_a_process("the_expected_mechanism_serves", |c| {
+        // SAFETY: two system calls, which a child may make between fork and exec.
+        unsafe { c.env("USLAB_EXPECT", "claimed").pre_exec(refuse_membarrier) }
+    });
+}
+
+/// A drain whose barrier is refused takes nothing: rounds stay where they are, and serve on.
+#[test]
+fn in_a_sandbox_that_is_closed_later_drains_take_nothing() {
+    in_a_process("drain_without_a_barrier", |c| c);
+}
+#[test]
+#[ignore = "closes a sandbox round its process; run by in_a_sandbox_that_is_closed_later_..."]
+fn drain_without_a_barrier() {
+    const ROUNDS: usize = 200;
+    let table = table(Cpus::os());
+    let (layer, supplier) = (layer(&table, 4, 2, 2), TestSupplier::new(ROUNDS));
+    let take = || {
+        let held: Vec<TestRound> =
+            (0..40).map(|_| layer.alloc(&supplier).expect("enough are left")).collect();
+        assert!(held.iter().all(|b| supplier.stamp(*b, 1)), "a round was handed out twice");
+        held
+    };
+    let give = |held: Vec<TestRound>| {
+        held.iter().for_each(|b| assert!(supplier.unstamp(*b, 1)));
+        held.into_iter().for_each(|b| layer.free(&supplier, b));
+    };
+    give(take());
+    refuse_membarrier().expect("a filter");
+    for _ in 0..5 {
+        layer.drain(&supplier, 0..layer.cpus().count());
+        give(take());
+        layer.reap(&supplier);
+    }
+    layer.purge(&supplier);
+    let (left, stats) = (ROUNDS - supplier.census().len(), layer.stats());
+    assert_eq!(left as u64, stats.in_magazines + stats.in_depot, "nothing was lost");
+    match layer.mechanism() {
+        Mechanism::Claimed => assert_eq!(left, 0, "claims need no barrier"),
+        // At most a stack for each CPU that this thread ran on.
+        Mechanism::Rseq => assert!(left > 0 && left <= usable().len() * 16, "{left} on stacks"),
+    }
+    // It goes with rounds on its stacks, and could not wait until nobody uses its number: so nobody else gets that.
+    drop(layer);
+    let (next, nothing) = (rounds::layer(&table, 4, 2, 2), TestSupplier::new(0));
+    assert!((0..20).all(|_| next.alloc(&nothing).is_none()), "a round of the layer before");
+}

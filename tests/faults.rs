@@ -1,0 +1,389 @@
+//! Every public operation against every refusal: for each `n`, the `n`-th call of any fault point fails; it and all calls
+//! after it; it and all calls after it of the same point. The operation fails with an error or goes on; nothing is lost, the books are right, and
+//! without faults the same operation works.
+//!
+//! Alone in its process: what the operations wait for, that no reader is left, is the process's.
+#![cfg(not(any(loom, shuttle)))]
+
+#[allow(dead_code)]
+#[path = "slab/common.rs"]
+mod common;
+
+use common::{assert_all_given_back, config};
+use std::alloc::Layout;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use uslab::faults::{self, CONSTRUCTOR_PANIC, Faults, POINTS, Rule};
+use uslab::{AllocError, Census, Gfp, KmemCache, KmemCacheBuilder, Limit, Malloc, ObjectCache, Subsystem};
+use uslab_buddy::Order;
+use uslab_magazine::on_cpu;
+
+/// One operation under one rule.
+struct Trial {
+    subsystem: Subsystem,
+    faults: Faults,
+    rule: Rule,
+    /// What was said instead of doing it.
+    said: std::cell::RefCell<BTreeSet<String>>,
+}
+
+impl Trial {
+    /// Does `operation` under the rule. If it fails, nothing may have changed, and it must work without faults.
+    fn may_fail<R, E: Display>(&self, operation: impl FnMut() -> Result<R, E>) -> R {
+        let mut operation = operation;
+        let before = self.subsystem.check().unwrap();
+        self.faults.arm(vec![self.rule.clone()]);
+        let result = catch_unwind(AssertUnwindSafe(&mut operation));
+        self.faults.disarm();
+        let after = self.subsystem.check().unwrap();
+        let said = match result {
+            Ok(Ok(done)) => return done,
+            Ok(Err(error)) => error.to_string(),
+            Err(panic) => panic.downcast_ref::<&str>().expect("an injected panic").to_string(),
+        };
+        assert!(self.faults.tally().iter().any(|tally| tally.fired > 0), "it failed by itself: {said}");
+        let kept = |c: &Census| (c.caches, c.used, c.large_pages, c.block_pages, c.huge_pages);
+        assert_eq!(kept(&after), kept(&before), "it failed ({said}) and kept something");
+        self.said.borrow_mut().insert(said);
+        operation().unwrap_or_else(|error| panic!("without faults: {error}"))
+    }
+    /// The same for what has no way to fail.
+    fn must_work<R>(&self, operation: impl FnOnce() -> R) -> R {
+        self.faults.arm(vec![self.rule.clone()]);
+        let done = operation();
+        self.faults.disarm();
+        self.subsystem.check().unwrap();
+        done
+    }
+    fn cache(&self, builder: KmemCacheBuilder) -> KmemCache {
+        builder.build_in(&self.subsystem).unwrap()
+    }
+    fn objects(&self, cache: &KmemCache, n: usize) -> Vec<NonNull<u8>> {
+        (0..n).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect()
+    }
+}
+
+fn free(cache: &KmemCache, objects: impl IntoIterator<Item = NonNull<u8>>) {
+    // SAFETY: each operation passes what it has allocated from this cache, once.
+    unsafe { cache.free_bulk(objects) };
+}
+
+fn plain() -> KmemCacheBuilder {
+    KmemCache::builder("plain", 256)
+}
+fn constructed() -> KmemCacheBuilder {
+    KmemCache::builder("constructed", 1000).ctor(|bytes| bytes.fill(1))
+}
+/// More objects in a slab than a frame has bits for.
+fn tiny() -> KmemCacheBuilder {
+    KmemCache::builder("tiny", 8)
+}
+/// Slabs of a high order, with a smaller one to fall back to.
+fn wide() -> KmemCacheBuilder {
+    KmemCache::builder("wide", 2500)
+}
+
+fn one(trial: &Trial, builder: KmemCacheBuilder) {
+    let cache = trial.cache(builder);
+    let object = trial.may_fail(|| cache.alloc(Gfp::KERNEL));
+    free(&cache, [object]);
+}
+fn bulk(trial: &Trial, builder: KmemCacheBuilder, n: usize) {
+    let cache = trial.cache(builder);
+    let mut objects = vec![None; n];
+    trial.may_fail(|| {
+        cache
+            .alloc_bulk(Gfp::KERNEL, &mut objects)
+            .inspect_err(|_| assert!(objects.iter().all(Option::is_none)))
+    });
+    free(&cache, objects.into_iter().flatten());
+}
+fn memory(trial: &Trial, size: usize) {
+    let kmalloc = trial.subsystem.kmalloc();
+    let memory = trial.may_fail(|| kmalloc.alloc(size, Gfp::KERNEL));
+    // SAFETY: allocated just now.
+    unsafe { kmalloc.free(memory) };
+}
+
+type Operation = (&'static str, fn(&Trial));
+
+const OPERATIONS: &[Operation] = &[
+    ("build a cache", |t| drop(t.may_fail(|| plain().build_in(&t.subsystem)))),
+    ("build a typed cache", |t| {
+        drop(t.may_fail(|| ObjectCache::builder("typed").ctor(|| 7_u64).build_in(&t.subsystem)))
+    }),
+    ("build a malloc", |t| drop(t.may_fail(|| Malloc::new(&t.subsystem)))),
+    ("alloc", |t| one(t, plain())),
+    ("alloc, constructed", |t| one(t, constructed())),
+    ("alloc, long bitmap", |t| one(t, tiny())),
+    ("alloc, high order", |t| one(t, wide())),
+    ("alloc, limited", |t| one(t, plain().limit(Limit::Slabs(1)))),
+    ("alloc, type-stable", |t| one(t, plain().type_stable())),
+    ("alloc, no magazines", |t| one(t, plain().magazines(uslab::Magazines::Off))),
+    ("alloc, typed", |t| {
+        let alive = Arc::new(());
+        let object = alive.clone();
+        let cache = ObjectCache::builder("typed").ctor(move || object.clone());
+        let cache = cache.build_in(&t.subsystem).unwrap();
+        assert!(Arc::ptr_eq(&alive, &t.may_fail(|| cache.alloc())));
+        drop(cache);
+        assert_eq!(Arc::strong_count(&alive), 1, "what was constructed was not destructed");
+    }),
+    ("alloc a block", |t| {
+        let cache = t.cache(plain());
+        drop(t.may_fail(|| cache.alloc_block(Gfp::ZERO)));
+    }),
+    ("alloc on a node", |t| {
+        let cache = t.cache(plain());
+        let object = t.may_fail(|| cache.alloc_node(Gfp::THIS_NODE, 0));
+        free(&cache, [object]);
+    }),
+    ("alloc, the second slab", |t| {
+        let cache = t.cache(plain());
+        let first = t.objects(&cache, 40);
+        let more = t.may_fail(|| {
+            let mut more: Vec<NonNull<u8>> = vec![];
+            for _ in 0..100 {
+                let object = cache.alloc(Gfp::KERNEL).inspect_err(|_| free(&cache, more.drain(..)))?;
+                more.push(object);
+            }
+            Ok::<_, AllocError>(more)
+        });
+        free(&cache, first.into_iter().chain(more));
+    }),
+    ("alloc_bulk", |t| bulk(t, plain(), 300)),
+    ("alloc_bulk, constructed", |t| bulk(t, constructed(), 50)),
+    ("alloc_bulk, long bitmap", |t| bulk(t, tiny(), 1500)),
+    ("prefill", |t| {
+        let cache = t.cache(plain());
+        drop(t.may_fail(|| cache.prefill(Gfp::KERNEL, 150)));
+    }),
+    ("prefill, constructed", |t| {
+        let cache = t.cache(constructed());
+        drop(t.may_fail(|| cache.prefill(Gfp::KERNEL, 30)));
+    }),
+    ("refill", |t| {
+        let cache = t.cache(plain());
+        let mut private = cache.prefill(Gfp::KERNEL, 10).unwrap();
+        t.may_fail(|| private.refill(150));
+        assert!(private.len() >= 150);
+    }),
+    ("private frees", |t| {
+        let cache = t.cache(plain());
+        let objects = t.objects(&cache, 300);
+        let mut private = cache.prefill(Gfp::KERNEL, 1).unwrap();
+        // SAFETY: allocated from this cache above, freed once.
+        t.must_work(|| objects.into_iter().for_each(|object| unsafe { private.free(object) }));
+        t.must_work(|| drop(private));
+    }),
+    ("free", |t| {
+        let cache = t.cache(plain());
+        let objects = t.objects(&cache, 1000);
+        t.must_work(|| free(&cache, objects));
+    }),
+    ("free on another CPU", |t| {
+        let cache = t.cache(plain());
+        let objects = t.objects(&cache, 1000);
+        on_cpu(1);
+        t.must_work(|| free(&cache, objects));
+        on_cpu(0);
+    }),
+    ("shrink", |t| {
+        let cache = t.cache(plain());
+        free(&cache, t.objects(&cache, 1000));
+        t.must_work(|| cache.shrink());
+    }),
+    ("reap", |t| {
+        let cache = t.cache(plain());
+        free(&cache, t.objects(&cache, 1000));
+        t.must_work(|| (0..4).map(|_| t.subsystem.reap()).sum::<u64>());
+    }),
+    ("drain", |t| {
+        let cache = t.cache(plain());
+        free(&cache, t.objects(&cache, 1000));
+        t.must_work(|| t.subsystem.drain_cpus(0..2));
+    }),
+    ("destroy", |t| {
+        let cache = t.cache(constructed());
+        free(&cache, t.objects(&cache, 200));
+        assert_eq!(t.must_work(|| cache.destroy()), Ok(()));
+    }),
+    ("release pages", |t| {
+        drop(t.subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
+        t.must_work(|| t.subsystem.pages().release());
+    }),
+    ("kmalloc", |t| memory(t, 100)),
+    ("kmalloc, smallest", |t| memory(t, 8)),
+    ("kmalloc, largest class", |t| memory(t, 8192)),
+    ("kmalloc, large", |t| memory(t, 100_000)),
+    ("kmalloc, largest", |t| memory(t, 4 << 20)),
+    ("kmalloc a block", |t| drop(t.may_fail(|| t.subsystem.kmalloc().alloc_block(700, Gfp::KERNEL)))),
+    ("malloc", |t| {
+        let malloc = Malloc::new(&t.subsystem).unwrap();
+        for size in [100, 5000, 50_000, 5 << 20] {
+            let layout = Layout::from_size_align(size, 64).unwrap();
+            let memory = t.may_fail(|| malloc.alloc(layout, Gfp::ZERO));
+            // SAFETY: allocated just now with this layout.
+            unsafe { malloc.free_sized(memory, layout) };
+        }
+    }),
+    ("realloc", |t| {
+        let malloc = Malloc::new(&t.subsystem).unwrap();
+        let layout = |size| Layout::from_size_align(size, 16).unwrap();
+        let mut memory = malloc.alloc(layout(40), Gfp::KERNEL).unwrap();
+        let mut size = 40;
+        // SAFETY: allocated with the layout of the last size, of which 40 bytes are written.
+        unsafe {
+            memory.write_bytes(7, 40);
+            for next in [300, 70_000, 5 << 20, 9 << 20, 6 << 20, 100] {
+                memory = t.may_fail(|| malloc.realloc_sized(memory, layout(size), next, Gfp::KERNEL));
+                size = next;
+                assert!(core::slice::from_raw_parts(memory.as_ptr(), 40).iter().all(|byte| *byte == 7));
+            }
+            malloc.free(memory);
+        }
+    }),
+    ("krealloc", |t| {
+        let kmalloc = t.subsystem.kmalloc();
+        let mut memory = kmalloc.alloc(40, Gfp::KERNEL).unwrap();
+        for size in [3000, 2000, 70_000, 100] {
+            // SAFETY: allocated above.
+            memory = t.may_fail(|| unsafe { kmalloc.realloc(memory, size, Gfp::KERNEL) });
+        }
+        // SAFETY: as above.
+        unsafe { kmalloc.free(memory) };
+    }),
+    ("pages", |t| {
+        for order in [0, 3, 10].map(|order| Order::new(order).unwrap()) {
+            drop(t.may_fail(|| t.subsystem.pages().alloc_block(order, Gfp::KERNEL, None)));
+        }
+    }),
+];
+
+/// What all trials met.
+#[derive(Default)]
+struct Sum {
+    /// Calls that were refused first, each in its turn.
+    points: u64,
+    /// Refusals in all.
+    injections: u64,
+    by_point: BTreeMap<&'static str, u64>,
+    said: BTreeSet<String>,
+}
+
+impl Sum {
+    /// Counts what fired; `false` if nothing did: the operation has not so many calls.
+    fn add(&mut self, faults: &Faults) -> bool {
+        let fired: Vec<_> = faults.tally().into_iter().filter(|tally| tally.fired > 0).collect();
+        for tally in &fired {
+            *self.by_point.entry(tally.point).or_default() += tally.fired;
+            self.injections += tally.fired;
+        }
+        self.points += u64::from(!fired.is_empty());
+        !fired.is_empty()
+    }
+}
+
+/// What is refused from the `n`-th call on, for all `n`.
+fn modes() -> impl Iterator<Item = Rule> {
+    let once = Rule { times: Some(1), ..Rule::every(None) };
+    [once, Rule::every(None)].into_iter().chain(POINTS.map(|point| Rule::every(Some(point))))
+}
+
+fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut Sum) {
+    on_cpu(0);
+    for n in 1.. {
+        let rule = Rule { nth: n, ..mode.clone() };
+        let mut config = config(2, nodes, 64 << 20);
+        let faults = Faults::new(n);
+        config.pages.faults = faults.clone();
+        let subsystem = Subsystem::new(config).unwrap();
+        let trial = Trial { subsystem, faults: faults.clone(), rule, said: Default::default() };
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            operation(&trial);
+            for _ in 0..8 {
+                uslab::rcu::advance();
+            }
+            assert_all_given_back(&trial.subsystem);
+        }));
+        assert!(done.is_ok(), "{name}, {nodes} nodes: refused by {:?}", trial.rule);
+        sum.said.append(&mut trial.said.borrow_mut());
+        if !sum.add(&faults) {
+            return;
+        }
+    }
+}
+
+/// A subsystem that is refused something while it starts is smaller, or says what was refused.
+fn start(mode: &Rule, sum: &mut Sum) {
+    for n in 1.. {
+        let faults = Faults::new(n);
+        let mut config = config(2, 1, 64 << 20);
+        config.pages.faults = faults.clone();
+        faults.arm(vec![Rule { nth: n, ..mode.clone() }]);
+        let started = Subsystem::new(config);
+        faults.disarm();
+        match started {
+            Ok(subsystem) => assert_all_given_back(&subsystem),
+            Err(error) => _ = sum.said.insert(error.to_string()),
+        }
+        if !sum.add(&faults) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn every_operation_survives_the_refusal_of_each_of_its_calls() {
+    let mut sum = Sum::default();
+    for mode in modes() {
+        start(&mode, &mut sum);
+        for operation in OPERATIONS {
+            [1, 2].into_iter().for_each(|nodes| sweep(*operation, nodes, &mode, &mut sum));
+        }
+    }
+    // Past libtest's capture: the runner of all tests reads it.
+    let line = format!("faults: {} points, {} injections\n", sum.points, sum.injections);
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
+    println!("{:#?}\n{:#?}", sum.by_point, sum.said);
+    let never: Vec<_> = POINTS.iter().filter(|point| !sum.by_point.contains_key(point.name)).collect();
+    assert!(never.is_empty(), "nothing was refused at {never:?}");
+    for limit in ["fault injection", "refused to commit", "bitmap", "limit of 0 slabs", CONSTRUCTOR_PANIC] {
+        assert!(sum.said.iter().any(|said| said.contains(limit)), "nobody said {limit}: {:#?}", sum.said);
+    }
+}
+
+#[test]
+fn faults_of_one_subsystem_are_not_those_of_another() {
+    let [one, other] = [Faults::new(1), Faults::new(1)].map(|faults| {
+        let mut config = config(1, 1, 16 << 20);
+        config.pages.faults = faults.clone();
+        (Subsystem::new(config).unwrap(), faults)
+    });
+    one.1.arm(faults::parse("slab:cache=kmalloc-64").unwrap());
+    let kmalloc = one.0.kmalloc();
+    assert_eq!(kmalloc.alloc_block(64, Gfp::KERNEL).unwrap_err(), AllocError::Injected);
+    assert!(kmalloc.alloc_block(65, Gfp::KERNEL).is_ok(), "another cache");
+    assert!(other.0.kmalloc().alloc_block(64, Gfp::KERNEL).is_ok(), "another subsystem");
+    assert_eq!(one.1.tally().iter().map(|tally| tally.fired).max(), Some(2), "and once more after the drain");
+}
+
+#[test]
+fn large_orders_can_be_refused_while_small_ones_are_not() {
+    let mut config = config(1, 1, 16 << 20);
+    let faults = Faults::new(1);
+    config.pages.faults = faults.clone();
+    let subsystem = Subsystem::new(config).unwrap();
+    let cache = wide().build_in(&subsystem).unwrap();
+    faults.arm(faults::parse("page:order=1..").unwrap());
+    let objects: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+    assert_eq!(cache.info().order_fallbacks, 100, "one object a page");
+    faults.disarm();
+    free(&cache, objects);
+    drop(cache);
+    assert_all_given_back(&subsystem);
+}

@@ -1,0 +1,144 @@
+//! Forking while other threads use the magazines: the child can go on, and misses only what those threads held.
+
+use crate::rounds::{Rng, TestRound, TestSupplier, layer, table};
+use nix::libc;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use uslab_magazine::sync::fork::ForkLock;
+use uslab_magazine::sync::{Arc, AtomicBool, Ordering::Relaxed, Rank};
+use uslab_magazine::{Cpus, Fork, Heap, Layer, Table};
+
+const WORKERS: usize = 4;
+const HELD: usize = 20;
+const CAPACITY: u16 = 5;
+const ROUNDS: usize = 2000;
+
+/// Whoever has a layer has its table, too.
+struct Both<'a>(&'a Arc<Table<Heap>>, &'a Layer<TestRound>);
+impl Fork for Both<'_> {
+    unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
+        // SAFETY: passed on.
+        unsafe {
+            self.0.locks(rank, visit);
+            self.1.locks(rank, visit);
+        }
+    }
+    unsafe fn forget_other_threads(&self) {
+        // SAFETY: passed on.
+        unsafe {
+            self.0.forget_other_threads();
+            self.1.forget_other_threads();
+        }
+    }
+}
+
+/// What the child does with a layer that four threads used when it was born. `Err` says what is wrong.
+fn child(layer: &uslab_magazine::Layer<TestRound>, supplier: &TestSupplier) -> Result<(), &'static str> {
+    let me = 100;
+    let mut mine = vec![];
+    for _ in 0..200 {
+        mine.extend(layer.alloc(supplier));
+    }
+    if mine.len() != 200 || mine.iter().any(|b| !supplier.stamp(*b, me)) {
+        return Err("a round that a thread of the parent holds, or the child itself, was handed out");
+    }
+    layer.drain(supplier, 0..layer.cpus().count());
+    layer.reap(supplier);
+    if mine.iter().any(|b| !supplier.unstamp(*b, me)) {
+        return Err("a round has lost its stamp");
+    }
+    mine.into_iter().for_each(|b| layer.free(supplier, b));
+    layer.purge(supplier);
+    let mut free = supplier.free.lock().clone();
+    free.sort_unstable();
+    if free.windows(2).any(|w| w[0] == w[1]) {
+        return Err("a round is there twice");
+    }
+    // Each thread: what it held, one round on its way, and at most a magazine; the drain: what it had taken and not given yet.
+    let lost = ROUNDS - free.len();
+    let taken = layer.config().most_rounds(layer.cpus()) as usize;
+    if lost > WORKERS * (HELD + 1 + usize::from(CAPACITY)) + taken {
+        return Err("more was lost than was in flight");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_child_of_a_busy_process_goes_on() {
+    let _alone = crate::ALONE.lock();
+    for cpus in [Cpus::os(), Cpus::os().claimed()] {
+        let table = table(cpus);
+        let (layer, supplier, stop) =
+            (layer(&table, CAPACITY, 2, 4), TestSupplier::new(ROUNDS), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for t in 0..WORKERS {
+                let (layer, supplier, stop) = (&layer, &supplier, &stop);
+                scope.spawn(move || {
+                    let (me, mut dice, mut held) = (t as u64 + 1, Rng(t as u64 + 1), vec![]);
+                    while !stop.load(Relaxed) {
+                        if held.len() < HELD && dice.below(2) == 0 {
+                            let round = layer.alloc(supplier).expect("there are enough");
+                            assert!(supplier.stamp(round, me));
+                            held.push(round);
+                        } else if !held.is_empty() {
+                            let round = held.swap_remove(dice.below(held.len()));
+                            assert!(supplier.unstamp(round, me));
+                            layer.free(supplier, round);
+                        }
+                    }
+                    held.iter().for_each(|b| assert!(supplier.unstamp(*b, me)));
+                    held.into_iter().for_each(|b| layer.free(supplier, b));
+                });
+            }
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    layer.drain(&supplier, 0..layer.cpus().count());
+                    std::thread::yield_now();
+                }
+            });
+            let both = Both(&table, &layer);
+            for i in 0..100 {
+                let free = supplier.free.lock();
+                // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
+                unsafe { both.before_fork() };
+                // SAFETY: the child uses the layer and the supplier, whose locks this thread holds, and the libc's
+                // allocator, which a fork leaves in order; then it ends without unwinding.
+                match unsafe { fork() }.expect("a fork") {
+                    ForkResult::Child => {
+                        // SAFETY: `fork` copied this thread, which is alone.
+                        unsafe { both.after_fork_in_child() };
+                        drop(free);
+                        // SAFETY: an alarm ends a child that waits for ever.
+                        unsafe { libc::alarm(20) };
+                        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                            child(&layer, &supplier)
+                        }));
+                        let code = match outcome {
+                            Ok(Ok(())) => 0,
+                            Ok(Err(what)) => {
+                                eprintln!("child {i}, {}: {what}", cpus.mechanism());
+                                1
+                            }
+                            Err(_) => 2,
+                        };
+                        // SAFETY: ends the child at once.
+                        unsafe { libc::_exit(code) }
+                    }
+                    ForkResult::Parent { child } => {
+                        // SAFETY: this is the process that forked.
+                        unsafe { both.after_fork_in_parent() };
+                        drop(free);
+                        let status = waitpid(child, None).expect("the child");
+                        if status != WaitStatus::Exited(child, 0) {
+                            stop.store(true, Relaxed);
+                        }
+                        assert_eq!(status, WaitStatus::Exited(child, 0), "{}, fork {i}", cpus.mechanism());
+                    }
+                }
+            }
+            stop.store(true, Relaxed);
+        });
+        layer.purge(&supplier);
+        assert_eq!(supplier.census().len(), ROUNDS, "the parent has lost nothing");
+    }
+}

@@ -1,0 +1,125 @@
+//! Forking while other threads use a whole subsystem: the child goes on with all of it, and its census says what it lost.
+
+use crate::rounds::Rng;
+use nix::libc;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use std::alloc::Layout;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use uslab::{Config, Fork, Gfp, KmemCache, Malloc, Subsystem};
+use uslab_buddy::PageConfig;
+use uslab_magazine::Cpus;
+use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
+
+const WORKERS: u64 = 4;
+/// Pieces of memory that a worker holds.
+const HELD: usize = 300;
+
+/// Small ones mostly; one in 512 above the largest block.
+fn layout(dice: &mut Rng) -> Layout {
+    let most = [64, 64, 500, 500, 500, 5000, 20_000, 200_000][dice.below(8)];
+    let size = if dice.below(512) == 0 { 5 << 20 } else { 1 + dice.below(most) };
+    Layout::from_size_align(size, 1 << dice.below(8)).unwrap()
+}
+
+/// Memory, stamped at its beginning by its owner.
+type Piece = (NonNull<u8>, Layout, u8);
+
+fn take(malloc: &Malloc, dice: &mut Rng, stamp: u8) -> Piece {
+    let layout = layout(dice);
+    let memory = malloc.alloc(layout, Gfp::KERNEL).expect("there is enough");
+    // SAFETY: allocated just now, at least one byte.
+    unsafe { memory.write(stamp) };
+    (memory, layout, stamp)
+}
+fn give(malloc: &Malloc, (memory, layout, stamp): Piece, sized: bool) {
+    // SAFETY: taken from this malloc with this layout, and given once.
+    unsafe {
+        assert_eq!(memory.read(), stamp, "somebody else wrote there");
+        if sized { malloc.free_sized(memory, layout) } else { malloc.free(memory) }
+    }
+}
+
+fn work(malloc: &Malloc, cache: &KmemCache, stop: &AtomicBool, me: u64) {
+    let (mut dice, mut held, mut objects) = (Rng(me + 1), vec![], vec![]);
+    while !stop.load(Relaxed) {
+        if held.len() < HELD && dice.below(2) == 0 {
+            held.push(take(malloc, &mut dice, me as u8));
+            objects.push(cache.alloc_block(Gfp::KERNEL).expect("there is enough"));
+        } else if !held.is_empty() {
+            let at = dice.below(held.len());
+            give(malloc, held.swap_remove(at), at.is_multiple_of(2));
+            drop(objects.swap_remove(at));
+        }
+        if dice.below(2000) == 0 {
+            cache.shrink();
+        }
+    }
+    held.into_iter().for_each(|piece| give(malloc, piece, true));
+}
+
+/// What the child does with a subsystem that four threads used when it was born.
+fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
+    let mut dice = Rng(i + 1000);
+    let held: Vec<_> = (0..100).map(|_| take(malloc, &mut dice, 0xc)).collect();
+    let objects = cache.alloc_blocks(Gfp::ZERO, 100).expect("there is enough");
+    let census = subsystem.check().expect("the books are right");
+    // A thread has at most a batch or a magazine in hand, and what it detached to shrink.
+    assert!(census.lost_pages <= 64 * WORKERS * 16, "{census:?}");
+    held.into_iter().enumerate().for_each(|(i, piece)| give(malloc, piece, i % 2 == 0));
+    drop(objects);
+    subsystem.reap();
+    subsystem.shrink();
+    subsystem.pages().release();
+    subsystem.check().expect("the books are right at the end");
+    let own = KmemCache::builder("born-late", 100).build_in(subsystem).expect("a cache");
+    drop(own.alloc_block(Gfp::KERNEL));
+}
+
+#[test]
+fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
+    let _alone = crate::ALONE.lock();
+    for cpus in [Cpus::os(), Cpus::os().claimed()] {
+        let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus))).unwrap();
+        let malloc = Malloc::new(&subsystem).unwrap();
+        let cache = KmemCache::builder("object", 200).build_in(&subsystem).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for me in 0..WORKERS {
+                let (malloc, cache, stop) = (&malloc, &cache, &stop);
+                scope.spawn(move || work(malloc, cache, stop, me));
+            }
+            for i in 0..200 {
+                // SAFETY: `after_fork_in_parent` and `after_fork_in_child` follow.
+                unsafe { subsystem.before_fork() };
+                // SAFETY: the child uses the subsystem, whose locks this thread holds, and the libc's allocator, which a
+                // fork leaves in order; then it ends without unwinding.
+                match unsafe { fork() }.expect("a fork") {
+                    ForkResult::Child => {
+                        // SAFETY: `fork` copied this thread, which is alone.
+                        unsafe { subsystem.after_fork_in_child() };
+                        // SAFETY: an alarm ends a child that waits for ever.
+                        unsafe { libc::alarm(60) };
+                        let done = catch_unwind(AssertUnwindSafe(|| child(&subsystem, &malloc, &cache, i)));
+                        // SAFETY: ends the child at once.
+                        unsafe { libc::_exit(i32::from(done.is_err())) }
+                    }
+                    ForkResult::Parent { child } => {
+                        // SAFETY: this is the process that forked.
+                        unsafe { subsystem.after_fork_in_parent() };
+                        let status = waitpid(child, None).expect("the child");
+                        if status != WaitStatus::Exited(child, 0) {
+                            stop.store(true, Relaxed);
+                        }
+                        assert_eq!(status, WaitStatus::Exited(child, 0), "{}, fork {i}", cpus.mechanism());
+                    }
+                }
+            }
+            stop.store(true, Relaxed);
+        });
+        let census = subsystem.check().expect("the parent has lost nothing");
+        let lost = (census.lost_objects, census.lost_slabs, census.lost_pages);
+        assert_eq!((census.used, census.huge_pages, lost), (0, 0, (0, 0, 0)));
+    }
+}

@@ -1,0 +1,365 @@
+//! Memory that was freed goes back to the system although blocks of pages are partly in use; with a thread of the allocator's,
+//! without anybody calling. Each test is alone in a process whose heap is `Uslab`.
+#![cfg(all(target_os = "linux", not(uslab_heap)))]
+
+use crate::process;
+use std::time::Duration;
+use uslab::subsystem::KEEP_FREE;
+use uslab::{Config, ObjectCache, ReaperThread, Subsystem, Uslab};
+
+const MIB: u64 = 1 << 20;
+
+/// Runs a test of below alone in a process, with options of the heap.
+#[track_caller]
+fn alone(test: &str, options: &str) {
+    process::alone(&format!("give_back::{test}"), &format!("USLAB_OPTIONS={options}"));
+}
+
+/// Resident bytes of this process.
+fn resident() -> u64 {
+    process::resident() as u64
+}
+/// Bytes of the allocator's pages that may be backed.
+fn backed() -> u64 {
+    Uslab.info().unwrap().pages.backed_bytes()
+}
+fn random(state: &mut u64) -> usize {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+    (*state >> 33) as usize
+}
+
+/// 20,000 vectors of four sizes, made and replaced at random places: some 250 MiB.
+fn load() -> Vec<Vec<u8>> {
+    let mut vectors: Vec<Vec<u8>> = (0..20_000).map(|_| Vec::new()).collect();
+    let mut state = 1;
+    for size in [16, 200, 1000, 10_000] {
+        for _ in 0..100_000 {
+            let at = random(&mut state) % vectors.len();
+            vectors[at] = vec![1; size];
+        }
+    }
+    vectors
+}
+
+#[test]
+fn mixed_sizes_go_back_after_two_intervals() {
+    // The checks of a debug build keep a byte for each word.
+    alone("child_of_two_intervals", "check=0");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_of_two_intervals() {
+    let vectors = load();
+    let (loaded, most) = (resident(), backed());
+    assert!(loaded > 200 * MIB && most > 200 * MIB, "{loaded} {most}");
+    drop(vectors);
+    // What frees alone leave: the bound, what is in use by the program, and what CPUs keep.
+    let (left, info) = (backed(), Uslab.info().unwrap().pages);
+    let used = (info.allocated() + info.per_cpu()) * 4096;
+    println!(
+        "{} MiB loaded, {} MiB left by frees, {} MiB of it in use",
+        loaded >> 20,
+        left >> 20,
+        used >> 20
+    );
+    assert!(
+        left <= uslab::global_alloc::KEEP_FREE as u64 + used,
+        "{left} bytes are left, {used} of them in use"
+    );
+    Uslab.reap();
+    Uslab.reap();
+    let (now, pages) = (resident(), backed());
+    println!("after two intervals: {} MiB resident, {} MiB of pages", now >> 20, pages >> 20);
+    assert!(now <= 30 * MIB, "{now} bytes are resident");
+    assert!(pages <= 24 * MIB, "{pages} bytes are left");
+    Uslab.check().unwrap().unwrap();
+}
+
+#[test]
+fn a_thousand_scattered_objects_keep_little_else() {
+    alone("child_of_scattered_objects", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_of_scattered_objects() {
+    let before = backed();
+    let mut objects: Vec<Box<[u64; 8]>> = (0..1_000_000_u64).map(|n| Box::new([n; 8])).collect();
+    let most = backed() - before;
+    assert!(most >= 60 * MIB, "{most}");
+    // One of each thousand; the rest, and the vector, goes.
+    let kept: Vec<_> = (0..1000).map(|n| objects.swap_remove(n * 999)).collect();
+    drop(objects);
+    for _ in 0..4 {
+        Uslab.reap();
+    }
+    let left = backed();
+    println!("{} MiB of {} are left", left >> 20, most >> 20);
+    assert!(left < 6 * MIB, "{left} bytes are left");
+    assert!(kept.iter().all(|object| object.iter().all(|word| *word == object[0])));
+    Uslab.check().unwrap().unwrap();
+}
+
+/// Until it is so: no time is asserted.
+#[track_caller]
+fn wait(what: &str, so: impl Fn() -> bool) {
+    for _ in 0..6000 {
+        if so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("still not: {what}");
+}
+
+#[test]
+fn a_thread_gives_back_without_being_called_and_sleeps() {
+    alone("child_of_a_thread", "reap=20,check=0");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_of_a_thread() {
+    let reaper = || Uslab.reaper().unwrap();
+    assert_eq!((reaper().thread, reaper().interval_ms), (ReaperThread::Wanted, 20), "it is too small yet");
+    // What the environment says is stronger.
+    Uslab.reap_every(Duration::from_secs(3600));
+    assert_eq!(reaper().interval_ms, 20);
+    for _ in 0..2 {
+        let vectors = load();
+        assert_ne!(reaper().thread, ReaperThread::Wanted);
+        assert!(resident() > 200 * MIB);
+        drop(vectors);
+        wait("the memory is given back", || resident() <= 30 * MIB);
+        wait("it sleeps", || reaper().thread == ReaperThread::Asleep);
+        let ended = reaper().intervals;
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(reaper().intervals, ended, "nothing was freed");
+    }
+    assert_eq!(reaper().refused, 0);
+}
+
+/// Bytes of mappings above 4 MiB: in use, and freed ones that are kept.
+fn huge() -> (u64, u64) {
+    let info = Uslab.info().unwrap().huge;
+    (info.pages * 4096, info.cached_pages * 4096)
+}
+
+#[test]
+fn freed_mappings_are_given_back_by_the_thread_and_by_hand() {
+    alone("child_of_freed_mappings", "reap=20");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_of_freed_mappings() {
+    let reaper = || Uslab.reaper().unwrap();
+    let before = resident();
+    for _ in 0..2 {
+        let buffers: Vec<_> = (0..10).map(|_| vec![1_u8; 10 << 20]).collect();
+        assert_ne!(reaper().thread, ReaperThread::Wanted, "mappings count, too");
+        let (used, most) = (huge().0, resident());
+        assert!(used >= 100 * MIB && most >= used, "{used} {most}");
+        drop(buffers);
+        wait("freed mappings are given back", || huge() == (0, 0));
+        // A mapping is unmapped when it is not counted any more.
+        wait("and their memory", || resident() < before + 10 * MIB);
+        wait("it sleeps", || reaper().thread == ReaperThread::Asleep);
+    }
+    drop(vec![1_u8; 50 << 20]);
+    assert!(Uslab.release() >= 50 << 20 || huge().1 == 0);
+    assert_eq!(huge(), (0, 0));
+    Uslab.check().unwrap().unwrap();
+}
+
+#[test]
+fn freed_mappings_are_kept_whole_across_a_fork() {
+    alone("child_of_a_fork_with_freed_mappings", "reap=0");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_of_a_fork_with_freed_mappings() {
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork};
+    let fill = |n: u8, bytes| {
+        let mut buffer = Vec::with_capacity(bytes);
+        buffer.resize(bytes, n);
+        buffer
+    };
+    let held = fill(1, 6 << 20);
+    drop(fill(2, 20 << 20));
+    assert_eq!(huge().1, 20 * MIB);
+    // SAFETY: the allocator's handlers leave it in order; the child uses nothing else, and ends at once.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let kept = huge().1 == 20 * MIB;
+            let own = fill(3, 12 << 20);
+            let zero = vec![0_u8; 7 << 20];
+            let right = own.iter().all(|byte| *byte == 3) && zero.iter().all(|byte| *byte == 0);
+            drop((own, zero));
+            let whole = Uslab.check().unwrap().is_ok() && huge().1 == 20 * MIB && Uslab.release() >= 20 << 20;
+            // SAFETY: ends the child at once.
+            unsafe { nix::libc::_exit(i32::from(!kept) + 2 * i32::from(!right) + 4 * i32::from(!whole)) }
+        }
+        ForkResult::Parent { child } => {
+            let own = fill(4, 20 << 20);
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            assert!(own.iter().all(|byte| *byte == 4) && held.iter().all(|byte| *byte == 1));
+        }
+    }
+}
+
+#[test]
+fn freed_mappings_leave_addresses_to_others_where_these_are_limited() {
+    alone("child_with_few_addresses", "reap=0");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_with_few_addresses() {
+    drop(vec![1_u8; 5 << 20]);
+    Uslab.release();
+    let taken = {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
+    };
+    let limit = |more| {
+        nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_AS, taken + more, 1 << 62)
+            .unwrap();
+    };
+    // A quarter of 100 MiB.
+    limit(100 * MIB);
+    drop(vec![1_u8; 20 << 20]);
+    assert_eq!(huge(), (0, 20 * MIB));
+    drop(vec![1_u8; 30 << 20]);
+    assert_eq!(huge(), (0, 20 * MIB), "too much to be kept");
+    // Whoever needs more gets what is kept.
+    drop(vec![1_u8; 90 << 20]);
+    assert_eq!(huge(), (0, 0));
+    Uslab.check().unwrap().unwrap();
+}
+
+/// The child of a fork has no such thread, and starts another one.
+#[test]
+fn the_child_of_a_fork_starts_its_own_thread() {
+    alone("child_of_a_fork", "reap=20");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_of_a_fork() {
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork};
+    let vectors = load();
+    let reaper = || Uslab.reaper().unwrap();
+    assert_ne!(reaper().thread, ReaperThread::Wanted);
+    for _ in 0..3 {
+        // SAFETY: the allocator's handlers leave it in order; the child uses nothing else, and ends at once.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let wanted = reaper().thread == ReaperThread::Wanted;
+                let more = load();
+                let running = reaper().thread != ReaperThread::Wanted;
+                let most = backed();
+                drop(more);
+                wait("the child's memory is given back", || backed() < most - 100 * MIB);
+                // SAFETY: ends the child at once.
+                unsafe { nix::libc::_exit(i32::from(!wanted) + 2 * i32::from(!running)) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            }
+        }
+    }
+    assert_ne!(reaper().thread, ReaperThread::Wanted);
+    drop(vectors);
+}
+
+/// Frees go on to give back what is above the bound, and it is tried again at twice the size.
+#[test]
+fn without_a_thread_it_says_so_and_goes_on() {
+    alone("child_without_threads", "reap=20");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_without_threads() {
+    // A stack of 2 MiB does not fit; what the allocator needs is reserved already, and committed inside of it.
+    let reaper = || Uslab.reaper().unwrap();
+    assert_eq!(reaper().thread, ReaperThread::Wanted);
+    let taken = {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
+    };
+    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_AS, taken, taken + (1 << 40)).unwrap();
+    // No piece of more than 4 MiB, which would be a mapping of its own.
+    let some = |_| (0..1000).map(|n| vec![1; 100 + n]).collect();
+    let vectors: Vec<Vec<Vec<u8>>> = (0..200).map(some).collect();
+    let info = reaper();
+    assert_eq!(info.thread, ReaperThread::Wanted);
+    assert!((2..10).contains(&info.refused), "at 8, 16, 32, 64 MiB: {info:?}");
+    drop(vectors);
+    let info = Uslab.info().unwrap().pages;
+    let used = (info.allocated() + info.per_cpu()) * 4096;
+    assert!(info.backed_bytes() <= uslab::global_alloc::KEEP_FREE as u64 + used);
+}
+
+#[test]
+fn a_million_objects_of_a_cache_go_back() {
+    alone("child_of_a_million", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_of_a_million() {
+    let subsystem = Subsystem::new(Config::default()).unwrap();
+    let backed = || subsystem.info().pages.backed_bytes();
+    let cache = ObjectCache::builder("million").ctor(|| [1_u8; 64]).build_in(&subsystem).unwrap();
+    let objects: Vec<_> = (0..1_000_000).map(|_| cache.alloc().unwrap()).collect();
+    let most = backed();
+    assert!(most > 60 * MIB, "{most}");
+    drop(objects);
+    let left = backed();
+    // What frees alone leave: the bound, and slabs and pages that magazines keep.
+    assert!(left <= KEEP_FREE as u64 + 3 * MIB, "{left} bytes are left");
+    subsystem.end_interval();
+    subsystem.end_interval();
+    let now = backed();
+    println!(
+        "{} KiB of {} MiB are left by frees, {} KiB after two intervals",
+        left >> 10,
+        most >> 20,
+        now >> 10
+    );
+    assert!(now <= 4 * MIB, "{now} bytes are left");
+    // In random order the last ones that magazines keep lie on nearly all slabs.
+    let mut objects: Vec<_> = (0..1_000_000).map(|_| cache.alloc().unwrap()).collect();
+    let mut state = 1;
+    (1..objects.len()).for_each(|i| objects.swap(i, random(&mut state) % (i + 1)));
+    drop(objects);
+    subsystem.end_interval();
+    subsystem.end_interval();
+    let now = backed();
+    assert_eq!(now, 0, "what a reap frees is kept by no CPU");
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn a_subsystems_thread_gives_back_and_ends_with_it() {
+    alone("child_of_a_subsystems_thread", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn child_of_a_subsystems_thread() {
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
+        names.filter(|name| name.trim() == "uslab-reaper").count()
+    };
+    let config = Config { reap_every: Some(Duration::from_millis(20)), ..Config::default() };
+    let subsystem = Subsystem::new(config).unwrap();
+    assert_eq!((subsystem.info().reaper.thread, threads()), (ReaperThread::Wanted, 0));
+    let cache = ObjectCache::builder("million").ctor(|| [1_u8; 64]).build_in(&subsystem).unwrap();
+    let objects: Vec<_> = (0..1_000_000).map(|_| cache.alloc().unwrap()).collect();
+    assert_eq!(threads(), 1);
+    drop(objects);
+    wait("all of it is given back", || subsystem.info().pages.backed_bytes() <= MIB);
+    wait("it sleeps", || subsystem.info().reaper.thread == ReaperThread::Asleep);
+    // Asleep or not, it does not outlive them.
+    drop(cache);
+    drop(subsystem);
+    wait("the thread has ended", || threads() == 0);
+}

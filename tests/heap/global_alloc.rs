@@ -1,0 +1,162 @@
+//! A program whose heap is `Uslab`: threads, destructors of thread-locals, forks, sizes of all kinds.
+
+use crate::process::alone;
+use nix::libc;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use uslab::Uslab;
+use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed, thread_local};
+
+fn allocs() -> u64 {
+    Uslab.info().expect("it has started").caches.iter().map(|cache| cache.allocs).sum()
+}
+
+#[test]
+fn what_a_program_allocates_comes_here() {
+    let before = allocs();
+    let boxes: Vec<_> = (0..10_000).map(Box::new).collect();
+    let after = allocs();
+    assert!(after - before >= 10_000, "{before} {after}");
+    // SAFETY: the box is not freed yet.
+    let usable = |boxed: &i32| unsafe { Uslab.usable_size(NonNull::from(boxed).cast()) };
+    assert!(boxes.iter().all(|boxed| usable(boxed) == 8));
+}
+
+/// Allocates when its thread ends, after all that the thread did.
+struct Last(Vec<String>);
+impl Drop for Last {
+    fn drop(&mut self) {
+        let text: String = self.0.iter().map(String::as_str).rev().collect();
+        assert_eq!(text.len(), 3 * self.0.len());
+        drop(vec![text; 100]);
+    }
+}
+thread_local! {
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn destructors_of_thread_locals_may_allocate() {
+    for _ in 0..20 {
+        let threads: Vec<_> = (0..10)
+            .map(|_| {
+                std::thread::spawn(|| {
+                    let words = (100..300).map(|n| n.to_string()).collect();
+                    LAST.with(|last| *last.borrow_mut() = Some(Last(words)));
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+#[test]
+fn every_size_and_alignment_is_allocated_resized_and_freed() {
+    for size in [1, 7, 8, 9, 100, 4096, 8192, 8193, 100_000, 4 << 20, 5 << 20] {
+        for align in [1, 8, 16, 64, 4096, 1 << 20] {
+            let layout = Layout::from_size_align(size, align).unwrap();
+            // SAFETY: each is used as long and as large as it was asked for, and freed by its last layout.
+            unsafe {
+                let zeroed = alloc_zeroed(layout);
+                assert!(zeroed.addr().is_multiple_of(align));
+                assert!((0..size).step_by(97).all(|i| *zeroed.add(i) == 0) && *zeroed.add(size - 1) == 0);
+                zeroed.write_bytes(5, size);
+                for next in [size + 1, 3 * size, size, size.div_ceil(3)] {
+                    let memory = alloc(layout);
+                    assert!(!memory.is_null() && memory.addr().is_multiple_of(align));
+                    memory.write_bytes(6, size);
+                    let moved = realloc(memory, layout, next);
+                    assert!(!moved.is_null() && moved.addr().is_multiple_of(align));
+                    assert!((0..size.min(next)).step_by(97).all(|i| *moved.add(i) == 6));
+                    dealloc(moved, Layout::from_size_align(next, align).unwrap());
+                }
+                assert_eq!(*zeroed.add(size - 1), 5);
+                dealloc(zeroed, layout);
+            }
+        }
+    }
+}
+
+/// Alone in its process: what other tests hold would keep blocks from going back.
+#[test]
+fn a_burst_goes_back_to_the_system_by_itself() {
+    alone("global_alloc::child_of_a_burst", "");
+}
+
+#[test]
+#[ignore = "run by the test above"]
+fn child_of_a_burst() {
+    let backed = || Uslab.info().expect("it has started").pages.backed_bytes();
+    let before = backed();
+    let burst: Vec<Vec<u8>> = (0..300_000_usize).map(|n| Vec::with_capacity(500 + n % 1000)).collect();
+    let most = backed();
+    assert!(most > before + (256 << 20), "{before} {most}");
+    drop(burst);
+    let left = backed();
+    // Of blocks from which CPUs and depots keep an object only the free pages go back.
+    assert!(left < most - (128 << 20), "{left} of {most} are left, {before} before");
+}
+
+#[test]
+fn what_cannot_be_had_is_null() {
+    for size in [1 << 47, isize::MAX as usize - 15] {
+        // SAFETY: the layout is not empty; nothing is used.
+        let memory = std::hint::black_box(unsafe { alloc(Layout::from_size_align(size, 16).unwrap()) });
+        assert!(memory.is_null());
+        let mut vec: Vec<u8> = vec![1];
+        assert!(vec.try_reserve(size - 16).is_err() && vec == [1]);
+    }
+}
+
+#[test]
+fn children_allocate_while_their_parents_threads_do() {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for n in 0..3 {
+            let stop = &stop;
+            scope.spawn(move || {
+                let mut held: Vec<Vec<u8>> = vec![];
+                for i in 0_usize.. {
+                    held.push(vec![n; i * 37 % 3000]);
+                    if held.len() > 200 {
+                        held.swap_remove(i % 200);
+                    }
+                    if stop.load(Relaxed) {
+                        break;
+                    }
+                }
+                assert!(held.iter().flatten().all(|byte| *byte == n));
+            });
+        }
+        for i in 0..200 {
+            // SAFETY: the handlers of the allocator leave it in order; the child uses nothing else, and ends at once.
+            match unsafe { fork() }.expect("a fork") {
+                ForkResult::Child => {
+                    // SAFETY: an alarm ends a child that waits for ever.
+                    unsafe { libc::alarm(60) };
+                    let texts: Vec<String> = (0..1000).map(|n| format!("{n}")).collect();
+                    let good = texts.iter().map(String::len).sum::<usize>() == 2890;
+                    drop(texts);
+                    let checked = Uslab.check();
+                    if let Some(Err(violation)) = &checked {
+                        eprintln!("fork {i}: {violation}");
+                    }
+                    let checked = checked.is_some_and(|census| census.is_ok());
+                    // SAFETY: ends the child at once.
+                    unsafe { libc::_exit(i32::from(!good) + 2 * i32::from(!checked)) }
+                }
+                ForkResult::Parent { child } => {
+                    let status = waitpid(child, None).expect("the child");
+                    if status != WaitStatus::Exited(child, 0) {
+                        stop.store(true, Relaxed);
+                    }
+                    assert_eq!(status, WaitStatus::Exited(child, 0), "fork {i}");
+                }
+            }
+        }
+        stop.store(true, Relaxed);
+    });
+}

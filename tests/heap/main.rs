@@ -1,0 +1,12 @@
+//! Programs whose heap is `Uslab`.
+#![cfg(not(any(loom, shuttle)))]
+
+#[path = "../kit/process.rs"]
+mod process;
+
+mod give_back;
+mod global_alloc;
+mod sections;
+
+#[global_allocator]
+static ALLOCATOR: uslab::Uslab = uslab::Uslab;

@@ -1,0 +1,27 @@
+//! The restartable sequences of a program that uses the library: those of its crates, and the copies that are inlined here.
+//! The magazines' own tests look at theirs, and interrupt them (`magazine/src/cpu/rseq_stepper.rs`).
+
+#![cfg(all(
+    not(any(miri, uslab_no_rseq, uslab_heap)),
+    target_os = "linux",
+    target_env = "gnu",
+    target_arch = "x86_64"
+))]
+
+#[path = "../kit/sections.rs"]
+mod decoded;
+
+use uslab::{Gfp, KmemCache, ObjectCache};
+
+#[test]
+fn no_section_of_a_program_writes_what_its_restart_reads() {
+    let numbers = ObjectCache::builder("number").ctor(|| 7_u64).build().unwrap();
+    drop(numbers.alloc().unwrap());
+    let blocks = KmemCache::builder("block", 640).build().unwrap();
+    let block = blocks.alloc(Gfp::KERNEL).unwrap();
+    // SAFETY: it came from there, and is not used any more.
+    unsafe { blocks.free(block) };
+    let checked = decoded::check();
+    assert!(checked.sections >= 30 && checked.instructions >= 300, "{checked:?}");
+    assert!(checked.survive >= 1, "a batch widens its stack: {checked:?}");
+}

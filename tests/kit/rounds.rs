@@ -1,0 +1,77 @@
+//! Rounds that are stamped and counted: what stress tests of the magazines hand around.
+
+use uslab_magazine::sync::{Arc, AtomicU64, Mutex, Ordering::AcqRel, Ordering::Relaxed};
+use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier, Table, sync};
+
+#[path = "../../magazine/src/test_round.rs"]
+mod test_round;
+pub(crate) use test_round::{TestRound, table};
+
+/// All rounds: the free ones, and the stamp of each: who has it, 0 for nobody.
+pub(crate) struct TestSupplier {
+    pub(crate) free: Mutex<Vec<usize>>,
+    stamps: Vec<AtomicU64>,
+}
+
+impl TestSupplier {
+    pub(crate) fn new(rounds: usize) -> Self {
+        Self {
+            free: Mutex::new((1..=rounds).collect()),
+            stamps: (0..=rounds).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+    /// Whether the round was nobody's and is `me`'s now.
+    pub(crate) fn stamp(&self, round: TestRound, me: u64) -> bool {
+        self.stamps[round.0].swap(me, AcqRel) == 0
+    }
+    /// Whether the round was `me`'s and is nobody's now.
+    pub(crate) fn unstamp(&self, round: TestRound, me: u64) -> bool {
+        self.stamps[round.0].swap(0, AcqRel) == me
+    }
+    /// The free rounds, sorted: each once.
+    ///
+    /// # Panics
+    /// When a round is there twice, or is somebody's.
+    pub(crate) fn census(&self) -> Vec<usize> {
+        let mut free = self.free.lock().clone();
+        free.sort_unstable();
+        assert!(free.windows(2).all(|w| w[0] < w[1]), "a round is there twice");
+        assert!(free.iter().all(|b| self.stamps[*b].load(Relaxed) == 0), "a free round is somebody's");
+        free
+    }
+}
+
+impl Supplier<TestRound> for TestSupplier {
+    fn fill(&self, op: &Operation, _: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
+        op.did(Path::Slab);
+        let mut free = self.free.lock();
+        let n = max.min(free.len());
+        (0..n).filter_map(|_| free.pop()).for_each(|b| put(TestRound(b)));
+        n
+    }
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = TestRound>) {
+        op.did(Path::Slab);
+        self.free.lock().extend(rounds.map(|b| b.0));
+    }
+}
+
+/// A layer of these sizes.
+pub(crate) fn layer(
+    table: &Arc<Table<Heap>>,
+    capacity: u16,
+    stock: u16,
+    depot_limit: u32,
+) -> Layer<TestRound> {
+    Layer::new(table, Config::new(capacity, stock, depot_limit)).expect("the table has numbers")
+}
+
+/// A small generator of random numbers (xorshift).
+pub(crate) struct Rng(pub(crate) u64);
+impl Rng {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) as usize % n
+    }
+}

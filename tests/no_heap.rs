@@ -1,0 +1,122 @@
+//! Nothing that lies under an allocation calls the global heap: it may be built on this very subsystem.
+
+#![cfg(not(any(loom, shuttle)))]
+
+#[allow(dead_code)]
+#[path = "slab/common.rs"]
+mod common;
+
+use common::config;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ptr::NonNull;
+use uslab::{AllocError, Gfp, KmemCache, Limit, Malloc, Subsystem};
+use uslab_magazine::on_cpu;
+use uslab_magazine::sync::{assert_unlocked, thread_local};
+
+thread_local! {
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's heap, which counts the calls of each thread, and wants no lock to be held meanwhile.
+struct Counting;
+
+// SAFETY: passed on to the system's heap.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        assert_unlocked();
+        CALLS.set(CALLS.get() + 1);
+        // SAFETY: passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        assert_unlocked();
+        CALLS.set(CALLS.get() + 1);
+        // SAFETY: passed on.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static HEAP: Counting = Counting;
+
+/// What `work` does without the global heap.
+fn without_heap<R>(what: &str, work: impl FnOnce() -> R) -> R {
+    let before = CALLS.get();
+    let done = work();
+    assert_eq!(CALLS.get(), before, "{what} called the global heap");
+    done
+}
+
+#[test]
+fn the_count_counts() {
+    let before = CALLS.get();
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(CALLS.get(), before + 2);
+}
+
+/// The list of caches once grew, and the census once allocated, under locks that allocations take.
+#[test]
+fn what_does_call_the_heap_holds_no_lock_meanwhile() {
+    let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
+    let caches: Vec<_> = (0..100)
+        .map(|n| KmemCache::builder(format!("cache-{n}"), 64).build_in(&subsystem).unwrap())
+        .collect();
+    let objects: Vec<_> = caches.iter().map(|cache| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    assert_eq!(subsystem.check().unwrap().used, 100);
+    assert!(subsystem.info().caches.len() > 100 && subsystem.slabinfo().rows.len() >= 100);
+    drop(objects);
+}
+
+#[test]
+fn allocations_and_frees_up_to_the_last_page_call_no_heap() {
+    let subsystem = Subsystem::new(config(4, 2, 16 << 20)).unwrap();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let cache = KmemCache::builder("object", 192).limit(Limit::Slabs(40)).build_in(&subsystem).unwrap();
+    let mut held: Vec<(NonNull<u8>, Layout)> = Vec::with_capacity(1 << 20);
+    let mut objects: Vec<NonNull<u8>> = Vec::with_capacity(1 << 16);
+    for round in 0..3 {
+        without_heap("a cache up to its limit", || {
+            let error = loop {
+                on_cpu(objects.len() as u32 % 4);
+                match cache.alloc(Gfp::KERNEL) {
+                    Ok(object) => objects.push(object),
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(error, AllocError::CacheLimit { .. }), "{error}");
+        });
+        without_heap("allocation of every size, up to pressure", || {
+            for size in (1..=64 << 10).step_by(61).cycle() {
+                on_cpu((size % 4) as u32);
+                let layout = Layout::from_size_align(size, 1 << (size % 8)).unwrap();
+                match malloc.alloc(layout, Gfp::KERNEL) {
+                    Ok(memory) => held.push((memory, layout)),
+                    Err(error) => {
+                        assert!(matches!(error, AllocError::Memory(_)), "{error}");
+                        break;
+                    }
+                }
+            }
+        });
+        assert!(held.len() > 100 && !objects.is_empty(), "round {round}");
+        without_heap("free", || {
+            for (i, (memory, layout)) in held.drain(..).enumerate() {
+                on_cpu(i as u32 % 4);
+                // SAFETY: allocated above with this layout, freed once.
+                unsafe { if i % 2 == 0 { malloc.free_sized(memory, layout) } else { malloc.free(memory) } }
+            }
+            for object in objects.drain(..) {
+                // SAFETY: allocated above from this cache, freed once.
+                unsafe { cache.free(object) };
+            }
+        });
+        without_heap("reap, drain and shrink", || {
+            subsystem.reap();
+            subsystem.drain_cpus(0..4);
+            subsystem.shrink();
+            subsystem.pages().release();
+        });
+    }
+    assert_eq!(subsystem.check().unwrap().objects, 0);
+}

@@ -1,0 +1,66 @@
+//! The examples run and say what they promise.
+
+use std::process::Command;
+use uslab_tests::workspace;
+
+/// What an example of `uslab` prints.
+fn run(example: &str) -> String {
+    let mut program = Command::new(uslab_tests::example(example));
+    let output = program.current_dir(workspace()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{example}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+fn number(text: &str, behind: &str) -> u64 {
+    let digits: String =
+        text.split_once(behind).unwrap().1.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+#[test]
+fn first_cache() {
+    let said = run("first_cache");
+    assert!(said.starts_with("1000 allocations, "), "{said}");
+    assert!(number(&said, "allocations, ") < 200 && said.contains("\nbuffer "), "{said}");
+}
+
+#[test]
+fn constructed() {
+    let said = run("constructed");
+    assert!(number(&said, "with the cache built ") < 200, "few are built: {said}");
+    assert!(said.contains("10000 with Box built 10000\n"), "{said}");
+}
+
+#[test]
+fn rcu_lookup() {
+    let said = run("rcu_lookup");
+    assert!(said.starts_with("600000 lookups, ") && said.contains("none wrong"), "{said}");
+    assert!(number(&said, "lookups, ") >= 300_000, "{said}");
+}
+
+#[test]
+fn sessions() {
+    let said = run("sessions");
+    assert!(said.starts_with("50000 sessions opened and closed; "), "{said}");
+    let (served, late) = (number(&said, "closed; "), number(&said, "served, "));
+    assert!(served > 0 && served + late == 100_000, "{said}");
+    assert!(number(&said, "for all of them: ") < 10_000, "objects are used again: {said}");
+}
+
+#[test]
+fn limits() {
+    let said = run("limits");
+    assert!(said.contains("pages, then: the cache is at its limit of"), "{said}");
+    assert!(number(&said, "kept: ") > 9000 && said.contains(" to 9999\n"), "the newest are kept: {said}");
+    assert!(said.contains("slabs given back"), "{said}");
+}
+
+#[test]
+fn global_allocator() {
+    let said = run("global_allocator");
+    assert!(said.starts_with("{\"a\": 120, \"and\": 20, "), "{said}");
+    let allocs = number(&said, "}\n");
+    // A thread a line, and a word a piece.
+    assert!(allocs > 300 && said.contains("allocations and "), "{said}");
+}

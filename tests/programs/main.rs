@@ -1,0 +1,6 @@
+//! Programs on the allocator: the examples, and real ones under the preload library.
+#![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
+
+mod examples;
+mod preload;
+mod server;

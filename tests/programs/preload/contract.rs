@@ -1,0 +1,286 @@
+//! What C programs rely on.
+
+use super::python::python;
+use super::{compiled, preloaded, program, say, text};
+use std::collections::BTreeSet;
+use std::process::Command;
+use uslab_tests::{libuslab, workspace};
+
+#[test]
+fn the_library_does_what_c_programs_rely_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let api = compiled("api.c", dir.path());
+    for rseq in ["on", "off"] {
+        let output = preloaded(Command::new(&api).env("USLAB_RSEQ", rseq), "check=1");
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "rseq {rseq}: {:?}\n{out}{err}", output.status);
+        assert!(out.starts_with("all good with ") && err.is_empty(), "rseq {rseq}: {out}{err}");
+    }
+}
+
+/// A program's own `operator new` and `delete` are those of the forms that it leaves out, too: of arrays, and with a size.
+#[test]
+fn the_operators_of_cplusplus_are_the_librarys_or_the_programs_own() {
+    let Some(cc) = program("c++") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("operators");
+    for own in [&[][..], &["-DOWN"]] {
+        let mut cc = Command::new(&cc);
+        cc.args(["-O1", "-std=c++17", "-w", "-fsized-deallocation", "-fno-builtin"]).args(own);
+        let source = workspace().join("tests/programs/preload/operators.cpp");
+        assert!(cc.arg("-o").arg(&out).arg(source).status().expect("a C++ compiler").success());
+        for options in ["check=0", "check=1"] {
+            let output = preloaded(&mut Command::new(&out), options);
+            let (out, err) = (text(&output.stdout), text(&output.stderr));
+            assert!(output.status.success(), "{own:?} {options}: {:?}\n{out}{err}", output.status);
+            assert!(out.starts_with("all good with ") && err.is_empty(), "{own:?} {options}: {out}{err}");
+        }
+    }
+}
+
+/// What a C program that includes the header prints, once it is compiled and linked with the library.
+fn linked(source: &str) -> String {
+    let (dir, library) = (tempfile::tempdir().unwrap(), libuslab());
+    let (out, beside) = (dir.path().join("program"), library.parent().unwrap());
+    let mut cc = Command::new("cc");
+    cc.args(["-Wall", "-Wextra", "-Werror", "-std=c99", "-pedantic", "-D_POSIX_C_SOURCE=200809L", "-o"])
+        .arg(&out);
+    cc.arg(workspace().join(source)).arg("-I").arg(workspace().join("slab/libuslab"));
+    cc.arg("-L").arg(beside).arg("-luslab").arg(format!("-Wl,-rpath,{}", beside.display()));
+    assert!(cc.status().expect("a C compiler").success());
+    let output = Command::new(out).output().unwrap();
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    said
+}
+
+#[test]
+fn the_example_in_c_builds_few_buffers() {
+    let said = linked("slab/examples/requests.c");
+    let built = said.strip_prefix("100000 requests, ").and_then(|rest| rest.split_once(' ')).unwrap().0;
+    assert!((1..1000).contains(&built.parse::<u32>().unwrap()), "{said}");
+    assert!(said.contains("\nrequest ") && said.contains("\nmalloc-1024 "), "{said}");
+}
+
+/// The header is checked in: a program that includes it compiles, links and runs; and it declares what the library has.
+#[test]
+fn the_header_is_what_the_library_has() {
+    let (table, library) = (linked("tests/programs/preload/caches.c"), libuslab());
+    assert!(table.contains("\nrequest ") && !table.contains("\nplain "), "{table}");
+
+    let Some(nm) = program("nm") else { return };
+    let symbols =
+        text(&Command::new(nm).args(["-D", "--defined-only"]).arg(&library).output().unwrap().stdout);
+    let has: BTreeSet<_> = symbols.lines().filter_map(|line| line.split(' ').next_back()).collect();
+    let header = std::fs::read_to_string(workspace().join("slab/libuslab/uslab.h")).unwrap();
+    let declared = header.lines().filter(|line| line.ends_with(");")).filter_map(|line| {
+        let name = line.split('(').next()?.rsplit([' ', '*']).next()?;
+        name.starts_with("uslab_").then_some(name)
+    });
+    let malloc = "malloc calloc free free_sized free_aligned_sized realloc reallocarray posix_memalign aligned_alloc \
+                  memalign valloc pvalloc malloc_usable_size malloc_trim mallinfo mallinfo2 malloc_info malloc_stats \
+                  mallopt dlopen setrlimit setrlimit64 prlimit prlimit64";
+    let operators = "_Znwm _Znam _ZnwmSt11align_val_t _ZnamSt11align_val_t _ZdlPv _ZdaPv _ZdlPvm _ZdaPvm \
+                     _ZdlPvSt11align_val_t _ZdaPvSt11align_val_t _ZdlPvmSt11align_val_t _ZdaPvmSt11align_val_t";
+    let functions = [malloc, operators].into_iter().flat_map(str::split_whitespace);
+    let expected: BTreeSet<_> = declared.chain(functions).collect();
+    assert_eq!(has, expected);
+}
+
+/// Each of these ends the program, and says what was wrong.
+fn ends_the_program(options: &str, wrong: &[(&str, &str)]) {
+    use std::os::unix::process::ExitStatusExt;
+    let dir = tempfile::tempdir().unwrap();
+    let api = compiled("api.c", dir.path());
+    for (what, said) in wrong {
+        let output = preloaded(Command::new(&api).arg(what), options);
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.signal(), Some(6), "{what}: {out}{err}");
+        assert!(
+            out.is_empty() && err.starts_with("uslab: corruption: ") && err.contains(said),
+            "{what}: {err}"
+        );
+    }
+}
+
+#[test]
+fn a_wrong_free_is_named_and_ends_the_program() {
+    ends_the_program(
+        "check=1",
+        &[
+            ("foreign", "free of an address that no cache owns"),
+            ("stack", "free of an address that no cache owns"),
+            ("inside", "free of an address inside an object"),
+            ("inside-page", "free of an address inside an object"),
+            ("inside-huge", "free of an address inside an object"),
+            ("twice", "double free"),
+            ("twice-huge", "free of an address that no cache owns"),
+        ],
+    );
+}
+
+/// By default a free inside an object passed silently, and so did a `realloc` and a size of one.
+#[test]
+fn without_checked_frees_what_is_no_object_ends_the_program() {
+    ends_the_program(
+        "check=0",
+        &[
+            ("foreign", "free of an address that no cache owns"),
+            ("stack", "free of an address that no cache owns"),
+            ("inside", "free of an address inside an object"),
+            ("inside-page", "free of an address inside an object"),
+            ("inside-huge", "free of an address inside an object"),
+            ("twice-late", "double free"),
+            ("twice-page", "free of an address that no cache owns"),
+            ("twice-huge", "free of an address that no cache owns"),
+            ("move-foreign", "free of an address that no cache owns"),
+            ("move-inside", "free of an address inside an object"),
+            ("move-inside-page", "free of an address inside an object"),
+            ("size-foreign", "size of an address that is no object"),
+            ("size-inside", "size of an address that is no object"),
+            ("size-inside-huge", "size of an address that is no object"),
+        ],
+    );
+}
+
+/// glibc's spoke of its own heap, which nobody uses.
+#[test]
+fn malloc_info_is_xml_and_malloc_stats_is_on_standard_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = preloaded(Command::new(compiled("api.c", dir.path())).arg("report"), "check=0");
+    let (xml, stats) = (text(&output.stdout), text(&output.stderr));
+    let system = stats.strip_prefix("Arena 0:\nsystem bytes     = ").and_then(|rest| rest.split_once('\n'));
+    let (system, rest) = system.unwrap_or_else(|| panic!("{stats}"));
+    assert!(rest.starts_with("in use bytes     = ") && rest.contains("\nTotal (incl. mmap):\n"), "{stats}");
+    assert!(xml.contains(&format!("<system type=\"current\" size=\"{}\"/>", system.trim())), "{stats}{xml}");
+    // Nothing in it needs escapes; so it is well-formed if its tags are nested.
+    let mut open = vec![];
+    for tag in xml.split('<').skip(1).map(|tag| tag.split('>').next().unwrap()) {
+        match tag.strip_prefix('/') {
+            Some(name) => assert_eq!(open.pop(), Some(name), "{xml}"),
+            None if tag.ends_with('/') => assert!(!open.is_empty(), "{xml}"),
+            None => open.push(tag.split(' ').next().unwrap()),
+        }
+    }
+    assert!(open.is_empty() && xml.starts_with("<malloc version=\"1\">\n"), "{xml}");
+    assert!(xml.contains("<total type=\"mmap\" count=\"1\" size=\"9437184\"/>"), "{xml}");
+}
+
+/// Its `free` was glibc's, which knows nothing of what the program has allocated.
+#[test]
+fn a_library_that_is_opened_with_deepbind_frees_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(dir.path().join("libdeepbind.so"));
+    cc.arg(workspace().join("tests/programs/preload/deepbind_library.c"));
+    assert!(cc.status().expect("a C compiler").success());
+    // By its name alone it is found through the program's `RUNPATH`, for which `dlopen` looks at its caller.
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-o"]).arg(dir.path().join("program"));
+    cc.arg(workspace().join("tests/programs/preload/deepbind.c")).arg("-ldl");
+    cc.arg(format!("-Wl,--enable-new-dtags,-rpath,{}", dir.path().display()));
+    assert!(cc.status().expect("a C compiler").success());
+    let output = preloaded(&mut Command::new(dir.path().join("program")), "check=1");
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && out == "freed\n", "{:?} {out}{err}", output.status);
+}
+
+/// How many system calls a program makes under the library, or none if nobody may watch it.
+fn system_calls(dir: &std::path::Path, program: &[&str]) -> Option<u32> {
+    let mut watched = Command::new(compiled("calls.c", dir));
+    let output = watched.arg(libuslab()).args(program).output().unwrap();
+    let said = text(&output.stdout);
+    if !output.status.success() {
+        say(&format!("preload: skipped the count of system calls: {}", said.trim()));
+        return None;
+    }
+    Some(said.trim().parse().unwrap_or_else(|_| panic!("{said}{}", text(&output.stderr))))
+}
+
+/// It took 423: each of 52 magazine layers had a mapping and a commit of its own, and each of 268 allocations of the start asked
+/// for the process.
+#[test]
+fn a_start_takes_few_system_calls() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(nothing) = system_calls(dir.path(), &["/bin/true"]) else { return };
+    let own = dir.path().join("program").display().to_string();
+    let Some(allocates) = system_calls(dir.path(), &[&own]) else { return };
+    say(&format!(
+        "preload: {nothing} system calls of a program that allocates nothing, {allocates} of one that does"
+    ));
+    assert!(nothing <= 60 && allocates <= 80, "{nothing} and {allocates}");
+}
+
+#[test]
+fn the_table_is_printed_at_the_end_and_wrong_options_are_named() {
+    let output = preloaded(Command::new("true").arg(""), "stats=1,colour=red");
+    let err = text(&output.stderr);
+    assert!(output.status.success());
+    let (first, table) = err.split_once('\n').unwrap();
+    assert!(first.starts_with("uslab: USLAB_OPTIONS: `colour=red`: expected "), "{err}");
+    assert!(
+        table.starts_with("slabinfo - version: 2.1 (statistics)\n") && table.contains("\nmalloc-64 "),
+        "{err}"
+    );
+    let quiet = preloaded(&mut Command::new("true"), "");
+    assert!(quiet.stderr.is_empty(), "{}", text(&quiet.stderr));
+}
+
+/// A limit that the process set had no effect on small memory, and left nothing for threads and mappings; one that was there
+/// before left half of itself.
+#[test]
+fn a_limit_on_addresses_leaves_most_of_itself_to_memory_and_some_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compiled("limit.c", dir.path());
+    for mib in [256, 512] {
+        // Not checked, which takes an eighth.
+        let by_itself = preloaded(Command::new(&program).arg(mib.to_string()), "check=0");
+        let shell = format!("ulimit -v {} && exec \"$0\"", mib << 10);
+        let before = preloaded(Command::new("sh").args(["-c", &shell]).arg(&program), "check=0");
+        for (output, when) in [(by_itself, "by itself"), (before, "before the start")] {
+            let (out, err) = (text(&output.stdout), text(&output.stderr));
+            assert!(output.status.success(), "{mib} MiB, {when}: {:?} {out}{err}", output.status);
+            let got: usize = out.trim().parse().unwrap_or_else(|_| panic!("{out}{err}"));
+            assert!((mib * 6 / 10..mib).contains(&got), "{mib} MiB, {when}: {got} MB");
+        }
+    }
+}
+
+#[test]
+fn a_child_of_vfork_that_limits_its_addresses_takes_none_of_its_parents() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = preloaded(Command::new(compiled("limit.c", dir.path())).arg("vfork"), "check=0");
+    assert_eq!(text(&output.stdout), "100\n", "{:?} {}", output.status, text(&output.stderr));
+}
+
+/// What the pages' range holds of the limit is had by large memory, and some is left.
+#[test]
+fn under_a_limit_on_addresses_memory_above_four_mib_takes_what_is_only_reserved() {
+    let Some(python) = python() else { return };
+    let script = "
+import mmap, resource, threading
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+threads = [threading.Thread(target=lambda: list(range(1000))) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+large = bytearray(400 << 20)
+mapped = mmap.mmap(-1, 60 << 20)
+try: bytearray(700 << 20)
+except MemoryError: print('refused', len([str(i) for i in range(1000)]))";
+    let output = preloaded(Command::new(python).args(["-c", script]), "check=0");
+    assert_eq!(text(&output.stdout), "refused 1000\n", "{}", text(&output.stderr));
+}
+
+#[test]
+fn memory_beyond_the_limit_is_refused_and_the_program_goes_on() {
+    let Some(python) = python() else { return };
+    let script = "
+try:
+    held = [bytearray(1 << 20) for _ in range(100)]
+    print('all')
+except MemoryError:
+    print('refused')
+print(sum(len(str(i)) for i in range(1000)))";
+    let output = preloaded(Command::new(python).args(["-c", script]), "limit=48m");
+    assert_eq!(text(&output.stdout), "refused\n2890\n", "{}", text(&output.stderr));
+}

@@ -1,0 +1,94 @@
+//! Memory that a program freed goes back to the system while the program waits, and calls nothing.
+
+use super::{compiled, say};
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use uslab_tests::{libuslab, server};
+
+/// As long as anything is waited for, in tenths of a second.
+const PATIENCE: u32 = 600;
+const KEYS: usize = 30_000;
+
+struct Ended(Child);
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Ended {
+    /// Resident KiB.
+    fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
+    }
+    fn has_a_reaper(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.into_iter().any(|name| name.trim() == "uslab-reaper")
+    }
+}
+
+/// The example server with `Box` for its memory: that is, on the malloc of the library. Keys of mixed sizes come and go.
+#[test]
+fn a_server_gives_back_what_its_clients_deleted() {
+    let mut command = Command::new(server());
+    command.args(["--listen", "127.0.0.1:0", "--memory", "box"]).env("LD_PRELOAD", libuslab());
+    let mut process = Ended(command.env_remove("USLAB_OPTIONS").stdout(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(!process.has_a_reaper(), "it is too small yet");
+    let stream = TcpStream::connect(line.trim().strip_prefix("listening on ").expect(&line)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let (mut to, mut from) = (stream.try_clone().unwrap(), BufReader::new(stream));
+    let mut ask = |requests: &str, replies: usize| {
+        to.write_all(requests.as_bytes()).unwrap();
+        for _ in 0..replies {
+            line.clear();
+            from.read_line(&mut line).unwrap();
+            assert_eq!(line, "+OK\r\n");
+        }
+    };
+    let mut random = 1_u64;
+    for size in [16, 200, 1000, 8000] {
+        for _ in 0..KEYS / 100 {
+            let mut requests = String::new();
+            for _ in 0..100 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let key = format!("k{}", (random >> 33) as usize % KEYS);
+                let (len, value) = (key.len(), "x".repeat(size));
+                write!(requests, "*3\r\n$3\r\nSET\r\n${len}\r\n{key}\r\n${size}\r\n{value}\r\n").unwrap();
+            }
+            ask(&requests, 100);
+        }
+    }
+    let peak = process.resident();
+    assert!(peak > 100 << 10, "{peak} KiB");
+    assert!(process.has_a_reaper());
+    ask("FLUSHALL\r\n", 1);
+    let freed = process.resident();
+    let mut now = freed;
+    for _ in 0..PATIENCE {
+        if now <= peak / 4 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        now = process.resident();
+    }
+    say(&format!("preload: server: {peak} KiB with all keys, {freed} KiB without, {now} KiB then"));
+    assert!(now <= peak / 4, "{now} KiB of {peak} are left");
+}
+
+/// The library's thread does not keep a process alive that has no other.
+#[test]
+fn a_program_ends_with_its_last_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut program = Command::new(compiled("last_thread.c", dir.path()));
+    let output = program.env("LD_PRELOAD", libuslab()).env_remove("USLAB_OPTIONS").output().unwrap();
+    assert!(output.status.success(), "{:?} {}", output.status, String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,83 @@
+//! Programs under `libuslab.so`: what C programs rely on, and real programs, whose output must be what it is without it.
+//!
+//! `USLAB_PRELOAD=full` adds python's own tests of what allocates most, and more load on servers. A program that the
+//! machine does not have is named on standard output with the reason.
+
+mod contract;
+mod dump;
+mod give_back;
+mod nginx;
+mod programs;
+mod python;
+mod redis;
+mod server;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use uslab_tests::{libuslab, workspace};
+
+fn preloaded(command: &mut Command, options: &str) -> Output {
+    command.env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options).output().expect("it starts")
+}
+
+/// With the library, or without it.
+fn run(command: &mut Command, with: bool) -> Output {
+    match with {
+        true => preloaded(command, "check=1"),
+        false => command.output().expect("it starts"),
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Past libtest's capture.
+fn say(line: &str) {
+    let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
+}
+
+fn full() -> bool {
+    std::env::var("USLAB_PRELOAD").as_deref() == Ok("full")
+}
+
+/// The program of that name, if the machine has it.
+fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    // Servers lie where only root looks.
+    let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
+    let found = dirs.map(|dir| dir.join(name)).find(|file| file.is_file());
+    if found.is_none() {
+        say(&format!("preload: skipped {name}: not on this machine"));
+    }
+    found
+}
+
+/// The same with the library and without, and not nothing.
+#[track_caller]
+fn same(name: &str, command: impl Fn() -> Command) {
+    let without = run(&mut command(), false);
+    assert!(without.status.success(), "{name} alone: {}", text(&without.stderr));
+    let with = run(&mut command(), true);
+    assert!(with.status.success(), "{name}: {:?} {}", with.status, text(&with.stderr));
+    assert_eq!(text(&with.stdout), text(&without.stdout), "{name}");
+    assert_eq!(text(&with.stderr), text(&without.stderr), "{name}");
+    assert!(!with.stdout.is_empty(), "{name} says nothing");
+    say(&format!("preload: {name}: the same {} bytes with it and without", with.stdout.len()));
+}
+
+fn command(program: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).current_dir(workspace());
+    command
+}
+
+/// A C program of `tests/programs/preload`, compiled.
+fn compiled(name: &str, dir: &Path) -> PathBuf {
+    let (source, out) = (workspace().join("tests/programs/preload").join(name), dir.join("program"));
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-pthread", "-w", "-o"]).arg(&out).arg(source).args(["-ldl"]);
+    assert!(cc.status().expect("a C compiler").success());
+    out
+}

@@ -1,0 +1,106 @@
+//! Programs that answer and end.
+
+use super::{command, full, preloaded, program, run, same, say, text};
+use uslab_tests::workspace;
+
+#[test]
+fn sqlite_answers_the_same() {
+    let Some(sqlite) = program("sqlite3") else { return };
+    let queries = "
+        create table t(a integer primary key, b text, c real);
+        with recursive n(i) as (select 1 union all select i + 1 from n where i < 100000)
+            insert into t select i, printf('%08d-%s', i * 7919 % 100000, hex(i)), i / 3.0 from n;
+        create index tb on t(b);
+        select count(*), sum(a), max(b), round(avg(c), 3) from t;
+        select substr(b, 1, 2) as k, count(*), group_concat(a % 10, '') from t where a < 3000 group by k order by k;
+        delete from t where a % 3 = 0; vacuum;
+        select x.b, y.b from t x join t y on x.a + 1 = y.a where x.a % 9973 = 1;";
+    same("sqlite3", || command(&sqlite, &[":memory:", queries]));
+}
+
+#[test]
+fn git_answers_the_same() {
+    let Some(git) = program("git") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let in_dir = |args: &[&str]| {
+        let mut git =
+            command(&git, &["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]);
+        git.args(args).current_dir(dir.path());
+        git
+    };
+    let quietly = |args: &[&str]| {
+        let output = preloaded(&mut in_dir(args), "check=1");
+        assert!(output.status.success(), "git {args:?}: {}", text(&output.stderr));
+    };
+    quietly(&["init", "--quiet"]);
+    for i in 0..30 {
+        let lines: String = (0..500).map(|n| format!("{}\n", n * i % 91)).collect();
+        std::fs::write(dir.path().join(format!("file{}", i % 7)), lines).unwrap();
+        quietly(&["add", "--all"]);
+        quietly(&["commit", "--quiet", "--message", "one more"]);
+    }
+    quietly(&["gc", "--quiet", "--aggressive"]);
+    quietly(&["fsck", "--full"]);
+    same("git log", || in_dir(&["log", "--stat", "--patch", "--format=%s %T"]));
+    same("git blame", || in_dir(&["blame", "-s", "file3"]));
+    // By packs, as over a network: the default copies the files of a directory.
+    let clone = |to: &str| in_dir(&["clone", "--quiet", "--no-local", ".", to]);
+    for (to, with) in [("with", true), ("without", false)] {
+        let output = run(&mut clone(to), with);
+        assert!(output.status.success(), "git clone: {}", text(&output.stderr));
+    }
+    let log = |of| run(&mut in_dir(&["-C", of, "log", "--stat", "--patch", "--format=%H %T"]), false).stdout;
+    let [own, with, without] = [".", "with", "without"].map(log);
+    assert!(own.len() > 10_000 && with == own && without == own, "a clone has another history");
+    say("preload: git clone: the same history with it and without");
+    quietly(&["-C", "with", "fsck", "--full"]);
+}
+
+#[test]
+fn gcc_compiles_the_same() {
+    let Some(gcc) = program("gcc") else { return };
+    let source = workspace().join("tests/programs/preload/api.c");
+    same("gcc", || command(&gcc, &["-O2", "-S", "-o", "-", &source.display().to_string()]));
+}
+
+#[test]
+fn perl_and_the_shell_answer_the_same() {
+    if let Some(perl) = program("perl") {
+        let script = "my %h; $h{$_ % 997} .= \"$_,\" for 1..80000; \
+                      print join(\"\\n\", map { \"$_ \" . length $h{$_} } sort { $a <=> $b } keys %h), \"\\n\"; \
+                      my $s = join ' ', 1..20000; $s =~ s/(\\d+) (\\d+)/$2-$1/g; print substr($s, -100), \"\\n\";";
+        same("perl", || command(&perl, &["-e", script]));
+    }
+    if let Some(bash) = program("bash") {
+        let script =
+            "for i in {1..3000}; do a[i]=$((i * i)); done; echo ${a[@]} | tr ' ' '\\n' | sort -rn | md5sum";
+        same("bash", || command(&bash, &["-c", script]));
+    }
+}
+
+/// It opens its extensions with `RTLD_DEEPBIND`, and crashed: what it allocated was freed by glibc.
+#[test]
+fn php_answers_the_same() {
+    let Some(php) = program("php") else { return };
+    same("php -v", || command(&php, &["-v"]));
+    let script = "$a = []; for ($i = 0; $i < 30000; $i++) $a[$i % 997][] = str_repeat(dechex($i), $i % 7); \
+                  echo md5(json_encode($a)), strlen(serialize($a)), ' ', preg_replace('/(\\d)\\1/', '-', '112233'), \"\\n\"; \
+                  foreach (get_loaded_extensions() as $e) echo $e, ' ';";
+    same("php", || command(&php, &["-r", script]));
+}
+
+/// It says how long it took, so not the same each time; what it allocates it verifies.
+#[test]
+fn stress_ng_verifies_its_memory() {
+    let Some(stress) = program("stress-ng") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let operations = if full() { "2000000" } else { "50000" };
+    let mut stress =
+        command(&stress, &["--malloc", "2", "--malloc-pthreads", "2", "--malloc-touch", "--verify"]);
+    stress.args(["--malloc-ops", operations, "--temp-path"]).arg(dir.path());
+    let output = preloaded(&mut stress, "check=1,stats=1");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{:?} {said}", output.status);
+    assert!(said.contains("successful run completed") && said.contains("\nmalloc-64 "), "{said}");
+    say(&format!("preload: stress-ng: {operations} operations a worker, verified"));
+}

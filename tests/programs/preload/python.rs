@@ -1,0 +1,126 @@
+//! Python: a program of threads and forks, and its own tests.
+
+use super::{command, full, preloaded, program, same, say, text};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The python behind whatever launcher there is.
+pub(crate) fn python() -> Option<PathBuf> {
+    let output = Command::new(program("python3")?).args(["-c", "import sys; print(sys.executable)"]).output();
+    Some(text(&output.ok()?.stdout).trim().into())
+}
+
+#[test]
+fn python_answers_the_same() {
+    let Some(python) = python() else { return };
+    let script = "
+import json, re, threading, subprocess, sys, os, hashlib, zlib, collections, decimal
+def work(n):
+    d = collections.defaultdict(list)
+    for i in range(30000):
+        d[i % (97 + n)].append(str(i) * (i % 5))
+    text = json.dumps(d)
+    out[n] = (len(text), zlib.crc32(zlib.compress(re.sub(r'(\\d)\\1+', '-', text).encode())))
+out = {}
+threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+[t.start() for t in threads]
+pids = []
+for i in range(20):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if len(json.dumps(list(range(10000)))) == 58890 else 1)
+    pids.append(pid)
+print([os.waitpid(pid, 0)[1] for pid in pids])
+[t.join() for t in threads]
+print(sorted(out.items()))
+big = bytearray(50 << 20)
+for _ in range(40): big += b'x' * (1 << 20)
+print(hashlib.md5(big).hexdigest(), decimal.Decimal(2).sqrt(decimal.Context(prec=3000)))
+print(subprocess.run([sys.executable, '-c', 'print(sum(len(str(i)) for i in range(100000)))'], capture_output=True).stdout)
+try: bytearray(1 << 62)
+except MemoryError: print('no memory')
+";
+    let own_malloc = || {
+        let mut python = command(&python, &["-c", script]);
+        // All of it by malloc, not by python's own arenas.
+        python.env("PYTHONMALLOC", "malloc");
+        python
+    };
+    same("python3", || command(&python, &["-c", script]));
+    same("python3, all by malloc", own_malloc);
+}
+
+/// Python's own tests: those that allocate much, in many sizes, from threads and across forks.
+const PYTHON_TESTS: &[&str] = &[
+    "test_list",
+    "test_dict",
+    "test_set",
+    "test_tuple",
+    "test_deque",
+    "test_bytes",
+    "test_bytearray",
+    "test_array",
+    "test_unicode",
+    "test_long",
+    "test_memoryview",
+    "test_gc",
+    "test_weakref",
+    "test_json",
+    "test_re",
+    "test_zlib",
+    "test_bz2",
+    "test_pickle",
+    "test_sort",
+    "test_heapq",
+    "test_itertools",
+    "test_io",
+    "test_thread",
+    "test_threading",
+    "test_queue",
+    "test_fork1",
+    "test_subprocess",
+    "test_ctypes",
+    "test_sqlite3",
+    "test_struct",
+    "test_decimal",
+    "test_xml_etree",
+    "test_collections",
+    "test_generators",
+    "test_exceptions",
+    "test_mmap",
+    "test_hashlib",
+];
+
+#[test]
+fn pythons_own_tests_pass() {
+    if !full() {
+        return say("preload: skipped python's own tests: USLAB_PRELOAD=full runs them");
+    }
+    let Some(python) = python() else { return };
+    // Python imports from where it starts: somebody's file named as one of its modules would be taken for that.
+    let folder = tempfile::tempdir().unwrap();
+    let (mut same, mut other) = (0, vec![]);
+    for test in PYTHON_TESTS {
+        let run = || {
+            let mut run = command(&python, &["-m", "test", "--timeout", "900", test]);
+            run.env("PYTHONMALLOC", "malloc").current_dir(folder.path());
+            run
+        };
+        let with = preloaded(&mut run(), "");
+        if with.status.success() {
+            same += 1;
+            continue;
+        }
+        // Some fail on some machines whatever the malloc.
+        let without = run().output().expect("it starts");
+        let tail: String =
+            text(&with.stdout).lines().rev().take(15).map(|line| format!("    {line}\n")).collect();
+        match without.status.success() {
+            true => other.push(format!("{test}: {:?}\n{tail}{}", with.status, text(&with.stderr))),
+            false => say(&format!("preload: skipped {test}: it fails without the library, too")),
+        }
+    }
+    say(&format!("preload: {same} of python's own tests passed"));
+    assert!(other.is_empty(), "{}", other.join("\n"));
+    assert!(same >= 15, "only {same} passed at all");
+}

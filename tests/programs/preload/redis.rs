@@ -1,0 +1,187 @@
+//! redis-server: threads, forks that copy on write, memory that it measures by `malloc_usable_size`.
+
+use super::server::Server;
+use super::{command, full, program, run, say, text};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+struct Redis {
+    server: Server,
+    socket: PathBuf,
+    cli: PathBuf,
+    dir: PathBuf,
+    with: bool,
+}
+
+impl Redis {
+    /// Loads what a server before it saved in `dir`. So many threads read and answer.
+    fn start(redis: &Path, cli: &Path, dir: &Path, threads: usize, with: bool) -> Self {
+        let socket = dir.join("socket");
+        let settings = "--port 0 --save  --appendonly no --io-threads-do-reads yes --enable-debug-command yes \
+                        --loglevel warning --rdb-key-save-delay 200 --io-threads";
+        let mut server = command(redis, &settings.split(' ').collect::<Vec<_>>());
+        server.arg(threads.to_string()).arg("--unixsocket").arg(&socket).arg("--dir").arg(dir);
+        let mut stop = Command::new(cli);
+        stop.arg("-s").arg(&socket).args(["shutdown", "nosave"]);
+        let server = Server::start(server, stop, dir, with);
+        let mut redis = Redis { server, socket, cli: cli.into(), dir: dir.into(), with };
+        let ready = redis.asker("ping");
+        redis.server.wait_until("redis answers", || ready() == "PONG\n");
+        redis
+    }
+
+    /// Sends commands, one a line, by a program with the same malloc: what the server answers.
+    fn asker(&self, commands: &str) -> impl Fn() -> String + use<> {
+        let file = tempfile::NamedTempFile::new_in(&self.dir).unwrap();
+        std::fs::write(&file, commands).unwrap();
+        let (cli, socket, with) = (self.cli.clone(), self.socket.clone(), self.with);
+        move || {
+            let stdin = File::open(&file).unwrap();
+            text(&run(Command::new(&cli).arg("-s").arg(&socket).stdin(stdin), with).stdout)
+        }
+    }
+
+    fn ask(&self, commands: &str) -> String {
+        self.asker(commands)()
+    }
+}
+
+/// For each key I: every kind of value, in many sizes.
+const EACH: &str = "
+set key:I IVALUE
+append text:FEW VALUE.
+setrange hole:SOME SIZE x
+hset hash:FEW field:I VALUE.
+rpush list:SOME I VALUE.
+sadd set:FEW I mI
+zadd sorted:FEW SIZE member:I
+xadd stream:FEW SIZE-I name VALUE.
+pfadd seen:FEW I
+geoadd places FEW SOME place:I
+";
+/// For some: values that go.
+const SOME: &str = "
+lpop list:SOME
+unlink key:HALF
+zpopmin sorted:FEW
+hdel hash:FEW field:HALF
+";
+/// Questions; nothing whose answer hangs on a clock, a seed, or memory.
+const FEW: &str = "
+sort set:FEW alpha
+zrange sorted:FEW 0 -1 withscores
+xrange stream:FEW - + count 50
+hlen hash:FEW
+strlen text:FEW
+pfcount seen:FEW
+lrange list:FEW 0 -1
+bitcount hole:FEW
+debug digest-value set:FEW
+";
+/// Large ones; the last line is a digest of all keys and values.
+const LAST: &str = r#"
+sunionstore all set:0 set:1 set:2 set:3
+zunionstore both 2 sorted:1 sorted:2
+copy hash:1 copy
+lcs key:58 key:59 len
+eval "local t = {} for i = 1, 20000 do t[i] = redis.sha1hex(i) end return redis.sha1hex(table.concat(t))" 0
+unlink stream:3 text:3 hash:3
+dbsize
+debug digest
+"#;
+/// Leaves the same, however often.
+const CHANGE: &str = "
+set key:I VALUE
+setrange text:FEW SIZE x
+hset hash:FEW field:I x
+";
+
+/// For key `i`.
+fn commands(of: &str, i: usize) -> String {
+    let number = |n: usize| n.to_string();
+    of.replace("VALUE", &"0123456789abcdef".repeat(i * 37 % 251))
+        .replace("FEW", &number(i % 7))
+        .replace("SOME", &number(i % 61))
+        .replace("SIZE", &number(i * 13))
+        .replace("HALF", &number(i / 2))
+        .replace('I', &number(i))
+}
+
+fn script(keys: usize) -> String {
+    let each = (1..keys).map(|i| commands(EACH, i) + &commands(if i % 3 == 0 { SOME } else { "" }, i));
+    let few = (0..7).map(|i| commands(FEW, i));
+    each.chain(few).chain([LAST.into()]).collect()
+}
+
+struct Load {
+    keys: usize,
+    requests: usize,
+    threads: usize,
+}
+
+/// What all that answers, on one malloc.
+fn answers(programs: [&Path; 3], load: &Load, with: bool) -> String {
+    let [redis, cli, benchmark] = programs;
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Redis::start(redis, cli, dir.path(), load.threads, with);
+    let mut said = server.ask(&script(load.keys));
+    let before = server.ask("debug digest");
+    assert!(said.len() > 50_000 && before.len() == 41 && said.contains(&before), "{said}");
+    assert!(!said.contains("ERR") && !said.contains("WRONGTYPE"), "{said}");
+
+    // A child writes what was there when it was forked, slowly, while the parent changes all of it.
+    said += &server.ask("bgsave");
+    let changes: String = (0..load.keys).map(|i| commands(CHANGE, i)).collect();
+    let [change, save] = [server.asker(&changes), server.asker("info persistence")];
+    server.server.wait_until("the save ends", || {
+        change();
+        save().contains("rdb_bgsave_in_progress:0")
+    });
+    assert!(save().contains("rdb_last_bgsave_status:ok"));
+    let after = server.ask("debug digest");
+    assert_ne!(before, after);
+    said += &after;
+    server.server.end();
+
+    let server = Redis::start(redis, cli, dir.path(), load.threads, with);
+    assert_eq!(server.ask("debug digest"), before, "what was saved is not what was there");
+    // Its values are freed by another thread.
+    said += &server.ask("flushall async");
+    let mut clients =
+        command(benchmark, &["--csv", "--threads", "2", "-n", &load.requests.to_string(), "-s"]);
+    let output = run(clients.arg(&server.socket), with);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    // The other columns are times.
+    let rows = text(&output.stdout);
+    let names: Vec<_> = rows.lines().filter_map(|row| row.split("\",").next()).collect();
+    assert!(names.len() > 15, "{rows}");
+    said += &names.join("\n");
+    said += &server.ask("dbsize\nllen mylist\nget counter:__rand_int__\ndebug digest\n");
+    server.server.end();
+    said
+}
+
+#[test]
+fn redis_answers_the_same() {
+    let (Some(redis), Some(cli), Some(benchmark)) =
+        (program("redis-server"), program("redis-cli"), program("redis-benchmark"))
+    else {
+        return;
+    };
+    let mut loads = vec![Load { keys: 600, requests: 2000, threads: 1 }];
+    if full() {
+        loads[0] = Load { keys: 5000, requests: 100_000, threads: 1 };
+        // Few requests: these threads spin, and wait for each other.
+        loads.push(Load { keys: 600, requests: 2000, threads: 2 });
+    }
+    for load in loads {
+        let [without, with] = [false, true].map(|with| answers([&redis, &cli, &benchmark], &load, with));
+        for (with, without) in with.lines().zip(without.lines()) {
+            assert_eq!(with, without);
+        }
+        assert_eq!(with.len(), without.len());
+        let (bytes, what) = (with.len(), "a save, a load and redis-benchmark");
+        say(&format!("preload: redis, {what}: the same {bytes} bytes with it and without"));
+    }
+}

@@ -1,0 +1,79 @@
+//! A server for the length of a test.
+
+use super::text;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::Duration;
+use uslab_tests::libuslab;
+
+/// How long anything is waited for that should come at once, in tenths of a second: a server that hangs fails its test.
+const PATIENCE: u32 = 600;
+
+pub(crate) struct Server {
+    child: Child,
+    stop: Command,
+    errors: PathBuf,
+    with: bool,
+}
+
+impl Server {
+    /// Runs in the foreground, with the library or without; `stop` ends it.
+    pub(crate) fn start(mut command: Command, stop: Command, dir: &Path, with: bool) -> Self {
+        let errors = dir.join("stderr");
+        command.stdout(File::create(dir.join("stdout")).unwrap()).stderr(File::create(&errors).unwrap());
+        if with {
+            command.env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", "check=1,stats=1");
+        }
+        Server { child: command.spawn().expect("it starts"), stop, errors, with }
+    }
+
+    /// Until that is so.
+    #[track_caller]
+    pub(crate) fn wait_until(&mut self, what: &str, so: impl Fn() -> bool) {
+        for _ in 0..PATIENCE {
+            if so() {
+                return;
+            }
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("{what}: the server ended: {status}\n{}", self.errors());
+            }
+            sleep(Duration::from_millis(100));
+        }
+        panic!("{what}: not within {} s\n{}", PATIENCE / 10, self.errors());
+    }
+
+    /// Ends it in order. Its processes that printed a table of caches.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> usize {
+        let stopped = self.stop.output().expect("it starts");
+        assert!(stopped.status.success(), "{}", text(&stopped.stderr));
+        let status = (0..PATIENCE).find_map(|_| {
+            sleep(Duration::from_millis(100));
+            self.child.try_wait().unwrap()
+        });
+        let errors = self.errors();
+        assert!(status.is_some_and(|status| status.success()), "{status:?}\n{errors}");
+        assert!(!errors.contains("uslab: "), "{errors}");
+        let tables = errors.matches("\nmalloc-64 ").count();
+        assert_eq!(tables > 0, self.with, "{errors}");
+        tables
+    }
+
+    fn errors(&self) -> String {
+        std::fs::read_to_string(&self.errors).unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // A test failed. In order first: a server has children.
+            let _ = self.stop.output();
+            sleep(Duration::from_secs(1));
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}

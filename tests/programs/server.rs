@@ -1,0 +1,451 @@
+//! The example server, spoken to over sockets: requests in one piece and in many, large and wrong ones, many clients,
+//! the memory limit; and what its caches say about it. `redis-benchmark` loads it, if the machine has it.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use uslab_tests::server;
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server on a free port, until it is dropped.
+struct Server {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(options: &[&str]) -> Self {
+        let mut command = Command::new(server());
+        command.args(["--listen", "127.0.0.1:0"]).args(options).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on ").expect(&line).parse().unwrap();
+        Self { process, address }
+    }
+    fn client(&self) -> Client {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Client { reader: BufReader::new(stream.try_clone().unwrap()), stream }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // What has ended by itself has no need of it.
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reply {
+    Status(String),
+    Error(String),
+    Integer(i64),
+    Bulk(Vec<u8>),
+    Nil,
+    Array(Vec<Reply>),
+}
+use Reply::*;
+
+fn string(text: &str) -> Reply {
+    Bulk(text.into())
+}
+
+struct Client {
+    stream: TcpStream,
+    reader: BufReader<TcpStream>,
+}
+
+/// A request as clients send it.
+fn request(arguments: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
+    for argument in arguments {
+        bytes.extend(format!("${}\r\n", argument.len()).bytes());
+        bytes.extend(*argument);
+        bytes.extend(b"\r\n");
+    }
+    bytes
+}
+
+impl Client {
+    fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).unwrap();
+        line.strip_suffix("\r\n").expect("a whole line").to_owned()
+    }
+    fn reply(&mut self) -> Reply {
+        let line = self.line();
+        let (kind, rest) = line.split_at(1);
+        match (kind, rest.parse::<i64>()) {
+            ("+", _) => Status(rest.to_owned()),
+            ("-", _) => Error(rest.to_owned()),
+            (":", Ok(number)) => Integer(number),
+            ("$" | "*", Ok(-1)) => Nil,
+            ("$", Ok(length)) => {
+                let mut bytes = vec![0; length as usize + 2];
+                self.reader.read_exact(&mut bytes).unwrap();
+                assert_eq!(bytes.split_off(length as usize), b"\r\n");
+                Bulk(bytes)
+            }
+            ("*", Ok(length)) => Array((0..length).map(|_| self.reply()).collect()),
+            _ => panic!("no reply: {line:?}"),
+        }
+    }
+    fn bytes(&mut self, arguments: &[&[u8]]) -> Reply {
+        self.send(&request(arguments));
+        self.reply()
+    }
+    /// Sends the words of a text as arguments.
+    fn say(&mut self, words: &str) -> Reply {
+        let arguments: Vec<_> = words.split(' ').map(str::as_bytes).collect();
+        self.bytes(&arguments)
+    }
+    /// Whether the server has closed the connection.
+    fn is_closed(&mut self) -> bool {
+        match self.reader.read(&mut [0]) {
+            Ok(n) => n == 0,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+    fn info(&mut self, of: &str) -> String {
+        match self.say(of) {
+            Bulk(bytes) => String::from_utf8(bytes).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+    /// The number called `field` of a line of `INFO`; 0 if there is no such line.
+    fn number(&mut self, line: &str, field: &str) -> u64 {
+        let info = self.info("INFO");
+        let Some(fields) = info.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':')) else {
+            return 0;
+        };
+        let value = fields.split(',').find_map(|pair| pair.strip_prefix(field)?.strip_prefix('='));
+        value.unwrap_or_else(|| panic!("no {field} in {fields}")).parse().unwrap()
+    }
+    /// What is in use of the data's memory: entries, strings, and blocks of pages.
+    fn data_in_use(&mut self) -> u64 {
+        let info = self.info("INFO");
+        let lines = info.lines().filter(|line| line.starts_with("data_"));
+        let used = lines
+            .map(|line| line.split_once(":used=").expect(line).1.split(',').next().unwrap().parse::<u64>());
+        used.map(Result::unwrap).sum()
+    }
+}
+
+/// Until `done`, which may take an interval of the reaper or two.
+fn wait(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "still not: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Both memories answer alike.
+fn on_both(test: impl Fn(&Server)) {
+    for memory in ["uslab", "box"] {
+        println!("--memory {memory}");
+        test(&Server::start(&["--memory", memory]));
+    }
+}
+
+#[test]
+fn commands_do_what_their_names_say() {
+    on_both(|server| {
+        let mut client = server.client();
+        let ok = || Status("OK".into());
+        let wrong = |text: &str| Error(text.into());
+        let dialogue = [
+            ("PING", Status("PONG".into())),
+            ("ping hello", string("hello")),
+            ("ECHO hello", string("hello")),
+            ("GET a", Nil),
+            ("SET a 1", ok()),
+            ("GET a", string("1")),
+            ("set a two", ok()),
+            ("GET a", string("two")),
+            ("INCR a", wrong("ERR value is not an integer or out of range")),
+            ("INCR n", Integer(1)),
+            ("INCR n", Integer(2)),
+            ("SET n 9223372036854775807", ok()),
+            ("INCR n", wrong("ERR value is not an integer or out of range")),
+            ("GET n", string("9223372036854775807")),
+            ("MSET b 2 c 3", ok()),
+            ("MGET a b x c", Array(vec![string("two"), string("2"), Nil, string("3")])),
+            ("EXISTS a b x a", Integer(3)),
+            ("DBSIZE", Integer(4)),
+            ("DEL a x b", Integer(2)),
+            ("DBSIZE", Integer(2)),
+            ("CONFIG GET save", Array(vec![string("save"), string("")])),
+            ("CONFIG GET whatever", Array(vec![])),
+            ("SET a", wrong("ERR wrong arguments for 'SET'")),
+            ("MSET a 1 b", wrong("ERR wrong arguments for 'MSET'")),
+            ("SET a 1 EX 10", wrong("ERR syntax error: SET has no options here")),
+            ("LPUSH a 1", wrong("ERR unknown command 'LPUSH'")),
+            ("FLUSHALLXX", wrong("ERR unknown command 'FLUSHALLXX'")),
+            ("FLUSHALL", ok()),
+            ("DBSIZE", Integer(0)),
+            ("QUIT", ok()),
+        ];
+        for (said, expected) in dialogue {
+            assert_eq!(client.say(said), expected, "{said}");
+        }
+        assert!(client.is_closed());
+    });
+}
+
+#[test]
+fn requests_come_in_any_pieces() {
+    on_both(|server| {
+        let mut client = server.client();
+        // Byte by byte, two requests, an inline one and an empty line among them.
+        let mut bytes = request(&[b"SET", b"key", b"a\r\nb"]);
+        bytes.extend(b"\r\nget key\r\n*0\r\n*-1\r\n");
+        bytes.extend(request(&[b"GET", b"key"]));
+        for byte in bytes {
+            client.send(&[byte]);
+        }
+        assert_eq!(client.reply(), Status("OK".into()));
+        assert_eq!([client.reply(), client.reply()], [string("a\r\nb"), string("a\r\nb")]);
+
+        // Ten thousand at once, more than fit a buffer or a socket.
+        let mut other = client.stream.try_clone().unwrap();
+        let sender = std::thread::spawn(move || {
+            for n in 0..10_000 {
+                let (key, value) = (format!("k{n}"), format!("{n}").repeat(n % 50));
+                other.write_all(&request(&[b"SET", key.as_bytes(), value.as_bytes()])).unwrap();
+                other.write_all(&request(&[b"GET", key.as_bytes()])).unwrap();
+            }
+        });
+        for n in 0..10_000 {
+            assert_eq!(client.reply(), Status("OK".into()));
+            assert_eq!(client.reply(), string(&format!("{n}").repeat(n % 50)));
+        }
+        sender.join().unwrap();
+        assert_eq!(client.say("DBSIZE"), Integer(10_001));
+    });
+}
+
+#[test]
+fn large_values_come_back_as_they_went() {
+    on_both(|server| {
+        let mut client = server.client();
+        for length in [0, 1, 8191, 8193, 16 << 10, 1 << 20, 4 << 20] {
+            let value: Vec<u8> = (0..length).map(|n| (n * 31 + n / 251) as u8).collect();
+            assert_eq!(client.bytes(&[b"SET", b"large", &value]), Status("OK".into()));
+            let Bulk(back) = client.say("GET large") else { panic!("{length} bytes") };
+            assert!(back == value, "{length} bytes");
+        }
+        let keys: Vec<_> = (0..20_000).map(|n| format!("key{n}")).collect();
+        let arguments = ["MSET".as_bytes()].into_iter().chain(keys.iter().flat_map(|k| [k.as_bytes(); 2]));
+        assert_eq!(client.bytes(&arguments.collect::<Vec<_>>()), Status("OK".into()));
+        let arguments = ["MGET".as_bytes()].into_iter().chain(keys.iter().map(|k| k.as_bytes()));
+        let all = client.bytes(&arguments.collect::<Vec<_>>());
+        assert_eq!(all, Array(keys.iter().map(|k| string(k)).collect()));
+    });
+}
+
+#[test]
+fn what_is_no_request_is_told_so_and_ends_its_connection_only() {
+    on_both(|server| {
+        let mut bystander = server.client();
+        assert_eq!(bystander.say("SET a 1"), Status("OK".into()));
+        let long = vec![b'x'; 70_000];
+        let cases: [(&[u8], &str); 9] = [
+            (b"*2\r\n:1\r\n", "expected '$', got ':'"),
+            (b"*x\r\n", "invalid multibulk length"),
+            (b"*1048577\r\n", "invalid multibulk length"),
+            (b"*99999999999999999999\r\n", "invalid multibulk length"),
+            (b"*1\r\n$-1\r\n", "invalid bulk length"),
+            (b"*1\r\n$4194305\r\n", "invalid bulk length"),
+            (b"*1\r\n$x\r\n", "invalid bulk length"),
+            (b"*1\r\n$4\r\nPINGPING", "expected a line end"),
+            (&long, "too big inline request"),
+        ];
+        for (bytes, expected) in cases {
+            let mut client = server.client();
+            client.send(bytes);
+            let Reply::Error(text) = client.reply() else { panic!("{expected}") };
+            assert!(text.starts_with("ERR Protocol error: ") && text.contains(expected), "{text}");
+            assert!(client.is_closed(), "{expected}");
+        }
+        // What was right before it is done.
+        let mut client = server.client();
+        client.send(&[&request(&[b"INCR", b"a"])[..], b"*1\r\n!\r\n"].concat());
+        assert_eq!(client.reply(), Integer(2));
+        assert!(matches!(client.reply(), Error(_)) && client.is_closed());
+        // Clients that go in the middle of a request, or of the replies.
+        let mut client = server.client();
+        client.send(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$100\r\nhalf");
+        drop(client);
+        let mut client = server.client();
+        bystander.bytes(&[b"SET", b"b", &[7; 1 << 20]]);
+        client.send(&request(&[b"GET", b"b"]).repeat(16));
+        drop(client);
+        assert_eq!(bystander.say("GET a"), string("2"));
+    });
+}
+
+#[test]
+fn many_clients_at_once_and_nothing_is_left_of_them() {
+    let server = Server::start(&["--threads", "4"]);
+    let mut control = server.client();
+    let clients: Vec<_> = (0..100).map(|_| server.client()).collect();
+    wait("all are there", || control.number("clients_connection", "used") == 101);
+    std::thread::scope(|scope| {
+        for (mine, mut client) in clients.into_iter().enumerate() {
+            scope.spawn(move || {
+                for n in 0..200 {
+                    let (key, value) = (format!("{mine}:{}", n % 50), format!("{n}").repeat(n * 7 % 300));
+                    assert_eq!(
+                        client.bytes(&[b"SET", key.as_bytes(), value.as_bytes()]),
+                        Status("OK".into())
+                    );
+                    assert_eq!(client.bytes(&[b"GET", key.as_bytes()]), string(&value));
+                    assert!(matches!(client.say("INCR all"), Integer(_)));
+                }
+            });
+        }
+    });
+    assert_eq!(control.say("GET all"), string("20000"));
+    assert_eq!(control.say("DBSIZE"), Integer(5001));
+    assert_eq!(control.number("data_entry", "used"), 5001);
+    // Keys, values, tables: all from there.
+    assert!(control.data_in_use() > 3 * 5001);
+    let slabinfo = control.info("INFO slabinfo");
+    for cache in ["entry", "buffer", "connection", "malloc-16"] {
+        let row = slabinfo.lines().find(|line| line.split(' ').next() == Some(cache)).expect(cache);
+        assert_ne!(row.split_whitespace().nth(2), Some("0"), "{row}");
+    }
+
+    // The one who asks has two buffers and itself.
+    wait("the clients have gone", || control.number("clients_connection", "used") == 1);
+    assert_eq!(control.number("clients_buffer", "used"), 2);
+    assert_eq!(control.say("FLUSHALL"), Status("OK".into()));
+    assert_eq!(control.data_in_use(), 0);
+    assert_eq!(control.number("data_entry", "used"), 0);
+    // And the reaper gives the pages back.
+    wait("no slab is left", || control.number("data_entry", "slabs") == 0);
+    wait("no page is left", || control.number("data", "bytes_from_system") == 0);
+}
+
+#[test]
+fn an_idle_connection_holds_no_buffer() {
+    const IDLE: u64 = 200;
+    let server = Server::start(&[]);
+    let mut control = server.client();
+    let mut clients: Vec<_> = (0..IDLE).map(|_| server.client()).collect();
+    wait("all are there", || control.number("clients_connection", "used") == IDLE + 1);
+    // The one who asks has two.
+    wait("who never sent anything has no buffer", || control.number("clients_buffer", "used") == 2);
+    for client in &mut clients {
+        assert_eq!(client.say("PING"), Status("PONG".into()));
+    }
+    wait("who was answered has none", || control.number("clients_buffer", "used") == 2);
+    // A part of a request is kept.
+    clients[0].send(b"*1\r\n$4\r\nPI");
+    wait("who is not done has one", || control.number("clients_buffer", "used") == 3);
+    clients[0].send(b"NG\r\n");
+    assert_eq!(clients[0].reply(), Status("PONG".into()));
+    wait("it was answered", || control.number("clients_buffer", "used") == 2);
+    assert_eq!(control.number("clients_connection", "used"), IDLE + 1);
+}
+
+#[test]
+fn at_the_memory_limit_clients_are_told_and_can_make_room() {
+    let server = Server::start(&["--max-memory", "16"]);
+    let mut client = server.client();
+    let value = vec![7; 3000];
+    let mut kept = 0;
+    let refused = loop {
+        match client.bytes(&[b"SET", format!("key{kept}").as_bytes(), &value]) {
+            Status(_) => kept += 1,
+            other => break other,
+        }
+        assert!(kept < 16 << 10, "more than there is room for");
+    };
+    assert!(matches!(&refused, Error(text) if text.starts_with("OOM ")), "{refused:?}");
+    assert!(kept > 2000, "most of the memory is the values': {kept} of 3000 bytes");
+    assert_eq!(client.say("DBSIZE"), Integer(kept));
+    // What does not fit leaves what is there as it was.
+    assert!(matches!(client.bytes(&[b"SET", b"key0", &vec![1; 4 << 20]]), Error(_)));
+    assert_eq!(client.say("GET key0"), Bulk(value.clone()));
+    // Others can come, read, and make room.
+    let mut other = server.client();
+    assert_eq!(other.say("GET key1"), Bulk(value.clone()));
+    for n in 0..kept {
+        assert_eq!(other.say(&format!("DEL key{n}")), Integer(1));
+    }
+    for n in 0..kept / 2 {
+        assert_eq!(client.bytes(&[b"SET", format!("again{n}").as_bytes(), &value]), Status("OK".into()));
+    }
+    assert_eq!(client.say("FLUSHALL"), Status("OK".into()));
+    assert_eq!(client.data_in_use(), 0);
+}
+
+#[test]
+fn wrong_options_name_themselves() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let cases: [(&[&str], &str); 5] = [
+        (&["--listen", "nowhere"], "--listen"),
+        (&["--listen", &address], &address),
+        (&["--memory", "paper"], "[possible values: uslab, box]"),
+        (&["--max-memory", "1"], "--max-memory"),
+        (&["--memory", "box", "--max-memory", "64"], "--max-memory"),
+    ];
+    for (options, expected) in cases {
+        let output = Command::new(server()).args(options).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {error}");
+        assert!(error.contains(expected) && output.stdout.is_empty(), "{options:?}: {error}");
+    }
+}
+
+#[test]
+fn redis_benchmark_loads_it() {
+    if let Err(error) = Command::new("redis-benchmark").arg("--version").output() {
+        // Past libtest's capture.
+        _ = std::io::stdout().write_all(format!("server: skipped redis-benchmark: {error}\n").as_bytes());
+        return;
+    }
+    on_both(|server| {
+        let mut load = Command::new("redis-benchmark");
+        load.args(["-h", "127.0.0.1", "-p", &server.address.port().to_string()]);
+        load.args([
+            "-t",
+            "ping,set,get,incr,mset",
+            "-n",
+            "20000",
+            "-r",
+            "5000",
+            "-P",
+            "16",
+            "-d",
+            "300",
+            "--csv",
+        ]);
+        let output = load.output().unwrap();
+        let (text, error) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && !text.contains("rror"), "{text}{error}");
+        for test in
+            ["\"PING_INLINE\"", "\"PING_MBULK\"", "\"SET\"", "\"GET\"", "\"INCR\"", "\"MSET (10 keys)\""]
+        {
+            assert!(text.lines().any(|line| line.starts_with(test)), "{test}: {text}{error}");
+        }
+        let mut client = server.client();
+        let Integer(keys) = client.say("DBSIZE") else { panic!("no number") };
+        assert!(keys > 5000, "{keys} keys");
+        client.stream.shutdown(Shutdown::Write).unwrap();
+        assert!(client.is_closed());
+    });
+}

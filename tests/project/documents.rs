@@ -1,0 +1,315 @@
+//! What the project's pages say of the project is so: links lead somewhere, files and commands that are named exist, the book has the
+//! pages of its summary, and ARCHITECTURE.md has the number of shipping lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use uslab_tests::imports::{Imports, crates};
+use uslab_tests::source::shipping_lines;
+use uslab_tests::workspace;
+
+/// Where the book lies.
+const BOOK: &str = "slab/book/src";
+
+/// The most lines of the allocator itself, for all that is planned.
+const MOST: usize = 15_000;
+/// Whose lines these are.
+const CORE: [&str; 3] = ["magazine", "buddy", "slab"];
+/// What lies in one of these crates and is a product of its own.
+const APART: &str = "slab/src/handle";
+/// By how many lines the table in ARCHITECTURE.md may be wrong before it must be written anew.
+const OFF: usize = 100;
+
+/// Pages in which every file that is named must exist.
+const MAPS: [&str; 7] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "STUDY.md",
+    "slab/book/src/study.md",
+    "slab/book/src/check.md",
+    "slab/book/src/embed.md",
+];
+
+/// What `cargo` has itself.
+const CARGO: [&str; 9] = ["bench", "build", "check", "clippy", "doc", "fmt", "install", "run", "test"];
+
+/// All files below a folder, but for what is built and hidden.
+fn files(folder: &Path, out: &mut Vec<PathBuf>) {
+    for entry in folder.read_dir().unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
+        if name == "target" || name == ".git" {
+            continue;
+        }
+        if path.is_dir() { files(&path, out) } else { out.push(path) }
+    }
+}
+
+fn pages() -> BTreeMap<PathBuf, String> {
+    let mut all = Vec::new();
+    files(workspace(), &mut all);
+    let pages = all.into_iter().filter(|file| file.extension().is_some_and(|end| end == "md"));
+    pages.map(|page| (page.clone(), std::fs::read_to_string(page).unwrap())).collect()
+}
+
+/// Relative to the workspace.
+fn shown(path: &Path) -> String {
+    path.strip_prefix(workspace()).unwrap_or(path).display().to_string()
+}
+
+/// The lines of a page, each with whether it is code between fences.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
+    let mut fenced = false;
+    (1..).zip(text.lines()).map(move |(number, line)| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        (number, line, fenced || fence)
+    })
+}
+
+/// The parts of a line that are code, or those that are not.
+fn parts(line: &str, code: bool) -> impl Iterator<Item = &str> {
+    line.split('`').skip(usize::from(code)).step_by(2)
+}
+
+/// Where the links of a line lead.
+fn links(line: &str) -> Vec<&str> {
+    // What is code shows the characters of a link; a link's own text may be code.
+    let inline =
+        line.match_indices("](").filter(|(at, _)| line[..*at].matches('`').count().is_multiple_of(2));
+    let mut links: Vec<&str> = inline.filter_map(|(at, _)| line[at + 2..].split(')').next()).collect();
+    if line.starts_with('[')
+        && let Some((_, target)) = line.split_once("]: ")
+    {
+        links.push(target);
+    }
+    links.into_iter().filter_map(|link| link.split_whitespace().next()).collect()
+}
+
+/// The name of a heading in a link.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = lines(text).filter(|(_, line, code)| !code && line.starts_with('#'));
+    headings.map(|(_, line, _)| anchor(line.trim_start_matches('#'))).collect()
+}
+
+#[test]
+fn every_relative_link_of_every_page_leads_somewhere() {
+    let pages = pages();
+    let (mut wrong, mut count) = (String::new(), 0);
+    for (page, text) in &pages {
+        for (number, line, code) in lines(text) {
+            for link in if code { Vec::new() } else { links(line) } {
+                if link.contains("://") {
+                    continue;
+                }
+                count += 1;
+                let (path, section) = link.split_once('#').unwrap_or((link, ""));
+                let target = if path.is_empty() { page.clone() } else { page.with_file_name(path) };
+                let Ok(target) = target.canonicalize() else {
+                    writeln!(wrong, "{}:{number}: there is no {link}", shown(page)).unwrap();
+                    continue;
+                };
+                let has = |text: &String| anchors(text).contains(section);
+                if !section.is_empty() && !pages.get(&target).is_some_and(has) {
+                    writeln!(wrong, "{}:{number}: {} has no heading #{section}", shown(page), shown(&target))
+                        .unwrap();
+                }
+                let book = workspace().join(BOOK);
+                if page.starts_with(&book) && !target.starts_with(&book) {
+                    writeln!(
+                        wrong,
+                        "{}:{number}: {link} leads out of the book, which is built without the rest; name the file instead",
+                        shown(page)
+                    )
+                    .unwrap();
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count > 10, "{count} links: most are not seen");
+}
+
+#[test]
+fn the_book_has_the_pages_of_its_summary_and_no_others() {
+    let book = workspace().join(BOOK);
+    let summary = std::fs::read_to_string(book.join("SUMMARY.md")).unwrap();
+    let mut named: BTreeSet<PathBuf> = summary.lines().flat_map(links).map(|page| book.join(page)).collect();
+    assert!(named.len() >= 4, "{named:?}");
+    named.insert(book.join("SUMMARY.md"));
+    let there: BTreeSet<PathBuf> = pages().into_keys().filter(|page| page.starts_with(&book)).collect();
+    assert_eq!(named, there, "pages that SUMMARY.md names, and pages that there are");
+}
+
+/// `a/{b,c}.rs` is two files.
+fn expanded(name: &str) -> Vec<String> {
+    let Some((before, rest)) = name.split_once('{') else { return vec![name.to_owned()] };
+    let Some((inside, after)) = rest.split_once('}') else { return vec![name.to_owned()] };
+    inside.split(',').flat_map(|part| expanded(&format!("{before}{part}{after}"))).collect()
+}
+
+/// Whether a piece of code is the name of a file or a folder.
+fn is_path(code: &str) -> bool {
+    let plain = code.chars().all(|c| c.is_ascii_alphanumeric() || "/._-{},*".contains(c));
+    let known = ["rs", "js", "toml", "md", "html", "wasm", "sh", "h", "c", "png", "sources"];
+    let ends = Path::new(code).extension().is_some_and(|end| known.iter().any(|known| end == *known));
+    plain
+        && code.contains('/')
+        && !code.starts_with('/')
+        && !code.starts_with("target/")
+        && (ends || code.ends_with('/'))
+}
+
+#[test]
+fn every_file_that_a_map_names_exists() {
+    let mut all = Vec::new();
+    files(workspace(), &mut all);
+    let all: Vec<String> = all.iter().map(|file| format!("/{}", shown(file))).collect();
+    let exists = |name: &str| {
+        // Of a table's row the second file may be named from the first one's folder; `*` is any folder.
+        let end = format!("/{}", name.trim_start_matches("*/"));
+        workspace().join(name).exists() || all.iter().any(|file| file.ends_with(&end))
+    };
+    let (mut wrong, mut count) = (String::new(), 0);
+    for map in MAPS {
+        let text = std::fs::read_to_string(workspace().join(map)).unwrap();
+        for (number, line, _) in lines(&text).filter(|(_, _, code)| !code) {
+            for name in parts(line, true).filter(|code| is_path(code)).flat_map(expanded) {
+                count += 1;
+                if !exists(&name) {
+                    writeln!(wrong, "{map}:{number}: there is no {name}").unwrap();
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count > 100, "{count} files: most are not seen");
+}
+
+/// A point that begins with a file names what is to be changed there.
+#[test]
+fn what_contributing_names_in_a_file_is_there() {
+    let text = std::fs::read_to_string(workspace().join("CONTRIBUTING.md")).unwrap();
+    let (mut wrong, mut count) = (String::new(), 0);
+    for point in text.split("\n- `").skip(1) {
+        let end = ["\n\n", "\n- "].iter().filter_map(|next| point.find(next)).min().unwrap_or(point.len());
+        let Some((file, rest)) = point[..end].split_once('`') else { continue };
+        let Ok(source) = std::fs::read_to_string(workspace().join(file)) else { continue };
+        let is_name = |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_:".contains(c));
+        for name in parts(rest, true).filter(is_name) {
+            count += 1;
+            if !source.contains(name.rsplit("::").next().unwrap_or(name)) {
+                writeln!(wrong, "CONTRIBUTING.md: {file} has no {name}").unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count >= 8, "{count} names: most are not seen");
+}
+
+#[test]
+fn every_cargo_command_of_a_page_exists() {
+    let config = std::fs::read_to_string(workspace().join(".cargo/config.toml")).unwrap();
+    let config: toml::Table = config.parse().unwrap();
+    let aliases = config["alias"].as_table().unwrap();
+    let (mut wrong, mut seen) = (String::new(), BTreeSet::new());
+    for (page, text) in pages() {
+        for (number, line, code) in lines(&text) {
+            let commands: Vec<&str> = if code {
+                line.trim_start().strip_prefix("$ ").into_iter().collect()
+            } else {
+                parts(line, true).filter(|code| code.starts_with("cargo ")).collect()
+            };
+            for command in commands {
+                let mut words = command.split_whitespace().skip_while(|word| *word != "cargo").skip(1);
+                let Some(verb) = words.next() else { continue };
+                if !CARGO.contains(&verb) && !aliases.contains_key(verb) {
+                    writeln!(wrong, "{}:{number}: there is no `cargo {verb}`", shown(&page)).unwrap();
+                }
+                seen.insert(verb.to_owned());
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    let unsaid: Vec<&String> = aliases.keys().filter(|alias| !seen.contains(*alias)).collect();
+    assert!(unsaid.is_empty(), "no page names {unsaid:?}");
+}
+
+/// The two commands with which README.md begins are what CI runs.
+#[test]
+fn the_first_two_commands_are_run_by_ci() {
+    let readme = std::fs::read_to_string(workspace().join("README.md")).unwrap();
+    let ci = std::fs::read_to_string(workspace().join(".ci/run")).unwrap();
+    let commands = readme.lines().filter_map(|line| line.strip_prefix("$ "));
+    let first: Vec<&str> = commands.map(|line| line.split('#').next().unwrap_or("").trim()).take(2).collect();
+    assert_eq!(first, ["cargo uslab", "cargo check-all"]);
+    for command in first {
+        assert!(ci.lines().any(|line| line == command), ".ci/run does not run `{command}`");
+    }
+}
+
+#[test]
+fn what_is_no_link_no_file_and_no_heading_is_told_apart() {
+    assert_eq!(links("[a](b.md) and [`c`](d.md#e \"f\"), `[g](h)`"), ["b.md", "d.md#e"]);
+    assert_eq!(links("[loom]: ../x.md"), ["../x.md"]);
+    assert_eq!(anchor(" Who's `first`, and why?"), "whos-first-and-why");
+    assert_eq!(expanded("a/{b,c/}d.rs"), ["a/bd.rs", "a/c/d.rs"]);
+    assert!(is_path("slab/src/lib.rs") && is_path("magazine/src/cpu/"));
+    assert!(!is_path("/proc/slabinfo") && !is_path("lib.rs") && !is_path("a / b.rs") && !is_path("GPL/MIT"));
+    let page = "`a`\n```console\n# b\n```\n# c\n";
+    assert_eq!(lines(page).filter(|(_, _, code)| !code).map(|(n, ..)| n).collect::<Vec<_>>(), [1, 5]);
+    assert_eq!(anchors(page), BTreeSet::from(["c".to_owned()]));
+}
+
+/// Lines of shipping code of each crate: no comments, no docs, no tests, nothing for checkers alone. Examples and benches are not
+/// counted. `WRITE=1` writes the table of ARCHITECTURE.md anew.
+#[test]
+fn shipping_lines_are_few_and_as_many_as_architecture_says() {
+    let mut table: BTreeMap<String, usize> = BTreeMap::new();
+    let mut core = 0;
+    for member in crates(workspace()).unwrap() {
+        let directory = member.directory.display().to_string();
+        if directory == "tests" || directory == "benches" {
+            continue;
+        }
+        let roots = member.roots().map(|root| workspace().join(root)).filter(|root| root.is_file());
+        let drawings: Vec<_> = roots.map(|root| Imports::draw(&root).unwrap()).collect();
+        let files: BTreeSet<&Path> = drawings.iter().flat_map(Imports::paths).collect();
+        for file in files {
+            let lines = shipping_lines(&std::fs::read_to_string(file).unwrap()).unwrap();
+            let apart = file.starts_with(workspace().join(APART));
+            core += if CORE.contains(&&*directory) && !apart { lines } else { 0 };
+            *table.entry(if apart { APART.to_owned() } else { directory.clone() }).or_default() += lines;
+        }
+    }
+    let all = table.values().sum();
+    table.extend([("the allocator".to_owned(), core), ("all".to_owned(), all)]);
+    let page = workspace().join("ARCHITECTURE.md");
+    let mut text = std::fs::read_to_string(&page).unwrap();
+    let mut wrong = String::new();
+    for (name, lines) in &table {
+        println!("LINES | {name} | {lines}");
+        let begin = format!("| {name} | ");
+        let row = text.lines().find(|row| row.starts_with(&begin)).map(str::to_owned);
+        let row = row.unwrap_or_else(|| panic!("ARCHITECTURE.md has no row {begin}"));
+        let said: usize = row[begin.len()..].trim_end_matches(" |").parse().unwrap_or(0);
+        if said.abs_diff(*lines) > OFF {
+            writeln!(wrong, "ARCHITECTURE.md says {row} and there are {lines} lines").unwrap();
+        }
+        text = text.replace(&row, &format!("{begin}{lines} |"));
+    }
+    if std::env::var_os("WRITE").is_some() {
+        std::fs::write(&page, text).unwrap();
+        wrong.clear();
+    }
+    assert!(core <= MOST, "the allocator has {core} shipping lines, at most {MOST}: take some away");
+    assert!(
+        wrong.is_empty(),
+        "{wrong}`WRITE=1 cargo test -p uslab-tests --test project shipping` writes the table"
+    );
+}

@@ -1,0 +1,108 @@
+//! Imports run down: the drawing of who imports from whom, and what may not be in it.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use uslab_tests::imports::{Imports, crates};
+use uslab_tests::workspace;
+
+/// The floors, the ground first. What lies beside them (tests, benches) may depend on all.
+const FLOORS: [&str; 4] = ["magazine", "buddy", "slab", "sim"];
+
+/// The rooms of `slab/src`, the ground first: a room imports from those before it, and from itself.
+const ROOMS: [&str; 15] = [
+    "geometry",
+    "error",
+    "published",
+    "registry",
+    "debug",
+    "reclaim",
+    "memory",
+    "cache",
+    "size",
+    "block",
+    "report",
+    "subsystem",
+    "objects",
+    "handle",
+    "process",
+];
+
+/// More than two files that import from each other are one file in pieces.
+const MOST: usize = 2;
+
+#[test]
+fn a_drawing_follows_re_exports_and_leaves_out_what_does_not_ship() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| std::fs::write(folder.path().join(file), text).unwrap();
+    write("lib.rs", "mod a; mod b; mod c; mod d; pub use a::A;");
+    write("a.rs", "use crate::b::{self, B as Other}; pub struct A(b::B);");
+    write("b.rs", "pub struct B; fn f() { vec![super::c::C::new()]; }");
+    write("c.rs", "use crate::A; pub struct C; #[cfg(test)] mod tests { use crate::d::D; }");
+    write("d.rs", "use crate::c::C; pub struct D; #[cfg(all(loom, unix))] fn f() { crate::a::A; }");
+    let imports = Imports::draw(&folder.path().join("lib.rs")).unwrap();
+    let name = |path: &std::path::Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
+    let arrows: Vec<_> = imports
+        .arrows()
+        .map(|arrow| format!("{} {} {}", name(arrow.from), arrow.names.join("+"), name(arrow.to)))
+        .collect();
+    assert_eq!(arrows, ["a B+b b", "b C c", "c A a", "d C c"]);
+    let circles = imports.circles();
+    assert_eq!((circles.len(), circles[0].files, circles[0].arrows.len()), (1, 3, 3));
+    assert!(circles[0].to_string().contains("c.rs imports A from "), "{}", circles[0]);
+}
+
+#[test]
+fn no_crate_depends_on_a_higher_floor() {
+    let floor = |directory: &std::path::Path| {
+        let top = directory.iter().next()?;
+        FLOORS.iter().position(|floor| *floor == top)
+    };
+    let mut found = BTreeSet::new();
+    for member in crates(workspace()).unwrap() {
+        let Some(own) = floor(&member.directory) else { continue };
+        found.insert(own);
+        for other in &member.dependencies {
+            let below = floor(other).is_some_and(|other| other <= own);
+            assert!(below, "{} depends on {}, a higher floor", member.directory.display(), other.display());
+        }
+    }
+    assert_eq!(found.len(), FLOORS.len(), "floors with a crate");
+}
+
+#[test]
+fn no_circle_of_imports_has_more_than_two_files() {
+    let (mut wrong, mut files) = (String::new(), 0);
+    for member in crates(workspace()).unwrap() {
+        for root in member.roots().map(|root| workspace().join(root)).filter(|root| root.is_file()) {
+            let imports = Imports::draw(&root).unwrap();
+            println!("{}: {} files", root.display(), imports.files());
+            files += imports.files();
+            for circle in imports.circles() {
+                println!("  {circle}");
+                if circle.files > MOST {
+                    writeln!(wrong, "{circle}").unwrap();
+                }
+            }
+        }
+    }
+    assert!(files > 200, "{files} files: the drawing misses most");
+    assert!(wrong.is_empty(), "{}", wrong.replace(&format!("{}/", workspace().display()), ""));
+}
+
+#[test]
+fn the_rooms_of_slab_import_down() {
+    let imports = Imports::draw(&workspace().join("slab/src/lib.rs")).unwrap();
+    let place = |room: &str| {
+        let place = ROOMS.iter().position(|known| *known == room);
+        place.unwrap_or_else(|| panic!("`{room}` has no place in the list of rooms: {ROOMS:?}"))
+    };
+    let mut rooms = BTreeSet::new();
+    // The crate's root re-exports, and is no room.
+    for arrow in imports.arrows().filter(|arrow| !arrow.rooms[0].is_empty()) {
+        let [from, to] = arrow.rooms;
+        rooms.extend(arrow.rooms);
+        assert!(!to.is_empty(), "{arrow}: say where it is defined");
+        assert!(place(to) <= place(from), "{arrow}: `{to}` lies above `{from}`");
+    }
+    assert_eq!(rooms, BTreeSet::from(ROOMS), "rooms and their list");
+}

@@ -1,0 +1,31 @@
+//! What tests start is built while they run, and of what has been built for them: anything else would be compiled twice.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use uslab_tests::{PROGRAMS, cargo};
+
+/// Libraries with their features, as cargo would build them.
+fn libraries(arguments: &[&str]) -> BTreeSet<String> {
+    // The format is unstable; nothing is built.
+    let mut cargo = cargo();
+    cargo.args(arguments).args(["--unit-graph", "-Zunstable-options"]).env("RUSTC_BOOTSTRAP", "1");
+    let output = cargo.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let graph: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let library = |unit: &&Value| {
+        unit["mode"] == "build" && ["lib", "proc-macro"].iter().any(|kind| unit["target"]["kind"][0] == *kind)
+    };
+    let units = graph["units"].as_array().unwrap().iter().filter(library);
+    units.map(|unit| format!("{} {}", unit["pkg_id"], unit["features"])).collect()
+}
+
+#[test]
+fn programs_that_tests_start_are_built_of_what_tests_have_built() {
+    let programs = libraries(&[&PROGRAMS[..], &["--bins", "--lib", "--examples"]].concat());
+    for tests in [&["test", "--workspace"][..], &["test", "--package", "uslab-tests"]] {
+        let built = libraries(tests);
+        let twice: Vec<_> = programs.difference(&built).collect();
+        assert!(twice.is_empty(), "`cargo {}` has not built {twice:#?}", tests.join(" "));
+        assert!(programs.len() > 50, "{} libraries: most are not seen", programs.len());
+    }
+}

@@ -1,0 +1,37 @@
+//! What each crate shows its users, and whether they are shown how to use it. Whoever raises a number says why beside it.
+
+use std::fmt::Write;
+use uslab_tests::surface::items;
+
+/// A crate, the most public paths that it may have, and whether each of its types must have an example that runs. Of the paths
+/// of `uslab-buddy` 41 are `Gfp`: Linux's flags, and the operations on sets that bitflags gives them.
+const CRATES: [(&str, usize, bool); 4] = [
+    ("uslab", 350, true),
+    ("uslab-handle", 73, true),
+    ("uslab-magazine", 60, false),
+    ("uslab-buddy", 119, false),
+];
+
+#[test]
+fn no_crate_shows_more_than_its_users_need_and_types_have_examples() {
+    let mut wrong = String::new();
+    for (package, most, must_have_examples) in CRATES {
+        let items = items(package).unwrap();
+        let (paths, types) = (items.len(), items.iter().filter(|item| item.is_type).count());
+        let bare = items.iter().filter(|item| item.is_type && !item.has_example).map(|item| &*item.path);
+        let bare: Vec<&str> = bare.collect();
+        println!(
+            "SURFACE {package} | {paths} public paths, at most {most} | {types} types, {} without an example",
+            bare.len()
+        );
+        if paths > most {
+            writeln!(wrong, "{package}: {paths} public paths, at most {most}:").unwrap();
+            items.iter().for_each(|item| writeln!(wrong, "  {}", item.path).unwrap());
+        }
+        if must_have_examples && !bare.is_empty() {
+            writeln!(wrong, "{package}: types without an example that runs:\n  {}", bare.join("\n  "))
+                .unwrap();
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}

@@ -1,0 +1,244 @@
+//! What is wrong with a file is said with its name and place, and nothing panics.
+
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
+
+use rand::rngs::SmallRng;
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{Rng, RngExt, SeedableRng};
+use uslab_sim::trace::{Impossible, Recording, Source, Tables, TraceError};
+use uslab_tests::workspace;
+
+const GOOD: &str = "            init-1       [003] .....     6.254505: kmem_cache_alloc: call_site=f+0x95/0x150 \
+                    ptr=ffff888004a9a000 bytes_req=64 bytes_alloc=64 gfp_flags=GFP_KERNEL node=-1 accounted=true\n";
+
+fn read(name: &str, bytes: &[u8]) -> Result<Recording, TraceError> {
+    let source = Source::from_reader(name, Box::new(Cursor::new(bytes.to_vec())), Some(bytes.len() as u64))?;
+    Recording::read(source, |_| {})
+}
+
+fn message(bytes: &[u8]) -> String {
+    read("t.txt", bytes).map(|_| ()).unwrap_err().to_string()
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing.txt");
+    let error = Recording::open(&missing).unwrap_err();
+    assert!(matches!(error, TraceError::Open { .. }), "{error:?}");
+    assert!(error.to_string().starts_with(&*missing.to_string_lossy()), "{error}");
+    let error = Recording::open(folder.path()).unwrap_err();
+    assert!(matches!(error, TraceError::Directory { .. }), "{error:?}");
+    let empty = folder.path().join("empty.txt");
+    std::fs::write(&empty, "").unwrap();
+    let error = Recording::open(&empty).unwrap_err();
+    assert!(matches!(error, TraceError::Empty { .. }), "{error:?}");
+}
+
+#[test]
+fn files_that_are_not_text() {
+    assert!(matches!(read("t", b"\x7fELF\x02\x01\x01\x00\x00\x00").unwrap_err(), TraceError::Binary { .. }));
+    assert!(message(b"PERFILE2\x68\x00\x00").contains("perf script"));
+    assert!(message(b"\x17\x08Dtracing6\x00").contains("trace-cmd report"));
+    assert!(message(b"\x1f\x8b\x08\x00\x00").contains("gzip"));
+}
+
+#[test]
+fn text_that_is_not_a_trace() {
+    let error = read("t.txt", b"# a comment\n").unwrap_err();
+    assert_eq!(error.to_string(), "t.txt: no event in 1 lines");
+    let error = read("t.txt", b"Dear reader,\nthis is a letter.\n").unwrap_err();
+    assert!(error.to_string().contains("\"Dear reader,\""), "{error}");
+}
+
+#[test]
+fn compressed_files_that_are_cut_or_damaged() {
+    let packed = zstd::encode_all(GOOD.repeat(1000).as_bytes(), 3).unwrap();
+    assert_eq!(read("t.zst", &packed).unwrap().counts().events, 1000);
+    for cut in [5, 20, packed.len() / 2, packed.len() - 1] {
+        let error = read("t.zst", &packed[..cut]).unwrap_err();
+        assert!(matches!(error, TraceError::Truncated { .. }), "cut at {cut}: {error:?}");
+    }
+    let mut damaged = packed.clone();
+    for byte in &mut damaged[10..20] {
+        *byte ^= 0x55;
+    }
+    assert!(read("t.zst", &damaged).is_err());
+}
+
+#[test]
+fn a_line_that_is_cut() {
+    // Once the whole trace was refused for it.
+    let cut = GOOD.repeat(3);
+    let cut = &cut[..cut.len() - 70];
+    let recording = read("t.txt", cut.as_bytes()).unwrap();
+    assert_eq!((recording.counts().events, recording.counts().not_understood), (2, 0));
+    let (line, text) = recording.counts().cut_line.clone().unwrap();
+    assert_eq!(line, 3);
+    assert!(GOOD.starts_with(&text), "{text}");
+    // A file of nothing else is no trace.
+    let error = read("t.txt", &GOOD.as_bytes()[..80]).unwrap_err();
+    assert!(matches!(&error, TraceError::NotATrace { first, .. } if !first.is_empty()), "{error:?}");
+    // A last line that is whole but for its line feed is an event like any other, and noted.
+    let whole = GOOD.repeat(3);
+    let recording = read("t.txt", whole.trim_end().as_bytes()).unwrap();
+    assert_eq!(recording.counts().events, 3);
+    assert!(recording.counts().unterminated && recording.counts().cut_line.is_none());
+    // A line cut in the middle of the file is not understood, and shown.
+    let middle = format!("{GOOD}{}\n{GOOD}", &GOOD[..80]);
+    let recording = read("t.txt", middle.as_bytes()).unwrap();
+    assert_eq!((recording.counts().events, recording.counts().not_understood), (2, 1));
+    assert_eq!(recording.counts().first_not_understood[0].0, 2);
+}
+
+#[test]
+fn a_line_that_never_ends() {
+    let error = read("t.txt", &vec![b'x'; 3 << 20]).unwrap_err();
+    assert!(matches!(error, TraceError::LongLine { line: 1, .. }), "{error:?}");
+}
+
+#[test]
+fn values_that_cannot_be() {
+    let page = "  a-1 [000] .....  1.0: mm_page_alloc: page=ffffea0000a34640 pfn=0x28d19 order=0 migratetype=0 gfp_flags=GFP\n";
+    for (good, from, to, field, value) in [
+        (page, "order=0", "order=11", "order", 11),
+        (page, "pfn=0x28d19", "pfn=0xfffffffffffff", "pfn", 0xf_ffff_ffff_ffff),
+        (page, "[000]", "[8192]", "cpu", 8192),
+        (GOOD, "bytes_alloc=64", "bytes_alloc=0", "bytes_alloc", 0),
+        (GOOD, "bytes_alloc=64", "bytes_alloc=99999999", "bytes_alloc", 99_999_999),
+        (GOOD, "bytes_req=64", "bytes_req=65", "bytes_req", 65),
+    ] {
+        let text = format!("{good}{}", good.replace(from, to));
+        match read("t.txt", text.as_bytes()).unwrap_err() {
+            TraceError::Impossible { line: 2, what: Impossible { field: f, value: v, .. }, .. } => {
+                assert_eq!((f, v), (field, value));
+            }
+            other => panic!("{field}={value}: {other:?}"),
+        }
+    }
+    let error = message(page.replace("order=0", "order=11").as_bytes());
+    assert_eq!(error, "t.txt:1: impossible order=11 (0 to 10 are accepted)");
+}
+
+#[test]
+fn tables_that_are_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("before.slabinfo");
+    std::fs::write(&path, "slabinfo - version: 2.1\nrubbish\n").unwrap();
+    let error = Tables::read(folder.path()).unwrap_err().to_string();
+    assert_eq!(error, format!("{}:2: expected ` : tunables` after five numbers", path.display()));
+}
+
+/// Ten thousand traces with flipped bytes, cuts, shuffled, doubled and foreign lines, changed digits, compressed or not:
+/// each is read or refused, none panics or hangs.
+#[test]
+fn mangled_traces_never_panic() {
+    let samples: Vec<Vec<u8>> = sample_files().iter().map(|path| unpacked(path)).collect();
+    let lines: Vec<Vec<&[u8]>> =
+        samples.iter().map(|text| text.split_inclusive(|&b| b == b'\n').collect()).collect();
+    let mut rng = SmallRng::seed_from_u64(0x5_1ab);
+    let (mut read_well, mut refused) = (0, 0);
+    for round in 0..10_000 {
+        let text = mangled(&lines, &mut rng);
+        match read("mangled", &text) {
+            Ok(recording) => {
+                let events = recording.counts().events;
+                let mut ops = recording.resolve(None).unwrap();
+                let mut operations = 0;
+                while ops.next_op().unwrap().is_some() {
+                    operations += 1;
+                }
+                // An event gives its own operation, and a free for each object that was live.
+                assert!(operations <= 2 * events, "round {round}: {operations} from {events} events");
+                let facts = ops.facts(&Tables::default());
+                assert_eq!(
+                    facts.objects.frees,
+                    facts.objects.matched + facts.objects.hidden_allocs + facts.objects.pre_trace_frees
+                );
+                serde_json::to_string(&facts).unwrap();
+                read_well += 1;
+            }
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                refused += 1;
+            }
+        }
+    }
+    println!("{read_well} were read, {refused} refused");
+    assert!(
+        read_well > 2000 && refused > 500,
+        "{read_well} were read, {refused} refused: the mangling is off"
+    );
+}
+
+fn sample_files() -> Vec<PathBuf> {
+    let folder = workspace().join("sim/data/samples");
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert_eq!(files.len(), 9);
+    files
+}
+
+fn unpacked(path: &Path) -> Vec<u8> {
+    zstd::decode_all(&std::fs::read(path).unwrap()[..]).unwrap()
+}
+
+/// A piece of a sample with a few things done to it.
+fn mangled(samples: &[Vec<&[u8]>], rng: &mut SmallRng) -> Vec<u8> {
+    let sample = samples.choose(rng).unwrap();
+    let start = if rng.random_bool(0.3) { 0 } else { rng.random_range(0..sample.len()) };
+    let end = sample.len().min(start + rng.random_range(1..150));
+    let mut lines: Vec<&[u8]> = sample[start..end].to_vec();
+    match rng.random_range(0..6) {
+        0 => lines.shuffle(rng),
+        1 => {
+            for _ in 0..rng.random_range(1..20) {
+                let (line, at) = (*lines.choose(rng).unwrap(), rng.random_range(0..=lines.len()));
+                lines.insert(at, line);
+            }
+        }
+        2 => {
+            for _ in 0..rng.random_range(1..20) {
+                let other = samples.choose(rng).unwrap();
+                lines.insert(rng.random_range(0..=lines.len()), other.choose(rng).unwrap());
+            }
+        }
+        3 => lines.retain(|_| rng.random_bool(0.5)),
+        _ => {}
+    }
+    let mut text = lines.concat();
+    if text.is_empty() {
+        return text;
+    }
+    for _ in 0..rng.random_range(0..4) {
+        let at = rng.random_range(0..text.len());
+        match rng.random_range(0..7) {
+            0 => text[at] ^= 1 << rng.random_range(0..8),
+            1 => text[at] = rng.next_u32() as u8,
+            2 => text.truncate(at + 1),
+            3 => drop(text.drain(at..text.len().min(at + rng.random_range(1..80)))),
+            4 => {
+                if let Some(digit) = text[at..].iter().position(u8::is_ascii_digit) {
+                    text[at + digit] = b'0' + rng.random_range(0..10);
+                }
+            }
+            5 => drop(text.splice(at..at, b"99999999999999999999".iter().copied())),
+            _ => drop(text.splice(at..at, b"\n".iter().copied())),
+        }
+        if text.is_empty() {
+            return text;
+        }
+    }
+    if rng.random_bool(0.1) {
+        let mut packed = zstd::Encoder::new(Vec::new(), 1).unwrap();
+        packed.write_all(&text).unwrap();
+        text = packed.finish().unwrap();
+        if rng.random_bool(0.5) {
+            let at = rng.random_range(0..text.len());
+            text[at] = text[at].wrapping_add(1);
+        }
+    }
+    text
+}

@@ -1,0 +1,651 @@
+//! The command `uslab` from outside: its verbs, its JSON, its errors and exit codes.
+
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use uslab_tests::workspace;
+
+fn uslab(args: &[&str]) -> Output {
+    uslab_with(args, b"")
+}
+
+fn uslab_with(args: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(uslab_tests::uslab())
+        .args(args)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    // A program that ends before it has read everything breaks the pipe: that is its right.
+    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input));
+    child.wait_with_output().expect("the binary ends")
+}
+
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Exit code 2, nothing on standard output, and a message with all of `parts`.
+#[track_caller]
+fn refused(args: &[&str], parts: &[&str]) {
+    let (code, out, err) = said(&uslab(args));
+    assert_eq!(code, Some(2), "{args:?}: {err}");
+    assert!(out.is_empty(), "{args:?} wrote {out}");
+    assert!(!err.contains("panicked"), "{args:?}: {err}");
+    for part in parts {
+        assert!(err.contains(part), "{args:?}: expected {part:?} in {err}");
+    }
+}
+
+fn sample(name: &str) -> PathBuf {
+    workspace().join("sim/data/samples").join(name)
+}
+
+/// A small trace: three pages, an object allocated and freed.
+const SMALL: &str = "\
+# tracer: nop
+#
+# entries-in-buffer/entries-written: 3/3   #P:2
+#
+            sh-70      [000] .....     1.000001: kmalloc: call_site=load+0x10/0x20 ptr=ffff888001000040 bytes_req=60 bytes_alloc=64 gfp_flags=GFP_KERNEL node=-1 accounted=false
+            sh-70      [001] .....     1.000002: kfree: call_site=load+0x18/0x20 ptr=ffff888001000040
+            sh-70      [001] .....     1.000003: mm_page_alloc: page=0xffffea0000040000 pfn=0x1000 order=3 migratetype=0 gfp_flags=GFP_KERNEL|__GFP_COMP
+";
+
+struct Folder(tempfile::TempDir);
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder"))
+    }
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, content).expect("a temporary file");
+        path.to_str().expect("a plain name").to_owned()
+    }
+}
+
+fn replay_json(args: &[&str]) -> Value {
+    let args: Vec<&str> = ["replay"].into_iter().chain(args.iter().copied()).chain(["--json", "-"]).collect();
+    let (code, out, err) = said(&uslab(&args));
+    assert_eq!(code, Some(0), "{args:?}: {err}");
+    serde_json::from_str(&out).expect("JSON and nothing else on standard output")
+}
+
+#[test]
+fn without_arguments_a_newcomer_sees_the_bundled_trace_explained() {
+    let (code, out, err) = said(&uslab(&[]));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    for part in [
+        "721,538 memory events",
+        "dentry",
+        "nothing was lost",
+        "0 objects and 0 slabs were left",
+        "Where to go next",
+    ] {
+        assert!(out.contains(part), "expected {part:?} in {out}");
+    }
+    assert!(!out.contains("Simulated") && !out.contains("seed"), "the traced machine, simulated: {out}");
+    // The README shows how it begins. (A debug build checks frees, and commits memory for that.)
+    let shown =
+        include_str!("../../README.md").split("```text\n").nth(1).and_then(|block| block.split("```").next());
+    let shown: Vec<&str> = shown.expect("a block of text").lines().collect();
+    let differs = |(shown, printed): &(&&str, &str)| *shown != printed && !shown.starts_with("  commit ");
+    assert!(shown.len() > 10);
+    assert_eq!(shown.iter().zip(out.lines()).find(differs), None, "what README.md shows, and what it prints");
+}
+
+#[test]
+fn the_bundled_trace_gives_the_numbers_of_its_kernel() {
+    let report = replay_json(&[]);
+    assert_eq!(report["events"]["kmem_cache_alloc"], 279_213);
+    assert_eq!(report["events_total"], 721_538);
+    let dentry = report["caches"].as_array().unwrap().iter().find(|c| c["name"] == "dentry").unwrap();
+    assert_eq!((&dentry["allocs"], &dentry["frees"]), (&Value::from(47_602), &Value::from(30_224)));
+    assert_eq!((&dentry["peak_live"], &dentry["remote_frees"]), (&Value::from(33_861), &Value::from(1_912)));
+    let kernel = &report["against_kernel"];
+    assert_eq!(
+        (&kernel["objects_kernel"], &kernel["objects_ours"]),
+        (&Value::from(15_030), &Value::from(15_072))
+    );
+    assert_eq!(
+        (&kernel["objects_abs_error"], &kernel["objects_exact"]),
+        (&Value::from(42), &Value::from(43))
+    );
+    assert_eq!(report["pages"]["2"]["allocs"], 1667);
+}
+
+#[test]
+fn the_json_of_a_replay_has_all_its_fields_and_the_laws_hold() {
+    let report = replay_json(&[sample("ftrace-6.1.txt.zst").to_str().unwrap()]);
+    for field in [
+        "events",
+        "not_understood",
+        "caches",
+        "pages",
+        "conservation",
+        "teardown",
+        "events_per_second",
+        "traced",
+        "machine",
+        "trace_health",
+        "version",
+    ] {
+        assert!(!report[field].is_null(), "{field}");
+    }
+    let cache = &report["caches"][0];
+    for field in [
+        "name",
+        "object_size",
+        "slab_size",
+        "objs_per_slab",
+        "order",
+        "allocs",
+        "frees",
+        "live",
+        "peak_live",
+        "remote_frees",
+        "hidden_allocs",
+        "hidden_frees",
+        "pre_trace_frees",
+        "slabs",
+        "slabs_peak",
+        "in_magazines",
+        "in_depot",
+        "depot_exchanges",
+    ] {
+        assert!(!cache[field].is_null(), "{field}");
+    }
+    for path in ["cpu", "depot", "slab", "pages", "commit"] {
+        let caches = report["caches"].as_array().unwrap().iter();
+        let sum = caches.map(|cache| cache["paths"][path].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(report["objects"]["paths"][path], sum, "{path}");
+    }
+    assert!(cache.get("kernel").is_some());
+    assert_eq!(report["not_understood"], 0);
+    assert!(report["conservation"]["checked"].as_u64().unwrap() >= 2);
+    assert_eq!(report["conservation"]["violated"], 0);
+    for left in ["objects", "slabs", "pages_not_in_maximal_blocks"] {
+        assert_eq!(report["teardown"][left], 0, "{left}");
+    }
+    assert_eq!(report["teardown"]["committed_bytes"][1], 0);
+}
+
+#[test]
+fn the_same_trace_gives_the_same_report_but_for_times() {
+    let path = sample("ftrace-6.12-tgid-hashed.txt.zst");
+    let report = || {
+        let mut report = replay_json(&[path.to_str().unwrap()]);
+        let fields = report.as_object_mut().unwrap();
+        fields.retain(|name, _| !name.ends_with("_seconds") && !name.contains("ns_per_"));
+        fields.remove("events_per_second");
+        fields["teardown"].as_object_mut().unwrap().remove("resident_bytes");
+        report
+    };
+    assert_eq!(report(), report());
+}
+
+/// Once it took a seed and printed it, though nothing in a replay is random.
+#[test]
+fn a_replay_has_no_seed() {
+    refused(&["replay", "--seed", "7"], &["--seed"]);
+    let path = sample("ftrace-6.1.txt.zst");
+    let (_, out, _) = said(&uslab(&["replay", path.to_str().unwrap()]));
+    assert!(!out.contains("seed"), "{out}");
+}
+
+/// Once the introduction came, and no table.
+#[test]
+fn all_without_a_file_shows_every_cache_of_the_bundled_trace() {
+    let (code, out, err) = said(&uslab(&["replay", "--all"]));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.contains("the bundled trace: 721,538 events on 4 CPUs\n"), "{out}");
+    assert!(out.contains("(86 of 86, the busiest first)") && out.contains("Beside the kernel"), "{out}");
+    assert!(!out.contains("Where to go next"), "{out}");
+}
+
+/// Once a simulated machine of 64 CPUs was called the real kernel's, CPUs without events were passed over in silence, and
+/// one CPU freed what "another CPU" had allocated.
+#[test]
+fn the_traced_machine_the_simulated_one_and_what_was_used_are_told_apart() {
+    let introduction = |args: &[&str]| said(&uslab(&[&["replay"][..], args].concat())).1;
+    let out = introduction(&["--cpus", "64"]);
+    assert!(out.contains("a real Linux kernel (6.1, 4 CPUs)"), "{out}");
+    assert!(out.contains("Simulated: 64 CPUs, 1 node") && out.contains("4 CPUs used"), "{out}");
+    let out = introduction(&["--cpus", "1"]);
+    assert!(out.contains("a real Linux kernel (6.1, 4 CPUs)"), "{out}");
+    assert!(out.contains("all of the trace's run on it"), "{out}");
+    assert!(
+        out.contains(" 0  frees came from another CPU than the allocation (6,592 on the traced"),
+        "{out}"
+    );
+    let out = introduction(&["--nodes", "2"]);
+    assert!(out.contains("of them from another node: past the magazines"), "{out}");
+    assert!(!out.contains("needed nothing special"), "{out}");
+
+    let path = sample("ftrace-6.1.txt.zst");
+    let path = path.to_str().unwrap();
+    let page = |args: &[&str]| said(&uslab(&[&["replay", path][..], args].concat())).1;
+    let second = |out: &str| out.lines().nth(1).unwrap_or_default().to_owned();
+    let line = second(&page(&["--cpus", "1024", "--nodes", "16"]));
+    assert!(line.starts_with("Simulated: 1,024 CPUs, 16 nodes, "), "{line}");
+    assert!(line.ends_with("; 4 CPUs used: no event is on the others; 1 node used"), "{line}");
+    let line = second(&page(&["--cpus", "2"]));
+    assert!(line.ends_with("; CPU n of the trace is CPU n modulo 2"), "{line}");
+    let machines = |args: &[&str]| {
+        let report = replay_json(&[&[path][..], args].concat());
+        let number = |of: &str, field: &str| report[of][field].as_u64().unwrap();
+        let objects = &report["objects"];
+        assert_eq!(report["facts"]["objects"]["remote"], 208, "on the traced machine, always");
+        (
+            [number("traced", "cpus"), number("traced", "cpus_used")],
+            [number("machine", "cpus_used"), number("machine", "nodes_used")],
+            [objects["remote_frees"].as_u64().unwrap(), objects["remote_node_frees"].as_u64().unwrap()],
+        )
+    };
+    assert_eq!(machines(&["--cpus", "1"]), ([4, 4], [1, 1], [0, 0]));
+    assert_eq!(machines(&["--cpus", "4"]), ([4, 4], [4, 1], [208, 0]));
+    let (_, used, [remote, far]) = machines(&["--cpus", "4", "--nodes", "4"]);
+    assert_eq!((used, remote), ([4, 4], far), "each CPU is a node");
+}
+
+/// Once the time was spread over events that ask nothing of the allocator, too.
+#[test]
+fn nanoseconds_an_operation_are_of_operations_that_were_replayed() {
+    let ignored = "\
+            sh-70      [001] .....     1.000004: mm_page_pcpu_drain: page=0xffffea0000040000 pfn=0x1000 order=0 migratetype=0
+            sh-70      [001] .....     1.000005: kfree: call_site=load+0x18/0x20 ptr=0000000000000000
+";
+    let folder = Folder::new();
+    let trace = folder.file("trace", SMALL.replace("3/3", "5/5") + ignored);
+    let report = replay_json(&[&trace]);
+    assert_eq!((&report["events_total"], &report["operations"]), (&Value::from(5), &Value::from(3)));
+    let number = |field: &str| report[field].as_f64().unwrap();
+    let same = |a: f64, b: f64| (a - b).abs() <= 1e-6 * a.max(b);
+    assert!(same(number("replay_ns_per_operation") * 3.0, number("replay_seconds") * 1e9), "{report}");
+    assert!(same(number("read_ns_per_event") * 5.0, number("read_seconds") * 1e9), "{report}");
+}
+
+/// Once the marks of the simulated zones left out what a kernel with huge pages keeps free.
+#[test]
+fn watermarks_have_the_huge_page_daemons_part() {
+    let trace = Folder::new();
+    let trace = trace.file("trace", SMALL);
+    let report = replay_json(&[&trace, "--limit-memory", "1G"]);
+    // One zone: two pageblocks, and nine for the pairs of migrate types. The other formula gives 1024.
+    assert_eq!(report["buddy"]["zones"][0]["watermarks"]["min"], 11 * 512);
+}
+
+/// The first lines of a report, before its first table.
+fn first_lines(args: &[&str], input: &str) -> Vec<String> {
+    let (code, out, err) = said(&uslab_with(&[&["replay"][..], args].concat(), input.as_bytes()));
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}");
+    out.lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// Once all of these went by in silence, but for the cut line, for which the trace was refused.
+#[test]
+fn a_trace_that_is_cut_overrun_or_hashed_says_so_in_its_first_lines() {
+    let of = |name: &str| first_lines(&[sample(name).to_str().unwrap()], "")[2..].join("\n");
+    assert_eq!(of("ftrace-6.1.txt.zst"), "");
+    let overrun = of("ftrace-6.1-overrun.txt.zst");
+    assert_eq!(
+        overrun,
+        "WARNING: the ring buffer overran: the oldest 2,533 of 2,992 events are not in the trace"
+    );
+    for hashed in ["ftrace-6.12-tgid-hashed.txt.zst", "ftrace-6.18-hashed.txt.zst"] {
+        let said = of(hashed);
+        assert!(
+            said.starts_with("WARNING: pointers are hashed: which pages are slabs cannot be known."),
+            "{said}"
+        );
+    }
+    // Its addresses were moved, and no longer belong to its page numbers.
+    let moved = of("perf-script-6.18.txt.zst");
+    assert!(moved.contains("which pages are slabs cannot be known"), "{moved}");
+
+    let lines: Vec<&str> = SMALL.lines().collect();
+    let short = lines[..lines.len() - 1].join("\n") + "\n";
+    assert_eq!(
+        first_lines(&["-"], &short)[2..],
+        ["WARNING: the trace was cut or filtered: its header announces 1 more events than it has"]
+    );
+    let cut = &SMALL[..SMALL.len() - 60];
+    let said = first_lines(&["-"], cut)[2..].join("\n");
+    assert!(said.contains("WARNING: line 7, the last one, is cut and was left out: "), "{said}");
+    assert!(said.contains("announces 1 more events than it has"), "{said}");
+    let open = first_lines(&["-"], SMALL.trim_end())[2..].join("\n");
+    assert!(open.contains("WARNING: the last line has no line feed: it may be cut"), "{open}");
+
+    let report = replay_json(&[sample("ftrace-6.1-overrun.txt.zst").to_str().unwrap()]);
+    assert_eq!(report["trace_health"]["overwritten"], 2533);
+    let report = replay_json(&[sample("ftrace-6.12-tgid-hashed.txt.zst").to_str().unwrap()]);
+    assert_eq!(report["trace_health"]["direct_map"]["state"], "hashed");
+    let report = replay_json(&[sample("ftrace-6.1.txt.zst").to_str().unwrap()]);
+    assert_eq!(report["trace_health"]["direct_map"]["base"], 0xffff_8880_0000_0000_u64);
+}
+
+#[test]
+fn other_machines_replay_the_same_events() {
+    let path = sample("ftrace-6.1.txt.zst");
+    let path = path.to_str().unwrap();
+    for options in [
+        &["--cpus", "1"][..],
+        &["--cpus", "64", "--nodes", "4"],
+        &["--cpus", "1024", "--nodes", "16"],
+        &["--magazine", "off"],
+        &["--magazine", "1"],
+        &["--magazine", "64", "--snapshot-every", "100"],
+        &["--limit-memory", "256M"],
+    ] {
+        let args: Vec<&str> = [path].into_iter().chain(options.iter().copied()).collect();
+        let report = replay_json(&args);
+        assert_eq!(report["conservation"]["violated"], 0, "{options:?}: {}", report["conservation"]);
+        assert_eq!(report["objects"]["allocs"], 656, "{options:?}");
+    }
+}
+
+#[test]
+fn standard_input_is_read_plain_and_compressed() {
+    for (name, events) in [("ftrace-6.1.txt.zst", 2987), ("perf-script-6.12.txt.zst", 3295)] {
+        let bytes = std::fs::read(sample(name)).unwrap();
+        let output = uslab_with(&["replay", "-", "--json", "-"], &bytes);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["events_total"], events, "{name}");
+    }
+    let (code, out, _) = said(&uslab_with(&["replay", "-"], SMALL.as_bytes()));
+    assert_eq!(code, Some(0));
+    assert!(out.contains("3 events on 2 CPUs"), "{out}");
+}
+
+#[test]
+fn lost_events_are_reported() {
+    let report = replay_json(&[sample("ftrace-6.1-lost-trace_pipe.txt.zst").to_str().unwrap()]);
+    assert_eq!(report["lost"], 2533);
+    let (_, out, _) =
+        said(&uslab(&["replay", sample("ftrace-6.1-lost-trace_pipe.txt.zst").to_str().unwrap()]));
+    assert!(out.contains("WARNING: the kernel lost 2,533 events"), "{out}");
+}
+
+#[test]
+fn what_is_no_trace_is_refused_by_name() {
+    let folder = Folder::new();
+    let here = folder.0.path().to_str().unwrap();
+    refused(&["replay", "/no/such/trace"], &["/no/such/trace"]);
+    refused(&["replay", here], &[here, "directory"]);
+    let binary = folder.file("binary", [0u8, 1, 2, 3, 255, 0, 0, 9].repeat(100));
+    refused(&["replay", &binary], &[&binary]);
+    let text = folder.file("text", "It was a dark and stormy night.\n");
+    refused(&["replay", &text], &[&text]);
+    let empty = folder.file("empty", "");
+    refused(&["replay", &empty], &[&empty]);
+    let mut whole = std::fs::read(sample("ftrace-6.1.txt.zst")).unwrap();
+    whole.truncate(whole.len() / 2);
+    let truncated = folder.file("truncated.zst", whole);
+    refused(&["replay", &truncated], &[&truncated]);
+}
+
+#[test]
+fn impossible_values_are_refused_with_their_line() {
+    let folder = Folder::new();
+    let order = folder.file("order", SMALL.replace("order=3", "order=11"));
+    refused(&["replay", &order], &[&format!("{order}:7"), "10"]);
+    let size = folder.file("size", SMALL.replace("bytes_alloc=64", "bytes_alloc=99999999999"));
+    refused(&["replay", &size], &[&format!("{size}:5")]);
+}
+
+/// Once folded onto the last CPU without a word.
+#[test]
+fn a_trace_of_more_cpus_than_there_can_be_says_so() {
+    let trace = SMALL.replace("[001]", "[1500]");
+    let (code, out, err) = said(&uslab_with(&["replay", "-"], trace.as_bytes()));
+    assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+    assert!(err.contains("1501 CPUs, and 1024 are the most") && err.contains("--cpus"), "{err}");
+    let (code, _, err) = said(&uslab_with(&["replay", "-", "--cpus", "1024"], trace.as_bytes()));
+    assert_eq!(code, Some(0), "{err}");
+}
+
+#[test]
+fn strict_refuses_the_first_unknown_free_with_its_line() {
+    let folder = Folder::new();
+    let freed = SMALL.replace(
+        "kfree: call_site=load+0x18/0x20 ptr=ffff888001000040",
+        "kfree: call_site=load+0x18/0x20 ptr=ffff888001000080",
+    );
+    let path = folder.file("unknown-free", freed);
+    assert_eq!(uslab(&["replay", &path]).status.code(), Some(0));
+    refused(&["replay", "--strict", &path], &[&format!("{path}:6"), "0xffff888001000080"]);
+}
+
+#[test]
+fn options_out_of_range_are_refused_with_what_is_accepted() {
+    refused(&["replay", "--cpus", "0"], &["--cpus 0", "1 to 1024"]);
+    refused(&["replay", "--cpus", "1025"], &["--cpus 1025", "1 to 1024"]);
+    refused(&["replay", "--nodes", "17"], &["--nodes 17", "1 to 16"]);
+    refused(&["replay", "--cpus", "2", "--nodes", "4"], &["--nodes 4", "2 CPUs"]);
+    refused(&["replay", "--snapshot-every", "0"], &["--snapshot-every 0"]);
+    refused(&["replay", "--magazine", "big"], &["--magazine", "auto", "off"]);
+    // More than a magazine holds: it used to be cut to that in silence.
+    refused(&["replay", "--magazine", "65"], &["--magazine", "a number from 1 to 64"]);
+    refused(&["replay", "--limit-memory", "lots"], &["--limit-memory", "K, M or G"]);
+    refused(&["replay", "--limit-memory", "4096"], &["--limit-memory 4096", "more", ":"]);
+    refused(&["replay", "--limit-memory", "1"], &["pages"]);
+    refused(&["repaly"], &["repaly"]);
+    refused(&["geometry", "0"], &["size 0"]);
+    refused(&["geometry", "--cpus", "0"], &["--cpus 0"]);
+    refused(&["geometry", "64", "--align", "3"], &["--align 3", "power of two"]);
+    refused(&["geometry", "99999999"], &["99999999"]);
+}
+
+#[test]
+fn a_report_is_written_wholly_or_not_at_all() {
+    let folder = Folder::new();
+    let trace = folder.file("trace", SMALL);
+    // The trace named as the report by mistake.
+    refused(&["replay", "--json", &trace], &[&trace, "not overwritten"]);
+    assert_eq!(std::fs::read_to_string(&trace).unwrap(), SMALL);
+    refused(&["replay", &trace, "--json", "/no/such/folder/report.json"], &["/no/such/folder"]);
+    let report = folder.0.path().join("report.json");
+    let (code, out, _) = said(&uslab(&["replay", &trace, "--json", report.to_str().unwrap()]));
+    assert_eq!(code, Some(0));
+    assert!(out.contains("Conservation"), "the page is still printed");
+    let read: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    assert_eq!(read["events_total"], 3);
+}
+
+/// A device named as the report once was replaced by a file: `/dev/null` of the whole machine, for root.
+#[test]
+fn a_report_to_a_pipe_or_device_goes_into_it_and_does_not_replace_it() {
+    use std::os::unix::fs::FileTypeExt;
+    let folder = Folder::new();
+    let pipe = folder.0.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read(pipe).unwrap()
+    });
+    let (code, _, err) = said(&uslab(&["geometry", "192", "--json", pipe.to_str().unwrap()]));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(pipe.metadata().unwrap().file_type().is_fifo(), "it is still a pipe");
+    let read: Value = serde_json::from_slice(&reader.join().unwrap()).unwrap();
+    assert_eq!(read["rows"][0]["size"], 192);
+}
+
+#[test]
+fn geometry_shows_layouts_and_compares_with_kernels() {
+    let (code, out, _) = said(&uslab(&["geometry", "192", "--cpus", "4"]));
+    assert_eq!(code, Some(0));
+    assert!(
+        out.lines().any(|l| l.split_whitespace().eq(["192", "192", "0", "1", "21", "64", "1.56"])),
+        "{out}"
+    );
+    let data = workspace().join("sim/data/files-6.1.end.slabinfo");
+    let data = data.to_str().unwrap();
+    let compare = |cpus: &str| {
+        let output = uslab(&["geometry", "--against", data, "--cpus", cpus, "--json"]);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), report)
+    };
+    let (code, right) = compare("4");
+    assert_eq!(
+        (code, &right["rows"], right["mismatches"].as_array().unwrap().len()),
+        (Some(0), &right["matched"], 0)
+    );
+    assert!(right["rows"].as_u64().unwrap() > 100);
+    let (code, wrong) = compare("16");
+    assert_eq!(code, Some(1), "a wrong CPU count does not match");
+    assert!(!wrong["mismatches"].as_array().unwrap().is_empty());
+    let folder = Folder::new();
+    let damaged = folder.file("damaged", "slabinfo - version: 2.1\ndentry 1 2\n");
+    refused(&["geometry", "--against", &damaged], &[&damaged, "line 2"]);
+    let other = folder.file("other", "name\tsize\n");
+    refused(&["geometry", "--against", &other], &[&other, "line 1"]);
+}
+
+/// Once the padding that an alignment costs was no waste.
+#[test]
+fn waste_has_the_padding_of_the_stride() {
+    let rows = |args: &[&str]| -> Value {
+        let (_, out, _) = said(&uslab(&[&["geometry"][..], args, &["--json"]].concat()));
+        serde_json::from_str::<Value>(&out).unwrap()["rows"][0].clone()
+    };
+    let row = rows(&["192", "--align", "8192"]);
+    let number = |field: &str| row[field].as_u64().unwrap();
+    let (objects, slab) = (number("objs_per_slab"), 4096 << number("order"));
+    assert_eq!(number("slab_size"), 8192);
+    assert_eq!((number("waste"), number("padding")), (slab - objects * 192, objects * 8000));
+    assert!((row["waste_percent"].as_f64().unwrap() - 97.65625).abs() < 1e-9, "{row}");
+    assert_eq!(rows(&["192", "--cpus", "4"])["padding"], 0);
+}
+
+#[test]
+fn an_order_that_cannot_be_is_refused_and_not_cut_to_a_byte() {
+    let folder = Folder::new();
+    // 256 is 0 in a byte, and 0 would match.
+    let table = folder.file("table", "name\tslab_size\torder\tobjs_per_slab\no\t192\t256\t21\n");
+    refused(&["geometry", "--against", &table, "--cpus", "4"], &[&table, "line 2", "impossible order 256"]);
+}
+
+#[test]
+fn a_table_that_never_ends_is_refused() {
+    refused(&["geometry", "--against", "/dev/zero"], &["/dev/zero", "more than 16 MiB"]);
+}
+
+#[test]
+fn a_cause_is_told_once() {
+    let (_, _, err) = said(&uslab(&["replay", "/no/such/trace"]));
+    assert_eq!(err.matches("No such file").count(), 1, "{err}");
+}
+
+#[test]
+fn the_memory_in_the_report_is_what_the_machine_had() {
+    let folder = Folder::new();
+    let trace = folder.file("trace", SMALL);
+    // More than page numbers reach: the machine is as large as it can be, and the report does not claim more.
+    let report = replay_json(&[&trace, "--limit-memory", "1000000G"]);
+    assert!(report["machine"]["memory_bytes"].as_u64().unwrap() < 1 << 44, "{}", report["machine"]);
+    let report = replay_json(&[&trace, "--limit-memory", "64M"]);
+    assert_eq!(report["machine"]["memory_bytes"], 64 << 20);
+}
+
+#[test]
+fn help_teaches_each_verb() {
+    for args in [&["--help"][..], &["replay", "--help"], &["geometry", "--help"]] {
+        let (code, out, _) = said(&uslab(args));
+        assert_eq!(code, Some(0));
+        assert!(out.contains("--json") && out.contains("Usage"), "{out}");
+    }
+}
+
+/// The program in a folder of its own, by another name of the same file: nothing is written that another test could run.
+fn alone() -> (tempfile::TempDir, PathBuf) {
+    let built = uslab_tests::uslab();
+    let folder =
+        tempfile::tempdir_in(built.parent().expect("a folder")).expect("a folder beside the program");
+    let program = folder.path().join("uslab");
+    std::fs::hard_link(&built, &program).expect("a link to the program");
+    (folder, program)
+}
+
+/// The lab was a verb that every build of the command had to pay for.
+#[test]
+fn the_lab_is_the_program_beside_or_on_the_path() {
+    let listed = uslab(&["--help"]);
+    assert!(said(&listed).1.lines().any(|line| line.trim_start().starts_with("lab ")), "{listed:?}");
+    // A shell says what it was told, and ends as it is told.
+    let told = ["-c", "echo $0 $*; exit 7", "robson", "--seed", "3", "--json", "-"];
+    let (folder, program) = alone();
+    let run = |path: &Path| {
+        let mut uslab = Command::new(&program);
+        said(&uslab.arg("lab").args(told).env("PATH", path).output().expect("the binary starts"))
+    };
+    let elsewhere = tempfile::tempdir().expect("a temporary folder");
+    let (code, out, err) = run(elsewhere.path());
+    assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+    for part in
+        ["uslab: the lab is a program of its own, uslab-lab", "PATH", "`cargo lab` builds and runs it"]
+    {
+        assert!(err.contains(part), "{err}");
+    }
+    // On the path, then beside the program.
+    let shell = |folder: &tempfile::TempDir| {
+        std::os::unix::fs::symlink("/bin/sh", folder.path().join("uslab-lab")).expect("a link to a shell");
+    };
+    shell(&elsewhere);
+    assert_eq!(run(elsewhere.path()), (Some(7), "robson --seed 3 --json -\n".to_owned(), String::new()));
+    shell(&folder);
+    assert_eq!(run(Path::new("/")), (Some(7), "robson --seed 3 --json -\n".to_owned(), String::new()));
+}
+
+#[test]
+fn the_options_of_the_lab_reach_it_wherever_they_stand() {
+    let (folder, program) = alone();
+    std::os::unix::fs::symlink("/bin/echo", folder.path().join("uslab-lab")).expect("a link");
+    let reach = |args: &[&str]| said(&Command::new(&program).args(args).output().expect("it starts")).1;
+    assert_eq!(reach(&["lab", "--exact", "race", "--json", "a b"]), "--exact race --json a b\n");
+    assert_eq!(reach(&["lab", "--help", "race"]), "--help race\n");
+    assert_eq!(reach(&["--json", "file", "lab", "race", "-h"]), "--json=file race -h\n");
+    assert_eq!(reach(&["lab", "--json", "file", "race"]), "--json=file race\n");
+    assert_eq!(reach(&["lab"]), "\n");
+}
+
+#[test]
+fn a_model_of_slub_predicts_the_slabs_of_the_bundled_traces_kernel() {
+    let report = replay_json(&["--design", "slub,uslab"]);
+    assert_eq!((&report["cpus"], &report["operations"]), (&4.into(), &672_020.into()));
+    let [slub, uslab] = ["slub", "uslab"].map(|design| {
+        let runs = report["designs"].as_array().expect("a run for each design");
+        let run = runs.iter().find(|run| run["design"] == design).expect("one of that name");
+        assert_eq!(run["failed"], 0, "{design}");
+        let moments = run["moments"].as_array().expect("moments");
+        assert_eq!(moments.iter().map(|moment| &moment["name"]).collect::<Vec<_>>(), ["end"], "{design}");
+        &moments[0]
+    });
+    // It is right about most caches, and nearer than another policy is.
+    let error = |moment: &Value| moment["slabs"]["absolute_error"].as_u64().expect("a number");
+    let kernel = slub["slabs"]["kernel"].as_u64().expect("a number");
+    assert!(error(slub) * 100 <= kernel, "{} of {kernel} slabs", error(slub));
+    assert!(error(slub) * 2 < error(uslab), "{} and {}", error(slub), error(uslab));
+    let near = &slub["slabs"]["caches_over_100"];
+    let [n, within] = ["n", "within_2_percent_or_a_slab"].map(|key| near[key].as_u64().expect("a number"));
+    assert!(within * 10 >= n * 9 && n > 30, "{within} of {n}");
+    // The sums are those of the rows.
+    let rows = slub["caches"].as_array().expect("rows");
+    let sum = |key: &str| rows.iter().map(|row| row[key]["slabs"].as_i64().expect("a number")).sum::<i64>();
+    assert_eq!(
+        (Some(sum("kernel")), Some(sum("design"))),
+        (slub["slabs"]["kernel"].as_i64(), slub["slabs"]["design"].as_i64())
+    );
+}
+
+#[test]
+fn a_design_beside_no_table_says_so_and_unknown_ones_are_refused() {
+    let path = sample("ftrace-6.12-tgid-hashed.txt.zst");
+    let (_, out, _) = said(&uslab(&["replay", path.to_str().expect("UTF-8"), "--design", "slub"]));
+    assert!(out.contains("Nothing to compare with"), "{out}");
+    refused(&["replay", "--design", "slob"], &["--design", "possible values: uslab, slub"]);
+    refused(&["replay", "--design", "slub", "--nodes", "2"], &["--design", "--nodes"]);
+}

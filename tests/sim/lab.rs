@@ -1,0 +1,443 @@
+//! The command `uslab-lab` from outside: what it lists, that it repeats itself to the byte, the worked examples, and what it refuses.
+
+mod refused;
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+use uslab_tests::workspace;
+
+fn lab(args: &[&str]) -> Output {
+    let mut lab = Command::new(uslab_tests::lab());
+    lab.args(args).env("NO_COLOR", "1").output().expect("the binary starts")
+}
+
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[track_caller]
+fn told(args: &[&str]) -> String {
+    let (code, out, err) = said(&lab(args));
+    assert_eq!(code, Some(0), "{args:?}: {err}");
+    out
+}
+
+/// Exit code 2, nothing on standard output, and a message with all of `parts`.
+#[track_caller]
+fn refused(args: &[&str], parts: &[&str]) {
+    let (code, out, err) = said(&lab(args));
+    assert_eq!(code, Some(2), "{args:?}: {err}");
+    assert!(out.is_empty(), "{args:?} wrote {out}");
+    assert!(!err.contains("panicked"), "{args:?}: {err}");
+    for part in parts {
+        assert!(err.contains(part), "{args:?}: expected {part:?} in {err}");
+    }
+}
+
+struct Folder(tempfile::TempDir);
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder"))
+    }
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().expect("a plain name").to_owned()
+    }
+    fn file(&self, name: &str, content: &str) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, content).expect("a temporary file");
+        path
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON and nothing else")
+}
+
+fn experiments() -> Vec<String> {
+    let listed = json(&told(&["--json", "-"]));
+    listed["experiments"].as_object().unwrap().keys().cloned().collect()
+}
+
+#[test]
+fn without_a_verb_every_experiment_is_listed_with_a_line() {
+    let out = told(&[]);
+    let names = experiments();
+    assert!(names.len() >= 16, "{names:?}");
+    assert_eq!(out.lines().count(), names.len());
+    for name in &names {
+        let line = out.lines().find(|line| line.split_whitespace().next() == Some(name));
+        let line = line.unwrap_or_else(|| panic!("{name} is not in {out}"));
+        assert!(line.split_whitespace().count() > 3, "a question and not a word: {line}");
+    }
+    for name in ["handles", "explain", "kenwright", "race", "tlsf", "buddy"] {
+        assert!(names.iter().any(|listed| listed == name), "{name}");
+    }
+    // What another run of the program is for is not shown.
+    assert!(!out.contains("instructions"), "{out}");
+}
+
+/// What valgrind runs and counts, by the same words (`experiments::instructions`).
+#[test]
+fn pairs_are_made_to_be_counted() {
+    assert_eq!(told(&["instructions", "linear", "10"]), "");
+}
+
+/// All four forms of an experiment.
+fn forms(name: &str, options: &[&str]) -> [String; 4] {
+    let folder = Folder::new();
+    let files = ["json", "csv", "html"].map(|form| (format!("--{form}"), folder.path(form)));
+    let mut args = vec![name];
+    args.extend(options);
+    for (option, file) in &files {
+        args.extend([option.as_str(), file]);
+    }
+    let text = told(&args);
+    let [json, csv, html] =
+        files.map(|(_, file)| std::fs::read_to_string(file).expect("the file was written"));
+    [text, json, csv, html]
+}
+
+#[test]
+fn an_experiment_that_is_exact_gives_the_same_bytes_twice_in_every_form() {
+    for name in experiments() {
+        let options = ["--exact", "--quick", "--seed", "7"];
+        let first = forms(&name, &options);
+        assert_eq!(first, forms(&name, &options), "{name}");
+        let [text, findings, csv, html] = first;
+        let findings = json(&findings);
+        assert_eq!((&findings["experiment"], &findings["seed"]), (&name.as_str().into(), &7.into()));
+        assert!(findings["machine"].is_null() && !findings["parts"].as_array().unwrap().is_empty(), "{name}");
+        for part in findings["parts"].as_array().unwrap() {
+            let columns = part["table"]["columns"].as_array().into_iter().flatten();
+            let measured = columns
+                .chain([&part["chart"], &part["bars"], &part["claim"]])
+                .any(|thing| thing["measured"] == true);
+            assert!(!measured, "{name}: measured here: {part}");
+            if let Some(table) = part["table"].as_object() {
+                assert!(!table["rows"].as_array().unwrap().is_empty(), "{name}: {}", table["title"]);
+            }
+        }
+        assert!(text.starts_with(&format!("{name}: ")) && text.contains("\nseed 7\n"), "{name}: {text}");
+        assert!(csv.starts_with("part,row,column,value\n"), "{name}: {csv}");
+        every_value_has_a_key_of_its_own(&name, &csv);
+        assert!(html.starts_with("<!DOCTYPE html>") && html.contains("seed 7"), "{name}");
+    }
+}
+
+/// With times and pictures, and on a machine without valgrind.
+#[test]
+fn every_experiment_runs_quickly_and_says_where_it_measured() {
+    for name in experiments() {
+        let folder = Folder::new();
+        let [data, csv, html] = ["json", "csv", "html"].map(|form| folder.path(form));
+        let output = Command::new(uslab_tests::lab())
+            .args([&name, "--quick", "--json", &data, "--csv", &csv, "--html", &html])
+            .env("PATH", "")
+            .output()
+            .expect("the binary starts");
+        let (code, text, err) = said(&output);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{name}");
+        let [data, csv, html] = [data, csv, html].map(|file| std::fs::read_to_string(file).unwrap());
+        let findings = json(&data);
+        let measured = findings["parts"].to_string().contains("\"measured\":true");
+        assert_eq!(findings["machine"]["cpus"].is_u64(), measured, "{name}");
+        assert_eq!(findings["machine"]["compiler"].is_string(), measured, "{name}");
+        every_value_has_a_key_of_its_own(&name, &csv);
+        let parts = findings["parts"].as_array().unwrap();
+        let titles: Vec<&str> = parts
+            .iter()
+            .filter_map(|part| part["chart"]["title"].as_str().or(part["bars"]["title"].as_str()))
+            .collect();
+        assert!(!titles.is_empty(), "{name} has no picture");
+        assert_eq!(html.matches("<svg").count(), titles.len(), "{name}");
+        for title in titles {
+            let picture = text.split("\n\n").find(|part| part.lines().next() == Some(title)).unwrap();
+            assert!(picture.chars().any(|c| ('▁'..='█').contains(&c)), "{name}: {picture}");
+            for line in picture.lines() {
+                assert!(line.chars().count() <= 80, "{name}: wider than a terminal: {line}");
+            }
+        }
+    }
+}
+
+/// Part, row and column tell each value from all others.
+#[track_caller]
+fn every_value_has_a_key_of_its_own(name: &str, text: &str) {
+    let mut keys = BTreeSet::new();
+    for record in csv::Reader::from_reader(text.as_bytes()).records() {
+        let record = record.expect("a line of CSV");
+        let key: Vec<_> = record.iter().take(3).map(str::to_owned).collect();
+        assert!(keys.insert(key.clone()), "{name}: {key:?} is there twice");
+    }
+}
+
+#[test]
+fn the_seed_decides() {
+    let race = |seed| told(&["race", "--exact", "--seed", seed]);
+    let rows = |text: String| text.lines().skip(2).map(str::to_owned).collect::<Vec<_>>();
+    assert_ne!(rows(race("1")), rows(race("2")));
+}
+
+#[test]
+fn the_buddys_walk_splits_and_merges_as_on_paper() {
+    let out = told(&["buddy", "--exact"]);
+    let golden = "\
+1024 bytes: free blocks of each size
+step          block     16  32  64  128  256  512  1024
+begin                    0   0   0    0    0    0     1
+allocate 65   0..128     0   0   0    1    1    1     0
+allocate 200  256..512   0   0   0    1    0    1     0
+allocate 30   128..160   0   1   1    0    0    1     0
+allocate 100  512..640   0   1   1    1    1    0     0
+free 200      256..512   0   1   1    1    2    0     0
+free 65       0..128     0   1   1    2    2    0     0
+free 100      512..640   0   1   1    1    1    1     0
+free 30       128..160   0   0   0    0    0    0     1
+";
+    assert!(out.contains(golden), "{out}");
+}
+
+#[test]
+fn tlsfs_classes_are_those_of_the_picture() {
+    let out = told(&["tlsf", "--exact"]);
+    let golden = "\
+bytes  first level  second level  search begins at  there: first level  there: second level
+16               0             0                16                   0                    0
+20               0             1                20                   0                    1
+21               0             1                24                   0                    2
+31               0             3                32                   1                    0
+32               1             0                32                   1                    0
+100              2             2               112                   2                    3
+112              2             3               112                   2                    3
+113              2             3               128                   3                    0
+1,000            5             3             1,024                   6                    0
+1,024            6             0             1,024                   6                    0
+1,500            6             1             1,536                   6                    2
+";
+    assert!(out.contains(golden), "{out}");
+}
+
+#[test]
+fn kenwrights_four_blocks_go_through_eight_states() {
+    let out = told(&["kenwright", "--exact", "--quick"]);
+    let golden = "\
+state  step      block  free  initialised  next
+(a)    create              4            0     0
+(b)    allocate      0     3            1     1
+(c)    allocate      1     2            2     2
+(d)    allocate      2     1            3     3
+(e)    allocate      3     0            4  none
+(f)    free          1     1            4     1
+(g)    free          3     2            4     3
+(h)    allocate      3     1            4     1
+";
+    assert!(out.contains(golden), "{out}");
+    // One object at a time: the paper's rule goes through the whole pool.
+    let touched = out.lines().find(|line| line.starts_with("one at a time")).unwrap();
+    assert!(touched.split_whitespace().skip(4).eq(["500", "1", "100", "1"]), "{touched}");
+}
+
+#[test]
+fn handles_go_through_their_tables_as_they_did() {
+    let golden = workspace().join("sim/lab/data/handles.txt");
+    assert_eq!(told(&["handles", "--exact"]), std::fs::read_to_string(golden).unwrap());
+}
+
+#[test]
+fn the_cheat_sheet_has_a_page_for_each_of_its_lines() {
+    let sheet = json(&told(&["explain", "--exact", "--json", "-"]));
+    let table = |part: &Value| part["table"].clone();
+    let words = table(&sheet["parts"][0]);
+    let names: Vec<_> =
+        words["rows"].as_array().unwrap().iter().map(|row| row[0].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 15);
+    for name in names {
+        let out = told(&["explain", name, "--exact"]);
+        assert!(
+            out.contains(&format!("what is {name}")) && out.contains("What its operations cost"),
+            "{out}"
+        );
+        // Each page points to an experiment that there is.
+        let more = out.lines().last().unwrap().split(['`', ' ']).nth(3).unwrap().to_owned();
+        assert!(experiments().contains(&more), "{more} in {out}");
+    }
+    let measured = table(&sheet["parts"][3]);
+    let of =
+        |name: &str| measured["rows"].as_array().unwrap().iter().find(|row| row[0] == name).unwrap().clone();
+    assert!(of("first-fit")[2].as_u64() > of("tlsf")[2].as_u64(), "{measured}");
+    // What nobody counts is not 0.
+    assert!(of("slab")[2].is_null() && of("slab")[3].is_number() && of("system")[3].is_null(), "{measured}");
+    assert!(of("buddy")[3].as_f64() > of("tlsf")[3].as_f64(), "{measured}");
+}
+
+/// The default of an option is written as it would be given.
+#[test]
+fn defaults_of_lists_are_accepted() {
+    for (name, option) in [
+        ("handles", "--objects"),
+        ("kenwright", "--counts"),
+        ("pools", "--sets"),
+        ("colouring", "--sizes"),
+        ("tlsf", "--sizes"),
+    ] {
+        let help = told(&[name, "--help"]);
+        let mut words = help.split_whitespace().skip_while(|word| *word != option);
+        let default = words.by_ref().find(|word| *word == "[default:").and_then(|_| words.next());
+        let default =
+            default.unwrap_or_else(|| panic!("{option} in {help}")).trim_end_matches(']').to_owned();
+        assert!(default.contains(','), "{name} {option}: {default}");
+        assert!(told(&[name, option, &default, "--exact", "--quick"]).starts_with(name));
+    }
+}
+
+/// The verdicts of an experiment's claims that have `words` in what they say.
+fn verdicts(findings: &Value, words: &str) -> Vec<Value> {
+    let claims = findings["parts"].as_array().unwrap().iter().map(|part| &part["claim"]);
+    let said = |claim: &&Value| claim["says"].as_str().is_some_and(|says| says.contains(words));
+    claims.filter(said).map(|claim| claim["holds"].clone()).collect()
+}
+
+#[test]
+fn the_book_shows_what_the_lab_prints() {
+    let page = include_str!("../../slab/book/src/study.md");
+    let shown =
+        page.split("```text\n").nth(1).and_then(|block| block.split("```").next()).expect("a block of text");
+    let printed = told(&["why-magazines", "--exact"]);
+    assert!(printed.contains(shown), "the book shows\n{shown}\nand it prints\n{printed}");
+}
+
+/// `sim/lab/TEXTS.md` has the same words.
+#[test]
+fn verdicts_are_those_of_the_study() {
+    let of = |name: &str, words| verdicts(&json(&told(&[name, "--exact", "--json", "-"])), words);
+    assert_eq!(of("buddy", "1.44"), ["partly"], "E056");
+    assert_eq!(of("buddy", "a quarter"), ["partly"], "E056");
+    assert_eq!(of("pinning", "live long"), ["yes"], "E096");
+    assert_eq!(of("layout", "25 %"), ["no"], "E102");
+    assert_eq!(of("kenwright", "as they are needed"), ["no"], "X08");
+    assert_eq!(of("handles", "one cache line"), ["partly"], "X14");
+    assert_eq!(of("handles", "256 frees"), ["no"], "X01");
+    assert_eq!(of("tlsf", "6.25 %"), ["yes"], "E063");
+    assert_eq!(of("robson", "in the worst case"), ["yes"], "E093");
+    assert_eq!(of("robson", "escapes the bound"), ["yes"], "M09");
+    assert_eq!(of("fifty-percent", "half as many"), ["yes"], "E098");
+    assert_eq!(of("fifty-percent", "far fewer"), ["partly"], "E098");
+}
+
+#[test]
+fn what_is_said_of_a_layout_is_true_of_the_options() {
+    let found = |options: [&str; 2]| told(&[&["layout", "--exact"], &options[..]].concat());
+    assert!(found(["--structs", "1"]).contains("18.8 % of what the loaded lines hold"));
+    assert!(found(["--line", "8"]).contains("75.0 % of what the loaded lines hold"));
+}
+
+/// The tutorial says that lifetimes of two kinds keep fragmentation low, and was read as saying that they cause it; the figures
+/// agreed with the tutorial. And the largest block was compared between memories that were not equally full.
+#[test]
+fn fragmentation_is_judged_at_equal_use_over_ten_seeds() {
+    let findings = json(&told(&["fragmentation", "--exact", "--json", "-"]));
+    let of = |words| verdicts(&findings, words);
+    assert_eq!(of("largest free block stays"), ["yes"], "E092");
+    // The naive one, and the one by address.
+    assert_eq!(of("decays fastest"), ["yes", "undecided"], "E092");
+    assert_eq!(of("keep fragmentation low"), ["partly"], "E095");
+    assert_eq!(of("with time"), ["partly", "no"], "M06");
+    let table = |title: &str| {
+        let mut tables = findings["parts"].as_array().unwrap().iter().map(|part| &part["table"]);
+        tables.find(|table| table["title"].as_str().is_some_and(|text| text.starts_with(title))).unwrap()
+    };
+    // Less is lost with two kinds of lifetimes where the whole interval is below 0, and more where it is above.
+    let lifetimes = table("Lifetimes of the same mean")["rows"].as_array().unwrap();
+    let end = |name: &str, end: &str| {
+        let row = lifetimes.iter().find(|row| row[0] == name).unwrap();
+        [4, 5].map(|column| row[column][end].as_f64().unwrap())
+    };
+    for name in ["tlsf", "best-fit"] {
+        assert!(end(name, "high").iter().all(|high| *high < 0.0), "{name}: {lifetimes:?}");
+    }
+    assert!(end("first-fit, last freed", "low").iter().all(|low| *low > 0.0), "{lifetimes:?}");
+    let table = table("10000 operations");
+    assert!(table["title"].as_str().unwrap().contains("medians of 10 seeds"), "{table}");
+    let used: Vec<f64> =
+        table["rows"].as_array().unwrap().iter().map(|row| row[2]["median"].as_f64().unwrap()).collect();
+    assert!(used.iter().all(|share| (share - used[0]).abs() < 1.0), "{used:?}");
+}
+
+/// `--quick` gave verdicts that read like those of a full run.
+#[test]
+fn quick_verdicts_say_that_they_are_quick() {
+    let [text, data, _, html] = forms("robson", &["--exact", "--quick"]);
+    assert!(
+        text.contains("\nA quick run, a fraction of the work") && text.contains("\nquick: holds"),
+        "{text}"
+    );
+    assert_eq!(json(&data)["quick"], true);
+    assert!(html.contains("<b>holds, quick</b>"), "{html}");
+    let full = told(&["robson", "--exact"]);
+    assert!(full.contains("\nholds ") && !full.contains("quick"), "{full}");
+    // A round of timing decides nothing.
+    let times = json(&told(&["constructors", "--quick", "--json", "-"]));
+    assert_eq!(verdicts(&times, "saves the constructor"), ["undecided"]);
+}
+
+/// The first level is the power of two, the second where in it a size lies: of any size that one wants to see.
+#[test]
+fn the_lists_of_tlsf_are_shown_for_any_size() {
+    let out = told(&["tlsf", "--exact", "--sizes", "460,65"]);
+    let row = |size: &str| {
+        let mut lines = out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        lines.find(|words| words.first() == Some(&size)).unwrap_or_else(|| panic!("{size} in {out}"))
+    };
+    // 460 = 2^8 + 204: level 4, and 204 * 4 / 256 = 3; rounded up to 512. 65 = 2^6 + 1, rounded up to 80.
+    assert_eq!(row("460"), ["460", "4", "3", "512", "5", "0"]);
+    assert_eq!(row("65"), ["65", "2", "0", "80", "2", "1"]);
+    refused(&["tlsf", "--sizes", "0"], &["--sizes", "1..="]);
+}
+
+/// The article's times are of more frames and walks than a quick run has.
+#[test]
+fn times_of_other_workloads_do_not_stand_beside_ours() {
+    let out = told(&["pools", "--quick", "--sets", "1"]);
+    assert!(out.contains("walks: 50\n") && !out.contains("article: churn"), "{out}");
+    assert!(out.contains("stand beside ours where ours are, too"), "{out}");
+}
+
+/// Standard output by its other name: the file that it is was replaced, and what was said there was lost.
+#[test]
+fn standard_output_has_another_name() {
+    let folder = Folder::new();
+    let path = folder.file("out.csv", "");
+    let out = std::fs::File::options().write(true).open(&path).unwrap();
+    let args = ["race", "--exact", "--quick", "--csv", "/dev/stdout"];
+    let status = Command::new(uslab_tests::lab()).args(args).stdout(out).status().unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(status.success() && text.starts_with("part,row,column,value\n"), "{text}");
+    assert!(!text.contains("race: "), "no text beside it");
+}
+
+#[test]
+fn an_allocator_that_cannot_serve_a_workload_does_not_keep_the_others_from_it() {
+    let cells = |out: &str, name: &str| {
+        let line = out.lines().find(|line| line.split_whitespace().next() == Some(name));
+        line.unwrap_or_else(|| panic!("{name} in {out}")).split_whitespace().count()
+    };
+    // A slot is a link at least.
+    let out = told(&["race", "--exact", "--sizes", "fixed:1"]);
+    assert!(cells(&out, "pool") > 2 && !out.contains("No pool"), "{out}");
+    let folder = Folder::new();
+    let strict = folder.file("strict.csv", "a,1,8,8192\nf,1\n");
+    let out = told(&["race", "--exact", "--trace", &strict]);
+    assert_eq!(cells(&out, "pool"), 1, "{out}");
+    assert!(cells(&out, "tlsf") > 2, "{out}");
+    assert!(
+        out.contains("No pool can be made for this workload: slots aligned to 8192: expected 4096 or less."),
+        "{out}"
+    );
+    let large = folder.file("large.csv", "a,1,8\na,2,1048576\n");
+    let out = told(&["race", "--exact", "--memory", "64K", "--trace", &large]);
+    assert!(cells(&out, "first-fit") > 2 && out.contains("No pool can be made"), "{out}");
+    let alone = ["race", "--exact", "--allocators", "pool", "--trace", &strict];
+    refused(&alone, &[&strict, "pool", "slots aligned to 8192"]);
+}

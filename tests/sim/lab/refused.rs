@@ -1,0 +1,141 @@
+//! Bad input to `uslab-lab`: exit code 2, what would be accepted, and nothing half-written.
+
+use super::*;
+use std::path::Path;
+
+#[test]
+fn workloads_that_cannot_be_are_refused_with_what_is_accepted() {
+    refused(
+        &["race", "--sizes", "often:1"],
+        &["--sizes", "unknown distribution \"often\"", "uniform:MIN..MAX"],
+    );
+    refused(&["race", "--sizes", "fixed:0"], &["--sizes", "the size \"0\"", "from 1 to"]);
+    refused(
+        &["race", "--lifetimes", "soon"],
+        &["--lifetimes", "unknown distribution \"soon\"", "exponential:MEAN"],
+    );
+    refused(&["race", "--arrivals", "burst:1"], &["--arrivals", "burst:COUNT,EVERY"]);
+    refused(&["race", "--operations", "0"], &["--operations", "1..="]);
+    refused(&["race", "--memory", "100"], &["--memory", "power of two"]);
+    refused(&["race", "--memory", "99999999999999G"], &["--memory", "power of two from 64K to 2G"]);
+    refused(&["race", "--sizes", "histogram:"], &["--sizes", "no file is named"]);
+    // All that is asked for at a time, and each single block.
+    refused(
+        &["race", "--sizes", "fixed:1073741824", "--lifetimes", "forever"],
+        &["fixed:1073741824", "at a time", "expected 1073741824 at most"],
+    );
+    refused(
+        &["race", "--memory", "64K", "--sizes", "fixed:1048576", "--exact"],
+        &["--memory 65536", "fixed:1048576", "expected a memory of 1048576 or more"],
+    );
+}
+
+#[test]
+fn traces_that_are_wrong_are_refused_by_file_and_line() {
+    let folder = Folder::new();
+    let race = |file: &str, parts: &[&str]| refused(&["race", "--trace", file], parts);
+    // Heap, blocks, operations, weight; then the operations.
+    let twice = folder.file("twice.rep", "4096\n1\n3\n1\na 0 16\nf 0\nf 0\n");
+    race(&twice, &[&format!("{twice}:7"), "freed before"]);
+    let wrong = folder.file("wrong.rep", "4096\n1\n2\n1\na 0 16\nx 0\n");
+    race(&wrong, &[&format!("{wrong}:6"), "\"x 0\"", "expected"]);
+    let zero = folder.file("zero.rep", "4096\n1\n2\n1\na 0 0\nf 0\n");
+    race(&zero, &[&format!("{zero}:5"), "\"a 0 0\""]);
+    let early = folder.file("early.rep", "4096\n1\n2\n1\na 0 16\n");
+    race(&early, &[&early, "1 of 2 operations"]);
+    let twice = folder.file("twice.csv", "op,id,size\nalloc,1,16\nfree,1\nfree,1\n");
+    race(&twice, &[&format!("{twice}:4"), "freed before"]);
+    let unknown = folder.file("unknown.csv", "op,id,size\nfree,1\n");
+    race(&unknown, &[&format!("{unknown}:2"), "expected"]);
+    let wrong = folder.file("wrong.csv", "op,id,size\nalloc,1,many\n");
+    race(&wrong, &[&format!("{wrong}:2"), "many"]);
+    race("/no/such/trace.rep", &["/no/such/trace.rep"]);
+    let strict = folder.file("strict.csv", "alloc,1,8,4294967296\n");
+    race(&strict, &[&format!("{strict}:1"), "4294967296 is no alignment", "a power of two up to 2^30"]);
+    let binary = folder.file("binary.csv", "alloc,1,8\0");
+    race(&binary, &[&binary, "not text; expected `alloc,ID,SIZE"]);
+    let vast = folder.file("vast.csv", "a,1,1099511627776\n");
+    race(&vast, &[&vast, "asks for 1099511627776 bytes at a time", "expected 1073741824 at most"]);
+    // One that is right is not.
+    let right = folder.file("right.rep", "4096\n1\n2\n1\na 0 16\nf 0\n");
+    assert!(told(&["race", "--exact", "--trace", &right]).contains("right.rep"));
+}
+
+#[test]
+fn names_that_nobody_has_are_refused_with_those_that_there_are() {
+    refused(&["race", "--allocators", "bump"], &["bump", "first-fit", "tlsf"]);
+    refused(&["explain", "bump"], &["bump", "handle-table", "linear"]);
+    refused(&["alchemy"], &["alchemy", "expected one of constructors, ", ", robson, "]);
+    refused(&["handles", "--objects", "0"], &["--objects", "1..="]);
+    refused(&["kenwright", "--sizes", "4"], &["--sizes", "8..="]);
+}
+
+#[test]
+fn options_that_contradict_each_other_are_refused() {
+    // The largest block is larger than all that may be in use.
+    refused(
+        &["robson", "--live", "4096", "--doublings", "12"],
+        &["--doublings 12", "4096", "expected 1 to 7"],
+    );
+    let out = told(&["robson", "--live", "4096", "--doublings", "7"]);
+    assert!(!out.lines().any(|line| line.contains(" -")), "no bound below nothing: {out}");
+    // Those that stay have a sixteenth of the memory.
+    refused(&["pinning", "--one-in", "2"], &["--one-in", "32..="]);
+    let sizes = ["kenwright", "--sizes", "16,1048576", "--counts", "100,1000000"];
+    refused(&sizes, &["1000000 blocks of 1048576 bytes", "--sizes and --counts"]);
+    refused(&["fifty-percent", "--blocks", "1000000"], &["--blocks", "500000"]);
+    // No burst of two was tried.
+    let out = told(&["why-magazines", "--burst", "1", "--csv", "-"]);
+    assert!(out.lines().any(|line| line.ends_with(",\"at the edge, bursts of 2\",")), "{out}");
+}
+
+#[test]
+fn outputs_that_cannot_be_are_refused_before_anything_is_written() {
+    refused(&["race", "--csv", "-", "--json", "-"], &["only one of --json, --csv and --html"]);
+    refused(&["race", "--csv", "--html", "-"], &["only one of --json, --csv and --html"]);
+    refused(&["race", "--html", "/no/such/folder/page.html"], &["--html", "/no/such/folder"]);
+    refused(&["--csv", "-"], &["--csv and --html show an experiment"]);
+    let folder = Folder::new();
+    let mine = folder.file("mine.html", "a letter");
+    refused(&["race", "--html", &mine], &[&mine, "not overwritten"]);
+    assert_eq!(std::fs::read_to_string(&mine).unwrap(), "a letter");
+    refused(&["race", "--html", folder.0.path().to_str().unwrap()], &["--html"]);
+    // Two reports in one file are one report.
+    let (a, b) = (folder.path("a.out"), folder.path("./a.out"));
+    refused(&["race", "--exact", "--csv", &a, "--html", &b], &["--csv", "--html", "a.out", "are one file"]);
+    refused(&["race", "--exact", "--json", &b, "--csv", &a], &["--json", "--csv", "are one file"]);
+    assert!(!Path::new(&a).exists());
+    // What is written is written with all of the others.
+    refused(&["race", "--exact", "--quick", "--csv", &a, "--html", "/dev/full"], &["--html /dev/full"]);
+    assert!(!Path::new(&a).exists());
+}
+
+/// Each value is in its range; together they never ended, or took all memory there is.
+#[test]
+fn options_that_ask_for_too_much_together_are_refused() {
+    refused(
+        &["colouring", "--sets", "65536", "--ways", "64", "--sizes", "64,8192", "--quick"],
+        &["--sets 65536 --ways 64 --sizes 8192: 25769803776 bytes", "1073741824 at most"],
+    );
+    refused(&["why-magazines", "--capacity", "512", "--quick"], &["--capacity 512", "at most"]);
+    refused(&["why-magazines", "--burst", "4096"], &["--burst 4096", "at most"]);
+    refused(&["fifty-percent", "--blocks", "100000"], &["--blocks 100000 --turnovers 50", "at most"]);
+    refused(&["robson", "--live", "16777216"], &["--live", "2097152"]);
+    refused(
+        &["latency", "--frames", "1000000", "--allocations", "100000"],
+        &["--frames 1000000 --allocations"],
+    );
+    refused(&["constructors", "--bursts", "4294967295"], &["--burst 100 --bursts 4294967295"]);
+    refused(&["race", "--operations", "100000000"], &["--operations", "1..=1000000"]);
+    // These end, as they did not.
+    told(&["race", "--exact", "--quick", "--arrivals", "burst:1,4294967296"]);
+    assert!(told(&["layout", "--exact", "--structs", "1000000"]).contains("1000000 structs"));
+}
+
+/// What stood behind a verb that there is not was taken for one, and none were listed.
+#[test]
+fn an_experiment_that_there_is_not_is_refused_with_those_that_there_are() {
+    for args in [&["alchemy"][..], &["alchemy", "race"]] {
+        refused(args, &["alchemy", "expected one of constructors, ", ", race"]);
+    }
+}

@@ -1,0 +1,14 @@
+//! The commands `uslab` and `uslab-lab` from outside, and replays of traces.
+#![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
+
+mod common;
+
+mod all_traces;
+mod bad_input;
+mod cli;
+mod kernels;
+mod lab;
+mod page;
+mod samples;
+mod stress;
+mod study;

@@ -1,0 +1,148 @@
+//! `uslab replay --html`: the engine on addresses agrees with the replay on memory, in WebAssembly as natively, and a seek to
+//! any operation shows what a run up to it shows.
+
+use std::process::{Command, Output, Stdio};
+use uslab_engine::{Engine, Machine, Shipping, Stream, View, hash};
+use uslab_sim::output::Progress;
+use uslab_sim::replay;
+use uslab_tests::workspace;
+
+fn bundled() -> (uslab_sim::report::Report, Stream) {
+    let (report, stream) = replay::run_to_stream(None, &replay::Options::default(), &Progress::new())
+        .expect("the bundled trace");
+    (report, Stream::read(&stream.write()).expect("what was just written"))
+}
+
+fn uslab(arguments: &[&str]) -> Output {
+    Command::new(uslab_tests::uslab()).args(arguments).stdin(Stdio::null()).output().expect("uslab runs")
+}
+
+/// The view as a page sees it.
+fn text(view: &View) -> String {
+    serde_json::to_string(view).expect("numbers and texts")
+}
+
+#[test]
+fn the_engine_on_addresses_does_what_the_replay_does_on_memory() {
+    let (report, stream) = bundled();
+    let machine = Machine::new(&stream).unwrap();
+    let mut engine = Engine::new(Shipping::on(&machine), &stream);
+    for tenth in 1..=10 {
+        engine.run(stream.operations * tenth / 10).unwrap();
+        engine.check().unwrap();
+    }
+    assert_eq!(engine.failed(), 0);
+    let view = engine.view(Vec::new(), &[]);
+    assert_eq!(view.operation, stream.operations);
+    let report = serde_json::to_value(&report).unwrap();
+    let rows = report["caches"].as_array().expect("caches of the report");
+    let mut compared = 0;
+    for cache in view.caches.iter().filter(|cache| cache.size > 0) {
+        let row = rows
+            .iter()
+            .find(|row| row["name"] == cache.name.as_str())
+            .unwrap_or_else(|| panic!("{} is reported", cache.name));
+        let number = |key: &str| row[key].as_u64().unwrap_or_else(|| panic!("{key} of {row}"));
+        assert_eq!(cache.used, number("used"), "{}", cache.name);
+        compared += 1;
+    }
+    assert!(compared > 50, "{compared} caches");
+}
+
+#[test]
+fn every_object_of_a_shown_slab_is_somewhere() {
+    let (_, stream) = bundled();
+    let machine = Machine::new(&stream).unwrap();
+    let mut engine = Engine::new(Shipping::on(&machine), &stream);
+    let steps = engine.run_and_tell(stream.operations / 3).unwrap();
+    let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
+    let view = engine.view(steps, &shown);
+    assert!(view.shown.len() > 50 && !view.steps.is_empty());
+    for shown in &view.shown {
+        let counts = &view.caches[shown.cache as usize];
+        let objects = || shown.slabs.iter().flat_map(|slab| slab.objects.bytes());
+        let count = |which: fn(&u8) -> bool| objects().filter(which).count() as u64;
+        assert_eq!(count(|b| *b == b'u'), counts.used, "{}", counts.name);
+        assert_eq!(count(|b| *b == b'.'), counts.free_in_slabs, "{}", counts.name);
+        assert_eq!(count(|b| *b == b'd'), counts.in_depot, "{}", counts.name);
+        assert_eq!(count(|b| !matches!(b, b'u' | b'.' | b'd')), counts.in_magazines, "{}", counts.name);
+        let levels =
+            shown.cpus.iter().map(|cpu| cpu.loaded.0 + cpu.previous.0 + cpu.stock.iter().sum::<u32>());
+        assert_eq!(u64::from(levels.sum::<u32>()), counts.in_magazines, "{}", counts.name);
+    }
+    let pages = &view.pages;
+    let sum = pages.slab + pages.large + pages.blocks + pages.per_cpu + pages.free + pages.uncommitted;
+    assert_eq!(sum, pages.managed);
+}
+
+/// Runs the engine of `sim/web` in node: forward, and back and forth.
+#[test]
+fn in_webassembly_any_moment_equals_a_native_run_up_to_it() {
+    if Command::new("node").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: no node on this machine");
+        return;
+    }
+    let web = workspace().join("sim/web");
+    let (_, stream) = bundled();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("stream"), stream.write()).unwrap();
+    // The first and the last, both sides of a checkpoint, and 20 anywhere.
+    let mut seed = 1_u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 33) % stream.operations
+    };
+    let mut moments = vec![0, 1, stream.operations, 30_000, 30_001, 29_999];
+    moments.extend((0..20).map(|_| random()));
+    let shown: Vec<u32> = (0..12).collect();
+
+    let machine = Machine::new(&stream).unwrap();
+    let mut engine = Engine::new(Shipping::on(&machine), &stream);
+    let mut ascending = moments.clone();
+    ascending.sort_unstable();
+    let mut expected = std::collections::BTreeMap::new();
+    for at in ascending {
+        let steps = engine.run_and_tell(at).unwrap();
+        expected
+            .entry(at)
+            .or_insert_with(|| format!("{:016x}", hash(text(&engine.view(steps, &shown)).as_bytes())));
+    }
+    let wanted: Vec<_> = moments.iter().map(|at| serde_json::json!([at, expected[at]])).collect();
+    let wanted = serde_json::json!({ "shown": shown, "every": 15_000, "moments": wanted }).to_string();
+    let output = Command::new("node")
+        .args([web.join("check.js"), web.join("engine.wasm"), folder.path().join("stream")])
+        .arg(wanted)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("26 moments"), "{said}");
+}
+
+#[test]
+fn a_page_is_written_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for (arguments, said) in [
+        (vec!["replay", "--html", &at("no/page.html")], "there is no directory"),
+        (vec!["replay", "--html", folder.path().to_str().unwrap()], "is a directory"),
+        (vec!["replay", "--html", &at("one"), "--json", &at("one")], "are one file"),
+        (vec!["replay", "--html", &at("page.html"), "--nodes", "2"], "--nodes"),
+        (vec!["replay", "--html", &at("page.html"), &at("nosuch.trace")], "nosuch.trace"),
+    ] {
+        let output = uslab(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+    let full = uslab(&["replay", "--html", "/dev/full"]);
+    assert_eq!(full.status.code(), Some(2));
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "nothing is left behind");
+
+    let page = at("page.html");
+    let output = uslab(&["replay", "--html", &page]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let written = std::fs::read_to_string(page).unwrap();
+    assert!(written.starts_with("<!DOCTYPE html>") && written.trim_end().ends_with("</html>"));
+    assert!(written.len() < 1_500_000, "{} bytes", written.len());
+}

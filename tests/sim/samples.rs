@@ -1,0 +1,337 @@
+//! The bundled samples: traces of every format and variant, with the numbers that a reader must find in them.
+
+use std::path::PathBuf;
+
+use uslab_sim::trace::{DirectMap, Facts, Format, Op, OpKind, Ptr, Recording, Source, Tables};
+use uslab_tests::workspace;
+
+struct Sample {
+    file: &'static str,
+    format: Format,
+    total: u64,
+    allocs: u64,
+    frees: u64,
+    /// Frees without a seen allocation.
+    unseen: u64,
+    null: u64,
+    lost: u64,
+    events: &'static [(&'static str, u64)],
+}
+
+const SAMPLES: [Sample; 9] = [
+    Sample {
+        file: "ftrace-6.1",
+        format: Format::Ftrace,
+        total: 2987,
+        allocs: 656,
+        frees: 805,
+        unseen: 243,
+        null: 58,
+        lost: 0,
+        events: &[
+            ("kmem_cache_free", 699),
+            ("kmem_cache_alloc", 528),
+            ("mm_page_alloc_zone_locked", 447),
+            ("mm_page_alloc", 371),
+            ("mm_page_free", 335),
+            ("mm_page_pcpu_drain", 300),
+            ("kfree", 164),
+            ("kmalloc", 128),
+            ("tracing_mark_write", 15),
+        ],
+    },
+    Sample {
+        file: "ftrace-6.12-tgid-hashed",
+        format: Format::Ftrace,
+        total: 2418,
+        allocs: 786,
+        frees: 680,
+        unseen: 20,
+        null: 144,
+        lost: 0,
+        events: &[
+            ("kmem_cache_alloc", 669),
+            ("kmem_cache_free", 560),
+            ("mm_page_alloc", 383),
+            ("mm_page_free", 344),
+            ("kfree", 264),
+            ("kmalloc", 117),
+            ("mm_page_alloc_zone_locked", 66),
+            ("tracing_mark_write", 15),
+        ],
+    },
+    Sample {
+        file: "ftrace-6.18-hashed",
+        format: Format::Ftrace,
+        total: 2930,
+        allocs: 502,
+        frees: 436,
+        unseen: 97,
+        null: 187,
+        lost: 0,
+        events: &[
+            ("mm_page_alloc", 994),
+            ("mm_page_free", 811),
+            ("kmem_cache_alloc", 422),
+            ("kmem_cache_free", 331),
+            ("kfree", 292),
+            ("kmalloc", 80),
+        ],
+    },
+    Sample {
+        file: "ftrace-6.1-overrun",
+        format: Format::Ftrace,
+        total: 459,
+        allocs: 143,
+        frees: 273,
+        unseen: 181,
+        null: 43,
+        lost: 0,
+        events: &[("kmem_cache_free", 221), ("kmem_cache_alloc", 106), ("kfree", 95), ("kmalloc", 37)],
+    },
+    Sample {
+        file: "ftrace-6.1-lost-trace_pipe",
+        format: Format::Ftrace,
+        total: 459,
+        allocs: 143,
+        frees: 273,
+        unseen: 181,
+        null: 43,
+        lost: 2533,
+        events: &[("kmem_cache_free", 221), ("kmem_cache_alloc", 106), ("kfree", 95), ("kmalloc", 37)],
+    },
+    Sample {
+        file: "perf-script-6.1",
+        format: Format::PerfScript,
+        total: 1978,
+        allocs: 458,
+        frees: 820,
+        unseen: 438,
+        null: 67,
+        lost: 0,
+        events: &[
+            ("kmem_cache_free", 707),
+            ("kmem_cache_alloc", 333),
+            ("mm_page_free", 297),
+            ("mm_page_alloc", 240),
+            ("kfree", 180),
+            ("kmalloc", 125),
+            ("mm_page_alloc_zone_locked", 96),
+        ],
+    },
+    Sample {
+        file: "perf-script-6.12",
+        format: Format::PerfScript,
+        total: 3295,
+        allocs: 538,
+        frees: 988,
+        unseen: 538,
+        null: 259,
+        lost: 0,
+        events: &[
+            ("mm_page_pcpu_drain", 926),
+            ("kmem_cache_free", 858),
+            ("kmem_cache_alloc", 418),
+            ("kfree", 389),
+            ("mm_page_free", 301),
+            ("mm_page_alloc", 258),
+            ("kmalloc", 120),
+            ("mm_page_alloc_zone_locked", 25),
+        ],
+    },
+    Sample {
+        file: "perf-script-6.18",
+        format: Format::PerfScript,
+        total: 1961,
+        allocs: 463,
+        frees: 312,
+        unseen: 9,
+        null: 128,
+        lost: 0,
+        events: &[
+            ("mm_page_alloc", 554),
+            ("mm_page_free", 504),
+            ("kmem_cache_alloc", 362),
+            ("kfree", 246),
+            ("kmem_cache_free", 194),
+            ("kmalloc", 101),
+        ],
+    },
+    Sample {
+        file: "trace-cmd-report-6.12",
+        format: Format::TraceCmdReport,
+        total: 1338,
+        allocs: 358,
+        frees: 452,
+        unseen: 136,
+        null: 103,
+        lost: 0,
+        events: &[
+            ("kmem_cache_free", 370),
+            ("kmem_cache_alloc", 289),
+            ("mm_page_free", 215),
+            ("kfree", 185),
+            ("mm_page_alloc", 179),
+            ("kmalloc", 69),
+            ("mm_page_alloc_zone_locked", 31),
+        ],
+    },
+];
+
+fn path(file: &str) -> PathBuf {
+    workspace().join("sim/data/samples").join(file).with_added_extension("txt.zst")
+}
+
+fn facts(file: &str) -> Facts {
+    let mut ops = Recording::open(&path(file)).unwrap().resolve(None).unwrap();
+    while ops.next_op().unwrap().is_some() {}
+    ops.facts(&Tables::default())
+}
+
+#[test]
+fn every_sample_has_its_numbers() {
+    for sample in &SAMPLES {
+        let facts = facts(sample.file);
+        let objects = &facts.objects;
+        assert_eq!(facts.format, Some(sample.format), "{}", sample.file);
+        assert_eq!(facts.not_understood, 0, "{}: {:?}", sample.file, facts.first_not_understood);
+        assert_eq!(facts.total, sample.total, "{}: events", sample.file);
+        assert_eq!(objects.allocs, sample.allocs, "{}: allocations", sample.file);
+        assert_eq!(objects.frees, sample.frees, "{}: frees", sample.file);
+        assert_eq!(objects.frees - objects.matched, sample.unseen, "{}: frees unseen", sample.file);
+        assert_eq!(objects.hidden_allocs + objects.pre_trace_frees, sample.unseen, "{}", sample.file);
+        assert_eq!(facts.kfree_of_null, sample.null, "{}: kfree of null", sample.file);
+        assert_eq!(facts.lost, sample.lost, "{}: lost events", sample.file);
+        let mut ours: Vec<(&str, u64)> = facts.events.iter().map(|(name, n)| (name.as_str(), *n)).collect();
+        let mut theirs = sample.events.to_vec();
+        ours.sort_unstable();
+        theirs.sort_unstable();
+        assert_eq!(ours, theirs, "{}: events by name", sample.file);
+    }
+}
+
+#[test]
+fn headers_tell_of_an_overrun() {
+    let header = facts("ftrace-6.1-overrun").header.unwrap();
+    assert_eq!((header.in_buffer, header.written, header.cpus), (459, 2992, 4));
+    assert_eq!(facts("ftrace-6.1-lost-trace_pipe").header, None);
+}
+
+#[test]
+fn the_newest_kernel_names_caches_itself() {
+    for file in ["ftrace-6.18-hashed", "perf-script-6.18"] {
+        let facts = facts(file);
+        let (named, all) = facts.cache_alloc_named;
+        assert_eq!(named, all, "{file}");
+        assert_eq!(facts.name_sources.in_event, facts.objects.allocs, "{file}");
+        assert!(facts.caches.iter().any(|cache| cache.name == "maple_node"), "{file}");
+    }
+}
+
+#[test]
+fn hashed_pointers_are_counted() {
+    for (file, hashed) in
+        [("ftrace-6.1", false), ("ftrace-6.12-tgid-hashed", true), ("ftrace-6.18-hashed", true)]
+    {
+        let facts = facts(file);
+        let expected = if hashed { facts.objects.allocs + facts.objects.frees } else { 0 };
+        assert_eq!(facts.hashed_pointers, expected, "{file}");
+    }
+}
+
+/// Plain text, compressed text and the two passes over a spool that does not fit in memory say the same.
+#[test]
+fn plain_text_is_read_as_compressed_text_is() {
+    let folder = tempfile::tempdir().unwrap();
+    for sample in &SAMPLES {
+        let packed = std::fs::read(path(sample.file)).unwrap();
+        let plain = folder.path().join("plain");
+        std::fs::write(&plain, zstd::decode_all(&packed[..]).unwrap()).unwrap();
+        let mut ops = Recording::open(&plain).unwrap().resolve(None).unwrap();
+        while ops.next_op().unwrap().is_some() {}
+        assert_eq!(ops.facts(&Tables::default()), facts(sample.file), "{}", sample.file);
+    }
+}
+
+#[test]
+fn operations_are_consistent() {
+    for sample in &SAMPLES {
+        crate::common::check_operations(&path(sample.file), &Tables::default());
+    }
+}
+
+/// The text with another direct map: all real addresses moved by `shift`.
+fn moved(text: &[u8], shift: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = memchr::memmem::find(rest, b"ptr=") {
+        let digits = at + if rest[at + 4..].starts_with(b"0x") { 6 } else { 4 };
+        let end = digits + rest[digits..].iter().take_while(|b| b.is_ascii_hexdigit()).count();
+        out.extend_from_slice(&rest[..digits]);
+        let address = std::str::from_utf8(&rest[digits..end]).unwrap();
+        match u64::from_str_radix(address, 16) {
+            Ok(real) if real >> 48 != 0 => {
+                out.extend(format!("{:016x}", real.wrapping_add(shift)).into_bytes())
+            }
+            _ => out.extend_from_slice(address.as_bytes()),
+        }
+        rest = &rest[end..];
+    }
+    out.extend_from_slice(rest);
+    out
+}
+
+/// All operations, their addresses moved back, and the facts.
+fn read(text: Vec<u8>, shift: u64) -> (Vec<Op>, Facts) {
+    let source = Source::from_reader("moved", Box::new(std::io::Cursor::new(text)), None).unwrap();
+    let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
+    let mut ops = Vec::new();
+    while let Some(mut op) = resolver.next_op().unwrap() {
+        match &mut op.kind {
+            OpKind::Alloc { ptr, .. } | OpKind::Free { ptr, .. } | OpKind::HiddenFree { ptr, .. }
+                if ptr.0 >> 48 != 0 =>
+            {
+                *ptr = Ptr(ptr.0.wrapping_sub(shift));
+            }
+            _ => {}
+        }
+        ops.push(op);
+    }
+    (ops, resolver.facts(&Tables::default()))
+}
+
+/// Once the direct map was thought to begin where it does without address randomisation: with another base no page was
+/// seen to be a slab, in silence.
+#[test]
+fn the_base_of_the_direct_map_is_found_wherever_it_is() {
+    let bundled = workspace().join("sim/data/files-6.1.trace.zst");
+    let files = SAMPLES.iter().map(|sample| path(sample.file)).chain([bundled]);
+    let shifts = [1 << 30, 0x2a57 << 30, 0xff11_0000_4000_0000_u64.wrapping_sub(0xffff_8880_0000_0000)];
+    for file in files {
+        let text = zstd::decode_all(&std::fs::read(&file).unwrap()[..]).unwrap();
+        let (ops, facts) = read(text.clone(), 0);
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        let found = match facts.direct_map {
+            DirectMap::At(base) => Some(base),
+            DirectMap::Unknown | DirectMap::Hashed => None,
+        };
+        // Without page events, with hashed pointers, and with addresses that were moved away from their pages.
+        let unknown =
+            ["overrun", "lost", "hashed", "perf-script-6.18"].iter().any(|part| name.contains(part));
+        assert_eq!(found, (!unknown).then_some(0xffff_8880_0000_0000), "{name}");
+        if found.is_some() {
+            assert!(facts.caches.iter().any(|cache| cache.tally.slabs_new > 0), "{name}");
+        }
+        // The bundled trace is long: one shift will do.
+        let shifts = if ops.len() > 100_000 { &shifts[1..2] } else { &shifts };
+        for &shift in shifts {
+            let (moved_ops, mut moved_facts) = read(moved(&text, shift), shift);
+            if let Some(base) = found {
+                assert_eq!(moved_facts.direct_map, DirectMap::At(base.wrapping_add(shift)), "{name}");
+                moved_facts.direct_map = facts.direct_map;
+            }
+            assert!(moved_ops == ops, "{name}, moved by {shift:#x}: other operations");
+            assert_eq!(moved_facts, facts, "{name}, moved by {shift:#x}");
+        }
+    }
+}

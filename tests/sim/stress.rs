@@ -1,0 +1,246 @@
+//! `uslab stress`: quick runs under both mechanisms, with faults and without; and that it sees what it is there to see.
+
+use serde_json::Value;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use uslab::Gfp;
+use uslab::faults::POINTS;
+use uslab_magazine::sync::Counter;
+use uslab_sim::output::Progress;
+use uslab_sim::stress::{Options, Report, Saboteur, Workload, run};
+
+fn uslab(args: &[&str]) -> Command {
+    let mut command = Command::new(uslab_tests::uslab());
+    command.arg("stress").args(args).env("NO_COLOR", "1");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn json(args: &[&str], rseq: Option<&str>) -> Value {
+    let mut command = uslab(args);
+    command.arg("--json");
+    if let Some(rseq) = rseq {
+        command.env("USLAB_RSEQ", rseq);
+    }
+    let (code, out, err) = said(&command.output().expect("the binary runs"));
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}: {out}");
+    serde_json::from_str(&out).expect("JSON and nothing else on standard output")
+}
+
+const FAULTS: &str = "slab:probability=20;page:probability=10;magazine:interval=2;commit:interval=3;\
+                      decommit:probability=50;constructor:probability=1;limit:interval=100;bitmap:interval=2";
+
+#[test]
+fn quick_runs_find_nothing_under_both_mechanisms_with_faults_and_without() {
+    let (mut operations, mut violations) = (0, 0);
+    for rseq in [None, Some("off")] {
+        for faults in [None, Some(FAULTS)] {
+            let mut args = vec!["--ops", "1500000", "--seconds", "60", "--seed", "7", "--threads", "12"];
+            args.extend(faults.iter().flat_map(|rules| ["--faults", rules]));
+            let report = json(&args, rseq);
+            operations += report["operations"].as_u64().unwrap();
+            violations += report["violations"].as_array().unwrap().len();
+            assert_eq!(report["rounds"].as_array().unwrap().len(), 8);
+            assert_eq!(report["workloads"].as_array().unwrap().len(), Workload::ALL.len());
+            assert!(report["threads_started"].as_u64().unwrap() > 12, "threads end and others come");
+            assert!(
+                ["cpu", "depot", "slab", "pages", "commit"]
+                    .iter()
+                    .all(|p| report["paths"][p].as_u64() > Some(0))
+            );
+            assert_eq!((&report["end"]["objects"], &report["end"]["slabs"]), (&0.into(), &0.into()));
+            if rseq.is_some() {
+                assert_eq!((&report["mechanism"], &report["aborts"]), (&"claimed slot".into(), &0.into()));
+            }
+            let points = report["fault_points"].as_array().unwrap();
+            // Addresses are reserved before there are faults; whether there is a whole block to give back is chance.
+            let sure = POINTS.iter().filter(|point| !["reserve", "decommit"].contains(&point.name));
+            for point in sure.filter(|_| faults.is_some()) {
+                let fired = points.iter().any(|p| p["point"] == point.name && p["fired"].as_u64() > Some(0));
+                assert!(fired, "{}: {points:?}", point.name);
+            }
+            assert!(faults.is_some() || points.iter().all(|point| point["fired"] == 0), "{points:?}");
+        }
+    }
+    // Past libtest's capture: the runner of all tests reads it.
+    let line = format!("stress: {operations} operations, {violations} violations\n");
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
+}
+
+/// A run in which somebody misbehaves after some frees to the cache of that name.
+fn sabotaged(cache: &'static str, harm: fn(&uslab::KmemCache, std::ptr::NonNull<u8>)) -> Report {
+    let frees = Counter::new(0);
+    let saboteur: Saboteur = Arc::new(move |freed_to, object| {
+        if freed_to.name() == cache {
+            frees.add(1);
+            if frees.get().is_multiple_of(500) {
+                harm(freed_to, object);
+            }
+        }
+        false
+    });
+    let options = Options {
+        seconds: Some(16.0),
+        threads: Some(4),
+        seed: 11,
+        workloads: vec![Workload::Churn, Workload::Exchange, Workload::Burst],
+        saboteur: Some(saboteur),
+        ..Options::default()
+    };
+    run(&options, &Progress::new()).expect("it runs")
+}
+
+/// The violation's sentence, the object's history and the last operations of a thread, with the seed.
+#[track_caller]
+fn told(report: &Report, whats: &[&str]) {
+    let page = report.page();
+    assert!(report.violated() && report.end.is_none(), "{page}");
+    assert!(whats.iter().any(|what| report.violations[0].what.contains(what)), "{page}");
+    for part in ["VIOLATION at", "seed 11", "violation"] {
+        assert!(page.contains(part), "expected {part:?} in {page}");
+    }
+}
+
+#[test]
+fn an_object_that_is_freed_twice_is_found_and_its_story_told() {
+    // SAFETY: none: the object was freed before, which is what is to be found.
+    let report = sabotaged("built-64", |cache, object| unsafe { cache.free(object) });
+    told(&report, &["a free object was written to", "an object in use was overwritten", "double free"]);
+    let page = report.page();
+    assert!(
+        page.contains("history of the object:") && page.contains("the last operations of thread"),
+        "{page}"
+    );
+    let story = &report.violations[0];
+    assert!(story.history.iter().any(|line| line.contains("free  ")), "{page}");
+    assert!(story.last.iter().all(|(_, lines)| lines.len() > 10), "{page}");
+}
+
+#[test]
+fn a_write_after_the_free_is_found_by_the_next_owner() {
+    // SAFETY: none: the object is free, or somebody else's by now, which is what is to be found. No page goes back to
+    // the system under these workloads.
+    let report = sabotaged("magazine-3", |_, object| unsafe { object.add(90).write_volatile(1) });
+    told(
+        &report,
+        &["magazine-3: byte 90 of a free object was written to", "of an object in use was overwritten"],
+    );
+    assert!(report.violations[0].history.iter().any(|line| line.contains("alloc  ")), "{}", report.page());
+}
+
+#[test]
+fn an_object_that_nobody_holds_is_missed_by_the_census() {
+    let report = sabotaged("raw-64", |cache, _| _ = cache.alloc(Gfp::KERNEL));
+    told(&report, &["objects: threads hold"]);
+    let story = &report.violations[0];
+    assert!(story.what.starts_with("census of round 1: cache raw-64: "), "{}", report.page());
+    assert!(story.what.contains("nobody holds 0x") && story.object, "{}", report.page());
+    // Its last deeds may be long ago; then the report says so.
+    assert!(report.page().contains("history of the object:"), "{}", report.page());
+}
+
+#[test]
+fn a_violation_is_exit_code_1_and_its_story_is_on_standard_output() {
+    let args = ["--ops", "200000", "--seconds", "60", "--seed", "5", "--threads", "4", "--leak", "raw-64"];
+    let (code, out, err) = said(&uslab(&args).output().expect("the binary runs"));
+    assert_eq!((code, err.as_str()), (Some(1), ""), "{out}");
+    for part in ["VIOLATION at", "census of round 1", "seed 5"] {
+        assert!(out.contains(part), "expected {part:?} in {out}");
+    }
+    // Once it named neither the cache nor the object, and had no history of it.
+    let what = out.split_once("census of round 1: ").unwrap().1.lines().next().unwrap();
+    let (cache, object) = what.split_once("; nobody holds ").unwrap_or_else(|| panic!("{out}"));
+    assert!(cache.starts_with("cache raw-64: objects: threads hold "), "{out}");
+    let history = out.split_once("history of the object:").unwrap_or_else(|| panic!("{out}")).1;
+    let freed = |line: &str| line.contains("free   ") && line.contains(object);
+    assert!(object.starts_with("0x") && history.lines().any(freed), "{object}: {out}");
+    assert!(out.contains("the last operations of thread"), "{out}");
+    let (code, out, _) = said(&uslab(&[&args[..], &["--json"]].concat()).output().expect("the binary runs"));
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((code, report["violations"].as_array().map(Vec::is_empty)), (Some(1), Some(false)));
+}
+
+#[test]
+fn an_interrupt_ends_the_run_with_its_census() {
+    let child = uslab(&["--seconds", "600", "--threads", "4", "--json"]).spawn().expect("the binary starts");
+    let id = nix::unistd::Pid::from_raw(child.id().try_into().expect("a process id"));
+    let (begun, tasks) = (Instant::now(), format!("/proc/{id}/task"));
+    // Its threads come after its handler.
+    while std::fs::read_dir(&tasks).map_or(0, Iterator::count) < 4
+        && begun.elapsed() < Duration::from_secs(60)
+    {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT).expect("the child runs");
+    let (code, out, err) = said(&child.wait_with_output().expect("the binary ends"));
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(report["interrupted"], true);
+    assert!(report["seconds"].as_f64() < Some(500.0), "{out}");
+    assert_eq!((&report["end"]["objects"], report["rounds"].as_array().unwrap().len()), (&0.into(), 1));
+}
+
+#[test]
+fn a_page_for_a_person_says_what_was_done_and_how_it_ended() {
+    let args = [
+        "--ops",
+        "100000",
+        "--seed",
+        "3",
+        "--threads",
+        "3",
+        "--workload",
+        "sizes,fork",
+        "--faults",
+        "any:nth=5",
+    ];
+    let (code, out, err) = said(&uslab(&args).output().expect("the binary runs"));
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    for part in
+        ["seed 3", "3 threads at a time", "Faults: any:nth=5", "Census: 8 times", "0 objects, 0 slabs"]
+    {
+        assert!(out.contains(part), "expected {part:?} in {out}");
+    }
+    assert!(out.contains("\nfork ") && out.contains("\nsizes ") && !out.contains("\nchurn "), "{out}");
+    assert!(out.ends_with("\n0 violations\n"), "{out}");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_with_what_is_accepted() {
+    let cases: [(&[&str], &str); 9] = [
+        // Once both passed: nothing was leaked, so nothing was missed.
+        (&["--leak", "nosuch"], "--leak nosuch: no such cache; expected one of word, raw-64, "),
+        (
+            &["--leak", "raw-64", "--workload", "fork", "--ops", "2000", "--seconds", "30"],
+            "--leak raw-64: nothing was leaked",
+        ),
+        (&["--threads", "0"], "--threads 0: expected 1 to 4096"),
+        (&["--threads", "5000"], "--threads 5000: expected 1 to 4096"),
+        (&["--seconds", "0"], "--seconds 0: expected more than 0, at most 2592000"),
+        (&["--seconds", "nan"], "--seconds NaN: expected more than 0"),
+        (&["--workload", "chrun"], "churn"),
+        (&["--faults", "slob:nth=1"], "`slob`: expected a fault point: any, reserve, commit,"),
+        (&["--faults", "slab:nth=x"], "`nth=x`: expected a whole number from 1"),
+    ];
+    for (args, part) in cases {
+        let (code, out, err) = said(&uslab(args).output().expect("the binary runs"));
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{args:?}");
+        assert!(err.contains(part) && !err.contains("panicked"), "{args:?}: expected {part:?} in {err}");
+    }
+}
+
+#[test]
+fn the_help_names_every_fault_point() {
+    let (code, out, _) = said(&uslab(&["--help"]).output().expect("the binary runs"));
+    assert_eq!(code, Some(0));
+    for point in POINTS {
+        assert!(out.contains(point.name) && out.contains(point.what), "{} in {out}", point.name);
+    }
+}

@@ -1,0 +1,452 @@
+//! The study of what texts claim: a page of findings, and a table with a row for each claim. Every claim has an answer, what is
+//! named as evidence exists, and exact figures are those that the experiments find.
+//!
+//! A figure that an experiment finds has a key behind it, in a comment that pages do not show:
+//!
+//! ```text
+//! 89<!--race > 10000 operations > first-fit > holes-->      the experiment, how its table's title begins, row, column
+//! 0.445<!--fifty-percent > claim > best fit-->              the experiment, words that one of its claims says
+//! 37.5<!--layout --structs 64 > A walk > position; structs > lines-->   with options
+//! ```
+//!
+//! An interval has a further word: `low` or `high` instead of its median. Figures that were measured have `≈` in front,
+//! parameters `<!--given-->` behind.
+//!
+//! `WRITE=1 cargo test -p uslab-tests --test sim study` writes the figures of tables anew. Those of claims are words of the experiment,
+//! and stay.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use uslab_tests::workspace;
+
+/// The findings, from the workspace's root.
+const FINDINGS: &str = "STUDY.md";
+/// The rows.
+const ROWS: &str = "sim/lab/TEXTS.md";
+
+/// The claims' numbers: a letter a text, and for the tutorial a ten a chapter.
+fn numbers() -> Vec<String> {
+    let plain = [('A', 40), ('K', 26), ('P', 27), ('X', 14), ('M', 16)];
+    let chapters: [(u32, u32); 13] = [
+        (1, 7),
+        (10, 15),
+        (20, 26),
+        (30, 33),
+        (40, 45),
+        (50, 57),
+        (60, 65),
+        (70, 81),
+        (90, 98),
+        (100, 104),
+        (110, 118),
+        (120, 125),
+        (130, 137),
+    ];
+    let plain =
+        plain.into_iter().flat_map(|(letter, last)| (1..=last).map(move |n| format!("{letter}{n:02}")));
+    let chapters = chapters.into_iter().flat_map(|(first, last)| first..=last);
+    plain.chain(chapters.map(|n| format!("E{n:03}"))).collect()
+}
+
+/// What a row may answer.
+const ANSWERS: [&str; 5] = ["holds", "depends", "does not hold", "undecided", "out"];
+/// Answers of which no more than this many may be `out`.
+const MOST_OUT: usize = 15;
+
+struct Row {
+    line: usize,
+    claim: String,
+    answer: String,
+    found: String,
+    evidence: String,
+}
+
+/// The rows of all tables whose first cell is a number of a claim.
+fn rows(text: &str) -> BTreeMap<String, Row> {
+    let mut rows = BTreeMap::new();
+    for (i, line) in text.lines().enumerate() {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let number = cells[0];
+        let letter = number.starts_with(['A', 'K', 'E', 'P', 'X', 'M']);
+        if letter && number.len() > 1 && number[1..].chars().all(|c| c.is_ascii_digit()) {
+            let [_, claim, answer, found, evidence] = cells[..] else {
+                panic!("{ROWS}:{}: {number}: {} cells, expected 5", i + 1, cells.len());
+            };
+            assert!(!claim.is_empty() && !found.is_empty(), "{ROWS}:{}: {number}: an empty cell", i + 1);
+            let [claim, answer, found, evidence] = [claim, answer, found, evidence].map(str::to_owned);
+            let row = Row { line: i + 1, claim, answer, found, evidence };
+            let twice = rows.insert(number.to_owned(), row);
+            assert!(twice.is_none(), "{ROWS}:{}: {number} is there twice", i + 1);
+        }
+    }
+    rows
+}
+
+fn sources(folder: &Path, out: &mut Vec<(PathBuf, String)>) {
+    for entry in folder.read_dir().unwrap().map(Result::unwrap) {
+        let path = entry.path();
+        let name = entry.file_name().into_string().unwrap();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            sources(&path, out);
+        } else if name.ends_with(".rs") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            out.push((path, text));
+        }
+    }
+}
+
+/// Whether there is a test of that name, or a scenario, in the file or folder that is its module.
+fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
+    let (module, name) = path.rsplit_once("::").unwrap_or(("", path));
+    let function = format!("fn {name}(");
+    let of_module = |file: &Path| {
+        let last = module.split("::").filter(|part| *part != "tests").last().unwrap_or("");
+        last.is_empty()
+            || file.components().any(|part| Path::new(part.as_os_str()).with_extension("") == Path::new(last))
+    };
+    let scenario = format!("\n    {name} {{\n");
+    sources.iter().any(|(file, text)| {
+        let is_test = |(at, _)| {
+            let before: &str = &text[..at];
+            let from = before.rfind("\n\n").map_or(0, |i| i + 1);
+            before[from..].contains("#[test]")
+        };
+        of_module(file)
+            && (text.match_indices(&function).any(is_test)
+                || text.split_once("scenarios! {").is_some_and(|(_, table)| table.contains(&scenario)))
+    })
+}
+
+#[test]
+fn every_claim_has_an_answer_and_every_answer_evidence_that_exists() {
+    let root = workspace();
+    let rows = rows(&std::fs::read_to_string(root.join(ROWS)).unwrap());
+    let mut all = Vec::new();
+    sources(root, &mut all);
+    let list = Command::new(uslab_tests::lab()).output().unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    let experiments: Vec<&str> = list.lines().filter_map(|line| line.split(' ').next()).collect();
+
+    let mut wrong = Vec::new();
+    for number in numbers() {
+        if !rows.contains_key(&number) {
+            wrong.push(format!("{number} has no answer"));
+        }
+    }
+    for (number, Row { line, answer, evidence, .. }) in &rows {
+        let mut say = |what: String| wrong.push(format!("{ROWS}:{line}: {number}: {what}"));
+        if !numbers().contains(number) {
+            say("there is no such claim".to_owned());
+        }
+        if !ANSWERS.contains(&answer.as_str()) {
+            say(format!("the answer is {answer:?}, expected one of {ANSWERS:?}"));
+        }
+        if answer != "out" && evidence.is_empty() {
+            say("names no test, bench, command or file".to_owned());
+        }
+        for name in evidence.split(", ").filter(|name| !name.is_empty()) {
+            let Some(name) = name.strip_prefix('`').and_then(|name| name.strip_suffix('`')) else {
+                say(format!("evidence {name:?}: expected names in backticks, separated by commas"));
+                continue;
+            };
+            let exists = if let Some(verb) = name.strip_prefix("uslab lab ") {
+                experiments.contains(&verb.split(' ').next().unwrap_or(""))
+            } else if name.starts_with("uslab ") {
+                ["replay", "stress", "geometry"].contains(&name.split(' ').nth(1).unwrap_or(""))
+            } else if let Some(bench) = name.strip_prefix("bench ") {
+                // A program of its own, or a row of the one that compares with others.
+                let benches = root.join("benches");
+                let programs = [benches.join(bench), benches.join("all").join(bench)];
+                programs.iter().any(|program| program.with_extension("rs").exists())
+            } else if name.contains('/') || name.ends_with(".md") {
+                root.join(name).exists()
+            } else {
+                is_test(name, &all)
+            };
+            if !exists {
+                say(format!("there is no {name:?}"));
+            }
+        }
+    }
+    let out = rows.values().filter(|row| row.answer == "out").count();
+    if out > MOST_OUT {
+        wrong.push(format!("{out} claims are out of scope, at most {MOST_OUT} may be"));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(rows.len(), 216);
+}
+
+/// A number as it stands in a text.
+#[derive(Debug, PartialEq)]
+struct Figure<'t> {
+    text: &'t str,
+    /// Whether it is marked as measured.
+    measured: bool,
+    /// What stands in the comment behind it.
+    key: Option<&'t str>,
+}
+
+/// The numbers of a text: none in code or comments, nor those of names such as E092 or 32-bit.
+fn figures(text: &str) -> Vec<Figure<'_>> {
+    let (mut found, mut at, mut code) = (Vec::new(), 0, false);
+    let bytes = text.as_bytes();
+    let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    while at < bytes.len() {
+        if bytes[at..].starts_with(b"<!--") {
+            at += text[at..].find("-->").map_or(bytes.len() - at, |end| end + 3);
+            continue;
+        }
+        code ^= bytes[at] == b'`';
+        let follows = at > 0 && (is_word(bytes[at - 1]) || bytes[at - 1] == b'^');
+        let begins = bytes[at].is_ascii_digit() && !follows;
+        if code || !begins {
+            at += 1;
+            continue;
+        }
+        let digits = |b: &u8| b.is_ascii_digit() || matches!(b, b'.' | b',');
+        let mut end = at + bytes[at..].iter().take_while(|b| digits(b)).count();
+        while matches!(bytes[end - 1], b'.' | b',') {
+            end -= 1;
+        }
+        // Of names: 32-bit, 2^32, 256th, set 1.
+        let part_of_name = bytes.get(end).is_some_and(|b| is_word(*b))
+            || text[end..].starts_with("-b")
+            || text[end..].starts_with('^')
+            || text[..at].ends_with("set ");
+        if !part_of_name {
+            let key = text[end..].strip_prefix("<!--").and_then(|rest| rest.split("-->").next());
+            let measured = text[..at].ends_with('≈') || text[..at].ends_with("≈ ");
+            found.push(Figure { text: &text[at..end], measured, key: key.map(str::trim) });
+        }
+        at = end;
+        while bytes.get(at).is_some_and(|b| is_word(*b)) {
+            at += 1;
+        }
+    }
+    found
+}
+
+/// The experiments' findings, each run once.
+#[derive(Default)]
+struct Lab(BTreeMap<String, Value>);
+
+impl Lab {
+    fn run(&mut self, command: &str) -> &Value {
+        self.0.entry(command.to_owned()).or_insert_with(|| {
+            let output = Command::new(uslab_tests::lab())
+                // Where traces are named from.
+                .current_dir(workspace().join("sim"))
+                .args(command.split_whitespace())
+                .args(["--exact", "--json", "-"])
+                .output()
+                .expect("the binary starts");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "uslab lab {command}: {said}");
+            serde_json::from_slice(&output.stdout).expect("JSON and nothing else")
+        })
+    }
+    /// Whether the key finds the figure; what it finds else.
+    fn check(&mut self, key: &str, figure: &str) -> Result<(), String> {
+        let found = self.find(key, figure)?;
+        if found == figure { Ok(()) } else { Err(format!("it is {found}")) }
+    }
+    /// What the key finds, with as many decimals as the figure has; why it finds nothing that could stand in its place.
+    fn find(&mut self, key: &str, figure: &str) -> Result<String, String> {
+        let words: Vec<&str> = key.split(" > ").collect();
+        let (command, path) = words.split_first().ok_or("an empty key")?;
+        let findings = self.run(command);
+        let parts = findings["parts"].as_array().ok_or("no parts")?;
+        if let ["claim", says] = path {
+            let mut claims = parts.iter().map(|part| &part["claim"]);
+            let claim = claims
+                .find(|claim| claim["says"].as_str().is_some_and(|text| text.contains(says)))
+                .ok_or_else(|| format!("no claim says {says:?}"))?;
+            let found = claim["found"].as_str().unwrap_or_default();
+            let there = figures(found).iter().any(|other| other.text == figure);
+            return if there { Ok(figure.to_owned()) } else { Err(format!("it found {found:?}")) };
+        }
+        let [title, row, column, end @ ..] = path else {
+            return Err("expected experiment > title > row > column".to_owned());
+        };
+        let table = one(parts.iter().map(|part| &part["table"]), "table", |table| {
+            table["title"].as_str().is_some_and(|text| text.starts_with(title))
+        })?;
+        let columns = table["columns"].as_array().ok_or("no columns")?;
+        let column = columns
+            .iter()
+            .position(|there| there["name"] == *column)
+            .ok_or_else(|| format!("no column {column:?}"))?;
+        let named_by = table["named_by"].as_u64().unwrap_or(1) as usize;
+        let rows = table["rows"].as_array().ok_or("no rows")?;
+        let row = one(rows.iter(), "row", |cells| {
+            let cells = cells.as_array().into_iter().flatten().take(named_by);
+            let name = cells.map(|cell| cell.as_str().map_or_else(|| cell.to_string(), str::to_owned));
+            name.collect::<Vec<_>>().join("; ") == *row
+        })?;
+        let value = match (&row[column], end) {
+            (Value::Object(interval), [end]) => &interval[*end],
+            (Value::Object(interval), []) => &interval["median"],
+            (value, _) => value,
+        };
+        let decimals = figure.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+        let value = value.as_f64().ok_or_else(|| format!("it is {value}, no number"))?;
+        // Which way a difference goes is in the words around it.
+        Ok(grouped(&format!("{:.decimals$}", value.abs())))
+    }
+}
+
+/// A number with a comma before each three digits in front of the point.
+fn grouped(plain: &str) -> String {
+    let (whole, decimals) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
+    let mut shown = String::new();
+    for (at, digit) in whole.chars().enumerate() {
+        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown + decimals
+}
+
+/// A line with other figures: what `other` says of each key and figure.
+fn rewritten(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) -> String {
+    let (mut out, mut rest) = (String::new(), line);
+    for Figure { text, key, .. } in figures(line) {
+        let Some(found) = key.filter(|key| *key != "given").and_then(|key| other(key, text)) else {
+            continue;
+        };
+        // Where the figure begins in what is left of its line.
+        let at = text.as_ptr().addr() - rest.as_ptr().addr();
+        out += &rest[..at];
+        out += &found;
+        rest = &rest[at + text.len()..];
+    }
+    out + rest
+}
+
+/// The only one that is meant.
+fn one<'v>(
+    all: impl Iterator<Item = &'v Value>,
+    what: &str,
+    is: impl Fn(&Value) -> bool,
+) -> Result<&'v Value, String> {
+    let found: Vec<_> = all.filter(|value| is(value)).collect();
+    match found[..] {
+        [one] => Ok(one),
+        _ => Err(format!("{} {what}s of that name", found.len())),
+    }
+}
+
+/// Figures of the study were those of an earlier state of the experiments, and nobody saw it.
+#[test]
+fn every_exact_figure_is_what_the_experiment_finds() {
+    let (mut lab, mut wrong, mut checked) = (Lab::default(), Vec::new(), 0);
+    for page in [FINDINGS, ROWS] {
+        let path = workspace().join(page);
+        let text = std::fs::read_to_string(&path).unwrap();
+        if std::env::var_os("WRITE").is_some() {
+            let lines =
+                text.lines().map(|line| rewritten(line, |key, figure| lab.find(key, figure).ok()) + "\n");
+            std::fs::write(&path, lines.collect::<String>()).unwrap();
+            continue;
+        }
+        for (i, line) in text.lines().enumerate() {
+            for figure in figures(line) {
+                let Some(key) = figure.key.filter(|key| *key != "given") else { continue };
+                checked += 1;
+                if let Err(why) = lab.check(key, figure.text) {
+                    wrong.push(format!("{page}:{}: {} by `{key}`: {why}", i + 1, figure.text));
+                }
+            }
+        }
+    }
+    let text = std::fs::read_to_string(workspace().join(ROWS)).unwrap();
+    for (number, Row { line, claim, found, evidence, .. }) in &rows(&text) {
+        if !evidence.contains("`uslab lab ") {
+            continue;
+        }
+        let said: Vec<&str> = figures(claim).iter().map(|figure| figure.text).collect();
+        for Figure { text, measured, key } in figures(found) {
+            if key.is_none() && !measured && !said.contains(&text) {
+                wrong.push(format!(
+                    "{ROWS}:{line}: {number}: {text} has no key; expected <!--experiment > title > row > column--> behind it, ≈ in \
+                     front of it if it was measured, or <!--given--> if it is a parameter"
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(checked > 50 || std::env::var_os("WRITE").is_some(), "{checked} figures");
+}
+
+/// The page of findings says how many claims have which answer; a row that changes its answer must be counted there.
+#[test]
+fn the_page_of_findings_counts_the_answers() {
+    let page = std::fs::read_to_string(workspace().join(FINDINGS)).unwrap();
+    let rows = rows(&std::fs::read_to_string(workspace().join(ROWS)).unwrap());
+    for letter in ["A", "K", "E", "P", "X", "M"] {
+        let counts = ANSWERS.map(|answer| {
+            let same = |(number, row): &(&String, &Row)| number.starts_with(letter) && row.answer == answer;
+            rows.iter().filter(same).count().to_string()
+        });
+        let counts = counts.join(" | ");
+        let line = page.lines().find(|line| line.starts_with(&format!("| {letter} | ")));
+        let line = line.unwrap_or_else(|| panic!("{FINDINGS} has no line of text {letter}"));
+        assert!(
+            line.ends_with(&format!(" | {counts} |")),
+            "{FINDINGS}: {line}\nexpected at its end: {counts}"
+        );
+    }
+}
+
+#[test]
+fn a_figure_that_no_experiment_finds_is_told() {
+    let text = "`12` 1,918<!--tlsf > a > b > c--> and ≈2.5 of E092, 32-bit, 2^32, set 3, 7th, 7. <!--9--> x64 5<!--given-->.";
+    let figure = |text, measured, key| Figure { text, measured, key };
+    assert_eq!(
+        figures(text),
+        [
+            figure("1,918", false, Some("tlsf > a > b > c")),
+            figure("2.5", true, None),
+            figure("7", false, None),
+            figure("5", false, Some("given")),
+        ]
+    );
+    let mut lab = Lab::default();
+    let key = "buddy > 1024 bytes > free 65 > 128";
+    assert_eq!(lab.check(key, "2"), Ok(()));
+    assert_eq!(lab.check(key, "3"), Err("it is 2".to_owned()));
+    assert_eq!(lab.check("buddy > 1024 bytes > free 65 > 129", "2"), Err("no column \"129\"".to_owned()));
+    assert_eq!(lab.check("buddy > 1024 bytes > free > 128", "2"), Err("0 rows of that name".to_owned()));
+    assert_eq!(lab.check("layout > claim > 25 %", "37.5"), Ok(()));
+    assert!(lab.check("layout > claim > 25 %", "37.6").unwrap_err().starts_with("it found "));
+}
+
+#[test]
+fn a_figure_is_written_as_it_was_shown_and_nothing_around_it_changes() {
+    assert_eq!(["0", "228", "1918", "1000000.25"].map(grouped), ["0", "228", "1,918", "1,000,000.25"]);
+    let line = "≈2.5 of 7<!--a > b > c--> and 1,918<!--d > e--> in 5<!--given-->.";
+    let other = |key: &str, figure: &str| (key == "d > e").then(|| grouped("21918") + &figure[..0]);
+    assert_eq!(rewritten(line, other), "≈2.5 of 7<!--a > b > c--> and 21,918<!--d > e--> in 5<!--given-->.");
+}
+
+/// A check that finds nothing would hold for any table.
+#[test]
+fn a_test_that_there_is_not_is_found_missing() {
+    let here = vec![(PathBuf::from("tests/sim/study.rs"), include_str!("study.rs").to_owned())];
+    assert!(is_test("a_test_that_there_is_not_is_found_missing", &here));
+    assert!(is_test("study::tests::a_test_that_there_is_not_is_found_missing", &here));
+    assert!(!is_test("other::a_test_that_there_is_not_is_found_missing", &here));
+    assert!(!is_test("rows", &here), "no test, though a function");
+    assert!(!is_test("no_such_test", &here));
+    let table = "| A01 | a claim | holds | found | `x` |\n| B01 | other | holds | found | x |\ntext\n";
+    assert_eq!(rows(table)["A01"].evidence, "`x`");
+    assert_eq!(rows(table).len(), 1);
+    assert!(
+        std::panic::catch_unwind(|| rows("| A01 | a claim | holds | `x` |")).is_err(),
+        "a cell is missing"
+    );
+    assert_eq!(numbers().len(), 216);
+}

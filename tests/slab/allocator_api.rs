@@ -1,0 +1,227 @@
+//! Containers of other crates on caches, kmalloc, malloc and the process's own, by both versions of `allocator-api2`.
+
+use crate::common::{assert_all_given_back, subsystem};
+use std::alloc::Layout;
+use uslab::{KmemCache, Malloc, Uslab};
+
+/// A vector of one version that grows, shrinks and is freed.
+macro_rules! vectors {
+    ($version:ident: $($source:expr),*) => { $({
+        let mut vec = $version::vec::Vec::new_in($source);
+        for n in 0_u64..40_000 {
+            vec.push(n);
+        }
+        vec.truncate(100);
+        vec.shrink_to_fit();
+        assert!(vec.iter().copied().eq(0..100));
+        let boxed = $version::boxed::Box::new_in([7_u8; 100], $source);
+        assert_eq!(boxed[99], 7);
+        let empty = $version::vec::Vec::<u64, _>::new_in($source);
+        assert!(empty.is_empty());
+    })* };
+}
+
+#[test]
+fn vectors_and_boxes_of_both_versions() {
+    let subsystem = subsystem(2);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let kmalloc = subsystem.kmalloc();
+    vectors!(allocator_api2_02: &malloc, kmalloc, Uslab);
+    vectors!(allocator_api2_04: &malloc, kmalloc, Uslab);
+    assert_all_given_back(&subsystem);
+}
+
+/// Pools behind a language's own containers: small vectors from the pool of their class, large ones from the heap.
+#[test]
+fn containers_live_on_pools_by_class_with_the_heap_behind_them() {
+    use uslab::pool::{ClassPools, Hybrid, SizeClasses};
+    let hybrid = Hybrid::new(ClassPools::new(&SizeClasses::micro(), 64 << 20).unwrap(), 256);
+    vectors!(allocator_api2_02: &hybrid);
+    vectors!(allocator_api2_04: &hybrid);
+    {
+        let mut map = hashbrown::HashMap::with_hasher_in(std::hash::RandomState::new(), &hybrid);
+        for n in 0_u64..1000 {
+            map.insert(n, allocator_api2_02::boxed::Box::new_in(n * n, &hybrid));
+        }
+        map.retain(|n, _| n.is_multiple_of(3));
+        assert!((0..1000).step_by(3).all(|n| *map[&n] == n * n));
+    }
+    let routes = hybrid.routes();
+    assert!(routes.pool > 1000 && routes.unfit > 0, "{routes:?}");
+    assert_eq!((routes.pool, routes.unfit + routes.full), (routes.pool_frees, routes.heap_frees));
+}
+
+/// Vectors of both versions, and a map of boxes.
+macro_rules! collections {
+    ($source:expr) => {{
+        vectors!(allocator_api2_02: $source);
+        vectors!(allocator_api2_04: $source);
+        let mut map = hashbrown::HashMap::with_hasher_in(std::hash::RandomState::new(), $source);
+        for n in 0_u64..1000 {
+            map.insert(n, allocator_api2_02::boxed::Box::new_in(n * n, $source));
+        }
+        map.retain(|n, _| n.is_multiple_of(3));
+        assert!(map.len() == 334 && (0..1000).step_by(3).all(|n| *map[&n] == n * n));
+    }};
+}
+
+/// Memory for all of them, and some more for who does not have each byte again at once.
+const BYTES: usize = 4 << 20;
+
+#[test]
+fn containers_live_on_pools_by_class() {
+    use uslab::pool::{ClassPools, Local, SizeClasses};
+    let classes = SizeClasses::new((3..=20).map(|log| 1 << log)).unwrap();
+    let mut pools = Local::new(ClassPools::new(&classes, BYTES).unwrap());
+    collections!(&pools);
+    assert_eq!(pools.get_mut().waste(), uslab::pool::Waste::default());
+}
+
+#[test]
+fn containers_live_on_a_pool_of_one_size_as_far_as_its_slots_go() {
+    use allocator_api2_04::vec::Vec;
+    use uslab::pool::{FixedPool, HeapArea, Local, SlotLayout};
+    let slots = SlotLayout::new(256, 16).unwrap();
+    let mut pool = Local::new(FixedPool::new(HeapArea::new(4096, 16).unwrap(), slots).unwrap());
+    let mut vec = Vec::with_capacity_in(1, &pool);
+    vec.push(0_u64);
+    let start = vec.as_ptr();
+    vec.extend(1..32);
+    assert!(vec.iter().copied().eq(0..32) && vec.as_ptr() == start, "it grew in its slot");
+    assert!(vec.try_reserve(1).is_err(), "and no further");
+    drop(vec);
+    assert_eq!(pool.get_mut().usage().live(), 0);
+}
+
+#[test]
+fn containers_live_on_tlsf_and_best_fit_and_all_comes_back() {
+    use uslab::pool::{BestFit, Local, MappedArea, Tlsf};
+    let area = || MappedArea::new(BYTES, 4096).unwrap();
+    let mut tlsf = Local::new(Tlsf::new(area()).unwrap());
+    collections!(&tlsf);
+    assert_eq!(tlsf.get_mut().free_blocks().collect::<Vec<_>>(), [BYTES - 16 - 4]);
+    let mut best = Local::new(BestFit::new(area()).unwrap());
+    collections!(&best);
+    assert_eq!(best.get_mut().free_blocks().collect::<Vec<_>>(), [BYTES - 16 - 8]);
+}
+
+#[test]
+fn containers_live_on_a_stack() {
+    use uslab::pool::{Local, MappedArea, StackAlloc};
+    let mut stack = StackAlloc::new(MappedArea::new(BYTES, 4096).unwrap()).unwrap();
+    let level = stack.mark().unwrap();
+    let mut stack = Local::new(stack);
+    collections!(&stack);
+    assert_eq!(stack.get_mut().free_to(level), Ok(()));
+    assert_eq!(stack.into_inner().used(), 0);
+}
+
+#[test]
+fn containers_live_in_an_arena_and_its_scopes_and_grow_in_place_on_top() {
+    use allocator_api2_02::vec::Vec;
+    use uslab::pool::{Arena, HeapArea, MappedArea};
+    let mut fixed = Arena::new(MappedArea::new(BYTES, 4096).unwrap());
+    let mut growing = Arena::growing(4096, |bytes| HeapArea::new(bytes, 16)).unwrap();
+    fixed.scope(|scope| collections!(&*scope));
+    growing.scope(|scope| collections!(&*scope));
+    assert_eq!((fixed.used(), growing.used(), growing.chunks()), (0, 0, 1));
+    collections!(&fixed);
+    collections!(&growing);
+    fixed.reset();
+    let mut vec = Vec::new_in(&fixed);
+    vec.push(0_u64);
+    let start = vec.as_ptr();
+    vec.extend(1..10_000);
+    assert_eq!((vec.as_ptr(), fixed.used()), (start, 8 * vec.capacity()));
+    drop(vec);
+    assert_eq!(fixed.used(), 0, "the topmost comes back at once");
+}
+
+/// Memory that is zeroed is zero, also where a block grows in place over what was written before.
+#[test]
+fn what_grows_in_place_is_zero_behind() {
+    use allocator_api2_04::alloc::Allocator;
+    use uslab::pool::{BestFit, HeapArea, Local};
+    let heap = Local::new(BestFit::new(HeapArea::new(4096, 16).unwrap()).unwrap());
+    let layout = |size| Layout::from_size_align(size, 8).unwrap();
+    // SAFETY: each is as large as it was asked for, and freed by its last layout.
+    unsafe {
+        let dirty = (&heap).allocate(layout(2000)).unwrap().cast::<u8>();
+        dirty.write_bytes(9, 2000);
+        (&heap).deallocate(dirty, layout(2000));
+        let memory = (&heap).allocate(layout(10)).unwrap().cast::<u8>();
+        memory.write_bytes(3, 10);
+        let grown = (&heap).grow_zeroed(memory, layout(10), layout(1000)).unwrap().cast::<u8>();
+        assert_eq!(grown, memory);
+        let bytes = core::slice::from_raw_parts(grown.as_ptr(), 1000);
+        assert!(bytes[..10].iter().all(|byte| *byte == 3) && bytes[10..].iter().all(|byte| *byte == 0));
+        (&heap).deallocate(grown, layout(1000));
+    }
+}
+
+#[test]
+fn a_cache_serves_what_fits_its_objects() {
+    use allocator_api2_04::alloc::Allocator;
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("box", 64).align(32).build_in(&subsystem).unwrap();
+    let boxed = allocator_api2_04::boxed::Box::new_in([1_u64; 8], &cache);
+    assert_eq!(cache.info().used, 1);
+    drop(boxed);
+    let layout = |size, align| Layout::from_size_align(size, align).unwrap();
+    for (wanted, fits) in [((64, 32), true), ((65, 8), false), ((8, 64), false), ((0, 4096), true)] {
+        let memory = (&cache).allocate_zeroed(layout(wanted.0, wanted.1));
+        assert_eq!(memory.is_ok(), fits, "{wanted:?}");
+        if let Ok(memory) = memory {
+            // SAFETY: allocated just now.
+            unsafe { (&cache).deallocate(memory.cast(), layout(wanted.0, wanted.1)) };
+        }
+    }
+    let constructed =
+        KmemCache::builder("built", 64).ctor(|bytes| bytes.fill(1)).build_in(&subsystem).unwrap();
+    assert!((&constructed).allocate(layout(8, 8)).is_err(), "what a container leaves is not constructed");
+    drop((cache, constructed));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn grown_memory_is_zero_behind_and_may_change_its_alignment() {
+    use allocator_api2_02::alloc::Allocator;
+    let subsystem = subsystem(1);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let layout = |size, align| Layout::from_size_align(size, align).unwrap();
+    let source = &malloc;
+    for (old, new) in
+        [((10, 8), (16, 8)), ((10, 8), (5000, 64)), ((0, 8), (10, 8)), ((100, 64), (9000, 4096))]
+    {
+        let (old, new) = (layout(old.0, old.1), layout(new.0, new.1));
+        let memory = source.allocate(old).unwrap().cast::<u8>();
+        // SAFETY: each is as large as it was asked for, and freed by its last layout.
+        unsafe {
+            memory.write_bytes(3, old.size());
+            let grown = source.grow_zeroed(memory, old, new).unwrap().cast::<u8>();
+            assert!(grown.addr().get().is_multiple_of(new.align()));
+            let bytes = core::slice::from_raw_parts(grown.as_ptr(), new.size());
+            assert!(bytes[..old.size()].iter().all(|byte| *byte == 3));
+            assert!(bytes[old.size()..].iter().all(|byte| *byte == 0), "{old:?} to {new:?}");
+            let shrunk = source.shrink(grown, new, layout(5, 1)).unwrap();
+            source.deallocate(shrunk.cast(), layout(5, 1));
+        }
+    }
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_hash_map_in_slabs() {
+    let subsystem = subsystem(1);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let mut map = hashbrown::HashMap::new_in(&malloc);
+    for n in 0_u64..20_000 {
+        map.insert(n, n * n);
+    }
+    map.retain(|n, _| n % 100 == 0);
+    map.shrink_to_fit();
+    assert_eq!((map.len(), map.get(&19_900)), (200, Some(&(19_900 * 19_900))));
+    assert!(subsystem.check().unwrap().used + subsystem.check().unwrap().large_pages > 0);
+    drop(map);
+    assert_all_given_back(&subsystem);
+}

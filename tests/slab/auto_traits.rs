@@ -1,0 +1,186 @@
+//! Which public types of the three crates may be sent to other threads and shared with them, and why: all of them, so that
+//! a field that changes an auto trait, and an `unsafe impl` that grants too much, are noticed.
+//!
+//! Whoever is generic is asked with a parameter of each kind: `u8`, `Cell<u8>` (may be sent, not shared), `Rc<u8>` (neither).
+
+use std::cell::Cell;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use uslab::handle::*;
+use uslab::pool::*;
+use uslab::*;
+use uslab_buddy as buddy;
+use uslab_magazine as magazine;
+use uslab_magazine::sync;
+
+/// Whether a type has an auto trait: where its bounds hold, an inherent constant goes before a trait's.
+macro_rules! is {
+    ($type:ty: $auto:ident) => {{
+        struct Asked<T: ?Sized>(std::marker::PhantomData<T>);
+        #[allow(dead_code)]
+        trait Otherwise {
+            const IS: bool = false;
+        }
+        impl<T: ?Sized> Otherwise for Asked<T> {}
+        #[allow(dead_code)]
+        impl<T: ?Sized + $auto> Asked<T> {
+            const IS: bool = true;
+        }
+        <Asked<$type>>::IS
+    }};
+}
+const YES: bool = true;
+const NO: bool = false;
+
+/// `why => Send, Sync: types`: what is otherwise than it says.
+macro_rules! table {
+    ($($why:literal => $send:ident $sync:ident: $($type:ty),+;)*) => {{
+        let mut wrong = vec![];
+        $($(
+            let (send, sync) = (is!($type: Send), is!($type: Sync));
+            if (send, sync) != ($send, $sync) {
+                wrong.push(format!("{}: Send {send}, Sync {sync}, although: {}", stringify!($type), $why));
+            }
+        )+)*
+        wrong
+    }};
+}
+
+/// A round, as magazines hold it: `Send`, because `Round` asks for it.
+#[derive(Clone, Copy)]
+struct TestRound;
+impl magazine::Round for TestRound {
+    fn into_raw(self) -> NonNull<u8> {
+        NonNull::dangling()
+    }
+    unsafe fn from_raw(_: NonNull<u8>) -> Self {
+        Self
+    }
+}
+/// Memory of a pool, and a pool on it.
+type Stack = Borrowed<'static>;
+type Fixed = FixedPool<Stack>;
+
+#[test]
+fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
+    let wrong = table! {
+        // --- uslab_magazine
+        "numbers and settings" => YES YES: magazine::Config, magazine::Drains, magazine::SweepGroup, magazine::TooSmall, magazine::Which, magazine::Stats, magazine::Cpus,
+            magazine::Mechanism, magazine::BadCpus, magazine::Script, magazine::Path, magazine::Paths, sync::Rank,
+            magazine::uslab_sync::Rank;
+        "what threads share it for; its rounds are `Send`" => YES YES: magazine::Layer<TestRound>;
+        "a pointer to a layer; each use promises that this lives" => YES YES: magazine::FastPath<TestRound>;
+        "memory by address, which nobody writes through a shared reference" => YES YES: magazine::Heap;
+        "as several of them" => YES YES: magazine::FastPathTable<TestRound, magazine::Heap, 2>;
+        "a range of addresses, and locks" => YES YES: magazine::Table<magazine::Heap>, buddy::Tables, buddy::StackMemory;
+        "copies of numbers, as `Vec`" => YES YES: magazine::LayerView<u8>, magazine::CpuView<u8>, magazine::DepotView<u8>,
+            magazine::MagazineView<u8>;
+        "one operation's own note, in a cell" => YES NO: magazine::Operation;
+        "atomics" => YES YES: sync::Counter, sync::Hint, sync::Fixed, sync::FixedPtr<u8>, magazine::PathCounts;
+        "a lock hands out `&mut`, so what it protects need not be `Sync`" => YES YES: sync::Mutex<Cell<u8>>,
+            sync::fork::ForkMutex<Cell<u8>>;
+        "but it can be moved out of the lock" => NO NO: sync::Mutex<Rc<u8>>, sync::fork::ForkMutex<Rc<u8>>;
+        "a lock is given back by the thread that took it; the guard lends `&`" => NO YES: sync::MutexGuard<'static, u8>;
+        "as above" => NO NO: sync::MutexGuard<'static, Cell<u8>>;
+        "whoever puts and takes promises to be alone; what is in it is never dropped" => YES YES: sync::Kept<Rc<u8>>;
+        "a cell" => YES NO: sync::UnsafeCell<u8>;
+        "a cell" => NO NO: sync::UnsafeCell<Rc<u8>>;
+
+        // --- uslab_buddy
+        "numbers, names and settings" => YES YES: buddy::Census, buddy::Violation, buddy::census::Broken, buddy::PageConfig,
+            buddy::Corruption, buddy::Limit, buddy::AllocError, buddy::PageError, buddy::faults::Point,
+            buddy::faults::Call<'static>, buddy::faults::Rule, buddy::faults::BadRule, buddy::faults::Tally, buddy::Kind,
+            buddy::State, buddy::Link, buddy::Gfp, buddy::MigrateType, buddy::ZoneKind, buddy::BuddyInfo, buddy::ZoneInfo,
+            buddy::info::PerCpuEvents, buddy::info::PageTypeInfo<'static>, buddy::Pfn, buddy::Order, buddy::Backend,
+            buddy::Phantom, buddy::PerCpuView, buddy::HugePages, buddy::region::Uncommitted, buddy::watermark::Watermarks, buddy::ZoneEvents;
+        "what threads share it for" => YES YES: buddy::PageAllocator, buddy::Faults;
+        "its pages are reached by address, and each unsafe step says who may" => YES YES: buddy::Region, buddy::Reserved;
+        "atomics, and links that belong to whoever holds the lock of their list" => YES YES: buddy::Frame,
+            buddy::FrameTable, buddy::FrameList;
+        "an owner of pages, which it lends by address only" => YES YES: buddy::PageBlock<'static>;
+
+        // --- uslab
+        "numbers, names and settings" => YES YES: Census, Violation, CorruptionKind, Corruption<'static>, AllocError,
+            CacheError, Busy, OrderRule, GeometryError, Geometry, huge::HugeInfo, CacheInfo, DrainInfo, info::Row, SlabInfo,
+            info::ParseError, KmallocKind, Limit, size::LargeInfo, HeapUsage, Magazines, options::Dump, options::DumpSignal, SizeClass,
+            StartError, Info, CacheView, SlabView, SlabList, ObjectPlace, prometheus::Exposition<'static>, pressure::Psi, pressure::MemoryGroup, ReaperBuilder,
+            info::Statistics<'static>, ReaperInfo, ReaperThread;
+        "its handler and hooks are `Send + Sync`" => YES YES: Config, KmemCacheBuilder;
+        "what threads share it for" => YES YES: Subsystem, KmemCache, Kmalloc, Malloc, Mempool, Uslab, Reaper,
+            Registration;
+        "addresses, behind which nobody looks" => YES YES: Live, uslab::cache::Runs<'static>;
+        "owned bytes; how many are initialised is noted in a cell" => YES NO: Block<'static>;
+        "one owner's magazine" => YES NO: Prefilled<'static>, PrefilledObjects<'static, u8>;
+        "objects are built where `T: Send`, and are reached through boxes only" => YES YES: ObjectCache<Cell<u8>>,
+            PinnedCache<Cell<u8>>, TypeStableCache<Cell<u8>>, StaticCache<Cell<u8>>;
+        "a function each" => YES YES: ObjectCacheBuilder<u8, fn() -> u8>;
+        "a constructor that cannot be sent" => NO NO: ObjectCacheBuilder<u8, Rc<u8>>;
+        "as `Box`" => YES YES: CacheBox<'static, u8>, OwnedBox<u8>, StableBox<'static, u8>;
+        "as `Box`" => YES NO: CacheBox<'static, Cell<u8>>, OwnedBox<Cell<u8>>, StableBox<'static, Cell<u8>>;
+        "as `Box`" => NO NO: CacheBox<'static, Rc<u8>>, OwnedBox<Rc<u8>>, StableBox<'static, Rc<u8>>;
+        "as `Vec`" => YES YES: Hive<u8>, objects::Refused<u8>;
+        "as `Vec`" => YES NO: Hive<Cell<u8>>, objects::Refused<Cell<u8>>;
+        "as `Vec`" => NO NO: Hive<Rc<u8>>, objects::Refused<Rc<u8>>;
+        "reaches nothing without its hive" => YES YES: objects::Key<Rc<u8>>;
+
+        // --- uslab::handle
+        "numbers" => YES YES: Handle, HandleError, Generations, WrapPolicy, Taken;
+        "objects are built where `T: Send + Sync`" => YES YES: HandleCache<u8>, Held<'static, u8>;
+        "as `Vec`" => YES YES: HandleTable<u8>, SlotMap<u8>, PackedArray<u8>, StableIds<u8>;
+        "as `Vec`" => YES NO: HandleTable<Cell<u8>>, SlotMap<Cell<u8>>, PackedArray<Cell<u8>>, StableIds<Cell<u8>>;
+        "as `Vec`" => NO NO: HandleTable<Rc<u8>>, SlotMap<Rc<u8>>, PackedArray<Rc<u8>>, StableIds<Rc<u8>>;
+
+        // --- uslab::pool: one thread's at a time
+        "numbers, names and settings" => YES YES: SizeClasses, Waste, PoolError, pool::Refused, BadFree, Overrun, Side, Leak,
+            Routes, Initialise, index_pool::State, SlotLayout, Usage, NoBounds, SimpleBounds, BadMarker, Marker,
+            best_fit::Fit, best_fit::Order, tlsf::classes::Classes, tlsf::classes::Class, linear::Head, words::Event;
+        "positions in memory, which is its own" => YES YES: tlsf::Blocks<u8>, best_fit::Blocks<u8>, linear::Chain<u8>;
+        "memory of one owner" => YES NO: Borrowed<'static>, HeapArea, FreeList, Fixed, MarkedPool<Stack>,
+            IndexPool<Stack>, GuardedPool<Stack>, ChunkedPool, ReservedPool, ClassPools, FixedSizeHeap<Stack, NoBounds>,
+            MemoryArena<Fixed, NoBounds>, Hybrid, Local<Fixed>, Arena<Stack>, StackAlloc<Stack>, Tlsf<Stack>, BestFit<Stack>,
+            SafePool<Fixed>, LivePool<Cell<u8>, Stack>, Pool<Cell<u32>, 8>;
+        "it holds values" => NO NO: LivePool<Rc<u8>, Stack>, Pool<Rc<u8>, 8>;
+        "memory that nobody writes through a shared reference" => YES YES: StackArea<8>, MappedArea;
+        "gives back to a pool that one thread has" => NO NO: PoolGuard<'static, IndexPool<Stack>>, PoolBox<'static, u32>,
+            HybridBox<'static, u8>, Scope<'static, Stack>;
+        "looks into a pool's free slots" => NO NO: free_list::Chain<'static>;
+    };
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The public types that the sources of the three crates declare are all in the table.
+#[test]
+fn no_public_type_is_missing_in_the_table() {
+    let table: Vec<&str> =
+        include_str!("auto_traits.rs").split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    let mut folders: Vec<std::path::PathBuf> = ["magazine", "buddy", "slab", "slab/pool", "slab/handle"]
+        .map(|krate| format!("../{krate}/src").into())
+        .into();
+    let (mut missing, mut types) = (vec![], 0);
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            // What checks, and what only exists under a checker.
+            let checks = ["models", "properties", "schedules", "world", "tests", "shadow", "check", "story"];
+            if checks.contains(&&*name) || name.ends_with("_tests") {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            let lines = text.split("\nmod tests {").next().unwrap().lines().map(str::trim_start);
+            for line in lines.filter(|line| !line.contains("Locked<G>")) {
+                let of = |kind| line.strip_prefix("pub ").and_then(|line| line.strip_prefix(kind));
+                let Some(rest) = ["struct ", "enum ", "union "].into_iter().find_map(of) else { continue };
+                let name = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap();
+                types += 1;
+                if !table.contains(&name) {
+                    missing.push(format!("{name}, {}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(types > 100 && missing.is_empty(), "{types} types; missing: {missing:#?}");
+}

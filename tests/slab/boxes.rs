@@ -1,0 +1,311 @@
+//! Boxes of a word that find their cache by their address, and caches that end after their last handle.
+
+use crate::common::{self, assert_all_given_back, outlived, subsystem};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use uslab::faults::{Faults, Rule};
+use uslab::{CacheBox, Magazines, ObjectCache, OwnedBox, Subsystem};
+use uslab_buddy::Backend;
+use uslab_magazine::on_cpu;
+use uslab_magazine::sync::{AtomicUsize, Counter, Ordering::Relaxed};
+
+/// Counts how many of it exist.
+struct Tracked(Arc<AtomicUsize>);
+impl Tracked {
+    fn new(alive: &Arc<AtomicUsize>) -> Self {
+        alive.fetch_add(1, Relaxed);
+        Self(alive.clone())
+    }
+}
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+fn named(subsystem: &Subsystem, name: &str) -> Option<uslab::CacheInfo> {
+    subsystem.info().caches.into_iter().find(|cache| cache.name == name)
+}
+
+#[test]
+fn the_frees_of_a_cache_that_is_left_go_straight_to_its_slabs() {
+    let subsystem = subsystem(2);
+    let alive = Arc::new(AtomicUsize::new(0));
+    let counted = alive.clone();
+    let cache =
+        ObjectCache::builder("left").ctor(move || Tracked::new(&counted)).build_in(&subsystem).unwrap();
+    let mut objects: Vec<_> = (0..1000).map(|_| cache.alloc_owned().unwrap()).collect();
+    // Some lie in magazines when the handle goes.
+    objects.truncate(900);
+    drop(cache);
+    for i in (1..900).rev() {
+        on_cpu(i % 2);
+        objects.pop();
+        let left = named(&subsystem, "left").unwrap();
+        assert_eq!((left.used, left.in_magazines + left.in_depot), (u64::from(i), 0));
+        assert_eq!(left.empty, 0, "nobody will take from it");
+        subsystem.check().unwrap();
+    }
+    subsystem.reap();
+    subsystem.shrink();
+    drop(objects);
+    assert_eq!((alive.load(Relaxed), named(&subsystem, "left").is_none()), (0, true));
+    assert_all_given_back(&subsystem);
+}
+
+/// What is done with an object of a cache that is left is what was done before: checks, resets, no magazines, several nodes.
+#[test]
+fn caches_whose_frees_are_seen_end_after_their_handle() {
+    let nodes = Subsystem::new(common::config(4, 2, 64 << 20)).unwrap();
+    let cleared = Arc::new(Counter::new(0));
+    for subsystem in [subsystem(2), nodes] {
+        for (magazines, check) in
+            [(Magazines::BySize, false), (Magazines::BySize, true), (Magazines::Off, false)]
+        {
+            let counted = cleared.clone();
+            let cache = ObjectCache::builder("seen")
+                .ctor(|| 7_u64)
+                .reset(move |_| counted.add(1))
+                .magazines(magazines)
+                .check_frees(check)
+                .build_in(&subsystem)
+                .unwrap();
+            let mut objects = vec![];
+            for cpu in 0..subsystem.cpus().count() {
+                on_cpu(cpu);
+                objects.extend((0..100).map(|_| cache.alloc_owned().unwrap()));
+            }
+            drop(cache);
+            let (before, count) = (cleared.get(), objects.len() as u64);
+            drop(objects);
+            assert_eq!(cleared.get() - before, count);
+            assert!(named(&subsystem, "seen").is_none());
+        }
+        on_cpu(0);
+        assert_all_given_back(&subsystem);
+    }
+}
+
+#[test]
+fn a_reset_and_a_destructor_that_panic_do_not_keep_a_cache_that_is_left() {
+    struct Loud;
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+    let subsystem = subsystem(1);
+    let cache = ObjectCache::builder("loud")
+        .ctor(|| Loud)
+        .reset(|_| panic!("on purpose"))
+        .build_in(&subsystem)
+        .unwrap();
+    let object = cache.alloc_owned().unwrap();
+    drop(cache);
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(object)));
+    assert!(panic.is_err(), "the reset's; those of destructors end there");
+    assert!(named(&subsystem, "loud").is_none());
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn objects_that_wait_for_readers_end_a_cache_that_is_left() {
+    let _readers = common::READERS.lock();
+    let subsystem = subsystem(1);
+    let cache = ObjectCache::builder("deferred").ctor(|| 7_u64).build_in(&subsystem).unwrap();
+    cache.alloc_bulk(100).unwrap().into_iter().for_each(uslab::CacheBox::free_deferred);
+    let reader = uslab::rcu::pin();
+    drop(cache);
+    assert_eq!(named(&subsystem, "deferred").unwrap().used, 100);
+    drop(reader);
+    while named(&subsystem, "deferred").is_some() {
+        uslab::rcu::advance();
+    }
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn caches_end_beside_reaps_reports_and_destroys() {
+    let subsystem = subsystem(2);
+    let done = Counter::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            on_cpu(1);
+            while done.get() == 0 {
+                subsystem.reap();
+                subsystem.shrink();
+                subsystem.drain_cpus(0..2);
+                _ = subsystem.info();
+            }
+        });
+        outlived(&subsystem, 5000);
+        for _ in 0..1000 {
+            let cache = ObjectCache::builder("destroyed").ctor(|| 7_u64).build_in(&subsystem).unwrap();
+            let object = cache.alloc_owned().unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| drop(object));
+                _ = cache.destroy();
+            });
+        }
+        done.add(1);
+    });
+    let outlived = |cache: &uslab::CacheInfo| cache.name.starts_with("outlived") || cache.name == "destroyed";
+    assert!(!subsystem.info().caches.iter().any(outlived));
+    assert_all_given_back(&subsystem);
+}
+
+/// The number of a cache that is left goes to nobody: what is freed late never comes out of another cache.
+#[test]
+fn late_frees_beside_new_caches_stay_out_of_them() {
+    let subsystem = subsystem(2);
+    let (give, take) = sync_channel::<OwnedBox<usize>>(32);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            on_cpu(0);
+            take.into_iter().for_each(drop);
+        });
+        on_cpu(0);
+        for i in 0..5000 {
+            let cache = ObjectCache::builder("reused").ctor(move || i).build_in(&subsystem).unwrap();
+            let mut objects: Vec<_> = (0..40).map(|_| cache.alloc_owned().unwrap()).collect();
+            assert!(objects.iter().all(|object| **object == i), "an object of a cache that is gone");
+            objects.drain(..30);
+            drop(cache);
+            objects.into_iter().for_each(|object| give.send(object).unwrap());
+        }
+        drop(give);
+    });
+    assert!(named(&subsystem, "reused").is_none());
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_box_is_a_word() {
+    let word = size_of::<usize>();
+    assert_eq!((size_of::<CacheBox<'_, String>>(), size_of::<Option<CacheBox<'_, String>>>()), (word, word));
+    assert_eq!((size_of::<OwnedBox<String>>(), size_of::<Option<OwnedBox<String>>>()), (word, word));
+    assert_eq!(size_of::<uslab::StableBox<'_, u64>>(), word);
+}
+
+/// Subsystems on mappings, on the heap, with several nodes: their boxes are freed on other threads, some when the handle has gone
+/// or even the subsystem's.
+#[test]
+fn the_boxes_of_many_subsystems_find_their_caches_from_any_thread() {
+    const SUBSYSTEMS: usize = 200;
+    let alive = Arc::new(AtomicUsize::new(0));
+    let made: Vec<_> = (0..SUBSYSTEMS)
+        .map(|i| {
+            on_cpu(0);
+            let mut config = common::config(2, 1 + i as u32 % 2, 8 << 20);
+            if i % 3 == 0 {
+                config.pages.backend = Backend::Heap;
+            }
+            let subsystem = Subsystem::new(config).unwrap();
+            let counted = alive.clone();
+            let ctor = move || (i, Tracked::new(&counted));
+            (ObjectCache::builder("many").ctor(ctor).build_in(&subsystem).unwrap(), subsystem)
+        })
+        .collect();
+    let boxes: Vec<Vec<_>> = made
+        .iter()
+        .map(|(cache, _)| {
+            let objects: Vec<_> = (0..100).map(|_| cache.alloc_owned().unwrap()).collect();
+            // Borrowed ones, too.
+            std::thread::scope(|scope| {
+                let borrowed = cache.alloc_bulk(10).unwrap();
+                scope.spawn(move || {
+                    on_cpu(1);
+                    drop(borrowed);
+                });
+            });
+            objects
+        })
+        .collect();
+    let used = |(cache, _): &(ObjectCache<(usize, Tracked)>, Subsystem)| cache.info().used;
+    assert!(made.iter().all(|made| used(made) == 100));
+    // Of every subsystem some on each thread.
+    let (mut threads, mut kept) = (vec![vec![], vec![]], vec![]);
+    for (i, objects) in boxes.into_iter().enumerate() {
+        for (n, object) in objects.into_iter().enumerate() {
+            assert_eq!(object.0, i);
+            if n < 80 { threads[n % 2].push(object) } else { kept.push(object) }
+        }
+    }
+    let free_all = |threads: Vec<Vec<OwnedBox<_>>>| {
+        let free = |(cpu, objects)| {
+            std::thread::spawn(move || {
+                on_cpu(cpu);
+                drop::<Vec<OwnedBox<(usize, Tracked)>>>(objects);
+            })
+        };
+        (0..2).zip(threads).map(free).for_each(|thread| thread.join().unwrap());
+    };
+    free_all(threads);
+    assert!(made.iter().all(|made| used(made) == 20));
+    let (mut subsystems, mut caches) = (vec![], vec![]);
+    for (i, (cache, subsystem)) in made.into_iter().enumerate() {
+        // The handle goes, the subsystem goes, or both.
+        if i % 3 > 0 {
+            drop(cache);
+        } else {
+            caches.push(cache);
+        }
+        if i % 3 < 2 {
+            subsystems.push(subsystem);
+        }
+    }
+    let half = kept.split_off(kept.len() / 2);
+    free_all(vec![kept, half]);
+    drop(caches);
+    assert_eq!(alive.load(Relaxed), 0);
+    subsystems.iter().for_each(assert_all_given_back);
+}
+
+/// A number that is left goes to the next cache.
+#[test]
+fn a_cache_for_which_no_number_is_left_works_and_says_so() {
+    on_cpu(0);
+    let mut config = common::config(2, 1, 64 << 20);
+    let faults = Faults::new(1);
+    config.pages.faults = faults.clone();
+    let subsystem = Subsystem::new(config).unwrap();
+    // No further table.
+    faults.arm(vec![Rule::every(Some(uslab::faults::RESERVE))]);
+    let small = Magazines::Sized { capacity: 1, stock: 0, depot_limit: 0 };
+    let build = || ObjectCache::builder("many").ctor(|| 7_u64).magazines(small).build_in(&subsystem).unwrap();
+    let mut caches = vec![];
+    let last = loop {
+        let cache = build();
+        if cache.info().magazines_refused {
+            break cache;
+        }
+        caches.push(cache);
+        assert!(caches.len() < 1 << 16, "there are no more numbers than that");
+    };
+    assert_eq!((caches[0].info().magazine_capacity, last.info().magazine_capacity), (1, 0));
+    let text = serde_json::to_string(&last.info()).unwrap();
+    assert!(text.contains(r#""magazines_refused":true"#), "{text}");
+    // It works, and ends after its handle as any other.
+    drop(last.alloc().unwrap());
+    let objects: Vec<_> = (0..100).map(|_| last.alloc_owned().unwrap()).collect();
+    assert_eq!(last.info().used, 100);
+    drop(last);
+    drop(objects);
+    // What is given back is there again: by a cache, and by one that an object outlived.
+    let owned = caches.swap_remove(7).alloc_owned().unwrap();
+    assert!(build().info().magazines_refused, "the number of a cache with an object in use is its own");
+    drop(owned);
+    assert!(!build().info().magazines_refused);
+    drop(caches);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn caches_that_are_off_or_have_magazines_were_refused_none() {
+    let subsystem = subsystem(1);
+    for magazines in [Magazines::Off, Magazines::BySize] {
+        let cache =
+            ObjectCache::builder("fine").ctor(|| 7_u64).magazines(magazines).build_in(&subsystem).unwrap();
+        assert!(!cache.info().magazines_refused);
+    }
+}

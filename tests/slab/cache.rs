@@ -1,0 +1,608 @@
+//! Caches as their users see them.
+
+use crate::common::{READERS, assert_all_given_back, config, subsystem};
+use std::collections::HashSet;
+use std::sync::Arc;
+use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Magazines, Mempool, ObjectCache, Subsystem};
+use uslab_buddy::{Order, PAGE_SIZE};
+use uslab_magazine::on_cpu;
+use uslab_magazine::sync::Counter;
+use uslab_magazine::sync::{AtomicUsize, Ordering::Relaxed};
+
+fn fill(cache: &KmemCache) -> (Vec<Block<'_>>, AllocError) {
+    let mut blocks = Vec::new();
+    loop {
+        match cache.alloc_block(Gfp::KERNEL) {
+            Ok(block) => blocks.push(block),
+            Err(error) => return (blocks, error),
+        }
+    }
+}
+
+#[test]
+fn at_its_limit_a_cache_finds_what_another_cpu_keeps() {
+    for magazines in
+        [Magazines::BySize, Magazines::Off, Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 }]
+    {
+        let subsystem = subsystem(2);
+        let cache = KmemCache::builder("inode", 200)
+            .limit(Limit::Slabs(5))
+            .magazines(magazines)
+            .build_in(&subsystem)
+            .unwrap();
+        on_cpu(0);
+        let (blocks, error) = fill(&cache);
+        assert_eq!(error, AllocError::CacheLimit { slabs: 5 });
+        let n = blocks.len();
+        assert_eq!(n, 5 * cache.geometry().objects());
+        drop(blocks);
+        assert_eq!(cache.info().used, 0);
+        on_cpu(1);
+        let (blocks, _) = fill(&cache);
+        assert_eq!(blocks.len(), n, "{magazines:?}: CPU 1 gets all that CPU 0 freed");
+        subsystem.check().unwrap();
+        drop(blocks);
+    }
+}
+
+#[test]
+fn out_of_memory_is_a_value_and_everything_comes_back() {
+    let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
+    let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
+    let taken = subsystem.pages().alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let (blocks, error) = fill(&cache);
+    assert!(matches!(error, AllocError::Memory(_)), "{error}");
+    assert_eq!(blocks.len(), 1023, "every page is in use");
+    let info = cache.info();
+    assert_eq!((info.failures, info.order_fallbacks), (1, 7), "the last slabs have one page, not eight");
+    assert_eq!(subsystem.check().unwrap().block_pages, 1);
+    drop((blocks, taken));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn under_pressure_other_caches_give_their_empty_slabs() {
+    let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
+    // Without magazines what is freed lies in empty slabs, up to `min_partial` of them.
+    let idle = KmemCache::builder("idle", 2048).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    drop((0..64).map(|_| idle.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());
+    assert!(idle.info().empty > 0);
+    let busy = KmemCache::builder("busy", 4096).build_in(&subsystem).unwrap();
+    let (blocks, _) = fill(&busy);
+    assert_eq!((blocks.len(), idle.info().slabs), (1024, 0));
+    drop(blocks);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn objects_are_distinct_aligned_and_keep_their_content() {
+    let subsystem = subsystem(3);
+    for (size, align) in [(8, 8), (24, 8), (100, 64), (700, 128), (3000, 8), (5000, 4096), (40_000, 32)] {
+        let cache = KmemCache::builder("o", size).align(align).build_in(&subsystem).unwrap();
+        // More than one slab, and for the small ones a bitmap beyond the frame.
+        let n = cache.geometry().objects() * 2 + 1;
+        let mut blocks: Vec<_> = (0..n).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+        for (i, block) in blocks.iter_mut().enumerate() {
+            assert!(block.address().addr().get().is_multiple_of(align), "size {size}");
+            block.bytes_mut().fill(i as u8);
+        }
+        for (i, block) in blocks.iter().enumerate() {
+            assert!(block.bytes().iter().all(|byte| *byte == i as u8), "size {size}");
+        }
+        let addresses: HashSet<_> = blocks.iter().map(Block::address).collect();
+        assert_eq!(addresses.len(), n);
+        subsystem.check().unwrap();
+    }
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn an_empty_slab_beyond_the_minimum_goes_back_by_itself() {
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("o", 1024).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    let per_slab = cache.geometry().objects();
+    drop((0..per_slab * 30).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());
+    let info = cache.info();
+    // The kernel's rule counts the slab itself, which was on the partial list.
+    let kept = info.min_partial - 1;
+    assert_eq!((info.slabs_made, info.slabs, info.empty), (30, kept, kept));
+    assert_eq!(cache.shrink() as u64, kept);
+
+    // A slab of one object goes from full to empty and was on no list that counts.
+    let cache = KmemCache::builder("one", 40_000).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    drop((0..20).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());
+    let info = cache.info();
+    assert_eq!((info.objs_per_slab, info.min_partial, info.empty), (1, 7, 7));
+}
+
+#[test]
+fn allocations_fill_the_fullest_slabs_first() {
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("o", 512).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    let per_slab = cache.geometry().objects();
+    let mut slabs: Vec<Vec<_>> =
+        (0..8).map(|_| (0..per_slab).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect()).collect();
+    // One slab keeps one object, the others lose one each.
+    slabs[0].truncate(1);
+    slabs[1..].iter_mut().for_each(|slab| drop(slab.pop()));
+    let again: Vec<_> = (0..7).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    assert_eq!((cache.info().full, cache.info().partial), (7, 1), "the sparse slab was left alone");
+    drop((again, slabs));
+}
+
+#[test]
+fn what_cpus_keep_without_using_it_is_reaped_and_drained() {
+    let subsystem = subsystem(2);
+    let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
+    let churn = |cpu| {
+        on_cpu(cpu);
+        drop((0..1000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>());
+    };
+    churn(0);
+    let info = cache.info();
+    let held = info.in_magazines + info.in_depot;
+    assert!(held > 100);
+    let reaped: u64 = (0..4).map(|_| subsystem.reap()).sum();
+    let info = cache.info();
+    assert_eq!((reaped, info.in_magazines + info.in_depot), (held, 0), "two idle intervals take all");
+
+    churn(1);
+    subsystem.drain_cpus(0..1);
+    assert!(cache.info().in_magazines > 0);
+    subsystem.drain_cpus(1..2);
+    assert_eq!(cache.info().in_magazines, 0);
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn bulk_is_all_or_nothing() {
+    let subsystem = subsystem(2);
+    let cache = KmemCache::builder("o", 256).limit(Limit::Slabs(2)).build_in(&subsystem).unwrap();
+    let all = 2 * cache.geometry().objects();
+    on_cpu(1);
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    on_cpu(0);
+    let mut out = vec![None; all + 1];
+    assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut out), Err(AllocError::CacheLimit { slabs: 2 }));
+    assert!(out.iter().all(Option::is_none));
+    assert_eq!(cache.info().used, 0);
+    subsystem.check().unwrap();
+
+    out.pop();
+    cache.alloc_bulk(Gfp::KERNEL | Gfp::ZERO, &mut out).unwrap();
+    let objects: HashSet<_> = out.iter().flatten().copied().collect();
+    assert_eq!((objects.len(), cache.info().used as usize), (all, all));
+    subsystem.check().unwrap();
+    // SAFETY: allocated above from this cache, each freed once.
+    unsafe { cache.free_bulk(out.into_iter().flatten()) };
+    assert_eq!(cache.info().used, 0);
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn bulk_that_ends_in_a_constructors_panic_gives_back_what_it_had() {
+    let subsystem = subsystem(1);
+    let calls = AtomicUsize::new(0);
+    let cache = KmemCache::builder("o", 1000)
+        .ctor(move |_| assert!(calls.fetch_add(1, Relaxed) < 40, "on purpose"))
+        .build_in(&subsystem)
+        .unwrap();
+    let mut out = vec![None; 100];
+    let filled =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cache.alloc_bulk(Gfp::KERNEL, &mut out)));
+    assert!(filled.is_err());
+    assert!(cache.info().slabs > 0, "some of them had been made");
+    assert!(out.iter().all(Option::is_none));
+    assert_eq!(cache.info().used, 0);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn what_is_used_and_what_is_merely_kept_are_told_apart() {
+    let subsystem = subsystem(2);
+    let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
+    on_cpu(0);
+    let mut blocks: Vec<_> = (0..1000).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    blocks.truncate(300);
+    let info = cache.info();
+    assert_eq!((info.used, info.allocs, info.frees), (300, 1000, 700));
+    assert!(info.in_magazines > 0);
+    assert_eq!(info.objects, info.used + info.in_magazines + info.in_depot + info.free_in_slabs);
+    let row = subsystem.slabinfo().rows.into_iter().find(|row| row.name == "o").unwrap();
+    assert_eq!(row.active_objects, info.objects - info.free_in_slabs, "the kernel's table cannot tell");
+    let json = serde_json::to_value(subsystem.info()).unwrap();
+    assert_eq!(json["caches"].as_array().unwrap().last().unwrap()["used"], 300);
+    drop(blocks);
+}
+
+#[test]
+fn a_constructor_runs_once_for_each_object_of_a_slab() {
+    let subsystem = subsystem(1);
+    // Pages that were used before are zeroed for the constructor.
+    let dirty = KmemCache::builder("dirty", 128).build_in(&subsystem).unwrap();
+    let mut used: Vec<_> = (0..1000).map(|_| dirty.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    used.iter_mut().for_each(|block| block.bytes_mut().fill(0xff));
+    drop(used);
+    drop(dirty);
+    let made = Arc::new(AtomicUsize::new(0));
+    let seen = made.clone();
+    let cache = KmemCache::builder("o", 128)
+        .ctor(move |bytes| {
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            bytes[0] = 42;
+            seen.fetch_add(1, Relaxed);
+        })
+        .build_in(&subsystem)
+        .unwrap();
+    for _ in 0..100 {
+        let block = cache.alloc_block(Gfp::ZERO).unwrap();
+        assert_eq!(block.bytes()[0], 42, "constructed objects are not zeroed again");
+    }
+    let info = cache.info();
+    assert_eq!((made.load(Relaxed) as u64, info.constructed), (info.objects, info.objects));
+}
+
+#[test]
+fn a_constructor_that_panics_loses_nothing() {
+    for magazines in [Magazines::BySize, Magazines::Off] {
+        let subsystem = subsystem(1);
+        let calls = AtomicUsize::new(0);
+        let cache = KmemCache::builder("o", 1000)
+            .magazines(magazines)
+            .ctor(move |_| assert_ne!(calls.fetch_add(1, Relaxed) % 20, 10, "on purpose"))
+            .build_in(&subsystem)
+            .unwrap();
+        let mut blocks = Vec::new();
+        let mut panics = 0;
+        while blocks.len() < 100 {
+            match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                cache.alloc_block(Gfp::KERNEL).unwrap()
+            })) {
+                Ok(block) => blocks.push(block),
+                Err(panic) => {
+                    assert!(panic.downcast_ref::<String>().unwrap().contains("on purpose"));
+                    panics += 1;
+                }
+            }
+            subsystem.check().unwrap();
+        }
+        assert!(panics > 1);
+        drop(blocks);
+        assert_all_given_back(&subsystem);
+    }
+}
+
+#[test]
+fn destroy_refuses_while_objects_are_in_use_and_the_cache_goes_on() {
+    let subsystem = subsystem(2);
+    let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
+    on_cpu(1);
+    let block = cache.alloc_block(Gfp::KERNEL).unwrap();
+    on_cpu(0);
+    assert_eq!(cache.destroy().unwrap_err().to_string(), "1 objects are in use");
+    let mut alive = vec![];
+    alive.extend(cache.live().iter());
+    assert_eq!(alive, [block.address()]);
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    drop(block);
+    cache.destroy().unwrap();
+    assert_eq!(cache.alloc(Gfp::KERNEL), Err(AllocError::Destroyed));
+    assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut [None; 3]), Err(AllocError::Destroyed));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_cache_that_is_dropped_with_objects_in_use_stays_in_the_reports_and_ends_with_the_last_of_them() {
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("left", 64).build_in(&subsystem).unwrap();
+    let objects = [(); 2].map(|()| cache.alloc(Gfp::KERNEL).unwrap());
+    drop(cache);
+    let left = || subsystem.info().caches.into_iter().find(|cache| cache.name == "left");
+    for (i, object) in objects.into_iter().enumerate() {
+        assert_eq!(left().unwrap().used, 2 - i as u64);
+        // SAFETY: allocated above, freed once; objects in use keep their cache.
+        unsafe { subsystem.kmalloc().free(object) };
+    }
+    assert!(left().is_none());
+    assert_eq!(subsystem.check().unwrap().slabs, 0);
+
+    drop(KmemCache::builder("dropped", 64).build_in(&subsystem).unwrap());
+    assert!(!subsystem.info().caches.iter().any(|cache| cache.name == "dropped"));
+}
+
+#[test]
+fn objects_belong_to_nodes_and_go_home() {
+    let subsystem = Subsystem::new(config(4, 2, 64 << 20)).unwrap();
+    let cache = KmemCache::builder("o", 256).build_in(&subsystem).unwrap();
+    let node = |block: &Block<'_>| {
+        let pages = subsystem.pages();
+        pages.node_of(pages.pfn_of(block.address().as_ptr()).unwrap())
+    };
+    on_cpu(0);
+    let near: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    assert!(near.iter().all(|block| node(block) == 0));
+    on_cpu(3);
+    let far: Vec<_> = (0..100).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    assert!(far.iter().all(|block| node(block) == 1));
+    // Freed on the wrong node, they do not stay there.
+    drop(near);
+    assert_eq!(cache.info().other_node_frees, 100);
+    let again: Vec<_> = (0..200).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    assert!(again.iter().all(|block| node(block) == 1));
+    drop((far, again));
+
+    let object = cache.alloc_node(Gfp::THIS_NODE, 0).unwrap();
+    let pages = subsystem.pages();
+    assert_eq!(pages.node_of(pages.pfn_of(object.as_ptr()).unwrap()), 0);
+    // SAFETY: allocated just now, freed once.
+    unsafe { cache.free(object) };
+    assert!(matches!(cache.alloc_node(Gfp::KERNEL, 2), Err(AllocError::Memory(_))), "there is no node 2");
+    subsystem.check().unwrap();
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn when_a_node_is_full_another_one_helps() {
+    let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
+    let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
+    on_cpu(0);
+    let (blocks, _) = fill(&cache);
+    assert_eq!(blocks.len(), 4096, "both nodes' pages");
+    let strict = cache.alloc_node(Gfp::THIS_NODE, 0);
+    assert!(matches!(strict, Err(AllocError::Memory(_))));
+    drop(blocks);
+    cache.shrink();
+
+    // What helps out does not stay in the magazines of the node that was helped.
+    let near: Vec<_> = core::iter::from_fn(|| cache.alloc_node(Gfp::THIS_NODE, 0).ok()).collect();
+    on_cpu(1);
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    let kept = cache.info().in_magazines;
+    on_cpu(0);
+    let far = cache.alloc_block(Gfp::KERNEL).unwrap();
+    assert!(near.len() == 2048 && kept > 0);
+    assert_eq!(cache.info().in_magazines, kept, "and the helper keeps its own");
+    drop(far);
+    // SAFETY: allocated above, each freed once.
+    unsafe { cache.free_bulk(near) };
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn threads_on_real_cpus_lose_nothing() {
+    let subsystem = Subsystem::new(uslab::Config { check_frees: true, ..uslab::Config::default() }).unwrap();
+    let cache = KmemCache::builder("shared", 96).build_in(&subsystem).unwrap();
+    let (send, receive) = std::sync::mpsc::channel::<Vec<Block<'_>>>();
+    std::thread::scope(|scope| {
+        for seed in 0..3_u8 {
+            let (send, cache) = (send.clone(), &cache);
+            scope.spawn(move || {
+                for round in 0..200_u32 {
+                    let blocks = (0..50).map(|_| {
+                        let mut block = cache.alloc_block(Gfp::KERNEL).unwrap();
+                        block.bytes_mut().fill(seed ^ round as u8);
+                        block
+                    });
+                    let blocks: Vec<_> = blocks.collect();
+                    assert!(
+                        blocks.iter().all(|block| block.bytes().iter().all(|b| *b == seed ^ round as u8))
+                    );
+                    if round % 3 == 0 {
+                        send.send(blocks).unwrap();
+                    }
+                    if round % 50 == 0 {
+                        cache.shrink();
+                    }
+                }
+            });
+        }
+        drop(send);
+        // Freed here, on another thread than they came from.
+        scope.spawn(move || receive.into_iter().for_each(drop));
+    });
+    let info = cache.info();
+    assert_eq!((info.used, info.allocs), (0, 3 * 200 * 50));
+    subsystem.check().unwrap();
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn bad_caches_are_errors() {
+    let subsystem = subsystem(1);
+    let error = |name: &str, size, align| {
+        KmemCache::builder(name, size).align(align).build_in(&subsystem).unwrap_err().to_string()
+    };
+    assert_eq!(error("", 8, 8), "a cache name must not be empty or have blanks");
+    assert_eq!(error("a b", 8, 8), "a cache name must not be empty or have blanks");
+    assert_eq!(error("o", 0, 8), "an object of 0 bytes");
+    assert_eq!(error("o", 8, 24), "alignment 24 is not a power of two");
+    assert_eq!(error("o", 5 << 20, 8), "an object of 5242880 bytes; the largest block has 4194304");
+}
+
+#[test]
+fn more_objects_than_there_can_be_are_an_error_and_no_abort() {
+    let subsystem = subsystem(1);
+    let made = |name: &str| KmemCache::builder(name, 64).build_in(&subsystem).unwrap();
+    let typed = ObjectCache::builder("typed").ctor(|| [0_u8; 64]).build_in(&subsystem).unwrap();
+    let zero_sized = ObjectCache::builder("zero-sized").ctor(|| ()).build_in(&subsystem).unwrap();
+    let (cache, pages) = (made("cache"), subsystem.pages().frames().len() as usize);
+    let mut prefilled = cache.prefill(Gfp::KERNEL, 0).unwrap();
+    for n in [pages * PAGE_SIZE / 64 + 1, 1 << 40, usize::MAX >> 8, isize::MAX as usize, usize::MAX] {
+        assert_eq!(typed.alloc_bulk(n).err(), Some(AllocError::TooLarge), "{n}");
+        assert_eq!(typed.prefill(n).err(), Some(AllocError::TooLarge), "{n}");
+        assert_eq!(cache.alloc_blocks(Gfp::KERNEL, n).err(), Some(AllocError::TooLarge), "{n}");
+        assert_eq!(cache.prefill(Gfp::KERNEL, n).err(), Some(AllocError::TooLarge), "{n}");
+        assert_eq!(prefilled.refill(n), Err(AllocError::TooLarge), "{n}");
+        assert_eq!(Mempool::new(made("mempool"), n).err(), Some(AllocError::TooLarge), "{n}");
+    }
+    assert_eq!(zero_sized.alloc_bulk(usize::MAX).err(), Some(AllocError::TooLarge));
+    drop(prefilled);
+    // Refused at once, and counted.
+    assert_eq!((typed.info().slabs_made, cache.info().slabs_made), (0, 0));
+    assert_eq!((typed.info().failures, cache.info().failures), (10, 15));
+
+    let limited = KmemCache::builder("limited", 64).limit(Limit::Slabs(2)).build_in(&subsystem).unwrap();
+    let most = 2 * limited.geometry().objects();
+    let error = Some(AllocError::CacheLimit { slabs: 2 });
+    assert_eq!(limited.alloc_blocks(Gfp::KERNEL, most + 1).err(), error);
+    assert_eq!(limited.alloc_bulk(Gfp::KERNEL, &mut vec![None; most + 1]).err(), error);
+    assert_eq!(limited.info().slabs_made, 0);
+    assert_eq!(limited.alloc_blocks(Gfp::KERNEL, most).unwrap().len(), most);
+    let pool = Mempool::new(limited, most).unwrap();
+    assert_eq!(pool.reserve(), (most, most));
+    assert_eq!(typed.alloc_bulk(1000).unwrap().len(), 1000);
+}
+
+#[test]
+fn numbers_of_a_builder_at_their_ends_are_errors_or_work() {
+    let subsystem = subsystem(1);
+    let shorts = [0, 1, u16::MAX];
+    for (capacity, stock) in shorts.iter().flat_map(|a| shorts.map(|b| (*a, b))) {
+        for depot_limit in [0, 1, u32::MAX] {
+            let magazines = Magazines::Sized { capacity, stock, depot_limit };
+            // So many magazines are a range of addresses, which may be refused.
+            if let Ok(cache) = KmemCache::builder("sized", 64).magazines(magazines).build_in(&subsystem) {
+                drop(cache.alloc_blocks(Gfp::KERNEL, 300).unwrap());
+            }
+        }
+    }
+    for limit in [Limit::Slabs(u32::MAX), Limit::Objects(u64::MAX), Limit::Bytes(u64::MAX)] {
+        let cache = KmemCache::builder("limited", 64).limit(limit).build_in(&subsystem).unwrap();
+        drop(cache.alloc_blocks(Gfp::KERNEL, 300).unwrap());
+    }
+    for limit in [Limit::Slabs(0), Limit::Objects(0), Limit::Bytes(0)] {
+        let cache = KmemCache::builder("limited", 64).limit(limit).build_in(&subsystem).unwrap();
+        assert!(cache.alloc(Gfp::KERNEL).is_err() && cache.alloc_blocks(Gfp::KERNEL, 1).is_err());
+    }
+    subsystem.shrink();
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn caches_that_ask_for_it_share_one() {
+    let subsystem = subsystem(1);
+    let named = |name: &str, size| KmemCache::builder(name, size).merge();
+    let first = named("first", 192).build_in(&subsystem).unwrap();
+    let second = named("second", 190).build_in(&subsystem).unwrap();
+    let apart = [
+        KmemCache::builder("not-asked", 192).build_in(&subsystem).unwrap(),
+        named("larger", 200).build_in(&subsystem).unwrap(),
+        named("smaller", 184).build_in(&subsystem).unwrap(),
+        named("aligned", 192).align(128).build_in(&subsystem).unwrap(),
+        named("limited", 192).limit(Limit::Slabs(3)).build_in(&subsystem).unwrap(),
+        named("constructed", 192).ctor(|_| ()).build_in(&subsystem).unwrap(),
+        named("reclaimable", 192).reclaimable().build_in(&subsystem).unwrap(),
+        named("other-magazines", 192).magazines(Magazines::Off).build_in(&subsystem).unwrap(),
+    ];
+    assert!(apart.iter().all(|cache| cache.info().aliases == 0 && cache.info().name == cache.name()));
+    assert_eq!((first.name(), second.name()), ("first", "second"));
+    assert_eq!((second.info().name.as_str(), second.info().aliases), ("first", 1));
+    let block = second.alloc_block(Gfp::KERNEL).unwrap();
+    assert_eq!(first.info().used, 1);
+    let busy = first.destroy().unwrap_err();
+    assert_eq!((busy.live, busy.aliases), (1, 1));
+    assert_eq!(busy.to_string(), "1 objects are in use, and 1 others share the cache");
+    // The first may go before the one that shares it.
+    drop(first);
+    assert_eq!(second.destroy().unwrap_err().aliases, 0);
+    drop(block);
+    second.destroy().unwrap();
+    drop(second);
+    // What has gone is shared with nobody.
+    let third = named("third", 192).build_in(&subsystem).unwrap();
+    drop(third.alloc_block(Gfp::KERNEL).unwrap());
+    assert_eq!((third.info().name.as_str(), third.info().aliases), ("third", 0));
+    drop((third, apart));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn threads_that_share_and_drop_caches_at_once_lose_none() {
+    let subsystem = subsystem(2);
+    std::thread::scope(|scope| {
+        for cpu in 0..2 {
+            let subsystem = &subsystem;
+            scope.spawn(move || {
+                on_cpu(cpu);
+                for round in 0..300 {
+                    let cache =
+                        KmemCache::builder(format!("c{round}"), 64).merge().build_in(subsystem).unwrap();
+                    let blocks = cache.alloc_blocks(Gfp::KERNEL, 5).unwrap();
+                    assert!(cache.info().aliases <= 1);
+                    drop(blocks);
+                }
+            });
+        }
+    });
+    assert!(
+        subsystem
+            .info()
+            .caches
+            .iter()
+            .all(|cache| cache.name.starts_with("kmalloc") || cache.name.starts_with("dma"))
+    );
+    assert_all_given_back(&subsystem);
+}
+
+/// Once a cache that was dropped while another thread reaped it was taken for one with objects in use, and leaked.
+#[test]
+fn a_cache_that_is_dropped_beside_a_reap_goes() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(2);
+    let done = Counter::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            on_cpu(1);
+            while done.get() == 0 {
+                subsystem.reap();
+                subsystem.drain_cpus(0..2);
+            }
+        });
+        on_cpu(0);
+        for _ in 0..60000 {
+            let cache = KmemCache::builder("temporary", 64).build_in(&subsystem).unwrap();
+            drop(cache.alloc_blocks(Gfp::KERNEL, 40).unwrap());
+        }
+        done.add(1);
+    });
+    let left = || subsystem.info().caches.iter().filter(|cache| cache.name == "temporary").count();
+    for _ in 0..10_000 {
+        if left() == 0 {
+            break;
+        }
+        uslab::rcu::advance();
+    }
+    assert_eq!(left(), 0);
+    assert_all_given_back(&subsystem);
+}
+
+/// Once a report, a reap or a drain skipped a cache because another one went meanwhile.
+#[test]
+fn a_cache_that_lives_throughout_is_in_every_report_and_drain_while_others_go() {
+    let subsystem = subsystem(2);
+    for _ in 0..20 {
+        let gone: Vec<_> = (0..150)
+            .map(|i| KmemCache::builder(format!("gone-{i}"), 64).build_in(&subsystem).unwrap())
+            .collect();
+        let stays = KmemCache::builder("stays", 64).build_in(&subsystem).unwrap();
+        let done = Counter::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                on_cpu(1);
+                drop(gone);
+                done.add(1);
+            });
+            on_cpu(0);
+            while done.get() == 0 {
+                // While the other one's drains have this CPU's stacks a free goes past them.
+                while stays.info().in_magazines == 0 {
+                    drop(stays.alloc_block(Gfp::KERNEL).unwrap());
+                }
+                assert!(subsystem.slabinfo().get("stays").is_some());
+                assert!(subsystem.info().caches.iter().any(|cache| cache.name == "stays"));
+                subsystem.drain_cpus(0..2);
+                assert_eq!(stays.info().in_magazines, 0, "drained");
+            }
+        });
+    }
+}

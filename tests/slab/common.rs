@@ -1,0 +1,74 @@
+//! What the tests of caches share.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use uslab::{Config, Corruption, CorruptionKind, ObjectCache, OwnedBox, Subsystem};
+use uslab_buddy::PageConfig;
+use uslab_magazine::sync::Mutex;
+use uslab_magazine::{Cpus, on_cpu};
+
+/// Readers are the process's. Who holds one for long, or counts on none being there, has this meanwhile; not a lock of the backend,
+/// which the debug assertions would see held.
+#[allow(clippy::disallowed_types)]
+pub(crate) static READERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// A subsystem of simulated CPUs with so much memory, none of it in reserve.
+pub(crate) fn config(cpus: u32, nodes: u32, bytes: usize) -> Config {
+    let cpus = Cpus::simulated(cpus, nodes).unwrap();
+    let mut pages = PageConfig::default_for(cpus).limit(bytes);
+    pages.min_free_kib = Some(0);
+    Config { check_frees: true, ..Config::new(pages) }
+}
+
+pub(crate) fn subsystem(cpus: u32) -> Subsystem {
+    Subsystem::new(config(cpus, 1, 64 << 20)).unwrap()
+}
+
+/// Makes a cache and drops it, `caches` times; an object of each is freed some caches later, by another thread on CPU 1.
+pub(crate) fn outlived(subsystem: &Subsystem, caches: usize) {
+    let (give, take) = sync_channel::<OwnedBox<u64>>(64);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            on_cpu(1);
+            take.into_iter().for_each(|object| assert_eq!(*object, 7));
+        });
+        on_cpu(0);
+        for i in 0..caches {
+            let name = format!("outlived-{i}");
+            let cache = ObjectCache::builder(name).ctor(|| 7_u64).build_in(subsystem).unwrap();
+            give.send(cache.alloc_owned().unwrap()).unwrap();
+        }
+        drop(give);
+    });
+}
+
+/// What a handler was told.
+#[derive(Clone, Default)]
+pub(crate) struct Heard(Arc<Mutex<Vec<(CorruptionKind, String)>>>);
+
+impl Heard {
+    /// Makes the handler of `config` this one.
+    pub(crate) fn listen(&self, config: &mut Config) {
+        let heard = self.clone();
+        config.corruption = Arc::new(move |corruption: &Corruption<'_>| {
+            heard.0.lock().push((corruption.kind, corruption.to_string()));
+        });
+    }
+    pub(crate) fn take(&self) -> Vec<(CorruptionKind, String)> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
+/// Nothing is left anywhere: no objects, no slabs, all pages in maximal blocks and with the OS.
+pub(crate) fn assert_all_given_back(subsystem: &Subsystem) {
+    subsystem.shrink();
+    subsystem.pages().release();
+    let census = subsystem.check().unwrap();
+    assert_eq!(
+        (census.objects, census.slabs, census.slab_pages, census.large_pages, census.huge_pages),
+        (0, 0, 0, 0, 0),
+        "{census:?}"
+    );
+    let pages = subsystem.pages().info();
+    assert_eq!((pages.pages_not_in_maximal_blocks(), pages.committed_bytes()), (0, 0));
+}

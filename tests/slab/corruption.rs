@@ -1,0 +1,316 @@
+//! Frees that cannot be right: each is named, refused, and changes nothing.
+
+use crate::common::{Heard, config};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use uslab::{AllocError, Config, CorruptionKind, Gfp, KmemCache, Limit, Magazines, Malloc, Subsystem};
+
+/// A subsystem that tells `Heard`, checking frees at once or when an object reaches its slab.
+fn listening(check_frees: bool) -> (Subsystem, Heard) {
+    let (mut config, heard) = (Config { check_frees, ..config(1, 1, 16 << 20) }, Heard::default());
+    heard.listen(&mut config);
+    (Subsystem::new(config).unwrap(), heard)
+}
+
+fn kinds(heard: &Heard) -> Vec<CorruptionKind> {
+    heard.take().into_iter().map(|(kind, _)| kind).collect()
+}
+
+#[test]
+fn a_double_free_is_seen_when_its_second_copy_reaches_the_slab() {
+    for magazines in [Magazines::Off, Magazines::BySize] {
+        let (subsystem, heard) = listening(false);
+        let cache = KmemCache::builder("inode", 64).magazines(magazines).build_in(&subsystem).unwrap();
+        let keep = cache.alloc_block(Gfp::KERNEL).unwrap();
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: the second one is the error that is tested; nobody uses the object.
+        unsafe {
+            cache.free(object);
+            cache.free(object);
+        }
+        cache.shrink();
+        let reports = heard.take();
+        let [(CorruptionKind::DoubleFree, text)] = &reports[..] else { panic!("{magazines:?}: {reports:?}") };
+        let index = object.addr().get() % 4096 / 64;
+        let expected = format!("cache inode: double free {:#x} (object {index} of its slab)", object.addr());
+        assert_eq!(*text, expected);
+        assert_eq!((cache.info().corruptions, cache.info().used), (1, 1));
+        subsystem.check().unwrap();
+        drop(keep);
+        cache.shrink();
+        assert_eq!(subsystem.check().unwrap().slabs, 0);
+    }
+}
+
+#[test]
+fn a_double_free_is_seen_at_the_free_where_frees_are_checked() {
+    for magazines in [Magazines::Off, Magazines::BySize] {
+        let (subsystem, heard) = listening(false);
+        let built = KmemCache::builder("inode", 64).magazines(magazines).check_frees(true);
+        let cache = built.build_in(&subsystem).unwrap();
+        let object = cache.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: the second one is the error that is tested; nobody uses the object.
+        unsafe {
+            cache.free(object);
+            cache.free(object);
+        }
+        let reports = heard.take();
+        let [(CorruptionKind::DoubleFree, text)] = &reports[..] else { panic!("{magazines:?}: {reports:?}") };
+        assert!(text.contains(&format!("cache inode: double free {:#x}", object.addr())), "{text}");
+        let info = cache.info();
+        assert_eq!((info.corruptions, info.used, info.allocs, info.frees), (1, 0, 1, 1), "nothing was lost");
+        subsystem.check().unwrap();
+        // Out of any magazine or slab it is not out, by whatever way it comes.
+        let mut bulk = [None; 300];
+        cache.alloc_bulk(Gfp::KERNEL, &mut bulk).unwrap();
+        // SAFETY: allocated above; once more is the error that is tested.
+        unsafe {
+            cache.free_bulk(bulk.into_iter().flatten());
+            cache.free(bulk[299].unwrap());
+            subsystem.kmalloc().free(bulk[0].unwrap());
+        }
+        assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree; 2]);
+        if let Ok(mut own) = cache.prefill(Gfp::KERNEL, 3) {
+            let object = own.alloc().unwrap();
+            // SAFETY: allocated above; once more is the error that is tested.
+            unsafe {
+                own.free(object);
+                own.free(object);
+            }
+            assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree]);
+        }
+        subsystem.check().unwrap();
+    }
+}
+
+#[test]
+fn an_allocation_that_fails_half_way_leaves_no_object_out() {
+    let (subsystem, heard) = listening(true);
+    let cache = KmemCache::builder("o", 64).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+    let mut all = [None; 65];
+    cache.alloc_bulk(Gfp::KERNEL, &mut all).unwrap_err();
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    let page = subsystem.pages().pfn_of(object.as_ptr()).unwrap();
+    for index in 0..64 {
+        // SAFETY: inside of the slab; all but one are the error that is tested.
+        unsafe { cache.free(subsystem.pages().address(page).add(index * 64)) };
+    }
+    assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree; 63]);
+    assert_eq!(cache.info().used, 0);
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn foreign_interior_and_wrong_cache_are_refused_at_the_free() {
+    let (subsystem, heard) = listening(true);
+    let inode = KmemCache::builder("inode", 100).build_in(&subsystem).unwrap();
+    let dentry = KmemCache::builder("dentry", 100).build_in(&subsystem).unwrap();
+    let object = inode.alloc(Gfp::KERNEL).unwrap();
+    let page = subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let plain_page = subsystem.pages().address(page.pfn());
+    let mut on_stack = 0_u64;
+    let slab = subsystem.pages().pfn_of(object.as_ptr()).unwrap();
+    let behind_the_last = inode.geometry().offset(inode.geometry().objects());
+    assert!(inode.geometry().waste() > 0);
+    // SAFETY: the errors that are tested; nothing is freed by them.
+    unsafe {
+        inode.free(object.add(8));
+        inode.free(subsystem.pages().address(slab).add(behind_the_last));
+        dentry.free(object);
+        inode.free(plain_page);
+        inode.free(NonNull::from(&mut on_stack).cast());
+    }
+    use CorruptionKind::*;
+    let reports = heard.take();
+    let kinds: Vec<_> = reports.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, [Interior, Interior, WrongCache, Foreign, Foreign]);
+    let wrong = &reports[2].1;
+    assert!(wrong.starts_with("cache dentry: free to the wrong cache 0x"), "{wrong}");
+    assert!(wrong.ends_with("which belongs to cache inode"), "{wrong}");
+    assert_eq!((inode.info().used, inode.info().frees, dentry.info().frees), (1, 0, 0));
+    subsystem.check().unwrap();
+    // SAFETY: the object is still in use; freed once.
+    unsafe { inode.free(object) };
+    assert!(heard.take().is_empty());
+}
+
+#[test]
+fn without_the_check_at_the_free_the_slab_refuses_what_is_not_its_own() {
+    let (subsystem, heard) = listening(false);
+    let inode = KmemCache::builder("inode", 100).build_in(&subsystem).unwrap();
+    let dentry = KmemCache::builder("dentry", 100).build_in(&subsystem).unwrap();
+    let object = inode.alloc(Gfp::KERNEL).unwrap();
+    // SAFETY: the errors that are tested; the objects are not allocated again before the shrink.
+    unsafe {
+        dentry.free(object);
+        inode.free(object.add(8));
+    }
+    assert!(heard.take().is_empty());
+    dentry.shrink();
+    inode.shrink();
+    assert_eq!(kinds(&heard), [CorruptionKind::WrongCache, CorruptionKind::Interior]);
+    subsystem.check().unwrap();
+    assert_eq!(inode.info().used, 1, "the object is still out");
+    // SAFETY: allocated above and refused until now.
+    unsafe { inode.free(object) };
+}
+
+/// They went into the magazine, and the next two allocations overlapped.
+#[test]
+fn a_free_inside_an_object_is_refused_where_its_frame_is_looked_at_anyway() {
+    let (subsystem, heard) = listening(false);
+    let kmalloc = subsystem.kmalloc();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    for size in [8, 24, 100, 1000, 5000, 8192] {
+        let layout = Layout::from_size_align(size, 8).unwrap();
+        for n in 0..40 {
+            let object = malloc.alloc(layout, Gfp::KERNEL).unwrap();
+            // SAFETY: not freed yet.
+            let usable = unsafe { malloc.usable_size(object) };
+            for inside in [1, 7, usable / 2, usable - 1] {
+                // SAFETY: inside the object; the errors that are tested.
+                unsafe {
+                    malloc.free(object.add(inside));
+                    kmalloc.free(object.add(inside));
+                }
+                assert_eq!(kinds(&heard), [CorruptionKind::Interior; 2], "object {n} of {size}, +{inside}");
+            }
+            // Every second one stays, so that all places of a slab are met.
+            if n % 2 == 0 {
+                // SAFETY: allocated above, freed once.
+                unsafe { malloc.free(object) };
+            }
+        }
+    }
+    assert!(heard.take().is_empty());
+    drop(malloc);
+    subsystem.check().unwrap();
+}
+
+/// A `realloc` inside an object returned the same address, and its size was that of the object.
+#[test]
+fn what_is_no_object_has_no_size_and_is_not_moved() {
+    let (subsystem, heard) = listening(false);
+    let (kmalloc, malloc) = (subsystem.kmalloc(), Malloc::new(&subsystem).unwrap());
+    let of = |size| Layout::from_size_align(size, 8).unwrap();
+    let [small, large, huge] =
+        [100, 40_000, 5 << 20].map(|size| malloc.alloc(of(size), Gfp::KERNEL).unwrap());
+    let mut on_stack = 0_u64;
+    use CorruptionKind::*;
+    // SAFETY: the addresses lie in what is allocated, or here.
+    let wrong = unsafe {
+        [
+            (small.add(8), Interior),
+            (large.add(64), Interior),
+            (large.add(8192), Interior),
+            (huge.add(4096), Interior),
+            (NonNull::from(&mut on_stack).cast(), Foreign),
+        ]
+    };
+    for (address, kind) in wrong {
+        for size in [50, 5000, 6 << 20] {
+            // SAFETY: the errors that are tested.
+            let moved =
+                unsafe { [malloc.realloc(address, size), kmalloc.realloc(address, size, Gfp::KERNEL)] };
+            assert_eq!(moved, [Err(AllocError::NotAnObject); 2], "{kind}");
+            assert_eq!(kinds(&heard), [kind; 2]);
+        }
+        // SAFETY: as above.
+        let sizes = unsafe { [malloc.usable_size(address), kmalloc.usable_size(address)] };
+        assert_eq!((sizes, kinds(&heard)), ([0; 2], vec![NotAnObject; 2]));
+    }
+    // SAFETY: each allocated above and freed once; the second of the large ones is the error that is tested.
+    unsafe {
+        malloc.free(small);
+        malloc.free(huge);
+        malloc.free(large);
+        assert_eq!(malloc.usable_size(large), 0);
+    }
+    assert_eq!(kinds(&heard), [NotAnObject]);
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn pages_that_were_a_slab_are_nobodys_afterwards() {
+    let (subsystem, heard) = listening(true);
+    let cache = KmemCache::builder("inode", 1000).build_in(&subsystem).unwrap();
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    let first = subsystem.pages().frame(subsystem.pages().pfn_of(object.as_ptr()).unwrap()).head();
+    let pages = cache.geometry().order().pages();
+    assert!(pages > 1);
+    // SAFETY: allocated above, freed once; the others are the errors that are tested.
+    unsafe {
+        cache.free(object);
+        assert_eq!(cache.shrink(), 1);
+        for page in 0..pages {
+            let address = subsystem.pages().address(uslab_buddy::Pfn::new(first.get() + page));
+            cache.free(address);
+            subsystem.kmalloc().free(address);
+        }
+    }
+    assert_eq!(kinds(&heard), vec![CorruptionKind::Foreign; 2 * pages as usize]);
+}
+
+#[test]
+fn kmalloc_refuses_what_it_never_handed_out() {
+    let (subsystem, heard) = listening(true);
+    let kmalloc = subsystem.kmalloc();
+    let large = kmalloc.alloc(20_000, Gfp::KERNEL).unwrap();
+    let small = kmalloc.alloc(100, Gfp::KERNEL).unwrap();
+    let mut on_stack = 0_u64;
+    // SAFETY: the errors that are tested, and then each once.
+    unsafe {
+        kmalloc.free(large.add(64));
+        kmalloc.free(large.add(8192));
+        kmalloc.free(small.add(1));
+        kmalloc.free(NonNull::from(&mut on_stack).cast());
+        kmalloc.free(large);
+        kmalloc.free(large);
+        kmalloc.free(small);
+    }
+    use CorruptionKind::*;
+    let reports = heard.take();
+    let seen: Vec<_> = reports.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(seen, [Interior, Interior, Interior, Foreign, Foreign]);
+    assert!(reports[2].1.starts_with("cache kmalloc-128: "), "{}", reports[2].1);
+    let census = subsystem.check().unwrap();
+    assert_eq!((census.used, census.large_pages), (0, 0));
+}
+
+#[test]
+fn huge_memory_is_told_from_what_lies_in_it_and_beside() {
+    let (subsystem, heard) = listening(true);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let layout = Layout::from_size_align(5 << 20, 8).unwrap();
+    let huge = malloc.alloc(layout, Gfp::KERNEL).unwrap();
+    let mut on_stack = 0_u64;
+    // SAFETY: the errors that are tested, and then each once.
+    unsafe {
+        malloc.free(huge.add(1));
+        malloc.free(huge.add((5 << 20) - 1));
+        malloc.free(NonNull::from(&mut on_stack).cast());
+        malloc.free(huge);
+        malloc.free(huge);
+    }
+    use CorruptionKind::*;
+    assert_eq!(kinds(&heard), [Interior, Interior, Foreign, Foreign]);
+    assert_eq!(subsystem.check().unwrap().huge_pages, 0);
+}
+
+#[test]
+fn a_census_between_a_double_free_and_its_discovery_is_a_violation_and_no_overflow() {
+    let (subsystem, heard) = listening(false);
+    let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    // SAFETY: the second one is the error that is tested; nobody uses the object.
+    unsafe {
+        cache.free(object);
+        cache.free(object);
+    }
+    // Both copies are in the magazine: more objects came back than were handed out.
+    let violation = subsystem.check().expect_err("the books cannot be right").to_string();
+    assert_eq!(violation, "cache inode: 2 objects taken back, by the books 1");
+    cache.shrink();
+    assert_eq!(kinds(&heard), [CorruptionKind::DoubleFree]);
+    subsystem.check().unwrap();
+}

@@ -1,0 +1,331 @@
+//! What caches cost: memory of stacks, addresses, mappings; and the birth of many.
+//!
+//! What is of the whole process is measured in a process of its own. The memory of tables, and of the map from pages to
+//! classes, is told from other mappings by what the system was advised of it.
+#![cfg(all(target_os = "linux", not(uslab_heap)))]
+
+use crate::process::{alone, resident};
+use uslab::{Config, Gfp, KmemCache, Subsystem};
+use uslab_buddy::PageConfig;
+use uslab_magazine::{Cpus, on_cpu};
+
+/// What `/proc/self/smaps` says of the mappings that are kept out of core dumps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mappings {
+    count: usize,
+    bytes: usize,
+    /// Of these, bytes that may be written to.
+    writable: usize,
+    resident: usize,
+    /// Mappings that might get huge pages.
+    huge: usize,
+}
+
+fn tables() -> Mappings {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut all, mut one, mut named) = (Mappings::default(), Mappings::default(), false);
+    let kib = |rest: &str| rest.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
+    for line in smaps.lines() {
+        if line.split_once(' ').is_some_and(|(range, _)| range.contains('-')) {
+            // The kernel's own are kept out, too.
+            named = line.contains('[');
+        } else if let Some(size) = line.strip_prefix("Size:") {
+            one = Mappings { bytes: kib(size), ..Mappings::default() };
+        } else if let Some(resident) = line.strip_prefix("Rss:") {
+            one.resident = kib(resident);
+        } else if let Some(flags) =
+            line.strip_prefix("VmFlags:").filter(|flags| flags.contains(" dd") && !named)
+        {
+            all.count += 1;
+            all.bytes += one.bytes;
+            all.writable += if flags.contains(" wr") { one.bytes } else { 0 };
+            all.resident += one.resident;
+            all.huge += usize::from(!flags.contains(" nh"));
+        }
+    }
+    all
+}
+
+/// A subsystem for simulated CPUs.
+fn subsystem(cpus: u32, nodes: u32) -> Subsystem {
+    subsystem_of(cpus, nodes, 1 << 30)
+}
+fn subsystem_of(cpus: u32, nodes: u32, bytes: usize) -> Subsystem {
+    let pages = PageConfig::default_for(Cpus::simulated(cpus, nodes).unwrap()).limit(bytes);
+    // Checked frees would take memory for each object.
+    Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap()
+}
+fn caches(subsystem: &Subsystem, count: usize) -> Vec<KmemCache> {
+    let cache = |i| KmemCache::builder(format!("c{i}"), 64).build_in(subsystem).unwrap();
+    (0..count).map(cache).collect()
+}
+/// Each cache is used once on each CPU.
+fn use_once(subsystem: &Subsystem, caches: &[KmemCache]) {
+    for cpu in 0..subsystem.cpus().count() {
+        on_cpu(cpu);
+        for cache in caches {
+            let object = cache.alloc(Gfp::KERNEL).unwrap();
+            // SAFETY: allocated just now, freed once.
+            unsafe { cache.free(object) };
+        }
+    }
+    on_cpu(0);
+}
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn a_thousand_caches_that_were_used_once_on_each_of_64_cpus_cost_little() {
+    alone("costs::thousand_caches", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn thousand_caches() {
+    let (cpus, count) = (64, 1000);
+    let subsystem = subsystem(cpus, 1);
+    let start = tables();
+    assert!(start.bytes <= 1 << 30, "addresses before the first allocation: {start:?}");
+    assert!(start.writable <= 4 * MIB, "what strict accounting would count: {start:?}");
+    let before = resident();
+    let caches = caches(&subsystem, count);
+    let born = resident().saturating_sub(before);
+    assert!(born <= 8 * MIB, "{} bytes for each cache", born / count);
+    use_once(&subsystem, &caches);
+    let used = tables();
+    let passes = || subsystem.info().drains.passes;
+    let (before_reap, many) = (passes(), subsystem.pages().tables().drains().count() as u64);
+    // A page of stack for each pair, and two of notes for each CPU and table.
+    let most = (count + 2 * count.div_ceil(200)) * cpus as usize * 4096 + MIB;
+    assert!(used.resident - start.resident <= most, "{used:?}");
+    assert_eq!(used.huge, 0);
+    (0..2).for_each(|_| _ = subsystem.reap());
+    assert!(tables().resident <= 8 * MIB, "{:?}", tables());
+    // Caches, pages, and the memory of both: whatever the number of caches.
+    assert!(passes() - before_reap <= 2 * 3 * many, "{} passes for {count} caches", passes() - before_reap);
+    subsystem.end_interval();
+    let reaped = tables();
+    println!("start {start:?}\nused {used:?}\nreaped {reaped:?}, {} KiB in all", (resident() - before) >> 10);
+    assert!(resident() - before <= 16 * MIB, "{} KiB stay: {reaped:?}", (resident() - before) >> 10);
+    // They serve as before, and their counts are exact.
+    use_once(&subsystem, &caches);
+    for cache in &caches {
+        let info = cache.info();
+        assert_eq!((info.allocs, info.frees), (2 * u64::from(cpus), 2 * u64::from(cpus)));
+    }
+    drop(caches);
+    subsystem.end_interval();
+    let dropped = tables().resident;
+    assert!(dropped <= reaped.resident + MIB, "the stacks of classes that are no more go back: {dropped}");
+    subsystem.check().unwrap();
+}
+
+/// Passes of drains, and how long a CPU is without its region: `.ci/full` runs it with optimisation.
+#[test]
+#[ignore = "a minute, and 5 GiB of memory"]
+fn drains_in_numbers() {
+    for cpus in [0, 1, 64, 1024] {
+        let count = 1000;
+        let subsystem = if cpus == 0 {
+            Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap()
+        } else {
+            // The magazines of a cache come to hold 64 objects of 64 bytes on each CPU. With less than that for all of them,
+            // allocations find no page and call in those of other CPUs, with a pass each.
+            subsystem_of(cpus, 1, 8 << 30)
+        };
+        let caches = caches(&subsystem, count);
+        use_once(&subsystem, &caches);
+        assert_eq!(subsystem.info().drains.passes, 0, "nothing is short");
+        let begun = std::time::Instant::now();
+        (0..2).for_each(|_| _ = subsystem.reap());
+        let reaps = begun.elapsed();
+        let drains = subsystem.info().drains;
+        let tables = subsystem.pages().tables().drains().count() as u64;
+        let of = if cpus == 0 { "real".to_owned() } else { format!("{cpus} simulated") };
+        println!("{of} CPUs, {count} caches in {tables} tables: two reaps {reaps:?}, {drains:?}");
+        // For each reap one of each table, and one for the pages.
+        assert!(drains.passes <= 2 * (tables + 1) && drains.refused == 0, "{drains:?} in {tables} tables");
+    }
+}
+
+/// Bytes that strict accounting (`vm.overcommit_memory=2`) charges this process: private mappings that may be written to, and
+/// those that were charged and may not be any more. Stacks of threads are charged as they grow.
+fn charged() -> usize {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut all, mut size, mut stack) = (0, 0, false);
+    for line in smaps.lines() {
+        if line.split_once(' ').is_some_and(|(range, _)| range.contains('-')) {
+            stack = line.ends_with("[stack]");
+        } else if let Some(kib) = line.strip_prefix("Size:") {
+            size = kib.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
+        } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| !stack) {
+            let has = |flag| flags.split(' ').any(|is| is == flag);
+            all += if !has("sh") && (has("wr") || has("ac")) { size } else { 0 };
+        }
+    }
+    all
+}
+
+#[test]
+fn a_start_and_a_hundred_caches_commit_little() {
+    alone("costs::hundred_caches", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn hundred_caches() {
+    for cpus in [2, 64] {
+        let before = charged();
+        let subsystem = subsystem(cpus, 1);
+        let start = charged() - before;
+        let caches = caches(&subsystem, 100);
+        use_once(&subsystem, &caches);
+        let used = charged() - before;
+        let pages = subsystem.info().pages.committed_bytes() as usize;
+        println!(
+            "{cpus} CPUs: start {} KiB, used {} KiB, {} of them pages",
+            start >> 10,
+            used >> 10,
+            pages >> 10
+        );
+        // The words that lead to the regions, and what the C library's heap grew for the rest. All else is addresses.
+        assert!(start <= MIB / 2, "{start} bytes");
+        // A region is charged from its start up to the last stack that its CPU has used, and at most as much again. Here
+        // that is 16 KiB for each of 100 caches, and what kmalloc's stacks take. Of the heap there is a MiB for the caches.
+        assert!(used - pages <= cpus as usize * 3 * MIB + MIB, "{used} bytes, {pages} of them pages");
+        assert!(used - pages >= cpus as usize * 100 * 4096, "stacks that are used are charged: {used} bytes");
+    }
+}
+
+#[test]
+fn mappings_do_not_grow_with_caches_times_cpus() {
+    alone("costs::two_thousand_caches", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn two_thousand_caches() {
+    let (cpus, count) = (64, 2000);
+    let subsystem = subsystem(cpus, 1);
+    let caches = caches(&subsystem, count);
+    let born = tables();
+    use_once(&subsystem, &caches);
+    let used = tables();
+    println!("born {born:?}\nused {used:?}");
+    // The first table has two for each CPU; any other a few.
+    assert!(used.count <= 2 * cpus as usize + 8 * (count / 200), "{used:?}");
+    assert_eq!(used.huge, 0);
+}
+
+#[test]
+fn under_a_limit_of_one_gib_64_cpus_start_and_serve() {
+    alone("costs::little_address_space", "ulimit -v 1048576 &&");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn little_address_space() {
+    let subsystem = subsystem(64, 1);
+    let start = tables();
+    assert!(start.bytes <= 256 * MIB, "{start:?}");
+    let caches = caches(&subsystem, 300);
+    for turn in 0..3 {
+        use_once(&subsystem, &caches);
+        subsystem.reap();
+        let block = subsystem.kmalloc().alloc_block(1000 << turn, Gfp::ZERO).unwrap();
+        assert!(block.bytes().iter().all(|byte| *byte == 0));
+    }
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn a_thousand_cpus_on_sixteen_nodes_start_and_serve() {
+    alone("costs::thousand_cpus", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn thousand_cpus() {
+    let subsystem = subsystem(1024, 16);
+    let start = tables();
+    let caches = caches(&subsystem, 10);
+    use_once(&subsystem, &caches);
+    println!("start {start:?}\nused {:?}", tables());
+    (0..3).for_each(|_| _ = subsystem.reap());
+    for cache in &caches {
+        let info = cache.info();
+        assert_eq!((info.allocs, info.in_magazines), (1024, 0));
+    }
+    subsystem.check().unwrap();
+}
+
+#[test]
+fn of_65536_caches_those_beyond_the_numbers_work_without_magazines() {
+    alone("costs::many_caches", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn many_caches() {
+    let subsystem = subsystem(2, 1);
+    let before = resident();
+    let begun = std::time::Instant::now();
+    let caches = caches(&subsystem, 1 << 16);
+    let born = begun.elapsed();
+    let each = (resident() - before) / caches.len();
+    assert!(each <= 4096, "{each} bytes for each cache");
+    // Those at the ends, and some between.
+    let some: Vec<_> = caches.iter().step_by(1021).chain(caches.last()).collect();
+    for cache in &some {
+        let objects: Vec<_> = (0..100).map(|_| cache.alloc(Gfp::KERNEL).unwrap()).collect();
+        // SAFETY: allocated above, freed once.
+        objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+        let info = cache.info();
+        assert_eq!((info.allocs, info.frees, info.used), (100, 100, 0), "a new cache starts at 0");
+    }
+    let with = |cache: &&KmemCache| cache.info().magazine_capacity > 0;
+    let magazines = some.iter().copied().filter(with).count();
+    subsystem.reap();
+    println!("{each} bytes each, born in {born:?}; {magazines} of {} have magazines", some.len());
+    drop(caches);
+    println!("over after {:?}", begun.elapsed());
+    let next = KmemCache::builder("next", 64).build_in(&subsystem).unwrap();
+    let info = next.info();
+    assert_eq!((info.allocs, info.frees, info.in_magazines), (0, 0, 0));
+    assert!(info.magazine_capacity > 0, "numbers came back");
+    subsystem.check().unwrap();
+}
+
+/// Found: the first sweep of a process had the number of none, and nobody gave away what it took.
+#[test]
+fn the_first_sweep_of_a_process_is_given_away() {
+    alone("costs::first_sweep", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn first_sweep() {
+    let subsystem = subsystem(1, 1);
+    let caches = caches(&subsystem, 2);
+    use_once(&subsystem, &caches);
+    subsystem.shrink();
+    assert!(caches.iter().all(|cache| cache.info().in_magazines == 0));
+    subsystem.check().unwrap();
+}
+
+/// One sweep is for all caches: else those behind the one that panics would be closed up to the next sweep.
+#[test]
+fn a_handler_that_panics_in_a_shrink_leaves_the_other_caches_open() {
+    let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());
+    let corruption = std::sync::Arc::new(|corruption: &uslab::Corruption<'_>| panic!("{corruption}"));
+    let config = Config { check_frees: false, corruption, ..Config::new(pages) };
+    let subsystem = Subsystem::new(config).unwrap();
+    on_cpu(0);
+    let wrong = KmemCache::builder("wrong", 64).build_in(&subsystem).unwrap();
+    let other = KmemCache::builder("other", 64).build_in(&subsystem).unwrap();
+    let push = || drop(other.alloc_block(Gfp::KERNEL).unwrap());
+    let object = wrong.alloc(Gfp::KERNEL).unwrap();
+    // SAFETY: none: no object begins there, which is noticed when it reaches its slab.
+    unsafe { wrong.free(object.add(8)) };
+    push();
+    assert_eq!(other.info().in_magazines, 1);
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| subsystem.shrink()));
+    assert!(panic.is_err(), "it goes on to who shrinks: {:?}", wrong.info());
+    assert_eq!((other.info().in_magazines, other.info().slabs), (0, 0));
+    push();
+    assert!(other.info().in_magazines > 0, "its stacks take objects");
+    std::mem::forget(wrong);
+}

@@ -1,0 +1,282 @@
+//! What cannot be had, and what is used wrongly: the exact words, nothing lost, and it goes on afterwards.
+
+use crate::common::{Heard, assert_all_given_back, config, subsystem};
+use std::alloc::Layout;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::ptr::NonNull;
+use uslab::faults::{Faults, parse};
+use uslab::{
+    AllocError, CorruptionKind, Gfp, KmemCache, Magazines, Malloc, StartError, Subsystem, ZERO_SIZE,
+};
+use uslab_tests::workspace;
+
+const MIB: usize = 1 << 20;
+
+fn layout(size: usize, align: usize) -> Layout {
+    Layout::from_size_align(size, align).unwrap()
+}
+
+#[test]
+fn alignments_up_to_a_mebibyte_are_kept() {
+    let subsystem = subsystem(2);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let kmalloc = subsystem.kmalloc();
+    for align in (0..=20).map(|shift| 1_usize << shift) {
+        let cache = KmemCache::builder("aligned", 100).align(align).build_in(&subsystem).unwrap();
+        let mut blocks = cache.alloc_blocks(Gfp::KERNEL, 5).unwrap();
+        for block in &mut blocks {
+            assert!(block.address().addr().get().is_multiple_of(align), "cache, {align}");
+            block.bytes_mut().fill(7);
+        }
+        let here: BTreeSet<_> = blocks.iter().map(|block| block.address()).collect();
+        assert_eq!(here.len(), 5);
+        for size in [1, 100, 5000, 300_000] {
+            let layout = layout(size, align);
+            let memory = [
+                kmalloc.alloc_layout(layout, Gfp::KERNEL).unwrap(),
+                malloc.alloc(layout, Gfp::KERNEL).unwrap(),
+            ];
+            for memory in memory {
+                assert!(memory.addr().get().is_multiple_of(align), "{size} bytes at {align}");
+                // SAFETY: so many bytes are ours.
+                unsafe { memory.write_bytes(7, size) };
+            }
+            // SAFETY: allocated above, each freed once.
+            unsafe {
+                kmalloc.free(memory[0]);
+                malloc.free_sized(memory[1], layout);
+            }
+        }
+        assert!(blocks.iter().all(|block| block.bytes().iter().all(|byte| *byte == 7)));
+    }
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn sizes_that_overflow_or_that_nothing_holds_are_errors_and_size_zero_is_a_value() {
+    let subsystem = subsystem(1);
+    let (malloc, kmalloc) = (Malloc::new(&subsystem).unwrap(), subsystem.kmalloc());
+    let cache = |size, align| {
+        KmemCache::builder("o", size).align(align).build_in(&subsystem).unwrap_err().to_string()
+    };
+    assert_eq!(cache(0, 8), "an object of 0 bytes");
+    let largest = "the largest block has 4194304";
+    assert_eq!(cache(usize::MAX, 8), format!("an object of {} bytes; {largest}", usize::MAX));
+    assert_eq!(cache(8, 1 << 63), format!("an object of {} bytes; {largest}", 1_u64 << 63));
+    assert_eq!(cache(4 * MIB + 1, 8), format!("an object of {} bytes; {largest}", 4 * MIB + 8));
+    for size in [4 * MIB + 1, 1 << 40, isize::MAX as usize, usize::MAX] {
+        assert_eq!(kmalloc.alloc(size, Gfp::KERNEL), Err(AllocError::TooLarge));
+    }
+    assert_eq!(AllocError::TooLarge.to_string(), "larger than what can be had");
+    for (count, size) in [(usize::MAX, 2), (1 << 32, 1 << 32), (usize::MAX, usize::MAX)] {
+        assert_eq!(kmalloc.alloc_array(count, size, Gfp::KERNEL), Err(AllocError::TooLarge));
+    }
+    assert_eq!(kmalloc.alloc_layout(layout(1, 8 * MIB), Gfp::KERNEL), Err(AllocError::TooLarge));
+    assert_eq!(malloc.alloc(layout(isize::MAX as usize - 15, 16), Gfp::KERNEL), Err(AllocError::TooLarge));
+    // All that a process can address, of which it uses some.
+    let bytes = (1 << 47) - 4096;
+    assert_eq!(malloc.alloc(layout(bytes, 16), Gfp::KERNEL), Err(AllocError::Refused { bytes }));
+    let memory = malloc.alloc(layout(100, 8), Gfp::KERNEL).unwrap();
+    // SAFETY: allocated just now; a failure leaves it as it is, and it is freed once.
+    unsafe {
+        assert_eq!(malloc.realloc(memory, usize::MAX), Err(AllocError::TooLarge));
+        assert_eq!(kmalloc.realloc(memory, usize::MAX, Gfp::KERNEL), Err(AllocError::TooLarge));
+        malloc.free(memory);
+    }
+    assert_eq!(kmalloc.alloc(0, Gfp::KERNEL), Ok(ZERO_SIZE));
+    assert_eq!(kmalloc.alloc_array(usize::MAX, 0, Gfp::KERNEL), Ok(ZERO_SIZE));
+    assert_eq!(malloc.alloc(layout(0, 16), Gfp::KERNEL), Ok(ZERO_SIZE));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn when_the_range_is_exhausted_each_says_so_and_all_goes_on_when_something_is_freed() {
+    let subsystem = Subsystem::new(config(2, 1, 4 * MIB)).unwrap();
+    let (malloc, kmalloc) = (Malloc::new(&subsystem).unwrap(), subsystem.kmalloc());
+    let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
+    let mut pages: Vec<_> = core::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
+    assert_eq!(pages.len(), 1024);
+    let none = |order| format!("no pages for another slab: no block of order {order}: out of pages");
+    assert_eq!(cache.alloc(Gfp::KERNEL).unwrap_err().to_string(), none(0));
+    assert_eq!(kmalloc.alloc(100, Gfp::KERNEL).unwrap_err().to_string(), none(0));
+    assert_eq!(kmalloc.alloc(20_000, Gfp::KERNEL).unwrap_err().to_string(), none(3));
+    assert_eq!(malloc.alloc(layout(64, 8), Gfp::KERNEL).unwrap_err().to_string(), none(0));
+    assert_eq!(cache.alloc_blocks(Gfp::KERNEL, 3).unwrap_err().to_string(), none(0));
+    assert_eq!(cache.prefill(Gfp::KERNEL, 3).unwrap_err().to_string(), none(0));
+    assert_eq!((cache.info().used, subsystem.check().unwrap().used), (1024, 1024));
+    pages.truncate(1000);
+    // What another cache's magazines keep is not called in for these.
+    cache.shrink();
+    drop(kmalloc.alloc_block(100, Gfp::KERNEL).unwrap());
+    drop(cache.alloc_blocks(Gfp::KERNEL, 3).unwrap());
+    drop(pages);
+    assert_all_given_back(&subsystem);
+}
+
+/// A subsystem whose calls of the system may be refused.
+fn faulty() -> (Subsystem, Faults) {
+    let mut config = config(1, 1, 16 * MIB);
+    let faults = Faults::new(1);
+    config.pages.faults = faults.clone();
+    config.check_frees = false;
+    (Subsystem::new(config).unwrap(), faults)
+}
+
+#[test]
+fn a_refused_mmap_is_an_error_that_says_what_it_was_for() {
+    // At the start: not even the least is granted.
+    let mut refused = config(1, 1, 16 * MIB);
+    refused.pages.faults = Faults::new(1);
+    refused.pages.faults.arm(parse("reserve:times=-1").unwrap());
+    let error = Subsystem::new(refused).unwrap_err();
+    assert!(matches!(error, StartError::Pages(_)));
+    assert_eq!(error.to_string(), "the system refused to reserve even 1048576 bytes of address space");
+    let (subsystem, faults) = faulty();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    // For a slab, for its bitmap, for checked frees, and beyond the largest block.
+    let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
+    let tiny = KmemCache::builder("tiny", 8).build_in(&subsystem).unwrap();
+    let what = |rule: &str, alloc: &dyn Fn() -> String| {
+        faults.arm(parse(rule).unwrap());
+        let said = alloc();
+        faults.disarm();
+        assert_eq!(subsystem.check().unwrap().used, 0, "{rule}");
+        said
+    };
+    let object = |cache: &KmemCache| cache.alloc_block(Gfp::KERNEL).unwrap_err().to_string();
+    assert_eq!(
+        what("commit:times=-1", &|| object(&cache)),
+        "no pages for another slab: no block of order 0: the system refused to commit more memory"
+    );
+    assert_eq!(what("bitmap:times=-1", &|| object(&tiny)), "no memory for the bitmap of another slab");
+    let build =
+        || KmemCache::builder("o", 64).check_frees(true).build_in(&subsystem).unwrap_err().to_string();
+    assert_eq!(what("reserve:times=-1", &build), "no address space for the cache's checked frees");
+    // What a CPU would keep goes past it.
+    let past = || {
+        let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
+        drop(cache.alloc_blocks(Gfp::KERNEL, 100).unwrap());
+        let info = cache.info();
+        assert_eq!((info.allocs, info.frees, info.in_magazines), (100, 100, 0));
+        String::new()
+    };
+    what("magazine:times=-1", &past);
+    let huge = || malloc.alloc(layout(5 * MIB, 8), Gfp::KERNEL).unwrap_err().to_string();
+    assert_eq!(what("any:times=-1", &huge), "the system maps no 5242880 bytes more");
+    // And all of it works afterwards.
+    drop((cache.alloc_block(Gfp::KERNEL).unwrap(), tiny.alloc_block(Gfp::KERNEL).unwrap()));
+    // SAFETY: allocated here, freed once.
+    unsafe { malloc.free(malloc.alloc(layout(5 * MIB, 8), Gfp::KERNEL).unwrap()) };
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_refused_madvise_is_no_error_and_the_memory_is_used_again() {
+    let (subsystem, faults) = faulty();
+    let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
+    for _ in 0..3 {
+        let mut held = cache.alloc_blocks(Gfp::ZERO, 1000).unwrap();
+        for block in &mut held {
+            assert!(block.bytes().iter().all(|byte| *byte == 0), "what was not given back is zeroed");
+            block.bytes_mut().fill(9);
+        }
+        drop(held);
+        faults.arm(parse("decommit:times=-1").unwrap());
+        cache.shrink();
+        assert!(subsystem.pages().release() > 0);
+        assert!(faults.tally().iter().any(|tally| tally.fired > 0));
+        faults.disarm();
+        let census = subsystem.check().unwrap();
+        assert_eq!((census.objects, census.slab_pages), (0, 0));
+    }
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_destroyed_cache_hands_nothing_out_and_takes_nothing_back() {
+    for magazines in [Magazines::BySize, Magazines::Off] {
+        let (mut config, heard) = (config(2, 2, 16 * MIB), Heard::default());
+        heard.listen(&mut config);
+        let subsystem = Subsystem::new(config).unwrap();
+        let cache = KmemCache::builder("inode", 640).magazines(magazines).build_in(&subsystem).unwrap();
+        let stale = cache.alloc(Gfp::KERNEL).unwrap();
+        // SAFETY: allocated just now, freed once.
+        unsafe { cache.free(stale) };
+        cache.destroy().unwrap();
+        cache.destroy().unwrap();
+        let said = AllocError::Destroyed;
+        assert_eq!(said.to_string(), "the cache was destroyed");
+        assert_eq!(cache.alloc(Gfp::KERNEL), Err(said));
+        assert_eq!(cache.alloc(Gfp::ZERO | Gfp::NOWAIT), Err(said));
+        assert_eq!(cache.alloc_node(Gfp::KERNEL, 1), Err(said));
+        assert_eq!(cache.alloc_node(Gfp::THIS_NODE, 0), Err(said));
+        assert_eq!(cache.alloc_bulk(Gfp::KERNEL, &mut [None; 9]), Err(said));
+        assert_eq!(cache.alloc_block(Gfp::KERNEL).unwrap_err(), said);
+        let expected = said;
+        assert_eq!(cache.prefill(Gfp::KERNEL, 2).unwrap_err(), expected);
+        assert_eq!((cache.shrink(), cache.reap(), cache.info().objects), (0, 0, 0));
+        assert!(heard.take().is_empty());
+        // SAFETY: the error that is tested.
+        unsafe { cache.free(stale) };
+        let reports = heard.take();
+        let [(CorruptionKind::Foreign, text)] = &reports[..] else { panic!("{reports:?}") };
+        let address = stale.addr();
+        assert_eq!(*text, format!("cache inode: free of an address that no cache owns {address:#x}"));
+        assert_eq!(cache.info().corruptions, 1);
+        assert_all_given_back(&subsystem);
+    }
+}
+
+#[test]
+fn a_refused_free_is_counted_and_the_process_goes_on() {
+    let (mut config, heard) = (config(1, 1, 16 * MIB), Heard::default());
+    heard.listen(&mut config);
+    let subsystem = Subsystem::new(config).unwrap();
+    let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
+    let object = cache.alloc(Gfp::KERNEL).unwrap();
+    // SAFETY: the errors that are tested, and then the object, once.
+    unsafe {
+        // Null's neighbour, the last address there is, and the first one behind the range.
+        cache.free(NonNull::dangling());
+        cache.free(NonNull::new_unchecked(core::ptr::without_provenance_mut(usize::MAX)));
+        let pages = subsystem.pages();
+        let last = uslab_buddy::Pfn::new(pages.frames().len() - 1);
+        cache.free(NonNull::new_unchecked(pages.address(last).as_ptr().wrapping_add(4096)));
+        cache.free(object);
+    }
+    let kinds: Vec<_> = heard.take().into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, [CorruptionKind::Foreign; 3]);
+    assert_eq!((cache.info().corruptions, cache.info().used), (3, 0));
+    assert_all_given_back(&subsystem);
+}
+
+/// The last column of the tables in the modules' documentation.
+fn named_tests(text: &str) -> Vec<&str> {
+    let rows =
+        text.lines().filter(|line| line.starts_with("//! | ")).filter_map(|line| line.rsplit('|').nth(1));
+    rows.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect()
+}
+
+#[test]
+fn every_test_that_the_tables_of_errors_name_is_there() {
+    let slab = workspace().join("slab");
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    let mut tests = read(&slab.join("src/cache/prefill.rs"));
+    for folder in ["../tests", "../tests/slab", "../tests/programs/preload"] {
+        let files = std::fs::read_dir(slab.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        files
+            .filter(|path| path.extension().is_some_and(|end| end == "rs"))
+            .for_each(|path| tests += &read(&path));
+    }
+    let named = [include_str!("../../slab/src/error.rs"), include_str!("../../slab/src/debug/corruption.rs")]
+        .map(named_tests);
+    assert!(named[0].len() > 10 && named[1].len() > 5, "{named:?}");
+    for name in named.iter().flatten() {
+        assert!(
+            tests.contains(&format!("#[test]\nfn {name}()"))
+                || tests.contains(&format!("#[test]\n    fn {name}()")),
+            "no test {name}"
+        );
+    }
+}

@@ -1,0 +1,66 @@
+//! What is not used costs nothing: neither objects that nobody touches, nor address space that is refused.
+
+use crate::process::{alone, is_alone, resident};
+use uslab::{Config, Gfp, KmemCache, Subsystem};
+use uslab_buddy::PageConfig;
+use uslab_magazine::Cpus;
+
+#[test]
+fn slabs_touch_no_object_and_untouched_pages_are_not_resident() {
+    if !is_alone("frugal::slabs_touch_no_object_and_untouched_pages_are_not_resident") {
+        return;
+    }
+    let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap());
+    // Checked frees would take an eighth.
+    let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();
+    let cache = KmemCache::builder("o", 4096).build_in(&subsystem).unwrap();
+    const N: usize = 16 << 10;
+    let before = resident();
+    let blocks: Vec<_> = (0..N).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    let grown = resident().saturating_sub(before);
+    // 64 MiB of objects; frames, magazines and the vector take some of it.
+    assert!(grown < 8 << 20, "{N} objects that nobody touched made {} KiB resident", grown >> 10);
+    drop(blocks);
+    cache.shrink();
+    subsystem.pages().release();
+    assert_eq!(subsystem.pages().info().committed_bytes(), 0);
+}
+
+#[test]
+#[cfg_attr(uslab_heap, ignore = "the heap writes to a page of its own for each large piece")]
+fn an_empty_cache_takes_little() {
+    if !is_alone("frugal::an_empty_cache_takes_little") {
+        return;
+    }
+    let pages = PageConfig::default_for(Cpus::simulated(4, 1).unwrap());
+    let subsystem = Subsystem::new(Config::new(pages)).unwrap();
+    let before = resident();
+    let caches: Vec<_> =
+        (0..1000).map(|i| KmemCache::builder(format!("c{i}"), 64).build_in(&subsystem).unwrap()).collect();
+    let each = resident().saturating_sub(before) / caches.len();
+    assert!(each < 16 << 10, "{each} bytes an empty cache");
+}
+
+/// Run by the test below under a limit on address space.
+#[test]
+#[ignore = "a helper of the next test"]
+fn child_of_little_address_space() {
+    let subsystem = Subsystem::global().unwrap();
+    let block = subsystem.kmalloc().alloc_block(1000, Gfp::ZERO).unwrap();
+    assert_eq!(block.bytes().len(), 1000);
+    println!("pages {}", subsystem.check().unwrap().pages);
+}
+
+#[test]
+fn with_little_address_space_it_starts_smaller() {
+    let run = |kib: usize| {
+        let text = alone("frugal::child_of_little_address_space", &format!("ulimit -v {kib} &&"));
+        let pages = text.lines().find_map(|line| line.split_once("pages ")?.1.trim().parse::<usize>().ok());
+        pages.unwrap_or_else(|| panic!("{kib} KiB: {text}"))
+    };
+    // Odd sizes, so that the range alone would sometimes leave nothing for the tables.
+    for mib in [192, 300, 523, 1030, 1100, 2100, 4200, 70_000] {
+        let pages = run(mib << 10);
+        assert!(pages * 4096 <= mib << 20 && pages >= 1024, "{mib} MiB: {pages} pages");
+    }
+}

@@ -1,0 +1,116 @@
+//! The geometry against real kernels: every row of every `/proc/slabinfo` snapshot must come out.
+//!
+//! Two snapshots lie in `tests/slab/data`; `USLAB_TRACES=DIR` adds every `*slabinfo` in the folders of `DIR` (`host-*`
+//! folders are of machines with 2 CPUs, all others with 4).
+
+use std::path::{Path, PathBuf};
+use uslab::geometry::{Geometry, OrderRule};
+use uslab::info::SlabInfo;
+use uslab_tests::workspace;
+
+fn read(path: &Path) -> SlabInfo {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    text.parse().unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Rows, and how many of them the rule predicts for a machine with so many CPUs.
+fn matches(info: &SlabInfo, cpus: u32) -> (usize, usize) {
+    let rule = OrderRule::for_cpus(cpus);
+    let right = info.rows.iter().filter(|row| {
+        let geometry = Geometry::new(row.object_size as usize, 0, &rule).unwrap();
+        (geometry.objects() as u64, geometry.order().pages() as u64)
+            == (row.objects_per_slab, row.pages_per_slab)
+    });
+    (info.rows.len(), right.count())
+}
+
+fn data(name: &str) -> SlabInfo {
+    read(&workspace().join("tests/slab/data").join(name))
+}
+
+#[test]
+fn linux_6_12_on_4_cpus() {
+    let info = data("linux-6.12-4cpu.slabinfo");
+    let (rows, right) = matches(&info, 4);
+    assert_eq!(right, rows);
+    assert!(rows > 100, "{rows} rows");
+}
+
+#[test]
+fn linux_6_18_on_2_cpus() {
+    let info = data("linux-6.18-2cpu.slabinfo");
+    let (rows, right) = matches(&info, 2);
+    assert_eq!(right, rows);
+    assert!(rows > 200, "{rows} rows");
+}
+
+/// The negative control: told another machine's CPUs, the rule must be wrong on many rows.
+#[test]
+fn a_wrong_cpu_count_is_seen() {
+    for (name, cpus) in [("linux-6.12-4cpu.slabinfo", 4), ("linux-6.18-2cpu.slabinfo", 2)] {
+        let info = data(name);
+        for wrong in [1, 2, 4, 8, 64].into_iter().filter(|&wrong| wrong != cpus) {
+            let (rows, right) = matches(&info, wrong);
+            assert!(right * 10 < rows * 9, "{name}: {right} of {rows} rows right with {wrong} CPUs");
+        }
+    }
+}
+
+#[test]
+fn every_snapshot_of_the_trace_library() {
+    let Some(root) = std::env::var_os("USLAB_TRACES") else {
+        return;
+    };
+    let (mut rows, mut right, mut files) = (0, 0, 0);
+    for folder in std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_dir())
+    {
+        let host = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("host-"));
+        for file in slabinfos(&folder) {
+            let (n, ok) = matches(&read(&file), if host { 2 } else { 4 });
+            assert_eq!(n, ok, "{}", file.display());
+            (rows, right, files) = (rows + n, right + ok, files + 1);
+        }
+    }
+    println!("{right} of {rows} rows of {files} snapshots");
+    assert!(files > 0, "no snapshot below {}", Path::new(&root).display());
+}
+
+/// The stride from size and alignment, and `min_partial`, as sysfs has them. Caches with a constructor or type-stable
+/// ones have a free-list pointer behind the object in the kernel, and none here.
+#[test]
+fn every_attribute_table_of_the_trace_library() {
+    let Some(root) = std::env::var_os("USLAB_TRACES") else {
+        return;
+    };
+    let (mut rows, mut files) = (0, 0);
+    for folder in std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_dir())
+    {
+        let Ok(text) = std::fs::read_to_string(folder.join("slab-attributes.tsv")) else { continue };
+        let mut lines = text.lines();
+        let columns: Vec<_> = lines.next().unwrap().split('\t').collect();
+        for line in lines {
+            let fields: Vec<_> = line.split('\t').collect();
+            let field = |name| fields[columns.iter().position(|column| *column == name).unwrap()];
+            let number = |name| field(name).parse::<usize>().unwrap();
+            if !field("ctor").is_empty() || number("destroy_by_rcu") == 1 {
+                continue;
+            }
+            let cpus = if folder.file_name().is_some_and(|name| name == "host-6.18") { 2 } else { 4 };
+            let geometry =
+                Geometry::new(number("object_size"), number("align"), &OrderRule::for_cpus(cpus)).unwrap();
+            let ours = (geometry.stride(), geometry.objects(), geometry.min_partial());
+            let kernels = (number("slab_size"), number("objs_per_slab"), number("min_partial"));
+            assert_eq!(ours, kernels, "{}: {}", folder.display(), field("name"));
+            rows += 1;
+        }
+        files += 1;
+    }
+    println!("{rows} rows of {files} tables");
+    assert!(files > 0, "no table below {}", Path::new(&root).display());
+}
+
+fn slabinfos(folder: &Path) -> Vec<PathBuf> {
+    let all = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    all.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with("slabinfo")))
+        .collect()
+}

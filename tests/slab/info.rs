@@ -1,0 +1,386 @@
+//! The numbers: they add up, they are those of what was done, and all views show the same.
+
+use crate::common::{assert_all_given_back, config, subsystem};
+use std::sync::mpsc;
+use uslab::{AllocError, Block, Gfp, KmemCache, Magazines, Path, Paths, SlabInfo, Subsystem};
+use uslab_magazine::on_cpu;
+use uslab_magazine::sync::Counter;
+
+fn node(subsystem: &Subsystem, object: core::ptr::NonNull<u8>) -> u32 {
+    let pages = subsystem.pages();
+    pages.node_of(pages.pfn_of(object.as_ptr()).unwrap())
+}
+
+/// Four CPUs on two nodes allocate, free, and hand a third of their objects to the next one, while another thread looks.
+#[test]
+fn after_a_load_the_four_places_add_up_and_the_counts_are_those_of_the_threads() {
+    for magazines in [Magazines::BySize, Magazines::Off] {
+        let subsystem = Subsystem::new(config(4, 2, 64 << 20)).unwrap();
+        let cache = KmemCache::builder("o", 200).magazines(magazines).build_in(&subsystem).unwrap();
+        let [allocs, frees, remote, done] = [const { Counter::new(0) }; 4];
+        let (senders, receivers): (Vec<_>, Vec<_>) =
+            (0..4).map(|_| mpsc::channel::<Vec<Block<'_>>>()).unzip();
+        let kept: Vec<Block<'_>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = receivers
+                .into_iter()
+                .enumerate()
+                .map(|(cpu, receiver)| {
+                    let next = senders[(cpu + 1) % 4].clone();
+                    let (subsystem, cache) = (&subsystem, &cache);
+                    let [allocs, frees, remote, done] = [&allocs, &frees, &remote, &done];
+                    scope.spawn(move || {
+                        on_cpu(cpu as u32);
+                        let free = |blocks: Vec<Block<'_>>| {
+                            for block in blocks {
+                                frees.add(1);
+                                remote.add(u64::from(
+                                    node(subsystem, block.address()) != subsystem.cpus().node_of(cpu as u32),
+                                ));
+                                drop(block);
+                            }
+                        };
+                        let mut kept = vec![];
+                        for round in 0..60 {
+                            let blocks: Vec<_> =
+                                (0..150).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+                            allocs.add(150);
+                            match round % 3 {
+                                0 => next.send(blocks).unwrap(),
+                                1 => free(blocks),
+                                _ => kept = blocks,
+                            }
+                            receiver.try_iter().for_each(&free);
+                            if round % 3 == 2 && round < 59 {
+                                free(core::mem::take(&mut kept));
+                            }
+                        }
+                        drop(next);
+                        receiver.into_iter().for_each(free);
+                        done.add(1);
+                        kept
+                    })
+                })
+                .collect();
+            drop(senders);
+            while done.get() < 4 {
+                // Of now, each number for itself.
+                let info = subsystem.info();
+                assert!(info.slabinfo_all().get("o").is_some() && serde_json::to_string(&info).is_ok());
+            }
+            workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+        });
+        let info = cache.info();
+        assert_eq!((info.allocs, info.frees), (allocs.get(), frees.get()), "{magazines:?}");
+        assert_eq!(info.used, kept.len() as u64);
+        assert_eq!(info.used + info.in_magazines + info.in_depot + info.free_in_slabs, info.objects);
+        assert_eq!((info.other_node_frees, info.other_node_allocs), (remote.get(), 0), "{magazines:?}");
+        assert!(remote.get() > 0);
+        assert_eq!(info.paths.operations(), info.allocs + info.frees, "{info:?}");
+        assert_eq!(info.pages, info.slabs << info.order);
+        match magazines {
+            Magazines::Off => assert_eq!((info.paths.cpu, info.paths.depot, info.depot_exchanges), (0, 0, 0)),
+            _ => assert!(info.paths.share(Path::Cpu).is_some_and(|cpu| cpu > 0.5 && cpu < 1.0), "{info:?}"),
+        }
+        assert_eq!(subsystem.check().unwrap().used, kept.len() as u64);
+        drop(kept);
+        assert_all_given_back(&subsystem);
+    }
+}
+
+#[test]
+fn magazines_serve_what_goes_back_and_forth_and_slabs_what_does_not() {
+    let subsystem = subsystem(1);
+    let fixed = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 2 };
+    let cache = KmemCache::builder("o", 64).magazines(fixed).check_frees(false).build_in(&subsystem).unwrap();
+    assert_eq!(cache.info().paths.share(Path::Cpu), None);
+    drop(cache.alloc_blocks(Gfp::KERNEL, 8).unwrap());
+    let before = cache.info();
+    for _ in 0..100 {
+        drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    }
+    let warm = cache.info();
+    assert_eq!(warm.paths.cpu - before.paths.cpu, 200);
+    assert_eq!((warm.fills, warm.depot_exchanges), (before.fills, before.depot_exchanges));
+    let mut held: Vec<_> = (0..40).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    let filled = cache.info();
+    assert!(filled.fills - warm.fills >= (40 - warm.in_magazines) / 4, "{filled:?}");
+    held.clear();
+    let full = cache.info();
+    // Four magazines are kept: two of the CPU's, two in the depot. The others went to the slabs.
+    assert_eq!((full.in_magazines, full.in_depot), (8, 8));
+    assert_eq!(full.flushes - filled.flushes, (40 + filled.in_magazines + filled.in_depot - 16) / 4);
+    assert_eq!(full.paths.operations(), full.allocs + full.frees);
+}
+
+#[test]
+fn pages_are_counted_by_the_order_that_each_slab_has() {
+    let subsystem = Subsystem::new(config(1, 1, 4 << 20)).unwrap();
+    let cache = KmemCache::builder("page", 4096).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    let hole = subsystem.pages().alloc_block(uslab_buddy::Order::ZERO, Gfp::KERNEL, None).unwrap();
+    let held: Vec<_> = core::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
+    let info = cache.info();
+    assert_eq!((held.len(), info.pages), (1023, 1023));
+    assert!(info.order_fallbacks > 0 && info.pages < info.slabs << info.order);
+    assert_eq!(subsystem.check().unwrap().slab_pages, 1023);
+    drop((held, hole));
+    cache.shrink();
+    assert_eq!(cache.info().pages, 0);
+}
+
+/// One snapshot and its views: the kernel's table, as text and as JSON, and all numbers as JSON.
+#[test]
+fn every_view_shows_the_same_snapshot() {
+    let subsystem = subsystem(2);
+    let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
+    let held = cache.alloc_blocks(Gfp::KERNEL, 70).unwrap();
+    let info = subsystem.info();
+    let table = info.slabinfo();
+    assert_eq!((&table, table.rows[0].name.as_str()), (&subsystem.slabinfo(), "inode"), "the newest first");
+    assert_eq!(table.to_string().parse().as_ref(), Ok(&table));
+    let json = serde_json::to_value(&table).unwrap();
+    assert_eq!(json["rows"][0]["active_objects"], table.rows[0].active_objects);
+    let json = serde_json::to_value(&info).unwrap();
+    let inode = json["caches"].as_array().unwrap().last().unwrap();
+    for key in ["used", "in_magazines", "in_depot", "free_in_slabs", "depot_exchanges"] {
+        assert!(inode[key].is_u64(), "{key}");
+    }
+    for key in ["other_node_frees", "other_node_allocs", "fills", "flushes", "pages", "failures"] {
+        assert!(inode[key].is_u64(), "{key}");
+    }
+    assert_eq!((&inode["used"], &inode["allocs"]), (&70.into(), &70.into()));
+    let paths =
+        ["cpu", "depot", "slab", "pages", "commit"].map(|path| inode["paths"][path].as_u64().unwrap());
+    assert_eq!(paths.iter().sum::<u64>(), 70);
+    assert_eq!(json["pages"]["zones"][0]["managed"], 16384);
+    drop(held);
+}
+
+#[test]
+fn objects_come_from_the_node_asked_for_and_elsewhere_only_if_it_is_full_and_that_is_counted() {
+    let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
+    let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
+    let mut held = vec![];
+    for cpu in 0..2 {
+        on_cpu(cpu);
+        for asked in [0, 1, 1, 0] {
+            let object = cache.alloc_node(Gfp::KERNEL, asked).unwrap();
+            assert_eq!(node(&subsystem, object), asked, "on CPU {cpu}");
+            held.push(object);
+        }
+    }
+    assert_eq!(cache.info().other_node_allocs, 0);
+    on_cpu(1);
+    while let Ok(object) = cache.alloc_node(Gfp::THIS_NODE, 0) {
+        assert_eq!(node(&subsystem, object), 0);
+        held.push(object);
+    }
+    let full = cache.info();
+    assert_eq!((held.len(), full.failures, full.other_node_allocs), (2048 + 4, 1, 0));
+    let error = cache.alloc_node(Gfp::THIS_NODE, 0).unwrap_err();
+    assert_eq!(error.to_string(), "no pages for another slab: no block of order 0 on node 0: out of pages");
+    // A preference: from either CPU, asked for or of the CPU itself.
+    for cpu in 0..2 {
+        on_cpu(cpu);
+        let object = cache.alloc_node(Gfp::KERNEL, 0).unwrap();
+        assert_eq!(node(&subsystem, object), 1);
+        held.push(object);
+    }
+    on_cpu(0);
+    held.push(cache.alloc(Gfp::KERNEL).unwrap());
+    assert_eq!(cache.info().other_node_allocs, 3);
+    // Once alloc heeded this flag only where it named a node.
+    assert!(matches!(cache.alloc(Gfp::THIS_NODE), Err(AllocError::Memory(_))));
+    let mut two = [None; 2];
+    assert!(cache.alloc_bulk(Gfp::THIS_NODE, &mut two).is_err() && two == [None; 2]);
+    cache.alloc_bulk(Gfp::KERNEL, &mut two).unwrap();
+    held.extend(two.into_iter().flatten());
+    assert_eq!(cache.info().other_node_allocs, 5);
+    // What is freed goes to its own node, whoever frees it.
+    on_cpu(1);
+    // SAFETY: allocated above from this cache, each freed once.
+    unsafe { cache.free_bulk(held) };
+    let info = cache.info();
+    assert_eq!((info.used, info.other_node_frees), (0, 2048));
+    assert_all_given_back(&subsystem);
+}
+
+/// Three slabs of eight objects, step by step: full, partial, empty, and what the CPU's magazine keeps.
+#[test]
+fn three_slabs_go_from_full_to_partial_to_empty_and_back() {
+    let subsystem = subsystem(1);
+    let walk = |magazines| {
+        let cache = KmemCache::builder("o", 1024).magazines(magazines).build_in(&subsystem);
+        let cache = cache.unwrap();
+        assert_eq!(cache.geometry().objects(), 8);
+        let row = || {
+            let info = cache.info();
+            [info.full, info.partial, info.empty, info.in_magazines]
+        };
+        let mut slabs = [(); 3].map(|()| cache.alloc_blocks(Gfp::KERNEL, 8).unwrap());
+        let mut rows = vec![row()];
+        slabs[1].pop();
+        rows.push(row());
+        slabs[1].clear();
+        rows.push(row());
+        slabs[1].push(cache.alloc_block(Gfp::KERNEL).unwrap());
+        rows.push(row());
+        rows
+    };
+    assert_eq!(walk(Magazines::Off), [[3, 0, 0, 0], [2, 1, 0, 0], [2, 0, 1, 0], [2, 1, 0, 0]]);
+    // What a magazine holds is out, as far as its slab knows: the slabs see none of it.
+    let two = Magazines::Sized { capacity: 8, stock: 0, depot_limit: 2 };
+    assert_eq!(walk(two), [[3, 0, 0, 0], [3, 0, 0, 1], [3, 0, 0, 8], [3, 0, 0, 7]]);
+}
+
+/// Thirty enemies and then two hundred bullets, wave after wave: from the second on no slab is asked.
+#[test]
+fn waves_of_enemies_and_bullets_come_from_magazines() {
+    let subsystem = subsystem(1);
+    let make = |name, size| KmemCache::builder(name, size).build_in(&subsystem).unwrap();
+    let (enemies, bullets) = (make("enemy", 256), make("bullet", 32));
+    let wave = || {
+        let wave: Vec<_> = (0..30).map(|_| enemies.alloc_block(Gfp::KERNEL).unwrap()).collect();
+        drop((wave, (0..200).map(|_| bullets.alloc_block(Gfp::KERNEL).unwrap()).collect::<Vec<_>>()));
+    };
+    let of_slabs = || [&enemies, &bullets].map(|cache| [cache.info().fills, cache.info().flushes]);
+    wave();
+    let first = of_slabs();
+    assert!(first.iter().all(|[fills, _]| *fills > 0));
+    (0..60).for_each(|_| wave());
+    assert_eq!(of_slabs(), first);
+    let info = bullets.info();
+    assert_eq!((info.allocs, info.frees), (61 * 200, 61 * 200));
+    assert!(info.paths.share(Path::Cpu) > Some(0.95), "{info:?}");
+}
+
+/// The class of each operation that changes `paths`, in order.
+fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>) -> Vec<Path> {
+    let mut before = paths();
+    let seen = operations.into_iter().map(|done| {
+        drop(done);
+        let now = paths();
+        assert_eq!(now.operations(), before.operations() + 1);
+        let path = Path::ALL.into_iter().find(|path| now.of(*path) > before.of(*path)).unwrap();
+        before = now;
+        path
+    });
+    seen.collect()
+}
+
+/// One CPU, magazines of four, slabs of eight objects: by hand, what each operation does at the dearest.
+#[test]
+fn each_operation_is_of_the_class_of_the_dearest_thing_it_did() {
+    use Path::{Commit, Cpu, Pages, Slab};
+    let subsystem = subsystem(1);
+    let four = Magazines::Sized { capacity: 4, stock: 0, depot_limit: 1 };
+    let cache =
+        KmemCache::builder("o", 1024).magazines(four).check_frees(false).build_in(&subsystem).unwrap();
+    let paths = || cache.info().paths;
+    let mut held = vec![];
+    let mut alloc =
+        |n: usize| classes(paths, (0..n).map(|_| held.push(cache.alloc_block(Gfp::KERNEL).unwrap())));
+    // The first memory of all; the rest of the first slab; another slab, of the pages that the first one left.
+    let filled = [Commit, Cpu, Cpu, Cpu, Slab, Cpu, Cpu, Cpu, Pages, Cpu, Cpu, Cpu, Slab, Cpu, Cpu, Cpu];
+    assert_eq!(alloc(16), filled);
+    // The CPU's stack has room for two magazines; for the ninth object one of them goes to the depot, which keeps one and
+    // commits its first memory for it; for the thirteenth another one goes to its slab.
+    let freed = classes(paths, held.drain(..));
+    let emptied = [Cpu, Cpu, Cpu, Cpu, Cpu, Cpu, Cpu, Cpu, Commit, Cpu, Cpu, Cpu, Slab, Cpu, Cpu, Cpu];
+    assert_eq!(freed, emptied);
+    let info = cache.info();
+    assert_eq!((info.allocs, info.frees, info.paths.operations()), (16, 16, 32));
+    assert_eq!(info.paths, Paths { cpu: 26, depot: 0, slab: 3, pages: 1, commit: 2 });
+    // Objects that are set aside are operations when they leave the cache and when they come back; between, they are their
+    // owner's alone.
+    let mut mine = cache.prefill(Gfp::KERNEL, 8).unwrap();
+    let ahead = paths();
+    assert_eq!(ahead, Paths { cpu: info.paths.cpu + 8, ..info.paths }, "what lay on the CPU's stack");
+    held.extend((0..8).map(|_| mine.alloc_block().unwrap()));
+    held.drain(..).for_each(|block| mine.free_block(block));
+    assert_eq!(paths(), ahead);
+    drop(mine);
+    assert_eq!(paths(), Paths { cpu: ahead.cpu + 8, ..ahead });
+    cache.reap();
+    cache.shrink();
+    assert_eq!(paths().operations(), info.paths.operations() + 16);
+    // What ten objects in one call took from the slabs, each took from the slabs.
+    let before = paths();
+    drop(cache.alloc_blocks(Gfp::KERNEL, 10).unwrap());
+    let after = paths();
+    assert_eq!(after.operations() - before.operations(), 20);
+    assert_eq!((after.pages - before.pages, after.commit), (10, before.commit));
+    assert_all_given_back(&subsystem);
+}
+
+/// Without magazines there is no class below `slab`, and the free that empties a slab beyond those that are kept
+/// gives pages back. The first of these go on the CPU's stack of pages, which is committed for them.
+#[test]
+fn without_magazines_each_operation_locks_its_node() {
+    use Path::{Commit, Pages, Slab};
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("o", 2048).magazines(Magazines::Off).build_in(&subsystem).unwrap();
+    assert_eq!((cache.geometry().objects(), cache.info().min_partial), (8, 5));
+    let mut held = vec![];
+    let allocs =
+        classes(|| cache.info().paths, (0..56).map(|_| held.push(cache.alloc_block(Gfp::KERNEL).unwrap())));
+    for (slab, paths) in allocs.chunks(8).enumerate() {
+        assert_eq!(paths[0], if slab == 0 { Commit } else { Pages });
+        assert!(paths[1..].iter().all(|path| *path == Slab));
+    }
+    let frees = classes(|| cache.info().paths, held.drain(..));
+    for (slab, paths) in frees.chunks(8).enumerate() {
+        assert!(paths[..7].iter().all(|path| *path == Slab));
+        assert_eq!(paths[7], [Slab, Slab, Slab, Slab, Commit, Pages, Pages][slab], "slab {slab}");
+    }
+}
+
+/// Blocks of pages are operations on pages: what the CPU keeps of them is the CPU's own. Larger ones are the zone's, and
+/// mappings the system's.
+#[test]
+fn memory_beyond_caches_is_counted_by_path_too() {
+    use Path::{Commit, Cpu, Pages};
+    let subsystem = subsystem(1);
+    let large = || subsystem.info().kmalloc_large.paths;
+    let alloc = |bytes| subsystem.kmalloc().alloc_block(bytes, Gfp::KERNEL).unwrap();
+    let mut held = vec![];
+    let mut rows = vec![];
+    for bytes in [16 << 10, 16 << 10, 1 << 20] {
+        rows.extend(classes(large, [()].map(|()| bytes).into_iter().map(|bytes| held.push(alloc(bytes)))));
+        rows.extend(classes(large, held.drain(..)));
+    }
+    // The first block is handed out past the CPU's stack, which is committed when the block comes back.
+    assert_eq!(rows, [Commit, Commit, Cpu, Cpu, Pages, Pages]);
+    let before = subsystem.info();
+    let cache = KmemCache::builder("o", 64).build_in(&subsystem).unwrap();
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    let info = subsystem.info();
+    assert_eq!(info.paths().operations(), before.paths().operations() + 2);
+    assert_eq!(info.paths().operations(), info.caches.iter().map(|c| c.allocs + c.frees).sum::<u64>() + 6);
+}
+
+/// Once the 52 caches of kmalloc filled tables and Prometheus with 1,234 series of nothing.
+#[test]
+fn caches_that_never_had_a_slab_are_shown_only_to_who_asks() {
+    let subsystem = subsystem(2);
+    let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
+    KmemCache::builder("none", 64).build_in(&subsystem).map(core::mem::forget).unwrap();
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    drop(subsystem.kmalloc().alloc_block(100, Gfp::KERNEL).unwrap());
+    cache.shrink();
+    let info = subsystem.info();
+    let names = |table: &SlabInfo| table.rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&info.slabinfo()), ["inode", "kmalloc-128"], "one that had a slab once is shown");
+    assert_eq!((info.slabinfo(), info.slabinfo_all().rows.len()), (subsystem.slabinfo(), 54));
+    let series = |text: String| text.lines().filter(|line| line.starts_with("uslab_cache_objects{")).count();
+    assert_eq!(series(info.prometheus().to_string()), 2 * 4);
+    assert_eq!(series(info.prometheus().all().to_string()), 54 * 4);
+    // With statistics: the same table, and who served what.
+    let text = info.statistics().to_string();
+    assert_eq!(text.parse().as_ref(), Ok(&info.slabinfo()));
+    let row = text.lines().find(|line| line.starts_with("inode")).unwrap();
+    // The first free commits the CPU's part of the region that the stacks of both lie in.
+    assert!(row.ends_with(" : paths      0      0      0      0      2"), "{row}");
+    let end =
+        "# 4 allocations and frees: cpu 25.00 %, depot 0.00 %, slab 0.00 %, pages 25.00 %, commit 50.00 %\n";
+    assert!(text.ends_with(end), "{text}");
+}

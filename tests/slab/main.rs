@@ -1,0 +1,28 @@
+//! The subsystem of caches as its users see it. What is of a whole process, its memory or its limits, is looked at in a process of
+//! its own (`kit/process.rs`).
+#![cfg(not(any(loom, shuttle)))]
+
+mod common;
+#[path = "../kit/exposition.rs"]
+mod exposition;
+#[path = "../kit/process.rs"]
+mod process;
+
+mod allocator_api;
+mod auto_traits;
+mod boxes;
+mod cache;
+mod corruption;
+mod costs;
+mod errors;
+mod frugal;
+mod geometry;
+mod info;
+mod kmalloc;
+mod malloc;
+mod outlived;
+mod prometheus;
+mod rcu;
+mod sandbox;
+mod shrinker;
+mod typed;

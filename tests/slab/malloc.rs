@@ -1,0 +1,351 @@
+//! Malloc beyond its size classes: reallocation in place and elsewhere, and memory above the largest block.
+
+use crate::common::{assert_all_given_back, config, subsystem};
+use std::alloc::Layout;
+use std::ptr::NonNull;
+use uslab::{AllocError, Gfp, Malloc, Subsystem, ZERO_SIZE};
+
+const MIB: usize = 1 << 20;
+
+fn layout(size: usize, align: usize) -> Layout {
+    Layout::from_size_align(size, align).unwrap()
+}
+
+/// The first bytes of some memory that the caller holds.
+fn bytes(memory: NonNull<u8>, n: usize) -> &'static mut [u8] {
+    // SAFETY: each test passes what it has allocated and does not use otherwise meanwhile.
+    unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), n) }
+}
+
+/// Reallocates from size to size, and says where the memory stays.
+fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
+    let subsystem = subsystem(1);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let mut size = 100;
+    let mut memory = malloc.alloc(layout(size, 16), Gfp::KERNEL).unwrap();
+    let mut stayed = vec![];
+    for (i, &next) in sizes.iter().enumerate() {
+        let kept = size.min(next);
+        bytes(memory, kept).fill(i as u8);
+        // SAFETY: allocated with this layout; without it, it is never freed by it.
+        let moved = unsafe {
+            match sized {
+                true => malloc.realloc_sized(memory, layout(size, 16), next, Gfp::KERNEL),
+                false => malloc.realloc(memory, next),
+            }
+        }
+        .unwrap();
+        stayed.push(moved == memory);
+        assert!(bytes(moved, kept).iter().all(|byte| *byte == i as u8), "{size} to {next}");
+        // SAFETY: as above.
+        assert!(unsafe { malloc.usable_size(moved) } >= next);
+        (memory, size) = (moved, next);
+    }
+    // SAFETY: as above. `check_frees` says if the layout leads elsewhere.
+    unsafe { if sized { malloc.free_sized(memory, layout(size, 16)) } else { malloc.free(memory) } }
+    assert_all_given_back(&subsystem);
+    stayed
+}
+
+#[test]
+fn memory_stays_where_it_fits_and_moves_where_it_would_waste_half() {
+    let sizes = [112, 56, 55, 64, 65, 32_768, 32_769, 64 << 10, 32 << 10, 4 * MIB, 4 * MIB + 1, 5 * MIB];
+    let stays = [true, true, false, true, false, false, false, true, true, false, false];
+    assert_eq!(walk(&sizes, false)[..11], stays);
+}
+
+/// Once memory that shrank in place was freed by its new layout to the cache of a smaller class.
+#[test]
+fn memory_that_is_freed_by_its_layout_stays_in_its_class() {
+    let sizes = [112, 97, 96, 96, 32_768, 32_769, 64 << 10, 40 << 10, 32 << 10, 4 * MIB + 1];
+    let stays = [true, true, false, true, false, false, true, true, false, false];
+    assert_eq!(walk(&sizes, true), stays);
+}
+
+#[test]
+fn nothing_is_reallocated_to_something_and_back() {
+    let subsystem = subsystem(1);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    // SAFETY: each is what the one before returned, and freed by its last layout.
+    unsafe {
+        let memory = malloc.realloc_sized(ZERO_SIZE, layout(0, 16), 10, Gfp::KERNEL).unwrap();
+        assert_eq!(malloc.realloc_sized(memory, layout(10, 16), 0, Gfp::KERNEL), Ok(ZERO_SIZE));
+        let memory = malloc.realloc(ZERO_SIZE, 10).unwrap();
+        assert_eq!(malloc.realloc(memory, 0), Ok(ZERO_SIZE));
+        malloc.free_sized(ZERO_SIZE, layout(0, 16));
+    }
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn huge_memory_is_aligned_zero_counted_and_unmapped() {
+    let subsystem = subsystem(1);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let wanted = [(5 * MIB, 8), (4 * MIB + 1, 4096), (100, 8 * MIB), (20 * MIB, 64 * MIB), (0, 16 * MIB)];
+    let held = wanted.map(|(size, align)| {
+        let memory = malloc.alloc(layout(size, align), Gfp::ZERO).unwrap();
+        assert!(memory.addr().get().is_multiple_of(align));
+        assert!(bytes(memory, size).iter().all(|byte| *byte == 0));
+        bytes(memory, size).fill(size as u8);
+        // SAFETY: allocated just now.
+        assert!(unsafe { malloc.usable_size(memory) } >= size.max(1));
+        memory
+    });
+    let pages = wanted.map(|(size, _)| size.max(1).div_ceil(4096) as u64).iter().sum();
+    let info = subsystem.info().huge;
+    assert_eq!((info.allocs, info.frees, info.pages), (5, 0, pages));
+    assert_eq!(subsystem.check().unwrap().huge_pages, pages);
+    for (memory, (size, align)) in held.into_iter().zip(wanted) {
+        assert!(bytes(memory, size).iter().all(|byte| *byte == size as u8));
+        // SAFETY: allocated above with this layout, freed once.
+        unsafe {
+            if align > 4096 { malloc.free(memory) } else { malloc.free_sized(memory, layout(size, align)) }
+        }
+    }
+    assert_eq!(subsystem.info().huge.frees, 5);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn huge_memory_grows_by_moving_pages_and_keeps_its_alignment() {
+    let subsystem = subsystem(1);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    for align in [16, 4096, 2 * MIB] {
+        let mut size = 5 * MIB;
+        let mut memory = malloc.alloc(layout(size, align), Gfp::KERNEL).unwrap();
+        bytes(memory, size).fill(9);
+        for next in [50 * MIB, 6 * MIB + 1, 70 * MIB] {
+            let kept = size.min(next);
+            // SAFETY: allocated with this layout.
+            memory = unsafe { malloc.realloc_sized(memory, layout(size, align), next, Gfp::ZERO) }.unwrap();
+            assert!(memory.addr().get().is_multiple_of(align));
+            let (old, new) = bytes(memory, next).split_at_mut(kept);
+            assert!(old.iter().all(|byte| *byte == 9) && new.iter().all(|byte| *byte == 0), "{next}");
+            new.fill(9);
+            size = next;
+            subsystem.check().unwrap();
+        }
+        // SAFETY: as above.
+        unsafe { malloc.free_sized(memory, layout(size, align)) };
+    }
+    let info = subsystem.info().huge;
+    assert_eq!(info.frees, info.allocs);
+    assert_all_given_back(&subsystem);
+}
+
+/// A subsystem that keeps so many bytes of freed mappings.
+fn keeping(bytes: usize) -> Subsystem {
+    Subsystem::new(uslab::Config { huge_cache: bytes, ..config(1, 1, 16 * MIB) }).unwrap()
+}
+/// MiB of mappings above the largest block: in use, and kept.
+fn huge(subsystem: &Subsystem) -> (u64, u64) {
+    subsystem.check().unwrap();
+    let info = subsystem.info().huge;
+    (info.pages >> 8, info.cached_pages >> 8)
+}
+
+/// Once each piece above 4 MiB was unmapped when it was freed, and the next one faulted page by page.
+#[test]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+fn a_freed_mapping_serves_the_next_piece_that_fits() {
+    let subsystem = keeping(128 * MIB);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let alloc = |size, gfp| malloc.alloc(layout(size, 8), gfp).unwrap();
+    let first = alloc(16 * MIB, Gfp::KERNEL);
+    bytes(first, 16 * MIB).fill(9);
+    // SAFETY: allocated above; and so below.
+    unsafe { malloc.free(first) };
+    assert_eq!(huge(&subsystem), (0, 16));
+    let again = alloc(6 * MIB, Gfp::KERNEL);
+    assert_eq!((again, huge(&subsystem)), (first, (6, 10)));
+    assert!(bytes(again, 6 * MIB).iter().all(|byte| *byte == 9), "nobody cleared it");
+    // Zero for who asks, and no more than is needed but for an eighth.
+    let zero = alloc(9 * MIB, Gfp::ZERO);
+    assert!(bytes(zero, 9 * MIB).iter().all(|byte| *byte == 0));
+    assert_eq!(huge(&subsystem), (16, 0));
+    let fresh = alloc(5 * MIB, Gfp::ZERO);
+    // SAFETY: as above.
+    unsafe { [again, zero, fresh].into_iter().for_each(|memory| malloc.free(memory)) };
+    assert_eq!(huge(&subsystem), (0, 21));
+    let info = subsystem.info().huge;
+    assert_eq!((info.allocs, info.frees, info.reused, info.unmapped), (4, 4, 2, 0));
+    assert_eq!((info.paths.pages, info.paths.commit), (6, 2));
+    let statistics = subsystem.info().statistics().to_string();
+    let line = "# huge: 0 mappings of 0 bytes in use, 22020096 bytes kept; 2 of 4 were reused\n";
+    assert!(statistics.contains(line), "{statistics}");
+    assert_eq!(statistics.parse::<uslab::SlabInfo>().unwrap(), subsystem.slabinfo());
+    subsystem.shrink();
+    assert_eq!(huge(&subsystem), (0, 0));
+    // Joined, if they were neighbours.
+    assert!((1..=2).contains(&subsystem.info().huge.unmapped));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+fn freed_mappings_are_bounded_by_the_option_and_by_what_is_in_use() {
+    let subsystem = keeping(64 * MIB);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let some = |n: usize, mib| -> Vec<_> {
+        (0..n).map(|_| malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL).unwrap()).collect()
+    };
+    let mut held = some(12, 10);
+    // As much as is in use, up to the option, and a quarter of it anyway.
+    for (left, kept) in [(11, 10), (10, 20), (8, 40), (6, 60), (5, 50), (3, 30), (1, 16), (0, 16)] {
+        held.truncate(left);
+        assert_eq!(huge(&subsystem), (10 * left as u64, kept), "{left} left");
+    }
+    subsystem.shrink();
+    // More than may be kept is not kept at all.
+    drop(some(1, 17));
+    assert_eq!(huge(&subsystem), (0, 0));
+    let none = keeping(0);
+    let malloc = Malloc::new(&none).unwrap();
+    drop(malloc.alloc_block(layout(5 * MIB, 8), Gfp::KERNEL).unwrap());
+    assert_eq!((huge(&none), none.info().huge.unmapped), ((0, 0), 1));
+}
+
+#[test]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+fn a_freed_mapping_goes_back_after_two_intervals_without_use() {
+    let subsystem = keeping(256 * MIB);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let piece = |mib| drop(malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL).unwrap());
+    let apart = malloc.alloc_block(layout(5 * MIB, 8), Gfp::KERNEL).unwrap();
+    piece(20);
+    assert_eq!((subsystem.end_interval(), huge(&subsystem)), (0, (5, 20)));
+    // Use begins anew.
+    piece(20);
+    assert_eq!((subsystem.end_interval(), huge(&subsystem)), (0, (5, 20)));
+    assert_eq!((subsystem.end_interval(), huge(&subsystem)), (20 * MIB, (5, 0)));
+    piece(30);
+    subsystem.reap();
+    subsystem.reap();
+    assert_eq!(huge(&subsystem), (5, 0), "by hand, too");
+    drop(apart);
+    assert_eq!(huge(&subsystem), (0, 5));
+}
+
+#[test]
+#[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is had as a whole")]
+fn freed_mappings_go_when_the_system_refuses_a_mapping_or_pages() {
+    let mut config = config(1, 1, 16 * MIB);
+    let faults = uslab::Faults::new(1);
+    config.pages.faults = faults.clone();
+    let subsystem = Subsystem::new(config).unwrap();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let piece = |mib| malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL);
+    let first = |rule| faults.arm(uslab::faults::parse(rule).unwrap());
+    for rule in ["reserve:times=1", "commit:times=1"] {
+        drop(piece(10).unwrap());
+        assert_eq!(huge(&subsystem), (0, 10));
+        first(rule);
+        let more = piece(12).unwrap();
+        faults.disarm();
+        assert_eq!(huge(&subsystem), (12, 0), "{rule}");
+        drop(more);
+        subsystem.shrink();
+    }
+    drop(piece(10).unwrap());
+    // 16 MiB of pages are all there are.
+    let mut blocks = vec![];
+    while let Ok(block) = malloc.alloc_block(layout(MIB, 8), Gfp::KERNEL) {
+        blocks.push(block);
+    }
+    assert_eq!((blocks.len(), huge(&subsystem)), (16, (0, 0)));
+}
+
+#[test]
+fn a_piece_of_two_mappings_is_resized_or_moved_and_keeps_its_bytes() {
+    let subsystem = keeping(256 * MIB);
+    let malloc = Malloc::new(&subsystem).unwrap();
+    let piece = |mib| malloc.alloc(layout(mib * MIB, 8), Gfp::KERNEL).unwrap();
+    // Resized, they are no neighbours' mapping any more; freed, they may be joined.
+    let pieces = [5, 6, 7, 8].map(|mib| (piece(mib), mib));
+    for (memory, mib) in pieces {
+        bytes(memory, mib * MIB).fill(1);
+        // SAFETY: allocated above.
+        unsafe { malloc.free(memory) };
+    }
+    let mut memory = piece(26);
+    bytes(memory, 26 * MIB).fill(6);
+    let mut size = 26 * MIB;
+    for next in [25 * MIB, 40 * MIB, 5 * MIB, 90 * MIB] {
+        // SAFETY: allocated with this layout.
+        memory = unsafe { malloc.realloc_sized(memory, layout(size, 8), next, Gfp::ZERO) }.unwrap();
+        let (old, new) = bytes(memory, next).split_at(size.min(next));
+        assert!(old.iter().all(|byte| *byte == 6) && new.iter().all(|byte| *byte == 0), "{size} to {next}");
+        bytes(memory, next).fill(6);
+        size = next;
+        subsystem.check().unwrap();
+    }
+    // SAFETY: as above.
+    unsafe { malloc.free(memory) };
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn what_is_refused_leaves_the_old_memory_as_it_was() {
+    let mut config = config(1, 1, 16 * MIB);
+    let faults = uslab::Faults::new(1);
+    config.pages.faults = faults.clone();
+    let subsystem = Subsystem::new(config).unwrap();
+    let (malloc, kmalloc) = (Malloc::new(&subsystem).unwrap(), subsystem.kmalloc());
+    for size in [100, 5 * MIB] {
+        let memory = malloc.alloc(layout(size, 8), Gfp::KERNEL).unwrap();
+        bytes(memory, size).fill(3);
+        faults.arm(uslab::faults::parse("any").unwrap());
+        // SAFETY: allocated above with this layout.
+        let refused = unsafe { malloc.realloc_sized(memory, layout(size, 8), 40 * MIB, Gfp::KERNEL) };
+        faults.disarm();
+        assert_eq!(refused, Err(AllocError::Refused { bytes: 40 * MIB }));
+        // SAFETY: as above.
+        let refused = unsafe { malloc.realloc_sized(memory, layout(size, 8), usize::MAX, Gfp::KERNEL) };
+        assert_eq!(refused, Err(AllocError::TooLarge));
+        assert!(bytes(memory, size).iter().all(|byte| *byte == 3));
+        // SAFETY: as above.
+        unsafe { malloc.free_sized(memory, layout(size, 8)) };
+    }
+    let memory = kmalloc.alloc(100, Gfp::KERNEL).unwrap();
+    bytes(memory, 100).fill(4);
+    // SAFETY: allocated above.
+    unsafe {
+        assert_eq!(kmalloc.realloc(memory, 5 * MIB, Gfp::KERNEL), Err(AllocError::TooLarge));
+        assert_eq!(kmalloc.realloc(memory, 128, Gfp::KERNEL), Ok(memory));
+        let moved = kmalloc.realloc(memory, 129, Gfp::ZERO).unwrap();
+        assert!(moved != memory && bytes(moved, 100).iter().all(|byte| *byte == 4));
+        assert_eq!(kmalloc.realloc(moved, 0, Gfp::KERNEL), Ok(ZERO_SIZE));
+        let memory = kmalloc.realloc(ZERO_SIZE, 10, Gfp::KERNEL).unwrap();
+        kmalloc.free(memory);
+    }
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn threads_with_huge_memory_do_not_meet() {
+    let subsystem = Subsystem::new(uslab::Config::default()).unwrap();
+    let malloc = Malloc::new(&subsystem).unwrap();
+    std::thread::scope(|scope| {
+        for t in 0..4_u8 {
+            let malloc = &malloc;
+            scope.spawn(move || {
+                let mut held: Vec<(NonNull<u8>, usize)> = vec![];
+                for i in 0..60 {
+                    let size = (5 + i % 7) * MIB;
+                    let memory = malloc.alloc(layout(size, 8), Gfp::KERNEL).unwrap();
+                    bytes(memory, 100).fill(t);
+                    held.push((memory, size));
+                    if i % 3 > 0 {
+                        let (memory, size) = held.swap_remove(i * 31 % held.len());
+                        assert!(bytes(memory, 100).iter().all(|byte| *byte == t));
+                        // SAFETY: allocated above with this layout.
+                        unsafe { malloc.free_sized(memory, layout(size, 8)) };
+                    }
+                }
+                // SAFETY: as above.
+                held.iter().for_each(|(memory, _)| unsafe { malloc.free(*memory) });
+            });
+        }
+    });
+    assert_eq!(subsystem.check().unwrap().huge_pages, 0);
+}

@@ -1,0 +1,26 @@
+//! Caches without end, each outlived by an object: alone in its process, whose memory is measured.
+
+use crate::common::{assert_all_given_back, outlived, subsystem};
+use crate::process::{is_alone, resident};
+use uslab::ObjectCache;
+
+#[test]
+fn any_number_of_caches_may_be_outlived_by_an_object_each() {
+    if !is_alone("outlived::any_number_of_caches_may_be_outlived_by_an_object_each") {
+        return;
+    }
+    let subsystem = subsystem(2);
+    outlived(&subsystem, 1000);
+    let (before, pages) = (resident(), subsystem.info().pages.committed_bytes());
+    outlived(&subsystem, 200_000);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 4 << 20, "{grown} bytes more");
+    assert!(subsystem.info().pages.committed_bytes() <= pages + (4 << 20));
+    assert!(subsystem.info().caches.iter().all(|cache| !cache.name.starts_with("outlived")));
+    // Their numbers are there again.
+    let cache = ObjectCache::builder("last").ctor(|| 7_u64).build_in(&subsystem).unwrap();
+    drop(cache.alloc().unwrap());
+    assert!(cache.info().in_magazines > 0);
+    drop(cache);
+    assert_all_given_back(&subsystem);
+}

@@ -1,0 +1,92 @@
+//! The text that Prometheus reads.
+
+use crate::common::config;
+use crate::exposition::{read, read_labels};
+use std::collections::BTreeMap;
+use uslab::{Gfp, KmemCache, Subsystem};
+use uslab_magazine::on_cpu;
+
+/// The value of a series by its parts, in any order.
+fn value(series: &BTreeMap<String, f64>, name: &str, labels: &[(&str, &str)]) -> f64 {
+    let wanted: BTreeMap<_, _> = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    let found = series.iter().find(|(key, _)| {
+        key.split('{').next() == Some(name)
+            && key.find('{').map_or_else(BTreeMap::new, |at| read_labels(&key[at..]).unwrap()) == wanted
+    });
+    *found.unwrap_or_else(|| panic!("no {name} {labels:?}")).1
+}
+
+#[test]
+fn a_strict_reader_finds_the_snapshots_numbers() {
+    let subsystem = Subsystem::new(config(2, 2, 32 << 20)).unwrap();
+    let cache = KmemCache::builder("inode", 1000).build_in(&subsystem).unwrap();
+    on_cpu(1);
+    let mut held = cache.alloc_blocks(Gfp::KERNEL, 100).unwrap();
+    held.truncate(30);
+    let large = subsystem.kmalloc().alloc_block(20_000, Gfp::KERNEL).unwrap();
+    let info = subsystem.info();
+    let series = read(&info.prometheus().to_string()).unwrap();
+    let inode = info.caches.iter().find(|cache| cache.name == "inode").unwrap();
+    let objects = |place| value(&series, "uslab_cache_objects", &[("cache", "inode"), ("place", place)]);
+    let places = ["used", "magazines", "depot", "slabs"].map(objects);
+    assert_eq!((places[0], places.iter().sum::<f64>()), (30.0, inode.objects as f64));
+    let of_inode = |name| value(&series, name, &[("cache", "inode")]);
+    assert_eq!(of_inode("uslab_cache_bytes"), (inode.pages * 4096) as f64);
+    assert_eq!(of_inode("uslab_cache_used_bytes"), 30_000.0);
+    assert_eq!((of_inode("uslab_cache_allocs_total"), of_inode("uslab_cache_frees_total")), (100.0, 70.0));
+    let paths = ["cpu", "depot", "slab", "pages", "commit"]
+        .map(|path| value(&series, "uslab_cache_operations_total", &[("cache", "inode"), ("path", path)]));
+    assert_eq!((paths[0], paths.iter().sum::<f64>()), (inode.paths.cpu as f64, 170.0));
+    let zones: f64 = ["allocated", "per_cpu", "free", "discarded", "uncommitted"]
+        .iter()
+        .map(|state| {
+            value(&series, "uslab_zone_bytes", &[("node", "1"), ("zone", "Normal"), ("state", state)])
+        })
+        .sum();
+    assert_eq!(zones, (16 << 20) as f64, "the states of a node's pages");
+    assert_eq!(value(&series, "uslab_beyond_caches_bytes", &[("kind", "large")]), 32768.0);
+    assert_eq!(value(&series, "uslab_page_failures_total", &[]), 0.0);
+    drop((held, large));
+}
+
+#[test]
+fn labels_are_escaped_and_caches_of_one_name_are_one_series() {
+    let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
+    let names = ["same", "same", "quo\"te", "back\\slash\\", "ünïcode"];
+    let caches = names.map(|name| KmemCache::builder(name, 64).build_in(&subsystem).unwrap());
+    let held = caches.each_ref().map(|cache| cache.alloc_block(Gfp::KERNEL).unwrap());
+    let mut info = subsystem.info();
+    // No cache can be named so; a label can.
+    info.caches.iter_mut().find(|cache| cache.name == "ünïcode").unwrap().name = "two\nlines".into();
+    let series = read(&info.prometheus().to_string()).unwrap();
+    let used = |name| value(&series, "uslab_cache_objects", &[("cache", name), ("place", "used")]);
+    assert_eq!(
+        ["same", "quo\"te", "back\\slash\\", "two\nlines"].map(used),
+        [2.0, 1.0, 1.0, 1.0],
+        "two caches are named `same`"
+    );
+    drop(held);
+}
+
+#[test]
+fn the_reader_is_strict() {
+    let good = "# HELP a_total A.\n# TYPE a_total counter\na_total{b=\"c\"} 1\n";
+    assert_eq!(read(good).unwrap().len(), 1);
+    for (from, to) in [
+        ("# HELP a_total A.\n", ""),
+        ("# TYPE a_total counter\n", ""),
+        ("counter", "gauge"),
+        ("counter", "untyped"),
+        ("a_total{", "b_total{"),
+        ("\"c\"}", "\"c\""),
+        ("b=\"c\"", "b=\"c\",b=\"d\""),
+        ("b=\"c\"", "b=\"c\\d\""),
+        ("b=\"c\"", "1b=\"c\""),
+        ("} 1", "} one"),
+        ("} 1\n", "} 1"),
+        ("} 1\n", "} 1\na_total{b=\"c\"} 2\n"),
+        ("a_total{b=\"c\"} 1\n", ""),
+    ] {
+        read(&good.replace(from, to)).expect_err(&format!("{from:?} -> {to:?}"));
+    }
+}

@@ -1,0 +1,191 @@
+//! Type-stable caches: a reader's objects stay objects.
+
+use crate::common::{READERS, assert_all_given_back, subsystem};
+use uslab::{Gfp, KmemCache, ObjectCache, rcu};
+use uslab_magazine::sync::{AtomicBool, AtomicU64, Ordering::*};
+
+/// Helps until `done`. Readers of all tests here are one collector's: one that is pinned and has no CPU holds up all.
+fn wait(done: impl Fn() -> bool) {
+    for turn in 0..60_000 {
+        if done() {
+            return;
+        }
+        rcu::advance();
+        if turn < 1000 {
+            std::thread::yield_now()
+        } else {
+            std::thread::sleep(std::time::Duration::from_millis(1))
+        }
+    }
+    panic!("the grace period does not end");
+}
+
+#[test]
+fn pages_outlive_the_reader_and_then_go_back() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(1);
+    let cache = KmemCache::builder("stable", 64).type_stable().build_in(&subsystem).unwrap();
+    let object = cache.alloc(Gfp::ZERO).unwrap();
+    // SAFETY: the object is ours.
+    unsafe { object.cast::<AtomicU64>().as_ref() }.store(7, Relaxed);
+    let reader = rcu::pin();
+    // SAFETY: allocated above, freed once; the reader below reads it as the atomic that it stays.
+    unsafe { cache.free(object) };
+    assert_eq!(cache.shrink(), 1);
+    for _ in 0..10 {
+        rcu::advance();
+    }
+    let info = cache.info();
+    assert_eq!((info.slabs, info.grace, info.slabs_released), (0, 1, 0));
+    let census = subsystem.check().unwrap();
+    assert_eq!((census.slab_pages, census.grace_pages), (0, 1));
+    // SAFETY: pinned before the slab was given up, so its pages are still there.
+    assert_eq!(unsafe { object.cast::<AtomicU64>().as_ref() }.load(Relaxed), 7);
+    drop(reader);
+    wait(|| cache.info().grace == 0);
+    assert_eq!(cache.info().slabs_released, 1);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_cache_may_go_before_its_last_slab() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(1);
+    let reader = rcu::pin();
+    let cache = KmemCache::builder("stable", 64).type_stable().build_in(&subsystem).unwrap();
+    drop(cache.alloc_block(Gfp::KERNEL).unwrap());
+    drop(cache);
+    let census = subsystem.check().unwrap();
+    assert_eq!(census.block_pages, 1, "no cache counts the page any more, and it is not free yet");
+    drop(reader);
+    // Any thread may run what was deferred, and the census is only for a subsystem at rest.
+    wait(|| subsystem.check().is_ok_and(|census| census.block_pages == 0));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn readers_beside_a_cache_that_grows_and_shrinks_see_its_type_only() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(2);
+    // Every object is a generation that is even, at all times.
+    let cache = KmemCache::builder("stable", 8)
+        .type_stable()
+        .ctor(|bytes| bytes[0] = 2)
+        .build_in(&subsystem)
+        .unwrap();
+    let (shared, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut seen = 0_u64;
+            while !stop.load(Relaxed) {
+                let _guard = rcu::pin();
+                let address = shared.load(Acquire) as usize;
+                if let Some(object) =
+                    core::ptr::NonNull::new(core::ptr::with_exposed_provenance_mut::<AtomicU64>(address))
+                {
+                    // SAFETY: published by the writer while this reader was pinned, or before and not yet given up.
+                    let value = unsafe { object.as_ref() }.load(Relaxed);
+                    assert!(value % 2 == 0 && value > 0, "{value} is no generation");
+                    seen += 1;
+                }
+            }
+            seen
+        });
+        for round in 0..2_000_u64 {
+            let object = cache.alloc(Gfp::KERNEL).unwrap();
+            // SAFETY: an object of this cache is an atomic at all times.
+            unsafe { object.cast::<AtomicU64>().as_ref() }.store(2 + 2 * (round % 100), Relaxed);
+            shared.store(object.as_ptr().expose_provenance() as u64, Release);
+            std::thread::yield_now();
+            shared.store(0, Release);
+            // SAFETY: allocated above, freed once, left as an even generation.
+            unsafe { cache.free(object) };
+            if round % 10 == 0 {
+                cache.shrink();
+            }
+        }
+        stop.store(true, Relaxed);
+        assert!(reader.join().unwrap() < u64::MAX);
+    });
+    drop(cache);
+    wait(|| subsystem.check().is_ok_and(|census| census.block_pages == 0));
+}
+
+#[test]
+fn an_object_freed_for_readers_stays_until_they_have_gone() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(1);
+    let cache = ObjectCache::builder("node")
+        .ctor(|| AtomicU64::new(1))
+        .reset(|n| n.store(1, Relaxed))
+        .build_in(&subsystem)
+        .unwrap();
+    let object = cache.alloc().unwrap();
+    object.store(7, Relaxed);
+    let found = core::ptr::from_ref(&*object);
+    let reader = rcu::pin();
+    object.free_deferred();
+    cache.reap();
+    for _ in 0..10 {
+        rcu::advance();
+    }
+    assert_eq!((cache.info().used, cache.info().deferred), (1, 1));
+    assert_eq!(cache.destroy().unwrap_err().live, 1);
+    // SAFETY: pinned before it was freed.
+    assert_eq!(unsafe { &*found }.load(Relaxed), 7);
+    drop(reader);
+    wait(|| cache.info().deferred == 0);
+    assert_eq!((cache.info().used, cache.alloc().unwrap().load(Relaxed)), (0, 1), "reset when it was freed");
+    drop(cache);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn objects_wait_in_batches_and_all_come_back_exactly_once() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(2);
+    let cache = KmemCache::builder("node", 64).build_in(&subsystem).unwrap();
+    std::thread::scope(|scope| {
+        for cpu in 0..2 {
+            let cache = &cache;
+            scope.spawn(move || {
+                uslab_magazine::on_cpu(cpu);
+                for round in 0..50 {
+                    let mut objects = [None; 37];
+                    cache.alloc_bulk(Gfp::KERNEL, &mut objects).unwrap();
+                    let _reader = (round % 3 == 0).then(rcu::pin);
+                    for object in objects.into_iter().flatten() {
+                        // SAFETY: allocated above, freed once.
+                        unsafe { cache.free_deferred(object) };
+                    }
+                }
+            });
+        }
+    });
+    // What is in no full batch stays. Other tests may just be helping with the others.
+    wait(|| cache.info().used == cache.info().deferred);
+    assert!(cache.info().deferred > 0);
+    cache.shrink();
+    wait(|| cache.info().deferred == 0);
+    assert_eq!((cache.info().used, cache.info().corruptions), (0, 0));
+    subsystem.check().unwrap();
+    assert_eq!(cache.info().allocs, cache.info().frees);
+}
+
+#[test]
+fn a_cache_whose_last_objects_wait_goes_when_they_have_come_back() {
+    let _readers = READERS.lock();
+    let subsystem = subsystem(1);
+    let reader = rcu::pin();
+    let cache = ObjectCache::builder("node").ctor(|| 1_u64).build_in(&subsystem).unwrap();
+    for object in cache.alloc_bulk(100).unwrap() {
+        object.free_deferred();
+    }
+    drop(cache);
+    let node = subsystem.info().caches.into_iter().find(|cache| cache.name == "node").unwrap();
+    assert_eq!((node.used, node.deferred), (100, 100));
+    drop(reader);
+    wait(|| subsystem.info().caches.iter().all(|cache| cache.name != "node"));
+    wait(|| subsystem.check().is_ok_and(|census| census.block_pages == 0));
+    assert_all_given_back(&subsystem);
+}

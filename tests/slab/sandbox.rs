@@ -1,0 +1,70 @@
+//! A system that refuses later what it granted at the start. Each test closes a sandbox round a process of its own.
+#![cfg(all(target_os = "linux", not(uslab_heap)))]
+
+#[path = "../kit/sandbox.rs"]
+mod filter;
+
+use crate::exposition;
+use crate::process::alone;
+use uslab::{Config, ObjectCache, Subsystem};
+use uslab_magazine::Mechanism;
+
+/// A drain whose barrier is refused takes nothing: objects stay where they are, and serve on.
+#[test]
+fn in_a_sandbox_that_is_closed_later_nothing_is_lost_and_every_view_says_so() {
+    alone("sandbox::drains_without_a_barrier", "");
+}
+#[test]
+#[ignore = "run by the test above"]
+fn drains_without_a_barrier() {
+    let subsystem = Subsystem::new(Config { check_frees: false, ..Config::default() }).unwrap();
+    let build = |name| ObjectCache::builder(name).ctor(|| 0_u64).build_in(&subsystem).unwrap();
+    let (cache, left) = (build("kept"), build("left"));
+    let churn = |cache: &ObjectCache<u64>| {
+        let mut held: Vec<_> = (0..1000).map(|_| cache.alloc().unwrap()).collect();
+        held.iter_mut().zip(0..).for_each(|(object, i)| **object = i);
+        assert!(held.iter().zip(0..).all(|(object, i)| **object == i), "an object was handed out twice");
+    };
+    churn(&cache);
+    churn(&left);
+    assert_eq!(subsystem.info().drains, uslab::DrainInfo::default());
+    filter::refuse_membarrier().expect("a filter");
+    for _ in 0..5 {
+        subsystem.drain_cpus(0..subsystem.cpus().count());
+        churn(&cache);
+        subsystem.end_interval();
+        churn(&cache);
+        subsystem.shrink();
+        subsystem.check().unwrap();
+    }
+    let objects = cache.info();
+    assert_eq!((objects.used, objects.allocs - objects.frees), (0, 0));
+    let held = objects.in_magazines;
+    assert_eq!(cache.destroy().map_err(|busy| busy.live), if held == 0 { Ok(()) } else { Err(held) });
+    // It cannot end, but an object that outlives its handle goes where it belongs.
+    let late = left.alloc_owned().unwrap();
+    drop(left);
+    drop(late);
+    subsystem.check().unwrap();
+
+    let info = subsystem.info();
+    let json = serde_json::to_value(&info).unwrap();
+    let series = exposition::read(&info.prometheus().to_string()).unwrap();
+    let outcomes =
+        ["done", "refused"].map(|of| series[&format!("uslab_drains_total{{outcome=\"{of}\"}}")] as u64);
+    let (refused, said) = (info.drains.refused, info.statistics().to_string());
+    assert_eq!((outcomes[1], &json["drains"]["refused"]), (refused, &refused.into()));
+    assert_eq!(outcomes.iter().sum::<u64>(), info.drains.passes);
+    let line = format!("# drains: {refused} of {} were refused (membarrier)", info.drains.passes);
+    match subsystem.cpus().mechanism() {
+        Mechanism::Claimed => {
+            assert_eq!((refused, held), (0, 0), "claims need no barrier");
+            assert!(!said.contains("# drains"), "{said}");
+        }
+        Mechanism::Rseq => {
+            assert_eq!(refused, info.drains.passes, "none was granted");
+            assert!(held > 0 && said.contains(&line), "{said}");
+            churn(&cache);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Shrinkers: what users can drop is dropped before an allocation fails.
+
+use crate::common::{assert_all_given_back, config, subsystem};
+use std::sync::Arc;
+use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Shrinker, Subsystem};
+use uslab_magazine::sync::{Counter, Mutex};
+
+/// Blocks that can be had again, oldest first, and what the shrinker was asked.
+#[derive(Clone, Default)]
+struct Lru {
+    blocks: Arc<Mutex<Vec<Block<'static>>>>,
+    asked: Arc<Counter>,
+    flags: Arc<Counter>,
+}
+
+impl Shrinker for Lru {
+    fn count(&self) -> usize {
+        self.blocks.lock().len()
+    }
+    fn scan(&self, objects: usize, gfp: Gfp) -> usize {
+        self.asked.add(1);
+        self.flags.set(u64::from(gfp.bits()));
+        let n = objects.min(self.count());
+        // Dropped without the lock.
+        let dropped: Vec<_> = self.blocks.lock().drain(..n).collect();
+        dropped.len()
+    }
+}
+
+fn leaked(subsystem: &Arc<Subsystem>, name: &str, size: usize, limit: Option<Limit>) -> &'static KmemCache {
+    let builder = KmemCache::builder(name, size);
+    let builder = limit.into_iter().fold(builder, |builder, limit| builder.limit(limit));
+    Box::leak(Box::new(builder.build_in(subsystem).unwrap()))
+}
+
+#[test]
+fn a_cache_at_its_limit_gets_what_its_shrinker_drops() {
+    let subsystem = Arc::new(subsystem(1));
+    let cache = leaked(&subsystem, "entry", 512, Some(Limit::Slabs(2)));
+    let lru = Lru::default();
+    let registered = cache.register_shrinker(lru.clone());
+    // All that the limit allows, and as often again: never refused.
+    let most = 2 * cache.info().objs_per_slab;
+    for _ in 0..3 * most {
+        let block = cache.alloc_block(Gfp::KERNEL).unwrap();
+        lru.blocks.lock().push(block);
+    }
+    assert!(lru.asked.get() > 0 && lru.blocks.lock().len() as u64 <= most);
+    // A bulk, and what is prefilled, count as well.
+    let mut bulk = [None; 4];
+    cache.alloc_bulk(Gfp::KERNEL, &mut bulk).unwrap();
+    // SAFETY: allocated just now.
+    unsafe { cache.free_bulk(bulk.into_iter().flatten()) };
+    while let Ok(block) = cache.alloc_block(Gfp::NOWAIT) {
+        lru.blocks.lock().push(block);
+    }
+    let asked = lru.asked.get();
+    assert_eq!(cache.alloc_block(Gfp::NOWAIT).unwrap_err(), AllocError::CacheLimit { slabs: 2 });
+    assert_eq!(lru.asked.get(), asked, "who cannot wait asks nobody");
+    drop(cache.prefill(Gfp::NOIO, 3).unwrap());
+    assert_eq!(lru.flags.get(), u64::from(Gfp::NOIO.bits()), "the shrinker hears what it may do");
+    let asked = lru.asked.get();
+    while let Ok(block) = cache.alloc_block(Gfp::NOWAIT) {
+        lru.blocks.lock().push(block);
+    }
+    drop(registered);
+    assert!(cache.alloc_block(Gfp::KERNEL).is_err());
+    assert_eq!(lru.asked.get(), asked, "it is no longer asked");
+    let rest = std::mem::take(&mut *lru.blocks.lock());
+    drop(rest);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn memory_comes_from_whoever_can_do_without_it() {
+    let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
+    let (one, other) = (leaked(&subsystem, "one", 2000, None), leaked(&subsystem, "other", 3000, None));
+    let lru = Lru::default();
+    let _registered = subsystem.register_shrinker(lru.clone());
+    let mut held = vec![];
+    // Twice the memory there is, of one kind and then of another one, and large blocks.
+    for i in 0..16_000 {
+        let block = one.alloc_block(Gfp::KERNEL).unwrap_or_else(|error| panic!("{i}: {error}"));
+        lru.blocks.lock().push(block);
+    }
+    for _ in 0..1000 {
+        held.push(other.alloc_block(Gfp::KERNEL).unwrap());
+    }
+    let large = subsystem.kmalloc().alloc(1 << 20, Gfp::KERNEL).unwrap();
+    assert!(lru.asked.get() > 0);
+    // SAFETY: allocated above.
+    unsafe { subsystem.kmalloc().free(large) };
+    // With nothing left to drop the error is what it always was.
+    held.extend(std::iter::from_fn(|| other.alloc_block(Gfp::KERNEL).ok()));
+    assert_eq!(lru.blocks.lock().len(), 0);
+    assert!(matches!(other.alloc_block(Gfp::KERNEL), Err(AllocError::Memory(_))));
+    drop(held);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_shrinker_that_allocates_is_not_asked_again_for_that() {
+    struct Greedy(&'static KmemCache, Arc<Counter>);
+    impl Shrinker for Greedy {
+        fn count(&self) -> usize {
+            1
+        }
+        fn scan(&self, _objects: usize, _gfp: Gfp) -> usize {
+            self.1.add(1);
+            assert!(self.0.alloc(Gfp::KERNEL).is_err(), "there is nothing");
+            0
+        }
+    }
+    let subsystem = Arc::new(subsystem(1));
+    let cache = leaked(&subsystem, "o", 512, Some(Limit::Slabs(1)));
+    let asked = Arc::new(Counter::new(0));
+    let _registered = cache.register_shrinker(Greedy(cache, asked.clone()));
+    let held: Vec<_> = std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
+    assert_eq!(asked.get(), 1);
+    drop(held);
+}

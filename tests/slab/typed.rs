@@ -1,0 +1,290 @@
+//! Typed caches: constructed once, used many times, destructed with their slab.
+
+use crate::common::{assert_all_given_back, subsystem};
+use std::sync::Arc;
+use uslab::{AllocError, CacheBox, Limit, Magazines, ObjectCache, OwnedBox};
+use uslab_magazine::sync::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+/// Counts how many of it exist, and notices use after its end.
+struct Tracked {
+    alive: Arc<AtomicUsize>,
+    name: String,
+}
+impl Tracked {
+    fn new(alive: &Arc<AtomicUsize>) -> Self {
+        alive.fetch_add(1, Relaxed);
+        Self { alive: alive.clone(), name: "fresh".into() }
+    }
+}
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Relaxed);
+    }
+}
+
+#[test]
+fn objects_stay_constructed_between_uses_and_end_with_their_slab() {
+    for magazines in [Magazines::BySize, Magazines::Off] {
+        let subsystem = subsystem(1);
+        let alive = Arc::new(AtomicUsize::new(0));
+        let counted = alive.clone();
+        let cache = ObjectCache::builder("tracked")
+            .ctor(move || Tracked::new(&counted))
+            .magazines(magazines)
+            .build_in(&subsystem)
+            .unwrap();
+        let mut object = cache.alloc().unwrap();
+        object.name.push_str(", used");
+        drop(object);
+        let again = cache.alloc().unwrap();
+        assert_eq!(again.name, "fresh, used");
+        assert_eq!(
+            alive.load(Relaxed) as u64,
+            cache.info().objects,
+            "every object of the slab is constructed"
+        );
+        assert_eq!(cache.shrink(), 0, "one is in use");
+        drop(again);
+        assert_eq!((cache.shrink(), alive.load(Relaxed)), (1, 0));
+        assert_eq!(cache.info().destructed, cache.info().constructed);
+        drop(cache.alloc().unwrap());
+        drop(cache);
+        assert_eq!(alive.load(Relaxed), 0, "dropping the cache releases its slabs");
+        assert_all_given_back(&subsystem);
+    }
+}
+
+#[test]
+fn a_constructor_that_panics_destructs_what_it_made() {
+    let subsystem = subsystem(1);
+    let alive = Arc::new(AtomicUsize::new(0));
+    let (counted, calls) = (alive.clone(), AtomicUsize::new(0));
+    let cache = ObjectCache::builder("tracked")
+        .ctor(move || {
+            assert_ne!(calls.fetch_add(1, Relaxed), 5, "on purpose");
+            Tracked::new(&counted)
+        })
+        .build_in(&subsystem)
+        .unwrap();
+    let first = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(cache.alloc())));
+    assert!(first.is_err());
+    assert_eq!((alive.load(Relaxed), cache.info().slabs), (0, 0));
+    assert_eq!(cache.alloc().unwrap().name, "fresh");
+    drop(cache);
+    assert_eq!(alive.load(Relaxed), 0);
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn a_destructor_that_panics_does_not_keep_the_slab() {
+    struct Fragile(u32);
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            assert_ne!(self.0, 3, "on purpose");
+        }
+    }
+    let subsystem = subsystem(1);
+    let made = AtomicU32::new(0);
+    let cache = ObjectCache::builder("fragile")
+        .ctor(move || Fragile(made.fetch_add(1, Relaxed)))
+        .build_in(&subsystem)
+        .unwrap();
+    drop(cache.alloc().unwrap());
+    cache.shrink();
+    assert_eq!((cache.info().slabs, cache.info().destructed), (0, cache.info().constructed));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn alloc_with_prepares_and_a_panic_there_frees_the_object() {
+    let subsystem = subsystem(1);
+    let cache =
+        ObjectCache::builder("v").ctor(Vec::<u32>::new).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
+    let object = cache.alloc_with(|v| v.push(7)).unwrap();
+    assert_eq!(format!("{object:?}"), "[7]");
+    drop(object);
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        drop(cache.alloc_with(|_| panic!("on purpose")));
+    }));
+    assert!(panic.is_err());
+    assert_eq!(cache.info().used, 0);
+}
+
+#[test]
+fn types_of_any_size_and_alignment() {
+    #[repr(align(256))]
+    struct Wide(u8);
+    let subsystem = subsystem(1);
+    let wide = ObjectCache::builder("wide").ctor(|| Wide(1)).build_in(&subsystem).unwrap();
+    let objects: Vec<CacheBox<'_, Wide>> = (0..40).map(|_| wide.alloc().unwrap()).collect();
+    assert!(objects.iter().all(|object| (&raw const **object).addr().is_multiple_of(256) && object.0 == 1));
+    drop(objects);
+    let empty = ObjectCache::builder("unit").ctor(|| ()).build_in(&subsystem).unwrap();
+    let (a, b) = (empty.alloc().unwrap(), empty.alloc().unwrap());
+    assert_ne!(&raw const *a, &raw const *b);
+    drop((a, b));
+    let large = ObjectCache::builder("large").ctor(|| [7_u64; 10_000]).build_in(&subsystem).unwrap();
+    assert_eq!(large.alloc().unwrap()[9_999], 7);
+}
+
+#[test]
+fn objects_wander_between_threads() {
+    let subsystem = subsystem(2);
+    let cache = ObjectCache::builder("s").ctor(|| String::from("made")).build_in(&subsystem).unwrap();
+    let object = cache.alloc().unwrap();
+    let text = std::thread::scope(|scope| scope.spawn(move || object.clone()).join().unwrap());
+    assert_eq!((text.as_str(), cache.info().used), ("made", 0));
+}
+
+#[test]
+fn an_object_is_reset_when_its_user_gives_it_back() {
+    for magazines in [Magazines::BySize, Magazines::Off] {
+        let subsystem = subsystem(1);
+        let cache = ObjectCache::builder("buffer")
+            .ctor(|| Vec::<u8>::with_capacity(100))
+            .reset(Vec::clear)
+            .magazines(magazines)
+            .build_in(&subsystem)
+            .unwrap();
+        for mut buffer in cache.alloc_bulk(30).unwrap() {
+            buffer.extend([1, 2, 3]);
+        }
+        cache.alloc_owned().unwrap().push(7);
+        let objects = cache.alloc_bulk(cache.info().objects as usize).unwrap();
+        assert!(
+            objects.iter().all(|buffer| buffer.is_empty() && buffer.capacity() == 100),
+            "every one of them"
+        );
+        drop(objects);
+        if magazines == Magazines::Off {
+            continue;
+        }
+        let mut own = cache.prefill(1).unwrap();
+        let mut buffer = own.alloc().unwrap();
+        buffer.push(9);
+        own.free(buffer);
+        assert!(own.alloc().unwrap().is_empty(), "what is prefilled is reset, too");
+    }
+}
+
+#[test]
+fn a_reset_that_panics_loses_nothing() {
+    let subsystem = subsystem(1);
+    let cache = ObjectCache::builder("fragile")
+        .ctor(|| 0_u32)
+        .reset(|n| {
+            *n += 1;
+            assert_ne!(*n, 8, "on purpose");
+        })
+        .build_in(&subsystem)
+        .unwrap();
+    let mut object = cache.alloc().unwrap();
+    *object = 7;
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(object)));
+    assert!(panic.is_err());
+    assert_eq!((cache.info().used, *cache.alloc().unwrap()), (0, 8), "it is back, as it was left");
+    cache.destroy().unwrap();
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn owned_objects_keep_their_cache_and_the_last_one_takes_it_along() {
+    let subsystem = subsystem(2);
+    let alive = Arc::new(AtomicUsize::new(0));
+    let counted = alive.clone();
+    let cache = ObjectCache::builder("t").ctor(move || Tracked::new(&counted)).build_in(&subsystem).unwrap();
+    let objects: Vec<OwnedBox<Tracked>> = (0..100).map(|_| cache.alloc_owned().unwrap()).collect();
+    drop(cache);
+    let left = subsystem.info().caches.into_iter().find(|cache| cache.name == "t").unwrap();
+    assert_eq!(left.used, 100);
+    let threads: Vec<_> = objects
+        .into_iter()
+        .map(|mut object| {
+            std::thread::spawn(move || {
+                uslab_magazine::on_cpu(object.name.len() as u32 % 2);
+                object.name.push('!');
+                assert_eq!(object.name, "fresh!");
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(alive.load(Relaxed), 0, "the cache went with its last object");
+    assert!(subsystem.info().caches.iter().all(|cache| cache.name != "t"));
+    assert_all_given_back(&subsystem);
+}
+
+#[test]
+fn raw_objects_come_back_and_prefilled_ones_are_of_their_cache_only() {
+    let subsystem = subsystem(1);
+    let build = |name: &str| ObjectCache::builder(name).ctor(|| 5_u64).build_in(&subsystem).unwrap();
+    let (cache, other) = (build("a"), build("b"));
+    let raw = cache.alloc().unwrap().into_raw();
+    assert_eq!(cache.info().used, 1);
+    // SAFETY: from `into_raw` of this cache just above.
+    let object = unsafe { CacheBox::from_raw(&cache, raw) };
+    let mut own = other.prefill(3).unwrap();
+    let held = own.len();
+    assert!(!own.is_empty());
+    own.free(object);
+    assert_eq!((cache.info().used, own.len()), (0, held), "it went to its own cache");
+    own.refill(held + 1).unwrap();
+    assert!(own.len() > held);
+}
+
+#[test]
+fn limits_are_charged_by_slab() {
+    let subsystem = subsystem(1);
+    for (limit, slabs) in [
+        (Limit::Slabs(3), 3),
+        (Limit::Objects(1), 1),
+        (Limit::Objects(33), 2),
+        (Limit::Bytes(4096), 1),
+        (Limit::Bytes(4097), 2),
+        (Limit::Bytes(u64::MAX), u64::from(u32::MAX)),
+        (Limit::Objects(0), 0),
+    ] {
+        // 32 objects of 128 bytes in a page.
+        let cache = ObjectCache::builder("l").ctor(|| [0_u8; 128]).limit(limit).build_in(&subsystem).unwrap();
+        assert_eq!((cache.info().objs_per_slab, cache.info().limit), (32, Some(slabs)), "{limit:?}");
+        if slabs < 10 {
+            let most = cache.info().objs_per_slab * slabs;
+            let held: Vec<_> = std::iter::from_fn(|| cache.alloc().ok()).collect();
+            assert_eq!(held.len() as u64, most);
+            let error = cache.alloc().unwrap_err();
+            assert_eq!(error, AllocError::CacheLimit { slabs: slabs as u32 });
+            assert!(cache.alloc_bulk(2).is_err());
+        }
+    }
+}
+
+#[test]
+fn a_pinned_object_stays_where_it_is_from_constructor_to_destructor() {
+    use std::marker::PhantomPinned;
+    struct Linked {
+        me: core::cell::Cell<usize>,
+        moved: Arc<AtomicUsize>,
+        _pinned: PhantomPinned,
+    }
+    impl Drop for Linked {
+        fn drop(&mut self) {
+            let here = core::ptr::from_ref(self).addr();
+            self.moved.fetch_add(usize::from(![0, here].contains(&self.me.get())), Relaxed);
+        }
+    }
+    let subsystem = subsystem(1);
+    let moved = Arc::new(AtomicUsize::new(0));
+    let count = moved.clone();
+    let cache = ObjectCache::builder("linked")
+        .ctor(move || Linked { me: core::cell::Cell::new(0), moved: count.clone(), _pinned: PhantomPinned })
+        .build_pinned_in(&subsystem)
+        .unwrap();
+    for _ in 0..100 {
+        let object = cache.alloc().unwrap();
+        let here = core::ptr::from_ref(&*object).addr();
+        assert!([0, here].contains(&object.me.get()));
+        object.me.set(here);
+    }
+    cache.destroy().unwrap();
+    assert_eq!(moved.load(Relaxed), 0);
+    assert_all_given_back(&subsystem);
+}
