@@ -418,16 +418,16 @@ impl PageAllocator {
         match per_cpu.and_then(|per_cpu| per_cpu.layer(order, mobility)) {
             Some(layer) => {
                 layer.free_in(op, &ZoneSupplier::returning(zone, &self.shared, order), PageRound(pfn));
-                if planted("page marked after it went into the magazine") {
+                planted!("page marked after it went into the magazine" => {
                     self.shared.frames.frame(pfn).set_state(State::new(Kind::PerCpu, order, mobility));
-                }
+                });
             }
             None => zone.free(op, &self.shared, order, core::iter::once(pfn)),
         }
-        if planted("owner cleared after the free") {
-            // SAFETY: a planted bug: the block is no longer ours.
+        planted!("owner cleared after the free" => {
+            // SAFETY: there is none: the block is no longer ours.
             unsafe { self.shared.frames.frame(pfn).set_owner(core::ptr::null_mut()) };
-        }
+        });
     }
 
     /// Claims an allocated block for the free: of two frees of one block, one gets it.
@@ -444,15 +444,9 @@ impl PageAllocator {
             Kind::Allocated => {}
         }
         let parked = State::new(Kind::PerCpu, order, state.migrate_type());
-        if planted("block claimed by load and store") {
-            frame.set_state(parked);
-        } else if !planted("page marked after it went into the magazine") {
-            frame.claim(state, parked).map_err(|now| Corruption::DoubleFree { pfn, found: now.kind() })?;
-        }
-        if !planted("owner cleared after the free") {
-            // SAFETY: the block was the caller's and is claimed.
-            unsafe { frame.set_owner(core::ptr::null_mut()) };
-        }
+        frame.claim(state, parked).map_err(|now| Corruption::DoubleFree { pfn, found: now.kind() })?;
+        // SAFETY: the block was the caller's and is claimed.
+        unsafe { frame.set_owner(core::ptr::null_mut()) };
         self.watch(pfn, order, Frame::page_give);
         Ok(())
     }

@@ -24,7 +24,6 @@
 use crate::gfp::MigrateType;
 use crate::pfn::{Order, Pfn};
 use core::ops::Range;
-#[cfg(any(loom, shuttle))]
 use uslab_magazine::sync::planted;
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, Fixed, Ordering::*, UnsafeCell};
 
@@ -242,6 +241,11 @@ impl Frame {
     /// Moves the frame from `from` to `to`, or says what it was instead.
     #[inline(always)]
     pub(crate) fn claim(&self, from: State, to: State) -> Result<(), State> {
+        planted!("page marked after it went into the magazine" => return Ok(()));
+        planted!("block claimed by load and store" => {
+            self.set_state(to);
+            return Ok(());
+        });
         // Relaxed: decides between two frees of one block; data travels with the page through the magazine or lock.
         self.state.compare_exchange(from.0, to.0, Relaxed, Relaxed).map(drop).map_err(State)
     }
@@ -452,8 +456,7 @@ impl FrameTable {
         #[cfg(any(loom, shuttle))]
         {
             // All frames of a model lie in one page.
-            let outwards = planted("frames are discarded by whole pages, outwards");
-            let pages = if outwards { 0..self.len() } else { pages };
+            planted!("frames are discarded by whole pages, outwards" => let pages = 0..self.len());
             pages.for_each(|page| self.frame(Pfn::new(page)).discard());
         }
     }

@@ -414,7 +414,6 @@ impl Zone {
         if shared.faults.fires(Call::of(PAGE, order.bytes()).order(order)) {
             return (0, Some(Limit::Injected));
         }
-        let mut late = None;
         tell!(op: Pages, "asks the zone for {max} blocks");
         let mut inner = self.inner.lock();
         let calls = inner.events.system_calls();
@@ -428,12 +427,11 @@ impl Zone {
             }
             match self.take(shared, &mut inner, order, mobility) {
                 Ok(pfn) => {
-                    let state = State::new(Kind::PerCpu, order, mobility);
-                    if planted("frame marked after the lock") {
-                        late = Some((pfn, state));
-                    } else {
-                        shared.frames.frame(pfn).set_state(state);
-                    }
+                    planted!("frame marked after the lock" => {
+                        drop(inner);
+                        inner = self.inner.lock();
+                    });
+                    shared.frames.frame(pfn).set_state(State::new(Kind::PerCpu, order, mobility));
                     inner.events.pages_taken += u64::from(order.pages());
                     filled += 1;
                     tell!(inner => "takes {} pages from page {pfn}", order.pages());
@@ -448,10 +446,6 @@ impl Zone {
         inner.idle = inner.idle.min(inner.backed);
         if inner.events.system_calls() != calls {
             tell!(op: Commit, inner => "asked the system for memory");
-        }
-        drop(inner);
-        if let Some((pfn, state)) = late {
-            shared.frames.frame(pfn).set_state(state);
         }
         (filled, limit)
     }
@@ -617,9 +611,9 @@ impl Zone {
         order: Order,
         blocks: impl Iterator<Item = Pfn>,
     ) {
-        if planted("buddy checked in one lock hold and merged in the next") {
+        planted!("buddy checked in one lock hold and merged in the next" => {
             return blocks.for_each(|pfn| self.merge_across_locks(shared, pfn, order));
-        }
+        });
         tell!(op: Pages, "gives blocks of order {order} to the zone");
         let mut inner = self.inner.lock();
         for pfn in blocks {
@@ -640,8 +634,10 @@ impl Zone {
         while order < shared.max_order {
             let buddy = pfn.buddy(order);
             let state = frames.frame(buddy).state();
-            let joins = state.is_free(order) || planted("merge without looking at the buddy");
-            if !joins || planted("no merge") {
+            let joins = state.is_free(order);
+            planted!("merge without looking at the buddy" => let joins = true);
+            planted!("no merge" => let joins = false);
+            if !joins {
                 break;
             }
             self.remove(shared, inner, buddy, state);
@@ -666,25 +662,6 @@ impl Zone {
         let parent = order.up();
         let next = pfn.align_down(parent).buddy(parent);
         shared.frames.get(next).is_some_and(|frame| frame.state().is_free(parent))
-    }
-
-    /// A planted bug: the buddy is found free in one hold of the lock and merged with in the next.
-    fn merge_across_locks(&self, shared: &ZoneShared, pfn: Pfn, order: Order) {
-        let frames = &shared.frames;
-        let buddy = pfn.buddy(order);
-        let inner = self.inner.lock();
-        let state = frames.frame(buddy).state();
-        let joins = order < shared.max_order && state.is_free(order);
-        drop(inner);
-        let mut inner = self.inner.lock();
-        if !joins {
-            let mobility = self.type_of(shared, pfn);
-            return self.insert(shared, &mut inner, pfn, State::new(Kind::Free, order, mobility), End::Front);
-        }
-        self.remove(shared, &mut inner, buddy, state);
-        frames.frame(pfn).set_state(State::INSIDE);
-        frames.frame(buddy).set_state(State::INSIDE);
-        self.merge(shared, &mut inner, pfn.min(buddy), order.up());
     }
 
     // --- Commitment ------------------------------------------------------------------------------------------
@@ -781,10 +758,9 @@ impl Zone {
             }
             bytes += pages as usize * PAGE_SIZE;
             // Until the memory has gone nobody may take the pages.
-            let held = (!planted("free pages are discarded after their lock")).then_some(inner);
+            planted!("free pages are discarded after their lock" => drop(inner));
             // SAFETY: the pages are on free lists of this zone, whose lock is held.
             unsafe { shared.discard(run) };
-            drop(held);
         }
     }
 
@@ -951,4 +927,26 @@ pub(crate) fn blocks_between(
 
 fn byte_range(start: Pfn, pages: u32) -> Range<usize> {
     start.index() * PAGE_SIZE..(start.index() + pages as usize) * PAGE_SIZE
+}
+
+#[cfg(any(loom, shuttle))]
+impl Zone {
+    /// A planted bug: the buddy is found free in one hold of the lock and merged with in the next.
+    fn merge_across_locks(&self, shared: &ZoneShared, pfn: Pfn, order: Order) {
+        let frames = &shared.frames;
+        let buddy = pfn.buddy(order);
+        let inner = self.inner.lock();
+        let state = frames.frame(buddy).state();
+        let joins = order < shared.max_order && state.is_free(order);
+        drop(inner);
+        let mut inner = self.inner.lock();
+        if !joins {
+            let mobility = self.type_of(shared, pfn);
+            return self.insert(shared, &mut inner, pfn, State::new(Kind::Free, order, mobility), End::Front);
+        }
+        self.remove(shared, &mut inner, buddy, state);
+        frames.frame(pfn).set_state(State::INSIDE);
+        frames.frame(buddy).set_state(State::INSIDE);
+        self.merge(shared, &mut inner, pfn.min(buddy), order.up());
+    }
 }

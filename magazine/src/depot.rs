@@ -173,16 +173,15 @@ impl Depot {
         let mut full = self.lock(op);
         let Some(magazine) = full.magazines.magazines().next() else { return false };
         into.copy_from(magazine);
-        if !planted("a magazine is taken from the depot and left there")
-            && let Some(block) = full.magazines.pop()
-        {
+        planted!("a magazine is taken from the depot and left there" => return true);
+        if let Some(block) = full.magazines.pop() {
             full.spare.push(block);
             full.len -= 1;
             self.spare.set(1);
         }
         full.min = full.min.min(full.len);
-        let stale = planted("depot length from before the lock");
-        self.publish(if stale { before - 1 } else { full.len }, into.len(), 0);
+        self.publish(full.len, into.len(), 0);
+        planted!("depot length from before the lock" => self.publish(before - 1, 0, 0));
         tell!(self => "takes a magazine from the depot");
         self.exchanges.add(1);
         true
@@ -200,8 +199,8 @@ impl Depot {
             return false;
         }
         let mut full = self.lock(op);
-        let open = full.open || planted("a depot that is closed takes magazines");
-        if full.len >= self.limit || !open {
+        planted!("a depot that is closed takes magazines" => full.open = true);
+        if full.len >= self.limit || !full.open {
             return false;
         }
         let Some(mut block) = full.spare.pop().or_else(more) else { return false };
@@ -222,7 +221,8 @@ impl Depot {
     /// Ends an interval: how many magazines were surplus through all of it.
     pub(crate) fn surplus(&self, op: &Operation) -> u32 {
         let mut full = self.lock(op);
-        let n = if planted("reap ignores the working set") { full.len } else { full.min };
+        let n = full.min;
+        planted!("reap ignores the working set" => let n = full.len);
         full.min = full.len - n;
         n
     }

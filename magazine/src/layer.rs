@@ -282,10 +282,10 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     fn push_batch(&self, node: &NodeClass<R, M>, rounds: &[NonNull<u8>]) -> bool {
         let class = node.class();
-        if planted("a stack is widened outside of its section") {
+        planted!("a stack is widened outside of its section" => {
             let region = self.table.region(self.cpus().current()).filter(|region| region.committed() > 0);
             region.into_iter().for_each(|region| region.set_cap(class, self.config.reach().into()));
-        }
+        });
         match self.mechanism() {
             Mechanism::Rseq => rseq::push_batch(&*self.table, node.fast_path.pcpu(), class, rounds),
             Mechanism::Claimed => claimed::push_batch(&*self.table, class, rounds),
@@ -327,12 +327,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         if self.nodes.len() == 1 {
             return &self.nodes[0];
         }
-        let home = supplier.node_of(round);
-        let node = if planted("a round goes to the node of the CPU that frees it") {
-            self.this_node()
-        } else {
-            home
-        };
+        let node = supplier.node_of(round);
+        planted!("a round goes to the node of the CPU that frees it" => let node = self.this_node());
         if node != self.this_node() {
             self.counts.other_node_frees.add(1);
         }
@@ -383,8 +379,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
             && self.table.limit(node.class()).load(crate::sync::Ordering::Relaxed) > 0;
         if !(open && node.depot.take(op, &mut magazine)) {
             let ask = if open { self.tuning.fill(&self.config) } else { 1 };
-            let _held =
-                planted("the supplier fills under the lock of drains").then(|| self.table.hold_drains());
+            planted!("the supplier fills under the lock of drains" => {
+                core::mem::forget(self.table.lock_drains());
+            });
             assert_unlocked();
             supplier.fill(op, at, ask, |round| {
                 let room = magazine.push(round.into_raw());
@@ -401,10 +398,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let mine = magazine.pop()?;
         self.counts.around_allocs.add(1);
         let mut busy = !open;
-        if !magazine.is_empty()
-            && !self.push_all(op, node, magazine.rounds())
-            && !planted("a batch is taken for pushed")
-        {
+        let pushed = magazine.is_empty() || self.push_all(op, node, magazine.rounds());
+        planted!("a batch is taken for pushed" => let pushed = true);
+        if !pushed {
             busy = true;
             self.put_away(op, supplier, node, &mut magazine);
         }
@@ -455,7 +451,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         } else {
             let mut magazine = Magazine::new();
             let popped = self.pop_batch(node, &mut magazine);
-            if popped && !planted("a magazine that left a stack is forgotten") {
+            planted!("a magazine that left a stack is forgotten" => magazine = Magazine::new());
+            if popped {
                 self.put_away(op, supplier, node, &mut magazine);
             }
             // SAFETY: this layer lives.
@@ -487,7 +484,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     ) {
         let full = magazine.len() == usize::from(self.config.capacity);
         let kept = full && node.depot.put(op, magazine, || self.table.block(op));
-        if !kept || planted("a magazine in the depot and with the supplier") {
+        planted!("a magazine in the depot and with the supplier" => let kept = false);
+        if !kept {
             self.flush(op, supplier, magazine);
         }
     }
@@ -498,11 +496,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.counts.flushes.add(1);
         // SAFETY: rounds get into magazines through `R::into_raw` only.
         let rounds = core::iter::from_fn(|| magazine.pop().map(|raw| unsafe { R::from_raw(raw) })).fuse();
-        if planted("a flush that does not flush") {
-            rounds.for_each(drop);
-        } else {
-            supplier.flush(op, rounds);
-        }
+        planted!("a flush that does not flush" => return rounds.for_each(drop));
+        supplier.flush(op, rounds);
         debug_assert!(magazine.is_empty(), "a supplier takes all rounds");
     }
 
@@ -516,9 +511,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.drain_in(&Operation::new(), supplier, cpus, Which::All);
     }
     fn drain_in(&self, op: &Operation, supplier: &impl Supplier<R>, cpus: Range<u32>, which: Which) -> u64 {
-        if planted("drain does nothing") {
-            return 0;
-        }
+        planted!("drain does nothing" => return 0);
         let mut rounds = 0;
         self.table.drain(cpus, which, self.classes(), |class, taken| {
             rounds += self.give(op, supplier, class, taken);
@@ -620,9 +613,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         for node in &self.nodes {
             self.table.set_limit(node.class(), 0);
             node.depot.set_open(false);
-            if planted("a number is given back while objects are out") {
-                self.table.retire(node.class());
-            }
+            planted!("a number is given back while objects are out" => self.table.retire(node.class()));
         }
     }
     /// Takes [`close`](Self::close) back.
@@ -639,9 +630,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     ///
     /// Call it at regular intervals (kernels use 10 to 20 s).
     pub fn reap(&self, supplier: &impl Supplier<R>) -> u64 {
-        if planted("reap does nothing") {
-            return 0;
-        }
+        planted!("reap does nothing" => return 0);
         let op = &Operation::cold();
         let idle = self.drain_in(op, supplier, 0..self.cpus().count(), Which::Idle);
         idle + self.end_interval(op, supplier)

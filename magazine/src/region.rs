@@ -364,7 +364,7 @@ impl Region<'_> {
     }
     /// The one store by which an operation commits.
     #[inline(always)]
-    fn set_head(&self, class: Class, head: u64) {
+    pub(crate) fn set_head(&self, class: Class, head: u64) {
         self.writable(1);
         #[cfg(any(loom, shuttle))]
         self.class(class).writer.with_mut(|_| self.class(class).used.set(1));
@@ -409,13 +409,11 @@ impl Region<'_> {
     pub(crate) fn pop(&self, class: Class, commit: Commit) -> Option<NonNull<u8>> {
         let head = self.head(class);
         let round = self.round(class, (head & LEN) as u32)?;
-        if planted("operations counted before the commit") {
-            self.set_head(class, head.wrapping_add(OP));
-        }
+        planted!("operations counted before the commit" => self.set_head(class, head.wrapping_add(OP)));
         // The one committing store: length and count together.
         if commit == Commit::Done {
-            let taken = if planted("a pop leaves its round on the stack") { 0 } else { 1 };
-            self.set_head(class, head.wrapping_add(OP) - taken);
+            self.set_head(class, head.wrapping_add(OP) - 1);
+            planted!("a pop leaves its round on the stack" => self.set_head(class, head.wrapping_add(OP)));
             tell!(self => "pops {}", crate::sync::story::name(round));
         }
         Some(round)
@@ -450,19 +448,17 @@ impl Region<'_> {
         if need > cap {
             // Acquire: pairs with the Release in `open`, by which a stack that was drained may be used again.
             let limit = self.limit_word(class).load(Acquire);
-            let cap = (2 * cap).max(need);
-            let cap = if planted("a stack is widened beyond its limit") { cap } else { cap.min(limit) };
-            if need > cap
-                || class.end(cap) > self.committed() && !planted("a region is widened before it is committed")
-            {
+            planted!("a stack is widened beyond its limit" => let limit = u32::MAX);
+            let cap = (2 * cap).max(need).min(limit);
+            let end = class.end(cap);
+            planted!("a region is widened before it is committed" => let end = 0);
+            if need > cap || end > self.committed() {
                 return false;
             }
             self.set_cap(class, cap);
         }
         let all = head + rounds.len() as u64;
-        if planted("a batch is committed before its rounds are written") {
-            self.set_head(class, all);
-        }
+        planted!("a batch is committed before its rounds are written" => self.set_head(class, all));
         for (i, round) in (len + 1..).zip(rounds) {
             self.set_round(class, i, *round);
         }
@@ -475,17 +471,7 @@ impl Region<'_> {
 
     /// Takes the `n` newest rounds, or none.
     pub(crate) fn pop_batch(&self, class: Class, n: u32, into: &mut Magazine, commit: Commit) -> bool {
-        self.pop_batch_at(self.head(class), class, n, into, commit)
-    }
-    /// The same, where the head is read already.
-    pub(crate) fn pop_batch_at(
-        &self,
-        head: u64,
-        class: Class,
-        n: u32,
-        into: &mut Magazine,
-        commit: Commit,
-    ) -> bool {
+        let head = self.head(class);
         let Some(rest) = ((head & LEN) as u32).checked_sub(n) else { return false };
         let mut batch = Magazine::new();
         for i in 1..=n {
@@ -517,8 +503,9 @@ impl Region<'_> {
     }
     /// No place may be used from now on.
     pub(crate) fn close(&self, class: Class) {
+        planted!("a drained stack stays open" => return);
         // What was never written is no memory yet.
-        if self.is_open(class) && !planted("a drained stack stays open") {
+        if self.is_open(class) {
             self.set_cap(class, 0);
             // Relaxed: the region is the caller's.
             self.limit_word(class).store(0, Relaxed);
@@ -646,11 +633,8 @@ impl Region<'_> {
     pub(crate) fn taken_by(&self, class: Class, drain: u64) -> u32 {
         // Relaxed: as in `take`.
         let taken = self.taken_word(class).load(Relaxed);
-        if taken / OP == drain || planted("a drain gives away what another one took") {
-            (taken & LEN) as u32
-        } else {
-            0
-        }
+        planted!("a drain gives away what another one took" => return (taken & LEN) as u32);
+        if taken / OP == drain { (taken & LEN) as u32 } else { 0 }
     }
     /// They are given away now, or are lost.
     pub(crate) fn forget_taken(&self, class: Class) {

@@ -294,8 +294,9 @@ impl<M: Memory> Table<M> {
             #[cfg(any(loom, shuttle))]
             regions: (0..=cpus.count())
                 .map(|cpu| {
-                    let open = cpu == cpus.count() && planted("the empty region has places");
-                    Cells::new(cpu, region / ROUND, open.into())
+                    let cap = 0;
+                    planted!("the empty region has places" => let cap = u32::from(cpu == cpus.count()));
+                    Cells::new(cpu, region / ROUND, cap)
                 })
                 .collect(),
         };
@@ -349,7 +350,8 @@ impl<M: Memory> Table<M> {
     /// The region of `cpu`, wherever its word leads; `None` if that CPU has none.
     #[inline]
     pub(crate) fn region(&self, cpu: u32) -> Option<Region<'_>> {
-        if cpu >= self.cpus.count() && !planted("a CPU beyond the table has a region") {
+        planted!("a CPU beyond the table has a region" => return self.regions.get(cpu as usize).map(Region));
+        if cpu >= self.cpus.count() {
             return None;
         }
         // SAFETY: in the table's memory, which stays while it lives, reads as zero, and is aligned.
@@ -513,15 +515,13 @@ impl<M: Memory> Table<M> {
     pub(crate) fn retire(&self, class: Class) {
         self.numbers[class.index as usize].swept.set(0);
         let all = 0..self.cpus.count();
-        let all = if planted("a number is given back when one CPU is drained") { 0..1 } else { all };
+        planted!("a number is given back when one CPU is drained" => let all = 0..1);
         {
             let _one_at_a_time = self.lock_drains();
             // SAFETY: the lock of drains is held. What a sweep has taken is forgotten, too.
             unsafe {
-                self.set_limit_locked(
-                    class,
-                    if planted("a number that is given back stays open") { 1 } else { 0 },
-                );
+                self.set_limit_locked(class, 0);
+                planted!("a number that is given back stays open" => self.set_limit_locked(class, 1));
                 if self.claim(class) > 0 {
                     self.reopen(class);
                 }
@@ -555,15 +555,15 @@ impl<M: Memory> Table<M> {
         }
         // Who holds it may be long: a fence.
         let one_at_a_time = self.drains.try_lock();
-        if one_at_a_time.is_none() && !planted("a stack is opened beside a drain") {
+        let beside_a_drain = one_at_a_time.is_none();
+        planted!("a stack is opened beside a drain" => let beside_a_drain = false);
+        if beside_a_drain {
             return false;
         }
         let number = &self.numbers[class.index as usize];
         // Relaxed: the lock is held.
-        let mut limit = number.limit.load(Relaxed);
-        if planted("a drained stack is opened at once") {
-            limit = number.open.get() as u32;
-        }
+        let limit = number.limit.load(Relaxed);
+        planted!("a drained stack is opened at once" => let limit = number.open.get() as u32);
         // What is committed may do for some places.
         let more = self.commit(op, cpu, class, places);
         if limit == 0 || region.committed() < class.end(0) || region.is_open(class) {
@@ -679,10 +679,9 @@ impl<M: Memory> Fork for Table<M> {
     }
     unsafe fn forget_other_threads(&self) {
         for region in self.used(0..self.cpus.count()) {
-            if !planted("claims outlive their threads") {
-                // Relaxed: there is one thread.
-                region.claim().store(0, Relaxed);
-            }
+            planted!("claims outlive their threads" => continue);
+            // Relaxed: there is one thread.
+            region.claim().store(0, Relaxed);
         }
         // What drains of other threads had taken, and not begun to give away, lies where it lay: so it goes on doing so.
         for (class, number) in self.all() {
@@ -690,11 +689,10 @@ impl<M: Memory> Fork for Table<M> {
             let drains = number.drains.with_mut(|p| unsafe { p.replace(0) });
             // SAFETY: as above.
             number.waiting.with_mut(|p| unsafe { *p = 0 });
-            if drains > 0 && !planted("drains outlive their threads") {
+            planted!("drains outlive their threads" => continue);
+            if drains > 0 {
                 for region in self.used(0..self.cpus.count()) {
-                    if planted("a child loses what drains had taken") {
-                        region.forget_taken(class);
-                    }
+                    planted!("a child loses what drains had taken" => region.forget_taken(class));
                     region.untake(class);
                 }
                 // Relaxed: as above.

@@ -11,7 +11,7 @@
 //! The models at the end pass; and each of the two bugs that are planted in the mailbox makes them fail. `STORY=1` shows how.
 
 use core::ptr::{NonNull, null_mut};
-use uslab::sync::Ordering::{AcqRel, Acquire, Relaxed};
+use uslab::sync::Ordering::{AcqRel, Acquire};
 use uslab::sync::{AtomicPtr, planted, tell};
 use uslab::{AllocError, Gfp, KmemCache};
 
@@ -35,20 +35,22 @@ impl Mailbox {
         let letter = self.letters.alloc(Gfp::KERNEL)?;
         // SAFETY: large enough, aligned, and nobody else's yet.
         unsafe { letter.cast().write(text) };
+        planted!("a letter is posted without Release" => {
+            return Ok(self.open(self.letter.swap(letter.as_ptr(), Acquire)));
+        });
         // Release: pairs with the Acquire in `fetch`, who reads and frees the letter. Acquire: for the letter replaced.
-        let order = if planted("a letter is posted without Release") { Acquire } else { AcqRel };
-        let replaced = self.letter.swap(letter.as_ptr(), order);
+        let replaced = self.letter.swap(letter.as_ptr(), AcqRel);
         tell!("posts {text}");
         Ok(self.open(replaced))
     }
 
     /// Takes the letter out.
     fn fetch(&self) -> Option<u64> {
-        if planted("a letter is seen and then taken") {
+        planted!("a letter is seen and then taken" => {
             let letter = self.letter.load(Acquire);
-            self.letter.store(null_mut(), Relaxed);
+            self.letter.swap(null_mut(), Acquire);
             return self.open(letter);
-        }
+        });
         // Acquire: pairs with the Release in `post`.
         self.open(self.letter.swap(null_mut(), Acquire))
     }

@@ -46,12 +46,12 @@ impl Sessions {
     /// Serves a request: whose session it is, and which request of it. `None` if it is closed, or never was.
     fn serve(&self, number: u64) -> Option<(u64, u64)> {
         let handle = Handle::from_bits(number)?;
-        if planted("a session is found twice") {
+        planted!("a session is found twice" => {
             // Each time it is whole, and the second time it may be gone.
             let client = self.0.get(handle)?.client.load(Relaxed);
             let served = self.0.get(handle).expect("it was there").served.fetch_add(1, Relaxed);
             return Some((client, served));
-        }
+        });
         let session = self.0.get(handle)?;
         let served = session.served.fetch_add(1, Relaxed);
         tell!("serves request {served}");

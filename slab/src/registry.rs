@@ -81,14 +81,14 @@ impl<T> Registry<T> {
     /// ends comes exactly once, whoever else goes meanwhile.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<T>> + '_ {
         let end = self.0.lock().next;
-        let (mut from, mut steps) = (0, 0);
+        let mut from = 0;
         core::iter::from_fn(move || {
             loop {
                 let list = self.0.lock();
-                let by_place = planted("a walk of the registry remembers a place");
-                let place = if by_place { steps } else { list.entries.partition_point(|(n, _)| *n < from) };
+                let place = list.entries.partition_point(|(n, _)| *n < from);
+                planted!("a walk of the registry remembers a place" => let place = from as usize);
                 let (number, entry) = list.entries.get(place).filter(|(number, _)| *number < end)?;
-                (from, steps) = (number + 1, steps + 1);
+                from = number + 1;
                 let entry = entry.as_ref().and_then(Weak::upgrade);
                 // What goes with this `Arc` may come back here.
                 drop(list);

@@ -7,7 +7,7 @@
 //!
 //! Invariant: nothing hides. An ordering that is named anywhere but in a `use` or as an argument of an atomic operation
 //! (a constant, a variable) is an error, because what becomes of it could not be told; so is a planted bug whose name is
-//! no literal.
+//! no literal, or that is no `planted!`.
 //!
 //! A `cfg` decides by [`Build`] which sites loom compiles. Only the names in `known` are judged; others (the
 //! target's, say) count as true, so that in doubt a site must be reached by a model.
@@ -469,14 +469,20 @@ impl Scan<'_> {
                 self.module(module, tokens.get(at + 2), place, file)?;
                 return Ok(3);
             }
-            ("planted", Some(TokenTree::Group(group))) if called => {
-                let bug = group.stream().into_iter().next();
-                let bug = bug.as_ref().and_then(string);
-                let hides =
-                    || anyhow!("{}: the name of a planted bug must be a literal", self.at(word.span()));
-                self.sources.planted.insert(bug.ok_or_else(hides)?);
-                return Ok(2);
+            ("planted", next) if is_punct(next, '!') => {
+                // What is wrong is looked at like the code around it.
+                if let Some(TokenTree::Group(group)) = tokens.get(at + 2) {
+                    let bug = group.stream().into_iter().next();
+                    let hides =
+                        || anyhow!("{}: the name of a planted bug must be a literal", self.at(word.span()));
+                    self.sources.planted.insert(bug.as_ref().and_then(string).ok_or_else(hides)?);
+                }
             }
+            ("is_planted", _) => ensure!(
+                !called || self.path.starts_with(FACADE),
+                "{}: a planted bug is a statement: write planted!(\"name\" => ...)",
+                self.at(word.span())
+            ),
             (_, Some(TokenTree::Group(group)))
                 if called
                     && Operation::of(&name, 0).is_some()
@@ -685,9 +691,32 @@ mod tests {
         assert_eq!(scan("use core::sync::atomic::Ordering::{Acquire, Relaxed};").unwrap(), [""; 0]);
     }
 
+    /// What no model catches of these makes `check-all` fail.
     #[test]
-    fn a_planted_bug_without_a_literal_name_is_an_error() {
-        assert!(scan("fn f() { if planted(bug) {} }").unwrap_err().to_string().contains("literal"));
+    fn every_planted_bug_is_found_wherever_it_stands() {
+        let text = r#"
+            fn f() {
+                planted!("first" => return);
+                g(|x| { sync::planted! { "second" => let x = x.load(Relaxed) } x });
+                // planted!("no code" => return);
+                tell!("planted!(\"text\" => return)");
+            }
+            #[cfg(loom)] mod models { fn g() { planted!("third" => { planted!("fourth" => return); }); } }
+            #[cfg(test)] mod tests { fn g() { planted!("first" => return); } }
+        "#;
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("lib.rs"), text).unwrap();
+        let sources = Sources::scan(root.path(), &["lib.rs"]).unwrap();
+        assert_eq!(sources.planted.iter().collect::<Vec<_>>(), ["first", "fourth", "second", "third"]);
+        // What is wrong has orderings, too.
+        assert_eq!(sources.sites.len(), 1);
+    }
+
+    #[test]
+    fn a_planted_bug_that_hides_is_an_error() {
+        let error = |text| scan(text).unwrap_err().to_string();
+        assert!(error("fn f() { planted!(BUG => return); }").contains("literal"));
+        assert!(error(r#"fn f() { if sync::is_planted("x") {} }"#).contains("a planted bug is a statement"));
         assert!(scan(r#"fn planted(bug: &str) { planted("x") }"#).is_ok());
     }
 

@@ -20,15 +20,12 @@ fn claimed<R>(region: Region<'_>, f: impl FnOnce() -> R) -> Option<R> {
     if region.committed() == 0 {
         return None;
     }
-    if !planted("a region is used without its claim") {
-        // Acquire: pairs with the Release below, so that the last operation's stores to the region are seen.
-        region.claim().compare_exchange(0, 1, Acquire, Relaxed).ok()?;
-    }
+    planted!("a region is used without its claim" => return Some(f()));
+    // Acquire: pairs with the Release below, so that the last operation's stores to the region are seen.
+    region.claim().compare_exchange(0, 1, Acquire, Relaxed).ok()?;
     let result = f();
-    if !planted("a region is used without its claim") {
-        // Release: pairs with the Acquire of the next claim of this region, a drain's included.
-        region.claim().store(0, Release);
-    }
+    // Release: pairs with the Acquire of the next claim of this region, a drain's included.
+    region.claim().store(0, Release);
     Some(result)
 }
 
@@ -57,15 +54,13 @@ pub(crate) fn pop_batch(table: &impl Regions, class: Class, n: u32, into: &mut M
 /// Claims the region for a drain and runs `f` on it. Waits for a holder of the claim, who may be off its CPU: drains may
 /// wait, fast paths never do.
 pub(crate) fn own(region: Region<'_>, f: &mut dyn FnMut(Region<'_>)) {
-    if planted("drain without its fence") {
-        return f(region);
-    }
-    if planted("a drain looks at the claim and does not take it") {
+    planted!("drain without its fence" => return f(region));
+    planted!("a drain looks at the claim and does not take it" => {
         while region.claim().load(Relaxed) != 0 {
             relax();
         }
         return f(region);
-    }
+    });
     while claimed(region, || f(region)).is_none() {
         relax();
     }

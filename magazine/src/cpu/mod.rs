@@ -222,8 +222,8 @@ impl Cpus {
         if self.nodes == 1 {
             return 0;
         }
-        let cpu = if planted("a CPU beyond the table has a node") { cpu } else { cpu.min(self.count - 1) };
-        cpu * self.nodes / self.count
+        planted!("a CPU beyond the table has a node" => return cpu * self.nodes / self.count);
+        cpu.min(self.count - 1) * self.nodes / self.count
     }
     /// The CPU that this thread runs on, as a hint: it may be stale at once, or beyond [`count`](Self::count).
     #[inline]

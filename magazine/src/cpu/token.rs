@@ -36,6 +36,11 @@ fn token(table: &impl Regions, cpu: u32) -> Option<MutexGuard<'_, ()>> {
 }
 
 pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
+    planted!("drain without its fence" => return true);
+    planted!("a drain of several CPUs fences one" => {
+        cpus.take(1).for_each(|cpu| drop(token(table, cpu)));
+        return true;
+    });
     cpus.for_each(|cpu| drop(token(table, cpu)));
     true
 }
@@ -43,9 +48,16 @@ pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bo
 /// Runs `body` on the region of the CPU that the script says, after an attempt that was aborted if it says so. `None` on a
 /// CPU that has no region.
 fn section<R>(table: &impl Regions, body: impl Fn(Region<'_>, Commit) -> R) -> Option<R> {
-    // The planted bugs of a section that trusts what was read before it began.
-    let stale = if planted("a region read before the section") { table.current(here()) } else { None };
-    let before = here();
+    planted!("a region read before the section" => {
+        let stale = table.current(here())?;
+        let _running = token(table, step().0)?;
+        return Some(body(stale, Commit::Done));
+    });
+    planted!("a CPU's number read before the section" => {
+        let before = here();
+        let _running = token(table, step().0)?;
+        return Some(body(table.current(before)?, Commit::Done));
+    });
     let (cpu, aborted_on) = step();
     if let Some(old) = aborted_on
         && let Some(_running) = token(table, old)
@@ -54,14 +66,9 @@ fn section<R>(table: &impl Regions, body: impl Fn(Region<'_>, Commit) -> R) -> O
         body(region, Commit::Aborted);
     }
     let running = token(table, cpu)?;
-    let cpu = if planted("a CPU's number read before the section") { before } else { cpu };
-    if planted("section not armed") {
-        // Another thread may run on the CPU before this one is done.
-        let region = table.current(cpu)?;
-        drop(running);
-        return Some(body(region, Commit::Done));
-    }
-    Some(body(stale.or_else(|| table.current(cpu))?, Commit::Done))
+    let region = table.current(cpu)?;
+    planted!("section not armed" => drop(running));
+    Some(body(region, Commit::Done))
 }
 
 /// The class of a fast path that is disabled.
@@ -96,15 +103,17 @@ pub(crate) fn push_batch(table: &impl Regions, _: PcpuPtr, class: Class, rounds:
     section(table, |region, commit| region.push_batch(class, rounds, commit)) == Some(true)
 }
 pub(crate) fn pop_batch(table: &impl Regions, _: PcpuPtr, class: Class, n: u32, into: &mut Magazine) -> bool {
-    let stale = if planted("a length read before the section") {
-        section(table, |region, _| region.head(class))
-    } else {
-        None
-    };
-    let popped = section(table, |region, commit| {
+    let pop = |region: Region<'_>, commit: Commit| {
         let mut batch = Magazine::new();
-        let head = stale.unwrap_or_else(|| region.head(class));
-        region.pop_batch_at(head, class, n, &mut batch, commit).then_some(batch)
+        region.pop_batch(class, n, &mut batch, commit).then_some(batch)
+    };
+    planted!("a length read before the section" => {
+        let stale = section(table, |region, _| region.head(class));
+        let popped = section(table, |region, commit| {
+            stale.into_iter().for_each(|head| region.set_head(class, head));
+            pop(region, commit)
+        });
+        return popped.flatten().inspect(|batch| into.copy_from(batch)).is_some();
     });
-    popped.flatten().inspect(|batch| into.copy_from(batch)).is_some()
+    section(table, pop).flatten().inspect(|batch| into.copy_from(batch)).is_some()
 }

@@ -231,7 +231,7 @@ pub(super) fn child(world: &World) {
     table.open(&Operation::new(), 0, class, 1);
     let (region, number) = (table.region(0).unwrap(), unique() + 1);
     region.claim().store(1, Relaxed);
-    let drains = table.hold_drains();
+    let drains = table.lock_drains();
     // SAFETY: the lock is held.
     unsafe { table.close(class, number) };
     region.take(class, number);
@@ -265,13 +265,12 @@ impl DepotWorld {
         let write = || self.written[round].with_mut(|_| ());
         let put =
             || assert!(self.depot.put(&Operation::new(), &magazine(&[round + 1]), || Some(Block::on_heap())));
-        if planted("a round is written after its magazine was put") {
+        planted!("a round is written after its magazine was put" => {
             put();
-            write();
-        } else {
-            write();
-            put();
-        }
+            return write();
+        });
+        write();
+        put();
     }
     /// Takes a magazine out, and reads its round.
     pub(super) fn take(&self) -> Option<usize> {

@@ -5,7 +5,7 @@ use crate::cpu::{Mechanism, claimed, rseq};
 use crate::memory::Memory;
 use crate::region::{CLASSES, Class, LEN, Region};
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{catch_panic, planted};
+use crate::sync::{MutexGuard, catch_panic, planted};
 use core::num::NonZeroU32;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -49,12 +49,6 @@ pub struct Drains {
 }
 
 impl<M: Memory> Table<M> {
-    /// For a planted bug.
-    #[cfg_attr(not(any(loom, shuttle)), allow(dead_code))]
-    pub(crate) fn hold_drains(&self) -> crate::sync::MutexGuard<'_, ()> {
-        self.drains.lock()
-    }
-
     /// Runs `owned` on the regions of `cpus`, of those that were used and for which `wanted` says so, with nobody else
     /// there. `false` if the kernel refused the fence: then nothing was done. The lock of drains is held.
     pub(super) fn with_regions(
@@ -91,32 +85,19 @@ impl<M: Memory> Table<M> {
         }
         self.passes.add(1);
         let is_away = |cpu: &u32| self.is_away(*cpu);
-        let early = planted("a drain takes before its fence");
-        if early {
+        planted!("a drain takes before its fence" => {
             cpus.clone().filter(is_away).filter_map(|cpu| self.region(cpu)).for_each(&mut *owned);
-        }
-        let fenced = planted("drain without its fence") || {
-            let mut away = cpus.clone().filter(is_away);
-            if planted("a drain of several CPUs fences one") {
-                rseq::fence(self, away.next().into_iter())
-            } else {
-                rseq::fence(self, away)
-            }
-        };
+        });
+        let fenced = rseq::fence(self, cpus.clone().filter(is_away));
         if !fenced {
             self.refused.add(1);
         }
         for cpu in cpus.filter(is_away) {
-            let back = planted("a table word is put back before the region is done with");
-            if back {
-                self.put_back(cpu);
-            }
-            if let Some(region) = self.region(cpu).filter(|_| fenced && !early) {
+            planted!("a table word is put back before the region is done with" => self.put_back(cpu));
+            if let Some(region) = self.region(cpu).filter(|_| fenced) {
                 owned(region);
             }
-            if !back {
-                self.put_back(cpu);
-            }
+            self.put_back(cpu);
         }
         self.was_away(&since);
         fenced
@@ -160,6 +141,7 @@ impl<M: Memory> Table<M> {
         let number = drain_number();
         {
             let _one_at_a_time = self.lock_drains();
+            planted!("drains without their lock" => drop(_one_at_a_time));
             // SAFETY: the lock of drains is held.
             unsafe {
                 classes.clone().for_each(|class| self.close(class, number));
@@ -215,14 +197,15 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    pub(super) fn lock_drains(&self) -> Option<crate::sync::MutexGuard<'_, ()>> {
-        (!planted("drains without their lock")).then(|| self.drains.lock())
+    pub(crate) fn lock_drains(&self) -> MutexGuard<'_, ()> {
+        self.drains.lock()
     }
 
     /// Whether rounds lie there that served nothing since the class was last seen.
     pub(super) fn is_idle(region: Region<'_>, class: Class) -> bool {
         let head = region.head(class);
-        head & LEN > 0 && (region.seen(class) == head || planted("a reap takes what is in use"))
+        planted!("a reap takes what is in use" => return head & LEN > 0);
+        head & LEN > 0 && region.seen(class) == head
     }
 
     /// Takes what lies on the stacks of `classes`, one fence for all of them.
@@ -239,7 +222,8 @@ impl<M: Memory> Table<M> {
         let wanted = |region: Region<'_>| match which {
             // One that is closed for good is to take nothing from now on, empty as it may be.
             Which::All => classes.clone().any(|class| {
-                let closed = self.is_closed(class) && !planted("a closed class leaves empty stacks open");
+                let closed = self.is_closed(class);
+                planted!("a closed class leaves empty stacks open" => let closed = false);
                 closed && region.is_open(class) || region.head(class) & LEN > 0
             }),
             Which::Idle => {
@@ -299,7 +283,8 @@ impl<M: Memory> Table<M> {
         if before == 0 {
             // SAFETY: passed on.
             unsafe { self.close_again(class) };
-        } else if !planted("what a sweep took is lost to the next drain") {
+        } else {
+            planted!("what a sweep took is lost to the next drain" => return);
             self.used(0..self.cpus.count()).for_each(|region| region.hand_over(class, before, number));
         }
     }
@@ -329,7 +314,8 @@ impl<M: Memory> Table<M> {
             *p -= 1;
             *p
         });
-        if left == 0 || planted("the first of two drains opens the stack") {
+        planted!("the first of two drains opens the stack" => let left = 0);
+        if left == 0 {
             // Relaxed: as in `set_limit_locked`. Who opens the stack has the lock behind us, and all that this drain has read.
             number.limit.store(number.open.get() as u32, Relaxed);
         }

@@ -23,22 +23,23 @@ impl<M: Memory> Table<M> {
         for (class, at) in self.all() {
             // SAFETY: the lock of drains is held.
             let drains = at.drains.with(|p| unsafe { *p });
-            drained[class.index as usize] =
-                drains > 0 && !planted("a page goes back while its rounds are given away");
+            drained[class.index as usize] = drains > 0;
         }
+        planted!("a page goes back while its rounds are given away" => drained = [false; CLASSES as usize]);
         let in_use = |region: Region<'_>| self.pages_in_use(region, &drained);
         let idle = |region: Region<'_>| region.backed().without(&in_use(region));
         let mut owned = |region: Region<'_>| {
             let (kept, backed) = (in_use(region), region.backed());
             for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has(page))) {
                 if !at.pages().any(|page| kept.has(page)) {
-                    // Nobody opens it again before the lock of drains is free.
-                    if !planted("a page goes back while its stacks are open") {
-                        region.close(class);
-                    }
-                    if !planted("a page goes back with what its stacks have served") {
+                    planted!("a page goes back while its stacks are open" => {
                         region.set_aside(class);
-                    }
+                        continue;
+                    });
+                    // Nobody opens it again before the lock of drains is free.
+                    region.close(class);
+                    planted!("a page goes back with what its stacks have served" => continue);
+                    region.set_aside(class);
                 }
             }
             region.set_going(&backed.without(&kept));

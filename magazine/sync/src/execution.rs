@@ -42,8 +42,9 @@ pub(crate) fn threads() -> u32 {
     1 + THREADS.get().most
 }
 
-/// Whether the execution that runs now has this bug.
-pub fn planted(bug: &str) -> bool {
+/// Whether the execution that runs now has this bug: for [`planted!`](crate::planted).
+#[doc(hidden)]
+pub fn is_planted(bug: &str) -> bool {
     PLANTED.with(|p| p.get() == bug)
 }
 /// The bug that is planted now; empty if there is none.

@@ -46,15 +46,50 @@ pub use backend::{
 
 pub use rank::Rank;
 
-/// Whether the planted bug of that name is to be run. Always false outside a checker; inside true only in what `caught` runs
-/// to see that the bug is noticed.
+/// A bug that the checkers must find: `planted!("a ticket is taken in two steps" => wrong)` does `wrong` where `caught` runs the
+/// scenario with that bug, and nothing elsewhere. A statement of its own: whoever reads the code around it may skip it.
+///
+/// * `wrong` is an expression or a block, of any type. `return`, `continue` and `break` are of the function that it stands in:
+///   so it leaves out what comes behind it, or does something else instead.
+/// * `planted!("..." => let length = 0)` gives a variable that is defined above another value of its type, from here on.
+///
+/// Outside the checkers nothing of it is compiled. So it may use what only they have; and the compiler warns of a variable, a
+/// `mut` or an import that is there for its sake alone.
+///
+/// ```
+/// use uslab_sync::planted;
+///
+/// fn longest(words: &[&str]) -> usize {
+///     planted!("no words have a length" => return 1);
+///     let longest = words.iter().map(|word| word.len()).max().unwrap_or(0);
+///     planted!("the longest is one too long" => let longest = longest + 1);
+///     longest
+/// }
+///
+/// # #[cfg(not(any(loom, shuttle)))]
+/// assert_eq!((longest(&[]), longest(&["a", "an"])), (0, 2));
+/// ```
 #[cfg(not(any(loom, shuttle)))]
-#[inline(always)]
-pub const fn planted(_bug: &str) -> bool {
-    false
+#[macro_export]
+macro_rules! planted {
+    ($bug:literal => $($wrong:tt)+) => {};
+}
+/// A bug that the checkers must find: `planted!("a ticket is taken in two steps" => wrong)`. What it may look like says the
+/// documentation of other builds.
+#[cfg(any(loom, shuttle))]
+#[macro_export]
+macro_rules! planted {
+    ($bug:literal => let $variable:ident = $wrong:expr) => {
+        let $variable = if $crate::is_planted($bug) { $wrong } else { $variable };
+    };
+    ($bug:literal => $wrong:expr) => {
+        if $crate::is_planted($bug) {
+            $wrong;
+        }
+    };
 }
 #[cfg(any(loom, shuttle))]
-pub use execution::{planted, unique};
+pub use execution::{is_planted, unique};
 
 /// A step of the story that a failing model prints: `tell!("opens {path}")`, or `tell!(stack => "pops")` where
 /// `stack.watched()` says what may have changed. Directly behind what it tells, so that no other thread comes between.

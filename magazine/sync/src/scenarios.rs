@@ -4,13 +4,12 @@ use crate::{Arc, AtomicUsize, Ordering::Relaxed, planted, thread};
 
 /// A number that nobody else has.
 fn ticket(next: &AtomicUsize) -> usize {
-    if planted("a ticket is taken in two steps") {
+    planted!("a ticket is taken in two steps" => {
         let number = next.load(Relaxed);
         next.store(number + 1, Relaxed);
-        number
-    } else {
-        next.fetch_add(1, Relaxed)
-    }
+        return number;
+    });
+    next.fetch_add(1, Relaxed)
 }
 
 fn tickets() {
@@ -67,7 +66,7 @@ mod models {
         let shown = steps("1").join("\n");
         let file = file!();
         let expected = [
-            "0 loads 0 from atomic 1 (Relaxed) at FILE:8; it was made at FILE:17",
+            "0 loads 0 from atomic 1 (Relaxed) at FILE:8; it was made at FILE:16",
             "0 stores 1 to atomic 1 (Relaxed) at FILE:9",
             "1 loads 0 from atomic 1 (Relaxed) at FILE:8",
             "1 stores 1 to atomic 1 (Relaxed) at FILE:9",

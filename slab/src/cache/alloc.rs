@@ -2,13 +2,11 @@
 
 #[cfg(not(loom))]
 use super::checked::Checked;
-use super::node::Node;
 use super::slabs::Refusal;
 use super::{Cache, Object};
 use crate::debug::faults::{Call, SLAB};
 use crate::error::AllocError;
 use core::cell::Cell;
-use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
@@ -245,10 +243,8 @@ impl Cache {
             result = again();
         }
         // What other CPUs and the depots keep of this cache.
-        if result.is_err()
-            && self.config.per_cpu.holds()
-            && !planted("other CPUs are not drained before an error")
-        {
+        if result.is_err() && self.config.per_cpu.holds() {
+            planted!("other CPUs are not drained before an error" => return result);
             self.shrink_magazines();
             self.purge(op);
             result = again();
@@ -286,12 +282,10 @@ impl Cache {
 
     /// Empty slabs that other caches gave back.
     fn reclaim_others(&self, op: &Operation) -> usize {
-        // Of a deadlock no guard may be dropped, hence `ManuallyDrop`.
-        let held = planted("a node's lock is held under pressure").then(|| Node::lock_all(&self.nodes));
-        let held = ManuallyDrop::new(held);
-        let given = self.core.reclaim(op, Some(self));
-        drop(ManuallyDrop::into_inner(held));
-        given
+        planted!("a node's lock is held under pressure" => {
+            core::mem::forget(super::node::Node::lock_all(&self.nodes));
+        });
+        self.core.reclaim(op, Some(self))
     }
 
     /// One object of `node` past the magazines.

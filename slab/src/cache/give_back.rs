@@ -83,9 +83,8 @@ impl Cache {
     /// Nobody allocates any more: what is freed goes to its slab from now on.
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
-        if !planted("the magazines of a cache that is left stay open") {
-            self.config.per_cpu.close();
-        }
+        planted!("the magazines of a cache that is left stay open" => return self.purge(&Operation::new()));
+        self.config.per_cpu.close();
         self.purge(&Operation::new());
     }
     /// Gives all slabs back, for good, if no object is out of them, be it in a magazine.

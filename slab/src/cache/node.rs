@@ -208,15 +208,6 @@ impl Node {
     pub(crate) fn lists(&self) -> &ForkMutex<Lists> {
         &self.lists
     }
-    /// The lists, still locked; with a bug planted, let go and locked again.
-    #[inline(always)]
-    fn gap<'a>(&'a self, lists: MutexGuard<'a, Lists>, planted: bool) -> MutexGuard<'a, Lists> {
-        if !planted {
-            return lists;
-        }
-        drop(lists);
-        self.lists.lock()
-    }
 
     /// The lists, in the course of an operation.
     fn lock(&self, op: &Operation) -> MutexGuard<'_, Lists> {
@@ -238,7 +229,10 @@ impl Node {
         while taken < max
             && let Some((slab, before)) = lists.best()
         {
-            lists = self.gap(lists, planted("a slab is chosen in one lock hold and used in the next"));
+            planted!("a slab is chosen in one lock hold and used in the next" => {
+                drop(lists);
+                lists = self.lists.lock();
+            });
             // SAFETY: the lock is held and the slab is on a list of this node.
             unsafe {
                 let was = memory.slab(slab).fill();
@@ -297,8 +291,10 @@ impl Node {
             unsafe {
                 let slab = memory.slab(pfn);
                 let before = State::from(slab.fill());
-                lists =
-                    self.gap(lists, planted("a slab's list is found in one lock hold and left in the next"));
+                planted!("a slab's list is found in one lock hold and left in the next" => {
+                    drop(lists);
+                    lists = self.lists.lock();
+                });
                 // Objects that were allocated together come back together: their slab moves once.
                 let of_slab = core::iter::from_fn(|| places.next_if(|place| place.slab == pfn));
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
@@ -371,10 +367,10 @@ impl Node {
         if out > 0 {
             return Err(out);
         }
-        if planted("destroy judges in one lock hold and closes in the next") {
+        planted!("destroy judges in one lock hold and closes in the next" => {
             drop(all);
             all = Self::lock_all(nodes);
-        }
+        });
         for lists in all.iter_mut().flatten() {
             lists.closed = true;
             lists.take_empty(memory, unlisted);

@@ -40,7 +40,8 @@ impl Drop for Owner {
         }
         let mut refs = self.0.refs().0.lock();
         refs.end = End::Ownerless;
-        refs.now.add(u64::from(!planted("two see to the end of a cache")));
+        refs.now.add(1);
+        planted!("two see to the end of a cache" => refs.now.sub(1));
         drop(refs);
         end_if_unused(&self.0);
     }
@@ -73,7 +74,8 @@ impl Drop for CacheRef {
             return;
         }
         let refs = self.0.refs().0.lock();
-        let is_last = refs.now.get() <= 1 && !planted("the last to leave does not look back");
+        let is_last = refs.now.get() <= 1;
+        planted!("the last to leave does not look back" => let is_last = false);
         if is_last && matches!(refs.end, End::Ownerless | End::Leaked(_)) {
             drop(refs);
             return end_if_unused(&self.0);
@@ -95,7 +97,9 @@ fn end_if_unused(cache: &Arc<Cache>) {
     loop {
         let (ever, is_leaked) = {
             let refs = cache.refs().0.lock();
-            if refs.now.get() > 1 && !planted("a cache is given up while a visitor has its objects") {
+            let visited = refs.now.get() > 1;
+            planted!("a cache is given up while a visitor has its objects" => let visited = false);
+            if visited {
                 // What others have in hand counts as in use. The last of them ends the cache.
                 refs.leave();
                 return;
@@ -116,7 +120,8 @@ fn end_if_unused(cache: &Arc<Cache>) {
         // Nobody will take from them.
         cache.discard_empty(&Operation::new());
         let mut refs = cache.refs().0.lock();
-        if refs.ever == ever || planted("who came meanwhile is overlooked") {
+        planted!("who came meanwhile is overlooked" => let ever = refs.ever);
+        if refs.ever == ever {
             refs.leave();
             refs.end = End::Leaked(cache.clone());
             return;

@@ -320,8 +320,7 @@ impl Cache {
         self.core.shed();
         self.counts.released.add(1);
         self.counts.pages.sub(u64::from(order.pages()));
-        if !planted("a released slab stays charged") {
-            self.uncharge();
-        }
+        planted!("a released slab stays charged" => return);
+        self.uncharge();
     }
 }

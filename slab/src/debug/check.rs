@@ -27,7 +27,7 @@
 //! the next allocation of the object, or an allocation that does not happen before the free (your code passed the object
 //! on with too weak an ordering), frees that cannot be right, and all that loom finds in your own atomics, locks and
 //! cells. For these use [`uslab::sync`](crate::sync), which is `std` in your program and a repaired loom in a model;
-//! loom's own atomics skip interleavings. `planted` is there for bugs that [`caught`] must find. `scenarios!` states
+//! loom's own atomics skip interleavings. `planted!` is there for bugs that [`caught`] must find. `scenarios!` states
 //! models and their planted bugs in one table. `uslab/examples/check_your_code.rs` has all of it, and `sessions.rs` the
 //! same for [handles](crate::handle).
 //!

@@ -92,13 +92,10 @@ impl Entry {
     #[inline]
     pub(super) fn hold(&self, generation: u32) -> bool {
         let mut word = self.word.load(Relaxed);
-        let mut looked = false;
         loop {
-            let over = Self::generation(word) != generation || word & IN_USE == 0;
-            if over && !(looked && planted("a handle is looked at and then counted")) {
+            if Self::generation(word) != generation || word & IN_USE == 0 {
                 return false;
             }
-            looked = true;
             assert!(word & HOLDERS != HOLDERS, "an object has {HOLDERS} holders: no more can be counted");
             // Acquire: pairs with the Release in `begin`; other holders keep that release going.
             match self.word.compare_exchange(word, word + 1, Acquire, Relaxed) {
@@ -106,7 +103,12 @@ impl Entry {
                     tell!("holds the object in life {generation}");
                     return true;
                 }
-                Err(now) => word = now,
+                Err(now) => {
+                    planted!("a handle is looked at and then counted" => {
+                        return self.hold(Self::generation(now));
+                    });
+                    word = now;
+                }
             }
         }
     }
@@ -133,15 +135,17 @@ impl Entry {
             // Acquire: pairs with the Release in `begin` and `let_go`: the object's next life comes after all that. Release:
             // pairs with the Acquire in the `let_go` of the last holder, through whose hands the object may go.
             match self.word.compare_exchange(word, ended, AcqRel, Relaxed) {
-                Ok(_) if planted("a free does not wait for holders") => return Some(Some(Last)),
                 Ok(_) => {
+                    planted!("a free does not wait for holders" => return Some(Some(Last)));
                     tell!("ends life {generation}: {} holders", ended & HOLDERS);
                     return Some((ended & HOLDERS == 0).then_some(Last));
                 }
-                Err(_) if planted("a handle is looked at and then freed") => {
-                    return Some((ended & HOLDERS == 0).then_some(Last));
+                Err(now) => {
+                    planted!("a handle is looked at and then freed" => {
+                        return Some((ended & HOLDERS == 0).then_some(Last));
+                    });
+                    word = now;
                 }
-                Err(now) => word = now,
             }
         }
     }
@@ -230,19 +234,17 @@ impl Numbers {
                 self.extend(number)?;
                 continue;
             };
-            if planted("a number is chosen in one lock hold and taken in the next") {
+            planted!("a number is chosen in one lock hold and taken in the next" => {
                 drop(free);
                 free = self.free.lock();
-            }
+            });
             if free.head == 0 {
                 free.used += 1;
             } else {
                 free.head = entry.object().addr() as u64;
             }
             drop(free);
-            if planted("a number begins anew with a new object") {
-                return Ok((number, 1));
-            }
+            planted!("a number begins anew with a new object" => return Ok((number, 1)));
             // Free numbers have a generation left: see `give`.
             return self.next(number).map(|generation| (number, generation)).ok_or(HandleError::Memory);
         }
@@ -250,10 +252,10 @@ impl Numbers {
 
     /// The life that comes next for the object of a number, which is in the caller's hand; `None` if there is none.
     pub(super) fn next(&self, number: u32) -> Option<u32> {
+        planted!("an object keeps its generation" => return Some(1));
         // Relaxed: the object came to the caller from whoever changed it last.
         match Entry::generation(self.entry(number)?.word.load(Relaxed)) {
             0 => self.generations.first(self.last),
-            _ if planted("an object keeps its generation") => Some(1),
             generation => self.generations.after(generation, self.last),
         }
     }

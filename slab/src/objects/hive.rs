@@ -207,7 +207,8 @@ impl<T> Hive<T> {
                 return true;
             }
             self.cache.live_into(&mut self.live);
-            self.stale = self.live.len() != self.len && !planted("a hive takes a set bit for a value");
+            self.stale = self.live.len() != self.len;
+            planted!("a hive takes a set bit for a value" => self.stale = false);
             if self.stale {
                 relax();
             }

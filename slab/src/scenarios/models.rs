@@ -196,7 +196,7 @@ pub(super) fn the_public_api(script: Script) {
         script.install();
         let mut number = other.alloc().unwrap();
         *number += 1;
-        assert!(!planted("a user's assertion"), "number {number} is not theirs");
+        planted!("a user's assertion" => panic!("number {number} is not theirs"));
     });
     let number = numbers.alloc().unwrap();
     let blocks = KmemCache::builder("block", 100).build().unwrap();

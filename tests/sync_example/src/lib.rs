@@ -69,8 +69,9 @@ impl<T> Slots<T> {
             let slot = self.slots.get(number as usize)?;
             // Relaxed: ordered by the head. It may be of a later life of the slot: then the head's tag has changed.
             let next = slot.next.load(Relaxed);
-            let tag = if planted("a take leaves the tag as it is") { head } else { head.wrapping_add(TAG) };
-            let new = tag & !u64::from(NONE) | u64::from(next);
+            let tagged = head.wrapping_add(TAG);
+            planted!("a take leaves the tag as it is" => let tagged = head);
+            let new = tagged & !u64::from(NONE) | u64::from(next);
             // Relaxed: what it takes was read before. Acquire: as above, of the head that was found instead.
             match self.head.compare_exchange_weak(head, new, Relaxed, Acquire) {
                 Ok(_) => return Some(Taken { slots: self, number }),

@@ -31,9 +31,8 @@ impl<T> Default for List<T> {
 impl<T> List<T> {
     fn take(&mut self) -> Option<Magazine<T>> {
         let magazine = self.magazines.pop()?;
-        if !planted("the working set forgets what was taken") {
-            self.least = self.least.min(self.magazines.len());
-        }
+        planted!("the working set forgets what was taken" => return Some(magazine));
+        self.least = self.least.min(self.magazines.len());
         Some(magazine)
     }
     pub(super) fn end_interval(&mut self) {
@@ -42,10 +41,8 @@ impl<T> List<T> {
     }
     /// Takes what nobody needed through the interval before and in this one so far: the bottom of the stack.
     pub(super) fn reap(&mut self) -> Vec<Magazine<T>> {
-        let mut surplus = self.least.min(self.least_before);
-        if planted("a reap takes the working set") {
-            surplus = self.least;
-        }
+        let surplus = self.least.min(self.least_before);
+        planted!("a reap takes the working set" => let surplus = self.least);
         self.least -= surplus;
         self.least_before = self.least_before.saturating_sub(surplus);
         self.magazines.drain(..surplus).collect()
@@ -73,9 +70,11 @@ impl<T> Stock<T> {
             magazine.is_full() || magazine.is_empty(),
             "the depot keeps full and empty magazines only"
         );
+        let current = magazine.size == self.size;
+        planted!("an old size comes back" => let current = magazine.size > 0);
         if !magazine.is_empty() {
             self.full.magazines.push(magazine);
-        } else if magazine.size == self.size || magazine.size > 0 && planted("an old size comes back") {
+        } else if current {
             self.empty.magazines.push(magazine);
         }
         // An empty one of an old size ends here, and what is no magazine is forgotten.
@@ -124,9 +123,8 @@ impl<T: Round> Depot<T> {
         };
         let Some(fresh) = list.take() else { return Err(stock.size) };
         let previous = cpu.load(fresh);
-        if !planted("an exchange forgets the previous magazine") {
-            stock.put(previous);
-        }
+        planted!("an exchange forgets the previous magazine" => let previous = Magazine::default());
+        stock.put(previous);
         stock.exchanges += 1;
         tell!(stock => "exchanges at the depot: neither of its magazines can serve");
         Ok(())

@@ -181,9 +181,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         // No object is taken ahead of need: magazines are filled by frees alone (section 3.3).
         drop(cpu);
         assert_unlocked();
-        if planted("a refused allocation is counted") {
-            self.slab_allocs.add(1);
-        }
+        planted!("a refused allocation is counted" => self.slab_allocs.add(1));
         let round = self.slab.alloc()?;
         self.slab_allocs.add(1);
         tell!("allocates {round:?} from the slab layer: the depot has no full magazine");
@@ -219,19 +217,17 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
             tell!("makes a magazine of {size}: the depot has no empty one");
             // Meanwhile the CPU may have gone on, or this thread to another CPU. So all begins anew with one more magazine in
             // the depot, where another CPU may find it first.
-            if planted("a new magazine is loaded without another look") {
+            planted!("a new magazine is loaded without another look" => {
                 cpu = self.this_cpu();
                 let previous = cpu.load(fresh);
                 tell!(cpu => "loads the new magazine");
                 self.depot.lock().put(previous);
                 continue;
-            }
+            });
             self.depot.lock().put(fresh);
             cpu = self.this_cpu();
         }
-        if planted("a refused magazine loses the round") {
-            return;
-        }
+        planted!("a refused magazine loses the round" => return);
         self.slab_frees.add(1);
         tell!("frees {round:?} to the slab layer: there is no memory for a magazine");
         self.slab.free(round);
@@ -265,19 +261,20 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
     pub fn drain(&self) {
         for cpu in &self.per_cpu {
             let mut cpu = cpu.0.lock();
-            let mut magazines = cpu.unload();
+            let magazines = cpu.unload();
             tell!(cpu => "drains a CPU");
-            if planted("a drain forgets the previous magazine") {
-                core::mem::swap(&mut cpu.previous, &mut magazines[1]);
-            }
-            if !planted("a drain frees under a CPU's lock") {
-                drop(cpu);
-            }
+            planted!("a drain forgets the previous magazine" => let magazines = {
+                let [loaded, previous] = magazines;
+                [loaded, core::mem::replace(&mut cpu.previous, previous)]
+            });
+            planted!("a drain frees under a CPU's lock" => {
+                self.flush(magazines);
+                continue;
+            });
+            drop(cpu);
             self.flush(magazines);
         }
-        if planted("a drain forgets the depot") {
-            return;
-        }
+        planted!("a drain forgets the depot" => return);
         let mut stock = self.depot.lock();
         let lists = [core::mem::take(&mut stock.full), core::mem::take(&mut stock.empty)];
         tell!(stock => "drains the depot");

@@ -32,11 +32,11 @@ impl SharedSupplier {
 
 impl Slab<usize> for SharedSupplier {
     fn alloc(&self) -> Option<usize> {
-        if planted("the slab layer looks and then takes") {
+        planted!("the slab layer looks and then takes" => {
             let object = self.0.objects.lock().last().copied()?;
             self.0.objects.lock().retain(|other| *other != object);
             return Some(object);
-        }
+        });
         self.0.objects.lock().pop()
     }
     fn free(&self, object: usize) {
