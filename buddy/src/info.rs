@@ -95,7 +95,7 @@ impl ZoneInfo {
         let mut info = {
             let inner = zone.lock();
             let mut pageblocks = [0; MigrateType::COUNT];
-            zone.types().for_each(|mobility| pageblocks[mobility as usize] += 1);
+            zone.pageblock_types().for_each(|mobility| pageblocks[mobility as usize] += 1);
             Self {
                 node: zone.node,
                 zone: zone.kind,

@@ -351,7 +351,7 @@ impl Zone {
     pub(crate) fn type_of(&self, shared: &ZoneShared, pfn: Pfn) -> MigrateType {
         decode(self.pageblock(shared, pfn))
     }
-    pub(crate) fn types(&self) -> impl Iterator<Item = MigrateType> {
+    pub(crate) fn pageblock_types(&self) -> impl Iterator<Item = MigrateType> {
         self.types.iter().map(decode)
     }
     /// Sets the type of all pageblocks that begin in `pages` pages from `pfn` (a pageblock's start).

@@ -529,7 +529,7 @@ impl<M: Memory> Table<M> {
             let wanted = |region: Region<'_>| region.is_open(class) || region.head(class) & LEN > 0;
             let mut owned = |region: Region<'_>| region.take(class, 0);
             // Without a fence somebody may still use the number: then nobody else gets it.
-            if !self.with_regions(all.clone(), wanted, &mut owned) {
+            if !self.own_regions(all.clone(), wanted, &mut owned) {
                 return;
             }
             // Nobody writes to what is closed for good.

@@ -64,10 +64,11 @@ impl Subsystem {
     pub fn new(config: Config) -> Result<Self, StartError> {
         // Names and sizes of kmalloc's caches are right by construction: what is left is memory.
         #[cfg(not(any(loom, shuttle)))]
-        let made =
-            Core::with_fallback(config, |core| Ok(Self { kmalloc: Kmalloc::new(core)?, core: core.clone() }));
+        let made = Core::start_with_fewer_pages(config, |core| {
+            Ok(Self { kmalloc: Kmalloc::new(core)?, core: core.clone() })
+        });
         #[cfg(any(loom, shuttle))]
-        let made = Core::with_fallback(config, |core| Ok(Self { core: core.clone() }));
+        let made = Core::start_with_fewer_pages(config, |core| Ok(Self { core: core.clone() }));
         made
     }
 

@@ -51,7 +51,7 @@ pub struct Drains {
 impl<M: Memory> Table<M> {
     /// Runs `owned` on the regions of `cpus`, of those that were used and for which `wanted` says so, with nobody else
     /// there. `false` if the kernel refused the fence: then nothing was done. The lock of drains is held.
-    pub(super) fn with_regions(
+    pub(super) fn own_regions(
         &self,
         cpus: Range<u32>,
         wanted: impl Fn(Region<'_>) -> bool,
@@ -242,7 +242,7 @@ impl<M: Memory> Table<M> {
                 region.see(class);
             }
         };
-        self.with_regions(cpus, wanted, &mut owned);
+        self.own_regions(cpus, wanted, &mut owned);
     }
     /// The pages of its room may be memory from now on; for who holds the lock of drains.
     pub(super) fn note_backed(&self, region: Region<'_>, class: Class) {

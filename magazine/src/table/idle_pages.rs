@@ -44,7 +44,7 @@ impl<M: Memory> Table<M> {
             }
             region.set_going(&backed.without(&kept));
         };
-        self.with_regions(cpus(), |region| !idle(region).is_empty(), &mut owned);
+        self.own_regions(cpus(), |region| !idle(region).is_empty(), &mut owned);
         let mut bytes = 0;
         for (cpu, region) in cpus().filter_map(|cpu| Some((cpu, self.region(cpu)?))) {
             if region.committed() == 0 {

@@ -450,11 +450,12 @@ impl Writer {
         self.objects.insert(ptr, self.born);
         self.born += 1;
     }
-    /// The end of the object at `ptr`, if there is one.
-    pub fn free(&mut self, cpu: u32, ptr: u64) {
-        let Some(number) = self.objects.remove(&ptr) else { return };
+    /// The end of the object at `ptr`; `false` if there is none.
+    pub fn free(&mut self, cpu: u32, ptr: u64) -> bool {
+        let Some(number) = self.objects.remove(&ptr) else { return false };
         self.code(Code::Free, cpu);
         self.put(Column::Age, self.born - 1 - number);
+        true
     }
     /// An object of `cache` that is allocated and freed at once.
     ///

@@ -5,7 +5,8 @@
 
 use super::{Options, ReplayError, open};
 use crate::output::{Progress, grouped, table, text};
-use crate::trace::{Recording, Tables};
+use crate::trace::{FreeOrigin, Op, OpKind, Pfn, Ptr, Recording, Resolver, Tables};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
@@ -149,11 +150,12 @@ pub fn designs(
     let cpus = super::cpus(&recording, options)?;
     let trace = recording.path().display().to_string();
     let mut resolver = recording.resolve(tables.latest_slabinfo())?;
-    let mut writer = Writer::new(trace.clone(), cpus);
+    let mut ops = Vec::new();
     while let Some(op) = resolver.next_op()? {
-        super::stream::write(&mut writer, &resolver, &op, u32::from(op.cpu) % cpus);
+        ops.push(op);
     }
-    let stream = writer.finish();
+    let stream = stream(trace.clone(), cpus, &resolver, &ops);
+    drop((ops, resolver));
     let run = |design: &DesignName| {
         let stage = progress.stage("replaying", stream.operations);
         match design {
@@ -169,6 +171,54 @@ pub fn designs(
     };
     let designs = names.iter().map(run).collect::<Result<_, _>>()?;
     Ok(DesignReport { trace, cpus, operations: stream.operations, designs })
+}
+
+/// The operations as a stream, with each hidden allocation at its likely time.
+fn stream(title: String, cpus: u32, resolver: &Resolver, ops: &[Op]) -> Stream {
+    let mut early = hidden_allocations(ops, |ptr| resolver.page_of(ptr)).into_iter().peekable();
+    let mut writer = Writer::new(title, cpus);
+    for (at, op) in ops.iter().enumerate() {
+        let cpu = u32::from(op.cpu) % cpus;
+        super::stream::write(&mut writer, resolver, op, cpu);
+        while let Some((_, free)) = early.next_if(|(then, _)| *then == at) {
+            if let OpKind::Free { cache, ptr, .. } = ops[free].kind {
+                writer.alloc(cpu, cache.0, ptr.0, resolver.cache(cache).size.into());
+            }
+        }
+    }
+    writer.finish()
+}
+
+/// When objects were allocated that the trace shows the frees of only: the operation, and that of the free; in order.
+///
+/// Bulk allocation has no event. It takes whole slabs as they are made, so an object that was never seen since its page was
+/// handed out was allocated there and then. Of others nothing can be said.
+fn hidden_allocations(ops: &[Op], page_of: impl Fn(Ptr) -> Option<Pfn>) -> Vec<(usize, usize)> {
+    let (mut handed_out, mut seen) = (FxHashMap::default(), FxHashMap::default());
+    let mut found = Vec::new();
+    for (at, op) in ops.iter().enumerate() {
+        match op.kind {
+            OpKind::PageAlloc { pfn, order, .. } => {
+                handed_out.extend((pfn.0..pfn.0 + (1 << order)).map(|page| (page, at)));
+            }
+            OpKind::PageFree { pfn, order, .. } => {
+                (pfn.0..pfn.0 + (1 << order)).for_each(|page| _ = handed_out.remove(&page));
+            }
+            OpKind::Free { ptr, origin, .. } => {
+                let last = seen.insert(ptr.0, at);
+                let then = page_of(ptr).and_then(|page| handed_out.get(&page.0).copied());
+                if origin == FreeOrigin::HiddenAlloc
+                    && let Some(then) = then.filter(|then| last.is_none_or(|last| last < *then))
+                {
+                    found.push((then, at));
+                }
+            }
+            OpKind::Alloc { ptr, .. } | OpKind::HiddenFree { ptr, .. } => _ = seen.insert(ptr.0, at),
+            OpKind::Mark { .. } => {}
+        }
+    }
+    found.sort_unstable();
+    found
 }
 
 fn moments<D: Design>(
@@ -316,5 +366,44 @@ impl fmt::Display for DesignReport {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{CacheId, PageFreeOrigin, PageUse};
+
+    const CACHE: CacheId = CacheId(0);
+
+    fn ops(kinds: impl IntoIterator<Item = OpKind>) -> Vec<Op> {
+        kinds.into_iter().zip(1..).map(|(kind, line)| Op { line, time_ns: 0, cpu: 0, kind }).collect()
+    }
+    fn hidden(ptr: u64) -> OpKind {
+        OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::HiddenAlloc }
+    }
+
+    #[test]
+    fn an_object_that_was_never_seen_since_its_page_was_handed_out_was_allocated_there() {
+        let usage = PageUse::Slab;
+        let slab = OpKind::PageAlloc { pfn: Pfn(4), order: 1, migratetype: 0, usage };
+        let origin = PageFreeOrigin::Unseen;
+        let gone = OpKind::PageFree { pfn: Pfn(4), order: 1, origin, usage };
+        let alloc = |ptr| OpKind::Alloc { cache: CACHE, ptr: Ptr(ptr), bytes_req: 8, bytes_alloc: 8 };
+        let matched =
+            |ptr| OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::Matched { alloc_cpu: 0 } };
+        let ops = ops([
+            hidden(0x4000), // 0: of a page that nobody saw handed out
+            slab,           // 1
+            hidden(0x5008), // 2: on its second page
+            alloc(0x4010),
+            matched(0x4010),
+            hidden(0x4010), // 5: seen since, so nothing can be said
+            hidden(0x4000), // 6: seen before the page was handed out only
+            gone,
+            hidden(0x4018), // 8: the page is gone
+        ]);
+        assert_eq!(hidden_allocations(&ops, |ptr| Some(Pfn(ptr.0 >> 12))), [(1, 2), (1, 6)]);
+        assert_eq!(hidden_allocations(&ops, |_| None), [], "hashed addresses");
     }
 }

@@ -20,8 +20,11 @@ pub(super) fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
         OpKind::Free { ptr, origin: FreeOrigin::Matched { .. }, .. } | OpKind::HiddenFree { ptr, .. } => {
             to.free(cpu, ptr.0);
         }
-        OpKind::Free { cache, origin: FreeOrigin::HiddenAlloc, .. } => {
-            to.pass(cpu, cache.0, resolver.cache(cache).size.into());
+        OpKind::Free { cache, ptr, origin: FreeOrigin::HiddenAlloc } => {
+            // Nobody knows when it was allocated, unless somebody has guessed.
+            if !to.free(cpu, ptr.0) {
+                to.pass(cpu, cache.0, resolver.cache(cache).size.into());
+            }
         }
         OpKind::Free { origin: FreeOrigin::PreTrace, .. } => {}
         OpKind::PageAlloc { pfn, order, migratetype, usage: PageUse::Other } => {

@@ -289,6 +289,12 @@ impl Resolver {
         self.tally.all
     }
 
+    /// The page that an object lies on, its first if it lies on several; `None` where addresses do not tell.
+    #[must_use]
+    pub fn page_of(&self, ptr: Ptr) -> Option<Pfn> {
+        self.direct_map.pfn(ptr)
+    }
+
     /// The text of a mark.
     #[must_use]
     pub fn mark(&self, id: MarkId) -> String {

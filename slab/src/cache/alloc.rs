@@ -146,9 +146,9 @@ impl Cache {
         let (source, op) = (self.source(gfp), &Operation::new());
         match self.config.per_cpu.alloc_missed(op, &source, || self.direct(op, &source, self.this_node())) {
             Some(object) => Ok(self.hand_out(object, gfp)),
-            None => self
-                .alloc_with_reclaim(op, &source, self.this_node())
-                .map(|object| self.hand_out(object, gfp)),
+            None => {
+                self.alloc_elsewhere(op, &source, self.this_node()).map(|object| self.hand_out(object, gfp))
+            }
         }
     }
 
@@ -168,7 +168,7 @@ impl Cache {
         let (source, op) = (self.source(gfp), &Operation::new());
         match self.direct(op, &source, node) {
             Some(object) => Ok(self.hand_out(object, gfp)),
-            None => self.alloc_with_reclaim(op, &source, node).map(|object| self.hand_out(object, gfp)),
+            None => self.alloc_elsewhere(op, &source, node).map(|object| self.hand_out(object, gfp)),
         }
     }
 
@@ -202,7 +202,7 @@ impl Cache {
             }
             filling.got += taken;
             if taken == 0 {
-                let object = self.alloc_with_reclaim(op, &source, node)?;
+                let object = self.alloc_elsewhere(op, &source, node)?;
                 filling.put(self.hand_out(object, gfp));
             }
         }
@@ -212,7 +212,7 @@ impl Cache {
 
     /// Nothing was to be had of `node` in the ordinary way: whatever helps, once each.
     #[cold]
-    fn alloc_with_reclaim(
+    fn alloc_elsewhere(
         &self,
         op: &Operation,
         source: &SlabSupplier<'_>,
@@ -348,7 +348,7 @@ impl Cache {
             self.counts.direct_allocs.add(taken as u64);
             self.counts.direct_paths.add(op.path(), taken as u64);
             if taken == 0 {
-                reserving.objects.push(self.alloc_with_reclaim(op, &source, node)?.0);
+                reserving.objects.push(self.alloc_elsewhere(op, &source, node)?.0);
             }
         }
         reserving.had = end;

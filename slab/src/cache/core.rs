@@ -101,7 +101,7 @@ impl Core {
 
     /// What `make` makes of a core with as many pages as the system grants: where address space is refused, to the pages or
     /// to what describes them, fewer than asked for.
-    pub(crate) fn with_fallback<T>(
+    pub(crate) fn start_with_fewer_pages<T>(
         mut config: Config,
         make: impl Fn(&Arc<Self>) -> Result<T, CacheError>,
     ) -> Result<T, StartError> {

@@ -264,14 +264,14 @@ impl Cache {
             self.counts.grace_pages.add(pages);
             crate::reclaim::rcu::after_grace(move || {
                 // Nobody's operation any more.
-                cache.finish(&Operation::new(), slab);
+                cache.end_slab(&Operation::new(), slab);
                 cache.counts.grace_pages.sub(pages);
                 // Last: who waits for it to become 0 finds all the rest done.
                 cache.counts.grace.sub(1);
             });
             return;
         }
-        self.finish(op, slab);
+        self.end_slab(op, slab);
     }
 
     /// Says which class the slab's pages are of. `false` if there is no memory to say so.
@@ -308,7 +308,7 @@ impl Cache {
     }
 
     /// The end of a slab: nobody knows it any more.
-    fn finish(&self, op: &Operation, slab: Pfn) {
+    fn end_slab(&self, op: &Operation, slab: Pfn) {
         let memory = &self.core.memory;
         let order = memory.frames().frame(slab).state().order();
         self.destruct(slab, self.geometry().objects_at(order));

@@ -303,7 +303,11 @@ impl<T: Send + Sync + 'static, C: Fn() -> T + Send + Sync + 'static> ObjectCache
         let made = numbers.clone();
         let numbered =
             move |construct: C| move || Numbered { value: construct(), number: None, numbers: made.clone() };
-        Ok(HandleCache { objects: self.of(numbered).build_on(core)?, numbers, handles: PhantomData })
+        Ok(HandleCache {
+            objects: self.map_constructor(numbered).build_on(core)?,
+            numbers,
+            handles: PhantomData,
+        })
     }
 }
 

@@ -251,7 +251,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
         Self { cache: change(self.cache), ..self }
     }
     /// The same for objects of type `U`, made by what `change` makes of the constructor.
-    pub(crate) fn of<U, D>(self, change: impl FnOnce(C) -> D) -> ObjectCacheBuilder<U, D, R> {
+    pub(crate) fn map_constructor<U, D>(self, change: impl FnOnce(C) -> D) -> ObjectCacheBuilder<U, D, R> {
         let cache = self.cache.size(size_of::<U>().max(1)).align(align_of::<U>());
         ObjectCacheBuilder {
             cache,

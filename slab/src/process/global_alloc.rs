@@ -155,7 +155,7 @@ fn start_here() -> Option<&'static Process> {
     if let Some(limit) = options.limit {
         config.pages = config.pages.limit(limit);
     }
-    let Ok(core) = Core::with_fallback(config, Malloc::on) else {
+    let Ok(core) = Core::start_with_fewer_pages(config, Malloc::on) else {
         STARTING.store(NEVER, Relaxed);
         return None;
     };

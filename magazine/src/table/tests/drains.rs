@@ -412,7 +412,7 @@ fn a_region_that_was_taken_away_is_written_by_nobody() {
                     looks += 1;
                 };
                 let _one_at_a_time = table.lock_drains();
-                assert!(table.with_regions(0..table.cpus.count(), |_| true, &mut owned));
+                assert!(table.own_regions(0..table.cpus.count(), |_| true, &mut owned));
             }
             stop.store(true, Relaxed);
             (looks, used, written)
