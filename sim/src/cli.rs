@@ -169,13 +169,14 @@ struct LabArgs {
 
 /// Leaks an object of the cache of that name, once, and says whether it did.
 fn leaker(name: String, leaked: Arc<AtomicBool>) -> stress::Saboteur {
-    Arc::new(move |cache, _| {
-        let leaks = cache.name() == name && !leaked.swap(true, Relaxed);
-        let done = leaks && cache.alloc(uslab::Gfp::KERNEL).is_ok();
-        if leaks && !done {
-            leaked.store(false, Relaxed);
+    Arc::new(move |cache, freed| {
+        if cache.name() != name || leaked.swap(true, Relaxed) {
+            return false;
         }
-        done
+        // The object that was just freed, which somebody remembers; else another try at the next free.
+        let block = cache.alloc_block(uslab::Gfp::KERNEL).ok().filter(|block| block.address() == freed);
+        leaked.store(block.is_some(), Relaxed);
+        block.map(std::mem::forget).is_some()
     })
 }
 
