@@ -3,7 +3,7 @@
 use crate::geometry;
 use crate::output::command::{self, Outcome};
 use crate::output::{Form, Place, Progress, bytes, json_text, write_all};
-use crate::replay::{self, DesignName};
+use crate::replay;
 use crate::stress::{self, FaultSpec, Workload};
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
@@ -15,6 +15,8 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uslab::Magazines;
+use uslab_engine::Policy;
+use uslab_engine::designs::{NoPolicy, Spec};
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 
 /// The program that `uslab lab` becomes.
@@ -85,10 +87,20 @@ struct ReplayArgs {
     /// Show every cache, not only the busiest.
     #[arg(long)]
     all: bool,
-    /// Who answers: the shipping allocator, or a model of another one's policy. With it the report shows how each design's
-    /// slabs compare with the kernel's own tables beside the trace.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "html"])]
-    design: Vec<DesignName>,
+    /// Who answers, e.g. `slub,slub:cpu_partial=0,uslab`. With it the report shows how each design's slabs compare with the
+    /// kernel's own tables beside the trace.
+    ///
+    /// Designs, and what can be set with `:KEY=NUMBER`:
+    ///
+    ///   uslab        the shipping allocator
+    ///   slub         a model of SLUB in Linux 6.1 to 6.17: cpu_partial, min_partial, slab_min_objects, slab_min_order,
+    ///                slab_max_order
+    ///   sheaves      a model of SLUB in Linux 6.18: sheaf_capacity, cpu_partial, min_partial
+    ///   slab         a model of SLAB in Linux until 6.7: limit, batchcount, shared
+    ///   bonwick94    a model of the slab allocator of 1994
+    ///   magazines01  the magazine layer of 2001 over a model of the slabs of 1994: magsize
+    #[arg(long, value_name = "NAME", verbatim_doc_comment, value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "html"])]
+    design: Vec<String>,
     /// Write a page to see it move: FILE, or `-` for standard output. One file for any browser, without a network. The
     /// allocator itself runs in it as WebAssembly, operation by operation, forward and back, on a machine of 1 GiB with one
     /// node.
@@ -205,14 +217,21 @@ Examples:
 
 /// Runs the command line and returns its exit code.
 pub fn main() -> ExitCode {
-    command::run(run)
+    main_with::<NoPolicy>()
 }
 
-fn run(cli: &Cli) -> anyhow::Result<Outcome> {
+/// The same, with a policy that the calling program brings: `--design` knows it by its name.
+///
+/// `examples/uma.rs` beside this crate is such a program.
+pub fn main_with<P: Policy>() -> ExitCode {
+    command::run(run::<P>)
+}
+
+fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
     let json = || cli.json.as_deref().map(|path| Place::open(Form::Json, path)).transpose();
     match &cli.verb {
-        None => run_replay(&ReplayArgs::bundled(), json()?),
-        Some(Verb::Replay(args)) => run_replay(args, json()?),
+        None => run_replay::<P>(&ReplayArgs::bundled(), json()?),
+        Some(Verb::Replay(args)) => run_replay::<P>(args, json()?),
         Some(Verb::Geometry(args)) => run_geometry(args, json()?),
         Some(Verb::Stress(args)) => run_stress(args, json()?),
         Some(Verb::Lab(args)) => run_lab(args, cli.json.as_deref()),
@@ -236,7 +255,7 @@ impl ReplayArgs {
     }
 }
 
-fn run_replay(args: &ReplayArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     let options = replay::Options {
         cpus: args.cpus,
         nodes: args.nodes,
@@ -256,7 +275,9 @@ fn run_replay(args: &ReplayArgs, json: Option<Place>) -> anyhow::Result<Outcome>
     let to_stdout = places.into_iter().flatten().any(Place::is_stdout);
     let progress = Progress::new();
     if !args.design.is_empty() {
-        let report = replay::designs(args.trace.as_deref(), &options, &args.design, &progress)?;
+        let specs = args.design.iter().map(|text| text.parse::<Spec<P>>());
+        let specs = specs.collect::<Result<Vec<_>, _>>().context("--design")?;
+        let report = replay::designs(args.trace.as_deref(), &options, &specs, &progress)?;
         drop(progress);
         if let Some(json) = json {
             json.json(&report)?;
@@ -264,7 +285,7 @@ fn run_replay(args: &ReplayArgs, json: Option<Place>) -> anyhow::Result<Outcome>
         if !to_stdout {
             std::io::stdout().lock().write_all(report.to_string().as_bytes()).context("standard output")?;
         }
-        return Ok(Outcome::Done);
+        return Ok(if report.holds() { Outcome::Done } else { Outcome::Violated });
     }
     let (report, page) = match &html {
         Some(_) => {

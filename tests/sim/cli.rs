@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use uslab_tests::workspace;
 
-fn uslab(args: &[&str]) -> Output {
+pub(crate) fn uslab(args: &[&str]) -> Output {
     uslab_with(args, b"")
 }
 
-fn uslab_with(args: &[&str], input: &[u8]) -> Output {
+pub(crate) fn uslab_with(args: &[&str], input: &[u8]) -> Output {
     let mut child = Command::new(uslab_tests::uslab())
         .args(args)
         .env("NO_COLOR", "1")
@@ -24,14 +24,14 @@ fn uslab_with(args: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().expect("the binary ends")
 }
 
-fn said(output: &Output) -> (Option<i32>, String, String) {
+pub(crate) fn said(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 /// Exit code 2, nothing on standard output, and a message with all of `parts`.
 #[track_caller]
-fn refused(args: &[&str], parts: &[&str]) {
+pub(crate) fn refused(args: &[&str], parts: &[&str]) {
     let (code, out, err) = said(&uslab(args));
     assert_eq!(code, Some(2), "{args:?}: {err}");
     assert!(out.is_empty(), "{args:?} wrote {out}");
@@ -41,7 +41,7 @@ fn refused(args: &[&str], parts: &[&str]) {
     }
 }
 
-fn sample(name: &str) -> PathBuf {
+pub(crate) fn sample(name: &str) -> PathBuf {
     workspace().join("sim/data/samples").join(name)
 }
 
@@ -68,7 +68,7 @@ impl Folder {
     }
 }
 
-fn replay_json(args: &[&str]) -> Value {
+pub(crate) fn replay_json(args: &[&str]) -> Value {
     let args: Vec<&str> = ["replay"].into_iter().chain(args.iter().copied()).chain(["--json", "-"]).collect();
     let (code, out, err) = said(&uslab(&args));
     assert_eq!(code, Some(0), "{args:?}: {err}");
@@ -610,42 +610,4 @@ fn the_options_of_the_lab_reach_it_wherever_they_stand() {
     assert_eq!(reach(&["--json", "file", "lab", "race", "-h"]), "--json=file race -h\n");
     assert_eq!(reach(&["lab", "--json", "file", "race"]), "--json=file race\n");
     assert_eq!(reach(&["lab"]), "\n");
-}
-
-#[test]
-fn a_model_of_slub_predicts_the_slabs_of_the_bundled_traces_kernel() {
-    let report = replay_json(&["--design", "slub,uslab"]);
-    assert_eq!((&report["cpus"], &report["operations"]), (&4.into(), &672_020.into()));
-    let [slub, uslab] = ["slub", "uslab"].map(|design| {
-        let runs = report["designs"].as_array().expect("a run for each design");
-        let run = runs.iter().find(|run| run["design"] == design).expect("one of that name");
-        assert_eq!(run["failed"], 0, "{design}");
-        let moments = run["moments"].as_array().expect("moments");
-        assert_eq!(moments.iter().map(|moment| &moment["name"]).collect::<Vec<_>>(), ["end"], "{design}");
-        &moments[0]
-    });
-    // It is right about most caches, and nearer than another policy is.
-    let error = |moment: &Value| moment["slabs"]["absolute_error"].as_u64().expect("a number");
-    let kernel = slub["slabs"]["kernel"].as_u64().expect("a number");
-    assert!(error(slub) * 100 <= kernel, "{} of {kernel} slabs", error(slub));
-    assert!(error(slub) * 2 < error(uslab), "{} and {}", error(slub), error(uslab));
-    let near = &slub["slabs"]["caches_over_100"];
-    let [n, within] = ["n", "within_2_percent_or_a_slab"].map(|key| near[key].as_u64().expect("a number"));
-    assert!(within * 10 >= n * 9 && n > 30, "{within} of {n}");
-    // The sums are those of the rows.
-    let rows = slub["caches"].as_array().expect("rows");
-    let sum = |key: &str| rows.iter().map(|row| row[key]["slabs"].as_i64().expect("a number")).sum::<i64>();
-    assert_eq!(
-        (Some(sum("kernel")), Some(sum("design"))),
-        (slub["slabs"]["kernel"].as_i64(), slub["slabs"]["design"].as_i64())
-    );
-}
-
-#[test]
-fn a_design_beside_no_table_says_so_and_unknown_ones_are_refused() {
-    let path = sample("ftrace-6.12-tgid-hashed.txt.zst");
-    let (_, out, _) = said(&uslab(&["replay", path.to_str().expect("UTF-8"), "--design", "slub"]));
-    assert!(out.contains("Nothing to compare with"), "{out}");
-    refused(&["replay", "--design", "slob"], &["--design", "possible values: uslab, slub"]);
-    refused(&["replay", "--design", "slub", "--nodes", "2"], &["--design", "--nodes"]);
 }

@@ -1,6 +1,7 @@
 //! Who answers a stream.
 
 use crate::stream::CacheInfo;
+use uslab_magazine::Paths;
 
 /// When and where something is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,8 @@ pub trait Design {
 
     /// The numbers of a cache that it was told of.
     fn counts(&self, cache: u32) -> CacheCounts;
+    /// Operations on objects of slabs by the dearest thing that they did.
+    fn paths(&self) -> Paths;
     /// Its conservation laws, with so many objects and pages that the stream holds.
     ///
     /// # Errors

@@ -11,26 +11,43 @@
 //! asks where objects lie and never looks into one.
 
 pub mod design;
+pub mod designs;
 mod engine;
 #[cfg(target_family = "wasm")]
 mod exports;
 mod levels;
 mod machine;
+pub mod model;
+pub mod models;
 mod observer;
+mod pages;
 mod shipping;
-pub mod slub;
+mod slabs;
 mod step;
 pub mod stream;
 pub mod view;
 
 pub use design::Design;
 pub use engine::{Engine, EngineError};
-pub use machine::{MOST_MEMORY, Machine};
+pub use machine::{MOST_MEMORY, Machine, MachineError};
+pub use model::{Deed, Model, Policy};
+pub use pages::Pages;
 pub use shipping::Shipping;
-pub use slub::Slub;
-pub use step::{Path, Step, What};
+pub use slabs::Slabs;
+pub use step::{Step, What};
 pub use stream::{Stream, StreamError, Writer};
+pub use uslab_magazine::{Path, Paths};
 pub use view::View;
+
+/// What a [`Policy`] is written with.
+pub mod policy {
+    pub use crate::design::{NoMemory, Unable};
+    pub use crate::model::{Deed, Holder, Op, Policy};
+    pub use crate::slabs::{End, Object, Slabs};
+    pub use crate::stream::CacheInfo;
+    pub use uslab::{Geometry, GeometryError, OrderRule};
+    pub use uslab_magazine::Cpus;
+}
 
 /// FNV-1a of 64 bits: what runs are compared by.
 pub fn hash(bytes: &[u8]) -> u64 {

@@ -4,7 +4,7 @@ use crate::stream::{CacheInfo, Kind, Stream};
 use elsa::FrozenVec;
 use std::fmt;
 use uslab::{Config, KmallocKind, KmemCache, SizeClass, StartError, Subsystem};
-use uslab_buddy::{Backend, PAGE_SIZE, PageConfig, Phantom, ZoneKind};
+use uslab_buddy::{Backend, PAGE_SIZE, PageConfig, PageError, Phantom, ZoneKind};
 use uslab_magazine::{BadCpus, Cpus};
 
 /// Bytes that a machine may have, on every target alike: what a page's 32 bits of addresses leave.
@@ -19,6 +19,9 @@ pub enum MachineError {
     /// No memory for its tables.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// The same, of its pages alone.
+    #[error(transparent)]
+    Pages(#[from] PageError),
     /// A cache that cannot be made.
     #[error("cache {0}: {1}")]
     Cache(String, uslab::CacheError),
@@ -40,18 +43,23 @@ impl fmt::Debug for Machine {
     }
 }
 
+/// Pages that are addresses only, for a page allocator that does not leave this crate.
+pub(crate) fn page_config(cpus: u32) -> Result<PageConfig, MachineError> {
+    let zone = (ZoneKind::Normal, (MOST_MEMORY / PAGE_SIZE as u64) as u32);
+    let mut pages = PageConfig::with_nodes(Cpus::simulated(cpus, 1)?, vec![vec![zone]]);
+    // SAFETY: the allocator does not leave this crate, which asks for plain blocks only (no zeroed ones, none with a
+    // constructor, none that grows) and never for their bytes. Checked frees look at tags, which are memory.
+    pages.backend = Backend::Phantom(unsafe { Phantom::new() });
+    Ok(pages)
+}
+
 impl Machine {
     /// For a stream; all of [`MOST_MEMORY`], of which only the tables cost anything.
     ///
     /// # Errors
     /// The CPUs or the memory cannot be simulated, or a cache of the stream cannot be made.
     pub fn new(stream: &Stream) -> Result<Self, MachineError> {
-        let cpus = Cpus::simulated(stream.cpus, 1)?;
-        let zone = (ZoneKind::Normal, (MOST_MEMORY / PAGE_SIZE as u64) as u32);
-        let mut pages = PageConfig::with_nodes(cpus, vec![vec![zone]]);
-        // SAFETY: the subsystem does not leave this crate, which asks for plain blocks only (no zeroed ones, none with a
-        // constructor, none that grows) and never for their bytes. Checked frees look at tags, which are memory.
-        pages.backend = Backend::Phantom(unsafe { Phantom::new() });
+        let pages = page_config(stream.cpus)?;
         // The same on all targets and in all profiles.
         let config = Config { check_frees: false, ..Config::new(pages) };
         Ok(Self { subsystem: Subsystem::new(config)?, named: FrozenVec::new() })

@@ -3,10 +3,10 @@
 use crate::engine::{Engine, EngineError};
 use crate::levels::CpuLevels;
 use crate::shipping::Shipping;
-use crate::step::{Path, Step, What};
+use crate::step::{Step, What};
 use uslab::{CacheInfo, ObjectPlace};
 use uslab_buddy::BuddyInfo;
-use uslab_magazine::LayerView;
+use uslab_magazine::{LayerView, Path};
 
 /// The allocator as an operation found it.
 pub(crate) struct Observer {

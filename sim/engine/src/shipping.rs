@@ -2,10 +2,11 @@
 
 use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
 use crate::machine::Machine;
+use crate::pages::gfp;
 use crate::stream::CacheInfo;
 use uslab::{Block, Gfp, KmemCache};
 use uslab_buddy::{Order, PageBlock};
-use uslab_magazine::on_cpu;
+use uslab_magazine::{Paths, on_cpu};
 
 /// The crates `uslab` and `uslab-buddy` as they ship, on a [`Machine`].
 #[derive(Debug)]
@@ -56,13 +57,8 @@ impl<'m> Design for Shipping<'m> {
 
     fn alloc_pages(&mut self, at: At, order: u8, migratetype: u8) -> Result<PageBlock<'m>, NoMemory> {
         on_cpu(at.cpu);
-        let gfp = match migratetype {
-            1 => Gfp::KERNEL | Gfp::MOVABLE,
-            2 => Gfp::KERNEL | Gfp::RECLAIMABLE,
-            _ => Gfp::KERNEL,
-        };
         let order = Order::new(order).ok_or(NoMemory)?;
-        self.machine.subsystem.pages().alloc_block(order, gfp, None).map_err(|_| NoMemory)
+        self.machine.subsystem.pages().alloc_block(order, gfp(migratetype), None).map_err(|_| NoMemory)
     }
     fn free_pages(&mut self, at: At, block: PageBlock<'m>) {
         on_cpu(at.cpu);
@@ -92,6 +88,9 @@ impl<'m> Design for Shipping<'m> {
         }
     }
 
+    fn paths(&self) -> Paths {
+        self.caches.iter().flatten().map(|cache| cache.info().paths).sum()
+    }
     /// Of the allocator itself, and of what the stream holds.
     fn check(&self, objects: u64, held: u64) -> Result<(), String> {
         let c = self.machine.subsystem.check().map_err(|violation| violation.to_string())?;

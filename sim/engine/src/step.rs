@@ -1,6 +1,7 @@
 //! What an operation did.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use uslab_magazine::Path;
 
 /// What an operation did, in outline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -49,22 +50,6 @@ pub enum What {
     Nothing,
 }
 
-/// The dearest thing that an operation did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Path {
-    /// Stayed with what its CPU holds: no lock.
-    Cpu,
-    /// Visited a depot.
-    Depot,
-    /// Took from slabs or gave to them, under a node's lock.
-    Slab,
-    /// Went to the page allocator, or to its zones.
-    Pages,
-    /// Had memory committed or given back.
-    Commit,
-}
-
 /// A part of an operation: most have one, a block that is freed in parts has several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
@@ -78,7 +63,12 @@ pub struct Step {
     /// The slab's first page and the object in it.
     pub object: Option<(u32, u16)>,
     /// The dearest thing it did; `None` if it did nothing.
+    #[serde(serialize_with = "name")]
     pub path: Option<Path>,
     /// All of it in words.
     pub sentence: String,
+}
+
+fn name<S: Serializer>(path: &Option<Path>, serializer: S) -> Result<S::Ok, S::Error> {
+    path.map(Path::name).serialize(serializer)
 }

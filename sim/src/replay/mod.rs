@@ -21,7 +21,7 @@ mod moments;
 mod page;
 mod stream;
 
-pub use moments::{DesignName, DesignReport, designs};
+pub use moments::{DesignReport, designs};
 pub use page::page;
 
 use crate::machine::{Build, BuildError, Failed, Holdings, Machine};

@@ -11,24 +11,8 @@ use serde::Serialize;
 use std::fmt;
 use std::path::Path;
 use uslab_engine::design::CacheCounts;
-use uslab_engine::slub::{Settings, Slub};
-use uslab_engine::{Design, Engine, Machine, Shipping, Stream, Writer};
-
-/// A design by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum DesignName {
-    /// The shipping allocator.
-    Uslab,
-    /// A model of SLUB in Linux 6.1 to 6.17: a current slab and partial slabs for each CPU.
-    Slub,
-}
-
-impl fmt::Display for DesignName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
+use uslab_engine::designs::{Spec, Visitor};
+use uslab_engine::{Design, Engine, EngineError, Paths, Policy, Stream, Writer};
 
 /// Designs beside a kernel.
 #[derive(Debug, Serialize)]
@@ -46,10 +30,14 @@ pub struct DesignReport {
 /// A design's way through the trace.
 #[derive(Debug, Serialize)]
 pub struct DesignRun {
-    /// The design.
-    pub design: DesignName,
+    /// The design, and what was set.
+    pub design: String,
     /// Allocations that found no memory.
     pub failed: u64,
+    /// The first conservation law that did not hold, and where; the run ended there.
+    pub violated: Option<String>,
+    /// Operations on objects of slabs by the dearest thing that they did.
+    pub paths: Paths,
     /// The moments that the kernel's tables are of.
     pub moments: Vec<Moment>,
 }
@@ -137,10 +125,10 @@ pub struct ActiveSums {
 ///
 /// # Errors
 /// As [`run`](super::run).
-pub fn designs(
+pub fn designs<P: Policy>(
     path: Option<&Path>,
     options: &Options,
-    names: &[DesignName],
+    specs: &[Spec<P>],
     progress: &Progress,
 ) -> Result<DesignReport, ReplayError> {
     let (source, tables) = open(path, options)?;
@@ -156,20 +144,15 @@ pub fn designs(
     }
     let stream = stream(trace.clone(), cpus, &resolver, &ops);
     drop((ops, resolver));
-    let run = |design: &DesignName| {
+    let run = |spec: &Spec<P>| {
         let stage = progress.stage("replaying", stream.operations);
-        match design {
-            DesignName::Uslab => {
-                let machine = Machine::new(&stream)
-                    .map_err(|error| ReplayError::Option(format!("--design {design}: {error}")))?;
-                moments(*design, Shipping::on(&machine), &stream, &tables, |at| stage.at(at))
-            }
-            DesignName::Slub => {
-                moments(*design, Slub::new(Settings::new(cpus)), &stream, &tables, |at| stage.at(at))
-            }
-        }
+        let wrong = |error: String| ReplayError::Option(format!("--design {spec}: {error}"));
+        let run = Run { design: spec.to_string(), stream: &stream, tables: &tables, at: |at| stage.at(at) };
+        spec.on(&stream, run)
+            .map_err(|error| wrong(error.to_string()))?
+            .map_err(|error| wrong(error.to_string()))
     };
-    let designs = names.iter().map(run).collect::<Result<_, _>>()?;
+    let designs = specs.iter().map(run).collect::<Result<_, _>>()?;
     Ok(DesignReport { trace, cpus, operations: stream.operations, designs })
 }
 
@@ -221,34 +204,51 @@ fn hidden_allocations(ops: &[Op], page_of: impl Fn(Ptr) -> Option<Pfn>) -> Vec<(
     found
 }
 
-fn moments<D: Design>(
-    name: DesignName,
-    design: D,
-    stream: &Stream,
-    tables: &Tables,
-    at: impl Fn(u64),
-) -> Result<DesignRun, ReplayError> {
-    let wrong = |error: String| ReplayError::Option(format!("--design {name}: {error}"));
-    let mut engine = Engine::new(design, stream);
-    let (mut before, mut moments) = (None, Vec::new());
-    for mark in &stream.marks {
-        let Some(moment) = mark.text.strip_prefix("SNAP ").and_then(|text| text.strip_suffix(" begin"))
-        else {
-            continue;
-        };
-        engine.run(mark.operation).map_err(|error| wrong(error.to_string()))?;
-        engine.check().map_err(&wrong)?;
-        at(mark.operation);
-        let counts: Vec<_> = (0..engine.caches() as u32).map(|cache| engine.design().counts(cache)).collect();
-        if moment == "before" {
-            before = Some(counts);
-        } else if let Some(before) = &before {
-            moments.extend(Moment::new(moment, stream, tables, before, &counts));
+/// A design's way through a stream.
+struct Run<'s, F> {
+    design: String,
+    stream: &'s Stream,
+    tables: &'s Tables,
+    at: F,
+}
+
+impl<F: Fn(u64)> Visitor for Run<'_, F> {
+    type Out = Result<DesignRun, EngineError>;
+
+    fn visit<D: Design>(self, design: D) -> Self::Out {
+        let mut engine = Engine::new(design, self.stream);
+        let (mut before, mut moments, mut violated) = (None, Vec::new(), None);
+        let marks = self.stream.marks.iter().map(|mark| (mark.operation, &*mark.text));
+        for (operation, text) in marks.chain([(self.stream.operations, "")]) {
+            let moment = text.strip_prefix("SNAP ").and_then(|text| text.strip_suffix(" begin"));
+            if moment.is_none() && operation < self.stream.operations {
+                continue;
+            }
+            engine.run(operation)?;
+            (self.at)(operation);
+            violated = engine.check().err();
+            if violated.is_some() {
+                break;
+            }
+            let Some(moment) = moment else { continue };
+            let counts = |cache| engine.design().counts(cache);
+            let counts: Vec<_> = (0..engine.caches() as u32).map(counts).collect();
+            if moment == "before" {
+                before = Some(counts);
+            } else if let Some(before) = &before {
+                moments.extend(Moment::new(moment, self.stream, self.tables, before, &counts));
+            }
         }
+        let (failed, paths) = (engine.failed(), engine.design().paths());
+        Ok(DesignRun { design: self.design, failed, violated, paths, moments })
     }
-    engine.run(stream.operations).map_err(|error| wrong(error.to_string()))?;
-    engine.check().map_err(&wrong)?;
-    Ok(DesignRun { design: name, failed: engine.failed(), moments })
+}
+
+impl DesignReport {
+    /// Whether all conservation laws held.
+    pub fn holds(&self) -> bool {
+        self.designs.iter().all(|run| run.violated.is_none())
+    }
 }
 
 impl Moment {
@@ -309,6 +309,12 @@ const WORST: usize = 10;
 impl fmt::Display for DesignReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {} operations on {} CPUs", self.trace, grouped(self.operations), self.cpus)?;
+        for run in &self.designs {
+            writeln!(f, "{}: {}", run.design, run.paths)?;
+            if let Some(violated) = &run.violated {
+                writeln!(f, "{}: A CONSERVATION LAW DOES NOT HOLD: {violated}", run.design)?;
+            }
+        }
         if self.designs.iter().all(|run| run.moments.is_empty()) {
             return writeln!(
                 f,
@@ -331,7 +337,7 @@ impl fmt::Display for DesignReport {
         {
             let near = moment.slabs.caches_over_100;
             sums.add_row([
-                run.design.to_string(),
+                run.design.clone(),
                 moment.name.clone(),
                 moment.slabs.design.to_string(),
                 grouped(moment.slabs.kernel),

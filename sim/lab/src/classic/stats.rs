@@ -72,4 +72,19 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
             ..stats
         }
     }
+
+    /// Magazines that CPUs exchanged at the depot so far. Cost: its lock.
+    pub fn exchanges(&self) -> u64 {
+        self.depot.lock().exchanges
+    }
+
+    /// Shows each round that lies in a magazine, with its CPU; those of the depot without one. Cost: as [`stats`](Self::stats).
+    pub fn each_round(&self, mut show: impl FnMut(Option<u32>, &T)) {
+        for (PerCpu(cpu), number) in self.per_cpu.iter().zip(0..) {
+            let cpu = cpu.lock();
+            cpu.loaded.rounds.iter().chain(&cpu.previous.rounds).for_each(|round| show(Some(number), round));
+        }
+        let stock = self.depot.lock();
+        stock.full.magazines.iter().flat_map(|magazine| &magazine.rounds).for_each(|round| show(None, round));
+    }
 }

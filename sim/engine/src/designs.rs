@@ -1,0 +1,218 @@
+//! Designs by name, with what can be set on each.
+
+use crate::design::{Design, NoMemory, Unable};
+use crate::machine::{Machine, MachineError};
+use crate::model::{Model, Op, Policy};
+use crate::models::bonwick94::{self, Bonwick94};
+use crate::models::magazines01::Magazines01;
+use crate::models::sheaves::Sheaves;
+use crate::models::slab::Slab;
+use crate::models::slub::Slub;
+use crate::pages::Pages;
+use crate::shipping::Shipping;
+use crate::slabs::Object;
+use crate::stream::{CacheInfo, Stream};
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+use uslab::Geometry;
+use uslab_magazine::Cpus;
+
+/// Designs that are part of this crate, or the one that a program brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Uslab,
+    Slub,
+    Sheaves,
+    Slab,
+    Bonwick94,
+    Magazines01,
+    Own,
+}
+
+/// All designs that there are with the [`Policy`] `P` beside: names, and what they are in a line.
+pub fn all<P: Policy>() -> impl Iterator<Item = (&'static str, &'static str)> {
+    kinds::<P>().map(|(_, name, about)| (name, about))
+}
+
+fn kinds<P: Policy>() -> impl Iterator<Item = (Kind, &'static str, &'static str)> {
+    fn of<P: Policy>(kind: Kind) -> (Kind, &'static str, &'static str) {
+        (kind, P::NAME, P::ABOUT)
+    }
+    let all = [
+        (Kind::Uslab, "uslab", "the shipping allocator"),
+        of::<Slub>(Kind::Slub),
+        of::<Sheaves>(Kind::Sheaves),
+        of::<Slab>(Kind::Slab),
+        of::<Bonwick94>(Kind::Bonwick94),
+        of::<Magazines01>(Kind::Magazines01),
+        of::<P>(Kind::Own),
+    ];
+    all.into_iter().filter(|(_, name, _)| !name.is_empty())
+}
+
+/// No policy: for programs that bring none.
+#[derive(Debug)]
+pub enum NoPolicy {}
+
+impl Policy for NoPolicy {
+    const NAME: &'static str = "";
+    const ABOUT: &'static str = "";
+    type Knobs = bonwick94::Knobs;
+    const LISTS: &'static [&'static str] = &[];
+    fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &Self::Knobs) -> Self {
+        unreachable!("it has no name")
+    }
+    fn alloc(&mut self, _: &mut Op<'_>) -> Result<Object, NoMemory> {
+        match *self {}
+    }
+    fn free(&mut self, _: &mut Op<'_>, _: Object) {
+        match *self {}
+    }
+    fn shrink(&mut self, _: &mut Op<'_>) -> u64 {
+        match *self {}
+    }
+}
+
+/// A design and its knobs, as in `slub:cpu_partial=0:min_partial=10`. `P` is a policy that the program brings.
+#[derive(Debug)]
+pub struct Spec<P: Policy = NoPolicy> {
+    kind: Kind,
+    name: &'static str,
+    knobs: serde_json::Map<String, serde_json::Value>,
+    own: PhantomData<P>,
+}
+
+/// A text that is no [`Spec`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadSpec(String);
+
+impl<P: Policy> FromStr for Spec<P> {
+    type Err = BadSpec;
+
+    fn from_str(text: &str) -> Result<Self, BadSpec> {
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        let Some((kind, name, _)) = kinds::<P>().find(|(_, known, _)| *known == name) else {
+            let known = all::<P>().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
+            return Err(BadSpec(format!("no design `{name}`; there are {known}")));
+        };
+        let mut spec = Self { kind, name, knobs: serde_json::Map::new(), own: PhantomData };
+        for part in parts {
+            let value = |(key, value): (&str, &str)| Some((key.to_owned(), value.parse::<u64>().ok()?));
+            let Some((key, value)) = part.split_once('=').and_then(value) else {
+                return Err(BadSpec(format!("`{part}` of {name}: a knob is KEY=NUMBER")));
+            };
+            if spec.knobs.insert(key.clone(), value.into()).is_some() {
+                return Err(BadSpec(format!("`{key}` of {name} is set twice")));
+            }
+        }
+        spec.check().map_err(|error| BadSpec(format!("{name}: {error}")))?;
+        Ok(spec)
+    }
+}
+
+impl<P: Policy> fmt::Display for Spec<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let knobs = self.knobs.iter().map(|(key, value)| format!(":{key}={value}"));
+        f.pad(&format!("{}{}", self.name, knobs.collect::<String>()))
+    }
+}
+
+/// Something to do with a design, whichever it is.
+pub trait Visitor {
+    /// What comes of it.
+    type Out;
+    /// Does it.
+    fn visit<D: Design>(self, design: D) -> Self::Out;
+}
+
+/// A design that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum DesignError {
+    /// Its machine cannot be.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// It cannot run like that.
+    #[error(transparent)]
+    Unable(#[from] Unable),
+}
+
+impl<P: Policy> Spec<P> {
+    fn check(&self) -> Result<(), String> {
+        match self.kind {
+            Kind::Uslab => match self.knobs.keys().next() {
+                Some(key) => Err(format!("unknown knob `{key}`; it has none")),
+                None => Ok(()),
+            },
+            Kind::Slub => self.knobs::<Slub>().map(drop),
+            Kind::Sheaves => self.knobs::<Sheaves>().map(drop),
+            Kind::Slab => self.knobs::<Slab>().map(drop),
+            Kind::Bonwick94 => self.knobs::<Bonwick94>().map(drop),
+            Kind::Magazines01 => self.knobs::<Magazines01>().map(drop),
+            Kind::Own => self.knobs::<P>().map(drop),
+        }
+    }
+    fn knobs<Q: Policy>(&self) -> Result<Q::Knobs, String> {
+        let knobs = serde_json::from_value(self.knobs.clone().into()).map_err(|error| error.to_string())?;
+        Q::accept(&knobs).map_err(|error| error.to_string())?;
+        Ok(knobs)
+    }
+
+    /// Makes it for a stream, on so many CPUs as that has.
+    ///
+    /// # Errors
+    /// See [`DesignError`].
+    pub fn on<V: Visitor>(&self, stream: &Stream, visitor: V) -> Result<V::Out, DesignError> {
+        match self.kind {
+            Kind::Uslab => {
+                let machine = Machine::new(stream)?;
+                Ok(visitor.visit(Shipping::on(&machine)))
+            }
+            Kind::Slub => self.model::<Slub, V>(stream, visitor),
+            Kind::Sheaves => self.model::<Sheaves, V>(stream, visitor),
+            Kind::Slab => self.model::<Slab, V>(stream, visitor),
+            Kind::Bonwick94 => self.model::<Bonwick94, V>(stream, visitor),
+            Kind::Magazines01 => self.model::<Magazines01, V>(stream, visitor),
+            Kind::Own => self.model::<P, V>(stream, visitor),
+        }
+    }
+    fn model<Q: Policy, V: Visitor>(&self, stream: &Stream, visitor: V) -> Result<V::Out, DesignError> {
+        let pages = Pages::new(stream.cpus)?;
+        let knobs = self.knobs::<Q>().map_err(Unable)?;
+        Ok(visitor.visit(Model::<Q>::new(&pages, knobs)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_design_is_a_name_and_its_knobs() {
+        for text in all::<NoPolicy>().map(|(name, _)| name).chain(["slub:cpu_partial=0:min_partial=10"]) {
+            assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_design_is_refused_with_what_would_be_accepted() {
+        for (text, error) in [
+            ("slob", "no design `slob`; there are uslab, slub, sheaves, slab, bonwick94, magazines01"),
+            ("slub:cpu_partial", "`cpu_partial` of slub: a knob is KEY=NUMBER"),
+            ("slub:cpu_partial=-1", "`cpu_partial=-1` of slub: a knob is KEY=NUMBER"),
+            ("slub:cpu_partial=1:cpu_partial=2", "`cpu_partial` of slub is set twice"),
+            ("slub:limit=1", "slub: unknown field `limit`, expected one of `cpu_partial`, `min_partial`"),
+            ("slub:slab_max_order=11", "slub: slab_max_order=11: an order is 0 to 10"),
+            ("slab:limit=0", "slab: limit=0: at least 1"),
+            ("slab:limit=4:batchcount=5", "slab: batchcount=5: at most `limit`, 4"),
+            ("sheaves:sheaf_capacity=0", "sheaves: sheaf_capacity=0: at least 1"),
+            ("bonwick94:limit=1", "bonwick94: unknown field `limit`"),
+            ("uslab:capacity=1", "uslab: unknown knob `capacity`; it has none"),
+        ] {
+            let said = text.parse::<Spec>().unwrap_err().to_string();
+            assert!(said.starts_with(error), "{said}");
+        }
+    }
+}

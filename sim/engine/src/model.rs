@@ -1,0 +1,392 @@
+//! What models of other allocators' policies share: slabs, pages, conservation, knobs.
+//!
+//! A model has no memory behind it and takes no lock. It says where an object comes from and where it goes; what a lock or a
+//! cache line would cost is what it [tells](Op::did).
+
+use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
+use crate::pages::{PageSource, Pages, SlabPages};
+use crate::slabs::{Object, Slabs};
+use crate::stream::{CacheInfo, Kind};
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
+use uslab::{Geometry, GeometryError, OrderRule};
+use uslab_buddy::{Order, PageBlock};
+use uslab_magazine::{Cpus, Path, Paths, on_cpu};
+
+/// A policy: what one cache of a model does. A [`Model`] has one for each cache, and keeps what all policies share.
+///
+/// Conservation and double ownership are looked after by the model: an object that a policy hands out twice, or loses, is
+/// found by its [`check`](Design::check).
+pub trait Policy: Debug + Sized {
+    /// Its name on command lines.
+    const NAME: &'static str;
+    /// What it is, in a line.
+    const ABOUT: &'static str;
+    /// What can be set, with the real system's names.
+    type Knobs: Clone + Debug + Default + DeserializeOwned;
+
+    /// The lists that a slab can be on.
+    const LISTS: &'static [&'static str];
+    /// Nanoseconds between two [ticks](Self::tick); `None`: it does nothing by time.
+    const TICK: Option<u64> = None;
+
+    /// Knobs that it can run with.
+    ///
+    /// # Errors
+    /// Which one is not, and what would be accepted.
+    fn accept(_: &Self::Knobs) -> Result<(), Unable> {
+        Ok(())
+    }
+    /// How objects of `size` bytes lie in slabs. By default as in Linux.
+    ///
+    /// # Errors
+    /// They are too large.
+    fn geometry(size: usize, cpus: u32, _: &Self::Knobs) -> Result<Geometry, GeometryError> {
+        Geometry::new(size, 0, &OrderRule::for_cpus(cpus))
+    }
+    /// A cache without slabs.
+    fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Self::Knobs) -> Self;
+
+    /// An object, which has left its slab.
+    ///
+    /// # Errors
+    /// There is no memory.
+    fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
+    /// Takes an object, to hold it or to put it back to its slab.
+    fn free(&mut self, op: &mut Op<'_>, object: Object);
+    /// Time has passed: see [`TICK`](Self::TICK).
+    fn tick(&mut self, _: &mut Op<'_>) {}
+    /// Gives back what can be: how many objects layers held.
+    fn shrink(&mut self, op: &mut Op<'_>) -> u64;
+
+    /// Free objects that the real system's table does not count as active. By default all that are in slabs.
+    fn inactive(&self, slabs: &Slabs) -> u64 {
+        slabs.free_in_all()
+    }
+    /// The objects that it holds outside of slabs.
+    fn held(&self) -> Vec<(Holder, Object)> {
+        vec![]
+    }
+}
+
+/// Who holds objects outside of slabs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A CPU.
+    Cpu(u32),
+    /// A depot, a barn, a shared array.
+    Shared,
+}
+
+/// Something that an operation did beyond what its CPU holds. One that did nothing of it was a hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Two containers of the CPU changed places, or a slab of its own list became the current one.
+    Swap,
+    /// A container went to, or came from, what CPUs share.
+    Exchange,
+    /// What CPUs share had nothing to give, or no room.
+    Miss,
+    /// Objects came from slabs, under the lock of the lists.
+    Refill(u32),
+    /// Objects went to slabs, under the lock of the lists.
+    Flush(u32),
+    /// A slab went to another list, under the lock of the lists.
+    Relist,
+    /// An object went to a slab that this CPU does not have, without a lock.
+    Remote,
+    /// A slab was made.
+    Made,
+    /// A slab was given back.
+    Released,
+}
+
+impl Deed {
+    /// Its class.
+    pub fn path(self) -> Path {
+        match self {
+            Self::Swap => Path::Cpu,
+            Self::Exchange | Self::Miss => Path::Depot,
+            Self::Refill(_) | Self::Flush(_) | Self::Relist | Self::Remote => Path::Slab,
+            Self::Made | Self::Released => Path::Pages,
+        }
+    }
+}
+
+/// An operation on a cache, as its policy sees it.
+#[expect(missing_debug_implementations, reason = "it lives as long as a call")]
+pub struct Op<'a> {
+    /// The CPU.
+    pub cpu: u32,
+    /// Nanoseconds since the stream began.
+    pub ns: u64,
+    /// The cache's slabs.
+    pub slabs: &'a mut Slabs,
+    pages: &'a mut dyn PageSource,
+    deeds: &'a mut Vec<Deed>,
+}
+
+impl Op<'_> {
+    /// It did that.
+    pub fn did(&mut self, deed: Deed) {
+        self.deeds.push(deed);
+    }
+    /// A new slab, in front of a list.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn make(&mut self, list: u8) -> Result<u32, NoMemory> {
+        let slab = self.slabs.make(self.pages, self.cpu, list)?;
+        self.deeds.push(Deed::Made);
+        Ok(slab)
+    }
+    /// Gives an empty slab back.
+    ///
+    /// # Panics
+    /// It is not empty.
+    pub fn release(&mut self, slab: u32) {
+        self.slabs.release(self.pages, self.cpu, slab);
+        self.deeds.push(Deed::Released);
+    }
+}
+
+/// A machine whose caches follow a [`Policy`].
+#[derive(Debug)]
+pub struct Model<'p, P: Policy> {
+    cpus: Cpus,
+    knobs: P::Knobs,
+    /// By number in the stream; `None` is large kmalloc.
+    caches: Vec<Option<Cache<P>>>,
+    /// Objects of large kmalloc, and their pages.
+    large: u64,
+    large_pages: u64,
+    slab_pages: SlabPages<'p>,
+    deeds: Vec<Deed>,
+    paths: Paths,
+    ticks: u64,
+    /// The first thing that must not be.
+    wrong: Option<String>,
+}
+
+#[derive(Debug)]
+struct Cache<P> {
+    name: String,
+    slabs: Slabs,
+    policy: P,
+}
+
+/// What a model gives out.
+#[derive(Debug)]
+pub enum Given<'p> {
+    /// An object of a slab.
+    Object(Object),
+    /// One of large kmalloc.
+    Large {
+        /// Its pages.
+        block: PageBlock<'p>,
+    },
+}
+
+impl<'p, P: Policy> Model<'p, P> {
+    /// A machine without caches.
+    ///
+    /// # Errors
+    /// The policy cannot run with these knobs.
+    pub fn new(pages: &'p Pages, knobs: P::Knobs) -> Result<Self, Unable> {
+        P::accept(&knobs)?;
+        Ok(Self {
+            cpus: pages.allocator().cpus(),
+            knobs,
+            caches: vec![],
+            large: 0,
+            large_pages: 0,
+            slab_pages: SlabPages::new(pages),
+            deeds: vec![],
+            paths: Paths::default(),
+            ticks: 0,
+            wrong: None,
+        })
+    }
+    /// What the last operation did beyond what its CPU holds.
+    pub fn deeds(&self) -> &[Deed] {
+        &self.deeds
+    }
+    /// The slabs and the policy of a cache; `None` for large kmalloc.
+    pub fn cache(&self, cache: u32) -> Option<(&Slabs, &P)> {
+        let cache = self.caches.get(cache as usize)?.as_ref()?;
+        Some((&cache.slabs, &cache.policy))
+    }
+
+    /// The laws of the caches alone: objects in use, and pages of slabs.
+    fn check_caches(&self) -> Result<(u64, u64), String> {
+        self.wrong.clone().map_or(Ok(()), Err)?;
+        let (mut used, mut pages) = (0, 0);
+        for cache in self.caches.iter().flatten() {
+            let held = cache.policy.held().into_iter().map(|(_, object)| object);
+            cache.slabs.check(held).map_err(|wrong| format!("cache {}: {wrong}", cache.name))?;
+            used += cache.slabs.used();
+            pages += cache.slabs.count() << cache.slabs.geometry().order().get();
+        }
+        Ok((used, pages))
+    }
+
+    /// Time passes without an operation.
+    #[cfg(test)]
+    pub(crate) fn pass(&mut self, at: At) {
+        self.begin(at);
+    }
+    /// Begins an operation: what is due by then happens first.
+    fn begin(&mut self, at: At) {
+        self.deeds.clear();
+        let Some(period) = P::TICK else { return };
+        while (self.ticks + 1) * period <= at.ns {
+            self.ticks += 1;
+            let then = At { ns: self.ticks * period, ..at };
+            self.of_all(then, |policy, op| policy.tick(op));
+        }
+        self.deeds.clear();
+    }
+    /// Ends one of an object.
+    fn end(&mut self) {
+        let count = match self.deeds.iter().map(|deed| deed.path()).max().unwrap_or_default() {
+            Path::Cpu => &mut self.paths.cpu,
+            Path::Depot => &mut self.paths.depot,
+            Path::Slab => &mut self.paths.slab,
+            Path::Pages => &mut self.paths.pages,
+            Path::Commit => &mut self.paths.commit,
+        };
+        *count += 1;
+    }
+    fn of_all<T>(&mut self, at: At, mut act: impl FnMut(&mut P, &mut Op<'_>) -> T) -> Vec<T> {
+        let Self { caches, slab_pages, deeds, .. } = self;
+        let each = caches.iter_mut().flatten().map(|cache| cache.op(at, slab_pages, deeds, &mut act));
+        each.collect()
+    }
+}
+
+impl<P: Policy> Cache<P> {
+    fn op<T>(
+        &mut self,
+        at: At,
+        pages: &mut dyn PageSource,
+        deeds: &mut Vec<Deed>,
+        act: impl FnOnce(&mut P, &mut Op<'_>) -> T,
+    ) -> T {
+        act(&mut self.policy, &mut Op { cpu: at.cpu, ns: at.ns, slabs: &mut self.slabs, pages, deeds })
+    }
+    fn counts(&self) -> CacheCounts {
+        let (slabs, objects_per_slab) = (self.slabs.count(), u64::from(self.slabs.objects()));
+        let active_objs = slabs * objects_per_slab - self.policy.inactive(&self.slabs);
+        CacheCounts { slabs, objects_per_slab, used: self.slabs.used(), active_objs }
+    }
+}
+
+impl<'p, P: Policy> Design for Model<'p, P> {
+    type Object = Given<'p>;
+    type Block = PageBlock<'p>;
+
+    fn learn(&mut self, info: &CacheInfo) -> Result<(), Unable> {
+        self.caches.push(match info.kind {
+            Kind::Large => None,
+            _ => {
+                // A name that only hidden events have may come without a size: the smallest there is.
+                let geometry = P::geometry(info.size.max(8) as usize, self.cpus.count(), &self.knobs)
+                    .map_err(|error| Unable(format!("cache {}: {error}", info.name)))?;
+                let policy = P::new(info, self.cpus, &geometry, &self.knobs);
+                let slabs = Slabs::new(geometry, P::LISTS.len());
+                Some(Cache { name: info.name.clone(), slabs, policy })
+            }
+        });
+        Ok(())
+    }
+
+    fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Given<'p>, NoMemory> {
+        self.begin(at);
+        let Some(cache) = &mut self.caches[cache as usize] else {
+            let order = Order::for_bytes(usize::try_from(bytes).unwrap_or(usize::MAX)).ok_or(NoMemory)?;
+            let block = self.slab_pages.pages().alloc(at.cpu, order.get(), 0)?;
+            self.large += 1;
+            self.large_pages += u64::from(order.pages());
+            return Ok(Given::Large { block });
+        };
+        let object = cache.op(at, &mut self.slab_pages, &mut self.deeds, P::alloc)?;
+        if let Err(wrong) = cache.slabs.hand_out(object) {
+            self.wrong.get_or_insert(format!("cache {}: {wrong}", cache.name));
+            return Err(NoMemory);
+        }
+        self.end();
+        Ok(Given::Object(object))
+    }
+    fn free(&mut self, at: At, cache: u32, object: Given<'p>) {
+        self.begin(at);
+        match (&mut self.caches[cache as usize], object) {
+            (Some(cache), Given::Object(object)) => {
+                cache.slabs.come_back(object);
+                cache.op(at, &mut self.slab_pages, &mut self.deeds, |policy, op| {
+                    policy.free(op, object);
+                });
+                self.end();
+            }
+            (_, Given::Large { block }) => {
+                on_cpu(at.cpu);
+                self.large -= 1;
+                self.large_pages -= u64::from(block.order().pages());
+            }
+            (None, Given::Object(_)) => unreachable!("large kmalloc has no slabs"),
+        }
+    }
+    fn place(&self, _: u32, object: &Given<'p>) -> Option<(u32, u16)> {
+        match object {
+            Given::Object(object) => Some((object.page, object.index)),
+            Given::Large { .. } => None,
+        }
+    }
+
+    fn alloc_pages(&mut self, at: At, order: u8, migratetype: u8) -> Result<PageBlock<'p>, NoMemory> {
+        self.begin(at);
+        self.slab_pages.pages().alloc(at.cpu, order, migratetype)
+    }
+    fn free_pages(&mut self, at: At, block: PageBlock<'p>) {
+        self.begin(at);
+        on_cpu(at.cpu);
+        drop(block);
+    }
+    fn split_pages(&mut self, block: PageBlock<'p>, order: u8) -> Vec<PageBlock<'p>> {
+        block.split(Order::new(order).unwrap_or(Order::ZERO))
+    }
+    fn block(&self, block: &PageBlock<'p>) -> (u32, u8) {
+        (block.pfn().get(), block.order().get())
+    }
+
+    fn shrink(&mut self, at: At) -> (u64, u64) {
+        self.begin(at);
+        let slabs =
+            |model: &Self| model.caches.iter().flatten().map(|cache| cache.slabs.count()).sum::<u64>();
+        let before = slabs(self);
+        let objects = self.of_all(at, P::shrink).into_iter().sum();
+        (objects, before - slabs(self))
+    }
+
+    fn counts(&self, cache: u32) -> CacheCounts {
+        let cache = self.caches.get(cache as usize).and_then(Option::as_ref);
+        cache.map_or_else(CacheCounts::default, Cache::counts)
+    }
+    fn paths(&self) -> Paths {
+        self.paths
+    }
+    fn check(&self, objects: u64, pages: u64) -> Result<(), String> {
+        let (used, slab_pages) = self.check_caches()?;
+        let census =
+            self.slab_pages.pages().allocator().check().map_err(|violation| violation.to_string())?;
+        for (what, found, expected) in [
+            ("objects in use", used + self.large, objects),
+            ("pages of slabs", self.slab_pages.held(), slab_pages),
+            ("allocated pages", census.allocated, slab_pages + self.large_pages + pages),
+        ] {
+            if found != expected {
+                return Err(format!("{what}: {found}, not {expected}"));
+            }
+        }
+        Ok(())
+    }
+}

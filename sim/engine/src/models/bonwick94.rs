@@ -1,0 +1,114 @@
+//! A model of the slab allocator of 1994: slabs in one sorted list under one lock, and nothing for CPUs.
+//!
+//! ```text
+//!   full ... full | partial  partial ... | empty  empty ...
+//!                   ▲ serves next          ▲ serves when no partial slab is left
+//! ```
+//!
+//! - **Allocate**: from the first partial slab; then from the first empty one; then from a new one.
+//! - **Free**: to the object's slab. One that was full is the first partial slab from then on. One that falls empty goes to
+//!   the end of the list.
+//! - **Shrink**: empty slabs go to the system. Until somebody asks for it they stay.
+//!
+//! A slab is as small as it can be with at most an eighth of waste.
+//!
+//! Source: Bonwick, "The Slab Allocator: An Object-Caching Kernel Memory Allocator", USENIX Summer 1994, sections 3.2 and 3.4.
+//! In the model a slab's bookkeeping takes no room in it, as for the paper's large objects.
+
+use crate::design::NoMemory;
+use crate::model::{Deed, Op, Policy};
+use crate::slabs::{End, Object};
+use crate::stream::CacheInfo;
+use serde::Deserialize;
+use uslab::{Geometry, GeometryError, OrderRule};
+use uslab_buddy::PAGE_SIZE;
+use uslab_magazine::Cpus;
+
+/// There are none.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Knobs {}
+
+pub(crate) const PARTIAL: u8 = 0;
+pub(crate) const EMPTY: u8 = 1;
+pub(crate) const FULL: u8 = 2;
+
+/// A cache of 1994.
+#[derive(Debug)]
+pub struct Bonwick94;
+
+impl Policy for Bonwick94 {
+    const NAME: &'static str = "bonwick94";
+    const ABOUT: &'static str = "a model of the slab allocator of 1994: one list of slabs, nothing for CPUs";
+    type Knobs = Knobs;
+    const LISTS: &'static [&'static str] = &["partial", "empty", "full"];
+
+    fn geometry(size: usize, _: u32, _: &Knobs) -> Result<Geometry, GeometryError> {
+        an_eighth_of_waste(size, u8::MAX)
+    }
+    fn new(_: &CacheInfo, _: Cpus, _: &Geometry, _: &Knobs) -> Self {
+        Self
+    }
+    fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+        let object = take(op)?;
+        op.did(Deed::Refill(1));
+        Ok(object)
+    }
+    fn free(&mut self, op: &mut Op<'_>, object: Object) {
+        put(op, object);
+        op.did(Deed::Flush(1));
+    }
+    fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
+        release_empty(op);
+        0
+    }
+}
+
+/// The smallest order whose slabs waste at most an eighth, or `most`, but at least one that holds an object.
+pub(crate) fn an_eighth_of_waste(size: usize, most: u8) -> Result<Geometry, GeometryError> {
+    let with = |order| {
+        let rule = OrderRule { min_order: order, max_order: order, min_objects: 1, ..OrderRule::for_cpus(1) };
+        Geometry::new(size, 0, &rule)
+    };
+    let mut order = 0;
+    loop {
+        let geometry = with(order)?;
+        let bytes = PAGE_SIZE << geometry.order().get();
+        if geometry.order().get() >= most || geometry.waste() * 8 <= bytes {
+            return Ok(geometry);
+        }
+        order = geometry.order().get() + 1;
+    }
+}
+
+/// An object of the first slab that has one.
+pub(crate) fn take(op: &mut Op<'_>) -> Result<Object, NoMemory> {
+    let slab = match op.slabs.first(PARTIAL).or_else(|| op.slabs.first(EMPTY)) {
+        Some(slab) => slab,
+        None => op.make(EMPTY)?,
+    };
+    let object = op.slabs.take(slab).ok_or(NoMemory)?;
+    let list = if op.slabs.free(slab) == 0 { FULL } else { PARTIAL };
+    if op.slabs.list(slab) != list {
+        op.slabs.relist(slab, list, End::Front);
+    }
+    Ok(object)
+}
+/// An object goes to its slab.
+pub(crate) fn put(op: &mut Op<'_>, object: Object) {
+    let slab = object.slab;
+    op.slabs.put(object);
+    if op.slabs.is_empty(slab) {
+        op.slabs.relist(slab, EMPTY, End::Back);
+    } else if op.slabs.list(slab) == FULL {
+        op.slabs.relist(slab, PARTIAL, End::Front);
+    }
+}
+pub(crate) fn release_empty(op: &mut Op<'_>) {
+    while let Some(slab) = op.slabs.first(EMPTY) {
+        op.release(slab);
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

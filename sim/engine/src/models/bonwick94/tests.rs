@@ -1,0 +1,145 @@
+use super::*;
+use crate::models::testing::{Free, Place, Script, Shadow, agrees, script, steps};
+use proptest::prelude::*;
+
+/// Four objects of 1,024 bytes fill a page.
+fn play(play: impl FnOnce(&mut Script<'_, Bonwick94>)) {
+    script(1024, Knobs::default(), |script: &mut Script<'_, Bonwick94>| {
+        assert_eq!(script.per_slab(), 4);
+        play(script);
+    });
+}
+
+#[test]
+fn one_slab_is_used_up_before_the_next_is_made() {
+    play(|script| {
+        script.alloc(0, 4);
+        assert_eq!((script.counts(), script.slab_of(3)), ((1, 4), 0));
+        script.alloc(0, 1);
+        assert_eq!((script.counts(), script.slab_of(4)), ((2, 5), 1));
+        assert_eq!(script.deeds(), [Deed::Made, Deed::Refill(1)]);
+    });
+}
+
+#[test]
+fn a_slab_that_was_full_serves_next() {
+    play(|script| {
+        script.alloc(0, 12);
+        script.free(0, [1, 5]);
+        let (first, last) = ((0, 1), (1, 1));
+        script.alloc(0, 2);
+        assert_eq!(
+            [script.place(12), script.place(13)],
+            [last, first],
+            "the one that was full last is in front"
+        );
+    });
+}
+
+#[test]
+fn an_empty_slab_serves_after_all_partial_ones() {
+    play(|script| {
+        script.alloc(0, 12);
+        script.free(0, 0..4);
+        script.free(0, [4]);
+        script.alloc(0, 2);
+        assert_eq!([script.slab_of(12), script.slab_of(13)], [1, 0]);
+    });
+}
+
+#[test]
+fn empty_slabs_serve_the_longest_empty_first() {
+    play(|script| {
+        script.alloc(0, 8);
+        script.free(0, (4..8).chain(0..4));
+        script.alloc(0, 1);
+        assert_eq!(script.slab_of(8), 1);
+    });
+}
+
+#[test]
+fn empty_slabs_stay_until_memory_is_asked_for() {
+    play(|script| {
+        script.alloc(0, 9);
+        script.free(0, 0..8);
+        assert_eq!(script.counts(), (3, 1));
+        assert_eq!((script.shrink(), script.counts()), ((0, 2), (1, 1)));
+    });
+}
+
+#[test]
+fn it_is_all_the_same_which_cpu_asks() {
+    play(|script| {
+        script.alloc(0, 2);
+        let place = script.place(0);
+        script.free(1, [0]);
+        assert_eq!(script.deeds(), [Deed::Flush(1)]);
+        script.alloc(2, 1);
+        assert_eq!((script.place(2), script.deeds()), (place, &[Deed::Refill(1)][..]));
+    });
+}
+
+#[test]
+fn a_slab_wastes_at_most_an_eighth() {
+    // Two of 1,400 bytes leave 1,296 of a page, five leave 1,192 of two pages; eleven leave 984 of four.
+    let geometry = an_eighth_of_waste(1400, u8::MAX).unwrap();
+    assert_eq!((geometry.order().get(), geometry.objects(), geometry.waste()), (2, 11, 984));
+    let bounded = an_eighth_of_waste(1400, 1).unwrap();
+    assert_eq!((bounded.order().get(), bounded.objects()), (1, 5));
+    assert_eq!(an_eighth_of_waste(5000, 0).unwrap().order().get(), 1, "one object must fit");
+}
+
+/// The rules as they read.
+pub(in crate::models) struct Rules {
+    pub(in crate::models) free: Free,
+    partial: Vec<u64>,
+    empty: Vec<u64>,
+}
+
+impl Rules {
+    pub(in crate::models) fn new(per_slab: u16) -> Self {
+        Self { free: Free::new(per_slab), partial: vec![], empty: vec![] }
+    }
+}
+
+impl Shadow for Rules {
+    fn alloc(&mut self, _: usize) -> Place {
+        if self.partial.is_empty() {
+            let slab = if self.empty.is_empty() { self.free.make() } else { self.empty.remove(0) };
+            self.partial.push(slab);
+        }
+        let slab = self.partial[0];
+        let object = self.free.take(slab);
+        if self.free.of(slab) == 0 {
+            self.partial.remove(0);
+        }
+        object
+    }
+    fn free(&mut self, _: usize, object: Place) {
+        let slab = object.0;
+        let full = self.free.of(slab) == 0;
+        self.free.put(object);
+        if self.free.is_empty(slab) {
+            self.partial.retain(|partial| *partial != slab);
+            self.empty.push(slab);
+        } else if full {
+            self.partial.insert(0, slab);
+        }
+    }
+    fn shrink(&mut self) {
+        self.empty.drain(..).for_each(|slab| _ = self.free.slabs.remove(&slab));
+    }
+    fn slabs(&self) -> u64 {
+        self.free.slabs.len() as u64
+    }
+    fn active(&self) -> u64 {
+        self.free.active()
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_model_does_what_its_rules_say(steps in steps(), size in 400..5000_u32) {
+        agrees::<Bonwick94>(size, Knobs::default(), steps, |per_slab| Box::new(Rules::new(per_slab)))?;
+    }
+}

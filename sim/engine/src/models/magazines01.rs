@@ -1,0 +1,145 @@
+//! The magazine layer of 2001, as the code of [`uslab_lab::classic`], over a model of the slabs of 1994.
+//!
+//! ```text
+//!   CPU 0: loaded, previous    CPU 1: loaded, previous      magazines of M objects
+//!              └──── whole magazines ────┘
+//!                 depot: full, empty
+//!                         │ one object
+//!               slabs as [`bonwick94`](super::bonwick94)
+//! ```
+//!
+//! The layer is real code with real locks, run on simulated CPUs. An allocation that no magazine serves takes one object of a
+//! slab: magazines are filled by frees alone. Their size follows from the object's, and grows where CPUs contend for the
+//! depot, which needs a clock with locks. Every 15 seconds the depot measures its working set anew. Shrinking empties all.
+//!
+//! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3; sizes as illumos has them.
+
+use super::bonwick94::{self, release_empty};
+use crate::design::NoMemory;
+use crate::model::{Deed, Holder, Op, Policy};
+use crate::slabs::Object;
+use crate::stream::CacheInfo;
+use serde::Deserialize;
+use std::cell::RefCell;
+use uslab::{Geometry, GeometryError};
+use uslab_lab::classic::{Cache, Sizes, Slab};
+use uslab_magazine::{Cpus, on_cpu};
+
+/// What illumos has by the size of the object.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Knobs {
+    /// Rounds of a magazine at first.
+    pub magsize: Option<usize>,
+}
+
+/// A cache of 2001.
+#[derive(Debug)]
+pub struct Magazines01 {
+    cache: Cache<Object, Pocket>,
+}
+
+/// The slab layer, as the magazines see it: it has nothing, and keeps what comes until the model puts it to its slab.
+#[derive(Debug, Default)]
+struct Pocket(RefCell<Vec<Object>>);
+
+impl Slab<Object> for Pocket {
+    fn alloc(&self) -> Option<Object> {
+        None
+    }
+    fn free(&self, round: Object) {
+        self.0.borrow_mut().push(round);
+    }
+}
+
+/// Rounds, and the sizes of objects that get them: above the first at the start, above the second at most.
+const TYPES: [(usize, usize, usize); 9] = [
+    (1, 3200, 65_536),
+    (3, 256, 32_768),
+    (7, 64, 16_384),
+    (15, 0, 8192),
+    (31, 0, 4096),
+    (47, 0, 2048),
+    (63, 0, 1024),
+    (95, 0, 512),
+    (143, 0, 0),
+];
+
+fn sizes(object: usize) -> Sizes {
+    let start = TYPES.iter().position(|(_, above, _)| object > *above).unwrap_or(3);
+    let largest = TYPES[start..].iter().find(|(.., grows_below)| object >= *grows_below);
+    let (first, ..) = TYPES[start];
+    Sizes { first, largest: largest.map_or(first, |(rounds, ..)| *rounds), ..Sizes::default() }
+}
+
+impl Policy for Magazines01 {
+    const NAME: &'static str = "magazines01";
+    const ABOUT: &'static str = "the magazine layer of 2001 over a model of the slabs of 1994";
+    type Knobs = Knobs;
+    const LISTS: &'static [&'static str] = bonwick94::Bonwick94::LISTS;
+    const TICK: Option<u64> = Some(15_000_000_000);
+
+    fn geometry(size: usize, cpus: u32, _: &Knobs) -> Result<Geometry, GeometryError> {
+        bonwick94::Bonwick94::geometry(size, cpus, &bonwick94::Knobs {})
+    }
+    fn new(_: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
+        let of_its_size = sizes(geometry.stride());
+        let first = knobs.magsize.unwrap_or(of_its_size.first);
+        let sizes = Sizes { first, largest: of_its_size.largest.max(first), ..of_its_size };
+        Self { cache: Cache::new(cpus, sizes, Pocket::default()) }
+    }
+
+    fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+        let served = self.visit(op, Cache::alloc);
+        if let Some(object) = served {
+            return Ok(object);
+        }
+        let object = bonwick94::take(op)?;
+        op.did(Deed::Refill(1));
+        Ok(object)
+    }
+    fn free(&mut self, op: &mut Op<'_>, object: Object) {
+        self.visit(op, |cache| cache.free(object));
+        self.empty_pocket(op);
+    }
+    fn tick(&mut self, _: &mut Op<'_>) {
+        self.cache.end_interval();
+    }
+    fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
+        self.cache.drain();
+        let held = self.empty_pocket(op);
+        release_empty(op);
+        held
+    }
+
+    fn held(&self) -> Vec<(Holder, Object)> {
+        let mut held = vec![];
+        self.cache.each_round(|cpu, object| held.push((cpu.map_or(Holder::Shared, Holder::Cpu), *object)));
+        held
+    }
+}
+
+impl Magazines01 {
+    /// Runs an operation of the layer on the CPU, and says whether it visited the depot.
+    fn visit<T>(&self, op: &mut Op<'_>, act: impl FnOnce(&Cache<Object, Pocket>) -> T) -> T {
+        on_cpu(op.cpu);
+        let before = self.cache.exchanges();
+        let done = act(&self.cache);
+        if self.cache.exchanges() != before {
+            op.did(Deed::Exchange);
+        }
+        done
+    }
+    fn empty_pocket(&self, op: &mut Op<'_>) -> u64 {
+        let objects = self.cache.slab().0.take();
+        let held = objects.len() as u64;
+        if held > 0 {
+            op.did(Deed::Flush(held as u32));
+        }
+        objects.into_iter().for_each(|object| bonwick94::put(op, object));
+        held
+    }
+}
+
+#[cfg(test)]
+mod tests;

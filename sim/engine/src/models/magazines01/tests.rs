@@ -1,0 +1,182 @@
+use super::*;
+use crate::models::testing::{CPUS, Place, Script, Shadow, agrees, script, steps};
+use proptest::prelude::*;
+
+/// Four objects a slab, magazines of two.
+fn play(play: impl FnOnce(&mut Script<'_, Magazines01>)) {
+    script(1024, Knobs { magsize: Some(2) }, |script: &mut Script<'_, Magazines01>| {
+        assert_eq!(script.per_slab(), 4);
+        play(script);
+    });
+}
+
+#[test]
+fn allocations_fill_no_magazine() {
+    play(|script| {
+        script.alloc(0, 1);
+        assert_eq!((script.counts(), script.deeds()), ((1, 1), &[Deed::Made, Deed::Refill(1)][..]));
+        script.alloc(0, 1);
+        assert_eq!((script.counts(), script.deeds()), ((1, 2), &[Deed::Refill(1)][..]));
+    });
+}
+
+#[test]
+fn frees_make_magazines_and_the_last_one_freed_is_the_first_to_go() {
+    play(|script| {
+        script.alloc(0, 4);
+        let place = script.place(2);
+        script.free(0, [0]);
+        assert_eq!(script.deeds(), [Deed::Exchange], "the new magazine comes by way of the depot");
+        script.free(0, [1]);
+        assert_eq!(script.deeds(), []);
+        script.free(0, [2]);
+        assert_eq!((script.counts(), script.deeds()), ((1, 4), &[Deed::Exchange][..]));
+        script.alloc(0, 1);
+        assert_eq!((script.place(4), script.deeds()), (place, &[][..]));
+    });
+}
+
+#[test]
+fn a_full_magazine_goes_from_one_cpu_to_another() {
+    play(|script| {
+        script.alloc(0, 8);
+        let place = script.place(3);
+        // 6 and 7 are loaded, 4 and 5 the previous ones; 0 and 1 went to the depot first, then 2 and 3.
+        script.free(0, 0..8);
+        script.alloc(1, 1);
+        assert_eq!((script.place(8), script.deeds()), (place, &[Deed::Exchange][..]));
+    });
+}
+
+#[test]
+fn at_the_edge_of_a_magazine_the_depot_is_left_alone() {
+    play(|script| {
+        script.alloc(0, 8);
+        script.free(0, 0..8);
+        script.alloc(0, 3);
+        for _ in 0..6 {
+            let number = script.numbers() - 1;
+            script.free(0, [number]);
+            assert_eq!(script.deeds(), []);
+            script.alloc(0, 1);
+            assert_eq!(script.deeds(), []);
+        }
+    });
+}
+
+#[test]
+fn a_shrink_empties_cpus_and_depot() {
+    play(|script| {
+        script.alloc(0, 9);
+        script.free(0, 0..8);
+        assert_eq!((script.shrink(), script.counts()), ((8, 2), (1, 1)));
+    });
+}
+
+#[test]
+fn without_contention_magazines_keep_their_size() {
+    play(|script| {
+        script.alloc(0, 8);
+        script.free(0, 0..8);
+        script.wait(60);
+        assert_eq!(script.counts(), (2, 8));
+        script.alloc(1, 2);
+        script.free(1, [8, 9]);
+        assert_eq!(script.deeds(), [], "it still has room for two");
+    });
+}
+
+#[test]
+fn magazines_are_as_large_as_objects_are_small() {
+    let of = |size| (sizes(size).first, sizes(size).largest);
+    assert_eq!(
+        [8, 64, 65, 256, 257, 512, 1024, 3200, 3201, 65_536].map(of),
+        [(15, 143), (15, 143), (7, 143), (7, 143), (3, 143), (3, 95), (3, 63), (3, 47), (1, 47), (1, 1)]
+    );
+}
+
+type Magazine = Vec<Place>;
+
+/// The paper's rules as they read.
+struct Rules {
+    /// Loaded and previous of each CPU; `None` is no magazine.
+    cpus: Vec<[Option<Magazine>; 2]>,
+    full: Vec<Magazine>,
+    /// Empty magazines of the depot.
+    empty: usize,
+    size: usize,
+    slabs: bonwick94::tests::Rules,
+}
+
+impl Rules {
+    fn exchange(&mut self, cpu: usize, magazine: Magazine) {
+        let [loaded, previous] = &mut self.cpus[cpu];
+        let previous = std::mem::replace(previous, loaded.replace(magazine));
+        match previous {
+            Some(previous) if previous.is_empty() => self.empty += 1,
+            Some(previous) => self.full.push(previous),
+            None => {}
+        }
+    }
+}
+
+impl Shadow for Rules {
+    fn alloc(&mut self, cpu: usize) -> Place {
+        for _ in 0..2 {
+            let [loaded, previous] = &mut self.cpus[cpu];
+            if let Some(object) = loaded.as_mut().and_then(Vec::pop) {
+                return object;
+            }
+            if previous.as_ref().is_some_and(|previous| !previous.is_empty()) {
+                std::mem::swap(loaded, previous);
+            } else if let Some(full) = self.full.pop() {
+                self.exchange(cpu, full);
+            }
+        }
+        self.cpus[cpu][0].as_mut().and_then(Vec::pop).unwrap_or_else(|| self.slabs.alloc(cpu))
+    }
+    fn free(&mut self, cpu: usize, object: Place) {
+        let size = self.size;
+        let has_room =
+            |magazine: &Option<Vec<_>>| magazine.as_ref().is_some_and(|rounds| rounds.len() < size);
+        let [loaded, previous] = &mut self.cpus[cpu];
+        if !has_room(loaded) {
+            if has_room(previous) {
+                std::mem::swap(loaded, previous);
+            } else {
+                // Of the depot, or a new one.
+                self.empty = self.empty.saturating_sub(1);
+                self.exchange(cpu, vec![]);
+            }
+        }
+        self.cpus[cpu][0].as_mut().unwrap().push(object);
+    }
+    fn shrink(&mut self) {
+        let magazines = self.cpus.iter_mut().flat_map(|cpu| cpu.iter_mut().filter_map(Option::take));
+        let magazines: Vec<_> = magazines.chain(self.full.drain(..)).collect();
+        self.empty = 0;
+        magazines.into_iter().flatten().for_each(|object| self.slabs.free(0, object));
+        self.slabs.shrink();
+    }
+    fn slabs(&self) -> u64 {
+        self.slabs.slabs()
+    }
+    fn active(&self) -> u64 {
+        self.slabs.active()
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_layer_does_what_the_paper_says(steps in steps(), size in 400..5000_u32, magsize in 1..9_usize) {
+        agrees::<Magazines01>(size, Knobs { magsize: Some(magsize) }, steps, |per_slab| {
+            Box::new(Rules {
+                cpus: vec![[None, None]; CPUS as usize],
+                full: vec![],
+                empty: 0,
+                size: magsize,
+                slabs: bonwick94::tests::Rules::new(per_slab),
+            })
+        })?;
+    }
+}

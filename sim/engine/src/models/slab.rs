@@ -1,0 +1,256 @@
+//! A model of Linux's SLAB, which 6.8 removed: an array of objects for each CPU, one that all share, and three lists of slabs.
+//!
+//! ```text
+//!   CPU 0   [o o o o . .]   CPU 1   [o . . . . .]     arrays of `limit` objects, the last freed is the first to go
+//!              │ batchcount             ▲
+//!              ▼                        │
+//!   shared  [o o o o o o o o . . . . . . . .]          `shared` times `batchcount` objects
+//!              │                        ▲
+//!              ▼                        │
+//!   partial slabs, free slabs, full slabs              at most `free_limit` free objects, beyond them free slabs go
+//! ```
+//!
+//! - **Allocate**: from the CPU's array. If it is empty, `batchcount` objects come from the shared array; if that is empty,
+//!   too, from partial slabs, then free ones, then one new one. Only 16 come for an array that nobody used since its last reap.
+//! - **Free**: to the CPU's array. If it is full, its oldest `batchcount` objects go to the shared array, as far as there is
+//!   room; if there is none, to their slabs. A slab with a free object goes to the back of the partial ones.
+//! - **Every two seconds** a fifth of an array that was not used since goes to the slabs; every four seconds of the shared
+//!   array, too, and a fifth of the free slabs' bound, if no free slab was needed since.
+//! - **Shrink**: all arrays are emptied, and all free slabs go.
+//!
+//! A slab has order 0 if that wastes at most an eighth, else 1, or what one object needs.
+//!
+//! Source: Linux's documentation of `/proc/slabinfo` and of SLAB's tunables, Gorman, "Understanding the Linux Virtual Memory
+//! Manager", chapter 8, and what is widely described of `mm/slab.c` until 6.7. One node, so there are no alien arrays; a
+//! slab's bookkeeping takes no room in it; all CPUs reap at the same time, where the kernel lets them take turns.
+
+use super::bonwick94::{EMPTY, FULL, PARTIAL, an_eighth_of_waste};
+use crate::design::{NoMemory, Unable};
+use crate::model::{Deed, Holder, Op, Policy};
+use crate::slabs::{End, Object};
+use crate::stream::CacheInfo;
+use serde::Deserialize;
+use uslab::{Geometry, GeometryError};
+use uslab_buddy::PAGE_SIZE;
+use uslab_magazine::Cpus;
+
+/// What can be written to `/proc/slabinfo`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Knobs {
+    /// Objects of a CPU's array; `None` is by the size of the object.
+    pub limit: Option<u32>,
+    /// Objects that move at once; `None` is half of `limit`.
+    pub batchcount: Option<u32>,
+    /// Batches that the shared array has room for; `None` is 8 for objects of at most a page on more than one CPU, else 0.
+    pub shared: Option<u32>,
+}
+
+/// Objects that an array gets that was not used lately.
+const COLD_BATCH: usize = 16;
+
+/// A cache of SLAB.
+#[derive(Debug)]
+pub struct Slab {
+    cpus: Vec<Array>,
+    shared: Array,
+    batchcount: usize,
+    free_limit: u64,
+    /// A free slab was needed since the last reap of the lists.
+    free_touched: bool,
+    reaps: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Array {
+    /// The oldest first.
+    objects: Vec<Object>,
+    limit: usize,
+    touched: bool,
+}
+
+impl Array {
+    fn room(&self) -> usize {
+        self.limit - self.objects.len()
+    }
+}
+
+impl Policy for Slab {
+    const NAME: &'static str = "slab";
+    const ABOUT: &'static str = "a model of SLAB in Linux until 6.7: an array for each CPU, and a shared one";
+    type Knobs = Knobs;
+    const LISTS: &'static [&'static str] = &["partial", "free", "full"];
+    const TICK: Option<u64> = Some(2_000_000_000);
+
+    fn accept(knobs: &Knobs) -> Result<(), Unable> {
+        let Knobs { limit, batchcount, .. } = *knobs;
+        match (limit, batchcount) {
+            (Some(limit), _) if limit < 1 => Err(Unable("limit=0: at least 1".to_owned())),
+            (_, Some(batch)) if batch < 1 => Err(Unable("batchcount=0: at least 1".to_owned())),
+            (Some(limit), Some(batch)) if batch > limit => {
+                Err(Unable(format!("batchcount={batch}: at most `limit`, {limit}")))
+            }
+            _ => Ok(()),
+        }
+    }
+    fn geometry(size: usize, _: u32, _: &Knobs) -> Result<Geometry, GeometryError> {
+        an_eighth_of_waste(size, 1)
+    }
+    fn new(_: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
+        let size = geometry.stride();
+        let limit = knobs.limit.unwrap_or(match size {
+            131_073.. => 1,
+            4097.. => 8,
+            1025.. => 24,
+            257.. => 54,
+            _ => 120,
+        }) as usize;
+        let batchcount = knobs.batchcount.map_or(limit.div_ceil(2), |batch| (batch as usize).min(limit));
+        let shared =
+            knobs.shared.unwrap_or(if size <= PAGE_SIZE && cpus.count() > 1 { 8 } else { 0 }) as usize;
+        Self {
+            cpus: vec![Array { limit, ..Array::default() }; cpus.count() as usize],
+            shared: Array { limit: shared * batchcount, ..Array::default() },
+            batchcount,
+            free_limit: (1 + u64::from(cpus.count())) * batchcount as u64 + geometry.objects() as u64,
+            free_touched: false,
+            reaps: 0,
+        }
+    }
+
+    fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+        let cpu = op.cpu as usize;
+        if self.cpus[cpu].objects.is_empty() {
+            self.refill(op);
+        }
+        self.cpus[cpu].touched = true;
+        self.cpus[cpu].objects.pop().ok_or(NoMemory)
+    }
+
+    fn free(&mut self, op: &mut Op<'_>, object: Object) {
+        let array = &mut self.cpus[op.cpu as usize];
+        if array.room() == 0 {
+            let shared = self.shared.room().min(self.batchcount);
+            if shared > 0 {
+                self.shared.objects.extend(array.objects.drain(..shared));
+                op.did(Deed::Exchange);
+            } else {
+                let objects = array.objects.drain(..self.batchcount).collect();
+                self.put(op, objects);
+            }
+        }
+        self.cpus[op.cpu as usize].objects.push(object);
+    }
+
+    fn tick(&mut self, op: &mut Op<'_>) {
+        for cpu in 0..self.cpus.len() {
+            let objects = reap(&mut self.cpus[cpu]);
+            self.put(op, objects);
+        }
+        self.reaps += 1;
+        if !self.reaps.is_multiple_of(2) {
+            return;
+        }
+        let objects = reap(&mut self.shared);
+        self.put(op, objects);
+        if !core::mem::take(&mut self.free_touched) {
+            let slabs = self.free_limit.div_ceil(5 * u64::from(op.slabs.objects()));
+            for _ in 0..slabs {
+                let Some(slab) = op.slabs.last(EMPTY) else { break };
+                op.release(slab);
+            }
+        }
+    }
+
+    fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
+        let arrays = self.cpus.iter_mut().chain([&mut self.shared]);
+        let objects: Vec<_> = arrays.flat_map(|array| core::mem::take(&mut array.objects)).collect();
+        let held = objects.len() as u64;
+        self.put(op, objects);
+        while let Some(slab) = op.slabs.last(EMPTY) {
+            op.release(slab);
+        }
+        held
+    }
+
+    fn held(&self) -> Vec<(Holder, Object)> {
+        let cpus = self.cpus.iter().zip(0..).map(|(array, cpu)| (Holder::Cpu(cpu), array));
+        let all = cpus.chain([(Holder::Shared, &self.shared)]);
+        all.flat_map(|(holder, array)| array.objects.iter().map(move |object| (holder, *object))).collect()
+    }
+}
+
+/// What an array loses that was not used lately: its oldest ones.
+fn reap(array: &mut Array) -> Vec<Object> {
+    if array.objects.is_empty() || core::mem::take(&mut array.touched) {
+        return vec![];
+    }
+    let fifth = array.limit.div_ceil(5);
+    let held = array.objects.len();
+    array.objects.drain(..if fifth > held { held.div_ceil(2) } else { fifth }).collect()
+}
+
+impl Slab {
+    /// Fills the CPU's empty array, as far as there is memory.
+    fn refill(&mut self, op: &mut Op<'_>) {
+        let array = &mut self.cpus[op.cpu as usize];
+        let batch = if array.touched { self.batchcount } else { self.batchcount.min(COLD_BATCH) };
+        if !self.shared.objects.is_empty() {
+            let from = self.shared.objects.len().saturating_sub(batch);
+            array.objects.extend(self.shared.objects.drain(from..));
+            self.shared.touched = true;
+            op.did(Deed::Exchange);
+            return;
+        }
+        if self.shared.limit > 0 {
+            op.did(Deed::Miss);
+        }
+        while array.objects.len() < batch {
+            let slab = match (op.slabs.first(PARTIAL), op.slabs.first(EMPTY)) {
+                (Some(slab), _) => slab,
+                (None, Some(slab)) => {
+                    self.free_touched = true;
+                    slab
+                }
+                // One new slab, for an array that would stay empty.
+                (None, None) if array.objects.is_empty() => match op.make(EMPTY) {
+                    Ok(slab) => slab,
+                    Err(NoMemory) => return,
+                },
+                (None, None) => break,
+            };
+            while array.objects.len() < batch
+                && let Some(object) = op.slabs.take(slab)
+            {
+                array.objects.push(object);
+            }
+            let list = if op.slabs.free(slab) == 0 { FULL } else { PARTIAL };
+            op.slabs.relist(slab, list, End::Front);
+        }
+        op.did(Deed::Refill(array.objects.len() as u32));
+    }
+    /// Objects go to their slabs, and free slabs beyond the bound to the system.
+    fn put(&mut self, op: &mut Op<'_>, objects: Vec<Object>) {
+        if objects.is_empty() {
+            return;
+        }
+        op.did(Deed::Flush(objects.len() as u32));
+        for object in objects {
+            op.slabs.put(object);
+            let slab = object.slab;
+            if op.slabs.is_empty(slab) {
+                op.slabs.relist(slab, EMPTY, End::Front);
+            } else {
+                op.slabs.relist(slab, PARTIAL, End::Back);
+            }
+        }
+        while op.slabs.free_in_all() > self.free_limit
+            && let Some(slab) = op.slabs.last(EMPTY)
+        {
+            op.release(slab);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+use super::*;
+use crate::models::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
+use proptest::prelude::*;
+
+fn knobs(limit: u32, batchcount: u32, shared: u32) -> Knobs {
+    Knobs { limit: Some(limit), batchcount: Some(batchcount), shared: Some(shared) }
+}
+/// Four objects a slab, arrays of four that move two at once, a shared array of two, and at most 12 free objects in slabs:
+/// four batches of two, and a slab.
+fn play(play: impl FnOnce(&mut Script<'_, Slab>)) {
+    script(1024, knobs(4, 2, 1), |script: &mut Script<'_, Slab>| {
+        assert_eq!(script.per_slab(), 4);
+        play(script);
+    });
+}
+
+#[test]
+fn a_miss_brings_a_batch() {
+    play(|script| {
+        script.alloc(0, 1);
+        assert_eq!(
+            (script.counts(), script.deeds()),
+            ((1, 2), &[Deed::Miss, Deed::Made, Deed::Refill(2)][..])
+        );
+        script.alloc(0, 1);
+        assert_eq!((script.counts(), script.deeds()), ((1, 2), &[][..]), "the other one of the batch");
+        script.alloc(0, 1);
+        assert_eq!(script.counts(), (1, 4));
+    });
+}
+
+#[test]
+fn the_oldest_of_a_full_array_are_shared() {
+    play(|script| {
+        script.alloc(0, 6);
+        let places = [0, 1].map(|number| script.place(number));
+        script.free(0, 0..4);
+        assert_eq!(script.deeds(), []);
+        script.free(0, [4]);
+        assert_eq!((script.counts(), script.deeds()), ((2, 6), &[Deed::Exchange][..]));
+        script.alloc(1, 2);
+        assert_eq!([script.place(7), script.place(6)], places, "another CPU gets them, the younger first");
+    });
+}
+
+#[test]
+fn what_the_shared_array_has_no_room_for_goes_to_its_slabs() {
+    play(|script| {
+        script.alloc(0, 8);
+        script.free(0, 0..7);
+        assert_eq!((script.counts(), script.deeds()), ((2, 6), &[Deed::Flush(2)][..]));
+    });
+}
+
+#[test]
+fn an_array_that_nobody_used_for_two_seconds_loses_a_fifth() {
+    play(|script| {
+        script.alloc(0, 8);
+        script.free(0, 0..4);
+        script.wait(2);
+        assert_eq!(script.counts(), (2, 8), "it was used since the last reap");
+        script.wait(2);
+        assert_eq!(script.counts(), (2, 7), "a fifth of four, rounded up");
+        script.alloc(0, 1);
+        script.wait(2);
+        assert_eq!(script.counts(), (2, 7));
+    });
+}
+
+#[test]
+fn free_slabs_beyond_the_bound_go_the_longest_free_first() {
+    play(|script| {
+        script.alloc(0, 24);
+        script.free(0, 0..24);
+        // Four stay in the array and two in the shared one, so 18 would be free in slabs. At 14 the first free slab goes, and
+        // at 14 again the second.
+        assert_eq!(script.counts(), (4, 6));
+    });
+}
+
+#[test]
+fn free_slabs_that_nobody_needed_for_four_seconds_go() {
+    play(|script| {
+        script.alloc(0, 12);
+        script.free(0, 0..12);
+        // Six are in arrays. The slab of 4 to 7 is free; three fifths of a slab are one slab.
+        assert_eq!(script.counts(), (3, 6));
+        script.wait(4);
+        assert_eq!(script.counts().0, 2);
+    });
+}
+
+#[test]
+fn a_shrink_empties_the_arrays_and_releases_all_free_slabs() {
+    play(|script| {
+        script.alloc(0, 24);
+        script.free(0, 0..24);
+        assert_eq!((script.shrink(), script.counts()), ((6, 4), (0, 0)));
+    });
+}
+
+#[test]
+fn arrays_are_as_large_as_objects_are_small() {
+    let of = |size: usize| {
+        let geometry = Slab::geometry(size, 4, &Knobs::default()).unwrap();
+        let info = CacheInfo { name: String::new(), kind: crate::stream::Kind::Named, size: 0, from: 0 };
+        let slab = Slab::new(&info, Cpus::simulated(4, 1).unwrap(), &geometry, &Knobs::default());
+        (slab.cpus[0].limit, slab.batchcount, slab.shared.limit)
+    };
+    assert_eq!(
+        [256, 264, 1024, 1032, 4096, 4104].map(of),
+        [(120, 60, 480), (54, 27, 216), (54, 27, 216), (24, 12, 96), (24, 12, 96), (8, 4, 0)]
+    );
+}
+
+/// The rules as they read.
+struct Rules {
+    free: Free,
+    arrays: Vec<(Vec<Place>, bool)>,
+    /// The last array is the shared one.
+    limits: Vec<usize>,
+    batch: usize,
+    bound: u64,
+    partial: Vec<u64>,
+    empty: Vec<u64>,
+    touched: bool,
+    odd: bool,
+}
+
+const SHARED: usize = CPUS as usize;
+
+impl Rules {
+    fn give_back(&mut self, objects: Vec<Place>) {
+        for object in objects {
+            let slab = object.0;
+            self.free.put(object);
+            self.partial.retain(|partial| *partial != slab);
+            if self.free.is_empty(slab) {
+                self.empty.insert(0, slab);
+            } else {
+                self.partial.push(slab);
+            }
+        }
+        while self.slabs() * u64::from(self.free.per_slab) - self.free.active() > self.bound {
+            let Some(slab) = self.empty.pop() else { break };
+            self.free.slabs.remove(&slab);
+        }
+    }
+    fn reap(&mut self, array: usize) {
+        let (objects, touched) = &mut self.arrays[array];
+        if objects.is_empty() {
+            return;
+        }
+        if *touched {
+            *touched = false;
+            return;
+        }
+        let mut gone = self.limits[array].div_ceil(5);
+        if gone > objects.len() {
+            gone = objects.len().div_ceil(2);
+        }
+        let gone = objects.drain(..gone).collect();
+        self.give_back(gone);
+    }
+}
+
+impl Shadow for Rules {
+    fn alloc(&mut self, cpu: usize) -> Place {
+        if self.arrays[cpu].0.is_empty() {
+            let batch = if self.arrays[cpu].1 { self.batch } else { self.batch.min(16) };
+            if self.arrays[SHARED].0.is_empty() {
+                let mut got = vec![];
+                while got.len() < batch {
+                    if self.partial.is_empty() && !self.empty.is_empty() {
+                        self.touched = true;
+                        self.partial.push(self.empty.remove(0));
+                    }
+                    if self.partial.is_empty() {
+                        if !got.is_empty() {
+                            break;
+                        }
+                        self.partial.push(self.free.make());
+                    }
+                    let slab = self.partial[0];
+                    got.push(self.free.take(slab));
+                    if self.free.of(slab) == 0 {
+                        self.partial.remove(0);
+                    }
+                }
+                self.arrays[cpu].0 = got;
+            } else {
+                let shared = &mut self.arrays[SHARED];
+                let from = shared.0.len() - batch.min(shared.0.len());
+                shared.1 = true;
+                self.arrays[cpu].0 = shared.0.split_off(from);
+            }
+        }
+        self.arrays[cpu].1 = true;
+        self.arrays[cpu].0.pop().unwrap()
+    }
+    fn free(&mut self, cpu: usize, object: Place) {
+        if self.arrays[cpu].0.len() == self.limits[cpu] {
+            let room = (self.limits[SHARED] - self.arrays[SHARED].0.len()).min(self.batch);
+            let gone: Vec<_> = self.arrays[cpu].0.drain(..if room > 0 { room } else { self.batch }).collect();
+            if room > 0 {
+                self.arrays[SHARED].0.extend(gone);
+            } else {
+                self.give_back(gone);
+            }
+        }
+        self.arrays[cpu].0.push(object);
+    }
+    fn tick(&mut self) {
+        (0..SHARED).for_each(|cpu| self.reap(cpu));
+        self.odd = !self.odd;
+        if self.odd {
+            return;
+        }
+        self.reap(SHARED);
+        if self.touched {
+            self.touched = false;
+            return;
+        }
+        for _ in 0..self.bound.div_ceil(5 * u64::from(self.free.per_slab)) {
+            if let Some(slab) = self.empty.pop() {
+                self.free.slabs.remove(&slab);
+            }
+        }
+    }
+    fn shrink(&mut self) {
+        let all = self.arrays.iter_mut().flat_map(|(objects, _)| std::mem::take(objects)).collect();
+        self.give_back(all);
+        self.empty.drain(..).for_each(|slab| _ = self.free.slabs.remove(&slab));
+    }
+    fn slabs(&self) -> u64 {
+        self.free.slabs.len() as u64
+    }
+    fn active(&self) -> u64 {
+        self.free.active()
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_model_does_what_its_rules_say(
+        steps in steps(),
+        size in 400..5000_u32,
+        (limit, batchcount) in (1..24_u32).prop_flat_map(|limit| (Just(limit), 1..=limit)),
+        shared in 0..3_u32,
+    ) {
+        agrees::<Slab>(size, knobs(limit, batchcount, shared), steps, |per_slab| {
+            let mut limits = vec![limit as usize; SHARED];
+            limits.push((shared * batchcount) as usize);
+            Box::new(Rules {
+                free: Free::new(per_slab),
+                arrays: vec![(vec![], false); SHARED + 1],
+                limits,
+                batch: batchcount as usize,
+                bound: u64::from((1 + CPUS) * batchcount) + u64::from(per_slab),
+                partial: vec![],
+                empty: vec![],
+                touched: false,
+                odd: false,
+            })
+        })?;
+    }
+}

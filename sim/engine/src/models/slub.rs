@@ -1,0 +1,260 @@
+//! A model of SLUB's policy in Linux 6.1 to 6.17: where an object comes from, where it goes, and when a slab is made or given
+//! back.
+//!
+//! It is a model. There is no memory behind it and no lock in it. What it shares with the shipping allocator is the rule for
+//! the order of a slab ([`Geometry`]), which is Linux's, and the pages. It is judged by the tables of real kernels.
+//!
+//! ```text
+//!   CPU 0                    CPU 1                     each CPU
+//!   current slab ─ its free objects, the CPU's own     takes from here, and frees to here if the object is of that slab
+//!   partial slabs: 3 2 1     partial slabs             at most `cpu_partial_slabs`; the newest serves next
+//!        │  ▲                                          too many: all of them go
+//!        ▼  │
+//!   the node's partial slabs: a b c d ...              served from the front, filled at the back
+//!   full slabs: on no list
+//! ```
+//!
+//! - **Allocate**: from the current slab; then what others have freed to that slab; then the newest partial slab of the CPU;
+//!   then slabs of the node, the first as current, more for the CPU's list until that holds half of what it may; then a new
+//!   slab.
+//! - **Free**: to the current slab, if it is of that. Else to the object's slab. One that was full goes to this CPU's partial
+//!   slabs. If these are too many already, they all go to the node first, and of those the empty ones to the system, as far
+//!   as the node has [`min_partial`](Knobs::min_partial) slabs without them. A slab of the node that falls empty goes by
+//!   the same rule.
+//! - **Shrink**: each CPU gives up all that it has. Empty slabs go to the system, and the node's list is sorted, fullest first.
+//!
+//! An object that a CPU holds back counts as active in `/proc/slabinfo`: only what is free on the node's list does not.
+//!
+//! Source: Linux, `mm/slub.c` of 6.1 as described in the kernel's documentation and the notes of its authors; the rules above
+//! are what the model has of it.
+
+use crate::design::{NoMemory, Unable};
+use crate::model::{Deed, Op, Policy};
+use crate::slabs::{End, Object, Slabs};
+use crate::stream::CacheInfo;
+use serde::Deserialize;
+use uslab::{Geometry, GeometryError, OrderRule};
+use uslab_magazine::Cpus;
+
+/// What a kernel's boot parameters and `sysfs` files can change.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Knobs {
+    /// Objects that a CPU's partial slabs are to have room for; `None` is by the size of the object.
+    pub cpu_partial: Option<u32>,
+    /// Slabs that stay on the node's list though they are empty; `None` is by the size of the object.
+    pub min_partial: Option<usize>,
+    /// Objects that a slab is to hold, if its order allows it; `None` is by the number of CPUs.
+    pub slab_min_objects: Option<u32>,
+    /// The smallest order of a slab; `None` is 0.
+    pub slab_min_order: Option<u8>,
+    /// The largest order of a slab that holds more than one object; `None` is 3.
+    pub slab_max_order: Option<u8>,
+}
+
+impl Knobs {
+    fn cpu_partial(&self, size: usize) -> u32 {
+        self.cpu_partial.unwrap_or(match size {
+            4096.. => 6,
+            1024.. => 24,
+            256.. => 52,
+            _ => 120,
+        })
+    }
+    fn rule(&self, cpus: u32) -> OrderRule {
+        let rule = OrderRule::for_cpus(cpus);
+        let (min, max) = (self.slab_min_order, self.slab_max_order);
+        OrderRule {
+            min_order: min.unwrap_or(rule.min_order),
+            max_order: max.unwrap_or(rule.max_order).max(min.unwrap_or(0)),
+            min_objects: self.slab_min_objects.unwrap_or(rule.min_objects),
+            ..rule
+        }
+    }
+}
+
+/// Slabs that are a CPU's current one.
+const CURRENT: u8 = 0;
+/// Slabs of a CPU's partial list.
+const CPU_PARTIAL: u8 = 1;
+/// The node's list.
+const PARTIAL: u8 = 2;
+/// Slabs that nobody lists: all of their objects are out.
+const FULL: u8 = 3;
+
+/// A cache of SLUB: see the [module](self).
+#[derive(Debug)]
+pub struct Slub {
+    cpus: Vec<Cpu>,
+    /// Slabs that a CPU's list may have; 0: there are no such lists.
+    cpu_partial_slabs: usize,
+    min_partial: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Cpu {
+    current: Option<u32>,
+    /// Free objects of the current slab that are this CPU's. Others are those that were freed elsewhere.
+    own: u16,
+    /// The newest last.
+    partial: Vec<u32>,
+}
+
+impl Policy for Slub {
+    const NAME: &'static str = "slub";
+    const ABOUT: &'static str =
+        "a model of SLUB in Linux 6.1 to 6.17: a current slab and partial slabs for each CPU";
+    type Knobs = Knobs;
+    const LISTS: &'static [&'static str] = &["current", "CPU partial", "partial", "full"];
+
+    fn accept(knobs: &Knobs) -> Result<(), Unable> {
+        for (name, order) in
+            [("slab_min_order", knobs.slab_min_order), ("slab_max_order", knobs.slab_max_order)]
+        {
+            if let Some(order) = order.filter(|order| *order > MOST_ORDER) {
+                return Err(Unable(format!("{name}={order}: an order is 0 to {MOST_ORDER}")));
+            }
+        }
+        Ok(())
+    }
+    fn geometry(size: usize, cpus: u32, knobs: &Knobs) -> Result<Geometry, GeometryError> {
+        Geometry::new(size, 0, &knobs.rule(cpus))
+    }
+    fn new(_: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
+        // Half of the objects of a partial slab are free, as a rule.
+        let slabs =
+            knobs.cpu_partial(geometry.stride()).saturating_mul(2).div_ceil(geometry.objects() as u32);
+        Self {
+            cpus: vec![Cpu::default(); cpus.count() as usize],
+            cpu_partial_slabs: slabs as usize,
+            min_partial: knobs.min_partial.unwrap_or_else(|| geometry.min_partial()),
+        }
+    }
+
+    fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+        let slab = self.current(op)?;
+        self.cpus[op.cpu as usize].own -= 1;
+        op.slabs.take(slab).ok_or(NoMemory)
+    }
+
+    fn free(&mut self, op: &mut Op<'_>, object: Object) {
+        let slab = object.slab;
+        op.slabs.put(object);
+        let cpu = &mut self.cpus[op.cpu as usize];
+        if cpu.current == Some(slab) {
+            cpu.own += 1;
+            return;
+        }
+        op.did(Deed::Remote);
+        match op.slabs.list(slab) {
+            FULL if self.cpu_partial_slabs > 0 => self.keep(op, slab),
+            FULL => self.leave(op, slab, End::Back),
+            PARTIAL if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial => {
+                op.did(Deed::Relist);
+                op.release(slab);
+            }
+            _ => {}
+        }
+    }
+
+    fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
+        for cpu in 0..self.cpus.len() {
+            let own = core::mem::take(&mut self.cpus[cpu].own);
+            if let Some(slab) = self.cpus[cpu].current.take() {
+                match op.slabs.free(slab) {
+                    0 => op.slabs.relist(slab, FULL, End::Front),
+                    free => self.leave(op, slab, if free == own { End::Front } else { End::Back }),
+                }
+            }
+            let partial = core::mem::take(&mut self.cpus[cpu].partial);
+            self.leave_all(op, partial);
+        }
+        let slabs: Vec<_> = op.slabs.walk(PARTIAL).collect();
+        let (empty, mut rest): (Vec<_>, Vec<_>) =
+            slabs.into_iter().partition(|slab| op.slabs.is_empty(*slab));
+        empty.into_iter().for_each(|slab| op.release(slab));
+        // Up to so many free objects: beyond it is not worth the sorting.
+        const SORTED: u16 = 32;
+        rest.sort_by_key(|slab| op.slabs.free(*slab).min(SORTED + 1));
+        rest.into_iter().for_each(|slab| op.slabs.relist(slab, PARTIAL, End::Back));
+        0
+    }
+
+    fn inactive(&self, slabs: &Slabs) -> u64 {
+        slabs.free_on(PARTIAL)
+    }
+}
+
+/// Linux's largest order.
+const MOST_ORDER: u8 = 10;
+
+impl Slub {
+    /// The CPU's current slab, which has an object of its own.
+    fn current(&mut self, op: &mut Op<'_>) -> Result<u32, NoMemory> {
+        let cpu = &mut self.cpus[op.cpu as usize];
+        if let Some(slab) = cpu.current {
+            if cpu.own > 0 {
+                return Ok(slab);
+            }
+            cpu.own = op.slabs.free(slab);
+            if cpu.own > 0 {
+                op.did(Deed::Swap);
+                return Ok(slab);
+            }
+            cpu.current = None;
+            op.slabs.relist(slab, FULL, End::Front);
+        }
+        let slab = match cpu.partial.pop() {
+            Some(slab) => {
+                op.did(Deed::Swap);
+                slab
+            }
+            None => match self.take_from_node(op) {
+                Some(slab) => slab,
+                None => op.make(CURRENT)?,
+            },
+        };
+        op.slabs.relist(slab, CURRENT, End::Front);
+        let cpu = &mut self.cpus[op.cpu as usize];
+        (cpu.current, cpu.own) = (Some(slab), op.slabs.free(slab));
+        Ok(slab)
+    }
+    /// The node's first slab, and more for the CPU's list.
+    fn take_from_node(&mut self, op: &mut Op<'_>) -> Option<u32> {
+        let first = op.slabs.first(PARTIAL)?;
+        op.did(Deed::Relist);
+        op.slabs.relist(first, CURRENT, End::Front);
+        let more = if self.cpu_partial_slabs == 0 { 0 } else { self.cpu_partial_slabs / 2 + 1 };
+        for _ in 0..more {
+            let Some(slab) = op.slabs.first(PARTIAL) else { break };
+            op.slabs.relist(slab, CPU_PARTIAL, End::Front);
+            self.cpus[op.cpu as usize].partial.push(slab);
+        }
+        Some(first)
+    }
+
+    /// A slab that was full, to the CPU's list.
+    fn keep(&mut self, op: &mut Op<'_>, slab: u32) {
+        op.slabs.relist(slab, CPU_PARTIAL, End::Front);
+        let partial = &mut self.cpus[op.cpu as usize].partial;
+        let full = partial.len() >= self.cpu_partial_slabs;
+        let older = if full { core::mem::take(partial) } else { Vec::new() };
+        partial.push(slab);
+        self.leave_all(op, older);
+    }
+    fn leave_all(&self, op: &mut Op<'_>, slabs: Vec<u32>) {
+        slabs.into_iter().rev().for_each(|slab| self.leave(op, slab, End::Back));
+    }
+    /// A slab that no CPU has any more: to the node, or to the system.
+    fn leave(&self, op: &mut Op<'_>, slab: u32, end: End) {
+        op.did(Deed::Relist);
+        if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial {
+            op.release(slab);
+        } else {
+            op.slabs.relist(slab, PARTIAL, end);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,279 @@
+//! The model on scripts whose outcome is worked out by hand, and beside a shadow that keeps every object by itself.
+
+use super::*;
+use crate::design::{At, Design};
+use crate::model::Model;
+use crate::models::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
+use crate::pages::Pages;
+use crate::stream::Kind;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// Objects of 4,096 bytes lie by eight in a slab of the largest order.
+const SIZE: u32 = 4096;
+
+fn knobs(cpu_partial: u32, min_partial: usize) -> Knobs {
+    Knobs { cpu_partial: Some(cpu_partial), min_partial: Some(min_partial), ..Knobs::default() }
+}
+fn play(cpu_partial: u32, min_partial: usize, play: impl FnOnce(&mut Script<'_, Slub>)) {
+    script(SIZE, knobs(cpu_partial, min_partial), |script: &mut Script<'_, Slub>| {
+        assert_eq!(script.per_slab(), 8);
+        play(script);
+    });
+}
+
+#[test]
+fn a_cpu_fills_one_slab_after_the_other_and_what_it_holds_is_active() {
+    play(0, 5, |script| {
+        script.alloc(0, 1);
+        assert_eq!(script.counts(), (1, 8), "seven of the current slab are free, and active all the same");
+        script.alloc(0, 7);
+        assert_eq!(script.counts(), (1, 8));
+        script.alloc(0, 1);
+        assert_eq!(script.counts(), (2, 16));
+        assert_eq!(script.slab_of(0), script.slab_of(7));
+        assert_ne!(script.slab_of(0), script.slab_of(8));
+    });
+}
+
+#[test]
+fn what_others_free_to_the_current_slab_serves_before_another_slab_does() {
+    play(0, 5, |script| {
+        script.alloc(0, 8);
+        script.free(1, [2, 3]);
+        script.alloc(0, 2);
+        assert_eq!(script.counts(), (1, 8), "the two that CPU 1 freed");
+        script.alloc(0, 1);
+        assert_eq!(script.counts(), (2, 16));
+    });
+}
+
+#[test]
+fn a_full_slab_goes_to_the_cpu_that_frees_to_it_and_the_list_to_the_node_when_it_is_full() {
+    // Eight objects, so one partial slab for a CPU: twice four objects, by eight.
+    play(4, 5, |script| {
+        script.alloc(0, 25);
+        assert_eq!(script.counts(), (4, 32));
+        // The slab of 0 to 7 is full and not current: CPU 1 gets it, and what is free in it stays active.
+        script.free(1, [0]);
+        assert_eq!(script.counts(), (4, 32));
+        // The slab of 8 to 15 follows. The list had room for one: the older one goes to the node, where its free object shows.
+        script.free(1, [8]);
+        assert_eq!(script.counts(), (4, 31));
+        // CPU 1 allocates: from its own list first.
+        script.alloc(1, 1);
+        assert_eq!(script.slab_of(25), script.slab_of(9));
+        // Then from the node.
+        script.alloc(1, 1);
+        assert_eq!((script.slab_of(26), script.counts()), (script.slab_of(1), (4, 32)));
+    });
+}
+
+#[test]
+fn without_lists_of_cpus_a_full_slab_goes_to_the_node_at_once() {
+    play(0, 5, |script| {
+        script.alloc(0, 9);
+        script.free(1, [0]);
+        assert_eq!(script.counts(), (2, 15));
+    });
+}
+
+#[test]
+fn empty_slabs_go_once_the_node_has_enough_without_them() {
+    play(0, 2, |script| {
+        script.alloc(0, 33);
+        // Four full slabs and a current one. Each falls empty: two stay on the list, the others go.
+        script.free(0, 0..8);
+        assert_eq!(script.counts(), (5, 32), "the first one on the list: the node has none beside it");
+        script.free(0, 8..16);
+        assert_eq!(script.counts(), (4, 24), "the second one was the second of two, and went");
+        script.free(0, 16..17);
+        assert_eq!(script.counts(), (4, 23));
+        script.free(0, 17..24);
+        assert_eq!(script.counts(), (3, 16));
+    });
+}
+
+#[test]
+fn a_cpu_takes_more_slabs_of_the_node_than_it_needs() {
+    // Room for two partial slabs: it takes one to serve, and two more, which is one above half of two.
+    play(8, 5, |script| {
+        script.alloc(0, 48);
+        script.free(1, [0, 8, 16, 24, 32]);
+        // CPU 1 holds the last one; the four before went to the node in two drains.
+        assert_eq!(script.counts(), (6, 48 - 4));
+        script.alloc(0, 1);
+        assert_eq!(script.counts(), (6, 48 - 1), "one serves, two are kept");
+    });
+}
+
+#[test]
+fn a_shrink_leaves_full_slabs_and_partial_ones_the_fullest_first() {
+    play(4, 5, |script| {
+        script.alloc(0, 32);
+        script.alloc(1, 8);
+        script.free(0, (8..12).chain(16..18).chain(32..40));
+        let gone = script.shrink();
+        assert_eq!(gone, (0, 1), "the slab of CPU 1 is empty");
+        assert_eq!(script.counts(), (4, 32 - 6));
+        script.alloc(1, 1);
+        assert_eq!(script.slab_of(40), script.slab_of(18), "two free objects are fewer than four");
+    });
+}
+
+#[test]
+fn large_objects_and_pages_lie_in_no_slab() {
+    let pages = Pages::new(CPUS).unwrap();
+    let mut slub = Model::<Slub>::new(&pages, Knobs::default()).unwrap();
+    let at = |cpu| At { cpu, ns: 0 };
+    let info = |kind, size| CacheInfo { name: "node".to_owned(), kind, size, from: 0 };
+    slub.learn(&info(Kind::Large, 0)).unwrap();
+    let object = slub.alloc(at(2), 0, 1 << 20).unwrap();
+    assert_eq!((slub.place(0, &object), slub.check(1, 0)), (None, Ok(())));
+    slub.free(at(0), 0, object);
+    let block = slub.alloc_pages(at(0), 3, 1).unwrap();
+    assert_eq!(slub.check(0, 8), Ok(()));
+    let (page, order) = slub.block(&block);
+    assert_eq!(order, 3);
+    let parts = slub.split_pages(block, 1);
+    let places: Vec<_> = parts.iter().map(|part| slub.block(part)).collect();
+    assert_eq!(places, [0, 2, 4, 6].map(|at| (page + at, 1)));
+    parts.into_iter().for_each(|part| slub.free_pages(at(0), part));
+    assert_eq!(slub.check(0, 0), Ok(()));
+    assert!(slub.check(1, 0).unwrap_err().starts_with("objects in use: 0, not 1"));
+    assert!(slub.check(0, 1).unwrap_err().starts_with("allocated pages: 0, not 1"));
+    let error = slub.learn(&info(Kind::Named, 1 << 30)).unwrap_err().to_string();
+    assert!(error.starts_with("cache node: "), "{error}");
+}
+
+/// The rules as they read, with every object and every list by itself.
+pub(in crate::models) struct Rules {
+    room: usize,
+    min_partial: usize,
+    free: Free,
+    /// Of each current slab, how many of its free objects are its CPU's.
+    own: BTreeMap<usize, usize>,
+    current: BTreeMap<usize, u64>,
+    lists: BTreeMap<usize, Vec<u64>>,
+    node: Vec<u64>,
+}
+
+impl Shadow for Rules {
+    fn alloc(&mut self, cpu: usize) -> Place {
+        loop {
+            let Some(slab) = self.current.get(&cpu).copied() else {
+                self.find(cpu);
+                continue;
+            };
+            let own = self.own.entry(cpu).or_default();
+            if *own > 0 {
+                *own -= 1;
+                return self.free.take(slab);
+            }
+            *own = self.free.of(slab);
+            if *own == 0 {
+                self.current.remove(&cpu);
+            }
+        }
+    }
+    fn free(&mut self, cpu: usize, object: Place) {
+        let slab = object.0;
+        self.free.put(object);
+        if self.current.get(&cpu) == Some(&slab) {
+            *self.own.entry(cpu).or_default() += 1;
+            return;
+        }
+        let held = self.current.values().any(|current| *current == slab)
+            || self.lists.values().any(|list| list.contains(&slab));
+        if held {
+            return;
+        }
+        match self.node.iter().position(|listed| *listed == slab) {
+            Some(place) => {
+                if self.free.is_empty(slab) && self.node.len() >= self.min_partial {
+                    self.node.remove(place);
+                    self.free.slabs.remove(&slab);
+                }
+            }
+            None if self.room == 0 => self.give(slab, false),
+            None => {
+                let list = self.lists.entry(cpu).or_default();
+                let older = if list.len() >= self.room { std::mem::take(list) } else { vec![] };
+                list.push(slab);
+                older.into_iter().rev().for_each(|slab| self.give(slab, false));
+            }
+        }
+    }
+    fn shrink(&mut self) {
+        for cpu in 0..CPUS as usize {
+            let own = self.own.remove(&cpu).unwrap_or(0);
+            if let Some(slab) = self.current.remove(&cpu)
+                && self.free.of(slab) > 0
+            {
+                let by_others = self.free.of(slab) > own;
+                self.give(slab, !by_others);
+            }
+            for slab in self.lists.remove(&cpu).unwrap_or_default().into_iter().rev() {
+                self.give(slab, false);
+            }
+        }
+        let (gone, mut rest): (Vec<_>, Vec<_>) =
+            self.node.drain(..).partition(|slab| self.free.is_empty(*slab));
+        gone.iter().for_each(|slab| _ = self.free.slabs.remove(slab));
+        rest.sort_by_key(|slab| self.free.of(*slab));
+        self.node = rest;
+    }
+    fn slabs(&self) -> u64 {
+        self.free.slabs.len() as u64
+    }
+    fn active(&self) -> u64 {
+        let listed: usize = self.node.iter().map(|slab| self.free.of(*slab)).sum();
+        self.slabs() * u64::from(self.free.per_slab) - listed as u64
+    }
+}
+
+impl Rules {
+    pub(in crate::models) fn new(per_slab: u16, cpu_partial: u32, min_partial: usize) -> Self {
+        Self {
+            room: (cpu_partial * 2).div_ceil(per_slab.into()) as usize,
+            min_partial,
+            free: Free::new(per_slab),
+            own: BTreeMap::new(),
+            current: BTreeMap::new(),
+            lists: BTreeMap::new(),
+            node: vec![],
+        }
+    }
+    fn find(&mut self, cpu: usize) {
+        let list = self.lists.entry(cpu).or_default();
+        let slab = if let Some(slab) = list.pop() {
+            slab
+        } else if self.node.is_empty() {
+            self.free.make()
+        } else {
+            let slab = self.node.remove(0);
+            let more = if self.room == 0 { 0 } else { (self.room / 2 + 1).min(self.node.len()) };
+            list.extend(self.node.drain(..more));
+            slab
+        };
+        self.own.insert(cpu, self.free.of(slab));
+        self.current.insert(cpu, slab);
+    }
+    fn give(&mut self, slab: u64, in_front: bool) {
+        if self.free.is_empty(slab) && self.node.len() >= self.min_partial {
+            self.free.slabs.remove(&slab);
+        } else {
+            let place = if in_front { 0 } else { self.node.len() };
+            self.node.insert(place, slab);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_model_does_what_its_rules_say(steps in steps(), cpu_partial in 0..20_u32, min_partial in 0..4_usize) {
+        agrees::<Slub>(SIZE, knobs(cpu_partial, min_partial), steps, |per_slab| {
+            Box::new(Rules::new(per_slab, cpu_partial, min_partial))
+        })?;
+    }
+}

@@ -1,0 +1,85 @@
+//! The pages of a model: the shipping page allocator, on memory that is addresses only.
+
+use crate::design::NoMemory;
+use crate::machine::{MachineError, page_config};
+use rustc_hash::FxHashMap;
+use uslab_buddy::{Gfp, Order, PageAllocator, PageBlock};
+use uslab_magazine::on_cpu;
+
+/// The pages of a machine.
+///
+/// # Invariants
+/// Nobody outside this crate gets at the allocator, and nobody inside looks into a page: there is nothing.
+#[derive(Debug)]
+pub struct Pages(PageAllocator);
+
+impl Pages {
+    /// Those of a machine of so many CPUs.
+    ///
+    /// # Errors
+    /// The CPUs or the memory cannot be simulated.
+    pub fn new(cpus: u32) -> Result<Self, MachineError> {
+        Ok(Self(PageAllocator::new(page_config(cpus)?)?))
+    }
+    /// A block of `2^order` pages.
+    pub(crate) fn alloc(&self, cpu: u32, order: u8, migratetype: u8) -> Result<PageBlock<'_>, NoMemory> {
+        on_cpu(cpu);
+        let order = Order::new(order).ok_or(NoMemory)?;
+        self.0.alloc_block(order, gfp(migratetype), None).map_err(|_| NoMemory)
+    }
+    /// The page allocator.
+    pub(crate) fn allocator(&self) -> &PageAllocator {
+        &self.0
+    }
+}
+
+/// What a stream's migrate type asks for: 0 is unmovable, 1 movable, 2 reclaimable.
+pub(crate) fn gfp(migratetype: u8) -> Gfp {
+    match migratetype {
+        1 => Gfp::KERNEL | Gfp::MOVABLE,
+        2 => Gfp::KERNEL | Gfp::RECLAIMABLE,
+        _ => Gfp::KERNEL,
+    }
+}
+
+/// The pages of all slabs of a model.
+#[derive(Debug)]
+pub(crate) struct SlabPages<'p> {
+    pages: &'p Pages,
+    /// By first page.
+    blocks: FxHashMap<u32, PageBlock<'p>>,
+}
+
+/// Where the pages of slabs come from. An [`Op`](crate::model::Op) has it without its lifetime.
+pub(crate) trait PageSource {
+    /// The first page of a block for a slab.
+    fn alloc(&mut self, cpu: u32, order: u8) -> Result<u32, NoMemory>;
+    /// Takes it back.
+    fn free(&mut self, cpu: u32, page: u32);
+}
+
+impl<'p> SlabPages<'p> {
+    pub(crate) fn new(pages: &'p Pages) -> Self {
+        Self { pages, blocks: FxHashMap::default() }
+    }
+    pub(crate) fn pages(&self) -> &'p Pages {
+        self.pages
+    }
+    /// Pages in slabs.
+    pub(crate) fn held(&self) -> u64 {
+        self.blocks.values().map(|block| u64::from(block.order().pages())).sum()
+    }
+}
+
+impl PageSource for SlabPages<'_> {
+    fn alloc(&mut self, cpu: u32, order: u8) -> Result<u32, NoMemory> {
+        let block = self.pages.alloc(cpu, order, 0)?;
+        let page = block.pfn().get();
+        self.blocks.insert(page, block);
+        Ok(page)
+    }
+    fn free(&mut self, cpu: u32, page: u32) {
+        on_cpu(cpu);
+        drop(self.blocks.remove(&page));
+    }
+}

@@ -1,0 +1,332 @@
+//! The slabs of a model's cache: which objects are out, which of these have callers, and which list each slab is on.
+
+use crate::design::NoMemory;
+use crate::pages::PageSource;
+use uslab::Geometry;
+
+/// An object of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Object {
+    /// The first page of its slab.
+    pub page: u32,
+    /// The slab's number in its cache.
+    pub slab: u32,
+    /// Which one of the slab it is.
+    pub index: u16,
+}
+
+/// Slabs in lists. A slab is on exactly one list, by its number among the [`LISTS`](crate::Policy::LISTS) of the policy.
+///
+/// Cost: all but [`check`](Self::check) and walks are constant.
+#[derive(Debug)]
+pub struct Slabs {
+    geometry: Geometry,
+    objects: u16,
+    slabs: Vec<Slab>,
+    /// Numbers of slabs that are gone.
+    gone: Vec<u32>,
+    lists: Box<[List]>,
+    /// Objects with callers.
+    used: u64,
+    made: u64,
+}
+
+#[derive(Debug)]
+struct Slab {
+    page: u32,
+    /// How many slabs of the cache were made before it.
+    born: u64,
+    list: u8,
+    free: u16,
+    /// A bit for each object that is out of the slab.
+    out: Box<[u64]>,
+    /// A bit for each of these that has a caller.
+    used: Box<[u64]>,
+    next: u32,
+    previous: u32,
+}
+
+#[derive(Clone, Debug)]
+struct List {
+    first: u32,
+    last: u32,
+    len: usize,
+    /// Free objects of its slabs.
+    free: u64,
+}
+
+/// No slab.
+const NONE: u32 = u32::MAX;
+/// The list of a slab that is gone.
+const GONE: u8 = u8::MAX;
+
+/// An end of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Where the first slab is.
+    Front,
+    /// Where the last one is.
+    Back,
+}
+
+impl Slabs {
+    pub(crate) fn new(geometry: Geometry, lists: usize) -> Self {
+        let list = List { first: NONE, last: NONE, len: 0, free: 0 };
+        let objects = geometry.objects() as u16;
+        Self {
+            geometry,
+            objects,
+            slabs: vec![],
+            gone: vec![],
+            lists: vec![list; lists].into(),
+            used: 0,
+            made: 0,
+        }
+    }
+
+    /// How objects lie in a slab.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+    /// Objects of a slab.
+    pub fn objects(&self) -> u16 {
+        self.objects
+    }
+    /// Slabs that there are.
+    pub fn count(&self) -> u64 {
+        (self.slabs.len() - self.gone.len()) as u64
+    }
+    /// Slabs that were ever made.
+    pub fn made(&self) -> u64 {
+        self.made
+    }
+    /// Objects with callers.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+    /// How many slabs were made before this one.
+    pub fn born(&self, slab: u32) -> u64 {
+        self.slabs[slab as usize].born
+    }
+    /// Free objects of a slab.
+    pub fn free(&self, slab: u32) -> u16 {
+        self.slabs[slab as usize].free
+    }
+    /// Whether all objects of a slab are free.
+    pub fn is_empty(&self, slab: u32) -> bool {
+        self.free(slab) == self.objects
+    }
+    /// The list that a slab is on.
+    pub fn list(&self, slab: u32) -> u8 {
+        self.slabs[slab as usize].list
+    }
+    /// Slabs of a list.
+    pub fn len(&self, list: u8) -> usize {
+        self.lists[usize::from(list)].len
+    }
+    /// Free objects of a list's slabs.
+    pub fn free_on(&self, list: u8) -> u64 {
+        self.lists[usize::from(list)].free
+    }
+    /// Free objects of all slabs.
+    pub fn free_in_all(&self) -> u64 {
+        self.lists.iter().map(|list| list.free).sum()
+    }
+    /// The first slab of a list.
+    pub fn first(&self, list: u8) -> Option<u32> {
+        Some(self.lists[usize::from(list)].first).filter(|slab| *slab != NONE)
+    }
+    /// The last slab of a list.
+    pub fn last(&self, list: u8) -> Option<u32> {
+        Some(self.lists[usize::from(list)].last).filter(|slab| *slab != NONE)
+    }
+    /// The slabs of a list, first to last.
+    pub fn walk(&self, list: u8) -> impl Iterator<Item = u32> {
+        core::iter::successors(self.first(list), |slab| {
+            Some(self.slabs[*slab as usize].next).filter(|slab| *slab != NONE)
+        })
+    }
+
+    /// Moves a slab to an end of a list, which may be the one that it is on.
+    pub fn relist(&mut self, slab: u32, list: u8, end: End) {
+        self.unlink(slab);
+        self.link(slab, list, end);
+    }
+    fn slab(&mut self, slab: u32) -> &mut Slab {
+        &mut self.slabs[slab as usize]
+    }
+    fn link(&mut self, slab: u32, list: u8, end: End) {
+        let own = &mut self.slabs[slab as usize];
+        let to = &mut self.lists[usize::from(list)];
+        own.list = list;
+        (own.previous, own.next) = match end {
+            End::Front => (NONE, core::mem::replace(&mut to.first, slab)),
+            End::Back => (core::mem::replace(&mut to.last, slab), NONE),
+        };
+        to.len += 1;
+        to.free += u64::from(own.free);
+        let other = own.previous.min(own.next);
+        match (other, end) {
+            (NONE, _) => (to.first, to.last) = (slab, slab),
+            (_, End::Front) => self.slab(other).previous = slab,
+            (_, End::Back) => self.slab(other).next = slab,
+        }
+    }
+    fn unlink(&mut self, slab: u32) {
+        let Slab { list, free, next, previous, .. } = self.slabs[slab as usize];
+        match previous {
+            NONE => self.lists[usize::from(list)].first = next,
+            previous => self.slab(previous).next = next,
+        }
+        match next {
+            NONE => self.lists[usize::from(list)].last = previous,
+            next => self.slab(next).previous = previous,
+        }
+        let from = &mut self.lists[usize::from(list)];
+        from.len -= 1;
+        from.free -= u64::from(free);
+    }
+
+    /// A slab of free objects, in front of a list.
+    pub(crate) fn make(&mut self, pages: &mut dyn PageSource, cpu: u32, list: u8) -> Result<u32, NoMemory> {
+        let page = pages.alloc(cpu, self.geometry.order().get())?;
+        let words = usize::from(self.objects).div_ceil(64);
+        let bits = || vec![0; words].into_boxed_slice();
+        let slab = Slab {
+            page,
+            born: self.made,
+            list,
+            free: self.objects,
+            out: bits(),
+            used: bits(),
+            next: NONE,
+            previous: NONE,
+        };
+        let number = match self.gone.pop() {
+            Some(number) => {
+                *self.slab(number) = slab;
+                number
+            }
+            None => {
+                self.slabs.push(slab);
+                self.slabs.len() as u32 - 1
+            }
+        };
+        self.made += 1;
+        self.link(number, list, End::Front);
+        Ok(number)
+    }
+    /// Gives an empty slab back.
+    ///
+    /// # Panics
+    /// The slab has objects that are out.
+    pub(crate) fn release(&mut self, pages: &mut dyn PageSource, cpu: u32, slab: u32) {
+        assert!(self.is_empty(slab), "a slab with objects that are out cannot go");
+        self.unlink(slab);
+        self.slab(slab).list = GONE;
+        pages.free(cpu, self.slab(slab).page);
+        self.gone.push(slab);
+    }
+
+    /// The first free object of a slab leaves it; `None` if there is none.
+    pub fn take(&mut self, slab: u32) -> Option<Object> {
+        let objects = self.objects;
+        let own = self.slab(slab);
+        if own.free == 0 {
+            return None;
+        }
+        let (word, bits) = own.out.iter_mut().enumerate().find(|(_, bits)| **bits != u64::MAX)?;
+        let index = (word * 64) as u16 + bits.trailing_ones() as u16;
+        debug_assert!(index < objects);
+        *bits |= 1 << (index % 64);
+        own.free -= 1;
+        let (page, list) = (own.page, own.list);
+        self.lists[usize::from(list)].free -= 1;
+        Some(Object { page, slab, index })
+    }
+    /// Takes an object back that is out.
+    ///
+    /// # Panics
+    /// It is not out, or it has a caller.
+    pub fn put(&mut self, object: Object) {
+        let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
+        let own = self.slab(object.slab);
+        assert!(own.list != GONE && own.out[word] & bit != 0, "{object:?} is not out");
+        assert!(own.used[word] & bit == 0, "{object:?} has a caller");
+        own.out[word] &= !bit;
+        own.free += 1;
+        let list = own.list;
+        self.lists[usize::from(list)].free += 1;
+    }
+
+    /// An object goes to a caller.
+    pub(crate) fn hand_out(&mut self, object: Object) -> Result<(), String> {
+        let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
+        let own = self.slab(object.slab);
+        if own.list == GONE || own.out[word] & bit == 0 {
+            return Err(format!("{object:?} is handed out and free at once"));
+        }
+        if own.used[word] & bit != 0 {
+            return Err(format!("{object:?} is handed out twice"));
+        }
+        own.used[word] |= bit;
+        self.used += 1;
+        Ok(())
+    }
+    /// And comes back.
+    pub(crate) fn come_back(&mut self, object: Object) {
+        let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
+        self.slab(object.slab).used[word] &= !bit;
+        self.used -= 1;
+    }
+
+    /// Each object is in one place, each slab on one list; `held` are the objects that layers above hold.
+    pub(crate) fn check(&self, held: impl IntoIterator<Item = Object>) -> Result<(), String> {
+        let wrong = |what: &str, found: u64, expected: u64| {
+            if found == expected { Ok(()) } else { Err(format!("{what}: {found}, not {expected}")) }
+        };
+        // What is neither in its slab nor with a caller, by slab: a layer must hold it.
+        let mut outside: Vec<Vec<u64>> = Vec::with_capacity(self.slabs.len());
+        let mut used = 0;
+        for slab in &self.slabs {
+            let count = |bits: &[u64]| bits.iter().map(|bits| u64::from(bits.count_ones())).sum::<u64>();
+            if slab.list == GONE {
+                outside.push(vec![]);
+                continue;
+            }
+            wrong("objects of a slab", count(&slab.out) + u64::from(slab.free), self.objects.into())?;
+            if slab.out.iter().zip(&slab.used).any(|(out, used)| used & !out != 0) {
+                return Err("an object with a caller is free in its slab".to_owned());
+            }
+            used += count(&slab.used);
+            outside.push(slab.out.iter().zip(&slab.used).map(|(out, used)| out & !used).collect());
+        }
+        wrong("objects in use", used, self.used)?;
+        for object in held {
+            let (word, bit) = (usize::from(object.index) / 64, 1 << (object.index % 64));
+            match outside.get_mut(object.slab as usize).and_then(|bits| bits.get_mut(word)) {
+                Some(bits) if *bits & bit != 0 => *bits &= !bit,
+                _ => {
+                    return Err(format!(
+                        "{object:?} is held, and is in its slab, with a caller or held twice"
+                    ));
+                }
+            }
+        }
+        let lost: u64 = outside.iter().flatten().map(|bits| u64::from(bits.count_ones())).sum();
+        wrong("objects that nobody holds", lost, 0)?;
+        let mut listed = 0;
+        for (number, list) in self.lists.iter().enumerate() {
+            let (mut len, mut free) = (0, 0);
+            for slab in self.walk(number as u8) {
+                wrong("the list of a slab", self.list(slab).into(), number as u64)?;
+                len += 1;
+                free += u64::from(self.free(slab));
+            }
+            wrong("slabs of a list", len, list.len as u64)?;
+            wrong("free objects of a list", free, list.free)?;
+            listed += len;
+        }
+        wrong("slabs of all lists", listed, self.count())
+    }
+}

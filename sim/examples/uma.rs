@@ -1,0 +1,94 @@
+//! FreeBSD's UMA as a design of one's own: `cargo run --release -p uslab-sim --example uma -- replay --design uma,slub`.
+//!
+//! A zone gives each CPU two buckets, one to allocate from and one to free to. Full buckets go to the zone, and come from
+//! there; a zone without one fills a bucket from slabs. Source: uma(9) and the zone allocator's description, in our own words;
+//! one domain, no growth of buckets by contention, no reserve.
+
+use serde::Deserialize;
+use std::mem::{swap, take};
+use uslab_engine::policy::{CacheInfo, Cpus, Deed, End, Geometry, Holder, NoMemory, Object, Op, Policy};
+
+const PARTIAL: u8 = 0;
+const FREE: u8 = 1;
+const FULL: u8 = 2;
+
+/// What `vm.uma` would set.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Knobs {
+    bucket_size: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Uma {
+    entries: usize,
+    /// The bucket that a CPU allocates from, and the one that it frees to.
+    cpus: Vec<[Vec<Object>; 2]>,
+    zone: Vec<Vec<Object>>,
+}
+
+impl Policy for Uma {
+    const NAME: &'static str = "uma";
+    const ABOUT: &'static str = "a model of FreeBSD's UMA: two buckets for each CPU, full ones in the zone";
+    type Knobs = Knobs;
+    const LISTS: &'static [&'static str] = &["partial", "free", "full"];
+
+    fn new(_: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
+        let by_size = [(64, 256), (128, 128), (256, 64), (512, 32), (1024, 16), (2048, 8), (3072, 4)];
+        let entries = by_size.iter().find(|(size, _)| geometry.stride() <= *size).map_or(2, |(_, n)| *n);
+        let cpus = vec![<_>::default(); cpus.count() as usize];
+        Self { entries: knobs.bucket_size.unwrap_or(entries).max(1), cpus, zone: vec![] }
+    }
+    fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+        let [from, to] = &mut self.cpus[op.cpu as usize];
+        if from.is_empty() && !to.is_empty() {
+            swap(from, to);
+            op.did(Deed::Swap);
+        } else if from.is_empty() {
+            *from = self.zone.pop().inspect(|_| op.did(Deed::Exchange)).unwrap_or_default();
+            while from.len() < self.entries
+                && let Some(slab) =
+                    op.slabs.first(PARTIAL).or(op.slabs.first(FREE)).or_else(|| op.make(FREE).ok())
+            {
+                from.extend(op.slabs.take(slab));
+                let list = if op.slabs.free(slab) == 0 { FULL } else { PARTIAL };
+                op.slabs.relist(slab, list, End::Front);
+                op.did(Deed::Refill(1));
+            }
+        }
+        from.pop().ok_or(NoMemory)
+    }
+    fn free(&mut self, op: &mut Op<'_>, object: Object) {
+        let [from, to] = &mut self.cpus[op.cpu as usize];
+        if from.len() < self.entries {
+            return from.push(object);
+        }
+        if to.len() == self.entries {
+            self.zone.push(take(to));
+            op.did(Deed::Exchange);
+        }
+        to.push(object);
+    }
+    fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
+        let cpus = self.cpus.iter_mut().flat_map(take);
+        let objects: Vec<_> = cpus.chain(self.zone.drain(..)).flatten().collect();
+        for object in &objects {
+            op.slabs.put(*object);
+            let list = if op.slabs.is_empty(object.slab) { FREE } else { PARTIAL };
+            op.slabs.relist(object.slab, list, End::Back);
+        }
+        while let Some(slab) = op.slabs.first(FREE) {
+            op.release(slab);
+        }
+        objects.len() as u64
+    }
+    fn held(&self) -> Vec<(Holder, Object)> {
+        let cpus = self.cpus.iter().flatten().zip(0..).map(|(bucket, at)| (Holder::Cpu(at / 2), bucket));
+        let all = cpus.chain(self.zone.iter().map(|bucket| (Holder::Shared, bucket)));
+        all.flat_map(|(holder, bucket)| bucket.iter().map(move |object| (holder, *object))).collect()
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    uslab_sim::cli::main_with::<Uma>()
+}

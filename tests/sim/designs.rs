@@ -1,0 +1,106 @@
+//! `--design`: models of other policies on the bundled trace and samples, beside its kernel's tables.
+
+use crate::cli::{refused, replay_json, said, sample, uslab};
+use serde_json::Value;
+use std::process::Command;
+use uslab_tests::workspace;
+
+#[test]
+fn a_model_of_slub_predicts_the_slabs_of_the_bundled_traces_kernel() {
+    let report = replay_json(&["--design", "slub,uslab"]);
+    assert_eq!((&report["cpus"], &report["operations"]), (&4.into(), &672_020.into()));
+    let [slub, uslab] = ["slub", "uslab"].map(|design| {
+        let runs = report["designs"].as_array().expect("a run for each design");
+        let run = runs.iter().find(|run| run["design"] == design).expect("one of that name");
+        assert_eq!(run["failed"], 0, "{design}");
+        let moments = run["moments"].as_array().expect("moments");
+        assert_eq!(moments.iter().map(|moment| &moment["name"]).collect::<Vec<_>>(), ["end"], "{design}");
+        &moments[0]
+    });
+    // It is right about most caches, and nearer than another policy is.
+    let error = |moment: &Value| moment["slabs"]["absolute_error"].as_u64().expect("a number");
+    let kernel = slub["slabs"]["kernel"].as_u64().expect("a number");
+    assert!(error(slub) * 100 <= kernel, "{} of {kernel} slabs", error(slub));
+    assert!(error(slub) * 2 < error(uslab), "{} and {}", error(slub), error(uslab));
+    let near = &slub["slabs"]["caches_over_100"];
+    let [n, within] = ["n", "within_2_percent_or_a_slab"].map(|key| near[key].as_u64().expect("a number"));
+    assert!(within * 10 >= n * 9 && n > 30, "{within} of {n}");
+    // The sums are those of the rows.
+    let rows = slub["caches"].as_array().expect("rows");
+    let sum = |key: &str| rows.iter().map(|row| row[key]["slabs"].as_i64().expect("a number")).sum::<i64>();
+    assert_eq!(
+        (Some(sum("kernel")), Some(sum("design"))),
+        (slub["slabs"]["kernel"].as_i64(), slub["slabs"]["design"].as_i64())
+    );
+}
+
+#[test]
+fn a_design_beside_no_table_says_so_and_unknown_ones_are_refused() {
+    let path = sample("ftrace-6.12-tgid-hashed.txt.zst");
+    let (_, out, _) = said(&uslab(&["replay", path.to_str().expect("UTF-8"), "--design", "slub"]));
+    assert!(out.contains("Nothing to compare with"), "{out}");
+    refused(&["replay", "--design", "slub", "--nodes", "2"], &["--design", "--nodes"]);
+}
+
+#[test]
+fn every_design_serves_the_whole_trace_and_keeps_its_laws_twice_alike() {
+    let args = ["--design", "uslab,slub,sheaves,slab,bonwick94,magazines01"];
+    let report = replay_json(&args);
+    let runs = report["designs"].as_array().expect("a run for each design");
+    assert_eq!(runs.len(), 6);
+    for run in runs {
+        assert_eq!((&run["failed"], &run["violated"]), (&0.into(), &Value::Null), "{}", run["design"]);
+        let paths = run["paths"].as_object().expect("shares");
+        let operations: u64 = paths.values().map(|n| n.as_u64().expect("a number")).sum();
+        assert!(operations > 570_000, "{}: {operations}", run["design"]);
+    }
+    assert_eq!(report, replay_json(&args));
+}
+
+#[test]
+fn what_is_set_on_a_design_counts() {
+    let report = replay_json(&["--design", "slub,slub:slab_max_order=0"]);
+    let slabs =
+        |run: usize| report["designs"][run]["moments"][0]["slabs"]["design"].as_i64().expect("a number");
+    assert_eq!(report["designs"][1]["design"], "slub:slab_max_order=0");
+    assert!(slabs(1) * 2 > slabs(0) * 3, "smaller slabs are more: {} and {}", slabs(1), slabs(0));
+}
+
+#[test]
+fn wrong_designs_and_knobs_are_refused_by_name() {
+    for (design, parts) in [
+        ("slob", ["no design `slob`", "uslab, slub, sheaves, slab, bonwick94, magazines01"]),
+        ("slub:limit=1", ["unknown field `limit`", "`cpu_partial`"]),
+        ("slab:limit=4:batchcount=5", ["batchcount=5", "at most `limit`, 4"]),
+        ("slub:cpu_partial=many", ["`cpu_partial=many` of slub", "KEY=NUMBER"]),
+    ] {
+        refused(&["replay", "--design", design], &["--design", parts[0], parts[1]]);
+    }
+}
+
+#[test]
+fn a_design_from_outside_is_one_of_all() {
+    let uma = uslab_tests::example("uma");
+    let mut uma = Command::new(uma);
+    let output =
+        uma.args(["replay", "--design", "uma,uma:bucket_size=4", "--json", "-"]).output().expect("it starts");
+    let (code, out, err) = said(&output);
+    assert_eq!(code, Some(0), "{err}");
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    let depot = |run: usize| {
+        assert_eq!(
+            (&report["designs"][run]["failed"], &report["designs"][run]["violated"]),
+            (&0.into(), &Value::Null)
+        );
+        report["designs"][run]["paths"]["depot"].as_u64().expect("a number")
+    };
+    assert!(
+        depot(1) > 2 * depot(0),
+        "small buckets go to the zone more often: {} and {}",
+        depot(1),
+        depot(0)
+    );
+    let source = std::fs::read_to_string(workspace().join("sim/examples/uma.rs")).expect("its source");
+    let code = source.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
+    assert!(code.count() <= 80, "a design of one's own takes at most 80 lines");
+}
