@@ -1,9 +1,11 @@
 //! The command line: verbs and options. How it ends is [`output::command`](crate::output::command).
 
+use crate::calibrate;
 use crate::geometry;
 use crate::output::command::{self, Outcome};
-use crate::output::{Form, Place, Progress, bytes, json_text, write_all};
+use crate::output::{Form, Place, Progress, bytes, json_text, table, text, write_all};
 use crate::replay;
+use crate::scale;
 use crate::stress::{self, FaultSpec, Workload};
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uslab::Magazines;
 use uslab_engine::Policy;
+use uslab_engine::clock::{self, Profile};
 use uslab_engine::designs::{NoPolicy, Spec};
 use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
 
@@ -38,6 +41,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Replay(ReplayArgs),
+    Scale(ScaleArgs),
+    Calibrate(CalibrateArgs),
     Geometry(GeometryArgs),
     Stress(StressArgs),
     Lab(LabArgs),
@@ -106,6 +111,80 @@ struct ReplayArgs {
     /// node.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "magazine", "limit_memory"])]
     html: Option<PathBuf>,
+}
+
+/// Simulate a design on 1 to 1,024 CPUs, in virtual time: throughput, waits for locks, cache lines that travel.
+///
+/// Every CPU has its own clock. The CPU that is furthest behind goes next, does one operation, and is later by what that
+/// cost on the machine of the profile. The same seed gives the same numbers.
+#[derive(Debug, Args)]
+#[command(after_help = scale_help())]
+struct ScaleArgs {
+    /// CPU counts: numbers, and FIRST..LAST by doublings, with commas between.
+    #[arg(long, value_name = "COUNTS", default_value = "1..64", value_parser = Counts::parse)]
+    cpus: Counts,
+    /// What each CPU does.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "bursts")]
+    workload: Vec<clock::Workload>,
+    /// Who answers, with knobs as `uslab replay --help` lists them.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "bonwick94,magazines01")]
+    design: Vec<String>,
+    /// What things cost: a name, or a file that `uslab calibrate` wrote.
+    #[arg(long, value_name = "PROFILE", default_value = "vm2")]
+    profile: String,
+    /// Bytes of an object.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    size: u32,
+    /// Operations of each CPU.
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
+    ops: u64,
+    /// Nanoseconds that a CPU spends on something else after each operation.
+    #[arg(long, value_name = "NS", default_value_t = 0)]
+    think: u32,
+    /// Where chance begins.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Write the points as CSV: to FILE, or to standard output where FILE is `-`.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
+/// Measure what things cost on this machine: a profile for `uslab scale`, with spreads, as JSON.
+#[derive(Debug, Args)]
+struct CalibrateArgs {
+    /// What the profile is called.
+    #[arg(long, value_name = "NAME", default_value = "here")]
+    name: String,
+    /// How often everything is measured.
+    #[arg(long, value_name = "N", default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+}
+
+/// CPU counts, as an option has them.
+#[derive(Clone, Debug)]
+struct Counts(Vec<u32>);
+
+impl Counts {
+    fn parse(text: &str) -> Result<Self, String> {
+        scale::cpu_counts(text).map(Self)
+    }
+}
+
+fn scale_help() -> String {
+    let workloads = clock::Workload::ALL.map(|(name, what)| format!("  {name:12} {what}")).join("\n");
+    let profiles = Profile::own().map(|profile| profile.name).collect::<Vec<_>>().join(", ");
+    format!(
+        "\
+Workloads:
+{workloads}
+
+Profiles: {profiles}
+
+Examples:
+  uslab scale
+  uslab scale --cpus 1..1024 --workload bursts,remote=20 --design slub,slab,magazines01
+  uslab scale --design slub,slub:cpu_partial=0 --profile milan2s --csv curves.csv"
+    )
 }
 
 /// Show how objects are laid out in slabs: order, objects per slab, waste, by Linux's own rule.
@@ -232,6 +311,8 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
     match &cli.verb {
         None => run_replay::<P>(&ReplayArgs::bundled(), json()?),
         Some(Verb::Replay(args)) => run_replay::<P>(args, json()?),
+        Some(Verb::Calibrate(args)) => run_calibrate(args, json()?),
+        Some(Verb::Scale(args)) => run_scale::<P>(args, json()?),
         Some(Verb::Geometry(args)) => run_geometry(args, json()?),
         Some(Verb::Stress(args)) => run_stress(args, json()?),
         Some(Verb::Lab(args)) => run_lab(args, cli.json.as_deref()),
@@ -304,6 +385,52 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
         std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
     }
     Ok(if report.conservation.violated == 0 { Outcome::Done } else { Outcome::Violated })
+}
+
+fn run_scale<P: Policy>(args: &ScaleArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let thinking = |workload: &clock::Workload| workload.clone().thinking(args.think.into());
+    let options = scale::Options::<P> {
+        cpus: args.cpus.0.clone(),
+        workloads: args.workload.iter().map(thinking).collect(),
+        designs: args.design.iter().map(|text| text.parse()).collect::<Result<_, _>>().context("--design")?,
+        profile: scale::profile(&args.profile)?,
+        size: args.size,
+        operations: args.ops,
+        seed: args.seed,
+    };
+    let csv = args.csv.as_deref().map(|path| Place::open(Form::Csv, path)).transpose()?;
+    if let (Some(json), Some(csv)) = (&json, &csv)
+        && json.is_same_as(csv)
+    {
+        bail!("{} and {} are one file; expected a file for each", json.shown(), csv.shown());
+    }
+    let to_stdout = [&json, &csv].into_iter().flatten().any(Place::is_stdout);
+    let report = scale::scale(&options, &Progress::new())?;
+    let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
+    write_all(json.into_iter().chain(csv.map(|place| (place, report.csv()))))?;
+    if !to_stdout {
+        std::io::stdout().lock().write_all(report.to_string().as_bytes()).context("standard output")?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn run_calibrate(args: &CalibrateArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let profile = calibrate::calibrate(&args.name, args.rounds, &Progress::new())?;
+    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
+    if let Some(json) = json {
+        json.json(&profile)?;
+    }
+    if !to_stdout {
+        let mut rows = table(&["price", "ns", "from", "to"]);
+        for (name, price) in profile.prices() {
+            let [least, most] = price.spread;
+            rows.add_row([name, price.ns.to_string(), least.to_string(), most.to_string()]);
+        }
+        let said =
+            format!("{}\n`--json FILE` writes the profile for `uslab scale --profile FILE`.\n", text(&rows));
+        std::io::stdout().lock().write_all(said.as_bytes()).context("standard output")?;
+    }
+    Ok(Outcome::Done)
 }
 
 fn run_geometry(args: &GeometryArgs, json: Option<Place>) -> anyhow::Result<Outcome> {

@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod calibrate;
 pub mod cli;
 #[cfg(any(test, uslab_fuzz))]
 #[doc(hidden)]
@@ -24,6 +25,7 @@ pub mod machine;
 pub mod replay;
 pub mod report;
 pub mod resident;
+pub mod scale;
 pub mod stress;
 
 pub use uslab_output as output;

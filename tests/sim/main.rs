@@ -11,5 +11,6 @@ mod kernels;
 mod lab;
 mod page;
 mod samples;
+mod scale;
 mod stress;
 mod study;

@@ -128,6 +128,14 @@ pub trait Visitor {
     fn visit<D: Design>(self, design: D) -> Self::Out;
 }
 
+/// The same, for what is only a policy.
+pub trait PolicyVisitor {
+    /// What comes of it.
+    type Out;
+    /// Does it.
+    fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out;
+}
+
 /// A design that cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum DesignError {
@@ -176,6 +184,26 @@ impl<P: Policy> Spec<P> {
             Kind::Bonwick94 => self.model::<Bonwick94, V>(stream, visitor),
             Kind::Magazines01 => self.model::<Magazines01, V>(stream, visitor),
             Kind::Own => self.model::<P, V>(stream, visitor),
+        }
+    }
+    /// Its policy, where it is one.
+    ///
+    /// # Errors
+    /// It is the shipping allocator.
+    pub fn policy<V: PolicyVisitor>(&self, visitor: V) -> Result<V::Out, Unable> {
+        fn of<Q: Policy, V: PolicyVisitor>(spec: &Spec<impl Policy>, visitor: V) -> Result<V::Out, Unable> {
+            Ok(visitor.visit::<Q>(spec.knobs::<Q>().map_err(Unable)?))
+        }
+        match self.kind {
+            Kind::Uslab => Err(Unable(
+                "uslab has no clock: it is real code, which does not tell what it does".to_owned(),
+            )),
+            Kind::Slub => of::<Slub, V>(self, visitor),
+            Kind::Sheaves => of::<Sheaves, V>(self, visitor),
+            Kind::Slab => of::<Slab, V>(self, visitor),
+            Kind::Bonwick94 => of::<Bonwick94, V>(self, visitor),
+            Kind::Magazines01 => of::<Magazines01, V>(self, visitor),
+            Kind::Own => of::<P, V>(self, visitor),
         }
     }
     fn model<Q: Policy, V: Visitor>(&self, stream: &Stream, visitor: V) -> Result<V::Out, DesignError> {

@@ -10,6 +10,7 @@
 //! `uslab replay --html` writes runs it there. The machine's pages are addresses only ([`uslab_buddy::Phantom`]): the engine
 //! asks where objects lie and never looks into one.
 
+pub mod clock;
 pub mod design;
 pub mod designs;
 mod engine;

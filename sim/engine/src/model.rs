@@ -29,6 +29,8 @@ pub trait Policy: Debug + Sized {
     const LISTS: &'static [&'static str];
     /// Nanoseconds between two [ticks](Self::tick); `None`: it does nothing by time.
     const TICK: Option<u64> = None;
+    /// Whether each operation takes a lock of its own CPU.
+    const LOCKED: bool = false;
 
     /// Knobs that it can run with.
     ///
@@ -56,12 +58,18 @@ pub trait Policy: Debug + Sized {
     fn free(&mut self, op: &mut Op<'_>, object: Object);
     /// Time has passed: see [`TICK`](Self::TICK).
     fn tick(&mut self, _: &mut Op<'_>) {}
+    /// An operation had to wait for what CPUs share.
+    fn contended(&mut self) {}
     /// Gives back what can be: how many objects layers held.
     fn shrink(&mut self, op: &mut Op<'_>) -> u64;
 
     /// Free objects that the real system's table does not count as active. By default all that are in slabs.
     fn inactive(&self, slabs: &Slabs) -> u64 {
         slabs.free_in_all()
+    }
+    /// Objects of a magazine, a sheaf or an array, as large as they are now; 0: there are none.
+    fn container(&self) -> u32 {
+        0
     }
     /// The objects that it holds outside of slabs.
     fn held(&self) -> Vec<(Holder, Object)> {
@@ -93,7 +101,8 @@ pub enum Deed {
     Flush(u32),
     /// A slab went to another list, under the lock of the lists.
     Relist,
-    /// An object went to a slab that this CPU does not have, without a lock.
+    /// A slab's own word changed, without a lock: an object was freed to a slab that this CPU does not have, or what others
+    /// have freed to its own was collected.
     Remote,
     /// A slab was made.
     Made,
@@ -211,6 +220,16 @@ impl<'p, P: Policy> Model<'p, P> {
     pub fn deeds(&self) -> &[Deed] {
         &self.deeds
     }
+    /// Slabs of a cache that objects left or came to in its last operation.
+    pub(crate) fn touched(&self, cache: u32) -> &[u32] {
+        self.cache(cache).map_or(&[], |(slabs, _)| slabs.touched())
+    }
+    /// The last operation on a cache had to wait for what CPUs share.
+    pub(crate) fn contended(&mut self, cache: u32) {
+        if let Some(cache) = &mut self.caches[cache as usize] {
+            cache.policy.contended();
+        }
+    }
     /// The slabs and the policy of a cache; `None` for large kmalloc.
     pub fn cache(&self, cache: u32) -> Option<(&Slabs, &P)> {
         let cache = self.caches.get(cache as usize)?.as_ref()?;
@@ -230,6 +249,10 @@ impl<'p, P: Policy> Model<'p, P> {
         Ok((used, pages))
     }
 
+    /// An interval ends, whatever the time.
+    pub(crate) fn tick(&mut self, at: At) {
+        self.of_all(at, |policy, op| policy.tick(op));
+    }
     /// Time passes without an operation.
     #[cfg(test)]
     pub(crate) fn pass(&mut self, at: At) {
@@ -272,6 +295,7 @@ impl<P: Policy> Cache<P> {
         deeds: &mut Vec<Deed>,
         act: impl FnOnce(&mut P, &mut Op<'_>) -> T,
     ) -> T {
+        self.slabs.begin();
         act(&mut self.policy, &mut Op { cpu: at.cpu, ns: at.ns, slabs: &mut self.slabs, pages, deeds })
     }
     fn counts(&self) -> CacheCounts {

@@ -29,6 +29,8 @@ pub struct Slabs {
     /// Objects with callers.
     used: u64,
     made: u64,
+    /// Slabs that objects left or came to in the operation that goes on.
+    touched: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -81,6 +83,7 @@ impl Slabs {
             lists: vec![list; lists].into(),
             used: 0,
             made: 0,
+            touched: vec![],
         }
     }
 
@@ -242,6 +245,7 @@ impl Slabs {
         own.free -= 1;
         let (page, list) = (own.page, own.list);
         self.lists[usize::from(list)].free -= 1;
+        self.touch(slab);
         Some(Object { page, slab, index })
     }
     /// Takes an object back that is out.
@@ -257,6 +261,19 @@ impl Slabs {
         own.free += 1;
         let list = own.list;
         self.lists[usize::from(list)].free += 1;
+        self.touch(object.slab);
+    }
+    fn touch(&mut self, slab: u32) {
+        if !self.touched.contains(&slab) {
+            self.touched.push(slab);
+        }
+    }
+    /// Slabs that objects left or came to since the operation began.
+    pub(crate) fn touched(&self) -> &[u32] {
+        &self.touched
+    }
+    pub(crate) fn begin(&mut self) {
+        self.touched.clear();
     }
 
     /// An object goes to a caller.

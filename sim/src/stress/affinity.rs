@@ -4,7 +4,7 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 /// The CPUs that the process was started on, by number; CPU 0 where the system does not say.
-pub(super) fn usable() -> Vec<usize> {
+pub(crate) fn usable() -> Vec<usize> {
     // The first thread is never moved.
     let set = sched_getaffinity(Pid::this()).unwrap_or_default();
     let cpus: Vec<_> = (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect();
@@ -12,7 +12,7 @@ pub(super) fn usable() -> Vec<usize> {
 }
 
 /// Keeps the calling thread on `cpus`. A refusal leaves it where it is: no test depends on it.
-pub(super) fn pin(cpus: &[usize]) {
+pub(crate) fn pin(cpus: &[usize]) {
     let mut set = CpuSet::new();
     for cpu in cpus {
         let _ = set.set(*cpu);

@@ -11,7 +11,7 @@
 //! does, not when: a violation comes with the last deeds of the threads that it is about, and with all that is known of
 //! the object (`log`).
 
-mod affinity;
+pub(crate) mod affinity;
 mod harm;
 mod log;
 mod options;

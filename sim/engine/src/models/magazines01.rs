@@ -78,6 +78,7 @@ impl Policy for Magazines01 {
     type Knobs = Knobs;
     const LISTS: &'static [&'static str] = bonwick94::Bonwick94::LISTS;
     const TICK: Option<u64> = Some(15_000_000_000);
+    const LOCKED: bool = true;
 
     fn geometry(size: usize, cpus: u32, _: &Knobs) -> Result<Geometry, GeometryError> {
         bonwick94::Bonwick94::geometry(size, cpus, &bonwick94::Knobs {})
@@ -105,6 +106,9 @@ impl Policy for Magazines01 {
     fn tick(&mut self, _: &mut Op<'_>) {
         self.cache.end_interval();
     }
+    fn contended(&mut self) {
+        self.cache.count_contention();
+    }
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
         self.cache.drain();
         let held = self.empty_pocket(op);
@@ -112,6 +116,9 @@ impl Policy for Magazines01 {
         held
     }
 
+    fn container(&self) -> u32 {
+        self.cache.size() as u32
+    }
     fn held(&self) -> Vec<(Holder, Object)> {
         let mut held = vec![];
         self.cache.each_round(|cpu, object| held.push((cpu.map_or(Holder::Shared, Holder::Cpu), *object)));

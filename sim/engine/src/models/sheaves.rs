@@ -133,6 +133,9 @@ impl Policy for Sheaves {
     fn inactive(&self, slabs: &Slabs) -> u64 {
         self.slub.inactive(slabs)
     }
+    fn container(&self) -> u32 {
+        self.capacity as u32
+    }
     fn held(&self) -> Vec<(Holder, Object)> {
         let of_cpu = |(cpu, number): (&Cpu, u32)| {
             let objects = cpu.main.iter().chain(cpu.spare.iter().flatten());

@@ -173,6 +173,9 @@ impl Policy for Slab {
         held
     }
 
+    fn container(&self) -> u32 {
+        self.cpus[0].limit as u32
+    }
     fn held(&self) -> Vec<(Holder, Object)> {
         let cpus = self.cpus.iter().zip(0..).map(|(array, cpu)| (Holder::Cpu(cpu), array));
         let all = cpus.chain([(Holder::Shared, &self.shared)]);

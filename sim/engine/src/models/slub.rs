@@ -198,7 +198,7 @@ impl Slub {
             }
             cpu.own = op.slabs.free(slab);
             if cpu.own > 0 {
-                op.did(Deed::Swap);
+                op.did(Deed::Remote);
                 return Ok(slab);
             }
             cpu.current = None;

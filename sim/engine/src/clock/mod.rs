@@ -1,0 +1,304 @@
+//! Virtual time: what operations cost on many CPUs.
+//!
+//! Each CPU has its own clock. The CPU that is furthest behind goes next (of several the first one), does one whole operation,
+//! and is then later by what that cost: its own work, the locks that it had to wait for, and the cache lines that had to
+//! travel to it.
+//!
+//! - **A lock** is free from some moment on. Who comes earlier waits until then.
+//! - **A line** is where it was last written. Whoever touches it next has it fetched, over a distance that the
+//!   [profile](Profile) gives a price.
+//!
+//! A [`Model`] tells what its operations do beyond what their CPU holds: its [deeds](Deed). Each deed has a lock or none, lines,
+//! and work under the lock. Prices are from a [`Profile`], and each one says where it was measured.
+
+mod profile;
+mod work;
+
+pub use profile::{BadProfile, Level, Price, Profile};
+pub use work::{BadWorkload, Workload};
+
+use crate::design::{At, Design, Unable};
+use crate::model::{Deed, Model, Policy};
+use crate::pages::Pages;
+use crate::stream::{CacheInfo, Kind};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use uslab_magazine::Paths;
+use work::{Ask, Team};
+
+/// A lock of the simulated machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Lock {
+    /// What CPUs share above the slabs: a depot, a barn, a shared array.
+    Depot,
+    /// The lists of slabs.
+    Lists,
+    /// The page allocator.
+    Zone,
+}
+
+/// A cache line, or a few that travel together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Line {
+    Lock(Lock),
+    /// What is known of a slab.
+    Slab(u32),
+}
+
+/// How a lock fared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct LockCounts {
+    /// How often it was taken.
+    pub taken: u64,
+    /// How often somebody had to wait for it.
+    pub contended: u64,
+    /// Nanoseconds of waiting, of all CPUs together.
+    pub waited_ns: f64,
+}
+
+/// How a run went.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// CPUs.
+    pub cpus: u32,
+    /// Allocations and frees of all CPUs.
+    pub operations: u64,
+    /// Nanoseconds until the last CPU was done.
+    pub ns: f64,
+    /// Operations in a microsecond, of all CPUs together.
+    pub operations_per_us: f64,
+    /// Nanoseconds of all CPUs that went into waiting for locks, as a part of all of their time.
+    pub waiting: f64,
+    /// Lines that travelled, for each operation.
+    pub lines_per_operation: f64,
+    /// What CPUs share above the slabs.
+    pub depot: LockCounts,
+    /// The lists of slabs.
+    pub lists: LockCounts,
+    /// The page allocator.
+    pub zone: LockCounts,
+    /// Operations by the dearest thing that they did.
+    pub paths: Paths,
+    /// Slabs at the end.
+    pub slabs: u64,
+    /// Objects of a magazine, a sheaf or an array at the end; 0: the design has none.
+    pub container: u32,
+}
+
+/// What an operation did.
+struct Did<'a> {
+    deeds: &'a [Deed],
+    /// Slabs that it touched.
+    slabs: &'a [u32],
+    /// It took a lock of its own CPU.
+    locked: bool,
+    /// Objects of a container that changes hands.
+    container: u32,
+}
+
+/// Pointers of 8 bytes in a line of 64.
+const OBJECTS_OF_A_LINE: u32 = 8;
+
+/// Many CPUs, their locks and lines.
+#[derive(Debug)]
+struct Clock<'p> {
+    profile: &'p Profile,
+    /// When a lock is free.
+    free: FxHashMap<Lock, f64>,
+    /// The CPU that has a line.
+    lines: FxHashMap<Line, u32>,
+    counts: FxHashMap<Lock, LockCounts>,
+    travelled: u64,
+    waited: f64,
+}
+
+impl<'p> Clock<'p> {
+    fn new(profile: &'p Profile) -> Self {
+        Self {
+            profile,
+            free: <_>::default(),
+            lines: <_>::default(),
+            counts: <_>::default(),
+            travelled: 0,
+            waited: 0.0,
+        }
+    }
+
+    /// Nanoseconds until a line is at the CPU.
+    fn fetch(&mut self, cpu: u32, line: Line) -> f64 {
+        match self.lines.insert(line, cpu) {
+            Some(other) if other != cpu => {
+                self.travelled += 1;
+                self.profile.distance_ns(other, cpu)
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// When an operation is done that began at `now`, and whether it had to wait for a lock of what CPUs share.
+    fn charge(&mut self, cpu: u32, now: f64, did: &Did<'_>) -> (f64, bool) {
+        let profile = self.profile;
+        let mut t = now + profile.own.ns + if did.locked { profile.lock.ns } else { 0.0 };
+        let mut contended = false;
+        for deed in did.deeds {
+            let mut from = None;
+            let (lock, work) = match *deed {
+                Deed::Swap => (None, profile.own.ns),
+                Deed::Exchange | Deed::Miss => (Some(Lock::Depot), profile.exchange.ns),
+                Deed::Refill(n) | Deed::Flush(n) => (Some(Lock::Lists), profile.object.ns * f64::from(n)),
+                Deed::Relist => (Some(Lock::Lists), profile.relist.ns),
+                Deed::Remote => (None, profile.lock.ns + profile.object.ns),
+                Deed::Made | Deed::Released => (Some(Lock::Zone), profile.slab.ns),
+            };
+            if let Some(lock) = lock {
+                let counts = self.counts.entry(lock).or_default();
+                counts.taken += 1;
+                let free = self.free.get(&lock).copied().unwrap_or(0.0);
+                if free > t {
+                    counts.contended += 1;
+                    counts.waited_ns += free - t;
+                    self.waited += free - t;
+                    contended |= lock == Lock::Depot;
+                    t = free;
+                }
+                t += profile.lock.ns;
+                // What is exchanged was somebody else's: whoever was here last.
+                from = self.lines.get(&Line::Lock(lock)).copied().filter(|other| *other != cpu);
+                t += self.fetch(cpu, Line::Lock(lock));
+            }
+            if matches!(deed, Deed::Refill(_) | Deed::Flush(_) | Deed::Relist | Deed::Remote) {
+                for slab in did.slabs {
+                    t += self.fetch(cpu, Line::Slab(*slab));
+                }
+            }
+            t += work;
+            if let Some(lock) = lock {
+                self.free.insert(lock, t);
+            }
+            // Its objects are looked at one by one, when the lock is free again.
+            if let (Deed::Exchange, Some(other)) = (deed, from) {
+                let lines = did.container.div_ceil(OBJECTS_OF_A_LINE);
+                self.travelled += u64::from(lines);
+                t += f64::from(lines) * profile.distance_ns(other, cpu);
+            }
+        }
+        (t, contended)
+    }
+}
+
+/// A run is that many of the intervals by which designs adapt, however long they are: it takes milliseconds, and they seconds.
+pub const INTERVALS: u64 = 20;
+
+/// A run that cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum ClockError {
+    /// The design cannot run like that.
+    #[error(transparent)]
+    Unable(#[from] Unable),
+    /// A conservation law did not hold.
+    #[error("a conservation law does not hold: {0}")]
+    Violated(String),
+    /// The simulated machine has no more memory.
+    #[error("{0} CPUs: the simulated machine has no memory left")]
+    NoMemory(u32),
+}
+
+/// Runs a workload of `operations` for each CPU on objects of `size` bytes.
+///
+/// The same seed gives the same outcome, to the bit.
+///
+/// # Errors
+/// See [`ClockError`].
+pub fn run<P: Policy>(
+    pages: &Pages,
+    knobs: P::Knobs,
+    workload: &Workload,
+    profile: &Profile,
+    size: u32,
+    operations: u64,
+    seed: u64,
+) -> Result<Outcome, ClockError> {
+    let cpus = pages.allocator().cpus().count();
+    let mut model = Model::<P>::new(pages, knobs)?;
+    model.learn(&CacheInfo { name: "object".to_owned(), kind: Kind::Named, size, from: 0 })?;
+    let mut clock = Clock::new(profile);
+    let mut team = Team::new(workload, cpus, operations, seed);
+    let mut next: BinaryHeap<_> = (0..cpus).map(|cpu| Reverse((Moment(0.0), cpu))).collect();
+    let (mut done, mut end, mut busy) = (0, 0.0_f64, 0.0);
+    let (mut ticked, total) = (1, operations * u64::from(cpus));
+    while let Some(Reverse((Moment(now), cpu))) = next.pop() {
+        let at = At { cpu, ns: now as u64 };
+        match team.ask(cpu, now) {
+            Ask::Alloc => {
+                let object = model.alloc(at, 0, 0).map_err(|_| ClockError::NoMemory(cpus))?;
+                team.got(cpu, now, object);
+                done += 1;
+            }
+            Ask::Free(object) => {
+                model.free(at, 0, object);
+                done += 1;
+            }
+            Ask::Until(then) => {
+                next.push(Reverse((Moment(then), cpu)));
+                continue;
+            }
+            Ask::Done => {
+                end = end.max(now);
+                continue;
+            }
+        }
+        let did = Did {
+            deeds: model.deeds(),
+            slabs: model.touched(0),
+            locked: P::LOCKED,
+            container: model.cache(0).map_or(0, |(_, policy)| policy.container()),
+        };
+        let (then, contended) = clock.charge(cpu, now, &did);
+        if contended {
+            model.contended(0);
+        }
+        busy += then - now;
+        if done >= ticked * total / INTERVALS {
+            ticked += 1;
+            model.tick(at);
+        }
+        next.push(Reverse((Moment(then + workload.think_ns()), cpu)));
+    }
+    model.check(team.held(), 0).map_err(ClockError::Violated)?;
+    let lock = |lock| clock.counts.get(&lock).copied().unwrap_or_default();
+    Ok(Outcome {
+        cpus,
+        operations: done,
+        ns: end,
+        operations_per_us: done as f64 * 1000.0 / end.max(1.0),
+        waiting: if busy > 0.0 { clock.waited / busy } else { 0.0 },
+        lines_per_operation: clock.travelled as f64 / done.max(1) as f64,
+        depot: lock(Lock::Depot),
+        lists: lock(Lock::Lists),
+        zone: lock(Lock::Zone),
+        paths: model.paths(),
+        slabs: model.counts(0).slabs,
+        container: model.cache(0).map_or(0, |(_, policy)| policy.container()),
+    })
+}
+
+/// A moment, to be sorted by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Moment(f64);
+
+impl Eq for Moment {}
+impl Ord for Moment {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+impl PartialOrd for Moment {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+#[cfg(test)]
+mod tests;

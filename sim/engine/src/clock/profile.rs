@@ -1,0 +1,107 @@
+//! What things cost on a machine.
+
+use serde::{Deserialize, Serialize};
+
+/// A price, and where it is from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// Nanoseconds.
+    pub ns: f64,
+    /// What most measurements lie between.
+    pub spread: [f64; 2],
+    /// Who measured it, how and on what.
+    pub source: String,
+}
+
+/// CPUs that are near each other: those whose numbers are equal when divided by `cpus`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Level {
+    /// CPUs of a group; 0 is all.
+    pub cpus: u32,
+    /// Until a line that one CPU has written is at another one of the group.
+    pub line: Price,
+}
+
+/// What things cost on a machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The machine.
+    pub name: String,
+    /// CPUs on which predictions of this profile were held against measurements; 0: none.
+    pub validated_cpus: u32,
+    /// An allocation or free that its CPU's own layer serves.
+    pub own: Price,
+    /// Taking and leaving a lock that nobody else wants and whose line is here.
+    pub lock: Price,
+    /// What is done under a depot's lock.
+    pub exchange: Price,
+    /// One object out of a slab or into it, under the lists' lock.
+    pub object: Price,
+    /// A slab from one list to another.
+    pub relist: Price,
+    /// A slab made or given back: its pages, and what is written about it.
+    pub slab: Price,
+    /// Distances, nearest first; the last one is of all CPUs.
+    pub levels: Vec<Level>,
+}
+
+/// A text that is no profile.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadProfile(String);
+
+/// Profiles that are part of this crate.
+const OWN: [&str; 2] = [include_str!("profiles/vm2.json"), include_str!("profiles/milan2s.json")];
+
+impl Profile {
+    /// Those that are part of this crate.
+    pub fn own() -> impl Iterator<Item = Self> {
+        OWN.iter().filter_map(|text| Self::parse(text).ok())
+    }
+    /// From JSON.
+    ///
+    /// # Errors
+    /// It is none, or a number of it is missing or cannot be.
+    pub fn parse(text: &str) -> Result<Self, BadProfile> {
+        let profile: Self = serde_json::from_str(text).map_err(|error| BadProfile(error.to_string()))?;
+        for (name, price) in profile.prices() {
+            let [least, most] = price.spread;
+            if !(price.ns >= 0.0 && least <= price.ns && price.ns <= most) {
+                let Price { ns, .. } = price;
+                return Err(BadProfile(format!(
+                    "{name}: {ns} ns of {least} to {most}: expected a number from 0 in its spread"
+                )));
+            }
+        }
+        match profile.levels.last() {
+            Some(Level { cpus: 0, .. }) => Ok(profile),
+            _ => Err(BadProfile(
+                "levels: the last one is expected to be of all CPUs, with `cpus` 0".to_owned(),
+            )),
+        }
+    }
+    /// Every price by name.
+    pub fn prices(&self) -> impl Iterator<Item = (String, &Price)> {
+        let all = [
+            ("own", &self.own),
+            ("lock", &self.lock),
+            ("exchange", &self.exchange),
+            ("object", &self.object),
+            ("relist", &self.relist),
+            ("slab", &self.slab),
+        ];
+        let lines = self.levels.iter().map(|level| {
+            let group = if level.cpus == 0 { "all".to_owned() } else { level.cpus.to_string() };
+            (format!("line among {group} CPUs"), &level.line)
+        });
+        all.into_iter().map(|(name, price)| (name.to_owned(), price)).chain(lines)
+    }
+    /// Until a line that one CPU has written is at another.
+    pub fn distance_ns(&self, from: u32, to: u32) -> f64 {
+        let near = |level: &&Level| level.cpus == 0 || from / level.cpus == to / level.cpus;
+        self.levels.iter().find(near).map_or(0.0, |level| level.line.ns)
+    }
+}

@@ -1,0 +1,169 @@
+use super::*;
+use crate::models::bonwick94::{self, Bonwick94};
+use crate::models::magazines01::{self, Magazines01};
+use crate::models::sheaves::{self, Sheaves};
+use crate::models::slab::{self, Slab};
+use crate::models::slub::{self, Slub};
+
+fn price(ns: f64) -> Price {
+    Price { ns, spread: [ns, ns], source: "made up".to_owned() }
+}
+/// Prices to count with: two CPUs of a pair are 10 ns from each other, others 100.
+fn profile() -> Profile {
+    Profile {
+        name: "made up".to_owned(),
+        validated_cpus: 0,
+        own: price(1.0),
+        lock: price(2.0),
+        exchange: price(4.0),
+        object: price(3.0),
+        relist: price(5.0),
+        slab: price(50.0),
+        levels: vec![Level { cpus: 2, line: price(10.0) }, Level { cpus: 0, line: price(100.0) }],
+    }
+}
+fn did<'a>(deeds: &'a [Deed], slabs: &'a [u32]) -> Did<'a> {
+    Did { deeds, slabs, locked: false, container: 16 }
+}
+
+#[test]
+fn a_hit_costs_its_own_work_and_a_lock_of_its_cpu_if_it_has_one() {
+    let profile = profile();
+    let mut clock = Clock::new(&profile);
+    assert_eq!(clock.charge(0, 7.0, &did(&[], &[0])), (8.0, false));
+    let locked = Did { locked: true, ..did(&[], &[0]) };
+    assert_eq!(clock.charge(1, 7.0, &locked), (10.0, false));
+    assert_eq!((clock.travelled, clock.waited), (0, 0.0));
+}
+
+#[test]
+fn who_comes_second_waits_and_has_the_lines_fetched() {
+    let profile = profile();
+    let mut clock = Clock::new(&profile);
+    // 1 of its own, 2 for the lock, 3 for the object.
+    assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Refill(1)], &[0])).0, 6.0);
+    // At 1 it wants the lock, which is free at 6; 2 for the lock, 10 for its line, 10 for the slab's, 3 for the object.
+    assert_eq!(clock.charge(1, 0.0, &did(&[Deed::Refill(1)], &[0])).0, 31.0);
+    // Another pair of CPUs is farther away; its slab is a new one.
+    assert_eq!(clock.charge(2, 40.0, &did(&[Deed::Refill(1)], &[1])).0, 40.0 + 1.0 + 2.0 + 100.0 + 3.0);
+    let lists = clock.counts[&Lock::Lists];
+    assert_eq!((lists.taken, lists.contended, lists.waited_ns), (3, 1, 5.0));
+    assert_eq!((clock.travelled, clock.waited), (3, 5.0));
+}
+
+#[test]
+fn a_container_that_changes_hands_travels_when_the_lock_is_free_again() {
+    let profile = profile();
+    let mut clock = Clock::new(&profile);
+    assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Exchange], &[])), (7.0, false));
+    // The lock's line, then sixteen objects in two lines.
+    assert_eq!(clock.charge(1, 10.0, &did(&[Deed::Exchange], &[])), (10.0 + 7.0 + 10.0 + 20.0, false));
+    assert_eq!(clock.free[&Lock::Depot], 27.0);
+    // Waiting for the depot is what makes magazines grow.
+    assert_eq!(clock.charge(0, 20.0, &did(&[Deed::Miss], &[])), (27.0 + 2.0 + 10.0 + 4.0, true));
+}
+
+fn point<P: Policy>(knobs: P::Knobs, workload: &str, cpus: u32, seed: u64) -> Outcome {
+    after::<P>(2000, knobs, workload, cpus, seed)
+}
+fn after<P: Policy>(operations: u64, knobs: P::Knobs, workload: &str, cpus: u32, seed: u64) -> Outcome {
+    let profile = Profile::own().next().expect("one at least");
+    let pages = Pages::new(cpus).unwrap();
+    run::<P>(&pages, knobs, &workload.parse().unwrap(), &profile, 64, operations, seed).unwrap()
+}
+
+/// "Magazines and Vmem", figure 2: with one lock more CPUs get less done, with magazines each CPU adds what the first one did.
+#[test]
+fn one_lock_collapses_and_magazines_scale() {
+    // Long enough for the first slabs not to matter.
+    const LONG: u64 = 20_000;
+    let one =
+        |cpus| after::<Bonwick94>(LONG, bonwick94::Knobs::default(), "pairs", cpus, 1).operations_per_us;
+    let magazines =
+        |cpus| after::<Magazines01>(LONG, magazines01::Knobs::default(), "pairs", cpus, 1).operations_per_us;
+    let (lock, layer) = ([1, 2, 4, 8, 16].map(one), [1, 2, 4, 8, 16].map(magazines));
+    assert!(lock[1..].iter().all(|more| *more < lock[0] / 2.0), "{lock:?}");
+    for (at, speed) in layer.into_iter().enumerate() {
+        let (cpus, speed_up) = (f64::from(1 << at), speed / layer[0]);
+        assert!(speed_up > 0.85 * cpus && speed_up <= cpus, "{cpus} CPUs: {speed_up} of {layer:?}");
+    }
+    assert!(layer[4] > 20.0 * lock[4], "{layer:?}, {lock:?}");
+}
+
+#[test]
+fn contention_for_the_depot_makes_magazines_larger() {
+    let size = |cpus| point::<Magazines01>(magazines01::Knobs::default(), "bursts", cpus, 1).container;
+    assert_eq!(size(1), 15);
+    assert!(size(16) > size(1) && size(16) <= 143, "{}", size(16));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_outcome_and_another_one_another() {
+    let of = |seed| point::<Slub>(slub::Knobs::default(), "server=500", 3, seed);
+    assert_eq!(of(7), of(7));
+    assert_ne!(of(7), of(8));
+}
+
+#[test]
+fn every_workload_ends_on_every_number_of_cpus_and_loses_nothing() {
+    let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
+    for workload in names {
+        for cpus in [1, 2, 3, 8] {
+            let all = [
+                point::<Slub>(slub::Knobs::default(), workload, cpus, 1),
+                point::<Sheaves>(
+                    sheaves::Knobs { sheaf_capacity: Some(28), ..<_>::default() },
+                    workload,
+                    cpus,
+                    1,
+                ),
+                point::<Slab>(slab::Knobs::default(), workload, cpus, 1),
+                point::<Bonwick94>(bonwick94::Knobs::default(), workload, cpus, 1),
+                point::<Magazines01>(magazines01::Knobs::default(), workload, cpus, 1),
+            ];
+            for outcome in all {
+                assert!(outcome.operations >= 2000, "{workload} on {cpus}: {outcome:?}");
+                assert_eq!(outcome.paths.operations(), outcome.operations, "{workload} on {cpus}");
+                assert!(outcome.ns > 0.0 && (0.0..1.0).contains(&outcome.waiting), "{workload}: {outcome:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn workloads_are_names_with_numbers() {
+    for (text, error) in [
+        ("churn", "no workload `churn`; there are pairs, bursts=N"),
+        ("pairs=2", "no workload `pairs=2`"),
+        ("bursts=0", "`bursts=0`: expected bursts=N with N from 1 to 1048576"),
+        ("remote=101", "`remote=101`: expected remote=N with N from 1 to 100"),
+        ("server=many", "`server=many`: expected server=N"),
+    ] {
+        let said = text.parse::<Workload>().unwrap_err().to_string();
+        assert!(said.starts_with(error), "{said}");
+    }
+    assert_eq!("remote=20".parse::<Workload>().unwrap().to_string(), "remote=20");
+}
+
+#[test]
+fn profiles_name_a_source_for_every_price_and_distances_for_all_cpus() {
+    let names: Vec<_> = Profile::own().map(|profile| profile.name).collect();
+    assert_eq!(names, ["vm2", "milan2s"], "all that are there parse");
+    for profile in Profile::own() {
+        for (name, price) in profile.prices() {
+            assert!(price.source.len() > 20, "{} of {}: {}", name, profile.name, price.source);
+        }
+    }
+    let profile = profile();
+    assert_eq!([(0, 1), (1, 2), (2, 3)].map(|(from, to)| profile.distance_ns(from, to)), [10.0, 100.0, 10.0]);
+    let text = serde_json::to_string(&profile).unwrap();
+    assert_eq!(Profile::parse(&text), Ok(profile));
+    for (from, to, error) in [
+        ("\"lock\"", "\"look\"", "unknown field `look`"),
+        ("\"ns\":2.0", "\"ns\":-2.0", "lock: -2 ns of 2 to 2: expected"),
+        ("\"cpus\":0", "\"cpus\":8", "levels: the last one"),
+    ] {
+        let said = Profile::parse(&text.replace(from, to)).unwrap_err().to_string();
+        assert!(said.starts_with(error), "{said}");
+    }
+}

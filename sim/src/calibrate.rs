@@ -1,0 +1,179 @@
+//! `uslab calibrate`: what things cost on this machine, as a profile for [`scale`](crate::scale).
+//!
+//! Each price is measured on code of this project, in rounds. The profile has the median, and as its spread what the middle
+//! eight tenths lie between. What cannot be measured alone is the difference of two loops that differ in it. Builds differ:
+//! `cargo run --release -p uslab-sim --bin uslab -- calibrate` measures the one that ships.
+
+use crate::output::Progress;
+use crate::stress::affinity;
+use std::cell::Cell;
+use std::hint::{black_box, spin_loop};
+use std::sync::Arc;
+use std::time::Instant;
+use uslab::{AllocError, Block, Gfp, KmemCache, Magazines};
+use uslab_engine::clock::{Level, Price, Profile};
+use uslab_lab::classic::{Cache, Sizes, Slab};
+use uslab_magazine::Cpus;
+use uslab_magazine::sync::{AtomicU64, Mutex, Ordering};
+
+/// Bytes of the objects of loops that stay on the CPU,
+const SIZE: usize = 64;
+/// and of loops over slabs: few of a slab, so that it shows what making one costs.
+const LARGE: usize = 1024;
+/// Slabs that a loop over slabs visits.
+const SLABS: usize = 256;
+/// Operations of a loop that visits nothing.
+const LOOP: usize = 20_000;
+
+/// Measures in so many rounds.
+///
+/// # Errors
+/// There is no memory for what is measured.
+pub fn calibrate(name: &str, rounds: u32, progress: &Progress) -> anyhow::Result<Profile> {
+    let cpus = affinity::usable();
+    let stage = progress.stage("measuring", rounds.into());
+    let mut prices: [Vec<f64>; 7] = Default::default();
+    for round in 0..rounds {
+        let (object, relist, slab) = of_slabs()?;
+        let lock = of_lock();
+        let measured =
+            [of_own()?, lock, of_exchange(), (object - lock).max(0.0), relist, slab, of_line(&cpus)];
+        for (price, ns) in prices.iter_mut().zip(measured) {
+            price.push(ns);
+        }
+        stage.at((round + 1).into());
+    }
+    let machine = format!("`uslab calibrate` on {} CPUs, median of {rounds} rounds: ", cpus.len());
+    let [own, lock, exchange, object, relist, slab, line] = prices;
+    let price = |mut rounds: Vec<f64>, what: &str| {
+        rounds.sort_by(f64::total_cmp);
+        let at = |tenth: usize| (rounds[(rounds.len() - 1) * tenth / 10] * 10.0).round() / 10.0;
+        Price { ns: at(5), spread: [at(1), at(9)], source: format!("{machine}{what}") }
+    };
+    Ok(Profile {
+        name: name.to_owned(),
+        validated_cpus: 0,
+        own: price(own, "half of a pair of `KmemCache` with magazines"),
+        lock: price(lock, "the facade's mutex, taken and left by one thread"),
+        exchange: price(exchange, "a visit to the depot of the lab's magazine layer, its lock included"),
+        object: price(object, "half of a pair of `KmemCache` without magazines, less the lock"),
+        relist: price(relist, "a free to a full slab, less one to a partial slab"),
+        slab: price(slab, "the first object of a new slab, less one of an old slab"),
+        levels: vec![Level { cpus: 0, line: price(line, "half of a round trip of a word between two CPUs") }],
+    })
+}
+
+/// What `act` comes to, and the nanoseconds that it takes.
+fn timed<T>(act: impl FnOnce() -> T) -> (f64, T) {
+    let start = Instant::now();
+    let outcome = act();
+    (start.elapsed().as_nanos() as f64, outcome)
+}
+fn allocate<'c>(cache: &'c KmemCache, n: usize, to: &mut Vec<Block<'c>>) -> Result<(), AllocError> {
+    (0..n).try_for_each(|_| cache.alloc_block(Gfp::KERNEL).map(|block| to.push(block)))
+}
+
+fn of_own() -> anyhow::Result<f64> {
+    let cache = KmemCache::builder("calibrate", SIZE).build()?;
+    let (ns, done) = timed(|| (0..LOOP).try_for_each(|_| cache.alloc_block(Gfp::KERNEL).map(drop)));
+    done?;
+    Ok(ns / (2 * LOOP) as f64)
+}
+
+fn of_lock() -> f64 {
+    let mutex = Mutex::new(0_u64);
+    let (ns, ()) = timed(|| (0..LOOP).for_each(|_| *black_box(&mutex).lock() += 1));
+    ns / LOOP as f64
+}
+
+/// Numbers, for the lab's magazines.
+struct Numbers(Cell<u64>);
+
+impl Slab<u64> for Numbers {
+    fn alloc(&self) -> Option<u64> {
+        self.0.set(self.0.get() + 1);
+        Some(self.0.get())
+    }
+    fn free(&self, _: u64) {}
+}
+
+/// Bursts that go to the depot, less as many operations that stay on the CPU.
+fn of_exchange() -> f64 {
+    let Ok(cpus) = Cpus::simulated(1, 1) else { return 0.0 };
+    let cache = Cache::new(cpus, Sizes::default(), Numbers(Cell::new(0)));
+    let mut held = Vec::with_capacity(LOOP);
+    let mut burst = |n: usize| {
+        held.extend((0..n).filter_map(|_| cache.alloc()));
+        held.drain(..).for_each(|number| cache.free(number));
+    };
+    let (long, short) = (16 * Sizes::default().first, Sizes::default().first / 2);
+    burst(long);
+    let before = cache.exchanges();
+    let (far, ()) = timed(|| (0..LOOP / long).for_each(|_| burst(long)));
+    let exchanges = cache.exchanges() - before;
+    let (near, ()) = timed(|| (0..LOOP / short).for_each(|_| burst(short)));
+    let operations = |n: usize| (LOOP / n * n) as f64;
+    ((far - near * operations(long) / operations(short)) / exchanges.max(1) as f64).max(0.0)
+}
+
+/// An operation on a partial slab with its lock; what moving the slab to another list adds; and what making it does.
+fn of_slabs() -> anyhow::Result<(f64, f64, f64)> {
+    let cache = KmemCache::builder("calibrate", LARGE).magazines(Magazines::Off).build()?;
+    let per_slab = cache.info().objs_per_slab as usize;
+    let mut held = Vec::with_capacity(SLABS * per_slab);
+    let (new, done) = timed(|| allocate(&cache, SLABS * per_slab, &mut held));
+    done?;
+    // By slab: the first free makes a full slab partial, the second one does not.
+    let mut slabs: Vec<Vec<Block<'_>>> = vec![];
+    while held.len() >= per_slab {
+        slabs.push(held.split_off(held.len() - per_slab));
+    }
+    slabs.reverse();
+    let mut free_one = || timed(|| slabs.iter_mut().for_each(|slab| drop(slab.pop()))).0 / SLABS as f64;
+    let (first, second) = (free_one(), free_one());
+    // An empty slab would go. So one object of each stays.
+    slabs.iter_mut().for_each(|slab| slab.truncate(1));
+    let rest = SLABS * (per_slab - 1);
+    let (old, done) = timed(|| allocate(&cache, rest, &mut held));
+    done?;
+    let (old, new) = (old / rest as f64, new / (SLABS * per_slab) as f64);
+    Ok((old, (first - second).max(0.0), ((new - old) * per_slab as f64).max(0.0)))
+}
+
+/// Half of a round trip of a word between two threads, each on a CPU of its own; on one CPU there is nothing to measure.
+fn of_line(cpus: &[usize]) -> f64 {
+    let [one, other, ..] = *cpus else { return 0.0 };
+    const TRIPS: u64 = 2000;
+    let word = Arc::new(AtomicU64::new(0));
+    let wait = |word: &AtomicU64, turn: u64| {
+        // Acquire: pairs with the other thread's release store of this turn.
+        while word.load(Ordering::Acquire) != turn {
+            spin_loop();
+        }
+    };
+    let theirs = word.clone();
+    let echo = std::thread::spawn(move || {
+        affinity::pin(&[other]);
+        for trip in 0..TRIPS {
+            wait(&theirs, 2 * trip + 1);
+            theirs.store(2 * trip + 2, Ordering::Release);
+        }
+    });
+    let mine = word.clone();
+    let ask = std::thread::spawn(move || {
+        affinity::pin(&[one]);
+        // Not before the other thread is there.
+        mine.store(1, Ordering::Release);
+        wait(&mine, 2);
+        let trips = || {
+            for trip in 1..TRIPS {
+                mine.store(2 * trip + 1, Ordering::Release);
+                wait(&mine, 2 * trip + 2);
+            }
+        };
+        timed(trips).0
+    });
+    let ns = ask.join().unwrap_or(0.0);
+    let _ = echo.join();
+    ns / (2 * (TRIPS - 1)) as f64
+}

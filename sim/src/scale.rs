@@ -1,0 +1,299 @@
+//! `uslab scale`: designs on 1 to 1,024 CPUs in virtual time.
+
+use crate::output::{Progress, table, text};
+use serde::Serialize;
+use std::fmt::{self, Write as _};
+use std::path::Path;
+use uslab_engine::clock::{ClockError, Outcome, Profile, Workload, run};
+use uslab_engine::designs::{PolicyVisitor, Spec};
+use uslab_engine::{Pages, Policy};
+
+/// The most CPUs.
+pub const MOST_CPUS: u32 = 1024;
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct Options<P: Policy> {
+    /// CPU counts.
+    pub cpus: Vec<u32>,
+    /// What CPUs do.
+    pub workloads: Vec<Workload>,
+    /// Who answers.
+    pub designs: Vec<Spec<P>>,
+    /// What things cost.
+    pub profile: Profile,
+    /// Bytes of an object.
+    pub size: u32,
+    /// Operations of each CPU.
+    pub operations: u64,
+    /// Where chance begins.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+pub struct ScaleReport {
+    /// What things cost.
+    pub profile: Profile,
+    /// Bytes of an object.
+    pub size: u32,
+    /// Operations of each CPU.
+    pub operations_per_cpu: u64,
+    /// Where chance began.
+    pub seed: u64,
+    /// A curve for each workload and design.
+    pub curves: Vec<Curve>,
+}
+
+/// A design under a workload, by CPUs.
+#[derive(Debug, Serialize)]
+pub struct Curve {
+    /// The workload.
+    pub workload: String,
+    /// The design, and what was set.
+    pub design: String,
+    /// One for each CPU count.
+    pub points: Vec<Outcome>,
+}
+
+/// A run that cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum ScaleError {
+    /// CPUs that cannot be simulated.
+    #[error("{0} CPUs cannot be simulated")]
+    Machine(u32, #[source] uslab_engine::MachineError),
+    /// The run of a design.
+    #[error("{design} on {cpus} CPUs")]
+    Run {
+        /// The design.
+        design: String,
+        /// The CPUs.
+        cpus: u32,
+        /// What is wrong.
+        #[source]
+        error: ClockError,
+    },
+}
+
+/// CPU counts: a list of numbers and of ranges, `1..8` by doublings.
+///
+/// # Errors
+/// What is wrong, and what is accepted.
+pub fn cpu_counts(text: &str) -> Result<Vec<u32>, String> {
+    let wrong = || {
+        format!(
+            "`{text}`: expected numbers from 1 to {MOST_CPUS}, or FIRST..LAST by doublings, with commas between"
+        )
+    };
+    let number = |text: &str| text.parse().ok().filter(|n| (1..=MOST_CPUS).contains(n)).ok_or_else(wrong);
+    let mut counts: Vec<u32> = vec![];
+    for part in text.split(',') {
+        match part.split_once("..") {
+            None => counts.push(number(part)?),
+            Some((first, last)) => {
+                let (first, last) = (number(first)?, number(last)?);
+                if first > last {
+                    return Err(wrong());
+                }
+                counts.extend(std::iter::successors(Some(first), |n| Some(n * 2)).take_while(|n| *n < last));
+                counts.push(last);
+            }
+        }
+    }
+    counts.sort_unstable();
+    counts.dedup();
+    Ok(counts)
+}
+
+/// A profile by name, or in a file.
+///
+/// # Errors
+/// What is wrong, and what is accepted.
+pub fn profile(name: &str) -> anyhow::Result<Profile> {
+    if let Some(profile) = Profile::own().find(|profile| profile.name == name) {
+        return Ok(profile);
+    }
+    let path = Path::new(name);
+    if !path.exists() {
+        let known: Vec<_> = Profile::own().map(|profile| profile.name).collect();
+        anyhow::bail!(
+            "--profile {name}: expected {} or a file that `uslab calibrate` wrote",
+            known.join(", ")
+        );
+    }
+    let parse = || Ok::<_, anyhow::Error>(Profile::parse(&std::fs::read_to_string(path)?)?);
+    parse().map_err(|error| error.context(format!("--profile {name}")))
+}
+
+struct Point<'a> {
+    workload: &'a Workload,
+    profile: &'a Profile,
+    pages: &'a Pages,
+    size: u32,
+    operations: u64,
+    seed: u64,
+}
+
+impl PolicyVisitor for Point<'_> {
+    type Out = Result<Outcome, ClockError>;
+
+    fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out {
+        let Self { workload, profile, pages, size, operations, seed } = self;
+        run::<P>(pages, knobs, workload, profile, size, operations, seed)
+    }
+}
+
+/// Runs every design under every workload, on every number of CPUs.
+///
+/// # Errors
+/// See [`ScaleError`].
+pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<ScaleReport, ScaleError> {
+    let Options { profile, size, operations, seed, .. } = options;
+    let runs = options.cpus.len() * options.workloads.len() * options.designs.len();
+    let stage = progress.stage("simulating", runs as u64);
+    let mut curves = Vec::new();
+    let mut done = 0;
+    for workload in &options.workloads {
+        for design in &options.designs {
+            let mut points = Vec::with_capacity(options.cpus.len());
+            for &cpus in &options.cpus {
+                let wrong = |error| ScaleError::Run { design: design.to_string(), cpus, error };
+                let pages = Pages::new(cpus).map_err(|error| ScaleError::Machine(cpus, error))?;
+                let point = Point {
+                    workload,
+                    profile,
+                    pages: &pages,
+                    size: *size,
+                    operations: *operations,
+                    seed: *seed,
+                };
+                let outcome = design.policy(point).map_err(|error| wrong(error.into()))?;
+                points.push(outcome.map_err(wrong)?);
+                done += 1;
+                stage.at(done);
+            }
+            let (workload, design) = (workload.to_string(), design.to_string());
+            curves.push(Curve { workload, design, points });
+        }
+    }
+    Ok(ScaleReport {
+        profile: profile.clone(),
+        size: *size,
+        operations_per_cpu: *operations,
+        seed: *seed,
+        curves,
+    })
+}
+
+impl ScaleReport {
+    /// A line a point.
+    pub fn csv(&self) -> String {
+        let mut csv = "workload,design,cpus,operations,ns,operations_per_us,waiting,lines_per_operation,depot_contended,\
+                       lists_contended,zone_contended,slabs,container\n"
+            .to_owned();
+        for curve in &self.curves {
+            for at in &curve.points {
+                let _ = writeln!(
+                    csv,
+                    "{},{},{},{},{:.0},{:.3},{:.4},{:.4},{},{},{},{},{}",
+                    curve.workload,
+                    curve.design,
+                    at.cpus,
+                    at.operations,
+                    at.ns,
+                    at.operations_per_us,
+                    at.waiting,
+                    at.lines_per_operation,
+                    at.depot.contended,
+                    at.lists.contended,
+                    at.zone.contended,
+                    at.slabs,
+                    at.container
+                );
+            }
+        }
+        csv
+    }
+}
+
+impl fmt::Display for ScaleReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Profile { name, validated_cpus, .. } = &self.profile;
+        writeln!(
+            f,
+            "Predicted on profile {name}: {} operations of each CPU on objects of {} bytes, seed {}.",
+            self.operations_per_cpu, self.size, self.seed
+        )?;
+        match validated_cpus {
+            0 => writeln!(f, "All of it is simulated only: no machine was measured beside this profile.")?,
+            n => writeln!(
+                f,
+                "Up to {n} CPUs the profile was held against measurements; beyond them it is simulated only."
+            )?,
+        }
+        let mut workloads: Vec<_> = self.curves.iter().map(|curve| &curve.workload).collect();
+        workloads.dedup();
+        for workload in workloads {
+            let curves: Vec<_> = self.curves.iter().filter(|curve| curve.workload == *workload).collect();
+            let most = curves
+                .iter()
+                .flat_map(|curve| &curve.points)
+                .map(|at| at.operations_per_us)
+                .fold(0.0, f64::max);
+            writeln!(f, "\n{workload}")?;
+            let mut rows = table(&[
+                "design",
+                "CPUs",
+                "operations/µs",
+                "speed-up",
+                "waiting",
+                "lines/operation",
+                "slabs",
+            ]);
+            let mut bars = vec![String::new()];
+            for curve in curves {
+                let one = curve.points.first().map_or(1.0, |at| at.operations_per_us / f64::from(at.cpus));
+                for at in &curve.points {
+                    rows.add_row([
+                        curve.design.clone(),
+                        at.cpus.to_string(),
+                        format!("{:.1}", at.operations_per_us),
+                        format!("{:.2}", at.operations_per_us / one),
+                        format!("{:.1} %", 100.0 * at.waiting),
+                        format!("{:.3}", at.lines_per_operation),
+                        at.slabs.to_string(),
+                        if at.container == 0 { String::new() } else { at.container.to_string() },
+                    ]);
+                    bars.push(bar(at.operations_per_us / most));
+                }
+            }
+            for (row, bar) in text(&rows).lines().zip(bars) {
+                writeln!(f, "{}", format!("{row}  {bar}").trim_end())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A part of a whole as a bar of at most 30 characters.
+fn bar(part: f64) -> String {
+    "█".repeat((part * 30.0).round().max(0.0) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_counts_are_lists_and_doublings() {
+        assert_eq!(cpu_counts("1..8"), Ok(vec![1, 2, 4, 8]));
+        assert_eq!(cpu_counts("1..6,3"), Ok(vec![1, 2, 3, 4, 6]));
+        assert_eq!(cpu_counts("1024"), Ok(vec![1024]));
+        for wrong in ["", "0", "1025", "8..1", "1..", "two"] {
+            assert!(
+                cpu_counts(wrong).unwrap_err().starts_with(&format!("`{wrong}`: expected numbers")),
+                "{wrong}"
+            );
+        }
+    }
+}
