@@ -252,13 +252,13 @@ impl fmt::Display for ScaleReport {
             ]);
             let mut bars = vec![String::new()];
             for curve in curves {
-                let one = curve.points.first().map_or(1.0, |at| at.operations_per_us / f64::from(at.cpus));
+                let first = curve.points.first().map_or(1.0, |at| at.operations_per_us);
                 for at in &curve.points {
                     rows.add_row([
                         curve.design.clone(),
                         at.cpus.to_string(),
                         format!("{:.1}", at.operations_per_us),
-                        format!("{:.2}", at.operations_per_us / one),
+                        format!("{:.2}", at.operations_per_us / first),
                         format!("{:.1} %", 100.0 * at.waiting),
                         format!("{:.3}", at.lines_per_operation),
                         at.slabs.to_string(),
