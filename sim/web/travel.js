@@ -6,10 +6,12 @@
 class Grew extends Error {}
 
 class Engine {
-  // `wasm` and `stream` are bytes. `reserve` bytes of heap are made at once.
-  static async open(wasm, stream, reserve = 0) {
+  // `wasm` and `stream` are bytes. `reserve` bytes of heap are made at once. `design` is as `--design` has it.
+  static async open(wasm, stream, reserve = 0, design = 'uslab') {
     const { instance } = await WebAssembly.instantiate(wasm, {});
     const engine = new Engine(instance.exports);
+    engine.put(new TextEncoder().encode(design));
+    engine.fine(engine.e.design());
     engine.put(stream);
     engine.fine(engine.e.open());
     if (reserve) engine.e.reserve(reserve);

@@ -15,13 +15,7 @@ fn our_facts_are_those_that_come_with_the_traces() {
         println!("skipped: USLAB_TRACES is not set");
         return;
     };
-    let mut traces: Vec<PathBuf> = std::fs::read_dir(&folder)
-        .unwrap_or_else(|e| panic!("{}: {e}", Path::new(&folder).display()))
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.join("facts.json").exists())
-        .collect();
-    traces.sort();
-    assert!(!traces.is_empty(), "no folder with a facts.json in {}", Path::new(&folder).display());
+    let traces = traces_in(folder.as_ref());
     let mut failures = Vec::new();
     for trace in &traces {
         let comparison = compare(trace);
@@ -29,6 +23,18 @@ fn our_facts_are_those_that_come_with_the_traces() {
         failures.extend(comparison.differences.iter().map(|d| format!("{}: {d}", trace.display())));
     }
     assert!(failures.is_empty(), "{} differences:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// The folders of traces with facts, one at least.
+pub(crate) fn traces_in(folder: &Path) -> Vec<PathBuf> {
+    let mut traces: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("facts.json").exists())
+        .collect();
+    traces.sort();
+    assert!(!traces.is_empty(), "no folder with a facts.json in {}", folder.display());
+    traces
 }
 
 /// Values compared so far, by the name of their fact.

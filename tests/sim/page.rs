@@ -1,8 +1,11 @@
 //! `uslab replay --html`: the engine on addresses agrees with the replay on memory, in WebAssembly as natively, and a seek to
 //! any operation shows what a run up to it shows.
 
+use crate::all_traces::traces_in;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use uslab_engine::{Engine, Machine, Shipping, Stream, View, hash};
+use uslab_engine::designs::{NoPolicy, Spec, Visitor, all};
+use uslab_engine::{Design, Engine, Machine, Shipping, Stream, View, hash};
 use uslab_sim::output::Progress;
 use uslab_sim::replay;
 use uslab_tests::workspace;
@@ -37,13 +40,13 @@ fn the_engine_on_addresses_does_what_the_replay_does_on_memory() {
     let report = serde_json::to_value(&report).unwrap();
     let rows = report["caches"].as_array().expect("caches of the report");
     let mut compared = 0;
-    for cache in view.caches.iter().filter(|cache| cache.size > 0) {
+    for cache in view.caches.iter().filter(|cache| cache.counts.size > 0) {
         let row = rows
             .iter()
             .find(|row| row["name"] == cache.name.as_str())
             .unwrap_or_else(|| panic!("{} is reported", cache.name));
         let number = |key: &str| row[key].as_u64().unwrap_or_else(|| panic!("{key} of {row}"));
-        assert_eq!(cache.used, number("used"), "{}", cache.name);
+        assert_eq!(cache.counts.used, number("used"), "{}", cache.name);
         compared += 1;
     }
     assert!(compared > 50, "{compared} caches");
@@ -59,16 +62,17 @@ fn every_object_of_a_shown_slab_is_somewhere() {
     let view = engine.view(steps, &shown);
     assert!(view.shown.len() > 50 && !view.steps.is_empty());
     for shown in &view.shown {
-        let counts = &view.caches[shown.cache as usize];
+        let cache = &view.caches[shown.cache as usize];
+        let (name, counts) = (&cache.name, &cache.counts);
         let objects = || shown.slabs.iter().flat_map(|slab| slab.objects.bytes());
         let count = |which: fn(&u8) -> bool| objects().filter(which).count() as u64;
-        assert_eq!(count(|b| *b == b'u'), counts.used, "{}", counts.name);
-        assert_eq!(count(|b| *b == b'.'), counts.free_in_slabs, "{}", counts.name);
-        assert_eq!(count(|b| *b == b'd'), counts.in_depot, "{}", counts.name);
-        assert_eq!(count(|b| !matches!(b, b'u' | b'.' | b'd')), counts.in_magazines, "{}", counts.name);
+        assert_eq!(count(|b| *b == b'u'), counts.used, "{name}");
+        assert_eq!(count(|b| *b == b'.'), counts.free_in_slabs, "{name}");
+        assert_eq!(count(|b| *b == b'd'), counts.in_depot, "{name}");
+        assert_eq!(count(|b| !matches!(b, b'u' | b'.' | b'd')), counts.in_magazines, "{name}");
         let levels =
             shown.cpus.iter().map(|cpu| cpu.loaded.0 + cpu.previous.0 + cpu.stock.iter().sum::<u32>());
-        assert_eq!(u64::from(levels.sum::<u32>()), counts.in_magazines, "{}", counts.name);
+        assert_eq!(u64::from(levels.sum::<u32>()), counts.in_magazines, "{name}");
     }
     let pages = &view.pages;
     let sum = pages.slab + pages.large + pages.blocks + pages.per_cpu + pages.free + pages.uncommitted;
@@ -78,11 +82,9 @@ fn every_object_of_a_shown_slab_is_somewhere() {
 /// Runs the engine of `sim/web` in node: forward, and back and forth.
 #[test]
 fn in_webassembly_any_moment_equals_a_native_run_up_to_it() {
-    if Command::new("node").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: no node on this machine");
+    if !has_node() {
         return;
     }
-    let web = workspace().join("sim/web");
     let (_, stream) = bundled();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("stream"), stream.write()).unwrap();
@@ -108,15 +110,99 @@ fn in_webassembly_any_moment_equals_a_native_run_up_to_it() {
             .or_insert_with(|| format!("{:016x}", hash(text(&engine.view(steps, &shown)).as_bytes())));
     }
     let wanted: Vec<_> = moments.iter().map(|at| serde_json::json!([at, expected[at]])).collect();
-    let wanted = serde_json::json!({ "shown": shown, "every": 15_000, "moments": wanted }).to_string();
-    let output = Command::new("node")
-        .args([web.join("check.js"), web.join("engine.wasm"), folder.path().join("stream")])
-        .arg(wanted)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    let wanted = serde_json::json!({ "design": "uslab", "shown": shown, "every": 15_000, "moments": wanted });
+    let said = in_node(&folder.path().join("stream"), &wanted);
     assert!(said.contains("26 moments"), "{said}");
+}
+
+/// What `sim/web/check.js` says of these moments.
+fn in_node(stream: &Path, wanted: &serde_json::Value) -> String {
+    let web = workspace().join("sim/web");
+    // More than a command line holds.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("wanted");
+    std::fs::write(&file, wanted.to_string()).unwrap();
+    let arguments = [&web.join("check.js"), &web.join("engine.wasm"), stream, &file];
+    let output = Command::new("node").args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+/// The hash of what a page sees after every so many operations.
+struct Hashes<'s> {
+    stream: &'s Stream,
+    shown: &'s [u32],
+    every: usize,
+}
+
+impl Visitor for Hashes<'_> {
+    type Out = Vec<(u64, String)>;
+
+    fn visit<D: Design>(self, design: D) -> Self::Out {
+        let Self { stream, shown, every } = self;
+        let mut engine = Engine::new(design, stream);
+        let moments = (0..stream.operations).step_by(every).chain([stream.operations]);
+        let hashes = moments.map(|at| {
+            let steps = engine.run_and_tell(at).unwrap();
+            (at, format!("{:016x}", hash(text(&engine.view(steps, shown)).as_bytes())))
+        });
+        let hashes = hashes.collect();
+        engine.check().unwrap();
+        hashes
+    }
+}
+
+/// `USLAB_VIEWS=full`: after every thousand operations of all traces that `USLAB_TRACES` names, too.
+#[test]
+fn every_design_shows_the_same_twice_and_in_webassembly() {
+    let full = std::env::var_os("USLAB_VIEWS").is_some_and(|views| views == "full");
+    let node = has_node();
+    let traces = std::env::var_os("USLAB_TRACES").filter(|_| full).map(|folder| traces_in(folder.as_ref()));
+    let files = traces.iter().flatten().map(|folder| Some(folder.join("trace.txt.zst")));
+    for file in [None].into_iter().chain(files) {
+        let options = replay::Options::default();
+        let (_, stream) = replay::run_to_stream(file.as_deref(), &options, &Progress::new()).unwrap();
+        every_design(&stream, if full { 1000 } else { 12_000 }, node);
+    }
+}
+
+fn every_design(stream: &Stream, every: usize, node: bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("stream");
+    std::fs::write(&file, stream.write()).unwrap();
+    let shown: Vec<u32> = (0..6).collect();
+    let mut last = Vec::new();
+    for (design, _) in all::<NoPolicy>() {
+        let spec: Spec = design.parse().unwrap();
+        let run = || spec.on(stream, Hashes { stream, shown: &shown, every }).unwrap();
+        let hashes = run();
+        assert_eq!(hashes, run(), "{design}");
+        if node {
+            let wanted =
+                serde_json::json!({ "design": design, "shown": shown, "every": 0, "moments": hashes });
+            let said = in_node(&file, &wanted);
+            assert!(said.starts_with(&format!("{} moments", hashes.len())), "{design}: {said}");
+        }
+        last.push(hashes[hashes.len() - 1].1.clone());
+    }
+    println!(
+        "{}: {} designs, {} moments of each",
+        stream.title,
+        last.len(),
+        stream.operations / every as u64 + 1
+    );
+    last.sort_unstable();
+    last.dedup();
+    assert_eq!(last.len(), all::<NoPolicy>().count(), "no two designs end alike");
+}
+
+fn has_node() -> bool {
+    let has = Command::new("node").arg("--version").output().is_ok();
+    if !has {
+        eprintln!("SKIPPED: no node on this machine");
+    }
+    has
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! Who answers a stream.
 
 use crate::stream::CacheInfo;
-use uslab_magazine::Paths;
+use crate::view::ShownCache;
+use serde::Serialize;
+use uslab_buddy::PageAllocator;
+use uslab_magazine::{Path, Paths};
 
 /// When and where something is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,17 +25,44 @@ pub struct Unable(pub String);
 #[error("no memory")]
 pub struct NoMemory;
 
-/// What a design says of a cache, in the words of `/proc/slabinfo`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+/// What a design says of a cache. All is 0 for large kmalloc, which has neither slabs nor magazines.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CacheCounts {
-    /// Slabs.
-    pub slabs: u64,
-    /// Objects of a slab.
-    pub objects_per_slab: u64,
+    /// Bytes of an object.
+    pub size: u64,
+    /// Order of a slab.
+    pub order: u8,
+    /// Objects in a slab.
+    pub per_slab: u64,
+    /// Objects of a magazine, or of what the design has of the kind.
+    pub capacity: u64,
     /// Objects with callers.
     pub used: u64,
-    /// Objects that slabinfo counts as active: those with callers, and those that CPUs hold back.
+    /// Objects that `/proc/slabinfo` of the real system counts as active: those with callers, and those that CPUs hold back.
     pub active_objs: u64,
+    /// Objects that CPUs hold outside of slabs.
+    pub in_magazines: u64,
+    /// Objects that all CPUs share outside of slabs.
+    pub in_depot: u64,
+    /// Objects free in slabs.
+    pub free_in_slabs: u64,
+    /// Slabs without a free object,
+    pub full: u64,
+    /// with some,
+    pub partial: u64,
+    /// and with free objects only.
+    pub empty: u64,
+    /// Visits to what CPUs share that moved a magazine.
+    pub depot_exchanges: u64,
+    /// Slabs made so far.
+    pub slabs_made: u64,
+}
+
+impl CacheCounts {
+    /// All slabs.
+    pub fn slabs(&self) -> u64 {
+        self.full + self.partial + self.empty
+    }
 }
 
 /// Who answers a [`Stream`](crate::Stream): the shipping allocator, or a model of another one's policy.
@@ -44,6 +74,8 @@ pub trait Design {
     type Object;
     /// A block of pages that is out.
     type Block;
+    /// What [`see`](Self::see) saw.
+    type Seen;
 
     /// The next cache of the stream; they are numbered from 0.
     ///
@@ -80,6 +112,28 @@ pub trait Design {
     fn counts(&self, cache: u32) -> CacheCounts;
     /// Operations on objects of slabs by the dearest thing that they did.
     fn paths(&self) -> Paths;
+    /// A cache, slab by slab; `None` for large kmalloc.
+    fn show(&self, cache: u32) -> Option<ShownCache>;
+    /// Where its pages come from.
+    fn pages(&self) -> &PageAllocator;
+    /// Pages of large kmalloc.
+    fn large_pages(&self) -> u64;
+    /// Whether a block that begins at this page is of a slab or of large kmalloc.
+    fn is_slab(&self, page: u32) -> bool;
+
+    /// Looks at a cache that has slabs, before a CPU's operation on it.
+    fn see(&self, cpu: u32, cache: u32) -> Self::Seen;
+    /// The dearest thing that the operation did since, and how it went, as the end of a sentence; `None` if it has no such cache.
+    /// `committed` are the pages that the system gave or took back meanwhile.
+    fn how(
+        &self,
+        seen: Self::Seen,
+        cpu: u32,
+        cache: u32,
+        freeing: bool,
+        committed: u64,
+    ) -> Option<(Path, String)>;
+
     /// Its conservation laws, with so many objects and pages that the stream holds.
     ///
     /// # Errors

@@ -83,6 +83,13 @@ pub struct Spec<P: Policy = NoPolicy> {
     own: PhantomData<P>,
 }
 
+impl<P: Policy> Default for Spec<P> {
+    /// The shipping allocator.
+    fn default() -> Self {
+        Self { kind: Kind::Uslab, name: "uslab", knobs: serde_json::Map::new(), own: PhantomData }
+    }
+}
+
 /// A text that is no [`Spec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -98,7 +105,7 @@ impl<P: Policy> FromStr for Spec<P> {
             let known = all::<P>().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
             return Err(BadSpec(format!("no design `{name}`; there are {known}")));
         };
-        let mut spec = Self { kind, name, knobs: serde_json::Map::new(), own: PhantomData };
+        let mut spec = Self { kind, name, ..Self::default() };
         for part in parts {
             let value = |(key, value): (&str, &str)| Some((key.to_owned(), value.parse::<u64>().ok()?));
             let Some((key, value)) = part.split_once('=').and_then(value) else {
@@ -205,6 +212,35 @@ impl<P: Policy> Spec<P> {
             Kind::Magazines01 => of::<Magazines01, V>(self, visitor),
             Kind::Own => of::<P, V>(self, visitor),
         }
+    }
+    /// An engine for as long as the program runs.
+    #[cfg(target_family = "wasm")]
+    pub(crate) fn play(&self, stream: &'static Stream) -> Result<Box<dyn crate::exports::Play>, DesignError>
+    where
+        P: 'static,
+    {
+        use crate::engine::Engine;
+        match self.kind {
+            Kind::Uslab => {
+                let machine = Box::leak(Box::new(Machine::new(stream)?));
+                Ok(Box::new(Engine::new(Shipping::on(machine), stream)))
+            }
+            Kind::Slub => self.play_model::<Slub>(stream),
+            Kind::Sheaves => self.play_model::<Sheaves>(stream),
+            Kind::Slab => self.play_model::<Slab>(stream),
+            Kind::Bonwick94 => self.play_model::<Bonwick94>(stream),
+            Kind::Magazines01 => self.play_model::<Magazines01>(stream),
+            Kind::Own => self.play_model::<P>(stream),
+        }
+    }
+    #[cfg(target_family = "wasm")]
+    fn play_model<Q: Policy + 'static>(
+        &self,
+        stream: &'static Stream,
+    ) -> Result<Box<dyn crate::exports::Play>, DesignError> {
+        let pages = Box::leak(Box::new(Pages::new(stream.cpus)?));
+        let model = Model::<Q>::new(pages, self.knobs::<Q>().map_err(Unable)?)?;
+        Ok(Box::new(crate::engine::Engine::new(model, stream)))
     }
     fn model<Q: Policy, V: Visitor>(&self, stream: &Stream, visitor: V) -> Result<V::Out, DesignError> {
         let pages = Pages::new(stream.cpus)?;

@@ -2,18 +2,55 @@
 //!
 //! Texts and bytes pass through one buffer: [`room`] makes it for the caller to fill, [`text`] says where a result lies.
 
-use crate::{Engine, Machine, Shipping, Stream, hash};
+use crate::design::Design;
+use crate::designs::{NoPolicy, Spec};
+use crate::engine::{Engine, EngineError};
+use crate::stream::Stream;
+use crate::{View, hash};
 use core::cell::RefCell;
 use uslab_magazine::sync::thread_local;
 
+/// An engine, whatever its design.
+pub(crate) trait Play {
+    fn stream(&self) -> &'static Stream;
+    fn run(&mut self, until: u64) -> Result<(), EngineError>;
+    fn view(&mut self, until: u64, shown: &[u32]) -> Result<View, EngineError>;
+    fn map(&self, to: &mut Vec<u8>);
+    fn sample(&self, to: &mut Vec<f64>);
+    fn check(&self) -> Result<(), String>;
+}
+
+impl<D: Design> Play for Engine<'static, D> {
+    fn stream(&self) -> &'static Stream {
+        self.stream
+    }
+    fn run(&mut self, until: u64) -> Result<(), EngineError> {
+        self.run(until)
+    }
+    fn view(&mut self, until: u64, shown: &[u32]) -> Result<View, EngineError> {
+        let steps = self.run_and_tell(until)?;
+        Ok(Engine::view(self, steps, shown))
+    }
+    fn map(&self, to: &mut Vec<u8>) {
+        self.map(to);
+    }
+    fn sample(&self, to: &mut Vec<f64>) {
+        self.sample(to);
+    }
+    fn check(&self) -> Result<(), String> {
+        self.check()
+    }
+}
+
 /// What lives as long as the instance.
 struct State {
-    engine: Engine<'static, Shipping<'static>>,
+    engine: Box<dyn Play>,
     sample: Vec<f64>,
 }
 
 thread_local! {
     static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
+    static DESIGN: RefCell<Option<Spec>> = const { RefCell::new(None) };
     static TEXT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -43,14 +80,27 @@ extern "C" fn text() -> *const u8 {
     TEXT.with_borrow(|text| text.as_ptr())
 }
 
+/// Says who answers, before [`open`]: [`room`] was filled with a design and its knobs, as `--design` has them. 0 when there is
+/// such a design, else the length of what is wrong. Without it the shipping allocator does.
+#[unsafe(no_mangle)]
+extern "C" fn design() -> usize {
+    let text = TEXT.with_borrow_mut(core::mem::take);
+    match String::from_utf8_lossy(&text).parse::<Spec<NoPolicy>>() {
+        Ok(spec) => {
+            DESIGN.set(Some(spec));
+            0
+        }
+        Err(error) => say(error.to_string().into_bytes()),
+    }
+}
+
 /// Makes the engine from the stream that [`room`] was filled with. 0 when it worked, else the length of what is wrong.
 #[unsafe(no_mangle)]
 extern "C" fn open() -> usize {
     let bytes = TEXT.with_borrow_mut(core::mem::take);
     let opened = Stream::read(&bytes).map_err(|error| error.to_string()).and_then(|stream| {
-        let stream: &'static Stream = Box::leak(Box::new(stream));
-        let machine = Machine::new(stream).map_err(|error| error.to_string())?;
-        Ok(Engine::new(Shipping::on(Box::leak(Box::new(machine))), stream))
+        let design = DESIGN.take().unwrap_or_default();
+        design.play(Box::leak(Box::new(stream))).map_err(|error| error.to_string())
     });
     match opened {
         Ok(engine) => {
@@ -71,12 +121,13 @@ extern "C" fn reserve(bytes: usize) {
 #[unsafe(no_mangle)]
 extern "C" fn about() -> usize {
     let about = with(|State { engine, .. }| {
+        let Stream { title, cpus, operations, caches, marks, .. } = engine.stream();
         serde_json::to_vec(&serde_json::json!({
-            "title": engine.stream.title,
-            "cpus": engine.stream.cpus,
-            "operations": engine.stream.operations,
-            "caches": engine.stream.caches.iter().map(|cache| &cache.name).collect::<Vec<_>>(),
-            "marks": engine.stream.marks,
+            "title": title,
+            "cpus": cpus,
+            "operations": operations,
+            "caches": caches.iter().map(|cache| &cache.name).collect::<Vec<_>>(),
+            "marks": marks,
         }))
         .unwrap_or_default()
     });
@@ -99,8 +150,11 @@ extern "C" fn view(until: u32) -> usize {
     let shown = TEXT.with_borrow_mut(core::mem::take);
     let shown: Vec<u32> = shown.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
     say(with(|State { engine, .. }| {
-        let steps = engine.run_and_tell(until.into()).unwrap_or_default();
-        serde_json::to_vec(&engine.view(steps, &shown)).unwrap_or_default()
+        engine
+            .view(until.into(), &shown)
+            .ok()
+            .and_then(|view| serde_json::to_vec(&view).ok())
+            .unwrap_or_default()
     }))
 }
 

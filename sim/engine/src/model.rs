@@ -7,10 +7,11 @@ use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
 use crate::pages::{PageSource, Pages, SlabPages};
 use crate::slabs::{Object, Slabs};
 use crate::stream::{CacheInfo, Kind};
+use crate::view::ShownCache;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use uslab::{Geometry, GeometryError, OrderRule};
-use uslab_buddy::{Order, PageBlock};
+use uslab_buddy::{Order, PageAllocator, PageBlock};
 use uslab_magazine::{Cpus, Path, Paths, on_cpu};
 
 /// A policy: what one cache of a model does. A [`Model`] has one for each cache, and keeps what all policies share.
@@ -111,6 +112,20 @@ pub enum Deed {
 }
 
 impl Deed {
+    /// In words.
+    pub fn said(self) -> String {
+        match self {
+            Self::Swap => "the CPU takes another magazine or slab of its own".to_owned(),
+            Self::Exchange => "a magazine is exchanged with what CPUs share, under its lock".to_owned(),
+            Self::Miss => "what CPUs share has none to give, or no room".to_owned(),
+            Self::Refill(n) => format!("{n} objects come from slabs, under the lock of their lists"),
+            Self::Flush(n) => format!("{n} objects go to their slabs, under the lock of their lists"),
+            Self::Relist => "a slab moves from one list to another, under their lock".to_owned(),
+            Self::Remote => "a slab's own word changes, without a lock".to_owned(),
+            Self::Made => "the page allocator makes a slab".to_owned(),
+            Self::Released => "an empty slab goes to the page allocator".to_owned(),
+        }
+    }
     /// Its class.
     pub fn path(self) -> Path {
         match self {
@@ -182,6 +197,7 @@ struct Cache<P> {
     name: String,
     slabs: Slabs,
     policy: P,
+    exchanges: u64,
 }
 
 /// What a model gives out.
@@ -296,18 +312,42 @@ impl<P: Policy> Cache<P> {
         act: impl FnOnce(&mut P, &mut Op<'_>) -> T,
     ) -> T {
         self.slabs.begin();
-        act(&mut self.policy, &mut Op { cpu: at.cpu, ns: at.ns, slabs: &mut self.slabs, pages, deeds })
+        let before = deeds.len();
+        let done = act(
+            &mut self.policy,
+            &mut Op { cpu: at.cpu, ns: at.ns, slabs: &mut self.slabs, pages, deeds: &mut *deeds },
+        );
+        self.exchanges += deeds[before..].iter().filter(|deed| **deed == Deed::Exchange).count() as u64;
+        done
     }
     fn counts(&self) -> CacheCounts {
-        let (slabs, objects_per_slab) = (self.slabs.count(), u64::from(self.slabs.objects()));
-        let active_objs = slabs * objects_per_slab - self.policy.inactive(&self.slabs);
-        CacheCounts { slabs, objects_per_slab, used: self.slabs.used(), active_objs }
+        let (slabs, per_slab) = (self.slabs.count(), u64::from(self.slabs.objects()));
+        let [full, partial, empty] = self.slabs.by_fullness();
+        let held = self.policy.held();
+        let in_depot = held.iter().filter(|(holder, _)| *holder == Holder::Shared).count() as u64;
+        CacheCounts {
+            size: self.slabs.geometry().object_size() as u64,
+            order: self.slabs.geometry().order().get(),
+            per_slab,
+            capacity: self.policy.container().into(),
+            used: self.slabs.used(),
+            active_objs: slabs * per_slab - self.policy.inactive(&self.slabs),
+            in_magazines: held.len() as u64 - in_depot,
+            in_depot,
+            free_in_slabs: self.slabs.free_in_all(),
+            full,
+            partial,
+            empty,
+            depot_exchanges: self.exchanges,
+            slabs_made: self.slabs.made(),
+        }
     }
 }
 
 impl<'p, P: Policy> Design for Model<'p, P> {
     type Object = Given<'p>;
     type Block = PageBlock<'p>;
+    type Seen = ();
 
     fn learn(&mut self, info: &CacheInfo) -> Result<(), Unable> {
         self.caches.push(match info.kind {
@@ -318,7 +358,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
                     .map_err(|error| Unable(format!("cache {}: {error}", info.name)))?;
                 let policy = P::new(info, self.cpus, &geometry, &self.knobs);
                 let slabs = Slabs::new(geometry, P::LISTS.len());
-                Some(Cache { name: info.name.clone(), slabs, policy })
+                Some(Cache { name: info.name.clone(), slabs, policy, exchanges: 0 })
             }
         });
         Ok(())
@@ -397,6 +437,34 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
     fn paths(&self) -> Paths {
         self.paths
+    }
+    fn show(&self, number: u32) -> Option<ShownCache> {
+        let (slabs, policy) = self.cache(number)?;
+        let (cpus, container) = (self.cpus.count(), policy.container());
+        Some(ShownCache::model(number, slabs, P::LISTS, &policy.held(), cpus, container))
+    }
+    fn pages(&self) -> &PageAllocator {
+        self.slab_pages.pages().allocator()
+    }
+    fn large_pages(&self) -> u64 {
+        self.large_pages
+    }
+    fn is_slab(&self, page: u32) -> bool {
+        self.slab_pages.has(page)
+    }
+    fn see(&self, _: u32, _: u32) {}
+    fn how(&self, (): (), _: u32, cache: u32, _: bool, _: u64) -> Option<(Path, String)> {
+        self.cache(cache)?;
+        let path = self.deeds.iter().map(|deed| deed.path()).max().unwrap_or_default();
+        let how = self.deeds.iter().map(|deed| deed.said()).collect::<Vec<_>>().join("; ");
+        Some((
+            path,
+            if how.is_empty() {
+                "what this CPU holds serves it, no lock is taken.".to_owned()
+            } else {
+                how + "."
+            },
+        ))
     }
     fn check(&self, objects: u64, pages: u64) -> Result<(), String> {
         let (used, slab_pages) = self.check_caches()?;

@@ -1,5 +1,6 @@
 //! What an operation did, found by looking at the allocator before and after it.
 
+use crate::design::Design;
 use crate::engine::{Engine, EngineError};
 use crate::levels::CpuLevels;
 use crate::shipping::Shipping;
@@ -8,46 +9,7 @@ use uslab::{CacheInfo, ObjectPlace};
 use uslab_buddy::BuddyInfo;
 use uslab_magazine::{LayerView, Path};
 
-/// The allocator as an operation found it.
-pub(crate) struct Observer {
-    cpu: u32,
-    cache: Option<u32>,
-    before: Seen,
-}
-
-struct Seen {
-    cache: Option<CacheInfo>,
-    levels: Option<CpuLevels>,
-    pages: BuddyInfo,
-}
-
-impl Seen {
-    fn new(engine: &Engine<'_, Shipping<'_>>, cpu: u32, cache: Option<u32>) -> Self {
-        let ours = cache.and_then(|cache| engine.design.cache(cache));
-        let levels = |layer: &LayerView<ObjectPlace>| layer.cpus.get(cpu as usize).map(CpuLevels::of);
-        Self {
-            cache: ours.map(|cache| cache.info()),
-            // SAFETY: the engine is the subsystem's only user, and this thread has it.
-            levels: ours.and_then(|cache| unsafe { cache.view() }.magazines.as_ref().and_then(levels)),
-            pages: engine.design.machine.subsystem.pages().info(),
-        }
-    }
-    fn uncommitted(&self) -> u64 {
-        self.pages.zones.iter().map(|zone| u64::from(zone.uncommitted)).sum()
-    }
-    /// Visits of per-CPU magazines to the zones, and what went past them.
-    fn zone_visits(&self) -> u64 {
-        let visits =
-            self.pages.zones.iter().map(|zone| zone.per_cpu_events.fills + zone.per_cpu_events.flushes);
-        visits.sum()
-    }
-    /// Free pages of the zones, those in magazines not included.
-    fn free(&self) -> u64 {
-        self.pages.free()
-    }
-}
-
-impl Engine<'_, Shipping<'_>> {
+impl<D: Design> Engine<'_, D> {
     /// Runs until `until` operations have run, or all, and says what the last one did, if it was one of this call.
     ///
     /// # Errors
@@ -70,100 +32,64 @@ impl Engine<'_, Shipping<'_>> {
     }
 }
 
-impl Observer {
-    pub(crate) fn new(engine: &Engine<'_, Shipping<'_>>, cpu: u32, cache: Option<u32>) -> Self {
-        Self { cpu, cache, before: Seen::new(engine, cpu, cache) }
+/// The design as an operation found it.
+struct Observer<D: Design> {
+    cpu: u32,
+    cache: Option<u32>,
+    own: Option<D::Seen>,
+    before: BuddyInfo,
+}
+
+impl<D: Design> Observer<D> {
+    fn new(engine: &Engine<'_, D>, cpu: u32, cache: Option<u32>) -> Self {
+        let own = cache.map(|cache| engine.design.see(cpu, cache));
+        Self { cpu, cache, own, before: engine.design.pages().info() }
     }
 
     /// What happened since.
-    pub(crate) fn told(
-        self,
-        engine: &Engine<'_, Shipping<'_>>,
-        what: What,
-        object: Option<(u32, u16)>,
-    ) -> Step {
-        let after = Seen::new(engine, self.cpu, self.cache);
-        let path = self.path(what, &after);
-        let sentence = self.sentence(engine, what, path, &after);
-        Step { what, cpu: self.cpu, cache: self.cache, object, path, sentence }
-    }
-
-    fn path(&self, what: What, after: &Seen) -> Option<Path> {
-        let before = &self.before;
-        if what == What::Nothing {
-            return None;
-        }
-        if before.uncommitted() != after.uncommitted() {
-            return Some(Path::Commit);
-        }
-        let Some((b, a)) = before.cache.as_ref().zip(after.cache.as_ref()) else {
+    fn told(mut self, engine: &Engine<'_, D>, what: What, object: Option<(u32, u16)>) -> Step {
+        let (cpu, cache) = (self.cpu, self.cache);
+        let after = engine.design.pages().info();
+        let committed = uncommitted(&self.before).abs_diff(uncommitted(&after));
+        let freeing = matches!(what, What::Free { .. });
+        let of_slabs = self
+            .own
+            .take()
+            .zip(cache)
+            .and_then(|(seen, cache)| engine.design.how(seen, cpu, cache, freeing, committed));
+        let (path, how) = match of_slabs {
+            _ if what == What::Nothing => (None, String::new()),
+            Some((path, how)) => (Some(if committed > 0 { Path::Commit } else { path }), how),
             // Pages, or large objects, which are pages.
-            let moved = before.zone_visits() != after.zone_visits() || before.free() != after.free();
-            return Some(if moved { Path::Pages } else { Path::Cpu });
+            None => {
+                let moved =
+                    zone_visits(&self.before) != zone_visits(&after) || self.before.free() != after.free();
+                let path = match (committed > 0, moved) {
+                    (true, _) => Path::Commit,
+                    (false, true) => Path::Pages,
+                    (false, false) => Path::Cpu,
+                };
+                let how = self.how_pages(path, &after);
+                let large = matches!(what, What::Alloc | What::Free { .. });
+                let whole = format!("too large for a cache, so it is a block of pages. {}", capital(&how));
+                (Some(path), if large { whole } else { how })
+            }
         };
-        Some(if (b.slabs_made, b.slabs_released) != (a.slabs_made, a.slabs_released) {
-            Path::Pages
-        } else if (b.fills, b.flushes, b.free_in_slabs) != (a.fills, a.flushes, a.free_in_slabs) {
-            Path::Slab
-        } else if b.depot_exchanges != a.depot_exchanges {
-            Path::Depot
-        } else {
-            Path::Cpu
-        })
+        let name =
+            cache.and_then(|cache| engine.stream.caches.get(cache as usize)).map_or("", |info| &info.name);
+        let sentence = sentence(what, cpu, name, &how);
+        Step { what, cpu, cache, object, path, sentence }
     }
 
-    fn sentence(
-        &self,
-        engine: &Engine<'_, Shipping<'_>>,
-        what: What,
-        path: Option<Path>,
-        after: &Seen,
-    ) -> String {
-        let cpu = self.cpu;
-        let name = self
-            .cache
-            .and_then(|cache| engine.stream.caches.get(cache as usize))
-            .map_or("", |info| &info.name);
-        let how = || self.how(what, path, after);
-        match what {
-            What::Alloc => format!("CPU {cpu} allocates from {name}: {}", how()),
-            What::Free { allocated_on, .. } if allocated_on != cpu => {
-                format!("CPU {cpu} frees an object of {name} that CPU {allocated_on} allocated: {}", how())
-            }
-            What::Free { .. } => format!("CPU {cpu} frees an object of {name}: {}", how()),
-            What::Pass => {
-                format!("CPU {cpu} frees an object of {name} whose allocation the trace hides: it is allocated and freed here.")
-            }
-            What::AllocPages { page, order } => {
-                format!("CPU {cpu} allocates {}, page {page}: {}", pages(order), self.how_pages(path, after))
-            }
-            What::FreePages { page, order } => {
-                format!("CPU {cpu} frees {}, page {page}: {}", pages(order), self.how_pages(path, after))
-            }
-            What::SplitPages { page, order } => {
-                format!("CPU {cpu} frees a block in parts: the block at page {page} is split into blocks of order {order}.")
-            }
-            What::Shrink { objects, slabs } => format!(
-                "The traced system shrank its caches, so all magazines are emptied: reaping gives {objects} objects back, and \
-                 {slabs} empty slabs go to the page allocator."
-            ),
-            What::Failed if name.is_empty() => format!("CPU {cpu} asks for pages, and the machine has none."),
-            What::Failed => format!("CPU {cpu} asks for an object of {name}, and the machine has no memory for it."),
-            What::Nothing => "Nothing that concerns the allocator: a mark, pages of the traced kernel's own slabs, or a free \
-                              of something from before the trace."
-                .to_owned(),
-        }
-    }
-
-    fn how_pages(&self, path: Option<Path>, after: &Seen) -> String {
+    fn how_pages(&self, path: Path, after: &BuddyInfo) -> String {
         let moved = self.before.free().abs_diff(after.free());
         match path {
-            Some(Path::Commit) => {
-                let pages = self.before.uncommitted().abs_diff(after.uncommitted());
+            Path::Commit => {
+                let pages = uncommitted(&self.before).abs_diff(uncommitted(after));
                 format!("the zone has {} of memory committed or given back.", kib(pages * 4))
             }
-            Some(Path::Cpu) | None => "this CPU's pages serve it, no lock is taken.".to_owned(),
-            _ if self.before.zone_visits() == after.zone_visits() => {
+            Path::Cpu => "this CPU's pages serve it, no lock is taken.".to_owned(),
+            _ if zone_visits(&self.before) == zone_visits(after) => {
                 "the zone's free lists serve it, under the zone's lock.".to_owned()
             }
             _ => format!(
@@ -171,65 +97,131 @@ impl Observer {
             ),
         }
     }
+}
+
+fn uncommitted(pages: &BuddyInfo) -> u64 {
+    pages.zones.iter().map(|zone| u64::from(zone.uncommitted)).sum()
+}
+/// Visits of per-CPU magazines to the zones.
+fn zone_visits(pages: &BuddyInfo) -> u64 {
+    pages.zones.iter().map(|zone| zone.per_cpu_events.fills + zone.per_cpu_events.flushes).sum()
+}
+
+fn sentence(what: What, cpu: u32, name: &str, how: &str) -> String {
+    match what {
+        What::Alloc => format!("CPU {cpu} allocates from {name}: {how}"),
+        What::Free { allocated_on, .. } if allocated_on != cpu => {
+            format!("CPU {cpu} frees an object of {name} that CPU {allocated_on} allocated: {how}")
+        }
+        What::Free { .. } => format!("CPU {cpu} frees an object of {name}: {how}"),
+        What::Pass => {
+            format!(
+                "CPU {cpu} frees an object of {name} whose allocation the trace hides: it is allocated and freed here."
+            )
+        }
+        What::AllocPages { page, order } => {
+            format!("CPU {cpu} allocates {}, page {page}: {how}", pages(order))
+        }
+        What::FreePages { page, order } => {
+            format!("CPU {cpu} frees {}, page {page}: {how}", pages(order))
+        }
+        What::SplitPages { page, order } => {
+            format!(
+                "CPU {cpu} frees a block in parts: the block at page {page} is split into blocks of order {order}."
+            )
+        }
+        What::Shrink { objects, slabs } => format!(
+            "The traced system shrank its caches, so all that CPUs hold goes back: {objects} objects, and {slabs} empty slabs \
+             go to the page allocator."
+        ),
+        What::Failed if name.is_empty() => format!("CPU {cpu} asks for pages, and the machine has none."),
+        What::Failed => {
+            format!("CPU {cpu} asks for an object of {name}, and the machine has no memory for it.")
+        }
+        What::Nothing => {
+            "Nothing that concerns the allocator: a mark, pages of the traced kernel's own slabs, or a free \
+                          of something from before the trace."
+                .to_owned()
+        }
+    }
+}
+
+/// A cache of the shipping allocator, as an operation found it.
+#[derive(Debug)]
+pub struct Seen {
+    info: CacheInfo,
+    levels: Option<CpuLevels>,
+}
+
+impl Seen {
+    /// `None` for large kmalloc.
+    pub(crate) fn new(design: &Shipping<'_>, cpu: u32, cache: u32) -> Option<Self> {
+        let cache = design.cache(cache)?;
+        let levels = |layer: &LayerView<ObjectPlace>| layer.cpus.get(cpu as usize).map(CpuLevels::of);
+        // SAFETY: the engine is the subsystem's only user, and this thread has it.
+        let view = unsafe { cache.view() };
+        Some(Self { info: cache.info(), levels: view.magazines.as_ref().and_then(levels) })
+    }
 
     /// How an object came or went.
-    fn how(&self, what: What, path: Option<Path>, after: &Seen) -> String {
-        let freeing = matches!(what, What::Free { .. });
-        let Some((b, a)) = self.before.cache.as_ref().zip(after.cache.as_ref()) else {
-            return format!(
-                "too large for a cache, so it is a block of pages. {}",
-                capital(&self.how_pages(path, after))
-            );
+    pub(crate) fn how(&self, after: &Self, freeing: bool, committed: u64) -> Option<(Path, String)> {
+        let (b, a) = (&self.info, &after.info);
+        let path = if (b.slabs_made, b.slabs_released) != (a.slabs_made, a.slabs_released) {
+            Path::Pages
+        } else if (b.fills, b.flushes, b.free_in_slabs) != (a.fills, a.flushes, a.free_in_slabs) {
+            Path::Slab
+        } else if b.depot_exchanges != a.depot_exchanges {
+            Path::Depot
+        } else {
+            Path::Cpu
         };
         let (made, released) = (a.slabs_made - b.slabs_made, a.slabs_released - b.slabs_released);
         let slabs = |n: u64| if n == 1 { "a slab".to_owned() } else { format!("{n} slabs") };
         let block = format!("of {}", pages(a.order).trim_start_matches("a block of "));
-        match path {
-            Some(Path::Commit | Path::Pages) if made > 0 => {
-                let commit = match path {
-                    Some(Path::Commit) => {
-                        let pages = self.before.uncommitted().saturating_sub(after.uncommitted());
-                        format!(" The page allocator commits {} for it.", kib(pages * 4))
-                    }
-                    _ => String::new(),
+        let how = match path {
+            Path::Pages if made > 0 => {
+                let commit = match committed {
+                    0 => String::new(),
+                    pages => format!(" The page allocator commits {} for it.", kib(pages * 4)),
                 };
                 format!(
                     "no magazine and no slab has a free object, so the page allocator makes {} {block}.{commit}",
                     slabs(made)
                 )
             }
-            Some(Path::Commit | Path::Pages) => {
+            Path::Pages => {
                 let back = (a.free_in_slabs + released * a.objs_per_slab).saturating_sub(b.free_in_slabs);
                 format!(
                     "the depot is full, so {back} objects go back to their slabs, and {} that became empty to the page allocator.",
                     slabs(released)
                 )
             }
-            Some(Path::Slab) if freeing => {
+            Path::Slab if freeing => {
                 let back = a.free_in_slabs.saturating_sub(b.free_in_slabs);
                 format!(
                     "no magazine has room, so {back} objects go back to their slabs, under the node's lock."
                 )
             }
-            Some(Path::Slab) => match b.free_in_slabs.saturating_sub(a.free_in_slabs) {
+            Path::Slab => match b.free_in_slabs.saturating_sub(a.free_in_slabs) {
                 0 | 1 => "no magazine has one, so it comes from a slab, under the node's lock.".to_owned(),
                 n => format!(
                     "no magazine has one, so {n} come from slabs, under the node's lock: one is handed out, the rest fill a magazine."
                 ),
             },
-            Some(Path::Depot) if freeing => {
+            Path::Depot if freeing => {
                 "its magazines are full, so one goes to the depot, under the depot's lock.".to_owned()
             }
-            Some(Path::Depot) => {
+            Path::Depot => {
                 "its magazines are empty, so a full one comes from the depot, under the depot's lock."
                     .to_owned()
             }
             _ => self.how_cpu(freeing, after),
-        }
+        };
+        Some((path, how))
     }
 
     fn how_cpu(&self, freeing: bool, after: &Seen) -> String {
-        let Some((b, a)) = self.before.levels.as_ref().zip(after.levels.as_ref()) else {
+        let Some((b, a)) = self.levels.as_ref().zip(after.levels.as_ref()) else {
             return "no lock is taken.".to_owned();
         };
         let (was, is) = (b.magazines(), a.magazines());

@@ -65,6 +65,10 @@ impl<'p> SlabPages<'p> {
     pub(crate) fn pages(&self) -> &'p Pages {
         self.pages
     }
+    /// Whether a slab begins at this page.
+    pub(crate) fn has(&self, page: u32) -> bool {
+        self.blocks.contains_key(&page)
+    }
     /// Pages in slabs.
     pub(crate) fn held(&self) -> u64 {
         self.blocks.values().map(|block| u64::from(block.order().pages())).sum()

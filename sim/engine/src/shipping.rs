@@ -2,11 +2,13 @@
 
 use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
 use crate::machine::Machine;
+use crate::observer::Seen;
 use crate::pages::gfp;
 use crate::stream::CacheInfo;
+use crate::view::ShownCache;
 use uslab::{Block, Gfp, KmemCache};
-use uslab_buddy::{Order, PageBlock};
-use uslab_magazine::{Paths, on_cpu};
+use uslab_buddy::{Order, PageAllocator, PageBlock, Pfn};
+use uslab_magazine::{Path, Paths, on_cpu};
 
 /// The crates `uslab` and `uslab-buddy` as they ship, on a [`Machine`].
 #[derive(Debug)]
@@ -29,6 +31,8 @@ impl<'m> Shipping<'m> {
 impl<'m> Design for Shipping<'m> {
     type Object = Block<'m>;
     type Block = PageBlock<'m>;
+    /// `None` for large kmalloc.
+    type Seen = Option<Seen>;
 
     fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unable> {
         self.caches.push(self.machine.cache(cache).map_err(|error| Unable(error.to_string()))?);
@@ -81,16 +85,54 @@ impl<'m> Design for Shipping<'m> {
         let Some(cache) = self.cache(cache) else { return CacheCounts::default() };
         let info = cache.info();
         CacheCounts {
-            slabs: info.slabs,
-            objects_per_slab: info.objs_per_slab,
+            size: info.object_size,
+            order: info.order,
+            per_slab: info.objs_per_slab,
+            capacity: info.magazine_capacity,
             used: info.used,
             active_objs: info.used + info.in_magazines + info.in_depot,
+            in_magazines: info.in_magazines,
+            in_depot: info.in_depot,
+            free_in_slabs: info.free_in_slabs,
+            full: info.full,
+            partial: info.partial,
+            empty: info.empty,
+            depot_exchanges: info.depot_exchanges,
+            slabs_made: info.slabs_made,
         }
     }
-
     fn paths(&self) -> Paths {
         self.caches.iter().flatten().map(|cache| cache.info().paths).sum()
     }
+    fn show(&self, number: u32) -> Option<ShownCache> {
+        let cache = self.cache(number)?;
+        // SAFETY: the engine is the subsystem's only user, and this thread has it.
+        Some(ShownCache::shipping(number, &unsafe { cache.view() }))
+    }
+    fn pages(&self) -> &PageAllocator {
+        self.machine.subsystem.pages()
+    }
+    fn large_pages(&self) -> u64 {
+        self.machine.subsystem.info().kmalloc_large.pages
+    }
+    fn is_slab(&self, page: u32) -> bool {
+        !self.pages().frame(Pfn::new(page)).owner().is_null()
+    }
+
+    fn see(&self, cpu: u32, cache: u32) -> Self::Seen {
+        Seen::new(self, cpu, cache)
+    }
+    fn how(
+        &self,
+        seen: Self::Seen,
+        cpu: u32,
+        cache: u32,
+        freeing: bool,
+        committed: u64,
+    ) -> Option<(Path, String)> {
+        seen?.how(&Seen::new(self, cpu, cache)?, freeing, committed)
+    }
+
     /// Of the allocator itself, and of what the stream holds.
     fn check(&self, objects: u64, held: u64) -> Result<(), String> {
         let c = self.machine.subsystem.check().map_err(|violation| violation.to_string())?;

@@ -111,6 +111,14 @@ impl Slabs {
     pub fn born(&self, slab: u32) -> u64 {
         self.slabs[slab as usize].born
     }
+    /// The first page of a slab.
+    pub fn page(&self, slab: u32) -> u32 {
+        self.slabs[slab as usize].page
+    }
+    /// Whether an object is out of its slab.
+    pub fn is_out(&self, slab: u32, index: u16) -> bool {
+        self.slabs[slab as usize].out[usize::from(index) / 64] >> (index % 64) & 1 == 1
+    }
     /// Free objects of a slab.
     pub fn free(&self, slab: u32) -> u16 {
         self.slabs[slab as usize].free
@@ -130,6 +138,15 @@ impl Slabs {
     /// Free objects of a list's slabs.
     pub fn free_on(&self, list: u8) -> u64 {
         self.lists[usize::from(list)].free
+    }
+    /// Slabs without a free object, with some, and with free objects only. Cost: a look at each.
+    pub fn by_fullness(&self) -> [u64; 3] {
+        let live = self.slabs.iter().filter(|slab| slab.list != GONE);
+        live.fold([0; 3], |mut counts, slab| {
+            let kind = if slab.free == 0 { 0 } else { 1 + usize::from(slab.free == self.objects) };
+            counts[kind] += 1;
+            counts
+        })
     }
     /// Free objects of all slabs.
     pub fn free_in_all(&self) -> u64 {

@@ -1,8 +1,10 @@
 //! Everything that a picture of one moment needs, as JSON.
 
+use crate::design::{CacheCounts, Design};
 use crate::engine::Engine;
 pub use crate::levels::CpuLevels;
-use crate::shipping::Shipping;
+use crate::model::Holder;
+use crate::slabs::{Object, Slabs};
 use crate::step::Step;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -25,46 +27,23 @@ pub struct View {
     /// Allocations that the machine could not serve, so far.
     pub failed: u64,
     /// The caches that are known by now, by number in the stream.
-    pub caches: Vec<CacheCounts>,
+    pub caches: Vec<SeenCache>,
     /// Those that were asked for, slab by slab.
     pub shown: Vec<ShownCache>,
     /// The pages.
     pub pages: Pages,
 }
 
-/// The numbers of a cache.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct CacheCounts {
+/// A cache of the stream.
+#[derive(Clone, Debug, Serialize)]
+pub struct SeenCache {
     /// Its name.
     pub name: String,
-    /// Bytes of an object; 0 for large kmalloc, which has neither slabs nor magazines.
-    pub size: u64,
-    /// Order of a slab.
-    pub order: u8,
-    /// Objects in a slab.
-    pub per_slab: u64,
-    /// Objects of a magazine.
-    pub capacity: u64,
     /// Allocations and frees that the stream asked for so far.
     pub served: u64,
-    /// Objects with callers.
-    pub used: u64,
-    /// Objects in CPUs' magazines.
-    pub in_magazines: u64,
-    /// Objects in the depot.
-    pub in_depot: u64,
-    /// Objects free in slabs.
-    pub free_in_slabs: u64,
-    /// Slabs by list.
-    pub full: u64,
-    /// See `full`.
-    pub partial: u64,
-    /// See `full`.
-    pub empty: u64,
-    /// Visits to the depot that moved a magazine.
-    pub depot_exchanges: u64,
-    /// Slabs made so far.
-    pub slabs_made: u64,
+    /// Its numbers.
+    #[serde(flatten)]
+    pub counts: CacheCounts,
 }
 
 /// What a depot holds of a cache.
@@ -92,7 +71,7 @@ pub struct ShownCache {
 pub struct ShownSlab {
     /// Its first page.
     pub page: u32,
-    /// `full`, `partial` or `empty`.
+    /// The list that it is on: `full`, `partial` or `empty` in the shipping allocator.
     pub list: &'static str,
     /// A character an object: `u` in use, `.` free in the slab, `d` in a depot, and `a` to `z` and `A` to `Z` in a magazine of
     /// CPU 0 to 51, `+` of a later one. `a` to `z` leave out `d` and `u`.
@@ -131,7 +110,8 @@ fn letter(cpu: usize) -> u8 {
 }
 
 impl ShownCache {
-    fn new(cache: u32, view: &CacheView) -> Self {
+    /// Of the shipping allocator.
+    pub(crate) fn shipping(cache: u32, view: &CacheView) -> Self {
         let mut slabs: Vec<_> = view.slabs.iter().take(MOST_SLABS).collect();
         // Full ones are the most and the least telling: where there are too many, the others go first.
         if view.slabs.len() > MOST_SLABS {
@@ -176,6 +156,53 @@ impl ShownCache {
         });
         Self { cache, cpus, depots, slabs: slabs.collect() }
     }
+    /// Of a model, with the objects that its layers hold.
+    pub(crate) fn model(
+        cache: u32,
+        own: &Slabs,
+        lists: &[&'static str],
+        held: &[(Holder, Object)],
+        cpus: u32,
+        container: u32,
+    ) -> Self {
+        let (mut slabs, mut at) = (Vec::new(), BTreeMap::new());
+        for (list, name) in lists.iter().copied().enumerate() {
+            for slab in own.walk(list as u8).take(MOST_SLABS - slabs.len()) {
+                at.insert(slab, slabs.len());
+                let objects =
+                    (0..own.objects()).map(|index| if own.is_out(slab, index) { b'u' } else { b'.' });
+                slabs.push((own.page(slab), name, objects.collect::<Vec<u8>>()));
+            }
+        }
+        let (mut of_cpu, mut shared) = (vec![0; cpus as usize], 0);
+        for (holder, object) in held {
+            let letter = match *holder {
+                Holder::Cpu(cpu) => {
+                    of_cpu[cpu as usize] += 1;
+                    letter(cpu as usize)
+                }
+                Holder::Shared => {
+                    shared += 1;
+                    b'd'
+                }
+            };
+            if let Some(slab) = at.get(&object.slab) {
+                slabs[*slab].2[usize::from(object.index)] = letter;
+            }
+        }
+        let level = |n| CpuLevels { loaded: (n, container.max(n)), ..CpuLevels::default() };
+        let slabs = slabs.into_iter().map(|(page, list, objects)| ShownSlab {
+            page,
+            list,
+            objects: objects.into_iter().map(char::from).collect(),
+        });
+        Self {
+            cache,
+            cpus: of_cpu.into_iter().map(level).collect(),
+            depots: vec![DepotLevels { full: if shared > 0 { vec![shared] } else { vec![] } }],
+            slabs: slabs.collect(),
+        }
+    }
 }
 
 /// What a page of memory is, as a byte of [`Engine::map`].
@@ -192,53 +219,30 @@ pub enum PageIs {
     Block = 3,
 }
 
-impl Engine<'_, Shipping<'_>> {
+impl<D: Design> Engine<'_, D> {
     /// The moment after the last operation, which did `steps`; the caches of `shown` (numbers in the stream) slab by slab.
     pub fn view(&self, steps: Vec<Step>, shown: &[u32]) -> View {
-        let subsystem = &self.design.machine.subsystem;
-        let counts = |(at, cache): (usize, &Option<&uslab::KmemCache>)| {
-            let (name, served) = (self.stream.caches[at].name.clone(), self.served[at]);
-            let Some(cache) = cache else { return CacheCounts { name, served, ..CacheCounts::default() } };
-            let info = cache.info();
-            CacheCounts {
-                name,
-                size: info.object_size,
-                order: info.order,
-                per_slab: info.objs_per_slab,
-                capacity: info.magazine_capacity,
-                served,
-                used: info.used,
-                in_magazines: info.in_magazines,
-                in_depot: info.in_depot,
-                free_in_slabs: info.free_in_slabs,
-                full: info.full,
-                partial: info.partial,
-                empty: info.empty,
-                depot_exchanges: info.depot_exchanges,
-                slabs_made: info.slabs_made,
-            }
-        };
-        let show = |number: &u32| {
-            let cache = self.design.cache(*number)?;
-            // SAFETY: the engine is the subsystem's only user, and this thread has it.
-            Some(ShownCache::new(*number, &unsafe { cache.view() }))
+        let seen = |cache: u32| SeenCache {
+            name: self.stream.caches[cache as usize].name.clone(),
+            served: self.served[cache as usize],
+            counts: self.design.counts(cache),
         };
         View {
             operation: self.operations(),
             time_ns: self.time_ns(),
             steps,
             failed: self.failed,
-            caches: self.design.caches.iter().enumerate().map(counts).collect(),
-            shown: shown.iter().filter_map(show).collect(),
-            pages: self.pages(subsystem),
+            caches: (0..self.caches() as u32).map(seen).collect(),
+            shown: shown.iter().filter_map(|cache| self.design.show(*cache)).collect(),
+            pages: self.pages(),
         }
     }
 
-    fn pages(&self, subsystem: &uslab::Subsystem) -> Pages {
-        let info = subsystem.pages().info();
-        let large = subsystem.info().kmalloc_large.pages;
-        // SAFETY: as in `view`.
-        let per_cpu = unsafe { subsystem.pages().per_cpu_view() };
+    fn pages(&self) -> Pages {
+        let info = self.design.pages().info();
+        let large = self.design.large_pages();
+        // SAFETY: the engine is the design's only user, and this thread has it.
+        let per_cpu = unsafe { self.design.pages().per_cpu_view() };
         let uncommitted = info.zones.iter().map(|zone| u64::from(zone.uncommitted)).sum();
         let orders = (0..=usize::from(Order::MAX.get())).map(|order| {
             let mut sum = [0; 3];
@@ -263,7 +267,7 @@ impl Engine<'_, Shipping<'_>> {
 
     /// What each page is, a [`PageIs`] a page, up to the last page that was ever used; written to `to`.
     pub fn map(&self, to: &mut Vec<u8>) {
-        let frames = self.design.machine.subsystem.pages().frames();
+        let frames = self.design.pages().frames();
         to.clear();
         to.resize(frames.len() as usize, PageIs::Free as u8);
         let (mut page, mut end) = (0, 0);
@@ -275,8 +279,8 @@ impl Engine<'_, Shipping<'_>> {
             let is = match state.kind() {
                 Kind::Inside | Kind::Free => PageIs::Free,
                 Kind::PerCpu => PageIs::PerCpu,
-                Kind::Allocated if frame.owner().is_null() => PageIs::Block,
-                Kind::Allocated => PageIs::Slab,
+                Kind::Allocated if self.design.is_slab(page) => PageIs::Slab,
+                Kind::Allocated => PageIs::Block,
             };
             if is != PageIs::Free {
                 to[page as usize..(page + pages) as usize].fill(is as u8);
@@ -292,18 +296,17 @@ impl Engine<'_, Shipping<'_>> {
     pub fn sample(&self, to: &mut Vec<f64>) {
         to.clear();
         to.resize(4 + 3 * self.stream.caches.len(), 0.0);
-        for (at, cache) in self.design.caches.iter().enumerate() {
+        for at in 0..self.caches() {
             let own = 4 + 3 * at;
             to[own + 2] = self.served[at] as f64;
-            let Some(cache) = cache else { continue };
-            let info = cache.info();
-            let cached = info.in_magazines + info.in_depot;
+            let counts = self.design.counts(at as u32);
+            let cached = counts.in_magazines + counts.in_depot;
             for (place, n) in [
-                (0, info.used),
+                (0, counts.used),
                 (1, cached),
-                (2, info.free_in_slabs),
-                (3, info.slabs),
-                (own, info.used),
+                (2, counts.free_in_slabs),
+                (3, counts.slabs()),
+                (own, counts.used),
                 (own + 1, cached),
             ] {
                 to[place] += n as f64;

@@ -273,10 +273,10 @@ impl Moment {
             // A cache that was made since had nothing then.
             let (slabs, active) =
                 kernel_before.get(&info.name).map_or((0, 0), |row| (row.slabs, row.active_objects));
-            let then = before.get(at).copied().unwrap_or_default();
+            let then = before.get(at).cloned().unwrap_or_default();
             let added = |now: u64, then: u64| now as i64 - then as i64;
             let design = DesignAt {
-                slabs: slabs as i64 + added(now.slabs, then.slabs),
+                slabs: slabs as i64 + added(now.slabs(), then.slabs()),
                 active_objs: active as i64 + added(now.active_objs, then.active_objs),
                 used: now.used,
             };

@@ -279,7 +279,7 @@ pub fn run<P: Policy>(
         lists: lock(Lock::Lists),
         zone: lock(Lock::Zone),
         paths: model.paths(),
-        slabs: model.counts(0).slabs,
+        slabs: model.counts(0).slabs(),
         container: model.cache(0).map_or(0, |(_, policy)| policy.container()),
     })
 }

@@ -1,6 +1,6 @@
 //! Scripts and random streams for models, and shadows beside them.
 
-use crate::design::{At, CacheCounts, Design};
+use crate::design::{At, Design};
 use crate::model::{Deed, Given, Model, Policy};
 use crate::pages::Pages;
 use crate::slabs::Object;
@@ -69,15 +69,15 @@ impl<P: Policy> Script<'_, P> {
     }
     /// Slabs, and objects that count as active.
     pub(super) fn counts(&self) -> (u64, u64) {
-        let CacheCounts { slabs, active_objs, .. } = self.model.counts(0);
-        (slabs, active_objs)
+        let counts = self.model.counts(0);
+        (counts.slabs(), counts.active_objs)
     }
     /// How many objects were allocated.
     pub(super) fn numbers(&self) -> usize {
         self.objects.len()
     }
     pub(super) fn per_slab(&self) -> u64 {
-        self.model.counts(0).objects_per_slab
+        self.model.counts(0).per_slab
     }
     fn object(&self, number: usize) -> Object {
         match self.objects[number].as_ref().expect("in use") {
