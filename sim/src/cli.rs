@@ -99,13 +99,19 @@ struct ReplayArgs {
     ///
     ///   uslab        the shipping allocator
     ///   slub         a model of SLUB in Linux 6.1 to 6.17: cpu_partial, min_partial, slab_min_objects, slab_min_order,
-    ///                slab_max_order
+    ///                slab_max_order, cpus
     ///   sheaves      a model of SLUB in Linux 6.18: sheaf_capacity, cpu_partial, min_partial
     ///   slab         a model of SLAB in Linux until 6.7: limit, batchcount, shared
     ///   bonwick94    a model of the slab allocator of 1994
     ///   magazines01  the magazine layer of 2001 over a model of the slabs of 1994: magsize
     #[arg(long, value_name = "NAME", verbatim_doc_comment, value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "html"])]
     design: Vec<String>,
+    /// Of two designs: say what the change from the first one's settings to the second one's would have done to the kernel's slabs.
+    #[arg(long, requires = "design")]
+    predict: bool,
+    /// With `--predict`: FOLDER has the tables of a boot that really had the second one's settings, to compare with.
+    #[arg(long, value_name = "FOLDER", requires = "predict")]
+    beside: Option<PathBuf>,
     /// Write a page to see it move: FILE, or `-` for standard output. One file for any browser, without a network. The
     /// allocator itself runs in it as WebAssembly, operation by operation, forward and back, on a machine of 1 GiB with one
     /// node.
@@ -331,6 +337,8 @@ impl ReplayArgs {
             strict: false,
             all: false,
             design: Vec::new(),
+            predict: false,
+            beside: None,
             html: None,
         }
     }
@@ -358,7 +366,11 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
     if !args.design.is_empty() {
         let specs = args.design.iter().map(|text| text.parse::<Spec<P>>());
         let specs = specs.collect::<Result<Vec<_>, _>>().context("--design")?;
-        let report = replay::designs(args.trace.as_deref(), &options, &specs, &progress)?;
+        if args.predict && specs.len() != 2 {
+            bail!("--predict: expected two designs, got {}", specs.len());
+        }
+        let (trace, boot) = (args.trace.as_deref(), args.beside.as_deref());
+        let report = replay::designs(trace, &options, &specs, args.predict, boot, &progress)?;
         drop(progress);
         if let Some(json) = json {
             json.json(&report)?;

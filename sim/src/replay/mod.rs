@@ -19,10 +19,12 @@
 mod finish;
 mod moments;
 mod page;
+mod prediction;
 mod stream;
 
 pub use moments::{DesignReport, designs};
 pub use page::page;
+pub use prediction::Prediction;
 
 use crate::machine::{Build, BuildError, Failed, Holdings, Machine};
 use crate::output::Progress;

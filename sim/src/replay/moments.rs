@@ -3,6 +3,7 @@
 //! A trace does not tell what a cache held before it began. So each number is the kernel's own at the moment `before`, and
 //! what the design has added since.
 
+use super::prediction::Prediction;
 use super::{Options, ReplayError, open};
 use crate::output::{Progress, grouped, table, text};
 use crate::trace::{FreeOrigin, Op, OpKind, Pfn, Ptr, Recording, Resolver, Tables};
@@ -25,6 +26,8 @@ pub struct DesignReport {
     pub operations: u64,
     /// What each design did.
     pub designs: Vec<DesignRun>,
+    /// From the first design to the second, where that was asked for.
+    pub prediction: Option<Prediction>,
 }
 
 /// A design's way through the trace.
@@ -86,6 +89,8 @@ pub struct DesignAt {
     pub active_objs: i64,
     /// Objects of the trace that are in use.
     pub used: u64,
+    /// Objects of a slab.
+    pub objects_per_slab: u64,
 }
 
 /// Slabs of many caches.
@@ -129,9 +134,12 @@ pub fn designs<P: Policy>(
     path: Option<&Path>,
     options: &Options,
     specs: &[Spec<P>],
+    predict: bool,
+    boot: Option<&Path>,
     progress: &Progress,
 ) -> Result<DesignReport, ReplayError> {
     let (source, tables) = open(path, options)?;
+    let boot = boot.map(Tables::read).transpose()?;
     let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
     let recording = Recording::read(source, |p| stage.at(p.bytes))?;
     drop(stage);
@@ -152,8 +160,12 @@ pub fn designs<P: Policy>(
             .map_err(|error| wrong(error.to_string()))?
             .map_err(|error| wrong(error.to_string()))
     };
-    let designs = specs.iter().map(run).collect::<Result<_, _>>()?;
-    Ok(DesignReport { trace, cpus, operations: stream.operations, designs })
+    let designs = specs.iter().map(run).collect::<Result<Vec<_>, _>>()?;
+    let prediction = match &designs[..] {
+        [from, to] if predict => Some(Prediction::new(from, to, boot.as_ref())),
+        _ => None,
+    };
+    Ok(DesignReport { trace, cpus, operations: stream.operations, designs, prediction })
 }
 
 /// The operations as a stream, with each hidden allocation at its likely time.
@@ -275,10 +287,13 @@ impl Moment {
                 kernel_before.get(&info.name).map_or((0, 0), |row| (row.slabs, row.active_objects));
             let then = before.get(at).cloned().unwrap_or_default();
             let added = |now: u64, then: u64| now as i64 - then as i64;
+            // What was there before counts by its objects.
+            let slabs = (slabs * row.objects_per_slab).div_ceil(now.per_slab.max(1));
             let design = DesignAt {
                 slabs: slabs as i64 + added(now.slabs(), then.slabs()),
                 active_objs: active as i64 + added(now.active_objs, then.active_objs),
                 used: now.used,
+                objects_per_slab: now.per_slab,
             };
             let error = design.slabs.abs_diff(row.slabs as i64);
             moment.slabs.kernel += row.slabs;
@@ -370,6 +385,9 @@ impl fmt::Display for DesignReport {
                     )?;
                 }
             }
+        }
+        if let Some(prediction) = &self.prediction {
+            write!(f, "{prediction}")?;
         }
         Ok(())
     }

@@ -50,6 +50,8 @@ pub struct Knobs {
     pub slab_min_order: Option<u8>,
     /// The largest order of a slab that holds more than one object; `None` is 3.
     pub slab_max_order: Option<u8>,
+    /// CPUs that are present, where these are not the stream's: what CPU 5 of a stream does CPU 1 does of 4.
+    pub cpus: Option<u32>,
 }
 
 impl Knobs {
@@ -62,7 +64,7 @@ impl Knobs {
         })
     }
     fn rule(&self, cpus: u32) -> OrderRule {
-        let rule = OrderRule::for_cpus(cpus);
+        let rule = OrderRule::for_cpus(self.cpus.unwrap_or(cpus));
         let (min, max) = (self.slab_min_order, self.slab_max_order);
         OrderRule {
             min_order: min.unwrap_or(rule.min_order),
@@ -108,6 +110,9 @@ impl Policy for Slub {
     const LISTS: &'static [&'static str] = &["current", "CPU partial", "partial", "full"];
 
     fn accept(knobs: &Knobs) -> Result<(), Unable> {
+        if knobs.cpus == Some(0) {
+            return Err(Unable("cpus=0: at least 1".to_owned()));
+        }
         for (name, order) in
             [("slab_min_order", knobs.slab_min_order), ("slab_max_order", knobs.slab_max_order)]
         {
@@ -125,29 +130,31 @@ impl Policy for Slub {
         let slabs =
             knobs.cpu_partial(geometry.stride()).saturating_mul(2).div_ceil(geometry.objects() as u32);
         Self {
-            cpus: vec![Cpu::default(); cpus.count() as usize],
+            cpus: vec![Cpu::default(); knobs.cpus.unwrap_or(cpus.count()) as usize],
             cpu_partial_slabs: slabs as usize,
             min_partial: knobs.min_partial.unwrap_or_else(|| geometry.min_partial()),
         }
     }
 
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
-        let slab = self.current(op)?;
-        self.cpus[op.cpu as usize].own -= 1;
+        let cpu = self.cpu(op);
+        let slab = self.current(op, cpu)?;
+        self.cpus[cpu].own -= 1;
         op.slabs.take(slab).ok_or(NoMemory)
     }
 
     fn free(&mut self, op: &mut Op<'_>, object: Object) {
         let slab = object.slab;
         op.slabs.put(object);
-        let cpu = &mut self.cpus[op.cpu as usize];
+        let number = self.cpu(op);
+        let cpu = &mut self.cpus[number];
         if cpu.current == Some(slab) {
             cpu.own += 1;
             return;
         }
         op.did(Deed::Remote);
         match op.slabs.list(slab) {
-            FULL if self.cpu_partial_slabs > 0 => self.keep(op, slab),
+            FULL if self.cpu_partial_slabs > 0 => self.keep(op, number, slab),
             FULL => self.leave(op, slab, End::Back),
             PARTIAL if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial => {
                 op.did(Deed::Relist);
@@ -189,9 +196,12 @@ impl Policy for Slub {
 const MOST_ORDER: u8 = 10;
 
 impl Slub {
+    fn cpu(&self, op: &Op<'_>) -> usize {
+        op.cpu as usize % self.cpus.len()
+    }
     /// The CPU's current slab, which has an object of its own.
-    fn current(&mut self, op: &mut Op<'_>) -> Result<u32, NoMemory> {
-        let cpu = &mut self.cpus[op.cpu as usize];
+    fn current(&mut self, op: &mut Op<'_>, number: usize) -> Result<u32, NoMemory> {
+        let cpu = &mut self.cpus[number];
         if let Some(slab) = cpu.current {
             if cpu.own > 0 {
                 return Ok(slab);
@@ -209,18 +219,18 @@ impl Slub {
                 op.did(Deed::Swap);
                 slab
             }
-            None => match self.take_from_node(op) {
+            None => match self.take_from_node(op, number) {
                 Some(slab) => slab,
                 None => op.make(CURRENT)?,
             },
         };
         op.slabs.relist(slab, CURRENT, End::Front);
-        let cpu = &mut self.cpus[op.cpu as usize];
+        let cpu = &mut self.cpus[number];
         (cpu.current, cpu.own) = (Some(slab), op.slabs.free(slab));
         Ok(slab)
     }
     /// The node's first slab, and more for the CPU's list.
-    fn take_from_node(&mut self, op: &mut Op<'_>) -> Option<u32> {
+    fn take_from_node(&mut self, op: &mut Op<'_>, cpu: usize) -> Option<u32> {
         let first = op.slabs.first(PARTIAL)?;
         op.did(Deed::Relist);
         op.slabs.relist(first, CURRENT, End::Front);
@@ -228,15 +238,15 @@ impl Slub {
         for _ in 0..more {
             let Some(slab) = op.slabs.first(PARTIAL) else { break };
             op.slabs.relist(slab, CPU_PARTIAL, End::Front);
-            self.cpus[op.cpu as usize].partial.push(slab);
+            self.cpus[cpu].partial.push(slab);
         }
         Some(first)
     }
 
     /// A slab that was full, to the CPU's list.
-    fn keep(&mut self, op: &mut Op<'_>, slab: u32) {
+    fn keep(&mut self, op: &mut Op<'_>, cpu: usize, slab: u32) {
         op.slabs.relist(slab, CPU_PARTIAL, End::Front);
-        let partial = &mut self.cpus[op.cpu as usize].partial;
+        let partial = &mut self.cpus[cpu].partial;
         let full = partial.len() >= self.cpu_partial_slabs;
         let older = if full { core::mem::take(partial) } else { Vec::new() };
         partial.push(slab);
