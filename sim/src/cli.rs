@@ -1,6 +1,7 @@
 //! The command line: verbs and options. How it ends is [`output::command`](crate::output::command).
 
 use crate::calibrate;
+use crate::diff;
 use crate::geometry;
 use crate::output::command::{self, Outcome};
 use crate::output::{Form, Place, Progress, bytes, json_text, table, text, write_all};
@@ -9,6 +10,7 @@ use crate::scale;
 use crate::stress::{self, FaultSpec, Workload};
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
@@ -43,6 +45,7 @@ enum Verb {
     Replay(ReplayArgs),
     Scale(ScaleArgs),
     Calibrate(CalibrateArgs),
+    Diff(DiffArgs),
     Geometry(GeometryArgs),
     Stress(StressArgs),
     Lab(LabArgs),
@@ -109,6 +112,10 @@ struct ReplayArgs {
     /// Of two designs: say what the change from the first one's settings to the second one's would have done to the kernel's slabs.
     #[arg(long, requires = "design")]
     predict: bool,
+    /// Of designs: write how the run went, as CSV: every cache, CPU and order of free blocks at a hundred points. FILE, or `-` for
+    /// standard output.
+    #[arg(long, value_name = "FILE", requires = "design")]
+    series: Option<PathBuf>,
     /// With `--predict`: FOLDER has the tables of a boot that really had the second one's settings, to compare with.
     #[arg(long, value_name = "FOLDER", requires = "predict")]
     beside: Option<PathBuf>,
@@ -164,6 +171,30 @@ struct CalibrateArgs {
     /// How often everything is measured.
     #[arg(long, value_name = "N", default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
+}
+
+/// Compare two reports that `--json` wrote: which numbers differ, the largest relative change first.
+///
+/// Rows of lists are matched by their names (of a cache, a design, a moment, a number of CPUs), not by their places.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uslab replay --design slub --json a.json
+  uslab replay --design slub:cpu_partial=0 --json b.json
+  uslab diff a.json b.json")]
+struct DiffArgs {
+    /// The first report.
+    #[arg(value_name = "A")]
+    a: PathBuf,
+    /// The second one.
+    #[arg(value_name = "B")]
+    b: PathBuf,
+    /// Numbers that differ by at most so many per cent are left out.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    above: f64,
+    /// Show every number that differs, not only forty.
+    #[arg(long)]
+    all: bool,
 }
 
 /// CPU counts, as an option has them.
@@ -317,6 +348,7 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
     match &cli.verb {
         None => run_replay::<P>(&ReplayArgs::bundled(), json()?),
         Some(Verb::Replay(args)) => run_replay::<P>(args, json()?),
+        Some(Verb::Diff(args)) => run_diff(args, json()?),
         Some(Verb::Calibrate(args)) => run_calibrate(args, json()?),
         Some(Verb::Scale(args)) => run_scale::<P>(args, json()?),
         Some(Verb::Geometry(args)) => run_geometry(args, json()?),
@@ -339,6 +371,7 @@ impl ReplayArgs {
             design: Vec::new(),
             predict: false,
             beside: None,
+            series: None,
             html: None,
         }
     }
@@ -356,11 +389,7 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
     options.check()?;
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
     let places = [&json, &html].map(Option::as_ref);
-    if let [Some(json), Some(html)] = places
-        && json.is_same_as(html)
-    {
-        bail!("{} and {} are one file; expected a file for each", json.shown(), html.shown());
-    }
+    apart(places)?;
     let to_stdout = places.into_iter().flatten().any(Place::is_stdout);
     let progress = Progress::new();
     if !args.design.is_empty() {
@@ -369,12 +398,17 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
         if args.predict && specs.len() != 2 {
             bail!("--predict: expected two designs, got {}", specs.len());
         }
+        let csv = args.series.as_deref().map(|path| Place::open(Form::Csv, path)).transpose()?;
+        apart([&json, &csv].map(Option::as_ref))?;
+        let to_stdout = to_stdout || csv.as_ref().is_some_and(Place::is_stdout);
+        let series = csv.is_some().then(|| RefCell::new(replay::Series::default()));
         let (trace, boot) = (args.trace.as_deref(), args.beside.as_deref());
-        let report = replay::designs(trace, &options, &specs, args.predict, boot, &progress)?;
+        let report =
+            replay::designs(trace, &options, &specs, args.predict, boot, series.as_ref(), &progress)?;
         drop(progress);
-        if let Some(json) = json {
-            json.json(&report)?;
-        }
+        let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
+        let rows = series.map(|series| series.into_inner().into_csv());
+        write_all(json.into_iter().chain(csv.zip(rows)))?;
         if !to_stdout {
             std::io::stdout().lock().write_all(report.to_string().as_bytes()).context("standard output")?;
         }
@@ -399,6 +433,16 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
     Ok(if report.conservation.violated == 0 { Outcome::Done } else { Outcome::Violated })
 }
 
+/// Two results must not go to one file.
+fn apart(places: [Option<&Place>; 2]) -> anyhow::Result<()> {
+    match places {
+        [Some(one), Some(other)] if one.is_same_as(other) => {
+            bail!("{} and {} are one file; expected a file for each", one.shown(), other.shown())
+        }
+        _ => Ok(()),
+    }
+}
+
 fn run_scale<P: Policy>(args: &ScaleArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     let thinking = |workload: &clock::Workload| workload.clone().thinking(args.think.into());
     let options = scale::Options::<P> {
@@ -411,11 +455,7 @@ fn run_scale<P: Policy>(args: &ScaleArgs, json: Option<Place>) -> anyhow::Result
         seed: args.seed,
     };
     let csv = args.csv.as_deref().map(|path| Place::open(Form::Csv, path)).transpose()?;
-    if let (Some(json), Some(csv)) = (&json, &csv)
-        && json.is_same_as(csv)
-    {
-        bail!("{} and {} are one file; expected a file for each", json.shown(), csv.shown());
-    }
+    apart([&json, &csv].map(Option::as_ref))?;
     let to_stdout = [&json, &csv].into_iter().flatten().any(Place::is_stdout);
     let report = scale::scale(&options, &Progress::new())?;
     let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
@@ -441,6 +481,24 @@ fn run_calibrate(args: &CalibrateArgs, json: Option<Place>) -> anyhow::Result<Ou
         let said =
             format!("{}\n`--json FILE` writes the profile for `uslab scale --profile FILE`.\n", text(&rows));
         std::io::stdout().lock().write_all(said.as_bytes()).context("standard output")?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn run_diff(args: &DiffArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let read = |path: &Path| {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).with_context(|| format!("{shown}"))?;
+        serde_json::from_str(&text).with_context(|| format!("{shown}: expected a report that `--json` wrote"))
+    };
+    let diff = diff::Diff::new(&read(&args.a)?, &read(&args.b)?, args.above);
+    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
+    if let Some(json) = json {
+        json.json(&diff)?;
+    }
+    if !to_stdout {
+        let text = diff.text(if args.all { usize::MAX } else { 40 });
+        std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
     }
     Ok(Outcome::Done)
 }

@@ -17,6 +17,7 @@
 
 pub mod calibrate;
 pub mod cli;
+pub mod diff;
 #[cfg(any(test, uslab_fuzz))]
 #[doc(hidden)]
 pub mod fuzz;

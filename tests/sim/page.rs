@@ -163,7 +163,7 @@ fn every_design_shows_the_same_twice_and_in_webassembly() {
     for file in [None].into_iter().chain(files) {
         let options = replay::Options::default();
         let (_, stream) = replay::run_to_stream(file.as_deref(), &options, &Progress::new()).unwrap();
-        every_design(&stream, if full { 1000 } else { 12_000 }, node);
+        every_design(&stream, if full { 1000 } else { 60_000 }, node);
     }
 }
 

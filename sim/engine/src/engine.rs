@@ -114,6 +114,10 @@ impl<'s, D: Design> Engine<'s, D> {
     pub fn design(&self) -> &D {
         &self.design
     }
+    /// What it runs.
+    pub fn stream(&self) -> &'s Stream {
+        self.stream
+    }
     /// Operations that ran.
     pub fn operations(&self) -> u64 {
         self.operations

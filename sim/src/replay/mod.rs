@@ -20,11 +20,13 @@ mod finish;
 mod moments;
 mod page;
 mod prediction;
+mod series;
 mod stream;
 
 pub use moments::{DesignReport, designs};
 pub use page::page;
 pub use prediction::Prediction;
+pub use series::Series;
 
 use crate::machine::{Build, BuildError, Failed, Holdings, Machine};
 use crate::output::Progress;

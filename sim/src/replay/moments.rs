@@ -4,11 +4,13 @@
 //! what the design has added since.
 
 use super::prediction::Prediction;
+use super::series::Series;
 use super::{Options, ReplayError, open};
 use crate::output::{Progress, grouped, table, text};
 use crate::trace::{FreeOrigin, Op, OpKind, Pfn, Ptr, Recording, Resolver, Tables};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
+use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
 use uslab_engine::design::CacheCounts;
@@ -136,6 +138,7 @@ pub fn designs<P: Policy>(
     specs: &[Spec<P>],
     predict: bool,
     boot: Option<&Path>,
+    series: Option<&RefCell<Series>>,
     progress: &Progress,
 ) -> Result<DesignReport, ReplayError> {
     let (source, tables) = open(path, options)?;
@@ -155,7 +158,8 @@ pub fn designs<P: Policy>(
     let run = |spec: &Spec<P>| {
         let stage = progress.stage("replaying", stream.operations);
         let wrong = |error: String| ReplayError::Option(format!("--design {spec}: {error}"));
-        let run = Run { design: spec.to_string(), stream: &stream, tables: &tables, at: |at| stage.at(at) };
+        let run =
+            Run { design: spec.to_string(), stream: &stream, tables: &tables, series, at: |at| stage.at(at) };
         spec.on(&stream, run)
             .map_err(|error| wrong(error.to_string()))?
             .map_err(|error| wrong(error.to_string()))
@@ -221,6 +225,7 @@ struct Run<'s, F> {
     design: String,
     stream: &'s Stream,
     tables: &'s Tables,
+    series: Option<&'s RefCell<Series>>,
     at: F,
 }
 
@@ -235,6 +240,9 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
             let moment = text.strip_prefix("SNAP ").and_then(|text| text.strip_suffix(" begin"));
             if moment.is_none() && operation < self.stream.operations {
                 continue;
+            }
+            if let Some(series) = self.series {
+                series.borrow_mut().follow(&self.design, &mut engine, operation)?;
             }
             engine.run(operation)?;
             (self.at)(operation);

@@ -1,0 +1,177 @@
+//! `uslab diff`: which numbers of two reports differ.
+
+use crate::output::{table, text};
+use serde::Serialize;
+use serde_json::Value;
+
+/// What differs between two reports.
+#[derive(Debug, Serialize)]
+pub struct Diff {
+    /// Numbers and texts that both have.
+    pub compared: u64,
+    /// Of these, the ones that differ, the largest relative change first.
+    pub differ: Vec<Difference>,
+    /// What only the first report has.
+    pub only_a: Vec<String>,
+    /// What only the second one has.
+    pub only_b: Vec<String>,
+}
+
+/// A number or text that is not the same in both.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// Where it stands.
+    pub at: String,
+    /// In the first report.
+    pub a: Value,
+    /// In the second one.
+    pub b: Value,
+    /// The change in per cent of the first, where both are numbers and the first is not 0.
+    pub percent: Option<f64>,
+}
+
+/// What names a row of a list, most telling first.
+const NAMES: [&str; 6] = ["name", "design", "workload", "cpus", "moment", "order"];
+
+impl Diff {
+    /// Compares; what differs by at most `above` per cent is left out.
+    pub fn new(a: &Value, b: &Value, above: f64) -> Self {
+        let mut diff = Self { compared: 0, differ: vec![], only_a: vec![], only_b: vec![] };
+        diff.compare(String::new(), a, b);
+        diff.differ.retain(|d| d.percent.is_none_or(|percent| percent.abs() > above));
+        // What has no relative change first: it came from nothing, or is a text.
+        let rank = |d: &Difference| d.percent.map_or(f64::INFINITY, f64::abs);
+        diff.differ
+            .sort_by(|one, other| rank(other).total_cmp(&rank(one)).then_with(|| one.at.cmp(&other.at)));
+        diff
+    }
+
+    fn compare(&mut self, at: String, a: &Value, b: &Value) {
+        let below = |name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
+        match (a, b) {
+            (Value::Object(a), Value::Object(b)) => {
+                for (name, value) in a {
+                    match b.get(name) {
+                        Some(other) => self.compare(below(name), value, other),
+                        None => self.only_a.push(below(name)),
+                    }
+                }
+                self.only_b.extend(b.keys().filter(|name| !a.contains_key(*name)).map(|name| below(name)));
+            }
+            (Value::Array(a), Value::Array(b)) => {
+                // Rows of one name first, then what is left in its order: another design, or one with other knobs.
+                let mut others: Vec<Option<&Value>> = b.iter().map(Some).collect();
+                let mut left = vec![];
+                for (place, row) in a.iter().enumerate() {
+                    let same = |other: &&mut Option<&Value>| {
+                        name(row).is_some() && other.and_then(name) == name(row)
+                    };
+                    match others.iter_mut().find(same).and_then(Option::take) {
+                        Some(other) => self.compare(below(&label(row, place)), row, other),
+                        None => left.push((place, row)),
+                    }
+                }
+                let mut others =
+                    others.into_iter().enumerate().filter_map(|(place, row)| Some((place, row?)));
+                for (place, row) in left {
+                    match others.next() {
+                        Some((_, other)) => self.compare(below(&label(row, place)), row, other),
+                        None => self.only_a.push(below(&label(row, place))),
+                    }
+                }
+                self.only_b.extend(others.map(|(place, row)| below(&label(row, place))));
+            }
+            _ => {
+                self.compared += 1;
+                if a != b {
+                    let change = a.as_f64().zip(b.as_f64()).filter(|(a, _)| *a != 0.0);
+                    let percent = change.map(|(a, b)| 100.0 * (b - a) / a.abs());
+                    self.differ.push(Difference { at, a: a.clone(), b: b.clone(), percent });
+                }
+            }
+        }
+    }
+
+    /// As text, with so many differences at most.
+    pub fn text(&self, most: usize) -> String {
+        let Self { compared, differ, only_a, only_b } = self;
+        let mut out = format!("{} of {compared} values differ\n", differ.len());
+        let mut rows = table(&["value", "A", "B", "change"]);
+        for Difference { at, a, b, percent } in differ.iter().take(most) {
+            let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+            let change = percent.map_or_else(String::new, |percent| format!("{percent:+.1} %"));
+            rows.add_row([at.clone(), shown(a), shown(b), change]);
+        }
+        if !differ.is_empty() {
+            out += &format!("\n{}", text(&rows));
+        }
+        if differ.len() > most {
+            out += &format!("... and {} more: `--all`\n", differ.len() - most);
+        }
+        for (which, only) in [("A", only_a), ("B", only_b)] {
+            if let Some(first) = only.first() {
+                out += &format!("\n{} values are in {which} only, the first one: {first}\n", only.len());
+            }
+        }
+        out
+    }
+}
+
+/// What a row is shown as.
+fn label(row: &Value, place: usize) -> String {
+    name(row).unwrap_or_else(|| place.to_string())
+}
+
+/// What a row of a list is called.
+fn name(row: &Value) -> Option<String> {
+    let names = NAMES.iter().filter_map(|key| match row.get(key)? {
+        Value::String(name) => Some(name.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    });
+    let names: Vec<_> = names.collect();
+    (!names.is_empty()).then(|| names.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rows_are_matched_by_name_and_the_largest_change_is_first() {
+        let a = json!({ "seed": 1, "caches": [{ "name": "dentry", "slabs": 10 }, { "name": "inode", "slabs": 4, "new": 0 }] });
+        let b = json!({ "seed": 1, "caches": [{ "name": "inode", "slabs": 2, "new": 7 }, { "name": "dentry", "slabs": 11 }] });
+        let diff = Diff::new(&a, &b, 0.0);
+        let found: Vec<_> = diff.differ.iter().map(|d| (d.at.as_str(), d.percent)).collect();
+        assert_eq!(
+            found,
+            [
+                ("caches.inode.new", None),
+                ("caches.inode.slabs", Some(-50.0)),
+                ("caches.dentry.slabs", Some(10.0))
+            ]
+        );
+        assert_eq!((diff.compared, diff.only_a.len()), (6, 0));
+        assert_eq!(Diff::new(&a, &b, 20.0).differ.len(), 2);
+        assert_eq!(Diff::new(&a, &a, 0.0).differ, []);
+    }
+
+    #[test]
+    fn rows_without_a_partner_meet_in_their_order_and_the_rest_is_named() {
+        let a = json!({ "designs": [{ "design": "slub", "slabs": 4 }], "caches": [{ "name": "x", "n": 1 }, { "name": "y", "n": 1 }], "gone": 1 });
+        let b = json!({ "designs": [{ "design": "slub:cpu_partial=0", "slabs": 5 }], "caches": [{ "name": "y", "n": 1 }] });
+        let diff = Diff::new(&a, &b, 0.0);
+        let found: Vec<_> = diff.differ.iter().map(|d| d.at.as_str()).collect();
+        assert_eq!(found, ["designs.slub.design", "designs.slub.slabs"]);
+        assert_eq!(
+            (diff.only_a.clone(), diff.only_b.len()),
+            (vec!["caches.x".to_owned(), "gone".to_owned()], 0)
+        );
+        let text = diff.text(1);
+        assert!(
+            text.contains("... and 1 more") && text.contains("in A only, the first one: caches.x"),
+            "{text}"
+        );
+    }
+}

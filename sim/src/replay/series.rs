@@ -1,0 +1,79 @@
+//! How a run went, as rows of CSV: every cache, CPU and order of blocks at a hundred points.
+
+use std::fmt::Write;
+use uslab_engine::{Design, Engine, EngineError};
+
+/// Points of a run, beside its end.
+const POINTS: u64 = 100;
+
+/// Rows of `operation,time_ns,design,kind,name,metric,value`.
+#[derive(Debug)]
+pub struct Series {
+    csv: String,
+}
+
+impl Default for Series {
+    fn default() -> Self {
+        Self { csv: "operation,time_ns,design,kind,name,metric,value\n".to_owned() }
+    }
+}
+
+impl Series {
+    /// The rows.
+    pub fn into_csv(self) -> String {
+        self.csv
+    }
+
+    /// Runs an engine to an operation, and notes the points on the way.
+    pub(super) fn follow<D: Design>(
+        &mut self,
+        design: &str,
+        engine: &mut Engine<'_, D>,
+        until: u64,
+    ) -> Result<(), EngineError> {
+        let all = engine.stream().operations;
+        let point = |n: u64| n * all / POINTS;
+        let first = (0..=POINTS).find(|n| point(*n) > engine.operations()).unwrap_or(POINTS + 1);
+        for operation in (first..=POINTS).map(point).take_while(|at| *at <= until) {
+            engine.run(operation)?;
+            self.note(design, engine);
+        }
+        Ok(())
+    }
+
+    fn note<D: Design>(&mut self, design: &str, engine: &Engine<'_, D>) {
+        let all: Vec<u32> = (0..engine.caches() as u32).collect();
+        let view = engine.view(vec![], &all);
+        let mut row = |kind: &str, name: &str, metric: &str, value: u64| {
+            // Names of caches come from a trace.
+            let name = name.replace([',', '"', '\n'], "_");
+            let _ = writeln!(
+                self.csv,
+                "{},{},{design},{kind},{name},{metric},{value}",
+                view.operation, view.time_ns
+            );
+        };
+        for cache in &view.caches {
+            let counts = &cache.counts;
+            for (metric, value) in [
+                ("slabs", counts.slabs()),
+                ("used", counts.used),
+                ("active_objs", counts.active_objs),
+                ("in_magazines", counts.in_magazines),
+                ("in_depot", counts.in_depot),
+            ] {
+                row("cache", &cache.name, metric, value);
+            }
+        }
+        for cpu in 0..engine.stream().cpus as usize {
+            let held = view.shown.iter().filter_map(|cache| cache.cpus.get(cpu));
+            let objects = held.map(|cpu| cpu.loaded.0 + cpu.previous.0 + cpu.stock.iter().sum::<u32>());
+            row("cpu", &cpu.to_string(), "objects", objects.map(u64::from).sum());
+            let blocks = view.pages.cpus.get(cpu).into_iter().flatten().zip(0..);
+            row("cpu", &cpu.to_string(), "pages", blocks.map(|(n, order)| u64::from(*n) << order).sum());
+        }
+        for (order, blocks) in view.pages.orders.iter().enumerate() {
+            row("order", &order.to_string(), "free_blocks", blocks.iter().map(|n| u64::from(*n)).sum());
+        }
+    }
+}
