@@ -96,7 +96,8 @@ struct ReplayArgs {
     #[arg(long)]
     all: bool,
     /// Who answers, e.g. `slub,slub:cpu_partial=0,uslab`. With it the report shows how each design's slabs compare with the
-    /// kernel's own tables beside the trace.
+    /// kernel's own tables beside the trace; and the kernel's free pages, rebuilt from the trace's events, beside its
+    /// buddyinfo.
     ///
     /// Designs, and what can be set with `:KEY=NUMBER`:
     ///

@@ -17,12 +17,14 @@
 //! and once more when everything was freed, reaped and shrunk.
 
 mod finish;
+mod kernel_pages;
 mod moments;
 mod page;
 mod prediction;
 mod series;
 mod stream;
 
+pub use kernel_pages::{PageCause, PageCauseKind, PageError, PagesAt, ZonePages};
 pub use moments::{DesignReport, designs};
 pub use page::page;
 pub use prediction::Prediction;
@@ -190,7 +192,10 @@ fn open(path: Option<&Path>, options: &Options) -> Result<(Source, Tables), Repl
 fn bundled_tables() -> Result<Tables, TraceError> {
     let texts = [
         ("before.slabinfo", include_str!("../../data/files-6.1.before.slabinfo")),
+        ("before.buddyinfo", include_str!("../../data/files-6.1.before.buddyinfo")),
+        ("before.zoneinfo", include_str!("../../data/files-6.1.before.zoneinfo")),
         ("end.slabinfo", include_str!("../../data/files-6.1.end.slabinfo")),
+        ("end.buddyinfo", include_str!("../../data/files-6.1.end.buddyinfo")),
     ];
     let text = |path: &Path| texts.into_iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| text);
     Tables::of(Path::new(BUNDLED_NAME), |path| Ok(text(path)))

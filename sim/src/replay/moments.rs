@@ -3,6 +3,7 @@
 //! A trace does not tell what a cache held before it began. So each number is the kernel's own at the moment `before`, and
 //! what the design has added since.
 
+use super::kernel_pages::{self, PagesAt};
 use super::prediction::Prediction;
 use super::series::Series;
 use super::{Options, ReplayError, open};
@@ -58,6 +59,9 @@ pub struct Moment {
     pub slabs: SlabSums,
     /// Active objects of all these caches.
     pub active_objs: ActiveSums,
+    /// The kernel's free pages; `None` if the trace or the tables do not tell of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pages: Option<PagesAt>,
 }
 
 /// A cache at a moment.
@@ -144,17 +148,20 @@ pub fn designs<P: Policy>(
     let (source, tables) = open(path, options)?;
     let boot = boot.map(Tables::read).transpose()?;
     let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
-    let recording = Recording::read(source, |p| stage.at(p.bytes))?;
+    let mut recording = Recording::read(source, |p| stage.at(p.bytes))?;
     drop(stage);
     let cpus = super::cpus(&recording, options)?;
     let trace = recording.path().display().to_string();
+    let page_moves = recording.page_moves()?;
     let mut resolver = recording.resolve(tables.latest_slabinfo())?;
     let mut ops = Vec::new();
     while let Some(op) = resolver.next_op()? {
         ops.push(op);
     }
     let stream = stream(trace.clone(), cpus, &resolver, &ops);
-    drop((ops, resolver));
+    let pages =
+        kernel_pages::rebuild(&ops, &page_moves, |mark| resolver.mark(mark), &tables, resolver.counts());
+    drop((ops, page_moves, resolver));
     let run = |spec: &Spec<P>| {
         let stage = progress.stage("replaying", stream.operations);
         let wrong = |error: String| ReplayError::Option(format!("--design {spec}: {error}"));
@@ -164,7 +171,10 @@ pub fn designs<P: Policy>(
             .map_err(|error| wrong(error.to_string()))?
             .map_err(|error| wrong(error.to_string()))
     };
-    let designs = specs.iter().map(run).collect::<Result<Vec<_>, _>>()?;
+    let mut designs = specs.iter().map(run).collect::<Result<Vec<_>, _>>()?;
+    for moment in designs.iter_mut().flat_map(|run| &mut run.moments) {
+        moment.pages = pages.get(&moment.name).cloned();
+    }
     let prediction = match &designs[..] {
         [from, to] if predict => Some(Prediction::new(from, to, boot.as_ref())),
         _ => None,
@@ -287,6 +297,7 @@ impl Moment {
             caches: vec![],
             slabs: SlabSums::default(),
             active_objs: ActiveSums::default(),
+            pages: None,
         };
         for (at, info) in stream.caches.iter().enumerate() {
             let (Some(row), Some(now)) = (kernel.get(&info.name), now.get(at)) else { continue };
@@ -372,6 +383,9 @@ impl fmt::Display for DesignReport {
             ]);
         }
         writeln!(f, "\n{}", text(&sums))?;
+        // They are the same beside each design.
+        let moments = self.designs.first().map_or(&[][..], |run| &run.moments);
+        kernel_pages::show(f, moments.iter().filter_map(|m| Some((m.name.as_str(), m.pages.as_ref()?))))?;
         for run in &self.designs {
             for moment in &run.moments {
                 let mut worst: Vec<_> = moment

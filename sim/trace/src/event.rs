@@ -114,15 +114,33 @@ pub enum EventKind {
         /// The order, at most [`MAX_ORDER`].
         order: u8,
     },
-    /// Pages left the buddy allocator's lists.
+    /// `2^order` pages left the buddy allocator's lists.
     ZoneLocked {
+        /// The first of them.
+        pfn: Pfn,
+        /// The order, at most [`MAX_ORDER`].
+        order: u8,
+        /// 0 unmovable, 1 movable, 2 reclaimable: what was asked for.
+        migratetype: u8,
         /// For a per-CPU list, not for a caller.
         percpu_refill: bool,
     },
-    /// Pages went back from a per-CPU list to the buddy allocator.
-    PcpuDrain,
-    /// A block was taken from another migrate type's list.
-    ExtFrag,
+    /// `2^order` pages went back from a per-CPU list to the buddy allocator.
+    PcpuDrain {
+        /// The first of them.
+        pfn: Pfn,
+        /// The order, at most [`MAX_ORDER`].
+        order: u8,
+        /// 0 unmovable, 1 movable, 2 reclaimable: the list they go to.
+        migratetype: u8,
+    },
+    /// `2^order` pages were asked for, and a block of another migrate type serves.
+    ExtFrag {
+        /// The block's first page, or the first of the pages themselves: kernels differ.
+        pfn: Pfn,
+        /// The order that was asked for, at most [`MAX_ORDER`].
+        order: u8,
+    },
     /// Text that user space wrote into the trace.
     Mark(Symbol),
     /// Another event: only counted.

@@ -373,7 +373,7 @@ impl Resolver {
                 Some(self.slabinfo_span((from, to), (old, a.1), (new, b.1), cpus))
             }),
             page_spans: self.spans(tables, |from, to, a, b| {
-                let buddy_free = (a.0.buddy_free?, b.0.buddy_free?);
+                let buddy_free = (a.0.buddy_free()?, b.0.buddy_free()?);
                 let percpu = (a.0.percpu?, b.0.percpu?);
                 let free = |buddy: u64, percpu: u64| (buddy + percpu) as i64;
                 Some(PageSpan {

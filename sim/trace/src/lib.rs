@@ -41,6 +41,7 @@ mod ftrace;
 mod line;
 mod names;
 mod op;
+mod page_move;
 mod page_table;
 mod perf;
 mod prefix;
@@ -68,10 +69,11 @@ pub use names::NameSources;
 pub use op::{
     CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
 };
+pub use page_move::{PageMove, PageMoveKind};
 pub use recording::{Counts, Recording};
 pub use resolve::{CacheTally, Resolver};
 #[doc(hidden)]
 pub use source::NO_TRACE;
 pub use source::{Chunk, Progress, Source};
 pub use symbols::{Symbol, Symbols};
-pub use tables::{MOMENTS, Snapshot, Tables};
+pub use tables::{FreeBlocks, MOMENTS, Snapshot, Tables, ZoneSpan};

@@ -241,15 +241,19 @@ impl Parser {
                 (7, EventKind::PageFree { pfn, order })
             }
             b"mm_page_alloc_zone_locked" => {
-                block(&mut fields)?;
+                let (pfn, order) = block(&mut fields)?;
+                let migratetype = migratetype(&mut fields)?;
                 let refill = fields.get(b"percpu_refill=").ok_or(Reject::NotUnderstood)?;
-                (8, EventKind::ZoneLocked { percpu_refill: refill == b"1" })
+                (8, EventKind::ZoneLocked { pfn, order, migratetype, percpu_refill: refill == b"1" })
             }
             b"mm_page_pcpu_drain" => {
-                block(&mut fields)?;
-                (9, EventKind::PcpuDrain)
+                let (pfn, order) = block(&mut fields)?;
+                (9, EventKind::PcpuDrain { pfn, order, migratetype: migratetype(&mut fields)? })
             }
-            b"mm_page_alloc_extfrag" => (10, EventKind::ExtFrag),
+            b"mm_page_alloc_extfrag" => {
+                let (pfn, order) = pages(&mut fields, b"alloc_order=")?;
+                (10, EventKind::ExtFrag { pfn, order })
+            }
             b"tracing_mark_write" => (11, self.mark(prefix.body)),
             b"print" => (12, self.mark(prefix.body)),
             b"bputs" => (13, self.mark(prefix.body)),
@@ -316,17 +320,15 @@ impl Parser {
     fn page_alloc(&mut self, fields: &mut Fields<'_>) -> Result<EventKind, Reject> {
         let page = fields.next_if(b"page=");
         let (pfn, order) = block(fields)?;
-        let migratetype =
-            fields.get(b"migratetype=").and_then(fields::decimal).ok_or(Reject::NotUnderstood)?;
+        let migratetype = migratetype(fields)?;
         let gfp = fields.get(b"gfp_flags=").ok_or(Reject::NotUnderstood)?;
-        within("migratetype", migratetype, 0, 15)?;
         // Page 0 is never handed out: this is how a failure is printed.
         if pfn.0 == 0
             && !page.is_some_and(|page| fields::pointer(page).is_some_and(|p| p != Pointer::Address(0)))
         {
             return Ok(EventKind::PageAllocFailed);
         }
-        Ok(EventKind::PageAlloc { pfn, order, migratetype: migratetype as u8, gfp: self.gfp(gfp) })
+        Ok(EventKind::PageAlloc { pfn, order, migratetype, gfp: self.gfp(gfp) })
     }
 
     fn gfp(&mut self, text: &[u8]) -> Symbol {
@@ -387,13 +389,24 @@ fn comment(line: &[u8]) -> Line {
 
 /// `pfn=` and `order=`.
 fn block(fields: &mut Fields<'_>) -> Result<(Pfn, u8), Reject> {
+    pages(fields, b"order=")
+}
+
+/// `pfn=` and an order, whose key is given with its `=`.
+fn pages<const N: usize>(fields: &mut Fields<'_>, key: &[u8; N]) -> Result<(Pfn, u8), Reject> {
     fields.next_if(b"page=");
     let pfn = fields.get(b"pfn=").and_then(fields::pfn).ok_or(Reject::NotUnderstood)?;
-    let order = fields.get(b"order=").and_then(fields::decimal).ok_or(Reject::NotUnderstood)?;
+    let order = fields.get(key).and_then(fields::decimal).ok_or(Reject::NotUnderstood)?;
     within("order", order, 0, u64::from(MAX_ORDER))?;
     // Physical addresses have 52 bits.
     within("pfn", pfn, 0, (1 << 40) - 1)?;
     Ok((Pfn(pfn), order as u8))
+}
+
+fn migratetype(fields: &mut Fields<'_>) -> Result<u8, Reject> {
+    let value = fields.get(b"migratetype=").and_then(fields::decimal).ok_or(Reject::NotUnderstood)?;
+    within("migratetype", value, 0, 15)?;
+    Ok(value as u8)
 }
 
 fn within(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), Reject> {

@@ -2,8 +2,8 @@
 //!
 //! Every line is parsed once. What only the whole trace can tell is learned on the way: which cache a call site
 //! allocates from (a later `kmem_cache_free` names it), where the kernel [maps its memory](super::direct_map). Events
-//! that an allocator has to replay go to the [spool](super::spool); all others are counted here. At the end the records
-//! of page blocks that became slabs are marked.
+//! that an allocator has to replay go to the [spool](super::spool), what the page allocator tells of its own lists goes to
+//! another one; all others are counted here. At the end the records of page blocks that became slabs are marked.
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,7 @@ use super::error::TraceError;
 use super::event::{Event, EventKind, MAX_SLAB_OBJECT, Pfn, Ptr, Via};
 use super::line::{Format, HeaderFact, Line, Parser, Reject, Strings};
 use super::op::PageUse;
+use super::page_move::PageMove;
 use super::page_table::{PageTable, frames};
 use super::shapes::{Shape, Shapes};
 use super::source::{Progress, Source};
@@ -43,6 +44,7 @@ pub struct Recording {
     pub(super) strings: Strings,
     pub(super) shapes: Shapes,
     pub(super) spool: Spool,
+    page_moves: Spool,
     pub(super) counts: Counts,
     pub(super) direct_map: DirectMap,
 }
@@ -171,6 +173,22 @@ impl Recording {
         self.spool.len()
     }
 
+    /// What the kernel's page allocator told of its own lists, in the trace's order. No allocator replays it, so it is not
+    /// among the operations.
+    ///
+    /// # Errors
+    ///
+    /// The temporary file fails.
+    pub fn page_moves(&mut self) -> Result<Vec<PageMove>, TraceError> {
+        let mut moves = Vec::new();
+        let scanned = self.page_moves.scan(|_, _, record| {
+            moves.push(PageMove::of(record));
+            Ok(())
+        });
+        scanned.map_err(|source| TraceError::Spool { source })?;
+        Ok(moves)
+    }
+
     /// Events by name, the most frequent first.
     #[must_use]
     pub fn events_by_name(&self) -> Vec<(String, u64)> {
@@ -226,6 +244,7 @@ struct Pass {
     parser: Parser,
     shapes: Shapes,
     spool: Spool,
+    page_moves: Spool,
     counts: Counts,
     last_time: Option<u64>,
     /// Live objects of caches: the record of their allocation and its shape.
@@ -240,6 +259,7 @@ impl Pass {
             parser: Parser::new(),
             shapes: Shapes::default(),
             spool: Spool::new(spool_limit),
+            page_moves: Spool::new(spool_limit / 4),
             counts: Counts::default(),
             last_time: None,
             objects: FxHashMap::default(),
@@ -322,13 +342,20 @@ impl Pass {
                 self.spool.push(Record { at: pfn.0, tag: Tag::PageFree, order, ..record })
             }
             EventKind::Mark(text) => self.spool.push(Record { tag: Tag::Mark, key: text.0, ..record }),
-            EventKind::FreeNull
-            | EventKind::Placeholder
-            | EventKind::PageAllocFailed
-            | EventKind::ZoneLocked { .. }
-            | EventKind::PcpuDrain
-            | EventKind::ExtFrag
-            | EventKind::Other => Ok(()),
+            EventKind::ZoneLocked { pfn, order, migratetype, percpu_refill } => {
+                let (tag, key) = (Tag::PageTaken, u32::from(percpu_refill));
+                self.page_moves.push(Record { at: pfn.0, tag, key, order, migratetype, ..record })
+            }
+            EventKind::PcpuDrain { pfn, order, migratetype } => {
+                let tag = Tag::PageDrained;
+                self.page_moves.push(Record { at: pfn.0, tag, order, migratetype, ..record })
+            }
+            EventKind::ExtFrag { pfn, order } => {
+                self.page_moves.push(Record { at: pfn.0, tag: Tag::PageFallback, order, ..record })
+            }
+            EventKind::FreeNull | EventKind::Placeholder | EventKind::PageAllocFailed | EventKind::Other => {
+                Ok(())
+            }
         }
     }
 
@@ -398,12 +425,12 @@ impl Pass {
             EventKind::FreeNull => counts.kfree_of_null += 1,
             EventKind::Placeholder => counts.placeholders += 1,
             EventKind::PageAllocFailed => counts.page_alloc_failed += 1,
-            EventKind::ZoneLocked { percpu_refill: true } => counts.percpu_refills += 1,
-            EventKind::ZoneLocked { percpu_refill: false } => counts.zone_direct += 1,
+            EventKind::ZoneLocked { percpu_refill: true, .. } => counts.percpu_refills += 1,
+            EventKind::ZoneLocked { percpu_refill: false, .. } => counts.zone_direct += 1,
             EventKind::PageAlloc { .. }
             | EventKind::PageFree { .. }
-            | EventKind::PcpuDrain
-            | EventKind::ExtFrag
+            | EventKind::PcpuDrain { .. }
+            | EventKind::ExtFrag { .. }
             | EventKind::Mark(_)
             | EventKind::Other => {}
         }
@@ -433,6 +460,7 @@ impl Pass {
             strings: self.parser.into_strings(),
             shapes: self.shapes,
             spool: self.spool,
+            page_moves: self.page_moves,
             counts: self.counts,
             direct_map,
         })
@@ -463,7 +491,9 @@ fn mark_slabs(spool: &mut Spool, shapes: &Shapes, direct_map: DirectMap) -> std:
                 if large { PageUse::KmallocLarge } else { PageUse::Slab }
             }
             Tag::FreeCache => PageUse::Slab,
-            Tag::FreeKmalloc | Tag::Mark => return Ok(()),
+            Tag::FreeKmalloc | Tag::Mark | Tag::PageTaken | Tag::PageDrained | Tag::PageFallback => {
+                return Ok(());
+            }
         };
         match direct_map.pfn(Ptr(record.at)).and_then(|pfn| blocks.get(pfn)) {
             Some(block) if *block != 0 => {

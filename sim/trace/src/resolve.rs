@@ -321,6 +321,8 @@ impl Resolver {
             Tag::PageAlloc => self.page_alloc(record),
             Tag::PageFree => self.page_free(record),
             Tag::Mark => self.mark_op(record),
+            // They lie in another spool.
+            Tag::PageTaken | Tag::PageDrained | Tag::PageFallback => {}
         }
     }
 

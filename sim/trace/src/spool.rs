@@ -26,6 +26,10 @@ pub(super) enum Tag {
     PageFree,
     /// `key` is the mark's text.
     Mark,
+    /// `key` is 1 if the pages are for a per-CPU list. This and the two below lie in a spool of their own.
+    PageTaken,
+    PageDrained,
+    PageFallback,
 }
 
 /// One record.
@@ -75,7 +79,10 @@ impl Record {
                 2 => Tag::FreeCache,
                 3 => Tag::PageAlloc,
                 4 => Tag::PageFree,
-                _ => Tag::Mark,
+                5 => Tag::Mark,
+                6 => Tag::PageTaken,
+                7 => Tag::PageDrained,
+                _ => Tag::PageFallback,
             },
             order: bytes[29],
             migratetype: bytes[30],
@@ -235,6 +242,18 @@ impl Reader {
 mod tests {
     use super::*;
 
+    const TAGS: [Tag; 9] = [
+        Tag::Alloc,
+        Tag::FreeKmalloc,
+        Tag::FreeCache,
+        Tag::PageAlloc,
+        Tag::PageFree,
+        Tag::Mark,
+        Tag::PageTaken,
+        Tag::PageDrained,
+        Tag::PageFallback,
+    ];
+
     fn record(n: u64) -> Record {
         Record {
             at: n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
@@ -242,8 +261,7 @@ mod tests {
             line: n + 1,
             cpu: n as u16,
             key: n as u32,
-            tag: [Tag::Alloc, Tag::FreeKmalloc, Tag::FreeCache, Tag::PageAlloc, Tag::PageFree, Tag::Mark]
-                [n as usize % 6],
+            tag: TAGS[n as usize % TAGS.len()],
             order: (n % 11) as u8,
             migratetype: (n % 3) as u8,
             usage: (n % 4) as u8,

@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 use super::error::TraceError;
+use super::event::Pfn;
 use uslab::SlabInfo;
 use uslab::info::ParseError;
 
@@ -24,10 +25,48 @@ pub struct Snapshot {
     pub moment: &'static str,
     /// Caches.
     pub slabinfo: Option<SlabInfo>,
-    /// Pages in the buddy allocator's lists.
-    pub buddy_free: Option<u64>,
+    /// The buddy allocator's lists, zone by zone.
+    pub free_blocks: Option<Vec<FreeBlocks>>,
+    /// The zones that have memory.
+    pub zones: Option<Vec<ZoneSpan>>,
     /// Pages in per-CPU lists.
     pub percpu: Option<u64>,
+}
+
+impl Snapshot {
+    /// Pages in the buddy allocator's lists.
+    #[must_use]
+    pub fn buddy_free(&self) -> Option<u64> {
+        Some(self.free_blocks.as_ref()?.iter().map(FreeBlocks::pages).sum())
+    }
+}
+
+/// A zone's row of buddyinfo.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FreeBlocks {
+    /// Node and zone, as the kernel writes them: `Node 0, zone DMA32`.
+    pub zone: String,
+    /// Free blocks of `2^order` pages, by order.
+    pub by_order: Vec<u64>,
+}
+
+impl FreeBlocks {
+    /// All pages.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        (0..).zip(&self.by_order).map(|(order, count)| count << order).sum()
+    }
+}
+
+/// Where a zone lies, by zoneinfo.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ZoneSpan {
+    /// Node and zone, as in [`FreeBlocks`].
+    pub zone: String,
+    /// Its first page.
+    pub start: Pfn,
+    /// Pages from its first to its last, holes included.
+    pub spanned: u64,
 }
 
 /// The tables of all moments.
@@ -75,10 +114,12 @@ impl Tables {
         let mut snapshots = Vec::new();
         for moment in MOMENTS {
             let slabinfo = table(&folder.join(format!("{moment}.slabinfo")), &text, slabinfo)?;
-            let buddy_free = table(&folder.join(format!("{moment}.buddyinfo")), &text, buddy_free)?;
-            let percpu = table(&folder.join(format!("{moment}.zoneinfo")), &text, percpu_pages)?;
-            if slabinfo.is_some() || buddy_free.is_some() || percpu.is_some() {
-                snapshots.push(Snapshot { moment, slabinfo, buddy_free, percpu });
+            let free_blocks = table(&folder.join(format!("{moment}.buddyinfo")), &text, free_blocks)?;
+            let zoneinfo = folder.join(format!("{moment}.zoneinfo"));
+            let percpu = table(&zoneinfo, &text, percpu_pages)?;
+            let zones = table(&zoneinfo, &text, zone_spans)?;
+            if slabinfo.is_some() || free_blocks.is_some() || percpu.is_some() {
+                snapshots.push(Snapshot { moment, slabinfo, free_blocks, zones, percpu });
             }
         }
         Ok(Self { snapshots })
@@ -110,23 +151,47 @@ fn slabinfo(text: &str) -> Result<SlabInfo, (u64, &'static str)> {
     text.parse().map_err(|fault: ParseError| (fault.line as u64, fault.expected))
 }
 
-/// Sums `Node 0, zone DMA32  2  1  2 ...`: the n-th number counts blocks of `2^n` pages.
-fn buddy_free(text: &str) -> Result<u64, (u64, &'static str)> {
+/// Reads `Node 0, zone DMA32  2  1  2 ...`: the n-th number counts blocks of `2^n` pages.
+fn free_blocks(text: &str) -> Result<Vec<FreeBlocks>, (u64, &'static str)> {
     let mut pages: u64 = 0;
-    for (line, number) in text.lines().zip(1..) {
+    let row = |(line, number): (&str, u64)| {
         let (_, blocks) = line.split_once("zone").ok_or((number, "a node, `zone` and counts"))?;
-        for (order, count) in blocks.split_whitespace().skip(1).enumerate() {
+        let mut by_order = Vec::new();
+        for (order, count) in (0_u32..).zip(blocks.split_whitespace().skip(1)) {
             let count: u64 = count.parse().map_err(|_| (number, "a number of blocks"))?;
-            let sum = u32::try_from(order)
-                .ok()
-                .filter(|&order| order < 32)
-                .and_then(|order| count.checked_shl(order))
-                .and_then(|here| pages.checked_add(here))
-                .filter(|sum| *sum <= MOST_PAGES);
+            let here = Some(count).filter(|_| order < 32).and_then(|count| count.checked_mul(1 << order));
+            let sum = here.and_then(|here| pages.checked_add(here)).filter(|sum| *sum <= MOST_PAGES);
             pages = sum.ok_or((number, "fewer blocks"))?;
+            by_order.push(count);
+        }
+        Ok(FreeBlocks { zone: zone_name(line), by_order })
+    };
+    text.lines().zip(1..).map(row).collect()
+}
+
+/// `Node 0, zone DMA32`, however wide it is set.
+fn zone_name(line: &str) -> String {
+    line.split_whitespace().take(4).collect::<Vec<_>>().join(" ")
+}
+
+/// Where each zone of zoneinfo lies. Zones without memory are left out: they have no `start_pfn:`.
+fn zone_spans(text: &str) -> Result<Vec<ZoneSpan>, (u64, &'static str)> {
+    let mut zones = Vec::new();
+    let (mut zone, mut spanned) = (String::new(), 0);
+    for (line, number) in text.lines().zip(1..) {
+        let value = |digits: &str| {
+            let value = digits.trim().parse().ok().filter(|value| *value <= MOST_PAGES);
+            value.ok_or((number, "a number of pages"))
+        };
+        if line.starts_with("Node") {
+            (zone, spanned) = (zone_name(line), 0);
+        } else if let Some(pages) = line.trim().strip_prefix("spanned ") {
+            spanned = value(pages)?;
+        } else if let Some(start) = line.trim().strip_prefix("start_pfn:") {
+            zones.push(ZoneSpan { zone: zone.clone(), start: Pfn(value(start)?), spanned });
         }
     }
-    Ok(pages)
+    Ok(zones)
 }
 
 /// Sums `count:` of all `cpu:` entries in zoneinfo's `pagesets`.
@@ -154,13 +219,26 @@ mod tests {
     #[test]
     fn pages_are_summed() {
         let text = "Node 0, zone      DMA      0      1      3\nNode 0, zone    DMA32      2      1      2\n";
-        assert_eq!(buddy_free(text), Ok(2 + 12 + 2 + 2 + 8));
-        assert_eq!(buddy_free("nonsense\n"), Err((1, "a node, `zone` and counts")));
+        let rows = free_blocks(text).unwrap();
+        assert_eq!(rows[1], FreeBlocks { zone: "Node 0, zone DMA32".to_owned(), by_order: vec![2, 1, 2] });
+        assert_eq!(rows.iter().map(FreeBlocks::pages).sum::<u64>(), 2 + 12 + 2 + 2 + 8);
+        assert_eq!(free_blocks("nonsense\n"), Err((1, "a node, `zone` and counts")));
         let text = "  pagesets\n    cpu: 0\n              count: 7\n              high:  55\n    cpu: 1\n count: 5\n";
         assert_eq!(percpu_pages(text), Ok(12));
         // Once only what a word cannot hold was refused, and sums of two tables did not fit one.
         let text = format!("Node 0, zone DMA 1\nNode 0, zone Normal {}\n", u64::MAX / 2);
-        assert_eq!(buddy_free(&text), Err((2, "fewer blocks")));
+        assert_eq!(free_blocks(&text), Err((2, "fewer blocks")));
         assert_eq!(percpu_pages(&format!("cpu: 0\ncount: {}\n", u64::MAX)), Err((2, "fewer pages")));
+    }
+
+    #[test]
+    fn zones_that_have_memory_lie_where_zoneinfo_says() {
+        let text = "Node 0, zone    DMA32\n  pages free     7\n        spanned  258016\n        present  9\n\
+                    \x20 node_unreclaimable:  0\n  start_pfn:           4096\nNode 0, zone   Normal\n        spanned  0\n";
+        let zone = "Node 0, zone DMA32".to_owned();
+        assert_eq!(zone_spans(text), Ok(vec![ZoneSpan { zone, start: Pfn(4096), spanned: 258_016 }]));
+        assert_eq!(zone_spans("Node 0, zone DMA\n spanned x\n"), Err((2, "a number of pages")));
+        let most = format!("Node 0, zone DMA\n start_pfn: {}\n", u64::MAX);
+        assert_eq!(zone_spans(&most), Err((2, "a number of pages")));
     }
 }

@@ -455,15 +455,15 @@ fn q11_blocks_freed_in_pieces_and_handed_out_again() {
 }
 
 #[test]
-fn q11_events_that_are_only_counted() {
-    let page = "page=ffffea000020cac0 pfn=0x832b order=0 migratetype=0";
+fn q11_events_that_nothing_replays() {
+    let page = |order| format!("page=ffffea000020cac0 pfn=0x832b order={order} migratetype=2");
     let text = trace(&[
-        ("0 1.0", format!("mm_page_alloc_zone_locked: {page} percpu_refill=1")),
-        ("0 1.0", format!("mm_page_alloc_zone_locked: {page} percpu_refill=0")),
-        ("0 1.0", format!("mm_page_pcpu_drain: {page}")),
+        ("0 1.0", format!("mm_page_alloc_zone_locked: {} percpu_refill=1", page(0))),
+        ("1 1.0", format!("mm_page_alloc_zone_locked: {} percpu_refill=0", page(4))),
+        ("0 1.0", format!("mm_page_pcpu_drain: {}", page(1))),
         (
             "0 1.0",
-            "mm_page_alloc_extfrag: page=ffffea0000220000 pfn=0x8800 alloc_order=0 fallback_order=10"
+            "mm_page_alloc_extfrag: page=ffffea0000220000 pfn=0x8800 alloc_order=3 fallback_order=10"
                 .to_owned(),
         ),
         ("0 1.0", "mm_page_free_batched: page=ffffea0000220000 pfn=0x8800 order=0".to_owned()),
@@ -475,6 +475,33 @@ fn q11_events_that_are_only_counted() {
     assert_eq!((facts.total, facts.not_understood), (6, 0));
     assert_eq!((facts.pages.percpu_refills, facts.pages.zone_direct), (1, 1));
     assert!(facts.events.contains(&("mm_page_free_batched".to_owned(), 1)));
+    // What the page allocator tells of its lists is kept beside the operations.
+    let (page, kind) = (0x832b, |percpu_refill| PageMoveKind::Taken { percpu_refill });
+    let expected = [
+        (0, page, 0, 2, kind(true)),
+        (1, page, 4, 2, kind(false)),
+        (0, page, 1, 2, PageMoveKind::Drained),
+        (0, 0x8800, 3, 0, PageMoveKind::Fallback),
+    ];
+    let expected = (1..).zip(expected).map(|(line, (cpu, pfn, order, migratetype, kind))| PageMove {
+        line,
+        time_ns: 1_000_000_000,
+        cpu,
+        pfn: Pfn(pfn),
+        order,
+        migratetype,
+        kind,
+    });
+    // In memory, and in a file.
+    for limit in [1 << 20, 64] {
+        let stream = Box::new(Cursor::new(text.clone()));
+        let mut recording =
+            Recording::read_within(limit, Source::from_reader("test", stream, None).unwrap(), |_| {})
+                .unwrap();
+        for _ in 0..2 {
+            assert_eq!(recording.page_moves().unwrap(), expected.clone().collect::<Vec<_>>());
+        }
+    }
 }
 
 // Quirk 12: hashed pointers say nothing of pages.

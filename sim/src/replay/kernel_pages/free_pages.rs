@@ -1,0 +1,161 @@
+//! The set of free pages, and the blocks that follow from it.
+
+use crate::trace::MAX_ORDER;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// How many orders there are.
+pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
+
+/// Pages of a block of the largest order. No block reaches from one chunk into another.
+pub(super) const CHUNK: usize = 1 << MAX_ORDER;
+const WORDS: usize = CHUNK / 64;
+
+/// Which pages are free, and which have events.
+#[derive(Debug, Default)]
+pub(super) struct FreePages {
+    chunks: BTreeMap<u64, Chunk>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Chunk {
+    /// Pages on a free list.
+    free: [u64; WORDS],
+    /// Pages with an event anywhere in the trace.
+    known: [u64; WORDS],
+}
+
+impl FreePages {
+    /// Pages that have events, each with whether it is free.
+    pub(super) fn of(known: &[(u64, bool)]) -> Self {
+        let mut pages = Self::default();
+        for &(pfn, free) in known {
+            pages.set(pfn, free);
+            let chunk = pages.chunks.entry(pfn / CHUNK as u64).or_default();
+            chunk.known[pfn as usize % CHUNK / 64] |= 1 << (pfn % 64);
+        }
+        pages
+    }
+
+    /// Makes a page free, or not. Returns whether it was.
+    pub(super) fn set(&mut self, pfn: u64, free: bool) -> bool {
+        let chunk = self.chunks.entry(pfn / CHUNK as u64).or_default();
+        let (word, bit) = (&mut chunk.free[pfn as usize % CHUNK / 64], 1 << (pfn % 64));
+        let was = *word & bit != 0;
+        *word = if free { *word | bit } else { *word & !bit };
+        was
+    }
+
+    /// The free blocks among some pages by order, up to order `most`.
+    pub(super) fn blocks(&self, pages: &Range<u64>, most: u8) -> [u64; ORDERS] {
+        let mut sum = [0; ORDERS];
+        for (number, chunk) in self.chunks.range(chunks(pages)) {
+            let within = |at: usize| {
+                let first = number * CHUNK as u64 + at as u64 * 64;
+                let below = |end: u64| match end.saturating_sub(first) {
+                    64.. => u64::MAX,
+                    bits => (1 << bits) - 1,
+                };
+                chunk.free[at] & below(pages.end) & !below(pages.start)
+            };
+            sum.iter_mut().zip(blocks(&std::array::from_fn(within), most)).for_each(|(sum, n)| *sum += n);
+        }
+        sum
+    }
+
+    /// Makes pages without an event free where they are parts of blocks that the kernel's table counts, by order.
+    ///
+    /// A block can only be where no page is known to be in use. If some are known to be free, its first page is among
+    /// them: a block that is split keeps its lower half to take from, so its first page leaves before all others. If none
+    /// is, some of its buddy are: it is what remained of a larger block. The table says how many blocks there are, from
+    /// the largest order down. Those with the most free pages come first.
+    ///
+    /// Blocks far from all events get no place. They never change and never merge.
+    pub(super) fn place(&mut self, pages: &Range<u64>, table: &[u64]) {
+        let most = table.len().saturating_sub(1).min(MAX_ORDER.into()) as u8;
+        let chunk_pages = |number: u64| number * CHUNK as u64..(number + 1) * CHUNK as u64;
+        let numbers = self.chunks.range(chunks(pages)).map(|(&number, _)| number);
+        let mut blocks: Vec<u64> =
+            numbers.flat_map(|number| chunk_pages(number).step_by(1 << most)).collect();
+        for (order, &wanted) in (0..=most).zip(table).rev() {
+            let size = 1 << order;
+            let (mut whole, mut candidates, mut others) = (0, Vec::new(), Vec::new());
+            for block in blocks {
+                if block + size <= pages.start || pages.end <= block {
+                    continue;
+                }
+                let inside = pages.start <= block && block + size <= pages.end;
+                let free = self.count(block, order, |chunk, at| chunk.free[at]);
+                let in_use = self.count(block, order, |chunk, at| chunk.known[at] & !chunk.free[at]);
+                let is_remainder =
+                    || order < most && self.count(block ^ size, order, |chunk, at| chunk.known[at]) > 0;
+                let is_first_free = || self.count(block, 0, |chunk, at| chunk.free[at]) > 0;
+                if inside && free == size {
+                    whole += 1;
+                } else if inside && in_use == 0 && if free > 0 { is_first_free() } else { is_remainder() } {
+                    candidates.push((Reverse(free), block));
+                } else if !inside || free + in_use > 0 {
+                    others.push(block);
+                }
+            }
+            candidates.sort_unstable();
+            let rest =
+                candidates.split_off(wanted.saturating_sub(whole).min(candidates.len() as u64) as usize);
+            for (_, block) in candidates {
+                (block..block + size).for_each(|pfn| _ = self.set(pfn, true));
+            }
+            others.extend(rest.into_iter().map(|(_, block)| block));
+            blocks = match order {
+                0 => break,
+                _ => others.into_iter().flat_map(|block| [block, block + size / 2]).collect(),
+            };
+        }
+    }
+
+    /// How many bits are set among those of a block.
+    fn count(&self, block: u64, order: u8, bits: impl Fn(&Chunk, usize) -> u64) -> u64 {
+        let Some(chunk) = self.chunks.get(&(block / CHUNK as u64)) else { return 0 };
+        let at = block as usize % CHUNK;
+        let (words, mask) = match order {
+            ..6 => (1, ((1 << (1 << order)) - 1) << (at % 64)),
+            6.. => (1 << (order - 6), u64::MAX),
+        };
+        (at / 64..at / 64 + words).map(|at| u64::from((bits(chunk, at) & mask).count_ones())).sum()
+    }
+}
+
+/// The numbers of the chunks that have some of these pages.
+fn chunks(pages: &Range<u64>) -> Range<u64> {
+    pages.start / CHUNK as u64..pages.end.div_ceil(CHUNK as u64)
+}
+
+/// The free blocks of a chunk by order, up to order `most`.
+fn blocks(free: &[u64; WORDS], most: u8) -> [u64; ORDERS] {
+    /// The first page of each block of `2^order` pages, in a word.
+    const FIRST: [u64; 6] = [
+        u64::MAX,
+        0x5555_5555_5555_5555,
+        0x1111_1111_1111_1111,
+        0x0101_0101_0101_0101,
+        0x0001_0001_0001_0001,
+        0x0000_0001_0000_0001,
+    ];
+    let mut whole = [0; ORDERS + 1];
+    for word in free {
+        let mut groups = *word;
+        for (order, (whole, first)) in whole.iter_mut().zip(FIRST).enumerate() {
+            if order > 0 {
+                groups &= groups >> (1 << (order - 1)) & first;
+            }
+            *whole += u64::from(groups.count_ones());
+        }
+    }
+    for (order, whole) in whole.iter_mut().enumerate().take(ORDERS).skip(FIRST.len()) {
+        let groups = free.chunks(1 << (order - FIRST.len()));
+        *whole = groups.filter(|words| words.iter().all(|word| *word == u64::MAX)).count() as u64;
+    }
+    whole[usize::from(most) + 1..].fill(0);
+    // A whole block is two of the order below, and those are not on a list.
+    std::array::from_fn(|order| whole[order] - 2 * whole[order + 1])
+}

@@ -1,0 +1,214 @@
+//! The events of pages, and what the trace leaves open: answered by the next event of the same page.
+
+use super::free_pages::{CHUNK, ORDERS};
+use crate::trace::{MarkId, Op, OpKind, PageFreeOrigin, PageMove, PageMoveKind};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::cmp::Ordering;
+
+/// The largest order that per-CPU lists hold where the trace does not tell (since 5.13).
+const LARGEST_PERCPU: u8 = 3;
+
+/// An event of `2^order` pages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    time_ns: u64,
+    pfn: u64,
+    cpu: u16,
+    pub(super) order: u8,
+    pub(super) kind: StepKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StepKind {
+    /// They left a free list.
+    Taken,
+    /// They came back from a per-CPU list.
+    Drained,
+    /// They were handed out.
+    Alloc,
+    /// They were given back.
+    Freed,
+}
+
+impl Step {
+    pub(super) fn pages(&self) -> std::ops::Range<u64> {
+        self.pfn..self.pfn + (1 << self.order)
+    }
+
+    /// Both stand in any order.
+    pub(super) fn is_simultaneous(&self, other: &Self) -> bool {
+        self.time_ns == other.time_ns && self.cpu != other.cpu
+    }
+}
+
+/// The events of pages in the trace's order; and its marks, each with the number of events before it.
+pub(super) fn steps(
+    ops: &[Op],
+    moves: &[PageMove],
+    mark: impl Fn(MarkId) -> String,
+) -> (Vec<Step>, Vec<(usize, String)>) {
+    let fallback_takes = fallback_takes(ops, moves);
+    let step_of = |page_move: &PageMove| {
+        let kind = match page_move.kind {
+            PageMoveKind::Taken { .. } => StepKind::Taken,
+            PageMoveKind::Drained => StepKind::Drained,
+            PageMoveKind::Fallback if fallback_takes => StepKind::Taken,
+            PageMoveKind::Fallback => return None,
+        };
+        let &PageMove { time_ns, pfn, cpu, order, .. } = page_move;
+        Some(Step { time_ns, pfn: pfn.0, cpu, order, kind })
+    };
+    let (mut steps, mut marks) = (Vec::with_capacity(moves.len() * 2), Vec::new());
+    let mut moves = moves.iter().peekable();
+    for op in ops {
+        let event = match op.kind {
+            OpKind::PageAlloc { pfn, order, .. } => Some((pfn, order, StepKind::Alloc)),
+            // That one has no event.
+            OpKind::PageFree { origin: PageFreeOrigin::Hidden { .. }, .. } => continue,
+            OpKind::PageFree { pfn, order, .. } => Some((pfn, order, StepKind::Freed)),
+            OpKind::Mark { .. } => None,
+            _ => continue,
+        };
+        while let Some(page_move) = moves.next_if(|page_move| page_move.line < op.line) {
+            steps.extend(step_of(page_move));
+        }
+        if let Some((pfn, order, kind)) = event {
+            steps.push(Step { time_ns: op.time_ns, pfn: pfn.0, cpu: op.cpu, order, kind });
+        } else if let OpKind::Mark { text } = op.kind {
+            marks.push((steps.len(), mark(text)));
+        }
+    }
+    steps.extend(moves.filter_map(step_of));
+    (steps, marks)
+}
+
+/// Whether `mm_page_alloc_extfrag` takes the pages that it names: the next event of most is another than their taking.
+fn fallback_takes(ops: &[Op], moves: &[PageMove]) -> bool {
+    let mut named = FxHashSet::default();
+    let (mut takes, mut only_names) = (0, 0);
+    let mut moves = moves.iter().peekable();
+    for op in ops {
+        let (OpKind::PageAlloc { pfn, .. } | OpKind::PageFree { pfn, .. }) = op.kind else { continue };
+        while let Some(page_move) = moves.next_if(|page_move| page_move.line < op.line) {
+            let was_named = u64::from(named.remove(&page_move.pfn));
+            match page_move.kind {
+                PageMoveKind::Fallback => _ = named.insert(page_move.pfn),
+                PageMoveKind::Taken { .. } => only_names += was_named,
+                PageMoveKind::Drained => takes += was_named,
+            }
+        }
+        takes += u64::from(named.remove(&pfn));
+    }
+    takes > only_names
+}
+
+/// The orders that per-CPU lists hold: as the kernel says, or as usual.
+pub(super) fn percpu_orders(moves: &[PageMove]) -> [bool; ORDERS] {
+    let mut told = [None; ORDERS];
+    for page_move in moves {
+        let told = &mut told[usize::from(page_move.order)];
+        match page_move.kind {
+            PageMoveKind::Taken { percpu_refill: false } => _ = told.get_or_insert(false),
+            PageMoveKind::Taken { percpu_refill: true } | PageMoveKind::Drained => *told = Some(true),
+            PageMoveKind::Fallback => {}
+        }
+    }
+    std::array::from_fn(|order| told[order].unwrap_or(order <= usize::from(LARGEST_PERCPU)))
+}
+
+/// Where pages went that were freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Freed {
+    /// To the free lists.
+    ToLists,
+    /// To a per-CPU list.
+    ToPerCpu,
+    /// To either. No event tells, and none was of these pages before.
+    HandedOver,
+    /// Nowhere yet: a list gives them to another CPU at the same time, and that was before.
+    TakenFirst,
+}
+
+/// What the next event of a page tells of the one before.
+pub(super) struct Answers {
+    /// For each event that frees pages, where they went.
+    pub(super) freed: Vec<Option<Freed>>,
+    /// The pages that have events. True are those that were free when the trace began.
+    pub(super) known: Vec<(u64, bool)>,
+}
+
+/// Asks each event for what the ones before it leave open. Per-CPU lists hold the orders `percpu`.
+pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
+    const NO_STEP: u32 = u32::MAX;
+    let mut first: FxHashMap<u64, Box<[u32; CHUNK]>> = FxHashMap::default();
+    let mut freed = vec![None; steps.len()];
+    // On the way back, `first` is the next event of each page.
+    for (at, step) in steps.iter().enumerate().rev() {
+        let held = percpu[usize::from(step.order)];
+        let (mut to_lists, mut to_percpu, mut taken_first) = (0, 0, false);
+        for pfn in step.pages() {
+            let chunk = first.entry(pfn / CHUNK as u64).or_insert_with(|| Box::new([NO_STEP; CHUNK]));
+            let next = &mut chunk[pfn as usize % CHUNK];
+            if let Some(then) = steps.get(*next as usize) {
+                // Of two that stand in the wrong order, the later one is next for the events before.
+                match (step.kind, then.kind) {
+                    (StepKind::Freed, StepKind::Taken) if held && then.is_simultaneous(step) => {
+                        taken_first = true;
+                        continue;
+                    }
+                    (StepKind::Taken, StepKind::Drained) if then.is_simultaneous(step) => continue,
+                    (StepKind::Freed, StepKind::Taken) => to_lists += 1,
+                    (StepKind::Freed, _) => to_percpu += 1,
+                    _ => {}
+                }
+            }
+            *next = at as u32;
+        }
+        if step.kind == StepKind::Freed {
+            freed[at] = match to_lists.cmp(&to_percpu) {
+                _ if taken_first => Some(Freed::TakenFirst),
+                _ if !held => Some(Freed::ToLists),
+                Ordering::Greater => Some(Freed::ToLists),
+                Ordering::Less => Some(Freed::ToPerCpu),
+                Ordering::Equal => None,
+            };
+        }
+    }
+    // Frees of pages that no event was of before, one after the other on one CPU, of blocks that per-CPU lists hold.
+    let mut runs: FxHashMap<u16, Vec<usize>> = FxHashMap::default();
+    for (at, step) in steps.iter().enumerate() {
+        let is_first = |pfn: u64| first[&(pfn / CHUNK as u64)][pfn as usize % CHUNK] == at as u32;
+        let run = runs.entry(step.cpu).or_default();
+        if step.kind == StepKind::Freed && percpu[usize::from(step.order)] && is_first(step.pfn) {
+            run.push(at);
+            continue;
+        }
+        settle(run, steps, &mut freed);
+        if step.kind == StepKind::Freed {
+            // They had been handed out, and small blocks go to a per-CPU list.
+            freed[at].get_or_insert(Freed::ToPerCpu);
+        }
+    }
+    runs.values_mut().for_each(|run| settle(run, steps, &mut freed));
+    let known = |(number, pages): (u64, Box<[u32; CHUNK]>)| {
+        let was_free = |at: u32| Some(steps.get(at as usize)?.kind == StepKind::Taken);
+        let pages = pages.into_iter().zip(number * CHUNK as u64..);
+        pages.filter_map(move |(at, pfn)| Some((pfn, was_free(at)?)))
+    };
+    Answers { freed, known: first.into_iter().flat_map(known).collect() }
+}
+
+/// Memory that is handed over goes one way in one go: those of a run that tell answer for the others. Large blocks that
+/// were never handed out are what the kernel starts with.
+fn settle(run: &mut Vec<usize>, steps: &[Step], freed: &mut [Option<Freed>]) {
+    let count = |answer| run.iter().filter(|&&at| freed[at] == Some(answer)).count();
+    let (to_lists, to_percpu) = (count(Freed::ToLists), count(Freed::ToPerCpu));
+    for at in run.drain(..) {
+        freed[at].get_or_insert(match to_lists.cmp(&to_percpu) {
+            _ if steps[at].order > LARGEST_PERCPU => Freed::ToLists,
+            _ if to_lists + to_percpu == 0 => Freed::HandedOver,
+            Ordering::Less => Freed::ToPerCpu,
+            Ordering::Equal | Ordering::Greater => Freed::ToLists,
+        });
+    }
+}

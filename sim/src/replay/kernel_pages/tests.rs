@@ -1,0 +1,379 @@
+//! Scripts with outcomes worked out by hand, and random ones beside an allocator that keeps lists and merges step by step.
+
+use super::*;
+use crate::trace::{Recording, Source};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::Cursor;
+use std::path::Path;
+
+/// A trace, line by line. The time is that of the line, unless a line is [`at`](Self::at) another one's.
+#[derive(Default)]
+struct Script {
+    text: String,
+    lines: u32,
+}
+
+impl Script {
+    fn line(&mut self, cpu: u32, time: u32, event: &str) -> &mut Self {
+        self.lines += 1;
+        writeln!(self.text, "  sh-1 [{cpu:03}] ..... 1.{time:06}: {event}").expect("a string");
+        self
+    }
+    fn now(&mut self, event: &str) -> &mut Self {
+        self.line(0, self.lines, event)
+    }
+    fn taken(&mut self, pfn: u64, order: u8) -> &mut Self {
+        let percpu = u8::from(order <= 3);
+        self.now(&format!(
+            "mm_page_alloc_zone_locked: page=0 pfn={pfn:#x} order={order} migratetype=0 percpu_refill={percpu}"
+        ))
+    }
+    fn drained(&mut self, pfn: u64, order: u8) -> &mut Self {
+        self.now(&format!("mm_page_pcpu_drain: page=0 pfn={pfn:#x} order={order} migratetype=0"))
+    }
+    fn alloc(&mut self, pfn: u64, order: u8) -> &mut Self {
+        self.now(&format!(
+            "mm_page_alloc: page=1 pfn={pfn:#x} order={order} migratetype=0 gfp_flags=GFP_KERNEL"
+        ))
+    }
+    fn freed(&mut self, pfn: u64, order: u8) -> &mut Self {
+        self.now(&format!("mm_page_free: page=0 pfn={pfn:#x} order={order}"))
+    }
+    fn fallback(&mut self, pfn: u64, order: u8) -> &mut Self {
+        self.now(&format!(
+            "mm_page_alloc_extfrag: page=0 pfn={pfn:#x} alloc_order={order} fallback_order=10 pageblock_order=9 \
+             alloc_migratetype=0 fallback_migratetype=1 fragmenting=0 change_ownership=1"
+        ))
+    }
+    /// The kernel's tables are read.
+    fn snap(&mut self, moment: &str) -> &mut Self {
+        self.now(&format!("tracing_mark_write: SNAP {moment} begin"))
+            .now(&format!("tracing_mark_write: SNAP {moment} slabinfo done"))
+            .now(&format!("tracing_mark_write: SNAP {moment} buddyinfo done"))
+    }
+
+    /// What is rebuilt at `after`, with the kernel's blocks then and at `before`.
+    fn run(&self, before: &[u64], after: &[u64]) -> PagesAt {
+        let row = |blocks: &[u64]| {
+            let full = blocks.iter().copied().chain(std::iter::repeat(0)).take(11);
+            format!("Node 0, zone DMA {}\n", full.map(|n| n.to_string()).collect::<Vec<_>>().join(" "))
+        };
+        let zoneinfo = "Node 0, zone DMA\n  spanned 4096\n  start_pfn: 4\n".to_owned();
+        self.run_beside(&[
+            ("before.buddyinfo", row(before)),
+            ("after.buddyinfo", row(after)),
+            ("before.zoneinfo", zoneinfo),
+        ])
+        .remove("after")
+        .expect("a trace with tables")
+    }
+
+    fn run_beside(&self, tables: &[(&str, String)]) -> FxHashMap<String, PagesAt> {
+        let text = |path: &Path| tables.iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| text);
+        let tables = Tables::of(Path::new("a"), |path| Ok(text(path))).expect("tables");
+        let stream = Box::new(Cursor::new(self.text.clone()));
+        let mut recording = Recording::read(Source::from_reader("test", stream, None).expect("text"), |_| {})
+            .expect("a trace");
+        assert_eq!(recording.counts().not_understood, 0, "{}", self.text);
+        let moves = recording.page_moves().expect("moves");
+        let mut resolver = recording.resolve(None).expect("a trace");
+        let ops: Vec<_> = std::iter::from_fn(|| resolver.next_op().expect("a trace")).collect();
+        rebuild(&ops, &moves, |mark| resolver.mark(mark), &tables, resolver.counts())
+    }
+
+    /// The events, and nothing else, tell all that the kernel's table says.
+    #[track_caller]
+    fn comes_to(&self, before: &[u64], after: &[u64]) {
+        let at = self.run(before, after);
+        assert_eq!((&at.error.causes[..], at.error.pages), (&[][..], 0), "{at:?}\n{}", self.text);
+    }
+}
+
+#[test]
+fn pages_that_come_back_merge_up_to_order_three() {
+    // Eight pages come back one by one; a buddy of each size is there at times. 8 + 9 -> 8/1, 11 alone, 10 joins it and
+    // 8/1 to 8/2, 14 + 15 -> 14/1, 12 alone; the last one, 13, joins all to 8/3.
+    let script = |pages: &[u64]| {
+        let mut script = Script::default();
+        for pfn in 8..16 {
+            script.taken(pfn, 0);
+        }
+        script.snap("before");
+        for &pfn in pages {
+            script.drained(pfn, 0);
+        }
+        script.snap("after");
+        script
+    };
+    script(&[8]).comes_to(&[], &[1]);
+    script(&[8, 11]).comes_to(&[], &[2]);
+    script(&[8, 11, 9]).comes_to(&[], &[1, 1]);
+    script(&[8, 11, 9, 10]).comes_to(&[], &[0, 0, 1]);
+    script(&[8, 11, 9, 10, 14, 12]).comes_to(&[], &[2, 0, 1]);
+    script(&[8, 11, 9, 10, 14, 12, 15]).comes_to(&[], &[1, 1, 1]);
+    script(&[8, 11, 9, 10, 14, 12, 15, 13]).comes_to(&[], &[0, 0, 0, 1]);
+    // Neighbours that are no buddies do not merge.
+    script(&[9, 10]).comes_to(&[], &[2]);
+}
+
+#[test]
+fn a_block_is_split_to_take_a_smaller_one() {
+    // 16 pages from 16 on come and merge; one page leaves the first: 17/0, 18/1, 20/2 and 24/3 remain.
+    let mut script = Script::default();
+    script.freed(16, 4).snap("before").taken(16, 0).snap("after");
+    script.comes_to(&[0, 0, 0, 0, 1], &[1, 1, 1, 1]);
+    // A block of order 1 from the middle of what remains.
+    let mut script = Script::default();
+    script.freed(16, 4).snap("before").taken(16, 0).taken(20, 1).snap("after");
+    script.comes_to(&[0, 0, 0, 0, 1], &[1, 2, 0, 1]);
+}
+
+#[test]
+fn small_blocks_go_to_a_per_cpu_list_and_large_ones_past_it() {
+    let mut script = Script::default();
+    script.taken(16, 4).alloc(16, 4).taken(32, 3).alloc(32, 3).snap("before");
+    script.freed(32, 3).freed(16, 4).snap("after");
+    script.comes_to(&[], &[0, 0, 0, 0, 1]);
+    // As the drain says, from where it came to the list.
+    script.drained(32, 3).snap("after");
+    script.comes_to(&[], &[0, 0, 0, 1, 1]);
+    // And the next event says that this one went past the lists.
+    let mut script = Script::default();
+    script.taken(32, 3).alloc(32, 3).snap("before").freed(32, 3).snap("after").taken(32, 3);
+    script.comes_to(&[], &[0, 0, 0, 1]);
+}
+
+#[test]
+fn the_kernel_says_which_orders_per_cpu_lists_hold() {
+    // A huge page comes from a per-CPU list and goes back to it.
+    let refill = "mm_page_alloc_zone_locked: page=0 pfn=0x400 order=9 migratetype=1 percpu_refill=1";
+    let mut script = Script::default();
+    script.freed(0x400, 10).snap("before").now(refill).alloc(0x400, 9).freed(0x400, 9).snap("after");
+    let huge = |n, block| [0, 0, 0, 0, 0, 0, 0, 0, 0, n, block];
+    script.comes_to(&huge(0, 1), &huge(1, 0));
+    script.drained(0x400, 9).snap("after");
+    script.comes_to(&huge(0, 1), &huge(0, 1));
+    // Before 5.13 they held single pages only.
+    let direct = "mm_page_alloc_zone_locked: page=0 pfn=0x8 order=1 migratetype=0 percpu_refill=0";
+    let mut script = Script::default();
+    script.now(direct).alloc(8, 1).snap("before").freed(8, 1).snap("after");
+    script.comes_to(&[], &[0, 1]);
+}
+
+#[test]
+fn memory_that_is_handed_over_goes_one_way_in_one_go() {
+    // The last page tells of the run of pages that nobody had seen.
+    let mut script = Script::default();
+    script.freed(8, 0).freed(9, 0).freed(10, 0).freed(11, 0).snap("before").taken(11, 0).snap("after");
+    script.comes_to(&[0, 0, 1], &[1, 1]);
+    // These went to a per-CPU list, as the first one tells.
+    let mut script = Script::default();
+    script.taken(4, 0).freed(8, 0).freed(9, 0).alloc(8, 0).snap("before").snap("after");
+    script.comes_to(&[], &[]);
+}
+
+#[test]
+fn kernels_differ_in_whether_a_fallback_takes_the_pages() {
+    // The one tells the fallback first, and then takes a page of the block: its first or another.
+    let mut script = Script::default();
+    script.freed(16, 4).freed(32, 4).snap("before");
+    script.fallback(16, 0).taken(16, 0).fallback(32, 0).taken(35, 0).snap("after");
+    script.comes_to(&[0, 0, 0, 0, 2], &[2, 2, 2, 2]);
+    // The other takes two pages and tells nothing else.
+    let mut script = Script::default();
+    script.freed(16, 4).snap("before").fallback(16, 1).taken(18, 0).snap("after").alloc(16, 1);
+    script.comes_to(&[0, 0, 0, 0, 1], &[1, 0, 1, 1]);
+}
+
+#[test]
+fn two_cpus_events_of_one_time_stand_in_any_order() {
+    // Page 8 was taken by CPU 1, then freed by CPU 0.
+    let taken =
+        |pfn| format!("mm_page_alloc_zone_locked: page=0 pfn={pfn} order=0 migratetype=0 percpu_refill=1");
+    let alloc = "mm_page_alloc: page=1 pfn=0x8 order=0 migratetype=0 gfp_flags=GFP_KERNEL";
+    let mut script = Script::default();
+    script.snap("before").line(0, 9, "mm_page_free: page=0 pfn=0x8 order=0").line(1, 9, &taken("0x8"));
+    script.line(1, 9, alloc).snap("after");
+    script.comes_to(&[1], &[]);
+    // On one CPU they stand as they were: it was freed past the per-CPU list.
+    let mut script = Script::default();
+    script.snap("before").line(1, 9, "mm_page_free: page=0 pfn=0x8 order=0").snap("after");
+    script.line(1, 9, &taken("0x8")).comes_to(&[], &[1]);
+    // Page 9 came back from CPU 0 and was taken by CPU 1.
+    let mut script = Script::default();
+    script.taken(9, 0).alloc(9, 0).snap("before").freed(9, 0).line(1, 9, &taken("0x9"));
+    script.line(0, 9, "mm_page_pcpu_drain: page=0 pfn=0x9 order=0 migratetype=0").snap("after");
+    script.comes_to(&[], &[]);
+}
+
+#[test]
+fn pages_without_events_have_a_place_where_a_part_of_their_block_has_some() {
+    // Before the trace, 8/3 was free and so was one block of order 3 that no event is of. A page leaves the first.
+    let mut script = Script::default();
+    script.snap("before").taken(8, 0).snap("after");
+    script.comes_to(&[0, 0, 0, 2], &[1, 1, 1, 1]);
+    // The second half of a block whose first is taken.
+    let mut script = Script::default();
+    script.taken(8, 2).snap("before").drained(8, 2).snap("after");
+    script.comes_to(&[0, 0, 1], &[0, 0, 0, 1]);
+    // A block from whose middle a page leaves first was not free: 10 was all there was.
+    let mut script = Script::default();
+    script.snap("before").taken(10, 0).snap("after");
+    script.comes_to(&[1, 0, 0, 1], &[0, 0, 0, 1]);
+    // A page that is in use leaves no place for a block around it.
+    let mut script = Script::default();
+    script.snap("before").taken(8, 0).freed(12, 0).snap("after");
+    script.comes_to(&[0, 0, 1, 1], &[1, 1, 0, 1]);
+}
+
+#[test]
+fn blocks_do_not_merge_over_the_end_of_a_zone() {
+    let mut script = Script::default();
+    script.taken(1024, 9).taken(1536, 9).alloc(1024, 9).alloc(1536, 9).snap("before");
+    script.freed(1024, 9).freed(1536, 9).snap("after");
+    let zoneinfo = "Node 0, zone DMA\n spanned 1536\n start_pfn: 0\nNode 0, zone DMA32\n spanned 2560\n start_pfn: 1536\n";
+    let rows = |free: u64| {
+        let row = format!("0 0 0 0 0 0 0 0 0 {free} 0");
+        format!("Node 0, zone DMA {row}\nNode 0, zone DMA32 {row}\n")
+    };
+    let mut beside = vec![("before.buddyinfo", rows(0)), ("after.buddyinfo", rows(1))];
+    beside.push(("before.zoneinfo", zoneinfo.to_owned()));
+    let after = &script.run_beside(&beside)["after"];
+    assert_eq!((after.error.pages, after.rebuilt[9], after.zones.len()), (0, 2, 2), "{after:?}");
+    // Where nothing tells of zones, all memory is one.
+    beside.pop();
+    let after = &script.run_beside(&beside)["after"];
+    assert_eq!((after.rebuilt[9], after.rebuilt[10], after.kernel[9]), (0, 1, 2));
+    assert_eq!(after.error.pages, 2 * 512 + 1024);
+}
+
+#[test]
+fn merging_ends_with_the_largest_order_of_the_kernels_table() {
+    let mut script = Script::default();
+    script.taken(8, 3).alloc(8, 3).snap("before").drained(8, 3).snap("after");
+    let table = |large: u64| format!("Node 0, zone DMA 0 0 {large}\n");
+    let zoneinfo = "Node 0, zone DMA\n  spanned 4096\n  start_pfn: 0\n".to_owned();
+    let beside =
+        [("before.buddyinfo", table(0)), ("after.buddyinfo", table(2)), ("before.zoneinfo", zoneinfo)];
+    let after = &script.run_beside(&beside)["after"];
+    assert_eq!((&after.rebuilt[..], after.error.pages), (&[0, 0, 2][..], 0));
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let causes = |at: &PagesAt| at.error.causes.iter().map(|c| (c.cause, c.count)).collect::<Vec<_>>();
+    // Compaction takes 16/4 from its list and tells nobody. The kernel's table shows it; the trace, when it is freed.
+    let mut script = Script::default();
+    script.freed(16, 4).taken(4, 0).snap("before").freed(17, 0).snap("after");
+    let at = script.run(&[0, 0, 0, 0, 1], &[]);
+    assert_eq!((causes(&at), at.error.pages), (vec![(PageCauseKind::LeftWithoutEvent, 1)], 15));
+    assert_eq!(at.rebuilt[..4], [1, 1, 1, 1]);
+    // One of two blocks that no event is of goes. The other might be what remained of the block of page 4.
+    let mut script = Script::default();
+    script.taken(4, 0).snap("before").snap("after");
+    let at = script.run(&[0, 0, 0, 2], &[0, 0, 0, 1]);
+    assert_eq!((causes(&at), at.error.pages, at.rebuilt[3]), (vec![(PageCauseKind::PlaceUnknown, 8)], 8, 2));
+    // Nothing is known. What was strange before `before`, its table has.
+    let mut script = Script::default();
+    script.taken(4, 0).taken(4, 0).snap("before").snap("after");
+    assert_eq!(causes(&script.run(&[], &[1])), [(PageCauseKind::Unknown, 1)]);
+    // A page comes while the table is read.
+    let mut script = Script::default();
+    script.taken(4, 0).snap("before").now("tracing_mark_write: SNAP after slabinfo done").drained(4, 0);
+    script.now("tracing_mark_write: SNAP after buddyinfo done");
+    assert_eq!(causes(&script.run(&[], &[])), [(PageCauseKind::MovedWhileRead, 1)]);
+    // The header knows of more events than there are.
+    let mut script = Script::default();
+    script.text.push_str("# entries-in-buffer/entries-written: 7/20   #P:4\n");
+    script.taken(4, 0).snap("before").snap("after");
+    assert_eq!(causes(&script.run(&[], &[1])), [(PageCauseKind::LostEvents, 13)]);
+}
+
+#[test]
+fn a_trace_without_these_events_rebuilds_nothing() {
+    let mut script = Script::default();
+    script.alloc(8, 0).snap("before").snap("after");
+    let rows = "Node 0, zone DMA 1\n".to_owned();
+    assert!(
+        script
+            .run_beside(&[("before.buddyinfo", rows.clone()), ("after.buddyinfo", rows.clone())])
+            .is_empty()
+    );
+    script.taken(8, 0);
+    assert!(script.run_beside(&[("after.buddyinfo", rows)]).is_empty());
+}
+
+/// Free lists as Linux keeps them: blocks by order, merged one order at a time.
+#[derive(Default)]
+struct Lists([BTreeSet<u64>; 11]);
+
+impl Lists {
+    fn free(&mut self, mut pfn: u64, mut order: usize) {
+        while order < 10 && self.0[order].remove(&(pfn ^ 1 << order)) {
+            pfn &= !(1 << order);
+            order += 1;
+        }
+        self.0[order].insert(pfn);
+    }
+    /// The lower part of the smallest block that is large enough; what is above it goes back.
+    fn take(&mut self, order: usize, which: usize) -> Option<u64> {
+        let from = (order..11).find(|&order| !self.0[order].is_empty())?;
+        let pfn = *self.0[from].iter().nth(which % self.0[from].len())?;
+        self.0[from].remove(&pfn);
+        (order..from).for_each(|half| _ = self.0[half].insert(pfn + (1 << half)));
+        Some(pfn)
+    }
+    fn counts(&self) -> Vec<u64> {
+        self.0.iter().map(|blocks| blocks.len() as u64).collect()
+    }
+}
+
+proptest! {
+    /// The trace begins in the middle: what was free then is known from the table alone.
+    #[test]
+    fn rebuilt_lists_are_those_of_an_allocator_that_keeps_lists(
+        ops in prop::collection::vec((0..3_u8, 0..5_usize, 0..64_usize), 1..300),
+        begin in prop_oneof![Just(0), 1..150_usize],
+    ) {
+        let (mut lists, mut out, mut cached) = (Lists::default(), Vec::new(), Vec::new());
+        (1..4).for_each(|block| lists.free(block * 1024, 10));
+        let mut script = Script::default();
+        let mut before = None;
+        for (at, &(what, order, which)) in ops.iter().enumerate() {
+            if at == begin.min(ops.len() - 1) {
+                before = Some(lists.counts());
+                script = Script::default();
+                // Pages of before the trace, so that there is something to rebuild.
+                script.snap("before");
+            }
+            match what {
+                0 => if let Some(pfn) = lists.take(order, which) {
+                    script.taken(pfn, order as u8).alloc(pfn, order as u8);
+                    out.push((pfn, order));
+                },
+                1 if !out.is_empty() => {
+                    let (pfn, order) = out.swap_remove(which % out.len());
+                    script.freed(pfn, order as u8);
+                    if order > 3 { lists.free(pfn, order) } else { cached.push((pfn, order)) }
+                }
+                _ if !cached.is_empty() => {
+                    let (pfn, order) = cached.swap_remove(which % cached.len());
+                    script.drained(pfn, order as u8);
+                    lists.free(pfn, order);
+                }
+                _ => {}
+            }
+        }
+        script.taken(0, 0).snap("after");
+        let (before, after) = (before.expect("a moment"), lists.counts());
+        let at = script.run(&before, &after);
+        // The place of blocks without events is a guess. Their number is not.
+        let rebuilt: i64 = (0..).zip(&at.rebuilt).map(|(order, count)| count << order).sum();
+        prop_assert_eq!(rebuilt as u64, pages_of(&after), "{}", script.text);
+        if begin == 0 {
+            prop_assert_eq!(at.error.pages, 0, "{:?}\n{}", at, script.text);
+        }
+    }
+}
