@@ -60,14 +60,15 @@ enum Verb {
 ///
 /// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with perf
 /// (`perf record -a -e 'kmem:*'`); the texts of trace, trace_pipe, `perf script` and `trace-cmd report` are read,
-/// plain or zstd-compressed. The first lines of the report say what is wrong with a trace: events that are missing, a
+/// plain or compressed with gzip, xz or zstd. The first lines of the report say what is wrong with a trace: events that are missing, a
 /// cut last line, addresses that do not tell their pages. (Kernels print hashed addresses unless they are booted with
 /// no_hash_pointers; randomised ones are no obstacle.)
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   uslab replay trace.txt.zst
-  zcat trace.gz | uslab replay -
+  uslab replay trace.gz
+  ssh host cat /sys/kernel/tracing/trace | uslab replay -
   uslab replay trace.txt --cpus 16 --magazine 60 --json report.json
   uslab replay trace.txt --html page.html")]
 struct ReplayArgs {

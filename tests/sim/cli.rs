@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use uslab_tests::workspace;
 
+use crate::common::Packing;
+
 pub(crate) fn uslab(args: &[&str]) -> Output {
     uslab_with(args, b"")
 }
@@ -386,6 +388,26 @@ fn what_is_no_trace_is_refused_by_name() {
     whole.truncate(whole.len() / 2);
     let truncated = folder.file("truncated.zst", whole);
     refused(&["replay", &truncated], &[&truncated]);
+}
+
+#[test]
+fn a_compressed_trace_that_is_cut_or_damaged_is_refused_in_one_line() {
+    let folder = Folder::new();
+    for packing in Packing::ALL {
+        let packed = packing.pack(SMALL.as_bytes());
+        let whole = folder.file("whole", &packed);
+        assert_eq!(replay_json(&[&whole])["events_total"], 3, "{packing:?}");
+        let cut = folder.file("cut", &packed[..packed.len() - 5]);
+        let mut bytes = packed.clone();
+        bytes[packed.len() - 4..].iter_mut().for_each(|byte| *byte ^= 0x55);
+        let damaged = folder.file("damaged", bytes);
+        let wrong = format!("its {} data is damaged: ", packing.name());
+        for (path, what) in [(&cut, "the compressed file is cut short"), (&damaged, &*wrong)] {
+            refused(&["replay", path], &[path, what]);
+            let (_, _, err) = said(&uslab(&["replay", path]));
+            assert_eq!(err.lines().count(), 1, "{err}");
+        }
+    }
 }
 
 #[test]

@@ -1,9 +1,49 @@
 //! What several tests of traces share.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::path::Path;
 
 use uslab_sim::trace::{CacheKind, Facts, FreeOrigin, OpKind, PageFreeOrigin, PageUse, Recording, Tables};
+
+/// How a trace may be compressed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Packing {
+    Gzip,
+    Xz,
+    Zstd,
+}
+
+impl Packing {
+    pub(crate) const ALL: [Self; 3] = [Self::Gzip, Self::Xz, Self::Zstd];
+
+    pub(crate) fn pack(self, text: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Gzip => {
+                let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                to.write_all(text).unwrap();
+                to.finish().unwrap()
+            }
+            Self::Xz => {
+                let options = lzma_rust2::XzOptions::with_preset(0);
+                let mut to = lzma_rust2::XzWriter::new(Vec::new(), options).unwrap();
+                to.write_all(text).unwrap();
+                to.finish().unwrap()
+            }
+            Self::Zstd => {
+                let mut to = zstd::Encoder::new(Vec::new(), 1).unwrap();
+                to.include_checksum(true).unwrap();
+                to.write_all(text).unwrap();
+                to.finish().unwrap()
+            }
+        }
+    }
+
+    /// What errors call it.
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+}
 
 /// Takes all operations of a trace and checks that a replayer that believes them never sees a contradiction.
 pub(crate) fn check_operations(path: &Path, tables: &Tables) -> Facts {

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use uslab_sim::trace::{DirectMap, Facts, Format, Op, OpKind, Ptr, Recording, Source, Tables};
 use uslab_tests::workspace;
 
+use crate::common::Packing;
+
 struct Sample {
     file: &'static str,
     format: Format,
@@ -245,11 +247,16 @@ fn plain_text_is_read_as_compressed_text_is() {
     let folder = tempfile::tempdir().unwrap();
     for sample in &SAMPLES {
         let packed = std::fs::read(path(sample.file)).unwrap();
-        let plain = folder.path().join("plain");
-        std::fs::write(&plain, zstd::decode_all(&packed[..]).unwrap()).unwrap();
-        let mut ops = Recording::open(&plain).unwrap().resolve(None).unwrap();
-        while ops.next_op().unwrap().is_some() {}
-        assert_eq!(ops.facts(&Tables::default()), facts(sample.file), "{}", sample.file);
+        let text = zstd::decode_all(&packed[..]).unwrap();
+        let texts = [text.clone(), Packing::Gzip.pack(&text), Packing::Xz.pack(&text)];
+        for (n, bytes) in texts.iter().enumerate() {
+            // Their names tell nothing.
+            let file = folder.path().join("trace");
+            std::fs::write(&file, bytes).unwrap();
+            let mut ops = Recording::open(&file).unwrap().resolve(None).unwrap();
+            while ops.next_op().unwrap().is_some() {}
+            assert_eq!(ops.facts(&Tables::default()), facts(sample.file), "{}, {n}", sample.file);
+        }
     }
 }
 

@@ -27,13 +27,22 @@ pub enum TraceError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system or the decompressor said.
+        /// What the system said.
         source: io::Error,
     },
-    /// The compressed file ends before its last frame does.
+    /// The compressed file ends before its content does.
     Truncated {
         /// The file.
         path: PathBuf,
+    },
+    /// The compressed file cannot be unpacked.
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// How it is compressed: `gzip`, `xz` or `zstd`.
+        compression: &'static str,
+        /// What the decoder said.
+        source: io::Error,
     },
     /// There is not one byte of text in the file.
     Empty {
@@ -119,9 +128,19 @@ impl fmt::Display for TraceError {
             Self::Truncated { path } => {
                 write!(
                     f,
-                    "{}: the compressed file is cut short (its last frame is incomplete)",
+                    "{}: the compressed file is cut short or damaged: it ends too early",
                     path.display()
                 )
+            }
+            Self::Damaged { path, compression, source } if source.kind() == io::ErrorKind::OutOfMemory => {
+                write!(
+                    f,
+                    "{}: its {compression} data refers further back than the 128 MiB that are accepted",
+                    path.display()
+                )
+            }
+            Self::Damaged { path, compression, .. } => {
+                write!(f, "{}: its {compression} data is damaged", path.display())
             }
             Self::Empty { path } => write!(f, "{}: the file is empty", path.display()),
             Self::Binary { path, hint } => write!(f, "{}: not text: {hint}", path.display()),
@@ -147,7 +166,10 @@ impl fmt::Display for TraceError {
 impl std::error::Error for TraceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Open { source, .. } | Self::Read { source, .. } | Self::Spool { source } => Some(source),
+            Self::Open { source, .. }
+            | Self::Read { source, .. }
+            | Self::Damaged { source, .. }
+            | Self::Spool { source } => Some(source),
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! Kernel memory traces: from text to the operations that a replayer performs.
 //!
 //! ```text
-//!  file, .zst, stdin            Recording                        Resolver
+//!  file, .gz .xz .zst, stdin    Recording                        Resolver
 //!  source -> line -> event  ->  spool, shapes, counts   ->  names, resolve -> op     (-> facts)
 //!            ftrace, perf,      (pass 1: what the           (pass 2: which cache,
 //!            trace_cmd           text says)                  which irregularity)
