@@ -8,6 +8,7 @@ use crate::output::{Form, Place, Progress, bytes, json_text, table, text, write_
 use crate::replay;
 use crate::scale;
 use crate::stress::{self, FaultSpec, Workload};
+use crate::trace::PageSize;
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use std::cell::RefCell;
@@ -87,6 +88,10 @@ struct ReplayArgs {
     /// Memory of the simulated machine: bytes, or with K, M, G. Only what is used is committed.
     #[arg(long, value_name = "BYTES", default_value = "16G", value_parser = bytes)]
     limit_memory: u64,
+    /// Pages of the traced machine: 4k, 16k or 64k. Default: as the slabinfo beside the trace tells, or the trace's addresses; else
+    /// 4k. The simulated machine's have 4 KiB: a larger page is a block of them.
+    #[arg(long, value_name = "SIZE")]
+    page_size: Option<PageSize>,
     /// Check the conservation laws after every N operations, and at each mark and at the end.
     #[arg(long, value_name = "N")]
     snapshot_every: Option<u64>,
@@ -368,6 +373,7 @@ impl ReplayArgs {
             limit_memory: replay::DEFAULT_MEMORY,
             snapshot_every: None,
             strict: false,
+            page_size: None,
             all: false,
             design: Vec::new(),
             predict: false,
@@ -386,6 +392,7 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
         memory: args.limit_memory,
         snapshot_every: args.snapshot_every,
         strict: args.strict,
+        page_size: args.page_size,
     };
     options.check()?;
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;

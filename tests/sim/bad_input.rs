@@ -166,7 +166,7 @@ fn values_that_cannot_be() {
         }
     }
     let error = message(page.replace("order=0", "order=11").as_bytes());
-    assert_eq!(error, "t.txt:1: impossible order=11 (0 to 10 are accepted)");
+    assert_eq!(error, "t.txt:1: impossible order=11 (0 to 10 are accepted where pages have 4 KiB)");
 }
 
 #[test]

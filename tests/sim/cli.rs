@@ -4,9 +4,10 @@ use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use uslab_sim::trace::PageSize;
 use uslab_tests::workspace;
 
-use crate::common::Packing;
+use crate::common::{Packing, synthetic_arm64};
 
 pub(crate) fn uslab(args: &[&str]) -> Output {
     uslab_with(args, b"")
@@ -417,6 +418,55 @@ fn impossible_values_are_refused_with_their_line() {
     refused(&["replay", &order], &[&format!("{order}:7"), "10"]);
     let size = folder.file("size", SMALL.replace("bytes_alloc=64", "bytes_alloc=99999999999"));
     refused(&["replay", &size], &[&format!("{size}:5")]);
+}
+
+#[test]
+fn the_page_size_of_the_traced_machine_is_found_given_or_said_to_be_unknown() {
+    let folder = Folder::new();
+    let packed = std::fs::read(sample("ftrace-6.1.txt.zst")).unwrap();
+    let text = zstd::decode_all(&packed[..]).unwrap();
+    let made = synthetic_arm64(&text, PageSize::Kib64, 0xffff_0000_0000_0000 - 0x4000_0000);
+    let made = folder.file("synthetic-arm64-64k-of-ftrace-6.1.txt", made);
+    let known = |args: &[&str]| {
+        let report = replay_json(args);
+        assert_eq!(report["conservation"]["violated"], 0, "{args:?}: {}", report["conservation"]);
+        let health = &report["trace_health"];
+        (health["page_size"].as_u64().unwrap(), health["page_size_source"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(known(&[&made]), (65_536, "addresses".to_owned()));
+    let second = first_lines(&[&made], "").remove(1);
+    assert!(second.ends_with("; pages of 4 KiB where the trace's have 64 KiB"), "{second}");
+    let hashed = sample("ftrace-6.12-tgid-hashed.txt.zst");
+    let hashed = hashed.to_str().unwrap();
+    let unknown = "  Nor can the size of its pages: 4 KiB are assumed, unless --page-size says otherwise";
+    assert_eq!(known(&[hashed]), (4096, "assumed".to_owned()));
+    assert!(first_lines(&[hashed], "").iter().any(|line| line == unknown));
+    assert_eq!(known(&[hashed, "--page-size", "64K"]), (65_536, "given".to_owned()));
+    assert!(!first_lines(&[hashed, "--page-size", "64k"], "").iter().any(|line| line == unknown));
+    // The kernel's table beside a trace tells it, too.
+    let trace = folder.file("trace", SMALL);
+    assert_eq!(known(&[&trace]).1, "assumed");
+    folder.file(
+        "end.slabinfo",
+        "slabinfo - version: 2.1\n\
+         dentry 1 1 192 341 1 : tunables 0 0 0 : slabdata 1 1 0\n\
+         inode_cache 1 1 608 215 2 : tunables 0 0 0 : slabdata 1 1 0\n",
+    );
+    assert_eq!(known(&[&trace]), (65_536, "slabinfo".to_owned()));
+
+    refused(&["replay", "--page-size", "8k"], &["--page-size", "8k", "expected 4k, 16k or 64k"]);
+    refused(&["replay", &made, "--design", "slub"], &[&made, "64 KiB", "4 KiB"]);
+    // Larger pages have higher orders.
+    let order = |order: u8| folder.file("order", SMALL.replace("order=3", &format!("order={order}")));
+    for (most, size) in [(10, "4k"), (11, "16k"), (13, "64k")] {
+        let path = order(most);
+        assert_eq!(known(&[&path, "--page-size", size]).1, "given");
+        let path = order(most + 1);
+        refused(
+            &["replay", &path, "--page-size", size],
+            &[&format!("{path}:7"), &format!("impossible order={} (0 to {most} are accepted", most + 1)],
+        );
+    }
 }
 
 /// Once folded onto the last CPU without a word.

@@ -8,7 +8,7 @@
 //! | a pointer handed out again, or a page freed, under a live object (*hidden free*) | frees the object |
 //! | a free of an object from before the trace (*pre-trace*) | nothing; it is counted |
 //! | pages of slabs and of large objects | nothing: our own caches take their own pages |
-//! | other pages | allocates and frees them, splitting blocks that are freed in parts |
+//! | other pages | allocates and frees them, splitting blocks that are freed in parts; larger pages than 4 KiB as blocks of these |
 //! | a mark `SHRINK end`: the traced system had shrunk its caches | shrinks all caches; it is counted |
 //!
 //! A CPU of the trace is the CPU of the same number here, modulo the simulated CPUs.
@@ -33,7 +33,8 @@ use crate::output::Progress;
 use crate::report::Report;
 use crate::resident::resident_bytes;
 use crate::trace::{
-    CacheId, FreeOrigin, Op, OpKind, PageUse, Recording, Resolver, Source, Tables, TraceError,
+    CacheId, FreeOrigin, Op, OpKind, PageSize, PageSizeSource, PageUse, Pfn, Progress as Read, Recording,
+    Resolver, Source, Tables, TraceError,
 };
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -56,6 +57,8 @@ pub struct Options {
     pub snapshot_every: Option<u64>,
     /// Whether a free without a seen allocation is an error.
     pub strict: bool,
+    /// How large the traced machine's pages are; `None` is as the tables beside the trace or its addresses tell.
+    pub page_size: Option<PageSize>,
 }
 
 /// Memory of the simulated machine where nothing else is said: 16 GiB, of which only what is used is committed.
@@ -70,6 +73,7 @@ impl Default for Options {
             memory: DEFAULT_MEMORY,
             snapshot_every: None,
             strict: false,
+            page_size: None,
         }
     }
 }
@@ -187,6 +191,26 @@ fn open(path: Option<&Path>, options: &Options) -> Result<(Source, Tables), Repl
     })
 }
 
+/// Reads a trace whose tables may tell how large its pages are.
+fn read(
+    source: Source,
+    tables: &Tables,
+    options: &Options,
+    progress: impl FnMut(Read),
+) -> Result<Recording, TraceError> {
+    let given = options.page_size.map(|size| (size, PageSizeSource::Given));
+    let known = given.or_else(|| tables.page_size().map(|size| (size, PageSizeSource::Slabinfo)));
+    Recording::read_paged(source, known, progress)
+}
+
+/// `2^order` pages of the traced machine as blocks of our pages, which have 4 KiB: first page and order of each.
+fn our_blocks(size: PageSize, pfn: Pfn, order: u8) -> impl Iterator<Item = (u64, u8)> {
+    let finer = (size.shift() - PageSize::Kib4.shift()) as u8;
+    let all = order + finer;
+    let each = all.min(uslab_buddy::MAX_ORDER);
+    (0..1_u64 << (all - each)).map(move |i| ((pfn.0 << finer) + (i << each), each))
+}
+
 fn bundled_tables() -> Result<Tables, TraceError> {
     let texts = [
         ("before.slabinfo", include_str!("../../data/files-6.1.before.slabinfo")),
@@ -218,7 +242,7 @@ fn replay_to(
 ) -> Result<Report, ReplayError> {
     let begun = Instant::now();
     let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
-    let recording = Recording::read(source, |p| stage.at(p.bytes))?;
+    let recording = read(source, tables, options, |p| stage.at(p.bytes))?;
     drop(stage);
     let read = begun.elapsed();
 
@@ -388,11 +412,15 @@ impl Run<'_, '_> {
                 self.held.free(cpu, ptr.0);
             }
             OpKind::PageAlloc { pfn, order, migratetype, usage: PageUse::Other } => {
-                let done = self.held.alloc_pages(cpu, pfn.0, order, migratetype);
-                done.map_err(|failed| self.out_of_memory(op, failed))?;
+                for (pfn, order) in our_blocks(self.resolver.page_size(), pfn, order) {
+                    let done = self.held.alloc_pages(cpu, pfn, order, migratetype);
+                    done.map_err(|failed| self.out_of_memory(op, failed))?;
+                }
             }
             OpKind::PageFree { pfn, order, usage: PageUse::Other, .. } => {
-                self.held.free_pages(cpu, pfn.0, order);
+                for (pfn, order) in our_blocks(self.resolver.page_size(), pfn, order) {
+                    self.held.free_pages(cpu, pfn, order);
+                }
             }
             // Our caches take and give their own pages.
             OpKind::PageAlloc { .. } | OpKind::PageFree { .. } => {}

@@ -7,7 +7,7 @@ use super::prediction::Prediction;
 use super::series::Series;
 use super::{Options, ReplayError, open};
 use crate::output::{Progress, grouped, table, text};
-use crate::trace::{FreeOrigin, Op, OpKind, Pfn, Ptr, Recording, Resolver, Tables};
+use crate::trace::{FreeOrigin, Op, OpKind, PageSize, Pfn, Ptr, Resolver, Tables};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cell::RefCell;
@@ -144,8 +144,16 @@ pub fn designs<P: Policy>(
     let (source, tables) = open(path, options)?;
     let boot = boot.map(Tables::read).transpose()?;
     let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
-    let recording = Recording::read(source, |p| stage.at(p.bytes))?;
+    let recording = super::read(source, &tables, options, |p| stage.at(p.bytes))?;
     drop(stage);
+    let (page_size, _) = recording.page_size();
+    if page_size != PageSize::Kib4 {
+        return Err(ReplayError::Option(format!(
+            "--design: the pages of {} have {page_size}, and the designs' have 4 KiB: their slabs cannot be compared; expected a trace \
+             of a machine with pages of 4 KiB",
+            recording.path().display()
+        )));
+    }
     let cpus = super::cpus(&recording, options)?;
     let trace = recording.path().display().to_string();
     let mut resolver = recording.resolve(tables.latest_slabinfo())?;

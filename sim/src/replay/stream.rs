@@ -1,5 +1,6 @@
 //! A replay as a stream of operations, for the engine of pages: the same actions that the machine here performs.
 
+use super::our_blocks;
 use crate::trace::{CacheKind, FreeOrigin, Op, OpKind, PageUse, Resolver};
 use uslab_engine::Writer;
 use uslab_engine::stream::Kind;
@@ -28,9 +29,15 @@ pub(super) fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
         }
         OpKind::Free { origin: FreeOrigin::PreTrace, .. } => {}
         OpKind::PageAlloc { pfn, order, migratetype, usage: PageUse::Other } => {
-            to.alloc_pages(cpu, pfn.0, order, migratetype);
+            for (pfn, order) in our_blocks(resolver.page_size(), pfn, order) {
+                to.alloc_pages(cpu, pfn, order, migratetype);
+            }
         }
-        OpKind::PageFree { pfn, order, usage: PageUse::Other, .. } => to.free_pages(cpu, pfn.0, order),
+        OpKind::PageFree { pfn, order, usage: PageUse::Other, .. } => {
+            for (pfn, order) in our_blocks(resolver.page_size(), pfn, order) {
+                to.free_pages(cpu, pfn, order);
+            }
+        }
         OpKind::PageAlloc { .. } | OpKind::PageFree { .. } => {}
         OpKind::Mark { text } => {
             let text = resolver.mark(text);

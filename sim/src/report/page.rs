@@ -3,6 +3,7 @@
 use super::cause::explained;
 use super::{CacheReport, Report, percent};
 use crate::output::{grouped, signed, size, table, text};
+use crate::trace::PageSize;
 use std::fmt::Write;
 use uslab::Path;
 
@@ -113,6 +114,10 @@ impl Report {
             size(m.memory_bytes),
             m.magazine
         );
+        let traced_pages = self.trace_health.page_size;
+        if traced_pages != PageSize::Kib4 {
+            what += &format!("; pages of 4 KiB where the trace's have {traced_pages}");
+        }
         if u64::from(m.cpus) < traced.cpus {
             let folded = match m.cpus {
                 1 => "all of the trace's run on it".to_owned(),

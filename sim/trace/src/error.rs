@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use super::page_size::PageSize;
+
 /// An error of reading a trace or a table beside it.
 ///
 /// Every variant names the file (`<stdin>` for standard input), and the line where there is one. What the system said is
@@ -72,7 +74,7 @@ pub enum TraceError {
         /// Its number, from 1.
         line: u64,
     },
-    /// A value that no kernel prints: an order above 10, a size of nothing, a CPU above 8191.
+    /// A value that no kernel prints, or none with pages of that size: an order above 10, a size of nothing, a CPU above 8191.
     Impossible {
         /// The file.
         path: PathBuf,
@@ -108,12 +110,18 @@ pub struct Impossible {
     pub most: u64,
     /// The smallest value that is accepted.
     pub least: u64,
+    /// The size of pages for which this holds, if it does not for any.
+    pub page_size: Option<PageSize>,
 }
 
 impl fmt::Display for Impossible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { field, value, most, least } = self;
-        write!(f, "impossible {field}={value} ({least} to {most} are accepted)")
+        let Self { field, value, most, least, page_size } = self;
+        write!(f, "impossible {field}={value} ({least} to {most} are accepted")?;
+        match page_size {
+            Some(size) => write!(f, " where pages have {size})"),
+            None => f.write_str(")"),
+        }
     }
 }
 

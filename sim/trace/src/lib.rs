@@ -41,6 +41,7 @@ mod ftrace;
 mod line;
 mod names;
 mod op;
+mod page_size;
 mod page_table;
 mod perf;
 mod prefix;
@@ -58,7 +59,7 @@ mod tests;
 
 pub use direct_map::DirectMap;
 pub use error::{Impossible, TraceError};
-pub use event::{Event, EventKind, MAX_CPU, MAX_OBJECT, MAX_ORDER, MAX_SLAB_OBJECT, Pfn, Ptr, Via};
+pub use event::{Event, EventKind, MAX_CPU, Pfn, Ptr, Via};
 pub use facts::{
     Absolute, CacheFacts, Facts, Header, MarkFacts, ObjectFacts, PageFacts, PageSpan, Phase, SlabinfoChange,
     SlabinfoSpan, SlabinfoSum,
@@ -68,6 +69,7 @@ pub use names::NameSources;
 pub use op::{
     CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
 };
+pub use page_size::{PageSize, PageSizeSource};
 pub use recording::{Counts, Recording};
 pub use resolve::{CacheTally, Resolver};
 #[doc(hidden)]

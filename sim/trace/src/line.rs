@@ -12,8 +12,9 @@
 use memchr::memchr;
 
 use super::error::Impossible;
-use super::event::{Event, EventKind, MAX_CPU, MAX_OBJECT, MAX_ORDER, Pfn, Ptr, Via};
+use super::event::{Event, EventKind, MAX_CPU, Pfn, Ptr, Via};
 use super::fields::{self, Fields, Pointer, word};
+use super::page_size::PageSize;
 use super::prefix::Prefix;
 use super::symbols::{Symbol, Symbols};
 use super::{ftrace, perf, trace_cmd};
@@ -67,6 +68,9 @@ pub enum Reject {
     /// Its form is known, a value in it cannot be.
     Impossible(Impossible),
 }
+
+/// The page size with the largest values. Which size a trace is of is known later than a line is read.
+const LARGEST: PageSize = PageSize::Kib64;
 
 /// Events whose fields are read. Their symbols are their places in this list.
 const KNOWN_EVENTS: [&[u8]; 14] = [
@@ -268,7 +272,7 @@ impl Parser {
     fn alloc(&mut self, fields: &mut Fields<'_>, via: Via) -> Result<EventKind, Reject> {
         let (event, bytes_req, bytes_alloc) = self.alloc_fields(fields, via).ok_or(Reject::NotUnderstood)?;
         if matches!(event, EventKind::Alloc { ptr: Ptr(1..), .. }) {
-            within("bytes_alloc", bytes_alloc, 1, u64::from(MAX_OBJECT))?;
+            within("bytes_alloc", bytes_alloc, 1, LARGEST.max_object())?;
             within("bytes_req", bytes_req, 0, bytes_alloc)?;
         }
         Ok(event)
@@ -390,7 +394,7 @@ fn block(fields: &mut Fields<'_>) -> Result<(Pfn, u8), Reject> {
     fields.next_if(b"page=");
     let pfn = fields.get(b"pfn=").and_then(fields::pfn).ok_or(Reject::NotUnderstood)?;
     let order = fields.get(b"order=").and_then(fields::decimal).ok_or(Reject::NotUnderstood)?;
-    within("order", order, 0, u64::from(MAX_ORDER))?;
+    within("order", order, 0, LARGEST.max_order().into())?;
     // Physical addresses have 52 bits.
     within("pfn", pfn, 0, (1 << 40) - 1)?;
     Ok((Pfn(pfn), order as u8))
@@ -400,6 +404,6 @@ fn within(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), 
     if (least..=most).contains(&value) {
         Ok(())
     } else {
-        Err(Reject::Impossible(Impossible { field, value, most, least }))
+        Err(Reject::Impossible(Impossible { field, value, most, least, page_size: None }))
     }
 }

@@ -21,13 +21,14 @@ use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
-use super::direct_map::DirectMap;
+use super::direct_map::Mapping;
 use super::error::TraceError;
 use super::event::{Pfn, Ptr, Via};
 use super::names::{NameSources, Names};
 use super::op::{
     CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
 };
+use super::page_size::{PageSize, PageSizeSource};
 use super::page_table::{PageTable, frames};
 use super::recording::{Counts, Recording, bump};
 use super::spool::{Reader, Record, Tag};
@@ -42,7 +43,8 @@ const MARKS_KEPT: usize = 256;
 pub struct Resolver {
     pub(super) recording: Interpreted,
     pub(super) names: Names,
-    pub(super) direct_map: DirectMap,
+    pub(super) mapping: Mapping,
+    pub(super) page_size_source: PageSizeSource,
     records: Reader,
     objects: FxHashMap<u64, Object>,
     histories: FxHashMap<u64, History>,
@@ -223,8 +225,9 @@ impl Recording {
         };
         Ok(Resolver {
             recording,
-            direct_map: self.direct_map,
-            names: Names::new(self.strings, self.shapes, slabinfo),
+            mapping: self.mapping,
+            page_size_source: self.page_size_source,
+            names: Names::new(self.strings, self.shapes, slabinfo, self.mapping.page_size),
             records: self.spool.into_reader().map_err(|source| TraceError::Spool { source })?,
             objects: FxHashMap::default(),
             histories: FxHashMap::default(),
@@ -289,10 +292,16 @@ impl Resolver {
         self.tally.all
     }
 
+    /// How large the pages of the traced machine are.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        self.mapping.page_size
+    }
+
     /// The page that an object lies on, its first if it lies on several; `None` where addresses do not tell.
     #[must_use]
     pub fn page_of(&self, ptr: Ptr) -> Option<Pfn> {
-        self.direct_map.pfn(ptr)
+        self.mapping.pfn(ptr)
     }
 
     /// The text of a mark.
@@ -330,7 +339,7 @@ impl Resolver {
 
     fn alloc(&mut self, record: &Record) {
         let ptr = Ptr(record.at);
-        let pfn = self.direct_map.pfn(ptr);
+        let pfn = self.mapping.pfn(ptr);
         let cache = match pfn {
             Some(pfn) => self.names.of_alloc(record.key, Some(&mut self.pages.entry(pfn).name)),
             None => self.names.of_alloc(record.key, None),
@@ -393,9 +402,9 @@ impl Resolver {
 
     /// Notes a pointer that was not known on its page.
     fn seen_on_page(&mut self, ptr: Ptr) {
-        if let Some(pfn) = self.direct_map.pfn(ptr) {
+        if let Some(pfn) = self.mapping.pfn(ptr) {
             self.pages.entry(pfn).has_objects = true;
-            self.on_page.entry(pfn.0).or_default().push((ptr.0 % 4096) as u16);
+            self.on_page.entry(pfn.0).or_default().push(self.mapping.offset(ptr));
         }
     }
 
@@ -469,7 +478,7 @@ impl Resolver {
     }
 
     fn unseen_free(&mut self, record: &Record, ptr: Ptr, known: Option<Object>, named: Option<CacheId>) {
-        let page_known = match self.direct_map.pfn(ptr) {
+        let page_known = match self.mapping.pfn(ptr) {
             Some(pfn) => self.pages.get(pfn).is_some_and(|page| page.known),
             None => false,
         };
@@ -477,7 +486,7 @@ impl Resolver {
         let cache = named
             .or(known.map(|object| object.cache))
             .or_else(|| {
-                let head = self.head_of(self.direct_map.pfn(ptr)?)?;
+                let head = self.head_of(self.mapping.pfn(ptr)?)?;
                 self.pages.get(head)?.slab_of
             })
             .unwrap_or_else(|| self.names.of_nobody());
@@ -578,7 +587,7 @@ impl Resolver {
         page.has_objects = false;
         page.known = true;
         for offset in self.on_page.remove(&pfn.0).unwrap_or_default() {
-            let ptr = self.direct_map.object(pfn, offset);
+            let ptr = self.mapping.object(pfn, offset);
             let Some(object) = self.objects.remove(&ptr.0) else { continue };
             if object.has_history {
                 self.histories.remove(&ptr.0);

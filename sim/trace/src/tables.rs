@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 use super::error::TraceError;
+use super::page_size::PageSize;
 use uslab::SlabInfo;
 use uslab::info::ParseError;
 
@@ -94,6 +95,12 @@ impl Tables {
     #[must_use]
     pub fn latest_slabinfo(&self) -> Option<&SlabInfo> {
         self.snapshots.iter().rev().find_map(|s| s.slabinfo.as_ref())
+    }
+
+    /// How large the pages of the kernel are, by the slabs of its caches.
+    #[must_use]
+    pub fn page_size(&self) -> Option<PageSize> {
+        self.latest_slabinfo().and_then(PageSize::of_slabs)
     }
 }
 

@@ -534,7 +534,8 @@ fn a_spool_that_does_not_fit_in_memory_changes_nothing() {
     let facts_within = |limit| {
         let source =
             Source::from_reader("test", Box::new(Cursor::new(text.clone().into_bytes())), None).unwrap();
-        let mut resolver = Recording::read_within(limit, source, |_| {}).unwrap().resolve(None).unwrap();
+        let mut resolver =
+            Recording::read_within(limit, source, None, |_| {}).unwrap().resolve(None).unwrap();
         let mut operations = Vec::new();
         while let Some(op) = resolver.next_op().unwrap() {
             operations.push(op);
