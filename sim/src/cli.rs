@@ -71,6 +71,7 @@ Examples:
   uslab replay trace.gz
   ssh host cat /sys/kernel/tracing/trace | uslab replay -
   uslab replay trace.txt --cpus 16 --magazine 60 --json report.json
+  uslab replay trace.txt --callers=50
   uslab replay trace.txt --html page.html")]
 struct ReplayArgs {
     /// The trace: a file, or `-` for standard input. Left out: the bundled trace.
@@ -101,6 +102,10 @@ struct ReplayArgs {
     /// Show every cache, not only the busiest.
     #[arg(long)]
     all: bool,
+    /// Show who allocates and how long objects live: N call sites with the numbers of `perf kmem stat --caller`, and lifetimes in
+    /// N caches. JSON has all of them. Default: 20.
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = rows)]
+    callers: Option<usize>,
     /// Who answers, e.g. `slub,slub:cpu_partial=0,uslab`. With it the report shows how each design's slabs compare with the
     /// kernel's own tables beside the trace.
     ///
@@ -113,7 +118,7 @@ struct ReplayArgs {
     ///   slab         a model of SLAB in Linux until 6.7: limit, batchcount, shared
     ///   bonwick94    a model of the slab allocator of 1994
     ///   magazines01  the magazine layer of 2001 over a model of the slabs of 1994: magsize
-    #[arg(long, value_name = "NAME", verbatim_doc_comment, value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "html"])]
+    #[arg(long, value_name = "NAME", verbatim_doc_comment, value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "html"])]
     design: Vec<String>,
     /// Of two designs: say what the change from the first one's settings to the second one's would have done to the kernel's slabs.
     #[arg(long, requires = "design")]
@@ -314,6 +319,14 @@ fn leaker(name: String, leaked: Arc<AtomicBool>) -> stress::Saboteur {
     })
 }
 
+/// How many rows of a table to show.
+fn rows(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|rows| *rows > 0)
+        .ok_or_else(|| "expected a number of rows, at least 1".to_owned())
+}
+
 fn stress_help() -> String {
     let points = uslab::faults::POINTS.map(|point| format!("  {:12} {}", point.name, point.what)).join("\n");
     format!(
@@ -375,6 +388,7 @@ impl ReplayArgs {
             strict: false,
             page_size: None,
             all: false,
+            callers: None,
             design: Vec::new(),
             predict: false,
             beside: None,
@@ -393,6 +407,7 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
         snapshot_every: args.snapshot_every,
         strict: args.strict,
         page_size: args.page_size,
+        callers: args.callers.is_some(),
     };
     options.check()?;
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
@@ -434,8 +449,11 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
     let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
     write_all(json.into_iter().chain(html.zip(page)))?;
     if !to_stdout {
-        let introduce = args.trace.is_none() && !args.all;
-        let text = if introduce { report.introduction() } else { report.page(args.all) };
+        let introduce = args.trace.is_none() && !args.all && args.callers.is_none();
+        let mut text = if introduce { report.introduction() } else { report.page(args.all) };
+        if let Some((callers, rows)) = report.callers.as_ref().zip(args.callers) {
+            text += &callers.page(rows);
+        }
         std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
     }
     Ok(if report.conservation.violated == 0 { Outcome::Done } else { Outcome::Violated })

@@ -469,6 +469,50 @@ fn the_page_size_of_the_traced_machine_is_found_given_or_said_to_be_unknown() {
     }
 }
 
+#[test]
+fn call_sites_and_lifetimes_add_up_to_the_trace_on_any_machine() {
+    let path = sample("ftrace-6.1.txt.zst");
+    let path = path.to_str().unwrap();
+    let report = replay_json(&[path, "--callers"]);
+    let rows = |table: &str| report["callers"][table].as_array().unwrap();
+    let sum = |table: &str, field: &str| -> u64 {
+        rows(table).iter().map(|row| row[field].as_u64().unwrap()).sum()
+    };
+    let facts = &report["facts"];
+    assert_eq!(sum("sites", "hits"), report["objects"]["allocs"]);
+    assert_eq!(sum("sites", "ping_pong"), facts["objects"]["remote"]);
+    assert_eq!(sum("sites", "bytes_req"), facts["bytes"][0]);
+    assert_eq!(sum("sites", "bytes_alloc"), facts["bytes"][1]);
+    assert_eq!(sum("lifetimes", "freed"), facts["objects"]["matched"]);
+    assert_eq!(sum("lifetimes", "hidden_frees"), facts["objects"]["hidden_frees"]);
+    assert_eq!(sum("lifetimes", "live"), report["objects"]["live"]);
+    let first = &rows("sites")[0];
+    for row in rows("lifetimes").iter().filter(|row| row["freed"] != 0) {
+        for spread in [&row["microseconds"], &row["operations"]] {
+            let [p50, p90, p99, max] =
+                ["p50", "p90", "p99", "max"].map(|part| spread[part].as_f64().unwrap());
+            assert!(p50 <= p90 && p90 <= p99 && p99 <= max, "{row}");
+        }
+        assert!(row["operations"]["p50"].as_f64() >= Some(1.0), "{row}");
+    }
+    // They are the trace's, not the simulated machine's.
+    assert_eq!(replay_json(&[path, "--callers", "--cpus", "1"])["callers"], report["callers"]);
+    assert!(replay_json(&[path])["callers"].is_null());
+
+    let page = |args: &[&str]| said(&uslab(&[&["replay"][..], args].concat())).1;
+    let out = page(&[path, "--callers=3"]);
+    let sites = format!("Call sites (3 of {}, the most bytes first)", rows("sites").len());
+    assert!(out.contains(&sites) && out.contains("\nLifetimes (3 of "), "{out}");
+    assert!(out.contains(first["call_site"].as_str().unwrap()), "{out}");
+    assert!(!page(&[path]).contains("Call sites"));
+    assert!(page(&["--callers"]).contains("\nCall sites (20 of "), "of the bundled trace, too");
+    for wrong in ["0", "many", "-1"] {
+        let option = format!("--callers={wrong}");
+        refused(&["replay", &option], &["--callers", wrong, "expected a number of rows, at least 1"]);
+    }
+    refused(&["replay", "--callers", "--design", "slub"], &["--callers", "--design"]);
+}
+
 /// Once folded onto the last CPU without a word.
 #[test]
 fn a_trace_of_more_cpus_than_there_can_be_says_so() {

@@ -118,7 +118,7 @@ pub(crate) fn check_operations(path: &Path, tables: &Tables) -> Facts {
         assert!(op.line >= last_line, "{}: lines go back", place());
         last_line = op.line;
         match op.kind {
-            OpKind::Alloc { cache, ptr, bytes_req, bytes_alloc } => {
+            OpKind::Alloc { cache, ptr, bytes_req, bytes_alloc, .. } => {
                 assert!(bytes_req <= bytes_alloc, "{}", place());
                 let info = ops.cache(cache);
                 let sized = info.kind == CacheKind::KmallocLarge || info.size == bytes_alloc;

@@ -30,7 +30,7 @@ pub use series::Series;
 
 use crate::machine::{Build, BuildError, Failed, Holdings, Machine};
 use crate::output::Progress;
-use crate::report::Report;
+use crate::report::{Report, Watch};
 use crate::resident::resident_bytes;
 use crate::trace::{
     CacheId, FreeOrigin, Op, OpKind, PageSize, PageSizeSource, PageUse, Pfn, Progress as Read, Recording,
@@ -59,6 +59,8 @@ pub struct Options {
     pub strict: bool,
     /// How large the traced machine's pages are; `None` is as the tables beside the trace or its addresses tell.
     pub page_size: Option<PageSize>,
+    /// Whether the report has call sites and lifetimes.
+    pub callers: bool,
 }
 
 /// Memory of the simulated machine where nothing else is said: 16 GiB, of which only what is used is committed.
@@ -74,6 +76,7 @@ impl Default for Options {
             snapshot_every: None,
             strict: false,
             page_size: None,
+            callers: false,
         }
     }
 }
@@ -267,6 +270,7 @@ fn replay_to(
         resolver,
         nodes: (0..build.cpus).map(|cpu| machine.subsystem.cpus().node_of(cpu)).collect(),
         remote: Vec::new(),
+        watch: options.callers.then(Watch::default),
         operations: 0,
         served: 0,
         shrinks: 0,
@@ -337,6 +341,7 @@ struct Run<'r, 'm> {
     nodes: Vec<u32>,
     /// By the cache's number in the trace.
     remote: Vec<RemoteFrees>,
+    watch: Option<Watch>,
     operations: u64,
     /// Allocations and frees that the simulated machine was asked for.
     served: u64,
@@ -385,6 +390,9 @@ impl Run<'_, '_> {
                 line: op.line,
                 failed,
             })?;
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.see(op);
         }
         let cpu = u32::from(op.cpu) % self.build.cpus;
         self.served += asks(op.kind);

@@ -412,7 +412,7 @@ impl fmt::Display for DesignReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{CacheId, PageFreeOrigin, PageUse};
+    use crate::trace::{CacheId, PageFreeOrigin, PageUse, SiteId};
 
     const CACHE: CacheId = CacheId(0);
 
@@ -429,7 +429,13 @@ mod tests {
         let slab = OpKind::PageAlloc { pfn: Pfn(4), order: 1, migratetype: 0, usage };
         let origin = PageFreeOrigin::Unseen;
         let gone = OpKind::PageFree { pfn: Pfn(4), order: 1, origin, usage };
-        let alloc = |ptr| OpKind::Alloc { cache: CACHE, ptr: Ptr(ptr), bytes_req: 8, bytes_alloc: 8 };
+        let alloc = |ptr| OpKind::Alloc {
+            cache: CACHE,
+            ptr: Ptr(ptr),
+            site: SiteId(0),
+            bytes_req: 8,
+            bytes_alloc: 8,
+        };
         let matched =
             |ptr| OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::Matched { alloc_cpu: 0 } };
         let ops = ops([

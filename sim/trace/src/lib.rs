@@ -68,6 +68,7 @@ pub use line::{Format, HeaderFact, Line, Parser, Reject, Strings};
 pub use names::NameSources;
 pub use op::{
     CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
+    SiteId,
 };
 pub use page_size::{PageSize, PageSizeSource};
 pub use recording::{Counts, Recording};

@@ -27,10 +27,12 @@ use super::event::{Pfn, Ptr, Via};
 use super::names::{NameSources, Names};
 use super::op::{
     CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
+    SiteId,
 };
 use super::page_size::{PageSize, PageSizeSource};
 use super::page_table::{PageTable, frames};
 use super::recording::{Counts, Recording, bump};
+use super::shapes::Shape;
 use super::spool::{Reader, Record, Tag};
 use super::symbols::Symbol;
 use uslab::SlabInfo;
@@ -304,6 +306,12 @@ impl Resolver {
         self.mapping.pfn(ptr)
     }
 
+    /// A call site, `function+0x1b/0x40`.
+    #[must_use]
+    pub fn call_site(&self, id: SiteId) -> String {
+        self.names.strings().sites.text(Symbol(id.0)).into_owned()
+    }
+
     /// The text of a mark.
     #[must_use]
     pub fn mark(&self, id: MarkId) -> String {
@@ -373,7 +381,8 @@ impl Resolver {
         if let Some(pfn) = pfn {
             self.slab_page_used(pfn, cache);
         }
-        let kind = OpKind::Alloc { cache, ptr, bytes_req: shape.bytes_req, bytes_alloc: shape.bytes_alloc };
+        let Shape { site, bytes_req, bytes_alloc, .. } = shape;
+        let kind = OpKind::Alloc { cache, ptr, site: SiteId(site.0), bytes_req, bytes_alloc };
         self.push(record, kind);
     }
 
