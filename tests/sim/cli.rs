@@ -513,6 +513,72 @@ fn call_sites_and_lifetimes_add_up_to_the_trace_on_any_machine() {
     refused(&["replay", "--callers", "--design", "slub"], &["--callers", "--design"]);
 }
 
+#[test]
+fn a_programs_malloc_is_replayed_on_kmalloc() {
+    let folder = Folder::new();
+    // Two of one class, one of no bytes, pages, and what malloc maps by itself; a free of nothing.
+    let text = "Alloc(552),\nAlloc(1000),\nAlloc(0),\nAlloc(20000),\nAlloc(5000000),\nFree(0),\nFree(0),\nFree(4),\nFree(3),\n";
+    let trace = folder.file("program.trace", Packing::Xz.pack(text.as_bytes()));
+    let report = replay_json(&[&trace, "--callers", "--strict"]);
+    assert_eq!((&report["events"]["Alloc"], &report["events"]["Free"]), (&5.into(), &4.into()));
+    assert_eq!((&report["not_understood"], &report["conservation"]["violated"]), (&0.into(), &0.into()));
+    let objects = &report["objects"];
+    assert_eq!((&objects["allocs"], &objects["frees"], &objects["live"]), (&4.into(), &2.into(), &2.into()));
+    let facts = &report["facts"];
+    assert_eq!(
+        (&facts["format"], &facts["zero_sizes"], &facts["too_large"]),
+        (&"wee-alloc".into(), &1.into(), &1.into())
+    );
+    let caches = report["caches"].as_array().unwrap();
+    let counts = |name: &str| {
+        let cache = caches.iter().find(|cache| cache["name"] == name).unwrap();
+        ["allocs", "frees", "used"].map(|field| cache[field].as_u64().unwrap())
+    };
+    assert_eq!((counts("kmalloc-1k"), counts("kmalloc-8")), ([2, 1, 1], [1, 0, 1]));
+    assert_eq!(counts("kmalloc-large"), [1, 1, 0]);
+    // There is no clock: lifetimes are in operations.
+    let lives = report["callers"]["lifetimes"].as_array().unwrap();
+    let large = lives.iter().find(|row| row["cache"] == "kmalloc-large").unwrap();
+    assert!(large["microseconds"].is_null());
+    assert_eq!(large["operations"]["max"], 2.0);
+    let (code, out, _) = said(&uslab(&["replay", &trace]));
+    assert_eq!(code, Some(0));
+    assert!(out.contains("1 asked for 0 bytes, and got an object of the smallest size class"), "{out}");
+    assert!(out.contains("WARNING: 1 allocations above 4 MiB were left out"), "{out}");
+    // What is no operation is told, and a last line that is cut is left out.
+    let wrong = folder.file("wrong.trace", "Alloc(8),\nRealloc(0, 16),\nFree(0),\nAlloc(1");
+    let lines = first_lines(&[&wrong], "").join("\n");
+    assert!(
+        lines.contains("1 lines were not understood") && lines.contains("line 2: Realloc(0, 16),"),
+        "{lines}"
+    );
+    assert!(lines.contains("line 4, the last one, is cut and was left out: Alloc(1"), "{lines}");
+}
+
+#[test]
+fn a_trace_is_made_of_a_distribution_and_always_the_same() {
+    let folder = Folder::new();
+    let trace = folder.file("Tcmalloc_0.csv", "16, 30, 1000\n200, 10, 3000\n0, 0.1, 1\n20000, 0.5, 40\n");
+    let report = replay_json(&[&trace]);
+    assert_eq!((&report["facts"]["format"], &report["not_understood"]), (&"fleetbench".into(), &0.into()));
+    assert_eq!(report["conservation"]["violated"], 0);
+    let objects = &report["objects"];
+    // The rows' live blocks have 1,416,000 bytes.
+    let blocks = 4041.0 * ((64 << 20) as f64 / 1_416_000.0);
+    let (live, events) = (objects["live"].as_f64().unwrap(), report["events_total"].as_u64().unwrap());
+    assert!((live / blocks - 1.0).abs() < 0.05, "{live}");
+    assert_eq!(events, 1_000_000 + blocks as u64);
+    let caches = |report: &Value| {
+        let caches = report["caches"].as_array().unwrap();
+        caches.iter().map(|cache| (cache["name"].to_string(), cache["allocs"].as_u64())).collect::<Vec<_>>()
+    };
+    assert_eq!(caches(&report), caches(&replay_json(&[&trace])));
+    let first = first_lines(&[&trace], "").join("\n");
+    assert!(first.contains("WARNING: made of a distribution"), "{first}");
+    let none = folder.file("none.csv", "8, 0, 1\n");
+    refused(&["replay", &none], &[&none, "no event in 1 lines"]);
+}
+
 /// Once folded onto the last CPU without a word.
 #[test]
 fn a_trace_of_more_cpus_than_there_can_be_says_so() {

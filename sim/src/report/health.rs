@@ -1,7 +1,7 @@
 //! What is wrong with a trace: said first, because it limits what the rest is worth.
 
 use crate::output::grouped;
-use crate::trace::{DirectMap, Facts, PageSize, PageSizeSource};
+use crate::trace::{DirectMap, Facts, Format, PageSize, PageSizeSource};
 use serde::Serialize;
 use std::fmt;
 
@@ -78,6 +78,19 @@ impl TraceHealth {
             for (line, text) in &facts.first_not_understood {
                 writeln!(out, "  line {line}: {text}")?;
             }
+        }
+        if facts.format == Some(Format::Fleetbench) {
+            writeln!(
+                out,
+                "made of a distribution: sizes, rates and how many live are a program's; which block is freed when is not"
+            )?;
+        }
+        if facts.too_large > 0 {
+            writeln!(
+                out,
+                "{} allocations above 4 MiB were left out: such a block is mapped by itself, not taken from caches or pages",
+                grouped(facts.too_large)
+            )?;
         }
         match &facts.cut_line {
             Some((line, text)) => {

@@ -71,6 +71,13 @@ impl Report {
             grouped(o.pre_trace_frees),
             percent(o.remote_frees, o.matched_frees)
         )?;
+        if self.facts.zero_sizes > 0 {
+            writeln!(
+                out,
+                "  {} asked for 0 bytes, and got an object of the smallest size class.",
+                grouped(self.facts.zero_sizes)
+            )?;
+        }
         if self.machine.nodes > 1 {
             writeln!(
                 out,

@@ -157,8 +157,8 @@ impl fmt::Display for TraceError {
             }
             Self::NotATrace { path, lines, first } => write!(
                 f,
-                "{}: no event in {lines} lines; ftrace, `perf script` and `trace-cmd report` text is understood; \
-                 the first line that is neither: {first:?}",
+                "{}: no event in {lines} lines; ftrace, `perf script`, `trace-cmd report`, wee_alloc and Fleetbench text is understood; \
+                 the first line that is none of them: {first:?}",
                 path.display()
             ),
             Self::LongLine { path, line } => {

@@ -85,6 +85,11 @@ pub enum EventKind {
     FreeNull,
     /// An object event whose pointer is the placeholder `(____ptrval____)`: the kernel had no key to hash with yet.
     Placeholder,
+    /// An allocation that no kmalloc can serve, or the free of one.
+    TooLarge {
+        /// An allocation.
+        alloc: bool,
+    },
     /// `2^order` pages were handed out.
     PageAlloc {
         /// The first of them.

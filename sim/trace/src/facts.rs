@@ -67,6 +67,10 @@ pub struct Facts {
     pub kfree_of_null: u64,
     /// Object allocations that failed.
     pub alloc_failed: u64,
+    /// Object allocations of 0 bytes: each got an object of the smallest size class.
+    pub zero_sizes: u64,
+    /// Object allocations above kmalloc's largest size, which were left out.
+    pub too_large: u64,
     /// Distinct call sites of object events.
     pub call_sites: usize,
     /// Call sites (with sizes) that serve several caches.
@@ -347,6 +351,8 @@ impl Resolver {
             placeholders: counts.placeholders,
             kfree_of_null: counts.kfree_of_null,
             alloc_failed: counts.alloc_failed,
+            zero_sizes: counts.zero_sizes,
+            too_large: counts.too_large,
             call_sites: self.recording.call_sites,
             call_sites_with_several_caches: self.recording.ambiguous_sites,
             bytes: (counts.bytes_req, counts.bytes_alloc),

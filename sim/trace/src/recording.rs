@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 use super::direct_map::{DirectMap, Mapping, Vote};
 use super::error::{Impossible, TraceError};
 use super::event::{Event, EventKind, Pfn, Ptr, Via};
+use super::fleetbench;
 use super::line::{Format, HeaderFact, Line, Parser, Reject, Strings};
 use super::op::PageUse;
 use super::page_size::{PageSize, PageSizeSource};
@@ -96,6 +97,10 @@ pub struct Counts {
     pub kfree_of_null: u64,
     /// Object allocations that failed.
     pub alloc_failed: u64,
+    /// Object allocations of 0 bytes that did not fail.
+    pub zero_sizes: u64,
+    /// Object allocations above kmalloc's largest size, which were left out.
+    pub too_large: u64,
     /// Page allocations that failed.
     pub page_alloc_failed: u64,
     /// Object allocations that did not fail, by flags.
@@ -353,6 +358,7 @@ impl Pass {
             EventKind::Mark(text) => self.spool.push(Record { tag: Tag::Mark, key: text.0, ..record }),
             EventKind::FreeNull
             | EventKind::Placeholder
+            | EventKind::TooLarge { .. }
             | EventKind::PageAllocFailed
             | EventKind::ZoneLocked { .. }
             | EventKind::PcpuDrain
@@ -432,6 +438,7 @@ impl Pass {
                 }
                 if ptr.0 != 0 {
                     bump(&mut counts.by_gfp, gfp.0 as usize);
+                    counts.zero_sizes += u64::from(bytes_req == 0);
                     counts.bytes_req += u64::from(bytes_req);
                     counts.bytes_alloc += u64::from(bytes_alloc);
                     counts.hashed_pointers += u64::from(ptr.is_hashed());
@@ -447,6 +454,7 @@ impl Pass {
             }
             EventKind::FreeNull => counts.kfree_of_null += 1,
             EventKind::Placeholder => counts.placeholders += 1,
+            EventKind::TooLarge { alloc } => counts.too_large += u64::from(alloc),
             EventKind::PageAllocFailed => counts.page_alloc_failed += 1,
             EventKind::ZoneLocked { percpu_refill: true } => counts.percpu_refills += 1,
             EventKind::ZoneLocked { percpu_refill: false } => counts.zone_direct += 1,
@@ -460,6 +468,13 @@ impl Pass {
     }
 
     fn finish(mut self, known: Option<(PageSize, PageSizeSource)>) -> Result<Recording, TraceError> {
+        let rows = self.parser.take_rows();
+        let line = self.counts.lines;
+        let made = fleetbench::calls(&rows, |call| {
+            let event = self.parser.made(call);
+            self.event(&event, line)
+        });
+        made.map_err(|source| TraceError::Spool { source })?;
         self.counts.format = self.parser.format();
         if self.counts.events == 0 {
             let first = self.counts.first_not_understood.first();
