@@ -33,8 +33,8 @@ use crate::output::Progress;
 use crate::report::{Report, Watch};
 use crate::resident::resident_bytes;
 use crate::trace::{
-    CacheId, FreeOrigin, Op, OpKind, PageSize, PageSizeSource, PageUse, Pfn, Progress as Read, Recording,
-    Resolver, Source, Tables, TraceError,
+    self, CacheId, FreeOrigin, Op, OpKind, PageSize, PageSizeSource, PageUse, Recording, Resolver, Source,
+    Tables, TraceError,
 };
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -199,19 +199,11 @@ fn read(
     source: Source,
     tables: &Tables,
     options: &Options,
-    progress: impl FnMut(Read),
+    progress: impl FnMut(trace::Progress),
 ) -> Result<Recording, TraceError> {
     let given = options.page_size.map(|size| (size, PageSizeSource::Given));
     let known = given.or_else(|| tables.page_size().map(|size| (size, PageSizeSource::Slabinfo)));
     Recording::read_paged(source, known, progress)
-}
-
-/// `2^order` pages of the traced machine as blocks of our pages, which have 4 KiB: first page and order of each.
-fn our_blocks(size: PageSize, pfn: Pfn, order: u8) -> impl Iterator<Item = (u64, u8)> {
-    let finer = (size.shift() - PageSize::Kib4.shift()) as u8;
-    let all = order + finer;
-    let each = all.min(uslab_buddy::MAX_ORDER);
-    (0..1_u64 << (all - each)).map(move |i| ((pfn.0 << finer) + (i << each), each))
 }
 
 fn bundled_tables() -> Result<Tables, TraceError> {
@@ -420,13 +412,13 @@ impl Run<'_, '_> {
                 self.held.free(cpu, ptr.0);
             }
             OpKind::PageAlloc { pfn, order, migratetype, usage: PageUse::Other } => {
-                for (pfn, order) in our_blocks(self.resolver.page_size(), pfn, order) {
+                for (pfn, order) in stream::our_blocks(self.resolver.page_size(), pfn, order) {
                     let done = self.held.alloc_pages(cpu, pfn, order, migratetype);
                     done.map_err(|failed| self.out_of_memory(op, failed))?;
                 }
             }
             OpKind::PageFree { pfn, order, usage: PageUse::Other, .. } => {
-                for (pfn, order) in our_blocks(self.resolver.page_size(), pfn, order) {
+                for (pfn, order) in stream::our_blocks(self.resolver.page_size(), pfn, order) {
                     self.held.free_pages(cpu, pfn, order);
                 }
             }

@@ -39,6 +39,13 @@ struct Tally {
     ping_pong: u64,
 }
 
+impl Tally {
+    fn fragmentation_percent(&self) -> f64 {
+        // An object has at least a byte.
+        100.0 * (self.bytes_alloc - self.bytes_req) as f64 / self.bytes_alloc.max(1) as f64
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Birth {
     site: SiteId,
@@ -150,7 +157,7 @@ impl Watch {
                 bytes_req_per_hit: tally.bytes_req / tally.hits.max(1),
                 hits: tally.hits,
                 ping_pong: tally.ping_pong,
-                fragmentation_percent: super::percent(tally.bytes_alloc - tally.bytes_req, tally.bytes_alloc),
+                fragmentation_percent: tally.fragmentation_percent(),
             })
             .collect();
         sites.sort_by(|a, b| {
