@@ -8,6 +8,7 @@ use crate::output::{Form, Place, Progress, bytes, json_text, table, text, write_
 use crate::replay;
 use crate::scale;
 use crate::stress::{self, FaultSpec, Workload};
+use crate::trace::PageSize;
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use std::cell::RefCell;
@@ -59,16 +60,19 @@ enum Verb {
 /// beside the trace.
 ///
 /// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with perf
-/// (`perf record -a -e 'kmem:*'`); the texts of trace, trace_pipe, `perf script` and `trace-cmd report` are read,
-/// plain or zstd-compressed. The first lines of the report say what is wrong with a trace: events that are missing, a
+/// (`perf record -a -e 'kmem:*'`); the texts of trace, trace_pipe, `perf script` and `trace-cmd report` are read, and
+/// wee_alloc's traces of a program's malloc (`Alloc(552),` and `Free(0),`), which go to kmalloc on one CPU. Of Fleetbench's
+/// distributions (lines of `SIZE, RATE, LIVE`) a trace is made. All may be plain or compressed with gzip, xz or zstd. The first lines of the report say what is wrong with a trace: events that are missing, a
 /// cut last line, addresses that do not tell their pages. (Kernels print hashed addresses unless they are booted with
 /// no_hash_pointers; randomised ones are no obstacle.)
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   uslab replay trace.txt.zst
-  zcat trace.gz | uslab replay -
+  uslab replay trace.gz
+  ssh host cat /sys/kernel/tracing/trace | uslab replay -
   uslab replay trace.txt --cpus 16 --magazine 60 --json report.json
+  uslab replay trace.txt --callers=50
   uslab replay trace.txt --html page.html")]
 struct ReplayArgs {
     /// The trace: a file, or `-` for standard input. Left out: the bundled trace.
@@ -86,6 +90,10 @@ struct ReplayArgs {
     /// Memory of the simulated machine: bytes, or with K, M, G. Only what is used is committed.
     #[arg(long, value_name = "BYTES", default_value = "16G", value_parser = bytes)]
     limit_memory: u64,
+    /// Pages of the traced machine: 4k, 16k or 64k. Default: as the slabinfo beside the trace tells, or the trace's addresses; else
+    /// 4k. The simulated machine's have 4 KiB: a larger page is a block of them.
+    #[arg(long, value_name = "SIZE")]
+    page_size: Option<PageSize>,
     /// Check the conservation laws after every N operations, and at each mark and at the end.
     #[arg(long, value_name = "N")]
     snapshot_every: Option<u64>,
@@ -95,6 +103,10 @@ struct ReplayArgs {
     /// Show every cache, not only the busiest.
     #[arg(long)]
     all: bool,
+    /// Show who allocates and how long objects live: N call sites with the numbers of `perf kmem stat --caller`, and lifetimes in
+    /// N caches. JSON has all of them. Default: 20.
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = rows)]
+    callers: Option<usize>,
     /// Who answers, e.g. `slub,slub:cpu_partial=0,uslab`. With it the report shows how each design's slabs compare with the
     /// kernel's own tables beside the trace; and the kernel's free pages, rebuilt from the trace's events, beside its
     /// buddyinfo.
@@ -108,7 +120,7 @@ struct ReplayArgs {
     ///   slab         a model of SLAB in Linux until 6.7: limit, batchcount, shared
     ///   bonwick94    a model of the slab allocator of 1994
     ///   magazines01  the magazine layer of 2001 over a model of the slabs of 1994: magsize
-    #[arg(long, value_name = "NAME", verbatim_doc_comment, value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "html"])]
+    #[arg(long, value_name = "NAME", verbatim_doc_comment, value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "html"])]
     design: Vec<String>,
     /// Of two designs: say what the change from the first one's settings to the second one's would have done to the kernel's slabs.
     #[arg(long, requires = "design")]
@@ -309,6 +321,14 @@ fn leaker(name: String, leaked: Arc<AtomicBool>) -> stress::Saboteur {
     })
 }
 
+/// How many rows of a table to show.
+fn rows(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|rows| *rows > 0)
+        .ok_or_else(|| "expected a number of rows, at least 1".to_owned())
+}
+
 fn stress_help() -> String {
     let points = uslab::faults::POINTS.map(|point| format!("  {:12} {}", point.name, point.what)).join("\n");
     format!(
@@ -368,7 +388,9 @@ impl ReplayArgs {
             limit_memory: replay::DEFAULT_MEMORY,
             snapshot_every: None,
             strict: false,
+            page_size: None,
             all: false,
+            callers: None,
             design: Vec::new(),
             predict: false,
             beside: None,
@@ -386,6 +408,8 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
         memory: args.limit_memory,
         snapshot_every: args.snapshot_every,
         strict: args.strict,
+        page_size: args.page_size,
+        callers: args.callers.is_some(),
     };
     options.check()?;
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
@@ -427,8 +451,11 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
     let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
     write_all(json.into_iter().chain(html.zip(page)))?;
     if !to_stdout {
-        let introduce = args.trace.is_none() && !args.all;
-        let text = if introduce { report.introduction() } else { report.page(args.all) };
+        let introduce = args.trace.is_none() && !args.all && args.callers.is_none();
+        let mut text = if introduce { report.introduction() } else { report.page(args.all) };
+        if let Some((callers, rows)) = report.callers.as_ref().zip(args.callers) {
+            text += &callers.page(rows);
+        }
         std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
     }
     Ok(if report.conservation.violated == 0 { Outcome::Done } else { Outcome::Violated })

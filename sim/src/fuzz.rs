@@ -58,8 +58,8 @@ impl<'d> Input<'d> {
                 (table.and_then(|table| self.tables[table]).unwrap_or_default(), *line)
             }
             TraceError::Empty { .. } | TraceError::Binary { .. } | TraceError::NotATrace { .. } => return,
-            // A zstd file, or what begins like one.
-            TraceError::Read { .. } | TraceError::Truncated { .. } => return,
+            // A compressed file, or what begins like one.
+            TraceError::Damaged { .. } | TraceError::Truncated { .. } => return,
             other => panic!("{other}"),
         };
         let lines = text.split(|byte| *byte == b'\n').count() as u64;

@@ -1,6 +1,6 @@
 //! What is wrong with a file is said with its name and place, and nothing panics.
 
-use std::io::{Cursor, Write};
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use rand::rngs::SmallRng;
@@ -8,6 +8,8 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, RngExt, SeedableRng};
 use uslab_sim::trace::{Impossible, Recording, Source, Tables, TraceError};
 use uslab_tests::workspace;
+
+use crate::common::Packing;
 
 const GOOD: &str = "            init-1       [003] .....     6.254505: kmem_cache_alloc: call_site=f+0x95/0x150 \
                     ptr=ffff888004a9a000 bytes_req=64 bytes_alloc=64 gfp_flags=GFP_KERNEL node=-1 accounted=true\n";
@@ -41,7 +43,10 @@ fn files_that_are_not_text() {
     assert!(matches!(read("t", b"\x7fELF\x02\x01\x01\x00\x00\x00").unwrap_err(), TraceError::Binary { .. }));
     assert!(message(b"PERFILE2\x68\x00\x00").contains("perf script"));
     assert!(message(b"\x17\x08Dtracing6\x00").contains("trace-cmd report"));
-    assert!(message(b"\x1f\x8b\x08\x00\x00").contains("gzip"));
+    for packing in Packing::ALL {
+        let twice = packing.pack(&Packing::Gzip.pack(GOOD.as_bytes()));
+        assert_eq!(message(&twice), "t.txt: not text: compressed twice; unpack it once", "{packing:?}");
+    }
 }
 
 #[test]
@@ -54,17 +59,60 @@ fn text_that_is_not_a_trace() {
 
 #[test]
 fn compressed_files_that_are_cut_or_damaged() {
-    let packed = zstd::encode_all(GOOD.repeat(1000).as_bytes(), 3).unwrap();
-    assert_eq!(read("t.zst", &packed).unwrap().counts().events, 1000);
-    for cut in [5, 20, packed.len() / 2, packed.len() - 1] {
-        let error = read("t.zst", &packed[..cut]).unwrap_err();
-        assert!(matches!(error, TraceError::Truncated { .. }), "cut at {cut}: {error:?}");
+    // Numbers that differ, so that what is packed is not tiny.
+    let text: String = (0..1000_u64)
+        .map(|n| GOOD.replace("004a9a000", &format!("{:09x}", n.wrapping_mul(0x9e37_79b9) & 0xf_ffff_ffc0)))
+        .collect();
+    for packing in Packing::ALL {
+        let packed = packing.pack(text.as_bytes());
+        let events = |bytes: &[u8]| read("t", bytes).map(|recording| recording.counts().events);
+        assert_eq!(events(&packed).unwrap(), 1000, "{packing:?}");
+        // What `cat` makes of two files is a file.
+        assert_eq!(events(&packed.repeat(2)).unwrap(), 2000, "{packing:?}");
+        let mut cuts = vec![6, 11, 20, packed.len() / 2, packed.len() - 9, packed.len() - 1];
+        cuts.extend((0..packed.len()).skip(7).step_by(997));
+        for cut in cuts {
+            let error = events(&packed[..cut]).unwrap_err();
+            assert!(matches!(error, TraceError::Truncated { .. }), "{packing:?} cut at {cut}: {error:?}");
+            assert_eq!(
+                error.to_string(),
+                "t: the compressed file is cut short or damaged: it ends too early"
+            );
+        }
+        let damaged = |at: usize| {
+            let mut damaged = packed.clone();
+            damaged[at..at + 4].iter_mut().for_each(|byte| *byte ^= 0x55);
+            events(&damaged).unwrap_err()
+        };
+        // In the sums at its end; and in the middle, from where some decoders miss the end.
+        let error = damaged(packed.len() - 4);
+        assert!(matches!(error, TraceError::Damaged { .. }), "{packing:?}: {error:?}");
+        assert_eq!(error.to_string(), format!("t: its {} data is damaged", packing.name()));
+        let error = damaged(packed.len() / 2);
+        let told = matches!(error, TraceError::Damaged { .. } | TraceError::Truncated { .. });
+        assert!(told, "{packing:?}: {error:?}");
     }
-    let mut damaged = packed.clone();
-    for byte in &mut damaged[10..20] {
-        *byte ^= 0x55;
-    }
-    assert!(read("t.zst", &damaged).is_err());
+}
+
+#[test]
+fn an_xz_file_that_asks_for_too_much_memory_is_refused_before_it_gets_it() {
+    let mut packed = Packing::Xz.pack(GOOD.as_bytes());
+    // Behind the stream's header of 12 bytes: the block header's length, flags, the filter's number and its length of one byte,
+    // which is the window: 30 is 128 MiB, 31 is 192.
+    assert_eq!(packed[14..16], [0x21, 1]);
+    let length = (usize::from(packed[12]) + 1) * 4;
+    let mut with_window = |code| {
+        packed[16] = code;
+        let mut sum = flate2::Crc::new();
+        sum.update(&packed[12..12 + length - 4]);
+        packed[12 + length - 4..12 + length].copy_from_slice(&sum.sum().to_le_bytes());
+        read("t.xz", &packed)
+    };
+    assert_eq!(with_window(30).unwrap().counts().events, 1);
+    assert_eq!(
+        with_window(31).unwrap_err().to_string(),
+        "t.xz: its xz data refers further back than the 128 MiB that are accepted"
+    );
 }
 
 #[test]
@@ -118,7 +166,7 @@ fn values_that_cannot_be() {
         }
     }
     let error = message(page.replace("order=0", "order=11").as_bytes());
-    assert_eq!(error, "t.txt:1: impossible order=11 (0 to 10 are accepted)");
+    assert_eq!(error, "t.txt:1: impossible order=11 (0 to 10 are accepted where pages have 4 KiB)");
 }
 
 #[test]
@@ -232,9 +280,7 @@ fn mangled(samples: &[Vec<&[u8]>], rng: &mut SmallRng) -> Vec<u8> {
         }
     }
     if rng.random_bool(0.1) {
-        let mut packed = zstd::Encoder::new(Vec::new(), 1).unwrap();
-        packed.write_all(&text).unwrap();
-        text = packed.finish().unwrap();
+        text = Packing::ALL.choose(rng).unwrap().pack(&text);
         if rng.random_bool(0.5) {
             let at = rng.random_range(0..text.len());
             text[at] = text[at].wrapping_add(1);

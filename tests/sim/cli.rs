@@ -4,7 +4,10 @@ use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use uslab_sim::trace::PageSize;
 use uslab_tests::workspace;
+
+use crate::common::{Packing, synthetic_arm64};
 
 pub(crate) fn uslab(args: &[&str]) -> Output {
     uslab_with(args, b"")
@@ -389,12 +392,191 @@ fn what_is_no_trace_is_refused_by_name() {
 }
 
 #[test]
+fn a_compressed_trace_that_is_cut_or_damaged_is_refused_in_one_line() {
+    let folder = Folder::new();
+    for packing in Packing::ALL {
+        let packed = packing.pack(SMALL.as_bytes());
+        let whole = folder.file("whole", &packed);
+        assert_eq!(replay_json(&[&whole])["events_total"], 3, "{packing:?}");
+        let cut = folder.file("cut", &packed[..packed.len() - 5]);
+        let mut bytes = packed.clone();
+        bytes[packed.len() - 4..].iter_mut().for_each(|byte| *byte ^= 0x55);
+        let damaged = folder.file("damaged", bytes);
+        let wrong = format!("its {} data is damaged: ", packing.name());
+        for (path, what) in [(&cut, "the compressed file is cut short"), (&damaged, &*wrong)] {
+            refused(&["replay", path], &[path, what]);
+            let (_, _, err) = said(&uslab(&["replay", path]));
+            assert_eq!(err.lines().count(), 1, "{err}");
+        }
+    }
+}
+
+#[test]
 fn impossible_values_are_refused_with_their_line() {
     let folder = Folder::new();
     let order = folder.file("order", SMALL.replace("order=3", "order=11"));
     refused(&["replay", &order], &[&format!("{order}:7"), "10"]);
     let size = folder.file("size", SMALL.replace("bytes_alloc=64", "bytes_alloc=99999999999"));
     refused(&["replay", &size], &[&format!("{size}:5")]);
+}
+
+#[test]
+fn the_page_size_of_the_traced_machine_is_found_given_or_said_to_be_unknown() {
+    let folder = Folder::new();
+    let packed = std::fs::read(sample("ftrace-6.1.txt.zst")).unwrap();
+    let text = zstd::decode_all(&packed[..]).unwrap();
+    let made = synthetic_arm64(&text, PageSize::Kib64, 0xffff_0000_0000_0000 - 0x4000_0000);
+    let made = folder.file("synthetic-arm64-64k-of-ftrace-6.1.txt", made);
+    let known = |args: &[&str]| {
+        let report = replay_json(args);
+        assert_eq!(report["conservation"]["violated"], 0, "{args:?}: {}", report["conservation"]);
+        let health = &report["trace_health"];
+        (health["page_size"].as_u64().unwrap(), health["page_size_source"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(known(&[&made]), (65_536, "addresses".to_owned()));
+    let second = first_lines(&[&made], "").remove(1);
+    assert!(second.ends_with("; pages of 4 KiB where the trace's have 64 KiB"), "{second}");
+    let hashed = sample("ftrace-6.12-tgid-hashed.txt.zst");
+    let hashed = hashed.to_str().unwrap();
+    let unknown = "  Nor can the size of its pages: 4 KiB are assumed, unless --page-size says otherwise";
+    assert_eq!(known(&[hashed]), (4096, "assumed".to_owned()));
+    assert!(first_lines(&[hashed], "").iter().any(|line| line == unknown));
+    assert_eq!(known(&[hashed, "--page-size", "64K"]), (65_536, "given".to_owned()));
+    assert!(!first_lines(&[hashed, "--page-size", "64k"], "").iter().any(|line| line == unknown));
+    // The kernel's table beside a trace tells it, too.
+    let trace = folder.file("trace", SMALL);
+    assert_eq!(known(&[&trace]).1, "assumed");
+    folder.file(
+        "end.slabinfo",
+        "slabinfo - version: 2.1\n\
+         dentry 1 1 192 341 1 : tunables 0 0 0 : slabdata 1 1 0\n\
+         inode_cache 1 1 608 215 2 : tunables 0 0 0 : slabdata 1 1 0\n",
+    );
+    assert_eq!(known(&[&trace]), (65_536, "slabinfo".to_owned()));
+
+    refused(&["replay", "--page-size", "8k"], &["--page-size", "8k", "expected 4k, 16k or 64k"]);
+    refused(&["replay", &made, "--design", "slub"], &[&made, "64 KiB", "4 KiB"]);
+    // Larger pages have higher orders.
+    let order = |order: u8| folder.file("order", SMALL.replace("order=3", &format!("order={order}")));
+    for (most, size) in [(10, "4k"), (11, "16k"), (13, "64k")] {
+        let path = order(most);
+        assert_eq!(known(&[&path, "--page-size", size]).1, "given");
+        let path = order(most + 1);
+        refused(
+            &["replay", &path, "--page-size", size],
+            &[&format!("{path}:7"), &format!("impossible order={} (0 to {most} are accepted", most + 1)],
+        );
+    }
+}
+
+#[test]
+fn call_sites_and_lifetimes_add_up_to_the_trace_on_any_machine() {
+    let path = sample("ftrace-6.1.txt.zst");
+    let path = path.to_str().unwrap();
+    let report = replay_json(&[path, "--callers"]);
+    let rows = |table: &str| report["callers"][table].as_array().unwrap();
+    let sum = |table: &str, field: &str| -> u64 {
+        rows(table).iter().map(|row| row[field].as_u64().unwrap()).sum()
+    };
+    let facts = &report["facts"];
+    assert_eq!(sum("sites", "hits"), report["objects"]["allocs"]);
+    assert_eq!(sum("sites", "ping_pong"), facts["objects"]["remote"]);
+    assert_eq!(sum("sites", "bytes_req"), facts["bytes"][0]);
+    assert_eq!(sum("sites", "bytes_alloc"), facts["bytes"][1]);
+    assert_eq!(sum("lifetimes", "freed"), facts["objects"]["matched"]);
+    assert_eq!(sum("lifetimes", "hidden_frees"), facts["objects"]["hidden_frees"]);
+    assert_eq!(sum("lifetimes", "live"), report["objects"]["live"]);
+    let first = &rows("sites")[0];
+    for row in rows("lifetimes").iter().filter(|row| row["freed"] != 0) {
+        for spread in [&row["microseconds"], &row["operations"]] {
+            let [p50, p90, p99, max] =
+                ["p50", "p90", "p99", "max"].map(|part| spread[part].as_f64().unwrap());
+            assert!(p50 <= p90 && p90 <= p99 && p99 <= max, "{row}");
+        }
+        assert!(row["operations"]["p50"].as_f64() >= Some(1.0), "{row}");
+    }
+    // They are the trace's, not the simulated machine's.
+    assert_eq!(replay_json(&[path, "--callers", "--cpus", "1"])["callers"], report["callers"]);
+    assert!(replay_json(&[path])["callers"].is_null());
+
+    let page = |args: &[&str]| said(&uslab(&[&["replay"][..], args].concat())).1;
+    let out = page(&[path, "--callers=3"]);
+    let sites = format!("Call sites (3 of {}, the most bytes first)", rows("sites").len());
+    assert!(out.contains(&sites) && out.contains("\nLifetimes (3 of "), "{out}");
+    assert!(out.contains(first["call_site"].as_str().unwrap()), "{out}");
+    assert!(!page(&[path]).contains("Call sites"));
+    assert!(page(&["--callers"]).contains("\nCall sites (20 of "), "of the bundled trace, too");
+    for wrong in ["0", "many", "-1"] {
+        let option = format!("--callers={wrong}");
+        refused(&["replay", &option], &["--callers", wrong, "expected a number of rows, at least 1"]);
+    }
+    refused(&["replay", "--callers", "--design", "slub"], &["--callers", "--design"]);
+}
+
+#[test]
+fn a_programs_malloc_is_replayed_on_kmalloc() {
+    let folder = Folder::new();
+    // Two of one class, one of no bytes, pages, and what malloc maps by itself; a free of nothing.
+    let text = "Alloc(552),\nAlloc(1000),\nAlloc(0),\nAlloc(20000),\nAlloc(5000000),\nFree(0),\nFree(0),\nFree(4),\nFree(3),\n";
+    let trace = folder.file("program.trace", Packing::Xz.pack(text.as_bytes()));
+    let report = replay_json(&[&trace, "--callers", "--strict"]);
+    assert_eq!((&report["events"]["Alloc"], &report["events"]["Free"]), (&5.into(), &4.into()));
+    assert_eq!((&report["not_understood"], &report["conservation"]["violated"]), (&0.into(), &0.into()));
+    let objects = &report["objects"];
+    assert_eq!((&objects["allocs"], &objects["frees"], &objects["live"]), (&4.into(), &2.into(), &2.into()));
+    let facts = &report["facts"];
+    assert_eq!(
+        (&facts["format"], &facts["zero_sizes"], &facts["too_large"]),
+        (&"wee-alloc".into(), &1.into(), &1.into())
+    );
+    let caches = report["caches"].as_array().unwrap();
+    let counts = |name: &str| {
+        let cache = caches.iter().find(|cache| cache["name"] == name).unwrap();
+        ["allocs", "frees", "used"].map(|field| cache[field].as_u64().unwrap())
+    };
+    assert_eq!((counts("kmalloc-1k"), counts("kmalloc-8")), ([2, 1, 1], [1, 0, 1]));
+    assert_eq!(counts("kmalloc-large"), [1, 1, 0]);
+    // There is no clock: lifetimes are in operations.
+    let lives = report["callers"]["lifetimes"].as_array().unwrap();
+    let large = lives.iter().find(|row| row["cache"] == "kmalloc-large").unwrap();
+    assert!(large["microseconds"].is_null());
+    assert_eq!(large["operations"]["max"], 2.0);
+    let (code, out, _) = said(&uslab(&["replay", &trace]));
+    assert_eq!(code, Some(0));
+    assert!(out.contains("1 asked for 0 bytes, and got an object of the smallest size class"), "{out}");
+    assert!(out.contains("WARNING: 1 allocations above 4 MiB were left out"), "{out}");
+    // What is no operation is told, and a last line that is cut is left out.
+    let wrong = folder.file("wrong.trace", "Alloc(8),\nRealloc(0, 16),\nFree(0),\nAlloc(1");
+    let lines = first_lines(&[&wrong], "").join("\n");
+    assert!(
+        lines.contains("1 lines were not understood") && lines.contains("line 2: Realloc(0, 16),"),
+        "{lines}"
+    );
+    assert!(lines.contains("line 4, the last one, is cut and was left out: Alloc(1"), "{lines}");
+}
+
+#[test]
+fn a_trace_is_made_of_a_distribution_and_always_the_same() {
+    let folder = Folder::new();
+    let trace = folder.file("Tcmalloc_0.csv", "16, 30, 1000\n200, 10, 3000\n0, 0.1, 1\n20000, 0.5, 40\n");
+    let report = replay_json(&[&trace]);
+    assert_eq!((&report["facts"]["format"], &report["not_understood"]), (&"fleetbench".into(), &0.into()));
+    assert_eq!(report["conservation"]["violated"], 0);
+    let objects = &report["objects"];
+    // The rows' live blocks have 1,416,000 bytes.
+    let blocks = 4041.0 * ((64 << 20) as f64 / 1_416_000.0);
+    let (live, events) = (objects["live"].as_f64().unwrap(), report["events_total"].as_u64().unwrap());
+    assert!((live / blocks - 1.0).abs() < 0.05, "{live}");
+    assert_eq!(events, 1_000_000 + blocks as u64);
+    let caches = |report: &Value| {
+        let caches = report["caches"].as_array().unwrap();
+        caches.iter().map(|cache| (cache["name"].to_string(), cache["allocs"].as_u64())).collect::<Vec<_>>()
+    };
+    assert_eq!(caches(&report), caches(&replay_json(&[&trace])));
+    let first = first_lines(&[&trace], "").join("\n");
+    assert!(first.contains("WARNING: made of a distribution"), "{first}");
+    let none = folder.file("none.csv", "8, 0, 1\n");
+    refused(&["replay", &none], &[&none, "no event in 1 lines"]);
 }
 
 /// Once folded onto the last CPU without a word.

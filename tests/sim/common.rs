@@ -1,9 +1,110 @@
 //! What several tests of traces share.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::path::Path;
 
-use uslab_sim::trace::{CacheKind, Facts, FreeOrigin, OpKind, PageFreeOrigin, PageUse, Recording, Tables};
+use uslab_sim::trace::{
+    CacheKind, Facts, FreeOrigin, OpKind, PageFreeOrigin, PageSize, PageUse, Recording, Tables,
+};
+
+/// How a trace may be compressed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Packing {
+    Gzip,
+    Xz,
+    Zstd,
+}
+
+impl Packing {
+    pub(crate) const ALL: [Self; 3] = [Self::Gzip, Self::Xz, Self::Zstd];
+
+    pub(crate) fn pack(self, text: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Gzip => {
+                let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                to.write_all(text).unwrap();
+                to.finish().unwrap()
+            }
+            Self::Xz => {
+                let options = lzma_rust2::XzOptions::with_preset(0);
+                let mut to = lzma_rust2::XzWriter::new(Vec::new(), options).unwrap();
+                to.write_all(text).unwrap();
+                to.finish().unwrap()
+            }
+            Self::Zstd => {
+                let mut to = zstd::Encoder::new(Vec::new(), 1).unwrap();
+                to.include_checksum(true).unwrap();
+                to.write_all(text).unwrap();
+                to.finish().unwrap()
+            }
+        }
+    }
+
+    /// What errors call it.
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+}
+
+/// Where the samples' kernels, of x86-64 without randomised addresses, map page frame 0.
+pub(crate) const X86_64_BASE: u64 = 0xffff_8880_0000_0000;
+
+/// The largest distance of an address from where its kernel maps page frame 0.
+const MAPPED: u64 = 64 << 40;
+
+/// The text with other addresses: all real ones as `address` has them.
+pub(crate) fn with_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = memchr::memmem::find(rest, b"ptr=") {
+        let digits = at + if rest[at + 4..].starts_with(b"0x") { 6 } else { 4 };
+        let end = digits + rest[digits..].iter().take_while(|b| b.is_ascii_hexdigit()).count();
+        out.extend_from_slice(&rest[..digits]);
+        let printed = std::str::from_utf8(&rest[digits..end]).unwrap();
+        match u64::from_str_radix(printed, 16) {
+            Ok(real) if real >> 48 != 0 => out.extend(format!("{:016x}", address(real)).into_bytes()),
+            _ => out.extend_from_slice(printed.as_bytes()),
+        }
+        rest = &rest[end..];
+    }
+    out.extend_from_slice(rest);
+    out
+}
+
+/// An address of an arm64 machine that maps page frame 0 at `base`, made by rule of one of a sample: each page frame keeps its
+/// number, and each object its distance from the start of its page.
+pub(crate) fn synthetic_arm64_address(real: u64, size: PageSize, base: u64) -> u64 {
+    match real.checked_sub(X86_64_BASE).filter(|offset| *offset < MAPPED) {
+        Some(offset) => base + (offset >> 12 << size.shift()) + offset % 4096,
+        None => real,
+    }
+}
+
+/// The other way round.
+pub(crate) fn sample_address(made: u64, size: PageSize, base: u64) -> u64 {
+    match made.checked_sub(base).filter(|offset| *offset < MAPPED) {
+        Some(offset) => X86_64_BASE + (offset >> size.shift() << 12) + offset % size.bytes(),
+        None => made,
+    }
+}
+
+/// A trace of an arm64 machine with large pages, made by rule of a sample from x86-64: addresses as
+/// [`synthetic_arm64_address`] has them, and kmallocs of whole pages, which are above 8 KiB there, have as many pages.
+pub(crate) fn synthetic_arm64(text: &[u8], size: PageSize, base: u64) -> Vec<u8> {
+    let text =
+        String::from_utf8(with_addresses(text, |real| synthetic_arm64_address(real, size, base))).unwrap();
+    let line = |line: &str| match line.split_once(" bytes_alloc=") {
+        Some((before, after)) if line.contains("kmalloc: ") => {
+            let (bytes, after) = after.split_once(' ').unwrap();
+            let bytes: u64 = bytes.parse().unwrap();
+            let bytes = if bytes > 8192 { bytes << (size.shift() - 12) } else { bytes };
+            format!("{before} bytes_alloc={bytes} {after}")
+        }
+        _ => line.to_owned(),
+    };
+    text.split_inclusive('\n').map(line).collect::<String>().into_bytes()
+}
 
 /// Takes all operations of a trace and checks that a replayer that believes them never sees a contradiction.
 pub(crate) fn check_operations(path: &Path, tables: &Tables) -> Facts {
@@ -17,7 +118,7 @@ pub(crate) fn check_operations(path: &Path, tables: &Tables) -> Facts {
         assert!(op.line >= last_line, "{}: lines go back", place());
         last_line = op.line;
         match op.kind {
-            OpKind::Alloc { cache, ptr, bytes_req, bytes_alloc } => {
+            OpKind::Alloc { cache, ptr, bytes_req, bytes_alloc, .. } => {
                 assert!(bytes_req <= bytes_alloc, "{}", place());
                 let info = ops.cache(cache);
                 let sized = info.kind == CacheKind::KmallocLarge || info.size == bytes_alloc;

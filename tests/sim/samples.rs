@@ -2,8 +2,12 @@
 
 use std::path::PathBuf;
 
-use uslab_sim::trace::{DirectMap, Facts, Format, Op, OpKind, Ptr, Recording, Source, Tables};
+use uslab_sim::trace::{
+    CacheKind, DirectMap, Facts, Format, Op, OpKind, PageSize, PageSizeSource, Ptr, Recording, Source, Tables,
+};
 use uslab_tests::workspace;
+
+use crate::common::{Packing, X86_64_BASE, sample_address, synthetic_arm64, with_addresses};
 
 struct Sample {
     file: &'static str,
@@ -245,11 +249,16 @@ fn plain_text_is_read_as_compressed_text_is() {
     let folder = tempfile::tempdir().unwrap();
     for sample in &SAMPLES {
         let packed = std::fs::read(path(sample.file)).unwrap();
-        let plain = folder.path().join("plain");
-        std::fs::write(&plain, zstd::decode_all(&packed[..]).unwrap()).unwrap();
-        let mut ops = Recording::open(&plain).unwrap().resolve(None).unwrap();
-        while ops.next_op().unwrap().is_some() {}
-        assert_eq!(ops.facts(&Tables::default()), facts(sample.file), "{}", sample.file);
+        let text = zstd::decode_all(&packed[..]).unwrap();
+        let texts = [text.clone(), Packing::Gzip.pack(&text), Packing::Xz.pack(&text)];
+        for (n, bytes) in texts.iter().enumerate() {
+            // Their names tell nothing.
+            let file = folder.path().join("trace");
+            std::fs::write(&file, bytes).unwrap();
+            let mut ops = Recording::open(&file).unwrap().resolve(None).unwrap();
+            while ops.next_op().unwrap().is_some() {}
+            assert_eq!(ops.facts(&Tables::default()), facts(sample.file), "{}, {n}", sample.file);
+        }
     }
 }
 
@@ -260,29 +269,8 @@ fn operations_are_consistent() {
     }
 }
 
-/// The text with another direct map: all real addresses moved by `shift`.
-fn moved(text: &[u8], shift: u64) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = memchr::memmem::find(rest, b"ptr=") {
-        let digits = at + if rest[at + 4..].starts_with(b"0x") { 6 } else { 4 };
-        let end = digits + rest[digits..].iter().take_while(|b| b.is_ascii_hexdigit()).count();
-        out.extend_from_slice(&rest[..digits]);
-        let address = std::str::from_utf8(&rest[digits..end]).unwrap();
-        match u64::from_str_radix(address, 16) {
-            Ok(real) if real >> 48 != 0 => {
-                out.extend(format!("{:016x}", real.wrapping_add(shift)).into_bytes())
-            }
-            _ => out.extend_from_slice(address.as_bytes()),
-        }
-        rest = &rest[end..];
-    }
-    out.extend_from_slice(rest);
-    out
-}
-
 /// All operations, their addresses moved back, and the facts.
-fn read(text: Vec<u8>, shift: u64) -> (Vec<Op>, Facts) {
+fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
     let source = Source::from_reader("moved", Box::new(std::io::Cursor::new(text)), None).unwrap();
     let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
     let mut ops = Vec::new();
@@ -291,7 +279,7 @@ fn read(text: Vec<u8>, shift: u64) -> (Vec<Op>, Facts) {
             OpKind::Alloc { ptr, .. } | OpKind::Free { ptr, .. } | OpKind::HiddenFree { ptr, .. }
                 if ptr.0 >> 48 != 0 =>
             {
-                *ptr = Ptr(ptr.0.wrapping_sub(shift));
+                *ptr = Ptr(back(ptr.0));
             }
             _ => {}
         }
@@ -306,10 +294,10 @@ fn read(text: Vec<u8>, shift: u64) -> (Vec<Op>, Facts) {
 fn the_base_of_the_direct_map_is_found_wherever_it_is() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");
     let files = SAMPLES.iter().map(|sample| path(sample.file)).chain([bundled]);
-    let shifts = [1 << 30, 0x2a57 << 30, 0xff11_0000_4000_0000_u64.wrapping_sub(0xffff_8880_0000_0000)];
+    let shifts = [1 << 30, 0x2a57 << 30, 0xff11_0000_4000_0000_u64.wrapping_sub(X86_64_BASE)];
     for file in files {
         let text = zstd::decode_all(&std::fs::read(&file).unwrap()[..]).unwrap();
-        let (ops, facts) = read(text.clone(), 0);
+        let (ops, facts) = read(text.clone(), |real| real);
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
         let found = match facts.direct_map {
             DirectMap::At(base) => Some(base),
@@ -318,20 +306,70 @@ fn the_base_of_the_direct_map_is_found_wherever_it_is() {
         // Without page events, with hashed pointers, and with addresses that were moved away from their pages.
         let unknown =
             ["overrun", "lost", "hashed", "perf-script-6.18"].iter().any(|part| name.contains(part));
-        assert_eq!(found, (!unknown).then_some(0xffff_8880_0000_0000), "{name}");
+        assert_eq!(found, (!unknown).then_some(X86_64_BASE), "{name}");
         if found.is_some() {
             assert!(facts.caches.iter().any(|cache| cache.tally.slabs_new > 0), "{name}");
         }
         // The bundled trace is long: one shift will do.
         let shifts = if ops.len() > 100_000 { &shifts[1..2] } else { &shifts };
         for &shift in shifts {
-            let (moved_ops, mut moved_facts) = read(moved(&text, shift), shift);
+            let moved = with_addresses(&text, |real| real.wrapping_add(shift));
+            let (moved_ops, mut moved_facts) = read(moved, |real| real.wrapping_sub(shift));
             if let Some(base) = found {
                 assert_eq!(moved_facts.direct_map, DirectMap::At(base.wrapping_add(shift)), "{name}");
                 moved_facts.direct_map = facts.direct_map;
             }
             assert!(moved_ops == ops, "{name}, moved by {shift:#x}: other operations");
             assert_eq!(moved_facts, facts, "{name}, moved by {shift:#x}");
+        }
+    }
+}
+
+/// Once every page had 4 KiB: of larger ones no object lay on a page that was seen, or on a wrong one.
+#[test]
+fn a_synthetic_arm64_trace_with_large_pages_gives_the_operations_of_its_x86_64_sample() {
+    let bundled = workspace().join("sim/data/files-6.1.trace.zst");
+    for file in SAMPLES.iter().map(|sample| path(sample.file)).chain([bundled]) {
+        let text = zstd::decode_all(&std::fs::read(&file).unwrap()[..]).unwrap();
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        let (ops, facts) = read(text.clone(), |real| real);
+        if facts.direct_map != DirectMap::At(X86_64_BASE) {
+            // It cannot be known, and that is said.
+            assert_eq!(facts.page_size_source, PageSizeSource::Assumed, "{name}");
+            continue;
+        }
+        assert_eq!(
+            (facts.page_size, facts.page_size_source),
+            (PageSize::Kib4, PageSizeSource::Addresses),
+            "{name}"
+        );
+        // Virtual addresses of 48 and 52 bits, memory from 1 GiB and, on a boundary for large pages only, from 1.5 GiB on.
+        let bases = [
+            (PageSize::Kib64, 0xffff_0000_0000_0000 - 0x6000_0000),
+            (PageSize::Kib64, 0xfff0_0000_0000_0000 - 0x4000_0000),
+            (PageSize::Kib16, 0xffff_0000_0000_0000 - 0x4000_0000),
+        ];
+        // The bundled trace is long: one will do.
+        let bases = if ops.len() > 100_000 { &bases[..1] } else { &bases };
+        for &(size, base) in bases {
+            let (mut made_ops, mut made) =
+                read(synthetic_arm64(&text, size, base), |made| sample_address(made, size, base));
+            assert_eq!((made.page_size, made.page_size_source), (size, PageSizeSource::Addresses), "{name}");
+            assert_eq!(made.direct_map, DirectMap::At(base), "{name}");
+            let large = made.caches.iter_mut().find(|cache| cache.kind == CacheKind::KmallocLarge);
+            if let Some(large) = large {
+                large.tally.size >>= size.shift() - 12;
+            }
+            for op in &mut made_ops {
+                if let OpKind::Alloc { bytes_alloc, .. } = &mut op.kind
+                    && u64::from(*bytes_alloc) > size.max_slab_object()
+                {
+                    *bytes_alloc >>= size.shift() - 12;
+                }
+            }
+            assert!(made_ops == ops, "{name}, {size}: other operations");
+            (made.page_size, made.direct_map, made.bytes) = (facts.page_size, facts.direct_map, facts.bytes);
+            assert_eq!(made, facts, "{name}, {size}");
         }
     }
 }

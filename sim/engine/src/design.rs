@@ -1,7 +1,7 @@
 //! Who answers a stream.
 
+use crate::shown::ShownCache;
 use crate::stream::CacheInfo;
-use crate::view::ShownCache;
 use serde::Serialize;
 use uslab_buddy::PageAllocator;
 use uslab_magazine::{Path, Paths};

@@ -23,6 +23,7 @@ pub mod models;
 mod observer;
 mod pages;
 mod shipping;
+mod shown;
 mod slabs;
 mod step;
 pub mod stream;

@@ -4,11 +4,13 @@
 //! cache line would cost is what it [tells](Op::did).
 
 use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
+use crate::levels::CpuLevels;
 use crate::pages::{PageSource, Pages, SlabPages};
+use crate::shown::{DepotLevels, MOST_SLABS, ShownCache, ShownSlab, letter};
 use crate::slabs::{Object, Slabs};
 use crate::stream::{CacheInfo, Kind};
-use crate::view::ShownCache;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use uslab::{Geometry, GeometryError, OrderRule};
 use uslab_buddy::{Order, PageAllocator, PageBlock};
@@ -441,7 +443,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     fn show(&self, number: u32) -> Option<ShownCache> {
         let (slabs, policy) = self.cache(number)?;
         let (cpus, container) = (self.cpus.count(), policy.container());
-        Some(ShownCache::model(number, slabs, P::LISTS, &policy.held(), cpus, container))
+        Some(shown(number, slabs, P::LISTS, &policy.held(), cpus, container))
     }
     fn pages(&self) -> &PageAllocator {
         self.slab_pages.pages().allocator()
@@ -480,5 +482,52 @@ impl<'p, P: Policy> Design for Model<'p, P> {
             }
         }
         Ok(())
+    }
+}
+
+/// A cache of a model, with the objects that its layers hold.
+fn shown(
+    cache: u32,
+    own: &Slabs,
+    lists: &[&'static str],
+    held: &[(Holder, Object)],
+    cpus: u32,
+    container: u32,
+) -> ShownCache {
+    let (mut slabs, mut at) = (Vec::new(), BTreeMap::new());
+    for (list, name) in lists.iter().copied().enumerate() {
+        for slab in own.walk(list as u8).take(MOST_SLABS - slabs.len()) {
+            at.insert(slab, slabs.len());
+            let objects = (0..own.objects()).map(|index| if own.is_out(slab, index) { b'u' } else { b'.' });
+            slabs.push((own.page(slab), name, objects.collect::<Vec<u8>>()));
+        }
+    }
+    let (mut of_cpu, mut shared) = (vec![0; cpus as usize], 0);
+    for (holder, object) in held {
+        let letter = match *holder {
+            Holder::Cpu(cpu) => {
+                of_cpu[cpu as usize] += 1;
+                letter(cpu as usize)
+            }
+            Holder::Shared => {
+                shared += 1;
+                b'd'
+            }
+        };
+        if let Some(slab) = at.get(&object.slab) {
+            slabs[*slab].2[usize::from(object.index)] = letter;
+        }
+    }
+    let level = |n| CpuLevels { loaded: (n, container.max(n)), ..CpuLevels::default() };
+    let slabs = slabs.into_iter().map(|(page, list, objects)| ShownSlab {
+        page,
+        list,
+        objects: objects.into_iter().map(char::from).collect(),
+    });
+    ShownCache {
+        cache,
+        cpus: of_cpu.into_iter().map(level).collect(),
+        depots: vec![DepotLevels { full: if shared > 0 { vec![shared] } else { vec![] } }],
+        slabs: slabs.collect(),
     }
 }

@@ -34,6 +34,7 @@ impl Run<'_, '_> {
         let infos = self.machine.subsystem.info();
         let against_kernel = against_kernel(&facts, &self.snapshots, &self, taken.traced_cpus);
         let caches = self.caches(&facts, &infos, taken.tables, against_kernel.as_ref());
+        let callers = self.watch.as_ref().map(|watch| watch.report(&self.resolver));
         let teardown = self.tear_down(&infos.pages, taken.rss);
         let total = facts.total;
         let seconds = (taken.read + taken.replayed).as_secs_f64();
@@ -105,6 +106,7 @@ impl Run<'_, '_> {
             read_ns_per_event: taken.read.as_secs_f64() * 1e9 / total.max(1) as f64,
             replay_seconds: taken.replayed.as_secs_f64(),
             replay_ns_per_operation: taken.replayed.as_secs_f64() * 1e9 / self.served.max(1) as f64,
+            callers,
             facts,
         }
     }

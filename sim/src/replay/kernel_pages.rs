@@ -32,7 +32,7 @@ mod free_pages;
 mod steps;
 
 use crate::output::{grouped, table, text};
-use crate::trace::{Counts, FreeBlocks, MAX_ORDER, MarkId, Op, PageMove, PageMoveKind, Tables, ZoneSpan};
+use crate::trace::{Counts, FreeBlocks, MarkId, Op, PageMove, PageMoveKind, Tables, ZoneSpan};
 use free_pages::FreePages;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -40,6 +40,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use steps::{Answers, Freed, Step, StepKind};
+use uslab_buddy::MAX_ORDER;
 
 /// The kernel's free pages at a moment, as its table has them and as the events tell.
 #[derive(Clone, Debug, PartialEq, Serialize)]

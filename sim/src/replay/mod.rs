@@ -8,7 +8,7 @@
 //! | a pointer handed out again, or a page freed, under a live object (*hidden free*) | frees the object |
 //! | a free of an object from before the trace (*pre-trace*) | nothing; it is counted |
 //! | pages of slabs and of large objects | nothing: our own caches take their own pages |
-//! | other pages | allocates and frees them, splitting blocks that are freed in parts |
+//! | other pages | allocates and frees them, splitting blocks that are freed in parts; larger pages than 4 KiB as blocks of these |
 //! | a mark `SHRINK end`: the traced system had shrunk its caches | shrinks all caches; it is counted |
 //!
 //! A CPU of the trace is the CPU of the same number here, modulo the simulated CPUs.
@@ -32,10 +32,11 @@ pub use series::Series;
 
 use crate::machine::{Build, BuildError, Failed, Holdings, Machine};
 use crate::output::Progress;
-use crate::report::Report;
+use crate::report::{Report, Watch};
 use crate::resident::resident_bytes;
 use crate::trace::{
-    CacheId, FreeOrigin, Op, OpKind, PageUse, Recording, Resolver, Source, Tables, TraceError,
+    self, CacheId, FreeOrigin, Op, OpKind, PageSize, PageSizeSource, PageUse, Recording, Resolver, Source,
+    Tables, TraceError,
 };
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -58,6 +59,10 @@ pub struct Options {
     pub snapshot_every: Option<u64>,
     /// Whether a free without a seen allocation is an error.
     pub strict: bool,
+    /// How large the traced machine's pages are; `None` is as the tables beside the trace or its addresses tell.
+    pub page_size: Option<PageSize>,
+    /// Whether the report has call sites and lifetimes.
+    pub callers: bool,
 }
 
 /// Memory of the simulated machine where nothing else is said: 16 GiB, of which only what is used is committed.
@@ -72,6 +77,8 @@ impl Default for Options {
             memory: DEFAULT_MEMORY,
             snapshot_every: None,
             strict: false,
+            page_size: None,
+            callers: false,
         }
     }
 }
@@ -189,6 +196,18 @@ fn open(path: Option<&Path>, options: &Options) -> Result<(Source, Tables), Repl
     })
 }
 
+/// Reads a trace whose tables may tell how large its pages are.
+fn read(
+    source: Source,
+    tables: &Tables,
+    options: &Options,
+    progress: impl FnMut(trace::Progress),
+) -> Result<Recording, TraceError> {
+    let given = options.page_size.map(|size| (size, PageSizeSource::Given));
+    let known = given.or_else(|| tables.page_size().map(|size| (size, PageSizeSource::Slabinfo)));
+    Recording::read_paged(source, known, progress)
+}
+
 fn bundled_tables() -> Result<Tables, TraceError> {
     let texts = [
         ("before.slabinfo", include_str!("../../data/files-6.1.before.slabinfo")),
@@ -223,7 +242,7 @@ fn replay_to(
 ) -> Result<Report, ReplayError> {
     let begun = Instant::now();
     let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
-    let recording = Recording::read(source, |p| stage.at(p.bytes))?;
+    let recording = read(source, tables, options, |p| stage.at(p.bytes))?;
     drop(stage);
     let read = begun.elapsed();
 
@@ -248,6 +267,7 @@ fn replay_to(
         resolver,
         nodes: (0..build.cpus).map(|cpu| machine.subsystem.cpus().node_of(cpu)).collect(),
         remote: Vec::new(),
+        watch: options.callers.then(Watch::default),
         operations: 0,
         served: 0,
         shrinks: 0,
@@ -318,6 +338,7 @@ struct Run<'r, 'm> {
     nodes: Vec<u32>,
     /// By the cache's number in the trace.
     remote: Vec<RemoteFrees>,
+    watch: Option<Watch>,
     operations: u64,
     /// Allocations and frees that the simulated machine was asked for.
     served: u64,
@@ -367,6 +388,9 @@ impl Run<'_, '_> {
                 failed,
             })?;
         }
+        if let Some(watch) = &mut self.watch {
+            watch.see(op);
+        }
         let cpu = u32::from(op.cpu) % self.build.cpus;
         self.served += asks(op.kind);
         match op.kind {
@@ -393,11 +417,15 @@ impl Run<'_, '_> {
                 self.held.free(cpu, ptr.0);
             }
             OpKind::PageAlloc { pfn, order, migratetype, usage: PageUse::Other } => {
-                let done = self.held.alloc_pages(cpu, pfn.0, order, migratetype);
-                done.map_err(|failed| self.out_of_memory(op, failed))?;
+                for (pfn, order) in stream::our_blocks(self.resolver.page_size(), pfn, order) {
+                    let done = self.held.alloc_pages(cpu, pfn, order, migratetype);
+                    done.map_err(|failed| self.out_of_memory(op, failed))?;
+                }
             }
             OpKind::PageFree { pfn, order, usage: PageUse::Other, .. } => {
-                self.held.free_pages(cpu, pfn.0, order);
+                for (pfn, order) in stream::our_blocks(self.resolver.page_size(), pfn, order) {
+                    self.held.free_pages(cpu, pfn, order);
+                }
             }
             // Our caches take and give their own pages.
             OpKind::PageAlloc { .. } | OpKind::PageFree { .. } => {}

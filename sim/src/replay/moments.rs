@@ -8,7 +8,7 @@ use super::prediction::Prediction;
 use super::series::Series;
 use super::{Options, ReplayError, open};
 use crate::output::{Progress, grouped, table, text};
-use crate::trace::{FreeOrigin, Op, OpKind, Pfn, Ptr, Recording, Resolver, Tables};
+use crate::trace::{FreeOrigin, Op, OpKind, PageSize, Pfn, Ptr, Resolver, Tables};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cell::RefCell;
@@ -148,8 +148,16 @@ pub fn designs<P: Policy>(
     let (source, tables) = open(path, options)?;
     let boot = boot.map(Tables::read).transpose()?;
     let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
-    let mut recording = Recording::read(source, |p| stage.at(p.bytes))?;
+    let mut recording = super::read(source, &tables, options, |p| stage.at(p.bytes))?;
     drop(stage);
+    let (page_size, _) = recording.page_size();
+    if page_size != PageSize::Kib4 {
+        return Err(ReplayError::Option(format!(
+            "--design: the pages of {} have {page_size}, and the designs' have 4 KiB: their slabs cannot be compared; expected a trace \
+             of a machine with pages of 4 KiB",
+            recording.path().display()
+        )));
+    }
     let cpus = super::cpus(&recording, options)?;
     let trace = recording.path().display().to_string();
     let page_moves = recording.page_moves()?;
@@ -281,6 +289,19 @@ impl DesignReport {
     }
 }
 
+/// As many slabs of `per` objects as hold what `slabs` slabs of `objects_per_slab` do, of whose objects so many are in use.
+///
+/// Where slabs are smaller, some of what was one slab has nothing in it: objects in use are taken to lie anywhere.
+fn with_slabs_of(per: u64, slabs: u64, objects_per_slab: u64, in_use: u64) -> u64 {
+    let objects = slabs * objects_per_slab;
+    if per == 0 || per >= objects_per_slab {
+        return objects.div_ceil(per.max(1));
+    }
+    let unused = 1.0 - (in_use as f64 / objects.max(1) as f64).min(1.0);
+    let occupied = objects as f64 / per as f64 * (1.0 - unused.powf(per as f64));
+    (occupied.round() as u64).max(in_use.div_ceil(per))
+}
+
 impl Moment {
     /// `None` where the kernel has no table of it, or none of `before`.
     fn new(
@@ -306,8 +327,7 @@ impl Moment {
                 kernel_before.get(&info.name).map_or((0, 0), |row| (row.slabs, row.active_objects));
             let then = before.get(at).cloned().unwrap_or_default();
             let added = |now: u64, then: u64| now as i64 - then as i64;
-            // What was there before counts by its objects.
-            let slabs = (slabs * row.objects_per_slab).div_ceil(now.per_slab.max(1));
+            let slabs = with_slabs_of(now.per_slab, slabs, row.objects_per_slab, active);
             let design = DesignAt {
                 slabs: slabs as i64 + added(now.slabs(), then.slabs()),
                 active_objs: active as i64 + added(now.active_objs, then.active_objs),
@@ -418,7 +438,7 @@ impl fmt::Display for DesignReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{CacheId, PageFreeOrigin, PageUse};
+    use crate::trace::{CacheId, PageFreeOrigin, PageUse, SiteId};
 
     const CACHE: CacheId = CacheId(0);
 
@@ -430,12 +450,29 @@ mod tests {
     }
 
     #[test]
+    fn what_was_there_before_lies_in_slabs_of_another_size() {
+        assert_eq!(with_slabs_of(8, 10, 16, 160), 20, "full ones are twice as many");
+        assert_eq!(with_slabs_of(16, 10, 16, 7), 10);
+        assert_eq!(with_slabs_of(32, 11, 16, 7), 6);
+        assert_eq!(with_slabs_of(1, 10, 16, 40), 40, "each object by itself");
+        // Half of the objects are in use: of four none is in one of sixteen slabs.
+        assert_eq!(with_slabs_of(4, 16, 8, 64), 30);
+        assert_eq!((with_slabs_of(4, 0, 8, 0), with_slabs_of(0, 3, 8, 1)), (0, 24));
+    }
+
+    #[test]
     fn an_object_that_was_never_seen_since_its_page_was_handed_out_was_allocated_there() {
         let usage = PageUse::Slab;
         let slab = OpKind::PageAlloc { pfn: Pfn(4), order: 1, migratetype: 0, usage };
         let origin = PageFreeOrigin::Unseen;
         let gone = OpKind::PageFree { pfn: Pfn(4), order: 1, origin, usage };
-        let alloc = |ptr| OpKind::Alloc { cache: CACHE, ptr: Ptr(ptr), bytes_req: 8, bytes_alloc: 8 };
+        let alloc = |ptr| OpKind::Alloc {
+            cache: CACHE,
+            ptr: Ptr(ptr),
+            site: SiteId(0),
+            bytes_req: 8,
+            bytes_alloc: 8,
+        };
         let matched =
             |ptr| OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::Matched { alloc_cpu: 0 } };
         let ops = ops([

@@ -53,10 +53,10 @@ pub struct Compared {
     pub changed: u64,
     /// Of these, the ones whose change has the right sign.
     pub right_sign: u64,
-    /// Half of them are off by less, in per cent of their real slabs.
+    /// Half of the predictions are off by less, in per cent of the real slabs.
     pub median_error_percent: f64,
-    /// The same if nothing were predicted to change.
-    pub median_change_percent: f64,
+    /// Half of them are off by less, in per cent of what really changed.
+    pub median_error_of_change_percent: f64,
 }
 
 /// Slabs that a cache must have for its change to count.
@@ -98,9 +98,9 @@ impl Compared {
         let right_sign = changed
             .iter()
             .filter(|(cache, real)| cache.predicted.cmp(&cache.traced) == real.cmp(&cache.traced));
-        let median = |of: fn(&Predicted) -> u64| {
+        let median = |whole: fn(&Predicted, u64) -> u64| {
             let off = |(cache, real): &(&Predicted, u64)| {
-                100.0 * of(cache).abs_diff(*real) as f64 / (*real).max(1) as f64
+                100.0 * cache.predicted.abs_diff(*real) as f64 / whole(cache, *real).max(1) as f64
             };
             let mut errors: Vec<f64> = changed.iter().map(off).collect();
             errors.sort_by(f64::total_cmp);
@@ -109,8 +109,8 @@ impl Compared {
         Self {
             changed: changed.len() as u64,
             right_sign: right_sign.count() as u64,
-            median_error_percent: median(|cache| cache.predicted),
-            median_change_percent: median(|cache| cache.traced),
+            median_error_percent: median(|_, real| real),
+            median_error_of_change_percent: median(|cache, real| cache.traced.abs_diff(real)),
         }
     }
 }
@@ -119,13 +119,14 @@ impl fmt::Display for Prediction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for moment in &self.moments {
             writeln!(f, "\nFrom {} to {}, at `{}`: slabs", self.from, self.to, moment.name)?;
-            if let Some(Compared { changed, right_sign, median_error_percent, median_change_percent }) =
-                &moment.real
-            {
+            if let Some(real) = &moment.real {
+                let Compared { changed, right_sign, median_error_percent, median_error_of_change_percent } =
+                    real;
                 writeln!(
                     f,
-                    "Of {changed} caches that really changed by more than 5 % the change of {right_sign} has the right sign; half of \
-                     the predictions are off by less than {median_error_percent:.1} % (of what was: {median_change_percent:.1} %)."
+                    "Of {changed} caches that really changed by more than 5 % the change of {right_sign} has the right sign. Half of the \
+                     predictions are off by less than {median_error_percent:.1} % of the real slabs, and \
+                     {median_error_of_change_percent:.1} % of the change."
                 )?;
             }
             let mut caches: Vec<_> = moment.caches.iter().collect();
@@ -187,6 +188,6 @@ mod tests {
         ];
         let compared = Compared::new(&caches);
         assert_eq!((compared.changed, compared.right_sign, compared.median_error_percent), (3, 2, 20.0));
-        assert_eq!(compared.median_change_percent, 100.0);
+        assert_eq!(compared.median_error_of_change_percent, 20.0);
     }
 }

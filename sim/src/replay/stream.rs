@@ -1,6 +1,6 @@
 //! A replay as a stream of operations, for the engine of pages: the same actions that the machine here performs.
 
-use crate::trace::{CacheKind, FreeOrigin, Op, OpKind, PageUse, Resolver};
+use crate::trace::{CacheKind, FreeOrigin, Op, OpKind, PageSize, PageUse, Pfn, Resolver};
 use uslab_engine::Writer;
 use uslab_engine::stream::Kind;
 
@@ -28,9 +28,15 @@ pub(super) fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
         }
         OpKind::Free { origin: FreeOrigin::PreTrace, .. } => {}
         OpKind::PageAlloc { pfn, order, migratetype, usage: PageUse::Other } => {
-            to.alloc_pages(cpu, pfn.0, order, migratetype);
+            for (pfn, order) in our_blocks(resolver.page_size(), pfn, order) {
+                to.alloc_pages(cpu, pfn, order, migratetype);
+            }
         }
-        OpKind::PageFree { pfn, order, usage: PageUse::Other, .. } => to.free_pages(cpu, pfn.0, order),
+        OpKind::PageFree { pfn, order, usage: PageUse::Other, .. } => {
+            for (pfn, order) in our_blocks(resolver.page_size(), pfn, order) {
+                to.free_pages(cpu, pfn, order);
+            }
+        }
         OpKind::PageAlloc { .. } | OpKind::PageFree { .. } => {}
         OpKind::Mark { text } => {
             let text = resolver.mark(text);
@@ -39,5 +45,30 @@ pub(super) fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
                 to.shrink(cpu);
             }
         }
+    }
+}
+
+/// `2^order` pages of the traced machine as blocks of our pages, which have 4 KiB: first page and order of each.
+pub(super) fn our_blocks(size: PageSize, pfn: Pfn, order: u8) -> impl Iterator<Item = (u64, u8)> {
+    let finer = (size.shift() - PageSize::Kib4.shift()) as u8;
+    let all = order + finer;
+    let each = all.min(uslab_buddy::MAX_ORDER);
+    (0..1_u64 << (all - each)).map(move |i| ((pfn.0 << finer) + (i << each), each))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_pages_are_blocks_of_ours_side_by_side() {
+        let blocks = |size, pfn, order| our_blocks(size, Pfn(pfn), order).collect::<Vec<_>>();
+        assert_eq!(blocks(PageSize::Kib4, 77, 10), [(77, 10)]);
+        assert_eq!(blocks(PageSize::Kib16, 77, 0), [(308, 2)]);
+        assert_eq!(blocks(PageSize::Kib64, 3, 6), [(48, 10)]);
+        // The largest block there is has 512 MiB, ours have 4 MiB.
+        let largest = blocks(PageSize::Kib64, 1 << 13, 13);
+        assert_eq!(largest.len(), 128);
+        assert!((0..).zip(&largest).all(|(i, block)| *block == ((1 << 17) + (i << 10), 10)));
     }
 }

@@ -1,7 +1,7 @@
 //! What is wrong with a trace: said first, because it limits what the rest is worth.
 
 use crate::output::grouped;
-use crate::trace::{DirectMap, Facts};
+use crate::trace::{DirectMap, Facts, Format, PageSize, PageSizeSource};
 use serde::Serialize;
 use std::fmt;
 
@@ -20,6 +20,10 @@ pub struct TraceHealth {
     pub cut_last_line: Option<u64>,
     /// Where the traced kernel maps its memory. Unless it is known, no page event can be told to be a slab's.
     pub direct_map: DirectMap,
+    /// Bytes of a page of the traced machine.
+    pub page_size: PageSize,
+    /// How that is known; where it is assumed, so is the size from which kmalloc takes pages.
+    pub page_size_source: PageSizeSource,
     /// In sentences, in the order of the fields.
     pub warnings: Vec<String>,
 }
@@ -35,6 +39,8 @@ impl TraceHealth {
             not_understood: facts.not_understood,
             cut_last_line: facts.cut_line.as_ref().map(|(line, _)| *line),
             direct_map: facts.direct_map,
+            page_size: facts.page_size,
+            page_size_source: facts.page_size_source,
             warnings: Vec::new(),
         };
         let mut warnings = String::new();
@@ -73,6 +79,19 @@ impl TraceHealth {
                 writeln!(out, "  line {line}: {text}")?;
             }
         }
+        if facts.format == Some(Format::Fleetbench) {
+            writeln!(
+                out,
+                "made of a distribution: sizes, rates and how many live are a program's; which block is freed when is not"
+            )?;
+        }
+        if facts.too_large > 0 {
+            writeln!(
+                out,
+                "{} allocations above 4 MiB were left out: such a block is mapped by itself, not taken from caches or pages",
+                grouped(facts.too_large)
+            )?;
+        }
         match &facts.cut_line {
             Some((line, text)) => {
                 writeln!(out, "line {line}, the last one, is cut and was left out: {text}")?
@@ -88,13 +107,24 @@ impl TraceHealth {
         let effect = "which pages are slabs cannot be known. Slab pages are replayed as other pages, and fewer hidden \
                       frees are found";
         match self.direct_map {
-            DirectMap::At(_) => Ok(()),
+            DirectMap::At(_) => return Ok(()),
             DirectMap::Hashed => {
-                writeln!(out, "pointers are hashed: {effect}. Boot with no_hash_pointers to record addresses")
+                writeln!(
+                    out,
+                    "pointers are hashed: {effect}. Boot with no_hash_pointers to record addresses"
+                )?;
             }
             DirectMap::Unknown => {
-                writeln!(out, "no object lies on a page allocated just before it: {effect}")
+                writeln!(out, "no object lies on a page allocated just before it: {effect}")?;
             }
         }
+        if self.page_size_source == PageSizeSource::Assumed {
+            let size = self.page_size;
+            writeln!(
+                out,
+                "  Nor can the size of its pages: {size} are assumed, unless --page-size says otherwise"
+            )?;
+        }
+        Ok(())
     }
 }

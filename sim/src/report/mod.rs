@@ -1,5 +1,6 @@
 //! What a replay found: as data ([`Report`], the interface of `--json`) and as a page for a person.
 
+mod callers;
 mod cause;
 mod health;
 mod page;
@@ -10,6 +11,8 @@ use std::collections::BTreeMap;
 use uslab::Paths;
 use uslab_buddy::BuddyInfo;
 
+pub(crate) use callers::Watch;
+pub use callers::{CallSite, Callers, Lifetimes, Quantiles};
 pub use cause::Cause;
 pub use health::TraceHealth;
 
@@ -67,6 +70,8 @@ pub struct Report {
     pub replay_seconds: f64,
     /// Nanoseconds for replaying an operation.
     pub replay_ns_per_operation: f64,
+    /// Call sites and lifetimes, if they were asked for.
+    pub callers: Option<Callers>,
     /// All that can be said of the trace without a replay.
     pub facts: Facts,
 }

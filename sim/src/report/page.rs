@@ -3,6 +3,7 @@
 use super::cause::explained;
 use super::{CacheReport, Report, percent};
 use crate::output::{grouped, signed, size, table, text};
+use crate::trace::PageSize;
 use std::fmt::Write;
 use uslab::Path;
 
@@ -70,6 +71,13 @@ impl Report {
             grouped(o.pre_trace_frees),
             percent(o.remote_frees, o.matched_frees)
         )?;
+        if self.facts.zero_sizes > 0 {
+            writeln!(
+                out,
+                "  {} asked for 0 bytes, and got an object of the smallest size class.",
+                grouped(self.facts.zero_sizes)
+            )?;
+        }
         if self.machine.nodes > 1 {
             writeln!(
                 out,
@@ -113,6 +121,10 @@ impl Report {
             size(m.memory_bytes),
             m.magazine
         );
+        let traced_pages = self.trace_health.page_size;
+        if traced_pages != PageSize::Kib4 {
+            what += &format!("; pages of 4 KiB where the trace's have {traced_pages}");
+        }
         if u64::from(m.cpus) < traced.cpus {
             let folded = match m.cpus {
                 1 => "all of the trace's run on it".to_owned(),

@@ -1,18 +1,27 @@
 //! Where the kernel maps all memory: what turns an object's address into a page frame number.
 //!
 //! Page events tell page frame numbers, object events addresses. The kernel keeps all memory mapped in one piece, the
-//! *direct map*, whose beginning it chooses anew at each boot (KASLR), on a boundary of 1 GiB. No event tells it. It
-//! is found by a vote: a new slab's pages are allocated just before its first object is, on the same CPU. Each
-//! allocation of pages and the object allocation that follows it there vote for the one boundary that puts the object
-//! on those pages, if there is one. A pair that has nothing to do with each other votes once in 262,144 times for each page of
-//! the block.
+//! *direct map*, whose beginning it chooses anew at each boot (KASLR), on a boundary of 1 GiB, or of 512 MiB where pages
+//! have 64 KiB. Its beginning is here where page frame 0 would be: on arm64, where the lowest frames are no memory, that is
+//! below the first address of the map. No event tells it. It is found by a vote: a new slab's pages are allocated just before
+//! its first object is, on the same CPU. Each allocation of pages and the object allocation that follows it there vote for the
+//! one boundary that puts the object on those pages, if there is one. A pair that has nothing to do with each other votes once
+//! in 262,144 times for each page of the block where pages have 4 KiB, and once in 8,192 times where they have 64 KiB.
+//!
+//! The vote is held for each page size: only the right one gathers votes for one boundary.
 
 use rustc_hash::FxHashMap;
 
 use super::event::{Pfn, Ptr};
+use super::page_size::PageSize;
 
 /// The direct map begins on a multiple of this: what one entry of an upper page table maps.
-const ALIGN: u64 = 1 << 30;
+fn align(size: PageSize) -> u64 {
+    match size {
+        PageSize::Kib4 | PageSize::Kib16 => 1 << 30,
+        PageSize::Kib64 => 1 << 29,
+    }
+}
 
 /// The direct map is at most 64 TiB long (x86-64, four page-table levels).
 const LENGTH: u64 = 64 << 40;
@@ -20,8 +29,11 @@ const LENGTH: u64 = 64 << 40;
 /// The largest slab, as an order, unless the kernel is told otherwise.
 const MAX_SLAB_ORDER: u8 = 3;
 
-/// A base needs so many times the votes that chance would give it.
-const BEYOND_CHANCE: u64 = 1000;
+/// A base with one vote needs so many times what chance would give all bases together,
+const ALONE: u64 = 1000;
+
+/// and one with several so many times: that chance gives several to the same one is rarer by far.
+const SEVERAL: u64 = 100;
 
 /// What is known of the place of the direct map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -36,36 +48,50 @@ pub enum DirectMap {
     Hashed,
 }
 
-impl DirectMap {
+/// Which page an address is on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mapping {
+    pub(super) direct_map: DirectMap,
+    pub(super) page_size: PageSize,
+}
+
+impl Mapping {
     /// The page that the object lies on (its first, if several). Where the beginning of the direct map is not known, it is
     /// numbered by its address: for a kernel's addresses such a number is larger than any page frame's.
     pub(super) fn pfn(self, ptr: Ptr) -> Option<Pfn> {
-        match self {
-            Self::At(base) => {
+        let shift = self.page_size.shift();
+        match self.direct_map {
+            DirectMap::At(base) => {
                 let offset = ptr.0.checked_sub(base).filter(|offset| *offset < LENGTH)?;
-                Some(Pfn(offset >> 12))
+                Some(Pfn(offset >> shift))
             }
-            Self::Unknown => (!ptr.is_hashed()).then_some(Pfn(ptr.0 >> 12)),
-            Self::Hashed => None,
+            DirectMap::Unknown => (!ptr.is_hashed()).then_some(Pfn(ptr.0 >> shift)),
+            DirectMap::Hashed => None,
         }
+    }
+
+    /// How many bytes from the start of its page the object lies.
+    pub(super) fn offset(self, ptr: Ptr) -> u16 {
+        (ptr.0 % self.page_size.bytes()) as u16
     }
 
     /// The address of what lies on a page that [`pfn`](Self::pfn) gave, `offset` bytes from its start.
     pub(super) fn object(self, pfn: Pfn, offset: u16) -> Ptr {
-        let base = match self {
-            Self::At(base) => base,
-            Self::Unknown | Self::Hashed => 0,
+        let base = match self.direct_map {
+            DirectMap::At(base) => base,
+            DirectMap::Unknown | DirectMap::Hashed => 0,
         };
-        Ptr(base + (pfn.0 << 12) + u64::from(offset))
+        Ptr(base + (pfn.0 << self.page_size.shift()) + u64::from(offset))
     }
 }
 
-/// Finds the [`DirectMap`] of a trace.
+/// Finds the [`DirectMap`] of a trace, and the size of its pages.
 #[derive(Debug, Default)]
 pub(super) struct Vote {
     /// The pages that each CPU allocated last, until it allocates an object.
     last: Vec<Option<(Pfn, u8)>>,
-    votes: FxHashMap<u64, u64>,
+    /// By page size: votes for each base.
+    votes: [FxHashMap<u64, u64>; PageSize::ALL.len()],
     /// Pages on which an object could have lain by chance.
     pages: u64,
 }
@@ -87,26 +113,30 @@ impl Vote {
             return;
         }
         self.pages += 1 << order;
-        if let Some(offset) = ptr.0.checked_sub(pfn.0 << 12)
-            && offset % ALIGN < 4096 << order
-        {
-            *self.votes.entry(offset - offset % ALIGN).or_default() += 1;
+        for (size, votes) in PageSize::ALL.into_iter().zip(&mut self.votes) {
+            if let Some(offset) = ptr.0.checked_sub(pfn.0 << size.shift())
+                && offset % align(size) < size.bytes() << order
+            {
+                *votes.entry(offset - offset % align(size)).or_default() += 1;
+            }
         }
     }
 
-    /// The result; `hashed` if there were hashed pointers.
-    pub(super) fn result(&self, hashed: bool) -> DirectMap {
-        let all: u64 = self.votes.values().sum();
-        let most = self.votes.iter().max_by_key(|(base, votes)| (**votes, **base));
-        match most {
-            Some((&base, &votes))
-                if votes * 2 > all && votes * (ALIGN >> 12) >= BEYOND_CHANCE * self.pages =>
-            {
-                DirectMap::At(base)
-            }
-            _ if hashed => DirectMap::Hashed,
-            _ => DirectMap::Unknown,
-        }
+    /// The base and the page size that most votes are for, of all sizes or of the one that is known. `None` if no base has
+    /// more than chance would give it.
+    pub(super) fn result(&self, known: Option<PageSize>) -> Option<(u64, PageSize)> {
+        let sizes = PageSize::ALL.into_iter().zip(&self.votes);
+        let elected =
+            sizes.filter(|(size, _)| known.is_none_or(|known| known == *size)).filter_map(|(size, votes)| {
+                let all: u64 = votes.values().sum();
+                let (&base, &most) = votes.iter().max_by_key(|(base, votes)| (**votes, **base))?;
+                let places = align(size) >> size.shift();
+                let beyond = if most > 1 { SEVERAL } else { ALONE };
+                (most * 2 > all && most * places >= beyond * self.pages).then_some((most, base, size))
+            });
+        // Of equals, the smaller size.
+        let (_, base, size) = elected.max_by_key(|(votes, _, size)| (*votes, std::cmp::Reverse(*size)))?;
+        Some((base, size))
     }
 }
 
@@ -120,6 +150,10 @@ mod tests {
         Ptr(BASE + (pfn << 12) + offset)
     }
 
+    fn mapping(direct_map: DirectMap) -> Mapping {
+        Mapping { direct_map, page_size: PageSize::Kib4 }
+    }
+
     #[test]
     fn a_slab_and_its_first_object_tell_the_base() {
         let mut vote = Vote::default();
@@ -127,14 +161,43 @@ mod tests {
         vote.pages(1, Pfn(0x99), 0, true);
         vote.object(1, at(0x99, 0));
         vote.object(2, at(0x4a98, 0));
-        assert_eq!(vote.result(false), DirectMap::Unknown, "user memory, and another CPU");
+        assert_eq!(vote.result(None), None, "user memory, and another CPU");
         vote.object(3, at(0x4a9b, 192));
-        assert_eq!(vote.result(false), DirectMap::At(BASE));
-        let map = vote.result(true);
+        assert_eq!(vote.result(None), Some((BASE, PageSize::Kib4)));
+        assert_eq!(vote.result(Some(PageSize::Kib64)), None, "pages of 64 KiB were not there");
+        let map = mapping(DirectMap::At(BASE));
         assert_eq!(map.pfn(at(0x4a9b, 192)), Some(Pfn(0x4a9b)));
         assert_eq!(map.object(Pfn(0x4a9b), 192), at(0x4a9b, 192));
         assert_eq!(map.pfn(Ptr(0xffff_ffff_825d_d468)), None, "the kernel's own image");
         assert_eq!(map.pfn(Ptr(0x9997_02f4)), None, "a hashed pointer");
+    }
+
+    /// Kernels of arm64: their virtual addresses have 39, 48 or 52 bits, their memory begins at 1 GiB or elsewhere.
+    #[test]
+    fn the_base_and_the_page_size_of_arm64_are_told_too() {
+        for (first, memory) in [
+            (0xffff_0000_0000_0000_u64, 0x4000_0000),
+            (0xffff_0000_0000_0000, 0x80_2000_0000),
+            (0xffff_ff80_0000_0000, 0x8000_0000),
+            (0xfff0_0000_0000_0000, 0x4000_0000),
+        ] {
+            for size in PageSize::ALL {
+                // What is not a multiple of 1 GiB is possible with large pages only.
+                let base = first - (memory - memory % align(size));
+                let mut vote = Vote::default();
+                for n in 0..40 {
+                    let pfn = (0x4000_0000 >> size.shift()) + n * 37;
+                    let order = (n % 4) as u8;
+                    vote.pages(0, Pfn(pfn), order, false);
+                    let within = n.wrapping_mul(0x9e37_79b9) % (size.bytes() << order);
+                    vote.object(0, Ptr(base + (pfn << size.shift()) + within));
+                }
+                assert_eq!(vote.result(None), Some((base, size)), "{first:#x}, memory at {memory:#x}");
+                let map = Mapping { direct_map: DirectMap::At(base), page_size: size };
+                let ptr = map.object(Pfn(0x12_3456), 4095);
+                assert_eq!((map.pfn(ptr), map.offset(ptr)), (Some(Pfn(0x12_3456)), 4095));
+            }
+        }
     }
 
     #[test]
@@ -147,22 +210,22 @@ mod tests {
         }
         vote.pages(0, Pfn(7), 0, false);
         vote.object(0, at(7, 0));
-        assert_eq!(vote.result(false), DirectMap::Unknown);
+        assert_eq!(vote.result(None), None);
         for i in 0..3 {
             vote.pages(0, Pfn(i), 0, false);
             vote.object(0, at(i, 0));
         }
-        assert_eq!(vote.result(false), DirectMap::At(BASE));
+        assert_eq!(vote.result(None), Some((BASE, PageSize::Kib4)));
     }
 
     #[test]
     fn pages_of_unknown_frames_are_told_apart_and_are_nobodys_frame() {
-        let map = DirectMap::Unknown;
+        let map = mapping(DirectMap::Unknown);
         let page = map.pfn(at(5, 100)).unwrap();
         assert_eq!(map.pfn(at(5, 4000)), Some(page));
         assert_ne!(map.pfn(at(6, 0)), Some(page));
         assert!(page.0 > 1 << 40, "physical addresses have at most 52 bits");
         assert_eq!(map.object(page, 100), at(5, 100));
-        assert_eq!((map.pfn(Ptr(0x9997_02f4)), DirectMap::Hashed.pfn(at(5, 0))), (None, None));
+        assert_eq!((map.pfn(Ptr(0x9997_02f4)), mapping(DirectMap::Hashed).pfn(at(5, 0))), (None, None));
     }
 }

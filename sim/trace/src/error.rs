@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use super::page_size::PageSize;
+
 /// An error of reading a trace or a table beside it.
 ///
 /// Every variant names the file (`<stdin>` for standard input), and the line where there is one. What the system said is
@@ -27,13 +29,22 @@ pub enum TraceError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system or the decompressor said.
+        /// What the system said.
         source: io::Error,
     },
-    /// The compressed file ends before its last frame does.
+    /// The compressed file ends before its content does.
     Truncated {
         /// The file.
         path: PathBuf,
+    },
+    /// The compressed file cannot be unpacked.
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// How it is compressed: `gzip`, `xz` or `zstd`.
+        compression: &'static str,
+        /// What the decoder said.
+        source: io::Error,
     },
     /// There is not one byte of text in the file.
     Empty {
@@ -63,7 +74,7 @@ pub enum TraceError {
         /// Its number, from 1.
         line: u64,
     },
-    /// A value that no kernel prints: an order above 10, a size of nothing, a CPU above 8191.
+    /// A value that no kernel prints, or none with pages of that size: an order above 10, a size of nothing, a CPU above 8191.
     Impossible {
         /// The file.
         path: PathBuf,
@@ -99,12 +110,18 @@ pub struct Impossible {
     pub most: u64,
     /// The smallest value that is accepted.
     pub least: u64,
+    /// The size of pages for which this holds, if it does not for any.
+    pub page_size: Option<PageSize>,
 }
 
 impl fmt::Display for Impossible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { field, value, most, least } = self;
-        write!(f, "impossible {field}={value} ({least} to {most} are accepted)")
+        let Self { field, value, most, least, page_size } = self;
+        write!(f, "impossible {field}={value} ({least} to {most} are accepted")?;
+        match page_size {
+            Some(size) => write!(f, " where pages have {size})"),
+            None => f.write_str(")"),
+        }
     }
 }
 
@@ -119,9 +136,19 @@ impl fmt::Display for TraceError {
             Self::Truncated { path } => {
                 write!(
                     f,
-                    "{}: the compressed file is cut short (its last frame is incomplete)",
+                    "{}: the compressed file is cut short or damaged: it ends too early",
                     path.display()
                 )
+            }
+            Self::Damaged { path, compression, source } if source.kind() == io::ErrorKind::OutOfMemory => {
+                write!(
+                    f,
+                    "{}: its {compression} data refers further back than the 128 MiB that are accepted",
+                    path.display()
+                )
+            }
+            Self::Damaged { path, compression, .. } => {
+                write!(f, "{}: its {compression} data is damaged", path.display())
             }
             Self::Empty { path } => write!(f, "{}: the file is empty", path.display()),
             Self::Binary { path, hint } => write!(f, "{}: not text: {hint}", path.display()),
@@ -130,8 +157,8 @@ impl fmt::Display for TraceError {
             }
             Self::NotATrace { path, lines, first } => write!(
                 f,
-                "{}: no event in {lines} lines; ftrace, `perf script` and `trace-cmd report` text is understood; \
-                 the first line that is neither: {first:?}",
+                "{}: no event in {lines} lines; ftrace, `perf script`, `trace-cmd report`, wee_alloc and Fleetbench text is understood; \
+                 the first line that is none of them: {first:?}",
                 path.display()
             ),
             Self::LongLine { path, line } => {
@@ -147,7 +174,10 @@ impl fmt::Display for TraceError {
 impl std::error::Error for TraceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Open { source, .. } | Self::Read { source, .. } | Self::Spool { source } => Some(source),
+            Self::Open { source, .. }
+            | Self::Read { source, .. }
+            | Self::Damaged { source, .. }
+            | Self::Spool { source } => Some(source),
             _ => None,
         }
     }

@@ -4,17 +4,8 @@
 
 use super::symbols::Symbol;
 
-/// The largest block the page allocator hands out is `2^MAX_ORDER` pages.
-pub const MAX_ORDER: u8 = 10;
-
 /// The largest CPU number a kernel can print (`NR_CPUS` of x86-64 is at most 8192).
 pub const MAX_CPU: u16 = 8191;
-
-/// The largest object that kmalloc hands out: a block of the highest order, in bytes.
-pub const MAX_OBJECT: u32 = 4096 << MAX_ORDER;
-
-/// Objects above this size are no slab objects: kmalloc takes their pages straight from the page allocator.
-pub const MAX_SLAB_OBJECT: u32 = 8192;
 
 /// An object's address as the trace prints it: real, or hashed (then only equality means anything).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -94,11 +85,16 @@ pub enum EventKind {
     FreeNull,
     /// An object event whose pointer is the placeholder `(____ptrval____)`: the kernel had no key to hash with yet.
     Placeholder,
+    /// An allocation that no kmalloc can serve, or the free of one.
+    TooLarge {
+        /// An allocation.
+        alloc: bool,
+    },
     /// `2^order` pages were handed out.
     PageAlloc {
         /// The first of them.
         pfn: Pfn,
-        /// The order, at most [`MAX_ORDER`].
+        /// The order, at most that of [64 KiB pages](super::PageSize::max_order).
         order: u8,
         /// 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
@@ -111,14 +107,14 @@ pub enum EventKind {
     PageFree {
         /// The first of them.
         pfn: Pfn,
-        /// The order, at most [`MAX_ORDER`].
+        /// The order, at most that of [64 KiB pages](super::PageSize::max_order).
         order: u8,
     },
     /// `2^order` pages left the buddy allocator's lists.
     ZoneLocked {
         /// The first of them.
         pfn: Pfn,
-        /// The order, at most [`MAX_ORDER`].
+        /// The order, at most that of [64 KiB pages](super::PageSize::max_order).
         order: u8,
         /// 0 unmovable, 1 movable, 2 reclaimable: what was asked for.
         migratetype: u8,
@@ -129,7 +125,7 @@ pub enum EventKind {
     PcpuDrain {
         /// The first of them.
         pfn: Pfn,
-        /// The order, at most [`MAX_ORDER`].
+        /// The order, at most that of [64 KiB pages](super::PageSize::max_order).
         order: u8,
         /// 0 unmovable, 1 movable, 2 reclaimable: the list they go to.
         migratetype: u8,
@@ -138,7 +134,7 @@ pub enum EventKind {
     ExtFrag {
         /// The block's first page, or the first of the pages themselves: kernels differ.
         pfn: Pfn,
-        /// The order that was asked for, at most [`MAX_ORDER`].
+        /// The order that was asked for, at most that of [64 KiB pages](super::PageSize::max_order).
         order: u8,
     },
     /// Text that user space wrote into the trace.

@@ -8,6 +8,7 @@ use super::direct_map::DirectMap;
 use super::line::Format;
 use super::names::NameSources;
 use super::op::{CacheId, CacheKind};
+use super::page_size::{PageSize, PageSizeSource};
 use super::resolve::{CacheTally, MarkState, Resolver};
 use super::tables::Tables;
 use uslab::SlabInfo;
@@ -40,6 +41,10 @@ pub struct Facts {
     pub cut_line: Option<(u64, String)>,
     /// Where the traced kernel maps its memory.
     pub direct_map: DirectMap,
+    /// Bytes of a page of the traced machine.
+    pub page_size: PageSize,
+    /// How that is known.
+    pub page_size_source: PageSizeSource,
     /// Events by CPU.
     pub by_cpu: BTreeMap<usize, u64>,
     /// Events by context flag: `.` task, `s` softirq, `h` hardirq, `H` hardirq inside softirq.
@@ -62,6 +67,10 @@ pub struct Facts {
     pub kfree_of_null: u64,
     /// Object allocations that failed.
     pub alloc_failed: u64,
+    /// Object allocations of 0 bytes: each got an object of the smallest size class.
+    pub zero_sizes: u64,
+    /// Object allocations above kmalloc's largest size, which were left out.
+    pub too_large: u64,
     /// Distinct call sites of object events.
     pub call_sites: usize,
     /// Call sites (with sizes) that serve several caches.
@@ -324,7 +333,9 @@ impl Resolver {
             lost: counts.lost,
             unterminated: counts.unterminated,
             cut_line: counts.cut_line.clone(),
-            direct_map: self.direct_map,
+            direct_map: self.mapping.direct_map,
+            page_size: self.mapping.page_size,
+            page_size_source: self.page_size_source,
             by_cpu: counts.by_cpu.iter().copied().enumerate().filter(|&(_, events)| events > 0).collect(),
             by_context: (0..=u8::MAX)
                 .zip(&counts.by_context)
@@ -340,6 +351,8 @@ impl Resolver {
             placeholders: counts.placeholders,
             kfree_of_null: counts.kfree_of_null,
             alloc_failed: counts.alloc_failed,
+            zero_sizes: counts.zero_sizes,
+            too_large: counts.too_large,
             call_sites: self.recording.call_sites,
             call_sites_with_several_caches: self.recording.ambiguous_sites,
             bytes: (counts.bytes_req, counts.bytes_alloc),

@@ -1,16 +1,18 @@
 //! Kernel memory traces: from text to the operations that a replayer performs.
 //!
 //! ```text
-//!  file, .zst, stdin            Recording                        Resolver
+//!  file, .gz .xz .zst, stdin    Recording                        Resolver
 //!  source -> line -> event  ->  spool, shapes, counts   ->  names, resolve -> op     (-> facts)
 //!            ftrace, perf,      (pass 1: what the           (pass 2: which cache,
-//!            trace_cmd           text says)                  which irregularity)
+//!            trace_cmd,          text says)                  which irregularity)
+//!            wee_alloc, fleetbench
 //! ```
 //!
 //! Two passes, because a trace names a cache mostly after the fact: `kmem_cache_free` says where an object came from, often
 //! long after `kmem_cache_alloc` did not. The text is parsed once; between the passes lie 32-byte records.
 //!
-//! Events are those of the kernel's `kmem` group, as ftrace, `perf script` and `trace-cmd report` print them. Nothing is
+//! Events are those of the kernel's `kmem` group, as ftrace, `perf script` and `trace-cmd report` print them, or a program's
+//! calls of malloc and free, as wee_alloc's traces have them or as Fleetbench's distributions describe them. Nothing is
 //! skipped silently: what is not understood is counted and shown, lost events are reported, and what the kernel did not
 //! trace (hidden allocations and frees, objects from before the trace) is told apart and counted.
 //!
@@ -37,14 +39,17 @@ mod error;
 mod event;
 mod facts;
 mod fields;
+mod fleetbench;
 mod ftrace;
 mod line;
 mod names;
 mod op;
 mod page_move;
+mod page_size;
 mod page_table;
 mod perf;
 mod prefix;
+mod program;
 mod recording;
 mod resolve;
 mod shapes;
@@ -53,13 +58,14 @@ mod spool;
 mod symbols;
 mod tables;
 mod trace_cmd;
+mod wee_alloc;
 
 #[cfg(test)]
 mod tests;
 
 pub use direct_map::DirectMap;
 pub use error::{Impossible, TraceError};
-pub use event::{Event, EventKind, MAX_CPU, MAX_OBJECT, MAX_ORDER, MAX_SLAB_OBJECT, Pfn, Ptr, Via};
+pub use event::{Event, EventKind, MAX_CPU, Pfn, Ptr, Via};
 pub use facts::{
     Absolute, CacheFacts, Facts, Header, MarkFacts, ObjectFacts, PageFacts, PageSpan, Phase, SlabinfoChange,
     SlabinfoSpan, SlabinfoSum,
@@ -68,8 +74,10 @@ pub use line::{Format, HeaderFact, Line, Parser, Reject, Strings};
 pub use names::NameSources;
 pub use op::{
     CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
+    SiteId,
 };
 pub use page_move::{PageMove, PageMoveKind};
+pub use page_size::{PageSize, PageSizeSource};
 pub use recording::{Counts, Recording};
 pub use resolve::{CacheTally, Resolver};
 #[doc(hidden)]

@@ -5,18 +5,24 @@
 //! | ftrace ([`ftrace`](super::ftrace)) | `comm-pid [cpu] flags time: event: k=v ...` |
 //! | `perf script` ([`perf`](super::perf)) | `comm pid [cpu] time: kmem:event: k=v ...` |
 //! | `trace-cmd report` ([`trace_cmd`](super::trace_cmd)) | `comm-pid [cpu] time: event:  (site) k=v ...` |
+//! | wee_alloc ([`wee_alloc`](super::wee_alloc)) | `Alloc(552),` and `Free(0),` |
+//! | Fleetbench ([`fleetbench`](super::fleetbench)) | `16, 101940.7, 1974305.1`: a distribution |
 //!
-//! Each format's module cuts a line into a [`Prefix`] and the event's fields; the fields are the same in all three
-//! and are read here. The format is found from the first line that is an event.
+//! Of the kernel's formats each module cuts a line into a [`Prefix`] and the event's fields; the fields are the same in all
+//! three and are read here. The format is found from the first line that is an event.
 
 use memchr::memchr;
 
 use super::error::Impossible;
-use super::event::{Event, EventKind, MAX_CPU, MAX_OBJECT, MAX_ORDER, Pfn, Ptr, Via};
+use super::event::{Event, EventKind, MAX_CPU, Pfn, Ptr, Via};
 use super::fields::{self, Fields, Pointer, word};
+use super::fleetbench::Row;
+use super::page_size::PageSize;
 use super::prefix::Prefix;
+use super::program::Call;
 use super::symbols::{Symbol, Symbols};
-use super::{ftrace, perf, trace_cmd};
+use super::wee_alloc::Blocks;
+use super::{ftrace, perf, trace_cmd, wee_alloc};
 
 /// The text formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
@@ -28,6 +34,10 @@ pub enum Format {
     PerfScript,
     /// The text of `trace-cmd report`.
     TraceCmdReport,
+    /// A program's calls of malloc and free, as wee_alloc's traces have them.
+    WeeAlloc,
+    /// A distribution of a program's allocations, as Fleetbench has them. A trace is made of it.
+    Fleetbench,
 }
 
 /// What one line is.
@@ -67,6 +77,9 @@ pub enum Reject {
     /// Its form is known, a value in it cannot be.
     Impossible(Impossible),
 }
+
+/// The page size with the largest values. Which size a trace is of is known later than a line is read.
+const LARGEST: PageSize = PageSize::Kib64;
 
 /// Events whose fields are read. Their symbols are their places in this list.
 const KNOWN_EVENTS: [&[u8]; 14] = [
@@ -108,6 +121,10 @@ pub struct Parser {
     /// A `cpus=` line came first, which only trace-cmd writes.
     trace_cmd: bool,
     strings: Strings,
+    /// Of a program's trace.
+    blocks: Blocks,
+    /// Of a distribution.
+    rows: Vec<Row>,
     /// The flags of the line before: they repeat for long stretches.
     last_gfp: (Vec<u8>, Option<Symbol>),
 }
@@ -126,7 +143,14 @@ impl Parser {
         for name in KNOWN_EVENTS {
             strings.events.intern(name);
         }
-        Self { format: None, trace_cmd: false, strings, last_gfp: (Vec::new(), None) }
+        Self {
+            format: None,
+            trace_cmd: false,
+            strings,
+            blocks: Blocks::default(),
+            rows: Vec::new(),
+            last_gfp: (Vec::new(), None),
+        }
     }
 
     /// The format, once a line told it.
@@ -163,6 +187,18 @@ impl Parser {
                 }
             }
             Some(_) => {}
+        }
+        if self.format.is_none() {
+            if wee_alloc::is_call(line) {
+                self.format = Some(Format::WeeAlloc);
+            } else if Row::of(line).is_some() {
+                self.format = Some(Format::Fleetbench);
+            }
+        }
+        match self.format {
+            Some(Format::WeeAlloc) => return self.call(line),
+            Some(Format::Fleetbench) => return self.row(line),
+            _ => {}
         }
         let prefix = match self.format {
             Some(format) => cut(format, line),
@@ -263,6 +299,51 @@ impl Parser {
         Ok((Symbol(place), kind))
     }
 
+    /// A line of a program's trace.
+    fn call(&mut self, line: &[u8]) -> Result<Line, Reject> {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return Ok(Line::Nothing);
+        }
+        let call = self.blocks.call(line).ok_or(Reject::NotUnderstood)?;
+        Ok(Line::Event(self.made(call)))
+    }
+
+    /// A line of a distribution.
+    fn row(&mut self, line: &[u8]) -> Result<Line, Reject> {
+        if !line.iter().all(u8::is_ascii_whitespace) {
+            self.rows.push(Row::of(line).ok_or(Reject::NotUnderstood)?);
+        }
+        Ok(Line::Nothing)
+    }
+
+    /// The distribution that was read, which is then no longer here.
+    pub(super) fn take_rows(&mut self) -> Vec<Row> {
+        std::mem::take(&mut self.rows)
+    }
+
+    /// The event of a program's call. It has no time and no CPU.
+    pub(super) fn made(&mut self, call: Call) -> Event {
+        let site = self.strings.sites.intern(b"malloc");
+        let kind = match call {
+            Call::Alloc { block, bytes, takes } => EventKind::Alloc {
+                ptr: Ptr(block),
+                site,
+                bytes_req: bytes,
+                bytes_alloc: takes,
+                gfp: self.gfp(b"none"),
+                cache: None,
+                via: Via::Kmalloc,
+            },
+            Call::Free { block } => EventKind::Free { ptr: Ptr(block), site, cache: None, via: Via::Kmalloc },
+            Call::FreeOfNothing => EventKind::FreeNull,
+            Call::TooLarge => EventKind::TooLarge { alloc: true },
+            Call::FreeOfTooLarge => EventKind::TooLarge { alloc: false },
+        };
+        let alloc = matches!(call, Call::Alloc { .. } | Call::TooLarge);
+        let name = self.strings.events.intern(if alloc { b"Alloc" } else { b"Free" });
+        Event { name, cpu: 0, context: None, time_ns: 0, comm_unknown: false, kind }
+    }
+
     /// trace-cmd prints the writing function before the text.
     fn mark(&mut self, body: &[u8]) -> EventKind {
         let text = body.strip_prefix(b"tracing_mark_write: ").unwrap_or(body);
@@ -272,7 +353,7 @@ impl Parser {
     fn alloc(&mut self, fields: &mut Fields<'_>, via: Via) -> Result<EventKind, Reject> {
         let (event, bytes_req, bytes_alloc) = self.alloc_fields(fields, via).ok_or(Reject::NotUnderstood)?;
         if matches!(event, EventKind::Alloc { ptr: Ptr(1..), .. }) {
-            within("bytes_alloc", bytes_alloc, 1, u64::from(MAX_OBJECT))?;
+            within("bytes_alloc", bytes_alloc, 1, LARGEST.max_object())?;
             within("bytes_req", bytes_req, 0, bytes_alloc)?;
         }
         Ok(event)
@@ -350,6 +431,7 @@ fn cut(format: Format, line: &[u8]) -> Option<Prefix<'_>> {
         Format::Ftrace => ftrace::cut(line),
         Format::PerfScript => perf::cut(line),
         Format::TraceCmdReport => trace_cmd::cut(line),
+        Format::WeeAlloc | Format::Fleetbench => None,
     }
 }
 
@@ -397,7 +479,7 @@ fn pages<const N: usize>(fields: &mut Fields<'_>, key: &[u8; N]) -> Result<(Pfn,
     fields.next_if(b"page=");
     let pfn = fields.get(b"pfn=").and_then(fields::pfn).ok_or(Reject::NotUnderstood)?;
     let order = fields.get(key).and_then(fields::decimal).ok_or(Reject::NotUnderstood)?;
-    within("order", order, 0, u64::from(MAX_ORDER))?;
+    within("order", order, 0, LARGEST.max_order().into())?;
     // Physical addresses have 52 bits.
     within("pfn", pfn, 0, (1 << 40) - 1)?;
     Ok((Pfn(pfn), order as u8))
@@ -413,6 +495,6 @@ fn within(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), 
     if (least..=most).contains(&value) {
         Ok(())
     } else {
-        Err(Reject::Impossible(Impossible { field, value, most, least }))
+        Err(Reject::Impossible(Impossible { field, value, most, least, page_size: None }))
     }
 }

@@ -15,9 +15,10 @@ use std::collections::HashMap;
 
 use rustc_hash::FxHashMap;
 
-use super::event::{MAX_SLAB_OBJECT, Via};
+use super::event::Via;
 use super::line::Strings;
 use super::op::{CacheId, CacheInfo, CacheKind};
+use super::page_size::PageSize;
 use super::shapes::{Shape, Shapes};
 use super::symbols::Symbol;
 use uslab::SlabInfo;
@@ -94,13 +95,19 @@ pub(super) struct Names {
     /// slabinfo's only cache of a size, by size; `None` where there are several.
     by_size: FxHashMap<u32, Option<String>>,
     slabinfo_sizes: FxHashMap<String, u32>,
+    page_size: PageSize,
     buckets: bool,
     taught: u64,
     pub(super) sources: NameSources,
 }
 
 impl Names {
-    pub(super) fn new(strings: Strings, shapes: Shapes, slabinfo: Option<&SlabInfo>) -> Self {
+    pub(super) fn new(
+        strings: Strings,
+        shapes: Shapes,
+        slabinfo: Option<&SlabInfo>,
+        page_size: PageSize,
+    ) -> Self {
         let rows = slabinfo.map_or(&[][..], |info| &info.rows);
         // No object is larger than a slab, which has at most 4 MiB.
         let size = |row: &uslab::info::Row| u32::try_from(row.object_size).unwrap_or(u32::MAX);
@@ -126,6 +133,7 @@ impl Names {
             numbers: HashMap::default(),
             by_size,
             slabinfo_sizes: rows.iter().map(|row| (row.name.clone(), size(row))).collect(),
+            page_size,
             buckets,
             taught: 0,
             sources: NameSources::default(),
@@ -255,7 +263,7 @@ impl Names {
         if let Some(symbol) = shape.named {
             return (self.strings.caches.text(symbol).into_owned(), CacheKind::Kmalloc);
         }
-        if shape.bytes_alloc > MAX_SLAB_OBJECT {
+        if u64::from(shape.bytes_alloc) > self.page_size.max_slab_object() {
             return (LARGE.to_owned(), CacheKind::KmallocLarge);
         }
         let class = size_class(shape.bytes_alloc);

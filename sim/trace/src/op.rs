@@ -54,6 +54,8 @@ pub enum OpKind {
         cache: CacheId,
         /// Its address in the trace.
         ptr: Ptr,
+        /// Who asks ([`Resolver::call_site`](super::Resolver::call_site)).
+        site: SiteId,
         /// Bytes asked for.
         bytes_req: u32,
         /// Bytes it takes.
@@ -107,6 +109,10 @@ pub enum OpKind {
         text: MarkId,
     },
 }
+
+/// The number of a call site in a [`Resolver`](super::Resolver), from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SiteId(pub u32);
 
 /// The number of a mark's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 use memchr::memchr;
 use rustc_hash::FxHashMap;
 
-use super::direct_map::{DirectMap, Vote};
-use super::error::TraceError;
-use super::event::{Event, EventKind, MAX_SLAB_OBJECT, Pfn, Ptr, Via};
+use super::direct_map::{DirectMap, Mapping, Vote};
+use super::error::{Impossible, TraceError};
+use super::event::{Event, EventKind, Pfn, Ptr, Via};
+use super::fleetbench;
 use super::line::{Format, HeaderFact, Line, Parser, Reject, Strings};
 use super::op::PageUse;
 use super::page_move::PageMove;
+use super::page_size::{PageSize, PageSizeSource};
 use super::page_table::{PageTable, frames};
 use super::shapes::{Shape, Shapes};
 use super::source::{Progress, Source};
@@ -46,7 +48,8 @@ pub struct Recording {
     pub(super) spool: Spool,
     page_moves: Spool,
     pub(super) counts: Counts,
-    pub(super) direct_map: DirectMap,
+    pub(super) mapping: Mapping,
+    pub(super) page_size_source: PageSizeSource,
 }
 
 /// Counts over all lines, whatever they mean.
@@ -96,6 +99,10 @@ pub struct Counts {
     pub kfree_of_null: u64,
     /// Object allocations that failed.
     pub alloc_failed: u64,
+    /// Object allocations of 0 bytes that did not fail.
+    pub zero_sizes: u64,
+    /// Object allocations above kmalloc's largest size, which were left out.
+    pub too_large: u64,
     /// Page allocations that failed.
     pub page_alloc_failed: u64,
     /// Object allocations that did not fail, by flags.
@@ -121,21 +128,36 @@ pub struct Counts {
 }
 
 impl Recording {
-    /// Reads all of `source`. `progress` is called about every mebibyte of text.
+    /// Reads all of `source`. `progress` is called about every mebibyte of text. How large the traced machine's pages are is
+    /// found in the trace, as far as it can be; else 4 KiB are assumed.
     ///
     /// # Errors
     ///
     /// Reading fails; a value is impossible (an order above 10, an object of no bytes or more than 4 MiB, a CPU above
-    /// 8191); there is no event at all; the temporary file fails. A last line that is cut in the middle is left out and
-    /// noted in the [`Counts`].
+    /// 8191; larger pages have higher orders and larger objects); there is no event at all; the temporary file fails. A last
+    /// line that is cut in the middle is left out and noted in the [`Counts`].
     pub fn read(source: Source, progress: impl FnMut(Progress)) -> Result<Self, TraceError> {
-        Self::read_within(SPOOL_IN_MEMORY, source, progress)
+        Self::read_paged(source, None, progress)
     }
 
-    /// [`read`](Self::read), with at most so many bytes of records in memory.
+    /// [`read`](Self::read), where it may be known how large the pages are, and from what.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_paged(
+        source: Source,
+        page_size: Option<(PageSize, PageSizeSource)>,
+        progress: impl FnMut(Progress),
+    ) -> Result<Self, TraceError> {
+        Self::read_within(SPOOL_IN_MEMORY, source, page_size, progress)
+    }
+
+    /// The same, with at most so many bytes of records in memory.
     pub(super) fn read_within(
         spool_limit: usize,
         mut source: Source,
+        page_size: Option<(PageSize, PageSizeSource)>,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, TraceError> {
         let mut pass = Pass::new(source.path().to_owned(), spool_limit);
@@ -143,7 +165,7 @@ impl Recording {
             pass.chunk(chunk.text, chunk.first_line)?;
             progress(source.progress());
         }
-        pass.finish()
+        pass.finish(page_size)
     }
 
     /// Opens and reads `path`; `-` is standard input.
@@ -204,7 +226,13 @@ impl Recording {
     /// Where the traced kernel maps its memory.
     #[must_use]
     pub fn direct_map(&self) -> DirectMap {
-        self.direct_map
+        self.mapping.direct_map
+    }
+
+    /// How large the pages of the traced machine are, and from what that is known.
+    #[must_use]
+    pub fn page_size(&self) -> (PageSize, PageSizeSource) {
+        (self.mapping.page_size, self.page_size_source)
     }
 
     /// Call sites of object events.
@@ -250,6 +278,8 @@ struct Pass {
     /// Live objects of caches: the record of their allocation and its shape.
     objects: FxHashMap<u64, (u64, u32)>,
     vote: Vote,
+    /// For each page size the first value that cannot be with it, and its line.
+    impossible: [Option<(u64, Impossible)>; PageSize::ALL.len()],
 }
 
 impl Pass {
@@ -264,6 +294,7 @@ impl Pass {
             last_time: None,
             objects: FxHashMap::default(),
             vote: Vote::default(),
+            impossible: [None; PageSize::ALL.len()],
         }
     }
 
@@ -330,15 +361,18 @@ impl Pass {
                 Ok(())
             }
             EventKind::Alloc { ptr, site, bytes_req, bytes_alloc, gfp, cache, via } => {
+                self.possible("bytes_alloc", bytes_alloc.into(), 1, PageSize::max_object, line);
                 let shape = Shape { site, bytes_req, bytes_alloc, gfp, via, named: cache };
                 self.alloc(ptr, &shape, record)
             }
             EventKind::Free { ptr, cache, via, .. } => self.free(ptr, cache, via, record),
             EventKind::PageAlloc { pfn, order, migratetype, .. } => {
+                self.possible("order", order.into(), 0, |size| size.max_order().into(), line);
                 self.vote.pages(event.cpu, pfn, order, migratetype == MOVABLE);
                 self.spool.push(Record { at: pfn.0, tag: Tag::PageAlloc, order, migratetype, ..record })
             }
             EventKind::PageFree { pfn, order } => {
+                self.possible("order", order.into(), 0, |size| size.max_order().into(), line);
                 self.spool.push(Record { at: pfn.0, tag: Tag::PageFree, order, ..record })
             }
             EventKind::Mark(text) => self.spool.push(Record { tag: Tag::Mark, key: text.0, ..record }),
@@ -353,8 +387,31 @@ impl Pass {
             EventKind::ExtFrag { pfn, order } => {
                 self.page_moves.push(Record { at: pfn.0, tag: Tag::PageFallback, order, ..record })
             }
-            EventKind::FreeNull | EventKind::Placeholder | EventKind::PageAllocFailed | EventKind::Other => {
-                Ok(())
+            EventKind::FreeNull
+            | EventKind::Placeholder
+            | EventKind::TooLarge { .. }
+            | EventKind::PageAllocFailed
+            | EventKind::Other => Ok(()),
+        }
+    }
+
+    /// Notes for which page sizes a value of a line cannot be.
+    fn possible(
+        &mut self,
+        field: &'static str,
+        value: u64,
+        least: u64,
+        most: impl Fn(PageSize) -> u64,
+        line: u64,
+    ) {
+        // Nearly always.
+        if value <= most(PageSize::ALL[0]) {
+            return;
+        }
+        for (size, first) in PageSize::ALL.into_iter().zip(&mut self.impossible) {
+            if value > most(size) {
+                let what = Impossible { field, value, most: most(size), least, page_size: Some(size) };
+                first.get_or_insert((line, what));
             }
         }
     }
@@ -409,6 +466,7 @@ impl Pass {
                 }
                 if ptr.0 != 0 {
                     bump(&mut counts.by_gfp, gfp.0 as usize);
+                    counts.zero_sizes += u64::from(bytes_req == 0);
                     counts.bytes_req += u64::from(bytes_req);
                     counts.bytes_alloc += u64::from(bytes_alloc);
                     counts.hashed_pointers += u64::from(ptr.is_hashed());
@@ -424,6 +482,7 @@ impl Pass {
             }
             EventKind::FreeNull => counts.kfree_of_null += 1,
             EventKind::Placeholder => counts.placeholders += 1,
+            EventKind::TooLarge { alloc } => counts.too_large += u64::from(alloc),
             EventKind::PageAllocFailed => counts.page_alloc_failed += 1,
             EventKind::ZoneLocked { percpu_refill: true, .. } => counts.percpu_refills += 1,
             EventKind::ZoneLocked { percpu_refill: false, .. } => counts.zone_direct += 1,
@@ -436,7 +495,14 @@ impl Pass {
         }
     }
 
-    fn finish(mut self) -> Result<Recording, TraceError> {
+    fn finish(mut self, known: Option<(PageSize, PageSizeSource)>) -> Result<Recording, TraceError> {
+        let rows = self.parser.take_rows();
+        let line = self.counts.lines;
+        let made = fleetbench::calls(&rows, |call| {
+            let event = self.parser.made(call);
+            self.event(&event, line)
+        });
+        made.map_err(|source| TraceError::Spool { source })?;
         self.counts.format = self.parser.format();
         if self.counts.events == 0 {
             let first = self.counts.first_not_understood.first();
@@ -450,9 +516,22 @@ impl Pass {
             });
         }
         let pointers = self.counts.by_gfp.iter().sum::<u64>() + self.counts.frees;
-        let direct_map = self.vote.result(self.counts.hashed_pointers * 2 > pointers);
+        let elected = self.vote.result(known.map(|(size, _)| size));
+        let direct_map = match elected {
+            Some((base, _)) => DirectMap::At(base),
+            None if self.counts.hashed_pointers * 2 > pointers => DirectMap::Hashed,
+            None => DirectMap::Unknown,
+        };
+        let (page_size, page_size_source) = known
+            .or(elected.map(|(_, size)| (size, PageSizeSource::Addresses)))
+            .unwrap_or((PageSize::Kib4, PageSizeSource::Assumed));
+        let mut impossible = PageSize::ALL.into_iter().zip(self.impossible);
+        if let Some((_, Some((line, what)))) = impossible.find(|(size, _)| *size == page_size) {
+            return Err(TraceError::Impossible { path: self.path, line, what });
+        }
+        let mapping = Mapping { direct_map, page_size };
         if let DirectMap::At(_) = direct_map {
-            mark_slabs(&mut self.spool, &self.shapes, direct_map)
+            mark_slabs(&mut self.spool, &self.shapes, mapping)
                 .map_err(|source| TraceError::Spool { source })?;
         }
         Ok(Recording {
@@ -462,13 +541,14 @@ impl Pass {
             spool: self.spool,
             page_moves: self.page_moves,
             counts: self.counts,
-            direct_map,
+            mapping,
+            page_size_source,
         })
     }
 }
 
 /// Tells the allocations of pages what the pages became: slabs, large objects.
-fn mark_slabs(spool: &mut Spool, shapes: &Shapes, direct_map: DirectMap) -> std::io::Result<()> {
+fn mark_slabs(spool: &mut Spool, shapes: &Shapes, mapping: Mapping) -> std::io::Result<()> {
     // For each page of a block whose use is not known yet, the place of its allocation plus one.
     let mut blocks = PageTable::<u64>::new();
     spool.scan(|spool, place, record| {
@@ -487,7 +567,8 @@ fn mark_slabs(spool: &mut Spool, shapes: &Shapes, direct_map: DirectMap) -> std:
             }
             Tag::Alloc => {
                 let shape = shapes.get(record.key);
-                let large = shape.via == Via::Kmalloc && shape.bytes_alloc > MAX_SLAB_OBJECT;
+                let large = shape.via == Via::Kmalloc
+                    && u64::from(shape.bytes_alloc) > mapping.page_size.max_slab_object();
                 if large { PageUse::KmallocLarge } else { PageUse::Slab }
             }
             Tag::FreeCache => PageUse::Slab,
@@ -495,7 +576,7 @@ fn mark_slabs(spool: &mut Spool, shapes: &Shapes, direct_map: DirectMap) -> std:
                 return Ok(());
             }
         };
-        match direct_map.pfn(Ptr(record.at)).and_then(|pfn| blocks.get(pfn)) {
+        match mapping.pfn(Ptr(record.at)).and_then(|pfn| blocks.get(pfn)) {
             Some(block) if *block != 0 => {
                 let place = std::mem::take(block) - 1;
                 spool.update(place, |record| record.usage = usage as u8)

@@ -21,15 +21,18 @@ use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
-use super::direct_map::DirectMap;
+use super::direct_map::Mapping;
 use super::error::TraceError;
 use super::event::{Pfn, Ptr, Via};
 use super::names::{NameSources, Names};
 use super::op::{
     CacheId, CacheInfo, CacheKind, FreeOrigin, HiddenFreeSign, MarkId, Op, OpKind, PageFreeOrigin, PageUse,
+    SiteId,
 };
+use super::page_size::{PageSize, PageSizeSource};
 use super::page_table::{PageTable, frames};
 use super::recording::{Counts, Recording, bump};
+use super::shapes::Shape;
 use super::spool::{Reader, Record, Tag};
 use super::symbols::Symbol;
 use uslab::SlabInfo;
@@ -42,7 +45,8 @@ const MARKS_KEPT: usize = 256;
 pub struct Resolver {
     pub(super) recording: Interpreted,
     pub(super) names: Names,
-    pub(super) direct_map: DirectMap,
+    pub(super) mapping: Mapping,
+    pub(super) page_size_source: PageSizeSource,
     records: Reader,
     objects: FxHashMap<u64, Object>,
     histories: FxHashMap<u64, History>,
@@ -223,8 +227,9 @@ impl Recording {
         };
         Ok(Resolver {
             recording,
-            direct_map: self.direct_map,
-            names: Names::new(self.strings, self.shapes, slabinfo),
+            mapping: self.mapping,
+            page_size_source: self.page_size_source,
+            names: Names::new(self.strings, self.shapes, slabinfo, self.mapping.page_size),
             records: self.spool.into_reader().map_err(|source| TraceError::Spool { source })?,
             objects: FxHashMap::default(),
             histories: FxHashMap::default(),
@@ -289,10 +294,22 @@ impl Resolver {
         self.tally.all
     }
 
+    /// How large the pages of the traced machine are.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        self.mapping.page_size
+    }
+
     /// The page that an object lies on, its first if it lies on several; `None` where addresses do not tell.
     #[must_use]
     pub fn page_of(&self, ptr: Ptr) -> Option<Pfn> {
-        self.direct_map.pfn(ptr)
+        self.mapping.pfn(ptr)
+    }
+
+    /// A call site, `function+0x1b/0x40`.
+    #[must_use]
+    pub fn call_site(&self, id: SiteId) -> String {
+        self.names.strings().sites.text(Symbol(id.0)).into_owned()
     }
 
     /// The text of a mark.
@@ -332,7 +349,7 @@ impl Resolver {
 
     fn alloc(&mut self, record: &Record) {
         let ptr = Ptr(record.at);
-        let pfn = self.direct_map.pfn(ptr);
+        let pfn = self.mapping.pfn(ptr);
         let cache = match pfn {
             Some(pfn) => self.names.of_alloc(record.key, Some(&mut self.pages.entry(pfn).name)),
             None => self.names.of_alloc(record.key, None),
@@ -366,7 +383,8 @@ impl Resolver {
         if let Some(pfn) = pfn {
             self.slab_page_used(pfn, cache);
         }
-        let kind = OpKind::Alloc { cache, ptr, bytes_req: shape.bytes_req, bytes_alloc: shape.bytes_alloc };
+        let Shape { site, bytes_req, bytes_alloc, .. } = shape;
+        let kind = OpKind::Alloc { cache, ptr, site: SiteId(site.0), bytes_req, bytes_alloc };
         self.push(record, kind);
     }
 
@@ -395,9 +413,9 @@ impl Resolver {
 
     /// Notes a pointer that was not known on its page.
     fn seen_on_page(&mut self, ptr: Ptr) {
-        if let Some(pfn) = self.direct_map.pfn(ptr) {
+        if let Some(pfn) = self.mapping.pfn(ptr) {
             self.pages.entry(pfn).has_objects = true;
-            self.on_page.entry(pfn.0).or_default().push((ptr.0 % 4096) as u16);
+            self.on_page.entry(pfn.0).or_default().push(self.mapping.offset(ptr));
         }
     }
 
@@ -471,7 +489,7 @@ impl Resolver {
     }
 
     fn unseen_free(&mut self, record: &Record, ptr: Ptr, known: Option<Object>, named: Option<CacheId>) {
-        let page_known = match self.direct_map.pfn(ptr) {
+        let page_known = match self.mapping.pfn(ptr) {
             Some(pfn) => self.pages.get(pfn).is_some_and(|page| page.known),
             None => false,
         };
@@ -479,7 +497,7 @@ impl Resolver {
         let cache = named
             .or(known.map(|object| object.cache))
             .or_else(|| {
-                let head = self.head_of(self.direct_map.pfn(ptr)?)?;
+                let head = self.head_of(self.mapping.pfn(ptr)?)?;
                 self.pages.get(head)?.slab_of
             })
             .unwrap_or_else(|| self.names.of_nobody());
@@ -580,7 +598,7 @@ impl Resolver {
         page.has_objects = false;
         page.known = true;
         for offset in self.on_page.remove(&pfn.0).unwrap_or_default() {
-            let ptr = self.direct_map.object(pfn, offset);
+            let ptr = self.mapping.object(pfn, offset);
             let Some(object) = self.objects.remove(&ptr.0) else { continue };
             if object.has_history {
                 self.histories.remove(&ptr.0);

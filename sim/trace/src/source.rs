@@ -1,4 +1,4 @@
-//! Where trace text comes from: a file, plain or zstd-compressed, or standard input.
+//! Where trace text comes from: a file, plain or compressed (gzip, xz, zstd), or standard input.
 //!
 //! Lines are handed out as slices of one large buffer: nothing is allocated for a line, and memory does not grow with
 //! the trace. Compression is told by the first bytes, never by the name of the file.
@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use flate2::bufread::MultiGzDecoder;
+use lzma_rust2::XzReader;
 use memchr::{memchr, memrchr};
 
 use super::error::TraceError;
@@ -19,7 +21,43 @@ const CHUNK: usize = 1 << 20;
 pub const NO_TRACE: &str =
     "it holds NUL bytes; a trace is the text of ftrace, `perf script` or `trace-cmd report`";
 
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// How a file may be compressed, each with the bytes that it begins with.
+const COMPRESSIONS: [(Compression, &[u8]); 3] = [
+    (Compression::Gzip, &[0x1f, 0x8b]),
+    (Compression::Xz, b"\xfd7zXZ\0"),
+    (Compression::Zstd, &[0x28, 0xb5, 0x2f, 0xfd]),
+];
+
+/// The longest of these beginnings.
+const HEAD: usize = 6;
+
+/// How far back a compressed file may refer, in KiB. zstd's decoder refuses more by itself, and xz -9 asks for half of it.
+const XZ_WINDOW: u32 = 128 << 10;
+
+/// And what an xz decoder needs besides, in KiB.
+const XZ_BESIDES: u32 = 1 << 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compression {
+    Gzip,
+    Xz,
+    Zstd,
+}
+
+impl Compression {
+    /// By the first bytes of a file.
+    fn of(head: &[u8]) -> Option<Self> {
+        COMPRESSIONS.iter().find(|(_, magic)| head.starts_with(magic)).map(|(compression, _)| *compression)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Xz => "xz",
+            Self::Zstd => "zstd",
+        }
+    }
+}
 
 /// How much of the input has been consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,22 +122,17 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// The stream is empty, fails, or does not hold text.
+    /// The stream is empty, fails, is damaged, or does not hold text.
     pub fn from_reader(
         name: impl Into<PathBuf>,
         stream: Box<dyn Read>,
         total: Option<u64>,
     ) -> Result<Self, TraceError> {
         let path = name.into();
-        let mut counted = Counted { inner: stream, head: [0; 4], head_len: 0, head_read: 0, bytes: 0 };
+        let mut counted = Counted { inner: stream, head: [0; HEAD], head_len: 0, head_read: 0, bytes: 0 };
         counted.fill_head().map_err(|source| TraceError::Read { path: path.clone(), source })?;
-        let reader = if counted.head() == ZSTD_MAGIC {
-            zstd::stream::read::Decoder::new(counted)
-                .map(|decoder| Decoder::Zstd(Box::new(decoder)))
-                .map_err(|source| TraceError::Read { path: path.clone(), source })?
-        } else {
-            Decoder::Plain(counted)
-        };
+        let reader =
+            Decoder::new(counted).map_err(|source| TraceError::Read { path: path.clone(), source })?;
         let mut source =
             Self { path, reader, total, buffer: vec![0; CHUNK], start: 0, end: 0, eof: false, line: 0 };
         source.fill()?;
@@ -123,7 +156,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// Reading or decompressing failed, the compressed file is cut short, or a line does not fit in the buffer.
+    /// Reading failed, the compressed file is cut short or damaged, or a line does not fit in the buffer.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk<'_>>, TraceError> {
         let (from, to) = loop {
             let held = &self.buffer[self.start..self.end];
@@ -161,13 +194,22 @@ impl Source {
                 Ok(0) => self.eof = true,
                 Ok(n) => self.end += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Err(TraceError::Truncated { path: self.path.clone() });
-                }
-                Err(source) => return Err(TraceError::Read { path: self.path.clone(), source }),
+                Err(source) => return Err(self.failed(source)),
             }
         }
         Ok(())
+    }
+
+    /// What a decoder says is of the file's content, what the system says is not.
+    fn failed(&self, source: io::Error) -> TraceError {
+        let path = self.path.clone();
+        match self.reader.compression() {
+            Some(_) if source.kind() == io::ErrorKind::UnexpectedEof => TraceError::Truncated { path },
+            Some(compression) if source.raw_os_error().is_none() => {
+                TraceError::Damaged { path, compression: compression.name(), source }
+            }
+            _ => TraceError::Read { path, source },
+        }
     }
 
     /// Text has no NUL in its first chunk. Well-known binary files get a hint of their own.
@@ -180,10 +222,8 @@ impl Source {
             "a perf.data file; give the text of `perf script`"
         } else if text.starts_with(b"\x17\x08Dtracing") {
             "a trace.dat file; give the text of `trace-cmd report`"
-        } else if text.starts_with(&[0x1f, 0x8b]) {
-            "a gzip file; plain text and zstd are read"
-        } else if text.starts_with(b"\xfd7zXZ") {
-            "an xz file; plain text and zstd are read"
+        } else if Compression::of(text).is_some() {
+            "compressed twice; unpack it once"
         } else if memchr(0, text).is_some() {
             NO_TRACE
         } else {
@@ -195,13 +235,40 @@ impl Source {
 
 enum Decoder {
     Plain(Counted),
+    // A file may be several compressed ones, one after the other.
+    Gzip(Box<MultiGzDecoder<BufReader<Counted>>>),
+    Xz(Box<XzReader<BufReader<Counted>>>),
     Zstd(Box<zstd::stream::read::Decoder<'static, BufReader<Counted>>>),
 }
 
 impl Decoder {
+    fn new(counted: Counted) -> io::Result<Self> {
+        let compression = Compression::of(counted.head());
+        Ok(match compression {
+            None => Self::Plain(counted),
+            Some(Compression::Gzip) => Self::Gzip(Box::new(MultiGzDecoder::new(BufReader::new(counted)))),
+            Some(Compression::Xz) => {
+                let buffered = BufReader::new(counted);
+                Self::Xz(Box::new(XzReader::new_mem_limit(buffered, true, XZ_WINDOW + XZ_BESIDES)))
+            }
+            Some(Compression::Zstd) => Self::Zstd(Box::new(zstd::stream::read::Decoder::new(counted)?)),
+        })
+    }
+
+    fn compression(&self) -> Option<Compression> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Gzip(_) => Some(Compression::Gzip),
+            Self::Xz(_) => Some(Compression::Xz),
+            Self::Zstd(_) => Some(Compression::Zstd),
+        }
+    }
+
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(reader) => reader.read(buffer),
+            Self::Gzip(reader) => reader.read(buffer),
+            Self::Xz(reader) => reader.read(buffer),
             Self::Zstd(reader) => reader.read(buffer),
         }
     }
@@ -209,15 +276,17 @@ impl Decoder {
     fn consumed(&self) -> u64 {
         match self {
             Self::Plain(reader) => reader.bytes,
+            Self::Gzip(reader) => reader.get_ref().get_ref().bytes,
+            Self::Xz(reader) => reader.inner().get_ref().bytes,
             Self::Zstd(reader) => reader.get_ref().get_ref().bytes,
         }
     }
 }
 
-/// A stream that counts its bytes and whose first four can be looked at.
+/// A stream that counts its bytes and whose first ones can be looked at.
 struct Counted {
     inner: Box<dyn Read>,
-    head: [u8; 4],
+    head: [u8; HEAD],
     head_len: usize,
     head_read: usize,
     bytes: u64,

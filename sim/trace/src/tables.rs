@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::error::TraceError;
 use super::event::Pfn;
+use super::page_size::PageSize;
 use uslab::SlabInfo;
 use uslab::info::ParseError;
 
@@ -135,6 +136,12 @@ impl Tables {
     #[must_use]
     pub fn latest_slabinfo(&self) -> Option<&SlabInfo> {
         self.snapshots.iter().rev().find_map(|s| s.slabinfo.as_ref())
+    }
+
+    /// How large the pages of the kernel are, by the slabs of its caches.
+    #[must_use]
+    pub fn page_size(&self) -> Option<PageSize> {
+        self.latest_slabinfo().and_then(PageSize::of_slabs)
     }
 }
 

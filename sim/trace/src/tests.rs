@@ -496,7 +496,7 @@ fn q11_events_that_nothing_replays() {
     for limit in [1 << 20, 64] {
         let stream = Box::new(Cursor::new(text.clone()));
         let mut recording =
-            Recording::read_within(limit, Source::from_reader("test", stream, None).unwrap(), |_| {})
+            Recording::read_within(limit, Source::from_reader("test", stream, None).unwrap(), None, |_| {})
                 .unwrap();
         for _ in 0..2 {
             assert_eq!(recording.page_moves().unwrap(), expected.clone().collect::<Vec<_>>());
@@ -561,7 +561,8 @@ fn a_spool_that_does_not_fit_in_memory_changes_nothing() {
     let facts_within = |limit| {
         let source =
             Source::from_reader("test", Box::new(Cursor::new(text.clone().into_bytes())), None).unwrap();
-        let mut resolver = Recording::read_within(limit, source, |_| {}).unwrap().resolve(None).unwrap();
+        let mut resolver =
+            Recording::read_within(limit, source, None, |_| {}).unwrap().resolve(None).unwrap();
         let mut operations = Vec::new();
         while let Some(op) = resolver.next_op().unwrap() {
             operations.push(op);

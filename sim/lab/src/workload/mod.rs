@@ -57,13 +57,14 @@ pub enum Ops {
 
 impl Ops {
     /// The operations of a file: `.rep` is a malloc lab's trace, `.csv` has an operation a line, anything else is a kernel's trace;
-    /// each may be compressed (`.zst`).
+    /// each may be compressed (and have `.gz`, `.xz` or `.zst` behind its name).
     ///
     /// # Errors
     /// The file cannot be read, or is not what its name says: see [`OpsError`].
     pub fn open(path: &Path) -> Result<Self, OpsError> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let name = name.strip_suffix(".zst").unwrap_or(&name);
+        let packed = [".gz", ".xz", ".zst"].into_iter().find_map(|suffix| name.strip_suffix(suffix));
+        let name = packed.unwrap_or(&name);
         match name.rsplit_once('.') {
             Some((_, "rep")) => {
                 Ok(Self::Recorded(recorded::rep(Lines::open(path, recorded::REP)?)?.into_iter()))
@@ -104,7 +105,10 @@ mod tests {
         let read = |path: &Path| Ops::open(path).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
         let plain = read(&put("short.rep", rep));
         let packed = zstd::encode_all(&rep[..], 1).unwrap();
-        assert_eq!(read(&put("short.rep.zst", &packed)), plain);
+        // Which compression it is, its content tells.
+        for name in ["short.rep.zst", "short.rep.gz", "short.rep.xz"] {
+            assert_eq!(read(&put(name, &packed)), plain);
+        }
         assert_eq!(read(&put("short.csv", b"a,0,8\nf,0\n")), plain);
         let error = |path: &Path| Ops::open(path).unwrap_err().to_string();
         for name in ["binary.rep", "binary.csv"] {

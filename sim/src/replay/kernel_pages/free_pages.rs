@@ -1,9 +1,9 @@
 //! The set of free pages, and the blocks that follow from it.
 
-use crate::trace::MAX_ORDER;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use uslab_buddy::MAX_ORDER;
 
 /// How many orders there are.
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;

@@ -1,0 +1,97 @@
+//! A cache, slab by slab, as a picture needs it.
+
+use crate::levels::CpuLevels;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use uslab::{CacheView, SlabList};
+use uslab_magazine::{DepotView, MagazineView};
+
+/// The most slabs of a cache that are shown one by one; the counts say how many there are.
+pub(crate) const MOST_SLABS: usize = 8192;
+
+/// What a depot holds of a cache.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DepotLevels {
+    /// Full magazines, by their objects.
+    pub full: Vec<u32>,
+}
+
+/// A cache, slab by slab.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShownCache {
+    /// Its number in the stream.
+    pub cache: u32,
+    /// By CPU.
+    pub cpus: Vec<CpuLevels>,
+    /// The depots of all nodes.
+    pub depots: Vec<DepotLevels>,
+    /// Slabs: empty, full, partial by fullness, each list in its order.
+    pub slabs: Vec<ShownSlab>,
+}
+
+/// A slab.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShownSlab {
+    /// Its first page.
+    pub page: u32,
+    /// The list that it is on: `full`, `partial` or `empty` in the shipping allocator.
+    pub list: &'static str,
+    /// A character an object: `u` in use, `.` free in the slab, `d` in a depot, and `a` to `z` and `A` to `Z` in a magazine of
+    /// CPU 0 to 51, `+` of a later one. `a` to `z` leave out `d` and `u`.
+    pub objects: String,
+}
+
+/// What stands for an object in a magazine of `cpu`.
+pub(crate) fn letter(cpu: usize) -> u8 {
+    const LETTERS: &[u8] = b"abcefghijklmnopqrstvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    LETTERS.get(cpu).copied().unwrap_or(b'+')
+}
+
+impl ShownCache {
+    /// Of the shipping allocator.
+    pub(crate) fn shipping(cache: u32, view: &CacheView) -> Self {
+        let mut slabs: Vec<_> = view.slabs.iter().take(MOST_SLABS).collect();
+        // Full ones are the most and the least telling: where there are too many, the others go first.
+        if view.slabs.len() > MOST_SLABS {
+            slabs = view.slabs.iter().filter(|slab| slab.list != SlabList::Full).take(MOST_SLABS).collect();
+        }
+        let mut bits: Vec<Vec<u8>> = Vec::with_capacity(slabs.len());
+        for slab in &slabs {
+            let object = |i: usize| if slab.out[i / 64] >> (i % 64) & 1 == 1 { b'u' } else { b'.' };
+            bits.push((0..usize::from(slab.objects)).map(object).collect());
+        }
+        let at: BTreeMap<u32, usize> =
+            slabs.iter().enumerate().map(|(i, slab)| (slab.page.get(), i)).collect();
+        let mut hold = |magazine: &MagazineView<uslab::ObjectPlace>, letter: u8| {
+            for place in &magazine.rounds {
+                let slab = at.get(&place.slab.get()).and_then(|i| bits.get_mut(*i));
+                if let Some(object) = slab.and_then(|slab| slab.get_mut(usize::from(place.index))) {
+                    *object = letter;
+                }
+            }
+        };
+        let (mut cpus, mut depots) = (Vec::new(), Vec::new());
+        if let Some(layer) = &view.magazines {
+            for (number, cpu) in layer.cpus.iter().enumerate() {
+                cpu.magazines.iter().for_each(|magazine| hold(magazine, letter(number)));
+                cpus.push(CpuLevels::of(cpu));
+            }
+            for depot in &layer.depots {
+                depot.full.iter().for_each(|magazine| hold(magazine, b'd'));
+                let levels =
+                    |depot: &DepotView<_>| depot.full.iter().map(|m| m.rounds.len() as u32).collect();
+                depots.push(DepotLevels { full: levels(depot) });
+            }
+        }
+        let slabs = slabs.into_iter().zip(bits).map(|(slab, bits)| ShownSlab {
+            page: slab.page.get(),
+            list: match slab.list {
+                SlabList::Full => "full",
+                SlabList::Partial => "partial",
+                SlabList::Empty => "empty",
+            },
+            objects: bits.into_iter().map(char::from).collect(),
+        });
+        Self { cache, cpus, depots, slabs: slabs.collect() }
+    }
+}

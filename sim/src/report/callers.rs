@@ -1,0 +1,410 @@
+//! Who allocates, and how long objects live.
+//!
+//! The table of call sites is that of `perf kmem stat --caller`, number by number: a site's hits are its allocations that did
+//! not fail, its ping-pong their frees on another CPU, as far as the trace shows them, and fragmentation is the part of the
+//! bytes allocated that nobody asked for.
+//!
+//! A lifetime is the time from an object's allocation to its free, both seen in the trace. It is measured on the trace's
+//! clock, and in operations: the allocations and frees of objects that the trace shows, on all CPUs, from the first one
+//! after the allocation up to the free.
+
+use crate::output::{grouped, table, text};
+use crate::trace::{CacheId, FreeOrigin, Op, OpKind, Resolver, SiteId};
+use hdrhistogram::Histogram;
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::fmt::{self, Write};
+
+/// Significant digits of lifetimes: two, which is an error of one per cent.
+const DIGITS: u8 = 2;
+
+/// Watches the operations of a trace go by.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    sites: FxHashMap<SiteId, Tally>,
+    /// By the object's address.
+    live: FxHashMap<u64, Birth>,
+    /// By the cache's number in the trace.
+    caches: Vec<Lives>,
+    /// Allocations and frees so far.
+    operations: u64,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Tally {
+    bytes_alloc: u64,
+    bytes_req: u64,
+    hits: u64,
+    ping_pong: u64,
+}
+
+impl Tally {
+    fn fragmentation_percent(&self) -> f64 {
+        // An object has at least a byte.
+        100.0 * (self.bytes_alloc - self.bytes_req) as f64 / self.bytes_alloc.max(1) as f64
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Birth {
+    site: SiteId,
+    time_ns: u64,
+    operation: u64,
+}
+
+/// The lifetimes of a cache's objects.
+#[derive(Debug, Default)]
+struct Lives {
+    freed: u64,
+    hidden_frees: u64,
+    live: u64,
+    nanoseconds: Spread,
+    operations: Spread,
+}
+
+/// Numbers, of which parts are asked for.
+#[derive(Debug, Default)]
+struct Spread {
+    histogram: Option<Histogram<u64>>,
+    most: u64,
+}
+
+impl Spread {
+    fn add(&mut self, number: u64) {
+        if self.histogram.is_none() {
+            // The number of digits is one that there is.
+            self.histogram = Histogram::new(DIGITS).ok();
+        }
+        if let Some(histogram) = &mut self.histogram {
+            // It grows as is needed.
+            let _ = histogram.record(number);
+        }
+        self.most = self.most.max(number);
+    }
+
+    /// In units of `unit` numbers; `None` if there was no number.
+    fn quantiles(&self, unit: f64) -> Option<Quantiles> {
+        let histogram = self.histogram.as_ref()?;
+        // A class of numbers is known by its largest, which may be larger than any that was there.
+        let at = |quantile| histogram.value_at_quantile(quantile).min(self.most) as f64 / unit;
+        Some(Quantiles { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: self.most as f64 / unit })
+    }
+}
+
+impl Watch {
+    /// An operation of the trace.
+    pub(crate) fn see(&mut self, op: &Op) {
+        match op.kind {
+            OpKind::Alloc { cache, ptr, site, bytes_req, bytes_alloc } => {
+                self.operations += 1;
+                let tally = self.sites.entry(site).or_default();
+                tally.bytes_alloc += u64::from(bytes_alloc);
+                tally.bytes_req += u64::from(bytes_req);
+                tally.hits += 1;
+                self.lives(cache).live += 1;
+                let birth = Birth { site, time_ns: op.time_ns, operation: self.operations };
+                self.live.insert(ptr.0, birth);
+            }
+            OpKind::Free { cache, ptr, origin } => {
+                self.operations += 1;
+                let Some(birth) = self.live.remove(&ptr.0) else { return };
+                if let FreeOrigin::Matched { alloc_cpu } = origin
+                    && alloc_cpu != op.cpu
+                {
+                    self.sites.entry(birth.site).or_default().ping_pong += 1;
+                }
+                let operations = self.operations - birth.operation;
+                let lives = self.lives(cache);
+                lives.live -= 1;
+                lives.freed += 1;
+                lives.operations.add(operations);
+                // Before the clock runs, every time is 0. It may step back between CPUs.
+                if birth.time_ns > 0 {
+                    lives.nanoseconds.add(op.time_ns.saturating_sub(birth.time_ns));
+                }
+            }
+            // It was freed at some time since its allocation.
+            OpKind::HiddenFree { cache, ptr, .. } => {
+                if self.live.remove(&ptr.0).is_some() {
+                    let lives = self.lives(cache);
+                    lives.live -= 1;
+                    lives.hidden_frees += 1;
+                }
+            }
+            OpKind::PageAlloc { .. } | OpKind::PageFree { .. } | OpKind::Mark { .. } => {}
+        }
+    }
+
+    fn lives(&mut self, cache: CacheId) -> &mut Lives {
+        let at = cache.0 as usize;
+        if at >= self.caches.len() {
+            self.caches.resize_with(at + 1, Lives::default);
+        }
+        &mut self.caches[at]
+    }
+
+    /// What was seen, with the names that `resolver` has.
+    pub(crate) fn report(&self, resolver: &Resolver) -> Callers {
+        let mut sites: Vec<_> = self
+            .sites
+            .iter()
+            .map(|(id, tally)| CallSite {
+                call_site: resolver.call_site(*id),
+                bytes_alloc: tally.bytes_alloc,
+                bytes_alloc_per_hit: tally.bytes_alloc / tally.hits.max(1),
+                bytes_req: tally.bytes_req,
+                bytes_req_per_hit: tally.bytes_req / tally.hits.max(1),
+                hits: tally.hits,
+                ping_pong: tally.ping_pong,
+                fragmentation_percent: tally.fragmentation_percent(),
+            })
+            .collect();
+        sites.sort_by(|a, b| {
+            (b.bytes_alloc, b.hits, &a.call_site).cmp(&(a.bytes_alloc, a.hits, &b.call_site))
+        });
+        let lives = self.caches.iter().zip(resolver.caches()).map(|(lives, info)| Lifetimes {
+            cache: info.name.clone(),
+            freed: lives.freed,
+            live: lives.live,
+            hidden_frees: lives.hidden_frees,
+            microseconds: lives.nanoseconds.quantiles(1000.0),
+            operations: lives.operations.quantiles(1.0),
+        });
+        let mut lifetimes: Vec<_> = lives.filter(|l| l.freed + l.live + l.hidden_frees > 0).collect();
+        lifetimes.sort_by(|a, b| (Reverse(a.freed), &a.cache).cmp(&(Reverse(b.freed), &b.cache)));
+        Callers { sites, lifetimes }
+    }
+}
+
+/// Call sites and lifetimes.
+#[derive(Debug, Serialize)]
+pub struct Callers {
+    /// Call sites, by the bytes that they allocated, the most first.
+    pub sites: Vec<CallSite>,
+    /// Lifetimes by cache, that with the most frees first.
+    pub lifetimes: Vec<Lifetimes>,
+}
+
+/// What a call site allocated. As `perf kmem stat --caller` has it.
+#[derive(Debug, Serialize)]
+pub struct CallSite {
+    /// `function+offset`, as the trace has it.
+    pub call_site: String,
+    /// Bytes that its objects took.
+    pub bytes_alloc: u64,
+    /// The same by hit, rounded down.
+    pub bytes_alloc_per_hit: u64,
+    /// Bytes that it asked for.
+    pub bytes_req: u64,
+    /// The same by hit, rounded down.
+    pub bytes_req_per_hit: u64,
+    /// Allocations.
+    pub hits: u64,
+    /// Frees of its objects on another CPU of the traced machine than the allocation.
+    pub ping_pong: u64,
+    /// Bytes that it did not ask for, in percent of what its objects took.
+    pub fragmentation_percent: f64,
+}
+
+/// How long the objects of a cache lived.
+#[derive(Debug, Serialize)]
+pub struct Lifetimes {
+    /// The cache.
+    pub cache: String,
+    /// Objects allocated and freed in the trace: those that the lifetimes are of.
+    pub freed: u64,
+    /// Objects allocated in the trace and not freed: they live longer than anyone saw.
+    pub live: u64,
+    /// Objects freed without an event: nobody knows when.
+    pub hidden_frees: u64,
+    /// On the trace's clock. `None` if nothing was freed, or only before the clock ran.
+    pub microseconds: Option<Quantiles>,
+    /// In allocations and frees of objects of all caches.
+    pub operations: Option<Quantiles>,
+}
+
+/// Parts of a spread. `max` is exact, the others are right to one per cent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Quantiles {
+    /// Half of them are not larger.
+    pub p50: f64,
+    /// 9 of 10 are not larger.
+    pub p90: f64,
+    /// 99 of 100 are not larger.
+    pub p99: f64,
+    /// None is larger.
+    pub max: f64,
+}
+
+impl Callers {
+    /// As text: `rows` call sites and as many caches.
+    pub fn page(&self, rows: usize) -> String {
+        let mut out = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write_page(&mut out, rows);
+        out
+    }
+
+    fn write_page(&self, out: &mut String, rows: usize) -> fmt::Result {
+        let shown = rows.min(self.sites.len());
+        writeln!(
+            out,
+            "\nCall sites ({shown} of {}, the most bytes first)",
+            grouped(self.sites.len() as u64)
+        )?;
+        writeln!(
+            out,
+            "  As `perf kmem stat --caller` has them. ping-pong: freed on another CPU than allocated; frag: allocated, and not asked for."
+        )?;
+        let mut sites =
+            table(&["call site", "allocated", "per", "requested", "per", "hits", "ping-pong", "frag %"]);
+        for site in &self.sites[..shown] {
+            sites.add_row([
+                site.call_site.clone(),
+                grouped(site.bytes_alloc),
+                grouped(site.bytes_alloc_per_hit),
+                grouped(site.bytes_req),
+                grouped(site.bytes_req_per_hit),
+                grouped(site.hits),
+                grouped(site.ping_pong),
+                format!("{:.3}", site.fragmentation_percent),
+            ]);
+        }
+        out.push_str(&text(&sites));
+        let shown = rows.min(self.lifetimes.len());
+        writeln!(
+            out,
+            "\nLifetimes ({shown} of {}, the most frees first)",
+            grouped(self.lifetimes.len() as u64)
+        )?;
+        writeln!(
+            out,
+            "  From allocation to free, in microseconds of the trace's clock and in allocations and frees of all caches.\n  \
+             Objects that are still live, or were freed without an event, have none."
+        )?;
+        let mut lives = table(&[
+            "cache", "freed", "live", "hidden", "us p50", "p90", "p99", "max", "ops p50", "p90", "p99", "max",
+        ]);
+        for cache in &self.lifetimes[..shown] {
+            let mut row = vec![
+                cache.cache.clone(),
+                grouped(cache.freed),
+                grouped(cache.live),
+                grouped(cache.hidden_frees),
+            ];
+            for quantiles in [cache.microseconds, cache.operations] {
+                row.extend(match quantiles {
+                    Some(q) => [q.p50, q.p90, q.p99, q.max].map(|number| grouped(number.round() as u64)),
+                    None => ["-"; 4].map(str::to_owned),
+                });
+            }
+            lives.add_row(row);
+        }
+        out.push_str(&text(&lives));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{Recording, Source};
+
+    fn watched(text: &str) -> Callers {
+        let source =
+            Source::from_reader("test", Box::new(std::io::Cursor::new(text.to_owned())), None).unwrap();
+        let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
+        let mut watch = Watch::default();
+        while let Some(op) = resolver.next_op().unwrap() {
+            watch.see(&op);
+        }
+        watch.report(&resolver)
+    }
+
+    fn alloc(cpu: u32, microseconds: u64, site: &str, ptr: u64, bytes: [u64; 2]) -> String {
+        format!(
+            "  sh-1 [{cpu:03}] ..... 1.{microseconds:06}: kmalloc: call_site={site} ptr={ptr:016x} bytes_req={} \
+             bytes_alloc={} gfp_flags=GFP_KERNEL node=-1 accounted=false\n",
+            bytes[0], bytes[1]
+        )
+    }
+    fn free(cpu: u32, microseconds: u64, ptr: u64) -> String {
+        format!("  sh-1 [{cpu:03}] ..... 1.{microseconds:06}: kfree: call_site=f+0x1/0x2 ptr={ptr:016x}\n")
+    }
+
+    #[test]
+    fn call_sites_and_lifetimes_by_hand() {
+        let text = [
+            alloc(0, 10, "a+0x1/0x9", 1, [60, 64]),
+            alloc(0, 20, "a+0x1/0x9", 2, [33, 64]),
+            alloc(1, 25, "a+0x2/0x9", 3, [100, 128]),
+            free(1, 30, 1), // another CPU
+            free(0, 70, 2),
+            alloc(0, 80, "a+0x1/0x9", 4, [64, 64]),
+            alloc(0, 90, "a+0x1/0x9", 4, [8, 64]), // its free had no event
+            free(1, 95, 5),                        // from before the trace: nobody's
+        ]
+        .concat();
+        let callers = watched(&text);
+        let sites: Vec<_> = callers
+            .sites
+            .iter()
+            .map(|s| {
+                let per = [s.bytes_alloc_per_hit, s.bytes_req_per_hit];
+                (
+                    &s.call_site[..],
+                    [s.bytes_alloc, s.bytes_req, s.hits, s.ping_pong],
+                    per,
+                    s.fragmentation_percent,
+                )
+            })
+            .collect();
+        let percent = |part: f64, all: f64| 100.0 * part / all;
+        let expected = [
+            ("a+0x1/0x9", [256, 165, 4, 1], [64, 41], percent(91.0, 256.0)),
+            ("a+0x2/0x9", [128, 100, 1, 0], [128, 100], percent(28.0, 128.0)),
+        ];
+        assert_eq!(sites, expected);
+        let [small, large] = &callers.lifetimes[..] else { panic!("{:?}", callers.lifetimes) };
+        assert_eq!((&small.cache[..], small.freed, small.live, small.hidden_frees), ("kmalloc-64", 2, 1, 1));
+        // 20 us and 3 operations, 50 us and 3.
+        let micros = small.microseconds.unwrap();
+        assert!((micros.p50 - 20.0).abs() <= 0.2 && micros.p99 == 50.0 && micros.max == 50.0, "{micros:?}");
+        assert_eq!(small.operations, Some(Quantiles { p50: 3.0, p90: 3.0, p99: 3.0, max: 3.0 }));
+        assert_eq!((&large.cache[..], large.freed, large.live), ("kmalloc-128", 0, 1));
+        assert_eq!((large.microseconds, large.operations), (None, None));
+        let page = callers.page(1);
+        for part in ["Call sites (1 of 2", "a+0x1/0x9", "35.547", "Lifetimes (1 of 2", "kmalloc-64"] {
+            assert!(page.contains(part), "expected {part:?} in {page}");
+        }
+        assert!(!page.contains("a+0x2/0x9"), "{page}");
+    }
+
+    #[test]
+    fn times_before_the_clock_runs_or_that_step_back_are_no_lifetimes() {
+        let early = alloc(0, 0, "a", 1, [8, 8]).replace("1.000000", "0.000000");
+        let callers = watched(&(early + &free(0, 5, 1)));
+        assert_eq!((callers.lifetimes[0].freed, callers.lifetimes[0].microseconds), (1, None));
+        let callers = watched(&(alloc(0, 9, "a", 1, [8, 8]) + &free(1, 5, 1)));
+        assert_eq!(callers.lifetimes[0].microseconds.unwrap().max, 0.0);
+    }
+
+    #[test]
+    fn quantiles_are_right_to_one_per_cent_and_the_largest_is_exact() {
+        let mut spread = Spread::default();
+        (1..=100_000).for_each(|number| spread.add(number));
+        let q = spread.quantiles(1.0).unwrap();
+        for (found, expected) in [(q.p50, 50_000.0), (q.p90, 90_000.0), (q.p99, 99_000.0)] {
+            assert!((found - expected).abs() <= expected / 100.0, "{q:?}");
+        }
+        assert_eq!(q.max, 100_000.0);
+        let mut one = Spread::default();
+        one.add(1_000_003);
+        assert_eq!(
+            one.quantiles(1.0),
+            Some(Quantiles { p50: 1_000_003.0, p90: 1_000_003.0, p99: 1_000_003.0, max: 1_000_003.0 })
+        );
+        assert_eq!(Spread::default().quantiles(1.0), None);
+    }
+}

@@ -1,0 +1,156 @@
+//! How large the pages of the traced machine are. Everything that a trace says of pages is counted in them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+use uslab::SlabInfo;
+
+/// The size of a page: the unit of page frame numbers, of orders and of slabs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PageSize {
+    /// 4 KiB: x86-64, and most arm64 machines.
+    Kib4,
+    /// 16 KiB: arm64.
+    Kib16,
+    /// 64 KiB: arm64.
+    Kib64,
+}
+
+/// How the size of a page is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PageSizeSource {
+    /// Somebody said so.
+    Given,
+    /// Objects per slab of the kernel's slabinfo.
+    Slabinfo,
+    /// Addresses of objects and numbers of pages agree for this size only.
+    Addresses,
+    /// Nothing tells it.
+    Assumed,
+}
+
+impl PageSize {
+    /// All of them, the smallest first.
+    pub const ALL: [Self; 3] = [Self::Kib4, Self::Kib16, Self::Kib64];
+
+    /// The binary logarithm of the bytes.
+    #[must_use]
+    pub const fn shift(self) -> u32 {
+        match self {
+            Self::Kib4 => 12,
+            Self::Kib16 => 14,
+            Self::Kib64 => 16,
+        }
+    }
+
+    /// Bytes of a page.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        1 << self.shift()
+    }
+
+    /// The largest block that the page allocator hands out has `2^max_order` pages.
+    #[must_use]
+    pub const fn max_order(self) -> u8 {
+        match self {
+            Self::Kib4 => 10,
+            Self::Kib16 => 11,
+            Self::Kib64 => 13,
+        }
+    }
+
+    /// Bytes of the largest object that kmalloc hands out: a block of the highest order.
+    #[must_use]
+    pub const fn max_object(self) -> u64 {
+        self.bytes() << self.max_order()
+    }
+
+    /// Bytes of kmalloc's largest size class. Larger objects are no slab objects: kmalloc takes their pages straight from the
+    /// page allocator.
+    #[must_use]
+    pub const fn max_slab_object(self) -> u64 {
+        self.bytes() * 2
+    }
+
+    /// The size that a kernel's slabinfo was made with: a slab holds as many objects as fit on its pages. `None` if there is
+    /// no cache in it, or none of the sizes is right for all of them.
+    #[must_use]
+    pub fn of_slabs(slabinfo: &SlabInfo) -> Option<Self> {
+        let fits = |size: &Self| {
+            slabinfo.rows.iter().all(|row| {
+                let slab = row.pages_per_slab.checked_mul(size.bytes());
+                slab.and_then(|slab| slab.checked_div(row.object_size)) == Some(row.objects_per_slab)
+            })
+        };
+        Self::ALL.into_iter().find(fits).filter(|_| !slabinfo.rows.is_empty())
+    }
+}
+
+impl fmt::Display for PageSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} KiB", self.bytes() >> 10)
+    }
+}
+
+impl FromStr for PageSize {
+    type Err = String;
+
+    /// `4k`, `16k` or `64k`, in either case, or the bytes.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.to_ascii_lowercase();
+        let named =
+            |size: &Self| text == format!("{}k", size.bytes() >> 10) || text == size.bytes().to_string();
+        Self::ALL.into_iter().find(named).ok_or_else(|| "expected 4k, 16k or 64k".to_owned())
+    }
+}
+
+impl Serialize for PageSize {
+    /// The bytes.
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(self.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_written_as_kernels_are_configured() {
+        for (text, size) in [
+            ("4k", PageSize::Kib4),
+            ("16K", PageSize::Kib16),
+            ("64k", PageSize::Kib64),
+            ("65536", PageSize::Kib64),
+        ] {
+            assert_eq!(text.parse(), Ok(size), "{text}");
+        }
+        for wrong in ["", "4", "8k", "64 KiB", "2M"] {
+            assert_eq!(wrong.parse::<PageSize>(), Err("expected 4k, 16k or 64k".to_owned()), "{wrong}");
+        }
+        assert_eq!(PageSize::Kib64.to_string(), "64 KiB");
+        assert_eq!(PageSize::Kib64.max_object(), 512 << 20);
+    }
+
+    #[test]
+    fn a_slabinfo_tells_the_size_of_its_pages() {
+        let table = |rows: &[(u64, u64, u64)]| -> SlabInfo {
+            let rows = rows.iter().enumerate().map(|(n, (size, objects, pages))| {
+                format!("c{n} 1 1 {size} {objects} {pages} : tunables 0 0 0 : slabdata 1 1 0\n")
+            });
+            format!("slabinfo - version: 2.1\n{}", rows.collect::<String>()).parse().unwrap()
+        };
+        for (page, size) in [(4096, PageSize::Kib4), (16_384, PageSize::Kib16), (65_536, PageSize::Kib64)] {
+            let rows = [(192, 1), (704, 2), (8, 1), (1_088, 4)]
+                .map(|(size, pages)| (size, pages * page / size, pages));
+            assert_eq!(PageSize::of_slabs(&table(&rows)), Some(size));
+            let mut wrong = rows;
+            wrong[2].1 -= 1;
+            assert_eq!(PageSize::of_slabs(&table(&wrong)), None, "one of them is of another rule");
+        }
+        assert_eq!(PageSize::of_slabs(&table(&[])), None);
+        assert_eq!(PageSize::of_slabs(&table(&[(0, 0, 1)])), None, "a size of nothing");
+    }
+}
