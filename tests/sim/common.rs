@@ -27,8 +27,7 @@ impl Packing {
                 to.finish().unwrap()
             }
             Self::Xz => {
-                let options = lzma_rust2::XzOptions::with_preset(0);
-                let mut to = lzma_rust2::XzWriter::new(Vec::new(), options).unwrap();
+                let mut to = liblzma::write::XzEncoder::new(Vec::new(), 0);
                 to.write_all(text).unwrap();
                 to.finish().unwrap()
             }

@@ -10,14 +10,10 @@
 
 use crate::output::{grouped, table, text};
 use crate::trace::{CacheId, FreeOrigin, Op, OpKind, Resolver, SiteId};
-use hdrhistogram::Histogram;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::{self, Write};
-
-/// Significant digits of lifetimes: two, which is an error of one per cent.
-const DIGITS: u8 = 2;
 
 /// Watches the operations of a trace go by.
 #[derive(Debug, Default)]
@@ -63,32 +59,24 @@ struct Lives {
     operations: Spread,
 }
 
-/// Numbers, of which parts are asked for.
+/// Numbers, of which parts are asked for: all of them, 8 bytes each.
 #[derive(Debug, Default)]
-struct Spread {
-    histogram: Option<Histogram<u64>>,
-    most: u64,
-}
+struct Spread(Vec<u64>);
 
 impl Spread {
     fn add(&mut self, number: u64) {
-        if self.histogram.is_none() {
-            // The number of digits is one that there is.
-            self.histogram = Histogram::new(DIGITS).ok();
-        }
-        if let Some(histogram) = &mut self.histogram {
-            // It grows as is needed.
-            let _ = histogram.record(number);
-        }
-        self.most = self.most.max(number);
+        self.0.push(number);
     }
 
     /// In units of `unit` numbers; `None` if there was no number.
     fn quantiles(&self, unit: f64) -> Option<Quantiles> {
-        let histogram = self.histogram.as_ref()?;
-        // A class of numbers is known by its largest, which may be larger than any that was there.
-        let at = |quantile| histogram.value_at_quantile(quantile).min(self.most) as f64 / unit;
-        Some(Quantiles { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: self.most as f64 / unit })
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        let last = sorted.len().checked_sub(1)?;
+        // The first number that so many in a hundred are not above.
+        let at =
+            |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).saturating_sub(1)] as f64 / unit;
+        Some(Quantiles { p50: at(50), p90: at(90), p99: at(99), max: sorted[last] as f64 / unit })
     }
 }
 
@@ -224,7 +212,7 @@ pub struct Lifetimes {
     pub operations: Option<Quantiles>,
 }
 
-/// Parts of a spread. `max` is exact, the others are right to one per cent.
+/// Parts of a spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quantiles {
     /// Half of them are not larger.

@@ -9,7 +9,8 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
-use lzma_rust2::XzReader;
+use liblzma::bufread::XzDecoder;
+use liblzma::stream::{CONCATENATED, Stream};
 use memchr::{memchr, memrchr};
 
 use super::error::TraceError;
@@ -237,7 +238,7 @@ enum Decoder {
     Plain(Counted),
     // A file may be several compressed ones, one after the other.
     Gzip(Box<MultiGzDecoder<BufReader<Counted>>>),
-    Xz(Box<XzReader<BufReader<Counted>>>),
+    Xz(Box<XzDecoder<BufReader<Counted>>>),
     Zstd(Box<zstd::stream::read::Decoder<'static, BufReader<Counted>>>),
 }
 
@@ -249,7 +250,9 @@ impl Decoder {
             Some(Compression::Gzip) => Self::Gzip(Box::new(MultiGzDecoder::new(BufReader::new(counted)))),
             Some(Compression::Xz) => {
                 let buffered = BufReader::new(counted);
-                Self::Xz(Box::new(XzReader::new_mem_limit(buffered, true, XZ_WINDOW + XZ_BESIDES)))
+                let memory = u64::from(XZ_WINDOW + XZ_BESIDES) << 10;
+                let stream = Stream::new_stream_decoder(memory, CONCATENATED)?;
+                Self::Xz(Box::new(XzDecoder::new_stream(buffered, stream)))
             }
             Some(Compression::Zstd) => Self::Zstd(Box::new(zstd::stream::read::Decoder::new(counted)?)),
         })
@@ -268,7 +271,7 @@ impl Decoder {
         match self {
             Self::Plain(reader) => reader.read(buffer),
             Self::Gzip(reader) => reader.read(buffer),
-            Self::Xz(reader) => reader.read(buffer),
+            Self::Xz(reader) => reader.read(buffer).map_err(xz_error),
             Self::Zstd(reader) => reader.read(buffer),
         }
     }
@@ -277,9 +280,18 @@ impl Decoder {
         match self {
             Self::Plain(reader) => reader.bytes,
             Self::Gzip(reader) => reader.get_ref().get_ref().bytes,
-            Self::Xz(reader) => reader.inner().get_ref().bytes,
+            Self::Xz(reader) => reader.get_ref().get_ref().bytes,
             Self::Zstd(reader) => reader.get_ref().get_ref().bytes,
         }
+    }
+}
+
+/// Too much memory has a kind of its own.
+fn xz_error(error: io::Error) -> io::Error {
+    let lzma = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match lzma {
+        Some(liblzma::stream::Error::MemLimit) => io::Error::new(io::ErrorKind::OutOfMemory, error),
+        _ => error,
     }
 }
 

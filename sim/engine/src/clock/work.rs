@@ -1,7 +1,7 @@
 //! Made workloads: what each CPU asks for next.
 
+use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
-use rand_pcg::Pcg32;
 use std::collections::VecDeque;
 use std::str::FromStr;
 
@@ -108,7 +108,7 @@ pub(super) enum Ask<O> {
 pub(super) struct Team<O> {
     kind: Kind,
     cpus: Vec<Cpu<O>>,
-    rng: Pcg32,
+    rng: Xoshiro256PlusPlus,
 }
 
 struct Cpu<O> {
@@ -136,7 +136,7 @@ impl<O> Team<O> {
             made: 0,
         };
         let cpus = (0..cpus).map(|_| cpu()).collect();
-        Self { kind: workload.kind, cpus, rng: Pcg32::seed_from_u64(seed) }
+        Self { kind: workload.kind, cpus, rng: Xoshiro256PlusPlus::seed_from_u64(seed) }
     }
     /// Objects that are out.
     pub(super) fn held(&self) -> u64 {
