@@ -44,9 +44,9 @@ fn a_design_beside_no_table_says_so_and_unknown_ones_are_refused() {
 
 #[test]
 fn every_design_serves_the_whole_trace_and_keeps_its_laws() {
-    let report = replay_json(&["--design", "uslab,slub,sheaves,slab,bonwick94,magazines01"]);
+    let report = replay_json(&["--design", "uslab,uslab-model,slub,sheaves,slab,bonwick94,magazines01"]);
     let runs = report["designs"].as_array().expect("a run for each design");
-    assert_eq!(runs.len(), 6);
+    assert_eq!(runs.len(), 7);
     for run in runs {
         assert_eq!((&run["failed"], &run["violated"]), (&0.into(), &Value::Null), "{}", run["design"]);
         let paths = run["paths"].as_object().expect("shares");
@@ -67,7 +67,7 @@ fn what_is_set_on_a_design_counts() {
 #[test]
 fn wrong_designs_and_knobs_are_refused_by_name() {
     for (design, parts) in [
-        ("slob", ["no design `slob`", "uslab, slub, sheaves, slab, bonwick94, magazines01"]),
+        ("slob", ["no design `slob`", "uslab, uslab-model, slub, sheaves, slab, bonwick94, magazines01"]),
         ("slub:limit=1", ["unknown field `limit`", "`cpu_partial`"]),
         ("slab:limit=4:batchcount=5", ["batchcount=5", "at most `limit`, 4"]),
         ("slub:cpu_partial=many", ["`cpu_partial=many` of slub", "KEY=NUMBER"]),
