@@ -79,6 +79,12 @@ fn what_a_full_depot_does_not_take_goes_to_its_slabs() {
         script.free(0, 0..4);
         assert_eq!(script.deeds(), [Deed::Flush(2)], "nobody asks a depot that takes nothing");
     });
+    play(knobs(40, 0), |script| {
+        script.alloc(0, 81);
+        assert_eq!(script.counts(), (11, 88), "seven are left on the stack");
+        script.free(0, 0..74);
+        assert_eq!(script.deeds(), [Deed::Flush(32), Deed::Flush(8)], "not more in one hold of the lock");
+    });
 }
 
 #[test]
@@ -128,20 +134,19 @@ fn a_reap_takes_what_served_nothing_since_the_last_one() {
 
 #[test]
 fn a_shrink_empties_all_and_sorts_slabs_by_their_free_objects() {
-    play(knobs(1, 0), |script| {
-        script.alloc(0, 24);
-        // Four of the first slab and three of the second: both are half full, and the first one came first.
-        script.free(0, [0, 1, 2, 3, 8, 9, 10]);
-        assert_eq!(script.counts(), (3, 19), "two lie on the stack");
-        assert_eq!((script.shrink(), script.counts()), ((2, 0), (3, 17)));
-        let slabs = [11, 4].map(|number| script.slab_of(number));
-        script.alloc(0, 7);
-        let served: Vec<_> = (24..31).map(|number| script.slab_of(number)).collect();
-        assert_eq!(
-            served,
-            [[slabs[0]; 3].as_slice(), &[slabs[1]; 4]].concat(),
-            "the one with fewer free objects"
-        );
+    script(16, knobs(1, 0), |script: &mut Script<'_, Uslab>| {
+        assert_eq!(script.per_slab(), 256);
+        script.alloc(0, 768);
+        // With 40, 35 and 10 objects free, all three are in the fullest band.
+        script.free(0, (0..40).chain(256..291).chain(512..522));
+        assert_eq!(script.counts(), (3, 685), "two lie on the stack");
+        assert_eq!((script.shrink(), script.counts()), ((2, 0), (3, 683)));
+        let expected = [600, 100, 400].map(|number| script.slab_of(number));
+        script.alloc(0, 85);
+        // Beyond 32 free objects slabs stay behind, as they were.
+        let served: Vec<_> = (768..853).map(|number| script.slab_of(number)).collect();
+        let [first, second, third] = expected;
+        assert_eq!(served, [[first].repeat(10), [second].repeat(40), [third].repeat(35)].concat());
     });
 }
 
@@ -166,6 +171,12 @@ fn magazines_are_as_large_as_objects_are_small() {
             (4, 8, 32),
             (4, 8, 10)
         ]
+    );
+    let said = Knobs { capacity: Some(4), first_fill: Some(9), stock: Some(u16::MAX), depot_limit: Some(0) };
+    assert_eq!(
+        Sizes::new(64, &said),
+        Sizes { capacity: 4, first_fill: 4, reach: 16_384, depot_limit: 0 },
+        "no fill is larger than a magazine, no stack than 16,384"
     );
 }
 
@@ -408,7 +419,7 @@ fn side_by_side(setup: &Setup, steps: impl IntoIterator<Item = Step>, most: usiz
 }
 
 fn setups() -> impl Strategy<Value = Setup> {
-    let size = prop_oneof![8..512_u32, 512..9000_u32, 9000..300_000_u32];
+    let size = prop_oneof![8..64_u32, 64..512_u32, 512..9000_u32, 9000..300_000_u32];
     let sized = prop::option::of((1..=6_u16, 0..=3_u16, 0..=3_u32));
     (1..=4_u32, prop::collection::vec(size, 1..=3), sized).prop_map(|(cpus, sizes, sized)| Setup {
         cpus,
@@ -422,7 +433,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         20 => (0..4_u32, 0..3_usize, n()).prop_map(|(cpu, cache, n)| Step::Alloc(cpu, cache, n)),
         20 => (0..4_u32, pick, n()).prop_map(|(cpu, pick, n)| Step::Free(cpu, pick, n)),
-        1 => Just(Step::Shrink),
+        2 => Just(Step::Shrink),
         3 => Just(Step::Reap),
     ];
     prop::collection::vec(step, 1..60)
