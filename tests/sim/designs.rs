@@ -56,6 +56,22 @@ fn every_design_serves_the_whole_trace_and_keeps_its_laws() {
 }
 
 #[test]
+fn the_model_of_the_shipping_allocator_comes_to_the_same_slabs_by_the_same_paths() {
+    let report = replay_json(&["--design", "uslab,uslab-model"]);
+    let [shipping, model] = [0, 1].map(|run| &report["designs"][run]);
+    assert_eq!(shipping["moments"], model["moments"]);
+    let n = |run: &Value, path: &str| run["paths"][path].as_u64().expect("a number");
+    let all = |run| ["cpu", "depot", "slab", "pages", "commit"].map(|path| n(run, path)).iter().sum::<u64>();
+    assert_eq!(all(shipping), all(model));
+    // What commits memory is of the class of whatever else it did.
+    assert_eq!(n(model, "commit"), 0);
+    for path in ["cpu", "depot", "slab", "pages"] {
+        let (less, more) = (n(shipping, path), n(model, path));
+        assert!(less <= more && more - less <= n(shipping, "commit"), "{path}: {less} and {more}");
+    }
+}
+
+#[test]
 fn what_is_set_on_a_design_counts() {
     let report = replay_json(&["--design", "slub,slub:slab_max_order=0"]);
     let slabs =

@@ -29,7 +29,8 @@
 //!
 //! - **What the allocator itself needs memory for**: stacks, magazines of depots, long bitmaps, and pages that the system has
 //!   not committed. So no operation is of class [`Commit`](uslab_magazine::Path::Commit): it is of the class of whatever else
-//!   it did. Nor does a depot ever lack room below its limit; those of the shipping code share the addresses of one region.
+//!   it did, which is what the test compares. Nor does a depot ever lack room below its limit; those of the shipping code
+//!   share the addresses of one region.
 //! - **Shortage**: smaller slabs, drains, shrinkers, stacks that may hold less. An allocation fails if it finds no page.
 //! - **More nodes than one**, bulk requests, constructors, limits and grace periods: no stream has them.
 //! - **The lock under which a CPU opens a stack** at its first miss.
