@@ -53,12 +53,11 @@ fn every_design_serves_the_whole_trace_and_keeps_its_laws() {
         let operations: u64 = paths.values().map(|n| n.as_u64().expect("a number")).sum();
         assert!(operations > 570_000, "{}: {operations}", run["design"]);
     }
+    same_slabs_by_the_same_paths(&runs[0], &runs[1]);
 }
 
-#[test]
-fn the_model_of_the_shipping_allocator_comes_to_the_same_slabs_by_the_same_paths() {
-    let report = replay_json(&["--design", "uslab,uslab-model"]);
-    let [shipping, model] = [0, 1].map(|run| &report["designs"][run]);
+/// The shipping allocator, and its model.
+fn same_slabs_by_the_same_paths(shipping: &Value, model: &Value) {
     assert_eq!(shipping["moments"], model["moments"]);
     let n = |run: &Value, path: &str| run["paths"][path].as_u64().expect("a number");
     let all = |run| ["cpu", "depot", "slab", "pages", "commit"].map(|path| n(run, path)).iter().sum::<u64>();
