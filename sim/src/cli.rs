@@ -114,6 +114,7 @@ struct ReplayArgs {
     /// Designs, and what can be set with `:KEY=NUMBER`:
     ///
     ///   uslab        the shipping allocator
+    ///   uslab-model  a model of it, for virtual time: capacity, first_fill, stock, depot_limit
     ///   slub         a model of SLUB in Linux 6.1 to 6.17: cpu_partial, min_partial, slab_min_objects, slab_min_order,
     ///                slab_max_order, cpus
     ///   sheaves      a model of SLUB in Linux 6.18: sheaf_capacity, cpu_partial, min_partial

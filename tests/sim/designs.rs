@@ -44,14 +44,29 @@ fn a_design_beside_no_table_says_so_and_unknown_ones_are_refused() {
 
 #[test]
 fn every_design_serves_the_whole_trace_and_keeps_its_laws() {
-    let report = replay_json(&["--design", "uslab,slub,sheaves,slab,bonwick94,magazines01"]);
+    let report = replay_json(&["--design", "uslab,uslab-model,slub,sheaves,slab,bonwick94,magazines01"]);
     let runs = report["designs"].as_array().expect("a run for each design");
-    assert_eq!(runs.len(), 6);
+    assert_eq!(runs.len(), 7);
     for run in runs {
         assert_eq!((&run["failed"], &run["violated"]), (&0.into(), &Value::Null), "{}", run["design"]);
         let paths = run["paths"].as_object().expect("shares");
         let operations: u64 = paths.values().map(|n| n.as_u64().expect("a number")).sum();
         assert!(operations > 570_000, "{}: {operations}", run["design"]);
+    }
+    same_slabs_by_the_same_paths(&runs[0], &runs[1]);
+}
+
+/// The shipping allocator, and its model.
+fn same_slabs_by_the_same_paths(shipping: &Value, model: &Value) {
+    assert_eq!(shipping["moments"], model["moments"]);
+    let n = |run: &Value, path: &str| run["paths"][path].as_u64().expect("a number");
+    let all = |run| ["cpu", "depot", "slab", "pages", "commit"].map(|path| n(run, path)).iter().sum::<u64>();
+    assert_eq!(all(shipping), all(model));
+    // What commits memory is of the class of whatever else it did.
+    assert_eq!(n(model, "commit"), 0);
+    for path in ["cpu", "depot", "slab", "pages"] {
+        let (less, more) = (n(shipping, path), n(model, path));
+        assert!(less <= more && more - less <= n(shipping, "commit"), "{path}: {less} and {more}");
     }
 }
 
@@ -67,7 +82,7 @@ fn what_is_set_on_a_design_counts() {
 #[test]
 fn wrong_designs_and_knobs_are_refused_by_name() {
     for (design, parts) in [
-        ("slob", ["no design `slob`", "uslab, slub, sheaves, slab, bonwick94, magazines01"]),
+        ("slob", ["no design `slob`", "uslab, uslab-model, slub, sheaves, slab, bonwick94, magazines01"]),
         ("slub:limit=1", ["unknown field `limit`", "`cpu_partial`"]),
         ("slab:limit=4:batchcount=5", ["batchcount=5", "at most `limit`, 4"]),
         ("slub:cpu_partial=many", ["`cpu_partial=many` of slub", "KEY=NUMBER"]),

@@ -74,7 +74,7 @@ fn what_cannot_be_scaled_is_refused_by_name() {
         (&["--cpus", "8..2"], ["8..2", "FIRST..LAST"]),
         (&["--workload", "churn"], ["no workload `churn`", "handoff=N"]),
         (&["--workload", "remote=101"], ["remote=101", "from 1 to 100"]),
-        (&["--design", "uslab"], ["uslab", "no clock"]),
+        (&["--design", "uslab"], ["uslab-model", "no clock"]),
         (&["--design", "slob"], ["no design `slob`", "magazines01"]),
         (&["--profile", "nosuch"], ["--profile nosuch", "expected vm2, milan2s or a file"]),
         (&["--size", "9000"], ["--size", "1..=8192"]),

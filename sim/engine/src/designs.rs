@@ -8,6 +8,7 @@ use crate::models::magazines01::Magazines01;
 use crate::models::sheaves::Sheaves;
 use crate::models::slab::Slab;
 use crate::models::slub::Slub;
+use crate::models::uslab::Uslab;
 use crate::pages::Pages;
 use crate::shipping::Shipping;
 use crate::slabs::Object;
@@ -22,6 +23,7 @@ use uslab_magazine::Cpus;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Uslab,
+    UslabModel,
     Slub,
     Sheaves,
     Slab,
@@ -41,6 +43,7 @@ fn kinds<P: Policy>() -> impl Iterator<Item = (Kind, &'static str, &'static str)
     }
     let all = [
         (Kind::Uslab, "uslab", "the shipping allocator"),
+        of::<Uslab>(Kind::UslabModel),
         of::<Slub>(Kind::Slub),
         of::<Sheaves>(Kind::Sheaves),
         of::<Slab>(Kind::Slab),
@@ -161,6 +164,7 @@ impl<P: Policy> Spec<P> {
                 Some(key) => Err(format!("unknown knob `{key}`; it has none")),
                 None => Ok(()),
             },
+            Kind::UslabModel => self.knobs::<Uslab>().map(drop),
             Kind::Slub => self.knobs::<Slub>().map(drop),
             Kind::Sheaves => self.knobs::<Sheaves>().map(drop),
             Kind::Slab => self.knobs::<Slab>().map(drop),
@@ -185,6 +189,7 @@ impl<P: Policy> Spec<P> {
                 let machine = Machine::new(stream)?;
                 Ok(visitor.visit(Shipping::on(&machine)))
             }
+            Kind::UslabModel => self.model::<Uslab, V>(stream, visitor),
             Kind::Slub => self.model::<Slub, V>(stream, visitor),
             Kind::Sheaves => self.model::<Sheaves, V>(stream, visitor),
             Kind::Slab => self.model::<Slab, V>(stream, visitor),
@@ -203,8 +208,10 @@ impl<P: Policy> Spec<P> {
         }
         match self.kind {
             Kind::Uslab => Err(Unable(
-                "uslab has no clock: it is real code, which does not tell what it does".to_owned(),
+                "uslab has no clock: it is real code, which does not tell what it does; uslab-model has one"
+                    .to_owned(),
             )),
+            Kind::UslabModel => of::<Uslab, V>(self, visitor),
             Kind::Slub => of::<Slub, V>(self, visitor),
             Kind::Sheaves => of::<Sheaves, V>(self, visitor),
             Kind::Slab => of::<Slab, V>(self, visitor),
@@ -263,7 +270,10 @@ mod tests {
     #[test]
     fn what_is_no_design_is_refused_with_what_would_be_accepted() {
         for (text, error) in [
-            ("slob", "no design `slob`; there are uslab, slub, sheaves, slab, bonwick94, magazines01"),
+            (
+                "slob",
+                "no design `slob`; there are uslab, uslab-model, slub, sheaves, slab, bonwick94, magazines01",
+            ),
             ("slub:cpu_partial", "`cpu_partial` of slub: a knob is KEY=NUMBER"),
             ("slub:cpu_partial=-1", "`cpu_partial=-1` of slub: a knob is KEY=NUMBER"),
             ("slub:cpu_partial=1:cpu_partial=2", "`cpu_partial` of slub is set twice"),
@@ -274,6 +284,9 @@ mod tests {
             ("sheaves:sheaf_capacity=0", "sheaves: sheaf_capacity=0: at least 1"),
             ("bonwick94:limit=1", "bonwick94: unknown field `limit`"),
             ("uslab:capacity=1", "uslab: unknown knob `capacity`; it has none"),
+            ("uslab-model:capacity=65", "uslab-model: capacity=65: 1 to 64"),
+            ("uslab-model:first_fill=0", "uslab-model: first_fill=0: 1 to 64"),
+            ("uslab-model:depot_limit=4097", "uslab-model: depot_limit=4097: 0 to 4096"),
         ] {
             let said = text.parse::<Spec>().unwrap_err().to_string();
             assert!(said.starts_with(error), "{said}");

@@ -3,7 +3,7 @@
 use crate::stream::{CacheInfo, Kind, Stream};
 use elsa::FrozenVec;
 use std::fmt;
-use uslab::{Config, KmallocKind, KmemCache, SizeClass, StartError, Subsystem};
+use uslab::{Config, KmallocKind, KmemCache, Magazines, SizeClass, StartError, Subsystem};
 use uslab_buddy::{Backend, PAGE_SIZE, PageConfig, PageError, Phantom, ZoneKind};
 use uslab_magazine::{BadCpus, Cpus};
 
@@ -59,9 +59,13 @@ impl Machine {
     /// # Errors
     /// The CPUs or the memory cannot be simulated, or a cache of the stream cannot be made.
     pub fn new(stream: &Stream) -> Result<Self, MachineError> {
-        let pages = page_config(stream.cpus)?;
+        Self::with(stream.cpus, Magazines::default())
+    }
+    /// Of so many CPUs, with these magazines.
+    pub(crate) fn with(cpus: u32, magazines: Magazines) -> Result<Self, MachineError> {
+        let pages = page_config(cpus)?;
         // The same on all targets and in all profiles.
-        let config = Config { check_frees: false, ..Config::new(pages) };
+        let config = Config { magazines, check_frees: false, ..Config::new(pages) };
         Ok(Self { subsystem: Subsystem::new(config)?, named: FrozenVec::new() })
     }
 

@@ -4,6 +4,7 @@ use crate::models::magazines01::{self, Magazines01};
 use crate::models::sheaves::{self, Sheaves};
 use crate::models::slab::{self, Slab};
 use crate::models::slub::{self, Slub};
+use crate::models::uslab::{self, Uslab};
 
 fn price(ns: f64) -> Price {
     Price { ns, spread: [ns, ns], source: "made up".to_owned() }
@@ -110,6 +111,7 @@ fn every_workload_ends_on_every_number_of_cpus_and_loses_nothing() {
     for workload in names {
         for cpus in [1, 2, 3, 8] {
             let all = [
+                point::<Uslab>(uslab::Knobs::default(), workload, cpus, 1),
                 point::<Slub>(slub::Knobs::default(), workload, cpus, 1),
                 point::<Sheaves>(
                     sheaves::Knobs { sheaf_capacity: Some(28), ..<_>::default() },

@@ -7,3 +7,4 @@ pub mod slab;
 pub mod slub;
 #[cfg(test)]
 mod testing;
+pub mod uslab;

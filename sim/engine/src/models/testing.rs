@@ -57,6 +57,11 @@ impl<P: Policy> Script<'_, P> {
         self.model.pass(self.at(0));
         self.check();
     }
+    /// An interval ends.
+    pub(super) fn tick(&mut self) {
+        self.model.tick(self.at(0));
+        self.check();
+    }
     pub(super) fn shrink(&mut self) -> (u64, u64) {
         let gone = self.model.shrink(self.at(0));
         self.check();

@@ -1,0 +1,328 @@
+//! A model of the shipping allocator itself: its rules, without its memory and its locks.
+//!
+//! The shipping code is a [design](crate::Shipping), too. But it does not tell what it does, and the [clock](crate::clock)
+//! needs to be told. A test runs both side by side on random streams and compares after every operation: the object that
+//! came, what lies where, what was done, and the class of the path.
+//!
+//! ```text
+//!   CPU 0: a stack of objects                CPU 1: a stack
+//!              └── magazines, the newest objects of a stack ──┘
+//!                     depot: full magazines, the newest first
+//!                               │ magazines, in batches of 32 objects
+//!            slabs: empty | partial, in four bands of fullness | full
+//! ```
+//!
+//! - **Allocate**: from the CPU's stack. If that is empty: the newest magazine of the depot; then a fill from listed slabs,
+//!   the fullest first, lowest objects first; if they have nothing, a fill from a new slab. The first fill asks for
+//!   [`first_fill`](Knobs::first_fill) objects, each one after it, on whatever CPU, for twice as many, up to a magazine.
+//! - **Free**: to the CPU's stack. If that is full, its newest magazine goes to the depot; beyond the depot's limit, to the
+//!   slabs. Newer objects go first.
+//! - **Slabs**: one that changes its band goes to the end of its new list. One that falls empty is given back if
+//!   `min_partial` slabs had room before its last object came.
+//! - **Reap**: what lies on a stack that served nothing since the last reap goes to the slabs, and so do as many magazines of
+//!   the depot as were never needed meanwhile. A [tick](Policy::tick) is a reap, and gives empty slabs back. No stream has
+//!   ticks: the simulated machine reaps when it shrinks.
+//! - **Shrink**: a reap; then all stacks, CPU by CPU, and the depot are emptied. Empty slabs are given back, and the slabs of
+//!   each band are sorted, fullest first.
+//!
+//! Not modelled, on purpose:
+//!
+//! - **What the allocator itself needs memory for**: stacks, magazines of depots, long bitmaps, and pages that the system has
+//!   not committed. So no operation is of class [`Commit`](uslab_magazine::Path::Commit): it is of the class of whatever else
+//!   it did, which is what the test compares. Nor does a depot ever lack room below its limit; those of the shipping code
+//!   share the addresses of one region.
+//! - **Shortage**: smaller slabs, drains, shrinkers, stacks that may hold less. An allocation fails if it finds no page.
+//! - **More nodes than one**, bulk requests, constructors, limits and grace periods: no stream has them.
+//! - **The lock under which a CPU opens a stack** at its first miss.
+//!
+//! Contention is only counted by the shipping code. Nothing adapts to it.
+//!
+//! Source: `uslab_magazine::Layer` and its depots, tuning and drains; `uslab::Magazines` for the sizes; the lists of a node
+//! and the order of flushes in `uslab`.
+
+use crate::design::{NoMemory, Unable};
+use crate::model::{Deed, Holder, Op, Policy};
+use crate::slabs::{End, Object, Slabs};
+use crate::stream::CacheInfo;
+use serde::Deserialize;
+use uslab::Geometry;
+use uslab_magazine::{Cpus, MAX_CAPACITY, MAX_DEPOT};
+
+/// The sizes of magazines, stacks and depots, as `uslab_magazine::Config` names them. Each is by the size of the object where
+/// it is `None`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Knobs {
+    /// Objects of a magazine.
+    pub capacity: Option<u16>,
+    /// Objects that the first fill asks for; `None` is 1.
+    pub first_fill: Option<u16>,
+    /// Magazines that a stack has room for beyond two.
+    pub stock: Option<u16>,
+    /// Magazines that the depot keeps.
+    pub depot_limit: Option<u32>,
+}
+
+/// What follows from knobs and the size of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sizes {
+    capacity: usize,
+    first_fill: usize,
+    /// Objects that a stack has room for.
+    reach: usize,
+    depot_limit: usize,
+}
+
+impl Sizes {
+    /// For objects that lie `stride` bytes apart: magazines of 64 KiB, stacks of 256 KiB, depots of 4 MiB, within bounds.
+    fn new(stride: usize, knobs: &Knobs) -> Self {
+        let by_size = ((64 << 10) / stride).clamp(4, 64);
+        let capacity = knobs.capacity.map_or(by_size, usize::from);
+        let first_fill = knobs.first_fill.map_or(1, usize::from).min(capacity);
+        let reach = ((256 << 10) / stride).min(1216);
+        let stock = knobs.stock.map_or((reach / capacity).saturating_sub(2), usize::from);
+        let depot = ((4 << 20) / (capacity * stride)).clamp(10, 1024);
+        Self {
+            capacity,
+            first_fill,
+            reach: (capacity * (2 + stock)).min(1 << 14),
+            depot_limit: knobs.depot_limit.map_or(depot, |limit| limit as usize),
+        }
+    }
+}
+
+/// Slabs of which no object is out. Behind it the four bands, and behind them the full slabs: by their fullness.
+const EMPTY: u8 = 0;
+const BANDS: u8 = 4;
+const FULL: u8 = EMPTY + BANDS + 1;
+/// Objects that come back in one hold of the lock.
+const BATCH: usize = 32;
+/// Shrinking sorts slabs with up to so many free objects.
+const SORTED: u16 = 32;
+
+/// A cache of `uslab`: see the [module](self).
+#[derive(Debug)]
+pub struct Uslab {
+    sizes: Sizes,
+    min_partial: usize,
+    /// Objects that the next fill asks for.
+    fill: usize,
+    cpus: Vec<Cpu>,
+    /// Full magazines, the newest last.
+    depot: Vec<Vec<Object>>,
+    /// The fewest magazines that the depot had since the last reap.
+    fewest: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Cpu {
+    /// The newest last.
+    stack: Vec<Object>,
+    /// It was used since the last reap.
+    used: bool,
+}
+
+impl Policy for Uslab {
+    const NAME: &'static str = "uslab-model";
+    const ABOUT: &'static str = "a model of the shipping allocator, for virtual time";
+    type Knobs = Knobs;
+    const LISTS: &'static [&'static str] = &[
+        "empty",
+        "partial, below 1/4",
+        "partial, from 1/4",
+        "partial, from 1/2",
+        "partial, from 3/4",
+        "full",
+    ];
+
+    fn accept(knobs: &Knobs) -> Result<(), Unable> {
+        let most = u32::from(MAX_CAPACITY);
+        for (name, value, least, most) in [
+            ("capacity", knobs.capacity.map(u32::from), 1, most),
+            ("first_fill", knobs.first_fill.map(u32::from), 1, most),
+            ("depot_limit", knobs.depot_limit, 0, MAX_DEPOT),
+        ] {
+            if let Some(value) = value.filter(|value| !(least..=most).contains(value)) {
+                return Err(Unable(format!("{name}={value}: {least} to {most}")));
+            }
+        }
+        Ok(())
+    }
+    fn new(_: &CacheInfo, cpus: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {
+        let sizes = Sizes::new(geometry.stride(), knobs);
+        Self {
+            sizes,
+            min_partial: geometry.min_partial(),
+            fill: sizes.first_fill,
+            cpus: vec![Cpu::default(); cpus.count() as usize],
+            depot: vec![],
+            fewest: 0,
+        }
+    }
+
+    fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+        let at = op.cpu as usize;
+        if self.cpus[at].stack.is_empty() {
+            self.cpus[at].stack = match self.take_from_depot() {
+                Some(magazine) => {
+                    op.did(Deed::Exchange);
+                    magazine
+                }
+                None => self.fill(op)?,
+            };
+        }
+        self.cpus[at].used = true;
+        self.cpus[at].stack.pop().ok_or(NoMemory)
+    }
+
+    fn free(&mut self, op: &mut Op<'_>, object: Object) {
+        let Sizes { capacity, reach, depot_limit, .. } = self.sizes;
+        let cpu = &mut self.cpus[op.cpu as usize];
+        let leaving = (cpu.stack.len() == reach).then(|| cpu.stack.split_off(reach - capacity));
+        cpu.stack.push(object);
+        cpu.used = true;
+        let Some(magazine) = leaving else { return };
+        if self.depot.len() < depot_limit {
+            self.depot.push(magazine);
+            op.did(Deed::Exchange);
+        } else {
+            if depot_limit > 0 {
+                op.did(Deed::Miss);
+            }
+            self.flush(op, magazine);
+        }
+    }
+
+    fn tick(&mut self, op: &mut Op<'_>) {
+        self.reap(op);
+        release_empty(op);
+    }
+
+    fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
+        let mut held = self.reap(op);
+        for at in 0..self.cpus.len() {
+            let stack = core::mem::take(&mut self.cpus[at].stack);
+            held += self.flush(op, stack);
+        }
+        while let Some(magazine) = self.take_from_depot() {
+            held += self.flush(op, magazine);
+        }
+        release_empty(op);
+        for band in EMPTY + 1..FULL {
+            let mut slabs: Vec<_> = op.slabs.walk(band).collect();
+            slabs.sort_by_key(|slab| op.slabs.free(*slab).min(SORTED + 1));
+            slabs.into_iter().for_each(|slab| op.slabs.relist(slab, band, End::Back));
+        }
+        held
+    }
+
+    fn container(&self) -> u32 {
+        self.sizes.capacity as u32
+    }
+    fn held(&self) -> Vec<(Holder, Object)> {
+        let cpus = (0..).zip(&self.cpus);
+        let stacks = cpus.flat_map(|(number, cpu)| cpu.stack.iter().map(move |o| (Holder::Cpu(number), *o)));
+        stacks.chain(self.depot.iter().flatten().map(|object| (Holder::Shared, *object))).collect()
+    }
+}
+
+impl Uslab {
+    fn take_from_depot(&mut self) -> Option<Vec<Object>> {
+        let magazine = self.depot.pop()?;
+        self.fewest = self.fewest.min(self.depot.len());
+        Some(magazine)
+    }
+
+    /// Objects of listed slabs, or of a new one.
+    fn fill(&mut self, op: &mut Op<'_>) -> Result<Vec<Object>, NoMemory> {
+        let ask = self.fill;
+        self.fill = (2 * ask).min(self.sizes.capacity);
+        let mut objects = Vec::with_capacity(ask);
+        while objects.len() < ask
+            && let Some(slab) = (EMPTY..FULL).rev().find_map(|list| op.slabs.first(list))
+        {
+            take(op.slabs, slab, ask, &mut objects);
+        }
+        // The lists were visited, even if in vain.
+        op.did(Deed::Refill(objects.len() as u32));
+        if objects.is_empty() {
+            let slab = op.make(EMPTY)?;
+            take(op.slabs, slab, ask, &mut objects);
+            op.did(Deed::Refill(objects.len() as u32));
+        }
+        Ok(objects)
+    }
+
+    /// Objects go to their slabs, the last one first: how many.
+    fn flush(&self, op: &mut Op<'_>, mut objects: Vec<Object>) -> u64 {
+        objects.reverse();
+        for batch in objects.chunks(BATCH) {
+            op.did(Deed::Flush(batch.len() as u32));
+            for of_slab in batch.chunk_by(|one, next| one.slab == next.slab) {
+                let slab = of_slab[0].slab;
+                of_slab.iter().for_each(|object| op.slabs.put(*object));
+                settle(op.slabs, slab);
+                // A slab of one object was full before: it is not one that had room.
+                let itself = usize::from(op.slabs.objects() == 1);
+                if op.slabs.is_empty(slab) && with_room(op.slabs) - itself >= self.min_partial {
+                    op.release(slab);
+                }
+            }
+        }
+        objects.len() as u64
+    }
+
+    /// Ends an interval: how many objects went to their slabs.
+    fn reap(&mut self, op: &mut Op<'_>) -> u64 {
+        let mut objects = 0;
+        for at in 0..self.cpus.len() {
+            let cpu = &mut self.cpus[at];
+            if !core::mem::take(&mut cpu.used) {
+                let idle = core::mem::take(&mut cpu.stack);
+                objects += self.flush(op, idle);
+            }
+        }
+        let surplus = self.fewest;
+        self.fewest = self.depot.len() - surplus;
+        for _ in 0..surplus {
+            let magazine = self.take_from_depot().unwrap_or_default();
+            objects += self.flush(op, magazine);
+        }
+        objects
+    }
+}
+
+/// Slabs that have free objects.
+fn with_room(slabs: &Slabs) -> usize {
+    (EMPTY..FULL).map(|list| slabs.len(list)).sum()
+}
+/// Objects of a slab, until there are `most` of them.
+fn take(slabs: &mut Slabs, slab: u32, most: usize, objects: &mut Vec<Object>) {
+    while objects.len() < most
+        && let Some(object) = slabs.take(slab)
+    {
+        objects.push(object);
+    }
+    settle(slabs, slab);
+}
+/// The slab goes to the end of the list that it belongs on, if it is on another one.
+fn settle(slabs: &mut Slabs, slab: u32) {
+    let objects = u32::from(slabs.objects());
+    let out = objects - u32::from(slabs.free(slab));
+    let list = match out {
+        0 => EMPTY,
+        out if out == objects => FULL,
+        out => EMPTY + 1 + (u32::from(BANDS) * out / objects) as u8,
+    };
+    if list != slabs.list(slab) {
+        slabs.relist(slab, list, End::Back);
+    }
+}
+fn release_empty(op: &mut Op<'_>) {
+    while let Some(slab) = op.slabs.first(EMPTY) {
+        op.release(slab);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,460 @@
+use super::*;
+use crate::design::{At, Design};
+use crate::machine::Machine;
+use crate::model::{Given, Model};
+use crate::models::testing::{Script, script};
+use crate::pages::Pages;
+use crate::shipping::Shipping;
+use crate::stream::Kind;
+use proptest::prelude::*;
+use std::collections::HashMap;
+use uslab::{Block, Magazines};
+use uslab_magazine::{Path, Paths};
+
+/// Eight objects of 4,096 bytes lie in a slab, and six slabs with room stay.
+const SIZE: u32 = 4096;
+
+fn knobs(capacity: u16, depot_limit: u32) -> Knobs {
+    Knobs { capacity: Some(capacity), first_fill: None, stock: Some(0), depot_limit: Some(depot_limit) }
+}
+fn play(knobs: Knobs, play: impl FnOnce(&mut Script<'_, Uslab>)) {
+    script(SIZE, knobs, |script: &mut Script<'_, Uslab>| {
+        assert_eq!(script.per_slab(), 8);
+        play(script);
+    });
+}
+
+#[test]
+fn each_fill_asks_for_twice_as_many_and_takes_what_is_listed() {
+    play(Knobs::default(), |script| {
+        let mut told = |expected: &[Deed], counts| {
+            script.alloc(0, 1);
+            assert_eq!((script.deeds(), script.counts()), (expected, counts));
+        };
+        told(&[Deed::Refill(0), Deed::Made, Deed::Refill(1)], (1, 1));
+        told(&[Deed::Refill(2)], (1, 3));
+        told(&[], (1, 3));
+        told(&[Deed::Refill(4)], (1, 7));
+        (0..3).for_each(|_| told(&[], (1, 7)));
+        // It asks for eight, and there is one.
+        told(&[Deed::Refill(1)], (1, 8));
+        // Then for sixteen, and a slab has eight.
+        told(&[Deed::Refill(0), Deed::Made, Deed::Refill(8)], (2, 16));
+    });
+}
+
+/// Seven objects are out of their slab: two with callers, two in the depot, three on the stack of CPU 0, where 0 and 3 were
+/// freed last. Where those of the depot lie, the newer one first: 2 and 1.
+fn a_magazine_in_the_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
+    script.alloc(0, 6);
+    let places = [2, 1].map(|number| script.place(number));
+    script.free(0, 0..3);
+    assert_eq!((script.deeds(), script.counts()), (&[][..], (1, 7)), "with these the stack is full");
+    script.free(0, [3]);
+    assert_eq!((script.deeds(), script.counts()), (&[Deed::Exchange][..], (1, 7)));
+    places
+}
+
+#[test]
+fn the_newest_magazine_of_a_full_stack_goes_by_the_depot_to_another_cpu() {
+    play(knobs(2, 1), |script| {
+        let places = a_magazine_in_the_depot(script);
+        script.alloc(1, 1);
+        assert_eq!((script.place(6), script.deeds()), (places[0], &[Deed::Exchange][..]));
+        script.alloc(1, 1);
+        assert_eq!((script.place(7), script.deeds()), (places[1], &[][..]));
+    });
+}
+
+#[test]
+fn what_a_full_depot_does_not_take_goes_to_its_slabs() {
+    play(knobs(2, 1), |script| {
+        a_magazine_in_the_depot(script);
+        script.free(0, [4]);
+        script.free(0, [5]);
+        assert_eq!((script.deeds(), script.counts()), (&[Deed::Miss, Deed::Flush(2)][..], (1, 5)));
+    });
+    play(knobs(2, 0), |script| {
+        script.alloc(0, 6);
+        script.free(0, 0..4);
+        assert_eq!(script.deeds(), [Deed::Flush(2)], "nobody asks a depot that takes nothing");
+    });
+    play(knobs(40, 0), |script| {
+        script.alloc(0, 81);
+        assert_eq!(script.counts(), (11, 88), "seven are left on the stack");
+        script.free(0, 0..74);
+        assert_eq!(script.deeds(), [Deed::Flush(32), Deed::Flush(8)], "not more in one hold of the lock");
+    });
+}
+
+#[test]
+fn the_fullest_slab_serves_first_and_its_lowest_object() {
+    // A stack of two, whose upper one goes to its slab.
+    play(knobs(1, 0), |script| {
+        script.alloc(0, 24);
+        let places = [8, 16, 17, 0, 1, 2].map(|number| script.place(number));
+        script.free(0, [16, 17, 0, 1, 2, 8]);
+        for place in places {
+            script.alloc(0, 1);
+            assert_eq!(script.place(script.numbers() - 1), place);
+        }
+    });
+}
+
+#[test]
+fn a_slab_that_falls_empty_goes_if_six_have_room() {
+    play(knobs(1, 0), |script| {
+        script.alloc(0, 64);
+        script.free(0, 0..48);
+        // The stack holds 0 and 47. Of the first six slabs the first one and the last one are partial.
+        assert_eq!(script.counts(), (8, 18));
+        // The sixth is empty and there are six with room; so it is when the seventh is.
+        script.free(0, [48]);
+        assert_eq!((script.deeds(), script.counts()), (&[Deed::Flush(1), Deed::Released][..], (7, 17)));
+        script.free(0, 49..64);
+        assert_eq!(script.counts(), (6, 2));
+    });
+}
+
+#[test]
+fn a_reap_takes_what_served_nothing_since_the_last_one() {
+    play(knobs(2, 1), |script| {
+        a_magazine_in_the_depot(script);
+        script.tick();
+        assert_eq!(script.counts(), (1, 7), "the stack was used, and the magazine came");
+        script.tick();
+        assert_eq!(script.counts(), (1, 2), "what is left are those with callers");
+        script.free(0, [4, 5]);
+        script.tick();
+        assert_eq!(script.counts(), (1, 2));
+        script.tick();
+        assert_eq!(script.counts(), (0, 0), "an empty slab goes, too");
+    });
+}
+
+#[test]
+fn a_shrink_empties_all_and_sorts_slabs_by_their_free_objects() {
+    script(16, knobs(1, 0), |script: &mut Script<'_, Uslab>| {
+        assert_eq!(script.per_slab(), 256);
+        script.alloc(0, 768);
+        // With 40, 35 and 10 objects free, all three are in the fullest band.
+        script.free(0, (0..40).chain(256..291).chain(512..522));
+        assert_eq!(script.counts(), (3, 685), "two lie on the stack");
+        assert_eq!((script.shrink(), script.counts()), ((2, 0), (3, 683)));
+        let expected = [600, 100, 400].map(|number| script.slab_of(number));
+        script.alloc(0, 85);
+        // Beyond 32 free objects slabs stay behind, as they were.
+        let served: Vec<_> = (768..853).map(|number| script.slab_of(number)).collect();
+        let [first, second, third] = expected;
+        assert_eq!(served, [[first].repeat(10), [second].repeat(40), [third].repeat(35)].concat());
+    });
+}
+
+#[test]
+fn magazines_are_as_large_as_objects_are_small() {
+    let of = |stride| {
+        let Sizes { capacity, first_fill: 1, reach, depot_limit } = Sizes::new(stride, &Knobs::default())
+        else {
+            panic!("the first fill asks for one")
+        };
+        (capacity, reach, depot_limit)
+    };
+    assert_eq!(
+        [8, 64, 256, 1024, 2048, 4096, 32 << 10, 1 << 20].map(of),
+        [
+            (64, 1216, 1024),
+            (64, 1216, 1024),
+            (64, 1024, 256),
+            (64, 256, 64),
+            (32, 128, 64),
+            (16, 64, 64),
+            (4, 8, 32),
+            (4, 8, 10)
+        ]
+    );
+    let said = Knobs { capacity: Some(4), first_fill: Some(9), stock: Some(u16::MAX), depot_limit: Some(0) };
+    assert_eq!(
+        Sizes::new(64, &said),
+        Sizes { capacity: 4, first_fill: 4, reach: 16_384, depot_limit: 0 },
+        "no fill is larger than a magazine, no stack than 16,384"
+    );
+}
+
+// ---- beside the shipping code ----
+
+/// What both are made of.
+#[derive(Clone, Debug)]
+struct Setup {
+    cpus: u32,
+    /// Bytes of an object, for each cache.
+    sizes: Vec<u32>,
+    /// Capacity, stock and limit of the depot, where they are not by size.
+    sized: Option<(u16, u16, u32)>,
+}
+
+impl Setup {
+    fn magazines(&self) -> Magazines {
+        match self.sized {
+            Some((capacity, stock, depot_limit)) => Magazines::Sized { capacity, stock, depot_limit },
+            None => Magazines::BySize,
+        }
+    }
+    fn knobs(&self) -> Knobs {
+        match self.sized {
+            // They are filled whole.
+            Some((capacity, stock, depot_limit)) => Knobs {
+                capacity: Some(capacity),
+                first_fill: Some(capacity),
+                stock: Some(stock),
+                depot_limit: Some(depot_limit),
+            },
+            None => Knobs::default(),
+        }
+    }
+}
+
+/// Which of the objects that are out are freed.
+#[derive(Clone, Copy, Debug)]
+enum Pick {
+    Newest,
+    Oldest,
+    Any(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// So many of a cache.
+    Alloc(u32, usize, usize),
+    Free(u32, Pick, usize),
+    /// All caches shrink.
+    Shrink,
+    /// A reaping interval ends.
+    Reap,
+}
+
+/// The shipping code and its model on one stream.
+struct Pair<'m, 'p> {
+    shipping: Shipping<'m>,
+    model: Model<'p, Uslab>,
+    /// For each cache, which of its slabs lies at a page: how many were made before it.
+    born: Vec<HashMap<u32, u64>>,
+    held: Vec<(usize, Block<'m>, Given<'p>)>,
+}
+
+/// What counts of a cache: the shipping code's numbers.
+type Seen = uslab::CacheInfo;
+
+impl<'m, 'p> Pair<'m, 'p> {
+    fn new(machine: &'m Machine, pages: &'p Pages, setup: &Setup) -> Self {
+        let mut pair = Self {
+            shipping: Shipping::on(machine),
+            model: Model::new(pages, setup.knobs()).expect("knobs that it accepts"),
+            born: vec![HashMap::new(); setup.sizes.len()],
+            held: vec![],
+        };
+        for (number, size) in (0..).zip(&setup.sizes) {
+            let info = CacheInfo { name: format!("cache-{number}"), kind: Kind::Named, size: *size, from: 0 };
+            pair.shipping.learn(&info).expect("objects that fit");
+            pair.model.learn(&info).expect("objects that fit");
+        }
+        pair
+    }
+    fn see(&self, cache: usize) -> Seen {
+        self.shipping.cache(cache as u32).expect("a cache with slabs").info()
+    }
+
+    fn alloc(&mut self, cpu: u32, cache: usize) {
+        let (at, number) = (At { cpu, ns: 0 }, cache as u32);
+        let (before, paths) = (self.see(cache), self.model.paths());
+        let block = self.shipping.alloc(at, number, 0).expect("memory");
+        let given = self.model.alloc(at, number, 0).expect("memory");
+        let after = self.compare_operation(cache, &before, paths);
+        let (page, index) = self.shipping.place(number, &block).expect("an object of a slab");
+        if after.slabs_made > before.slabs_made {
+            // The one that was made for it.
+            self.born[cache].insert(page, before.slabs_made);
+        }
+        let Given::Object(object) = given else { unreachable!("it has a slab") };
+        let (slabs, _) = self.model.cache(number).expect("a cache with slabs");
+        assert_eq!(
+            (slabs.born(object.slab), object.index),
+            (self.born[cache][&page], index),
+            "the same object"
+        );
+        self.held.push((cache, block, given));
+    }
+    fn free(&mut self, cpu: u32, pick: Pick) {
+        let at = At { cpu, ns: 0 };
+        let (cache, block, given) = match pick {
+            _ if self.held.is_empty() => return,
+            Pick::Newest => self.held.pop().expect("one at least"),
+            Pick::Oldest => self.held.remove(0),
+            Pick::Any(which) => self.held.swap_remove(which % self.held.len()),
+        };
+        let (before, paths) = (self.see(cache), self.model.paths());
+        self.shipping.free(at, cache as u32, block);
+        self.model.free(at, cache as u32, given);
+        self.compare_operation(cache, &before, paths);
+    }
+    fn step(&mut self, step: Step, most: usize) {
+        let at = At { cpu: 0, ns: 0 };
+        let cpus = self.shipping.machine.subsystem.cpus().count();
+        match step {
+            Step::Alloc(cpu, cache, n) => {
+                let n = n.min(most - self.held.len());
+                (0..n).for_each(|_| self.alloc(cpu % cpus, cache % self.born.len()));
+                return;
+            }
+            Step::Free(cpu, pick, n) => return (0..n).for_each(|_| self.free(cpu % cpus, pick)),
+            Step::Shrink => {
+                self.shipping.shrink(at);
+                self.model.shrink(at);
+            }
+            Step::Reap => {
+                self.shipping.machine.subsystem.end_interval();
+                self.model.tick(at);
+            }
+        }
+        (0..self.born.len()).for_each(|cache| self.compare(cache, &self.see(cache)));
+    }
+
+    /// What an allocation or free has done: the same class, the same deeds, and what is then where.
+    fn compare_operation(&mut self, cache: usize, before: &Seen, paths: Paths) -> Seen {
+        let after = self.see(cache);
+        let (told, did) = (class(paths, self.model.paths()), class(before.paths, after.paths));
+        let did = if did == Path::Commit { beside_memory(before, &after) } else { did };
+        assert_eq!(told, did, "the class of {:?}, from {before:?} to {after:?}", self.model.deeds());
+        let count = |of: fn(&Deed) -> u64| self.model.deeds().iter().map(of).sum::<u64>();
+        let some = |n: u64| u64::from(n > 0);
+        let (from, to) = (
+            count(|deed| if let Deed::Refill(n) = deed { u64::from(*n) } else { 0 }),
+            count(|deed| if let Deed::Flush(n) = deed { u64::from(*n) } else { 0 }),
+        );
+        let (made, released) =
+            (count(|d| u64::from(*d == Deed::Made)), count(|d| u64::from(*d == Deed::Released)));
+        for (what, told, did) in [
+            ("slabs made", made, after.slabs_made - before.slabs_made),
+            ("slabs given back", released, after.slabs_released - before.slabs_released),
+            (
+                "visits to the depot",
+                count(|deed| u64::from(*deed == Deed::Exchange)),
+                after.depot_exchanges - before.depot_exchanges,
+            ),
+            ("fills", some(from), after.fills - before.fills),
+            ("flushes", some(to), after.flushes - before.flushes),
+            (
+                "objects free in slabs",
+                before.free_in_slabs + to + made * after.objs_per_slab,
+                after.free_in_slabs + from + released * after.objs_per_slab,
+            ),
+        ] {
+            assert_eq!(told, did, "{what}: {:?}, from {before:?} to {after:?}", self.model.deeds());
+        }
+        self.compare(cache, &after);
+        after
+    }
+    /// What is where.
+    fn compare(&self, cache: usize, seen: &Seen) {
+        let (slabs, policy) = self.model.cache(cache as u32).expect("a cache with slabs");
+        let on = |lists: std::ops::Range<u8>| lists.map(|list| slabs.len(list) as u64).sum::<u64>();
+        let rounds = |of: &[Vec<Object>]| of.iter().map(|objects| objects.len() as u64).sum::<u64>();
+        let stacks = policy.cpus.iter().map(|cpu| cpu.stack.len() as u64).sum::<u64>();
+        for (what, model, shipping) in [
+            ("objects of a slab", slabs.objects().into(), seen.objs_per_slab),
+            ("slabs with room that stay", policy.min_partial as u64, seen.min_partial),
+            ("objects of a magazine", policy.container().into(), seen.magazine_capacity),
+            ("slabs made", slabs.made(), seen.slabs_made),
+            ("empty slabs", on(EMPTY..EMPTY + 1), seen.empty),
+            ("partial slabs", on(EMPTY + 1..FULL), seen.partial),
+            ("full slabs", on(FULL..FULL + 1), seen.full),
+            ("objects in use", slabs.used(), seen.used),
+            ("objects on stacks", stacks, seen.in_magazines),
+            ("objects in the depot", rounds(&policy.depot), seen.in_depot),
+            ("objects free in slabs", slabs.free_in_all(), seen.free_in_slabs),
+        ] {
+            assert_eq!(model, shipping, "{what}: {seen:?}");
+        }
+    }
+    fn check(&self) {
+        let held = self.held.len() as u64;
+        assert_eq!(self.model.check(held, 0), Ok(()));
+        assert_eq!(self.shipping.check(held, 0), Ok(()));
+    }
+}
+
+/// The class of the one operation between the two.
+fn class(before: Paths, after: Paths) -> Path {
+    let counted = Path::ALL.map(|path| after.of(path) - before.of(path));
+    assert_eq!(counted.iter().sum::<u64>(), 1, "one operation: {before:?}, {after:?}");
+    let class = counted.iter().position(|n| *n == 1).expect("it is of one class");
+    Path::ALL[class]
+}
+/// The dearest that an operation did which also committed memory: for its pages, its stack or its depot.
+fn beside_memory(before: &Seen, after: &Seen) -> Path {
+    if (before.slabs_made, before.slabs_released) != (after.slabs_made, after.slabs_released) {
+        Path::Pages
+    } else if (before.fills, before.flushes) != (after.fills, after.flushes) {
+        Path::Slab
+    } else if before.depot_exchanges != after.depot_exchanges {
+        Path::Depot
+    } else {
+        Path::Cpu
+    }
+}
+
+/// Runs both, with at most so many objects out, and compares all the way until nothing is left.
+fn side_by_side(setup: &Setup, steps: impl IntoIterator<Item = Step>, most: usize) -> Paths {
+    let machine = Machine::with(setup.cpus, setup.magazines()).expect("a machine of addresses");
+    let pages = Pages::new(setup.cpus).expect("a machine of addresses");
+    let mut pair = Pair::new(&machine, &pages, setup);
+    for step in steps {
+        pair.step(step, most);
+    }
+    pair.check();
+    pair.step(Step::Free(0, Pick::Newest, most), most);
+    pair.step(Step::Shrink, most);
+    assert_eq!((pair.held.len(), pair.model.counts(0).slabs), (0, 0), "nothing is left");
+    pair.check();
+    pair.model.paths()
+}
+
+fn setups() -> impl Strategy<Value = Setup> {
+    let size = prop_oneof![8..64_u32, 64..512_u32, 512..9000_u32, 9000..300_000_u32];
+    let sized = prop::option::of((1..=6_u16, 0..=3_u16, 0..=3_u32));
+    (1..=4_u32, prop::collection::vec(size, 1..=3), sized).prop_map(|(cpus, sizes, sized)| Setup {
+        cpus,
+        sizes,
+        sized,
+    })
+}
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let n = || prop_oneof![4 => 1..8_usize, 3 => 1..40_usize, 1 => 1..250_usize];
+    let pick = prop_oneof![Just(Pick::Newest), Just(Pick::Oldest), any::<usize>().prop_map(Pick::Any)];
+    let step = prop_oneof![
+        20 => (0..4_u32, 0..3_usize, n()).prop_map(|(cpu, cache, n)| Step::Alloc(cpu, cache, n)),
+        20 => (0..4_u32, pick, n()).prop_map(|(cpu, pick, n)| Step::Free(cpu, pick, n)),
+        2 => Just(Step::Shrink),
+        3 => Just(Step::Reap),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+proptest! {
+    #[test]
+    fn the_model_does_what_the_shipping_code_does(setup in setups(), steps in steps()) {
+        side_by_side(&setup, steps, 500);
+    }
+}
+
+/// Stacks and depots of each size, from empty to full and on.
+#[test]
+fn stacks_and_depots_hold_as_much_as_the_shipping_ones() {
+    for size in [64, 304, 4096, 12_000, 300_000] {
+        let Sizes { capacity, reach, depot_limit, .. } = Sizes::new(size, &Knobs::default());
+        let most = reach + (depot_limit + 2) * capacity;
+        let setup = Setup { cpus: 1, sizes: vec![size as u32], sized: None };
+        let paths = side_by_side(&setup, [Step::Alloc(0, 0, most), Step::Free(0, Pick::Newest, most)], most);
+        assert_eq!(paths.depot, depot_limit as u64, "{size}: all that it keeps, and never more");
+        assert!(paths.slab + paths.pages > 2, "{size}: {paths:?}");
+    }
+}
