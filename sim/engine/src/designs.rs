@@ -232,6 +232,7 @@ impl<P: Policy> Spec<P> {
                 let machine = Box::leak(Box::new(Machine::new(stream)?));
                 Ok(Box::new(Engine::new(Shipping::on(machine), stream)))
             }
+            Kind::UslabModel => self.play_model::<Uslab>(stream),
             Kind::Slub => self.play_model::<Slub>(stream),
             Kind::Sheaves => self.play_model::<Sheaves>(stream),
             Kind::Slab => self.play_model::<Slab>(stream),

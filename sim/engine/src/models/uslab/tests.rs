@@ -413,7 +413,7 @@ fn side_by_side(setup: &Setup, steps: impl IntoIterator<Item = Step>, most: usiz
     pair.check();
     pair.step(Step::Free(0, Pick::Newest, most), most);
     pair.step(Step::Shrink, most);
-    assert_eq!((pair.held.len(), pair.model.counts(0).slabs), (0, 0), "nothing is left");
+    assert_eq!((pair.held.len(), pair.model.counts(0).slabs()), (0, 0), "nothing is left");
     pair.check();
     pair.model.paths()
 }
