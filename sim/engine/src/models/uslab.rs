@@ -163,11 +163,8 @@ impl Policy for Uslab {
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
         let at = op.cpu as usize;
         if self.cpus[at].stack.is_empty() {
-            self.cpus[at].stack = match self.take_from_depot() {
-                Some(magazine) => {
-                    op.did(Deed::Exchange);
-                    magazine
-                }
+            self.cpus[at].stack = match self.take_from_depot(op) {
+                Some(magazine) => magazine,
                 None => self.fill(op)?,
             };
         }
@@ -204,7 +201,7 @@ impl Policy for Uslab {
             let stack = core::mem::take(&mut self.cpus[at].stack);
             held += self.flush(op, stack);
         }
-        while let Some(magazine) = self.take_from_depot() {
+        while let Some(magazine) = self.take_from_depot(op) {
             held += self.flush(op, magazine);
         }
         release_empty(op);
@@ -227,8 +224,9 @@ impl Policy for Uslab {
 }
 
 impl Uslab {
-    fn take_from_depot(&mut self) -> Option<Vec<Object>> {
+    fn take_from_depot(&mut self, op: &mut Op<'_>) -> Option<Vec<Object>> {
         let magazine = self.depot.pop()?;
+        op.did(Deed::Exchange);
         self.fewest = self.fewest.min(self.depot.len());
         Some(magazine)
     }
@@ -285,7 +283,7 @@ impl Uslab {
         let surplus = self.fewest;
         self.fewest = self.depot.len() - surplus;
         for _ in 0..surplus {
-            let magazine = self.take_from_depot().unwrap_or_default();
+            let magazine = self.take_from_depot(op).unwrap_or_default();
             objects += self.flush(op, magazine);
         }
         objects
