@@ -17,7 +17,7 @@ pub struct Object {
 
 /// Slabs in lists. A slab is on exactly one list, by its number among the [`LISTS`](crate::Policy::LISTS) of the policy.
 ///
-/// Cost: all but [`check`](Self::check) and walks are constant.
+/// Cost: constant, but for walks and for what counts all slabs.
 #[derive(Debug)]
 pub struct Slabs {
     geometry: Geometry,
