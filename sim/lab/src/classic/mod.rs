@@ -299,3 +299,6 @@ impl<T: Round, S: Slab<T>> Drop for Cache<T, S> {
         }
     }
 }
+
+// Behind the layer, whose lines the tutorial names.
+mod simulated;
