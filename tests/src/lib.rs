@@ -3,7 +3,9 @@
 
 pub mod claims;
 pub mod imports;
+pub mod jobs;
 pub mod models;
+pub mod mutate;
 pub mod source;
 pub mod surface;
 pub mod waiver;

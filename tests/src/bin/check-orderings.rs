@@ -9,16 +9,14 @@
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use uslab_tests::claims::{Runner, properties};
+use uslab_tests::jobs::side_by_side;
 use uslab_tests::models::{Outcome, Subject, Test, build};
 use uslab_tests::source::{Build, Ordering, Site, Sources};
 use uslab_tests::waiver::Waiver;
@@ -377,42 +375,4 @@ fn run(site: &Site, weaker: Ordering, models: &[Model], limit: Duration) -> anyh
         }
     }
     Ok(Verdict::Survived { timed_out })
-}
-
-/// Does all of `jobs`, as many at a time as there are CPUs; the results in their order, or the first failure.
-fn side_by_side<J: Sync, R: Send>(
-    what: &'static str,
-    jobs: &[J],
-    work: impl Fn(&J, &ProgressBar) -> anyhow::Result<R> + Sync,
-) -> anyhow::Result<Vec<R>> {
-    let progress = progress(jobs.len(), what);
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let (progress, work) = (&progress, &work);
-    // One of `workers` takes every so many.
-    let share = |first: usize| {
-        jobs.iter().enumerate().skip(first).step_by(workers).map(|(i, job)| {
-            let result = work(job, progress);
-            progress.inc(1);
-            (i, result)
-        })
-    };
-    let mut done: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..workers).map(|first| scope.spawn(move || share(first).collect::<Vec<_>>())).collect();
-        let join =
-            |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
-        threads.into_iter().flat_map(join).collect()
-    });
-    progress.finish_and_clear();
-    done.sort_by_key(|(i, _)| *i);
-    done.into_iter().map(|(_, result)| result).collect()
-}
-
-/// A bar on standard error; nothing where that is no terminal.
-fn progress(steps: usize, what: &'static str) -> ProgressBar {
-    let bar = ProgressBar::new(steps as u64);
-    if let Ok(style) = ProgressStyle::with_template("{prefix} {pos}/{len} {elapsed} {wide_msg}") {
-        bar.set_style(style);
-    }
-    bar.with_prefix(what)
 }

@@ -1,0 +1,719 @@
+//! `cargo check-mutants`: the meaning of core files is changed in one place at a time, and some test or model must fail.
+//!
+//! [`mutate`](uslab_tests::mutate) makes the mutants by rule, all in one copy of the workspace; the variable `MUTANT` switches one on.
+//! So there are two builds, one of the unit and property tests and one of the loom models, however many mutants there are.
+//! Mutants that do not compile are left out until the rest does. Every test then runs once, to see which mutants it reaches
+//! and how long it takes. A mutant runs through what reaches it, cheapest first, until something fails.
+
+use anyhow::{Context, bail, ensure};
+use clap::Parser;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{Read, Seek, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use uslab_tests::jobs::side_by_side;
+use uslab_tests::models::{MODELLED, rows};
+use uslab_tests::mutate::{Mutant, Mutated, SWITCH, Switched};
+use uslab_tests::{cargo_in, workspace};
+
+/// Change the meaning of core files, one place at a time, and expect a test or a model to fail.
+///
+/// A mutant is killed by a model's assertion, by a test, or only by a model that explores too little; one that makes a test run
+/// for ever is out of time. What nothing notices lives: each must stand in tests/mutants.toml, with the reason why nothing
+/// could notice it. Verdicts are kept in target/mutants while the sources are the same, so that a run that was ended goes on.
+///
+/// Exit codes: 0 none lives that is not explained, 1 not so, 2 wrong usage or a bad tests/mutants.toml.
+#[derive(Debug, Parser)]
+#[command(name = "check-mutants", max_term_width = 100)]
+struct Args {
+    /// The files. Default: those that tests/mutants.toml names.
+    #[arg(value_name = "FILE")]
+    files: Vec<String>,
+    /// Print one JSON object in place of the text.
+    #[arg(long)]
+    json: bool,
+    /// Print the mutants that compile, and run nothing.
+    #[arg(long)]
+    list: bool,
+    /// Only the I-th of N shares of the mutants, I from 0.
+    #[arg(long, value_name = "I/N", value_parser = share)]
+    shard: Option<(u32, u32)>,
+    /// Only so many mutants, drawn at random.
+    #[arg(long, value_name = "COUNT")]
+    sample: Option<usize>,
+    /// What is drawn.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only mutants of this rule.
+    #[arg(long, value_name = "NAME")]
+    rule: Option<String>,
+}
+
+fn share(text: &str) -> Result<(u32, u32), String> {
+    let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+    numbers.filter(|(i, n)| i < n).ok_or_else(|| "expected I/N with I from 0 and below N".to_owned())
+}
+
+/// A mutant that changes nothing that could be noticed.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Equivalent {
+    file: String,
+    function: String,
+    /// All rules if there is none.
+    rule: Option<String>,
+    /// A piece of the change; all changes of the function if there is none.
+    change: Option<String>,
+    reason: String,
+}
+
+impl Equivalent {
+    fn fits(&self, mutant: &Mutant) -> bool {
+        self.file == mutant.file
+            && self.function == mutant.function
+            && self.rule.as_ref().is_none_or(|rule| rule == mutant.rule)
+            && self.change.as_ref().is_none_or(|change| mutant.change.contains(change))
+    }
+}
+
+/// `tests/mutants.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    files: Vec<String>,
+    #[serde(default)]
+    equivalent: Vec<Equivalent>,
+}
+
+/// What became of a mutant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Verdict {
+    /// A model failed.
+    Model { name: String, message: String },
+    /// A test failed.
+    Test { name: String, message: String },
+    /// Models explored less than they should, and nothing else failed.
+    Floor { name: String },
+    /// A test did not end.
+    Time { name: String },
+    /// Nothing failed.
+    Lives,
+    /// Nothing reaches it.
+    Unreached,
+}
+
+/// What is counted of verdicts, in this order.
+const KINDS: [&str; 6] = ["by models", "by tests", "by floors", "out of time", "live", "unreached"];
+
+impl Verdict {
+    fn kind(&self) -> usize {
+        match self {
+            Self::Model { .. } => 0,
+            Self::Test { .. } => 1,
+            Self::Floor { .. } => 2,
+            Self::Time { .. } => 3,
+            Self::Lives => 4,
+            Self::Unreached => 5,
+        }
+    }
+    fn noticed(&self) -> bool {
+        self.kind() < 4
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Judged {
+    #[serde(flatten)]
+    mutant: Mutant,
+    verdict: Verdict,
+    /// Why nothing could notice it.
+    equivalent: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    mutants: Vec<Judged>,
+    /// What did not compile.
+    left_out: usize,
+    /// What is wrong besides.
+    wrong: Vec<String>,
+    seconds: f64,
+}
+
+impl Report {
+    fn good(&self) -> bool {
+        self.wrong.is_empty() && self.mutants.iter().all(|of| of.verdict.noticed() || of.equivalent.is_some())
+    }
+    fn counts<'m>(mutants: impl Iterator<Item = &'m Judged>) -> String {
+        let mut counts = [0; KINDS.len()];
+        mutants.for_each(|of| counts[of.verdict.kind()] += 1);
+        let counts: Vec<String> =
+            counts.iter().zip(KINDS).map(|(count, kind)| format!("{count} {kind}")).collect();
+        counts.join(", ")
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Judged { mutant, verdict, equivalent } in &self.mutants {
+            match (verdict, equivalent) {
+                (verdict, Some(reason)) if !verdict.noticed() => {
+                    writeln!(f, "equivalent {mutant} | {reason}")?
+                }
+                (Verdict::Lives, _) => writeln!(f, "LIVES      {mutant}")?,
+                (Verdict::Unreached, _) => writeln!(f, "UNREACHED  {mutant}")?,
+                (Verdict::Floor { name }, _) => writeln!(f, "floor only {mutant} | {name}")?,
+                (Verdict::Time { name }, _) => writeln!(f, "time       {mutant} | {name}")?,
+                _ => {}
+            }
+        }
+        let files: BTreeSet<&String> = self.mutants.iter().map(|of| &of.mutant.file).collect();
+        for file in files {
+            writeln!(
+                f,
+                "{file}: {}",
+                Self::counts(self.mutants.iter().filter(|of| of.mutant.file == *file))
+            )?;
+        }
+        for wrong in &self.wrong {
+            writeln!(f, "FAILED: {wrong}")?;
+        }
+        let equivalent =
+            self.mutants.iter().filter(|of| !of.verdict.noticed() && of.equivalent.is_some()).count();
+        write!(
+            f,
+            "mutants: {} ({} did not compile): {}; of those not noticed {equivalent} are explained; {:.0} s",
+            self.mutants.len(),
+            self.left_out,
+            Self::counts(self.mutants.iter()),
+            self.seconds
+        )
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let asked = config(&args).and_then(|config| Ok((sources(&config.files)?, config)));
+    let (mut tree, config) = match asked {
+        Ok(asked) => asked,
+        Err(error) => {
+            eprintln!("check-mutants: {error:#}");
+            return ExitCode::from(2);
+        }
+    };
+    let report = match check(&args, &mut tree, &config.equivalent) {
+        Ok(Some(report)) => report,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("check-mutants: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match args.json.then(|| serde_json::to_string_pretty(&report)) {
+        Some(Ok(json)) => println!("{json}"),
+        _ => println!("{report}"),
+    }
+    if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn config(args: &Args) -> anyhow::Result<Config> {
+    let path = workspace().join("tests/mutants.toml");
+    let shown = || path.display().to_string();
+    let mut config: Config =
+        toml::from_str(&fs::read_to_string(&path).with_context(shown)?).with_context(shown)?;
+    for of in &config.equivalent {
+        let place = format!("{} {}", of.file, of.function);
+        ensure!(!of.reason.trim().is_empty(), "{}: {place}: no reason is given", shown());
+        ensure!(config.files.contains(&of.file), "{}: {place}: the file is none of `files`", shown());
+    }
+    if !args.files.is_empty() {
+        config.files.clone_from(&args.files);
+    }
+    Ok(config)
+}
+
+/// A package whose tests are run.
+#[derive(Debug)]
+struct Package {
+    name: &'static str,
+    /// Its root module.
+    lib: &'static str,
+}
+
+/// The mutated workspace.
+struct Tree {
+    root: PathBuf,
+    packages: Vec<Package>,
+    files: BTreeMap<String, (Mutated, Switched)>,
+    /// Mutants that do not compile.
+    left_out: HashSet<u32>,
+}
+
+/// The mutants of all files.
+fn sources(files: &[String]) -> anyhow::Result<Tree> {
+    let (mut mutated, mut first) = (BTreeMap::new(), 0);
+    for file in files {
+        let text = fs::read_to_string(workspace().join(file)).with_context(|| file.clone())?;
+        let owner = MODELLED
+            .iter()
+            .filter(|of| Path::new(file).starts_with(Path::new(of.lib).parent().unwrap_or(Path::new(""))));
+        ensure!(
+            owner.count() > 0,
+            "{file}: expected a file of one of the crates {:?}",
+            MODELLED.map(|of| of.package)
+        );
+        let made = Mutated::new(file, &text, first, "crate::mutant_switch::on")?;
+        first += u32::try_from(made.mutants.len())?;
+        let switched = made.switched(|_| true);
+        mutated.insert(file.clone(), (made, switched));
+    }
+    let packages = ["uslab-magazine", "uslab-buddy", "uslab"];
+    let packages = MODELLED.iter().filter(|of| packages.contains(&of.package));
+    let packages = packages.map(|of| Package { name: of.package, lib: of.lib }).collect();
+    Ok(Tree {
+        root: workspace().join("target/mutants/tree"),
+        packages,
+        files: mutated,
+        left_out: HashSet::new(),
+    })
+}
+
+/// Writes a file, unless it is there already: what did not change is not built again.
+fn put(path: &Path, text: &[u8]) -> anyhow::Result<()> {
+    if fs::read(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+impl Tree {
+    /// A copy of all that git knows, with the mutants in it. Returns a hash of the sources.
+    fn write(&self) -> anyhow::Result<u64> {
+        let listed = Command::new("git")
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .current_dir(workspace())
+            .output()
+            .context("git")?;
+        let mut hasher = DefaultHasher::new();
+        for name in String::from_utf8_lossy(&listed.stdout).split('\0').filter(|name| !name.is_empty()) {
+            // What is deleted is listed still.
+            let Ok(text) = fs::read(workspace().join(name)) else { continue };
+            // The tests that judge lie in the crates that are changed.
+            if name == "Cargo.lock"
+                || self.packages.iter().any(|of| name.split('/').next() == of.lib.split('/').next())
+            {
+                (name, &text).hash(&mut hasher);
+            }
+            let switch = self.packages.iter().any(|package| package.lib == name);
+            let mutated = self.files.get(name).map(|(_, switched)| switched.text.as_bytes().to_vec());
+            let mut text = mutated.unwrap_or(text);
+            if switch {
+                text.extend_from_slice(SWITCH.as_bytes());
+            }
+            put(&self.root.join(name), &text)?;
+        }
+        Ok(hasher.finish())
+    }
+
+    /// Leaves out what does not compile, until all else does. `command` is cargo's, without its packages.
+    fn settle(&mut self, command: &[&str], flags: &str) -> anyhow::Result<String> {
+        loop {
+            let mut cargo = cargo_in(&self.root);
+            let target = if flags.is_empty() { "target/mutants/units" } else { "target/mutants/models" };
+            cargo
+                .args(command)
+                .args(["--lib", "--message-format=json", "--target-dir"])
+                .arg(workspace().join(target));
+            for package in &self.packages {
+                cargo.args(["-p", package.name]);
+            }
+            cargo
+                .env("RUSTFLAGS", format!("{flags} --cap-lints allow"))
+                .env("CARGO_PROFILE_DEV_DEBUG", "false")
+                .stderr(Stdio::null());
+            let output = cargo.output().context("cargo")?;
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            if output.status.success() {
+                return Ok(said);
+            }
+            let (mut blamed, mut rest) = (BTreeSet::new(), vec![]);
+            for line in said.lines() {
+                let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+                let message = &line["message"];
+                if line["reason"] != "compiler-message" || message["level"] != "error" {
+                    continue;
+                }
+                let of = self.blamed(message);
+                if of.is_empty() {
+                    rest.push(message["rendered"].as_str().unwrap_or_default().to_owned());
+                }
+                blamed.extend(of);
+            }
+            if blamed.is_empty() {
+                bail!("the mutants do not build:\n{}", rest.join("\n"));
+            }
+            self.left_out.extend(blamed);
+            for (made, switched) in self.files.values_mut() {
+                *switched = made.switched(|mutant| !self.left_out.contains(&mutant));
+            }
+            self.write()?;
+        }
+    }
+
+    /// The mutants that an error is about.
+    fn blamed(&self, message: &Value) -> Vec<u32> {
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let mut spans = list(&message["spans"]);
+        spans.sort_by_key(|span| span["is_primary"] != true);
+        for child in list(&message["children"]) {
+            spans.extend(list(&child["spans"]));
+        }
+        for (name, (_, switched)) in &self.files {
+            let place = |span: &Value| -> Option<Range<usize>> {
+                let at = |field: &str| usize::try_from(span[field].as_u64()?).ok();
+                (span["file_name"] == name.as_str()).then_some(at("byte_start")?..at("byte_end")?)
+            };
+            let places: Vec<_> = spans.iter().filter_map(place).collect();
+            let blamed = switched.blamed(&places);
+            if !blamed.is_empty() {
+                return blamed;
+            }
+        }
+        vec![]
+    }
+
+    fn mutants(&self) -> impl Iterator<Item = &Mutant> {
+        let all = self.files.values().flat_map(|(made, _)| &made.mutants);
+        all.filter(|mutant| !self.left_out.contains(&mutant.number))
+    }
+}
+
+/// A built program of tests.
+struct Program {
+    path: PathBuf,
+    /// Where its package lies.
+    folder: PathBuf,
+    package: &'static str,
+    models: bool,
+}
+
+/// One test.
+struct Test {
+    program: usize,
+    name: String,
+    seconds: f64,
+    reached: HashSet<u32>,
+}
+
+/// How a run of some tests ended.
+enum Ended {
+    Passed,
+    Failed { name: String, message: String },
+    OutOfTime { name: String },
+}
+
+/// What keeps a mutant from taking all memory, in KiB.
+const MOST_KIB: u32 = 6 << 20;
+
+impl Program {
+    fn run(
+        &self,
+        tests: &[&str],
+        variables: &[(&str, &str)],
+        limit: Duration,
+    ) -> anyhow::Result<(Ended, String)> {
+        let mut said = tempfile::tempfile().context("a temporary file for what tests print")?;
+        let begun = Instant::now();
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("ulimit -d {MOST_KIB}; exec \"$0\" \"$@\"")])
+            .arg(&self.path)
+            .args(tests)
+            .args(["--exact", "--test-threads=1"])
+            .args(if self.models { &["--nocapture"][..] } else { &[] })
+            .current_dir(&self.folder)
+            .envs([("RUST_BACKTRACE", "0"), ("STORY", "0"), ("BOUND", "1"), ("PROPTEST_CASES", "64")])
+            .envs([("PROPTEST_FAILURE_PERSISTENCE", "off"), ("PROPTEST_MAX_SHRINK_ITERS", "0")])
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(said.try_clone()?)
+            .stderr(said.try_clone()?)
+            .spawn()
+            .with_context(|| self.path.display().to_string())?;
+        let status = loop {
+            match child.try_wait()? {
+                None if begun.elapsed() >= limit => {
+                    child.kill()?;
+                    child.wait()?;
+                    break None;
+                }
+                None => std::thread::sleep(Duration::from_millis(2)),
+                status => break status,
+            }
+        };
+        let mut bytes = vec![];
+        said.rewind()?;
+        said.read_to_end(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let failed = text.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+        let current =
+            text.lines().filter_map(|line| line.strip_prefix("test ")?.split(" ... ").next()).next_back();
+        let name = failed.or(current).unwrap_or(tests[0]).to_owned();
+        let message = || {
+            let mut lines =
+                text.lines().skip_while(|line| !(line.contains("panicked at ") && line.ends_with(':')));
+            lines.next();
+            lines.map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+        };
+        let ended = match status {
+            Some(status) if status.success() => Ended::Passed,
+            Some(status) => Ended::Failed { name, message: message().unwrap_or_else(|| status.to_string()) },
+            None if failed.is_some() => Ended::Failed { name, message: message().unwrap_or_default() },
+            None => Ended::OutOfTime { name },
+        };
+        Ok((ended, text))
+    }
+}
+
+/// The programs that a build named.
+fn programs(said: &str, tree: &Tree, models: bool) -> Vec<Program> {
+    let mut found = vec![];
+    for line in said.lines() {
+        let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+        let (Some(path), Some(manifest)) = (line["executable"].as_str(), line["manifest_path"].as_str())
+        else {
+            continue;
+        };
+        let folder = Path::new(manifest).parent().unwrap_or(Path::new("")).to_owned();
+        let of =
+            tree.packages.iter().find(|package| tree.root.join(package.lib).starts_with(folder.join("src")));
+        if let Some(package) = of {
+            found.push(Program { path: path.into(), folder, package: package.name, models });
+        }
+    }
+    found
+}
+
+/// Tests that take longer than this many seconds are left out: it is many mutants that each runs through.
+const SLOWEST: f64 = 10.0;
+
+/// What a test is, of which each runs once.
+enum Ran {
+    Test(Test),
+    /// It takes too long to be run for every mutant.
+    Slow,
+    Wrong(String),
+    /// It is in a models' program and runs none.
+    Nothing,
+}
+
+/// All tests, each run once with no mutant on.
+fn tests(programs: &[Program], wrong: &mut Vec<String>) -> anyhow::Result<Vec<Test>> {
+    let mut names = vec![];
+    for (i, program) in programs.iter().enumerate() {
+        let listed = Command::new(&program.path)
+            .args(["--list", "--format=terse"])
+            .output()
+            .context("a list of tests")?;
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        // What plants a bug fails for its own reasons, and what is ignored is run by others.
+        let test = |line: &str| Some((i, line.strip_suffix(": test")?.to_owned()));
+        names.extend(listed.lines().filter_map(test).filter(|(_, name)| !name.contains("planted")));
+    }
+    let ran = side_by_side("tests", &names, |(i, name), bar| {
+        bar.set_message(name.clone());
+        let file = tempfile::NamedTempFile::new().context("a temporary file")?;
+        let begun = Instant::now();
+        let variables = [("MUTANT_REACHED", file.path().to_str().unwrap_or_default())];
+        let (ended, said) = programs[*i].run(&[name], &variables, Duration::from_secs_f64(6.0 * SLOWEST))?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let reached = fs::read_to_string(file.path())?.lines().filter_map(|line| line.parse().ok()).collect();
+        let test = Test { program: *i, name: name.clone(), seconds, reached };
+        match ended {
+            Ended::Passed if programs[*i].models && rows(&said, "MODEL ").next().is_none() => {
+                Ok(Ran::Nothing)
+            }
+            Ended::Passed if seconds <= SLOWEST => Ok(Ran::Test(test)),
+            Ended::Failed { message, .. } => {
+                let text = format!("{} {name} fails with no mutant on: {message}", programs[*i].package);
+                Ok(Ran::Wrong(text))
+            }
+            _ => Ok(Ran::Slow),
+        }
+    })?;
+    let (mut tests, mut slow) = (vec![], 0);
+    for ran in ran {
+        match ran {
+            Ran::Test(test) => tests.push(test),
+            Ran::Slow => slow += 1,
+            Ran::Wrong(text) => wrong.push(text),
+            Ran::Nothing => {}
+        }
+    }
+    tests.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    eprintln!("check-mutants: {} tests and models, {slow} too slow", tests.len());
+    Ok(tests)
+}
+
+/// Seconds of tests that one process runs, from round to round.
+const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
+
+/// One mutant through all that reaches it.
+fn judge(mutant: &Mutant, programs: &[Program], tests: &[Test]) -> anyhow::Result<Verdict> {
+    let mut queues: Vec<Vec<&Test>> = programs.iter().map(|_| vec![]).collect();
+    for test in tests.iter().filter(|test| test.reached.contains(&mutant.number)) {
+        queues[test.program].push(test);
+    }
+    if queues.iter().all(Vec::is_empty) {
+        return Ok(Verdict::Unreached);
+    }
+    let number = mutant.number.to_string();
+    let mut floor = None;
+    for most in ROUNDS {
+        for (program, queue) in programs.iter().zip(&mut queues) {
+            let mut seconds = 0.0;
+            let enough = |test: &&Test| {
+                seconds += test.seconds;
+                seconds > most
+            };
+            let mut at = queue.iter().position(enough).unwrap_or(queue.len());
+            if at == 0 && most >= 1.0 {
+                at = 1.min(queue.len());
+            }
+            let rest = queue.split_off(at);
+            let batch = std::mem::replace(queue, rest);
+            let Some(_) = batch.first() else { continue };
+            let expected: f64 = batch.iter().map(|test| test.seconds).sum();
+            let names: Vec<&str> = batch.iter().map(|test| test.name.as_str()).collect();
+            let limit = Duration::from_secs_f64(5.0 + 10.0 * expected);
+            match program.run(&names, &[("MUTANT", &number)], limit)?.0 {
+                Ended::Passed => {}
+                Ended::Failed { name, message } if message.contains("the model collapsed") => {
+                    floor = Some(Verdict::Floor { name });
+                }
+                Ended::Failed { name, message } if program.models => {
+                    return Ok(Verdict::Model { name, message });
+                }
+                Ended::Failed { name, message } => return Ok(Verdict::Test { name, message }),
+                // Once is enough: what runs for ever does so in others, too.
+                Ended::OutOfTime { name } => return Ok(Verdict::Time { name }),
+            }
+        }
+    }
+    Ok(floor.unwrap_or(Verdict::Lives))
+}
+
+fn check(args: &Args, tree: &mut Tree, equivalent: &[Equivalent]) -> anyhow::Result<Option<Report>> {
+    let begun = Instant::now();
+    let sources = tree.write()?;
+    tree.settle(&["check", "--profile", "dev"], "")?;
+    tree.settle(&["check", "--profile", "loom"], "--cfg loom")?;
+    let units = tree.settle(&["test", "--no-run", "--profile", "dev"], "")?;
+    let models = tree.settle(&["test", "--no-run", "--profile", "loom"], "--cfg loom")?;
+    let mut chosen: Vec<Mutant> = tree.mutants().cloned().collect();
+    if let Some(rule) = &args.rule {
+        chosen.retain(|mutant| mutant.rule == rule);
+    }
+    if let Some((share, of)) = args.shard {
+        chosen.retain(|mutant| mutant.number % of == share);
+    }
+    if let Some(sample) = args.sample {
+        let rank = |mutant: &Mutant| {
+            let mut hasher = DefaultHasher::new();
+            (args.seed, mutant.number).hash(&mut hasher);
+            hasher.finish()
+        };
+        chosen.sort_by_key(rank);
+        chosen.truncate(sample);
+        chosen.sort_by_key(|mutant| mutant.number);
+    }
+    if args.list {
+        chosen.iter().for_each(|mutant| println!("{} {mutant}", mutant.number));
+        return Ok(None);
+    }
+    eprintln!(
+        "check-mutants: {} mutants, {} do not compile, {:.0} s",
+        chosen.len(),
+        tree.left_out.len(),
+        begun.elapsed().as_secs_f64()
+    );
+
+    let mut programs_of = programs(&units, tree, false);
+    programs_of.extend(programs(&models, tree, true));
+    ensure!(programs_of.len() == 2 * tree.packages.len(), "cargo names {} test programs", programs_of.len());
+    let mut wrong = vec![];
+    let tests = tests(&programs_of, &mut wrong)?;
+    eprintln!("check-mutants: what reaches what, {:.0} s", begun.elapsed().as_secs_f64());
+
+    let kept = Kept::open(sources)?;
+    let verdicts = side_by_side("mutants", &chosen, |mutant, bar| {
+        bar.set_message(mutant.to_string());
+        match kept.verdict(mutant) {
+            Some(verdict) => Ok(verdict),
+            None => kept.keep(mutant, judge(mutant, &programs_of, &tests)?),
+        }
+    })?;
+    let mut used = vec![false; equivalent.len()];
+    let judged = chosen.into_iter().zip(verdicts).map(|(mutant, verdict)| {
+        let reason = equivalent.iter().zip(&mut used).find(|(of, _)| of.fits(&mutant)).map(|(of, used)| {
+            *used |= !verdict.noticed();
+            of.reason.clone()
+        });
+        Judged { mutant, verdict, equivalent: reason }
+    });
+    let mutants: Vec<Judged> = judged.collect();
+    let whole = args.files.is_empty() && args.shard.is_none() && args.sample.is_none() && args.rule.is_none();
+    for of in equivalent.iter().zip(used).filter(|(_, used)| whole && !used).map(|(of, _)| of) {
+        wrong.push(format!(
+            "tests/mutants.toml: {} {} {:?}: all that it fits is noticed",
+            of.file, of.function, of.change
+        ));
+    }
+    Ok(Some(Report { mutants, left_out: tree.left_out.len(), wrong, seconds: begun.elapsed().as_secs_f64() }))
+}
+
+/// Verdicts of a run that was ended, if the sources are the same.
+struct Kept {
+    known: HashMap<u32, Verdict>,
+    file: fs::File,
+}
+
+impl Kept {
+    fn open(sources: u64) -> anyhow::Result<Self> {
+        let path = workspace().join("target/mutants/verdicts");
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let first = format!("sources {sources:016x}");
+        let same = text.lines().next() == Some(&first);
+        let known = text
+            .lines()
+            .skip(1)
+            .filter(|_| same)
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
+        let mut file =
+            fs::OpenOptions::new().create(true).append(same).write(true).truncate(!same).open(&path)?;
+        if !same {
+            writeln!(file, "{first}")?;
+        }
+        Ok(Self { known, file })
+    }
+    fn verdict(&self, mutant: &Mutant) -> Option<Verdict> {
+        self.known.get(&mutant.number).cloned()
+    }
+    fn keep(&self, mutant: &Mutant, verdict: Verdict) -> anyhow::Result<Verdict> {
+        let line = serde_json::to_string(&(mutant.number, &verdict))?;
+        // At once: it is one line of several threads.
+        (&self.file).write_all(format!("{line}\n").as_bytes())?;
+        Ok(verdict)
+    }
+}

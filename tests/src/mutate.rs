@@ -1,0 +1,669 @@
+//! Mutants by rule: small changes of a program's meaning, all of them in one text, each switched on by a number.
+//!
+//! A file's syntax tree is walked, and each rule puts its mutants beside what the source says: `a < b` becomes
+//! `(if on(7) { a <= b } else { a < b })`. Only text is inserted; what is there stays, so that line numbers and messages
+//! remain those of the file. [`SWITCH`] is the module that knows which mutant is on.
+//!
+//! | rule | what it does |
+//! |---|---|
+//! | `compare`, `arithmetic`, `logic`, `negation` | another operator, or none |
+//! | `condition` | an `if`, `while` or guard that always holds, or never |
+//! | `arm` | an arm that is never taken, where one behind it takes all |
+//! | `else` | nothing is done otherwise |
+//! | `statement` | a statement is left out: a store, a fence, a rollback |
+//! | `swap` | an atomic access trades places with the next one |
+//! | `unlock` | a lock is left between two statements, and taken again |
+//! | `first` | a loop leaves out its first round: one of two lists, one of several CPUs |
+//! | `value` | a function returns something simple at once |
+//! | `return` | a function ends before a statement |
+//!
+//! Looked at is what ships: no tests, no constants, no arguments of macros. Some mutants do not compile; who builds them
+//! finds that out, and leaves them out.
+
+use crate::source::ships;
+use anyhow::anyhow;
+use serde::Serialize;
+use std::fmt;
+use std::ops::Range;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{BinOp, Block, Expr, Pat, ReturnType, Stmt, Type, UnOp};
+
+/// What a crate's root module gets: `on` says whether a mutant is the one that the variable `MUTANT` names. With
+/// `MUTANT_REACHED` it notes all that are asked about, in the file of that name, when the process ends.
+pub const SWITCH: &str = r#"
+#[doc(hidden)]
+#[allow(warnings, clippy::all)]
+pub mod mutant_switch {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+    const UNKNOWN: u32 = u32::MAX;
+    const NONE: u32 = u32::MAX - 1;
+    const REACHED: u32 = u32::MAX - 2;
+    const MOST: usize = 1 << 16;
+    static ACTIVE: AtomicU32 = AtomicU32::new(UNKNOWN);
+    static SEEN: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
+
+    pub fn on(mutant: u32) -> bool {
+        let active = ACTIVE.load(Relaxed);
+        active < REACHED && active == mutant || active >= REACHED && active != NONE && asked(mutant)
+    }
+    #[cold]
+    fn asked(mutant: u32) -> bool {
+        if ACTIVE.load(Relaxed) == UNKNOWN {
+            // What asks meanwhile, the allocation of the name among it, is told no.
+            ACTIVE.store(NONE, Relaxed);
+            let active = match std::env::var("MUTANT") {
+                Ok(text) => text.parse().unwrap_or(NONE),
+                Err(_) if std::env::var_os("MUTANT_REACHED").is_some() => {
+                    unsafe extern "C" {
+                        fn atexit(f: extern "C" fn()) -> i32;
+                    }
+                    unsafe { atexit(note) };
+                    REACHED
+                }
+                Err(_) => NONE,
+            };
+            ACTIVE.store(active, Relaxed);
+            return on(mutant);
+        }
+        SEEN[mutant as usize % MOST].store(true, Relaxed);
+        false
+    }
+    extern "C" fn note() {
+        use std::io::Write;
+        ACTIVE.store(NONE, Relaxed);
+        let seen: String = (0..MOST).filter(|at| SEEN[*at].load(Relaxed)).map(|at| format!("{at}\n")).collect();
+        let Some(name) = std::env::var_os("MUTANT_REACHED") else { return };
+        if let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(name) {
+            let _ = file.write_all(seen.as_bytes());
+        }
+    }
+}
+"#;
+
+/// A change of meaning.
+#[derive(Clone, Debug, Serialize)]
+pub struct Mutant {
+    /// What switches it on.
+    pub number: u32,
+    /// Relative to the workspace's root.
+    pub file: String,
+    /// From 1.
+    pub line: usize,
+    /// The function that it stands in.
+    pub function: String,
+    /// See the module.
+    pub rule: &'static str,
+    /// What becomes of what.
+    pub change: String,
+}
+
+impl fmt::Display for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, function, rule, change, .. } = self;
+        write!(f, "{file}:{line} {function}: {rule}: {change}")
+    }
+}
+
+/// A text that is inserted for a mutant.
+#[derive(Debug)]
+struct Insert {
+    at: usize,
+    /// Closes what an insertion before it opened.
+    closes: bool,
+    text: String,
+    mutant: u32,
+}
+
+/// A file with its mutants.
+#[derive(Debug)]
+pub struct Mutated {
+    text: String,
+    /// In the order of their numbers.
+    pub mutants: Vec<Mutant>,
+    inserts: Vec<Insert>,
+    /// The functions, each with where it lies.
+    functions: Vec<Range<usize>>,
+    /// What is needed whatever mutants there are: `mut` for guards that are assigned.
+    always: Vec<usize>,
+}
+
+/// A text with its mutants in it.
+#[derive(Debug)]
+pub struct Switched {
+    /// The text.
+    pub text: String,
+    /// Where in it lies what was inserted for a mutant.
+    inserted: Vec<(Range<usize>, u32)>,
+    /// Where in it each mutant begins and ends, what is between its insertions included.
+    whole: Vec<(Range<usize>, u32)>,
+    /// The functions.
+    functions: Vec<Range<usize>>,
+}
+
+impl Mutated {
+    /// All mutants of the `text` of `file`, numbered from `first`. `switch` is the path of [`SWITCH`]'s `on`.
+    ///
+    /// # Errors
+    /// It is not Rust.
+    pub fn new(file: &str, text: &str, first: u32, switch: &str) -> anyhow::Result<Self> {
+        let tree = syn::parse_file(text).map_err(|error| anyhow!("{file}: not Rust: {error}"))?;
+        let mut walk =
+            Walk { file, text, first, switch, function: vec![], unit: false, made: Self::empty(text) };
+        walk.visit_file(&tree);
+        Ok(walk.made)
+    }
+
+    fn empty(text: &str) -> Self {
+        Self { text: text.to_owned(), mutants: vec![], inserts: vec![], functions: vec![], always: vec![] }
+    }
+
+    /// The text with those mutants that `chosen` lets through.
+    pub fn switched(&self, chosen: impl Fn(u32) -> bool) -> Switched {
+        // At one place what ends comes before what begins, of the former the inner first, of the latter the outer.
+        let mut order: Vec<(usize, i64, usize)> = vec![];
+        for (i, insert) in self.inserts.iter().enumerate().filter(|(_, insert)| chosen(insert.mutant)) {
+            let i_signed = i64::try_from(i).unwrap_or(i64::MAX);
+            order.push((insert.at, if insert.closes { -1 - i_signed } else { 1 + i_signed }, i));
+        }
+        let always = self.always.iter().map(|at| (*at, i64::MAX, usize::MAX));
+        order.extend(always);
+        order.sort_unstable();
+        let (mut text, mut from) = (String::with_capacity(self.text.len() * 4), 0);
+        let (mut inserted, mut begun) = (vec![], Vec::<(u32, usize)>::new());
+        let mut whole = vec![];
+        // Where each place of the old text is in the new one.
+        let mut places = vec![(0, 0)];
+        for (at, _, i) in order {
+            text.push_str(&self.text[from..at]);
+            from = at;
+            let start = text.len();
+            match self.inserts.get(i) {
+                None => text.push_str("mut "),
+                Some(Insert { text: own, mutant, closes, .. }) => {
+                    text.push_str(own);
+                    inserted.push((start..text.len(), *mutant));
+                    match (closes, begun.iter().rposition(|(open, _)| open == mutant)) {
+                        (true, Some(open)) => whole.push((begun.remove(open).1..text.len(), *mutant)),
+                        _ => begun.push((*mutant, start)),
+                    }
+                }
+            }
+            places.push((at, text.len() - at));
+        }
+        text.push_str(&self.text[from..]);
+        let place = |at: usize| {
+            let known = places.partition_point(|(from, _)| *from <= at) - 1;
+            at + places[known].1
+        };
+        let functions = self.functions.iter().map(|range| place(range.start)..place(range.end)).collect();
+        Switched { text, inserted, whole, functions }
+    }
+}
+
+impl Switched {
+    /// Which mutants are to blame for an error at these places, of which the first one is the main one. Empty: none is.
+    pub fn blamed(&self, places: &[Range<usize>]) -> Vec<u32> {
+        let inside = |place: &Range<usize>| {
+            let of = self
+                .inserted
+                .iter()
+                .filter(|(range, _)| range.start <= place.start && place.end <= range.end);
+            of.map(|(_, mutant)| *mutant).next()
+        };
+        if let Some(mutant) = places.iter().find_map(inside) {
+            return vec![mutant];
+        }
+        let Some(place) = places.first() else { return vec![] };
+        let around =
+            self.whole.iter().filter(|(range, _)| range.start <= place.start && place.end <= range.end);
+        if let Some((_, mutant)) = around.min_by_key(|(range, _)| range.len()) {
+            return vec![*mutant];
+        }
+        // What was inserted within it; or all of the function.
+        let within = |outer: &Range<usize>| -> Vec<u32> {
+            let of = self
+                .inserted
+                .iter()
+                .filter(|(range, _)| outer.start <= range.start && range.end <= outer.end);
+            of.map(|(_, mutant)| *mutant).collect()
+        };
+        let mut blamed = within(place);
+        if blamed.is_empty() {
+            let around = self.functions.iter().filter(|f| f.start <= place.start && place.end <= f.end);
+            blamed = around.min_by_key(|f| f.len()).map(within).unwrap_or_default();
+        }
+        blamed
+    }
+}
+
+struct Walk<'t> {
+    file: &'t str,
+    text: &'t str,
+    first: u32,
+    switch: &'t str,
+    /// The functions and modules around.
+    function: Vec<String>,
+    /// The function around returns nothing.
+    unit: bool,
+    made: Mutated,
+}
+
+fn range(of: &impl Spanned) -> Range<usize> {
+    of.span().byte_range()
+}
+
+/// Whether control never comes to what follows.
+fn leaves(expr: &Expr) -> bool {
+    matches!(expr, Expr::Return(_) | Expr::Break(_) | Expr::Continue(_))
+}
+
+/// Whether a condition binds something.
+fn binds(expr: &Expr) -> bool {
+    match expr {
+        Expr::Let(_) => true,
+        Expr::Binary(both) => binds(&both.left) || binds(&both.right),
+        Expr::Paren(inner) => binds(&inner.expr),
+        _ => false,
+    }
+}
+
+/// Whether other CPUs may see when it happens: what else trades places changes nothing, as a rule.
+fn is_ordered(text: &str) -> bool {
+    ["Relaxed)", "Acquire)", "Release)", "AcqRel)", "SeqCst)"].iter().any(|ordering| text.contains(ordering))
+}
+
+impl Walk<'_> {
+    fn text(&self, of: &Range<usize>) -> &str {
+        &self.text[of.clone()]
+    }
+
+    /// A new mutant; the number that switches it on.
+    fn mutant(&mut self, at: usize, rule: &'static str, change: String) -> u32 {
+        let number = self.first + u32::try_from(self.made.mutants.len()).unwrap_or(u32::MAX);
+        let line = self.text[..at].matches('\n').count() + 1;
+        let change: Vec<&str> = change.split_whitespace().collect();
+        let mut change = change.join(" ");
+        if let Some((cut, _)) = change.char_indices().nth(100) {
+            change.truncate(cut);
+            change.push_str("...");
+        }
+        let function = self.function.last().cloned().unwrap_or_default();
+        self.made.mutants.push(Mutant { number, file: self.file.to_owned(), line, function, rule, change });
+        number
+    }
+    fn insert(&mut self, at: usize, closes: bool, text: String, mutant: u32) {
+        self.made.inserts.push(Insert { at, closes, text, mutant });
+    }
+    fn around(&mut self, of: &Range<usize>, mutant: u32, before: String, after: &str) {
+        self.insert(of.start, false, before, mutant);
+        self.insert(of.end, true, after.to_owned(), mutant);
+    }
+    /// `instead` in place of the expression at `of`.
+    fn replace(&mut self, of: &Range<usize>, rule: &'static str, instead: &str) {
+        let mutant = self.mutant(of.start, rule, format!("{} -> {instead}", self.text(of)));
+        let before = format!("(if {}({mutant}) {{ {instead} }} else {{ ", self.switch);
+        self.around(of, mutant, before, " })");
+    }
+    /// The statements at `of` only while the mutant is off.
+    fn leave_out(&mut self, of: &Range<usize>, rule: &'static str, change: String) {
+        let mutant = self.mutant(of.start, rule, change);
+        self.around(of, mutant, format!("if !{}({mutant}) {{ ", self.switch), " }");
+    }
+    /// A condition that always holds (if `holds` is asked for), and one that never does.
+    fn condition(&mut self, condition: &Expr, holds: bool) {
+        let of = range(condition);
+        let on = self.switch;
+        if binds(condition) {
+            let mutant = self.mutant(of.start, "condition", format!("{} -> false", self.text(&of)));
+            self.insert(of.start, false, format!("!{on}({mutant}) && "), mutant);
+            return;
+        }
+        if holds {
+            let mutant = self.mutant(of.start, "condition", format!("{} -> true", self.text(&of)));
+            self.around(&of, mutant, format!("({on}({mutant}) || ("), "))");
+        }
+        let mutant = self.mutant(of.start, "condition", format!("{} -> false", self.text(&of)));
+        self.around(&of, mutant, format!("(!{on}({mutant}) && ("), "))");
+    }
+
+    /// The body of a function that returns `output`.
+    fn body(&mut self, name: String, whole: Range<usize>, output: &ReturnType, block: &Block) {
+        let outer = std::mem::replace(&mut self.unit, matches!(output, ReturnType::Default));
+        self.function.push(name);
+        self.made.functions.push(whole);
+        let start = block.brace_token.span.open().byte_range().end;
+        for value in values(output) {
+            let mutant = self.mutant(start, "value", if value.is_empty() { "()" } else { value }.to_owned());
+            self.insert(
+                start,
+                false,
+                format!(" if {}({mutant}) {{ return {value}; }} ", self.switch),
+                mutant,
+            );
+        }
+        if self.unit {
+            for stmt in
+                block.stmts.iter().skip(1).filter(|stmt| !matches!(stmt, Stmt::Item(_) | Stmt::Macro(_)))
+            {
+                let at = range(stmt);
+                let mutant = self.mutant(at.start, "return", format!("before {}", self.text(&at)));
+                self.insert(at.start, false, format!("if {}({mutant}) {{ return; }} ", self.switch), mutant);
+            }
+        }
+        self.visit_block(block);
+        self.function.pop();
+        self.unit = outer;
+    }
+
+    /// Leaves a lock, and takes it again, before each statement that follows.
+    fn unlock(&mut self, stmts: &[Stmt]) {
+        for (i, stmt) in stmts.iter().enumerate() {
+            let Stmt::Local(local) = stmt else { continue };
+            let (Pat::Ident(guard), Some(init)) = (&local.pat, &local.init) else { continue };
+            let Expr::MethodCall(lock) = &*init.expr else { continue };
+            if init.diverge.is_some() || !lock.method.to_string().starts_with("lock") {
+                continue;
+            }
+            let (name, taken) = (guard.ident.to_string(), self.text(&range(&init.expr)).to_owned());
+            let rest = stmts[i + 1..]
+                .iter()
+                .take_while(|stmt| !self.text(&range(*stmt)).contains(&format!("drop({name})")));
+            let rest: Vec<_> = rest.skip(1).map(range).collect();
+            if !rest.is_empty() && guard.mutability.is_none() {
+                self.made.always.push(range(&guard.ident).start);
+            }
+            for at in rest {
+                let mutant = self.mutant(at.start, "unlock", format!("{name} before {}", self.text(&at)));
+                let text = format!("if {}({mutant}) {{ drop({name}); {name} = {taken}; }} ", self.switch);
+                self.insert(at.start, false, text, mutant);
+            }
+        }
+    }
+}
+
+/// What a function may return at once.
+fn values(output: &ReturnType) -> &'static [&'static str] {
+    let ReturnType::Type(_, of) = output else { return &[""] };
+    let Type::Path(path) = &**of else { return &[] };
+    let Some(last) = path.path.segments.last() else { return &[] };
+    match last.ident.to_string().as_str() {
+        "bool" => &["true", "false"],
+        "u8" | "u16" | "u32" | "u64" | "usize" | "i8" | "i16" | "i32" | "i64" | "isize" => &["0", "1"],
+        "Option" => &["None"],
+        "Result" => &["Ok(())"],
+        "Vec" => &["Vec::new()"],
+        _ => &[],
+    }
+}
+
+fn other(op: &BinOp) -> (&'static str, &'static [&'static str]) {
+    match op {
+        BinOp::Lt(_) => ("compare", &["<=", ">"]),
+        BinOp::Le(_) => ("compare", &["<", ">"]),
+        BinOp::Gt(_) => ("compare", &[">=", "<"]),
+        BinOp::Ge(_) => ("compare", &[">", "<"]),
+        BinOp::Eq(_) => ("compare", &["!="]),
+        BinOp::Ne(_) => ("compare", &["=="]),
+        BinOp::Add(_) => ("arithmetic", &["-"]),
+        BinOp::Sub(_) => ("arithmetic", &["+"]),
+        BinOp::Mul(_) | BinOp::Rem(_) => ("arithmetic", &["/"]),
+        BinOp::Div(_) => ("arithmetic", &["*"]),
+        BinOp::Shl(_) => ("arithmetic", &[">>"]),
+        BinOp::Shr(_) => ("arithmetic", &["<<"]),
+        BinOp::BitAnd(_) => ("logic", &["|"]),
+        BinOp::BitOr(_) | BinOp::BitXor(_) => ("logic", &["&"]),
+        BinOp::And(_) => ("logic", &["||"]),
+        BinOp::Or(_) => ("logic", &["&&"]),
+        BinOp::AddAssign(_) => ("arithmetic", &["-="]),
+        BinOp::SubAssign(_) => ("arithmetic", &["+="]),
+        BinOp::BitAndAssign(_) => ("logic", &["|="]),
+        BinOp::BitOrAssign(_) | BinOp::BitXorAssign(_) => ("logic", &["&="]),
+        _ => ("", &[]),
+    }
+}
+
+impl<'ast> Visit<'ast> for Walk<'_> {
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        use syn::Item::{Const, Fn, Impl, Mod, Static, Trait};
+        let attrs = match item {
+            Fn(f) => &f.attrs,
+            Impl(i) => &i.attrs,
+            Mod(m) => &m.attrs,
+            Trait(t) => &t.attrs,
+            Const(_) | Static(_) => return,
+            _ => return,
+        };
+        if attrs.iter().all(ships) {
+            visit::visit_item(self, item);
+        }
+    }
+    fn visit_item_fn(&mut self, f: &'ast syn::ItemFn) {
+        if f.sig.constness.is_none() {
+            self.body(f.sig.ident.to_string(), range(f), &f.sig.output, &f.block);
+        }
+    }
+    fn visit_impl_item_fn(&mut self, f: &'ast syn::ImplItemFn) {
+        if f.sig.constness.is_none() && f.attrs.iter().all(ships) && f.sig.ident != "fmt" {
+            self.body(f.sig.ident.to_string(), range(f), &f.sig.output, &f.block);
+        }
+    }
+    fn visit_trait_item_fn(&mut self, f: &'ast syn::TraitItemFn) {
+        if let Some(block) =
+            f.default.as_ref().filter(|_| f.sig.constness.is_none() && f.attrs.iter().all(ships))
+        {
+            self.body(f.sig.ident.to_string(), range(f), &f.sig.output, block);
+        }
+    }
+    fn visit_impl_item_const(&mut self, _: &'ast syn::ImplItemConst) {}
+    fn visit_trait_item_const(&mut self, _: &'ast syn::TraitItemConst) {}
+    fn visit_type(&mut self, _: &'ast Type) {}
+    fn visit_pat(&mut self, _: &'ast Pat) {}
+    fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
+    fn visit_expr_const(&mut self, _: &'ast syn::ExprConst) {}
+    fn visit_generic_argument(&mut self, _: &'ast syn::GenericArgument) {}
+    fn visit_expr_repeat(&mut self, repeat: &'ast syn::ExprRepeat) {
+        self.visit_expr(&repeat.expr);
+    }
+
+    fn visit_block(&mut self, block: &'ast Block) {
+        self.unlock(&block.stmts);
+        let alone = |stmt: &Stmt| match stmt {
+            Stmt::Expr(expr, semicolon) => {
+                let structure = matches!(
+                    expr,
+                    Expr::If(_)
+                        | Expr::ForLoop(_)
+                        | Expr::While(_)
+                        | Expr::Loop(_)
+                        | Expr::Match(_)
+                        | Expr::Unsafe(_)
+                );
+                (semicolon.is_some() || structure) && !leaves(expr) && !range(expr).is_empty()
+            }
+            _ => false,
+        };
+        for (i, stmt) in block.stmts.iter().enumerate() {
+            let attrs = match stmt {
+                Stmt::Local(local) => &local.attrs[..],
+                Stmt::Expr(Expr::Block(block), _) => &block.attrs[..],
+                Stmt::Expr(Expr::If(of), _) => &of.attrs[..],
+                Stmt::Expr(Expr::Call(of), _) => &of.attrs[..],
+                Stmt::Expr(Expr::MethodCall(of), _) => &of.attrs[..],
+                _ => &[],
+            };
+            if !attrs.iter().all(ships) {
+                continue;
+            }
+            if !attrs.is_empty() || !alone(stmt) {
+                self.visit_stmt(stmt);
+                continue;
+            }
+            let of = range(stmt);
+            let next = block.stmts.get(i + 1).filter(|next| alone(next)).map(range);
+            if let Some(next) = next.filter(|next| is_ordered(self.text(&of)) && is_ordered(self.text(next)))
+            {
+                let (this, moved) = (self.text(&of).to_owned(), self.text(&next).to_owned());
+                let mutant = self.mutant(of.start, "swap", format!("{this} <-> {moved}"));
+                self.insert(of.start, false, format!("if {}({mutant}) {{ {moved} }} ", self.switch), mutant);
+                self.around(&next, mutant, format!("if !{}({mutant}) {{ ", self.switch), " }");
+            }
+            let last = i + 1 == block.stmts.len();
+            if !last || self.unit || self.text(&of).ends_with(';') {
+                self.leave_out(&of, "statement", format!("{} -> nothing", self.text(&of)));
+            }
+            self.visit_stmt(stmt);
+        }
+    }
+
+    fn visit_expr_if(&mut self, of: &'ast syn::ExprIf) {
+        self.condition(&of.cond, true);
+        if let Some((_, otherwise)) = &of.else_branch
+            && let Expr::Block(block) = &**otherwise
+            && let (Some(first), Some(last)) = (block.block.stmts.first(), block.block.stmts.last())
+            && !matches!(last, Stmt::Expr(expr, None) if !matches!(expr, Expr::If(_) | Expr::ForLoop(_) | Expr::While(_)))
+        {
+            let all = range(first).start..range(last).end;
+            self.leave_out(&all, "else", format!("else {} -> nothing", self.text(&all)));
+        }
+        visit::visit_expr_if(self, of);
+    }
+    fn visit_expr_while(&mut self, of: &'ast syn::ExprWhile) {
+        self.condition(&of.cond, false);
+        visit::visit_expr_while(self, of);
+    }
+    fn visit_expr_for_loop(&mut self, of: &'ast syn::ExprForLoop) {
+        let rounds = range(&of.expr);
+        let mutant = self.mutant(rounds.start, "first", format!("{} without its first", self.text(&rounds)));
+        let skip = format!(").into_iter().skip(usize::from({}({mutant})))", self.switch);
+        self.insert(rounds.start, false, "(".to_owned(), mutant);
+        self.insert(rounds.end, true, skip, mutant);
+        visit::visit_expr_for_loop(self, of);
+    }
+    fn visit_expr_match(&mut self, of: &'ast syn::ExprMatch) {
+        let takes_all = |arm: &syn::Arm| matches!(arm.pat, Pat::Wild(_) | Pat::Ident(_));
+        let last = of.arms.iter().rposition(takes_all).unwrap_or(0);
+        self.visit_expr(&of.expr);
+        for (i, arm) in of.arms.iter().enumerate().filter(|(_, arm)| arm.attrs.iter().all(ships)) {
+            if let Pat::Guard(guarded) = &arm.pat {
+                self.condition(&guarded.guard, true);
+                self.visit_expr(&guarded.guard);
+            } else if i < last {
+                let at = range(&arm.pat);
+                let mutant = self.mutant(at.start, "arm", format!("{} is never taken", self.text(&at)));
+                self.insert(at.end, true, format!(" if !{}({mutant})", self.switch), mutant);
+            }
+            self.visit_expr(&arm.body);
+        }
+    }
+    fn visit_expr_binary(&mut self, of: &'ast syn::ExprBinary) {
+        let (rule, operators) = other(&of.op);
+        if !binds(&of.left) && !binds(&of.right) {
+            let (left, right, whole) = (range(&of.left), range(&of.right), range(of));
+            for operator in operators {
+                let instead = format!("{} {operator} {}", self.text(&left), self.text(&right));
+                self.replace(&whole, rule, &instead);
+            }
+        }
+        visit::visit_expr_binary(self, of);
+    }
+    fn visit_expr_unary(&mut self, of: &'ast syn::ExprUnary) {
+        if matches!(of.op, UnOp::Not(_) | UnOp::Neg(_)) && !matches!(&*of.expr, Expr::Lit(_)) {
+            let instead = self.text(&range(&of.expr)).to_owned();
+            self.replace(&range(of), "negation", &instead);
+        }
+        visit::visit_expr_unary(self, of);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a text becomes with one of its mutants on, by the rule and the change: the switch is evaluated by hand.
+    fn mutants(text: &str) -> Vec<String> {
+        let made = Mutated::new("a.rs", text, 5, "on").unwrap();
+        assert_eq!(made.switched(|_| false).text.replace("mut ", ""), text.replace("mut ", ""));
+        let all = made.switched(|_| true);
+        assert!(syn::parse_file(&all.text).is_ok(), "{}", all.text);
+        assert_eq!(all.text.matches('\n').count(), text.matches('\n').count());
+        made.mutants
+            .iter()
+            .map(|mutant| format!("{} {}: {}", mutant.function, mutant.rule, mutant.change))
+            .collect()
+    }
+
+    #[test]
+    fn each_rule_finds_its_places() {
+        assert_eq!(
+            mutants("fn f(a: u32) -> bool { a < 2 }"),
+            ["f value: true", "f value: false", "f compare: a < 2 -> a <= 2", "f compare: a < 2 -> a > 2"]
+        );
+        assert_eq!(
+            mutants("fn f() { x.store(1, Relaxed); y.store(2, Release); z.set(3); }"),
+            [
+                "f value: ()",
+                "f return: before y.store(2, Release);",
+                "f return: before z.set(3);",
+                "f swap: x.store(1, Relaxed); <-> y.store(2, Release);",
+                "f statement: x.store(1, Relaxed); -> nothing",
+                "f statement: y.store(2, Release); -> nothing",
+                "f statement: z.set(3); -> nothing",
+            ]
+        );
+        assert_eq!(
+            mutants("fn f() -> S { let g = s.lock(); g.a(); for n in nodes { g.b(n); } S }"),
+            [
+                "f unlock: g before for n in nodes { g.b(n); }",
+                "f unlock: g before S",
+                "f statement: g.a(); -> nothing",
+                "f statement: for n in nodes { g.b(n); } -> nothing",
+                "f first: nodes without its first",
+                "f statement: g.b(n); -> nothing",
+            ]
+        );
+        assert_eq!(
+            mutants("fn f() -> S { match a { 1 => b, n if n > 2 => c, _ => !d } }"),
+            [
+                "f arm: 1 is never taken",
+                "f condition: n > 2 -> true",
+                "f condition: n > 2 -> false",
+                "f compare: n > 2 -> n >= 2",
+                "f compare: n > 2 -> n < 2",
+                "f negation: !d -> d",
+            ]
+        );
+        assert_eq!(
+            mutants("fn f() -> S { if let Some(a) = b && c { d } else { e(); } }"),
+            [
+                "f condition: let Some(a) = b && c -> false",
+                "f else: else e(); -> nothing",
+                "f statement: e(); -> nothing"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_does_not_ship_and_constants_have_none() {
+        let text = "const A: u32 = 1 + 2; const fn f() -> u32 { 1 + 2 } #[cfg(test)] mod t { fn g() { h(); } }
+            #[cfg(loom)] fn g() { h(); } impl S { #[cfg(test)] fn g() { h(); } } fn k() -> S { #[cfg(test)] h(); S::<{ 1 + 2 }>([0; 1 + 2]) }";
+        assert_eq!(mutants(text), [""; 0]);
+    }
+
+    #[test]
+    fn an_error_blames_what_was_inserted_where_it_is_or_else_what_is_around() {
+        let text = "fn f() -> S { a(b + c); d }";
+        let made = Mutated::new("a.rs", text, 0, "on").unwrap();
+        assert_eq!(made.mutants.len(), 2, "{:?}", made.mutants);
+        let all = made.switched(|_| true);
+        let at = |piece: &str| {
+            let start = all.text.find(piece).unwrap();
+            start..start + piece.len()
+        };
+        assert_eq!(all.blamed(&[at("b - c")]), [1], "{}", all.text);
+        assert_eq!(all.blamed(&[at("b + c")]), [1], "around it");
+        assert_eq!(all.blamed(&[at("a(")]), [0], "{}", all.text);
+        assert_eq!(all.blamed(&[at("d }")]), [0, 1, 1, 0], "where each is inserted in the function");
+    }
+}
