@@ -82,6 +82,23 @@ pub mod mutant_switch {
 }
 "#;
 
+/// All rules by name; see the module.
+pub const RULES: [&str; 13] = [
+    "compare",
+    "arithmetic",
+    "logic",
+    "negation",
+    "condition",
+    "arm",
+    "else",
+    "statement",
+    "swap",
+    "unlock",
+    "first",
+    "value",
+    "return",
+];
+
 /// A change of meaning.
 #[derive(Clone, Debug, Serialize)]
 pub struct Mutant {
@@ -91,6 +108,8 @@ pub struct Mutant {
     pub file: String,
     /// From 1.
     pub line: usize,
+    /// From 1, in bytes.
+    pub column: usize,
     /// The function that it stands in.
     pub function: String,
     /// See the module.
@@ -101,8 +120,8 @@ pub struct Mutant {
 
 impl fmt::Display for Mutant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, line, function, rule, change, .. } = self;
-        write!(f, "{file}:{line} {function}: {rule}: {change}")
+        let Self { file, line, column, function, rule, change, .. } = self;
+        write!(f, "{file}:{line}:{column} {function}: {rule}: {change}")
     }
 }
 
@@ -259,6 +278,26 @@ fn leaves(expr: &Expr) -> bool {
     matches!(expr, Expr::Return(_) | Expr::Break(_) | Expr::Continue(_))
 }
 
+/// Those of what may stand as a statement.
+fn attributes(expr: &Expr) -> &[syn::Attribute] {
+    match expr {
+        Expr::Assign(of) => &of.attrs,
+        Expr::Binary(of) => &of.attrs,
+        Expr::Block(of) => &of.attrs,
+        Expr::Call(of) => &of.attrs,
+        Expr::ForLoop(of) => &of.attrs,
+        Expr::If(of) => &of.attrs,
+        Expr::Loop(of) => &of.attrs,
+        Expr::Macro(of) => &of.attrs,
+        Expr::Match(of) => &of.attrs,
+        Expr::MethodCall(of) => &of.attrs,
+        Expr::Return(of) => &of.attrs,
+        Expr::Unsafe(of) => &of.attrs,
+        Expr::While(of) => &of.attrs,
+        _ => &[],
+    }
+}
+
 /// Whether a condition binds something.
 fn binds(expr: &Expr) -> bool {
     match expr {
@@ -283,6 +322,7 @@ impl Walk<'_> {
     fn mutant(&mut self, at: usize, rule: &'static str, change: String) -> u32 {
         let number = self.first + u32::try_from(self.made.mutants.len()).unwrap_or(u32::MAX);
         let line = self.text[..at].matches('\n').count() + 1;
+        let column = at - self.text[..at].rfind('\n').map_or(0, |end| end + 1) + 1;
         let change: Vec<&str> = change.split_whitespace().collect();
         let mut change = change.join(" ");
         if let Some((cut, _)) = change.char_indices().nth(100) {
@@ -290,7 +330,15 @@ impl Walk<'_> {
             change.push_str("...");
         }
         let function = self.function.last().cloned().unwrap_or_default();
-        self.made.mutants.push(Mutant { number, file: self.file.to_owned(), line, function, rule, change });
+        self.made.mutants.push(Mutant {
+            number,
+            file: self.file.to_owned(),
+            line,
+            column,
+            function,
+            rule,
+            change,
+        });
         number
     }
     fn insert(&mut self, at: usize, closes: bool, text: String, mutant: u32) {
@@ -334,7 +382,8 @@ impl Walk<'_> {
         self.function.push(name);
         self.made.functions.push(whole);
         let start = block.brace_token.span.open().byte_range().end;
-        for value in values(output) {
+        let own = self.text(&(start..range(block).end - 1)).trim().to_owned();
+        for value in values(output).iter().filter(|value| **value != own) {
             let mutant = self.mutant(start, "value", if value.is_empty() { "()" } else { value }.to_owned());
             self.insert(
                 start,
@@ -463,6 +512,11 @@ impl<'ast> Visit<'ast> for Walk<'_> {
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
     fn visit_expr_const(&mut self, _: &'ast syn::ExprConst) {}
     fn visit_generic_argument(&mut self, _: &'ast syn::GenericArgument) {}
+    fn visit_field_value(&mut self, field: &'ast syn::FieldValue) {
+        if field.attrs.iter().all(ships) {
+            visit::visit_field_value(self, field);
+        }
+    }
     fn visit_expr_repeat(&mut self, repeat: &'ast syn::ExprRepeat) {
         self.visit_expr(&repeat.expr);
     }
@@ -487,10 +541,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
         for (i, stmt) in block.stmts.iter().enumerate() {
             let attrs = match stmt {
                 Stmt::Local(local) => &local.attrs[..],
-                Stmt::Expr(Expr::Block(block), _) => &block.attrs[..],
-                Stmt::Expr(Expr::If(of), _) => &of.attrs[..],
-                Stmt::Expr(Expr::Call(of), _) => &of.attrs[..],
-                Stmt::Expr(Expr::MethodCall(of), _) => &of.attrs[..],
+                Stmt::Expr(expr, _) => attributes(expr),
                 _ => &[],
             };
             if !attrs.iter().all(ships) {
@@ -647,7 +698,7 @@ mod tests {
     #[test]
     fn what_does_not_ship_and_constants_have_none() {
         let text = "const A: u32 = 1 + 2; const fn f() -> u32 { 1 + 2 } #[cfg(test)] mod t { fn g() { h(); } }
-            #[cfg(loom)] fn g() { h(); } impl S { #[cfg(test)] fn g() { h(); } } fn k() -> S { #[cfg(test)] h(); S::<{ 1 + 2 }>([0; 1 + 2]) }";
+            #[cfg(loom)] fn g() { h(); } impl S { #[cfg(test)] fn g() { h(); } fn nothing() {} } fn k() -> S { #[cfg(test)] h(); #[cfg(loom)] for a in b { h(); } S { #[cfg(loom)] a: !b }; S::<{ 1 + 2 }>([0; 1 + 2]) }";
         assert_eq!(mutants(text), [""; 0]);
     }
 

@@ -20,7 +20,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use uslab_tests::jobs::side_by_side;
 use uslab_tests::models::{MODELLED, rows};
-use uslab_tests::mutate::{Mutant, Mutated, SWITCH, Switched};
+use uslab_tests::mutate::{Mutant, Mutated, RULES, SWITCH, Switched};
 use uslab_tests::{cargo_in, workspace};
 
 /// Change the meaning of core files, one place at a time, and expect a test or a model to fail.
@@ -39,7 +39,7 @@ struct Args {
     /// Print one JSON object in place of the text.
     #[arg(long)]
     json: bool,
-    /// Print the mutants that compile, and run nothing.
+    /// Print the mutants, those that would not compile included, and build nothing.
     #[arg(long)]
     list: bool,
     /// Only the I-th of N shares of the mutants, I from 0.
@@ -51,9 +51,9 @@ struct Args {
     /// What is drawn.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only mutants of this rule.
-    #[arg(long, value_name = "NAME")]
-    rule: Option<String>,
+    /// Only mutants of these rules. Default: those that tests/mutants.toml names.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = RULES)]
+    rule: Vec<String>,
 }
 
 fn share(text: &str) -> Result<(u32, u32), String> {
@@ -88,6 +88,8 @@ impl Equivalent {
 #[serde(deny_unknown_fields)]
 struct Config {
     files: Vec<String>,
+    /// Rules whose mutants must all be noticed or explained.
+    rules: Vec<String>,
     #[serde(default)]
     equivalent: Vec<Equivalent>,
 }
@@ -209,7 +211,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let report = match check(&args, &mut tree, &config.equivalent) {
+    let report = match check(&args, &config, &mut tree) {
         Ok(Some(report)) => report,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
@@ -232,7 +234,12 @@ fn config(args: &Args) -> anyhow::Result<Config> {
     for of in &config.equivalent {
         let place = format!("{} {}", of.file, of.function);
         ensure!(!of.reason.trim().is_empty(), "{}: {place}: no reason is given", shown());
+        let rule = of.rule.as_deref().unwrap_or(RULES[0]);
+        ensure!(RULES.contains(&rule), "{}: {place}: no rule `{rule}`; there are {RULES:?}", shown());
         ensure!(config.files.contains(&of.file), "{}: {place}: the file is none of `files`", shown());
+    }
+    for rule in &config.rules {
+        ensure!(RULES.contains(&&**rule), "{}: no rule `{rule}`; there are {RULES:?}", shown());
     }
     if !args.files.is_empty() {
         config.files.clone_from(&args.files);
@@ -326,18 +333,20 @@ impl Tree {
         Ok(hasher.finish())
     }
 
-    /// Leaves out what does not compile, until all else does. `command` is cargo's, without its packages.
-    fn settle(&mut self, command: &[&str], flags: &str) -> anyhow::Result<String> {
+    /// The libraries, as cargo is told them.
+    fn libraries(&self) -> Vec<&'static str> {
+        let mut targets = vec!["--lib"];
+        self.packages.iter().for_each(|package| targets.extend(["-p", package.name]));
+        targets
+    }
+
+    /// Leaves out what does not compile, until all else does.
+    fn settle(&mut self, command: &[&str], targets: &[&str], flags: &str) -> anyhow::Result<String> {
         loop {
             let mut cargo = cargo_in(&self.root);
             let target = if flags.is_empty() { "target/mutants/units" } else { "target/mutants/models" };
-            cargo
-                .args(command)
-                .args(["--lib", "--message-format=json", "--target-dir"])
-                .arg(workspace().join(target));
-            for package in &self.packages {
-                cargo.args(["-p", package.name]);
-            }
+            cargo.args(command).args(targets);
+            cargo.args(["--message-format=json", "--target-dir"]).arg(workspace().join(target));
             cargo
                 .env("RUSTFLAGS", format!("{flags} --cap-lints allow"))
                 .env("CARGO_PROFILE_DEV_DEBUG", "false")
@@ -404,7 +413,7 @@ struct Program {
     path: PathBuf,
     /// Where its package lies.
     folder: PathBuf,
-    package: &'static str,
+    name: String,
     models: bool,
 }
 
@@ -485,23 +494,18 @@ impl Program {
     }
 }
 
+/// Tests of the whole, each target a program by itself: they do what a library's own tests cannot.
+const WHOLE: [&str; 6] = ["-p", "uslab-tests", "--test", "fork", "--test", "slab"];
+
 /// The programs that a build named.
-fn programs(said: &str, tree: &Tree, models: bool) -> Vec<Program> {
-    let mut found = vec![];
-    for line in said.lines() {
-        let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
-        let (Some(path), Some(manifest)) = (line["executable"].as_str(), line["manifest_path"].as_str())
-        else {
-            continue;
-        };
-        let folder = Path::new(manifest).parent().unwrap_or(Path::new("")).to_owned();
-        let of =
-            tree.packages.iter().find(|package| tree.root.join(package.lib).starts_with(folder.join("src")));
-        if let Some(package) = of {
-            found.push(Program { path: path.into(), folder, package: package.name, models });
-        }
-    }
-    found
+fn programs(said: &str, models: bool) -> Vec<Program> {
+    let program = |line: &str| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        let folder = Path::new(line["manifest_path"].as_str()?).parent()?.to_owned();
+        let name = line["target"]["name"].as_str()?.to_owned();
+        Some(Program { path: line["executable"].as_str()?.into(), folder, name, models })
+    };
+    said.lines().filter_map(program).collect()
 }
 
 /// Tests that take longer than this many seconds are left out: it is many mutants that each runs through.
@@ -545,7 +549,7 @@ fn tests(programs: &[Program], wrong: &mut Vec<String>) -> anyhow::Result<Vec<Te
             }
             Ended::Passed if seconds <= SLOWEST => Ok(Ran::Test(test)),
             Ended::Failed { message, .. } => {
-                let text = format!("{} {name} fails with no mutant on: {message}", programs[*i].package);
+                let text = format!("{} {name} fails with no mutant on: {message}", programs[*i].name);
                 Ok(Ran::Wrong(text))
             }
             _ => Ok(Ran::Slow),
@@ -613,17 +617,11 @@ fn judge(mutant: &Mutant, programs: &[Program], tests: &[Test]) -> anyhow::Resul
     Ok(floor.unwrap_or(Verdict::Lives))
 }
 
-fn check(args: &Args, tree: &mut Tree, equivalent: &[Equivalent]) -> anyhow::Result<Option<Report>> {
-    let begun = Instant::now();
-    let sources = tree.write()?;
-    tree.settle(&["check", "--profile", "dev"], "")?;
-    tree.settle(&["check", "--profile", "loom"], "--cfg loom")?;
-    let units = tree.settle(&["test", "--no-run", "--profile", "dev"], "")?;
-    let models = tree.settle(&["test", "--no-run", "--profile", "loom"], "--cfg loom")?;
+/// Those that are asked for.
+fn chosen(args: &Args, config: &Config, tree: &Tree) -> Vec<Mutant> {
     let mut chosen: Vec<Mutant> = tree.mutants().cloned().collect();
-    if let Some(rule) = &args.rule {
-        chosen.retain(|mutant| mutant.rule == rule);
-    }
+    let rules = if args.rule.is_empty() { &config.rules } else { &args.rule };
+    chosen.retain(|mutant| rules.iter().any(|rule| rule == mutant.rule));
     if let Some((share, of)) = args.shard {
         chosen.retain(|mutant| mutant.number % of == share);
     }
@@ -637,10 +635,23 @@ fn check(args: &Args, tree: &mut Tree, equivalent: &[Equivalent]) -> anyhow::Res
         chosen.truncate(sample);
         chosen.sort_by_key(|mutant| mutant.number);
     }
+    chosen
+}
+
+fn check(args: &Args, config: &Config, tree: &mut Tree) -> anyhow::Result<Option<Report>> {
     if args.list {
-        chosen.iter().for_each(|mutant| println!("{} {mutant}", mutant.number));
+        chosen(args, config, tree).iter().for_each(|mutant| println!("{} {mutant}", mutant.number));
         return Ok(None);
     }
+    let begun = Instant::now();
+    let sources = tree.write()?;
+    let libraries = tree.libraries();
+    tree.settle(&["check", "--profile", "dev"], &libraries, "")?;
+    tree.settle(&["check", "--profile", "loom"], &libraries, "--cfg loom")?;
+    let units = tree.settle(&["test", "--no-run", "--profile", "dev"], &libraries, "")?;
+    let whole = tree.settle(&["test", "--no-run", "--profile", "dev"], &WHOLE, "")?;
+    let models = tree.settle(&["test", "--no-run", "--profile", "loom"], &libraries, "--cfg loom")?;
+    let chosen = chosen(args, config, tree);
     eprintln!(
         "check-mutants: {} mutants, {} do not compile, {:.0} s",
         chosen.len(),
@@ -648,11 +659,13 @@ fn check(args: &Args, tree: &mut Tree, equivalent: &[Equivalent]) -> anyhow::Res
         begun.elapsed().as_secs_f64()
     );
 
-    let mut programs_of = programs(&units, tree, false);
-    programs_of.extend(programs(&models, tree, true));
-    ensure!(programs_of.len() == 2 * tree.packages.len(), "cargo names {} test programs", programs_of.len());
+    let built = [(&units, false), (&whole, false), (&models, true)];
+    let programs: Vec<Program> =
+        built.into_iter().flat_map(|(said, models)| programs(said, models)).collect();
+    let expected = 2 * tree.packages.len() + WHOLE.iter().filter(|word| **word == "--test").count();
+    ensure!(programs.len() == expected, "cargo names {} test programs, and not {expected}", programs.len());
     let mut wrong = vec![];
-    let tests = tests(&programs_of, &mut wrong)?;
+    let tests = tests(&programs, &mut wrong)?;
     eprintln!("check-mutants: what reaches what, {:.0} s", begun.elapsed().as_secs_f64());
 
     let kept = Kept::open(sources)?;
@@ -660,9 +673,10 @@ fn check(args: &Args, tree: &mut Tree, equivalent: &[Equivalent]) -> anyhow::Res
         bar.set_message(mutant.to_string());
         match kept.verdict(mutant) {
             Some(verdict) => Ok(verdict),
-            None => kept.keep(mutant, judge(mutant, &programs_of, &tests)?),
+            None => kept.keep(mutant, judge(mutant, &programs, &tests)?),
         }
     })?;
+    let equivalent = &config.equivalent;
     let mut used = vec![false; equivalent.len()];
     let judged = chosen.into_iter().zip(verdicts).map(|(mutant, verdict)| {
         let reason = equivalent.iter().zip(&mut used).find(|(of, _)| of.fits(&mutant)).map(|(of, used)| {
@@ -672,7 +686,8 @@ fn check(args: &Args, tree: &mut Tree, equivalent: &[Equivalent]) -> anyhow::Res
         Judged { mutant, verdict, equivalent: reason }
     });
     let mutants: Vec<Judged> = judged.collect();
-    let whole = args.files.is_empty() && args.shard.is_none() && args.sample.is_none() && args.rule.is_none();
+    let whole =
+        args.files.is_empty() && args.shard.is_none() && args.sample.is_none() && args.rule.is_empty();
     for of in equivalent.iter().zip(used).filter(|(_, used)| whole && !used).map(|(of, _)| of) {
         wrong.push(format!(
             "tests/mutants.toml: {} {} {:?}: all that it fits is noticed",
@@ -684,7 +699,7 @@ fn check(args: &Args, tree: &mut Tree, equivalent: &[Equivalent]) -> anyhow::Res
 
 /// Verdicts of a run that was ended, if the sources are the same.
 struct Kept {
-    known: HashMap<u32, Verdict>,
+    known: HashMap<String, Verdict>,
     file: fs::File,
 }
 
@@ -708,10 +723,10 @@ impl Kept {
         Ok(Self { known, file })
     }
     fn verdict(&self, mutant: &Mutant) -> Option<Verdict> {
-        self.known.get(&mutant.number).cloned()
+        self.known.get(&mutant.to_string()).cloned()
     }
     fn keep(&self, mutant: &Mutant, verdict: Verdict) -> anyhow::Result<Verdict> {
-        let line = serde_json::to_string(&(mutant.number, &verdict))?;
+        let line = serde_json::to_string(&(mutant.to_string(), &verdict))?;
         // At once: it is one line of several threads.
         (&self.file).write_all(format!("{line}\n").as_bytes())?;
         Ok(verdict)
