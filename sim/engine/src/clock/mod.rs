@@ -28,13 +28,13 @@ use std::collections::BinaryHeap;
 use uslab_magazine::Paths;
 use work::{Ask, Team};
 
-/// A lock of the simulated machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A lock of the simulated machine. Those of a cache have its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Lock {
     /// What CPUs share above the slabs: a depot, a barn, a shared array.
-    Depot,
+    Depot(u32),
     /// The lists of slabs.
-    Lists,
+    Lists(u32),
     /// The page allocator.
     Zone,
 }
@@ -43,8 +43,8 @@ enum Lock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Line {
     Lock(Lock),
-    /// What is known of a slab.
-    Slab(u32),
+    /// What is known of a slab: its cache, and its number there.
+    Slab(u32, u32),
 }
 
 /// How a lock fared.
@@ -89,6 +89,8 @@ pub struct Outcome {
 
 /// What an operation did.
 struct Did<'a> {
+    /// The cache.
+    cache: u32,
     deeds: &'a [Deed],
     /// Slabs that it touched.
     slabs: &'a [u32],
@@ -126,6 +128,17 @@ impl<'p> Clock<'p> {
         }
     }
 
+    /// How all locks of a kind fared. Waiting is summed in the order of their numbers: the same run gives the same bits.
+    fn locks(&self, kind: fn(&Lock) -> bool) -> LockCounts {
+        let mut all: Vec<_> = self.counts.iter().filter(|(lock, _)| kind(lock)).collect();
+        all.sort_by_key(|(lock, _)| **lock);
+        all.into_iter().fold(LockCounts::default(), |sum, (_, lock)| LockCounts {
+            taken: sum.taken + lock.taken,
+            contended: sum.contended + lock.contended,
+            waited_ns: sum.waited_ns + lock.waited_ns,
+        })
+    }
+
     /// Nanoseconds until a line is at the CPU.
     fn fetch(&mut self, cpu: u32, line: Line) -> f64 {
         match self.lines.insert(line, cpu) {
@@ -146,9 +159,11 @@ impl<'p> Clock<'p> {
             let mut from = None;
             let (lock, work) = match *deed {
                 Deed::Swap => (None, profile.own.ns),
-                Deed::Exchange | Deed::Miss => (Some(Lock::Depot), profile.exchange.ns),
-                Deed::Refill(n) | Deed::Flush(n) => (Some(Lock::Lists), profile.object.ns * f64::from(n)),
-                Deed::Relist => (Some(Lock::Lists), profile.relist.ns),
+                Deed::Exchange | Deed::Miss => (Some(Lock::Depot(did.cache)), profile.exchange.ns),
+                Deed::Refill(n) | Deed::Flush(n) => {
+                    (Some(Lock::Lists(did.cache)), profile.object.ns * f64::from(n))
+                }
+                Deed::Relist => (Some(Lock::Lists(did.cache)), profile.relist.ns),
                 Deed::Remote => (None, profile.lock.ns + profile.object.ns),
                 Deed::Made | Deed::Released => (Some(Lock::Zone), profile.slab.ns),
             };
@@ -160,7 +175,7 @@ impl<'p> Clock<'p> {
                     counts.contended += 1;
                     counts.waited_ns += free - t;
                     self.waited += free - t;
-                    contended |= lock == Lock::Depot;
+                    contended |= matches!(lock, Lock::Depot(_));
                     t = free;
                 }
                 t += profile.lock.ns;
@@ -170,7 +185,7 @@ impl<'p> Clock<'p> {
             }
             if matches!(deed, Deed::Refill(_) | Deed::Flush(_) | Deed::Relist | Deed::Remote) {
                 for slab in did.slabs {
-                    t += self.fetch(cpu, Line::Slab(*slab));
+                    t += self.fetch(cpu, Line::Slab(did.cache, *slab));
                 }
             }
             t += work;
@@ -250,6 +265,7 @@ pub fn run<P: Policy>(
             }
         }
         let did = Did {
+            cache: 0,
             deeds: model.deeds(),
             slabs: model.touched(0),
             locked: P::LOCKED,
@@ -267,7 +283,6 @@ pub fn run<P: Policy>(
         next.push(Reverse((Moment(then + workload.think_ns()), cpu)));
     }
     model.check(team.held(), 0).map_err(ClockError::Violated)?;
-    let lock = |lock| clock.counts.get(&lock).copied().unwrap_or_default();
     Ok(Outcome {
         cpus,
         operations: done,
@@ -275,9 +290,9 @@ pub fn run<P: Policy>(
         operations_per_us: done as f64 * 1000.0 / end.max(1.0),
         waiting: if busy > 0.0 { clock.waited / busy } else { 0.0 },
         lines_per_operation: clock.travelled as f64 / done.max(1) as f64,
-        depot: lock(Lock::Depot),
-        lists: lock(Lock::Lists),
-        zone: lock(Lock::Zone),
+        depot: clock.locks(|lock| matches!(lock, Lock::Depot(_))),
+        lists: clock.locks(|lock| matches!(lock, Lock::Lists(_))),
+        zone: clock.locks(|lock| *lock == Lock::Zone),
         paths: model.paths(),
         slabs: model.counts(0).slabs(),
         container: model.cache(0).map_or(0, |(_, policy)| policy.container()),
