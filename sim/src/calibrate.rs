@@ -10,57 +10,81 @@ use std::cell::Cell;
 use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
 use std::time::Instant;
-use uslab::{AllocError, Block, Gfp, KmemCache, Magazines};
+use uslab::{AllocError, Block, CacheBox, Gfp, KmemCache, Magazines, ObjectCache};
 use uslab_engine::clock::{Level, Price, Profile};
 use uslab_lab::classic::{Cache, Sizes, Slab};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{AtomicU64, Mutex, Ordering};
 
-/// Bytes of the objects of loops that stay on the CPU,
-const SIZE: usize = 64;
-/// and of loops over slabs: few of a slab, so that it shows what making one costs.
+/// Bytes of the objects of loops over slabs: few of a slab, so that it shows what making one costs.
 const LARGE: usize = 1024;
 /// Slabs that a loop over slabs visits.
 const SLABS: usize = 256;
-/// Operations of a loop that visits nothing.
+/// Operations of a loop that visits nothing,
 const LOOP: usize = 20_000;
+/// and the objects that it holds.
+const HELD: usize = 32;
 
 /// Measures in so many rounds.
 ///
 /// # Errors
 /// There is no memory for what is measured.
 pub fn calibrate(name: &str, rounds: u32, progress: &Progress) -> anyhow::Result<Profile> {
-    let cpus = affinity::usable();
     let stage = progress.stage("measuring", rounds.into());
-    let mut prices: [Vec<f64>; 7] = Default::default();
+    let mut prices = Prices::default();
     for round in 0..rounds {
-        let (object, relist, slab) = of_slabs()?;
-        let lock = of_lock();
-        let measured =
-            [of_own()?, lock, of_exchange(), (object - lock).max(0.0), relist, slab, of_line(&cpus)];
-        for (price, ns) in prices.iter_mut().zip(measured) {
-            price.push(ns);
-        }
+        prices.measure()?;
         stage.at((round + 1).into());
     }
-    let machine = format!("`uslab calibrate` on {} CPUs, median of {rounds} rounds: ", cpus.len());
-    let [own, lock, exchange, object, relist, slab, line] = prices;
-    let price = |mut rounds: Vec<f64>, what: &str| {
-        rounds.sort_by(f64::total_cmp);
-        let at = |tenth: usize| (rounds[(rounds.len() - 1) * tenth / 10] * 10.0).round() / 10.0;
-        Price { ns: at(5), spread: [at(1), at(9)], source: format!("{machine}{what}") }
-    };
-    Ok(Profile {
-        name: name.to_owned(),
-        validated_cpus: 0,
-        own: price(own, "half of a pair of `KmemCache` with magazines"),
-        lock: price(lock, "the facade's mutex, taken and left by one thread"),
-        exchange: price(exchange, "a visit to the depot of the lab's magazine layer, its lock included"),
-        object: price(object, "half of a pair of `KmemCache` without magazines, less the lock"),
-        relist: price(relist, "a free to a full slab, less one to a partial slab"),
-        slab: price(slab, "the first object of a new slab, less one of an old slab"),
-        levels: vec![Level { cpus: 0, line: price(line, "half of a round trip of a word between two CPUs") }],
-    })
+    Ok(prices.profile(name))
+}
+
+/// What each round has measured.
+#[derive(Debug, Default)]
+pub(crate) struct Prices([Vec<f64>; 7]);
+
+impl Prices {
+    /// One more round.
+    pub(crate) fn measure(&mut self) -> anyhow::Result<()> {
+        let (object, relist, slab) = of_slabs()?;
+        let lock = of_lock();
+        let line = of_line(&affinity::usable());
+        let measured = [of_own()?, lock, of_exchange(), (object - lock).max(0.0), relist, slab, line];
+        for (price, ns) in self.0.iter_mut().zip(measured) {
+            price.push(ns);
+        }
+        Ok(())
+    }
+    /// The prices.
+    pub(crate) fn profile(self, name: &str) -> Profile {
+        let [own, lock, exchange, object, relist, slab, line] = self.0;
+        let (cpus, rounds) = (affinity::usable().len(), own.len());
+        let machine = format!("`uslab calibrate` on {cpus} CPUs, median of {rounds} rounds: ");
+        let price = |rounds: Vec<f64>, what: &str| {
+            let [low, median, high] = middle(rounds).map(|ns| (ns * 10.0).round() / 10.0);
+            Price { ns: median, spread: [low, high], source: format!("{machine}{what}") }
+        };
+        Profile {
+            name: name.to_owned(),
+            validated_cpus: 0,
+            own: price(own, "half of a pair of `ObjectCache`, less the loop and its table of objects"),
+            lock: price(lock, "the facade's mutex, taken and left by one thread"),
+            exchange: price(exchange, "a visit to the depot of the lab's magazine layer, its lock included"),
+            object: price(object, "half of a pair of `KmemCache` without magazines, less the lock"),
+            relist: price(relist, "a free to a full slab, less one to a partial slab"),
+            slab: price(slab, "the first object of a new slab, less one of an old slab"),
+            levels: vec![Level {
+                cpus: 0,
+                line: price(line, "half of a round trip of a word between two CPUs"),
+            }],
+        }
+    }
+}
+
+/// The median of at least one round, between the ends of the middle eight tenths.
+pub(crate) fn middle(mut rounds: Vec<f64>) -> [f64; 3] {
+    rounds.sort_by(f64::total_cmp);
+    [1, 5, 9].map(|tenth| rounds[(rounds.len() - 1) * tenth / 10])
 }
 
 /// What `act` comes to, and the nanoseconds that it takes.
@@ -73,11 +97,34 @@ fn allocate<'c>(cache: &'c KmemCache, n: usize, to: &mut Vec<Block<'c>>) -> Resu
     (0..n).try_for_each(|_| cache.alloc_block(Gfp::KERNEL).map(|block| to.push(block)))
 }
 
+/// An object to measure with: nobody writes to it.
+pub(crate) type Object = [u64; 8];
+/// One that is held, or would be if there were an allocator.
+pub(crate) type Held<'c> = Option<CacheBox<'c, Object>>;
+/// Where it is from. What is measured with an allocator and without one is the same code: it calls this.
+pub(crate) type Make<'m, 'c> = &'m (dyn Fn() -> Result<Held<'c>, AllocError> + Sync);
+
+/// Half of a pair whose object lies in memory meanwhile, as users' objects do, less the same without an allocator.
 fn of_own() -> anyhow::Result<f64> {
-    let cache = KmemCache::builder("calibrate", SIZE).build()?;
-    let (ns, done) = timed(|| (0..LOOP).try_for_each(|_| cache.alloc_block(Gfp::KERNEL).map(drop)));
-    done?;
-    Ok(ns / (2 * LOOP) as f64)
+    fn through_a_table<'c>(make: Make<'_, 'c>) -> Result<f64, AllocError> {
+        let mut held: Vec<Held<'c>> = Vec::new();
+        for _ in 0..HELD {
+            held.push(make()?);
+        }
+        let pairs = || {
+            (0..LOOP).try_for_each(|i| {
+                let place = &mut held[black_box(7 * i) % HELD];
+                drop(place.take());
+                make().map(|object| *place = object)
+            })
+        };
+        let (ns, done) = timed(pairs);
+        done.map(|()| ns / (2 * LOOP) as f64)
+    }
+    let cache = ObjectCache::<Object>::builder("calibrate").ctor(Object::default).build()?;
+    let with = through_a_table(black_box(&|| cache.alloc().map(Some)))?;
+    let without = through_a_table(black_box(&|| Ok(None)))?;
+    Ok((with - without).max(0.0))
 }
 
 fn of_lock() -> f64 {

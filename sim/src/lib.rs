@@ -28,6 +28,7 @@ pub mod report;
 pub mod resident;
 pub mod scale;
 pub mod stress;
+pub mod validate;
 
 pub use uslab_output as output;
 pub use uslab_trace as trace;
