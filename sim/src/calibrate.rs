@@ -5,12 +5,13 @@
 //! `cargo run --release -p uslab-sim --bin uslab -- calibrate` measures the one that ships.
 
 use crate::output::Progress;
+use crate::race::{Make, Object, race};
 use crate::stress::affinity;
 use std::cell::Cell;
 use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
 use std::time::Instant;
-use uslab::{AllocError, Block, CacheBox, Gfp, KmemCache, Magazines, ObjectCache};
+use uslab::{AllocError, Block, Gfp, KmemCache, Magazines, ObjectCache};
 use uslab_engine::clock::{Level, Price, Profile};
 use uslab_lab::classic::{Cache, Sizes, Slab};
 use uslab_magazine::Cpus;
@@ -20,10 +21,8 @@ use uslab_magazine::sync::{AtomicU64, Mutex, Ordering};
 const LARGE: usize = 1024;
 /// Slabs that a loop over slabs visits.
 const SLABS: usize = 256;
-/// Operations of a loop that visits nothing,
+/// Operations of a loop that visits nothing.
 const LOOP: usize = 20_000;
-/// and the objects that it holds.
-const HELD: usize = 32;
 
 /// Measures in so many rounds.
 ///
@@ -67,7 +66,10 @@ impl Prices {
         Profile {
             name: name.to_owned(),
             validated_cpus: 0,
-            own: price(own, "half of a pair of `ObjectCache`, less the loop and its table of objects"),
+            own: price(
+                own,
+                "an operation of `ObjectCache` in scripts `pairs` and `server=16`, less the scripts alone",
+            ),
             lock: price(lock, "the facade's mutex, taken and left by one thread"),
             exchange: price(exchange, "a visit to the depot of the lab's magazine layer, its lock included"),
             object: price(object, "half of a pair of `KmemCache` without magazines, less the lock"),
@@ -97,34 +99,22 @@ fn allocate<'c>(cache: &'c KmemCache, n: usize, to: &mut Vec<Block<'c>>) -> Resu
     (0..n).try_for_each(|_| cache.alloc_block(Gfp::KERNEL).map(|block| to.push(block)))
 }
 
-/// An object to measure with: nobody writes to it.
-pub(crate) type Object = [u64; 8];
-/// One that is held, or would be if there were an allocator.
-pub(crate) type Held<'c> = Option<CacheBox<'c, Object>>;
-/// Where it is from. What is measured with an allocator and without one is the same code: it calls this.
-pub(crate) type Make<'m, 'c> = &'m (dyn Fn() -> Result<Held<'c>, AllocError> + Sync);
-
-/// Half of a pair whose object lies in memory meanwhile, as users' objects do, less the same without an allocator.
+/// An operation among others, less the others: the mean of the clock's scripts of one object that is freed at once, and of few that
+/// rest. In a loop that does nothing else it takes less, for processors do several things at a time.
 fn of_own() -> anyhow::Result<f64> {
-    fn through_a_table<'c>(make: Make<'_, 'c>) -> Result<f64, AllocError> {
-        let mut held: Vec<Held<'c>> = Vec::new();
-        for _ in 0..HELD {
-            held.push(make()?);
-        }
-        let pairs = || {
-            (0..LOOP).try_for_each(|i| {
-                let place = &mut held[black_box(7 * i) % HELD];
-                drop(place.take());
-                make().map(|object| *place = object)
-            })
-        };
-        let (ns, done) = timed(pairs);
-        done.map(|()| ns / (2 * LOOP) as f64)
-    }
     let cache = ObjectCache::<Object>::builder("calibrate").ctor(Object::default).build()?;
-    let with = through_a_table(black_box(&|| cache.alloc().map(Some)))?;
-    let without = through_a_table(black_box(&|| Ok(None)))?;
-    Ok((with - without).max(0.0))
+    let (make, none): (Make<'_, '_>, Make<'_, '_>) = (&|| cache.alloc().map(Some), &|| Ok(None));
+    let cpu = &affinity::usable()[..1];
+    let mut ns = 0.0;
+    for workload in ["pairs", "server=16"] {
+        let workload = workload.parse()?;
+        let of =
+            |make| race(&workload, cpu, LOOP as u64, 1, black_box(make)).map(|raced| 1000.0 / raced.per_us());
+        // The first time the system commits memory.
+        of(make)?;
+        ns += of(make)? - of(none)?;
+    }
+    Ok((ns / 2.0).max(0.0))
 }
 
 fn of_lock() -> f64 {

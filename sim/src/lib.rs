@@ -23,6 +23,7 @@ pub mod diff;
 pub mod fuzz;
 pub mod geometry;
 pub mod machine;
+mod race;
 pub mod replay;
 pub mod report;
 pub mod resident;
