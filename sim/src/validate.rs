@@ -1,11 +1,15 @@
 //! `uslab validate`: what the [clock](uslab_engine::clock) predicts, beside what threads on this machine's CPUs measure.
 //!
-//! Threads run the clock's own [scripts](uslab_engine::clock::Script), each on a CPU of its own, on an [`ObjectCache`] as users have it. What scripts and
-//! queues cost is part of both: each round runs the threads once more without an allocator, and the clock is told that time as
-//! work between operations, so long that without prices it comes to what these threads measured.
+//! Threads run the clock's own [scripts](uslab_engine::clock::Script), each on a CPU of its own, on an [`ObjectCache`] as users have
+//! it. What scripts and queues cost is part of both: each round runs the threads once more without an allocator, and the clock is
+//! told that time as work between operations, so long that without prices it comes to what these threads measured.
 //!
 //! Time is CPU time of the thread that needs most of it: a thread that has to leave its CPU to others does not lose by it, as long
-//! as nobody waits for it. Everything has its turn in each round, so that what else the machine does falls on all alike. The median of the rounds counts.
+//! as nobody waits for it. Everything has its turn in each round, so that what else the machine does falls on all alike. The median
+//! of the rounds counts.
+//!
+//! With a profile that is measured here, `pairs` on one CPU says little of its own: the price of an operation on its CPU is measured
+//! with that script and with `server=16`, each less the script alone (see [`calibrate`](crate::calibrate)).
 
 use crate::calibrate::{Prices, middle};
 use crate::output::{Progress, table, text};

@@ -66,8 +66,7 @@ impl ScaleReport {
         let title = escaped(&format!("{shown}: operations/µs over CPUs, predicted on profile {profile}"));
         let (mut said, mut drawn) = (String::new(), String::new());
         let validated = f64::from(self.profile.validated_cpus).min(x.high);
-        let mut caption =
-            vec!["All of it is simulated only: none of these CPU counts was measured.".to_owned()];
+        let mut caption = vec!["All of it is simulated only.".to_owned()];
         if validated >= x.low {
             // Half of the way to the next doubling: the last count is in it.
             let right = x.at((validated * std::f64::consts::SQRT_2).min(x.high));
@@ -76,9 +75,8 @@ impl ScaleReport {
                 drawn,
                 r#"<rect class="validated" x="{LEFT}" y="{TOP}" width="{width:.1}" height="{height}"/>"#
             );
-            caption[0] = format!(
-                "Shaded: up to {validated} CPUs the profile was held against measurements. Beyond: simulated only."
-            );
+            caption[0] =
+                format!("Shaded: held against measurements, up to {validated} CPUs. Beyond: simulated only.");
         }
         for cpus in x.marks(&(0..=10).map(|power| f64::from(1 << power)).collect::<Vec<_>>()) {
             let at = x.at(cpus);
