@@ -516,7 +516,7 @@ fn run_scale<P: Policy>(args: &ScaleArgs, json: Option<Place>) -> anyhow::Result
     let to_stdout = [&json, &csv, &svg].into_iter().flatten().any(Place::is_stdout);
     let progress = Progress::new();
     let work = match args.trace.as_deref() {
-        Some(path) => scale::Work::Trace(replay::read_stream(path, &progress)?),
+        Some(path) => scale::Work::Trace(Box::new(replay::read_stream(path, &progress)?)),
         None => scale::Work::Made {
             cpus: args.cpus.0.clone(),
             workloads: args.workload.iter().map(thinking).collect(),

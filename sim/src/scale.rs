@@ -30,7 +30,7 @@ pub enum Work {
         seed: u64,
     },
     /// A recorded trace back to back, on as many CPUs as it has.
-    Trace(Stream),
+    Trace(Box<Stream>),
 }
 
 /// What is to be run.
