@@ -75,3 +75,25 @@ impl<O> Others<O> for Between<O> {
         self.finished[own as usize] = true;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_come_in_the_order_of_their_moments_and_not_before() {
+        let mut between = Between { now: 0.0, sent: vec![VecDeque::new()], finished: vec![false] };
+        for (then, object) in [(5.0, 'c'), (3.0, 'a'), (3.0, 'b')] {
+            between.now = then;
+            between.send(0, object);
+        }
+        let mut at = |now| {
+            between.now = now;
+            between.take(0)
+        };
+        assert_eq!(
+            [2.0, 3.0, 4.0, 4.0, 5.0, 6.0].map(&mut at),
+            [None, Some('a'), Some('b'), None, Some('c'), None]
+        );
+    }
+}
