@@ -5,20 +5,19 @@
 //! `cargo run --release -p uslab-sim --bin uslab -- calibrate` measures the one that ships.
 
 use crate::output::Progress;
+use crate::race::{Make, Object, race};
 use crate::stress::affinity;
 use std::cell::Cell;
 use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
 use std::time::Instant;
-use uslab::{AllocError, Block, Gfp, KmemCache, Magazines};
+use uslab::{AllocError, Block, Gfp, KmemCache, Magazines, ObjectCache};
 use uslab_engine::clock::{Level, Price, Profile};
 use uslab_lab::classic::{Cache, Sizes, Slab};
 use uslab_magazine::Cpus;
 use uslab_magazine::sync::{AtomicU64, Mutex, Ordering};
 
-/// Bytes of the objects of loops that stay on the CPU,
-const SIZE: usize = 64;
-/// and of loops over slabs: few of a slab, so that it shows what making one costs.
+/// Bytes of the objects of loops over slabs: few of a slab, so that it shows what making one costs.
 const LARGE: usize = 1024;
 /// Slabs that a loop over slabs visits.
 const SLABS: usize = 256;
@@ -30,37 +29,64 @@ const LOOP: usize = 20_000;
 /// # Errors
 /// There is no memory for what is measured.
 pub fn calibrate(name: &str, rounds: u32, progress: &Progress) -> anyhow::Result<Profile> {
-    let cpus = affinity::usable();
     let stage = progress.stage("measuring", rounds.into());
-    let mut prices: [Vec<f64>; 7] = Default::default();
+    let mut prices = Prices::default();
     for round in 0..rounds {
-        let (object, relist, slab) = of_slabs()?;
-        let lock = of_lock();
-        let measured =
-            [of_own()?, lock, of_exchange(), (object - lock).max(0.0), relist, slab, of_line(&cpus)];
-        for (price, ns) in prices.iter_mut().zip(measured) {
-            price.push(ns);
-        }
+        prices.measure()?;
         stage.at((round + 1).into());
     }
-    let machine = format!("`uslab calibrate` on {} CPUs, median of {rounds} rounds: ", cpus.len());
-    let [own, lock, exchange, object, relist, slab, line] = prices;
-    let price = |mut rounds: Vec<f64>, what: &str| {
-        rounds.sort_by(f64::total_cmp);
-        let at = |tenth: usize| (rounds[(rounds.len() - 1) * tenth / 10] * 10.0).round() / 10.0;
-        Price { ns: at(5), spread: [at(1), at(9)], source: format!("{machine}{what}") }
-    };
-    Ok(Profile {
-        name: name.to_owned(),
-        validated_cpus: 0,
-        own: price(own, "half of a pair of `KmemCache` with magazines"),
-        lock: price(lock, "the facade's mutex, taken and left by one thread"),
-        exchange: price(exchange, "a visit to the depot of the lab's magazine layer, its lock included"),
-        object: price(object, "half of a pair of `KmemCache` without magazines, less the lock"),
-        relist: price(relist, "a free to a full slab, less one to a partial slab"),
-        slab: price(slab, "the first object of a new slab, less one of an old slab"),
-        levels: vec![Level { cpus: 0, line: price(line, "half of a round trip of a word between two CPUs") }],
-    })
+    Ok(prices.profile(name))
+}
+
+/// What each round has measured.
+#[derive(Debug, Default)]
+pub(crate) struct Prices([Vec<f64>; 7]);
+
+impl Prices {
+    /// One more round.
+    pub(crate) fn measure(&mut self) -> anyhow::Result<()> {
+        let (object, relist, slab) = of_slabs()?;
+        let lock = of_lock();
+        let line = of_line(&affinity::usable());
+        let measured = [of_own()?, lock, of_exchange(), (object - lock).max(0.0), relist, slab, line];
+        for (price, ns) in self.0.iter_mut().zip(measured) {
+            price.push(ns);
+        }
+        Ok(())
+    }
+    /// The prices.
+    pub(crate) fn profile(self, name: &str) -> Profile {
+        let [own, lock, exchange, object, relist, slab, line] = self.0;
+        let (cpus, rounds) = (affinity::usable().len(), own.len());
+        let machine = format!("`uslab calibrate` on {cpus} CPUs, median of {rounds} rounds: ");
+        let price = |rounds: Vec<f64>, what: &str| {
+            let [low, median, high] = middle(rounds).map(|ns| (ns * 10.0).round() / 10.0);
+            Price { ns: median, spread: [low, high], source: format!("{machine}{what}") }
+        };
+        Profile {
+            name: name.to_owned(),
+            validated_cpus: 0,
+            own: price(
+                own,
+                "an operation of `ObjectCache` in scripts `pairs` and `server=16`, less the scripts alone",
+            ),
+            lock: price(lock, "the facade's mutex, taken and left by one thread"),
+            exchange: price(exchange, "a visit to the depot of the lab's magazine layer, its lock included"),
+            object: price(object, "half of a pair of `KmemCache` without magazines, less the lock"),
+            relist: price(relist, "a free to a full slab, less one to a partial slab"),
+            slab: price(slab, "the first object of a new slab, less one of an old slab"),
+            levels: vec![Level {
+                cpus: 0,
+                line: price(line, "half of a round trip of a word between two CPUs"),
+            }],
+        }
+    }
+}
+
+/// The median of at least one round, between the ends of the middle eight tenths.
+pub(crate) fn middle(mut rounds: Vec<f64>) -> [f64; 3] {
+    rounds.sort_by(f64::total_cmp);
+    [1, 5, 9].map(|tenth| rounds[(rounds.len() - 1) * tenth / 10])
 }
 
 /// What `act` comes to, and the nanoseconds that it takes.
@@ -73,11 +99,22 @@ fn allocate<'c>(cache: &'c KmemCache, n: usize, to: &mut Vec<Block<'c>>) -> Resu
     (0..n).try_for_each(|_| cache.alloc_block(Gfp::KERNEL).map(|block| to.push(block)))
 }
 
+/// An operation among others, less the others: the mean of the clock's scripts of one object that is freed at once, and of few that
+/// rest. In a loop that does nothing else it takes less, for processors do several things at a time.
 fn of_own() -> anyhow::Result<f64> {
-    let cache = KmemCache::builder("calibrate", SIZE).build()?;
-    let (ns, done) = timed(|| (0..LOOP).try_for_each(|_| cache.alloc_block(Gfp::KERNEL).map(drop)));
-    done?;
-    Ok(ns / (2 * LOOP) as f64)
+    let cache = ObjectCache::<Object>::builder("calibrate").ctor(Object::default).build()?;
+    let (make, none): (Make<'_, '_>, Make<'_, '_>) = (&|| cache.alloc().map(Some), &|| Ok(None));
+    let cpu = &affinity::usable()[..1];
+    let mut ns = 0.0;
+    for workload in ["pairs", "server=16"] {
+        let workload = workload.parse()?;
+        let of =
+            |make| race(&workload, cpu, LOOP as u64, 1, black_box(make)).map(|raced| 1000.0 / raced.per_us());
+        // The first time the system commits memory.
+        of(make)?;
+        ns += of(make)? - of(none)?;
+    }
+    Ok((ns / 2.0).max(0.0))
 }
 
 fn of_lock() -> f64 {
@@ -143,7 +180,8 @@ fn of_slabs() -> anyhow::Result<(f64, f64, f64)> {
 /// Half of a round trip of a word between two threads, each on a CPU of its own; on one CPU there is nothing to measure.
 fn of_line(cpus: &[usize]) -> f64 {
     let [one, other, ..] = *cpus else { return 0.0 };
-    const TRIPS: u64 = 2000;
+    const BATCH: u64 = 50;
+    const BATCHES: u64 = 40;
     let word = Arc::new(AtomicU64::new(0));
     let wait = |word: &AtomicU64, turn: u64| {
         // Acquire: pairs with the other thread's release store of this turn.
@@ -154,7 +192,7 @@ fn of_line(cpus: &[usize]) -> f64 {
     let theirs = word.clone();
     let echo = std::thread::spawn(move || {
         affinity::pin(&[other]);
-        for trip in 0..TRIPS {
+        for trip in 0..=BATCH * BATCHES {
             wait(&theirs, 2 * trip + 1);
             theirs.store(2 * trip + 2, Ordering::Release);
         }
@@ -165,15 +203,17 @@ fn of_line(cpus: &[usize]) -> f64 {
         // Not before the other thread is there.
         mine.store(1, Ordering::Release);
         wait(&mine, 2);
-        let trips = || {
-            for trip in 1..TRIPS {
+        let trips = |batch: u64| {
+            for trip in batch * BATCH + 1..=(batch + 1) * BATCH {
                 mine.store(2 * trip + 1, Ordering::Release);
                 wait(&mine, 2 * trip + 2);
             }
         };
-        timed(trips).0
+        // In some batches one of the two does not run.
+        let [_, ns, _] = middle((0..BATCHES).map(|batch| timed(|| trips(batch)).0).collect());
+        ns
     });
     let ns = ask.join().unwrap_or(0.0);
     let _ = echo.join();
-    ns / (2 * (TRIPS - 1)) as f64
+    ns / (2 * BATCH) as f64
 }

@@ -9,6 +9,7 @@ use crate::replay;
 use crate::scale;
 use crate::stress::{self, FaultSpec, Workload};
 use crate::trace::PageSize;
+use crate::validate;
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use std::cell::RefCell;
@@ -46,6 +47,7 @@ enum Verb {
     Replay(ReplayArgs),
     Scale(ScaleArgs),
     Calibrate(CalibrateArgs),
+    Validate(ValidateArgs),
     Diff(DiffArgs),
     Geometry(GeometryArgs),
     Stress(StressArgs),
@@ -147,6 +149,10 @@ struct ReplayArgs {
 #[derive(Debug, Args)]
 #[command(after_help = scale_help())]
 struct ScaleArgs {
+    /// A recorded trace in the place of made workloads, as `uslab replay` reads it; `-` is standard input. Each CPU of it does its
+    /// own operations on objects as fast as it can. What another CPU frees was allocated before.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cpus", "workload", "size", "ops", "think", "seed", "svg"])]
+    trace: Option<PathBuf>,
     /// CPU counts: numbers, and FIRST..LAST by doublings, with commas between.
     #[arg(long, value_name = "COUNTS", default_value = "1..64", value_parser = Counts::parse)]
     cpus: Counts,
@@ -156,7 +162,7 @@ struct ScaleArgs {
     /// Who answers, with knobs as `uslab replay --help` lists them.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "bonwick94,magazines01")]
     design: Vec<String>,
-    /// What things cost: a name, or a file that `uslab calibrate` wrote.
+    /// What things cost: a name, or a file that `uslab calibrate` or `uslab validate` wrote.
     #[arg(long, value_name = "PROFILE", default_value = "vm2")]
     profile: String,
     /// Bytes of an object.
@@ -174,6 +180,9 @@ struct ScaleArgs {
     /// Write the points as CSV: to FILE, or to standard output where FILE is `-`.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Write the curves as an SVG picture: to FILE, or to standard output where FILE is `-`.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 /// Measure what things cost on this machine: a profile for `uslab scale`, with spreads, as JSON.
@@ -185,6 +194,25 @@ struct CalibrateArgs {
     /// How often everything is measured.
     #[arg(long, value_name = "N", default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
+}
+
+/// Hold the clock of `uslab scale` against this machine: threads on its CPUs do what simulated CPUs do, on the shipping allocator.
+///
+/// Each workload runs on one CPU and on all, and each thread stays on a CPU of its own. Predictions are those of design
+/// uslab-model. What was measured is the median of the rounds, with what the middle eight tenths of them lie between. With
+/// `--json FILE`, `uslab scale --profile FILE` knows which CPU counts the profile was validated for: those up to which at most
+/// one workload is off by more than 30 %. Times need a release build.
+#[derive(Debug, Args)]
+struct ValidateArgs {
+    /// What things cost: a name, or a file that `uslab calibrate` wrote. Default: measured in the same rounds.
+    #[arg(long, value_name = "PROFILE")]
+    profile: Option<String>,
+    /// How often everything is measured.
+    #[arg(long, value_name = "N", default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    /// Where chance begins.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
 }
 
 /// Compare two reports that `--json` wrote: which numbers differ, the largest relative change first.
@@ -234,6 +262,8 @@ Profiles: {profiles}
 Examples:
   uslab scale
   uslab scale --cpus 1..1024 --workload bursts,remote=20 --design slub,slab,magazines01
+  uslab scale --workload pairs --svg curves.svg
+  uslab scale --trace trace.txt.zst --design bonwick94,slub,uslab-model
   uslab scale --design slub,slub:cpu_partial=0 --profile milan2s --csv curves.csv"
     )
 }
@@ -372,6 +402,7 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
         Some(Verb::Replay(args)) => run_replay::<P>(args, json()?),
         Some(Verb::Diff(args)) => run_diff(args, json()?),
         Some(Verb::Calibrate(args)) => run_calibrate(args, json()?),
+        Some(Verb::Validate(args)) => run_validate(args, json()?),
         Some(Verb::Scale(args)) => run_scale::<P>(args, json()?),
         Some(Verb::Geometry(args)) => run_geometry(args, json()?),
         Some(Verb::Stress(args)) => run_stress(args, json()?),
@@ -474,21 +505,30 @@ fn apart(places: [Option<&Place>; 2]) -> anyhow::Result<()> {
 
 fn run_scale<P: Policy>(args: &ScaleArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     let thinking = |workload: &clock::Workload| workload.clone().thinking(args.think.into());
-    let options = scale::Options::<P> {
-        cpus: args.cpus.0.clone(),
-        workloads: args.workload.iter().map(thinking).collect(),
-        designs: args.design.iter().map(|text| text.parse()).collect::<Result<_, _>>().context("--design")?,
-        profile: scale::profile(&args.profile)?,
-        size: args.size,
-        operations: args.ops,
-        seed: args.seed,
-    };
-    let csv = args.csv.as_deref().map(|path| Place::open(Form::Csv, path)).transpose()?;
+    let designs =
+        args.design.iter().map(|text| text.parse()).collect::<Result<_, _>>().context("--design")?;
+    let profile = scale::profile(&args.profile)?;
+    let open = |form, path: &Option<PathBuf>| path.as_deref().map(|path| Place::open(form, path)).transpose();
+    let (csv, svg) = (open(Form::Csv, &args.csv)?, open(Form::Svg, &args.svg)?);
     apart([&json, &csv].map(Option::as_ref))?;
-    let to_stdout = [&json, &csv].into_iter().flatten().any(Place::is_stdout);
-    let report = scale::scale(&options, &Progress::new())?;
+    apart([&json, &svg].map(Option::as_ref))?;
+    apart([&csv, &svg].map(Option::as_ref))?;
+    let to_stdout = [&json, &csv, &svg].into_iter().flatten().any(Place::is_stdout);
+    let progress = Progress::new();
+    let work = match args.trace.as_deref() {
+        Some(path) => scale::Work::Trace(Box::new(replay::read_stream(path, &progress)?)),
+        None => scale::Work::Made {
+            cpus: args.cpus.0.clone(),
+            workloads: args.workload.iter().map(thinking).collect(),
+            size: args.size,
+            operations: args.ops,
+            seed: args.seed,
+        },
+    };
+    let report = scale::scale(&scale::Options::<P> { work, designs, profile }, &progress)?;
     let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
-    write_all(json.into_iter().chain(csv.map(|place| (place, report.csv()))))?;
+    let csv = csv.map(|place| (place, report.csv()));
+    write_all(json.into_iter().chain(csv).chain(svg.map(|place| (place, report.svg()))))?;
     if !to_stdout {
         std::io::stdout().lock().write_all(report.to_string().as_bytes()).context("standard output")?;
     }
@@ -510,6 +550,20 @@ fn run_calibrate(args: &CalibrateArgs, json: Option<Place>) -> anyhow::Result<Ou
         let said =
             format!("{}\n`--json FILE` writes the profile for `uslab scale --profile FILE`.\n", text(&rows));
         std::io::stdout().lock().write_all(said.as_bytes()).context("standard output")?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn run_validate(args: &ValidateArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let profile = args.profile.as_deref().map(scale::profile).transpose()?;
+    let options = validate::Options { profile, rounds: args.rounds, seed: args.seed };
+    let report = validate::validate(&options, &Progress::new())?;
+    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
+    if let Some(json) = json {
+        json.json(&report)?;
+    }
+    if !to_stdout {
+        std::io::stdout().lock().write_all(report.to_string().as_bytes()).context("standard output")?;
     }
     Ok(Outcome::Done)
 }

@@ -23,11 +23,13 @@ pub mod diff;
 pub mod fuzz;
 pub mod geometry;
 pub mod machine;
+mod race;
 pub mod replay;
 pub mod report;
 pub mod resident;
 pub mod scale;
 pub mod stress;
+pub mod validate;
 
 pub use uslab_output as output;
 pub use uslab_trace as trace;

@@ -1,33 +1,47 @@
 //! `uslab scale`: designs on 1 to 1,024 CPUs in virtual time.
 
+mod picture;
+
 use crate::output::{Progress, table, text};
 use serde::Serialize;
 use std::fmt::{self, Write as _};
 use std::path::Path;
-use uslab_engine::clock::{ClockError, Outcome, Profile, Workload, run};
+use uslab_engine::clock::{ClockError, Outcome, Profile, Workload, run, run_stream};
 use uslab_engine::designs::{PolicyVisitor, Spec};
-use uslab_engine::{Pages, Policy};
+use uslab_engine::{Pages, Policy, Stream};
 
 /// The most CPUs.
 pub const MOST_CPUS: u32 = 1024;
 
+/// What CPUs do.
+#[derive(Debug)]
+pub enum Work {
+    /// Made workloads.
+    Made {
+        /// CPU counts.
+        cpus: Vec<u32>,
+        /// What CPUs do.
+        workloads: Vec<Workload>,
+        /// Bytes of an object.
+        size: u32,
+        /// Operations of each CPU.
+        operations: u64,
+        /// Where chance begins.
+        seed: u64,
+    },
+    /// A recorded trace back to back, on as many CPUs as it has.
+    Trace(Box<Stream>),
+}
+
 /// What is to be run.
 #[derive(Debug)]
 pub struct Options<P: Policy> {
-    /// CPU counts.
-    pub cpus: Vec<u32>,
     /// What CPUs do.
-    pub workloads: Vec<Workload>,
+    pub work: Work,
     /// Who answers.
     pub designs: Vec<Spec<P>>,
     /// What things cost.
     pub profile: Profile,
-    /// Bytes of an object.
-    pub size: u32,
-    /// Operations of each CPU.
-    pub operations: u64,
-    /// Where chance begins.
-    pub seed: u64,
 }
 
 /// What came of it.
@@ -35,12 +49,15 @@ pub struct Options<P: Policy> {
 pub struct ScaleReport {
     /// What things cost.
     pub profile: Profile,
-    /// Bytes of an object.
-    pub size: u32,
+    /// Bytes of an object; a trace has its own, and no chance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u32>,
     /// Operations of each CPU.
-    pub operations_per_cpu: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operations_per_cpu: Option<u64>,
     /// Where chance began.
-    pub seed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
     /// A curve for each workload and design.
     pub curves: Vec<Curve>,
 }
@@ -48,7 +65,7 @@ pub struct ScaleReport {
 /// A design under a workload, by CPUs.
 #[derive(Debug, Serialize)]
 pub struct Curve {
-    /// The workload.
+    /// The workload, or the trace.
     pub workload: String,
     /// The design, and what was set.
     pub design: String,
@@ -117,88 +134,101 @@ pub fn profile(name: &str) -> anyhow::Result<Profile> {
     if !path.exists() {
         let known: Vec<_> = Profile::own().map(|profile| profile.name).collect();
         anyhow::bail!(
-            "--profile {name}: expected {} or a file that `uslab calibrate` wrote",
+            "--profile {name}: expected {} or a file that `uslab calibrate` or `uslab validate` wrote",
             known.join(", ")
         );
     }
-    let parse = || Ok::<_, anyhow::Error>(Profile::parse(&std::fs::read_to_string(path)?)?);
+    let parse = || {
+        let text = std::fs::read_to_string(path)?;
+        // A report of `uslab validate` has a profile in it.
+        let report = serde_json::from_str::<serde_json::Value>(&text).unwrap_or_default();
+        Ok::<_, anyhow::Error>(Profile::parse(&report.get("profile").map_or(text, ToString::to_string))?)
+    };
     parse().map_err(|error| error.context(format!("--profile {name}")))
 }
 
-struct Point<'a> {
-    workload: &'a Workload,
+/// One design on some CPUs.
+struct Run<'a> {
+    work: &'a Work,
+    workload: Option<&'a Workload>,
     profile: &'a Profile,
     pages: &'a Pages,
-    size: u32,
-    operations: u64,
-    seed: u64,
 }
 
-impl PolicyVisitor for Point<'_> {
+impl PolicyVisitor for Run<'_> {
     type Out = Result<Outcome, ClockError>;
 
     fn visit<P: Policy>(self, knobs: P::Knobs) -> Self::Out {
-        let Self { workload, profile, pages, size, operations, seed } = self;
-        run::<P>(pages, knobs, workload, profile, size, operations, seed)
+        let Self { work, workload, profile, pages } = self;
+        match (work, workload) {
+            (Work::Made { size, operations, seed, .. }, Some(workload)) => {
+                run::<P>(pages, knobs, workload, profile, *size, *operations, *seed)
+            }
+            (Work::Made { .. }, None) => unreachable!("made work has a workload"),
+            (Work::Trace(stream), _) => run_stream::<P>(pages, knobs, stream, profile),
+        }
     }
 }
 
-/// Runs every design under every workload, on every number of CPUs.
+/// Runs every design under every workload, on every number of CPUs; or the trace.
 ///
 /// # Errors
 /// See [`ScaleError`].
 pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<ScaleReport, ScaleError> {
-    let Options { profile, size, operations, seed, .. } = options;
-    let runs = options.cpus.len() * options.workloads.len() * options.designs.len();
-    let stage = progress.stage("simulating", runs as u64);
+    let Options { work, designs, profile } = options;
+    let (counts, workloads): (_, Vec<_>) = match work {
+        Work::Made { cpus, workloads, .. } => (cpus.clone(), workloads.iter().map(Some).collect()),
+        Work::Trace(stream) => (vec![stream.cpus], vec![None]),
+    };
+    let stage = progress.stage("simulating", (counts.len() * workloads.len() * designs.len()) as u64);
     let mut curves = Vec::new();
     let mut done = 0;
-    for workload in &options.workloads {
-        for design in &options.designs {
-            let mut points = Vec::with_capacity(options.cpus.len());
-            for &cpus in &options.cpus {
+    for workload in workloads {
+        for design in designs {
+            let mut points = Vec::with_capacity(counts.len());
+            for &cpus in &counts {
                 let wrong = |error| ScaleError::Run { design: design.to_string(), cpus, error };
                 let pages = Pages::new(cpus).map_err(|error| ScaleError::Machine(cpus, error))?;
-                let point = Point {
-                    workload,
-                    profile,
-                    pages: &pages,
-                    size: *size,
-                    operations: *operations,
-                    seed: *seed,
-                };
-                let outcome = design.policy(point).map_err(|error| wrong(error.into()))?;
+                let run = Run { work, workload, profile, pages: &pages };
+                let outcome = design.policy(run).map_err(|error| wrong(error.into()))?;
                 points.push(outcome.map_err(wrong)?);
                 done += 1;
                 stage.at(done);
             }
-            let (workload, design) = (workload.to_string(), design.to_string());
-            curves.push(Curve { workload, design, points });
+            let workload = match (work, workload) {
+                (Work::Trace(stream), _) => stream.title.clone(),
+                (_, workload) => workload.map(ToString::to_string).unwrap_or_default(),
+            };
+            curves.push(Curve { workload, design: design.to_string(), points });
         }
     }
-    Ok(ScaleReport {
-        profile: profile.clone(),
-        size: *size,
-        operations_per_cpu: *operations,
-        seed: *seed,
-        curves,
-    })
+    let (size, operations_per_cpu, seed) = match *work {
+        Work::Made { size, operations, seed, .. } => (Some(size), Some(operations), Some(seed)),
+        Work::Trace(_) => (None, None, None),
+    };
+    Ok(ScaleReport { profile: profile.clone(), size, operations_per_cpu, seed, curves })
 }
 
 impl ScaleReport {
+    /// Whether the profile was held against measurements on so many CPUs.
+    fn is_validated(&self, at: &Outcome) -> bool {
+        at.cpus <= self.profile.validated_cpus
+    }
+
     /// A line a point.
     pub fn csv(&self) -> String {
-        let mut csv = "workload,design,cpus,operations,ns,operations_per_us,waiting,lines_per_operation,depot_contended,\
+        let mut csv = "workload,design,cpus,validated,operations,ns,operations_per_us,waiting,lines_per_operation,depot_contended,\
                        lists_contended,zone_contended,slabs,container\n"
             .to_owned();
         for curve in &self.curves {
             for at in &curve.points {
                 let _ = writeln!(
                     csv,
-                    "{},{},{},{},{:.0},{:.3},{:.4},{:.4},{},{},{},{},{}",
+                    "{},{},{},{},{},{:.0},{:.3},{:.4},{:.4},{},{},{},{},{}",
                     curve.workload,
                     curve.design,
                     at.cpus,
+                    self.is_validated(at),
                     at.operations,
                     at.ns,
                     at.operations_per_us,
@@ -219,16 +249,22 @@ impl ScaleReport {
 impl fmt::Display for ScaleReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Profile { name, validated_cpus, .. } = &self.profile;
-        writeln!(
-            f,
-            "Predicted on profile {name}: {} operations of each CPU on objects of {} bytes, seed {}.",
-            self.operations_per_cpu, self.size, self.seed
-        )?;
+        match (self.operations_per_cpu, self.size, self.seed) {
+            (Some(operations), Some(size), Some(seed)) => writeln!(
+                f,
+                "Predicted on profile {name}: {operations} operations of each CPU on objects of {size} bytes, seed {seed}."
+            )?,
+            _ => writeln!(
+                f,
+                "Predicted on profile {name}: each CPU does its own operations of the trace as fast as it can. Pages that are of \
+                 no cache are left out."
+            )?,
+        }
         match validated_cpus {
             0 => writeln!(f, "All of it is simulated only: no machine was measured beside this profile.")?,
             n => writeln!(
                 f,
-                "Up to {n} CPUs the profile was held against measurements; beyond them it is simulated only."
+                "Up to {n} CPUs, marked with *, the profile was held against measurements; beyond them it is simulated only."
             )?,
         }
         let mut workloads: Vec<_> = self.curves.iter().map(|curve| &curve.workload).collect();
@@ -256,7 +292,7 @@ impl fmt::Display for ScaleReport {
                 for at in &curve.points {
                     rows.add_row([
                         curve.design.clone(),
-                        at.cpus.to_string(),
+                        format!("{}{}", if self.is_validated(at) { "*" } else { "" }, at.cpus),
                         format!("{:.1}", at.operations_per_us),
                         format!("{:.2}", at.operations_per_us / first),
                         format!("{:.1} %", 100.0 * at.waiting),

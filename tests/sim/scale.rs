@@ -1,7 +1,8 @@
-//! `uslab scale` and `uslab calibrate` from outside.
+//! `uslab scale`, `uslab calibrate` and `uslab validate` from outside.
 
 use crate::cli::{refused, said, uslab};
 use serde_json::Value;
+use uslab_tests::workspace;
 
 fn scale_json(args: &[&str]) -> Value {
     let args: Vec<&str> = ["scale", "--ops", "2000"].into_iter().chain(args.iter().copied()).collect();
@@ -68,6 +69,135 @@ fn a_profile_that_was_measured_here_is_one() {
 }
 
 #[test]
+fn predictions_stand_beside_measurements_and_a_profile_says_where_they_hold() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("report.json");
+    let file = file.to_str().expect("UTF-8");
+    let (code, out, err) = said(&uslab(&["validate", "--rounds", "2", "--seed", "7", "--json", file]));
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    let report: Value = serde_json::from_slice(&std::fs::read(file).expect("a report")).expect("JSON");
+    let points = report["points"].as_array().expect("points");
+    let cpus: Vec<_> = points.iter().map(|point| point["cpus"].as_u64().expect("CPUs")).collect();
+    let counts = if cpus.iter().any(|cpus| *cpus > 1) { 2 } else { 1 };
+    assert_eq!(
+        (points.len(), cpus[0], &report["seed"], &report["rounds"]),
+        (7 * counts, 1, &7.into(), &2.into())
+    );
+    for point in points {
+        let of = |key: &str| point[key].as_f64().expect("a number");
+        assert!(of("measured") > 0.0 && of("script") > 0.0 && of("predicted") > 0.0, "{point}");
+        assert!((of("ratio") - of("predicted") / of("measured")).abs() < 1e-9, "{point}");
+        assert_eq!(point["within"], (0.7..=1.3).contains(&of("ratio")), "{point}");
+        let name = point["workload"].as_str().expect("a name");
+        assert!(out.lines().any(|line| line.starts_with(name)), "{name}: {out}");
+    }
+    // Whatever the machine does meanwhile: what is validated is what the points say.
+    let off = |cpus: u64| points.iter().filter(|at| at["cpus"] == cpus && at["within"] == false).count();
+    let most = cpus.iter().copied().max().expect("one at least");
+    let validated = if off(1) > 1 {
+        0
+    } else if off(most) > 1 {
+        1
+    } else {
+        most
+    };
+    assert_eq!(report["profile"]["validated_cpus"], validated, "{out}");
+    // The report is a profile, too, and a given one is the one that is validated.
+    assert_eq!(scale_json(&["--cpus", "1", "--profile", file])["profile"], report["profile"]);
+    let (code, out, _) = said(&uslab(&["validate", "--rounds", "1", "--profile", "milan2s", "--json", "-"]));
+    let report: Value = serde_json::from_str(&out).expect("JSON and nothing else on standard output");
+    assert_eq!((code, &report["profile"]["name"]), (Some(0), &"milan2s".into()));
+}
+
+/// A profile that was validated up to two CPUs.
+fn validated_profile(folder: &tempfile::TempDir) -> String {
+    let mut report = scale_json(&["--cpus", "1"]);
+    report["profile"]["validated_cpus"] = 2.into();
+    let file = folder.path().join("validated.json");
+    std::fs::write(&file, report["profile"].to_string()).expect("a file");
+    file.to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn counts_that_a_profile_was_validated_for_are_marked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = validated_profile(&folder);
+    let args = ["scale", "--ops", "500", "--cpus", "1,2,4", "--design", "slub", "--profile", &file];
+    let (_, out, _) = said(&uslab(&args));
+    assert!(out.contains("Up to 2 CPUs, marked with *,"), "{out}");
+    let marked: Vec<_> =
+        out.lines().filter(|line| line.starts_with("slub")).map(|line| line.contains('*')).collect();
+    assert_eq!(marked, [true, true, false], "{out}");
+    let (_, csv, _) = said(&uslab(&[&args[..], &["--csv", "-"]].concat()));
+    let validated: Vec<_> = csv.lines().map(|line| line.split(',').nth(3).expect("a column")).collect();
+    assert_eq!(validated, ["validated", "true", "true", "false"]);
+}
+
+#[test]
+fn a_picture_has_a_curve_for_each_design_and_says_the_same_in_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = validated_profile(&folder);
+    let svg = |args: &[&str]| {
+        let args = [&["scale", "--ops", "2000", "--cpus", "1..8", "--svg", "-"], args].concat();
+        let (code, out, err) = said(&uslab(&args));
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}");
+        assert!(out.starts_with("<svg ") && out.ends_with("</svg>\n"), "{out}");
+        out
+    };
+    let curves = |svg: &str| svg.matches("<polyline").count();
+    let pairs = svg(&["--workload", "pairs", "--design", "bonwick94,magazines01", "--profile", "milan2s"]);
+    let report = scale_json(&[
+        "--cpus",
+        "1..8",
+        "--workload",
+        "pairs",
+        "--design",
+        "bonwick94",
+        "--profile",
+        "milan2s",
+    ]);
+    let first = report["curves"][0]["points"][0]["operations_per_us"].as_f64().expect("a number");
+    assert!(pairs.contains(&format!(" bonwick94: {first:.1} on 1, ")), "{pairs}");
+    assert_eq!((curves(&pairs), pairs.matches("<circle").count()), (2, 8), "{pairs}");
+    assert!(
+        pairs.contains("<title id=") && pairs.contains("<desc id=") && pairs.contains("Magazines and Vmem")
+    );
+    assert!(!pairs.contains("class=\"validated\""), "{pairs}");
+    // Equal steps are equal ratios: eight CPUs lie three times as far as two.
+    let points = pairs.split("points=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a curve");
+    let x: Vec<f64> = points.split(' ').map(|at| at.split(',').next().unwrap().parse().unwrap()).collect();
+    assert!((x[3] - x[0] - 3.0 * (x[1] - x[0])).abs() < 0.5, "{x:?}");
+    // What the paper says is of its layer; names tell workloads apart where there are several.
+    let many =
+        svg(&["--workload", "pairs,server=10", "--design", "slub,slub:cpu_partial=0", "--profile", &file]);
+    assert!(!many.contains("Magazines and Vmem") && many.contains("class=\"validated\""), "{many}");
+    assert!(curves(&many) == 4 && many.contains(">slub:cpu_partial=0, server=10</text>"), "{many}");
+}
+
+#[test]
+fn a_trace_runs_back_to_back_on_its_own_cpus() {
+    let trace = workspace().join("sim/data/files-6.1.trace.zst");
+    let trace = trace.to_str().expect("UTF-8");
+    let args = ["scale", "--trace", trace, "--design", "bonwick94,uslab-model", "--json", "-"];
+    let (code, out, err) = said(&uslab(&args));
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    assert_eq!(out, said(&uslab(&args)).1, "the same trace, the same bytes");
+    let report: Value = serde_json::from_str(&out).expect("JSON and nothing else on standard output");
+    for curve in report["curves"].as_array().expect("curves") {
+        let points = curve["points"].as_array().expect("points");
+        assert_eq!((points.len(), &points[0]["cpus"]), (1, &4.into()), "{curve}");
+        assert_eq!(curve["workload"].as_str(), Some(trace));
+        assert!(
+            points[0]["operations"].as_u64() > Some(1000) && points[0]["slabs"].as_u64() > Some(10),
+            "{curve}"
+        );
+        assert!(report.get("seed").is_none() && points[0]["ns"].as_f64() > Some(0.0));
+    }
+    let (_, text, _) = said(&uslab(&["scale", "--trace", trace]));
+    assert!(text.contains("its own operations of the trace"), "{text}");
+}
+
+#[test]
 fn what_cannot_be_scaled_is_refused_by_name() {
     for (args, parts) in [
         (&["--cpus", "0"][..], ["--cpus", "from 1 to 1024"]),
@@ -79,6 +209,9 @@ fn what_cannot_be_scaled_is_refused_by_name() {
         (&["--profile", "nosuch"], ["--profile nosuch", "expected vm2, milan2s or a file"]),
         (&["--size", "9000"], ["--size", "1..=8192"]),
         (&["--ops", "0"], ["--ops", "0"]),
+        (&["--trace", "nosuch.txt"], ["nosuch.txt", "No such file"]),
+        (&["--trace", "x", "--cpus", "2"], ["--trace", "--cpus"]),
+        (&["--trace", "x", "--svg", "y"], ["--trace", "--svg"]),
     ] {
         refused(&[&["scale"], args].concat(), &parts);
     }
@@ -88,4 +221,8 @@ fn what_cannot_be_scaled_is_refused_by_name() {
     let file = file.to_str().expect("UTF-8");
     refused(&["scale", "--profile", file], &[file, "missing field"]);
     refused(&["scale", "--csv", "-", "--json", "-"], &["one file"]);
+    refused(&["scale", "--csv", "-", "--svg", "-"], &["one file"]);
+    refused(&["scale", "--svg", file], &[file, "no picture"]);
+    refused(&["validate", "--rounds", "0"], &["--rounds", "1..=10000"]);
+    refused(&["validate", "--profile", "nosuch"], &["--profile nosuch", "expected vm2, milan2s or a file"]);
 }

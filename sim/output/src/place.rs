@@ -18,6 +18,8 @@ pub enum Form {
     Csv,
     /// A page that needs nothing beside it.
     Html,
+    /// A picture.
+    Svg,
 }
 
 impl Form {
@@ -27,6 +29,7 @@ impl Form {
             Self::Json => "--json",
             Self::Csv => "--csv",
             Self::Html => "--html",
+            Self::Svg => "--svg",
         }
     }
     /// What every report of that form begins with, and what to call a file that does not.
@@ -35,6 +38,7 @@ impl Form {
             Self::Json => (b"{", "no JSON object"),
             Self::Csv => (b"part,", "no table of the lab"),
             Self::Html => (b"<!DOCTYPE html>", "no page"),
+            Self::Svg => (b"<svg", "no picture"),
         }
     }
 }

@@ -25,7 +25,7 @@ mod series;
 mod stream;
 
 pub use kernel_pages::{PageCause, PageCauseKind, PageError, PagesAt, ZonePages};
-pub use moments::{DesignReport, designs};
+pub use moments::{DesignReport, designs, read_stream};
 pub use page::page;
 pub use prediction::Prediction;
 pub use series::Series;

@@ -190,6 +190,22 @@ pub fn designs<P: Policy>(
     Ok(DesignReport { trace, cpus, operations: stream.operations, designs, prediction })
 }
 
+/// A trace as a stream, for designs.
+///
+/// # Errors
+/// As [`run`](super::run).
+pub fn read_stream(path: &Path, progress: &Progress) -> Result<Stream, ReplayError> {
+    let options = Options::default();
+    let (source, tables) = open(Some(path), &options)?;
+    let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
+    let recording = super::read(source, &tables, &options, |p| stage.at(p.bytes))?;
+    let cpus = super::cpus(&recording, &options)?;
+    let trace = recording.path().display().to_string();
+    let mut resolver = recording.resolve(tables.latest_slabinfo())?;
+    let ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
+    Ok(stream(trace, cpus, &resolver, &ops))
+}
+
 /// The operations as a stream, with each hidden allocation at its likely time.
 fn stream(title: String, cpus: u32, resolver: &Resolver, ops: &[Op]) -> Stream {
     let mut early = hidden_allocations(ops, |ptr| resolver.page_of(ptr)).into_iter().peekable();

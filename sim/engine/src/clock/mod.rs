@@ -12,29 +12,34 @@
 //! and work under the lock. Prices are from a [`Profile`], and each one says where it was measured.
 
 mod profile;
+mod source;
+mod team;
+mod trace;
 mod work;
 
 pub use profile::{BadProfile, Level, Price, Profile};
-pub use work::{BadWorkload, Workload};
+pub use work::{Ask, BadWorkload, Others, Script, Workload};
 
 use crate::design::{At, Design, Unable};
-use crate::model::{Deed, Model, Policy};
+use crate::model::{Deed, Given, Model, Policy};
 use crate::pages::Pages;
-use crate::stream::{CacheInfo, Kind};
+use crate::stream::{CacheInfo, Kind, Stream};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
+use source::{Next, Source};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use team::Team;
+use trace::Trace;
 use uslab_magazine::Paths;
-use work::{Ask, Team};
 
-/// A lock of the simulated machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A lock of the simulated machine. Those of a cache have its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Lock {
     /// What CPUs share above the slabs: a depot, a barn, a shared array.
-    Depot,
+    Depot(u32),
     /// The lists of slabs.
-    Lists,
+    Lists(u32),
     /// The page allocator.
     Zone,
 }
@@ -43,8 +48,8 @@ enum Lock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Line {
     Lock(Lock),
-    /// What is known of a slab.
-    Slab(u32),
+    /// What is known of a slab: its cache, and its number there.
+    Slab(u32, u32),
 }
 
 /// How a lock fared.
@@ -81,14 +86,16 @@ pub struct Outcome {
     pub zone: LockCounts,
     /// Operations by the dearest thing that they did.
     pub paths: Paths,
-    /// Slabs at the end.
+    /// Slabs of all caches at the end.
     pub slabs: u64,
-    /// Objects of a magazine, a sheaf or an array at the end; 0: the design has none.
+    /// Objects of a magazine, a sheaf or an array at the end, of the first cache; 0: the design has none.
     pub container: u32,
 }
 
 /// What an operation did.
 struct Did<'a> {
+    /// The cache.
+    cache: u32,
     deeds: &'a [Deed],
     /// Slabs that it touched.
     slabs: &'a [u32],
@@ -126,6 +133,17 @@ impl<'p> Clock<'p> {
         }
     }
 
+    /// How all locks of a kind fared. Waiting is summed in the order of their numbers: the same run gives the same bits.
+    fn locks(&self, kind: fn(&Lock) -> bool) -> LockCounts {
+        let mut all: Vec<_> = self.counts.iter().filter(|(lock, _)| kind(lock)).collect();
+        all.sort_by_key(|(lock, _)| **lock);
+        all.into_iter().fold(LockCounts::default(), |sum, (_, lock)| LockCounts {
+            taken: sum.taken + lock.taken,
+            contended: sum.contended + lock.contended,
+            waited_ns: sum.waited_ns + lock.waited_ns,
+        })
+    }
+
     /// Nanoseconds until a line is at the CPU.
     fn fetch(&mut self, cpu: u32, line: Line) -> f64 {
         match self.lines.insert(line, cpu) {
@@ -146,9 +164,11 @@ impl<'p> Clock<'p> {
             let mut from = None;
             let (lock, work) = match *deed {
                 Deed::Swap => (None, profile.own.ns),
-                Deed::Exchange | Deed::Miss => (Some(Lock::Depot), profile.exchange.ns),
-                Deed::Refill(n) | Deed::Flush(n) => (Some(Lock::Lists), profile.object.ns * f64::from(n)),
-                Deed::Relist => (Some(Lock::Lists), profile.relist.ns),
+                Deed::Exchange | Deed::Miss => (Some(Lock::Depot(did.cache)), profile.exchange.ns),
+                Deed::Refill(n) | Deed::Flush(n) => {
+                    (Some(Lock::Lists(did.cache)), profile.object.ns * f64::from(n))
+                }
+                Deed::Relist => (Some(Lock::Lists(did.cache)), profile.relist.ns),
                 Deed::Remote => (None, profile.lock.ns + profile.object.ns),
                 Deed::Made | Deed::Released => (Some(Lock::Zone), profile.slab.ns),
             };
@@ -160,7 +180,7 @@ impl<'p> Clock<'p> {
                     counts.contended += 1;
                     counts.waited_ns += free - t;
                     self.waited += free - t;
-                    contended |= lock == Lock::Depot;
+                    contended |= matches!(lock, Lock::Depot(_));
                     t = free;
                 }
                 t += profile.lock.ns;
@@ -170,7 +190,7 @@ impl<'p> Clock<'p> {
             }
             if matches!(deed, Deed::Refill(_) | Deed::Flush(_) | Deed::Relist | Deed::Remote) {
                 for slab in did.slabs {
-                    t += self.fetch(cpu, Line::Slab(*slab));
+                    t += self.fetch(cpu, Line::Slab(did.cache, *slab));
                 }
             }
             t += work;
@@ -203,6 +223,9 @@ pub enum ClockError {
     /// The simulated machine has no more memory.
     #[error("{0} CPUs: the simulated machine has no memory left")]
     NoMemory(u32),
+    /// Bytes that are no operations.
+    #[error("the stream is damaged")]
+    Damaged,
 }
 
 /// Runs a workload of `operations` for each CPU on objects of `size` bytes.
@@ -221,53 +244,91 @@ pub fn run<P: Policy>(
     seed: u64,
 ) -> Result<Outcome, ClockError> {
     let cpus = pages.allocator().cpus().count();
+    let object = CacheInfo { name: "object".to_owned(), kind: Kind::Named, size, from: 0 };
+    let team = Team::new(workload, cpus, operations, seed);
+    drive::<P, _>(pages, knobs, &[object], team, profile, operations * u64::from(cpus), workload.think_ns())
+}
+
+/// Runs a recorded stream back to back, on as many CPUs as it has: each does its own operations on objects as fast as it can. A
+/// free on another CPU waits for the allocation. Times of the recording, pages that are of no cache, and shrinks do not count.
+///
+/// The same stream gives the same outcome, to the bit.
+///
+/// # Errors
+/// See [`ClockError`].
+pub fn run_stream<P: Policy>(
+    pages: &Pages,
+    knobs: P::Knobs,
+    stream: &Stream,
+    profile: &Profile,
+) -> Result<Outcome, ClockError> {
+    let trace = Trace::new(stream).ok_or(ClockError::Damaged)?;
+    let operations = trace.operations();
+    drive::<P, _>(pages, knobs, &stream.caches, trace, profile, operations, 0.0)
+}
+
+/// Runs what a source says: `total` operations, roughly, with so many nanoseconds of something else after each.
+fn drive<'p, P: Policy, S: Source<Given<'p>>>(
+    pages: &'p Pages,
+    knobs: P::Knobs,
+    caches: &[CacheInfo],
+    mut source: S,
+    profile: &Profile,
+    total: u64,
+    think: f64,
+) -> Result<Outcome, ClockError> {
+    let cpus = pages.allocator().cpus().count();
     let mut model = Model::<P>::new(pages, knobs)?;
-    model.learn(&CacheInfo { name: "object".to_owned(), kind: Kind::Named, size, from: 0 })?;
+    caches.iter().try_for_each(|info| model.learn(info))?;
     let mut clock = Clock::new(profile);
-    let mut team = Team::new(workload, cpus, operations, seed);
     let mut next: BinaryHeap<_> = (0..cpus).map(|cpu| Reverse((Moment(0.0), cpu))).collect();
     let (mut done, mut end, mut busy) = (0, 0.0_f64, 0.0);
-    let (mut ticked, total) = (1, operations * u64::from(cpus));
+    let mut ticked = 1;
     while let Some(Reverse((Moment(now), cpu))) = next.pop() {
         let at = At { cpu, ns: now as u64 };
-        match team.ask(cpu, now) {
-            Ask::Alloc => {
-                let object = model.alloc(at, 0, 0).map_err(|_| ClockError::NoMemory(cpus))?;
-                team.got(cpu, now, object);
-                done += 1;
+        let (cache, came) = match source.next(cpu, now) {
+            Next::Alloc { cache, bytes } => {
+                (cache, Some(model.alloc(at, cache, bytes).map_err(|_| ClockError::NoMemory(cpus))?))
             }
-            Ask::Free(object) => {
-                model.free(at, 0, object);
-                done += 1;
+            Next::Free { cache, object } => {
+                model.free(at, cache, object);
+                (cache, None)
             }
-            Ask::Until(then) => {
+            Next::Until(then) => {
                 next.push(Reverse((Moment(then), cpu)));
                 continue;
             }
-            Ask::Done => {
+            Next::Sleep => continue,
+            Next::Done => {
                 end = end.max(now);
                 continue;
             }
-        }
+        };
+        done += 1;
+        // Large kmalloc has no slabs: all that it does is done by the page allocator.
+        let of_pages = if came.is_some() { &[Deed::Made] } else { &[Deed::Released] };
+        let own = model.cache(cache);
         let did = Did {
-            deeds: model.deeds(),
-            slabs: model.touched(0),
+            cache,
+            deeds: if own.is_some() { model.deeds() } else { of_pages },
+            slabs: model.touched(cache),
             locked: P::LOCKED,
-            container: model.cache(0).map_or(0, |(_, policy)| policy.container()),
+            container: own.map_or(0, |(_, policy)| policy.container()),
         };
         let (then, contended) = clock.charge(cpu, now, &did);
         if contended {
-            model.contended(0);
+            model.contended(cache);
         }
+        let woken = came.and_then(|object| source.got(cpu, then, object));
+        next.extend(woken.map(|sleeper| Reverse((Moment(then), sleeper))));
         busy += then - now;
         if done >= ticked * total / INTERVALS {
             ticked += 1;
             model.tick(at);
         }
-        next.push(Reverse((Moment(then + workload.think_ns()), cpu)));
+        next.push(Reverse((Moment(then + think), cpu)));
     }
-    model.check(team.held(), 0).map_err(ClockError::Violated)?;
-    let lock = |lock| clock.counts.get(&lock).copied().unwrap_or_default();
+    model.check(source.held(), 0).map_err(ClockError::Violated)?;
     Ok(Outcome {
         cpus,
         operations: done,
@@ -275,11 +336,11 @@ pub fn run<P: Policy>(
         operations_per_us: done as f64 * 1000.0 / end.max(1.0),
         waiting: if busy > 0.0 { clock.waited / busy } else { 0.0 },
         lines_per_operation: clock.travelled as f64 / done.max(1) as f64,
-        depot: lock(Lock::Depot),
-        lists: lock(Lock::Lists),
-        zone: lock(Lock::Zone),
+        depot: clock.locks(|lock| matches!(lock, Lock::Depot(_))),
+        lists: clock.locks(|lock| matches!(lock, Lock::Lists(_))),
+        zone: clock.locks(|lock| *lock == Lock::Zone),
         paths: model.paths(),
-        slabs: model.counts(0).slabs(),
+        slabs: (0..caches.len() as u32).map(|cache| model.counts(cache).slabs()).sum(),
         container: model.cache(0).map_or(0, |(_, policy)| policy.container()),
     })
 }

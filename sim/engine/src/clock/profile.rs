@@ -61,6 +61,22 @@ impl Profile {
     pub fn own() -> impl Iterator<Item = Self> {
         OWN.iter().filter_map(|text| Self::parse(text).ok())
     }
+    /// A machine on which nothing costs anything.
+    pub fn free() -> Self {
+        let nothing = Price { ns: 0.0, spread: [0.0; 2], source: "nothing costs anything".to_owned() };
+        let price = || nothing.clone();
+        Self {
+            name: "free".to_owned(),
+            validated_cpus: 0,
+            own: price(),
+            lock: price(),
+            exchange: price(),
+            object: price(),
+            relist: price(),
+            slab: price(),
+            levels: vec![Level { cpus: 0, line: price() }],
+        }
+    }
     /// From JSON.
     ///
     /// # Errors

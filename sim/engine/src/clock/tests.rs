@@ -24,7 +24,7 @@ fn profile() -> Profile {
     }
 }
 fn did<'a>(deeds: &'a [Deed], slabs: &'a [u32]) -> Did<'a> {
-    Did { deeds, slabs, locked: false, container: 16 }
+    Did { cache: 0, deeds, slabs, locked: false, container: 16 }
 }
 
 #[test]
@@ -47,9 +47,23 @@ fn who_comes_second_waits_and_has_the_lines_fetched() {
     assert_eq!(clock.charge(1, 0.0, &did(&[Deed::Refill(1)], &[0])).0, 31.0);
     // Another pair of CPUs is farther away; its slab is a new one.
     assert_eq!(clock.charge(2, 40.0, &did(&[Deed::Refill(1)], &[1])).0, 40.0 + 1.0 + 2.0 + 100.0 + 3.0);
-    let lists = clock.counts[&Lock::Lists];
+    let lists = clock.counts[&Lock::Lists(0)];
     assert_eq!((lists.taken, lists.contended, lists.waited_ns), (3, 1, 5.0));
     assert_eq!((clock.travelled, clock.waited), (3, 5.0));
+}
+
+/// Two caches have two depots, two pairs of lists, and slabs of the same numbers that are not the same.
+#[test]
+fn caches_share_no_lock_and_no_line() {
+    let profile = profile();
+    let mut clock = Clock::new(&profile);
+    let of = |cache, deed: &'static [Deed]| Did { cache, ..did(deed, &[0]) };
+    for deed in [&[Deed::Refill(1)][..], &[Deed::Exchange], &[Deed::Relist]] {
+        let alone = clock.charge(0, 0.0, &of(0, deed));
+        assert_eq!(clock.charge(1, 0.0, &of(1, deed)), alone, "{deed:?}");
+        clock = Clock { counts: clock.counts, ..Clock::new(&profile) };
+    }
+    assert_eq!((clock.locks(|lock| matches!(lock, Lock::Lists(_))).taken, clock.counts.len()), (4, 4));
 }
 
 #[test]
@@ -59,7 +73,7 @@ fn a_container_that_changes_hands_travels_when_the_lock_is_free_again() {
     assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Exchange], &[])), (7.0, false));
     // The lock's line, then sixteen objects in two lines.
     assert_eq!(clock.charge(1, 10.0, &did(&[Deed::Exchange], &[])), (10.0 + 7.0 + 10.0 + 20.0, false));
-    assert_eq!(clock.free[&Lock::Depot], 27.0);
+    assert_eq!(clock.free[&Lock::Depot(0)], 27.0);
     // Waiting for the depot is what makes magazines grow.
     assert_eq!(clock.charge(0, 20.0, &did(&[Deed::Miss], &[])), (27.0 + 2.0 + 10.0 + 4.0, true));
 }

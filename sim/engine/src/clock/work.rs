@@ -1,4 +1,4 @@
-//! Made workloads: what each CPU asks for next.
+//! Made workloads: what each CPU does next, in virtual time and on threads alike.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -94,194 +94,202 @@ impl FromStr for Workload {
     }
 }
 
-/// What a CPU asks for.
-pub(super) enum Ask<O> {
+/// What a CPU does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask<O> {
+    /// It allocates, and [has it](Script::got).
     Alloc,
+    /// It frees this object.
     Free(O),
-    /// Nothing before then.
-    Until(f64),
+    /// Nothing, before another CPU has done something.
+    Wait,
     /// Nothing any more.
     Done,
 }
 
-/// All CPUs, with what each holds.
-pub(super) struct Team<O> {
-    kind: Kind,
-    cpus: Vec<Cpu<O>>,
-    rng: Xoshiro256PlusPlus,
+/// What CPUs know of each other, and how objects get from one to another: in virtual time, or among threads.
+pub trait Others<O> {
+    /// The first object that was sent to this CPU; `None` if there is none yet.
+    fn take(&mut self, own: u32) -> Option<O>;
+    /// Sends an object.
+    fn send(&mut self, to: u32, object: O);
+    /// Objects that were sent to a CPU and that it has not taken.
+    fn waiting(&self, cpu: u32) -> u64;
+    /// Whether a CPU has said that it has no operations left.
+    fn is_finished(&self, cpu: u32) -> bool;
+    /// This CPU has none.
+    fn finish(&mut self, own: u32);
 }
 
-struct Cpu<O> {
+/// What one CPU does under a [`Workload`].
+///
+/// The clock and threads run the same scripts. Chance is each CPU's own: what it decides does not hang on who was faster.
+#[derive(Debug)]
+pub struct Script<O> {
+    kind: Kind,
+    number: u32,
+    cpus: u32,
     /// Operations that are left.
     left: u64,
     held: VecDeque<O>,
-    /// From other CPUs, with the moment when each was there.
-    inbox: VecDeque<(f64, O)>,
-    /// Bursts and connections: whether it allocates now.
+    /// Bursts: whether it allocates now.
     filling: bool,
     /// Fork-join: tasks of this round.
     made: u64,
+    rng: Xoshiro256PlusPlus,
 }
 
-/// How long a CPU that has nothing to do looks away.
-const IDLE_NS: f64 = 50.0;
-
-impl<O> Team<O> {
-    pub(super) fn new(workload: &Workload, cpus: u32, operations: u64, seed: u64) -> Self {
-        let cpu = || Cpu {
+impl<O> Script<O> {
+    /// Of CPU `number` of so many, with that many operations.
+    pub fn new(workload: &Workload, number: u32, cpus: u32, operations: u64, seed: u64) -> Self {
+        let own = seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self {
+            kind: workload.kind,
+            number,
+            cpus,
             left: operations,
             held: VecDeque::new(),
-            inbox: VecDeque::new(),
             filling: true,
             made: 0,
-        };
-        let cpus = (0..cpus).map(|_| cpu()).collect();
-        Self { kind: workload.kind, cpus, rng: Xoshiro256PlusPlus::seed_from_u64(seed) }
+            rng: Xoshiro256PlusPlus::seed_from_u64(own),
+        }
     }
-    /// Objects that are out.
-    pub(super) fn held(&self) -> u64 {
-        self.cpus.iter().map(|cpu| (cpu.held.len() + cpu.inbox.len()) as u64).sum()
+    /// Objects that it holds.
+    pub fn held(&self) -> usize {
+        self.held.len()
     }
 
-    pub(super) fn ask(&mut self, cpu: u32, now: f64) -> Ask<O> {
-        let ask = self.next(cpu, now);
+    /// What it does next.
+    #[inline]
+    pub fn ask(&mut self, others: &mut impl Others<O>) -> Ask<O> {
+        if self.left == 0 {
+            others.finish(self.number);
+        }
+        let ask = self.next(others);
         if matches!(ask, Ask::Alloc | Ask::Free(_)) {
-            let left = &mut self.cpus[cpu as usize].left;
-            *left = left.saturating_sub(1);
+            self.left = self.left.saturating_sub(1);
         }
         ask
     }
 
-    fn next(&mut self, number: u32, now: f64) -> Ask<O> {
-        let others = self.cpus.len() as u64;
-        let cpu = &mut self.cpus[number as usize];
-        match self.kind {
-            Kind::Pairs => match cpu.held.pop_back() {
-                Some(object) => Ask::Free(object),
-                None if cpu.left == 0 => Ask::Done,
-                None => Ask::Alloc,
-            },
-            Kind::Bursts(n) => {
-                cpu.filling = if cpu.filling { (cpu.held.len() as u64) < n } else { cpu.held.is_empty() };
-                match () {
-                    () if cpu.left == 0 && cpu.held.is_empty() => Ask::Done,
-                    () if cpu.filling && cpu.left > 0 => Ask::Alloc,
-                    () => cpu.held.pop_back().map_or(Ask::Done, Ask::Free),
-                }
-            }
-            Kind::Handoff(n) => {
-                // Alone, or the last of an odd number: both roles.
-                if u64::from(number) == others - 1 && others % 2 == 1 {
-                    return match cpu.held.pop_back() {
-                        Some(object) => Ask::Free(object),
-                        None if cpu.left == 0 => Ask::Done,
-                        None => Ask::Alloc,
-                    };
-                }
-                if number.is_multiple_of(2) {
-                    let full = self.cpus[number as usize + 1].inbox.len() as u64 >= n;
-                    return match self.cpus[number as usize].left {
-                        0 => Ask::Done,
-                        _ if full => Ask::Until(now + IDLE_NS),
-                        _ => Ask::Alloc,
-                    };
-                }
-                let more = self.cpus[number as usize - 1].left > 0;
-                take(&mut self.cpus[number as usize].inbox, now, more)
-            }
-            Kind::Remote(_) => match cpu.held.pop_back() {
-                Some(object) => Ask::Free(object),
-                None => match cpu.inbox.front() {
-                    Some((then, _)) if *then <= now => {
-                        cpu.inbox.pop_front().map_or(Ask::Done, |(_, o)| Ask::Free(o))
-                    }
-                    _ if cpu.left > 0 => Ask::Alloc,
-                    Some((then, _)) => Ask::Until(*then),
-                    None => Ask::Done,
-                },
-            },
-            Kind::ForkJoin(n) => self.fork_join(number, now, n),
-            Kind::Server(_) | Kind::Migrate(_) => {
-                let n = if let Kind::Server(n) = self.kind { n } else { 1000 };
-                if let Some((then, _)) = cpu.inbox.front()
-                    && *then <= now
-                {
-                    return cpu.inbox.pop_front().map_or(Ask::Done, |(_, object)| Ask::Free(object));
-                }
-                if cpu.left == 0 {
-                    return Ask::Done;
-                }
-                // As many come as go, around half of the connections.
-                if cpu.held.is_empty() || self.rng.random_range(0..n) >= cpu.held.len() as u64 {
-                    return Ask::Alloc;
-                }
-                let which = self.rng.random_range(0..cpu.held.len() as u64) as usize;
-                let Some(object) = cpu.held.swap_remove_back(which) else { return Ask::Alloc };
-                if let Kind::Migrate(one_in) = self.kind
-                    && others > 1
-                    && self.rng.random_range(0..one_in) == 0
-                {
-                    let other = (u64::from(number) + 1 + self.rng.random_range(0..others - 1)) % others;
-                    self.cpus[other as usize].inbox.push_back((now, object));
-                    return Ask::Until(now + 1.0);
-                }
-                Ask::Free(object)
-            }
+    /// One object, allocated and freed again.
+    fn pair(&mut self) -> Ask<O> {
+        match self.held.pop_back() {
+            Some(object) => Ask::Free(object),
+            None if self.left == 0 => Ask::Done,
+            None => Ask::Alloc,
         }
     }
 
-    fn fork_join(&mut self, number: u32, now: f64, n: u64) -> Ask<O> {
-        let cpus = self.cpus.len() as u64;
-        let left = self.cpus[0].left > 0;
-        let cpu = &mut self.cpus[number as usize];
-        if number == 0 && left && cpu.made < n * cpus {
-            cpu.made += 1;
-            return Ask::Alloc;
-        }
-        if let Some((then, _)) = cpu.inbox.front() {
-            return match *then <= now {
-                true => cpu.inbox.pop_front().map_or(Ask::Done, |(_, object)| Ask::Free(object)),
-                false => Ask::Until(*then),
-            };
-        }
-        if number == 0 {
-            let done = self.cpus.iter().all(|cpu| cpu.inbox.is_empty());
-            return match (done, left) {
-                (true, true) => {
-                    self.cpus[0].made = 0;
-                    self.fork_join(0, now, n)
+    #[inline]
+    fn next(&mut self, others: &mut impl Others<O>) -> Ask<O> {
+        match self.kind {
+            Kind::Pairs => self.pair(),
+            Kind::Bursts(n) => {
+                self.filling = if self.filling { (self.held.len() as u64) < n } else { self.held.is_empty() };
+                match () {
+                    () if self.filling && self.left > 0 => Ask::Alloc,
+                    () => self.held.pop_back().map_or(Ask::Done, Ask::Free),
                 }
-                (true, false) => Ask::Done,
-                (false, _) => Ask::Until(now + IDLE_NS),
-            };
+            }
+            // Alone, or the last of an odd number: both roles.
+            Kind::Handoff(_) if self.number == self.cpus - 1 && self.cpus % 2 == 1 => self.pair(),
+            Kind::Handoff(n) if self.number.is_multiple_of(2) => match self.left {
+                0 => Ask::Done,
+                _ if others.waiting(self.number + 1) >= n => Ask::Wait,
+                _ => Ask::Alloc,
+            },
+            Kind::Handoff(_) => self.served(others, self.number - 1),
+            Kind::Remote(_) => match self.held.pop_back().or_else(|| others.take(self.number)) {
+                Some(object) => Ask::Free(object),
+                None if self.left > 0 => Ask::Alloc,
+                None if others.waiting(self.number) > 0 => Ask::Wait,
+                None => Ask::Done,
+            },
+            Kind::ForkJoin(n) => self.fork_join(others, n),
+            Kind::Server(n) => self.serve(others, n, None),
+            Kind::Migrate(one_in) => self.serve(others, 1000, Some(one_in)),
         }
-        if left { Ask::Until(now + IDLE_NS) } else { Ask::Done }
+    }
+
+    /// Frees what `maker` makes, until that is finished.
+    fn served(&self, others: &mut impl Others<O>, maker: u32) -> Ask<O> {
+        // Asked first: what is sent before the end is there when the end is seen.
+        let finished = others.is_finished(maker);
+        match others.take(self.number) {
+            Some(object) => Ask::Free(object),
+            None if finished && others.waiting(self.number) == 0 => Ask::Done,
+            None => Ask::Wait,
+        }
+    }
+
+    fn fork_join(&mut self, others: &mut impl Others<O>, n: u64) -> Ask<O> {
+        if self.number != 0 {
+            return self.served(others, 0);
+        }
+        let tasks = n * u64::from(self.cpus);
+        if self.made == tasks {
+            if let Some(object) = others.take(0) {
+                return Ask::Free(object);
+            }
+            if (0..self.cpus).any(|cpu| others.waiting(cpu) > 0) {
+                return Ask::Wait;
+            }
+            self.made = 0;
+        }
+        match self.left {
+            0 => others.take(0).map_or(Ask::Done, Ask::Free),
+            _ => Ask::Alloc,
+        }
+    }
+
+    fn serve(&mut self, others: &mut impl Others<O>, n: u64, one_in: Option<u64>) -> Ask<O> {
+        if let Some(object) = others.take(self.number) {
+            return Ask::Free(object);
+        }
+        while self.left > 0 {
+            let held = self.held.len() as u64;
+            // As many come as go, around half of the connections.
+            if held == 0 || self.rng.random_range(0..n) >= held {
+                return Ask::Alloc;
+            }
+            let which = self.rng.random_range(0..held) as usize;
+            let Some(object) = self.held.swap_remove_back(which) else { break };
+            match one_in {
+                Some(one_in) if self.cpus > 1 && self.rng.random_range(0..one_in) == 0 => {
+                    let other = self.another();
+                    others.send(other, object);
+                }
+                _ => return Ask::Free(object),
+            }
+        }
+        Ask::Done
+    }
+
+    /// Any CPU but this one.
+    fn another(&mut self) -> u32 {
+        (self.number + 1 + self.rng.random_range(0..self.cpus - 1)) % self.cpus
     }
 
     /// An allocation has brought an object.
-    pub(super) fn got(&mut self, number: u32, now: f64, object: O) {
-        let cpus = self.cpus.len() as u64;
+    #[inline]
+    pub fn got(&mut self, object: O, others: &mut impl Others<O>) {
         let to = match self.kind {
-            Kind::Handoff(_) if number.is_multiple_of(2) && u64::from(number) + 1 < cpus => Some(number + 1),
-            Kind::Remote(percent) if cpus > 1 && self.rng.random_range(0..100) < percent => {
-                Some(((u64::from(number) + 1 + self.rng.random_range(0..cpus - 1)) % cpus) as u32)
+            Kind::Handoff(_) if self.number.is_multiple_of(2) && self.number + 1 < self.cpus => {
+                Some(self.number + 1)
             }
-            Kind::ForkJoin(_) => Some(((self.cpus[0].made - 1) % cpus) as u32),
+            Kind::Remote(percent) if self.cpus > 1 && self.rng.random_range(0..100) < percent => {
+                Some(self.another())
+            }
+            Kind::ForkJoin(_) => {
+                self.made += 1;
+                Some(((self.made - 1) % u64::from(self.cpus)) as u32)
+            }
             _ => None,
         };
         match to {
-            Some(to) => self.cpus[to as usize].inbox.push_back((now, object)),
-            None => self.cpus[number as usize].held.push_back(object),
+            Some(to) => others.send(to, object),
+            None => self.held.push_back(object),
         }
-    }
-}
-
-/// What came, or when to look again.
-fn take<O>(inbox: &mut VecDeque<(f64, O)>, now: f64, more: bool) -> Ask<O> {
-    match inbox.front() {
-        Some((then, _)) if *then > now => Ask::Until(*then),
-        Some(_) => inbox.pop_front().map_or(Ask::Done, |(_, object)| Ask::Free(object)),
-        None if more => Ask::Until(now + IDLE_NS),
-        None => Ask::Done,
     }
 }

@@ -1,0 +1,99 @@
+//! CPUs under a made workload, in virtual time.
+
+use super::source::{Next, Source};
+use super::work::{Ask, Others, Script, Workload};
+use std::collections::VecDeque;
+
+/// All CPUs, with what each holds.
+pub(super) struct Team<O> {
+    scripts: Vec<Script<O>>,
+    between: Between<O>,
+}
+
+/// What is between CPUs.
+struct Between<O> {
+    /// The time of the CPU that looks.
+    now: f64,
+    /// What was sent to each, with the moment when it was there, in order of these.
+    sent: Vec<VecDeque<(f64, O)>>,
+    finished: Vec<bool>,
+}
+
+/// How long a CPU that has nothing to do looks away.
+const IDLE_NS: f64 = 50.0;
+
+impl<O> Team<O> {
+    pub(super) fn new(workload: &Workload, cpus: u32, operations: u64, seed: u64) -> Self {
+        let script = |cpu| Script::new(workload, cpu, cpus, operations, seed);
+        let sent = (0..cpus).map(|_| VecDeque::new()).collect();
+        let between = Between { now: 0.0, sent, finished: vec![false; cpus as usize] };
+        Self { scripts: (0..cpus).map(script).collect(), between }
+    }
+}
+
+impl<O> Source<O> for Team<O> {
+    fn next(&mut self, cpu: u32, now: f64) -> Next<O> {
+        self.between.now = now;
+        match self.scripts[cpu as usize].ask(&mut self.between) {
+            Ask::Alloc => Next::Alloc { cache: 0, bytes: 0 },
+            Ask::Free(object) => Next::Free { cache: 0, object },
+            Ask::Wait => {
+                let first = self.between.sent[cpu as usize].front().map(|(then, _)| *then);
+                Next::Until(first.filter(|then| *then > now).unwrap_or(now + IDLE_NS))
+            }
+            Ask::Done => Next::Done,
+        }
+    }
+    fn got(&mut self, cpu: u32, then: f64, object: O) -> Option<u32> {
+        self.between.now = then;
+        self.scripts[cpu as usize].got(object, &mut self.between);
+        None
+    }
+    fn held(&self) -> u64 {
+        let sent = self.between.sent.iter().map(VecDeque::len);
+        sent.chain(self.scripts.iter().map(Script::held)).sum::<usize>() as u64
+    }
+}
+
+impl<O> Others<O> for Between<O> {
+    fn take(&mut self, own: u32) -> Option<O> {
+        let now = self.now;
+        self.sent[own as usize].pop_front_if(|(then, _)| *then <= now).map(|(_, object)| object)
+    }
+    fn send(&mut self, to: u32, object: O) {
+        let (now, sent) = (self.now, &mut self.sent[to as usize]);
+        let at = sent.partition_point(|(then, _)| *then <= now);
+        sent.insert(at, (now, object));
+    }
+    fn waiting(&self, cpu: u32) -> u64 {
+        self.sent[cpu as usize].len() as u64
+    }
+    fn is_finished(&self, cpu: u32) -> bool {
+        self.finished[cpu as usize]
+    }
+    fn finish(&mut self, own: u32) {
+        self.finished[own as usize] = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_come_in_the_order_of_their_moments_and_not_before() {
+        let mut between = Between { now: 0.0, sent: vec![VecDeque::new()], finished: vec![false] };
+        for (then, object) in [(5.0, 'c'), (3.0, 'a'), (3.0, 'b')] {
+            between.now = then;
+            between.send(0, object);
+        }
+        let mut at = |now| {
+            between.now = now;
+            between.take(0)
+        };
+        assert_eq!(
+            [2.0, 3.0, 4.0, 4.0, 5.0, 6.0].map(&mut at),
+            [None, Some('a'), Some('b'), None, Some('c'), None]
+        );
+    }
+}

@@ -1,0 +1,250 @@
+//! A recorded stream back to back: each CPU does its own operations as fast as it can.
+//!
+//! Times of the recording count for nothing. What holds is the order of each CPU's operations, and that an object is freed after
+//! it was allocated: a free on another CPU waits for that. Pages that others than caches take, marks and shrinks are left out.
+
+use super::source::{Next, Source};
+use crate::stream::{Action, Reader, Stream};
+
+/// Operations of CPUs, and the objects that they are about.
+pub(super) struct Trace<O> {
+    cpus: Vec<Vec<Step>>,
+    /// How far each CPU is.
+    at: Vec<usize>,
+    objects: Vec<Slot<O>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Alloc { cache: u32, bytes: u64, object: u32 },
+    Free { cache: u32, object: u32 },
+}
+
+enum Slot<O> {
+    /// Not allocated yet.
+    Unborn,
+    /// Not either, and this CPU sleeps until it is.
+    Awaited(u32),
+    /// Allocated by then.
+    Since(f64, O),
+    Gone,
+}
+
+impl<O> Trace<O> {
+    /// `None`: the stream is damaged.
+    pub(super) fn new(stream: &Stream) -> Option<Self> {
+        let mut cpus = vec![vec![]; stream.cpus as usize];
+        let (mut reader, mut objects) = (Reader::default(), 0);
+        // By number of birth: its object, and the cache.
+        let mut born: Vec<Option<(u32, u32)>> = vec![];
+        for _ in 0..stream.operations {
+            reader.begin(stream)?;
+            loop {
+                let action = reader.action(stream)?;
+                let steps: &mut Vec<_> = cpus.get_mut(reader.cpu() as usize)?;
+                match action {
+                    Action::Alloc { cache, bytes } | Action::Pass { cache, bytes } => {
+                        let object = objects;
+                        objects += 1;
+                        steps.push(Step::Alloc { cache, bytes, object });
+                        match action {
+                            Action::Pass { .. } => steps.push(Step::Free { cache, object }),
+                            _ => born.push(Some((object, cache))),
+                        }
+                    }
+                    Action::Free { age } => {
+                        let number = (born.len() as u64).checked_sub(age.checked_add(1)?)?;
+                        let (object, cache) = born[number as usize].take()?;
+                        steps.push(Step::Free { cache, object });
+                    }
+                    _ => {}
+                }
+                if !reader.goes_on(stream) {
+                    break;
+                }
+            }
+        }
+        let objects = (0..objects).map(|_| Slot::Unborn).collect();
+        Some(Self { at: vec![0; cpus.len()], cpus, objects })
+    }
+    /// Allocations and frees.
+    pub(super) fn operations(&self) -> u64 {
+        self.cpus.iter().map(|steps| steps.len() as u64).sum()
+    }
+}
+
+impl<O> Source<O> for Trace<O> {
+    fn next(&mut self, cpu: u32, now: f64) -> Next<O> {
+        let at = &mut self.at[cpu as usize];
+        match self.cpus[cpu as usize].get(*at) {
+            None => Next::Done,
+            Some(&Step::Alloc { cache, bytes, .. }) => {
+                *at += 1;
+                Next::Alloc { cache, bytes }
+            }
+            Some(&Step::Free { cache, object }) => {
+                let slot = &mut self.objects[object as usize];
+                match core::mem::replace(slot, Slot::Gone) {
+                    Slot::Since(then, object) if then <= now => {
+                        *at += 1;
+                        Next::Free { cache, object }
+                    }
+                    Slot::Since(then, object) => {
+                        *slot = Slot::Since(then, object);
+                        Next::Until(then)
+                    }
+                    Slot::Unborn | Slot::Awaited(_) => {
+                        *slot = Slot::Awaited(cpu);
+                        Next::Sleep
+                    }
+                    Slot::Gone => unreachable!("a stream frees an object once"),
+                }
+            }
+        }
+    }
+    fn got(&mut self, cpu: u32, then: f64, object: O) -> Option<u32> {
+        let last = self.at[cpu as usize].checked_sub(1).map(|at| self.cpus[cpu as usize][at]);
+        let Some(Step::Alloc { object: number, .. }) = last else { unreachable!("it has allocated") };
+        match core::mem::replace(&mut self.objects[number as usize], Slot::Since(then, object)) {
+            Slot::Awaited(sleeper) => Some(sleeper),
+            _ => None,
+        }
+    }
+    fn held(&self) -> u64 {
+        self.objects.iter().filter(|slot| matches!(slot, Slot::Since(..))).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{ClockError, Outcome, Profile, run_stream};
+    use crate::models::bonwick94::{self, Bonwick94};
+    use crate::models::magazines01::Magazines01;
+    use crate::models::slub::Slub;
+    use crate::models::uslab::Uslab;
+    use crate::stream::{Kind, Writer};
+    use crate::{Pages, Policy};
+    use rand::rngs::Xoshiro256PlusPlus;
+    use rand::{RngExt, SeedableRng};
+
+    fn outcome<P: Policy>(stream: &Stream) -> Result<Outcome, ClockError> {
+        let profile = Profile::own().next().expect("one at least");
+        run_stream::<P>(&Pages::new(stream.cpus).unwrap(), P::Knobs::default(), stream, &profile)
+    }
+
+    #[test]
+    fn a_free_on_another_cpu_waits_until_the_allocation_is_done() {
+        let mut writer = Writer::new("two".to_owned(), 2);
+        writer.begin(0);
+        writer.cache("a".to_owned(), Kind::Named, 64);
+        writer.alloc(0, 0, 0x1000, 64);
+        writer.begin(1);
+        writer.free(1, 0x1000);
+        let mut trace = Trace::new(&writer.finish()).unwrap();
+        assert!(matches!(trace.next(1, 0.0), Next::Sleep));
+        assert!(matches!(trace.next(0, 0.0), Next::Alloc { cache: 0, .. }));
+        assert_eq!((trace.got(0, 5.0, 'x'), trace.held()), (Some(1), 1));
+        assert!(matches!(trace.next(1, 4.0), Next::Until(5.0)));
+        assert!(matches!(trace.next(1, 5.0), Next::Free { cache: 0, object: 'x' }));
+        assert!([0, 1].into_iter().all(|cpu| matches!(trace.next(cpu, 6.0), Next::Done)));
+        assert_eq!(trace.held(), 0);
+    }
+
+    /// Objects of three caches and of large kmalloc, which any of four CPUs frees.
+    fn random(seed: u64) -> (Stream, u64) {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let mut writer = Writer::new("random".to_owned(), 4);
+        let (mut live, mut operations) = (vec![], 0);
+        for step in 0..4000 {
+            writer.begin(step);
+            if step == 0 {
+                for size in [64, 192, 1024] {
+                    writer.cache(format!("of-{size}"), Kind::Named, size);
+                }
+                writer.cache("large".to_owned(), Kind::Large, 0);
+            }
+            let cpu = rng.random_range(0..4);
+            match rng.random_range(0..live.len() + 20) {
+                n if n < live.len() => _ = writer.free(cpu, live.swap_remove(n)),
+                n if n % 9 == 0 => {
+                    writer.pass(cpu, 0, 64);
+                    operations += 1;
+                }
+                n if n % 9 == 1 => {
+                    writer.alloc_pages(cpu, step * 8, 1, 0);
+                    operations -= 1;
+                }
+                _ => {
+                    let cache = rng.random_range(0..4);
+                    writer.alloc(cpu, cache, 0x10_0000 + step * 0x4000, 9000);
+                    live.push(0x10_0000 + step * 0x4000);
+                }
+            }
+            operations += 1;
+        }
+        (writer.finish(), operations)
+    }
+
+    #[test]
+    fn every_operation_on_objects_is_done_once_and_the_same_stream_gives_the_same_outcome() {
+        fn check<P: Policy>() {
+            let (stream, operations) = random(7);
+            let first = outcome::<P>(&stream).unwrap();
+            assert_eq!((first.operations, first.cpus), (operations, 4), "{}", P::NAME);
+            assert!(first.paths.operations() < operations, "large ones are of no class");
+            assert_eq!(first, outcome::<P>(&stream).unwrap());
+            assert_ne!(first, outcome::<P>(&random(8).0).unwrap());
+        }
+        check::<Bonwick94>();
+        check::<Magazines01>();
+        check::<Slub>();
+        check::<Uslab>();
+    }
+
+    /// Two CPUs, each with a cache of its own or both with the same one.
+    #[test]
+    fn caches_of_a_trace_do_not_wait_for_each_other() {
+        let of = |caches: u32| {
+            let mut writer = Writer::new("pairs".to_owned(), 2);
+            for step in 0..2000 {
+                writer.begin(step);
+                if writer.caches() == 0 {
+                    (0..2).for_each(|cache| writer.cache(format!("c{cache}"), Kind::Named, 64));
+                }
+                let cpu = (step % 2) as u32;
+                match step % 4 < 2 {
+                    true => writer.alloc(cpu, cpu % caches, 0x1000 + u64::from(cpu), 64),
+                    false => assert!(writer.free(cpu, 0x1000 + u64::from(cpu))),
+                }
+            }
+            outcome::<Bonwick94>(&writer.finish()).unwrap()
+        };
+        let (one, two) = (of(1), of(2));
+        assert!(one.lists.contended > 100, "{one:?}");
+        assert_eq!((two.lists.contended, two.lists.taken), (0, one.lists.taken), "{two:?}");
+        assert!(two.operations_per_us > 2.0 * one.operations_per_us);
+    }
+
+    #[test]
+    fn damaged_streams_are_an_error_and_never_a_panic() {
+        let (stream, _) = random(7);
+        let mut bytes = stream.write();
+        let knobs = bonwick94::Knobs::default;
+        let pages = Pages::new(4).unwrap();
+        let profile = Profile::own().next().expect("one at least");
+        // Whatever a byte is changed to: an error, or a stream that can be run; never a panic.
+        let mut damaged = 0;
+        for at in (20..bytes.len()).step_by(97) {
+            bytes[at] ^= 1;
+            if let Ok(stream) = Stream::read(&bytes)
+                && stream.cpus == 4
+            {
+                let ran = run_stream::<Bonwick94>(&pages, knobs(), &stream, &profile);
+                damaged += u32::from(matches!(ran, Err(ClockError::Damaged)));
+            }
+            bytes[at] ^= 1;
+        }
+        assert!(damaged > 10, "{damaged}");
+    }
+}

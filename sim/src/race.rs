@@ -1,0 +1,251 @@
+//! Scripts of the [clock](uslab_engine::clock) on threads of this machine's CPUs, with the shipping allocator or without one.
+
+use crate::stress::affinity;
+use nix::time::{ClockId, clock_gettime};
+use std::collections::VecDeque;
+use std::hint::spin_loop;
+use std::time::Duration;
+use uslab::{AllocError, CacheBox};
+use uslab_engine::clock::{Ask, Others, Script, Workload};
+use uslab_magazine::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+
+/// An object: nobody writes to it.
+pub(crate) type Object = [u64; 8];
+/// One that is held, or would be if there were an allocator.
+pub(crate) type Held<'c> = Option<CacheBox<'c, Object>>;
+/// Where it is from. What is measured with an allocator and without one is the same code: it calls this.
+pub(crate) type Make<'m, 'c> = &'m (dyn Fn() -> Result<Held<'c>, AllocError> + Sync);
+
+/// How a race went.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Raced {
+    /// Allocations and frees of all threads.
+    operations: u64,
+    /// Nanoseconds of the one that took longest.
+    ns: f64,
+}
+
+impl Raced {
+    /// Operations in a microsecond, of all threads together.
+    pub(crate) fn per_us(self) -> f64 {
+        self.operations as f64 * 1000.0 / self.ns.max(1.0)
+    }
+}
+
+/// Runs the scripts of a workload on threads, each on one of `cpus`.
+pub(crate) fn race<'c>(
+    workload: &Workload,
+    cpus: &[usize],
+    operations: u64,
+    seed: u64,
+    make: Make<'_, 'c>,
+) -> Result<Raced, AllocError> {
+    let count = cpus.len() as u32;
+    let shared = Shared::<Held<'c>>::new(count);
+    let one = |number: u32, cpu: usize| {
+        affinity::pin(&[cpu]);
+        let mut script = Script::new(workload, number, count, operations, seed);
+        let mut seat = Seat { shared: &shared, taken: VecDeque::new() };
+        shared.meet();
+        let start = cpu_time();
+        let (mut done, mut waited) = (0_u64, 0);
+        let failed = loop {
+            match script.ask(&mut seat) {
+                Ask::Alloc => match make() {
+                    Ok(object) => script.got(object, &mut seat),
+                    Err(error) => break Some(error),
+                },
+                Ask::Free(object) => drop(object),
+                Ask::Wait if shared.failed.load(Ordering::Relaxed) => break None,
+                Ask::Wait => {
+                    waited += 1;
+                    pause(waited);
+                    continue;
+                }
+                Ask::Done => break None,
+            }
+            done += 1;
+        };
+        let took = cpu_time().saturating_sub(start);
+        // What scripts and queues still hold goes when all have their times.
+        match failed {
+            Some(error) => {
+                shared.failed.store(true, Ordering::Relaxed);
+                Err(error)
+            }
+            None => Ok((took, done, script)),
+        }
+    };
+    let all = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..).zip(cpus).map(|(number, &cpu)| scope.spawn(move || one(number, cpu))).collect();
+        let ended = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        ended.collect::<Result<Vec<_>, _>>()
+    })?;
+    let longest = all.iter().map(|(took, ..)| *took).max().unwrap_or_default();
+    Ok(Raced { operations: all.iter().map(|(_, done, _)| done).sum(), ns: longest.as_nanos() as f64 })
+}
+
+/// A moment of a thread that waits. Now and then it lets others have its CPU: the one that it waits for may be among them.
+fn pause(look: u64) {
+    if look.is_multiple_of(4096) { std::thread::yield_now() } else { spin_loop() }
+}
+
+/// CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+/// What threads share: a queue for each CPU.
+struct Shared<O> {
+    queues: Vec<Queue<O>>,
+    met: AtomicU64,
+    /// An allocation failed, and nobody needs to wait for anything any more.
+    failed: AtomicBool,
+}
+
+/// What is sent to a CPU. Two lines lie between words that different CPUs write.
+#[repr(align(128))]
+struct Queue<O> {
+    sent: Apart<AtomicU64>,
+    taken: Apart<AtomicU64>,
+    finished: Apart<AtomicBool>,
+    objects: Mutex<Vec<O>>,
+}
+
+#[repr(align(128))]
+struct Apart<T>(T);
+
+impl<O> Shared<O> {
+    fn new(cpus: u32) -> Self {
+        let queue = |_| Queue {
+            sent: Apart(AtomicU64::new(0)),
+            taken: Apart(AtomicU64::new(0)),
+            finished: Apart(AtomicBool::new(false)),
+            objects: Mutex::new(Vec::new()),
+        };
+        Self {
+            queues: (0..cpus).map(queue).collect(),
+            met: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+        }
+    }
+    /// Waits until all are here.
+    fn meet(&self) {
+        // Relaxed: it orders nothing but the beginning of the race.
+        self.met.fetch_add(1, Ordering::Relaxed);
+        let looks = (1_u64..).take_while(|_| self.met.load(Ordering::Relaxed) < self.queues.len() as u64);
+        looks.for_each(pause);
+    }
+}
+
+/// A thread's side of what is between threads.
+struct Seat<'s, O> {
+    shared: &'s Shared<O>,
+    /// Objects that came through its queue: all that lie there at a time, so that its lock is taken once for them.
+    taken: VecDeque<O>,
+}
+
+impl<O> Others<O> for Seat<'_, O> {
+    #[inline]
+    fn take(&mut self, own: u32) -> Option<O> {
+        let queue = &self.shared.queues[own as usize];
+        if self.taken.is_empty() {
+            if self.waiting(own) == 0 {
+                return None;
+            }
+            self.taken.extend(queue.objects.lock().drain(..));
+        }
+        let object = self.taken.pop_front()?;
+        let taken = queue.taken.0.load(Ordering::Relaxed) + 1;
+        // Release: pairs with the load in `waiting`.
+        queue.taken.0.store(taken, Ordering::Release);
+        Some(object)
+    }
+    #[inline]
+    fn send(&mut self, to: u32, object: O) {
+        let queue = &self.shared.queues[to as usize];
+        let mut objects = queue.objects.lock();
+        objects.push(object);
+        // Under the lock there is one sender. Release: pairs with the load in `waiting`.
+        queue.sent.0.store(queue.sent.0.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+    #[inline]
+    fn waiting(&self, cpu: u32) -> u64 {
+        let queue = &self.shared.queues[cpu as usize];
+        // What was taken first: it is never more than what was sent by then. Acquire: pairs with the stores of both.
+        let taken = queue.taken.0.load(Ordering::Acquire);
+        queue.sent.0.load(Ordering::Acquire) - taken
+    }
+    #[inline]
+    fn is_finished(&self, cpu: u32) -> bool {
+        // Acquire: pairs with the store in `finish`; what was sent before is seen.
+        self.shared.queues[cpu as usize].finished.0.load(Ordering::Acquire)
+    }
+    #[inline]
+    fn finish(&mut self, own: u32) {
+        // Release: pairs with the load in `is_finished`.
+        self.shared.queues[own as usize].finished.0.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uslab::ObjectCache;
+    use uslab_engine::Pages;
+    use uslab_engine::clock::{Profile, run};
+    use uslab_engine::models::uslab::{Knobs, Uslab};
+
+    fn workloads() -> impl Iterator<Item = Workload> {
+        let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
+        names.into_iter().map(|name| name.parse().unwrap())
+    }
+    /// Two CPUs, or one twice.
+    fn two() -> [usize; 2] {
+        let usable = affinity::usable();
+        [usable[0], usable[usable.len() - 1]]
+    }
+
+    /// Who frees what is decided by scripts alone where nobody takes what comes when it comes.
+    #[test]
+    fn threads_do_the_clocks_operations_and_lose_none() {
+        const EACH: u64 = 2000;
+        for workload in workloads() {
+            for count in [1, 2] {
+                let cache = ObjectCache::<Object>::builder("race").ctor(Object::default).build().unwrap();
+                let raced = race(&workload, &two()[..count], EACH, 3, &|| cache.alloc().map(Some)).unwrap();
+                let pages = Pages::new(count as u32).unwrap();
+                let profile = Profile::own().next().unwrap();
+                let clock = run::<Uslab>(&pages, Knobs::default(), &workload, &profile, 64, EACH, 3).unwrap();
+                let by_chance = ["remote", "migrate"].contains(&workload.to_string().as_str()) && count == 2;
+                assert!(
+                    by_chance || raced.operations == clock.operations,
+                    "{workload}: {raced:?}, {clock:?}"
+                );
+                assert!(raced.operations >= EACH && raced.ns > 0.0, "{workload}: {raced:?}");
+                assert_eq!(cache.info().used, 0, "{workload} on {count} CPUs");
+                let info = cache.info();
+                assert!(info.slabs >= 1, "{workload} went through the cache: {info:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_without_memory_ends_the_race_of_all() {
+        for workload in workloads() {
+            let granted = AtomicU64::new(100);
+            let make = || match granted.fetch_sub(1, Ordering::Relaxed) {
+                1..=100 => Ok(None),
+                _ => Err(AllocError::TooLarge),
+            };
+            assert_eq!(
+                race(&workload, &two(), 2000, 1, &make).unwrap_err(),
+                AllocError::TooLarge,
+                "{workload}"
+            );
+        }
+    }
+}

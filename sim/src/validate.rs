@@ -1,0 +1,287 @@
+//! `uslab validate`: what the [clock](uslab_engine::clock) predicts, beside what threads on this machine's CPUs measure.
+//!
+//! Threads run the clock's own [scripts](uslab_engine::clock::Script), each on a CPU of its own, on an [`ObjectCache`] as users have
+//! it. What scripts and queues cost is part of both: each round runs the threads once more without an allocator, and the clock is
+//! told that time as work between operations, so long that without prices it comes to what these threads measured.
+//!
+//! Time is CPU time of the thread that needs most of it: a thread that has to leave its CPU to others does not lose by it, as long
+//! as nobody waits for it. Everything has its turn in each round, so that what else the machine does falls on all alike. The median
+//! of the rounds counts.
+//!
+//! With a profile that is measured here, `pairs` on one CPU says little of its own: the price of an operation on its CPU is measured
+//! with that script and with `server=16`, each less the script alone (see [`calibrate`](crate::calibrate)).
+
+use crate::calibrate::{Prices, middle};
+use crate::output::{Progress, table, text};
+use crate::race::{Make, Object, race};
+use crate::stress::affinity;
+use anyhow::Context;
+use serde::Serialize;
+use std::fmt;
+use std::hint::black_box;
+use uslab::ObjectCache;
+use uslab_engine::Pages;
+use uslab_engine::clock::{Profile, Workload, run};
+use uslab_engine::models::uslab::{Knobs, Uslab};
+
+/// Bytes of an object.
+const SIZE: u32 = size_of::<Object>() as u32;
+/// Operations of each CPU in a round: short, so that few rounds are interrupted.
+const OPERATIONS: u64 = 20_000;
+/// A prediction holds if it differs by so much at most.
+const WITHIN: f64 = 0.3;
+/// Workloads whose prediction may be off on CPUs that a profile is validated for.
+const MAY_BE_OFF: usize = 1;
+
+/// How to validate.
+#[derive(Debug)]
+pub struct Options {
+    /// What things cost; `None`: measured in the same rounds.
+    pub profile: Option<Profile>,
+    /// Rounds, at least 1.
+    pub rounds: u32,
+    /// Where chance begins.
+    pub seed: u64,
+}
+
+/// Predictions beside measurements.
+#[derive(Debug, Serialize)]
+pub struct ValidateReport {
+    /// What things cost, and the CPUs that this was validated for here.
+    pub profile: Profile,
+    /// Bytes of an object.
+    pub size: u32,
+    /// Operations of each CPU in a round.
+    pub operations_per_cpu: u64,
+    /// Rounds.
+    pub rounds: u32,
+    /// Where chance began.
+    pub seed: u64,
+    /// By workload, then by CPUs.
+    pub points: Vec<Point>,
+}
+
+/// A workload on some CPUs.
+#[derive(Debug, Serialize)]
+pub struct Point {
+    /// The workload.
+    pub workload: String,
+    /// CPUs.
+    pub cpus: u32,
+    /// Operations in a microsecond on threads, of all CPUs together: the median of the rounds.
+    pub measured: f64,
+    /// What the middle eight tenths of the rounds lie between.
+    pub spread: [f64; 2],
+    /// The same without an allocator: the script and its queues.
+    pub script: f64,
+    /// What the clock says.
+    pub predicted: f64,
+    /// Predicted, divided by measured.
+    pub ratio: f64,
+    /// Whether that is within 30 %.
+    pub within: bool,
+}
+
+/// Runs all workloads on one CPU and on all, on threads and in the clock.
+///
+/// # Errors
+/// There is no memory, or the clock cannot run.
+pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<ValidateReport> {
+    let usable = affinity::usable();
+    let mut counts = vec![1, usable.len()];
+    counts.dedup();
+    let workloads = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
+    let mut trials = Vec::new();
+    for name in workloads {
+        for &cpus in &counts {
+            let cache = ObjectCache::builder("validate").ctor(Object::default).build()?;
+            let workload = name.parse().context("a workload")?;
+            trials.push(Trial { workload, cpus, cache, scripts: vec![], measured: vec![] });
+        }
+    }
+    let mut prices = Prices::default();
+    let stage = progress.stage("measuring", options.rounds.into());
+    // In the first round caches have the system commit their memory, for which the clock has no price. It does not count.
+    for round in 0..=options.rounds {
+        if options.profile.is_none() && round > 0 {
+            prices.measure()?;
+        }
+        for trial in &mut trials {
+            trial.measure(&usable, options.seed, round > 0)?;
+        }
+        stage.at(round.into());
+    }
+    drop(stage);
+    let profile = options.profile.clone().unwrap_or_else(|| prices.profile("here"));
+    let stage = progress.stage("simulating", trials.len() as u64);
+    let mut points = Vec::with_capacity(trials.len());
+    for trial in trials {
+        points.push(trial.point(&profile, options.seed)?);
+        stage.at(points.len() as u64);
+    }
+    let validated_cpus = validated(&points, &counts);
+    Ok(ValidateReport {
+        profile: Profile { validated_cpus, ..profile },
+        size: SIZE,
+        operations_per_cpu: OPERATIONS,
+        rounds: options.rounds,
+        seed: options.seed,
+        points,
+    })
+}
+
+/// The largest count of CPUs up to which predictions hold.
+fn validated(points: &[Point], counts: &[usize]) -> u32 {
+    let off = |cpus| points.iter().filter(|point| point.cpus == cpus && !point.within).count();
+    let hold = counts.iter().map(|cpus| *cpus as u32).take_while(|cpus| off(*cpus) <= MAY_BE_OFF);
+    hold.last().unwrap_or(0)
+}
+
+/// A workload on some CPUs, round by round in operations a microsecond.
+struct Trial {
+    workload: Workload,
+    cpus: usize,
+    cache: ObjectCache<Object>,
+    /// Without an allocator,
+    scripts: Vec<f64>,
+    /// and with it.
+    measured: Vec<f64>,
+}
+
+impl Trial {
+    fn measure(&mut self, usable: &[usize], seed: u64, counts: bool) -> anyhow::Result<()> {
+        let cpus = &usable[..self.cpus];
+        let script = race(&self.workload, cpus, OPERATIONS, seed, black_box(&|| Ok(None)))?;
+        let make: Make<'_, '_> = &|| self.cache.alloc().map(Some);
+        let measured = race(&self.workload, cpus, OPERATIONS, seed, black_box(make))?;
+        if counts {
+            self.scripts.push(script.per_us());
+            self.measured.push(measured.per_us());
+        }
+        Ok(())
+    }
+
+    fn point(self, profile: &Profile, seed: u64) -> anyhow::Result<Point> {
+        let Self { workload, cpus, scripts, measured, .. } = self;
+        let ([_, script, _], [low, measured, high]) = (middle(scripts), middle(measured));
+        let pages = Pages::new(cpus as u32)?;
+        let predict = |profile: &Profile, think: f64| {
+            let workload = workload.clone().thinking(think);
+            let outcome = run::<Uslab>(&pages, Knobs::default(), &workload, profile, SIZE, OPERATIONS, seed)?;
+            anyhow::Ok(outcome.operations_per_us)
+        };
+        // Time is as good as proportional to the work between operations: few steps lead there.
+        let free = Profile::free();
+        let mut think = cpus as f64 * 1000.0 / script;
+        for _ in 0..5 {
+            think *= predict(&free, think)? / script;
+        }
+        let predicted = predict(profile, think)?;
+        let ratio = predicted / measured;
+        let within = (ratio - 1.0).abs() <= WITHIN;
+        let (workload, cpus, spread) = (workload.to_string(), cpus as u32, [low, high]);
+        Ok(Point { workload, cpus, measured, spread, script, predicted, ratio, within })
+    }
+}
+
+impl fmt::Display for ValidateReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { profile, size, operations_per_cpu, rounds, seed, points } = self;
+        let name = &profile.name;
+        writeln!(
+            f,
+            "Threads on this machine's CPUs, and design uslab-model in virtual time on profile {name}:"
+        )?;
+        writeln!(
+            f,
+            "{operations_per_cpu} operations of each CPU on objects of {size} bytes, {rounds} rounds, seed {seed}."
+        )?;
+        writeln!(
+            f,
+            "The cost of scripts and queues is part of both; `script alone` is measured without an allocator. Where it is near\n\
+             `measured`, most of the time is the queue's. All in operations/µs.\n"
+        )?;
+        let mut rows = table(&[
+            "workload",
+            "CPUs",
+            "measured",
+            "from",
+            "to",
+            "script alone",
+            "predicted",
+            "ratio",
+            "verdict",
+        ]);
+        for point in points {
+            let [low, high] = point.spread;
+            let off = format!("{:+.0} %", 100.0 * (point.ratio - 1.0));
+            rows.add_row([
+                point.workload.clone(),
+                point.cpus.to_string(),
+                format!("{:.1}", point.measured),
+                format!("{low:.1}"),
+                format!("{high:.1}"),
+                format!("{:.1}", point.script),
+                format!("{:.1}", point.predicted),
+                format!("{:.2}", point.ratio),
+                if point.within { "within 30 %".to_owned() } else { off },
+            ]);
+        }
+        writeln!(f, "{}", text(&rows))?;
+        let held = points.iter().filter(|point| point.within).count();
+        writeln!(f, "{held} of {} predictions are within 30 %.", points.len())?;
+        match profile.validated_cpus {
+            0 => writeln!(f, "The profile is not validated: on one CPU more than one workload is off."),
+            n => writeln!(
+                f,
+                "The profile is validated up to {n} CPUs: at most one workload is off on each count."
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workloads() -> impl Iterator<Item = Workload> {
+        let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
+        names.into_iter().map(|name| name.parse().unwrap())
+    }
+    /// Where nothing costs anything, the clock comes to what the scripts alone take.
+    #[test]
+    fn the_clock_is_told_what_scripts_cost() {
+        for workload in workloads() {
+            for cpus in [1, 2, 4] {
+                let cache = ObjectCache::builder("none").ctor(Object::default).build().unwrap();
+                let workload = workload.clone();
+                let trial = Trial { workload, cpus, cache, scripts: vec![40.0], measured: vec![30.0] };
+                let point = trial.point(&Profile::free(), 1).unwrap();
+                assert!((point.predicted - 40.0).abs() < 1.0, "{point:?}");
+                assert_eq!(point.within, point.ratio < 1.3, "{point:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_profile_is_validated_as_long_as_at_most_one_workload_is_off() {
+        let point = |cpus, within| Point {
+            workload: String::new(),
+            cpus,
+            measured: 1.0,
+            spread: [1.0, 1.0],
+            script: 1.0,
+            predicted: 1.0,
+            ratio: 1.0,
+            within,
+        };
+        let of = |off_on_1: usize, off_on_4: usize| {
+            let points: Vec<_> = [(1, off_on_1), (4, off_on_4)]
+                .into_iter()
+                .flat_map(|(cpus, off)| (0..6).map(move |i| point(cpus, i >= off)))
+                .collect();
+            validated(&points, &[1, 4])
+        };
+        assert_eq!([of(0, 0), of(1, 1), of(0, 2), of(2, 0)], [4, 4, 1, 0]);
+    }
+}
