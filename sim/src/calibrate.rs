@@ -32,19 +32,20 @@ const LOOP: usize = 20_000;
 pub fn calibrate(name: &str, rounds: u32, progress: &Progress) -> anyhow::Result<Profile> {
     let cpus = affinity::usable();
     let stage = progress.stage("measuring", rounds.into());
-    let mut prices: [Vec<f64>; 7] = Default::default();
+    let mut prices: [Vec<f64>; 8] = Default::default();
     for round in 0..rounds {
         let (object, relist, slab) = of_slabs()?;
-        let lock = of_lock();
+        let (own, lock) = (of_own()?, of_lock());
+        let (exchange, batched) = (of_exchange(), of_batched(own)?);
         let measured =
-            [of_own()?, lock, of_exchange(), (object - lock).max(0.0), relist, slab, of_line(&cpus)];
+            [own, lock, exchange, (object - lock).max(0.0), batched, relist, slab, of_line(&cpus)];
         for (price, ns) in prices.iter_mut().zip(measured) {
             price.push(ns);
         }
         stage.at((round + 1).into());
     }
     let machine = format!("`uslab calibrate` on {} CPUs, median of {rounds} rounds: ", cpus.len());
-    let [own, lock, exchange, object, relist, slab, line] = prices;
+    let [own, lock, exchange, object, batched, relist, slab, line] = prices;
     let price = |mut rounds: Vec<f64>, what: &str| {
         rounds.sort_by(f64::total_cmp);
         let at = |tenth: usize| (rounds[(rounds.len() - 1) * tenth / 10] * 10.0).round() / 10.0;
@@ -57,6 +58,10 @@ pub fn calibrate(name: &str, rounds: u32, progress: &Progress) -> anyhow::Result
         lock: price(lock, "the facade's mutex, taken and left by one thread"),
         exchange: price(exchange, "a visit to the depot of the lab's magazine layer, its lock included"),
         object: price(object, "half of a pair of `KmemCache` without magazines, less the lock"),
+        batched: price(
+            batched,
+            "half of a pair of `KmemCache` with magazines of 64 and no depot, less what each visit and each pair costs",
+        ),
         relist: price(relist, "a free to a full slab, less one to a partial slab"),
         slab: price(slab, "the first object of a new slab, less one of an old slab"),
         levels: vec![Level { cpus: 0, line: price(line, "half of a round trip of a word between two CPUs") }],
@@ -114,6 +119,32 @@ fn of_exchange() -> f64 {
     let (near, ()) = timed(|| (0..LOOP / short).for_each(|_| burst(short)));
     let operations = |n: usize| (LOOP / n * n) as f64;
     ((far - near * operations(long) / operations(short)) / exchanges.max(1) as f64).max(0.0)
+}
+
+/// Bursts that fill and flush magazines of 64 objects at slabs that never fall empty. What each visit costs is known by
+/// magazines of 8, which visit eight times as often; what each object costs on its CPU is `own`.
+fn of_batched(own: f64) -> anyhow::Result<f64> {
+    let of = |capacity| -> anyhow::Result<f64> {
+        let magazines = Magazines::Sized { capacity, stock: 0, depot_limit: 0 };
+        let cache = KmemCache::builder("calibrate", SIZE).magazines(magazines).build()?;
+        let (mut held, mut kept) = (Vec::with_capacity(LOOP), Vec::new());
+        allocate(&cache, LOOP, &mut held)?;
+        // One object of each slab stays.
+        for at in (0..LOOP).step_by(cache.info().objs_per_slab as usize).rev() {
+            kept.push(held.swap_remove(at));
+        }
+        held.clear();
+        let (ns, done) = timed(|| {
+            allocate(&cache, LOOP / 2, &mut held)?;
+            held.clear();
+            Ok::<_, AllocError>(())
+        });
+        done?;
+        Ok(ns / LOOP as f64)
+    };
+    let (often, seldom) = (of(8)?, of(64)?);
+    // Of 1/8 and 1/64 of a visit, the second one.
+    Ok((seldom - (often - seldom) / 7.0 - own).max(0.0))
 }
 
 /// An operation on a partial slab with its lock; what moving the slab to another list adds; and what making it does.

@@ -5,11 +5,29 @@
 //! travel to it.
 //!
 //! - **A lock** is free from some moment on. Who comes earlier waits until then.
-//! - **A line** is where it was last written. Whoever touches it next has it fetched, over a distance that the
-//!   [profile](Profile) gives a price.
+//! - **A line** is where it was last written, and where it was read since. Whoever reads it elsewhere, or writes to what others
+//!   have, has it fetched, over a distance that the [profile](Profile) gives a price.
 //!
 //! A [`Model`] tells what its operations do beyond what their CPU holds: its [deeds](Deed). Each deed has a lock or none, lines,
 //! and work under the lock. Prices are from a [`Profile`], and each one says where it was measured.
+//!
+//! # Which lines
+//!
+//! | what | when it is touched | lines |
+//! |---|---|---|
+//! | a lock, with what it protects | by each deed that takes it | [`Lines::depot`], [`Lines::lists`]; of the zone one |
+//! | a magazine's place in the depot | written by a free that leaves its magazine there, read by an allocation that takes it | its objects by 8 bytes, and 16 bytes before them |
+//! | the frame of a page: a slab's bitmap, its links; which slab a page is of | an object leaves or comes back; its slab or a neighbour on the list moves; the slab is made | one |
+//! | what is counted | every operation that is not its CPU's own alone | [`Lines::counts`] |
+//! | what is counted of slabs | one is made or given back | [`Lines::slabs`] |
+//! | what each operation reads of the cache, if such a count lies beside it | written as the line before, read by all | one, with [`Lines::slabs`] |
+//!
+//! A test (`tests/sim/lines.rs`) runs the shipping allocator on 2, 4 and 8 simulated CPUs with the operations of
+//! [`uslab-model`](crate::models::uslab), traces each of its loads and stores through a MESI protocol, and compares. Other
+//! designs have no memory, so their lines follow from the same rules and are checked against nothing.
+//!
+//! Not counted: stacks that grow, memory that the allocator makes for itself, and reaps. A slab that is made or given back is taken to
+//! visit the zone; the shipping code's per-CPU pages spare most of these visits, and one moves more lines.
 
 mod profile;
 mod work;
@@ -18,7 +36,7 @@ pub use profile::{BadProfile, Level, Price, Profile};
 pub use work::{BadWorkload, Workload};
 
 use crate::design::{At, Design, Unable};
-use crate::model::{Deed, Model, Policy};
+use crate::model::{Deed, Lines, Model, Policy};
 use crate::pages::Pages;
 use crate::stream::{CacheInfo, Kind};
 use rustc_hash::FxHashMap;
@@ -42,9 +60,18 @@ enum Lock {
 /// A cache line, or a few that travel together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Line {
+    /// A lock, with what it protects.
     Lock(Lock),
-    /// What is known of a slab.
-    Slab(u32),
+    /// A container's place in the depot, from the bottom.
+    Place(u32),
+    /// What is known of a page.
+    Frame(u32),
+    /// What is counted of operations that are not their CPU's own alone,
+    Counts,
+    /// and of slabs.
+    Slabs,
+    /// What every operation reads of its cache.
+    Cache,
 }
 
 /// How a lock fared.
@@ -90,16 +117,40 @@ pub struct Outcome {
 /// What an operation did.
 struct Did<'a> {
     deeds: &'a [Deed],
-    /// Slabs that it touched.
-    slabs: &'a [u32],
+    /// Pages whose frames it touched.
+    frames: &'a [u32],
     /// It took a lock of its own CPU.
     locked: bool,
-    /// Objects of a container that changes hands.
+    /// Objects of a container that changes hands,
     container: u32,
+    /// its place among those in the depot,
+    place: u32,
+    /// and whether it came from there.
+    taken: bool,
+    lines: Lines,
 }
 
-/// Pointers of 8 bytes in a line of 64.
-const OBJECTS_OF_A_LINE: u32 = 8;
+impl Did<'_> {
+    /// How many lines these are.
+    fn size(&self, line: Line) -> u32 {
+        match line {
+            Line::Lock(Lock::Depot) => self.lines.depot,
+            Line::Lock(Lock::Lists) => self.lines.lists,
+            Line::Counts => self.lines.counts,
+            Line::Slabs => self.lines.slabs,
+            // Pointers of 8 bytes behind a header of 16.
+            Line::Place(_) => (16 + 8 * self.container).div_ceil(64),
+            Line::Lock(Lock::Zone) | Line::Frame(_) | Line::Cache => 1,
+        }
+    }
+}
+
+/// What is done to a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+}
 
 /// Many CPUs, their locks and lines.
 #[derive(Debug)]
@@ -107,8 +158,8 @@ struct Clock<'p> {
     profile: &'p Profile,
     /// When a lock is free.
     free: FxHashMap<Lock, f64>,
-    /// The CPU that has a line.
-    lines: FxHashMap<Line, u32>,
+    /// The CPUs that have a line: who wrote it last, and who has read it since.
+    lines: FxHashMap<Line, Vec<u32>>,
     counts: FxHashMap<Lock, LockCounts>,
     travelled: u64,
     waited: f64,
@@ -126,12 +177,22 @@ impl<'p> Clock<'p> {
         }
     }
 
-    /// Nanoseconds until a line is at the CPU.
-    fn fetch(&mut self, cpu: u32, line: Line) -> f64 {
-        match self.lines.insert(line, cpu) {
-            Some(other) if other != cpu => {
-                self.travelled += 1;
-                self.profile.distance_ns(other, cpu)
+    /// Nanoseconds until the CPU has a line, for itself alone if it writes there.
+    fn fetch(&mut self, cpu: u32, line: Line, access: Access, did: &Did<'_>) -> f64 {
+        let copies = self.lines.entry(line).or_default();
+        let here = copies.contains(&cpu);
+        let other = copies.iter().copied().find(|other| *other != cpu);
+        if access == Access::Write {
+            copies.clear();
+        }
+        if access == Access::Write || !here {
+            copies.push(cpu);
+        }
+        match other {
+            Some(other) if access == Access::Write || !here => {
+                let lines = did.size(line);
+                self.travelled += u64::from(lines);
+                f64::from(lines) * self.profile.distance_ns(other, cpu)
             }
             _ => 0.0,
         }
@@ -143,11 +204,10 @@ impl<'p> Clock<'p> {
         let mut t = now + profile.own.ns + if did.locked { profile.lock.ns } else { 0.0 };
         let mut contended = false;
         for deed in did.deeds {
-            let mut from = None;
             let (lock, work) = match *deed {
                 Deed::Swap => (None, profile.own.ns),
                 Deed::Exchange | Deed::Miss => (Some(Lock::Depot), profile.exchange.ns),
-                Deed::Refill(n) | Deed::Flush(n) => (Some(Lock::Lists), profile.object.ns * f64::from(n)),
+                Deed::Refill(n) | Deed::Flush(n) => (Some(Lock::Lists), profile.objects_ns(n)),
                 Deed::Relist => (Some(Lock::Lists), profile.relist.ns),
                 Deed::Remote => (None, profile.lock.ns + profile.object.ns),
                 Deed::Made | Deed::Released => (Some(Lock::Zone), profile.slab.ns),
@@ -163,26 +223,33 @@ impl<'p> Clock<'p> {
                     contended |= lock == Lock::Depot;
                     t = free;
                 }
-                t += profile.lock.ns;
-                // What is exchanged was somebody else's: whoever was here last.
-                from = self.lines.get(&Line::Lock(lock)).copied().filter(|other| *other != cpu);
-                t += self.fetch(cpu, Line::Lock(lock));
+                t += profile.lock.ns + self.fetch(cpu, Line::Lock(lock), Access::Write, did);
             }
             if matches!(deed, Deed::Refill(_) | Deed::Flush(_) | Deed::Relist | Deed::Remote) {
-                for slab in did.slabs {
-                    t += self.fetch(cpu, Line::Slab(*slab));
+                for frame in did.frames {
+                    t += self.fetch(cpu, Line::Frame(*frame), Access::Write, did);
                 }
             }
             t += work;
             if let Some(lock) = lock {
                 self.free.insert(lock, t);
             }
-            // Its objects are looked at one by one, when the lock is free again.
-            if let (Deed::Exchange, Some(other)) = (deed, from) {
-                let lines = did.container.div_ceil(OBJECTS_OF_A_LINE);
-                self.travelled += u64::from(lines);
-                t += f64::from(lines) * profile.distance_ns(other, cpu);
+            // When the lock is free again.
+            if *deed == Deed::Exchange {
+                let access = if did.taken { Access::Read } else { Access::Write };
+                t += self.fetch(cpu, Line::Place(did.place), access, did);
             }
+        }
+        if !did.deeds.is_empty() {
+            t += self.fetch(cpu, Line::Counts, Access::Write, did);
+        }
+        let mut access = Access::Read;
+        if did.deeds.iter().any(|deed| matches!(deed, Deed::Made | Deed::Released)) {
+            t += self.fetch(cpu, Line::Slabs, Access::Write, did);
+            access = Access::Write;
+        }
+        if did.lines.slabs > 0 {
+            t += self.fetch(cpu, Line::Cache, access, did);
         }
         (t, contended)
     }
@@ -230,15 +297,15 @@ pub fn run<P: Policy>(
     let (mut ticked, total) = (1, operations * u64::from(cpus));
     while let Some(Reverse((Moment(now), cpu))) = next.pop() {
         let at = At { cpu, ns: now as u64 };
-        match team.ask(cpu, now) {
+        let taken = match team.ask(cpu, now) {
             Ask::Alloc => {
                 let object = model.alloc(at, 0, 0).map_err(|_| ClockError::NoMemory(cpus))?;
                 team.got(cpu, now, object);
-                done += 1;
+                true
             }
             Ask::Free(object) => {
                 model.free(at, 0, object);
-                done += 1;
+                false
             }
             Ask::Until(then) => {
                 next.push(Reverse((Moment(then), cpu)));
@@ -248,12 +315,18 @@ pub fn run<P: Policy>(
                 end = end.max(now);
                 continue;
             }
-        }
+        };
+        done += 1;
+        let (container, shared) =
+            model.cache(0).map_or((0, 0), |(_, policy)| (policy.container(), policy.shared()));
         let did = Did {
             deeds: model.deeds(),
-            slabs: model.touched(0),
+            frames: model.touched(0),
             locked: P::LOCKED,
-            container: model.cache(0).map_or(0, |(_, policy)| policy.container()),
+            container,
+            place: shared.saturating_sub(u32::from(!taken)),
+            taken,
+            lines: P::LINES,
         };
         let (then, contended) = clock.charge(cpu, now, &did);
         if contended {
