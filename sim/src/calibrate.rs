@@ -37,8 +37,7 @@ pub fn calibrate(name: &str, rounds: u32, progress: &Progress) -> anyhow::Result
         let (object, relist, slab) = of_slabs()?;
         let (own, lock) = (of_own()?, of_lock());
         let (exchange, batched) = (of_exchange(), of_batched(own)?);
-        let measured =
-            [own, lock, exchange, (object - lock).max(0.0), batched, relist, slab, of_line(&cpus)];
+        let measured = [own, lock, exchange, (object - lock).max(0.0), batched, relist, slab, of_line(&cpus)];
         for (price, ns) in prices.iter_mut().zip(measured) {
             price.push(ns);
         }

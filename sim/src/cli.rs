@@ -144,6 +144,9 @@ struct ReplayArgs {
 ///
 /// Every CPU has its own clock. The CPU that is furthest behind goes next, does one operation, and is later by what that
 /// cost on the machine of the profile. The same seed gives the same numbers.
+///
+/// Cache lines that travel were compared for design `uslab-model`, on 2, 4 and 8 CPUs: a MESI protocol under the loads and stores of
+/// the shipping code counts the same within 10 %. Of other designs and on more CPUs they are simulated only.
 #[derive(Debug, Args)]
 #[command(after_help = scale_help())]
 struct ScaleArgs {

@@ -98,7 +98,12 @@ fn counts_travel_with_what_is_counted() {
     let of = |deeds, frames| Did { lines, ..did(deeds, frames) };
     for (cpu, operation, lines, what) in [
         (0, of(grows, &[7, 8]), 0, "nobody had them"),
-        (1, of(grows, &[9, 8]), 9, "two of the lists, the zone's, a frame, three counts, one of slabs, the cache's"),
+        (
+            1,
+            of(grows, &[9, 8]),
+            9,
+            "two of the lists, the zone's, a frame, three counts, one of slabs, the cache's",
+        ),
         (1, of(&[], &[]), 0, "all is here"),
         (0, of(&[], &[]), 1, "the cache's, beside a count of slabs"),
         (0, of(&[], &[]), 0, "all is here"),
