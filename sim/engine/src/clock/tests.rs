@@ -101,8 +101,8 @@ fn counts_travel_with_what_is_counted() {
         (
             1,
             of(grows, &[9, 8]),
-            9,
-            "two of the lists, the zone's, a frame, three counts, one of slabs, the cache's",
+            10,
+            "two of the lists, two of the zone, a frame, three counts, one of slabs, the cache's",
         ),
         (1, of(&[], &[]), 0, "all is here"),
         (0, of(&[], &[]), 1, "the cache's, beside a count of slabs"),

@@ -127,7 +127,7 @@ impl Policy for Uslab {
     const ABOUT: &'static str = "a model of the shipping allocator, for virtual time";
     type Knobs = Knobs;
     // The depot's hints and what is counted of its class share a line; the others are of the layer.
-    const LINES: Lines = Lines { depot: 1, lists: 2, counts: 3, slabs: 1 };
+    const LINES: Lines = Lines { depot: 1, lists: 3, counts: 3, slabs: 1 };
     const LISTS: &'static [&'static str] = &[
         "empty",
         "partial, below 1/4",
