@@ -19,10 +19,10 @@ use uslab_magazine::on_cpu;
 /// With the bytes of an object.
 const WORKLOADS: [(&str, u32); 5] = [
     ("handoff=64", 4096),
-    ("handoff=64", 64),
-    ("bursts=1500", 4096),
     ("fork-join=32", 4096),
+    ("bursts=1500", 4096),
     ("server=1000", 4096),
+    ("handoff=64", 64),
 ];
 /// The file with the operations, for the program that valgrind runs.
 const TAPE: &str = "USLAB_LINES_TAPE";

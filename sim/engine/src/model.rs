@@ -95,7 +95,7 @@ pub struct Lines {
     pub lists: u32,
     /// Numbers that every operation changes which is not its CPU's own alone; 0: there are none, or each CPU has its own.
     pub counts: u32,
-    /// Numbers that change when a slab is made or given back. If there are any, one of them lies beside what every operation
+    /// Numbers that change when a slab is made or given back. If there are any, one of them lies beside what every allocation
     /// reads of its cache, in one line more.
     pub slabs: u32,
 }

@@ -20,7 +20,7 @@
 //! | the frame of a page: a slab's bitmap, its links; which slab a page is of | an object leaves or comes back; its slab or a neighbour on the list moves; the slab is made | one |
 //! | what is counted | every operation that is not its CPU's own alone | [`Lines::counts`] |
 //! | what is counted of slabs | one is made or given back | [`Lines::slabs`] |
-//! | what each operation reads of the cache, if such a count lies beside it | written as the line before, read by all | one, with [`Lines::slabs`] |
+//! | what an allocation reads of the cache, if such a count lies beside it | written as the row before, read by each allocation | one, with [`Lines::slabs`] |
 //!
 //! A test (`tests/sim/lines.rs`) runs the shipping allocator on 2, 4 and 8 simulated CPUs with the operations of
 //! [`uslab-model`](crate::models::uslab), traces each of its loads and stores through a MESI protocol, and compares. Other
@@ -70,7 +70,7 @@ enum Line {
     Counts,
     /// and of slabs.
     Slabs,
-    /// What every operation reads of its cache.
+    /// What every allocation reads of its cache.
     Cache,
 }
 
@@ -125,7 +125,7 @@ struct Did<'a> {
     container: u32,
     /// its place among those in the depot,
     place: u32,
-    /// and whether it came from there.
+    /// and whether it came from there: it is an allocation.
     taken: bool,
     lines: Lines,
 }
@@ -250,7 +250,7 @@ impl<'p> Clock<'p> {
             t += self.fetch(cpu, Line::Slabs, Access::Write, did);
             access = Access::Write;
         }
-        if did.lines.slabs > 0 {
+        if did.lines.slabs > 0 && (did.taken || access == Access::Write) {
             t += self.fetch(cpu, Line::Cache, access, did);
         }
         (t, contended)

@@ -95,7 +95,7 @@ fn counts_travel_with_what_is_counted() {
     let mut clock = Clock::new(&profile);
     let lines = Lines { depot: 1, lists: 2, counts: 3, slabs: 1 };
     let grows = &[Deed::Refill(0), Deed::Made, Deed::Refill(2)][..];
-    let of = |deeds, frames| Did { lines, ..did(deeds, frames) };
+    let of = |deeds, frames| Did { lines, taken: true, ..did(deeds, frames) };
     for (cpu, operation, lines, what) in [
         (0, of(grows, &[7, 8]), 0, "nobody had them"),
         (
