@@ -17,13 +17,8 @@ use uslab_engine::policy::{CacheInfo, Cpus, Geometry, Holder, Lines, NoMemory, O
 use uslab_magazine::on_cpu;
 
 /// With the bytes of an object.
-const WORKLOADS: [(&str, u32); 5] = [
-    ("handoff=64", 4096),
-    ("fork-join=32", 4096),
-    ("bursts=1500", 4096),
-    ("server=1000", 4096),
-    ("handoff=64", 64),
-];
+const WORKLOADS: [(&str, u32); 4] =
+    [("handoff=64", 4096), ("bursts=1500", 4096), ("server=1000", 4096), ("handoff=64", 64)];
 /// The file with the operations, for the program that valgrind runs.
 const TAPE: &str = "USLAB_LINES_TAPE";
 const ALLOC: u8 = b'a';
@@ -309,7 +304,7 @@ fn the_clock_counts_the_lines_that_travel_under_the_shipping_code() {
     }
     let full = std::env::var_os("USLAB_LINES").is_some_and(|lines| lines == "full");
     let (workloads, cpus, operations, places) =
-        if full { (&WORKLOADS[..], &[2, 4, 8][..], 2000, 2) } else { (&WORKLOADS[..1], &[2][..], 500, 2) };
+        if full { (&WORKLOADS[..], &[2, 4, 8][..], 2000, 2) } else { (&WORKLOADS[..1], &[2][..], 2000, 1) };
     let mut wrong = vec![];
     println!("{:>12} {:>6} {:>4} {:>8} {:>8} {:>7}", "workload", "bytes", "CPUs", "clock", "MESI", "off");
     for (workload, size) in workloads {
