@@ -19,6 +19,8 @@ use uslab_magazine::sync::{AtomicU64, Mutex, Ordering};
 
 /// Bytes of the objects of loops over slabs: few of a slab, so that it shows what making one costs.
 const LARGE: usize = 1024;
+/// And of those that are filled into magazines.
+const SMALL: usize = 64;
 /// Slabs that a loop over slabs visits.
 const SLABS: usize = 256;
 /// Operations of a loop that visits nothing.
@@ -40,7 +42,7 @@ pub fn calibrate(name: &str, rounds: u32, progress: &Progress) -> anyhow::Result
 
 /// What each round has measured.
 #[derive(Debug, Default)]
-pub(crate) struct Prices([Vec<f64>; 7]);
+pub(crate) struct Prices([Vec<f64>; 8]);
 
 impl Prices {
     /// One more round.
@@ -48,7 +50,9 @@ impl Prices {
         let (object, relist, slab) = of_slabs()?;
         let lock = of_lock();
         let line = of_line(&affinity::usable());
-        let measured = [of_own()?, lock, of_exchange(), (object - lock).max(0.0), relist, slab, line];
+        let own = of_own()?;
+        let (exchange, batched) = (of_exchange(), of_batched(own)?);
+        let measured = [own, lock, exchange, (object - lock).max(0.0), batched, relist, slab, line];
         for (price, ns) in self.0.iter_mut().zip(measured) {
             price.push(ns);
         }
@@ -56,7 +60,7 @@ impl Prices {
     }
     /// The prices.
     pub(crate) fn profile(self, name: &str) -> Profile {
-        let [own, lock, exchange, object, relist, slab, line] = self.0;
+        let [own, lock, exchange, object, batched, relist, slab, line] = self.0;
         let (cpus, rounds) = (affinity::usable().len(), own.len());
         let machine = format!("`uslab calibrate` on {cpus} CPUs, median of {rounds} rounds: ");
         let price = |rounds: Vec<f64>, what: &str| {
@@ -73,6 +77,10 @@ impl Prices {
             lock: price(lock, "the facade's mutex, taken and left by one thread"),
             exchange: price(exchange, "a visit to the depot of the lab's magazine layer, its lock included"),
             object: price(object, "half of a pair of `KmemCache` without magazines, less the lock"),
+            batched: price(
+                batched,
+                "half of a pair of `KmemCache` with magazines of 64 and no depot, less what each visit and each pair costs",
+            ),
             relist: price(relist, "a free to a full slab, less one to a partial slab"),
             slab: price(slab, "the first object of a new slab, less one of an old slab"),
             levels: vec![Level {
@@ -151,6 +159,32 @@ fn of_exchange() -> f64 {
     let (near, ()) = timed(|| (0..LOOP / short).for_each(|_| burst(short)));
     let operations = |n: usize| (LOOP / n * n) as f64;
     ((far - near * operations(long) / operations(short)) / exchanges.max(1) as f64).max(0.0)
+}
+
+/// Bursts that fill and flush magazines of 64 objects at slabs that never fall empty. What each visit costs is known by
+/// magazines of 8, which visit eight times as often; what each object costs on its CPU is `own`.
+fn of_batched(own: f64) -> anyhow::Result<f64> {
+    let of = |capacity| -> anyhow::Result<f64> {
+        let magazines = Magazines::Sized { capacity, stock: 0, depot_limit: 0 };
+        let cache = KmemCache::builder("calibrate", SMALL).magazines(magazines).build()?;
+        let (mut held, mut kept) = (Vec::with_capacity(LOOP), Vec::new());
+        allocate(&cache, LOOP, &mut held)?;
+        // One object of each slab stays.
+        for at in (0..LOOP).step_by(cache.info().objs_per_slab as usize).rev() {
+            kept.push(held.swap_remove(at));
+        }
+        held.clear();
+        let (ns, done) = timed(|| {
+            allocate(&cache, LOOP / 2, &mut held)?;
+            held.clear();
+            Ok::<_, AllocError>(())
+        });
+        done?;
+        Ok(ns / LOOP as f64)
+    };
+    let (often, seldom) = (of(8)?, of(64)?);
+    // Of 1/8 and 1/64 of a visit, the second one.
+    Ok((seldom - (often - seldom) / 7.0 - own).max(0.0))
 }
 
 /// An operation on a partial slab with its lock; what moving the slab to another list adds; and what making it does.

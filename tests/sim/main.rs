@@ -9,6 +9,7 @@ mod cli;
 mod designs;
 mod kernels;
 mod lab;
+mod lines;
 mod page;
 mod samples;
 mod scale;

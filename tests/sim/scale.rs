@@ -62,7 +62,7 @@ fn a_profile_that_was_measured_here_is_one() {
     let file = file.to_str().expect("UTF-8");
     let (code, out, err) = said(&uslab(&["calibrate", "--rounds", "3", "--json", file]));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
-    for price in ["own", "lock", "exchange", "object", "relist", "slab", "line among all CPUs"] {
+    for price in ["own", "lock", "exchange", "object", "batched", "relist", "slab", "line among all CPUs"] {
         assert!(out.lines().any(|line| line.starts_with(price)), "{price}: {out}");
     }
     assert_eq!(scale_json(&["--cpus", "2", "--profile", file])["profile"]["name"], "here");

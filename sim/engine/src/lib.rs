@@ -44,7 +44,7 @@ pub use view::View;
 /// What a [`Policy`] is written with.
 pub mod policy {
     pub use crate::design::{NoMemory, Unable};
-    pub use crate::model::{Deed, Holder, Op, Policy};
+    pub use crate::model::{Deed, Holder, Lines, Op, Policy};
     pub use crate::slabs::{End, Object, Slabs};
     pub use crate::stream::CacheInfo;
     pub use uslab::{Geometry, GeometryError, OrderRule};

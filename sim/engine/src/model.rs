@@ -34,6 +34,8 @@ pub trait Policy: Debug + Sized {
     const TICK: Option<u64> = None;
     /// Whether each operation takes a lock of its own CPU.
     const LOCKED: bool = false;
+    /// Cache lines that CPUs share of a cache.
+    const LINES: Lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
 
     /// Knobs that it can run with.
     ///
@@ -74,10 +76,28 @@ pub trait Policy: Debug + Sized {
     fn container(&self) -> u32 {
         0
     }
+    /// Containers in what CPUs share, where each has a place of its own; by default they have one.
+    fn shared(&self) -> u32 {
+        0
+    }
     /// The objects that it holds outside of slabs.
     fn held(&self) -> Vec<(Holder, Object)> {
         vec![]
     }
+}
+
+/// How many cache lines CPUs share of a cache, beside its slabs and containers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lines {
+    /// The lock of what CPUs share above the slabs, with the heads of its lists.
+    pub depot: u32,
+    /// The lock of the lists of slabs, with their heads.
+    pub lists: u32,
+    /// Numbers that every operation changes which is not its CPU's own alone; 0: there are none, or each CPU has its own.
+    pub counts: u32,
+    /// Numbers that change when a slab is made or given back. If there are any, one of them lies beside what every allocation
+    /// reads of its cache, in one line more.
+    pub slabs: u32,
 }
 
 /// Who holds objects outside of slabs.
@@ -238,7 +258,7 @@ impl<'p, P: Policy> Model<'p, P> {
     pub fn deeds(&self) -> &[Deed] {
         &self.deeds
     }
-    /// Slabs of a cache that objects left or came to in its last operation.
+    /// Pages whose frames the last operation on a cache touched.
     pub(crate) fn touched(&self, cache: u32) -> &[u32] {
         self.cache(cache).map_or(&[], |(slabs, _)| slabs.touched())
     }

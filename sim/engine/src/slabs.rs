@@ -3,6 +3,7 @@
 use crate::design::NoMemory;
 use crate::pages::PageSource;
 use uslab::Geometry;
+use uslab_buddy::PAGE_SIZE;
 
 /// An object of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,7 +30,7 @@ pub struct Slabs {
     /// Objects with callers.
     used: u64,
     made: u64,
-    /// Slabs that objects left or came to in the operation that goes on.
+    /// Pages whose frames were touched in the operation that goes on.
     touched: Vec<u32>,
 }
 
@@ -191,6 +192,10 @@ impl Slabs {
             (_, End::Front) => self.slab(other).previous = slab,
             (_, End::Back) => self.slab(other).next = slab,
         }
+        self.touch(self.page(slab));
+        if other != NONE {
+            self.touch(self.page(other));
+        }
     }
     fn unlink(&mut self, slab: u32) {
         let Slab { list, free, next, previous, .. } = self.slabs[slab as usize];
@@ -205,6 +210,11 @@ impl Slabs {
         let from = &mut self.lists[usize::from(list)];
         from.len -= 1;
         from.free -= u64::from(free);
+        for neighbour in [previous, next] {
+            if neighbour != NONE {
+                self.touch(self.page(neighbour));
+            }
+        }
     }
 
     /// A slab of free objects, in front of a list.
@@ -234,6 +244,7 @@ impl Slabs {
         };
         self.made += 1;
         self.link(number, list, End::Front);
+        (page..page + self.geometry.order().pages()).for_each(|page| self.touch(page));
         Ok(number)
     }
     /// Gives an empty slab back.
@@ -262,7 +273,7 @@ impl Slabs {
         own.free -= 1;
         let (page, list) = (own.page, own.list);
         self.lists[usize::from(list)].free -= 1;
-        self.touch(slab);
+        self.touch(page);
         Some(Object { page, slab, index })
     }
     /// Takes an object back that is out.
@@ -278,14 +289,16 @@ impl Slabs {
         own.free += 1;
         let list = own.list;
         self.lists[usize::from(list)].free += 1;
-        self.touch(object.slab);
+        self.touch(object.page);
+        self.touch(object.page + (self.geometry.offset(object.index.into()) / PAGE_SIZE) as u32);
     }
-    fn touch(&mut self, slab: u32) {
-        if !self.touched.contains(&slab) {
-            self.touched.push(slab);
+    fn touch(&mut self, page: u32) {
+        if !self.touched.contains(&page) {
+            self.touched.push(page);
         }
     }
-    /// Slabs that objects left or came to since the operation began.
+    /// Pages whose frames were touched since the operation began: those of slabs that objects left or came to, or that moved on
+    /// their lists, and of their neighbours there; of the objects that came back; and all of a slab that was made.
     pub(crate) fn touched(&self) -> &[u32] {
         &self.touched
     }

@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn as_many_as_promised_even_when_the_cache_has_none_and_again_after_frees() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
-        let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(2)).build_in(&subsystem).unwrap();
+        let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(4)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 5).unwrap();
         let others: Vec<_> = std::iter::from_fn(|| pool.cache().alloc_block(Gfp::KERNEL).ok()).collect();
         for _ in 0..3 {

@@ -5,11 +5,29 @@
 //! travel to it.
 //!
 //! - **A lock** is free from some moment on. Who comes earlier waits until then.
-//! - **A line** is where it was last written. Whoever touches it next has it fetched, over a distance that the
-//!   [profile](Profile) gives a price.
+//! - **A line** is where it was last written, and where it was read since. Whoever reads it elsewhere, or writes to what others
+//!   have, has it fetched, over a distance that the [profile](Profile) gives a price.
 //!
 //! A [`Model`] tells what its operations do beyond what their CPU holds: its [deeds](Deed). Each deed has a lock or none, lines,
 //! and work under the lock. Prices are from a [`Profile`], and each one says where it was measured.
+//!
+//! # Which lines
+//!
+//! | what | when it is touched | lines |
+//! |---|---|---|
+//! | a lock, with what it protects | by each deed that takes it | [`Lines::depot`], [`Lines::lists`]; of the zone two |
+//! | a magazine's place in the depot | written by a free that leaves its magazine there, read by an allocation that takes it | its objects by 8 bytes, and 16 bytes before them |
+//! | the frame of a page: a slab's bitmap, its links; which slab a page is of | an object leaves or comes back; its slab or a neighbour on the list moves; the slab is made | one |
+//! | what is counted | every operation that is not its CPU's own alone | [`Lines::counts`] |
+//! | what is counted of slabs | one is made or given back | [`Lines::slabs`] |
+//! | what an allocation reads of the cache, if such a count lies beside it | written as the row before, read by each allocation | one, with [`Lines::slabs`] |
+//!
+//! A test (`tests/sim/lines.rs`) runs the shipping allocator on 2, 4 and 8 simulated CPUs with the operations of
+//! [`uslab-model`](crate::models::uslab), traces each of its loads and stores through a MESI protocol, and compares. Other
+//! designs have no memory, so their lines follow from the same rules and are checked against nothing.
+//!
+//! Not counted: stacks that grow, memory that the allocator makes for itself, and reaps. Each slab that is made or given back is taken to
+//! visit the zone. Per-CPU pages spare the shipping code most of these visits, and one that it does make moves some twelve lines.
 
 mod profile;
 mod source;
@@ -21,7 +39,7 @@ pub use profile::{BadProfile, Level, Price, Profile};
 pub use work::{Ask, BadWorkload, Others, Script, Workload};
 
 use crate::design::{At, Design, Unable};
-use crate::model::{Deed, Given, Model, Policy};
+use crate::model::{Deed, Given, Lines, Model, Policy};
 use crate::pages::Pages;
 use crate::stream::{CacheInfo, Kind, Stream};
 use rustc_hash::FxHashMap;
@@ -47,9 +65,18 @@ enum Lock {
 /// A cache line, or a few that travel together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Line {
+    /// A lock, with what it protects.
     Lock(Lock),
-    /// What is known of a slab: its cache, and its number there.
-    Slab(u32, u32),
+    /// A container's place in the depot of a cache, from the bottom.
+    Place(u32, u32),
+    /// What is known of a page.
+    Frame(u32),
+    /// What is counted of operations on a cache that are not their CPU's own alone,
+    Counts(u32),
+    /// and of its slabs.
+    Slabs(u32),
+    /// What every allocation reads of its cache.
+    Cache(u32),
 }
 
 /// How a lock fared.
@@ -97,16 +124,42 @@ struct Did<'a> {
     /// The cache.
     cache: u32,
     deeds: &'a [Deed],
-    /// Slabs that it touched.
-    slabs: &'a [u32],
+    /// Pages whose frames it touched.
+    frames: &'a [u32],
     /// It took a lock of its own CPU.
     locked: bool,
-    /// Objects of a container that changes hands.
+    /// Objects of a container that changes hands,
     container: u32,
+    /// its place among those in the depot,
+    place: u32,
+    /// and whether it came from there: it is an allocation.
+    taken: bool,
+    lines: Lines,
 }
 
-/// Pointers of 8 bytes in a line of 64.
-const OBJECTS_OF_A_LINE: u32 = 8;
+impl Did<'_> {
+    /// How many lines these are.
+    fn size(&self, line: Line) -> u32 {
+        match line {
+            Line::Lock(Lock::Depot(_)) => self.lines.depot,
+            Line::Lock(Lock::Lists(_)) => self.lines.lists,
+            Line::Counts(_) => self.lines.counts,
+            Line::Slabs(_) => self.lines.slabs,
+            // Pointers of 8 bytes behind a header of 16.
+            Line::Place(..) => (16 + 8 * self.container).div_ceil(64),
+            // A visit moves some twelve, and per-CPU pages spare most slabs theirs.
+            Line::Lock(Lock::Zone) => 2,
+            Line::Frame(_) | Line::Cache(_) => 1,
+        }
+    }
+}
+
+/// What is done to a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+}
 
 /// Many CPUs, their locks and lines.
 #[derive(Debug)]
@@ -114,8 +167,8 @@ struct Clock<'p> {
     profile: &'p Profile,
     /// When a lock is free.
     free: FxHashMap<Lock, f64>,
-    /// The CPU that has a line.
-    lines: FxHashMap<Line, u32>,
+    /// The CPUs that have a line: who wrote it last, and who has read it since.
+    lines: FxHashMap<Line, Vec<u32>>,
     counts: FxHashMap<Lock, LockCounts>,
     travelled: u64,
     waited: f64,
@@ -144,12 +197,22 @@ impl<'p> Clock<'p> {
         })
     }
 
-    /// Nanoseconds until a line is at the CPU.
-    fn fetch(&mut self, cpu: u32, line: Line) -> f64 {
-        match self.lines.insert(line, cpu) {
-            Some(other) if other != cpu => {
-                self.travelled += 1;
-                self.profile.distance_ns(other, cpu)
+    /// Nanoseconds until the CPU has a line, for itself alone if it writes there.
+    fn fetch(&mut self, cpu: u32, line: Line, access: Access, did: &Did<'_>) -> f64 {
+        let copies = self.lines.entry(line).or_default();
+        let here = copies.contains(&cpu);
+        let other = copies.iter().copied().find(|other| *other != cpu);
+        if access == Access::Write {
+            copies.clear();
+        }
+        if access == Access::Write || !here {
+            copies.push(cpu);
+        }
+        match other {
+            Some(other) if access == Access::Write || !here => {
+                let lines = did.size(line);
+                self.travelled += u64::from(lines);
+                f64::from(lines) * self.profile.distance_ns(other, cpu)
             }
             _ => 0.0,
         }
@@ -161,13 +224,10 @@ impl<'p> Clock<'p> {
         let mut t = now + profile.own.ns + if did.locked { profile.lock.ns } else { 0.0 };
         let mut contended = false;
         for deed in did.deeds {
-            let mut from = None;
             let (lock, work) = match *deed {
                 Deed::Swap => (None, profile.own.ns),
                 Deed::Exchange | Deed::Miss => (Some(Lock::Depot(did.cache)), profile.exchange.ns),
-                Deed::Refill(n) | Deed::Flush(n) => {
-                    (Some(Lock::Lists(did.cache)), profile.object.ns * f64::from(n))
-                }
+                Deed::Refill(n) | Deed::Flush(n) => (Some(Lock::Lists(did.cache)), profile.objects_ns(n)),
                 Deed::Relist => (Some(Lock::Lists(did.cache)), profile.relist.ns),
                 Deed::Remote => (None, profile.lock.ns + profile.object.ns),
                 Deed::Made | Deed::Released => (Some(Lock::Zone), profile.slab.ns),
@@ -183,26 +243,33 @@ impl<'p> Clock<'p> {
                     contended |= matches!(lock, Lock::Depot(_));
                     t = free;
                 }
-                t += profile.lock.ns;
-                // What is exchanged was somebody else's: whoever was here last.
-                from = self.lines.get(&Line::Lock(lock)).copied().filter(|other| *other != cpu);
-                t += self.fetch(cpu, Line::Lock(lock));
+                t += profile.lock.ns + self.fetch(cpu, Line::Lock(lock), Access::Write, did);
             }
             if matches!(deed, Deed::Refill(_) | Deed::Flush(_) | Deed::Relist | Deed::Remote) {
-                for slab in did.slabs {
-                    t += self.fetch(cpu, Line::Slab(did.cache, *slab));
+                for frame in did.frames {
+                    t += self.fetch(cpu, Line::Frame(*frame), Access::Write, did);
                 }
             }
             t += work;
             if let Some(lock) = lock {
                 self.free.insert(lock, t);
             }
-            // Its objects are looked at one by one, when the lock is free again.
-            if let (Deed::Exchange, Some(other)) = (deed, from) {
-                let lines = did.container.div_ceil(OBJECTS_OF_A_LINE);
-                self.travelled += u64::from(lines);
-                t += f64::from(lines) * profile.distance_ns(other, cpu);
+            // When the lock is free again.
+            if *deed == Deed::Exchange {
+                let access = if did.taken { Access::Read } else { Access::Write };
+                t += self.fetch(cpu, Line::Place(did.cache, did.place), access, did);
             }
+        }
+        if !did.deeds.is_empty() {
+            t += self.fetch(cpu, Line::Counts(did.cache), Access::Write, did);
+        }
+        let mut access = Access::Read;
+        if did.deeds.iter().any(|deed| matches!(deed, Deed::Made | Deed::Released)) {
+            t += self.fetch(cpu, Line::Slabs(did.cache), Access::Write, did);
+            access = Access::Write;
+        }
+        if did.lines.slabs > 0 && (did.taken || access == Access::Write) {
+            t += self.fetch(cpu, Line::Cache(did.cache), access, did);
         }
         (t, contended)
     }
@@ -308,12 +375,16 @@ fn drive<'p, P: Policy, S: Source<Given<'p>>>(
         // Large kmalloc has no slabs: all that it does is done by the page allocator.
         let of_pages = if came.is_some() { &[Deed::Made] } else { &[Deed::Released] };
         let own = model.cache(cache);
+        let (container, shared) = own.map_or((0, 0), |(_, policy)| (policy.container(), policy.shared()));
         let did = Did {
             cache,
             deeds: if own.is_some() { model.deeds() } else { of_pages },
-            slabs: model.touched(cache),
+            frames: model.touched(cache),
             locked: P::LOCKED,
-            container: own.map_or(0, |(_, policy)| policy.container()),
+            container,
+            place: shared.saturating_sub(u32::from(came.is_none())),
+            taken: came.is_some(),
+            lines: if own.is_some() { P::LINES } else { Lines::default() },
         };
         let (then, contended) = clock.charge(cpu, now, &did);
         if contended {

@@ -40,6 +40,8 @@ pub struct Profile {
     pub exchange: Price,
     /// One object out of a slab or into it, under the lists' lock.
     pub object: Price,
+    /// Each object after the first one that goes the same way under one hold of that lock.
+    pub batched: Price,
     /// A slab from one list to another.
     pub relist: Price,
     /// A slab made or given back: its pages, and what is written about it.
@@ -72,6 +74,7 @@ impl Profile {
             lock: price(),
             exchange: price(),
             object: price(),
+            batched: price(),
             relist: price(),
             slab: price(),
             levels: vec![Level { cpus: 0, line: price() }],
@@ -106,6 +109,7 @@ impl Profile {
             ("lock", &self.lock),
             ("exchange", &self.exchange),
             ("object", &self.object),
+            ("batched", &self.batched),
             ("relist", &self.relist),
             ("slab", &self.slab),
         ];
@@ -114,6 +118,10 @@ impl Profile {
             (format!("line among {group} CPUs"), &level.line)
         });
         all.into_iter().map(|(name, price)| (name.to_owned(), price)).chain(lines)
+    }
+    /// Nanoseconds for so many objects out of slabs or into them, under one hold of the lists' lock.
+    pub fn objects_ns(&self, n: u32) -> f64 {
+        n.checked_sub(1).map_or(0.0, |more| self.object.ns + f64::from(more) * self.batched.ns)
     }
     /// Until a line that one CPU has written is at another.
     pub fn distance_ns(&self, from: u32, to: u32) -> f64 {

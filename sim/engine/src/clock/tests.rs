@@ -18,13 +18,16 @@ fn profile() -> Profile {
         lock: price(2.0),
         exchange: price(4.0),
         object: price(3.0),
+        batched: price(0.5),
         relist: price(5.0),
         slab: price(50.0),
         levels: vec![Level { cpus: 2, line: price(10.0) }, Level { cpus: 0, line: price(100.0) }],
     }
 }
-fn did<'a>(deeds: &'a [Deed], slabs: &'a [u32]) -> Did<'a> {
-    Did { cache: 0, deeds, slabs, locked: false, container: 16 }
+/// A free, on a design whose CPUs share two locks.
+fn did<'a>(deeds: &'a [Deed], frames: &'a [u32]) -> Did<'a> {
+    let lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
+    Did { cache: 0, deeds, frames, locked: false, container: 16, place: 0, taken: false, lines }
 }
 
 #[test]
@@ -52,12 +55,12 @@ fn who_comes_second_waits_and_has_the_lines_fetched() {
     assert_eq!((clock.travelled, clock.waited), (3, 5.0));
 }
 
-/// Two caches have two depots, two pairs of lists, and slabs of the same numbers that are not the same.
+/// Two caches have two depots, two pairs of lists, and slabs of other pages.
 #[test]
 fn caches_share_no_lock_and_no_line() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
-    let of = |cache, deed: &'static [Deed]| Did { cache, ..did(deed, &[0]) };
+    let of = |cache: u32, deed: &'static [Deed]| Did { cache, ..did(deed, [&[0], &[1]][cache as usize]) };
     for deed in [&[Deed::Refill(1)][..], &[Deed::Exchange], &[Deed::Relist]] {
         let alone = clock.charge(0, 0.0, &of(0, deed));
         assert_eq!(clock.charge(1, 0.0, &of(1, deed)), alone, "{deed:?}");
@@ -71,11 +74,68 @@ fn a_container_that_changes_hands_travels_when_the_lock_is_free_again() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Exchange], &[])), (7.0, false));
-    // The lock's line, then sixteen objects in two lines.
-    assert_eq!(clock.charge(1, 10.0, &did(&[Deed::Exchange], &[])), (10.0 + 7.0 + 10.0 + 20.0, false));
+    // The lock's line, then a header and sixteen objects in three lines.
+    assert_eq!(clock.charge(1, 10.0, &did(&[Deed::Exchange], &[])), (10.0 + 7.0 + 10.0 + 30.0, false));
     assert_eq!(clock.free[&Lock::Depot(0)], 27.0);
     // Waiting for the depot is what makes magazines grow.
     assert_eq!(clock.charge(0, 20.0, &did(&[Deed::Miss], &[])), (27.0 + 2.0 + 10.0 + 4.0, true));
+}
+
+#[test]
+fn what_is_read_stays_where_it_was_and_what_is_written_is_nowhere_else() {
+    let profile = profile();
+    let mut clock = Clock::new(&profile);
+    let put = did(&[Deed::Exchange], &[]);
+    let take = Did { taken: true, ..did(&[Deed::Exchange], &[]) };
+    for (cpu, visit, lines, what) in [
+        (0, &put, 0, "nobody had them"),
+        (1, &take, 4, "the lock's and the magazine's three"),
+        (0, &put, 4, "the same: CPU 1 still has the magazine"),
+        (0, &take, 0, "all is here"),
+        (2, &Did { place: 1, ..did(&[Deed::Exchange], &[]) }, 1, "another magazine's place, the same lock"),
+        (1, &take, 4, "it was written since"),
+        (2, &take, 4, "CPU 0 wrote it, and CPU 1 has it, too"),
+        (1, &take, 1, "the magazine is here, and was only read elsewhere"),
+    ] {
+        let before = clock.travelled;
+        clock.charge(cpu, 1000.0, visit);
+        assert_eq!(clock.travelled - before, lines, "CPU {cpu}: {what}");
+    }
+}
+
+#[test]
+fn counts_travel_with_what_is_counted() {
+    let profile = profile();
+    let mut clock = Clock::new(&profile);
+    let lines = Lines { depot: 1, lists: 2, counts: 3, slabs: 1 };
+    let grows = &[Deed::Refill(0), Deed::Made, Deed::Refill(2)][..];
+    let of = |deeds, frames| Did { lines, taken: true, ..did(deeds, frames) };
+    for (cpu, operation, lines, what) in [
+        (0, of(grows, &[7, 8]), 0, "nobody had them"),
+        (
+            1,
+            of(grows, &[9, 8]),
+            10,
+            "two of the lists, two of the zone, a frame, three counts, one of slabs, the cache's",
+        ),
+        (1, of(&[], &[]), 0, "all is here"),
+        (0, of(&[], &[]), 1, "the cache's, beside a count of slabs"),
+        (0, of(&[], &[]), 0, "all is here"),
+        (0, of(&[Deed::Exchange], &[]), 3, "the counts; nobody was at the depot"),
+        (1, of(&[Deed::Flush(1)], &[9, 7]), 4, "three counts and a frame"),
+    ] {
+        let before = clock.travelled;
+        clock.charge(cpu, 1000.0, &operation);
+        assert_eq!(clock.travelled - before, lines, "CPU {cpu}: {what}");
+    }
+}
+
+#[test]
+fn the_first_object_of_a_batch_costs_a_visit_and_the_others_less() {
+    assert_eq!([0, 1, 5].map(|n| profile().objects_ns(n)), [0.0, 3.0, 5.0]);
+    let profile = profile();
+    let mut clock = Clock::new(&profile);
+    assert_eq!(clock.charge(0, 0.0, &did(&[Deed::Flush(5)], &[])).0, 1.0 + 2.0 + 5.0);
 }
 
 fn point<P: Policy>(knobs: P::Knobs, workload: &str, cpus: u32, seed: u64) -> Outcome {

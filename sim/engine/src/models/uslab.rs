@@ -41,7 +41,7 @@
 //! and the order of flushes in `uslab`.
 
 use crate::design::{NoMemory, Unable};
-use crate::model::{Deed, Holder, Op, Policy};
+use crate::model::{Deed, Holder, Lines, Op, Policy};
 use crate::slabs::{End, Object, Slabs};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -126,6 +126,8 @@ impl Policy for Uslab {
     const NAME: &'static str = "uslab-model";
     const ABOUT: &'static str = "a model of the shipping allocator, for virtual time";
     type Knobs = Knobs;
+    // The depot's hints and what is counted of its class share a line; the others are of the layer.
+    const LINES: Lines = Lines { depot: 1, lists: 3, counts: 3, slabs: 1 };
     const LISTS: &'static [&'static str] = &[
         "empty",
         "partial, below 1/4",
@@ -215,6 +217,9 @@ impl Policy for Uslab {
 
     fn container(&self) -> u32 {
         self.sizes.capacity as u32
+    }
+    fn shared(&self) -> u32 {
+        self.depot.len() as u32
     }
     fn held(&self) -> Vec<(Holder, Object)> {
         let cpus = (0..).zip(&self.cpus);

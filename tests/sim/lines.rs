@@ -1,0 +1,332 @@
+//! The lines that the simulator's clock counts, beside those of a MESI protocol under the shipping code.
+
+use serde::Deserialize;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::sync::mpsc::channel;
+use uslab::{Config, Gfp, KmemCache, Subsystem};
+use uslab_engine::Pages;
+use uslab_engine::clock::{Outcome, Profile, Workload, run};
+use uslab_engine::models::uslab::{Knobs, Uslab};
+use uslab_engine::policy::{CacheInfo, Cpus, Geometry, Holder, Lines, NoMemory, Object, Op, Policy};
+use uslab_magazine::on_cpu;
+
+/// With the bytes of an object, and how far off the clock may be, in per cent. What it leaves out, stacks that grow among it, is
+/// most where CPUs do little else.
+const WORKLOADS: [(&str, u32, f64); 5] = [
+    ("handoff=64", 4096, 10.0),
+    ("handoff=64", 64, 20.0),
+    ("bursts=1500", 4096, 15.0),
+    ("server=1000", 4096, 15.0),
+    ("fork-join=32", 4096, 25.0),
+];
+/// The file with the operations, for the program that valgrind runs.
+const TAPE: &str = "USLAB_LINES_TAPE";
+const ALLOC: u8 = b'a';
+const FREE: u8 = b'f';
+
+/// The model, and a tape of what it is asked for, in the clock's order.
+#[derive(Debug)]
+struct Taped {
+    model: Uslab,
+    tape: Tape,
+}
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Tape {
+    #[serde(skip)]
+    told: Rc<RefCell<Told>>,
+}
+#[derive(Debug, Default)]
+struct Told {
+    bytes: Vec<u8>,
+    allocs: usize,
+    /// Which allocation an object that is out came of.
+    out: HashMap<Object, usize>,
+}
+impl Told {
+    fn tell(&mut self, what: u8, cpu: u32, number: usize) {
+        self.bytes.extend((cpu << 8 | u32::from(what)).to_le_bytes());
+        self.bytes.extend((number as u32).to_le_bytes());
+    }
+}
+
+impl Policy for Taped {
+    const NAME: &'static str = "taped";
+    const ABOUT: &'static str = "";
+    type Knobs = Tape;
+    const LISTS: &'static [&'static str] = Uslab::LISTS;
+    const LINES: Lines = Uslab::LINES;
+
+    fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, tape: &Tape) -> Self {
+        Self { model: Uslab::new(info, cpus, geometry, &Knobs::default()), tape: tape.clone() }
+    }
+    fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
+        let object = self.model.alloc(op)?;
+        let told = &mut *self.tape.told.borrow_mut();
+        told.out.insert(object, told.allocs);
+        told.allocs += 1;
+        told.tell(ALLOC, op.cpu, 0);
+        Ok(object)
+    }
+    fn free(&mut self, op: &mut Op<'_>, object: Object) {
+        self.model.free(op, object);
+        let told = &mut *self.tape.told.borrow_mut();
+        let number = told.out.remove(&object).unwrap();
+        told.tell(FREE, op.cpu, number);
+    }
+    /// Nothing is reaped: that is no operation.
+    fn tick(&mut self, _: &mut Op<'_>) {}
+    fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
+        self.model.shrink(op)
+    }
+    fn container(&self) -> u32 {
+        self.model.container()
+    }
+    fn shared(&self) -> u32 {
+        self.model.shared()
+    }
+    fn held(&self) -> Vec<(Holder, Object)> {
+        self.model.held()
+    }
+}
+
+/// The clock's lines for each operation, and the tape.
+fn clock(case: &Case) -> (Outcome, Vec<u8>) {
+    let (profile, pages, tape) =
+        (Profile::own().next().unwrap(), Pages::new(case.cpus).unwrap(), Tape::default());
+    let workload: Workload = case.workload.parse().unwrap();
+    let outcome =
+        run::<Taped>(&pages, tape.clone(), &workload, &profile, case.size, case.operations, 1).unwrap();
+    (outcome, tape.told.take().bytes)
+}
+
+struct Case {
+    workload: &'static str,
+    /// Bytes of an object.
+    size: u32,
+    cpus: u32,
+    /// Of each CPU.
+    operations: u64,
+    /// How often the allocator is made, each time at another place in a line.
+    places: u32,
+}
+
+impl Case {
+    /// Lines for each operation: the clock's, and those of a MESI protocol under the shipping code.
+    fn lines(&self) -> [f64; 2] {
+        let (outcome, tape) = clock(self);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let head = [self.cpus, self.size, self.places].map(u32::to_le_bytes).concat();
+        std::fs::write(file.path(), [&head, &tape[..]].concat()).unwrap();
+        let mut program = Command::new("valgrind")
+            .args(["--tool=lackey", "--trace-mem=yes"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "lines::plays_a_tape", "--nocapture"])
+            .env(TAPE, file.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut input, output) = (program.stdin.take().unwrap(), program.stdout.take().unwrap());
+        let mut trace = BufReader::with_capacity(1 << 20, program.stderr.take().unwrap());
+        let (send, places) = channel();
+        // It says where things are and waits for an answer: so that is known here before the trace has the first operation.
+        let said = std::thread::spawn(move || {
+            let mut said = String::new();
+            for line in BufReader::new(output).lines() {
+                let line = line.unwrap();
+                if let Some((_, places)) = line.split_once("PLACES ") {
+                    let places: Vec<u64> =
+                        places.split(' ').map(|at| u64::from_str_radix(at, 16).unwrap()).collect();
+                    send.send(places).unwrap();
+                    input.write_all(b"\n").unwrap();
+                }
+                said = said + &line + "\n";
+            }
+            said
+        });
+        let (mut line, mut seen) = (Vec::new(), None);
+        while trace.read_until(b'\n', &mut line).unwrap() > 0 {
+            if seen.is_none() {
+                seen = places.try_recv().ok().map(|at| Mesi::new(&at, self.cpus));
+            }
+            if let Some(seen) = &mut seen {
+                seen.line(&line);
+            }
+            line.clear();
+        }
+        let (said, status) = (said.join().unwrap(), program.wait().unwrap());
+        assert!(status.success(), "{status}: {said}");
+        let seen = seen.unwrap();
+        assert_eq!(seen.operations, outcome.operations * u64::from(self.places), "{said}");
+        assert!(said.contains(&format!("SLABS {}\n", outcome.slabs)), "{outcome:?}: {said}");
+        [outcome.lines_per_operation, seen.travelled as f64 / seen.operations as f64]
+    }
+}
+
+/// A MESI protocol: which CPUs have each line.
+struct Mesi {
+    /// Where the program writes when an operation of a CPU begins, and behind these, when one ends.
+    marks: Range<u64>,
+    /// What is the thread's own: on CPUs of their own each would have one.
+    own: Range<u64>,
+    cpu: Option<u32>,
+    lines: HashMap<u64, Line>,
+    operations: u64,
+    travelled: u64,
+}
+#[derive(Default)]
+struct Line {
+    written: bool,
+    cpus: Vec<u32>,
+    /// The operation for which it travelled last.
+    travelled: u64,
+}
+
+impl Mesi {
+    fn new(places: &[u64], cpus: u32) -> Self {
+        let [marks, start, end] = places else { panic!("{places:?}") };
+        Self {
+            marks: *marks..marks + 8 * (u64::from(cpus) + 1),
+            own: *start..*end,
+            cpu: None,
+            lines: HashMap::new(),
+            operations: 0,
+            travelled: 0,
+        }
+    }
+    /// A line of the trace: ` L address,bytes`, ` S` or ` M`; others are of instructions.
+    fn line(&mut self, line: &[u8]) {
+        let [b' ', what @ (b'L' | b'S' | b'M'), b' ', access @ ..] = line else { return };
+        let (at, bytes) = std::str::from_utf8(access).unwrap().trim_end().split_once(',').unwrap();
+        let (at, bytes) = (u64::from_str_radix(at, 16).unwrap(), bytes.parse::<u64>().unwrap());
+        if self.marks.contains(&at) {
+            if *what != b'L' {
+                let cpu = (at - self.marks.start) / 8;
+                self.cpu = (at < self.marks.end - 8).then_some(cpu as u32);
+                self.operations += u64::from(self.cpu.is_some());
+            }
+            return;
+        }
+        let Some(cpu) = self.cpu.filter(|_| !self.own.contains(&at)) else { return };
+        for at in at / 64..=(at + bytes - 1) / 64 {
+            self.access(cpu, at, *what != b'L');
+        }
+    }
+    /// A line travels if it is read where it is not and another CPU has written it, or is written while others have it. It travels
+    /// once for an operation that reads it first and then writes there: so is the price of a line measured.
+    fn access(&mut self, cpu: u32, at: u64, write: bool) {
+        let line = self.lines.entry(at).or_default();
+        let here = line.cpus.contains(&cpu);
+        let misses = match write {
+            true => line.cpus.iter().any(|other| *other != cpu),
+            false => !here && line.written,
+        };
+        if misses && line.travelled != self.operations {
+            line.travelled = self.operations;
+            self.travelled += 1;
+        }
+        if write {
+            line.cpus.clear();
+            line.written = true;
+        }
+        if write || !here {
+            line.cpus.push(cpu);
+        }
+    }
+}
+
+/// Nothing by itself: what valgrind runs.
+#[test]
+fn plays_a_tape() {
+    let Some(tape) = std::env::var_os(TAPE) else { return };
+    let tape = std::fs::read(tape).unwrap();
+    let own = std::thread::Builder::new().stack_size(STACK);
+    own.spawn(move || play(&tape)).unwrap().join().unwrap();
+    std::process::exit(0);
+}
+
+/// Bytes of the stack of the thread that plays.
+const STACK: usize = 1 << 20;
+
+fn play(tape: &[u8]) {
+    let (head, tape) = tape.split_at(12);
+    let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let [cpus, size, places] = [0, 4, 8].map(|at| word(head, at));
+    let marks = Vec::leak(vec![0_u64; cpus as usize + 1]);
+    let here = (&raw const cpus).addr();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let stack = maps.lines().find_map(|line| {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        let [start, end] = [start, end].map(|at| usize::from_str_radix(at, 16).unwrap());
+        (start..end).contains(&here).then_some(start)
+    });
+    let stack = stack.unwrap();
+    // The C library has a thread's variables at the upper end of its stack.
+    println!("\nPLACES {:x} {stack:x} {:x}", marks.as_ptr().addr(), stack + STACK);
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    let mut mark = |at: u32, n: usize| {
+        marks[at as usize] = n as u64;
+        black_box(&mut *marks);
+    };
+    let mut moved = vec![];
+    for place in 0..places {
+        moved.push(Vec::<u8>::with_capacity(16 * place as usize + 24));
+        let pages = uslab_buddy::PageConfig::default_for(Cpus::simulated(cpus, 1).unwrap()).limit(1 << 30);
+        let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();
+        let cache = KmemCache::builder("object", size as usize).build_in(&subsystem).unwrap();
+        let mut held = Vec::with_capacity(tape.len() / 8);
+        for (n, told) in tape.chunks_exact(8).enumerate() {
+            let (cpu, number) = (word(told, 0) >> 8, word(told, 4) as usize);
+            on_cpu(cpu);
+            if told[0] == ALLOC {
+                mark(cpu, n);
+                let block = black_box(cache.alloc_block(Gfp::KERNEL).unwrap());
+                mark(cpus, n);
+                held.push(Some(block));
+            } else {
+                let block = held[number].take();
+                mark(cpu, n);
+                drop(black_box(block));
+                mark(cpus, n);
+            }
+        }
+        println!("SLABS {}", cache.info().slabs);
+    }
+}
+
+/// A part of `.ci/full` has all workloads on up to 8 CPUs; else there is one on 2.
+#[test]
+fn the_clock_counts_the_lines_that_travel_under_the_shipping_code() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("SKIPPED: no valgrind here (Debian: apt-get install valgrind)");
+        return;
+    }
+    let full = std::env::var_os("USLAB_LINES").is_some_and(|lines| lines == "full");
+    let (workloads, cpus, operations, places) =
+        if full { (&WORKLOADS[..], &[2, 4, 8][..], 2000, 2) } else { (&WORKLOADS[..1], &[2][..], 2000, 1) };
+    let mut wrong = vec![];
+    println!("{:>12} {:>6} {:>4} {:>8} {:>8} {:>7}", "workload", "bytes", "CPUs", "clock", "MESI", "off");
+    for (workload, size, most) in workloads {
+        for cpus in cpus {
+            let case = Case { workload, size: *size, cpus: *cpus, operations, places };
+            let [clock, mesi] = case.lines();
+            let off = 100.0 * (clock / mesi - 1.0);
+            let row = format!(
+                "{workload:>12} {size:>6} {cpus:>4} {clock:>8.4} {mesi:>8.4} {off:>+6.1} %, at most {most}"
+            );
+            println!("{row}");
+            if off.abs() > *most {
+                wrong.push(row);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "lines for each operation:\n{}", wrong.join("\n"));
+}
