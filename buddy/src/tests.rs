@@ -6,7 +6,7 @@ use crate::{
     PageBlock, PageConfig, Pfn, ZoneKind,
 };
 use std::cell::RefCell;
-use uslab_magazine::{Cpus, Operation, on_cpu};
+use uslab_magazine::{Cpus, Operation, Path, on_cpu};
 
 thread_local! {
     static FOUND: RefCell<Vec<Corruption>> = const { RefCell::new(Vec::new()) };
@@ -709,6 +709,56 @@ fn free_blocks_beyond_what_is_kept_go_back_when_they_are_freed() {
     pages.release();
     assert_eq!(pages.info().committed_bytes(), 0);
     pages.check().unwrap();
+}
+
+/// Above the bound, down to three quarters of it; not at the bound.
+#[test]
+fn memory_goes_back_above_the_bound_and_not_at_it() {
+    let pages = made(PageConfig { keep_free: Some(8 << 20), ..normal(4 * 1024) });
+    let blocks = [(); 4].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap().into_pfn());
+    let steps = blocks.map(|pfn| {
+        let op = Operation::new();
+        // SAFETY: allocated above, and freed once.
+        unsafe { pages.free_in(&op, pfn, Order::MAX) };
+        (pages.info().committed_bytes() >> 20, op.path())
+    });
+    // 4 and 8 MiB are kept; of 12, what is above 6; with the next block there are 8 again.
+    assert_eq!(steps, [(16, Path::Pages), (16, Path::Pages), (8, Path::Commit), (8, Path::Pages)]);
+}
+
+/// A free gives nothing back, and does not say that it did, where nothing free is as large as what goes back.
+#[test]
+fn free_blocks_that_are_too_small_to_go_back_stay_above_the_bound() {
+    let pages = made(PageConfig { keep_free: Some(0), huge_pages: HugePages::Advise, ..normal(1024) });
+    let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
+    let (freed, kept): (Vec<_>, Vec<_>) =
+        blocks.into_iter().map(PageBlock::into_pfn).partition(|pfn| pfn.get() % 2 == 1);
+    for pfn in freed {
+        let op = Operation::new();
+        // SAFETY: allocated above, and freed once.
+        unsafe { pages.free_in(&op, pfn, Order::ZERO) };
+        assert_eq!(op.path(), Path::Pages);
+    }
+    // SAFETY: as above.
+    kept.iter().for_each(|pfn| unsafe { pages.free(*pfn, Order::ZERO) });
+    assert_eq!(pages.info().committed_bytes(), 0);
+}
+
+/// What was never committed; all that was stays usable.
+#[cfg(all(target_os = "linux", not(uslab_heap)))]
+#[test]
+fn addresses_that_were_never_used_are_given_up_and_no_others() {
+    let pages = made(normal(8 * 1024));
+    let blocks = [(); 3].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
+    drop(blocks);
+    pages.release();
+    assert_eq!(pages.info().committed_bytes(), 0);
+    pages.give_up_addresses(5 << 22);
+    assert_eq!(pages.reserved_bytes(), 5 << 22, "as many as are to stay");
+    pages.give_up_addresses(0);
+    assert_eq!(pages.reserved_bytes(), 3 << 22, "as many as were ever committed");
+    let (blocks, limit) = all(&pages, Order::MAX, Gfp::KERNEL);
+    assert_eq!((blocks.len(), limit), (3, Limit::CommitRefused));
 }
 
 /// Every eighth page stays in use: no maximal block is wholly free.

@@ -500,7 +500,8 @@ const WHOLE: [&str; 6] = ["-p", "uslab-tests", "--test", "fork", "--test", "slab
 /// The programs that a build named.
 fn programs(said: &str, models: bool) -> Vec<Program> {
     let program = |line: &str| {
-        let line: Value = serde_json::from_str(line).ok()?;
+        let line: Value =
+            serde_json::from_str(line).ok().filter(|line: &Value| line["profile"]["test"] == true)?;
         let folder = Path::new(line["manifest_path"].as_str()?).parent()?.to_owned();
         let name = line["target"]["name"].as_str()?.to_owned();
         Some(Program { path: line["executable"].as_str()?.into(), folder, name, models })

@@ -195,6 +195,44 @@ fn a_number_that_was_given_back_is_closed_and_empty_everywhere() {
     assert_eq!(table.len(2, other), 2, "and another one is as it was");
 }
 
+/// A stack that is open and empty takes no late free; one that is closed with rounds, as a fork leaves it, keeps none.
+#[test]
+fn a_number_goes_from_stacks_that_are_empty_and_from_stacks_that_are_closed() {
+    let table = simulated(2, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
+    while table.region(0).unwrap().pop(class, Commit::Done).is_some() {}
+    table.join_sweeps(class, SweepGroup::new(0));
+    table.sweep(1..2, Which::All, |_| true);
+    // SAFETY: this thread is the only one.
+    unsafe { table.forget_other_threads() };
+    let state = |cpu| (table.len(cpu, class), table.region(cpu).unwrap().is_open(class));
+    assert_eq!([state(0), state(1)], [(0, true), (3, false)]);
+    table.retire(class);
+    assert_eq!([state(0), state(1)], [(0, false); 2]);
+    assert!(!table.region(0).unwrap().push(class, round(9), Commit::Done));
+    assert_eq!(table.class(8), Some(class));
+}
+
+/// What a region notes of one class lies nowhere near what it notes of another one.
+#[test]
+fn what_is_noted_of_a_class_is_noted_of_no_other() {
+    let table = simulated(1, 1 << 20);
+    let classes: Vec<_> = core::iter::from_fn(|| table.class(3)).collect();
+    assert_eq!(classes.len(), CLASSES as usize - 1);
+    let region = table.region(0).unwrap();
+    for (n, class) in classes.iter().enumerate() {
+        assert!(table.put(0, *class, &rounds(1..3)));
+        while region.pop(*class, Commit::Done).is_some() {}
+        region.set_aside(*class);
+        assert!(table.put(0, *class, &rounds(1..3)));
+        region.take(*class, n as u64 + 1);
+    }
+    for (n, class) in classes.iter().enumerate() {
+        assert_eq!((region.served(*class), region.taken_by(*class, n as u64 + 1)), ((2, 0), 2), "{class:?}");
+    }
+}
+
 #[test]
 fn a_cpu_without_a_region_misses() {
     use crate::on_cpu;
