@@ -305,6 +305,18 @@ mod tests {
         assert!(!side().commit(&Operation::new(), Pfn::new(63), 513), "a word beyond the end");
     }
 
+    /// In steps that its memory is committed by.
+    #[cfg(all(target_os = "linux", not(uslab_heap)))]
+    #[test]
+    fn what_is_cut_off_the_side_table_is_behind_the_pages_that_are_left() {
+        let side = Side::new(1 << 20, Backend::Os, &Faults::default()).unwrap();
+        assert_eq!(side.reserved(), SIDE_BYTES << 20);
+        // SAFETY: no slab begins anywhere.
+        unsafe { side.cut(1 << 19) };
+        assert_eq!(side.reserved(), SIDE_BYTES << 19);
+        assert!(!side.commit(&Operation::new(), Pfn::new(1 << 19), 512));
+    }
+
     #[test]
     fn only_a_bitmap_that_the_frame_cannot_hold_needs_the_side_table() {
         let pages = uslab_buddy::PageAllocator::new(crate::shadow::pages(1, 1, 8 << 20)).unwrap();

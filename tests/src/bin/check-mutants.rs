@@ -550,7 +550,9 @@ fn tests(programs: &[Program], wrong: &mut Vec<String>) -> anyhow::Result<Vec<Te
             }
             Ended::Passed if seconds <= SLOWEST => Ok(Ran::Test(test)),
             Ended::Failed { message, .. } => {
-                let text = format!("{} {name} fails with no mutant on: {message}", programs[*i].name);
+                let end: Vec<_> = said.lines().rev().take(40).collect();
+                let end = end.into_iter().rev().collect::<Vec<_>>().join("\n");
+                let text = format!("{} {name} fails with no mutant on: {message}\n{end}", programs[*i].name);
                 Ok(Ran::Wrong(text))
             }
             _ => Ok(Ran::Slow),

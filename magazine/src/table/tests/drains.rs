@@ -286,6 +286,24 @@ fn a_child_finds_no_claim_and_no_drain_of_other_threads() {
     assert!(table.drains.try_lock().is_some() && table.making.try_lock().is_some());
 }
 
+/// The clock of the report that says how long a CPU was without its region.
+#[test]
+fn the_longest_that_a_region_was_away_is_at_least_as_long_as_the_drain_had_it() {
+    let table = simulated(2, 64 << 10);
+    let class = table.class(8).unwrap();
+    assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
+    assert_eq!(table.drains().longest_away, Duration::ZERO);
+    let own = |time: Duration| {
+        let _one_at_a_time = table.lock_drains();
+        assert!(table.own_regions(0..1, |_| true, &mut |_| std::thread::sleep(time)));
+    };
+    own(Duration::from_millis(20));
+    let longest = table.drains().longest_away;
+    assert!(longest >= Duration::from_millis(20), "{longest:?}");
+    own(Duration::ZERO);
+    assert!(table.drains().longest_away >= longest, "the longest, and not the last");
+}
+
 // ---------------------------------------------------------------- sweeps
 
 #[test]
@@ -376,6 +394,11 @@ fn a_child_finds_what_a_sweep_took_on_its_stacks() {
     // SAFETY: this thread is the only one.
     unsafe {
         table.before_fork();
+        let free = std::thread::scope(|scope| {
+            let look = || (table.drains.try_lock().is_some(), table.making.try_lock().is_some());
+            scope.spawn(look).join().unwrap()
+        });
+        assert_eq!(free, (false, false), "a fork holds both");
         table.after_fork_in_child();
     }
     assert_eq!([0, 1].map(|cpu| table.len(cpu, class)), [3, 3]);

@@ -206,6 +206,8 @@ fn a_stack_may_end_where_the_committed_part_of_its_region_does() {
     assert!(table.put(0, class, &rounds(1..2)) && table.put(0, class, &rounds(2..places + 1)));
     let region = table.region(0).unwrap();
     assert_eq!((region.committed(), class.end(region.cap(class))), (STEP, STEP));
+    assert!(!table.commit(&Operation::new(), 0, class, places as u32), "nothing is different");
+    assert!(!table.commit(&Operation::new(), 0, class, places as u32 + 1), "and no more is to be had");
 }
 
 /// Behind the empty region, as much as a region, committed step by step.
