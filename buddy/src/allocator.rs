@@ -22,7 +22,7 @@ use crate::corruption::{self, Corruption};
 use crate::error::{AllocError, Limit, PageError};
 use crate::frame::{Frame, FrameTable, Kind, State};
 use crate::gfp::{Gfp, MigrateType, ZoneKind};
-use crate::per_cpu::{PageRound, PerCpuPages, ZoneSupplier};
+use crate::per_cpu::{PAGES, PageRound, PerCpuPages, ZoneSupplier};
 use crate::pfn::{Order, Pfn};
 use crate::region::{HugePages, Region, Uncommitted, address_limit, behind, reserve_most};
 use crate::tables::Tables;
@@ -31,8 +31,9 @@ use crate::zone::{Wanted, Zone, ZoneShared, zeroed};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PageBlock};
 use core::ops::Range;
 use core::ptr::NonNull;
+use std::sync::Arc;
 use uslab_magazine::sync::{Counter, assert_unlocked, planted};
-use uslab_magazine::{Cpus, Operation, SweepGroup, Which};
+use uslab_magazine::{Cpus, Operation, SweepGroup, Tracepoints, What, Which};
 
 /// A zone and the magazines in front of it.
 #[derive(Debug)]
@@ -209,6 +210,18 @@ impl PageAllocator {
         })
     }
 
+    // --- Observers -------------------------------------------------------------------------------------------
+
+    /// Who observes the operations on its pages, and on what is cached by CPU on them.
+    #[doc(hidden)]
+    pub fn tracepoints(&self) -> &Arc<Tracepoints> {
+        self.tables.tracepoints()
+    }
+    #[inline]
+    fn operation(&self, what: What) -> Operation<'_> {
+        Operation::of(self.tracepoints(), what, PAGES)
+    }
+
     // --- Allocation ------------------------------------------------------------------------------------------
 
     /// Allocates a block of `2^order` pages, from `node` or else from the nearest that has one; `None` is the node
@@ -217,7 +230,7 @@ impl PageAllocator {
     /// # Errors
     /// Which limit was met; nothing was changed then.
     pub fn alloc(&self, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, AllocError> {
-        self.alloc_in(&Operation::new(), order, gfp, node)
+        self.alloc_in(&self.operation(What::Alloc), order, gfp, node)
     }
 
     /// The same, in the course of an operation on pages.
@@ -339,7 +352,7 @@ impl PageAllocator {
     /// likes: no lock is held. Returns how many: fewer where memory ends, 0 for a node that does not exist.
     pub fn alloc_bulk(&self, gfp: Gfp, node: Option<u32>, max: usize, mut put: impl FnMut(Pfn)) -> usize {
         let Ok(zonelist) = self.zonelist(gfp, node) else { return 0 };
-        let (mobility, op) = (self.mobility(gfp), &Operation::new());
+        let (mobility, op) = (self.mobility(gfp), &self.operation(What::Alloc));
         let mut done = 0;
         for at in zonelist {
             let zone = &self.cached_zones[usize::from(*at)].zone;
@@ -355,6 +368,7 @@ impl PageAllocator {
                 for pfn in &batch.pfns[..filled] {
                     self.hand_out(*pfn, Order::ZERO, gfp, mobility);
                 }
+                op.pause();
                 while let Some(pfn) = batch.next() {
                     put(pfn);
                 }
@@ -366,7 +380,7 @@ impl PageAllocator {
         }
         // What is left in magazines, and between the marks.
         while done < max {
-            let Ok(pfn) = self.find(&Operation::new(), Order::ZERO, gfp, node) else { break };
+            let Ok(pfn) = self.find(&self.operation(What::Alloc), Order::ZERO, gfp, node) else { break };
             done += 1;
             put(pfn);
         }
@@ -397,7 +411,7 @@ impl PageAllocator {
     /// The block was allocated by this allocator with this order (or split to it), and nobody uses it any more.
     pub unsafe fn free(&self, pfn: Pfn, order: Order) {
         // SAFETY: passed on.
-        unsafe { self.free_in(&Operation::new(), pfn, order) };
+        unsafe { self.free_in(&self.operation(What::Free), pfn, order) };
     }
 
     /// The same, in the course of an operation on pages.
@@ -498,9 +512,10 @@ impl PageAllocator {
 
     /// Gives the pages in the magazines of `cpus` back to their zones. The CPUs may go on meanwhile.
     pub fn drain_cpus(&self, cpus: Range<u32>) {
+        let op = &self.operation(What::Reclaim);
         self.sweep(self.cached_zones.iter(), cpus, Which::All);
         for (zone, per_cpu) in self.cached_zones.iter().filter_map(CachedZone::cached) {
-            per_cpu.drain_swept(zone, &self.shared);
+            per_cpu.drain_swept(op, zone, &self.shared);
         }
     }
 
@@ -541,7 +556,7 @@ impl PageAllocator {
     /// Cost: up to three system calls for each maximal block, two for each run of free pages beside pages in use; each
     /// under its zone's lock, which is let go in between.
     pub fn release(&self) -> usize {
-        self.purge(&Operation::new(), self.cached_zones.iter());
+        self.purge(&self.operation(What::Reclaim), self.cached_zones.iter());
         self.tables.release_idle();
         self.trim()
     }

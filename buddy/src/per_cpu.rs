@@ -23,6 +23,9 @@ const STOCK: u16 = if cfg!(loom) { 0 } else { 2 };
 /// Full magazines that all CPUs share.
 const DEPOT: u32 = if cfg!(loom) { 1 } else { 4 };
 
+/// What an operation on pages is called where it is observed.
+pub(crate) const PAGES: &str = "pages";
+
 /// A block of pages in a magazine, by the number of its first page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageRound(pub(crate) Pfn);
@@ -62,8 +65,10 @@ impl PerCpuPages {
     pub(crate) fn new(tables: &Tables, managed: u32, shared: &ZoneShared) -> Option<Self> {
         let types = if shared.mobility { MigrateType::COUNT } else { 1 };
         let orders = ORDERS.min(shared.max_order.index() + 1);
-        let layer =
-            |n: usize| tables.layer(Config::new((batch(managed) >> (n / types)).max(1), STOCK, DEPOT), true);
+        let layer = |n: usize| {
+            let config = Config::new((batch(managed) >> (n / types)).max(1), STOCK, DEPOT);
+            Some(tables.layer(config, true)?.named(PAGES))
+        };
         Some(Self { layers: (0..orders * types).map(layer).collect::<Option<_>>()?, types })
     }
 
@@ -84,9 +89,9 @@ impl PerCpuPages {
             .flat_map(|(order, row)| row.iter().map(move |l| (order, l)))
     }
     /// After a [sweep](Tables::sweep): gives to the zone what was taken.
-    pub(crate) fn drain_swept(&self, zone: &Zone, shared: &ZoneShared) {
+    pub(crate) fn drain_swept(&self, op: &Operation, zone: &Zone, shared: &ZoneShared) {
         for (order, layer) in self.layers() {
-            layer.drain_swept(&Operation::new(), &ZoneSupplier::returning(zone, shared, order));
+            layer.drain_swept(op, &ZoneSupplier::returning(zone, shared, order));
         }
     }
     /// The same, and gives it what the depots hold.

@@ -30,8 +30,8 @@ use mapped::Mapped as Os;
 use phantom::Addresses;
 pub use source::HugePages;
 use source::{Access, Source};
-use uslab_magazine::Operation;
 use uslab_magazine::sync::{Counter, tell};
+use uslab_magazine::{Operation, Step};
 
 /// Whether [`Backend::Os`] reserves addresses, and not memory.
 pub(crate) const MAPPED: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
@@ -506,7 +506,7 @@ impl Reserved {
         // Where that much is refused, what is needed.
         [bytes.max(has + has.min(Self::MOST)), bytes].into_iter().any(|goal| {
             let goal = goal.next_multiple_of(Self::STEP).min(self.region.bytes());
-            tell!(op: Commit, "commits {goal} bytes beside pages");
+            tell!(op: Step::TablesCommitted { bytes: goal as u32 });
             let granted = self.region.commit(0..goal);
             if granted {
                 self.committed.max(goal as u64);

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use uslab_magazine::memory::ALIGN;
 use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
 use uslab_magazine::sync::{Rank, tell};
-use uslab_magazine::{Config, Cpus, Drains, Fork, Layer, Memory, Operation, Round, SweepGroup, Table, Which};
+use uslab_magazine::{
+    Config, Cpus, Drains, Fork, Layer, Memory, Operation, Round, Step, SweepGroup, Table, Tracepoints, Which,
+};
 
 /// The memory of a table: addresses that read as zero, and are memory where a CPU has used them.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ unsafe impl Memory for StackMemory {
         if self.faults.fires(crate::faults::Call::of(MAGAZINE, range.len())) {
             return false;
         }
-        tell!(op: Commit, "commits {} bytes of stacks", range.len());
+        tell!(op: Step::TablesCommitted { bytes: range.len() as u32 });
         let range = range.start / ALIGN * ALIGN..range.end.next_multiple_of(ALIGN);
         if range.end <= self.whole {
             return true;
@@ -72,19 +74,24 @@ pub struct Tables {
     cpus: Cpus,
     backend: Backend,
     faults: Faults,
+    tracepoints: Arc<Tracepoints>,
     /// With room for all that there may be.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
 }
 
 impl Tables {
     pub(crate) fn new(cpus: Cpus, backend: Backend, faults: &Faults) -> Option<Self> {
-        let mut tables = Vec::with_capacity(MOST);
-        tables.push(Self::make(cpus, false, backend, faults)?);
-        Some(Self { cpus, backend, faults: faults.clone(), tables: ForkMutex::new(Rank::Tables, tables) })
+        let tables = ForkMutex::new(Rank::Tables, Vec::with_capacity(MOST));
+        let tracepoints = Arc::new(Tracepoints::new(cpus));
+        let made = Self { cpus, backend, faults: faults.clone(), tracepoints, tables };
+        let first = made.make(false)?;
+        made.tables.lock().push(first);
+        Some(made)
     }
     /// The first one is committed as it is used, which makes two mappings of each region; any more as a whole, if that is only
     /// addresses: so the mappings of a process do not grow with its caches times the CPUs.
-    fn make(cpus: Cpus, more: bool, backend: Backend, faults: &Faults) -> Option<Arc<Table<StackMemory>>> {
+    fn make(&self, more: bool) -> Option<Arc<Table<StackMemory>>> {
+        let (cpus, backend) = (self.cpus, self.backend);
         let on_heap = !MAPPED || backend.of_tables() == Backend::Heap;
         let mut region = Table::<StackMemory>::region_bytes(&cpus, on_heap);
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
@@ -96,9 +103,9 @@ impl Tables {
         let at_once = more && !on_heap && !commits_are_counted();
         loop {
             let writable = if at_once { Table::<StackMemory>::writable(&cpus, region) } else { 0 };
-            let memory = StackMemory::new(footprint(region), writable, backend, faults);
+            let memory = StackMemory::new(footprint(region), writable, backend, &self.faults);
             if let Some(memory) = memory {
-                return Table::new(cpus, region, memory).ok().map(Arc::new);
+                return Table::observed(cpus, region, memory, self.tracepoints.clone()).ok().map(Arc::new);
             }
             if region <= LEAST {
                 return None;
@@ -129,7 +136,7 @@ impl Tables {
         if older.is_some() || count == MOST {
             return older;
         }
-        let table = Self::make(self.cpus, true, self.backend, &self.faults)?;
+        let table = self.make(true)?;
         let made = layer(&table)?;
         let mut tables = self.tables.lock();
         if tables.len() < MOST {
@@ -140,6 +147,11 @@ impl Tables {
 }
 
 impl Tables {
+    /// Who observes the layers.
+    pub fn tracepoints(&self) -> &Arc<Tracepoints> {
+        &self.tracepoints
+    }
+
     /// The tables one by one, oldest first.
     fn each(&self) -> impl Iterator<Item = Arc<Table<StackMemory>>> + '_ {
         (0..MOST).map_while(|i| self.tables.lock().get(i).cloned())
@@ -181,5 +193,7 @@ impl Fork for Tables {
             // SAFETY: passed on.
             unsafe { table.forget_other_threads() };
         }
+        // SAFETY: passed on.
+        unsafe { self.tracepoints.forget_other_threads() };
     }
 }

@@ -519,7 +519,7 @@ fn what_a_reap_frees_goes_back_at_once() {
     assert!(pages.release() < 1000 * PAGE_SIZE, "what CPUs and zones have beside them");
     let bytes = pages.release_idle(|| {
         // SAFETY: allocated above, each freed once.
-        held.iter().for_each(|pfn| unsafe { pages.free_in(&Operation::cold(), *pfn, Order::ZERO) });
+        held.iter().for_each(|pfn| unsafe { pages.free_in(&Operation::new().cold(), *pfn, Order::ZERO) });
     });
     assert!(bytes >= 1000 * PAGE_SIZE, "{bytes}");
     assert_eq!((pages.info().per_cpu(), pages.info().backed_bytes()), (0, 0));

@@ -61,9 +61,9 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use serde::Serialize;
 use std::alloc::alloc_zeroed;
-use uslab_magazine::Operation;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Fixed, MutexGuard, Rank, planted, tell};
+use uslab_magazine::{Operation, Step};
 
 /// What all zones of an allocator share.
 #[derive(Debug)]
@@ -414,10 +414,10 @@ impl Zone {
         if shared.faults.fires(Call::of(PAGE, order.bytes()).order(order)) {
             return (0, Some(Limit::Injected));
         }
-        tell!(op: Pages, "asks the zone for {max} blocks");
+        tell!(op: Step::ZoneAsked { blocks: max as u32 });
         let mut inner = self.inner.lock();
-        let calls = inner.events.system_calls();
-        let mut filled = 0;
+        let (calls, splits) = (inner.events.system_calls(), inner.events.splits);
+        let (mut filled, mut last) = (0, 0);
         let mut limit = None;
         while filled < max {
             let free = inner.free();
@@ -434,6 +434,7 @@ impl Zone {
                     shared.frames.frame(pfn).set_state(State::new(Kind::PerCpu, order, mobility));
                     inner.events.pages_taken += u64::from(order.pages());
                     filled += 1;
+                    last = pfn.get();
                     tell!(inner => "takes {} pages from page {pfn}", order.pages());
                     put(pfn);
                 }
@@ -444,8 +445,10 @@ impl Zone {
             }
         }
         inner.idle = inner.idle.min(inner.backed);
+        let splits = (inner.events.splits - splits) as u16;
+        op.note(Step::BlocksTaken { blocks: filled as u16, order: order.get(), page: last, splits });
         if inner.events.system_calls() != calls {
-            tell!(op: Commit, inner => "asked the system for memory");
+            tell!(op: inner => Step::Committed);
         }
         (filled, limit)
     }
@@ -614,17 +617,21 @@ impl Zone {
         planted!("buddy checked in one lock hold and merged in the next" => {
             return blocks.for_each(|pfn| self.merge_across_locks(shared, pfn, order));
         });
-        tell!(op: Pages, "gives blocks of order {order} to the zone");
+        tell!(op: Step::ZoneGiven { order: order.get() });
         let mut inner = self.inner.lock();
+        let (merges, mut given, mut last) = (inner.events.merges, 0, 0);
         for pfn in blocks {
             inner.events.pages_freed += u64::from(order.pages());
             self.merge(shared, &mut inner, pfn, order);
+            (given, last) = (given + 1, pfn.get());
             tell!(inner => "gives {} pages from page {pfn} back", order.pages());
         }
+        let merges = (inner.events.merges - merges) as u16;
+        op.note(Step::BlocksGiven { blocks: given, order: order.get(), page: last, merges });
         let above = inner.backed > shared.keep;
         drop(inner);
         if above && self.trim(shared, shared.keep - shared.keep / 4) > 0 {
-            tell!(op: Commit, "gave memory back to the system");
+            tell!(op: Step::Decommitted);
         }
     }
 

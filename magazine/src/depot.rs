@@ -10,10 +10,10 @@
 //! reap. So many magazines were not needed through the whole interval: they are surplus.
 
 use crate::magazine::Magazine;
-use crate::paths::Operation;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::fork::ForkMutex;
 use crate::sync::{AtomicU32, Counter, MutexGuard, Rank, planted, tell};
+use crate::tracepoints::{Operation, Step};
 use core::ptr::NonNull;
 
 /// Room for a magazine, in the memory of a table; on lists of one owner each.
@@ -139,8 +139,9 @@ impl Depot {
     }
 
     fn lock(&self, op: &Operation) -> MutexGuard<'_, Full> {
-        tell!(op: Depot, "visits the depot");
-        self.full.try_lock().unwrap_or_else(|| {
+        let free = self.full.try_lock();
+        tell!(op: Step::DepotVisited { contended: free.is_none() });
+        free.unwrap_or_else(|| {
             self.contention.add(1);
             self.full.lock()
         })
@@ -182,7 +183,7 @@ impl Depot {
         full.min = full.min.min(full.len);
         self.publish(full.len, into.len(), 0);
         planted!("depot length from before the lock" => self.publish(before - 1, 0, 0));
-        tell!(self => "takes a magazine from the depot");
+        tell!(op: self => Step::DepotTaken);
         self.exchanges.add(1);
         true
     }
@@ -208,7 +209,7 @@ impl Depot {
         full.magazines.push(block);
         full.len += 1;
         self.publish(full.len, 0, magazine.len());
-        tell!(self => "puts a magazine into the depot");
+        tell!(op: self => Step::DepotGiven);
         self.exchanges.add(1);
         true
     }

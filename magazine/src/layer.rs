@@ -44,12 +44,13 @@ use crate::fast_path::FastPath;
 use crate::fork::Fork;
 use crate::magazine::{MAX_CAPACITY, Magazine};
 use crate::memory::{Heap, Memory};
-use crate::paths::{Operation, PathCounts, Paths};
+use crate::paths::{PathCounts, Paths};
 use crate::region::Class;
 pub use crate::round::Round;
 use crate::sync::fork::ForkLock;
 use crate::sync::{Counter, Fixed, Rank, assert_unlocked, planted, tell};
 use crate::table::{SweepGroup, Table, Taken, Which};
+use crate::tracepoints::{Operation, Step, What};
 use crate::tuning::Tuning;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -211,6 +212,7 @@ where
     pub(crate) config: Config,
     tuning: Tuning,
     pub(crate) counts: Counts,
+    name: Box<str>,
 }
 
 impl<R: Round, M: Memory> Layer<R, M> {
@@ -237,6 +239,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             config,
             tuning: Tuning::new(&config),
             counts: Counts::default(),
+            name: Box::default(),
         };
         let (count, mut nodes) = (nodes, Vec::new());
         for _ in 0..count {
@@ -250,6 +253,19 @@ impl<R: Round, M: Memory> Layer<R, M> {
         }
         layer.nodes = nodes.into();
         Some(layer)
+    }
+
+    /// The same, with a name for those who observe what it does.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = name.into();
+        self
+    }
+    /// One of its own.
+    #[inline]
+    #[doc(hidden)]
+    pub fn operation(&self, what: What) -> Operation<'_> {
+        Operation::of(self.table.tracepoints(), what, &self.name)
     }
 
     /// The CPUs that the layer was made for.
@@ -360,7 +376,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[cold]
     #[inline(never)]
     fn alloc_new(&self, supplier: &impl Supplier<R>) -> Option<R> {
-        self.alloc_slow(&Operation::new(), supplier)
+        self.alloc_slow(&self.operation(What::Alloc), supplier)
     }
 
     /// After a miss: a magazine from the depot or the supplier. One of its rounds is the caller's, the others go on the
@@ -369,7 +385,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline(never)]
     #[doc(hidden)]
     pub fn alloc_slow(&self, op: &Operation, supplier: &impl Supplier<R>) -> Option<R> {
-        tell!("misses");
+        tell!(op: Step::Missed);
         let at = self.this_node();
         let node = &self.nodes[at as usize];
         let mut magazine = Magazine::new();
@@ -388,7 +404,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 debug_assert!(room, "a supplier hands out at most what was asked for");
             });
             if !magazine.is_empty() {
-                tell!("filled a magazine with {} rounds", magazine.len());
+                tell!(op: Step::Filled { rounds: magazine.len() as u16 });
                 self.counts.fills.add(1);
             }
         }
@@ -435,7 +451,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[cold]
     #[inline(never)]
     fn free_new(&self, supplier: &impl Supplier<R>, round: R) {
-        self.free_slow(&Operation::new(), supplier, round);
+        self.free_slow(&self.operation(What::Free), supplier, round);
     }
 
     /// After a miss: the stack gets more places, or a magazine of it leaves.
@@ -443,7 +459,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     #[inline(never)]
     #[doc(hidden)]
     pub fn free_slow(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
-        tell!("has no place for {}", crate::sync::story::name(round.into_raw()));
+        tell!(op: Step::Full);
         let at = if self.nodes.len() == 1 { 0 } else { supplier.node_of(round) };
         let node = &self.nodes[at as usize];
         if self.push_all(op, node, &[round.into_raw()]) {
@@ -465,7 +481,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     #[cold]
     fn free_bypass(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
-        tell!("goes past the stacks");
+        tell!(op: Step::Bypassed);
         self.counts.busy.add(1);
         self.counts.around_frees.add(1);
         assert_unlocked();
@@ -492,7 +508,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
 
     fn flush(&self, op: &Operation, supplier: &impl Supplier<R>, magazine: &mut Magazine) {
         assert_unlocked();
-        tell!("flushes a magazine");
+        tell!(op: Step::Flushed { rounds: magazine.len() as u16 });
         self.counts.flushes.add(1);
         // SAFETY: rounds get into magazines through `R::into_raw` only.
         let rounds = core::iter::from_fn(|| magazine.pop().map(|raw| unsafe { R::from_raw(raw) })).fuse();
@@ -508,7 +524,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     ///
     /// Cost: the lock of the table's drains and one fence, whatever the number of CPUs; fast paths wait for none.
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
-        self.drain_in(&Operation::new(), supplier, cpus, Which::All);
+        self.drain_in(&self.operation(What::Reclaim), supplier, cpus, Which::All);
     }
     fn drain_in(&self, op: &Operation, supplier: &impl Supplier<R>, cpus: Range<u32>, which: Which) -> u64 {
         planted!("drain does nothing" => return 0);
@@ -525,6 +541,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     fn give(&self, op: &Operation, supplier: &impl Supplier<R>, class: Class, taken: &mut Taken<'_>) -> u64 {
         let Some(node) = self.nodes.iter().find(|node| node.class() == class) else { return 0 };
         let count = taken.len().into();
+        tell!(op: Step::Drained { rounds: taken.len() });
         node.net.sub(count);
         self.counts.flushes.add(1);
         assert_unlocked();
@@ -532,12 +549,13 @@ impl<R: Round, M: Memory> Layer<R, M> {
         let rounds = core::iter::from_fn(|| taken.pop().map(|raw| unsafe { R::from_raw(raw) })).fuse();
         supplier.flush(op, rounds);
         debug_assert_eq!(taken.len(), 0, "a supplier takes all rounds");
+        op.pause();
         count
     }
 
     /// Gives everything that the layer holds to the supplier: all CPUs and depots.
     pub fn purge(&self, supplier: &impl Supplier<R>) {
-        self.purge_in(&Operation::new(), supplier);
+        self.purge_in(&self.operation(What::Reclaim), supplier);
     }
     /// The same, in the course of an operation that found nothing elsewhere.
     #[doc(hidden)]
@@ -578,7 +596,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// What is left of a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks. Returns the rounds given back.
     #[doc(hidden)]
     pub fn reap_swept(&self, supplier: &impl Supplier<R>) -> u64 {
-        let op = &Operation::cold();
+        let op = &self.operation(What::Reclaim).cold();
         self.drain_swept(op, supplier) + self.end_interval(op, supplier)
     }
 
@@ -596,6 +614,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             }
             rounds += magazine.len() as u64;
             self.flush(op, supplier, &mut magazine);
+            op.pause();
         }
         node.depot.spare().into_iter().for_each(|blocks| self.table.take_blocks(blocks));
         rounds
@@ -631,7 +650,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Call it at regular intervals (kernels use 10 to 20 s).
     pub fn reap(&self, supplier: &impl Supplier<R>) -> u64 {
         planted!("reap does nothing" => return 0);
-        let op = &Operation::cold();
+        let op = &self.operation(What::Reclaim).cold();
         let idle = self.drain_in(op, supplier, 0..self.cpus().count(), Which::Idle);
         idle + self.end_interval(op, supplier)
     }
@@ -642,6 +661,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             rounds += self.flush_depot(op, supplier, node, surplus);
         }
         if let Some(reach) = self.tuning.interval(&self.config) {
+            tell!(op: Step::Resized { places: reach });
             self.nodes.iter().for_each(|node| self.table.change_limit(node.class(), reach));
         }
         rounds

@@ -30,6 +30,7 @@
 //! | [`memory`] | who gives the table its memory |
 //! | [`mod@fork`] | forking while other threads allocate |
 //! | [`paths`] | what operations did at the dearest, and how many of each class there were |
+//! | [`tracepoints`] | what slow operations do, step by step, for those who observe |
 //! | [`view`] | what lies where, for pictures |
 //! | [`sync`] | the facade over atomics and locks; loom: `uslab-sync` |
 //!
@@ -115,6 +116,7 @@ pub mod table;
 #[cfg(any(loom, shuttle))]
 #[doc(hidden)]
 pub mod threads;
+pub mod tracepoints;
 mod tuning;
 #[doc(hidden)]
 pub mod view;
@@ -141,10 +143,13 @@ pub use magazine::MAX_CAPACITY;
 pub use memory::{Heap, Memory};
 #[doc(hidden)]
 pub use paths::PathCounts;
-pub use paths::{Operation, Path, Paths};
+pub use paths::{Path, Paths};
 #[doc(hidden)]
 pub use uslab_sync;
 
 pub use table::{Drains, SweepGroup, Table, TooSmall, Which};
+pub use tracepoints::{
+    MAX_OBSERVERS, Observed, Observer, Operation, Step, TooManyObservers, Tracepoints, What,
+};
 #[doc(hidden)]
 pub use view::{CpuView, DepotView, LayerView, MagazineView};

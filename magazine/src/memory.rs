@@ -1,6 +1,6 @@
 //! The memory that a [`Table`](crate::Table) lies in.
 
-use crate::paths::Operation;
+use crate::tracepoints::Operation;
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc};

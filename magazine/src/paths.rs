@@ -15,12 +15,12 @@
 //! allocation that failed is none. Reaps and drains are none either. Objects that are set aside for one owner are operations
 //! when they leave the cache and when they come back, not in between. A deferred free is one, at the moment when it is done.
 //!
-//! Fast paths count nothing for this. A slow path carries an [`Operation`] down to the page allocator and back, and
-//! [`tell!`](crate::tell) notes at each step that has a class that the operation did it. `cpu` is the remainder: the
-//! operations, which the heads of the stacks count, less those that were dearer.
+//! Fast paths count nothing for this. A slow path carries an [`Operation`] down to the page allocator and back, which each
+//! [`Step`](crate::Step) that has a class tells. `cpu` is the remainder: the operations, which the heads of the stacks count, less
+//! those that were dearer.
 
 use crate::sync::Counter;
-use core::cell::Cell;
+use crate::tracepoints::Operation;
 use core::fmt;
 use core::iter::Sum;
 use core::ops::{Add, AddAssign};
@@ -57,59 +57,6 @@ impl Path {
             Self::Commit => "commit",
         }
     }
-}
-
-/// One allocation or free on its way: the dearest thing that it did so far.
-#[derive(Debug, Default)]
-pub struct Operation {
-    dearest: Cell<Path>,
-    cold: bool,
-}
-
-impl Operation {
-    /// One that did nothing dear yet. One that nobody counts in the end serves what is no operation.
-    pub const fn new() -> Self {
-        Self { dearest: Cell::new(Path::Cpu), cold: false }
-    }
-    /// One of a reap, which gives back what had no use for an interval.
-    #[doc(hidden)]
-    pub const fn cold() -> Self {
-        Self { dearest: Cell::new(Path::Cpu), cold: true }
-    }
-    /// What another layer does in the course of it, which counts for itself.
-    #[doc(hidden)]
-    pub const fn below(&self) -> Self {
-        Self { dearest: Cell::new(Path::Cpu), cold: self.cold }
-    }
-    /// Whether what it frees is [cold](Self::cold): no CPU should keep it for its next allocation.
-    #[doc(hidden)]
-    pub const fn is_cold(&self) -> bool {
-        self.cold
-    }
-    /// It did this; [`tell!`](crate::tell) says so at the step itself.
-    #[doc(hidden)]
-    pub fn did(&self, path: Path) {
-        self.dearest.set(self.dearest.get().max(path));
-    }
-    /// The dearest so far.
-    #[doc(hidden)]
-    pub fn path(&self) -> Path {
-        self.dearest.get()
-    }
-}
-
-/// A step of the story that a failing model prints: [`uslab_sync::tell!`].
-///
-/// A step that has a class says whose it is: `tell!(op: Depot, "visits the depot")`. The [`Operation`] `op` did something that
-/// dear, in every build.
-#[macro_export]
-#[doc(hidden)]
-macro_rules! tell {
-    ($op:ident: $path:ident, $($text:tt)*) => {{
-        $op.did($crate::Path::$path);
-        $crate::uslab_sync::tell!($($text)*);
-    }};
-    ($($text:tt)*) => { $crate::uslab_sync::tell!($($text)*) };
 }
 
 /// Operations by class. Exact at quiescence; while they go on a snapshot, each number for itself.

@@ -57,7 +57,6 @@ use crate::depot::{Block, Blocks};
 use crate::fork::Fork;
 use crate::magazine::MAX_CAPACITY;
 use crate::memory::{ALIGN, Memory};
-use crate::paths::Operation;
 #[cfg(any(loom, shuttle))]
 use crate::region::Cells;
 #[doc(hidden)]
@@ -72,11 +71,13 @@ use crate::sync::Ordering::Acquire;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::fork::{ForkLock, ForkMutex};
 use crate::sync::{AtomicU32, Counter, Rank, UnsafeCell, planted, tell};
+use crate::tracepoints::{Operation, Step, Tracepoints};
 use core::ops::Range;
 #[cfg(not(any(loom, shuttle)))]
 use core::ptr::NonNull;
 pub(crate) use drain::Taken;
 pub use drain::{Drains, SweepGroup, Which};
+use std::sync::Arc;
 
 /// Bytes of addresses that the regions of all CPUs have together where they are memory (the heap's), about. A simulator in a
 /// page copies its memory for each of its checkpoints.
@@ -159,6 +160,7 @@ pub struct Table<M> {
     refused: Counter,
     /// In nanoseconds.
     longest_away: Counter,
+    tracepoints: Arc<Tracepoints>,
     #[cfg(any(loom, shuttle))]
     words: Vec<AtomicUsize>,
     #[cfg(any(loom, shuttle))]
@@ -248,6 +250,19 @@ impl<M: Memory> Table<M> {
     /// # Errors
     /// When `memory` cannot hold a region of `region` bytes for each CPU, or the words could not be committed.
     pub fn new(cpus: Cpus, region: usize, memory: M) -> Result<Self, TooSmall> {
+        Self::observed(cpus, region, memory, Arc::new(Tracepoints::new(cpus)))
+    }
+    /// The same, whose layers show their operations to those who observe `tracepoints`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    #[doc(hidden)]
+    pub fn observed(
+        cpus: Cpus,
+        region: usize,
+        memory: M,
+        tracepoints: Arc<Tracepoints>,
+    ) -> Result<Self, TooSmall> {
         let front = Self::front(&cpus);
         let region = Self::stride(region);
         #[cfg(not(any(loom, shuttle)))]
@@ -289,6 +304,7 @@ impl<M: Memory> Table<M> {
             passes: Counter::new(0),
             refused: Counter::new(0),
             longest_away: Counter::new(0),
+            tracepoints,
             #[cfg(any(loom, shuttle))]
             words: (0..cpus.count() as usize).map(AtomicUsize::new).collect(),
             #[cfg(any(loom, shuttle))]
@@ -323,6 +339,10 @@ impl<M: Memory> Table<M> {
     /// The CPUs that it was made for.
     pub fn cpus(&self) -> &Cpus {
         &self.cpus
+    }
+    /// Who observes its layers.
+    pub fn tracepoints(&self) -> &Arc<Tracepoints> {
+        &self.tracepoints
     }
 
     // ---- words and regions ----
@@ -582,7 +602,7 @@ impl<M: Memory> Table<M> {
         if region.committed() >= end {
             return false;
         }
-        tell!(op: Depot, "commits a part of the region of CPU {cpu}");
+        tell!(op: Step::RegionCommitted { cpu });
         let _making = self.making.lock();
         let has = region.committed();
         if has >= end {

@@ -27,7 +27,7 @@ use core::ops::Range;
 use std::io;
 use std::sync::Arc;
 use uslab_buddy::PageAllocator;
-use uslab_magazine::{Cpus, Operation};
+use uslab_magazine::{Cpus, Observed, Observer, TooManyObservers, Tracepoints, What};
 
 /// Pages, caches and kmalloc. See the [module](self).
 ///
@@ -106,7 +106,7 @@ impl Subsystem {
 
     /// Shrinks every cache, and unmaps the freed mappings that are [kept](crate::huge). Returns the slabs given back.
     pub fn shrink(&self) -> usize {
-        self.core.shrink(&Operation::new())
+        self.core.shrink(&self.core.operation(What::Reclaim))
     }
     /// Ends an interval of every cache's magazines, of the per-CPU pages and of [freed mappings](crate::huge). Returns the
     /// objects given back.
@@ -131,6 +131,47 @@ impl Subsystem {
     /// Asks `shrinker` when memory is short, for as long as the registration lives: see [`shrinker`](crate::shrinker).
     pub fn register_shrinker(&self, shrinker: impl Shrinker + 'static) -> Registration {
         self.core.add_shrinker(Box::new(shrinker), None)
+    }
+
+    /// Shows each slow operation on objects and pages to `observer` from now on, at its end, step by step: what magazines could
+    /// not serve, and what was reaped, drained or shrunk. Fast paths show nothing.
+    ///
+    /// The observer runs on the thread of the operation, with no lock held. It may allocate from caches of this subsystem, and drop
+    /// them; what it does is shown to nobody, but [counted](Tracepoints::suppressed). One that panics is not called again.
+    /// [`Observer`] says how it ends.
+    ///
+    /// Cost: see [`tracepoints`](uslab_magazine::tracepoints).
+    ///
+    /// # Errors
+    /// [`TooManyObservers`]: there are [`MAX_OBSERVERS`](uslab_magazine::MAX_OBSERVERS).
+    ///
+    /// ```
+    /// use std::sync::mpsc::channel;
+    /// use uslab::{Config, Gfp, KmemCache, Subsystem};
+    /// use uslab::magazine::Step;
+    ///
+    /// let subsystem = Subsystem::new(Config::default())?;
+    /// let cache = KmemCache::builder("inode", 600).build_in(&subsystem)?;
+    /// let (seen, slabs) = channel();
+    /// let observer = subsystem.observe(move |operation| {
+    ///     for step in operation.steps.iter().filter(|step| matches!(step, Step::SlabAdded { .. })) {
+    ///         let _ = seen.send(format!("{}: {step}", operation.name));
+    ///     }
+    /// })?;
+    /// drop(cache.alloc_block(Gfp::KERNEL)?);
+    /// drop(observer);
+    /// assert!(slabs.recv()?.starts_with("inode: adds slab "));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn observe(
+        &self,
+        observer: impl Fn(&Observed<'_>) + Send + Sync + 'static,
+    ) -> Result<Observer, TooManyObservers> {
+        self.tracepoints().observe(observer)
+    }
+    /// Who observes, and what they were not shown.
+    pub fn tracepoints(&self) -> &Arc<Tracepoints> {
+        self.pages().tracepoints()
     }
 
     /// The numbers of every cache, of large blocks, and of the pages.

@@ -203,7 +203,9 @@ impl Meanwhile {
                     |_, taken| while taken.pop().is_some() {},
                 );
             }
-            Self::Commit => _ = table.commit(&paths::Operation::new(), cpu, classes[CLASS], REACH.into()),
+            Self::Commit => {
+                _ = table.commit(&tracepoints::Operation::new(), cpu, classes[CLASS], REACH.into())
+            }
             Self::Limit(limit) => table.region(cpu).unwrap().open(classes[CLASS], limit),
             Self::Whole(operation) => _ = operation.in_rust(world, cpu),
         }

@@ -9,12 +9,12 @@ use super::*;
 use crate::cpu::Cpus;
 use crate::layer::{Config, Layer, Supplier};
 use crate::memory::Heap;
-use crate::paths;
 use crate::region::{Commit, LEN, LIMIT, OP, ROUND, Region};
 use crate::shadow;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering::Relaxed};
 use crate::table::{Table, Which};
 use crate::test_round::TestRound;
+use crate::tracepoints;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal, sigaction};
 use nix::sys::time::TimeSpec;
@@ -366,7 +366,7 @@ fn a_drain_asks_for_one_fence() {
             (FENCES.get() - before, rounds)
         };
         let put = |cpu: u32, at: usize| {
-            world.table.open(&paths::Operation::new(), cpu, world.classes[at], REACH.into());
+            world.table.open(&tracepoints::Operation::new(), cpu, world.classes[at], REACH.into());
             assert_eq!(Operation::PushBatch(at, 3).in_rust(&world, cpu), Outcome::Push(true));
         };
         let all = || (0..world.cpus()).for_each(|cpu| BOTH.iter().for_each(|at| put(cpu, *at)));
@@ -381,15 +381,15 @@ fn a_drain_asks_for_one_fence() {
 
 struct TestSupplier(Mutex<Vec<usize>>);
 impl Supplier<TestRound> for TestSupplier {
-    fn fill(&self, op: &paths::Operation, _: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
-        op.did(paths::Path::Slab);
+    fn fill(&self, op: &tracepoints::Operation, _: u32, max: usize, mut put: impl FnMut(TestRound)) -> usize {
+        op.did(crate::Path::Slab);
         let mut rounds = self.0.lock();
         let n = max.min(rounds.len());
         (0..n).for_each(|_| put(TestRound(rounds.pop().unwrap())));
         n
     }
-    fn flush(&self, op: &paths::Operation, rounds: impl Iterator<Item = TestRound>) {
-        op.did(paths::Path::Slab);
+    fn flush(&self, op: &tracepoints::Operation, rounds: impl Iterator<Item = TestRound>) {
+        op.did(crate::Path::Slab);
         self.0.lock().extend(rounds.map(|round| round.0));
     }
 }

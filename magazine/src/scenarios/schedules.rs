@@ -5,10 +5,10 @@
 use super::world::{DepotWorld, Side, World, child, fork, table};
 use crate::cpu::{Cpus, Mechanism, Script};
 use crate::layer::Config;
-use crate::paths::Operation;
 use crate::sync::schedule::{Schedules, choose};
 use crate::sync::{Arc, Counter, thread};
 use crate::threads::{together, wander};
+use crate::tracepoints::Operation;
 
 const ROUNDS: usize = 12;
 const STEPS: usize = 12;

@@ -10,12 +10,13 @@ use crate::fork::Fork;
 use crate::layer::{Config, Layer, Round, Supplier};
 use crate::magazine::Magazine;
 use crate::memory::Heap;
-use crate::paths::{Operation, Path};
+use crate::paths::Path;
 use crate::region::{Class, LEN};
 use crate::sync::fork::ForkLock;
 use crate::sync::{Arc, Counter, Mutex, Ordering::Relaxed, Rank, UnsafeCell, planted, unique};
 use crate::table::Table;
 use crate::test_round::TestRound;
+use crate::tracepoints::Operation;
 use core::ptr::NonNull;
 use std::sync::Arc as Shared;
 

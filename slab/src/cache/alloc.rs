@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::planted;
-use uslab_magazine::{Operation, Supplier};
+use uslab_magazine::{Operation, Supplier, What};
 
 /// Objects taken for a bulk caller in one lock hold.
 pub(crate) const BULK: usize = 256;
@@ -143,7 +143,7 @@ impl Cache {
     #[cold]
     #[inline(never)]
     fn alloc_slow(&self, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
-        let (source, op) = (self.source(gfp), &Operation::new());
+        let (source, op) = (self.source(gfp), &self.operation(What::Alloc));
         match self.config.per_cpu.alloc_missed(op, &source, || self.direct(op, &source, self.this_node())) {
             Some(object) => Ok(self.hand_out(object, gfp)),
             None => {
@@ -165,7 +165,7 @@ impl Cache {
         if node == self.this_node() && !gfp.contains(Gfp::THIS_NODE) {
             return self.alloc(gfp);
         }
-        let (source, op) = (self.source(gfp), &Operation::new());
+        let (source, op) = (self.source(gfp), &self.operation(What::Alloc));
         match self.direct(op, &source, node) {
             Some(object) => Ok(self.hand_out(object, gfp)),
             None => self.alloc_elsewhere(op, &source, node).map(|object| self.hand_out(object, gfp)),
@@ -189,7 +189,7 @@ impl Cache {
             let room = &mut filling.out[filling.got..];
             let mut places = room.iter_mut();
             let max = places.len().min(BULK);
-            let op = &Operation::new();
+            let op = &self.operation(What::Alloc);
             let taken = source.fill(op, node, max, |object| {
                 if let Some(place) = places.next() {
                     *place = Some(object.0);
@@ -343,7 +343,7 @@ impl Cache {
         }
         let (node, source) = (self.this_node(), self.source(gfp));
         while reserving.objects.len() < end {
-            let (op, max) = (&Operation::new(), (end - reserving.objects.len()).min(BULK));
+            let (op, max) = (&self.operation(What::Alloc), (end - reserving.objects.len()).min(BULK));
             let taken = source.fill(op, node, max, |object| reserving.objects.push(object.0));
             self.counts.direct_allocs.add(taken as u64);
             self.counts.direct_paths.add(op.path(), taken as u64);

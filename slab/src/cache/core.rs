@@ -24,10 +24,10 @@ use core::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::region::Backend;
 use uslab_buddy::{PAGE_SIZE, PageAllocator};
-use uslab_magazine::Cpus;
 #[cfg(not(loom))]
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, Rank, assert_unlocked};
+use uslab_magazine::{Cpus, Operation, What};
 
 /// With so few pages, 4 MiB, a subsystem is not tried with fewer.
 const LEAST_PAGES: usize = 1024;
@@ -117,6 +117,11 @@ impl Core {
                 started => return started,
             }
         }
+    }
+
+    /// An operation that is of no cache.
+    pub(crate) fn operation(&self, what: What) -> Operation<'_> {
+        Operation::of(self.memory.pages.tracepoints(), what, "")
     }
 
     /// A cache that others share, if it `fits`.

@@ -9,7 +9,7 @@ use crate::debug::corruption::{Corruption, CorruptionKind};
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Pfn;
-use uslab_magazine::Operation;
+use uslab_magazine::What;
 use uslab_magazine::sync::{assert_unlocked, catch_panic};
 
 impl Cache {
@@ -137,7 +137,7 @@ impl Cache {
 
     /// An object to its slab.
     fn free_direct(&self, object: Object) {
-        let op = Operation::new();
+        let op = self.operation(What::Free);
         if self.core.memory.pages.nodes() > 1 && self.node_of(object) != self.this_node() {
             self.counts.other_node_frees.add(1);
         }

@@ -5,8 +5,8 @@ use super::alloc::DrainOnly;
 use super::live::Live;
 use super::node::{Node, NodeCount, Unlisted};
 use crate::error::Busy;
-use uslab_magazine::Operation;
 use uslab_magazine::sync::planted;
+use uslab_magazine::{Operation, What};
 
 impl Cache {
     /// Gives all cached objects to their slabs and all empty slabs back, and sorts the partial ones. Slabs given back.
@@ -73,7 +73,7 @@ impl Cache {
         self.flush_deferred();
         // No free leaves its object in a magazine from here on: what is freed beside the purge goes to its slab.
         self.config.per_cpu.close();
-        self.purge(&Operation::new());
+        self.purge(&self.operation(What::Reclaim));
         self.end().map_err(|live| {
             self.config.per_cpu.reopen();
             Busy { live, aliases: 0 }
@@ -83,9 +83,9 @@ impl Cache {
     /// Nobody allocates any more: what is freed goes to its slab from now on.
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
-        planted!("the magazines of a cache that is left stay open" => return self.purge(&Operation::new()));
+        planted!("the magazines of a cache that is left stay open" => return self.purge(&self.operation(What::Reclaim)));
         self.config.per_cpu.close();
-        self.purge(&Operation::new());
+        self.purge(&self.operation(What::Reclaim));
     }
     /// Gives all slabs back, for good, if no object is out of them, be it in a magazine.
     ///
@@ -94,13 +94,13 @@ impl Cache {
     pub(crate) fn end(&self) -> Result<(), u64> {
         let mut unlisted = Unlisted::default();
         let ended = Node::close(&self.nodes, &self.core.memory, &mut unlisted);
-        self.release(&Operation::new(), unlisted);
+        self.release(&self.operation(What::Reclaim), unlisted);
         ended
     }
 
     /// Writes down which objects are in use, once the magazines have given theirs back.
     pub(crate) fn live(&self, live: &mut Live) {
-        self.purge(&Operation::new());
+        self.purge(&self.operation(What::Reclaim));
         live.clear();
         for node in &self.nodes {
             // Outside the lock, and again if slabs were added meanwhile: whose memory that is may need this node itself.

@@ -14,7 +14,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
-use uslab_magazine::Operation;
+use uslab_magazine::What;
 
 /// A cache of objects of one size and alignment.
 ///
@@ -266,9 +266,9 @@ impl Planned {
     fn build(self, core: &Arc<Core>) -> Result<KmemCache, CacheError> {
         let Self { builder, geometry, magazines, check_frees, merges } = self;
         let config = CacheConfig {
+            per_cpu: PerCpu::new(core.memory.pages.tables(), magazines, geometry.stride(), &builder.name),
             name: builder.name.into(),
             limit: builder.limit.map(|limit| limit.slabs(&geometry)),
-            per_cpu: PerCpu::new(core.memory.pages.tables(), magazines, geometry.stride()),
             geometry,
             hooks: builder.hooks,
             page_flags: builder.page_flags,
@@ -433,7 +433,7 @@ impl KmemCache {
     /// that the fullest are used first. Returns the slabs given back.
     #[doc(alias = "kmem_cache_shrink")]
     pub fn shrink(&self) -> usize {
-        self.cache.shrink(&Operation::new())
+        self.cache.shrink(&self.cache.operation(What::Reclaim))
     }
 
     /// Ends an interval: gives back what the magazines kept beyond their working set. Returns the objects given back.

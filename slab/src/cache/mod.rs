@@ -69,7 +69,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
-use uslab_magazine::{FastPath, PathCounts};
+use uslab_magazine::{FastPath, Operation, PathCounts, What};
 
 // What a free reads of its cache is one line.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
@@ -198,6 +198,10 @@ impl Cache {
             core,
             config,
         }))
+    }
+    /// One of its own, on the slabs themselves.
+    pub(crate) fn operation(&self, what: What) -> Operation<'_> {
+        Operation::of(self.core.memory.pages.tracepoints(), what, self.name())
     }
     pub(crate) fn name(&self) -> &str {
         &self.config.name

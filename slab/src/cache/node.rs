@@ -32,7 +32,7 @@ use crate::memory::slab_memory::SlabMemory;
 use uslab_buddy::{Pfn, frame::FrameList};
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{MutexGuard, Rank, planted, tell};
-use uslab_magazine::{MAX_NODES, Operation};
+use uslab_magazine::{MAX_NODES, Operation, Step};
 
 /// Bands of fullness. Four keep an almost empty slab apart from an almost full one; more would only move slabs more.
 pub(crate) const BANDS: usize = 4;
@@ -211,7 +211,7 @@ impl Node {
 
     /// The lists, in the course of an operation.
     fn lock(&self, op: &Operation) -> MutexGuard<'_, Lists> {
-        tell!(op: Slab, "visits the slabs of its node");
+        tell!(op: Step::NodeVisited);
         self.lists.lock()
     }
 
@@ -239,7 +239,7 @@ impl Node {
                 let now = memory.slab(slab).alloc_bits(max - taken, |index| put(ObjectIndex { slab, index }));
                 taken += usize::from(now.inuse - was.inuse);
                 lists.moved(memory, slab, before, now.into());
-                tell!(lists => "takes {} objects of slab {slab}", now.inuse - was.inuse);
+                tell!(op: lists => Step::ObjectsTaken { slab: slab.get(), objects: now.inuse - was.inuse });
             }
         }
         lists.inuse += taken as u64;
@@ -265,7 +265,7 @@ impl Node {
             lists.inuse += u64::from(fill.inuse);
             lists.of(fill.into()).push_back(memory.frames(), slab);
         }
-        tell!(lists => "adds slab {slab}");
+        tell!(op: lists => Step::SlabAdded { slab: slab.get() });
         Ok(())
     }
 
@@ -300,7 +300,7 @@ impl Node {
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
                 let (given, fill) = slab.free_bits(of_slab.map(|place| place.index), refused);
                 lists.inuse -= u64::from(given);
-                tell!(lists => "gives {given} objects of slab {pfn} back");
+                tell!(op: lists => Step::ObjectsGiven { slab: pfn.get(), objects: given as u16 });
                 let now = State::from(fill);
                 lists.moved(memory, pfn, before, now);
                 // As the last object of it found the lists: a full slab, of that one object, is not one with room.

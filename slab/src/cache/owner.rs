@@ -27,7 +27,7 @@ use super::refs::End;
 use super::{Cache, Owner};
 use core::ops::Deref;
 use std::sync::Arc;
-use uslab_magazine::Operation;
+use uslab_magazine::What;
 use uslab_magazine::sync::{abandoned, planted};
 
 impl Drop for Owner {
@@ -118,7 +118,7 @@ fn end_if_unused(cache: &Arc<Cache>) {
             return drop(kept);
         }
         // Nobody will take from them.
-        cache.discard_empty(&Operation::new());
+        cache.discard_empty(&cache.operation(What::Reclaim));
         let mut refs = cache.refs().0.lock();
         planted!("who came meanwhile is overlooked" => let ever = refs.ever);
         if refs.ever == ever {

@@ -25,7 +25,9 @@ use std::ops::Range;
 use uslab_buddy::{StackMemory, Tables};
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
-use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier, SweepGroup};
+use uslab_magazine::{
+    Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier, SweepGroup, What,
+};
 
 /// The caches of a subsystem, behind the zones of its pages, whose tables they share.
 pub(super) const OBJECTS: SweepGroup = SweepGroup::new(u32::MAX / 2);
@@ -139,10 +141,10 @@ pub(crate) enum PerCpu {
 }
 
 impl PerCpu {
-    /// What is `wanted`, for objects that lie `stride` bytes apart.
-    pub(super) fn new(tables: &Tables, wanted: Magazines, stride: usize) -> Self {
+    /// What is `wanted`, for objects of a cache of that name, which lie `stride` bytes apart.
+    pub(super) fn new(tables: &Tables, wanted: Magazines, stride: usize, name: &str) -> Self {
         match wanted.config(stride).map(|config| tables.layer(config, false)) {
-            Some(Some(layer)) => Self::Magazines(layer),
+            Some(Some(layer)) => Self::Magazines(layer.named(name)),
             Some(None) => Self::Refused,
             None => Self::Nothing,
         }
@@ -194,7 +196,7 @@ impl PerCpu {
     pub(super) fn free_missed(&self, slabs: &impl Supplier<Object>, object: Object, bypass: impl FnOnce()) {
         match self.layer() {
             Some(layer) if layer.has_one_node() => {
-                layer.free_slow(&Operation::new(), slabs, object);
+                layer.free_slow(&layer.operation(What::Free), slabs, object);
             }
             _ => self.free(slabs, object, bypass),
         }
@@ -220,7 +222,7 @@ impl PerCpu {
     }
     /// What [`drain`](Self::drain) does, after a sweep.
     pub(super) fn drain_swept(&self, slabs: &impl Supplier<Object>) {
-        self.each(|layer| _ = layer.drain_swept(&Operation::new(), slabs));
+        self.each(|layer| _ = layer.drain_swept(&layer.operation(What::Reclaim), slabs));
     }
     /// What [`purge`](Self::purge) does, after a sweep.
     pub(super) fn purge_swept(&self, op: &Operation, slabs: &impl Supplier<Object>) {

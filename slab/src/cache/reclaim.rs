@@ -10,7 +10,7 @@ use core::ops::Range;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::catch_panic;
-use uslab_magazine::{Operation, Which};
+use uslab_magazine::{Operation, What, Which};
 
 /// Whose limit a shrinker is for.
 fn address(cache: Option<&Cache>) -> usize {
@@ -56,7 +56,7 @@ impl Core {
     /// Gives all empty slabs back. How many.
     #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "no reapers in models"))]
     pub(crate) fn discard_empty(&self) -> usize {
-        self.refs().map(|cache| cache.discard_empty(&Operation::cold())).sum()
+        self.refs().map(|cache| cache.discard_empty(&cache.operation(What::Reclaim).cold())).sum()
     }
 
     /// Memory is short: all caches but one give empty slabs back, and keep less from now on; freed mappings go. How many slabs
@@ -105,9 +105,10 @@ impl Reap for Core {
         pages + self.huge.end_interval()
     }
     fn relieve(&self) {
-        self.reclaim(&Operation::new(), None);
+        let op = &self.operation(What::Reclaim);
+        self.reclaim(op, None);
         self.shrinkers.run(4, Gfp::KERNEL, 0);
-        self.shrink(&Operation::new());
+        self.shrink(op);
         self.memory.pages.release();
     }
     fn changes(&self) -> u64 {

@@ -11,8 +11,10 @@ use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 use uslab_buddy::region::behind;
 use uslab_buddy::{Gfp, Order, Pfn};
-use uslab_magazine::Operation;
-use uslab_magazine::sync::{Ordering::Relaxed, assert_unlocked, planted};
+#[cfg(not(loom))]
+use uslab_magazine::What;
+use uslab_magazine::sync::{Ordering::Relaxed, assert_unlocked, planted, tell};
+use uslab_magazine::{Operation, Step};
 
 /// Objects taken back in one lock hold: few enough that others wait little, many enough that the lock is cheap.
 const BATCH: usize = 32;
@@ -110,6 +112,7 @@ impl Cache {
             if len < BATCH {
                 return;
             }
+            op.pause();
         }
     }
 
@@ -264,7 +267,7 @@ impl Cache {
             self.counts.grace_pages.add(pages);
             crate::reclaim::rcu::after_grace(move || {
                 // Nobody's operation any more.
-                cache.end_slab(&Operation::new(), slab);
+                cache.end_slab(&cache.operation(What::Reclaim), slab);
                 cache.counts.grace_pages.sub(pages);
                 // Last: who waits for it to become 0 finds all the rest done.
                 cache.counts.grace.sub(1);
@@ -309,6 +312,7 @@ impl Cache {
 
     /// The end of a slab: nobody knows it any more.
     fn end_slab(&self, op: &Operation, slab: Pfn) {
+        tell!(op: Step::SlabReleased { slab: slab.get() });
         let memory = &self.core.memory;
         let order = memory.frames().frame(slab).state().order();
         self.destruct(slab, self.geometry().objects_at(order));

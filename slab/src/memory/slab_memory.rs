@@ -11,8 +11,8 @@ use crate::memory::slab::{Side, Slab};
 use core::ptr::NonNull;
 use uslab_buddy::frame::FrameTable;
 use uslab_buddy::{AllocError, Backend, Gfp, Order, PageAllocator, Pfn};
-use uslab_magazine::Operation;
 use uslab_magazine::sync::tell;
+use uslab_magazine::{Operation, Step};
 
 /// Pages and what is known about them.
 #[derive(Debug)]
@@ -79,22 +79,17 @@ impl SlabMemory {
         gfp: Gfp,
         node: u32,
     ) -> Result<Pfn, AllocError> {
-        tell!(op: Pages, "asks for pages");
-        let on_pages = op.below();
-        let block = self.pages.alloc_in(&on_pages, order, gfp, Some(node));
-        op.did(on_pages.path());
-        block
+        tell!(op: Step::PagesAsked);
+        op.below(|op| self.pages.alloc_in(op, order, gfp, Some(node)))
     }
     /// Gives them back.
     ///
     /// # Safety
     /// As [`PageAllocator::free`].
     pub(crate) unsafe fn free_pages(&self, op: &Operation, first: Pfn, order: Order) {
-        tell!(op: Pages, "gives pages back");
-        let on_pages = op.below();
+        tell!(op: Step::PagesReturned);
         // SAFETY: passed on.
-        unsafe { self.pages.free_in(&on_pages, first, order) };
-        op.did(on_pages.path());
+        op.below(|op| unsafe { self.pages.free_in(op, first, order) });
     }
 
     /// Says whose the pages of a block are.

@@ -42,7 +42,7 @@ use std::time::Duration;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::Ordering::{AcqRel, Relaxed};
 use uslab_magazine::sync::{AtomicU32, Fixed, Kept, thread_local};
-use uslab_magazine::{Mechanism, Operation};
+use uslab_magazine::{Mechanism, What};
 
 /// The process-wide malloc.
 ///
@@ -491,7 +491,7 @@ impl Uslab {
         PROCESS.get().map_or(0, |process| {
             let core = process.core();
             let mapped = core.huge.release();
-            core.shrink(&Operation::new());
+            core.shrink(&core.operation(What::Reclaim));
             mapped + core.memory.pages.release()
         })
     }

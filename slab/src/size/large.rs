@@ -13,7 +13,7 @@ use core::alloc::Layout;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use uslab_buddy::{Gfp, Order, PAGE_SIZE, Pfn};
-use uslab_magazine::Operation;
+use uslab_magazine::What;
 
 /// What an allocation of 0 bytes gets: aligned to 16, no byte of it may be touched.
 #[doc(alias = "ZERO_SIZE_PTR")]
@@ -30,7 +30,7 @@ impl Core {
     #[cold]
     pub(crate) fn alloc_large(&self, size: usize, gfp: Gfp) -> Result<NonNull<u8>, AllocError> {
         let order = Order::for_bytes(size).ok_or(AllocError::TooLarge)?;
-        let (memory, op) = (&self.memory, &Operation::new());
+        let (memory, op) = (&self.memory, &self.operation(What::Alloc));
         // Zeroed below: what was asked for and not all of the block, which may be almost twice as large.
         let flags = (gfp - Gfp::MOVABLE - Gfp::ZERO) | Gfp::COMP;
         let alloc = || memory.pages.alloc_in(op, order, flags, None);
@@ -72,7 +72,7 @@ impl Core {
         let map = || self.huge.map(layout);
         let memory = map().or_else(|| if self.huge.release() > 0 { map() } else { None }).or_else(|| {
             // What is kept without being used may be what is missing.
-            self.reclaim(&Operation::new(), None);
+            self.reclaim(&self.operation(What::Reclaim), None);
             self.memory.pages.release();
             map()
         });
@@ -193,7 +193,7 @@ impl Core {
             Err(kind) => return self.refuse(kind, memory),
         };
         self.large.freed(order);
-        let op = Operation::new();
+        let op = self.operation(What::Free);
         // SAFETY: the owner says that it is a large block, so it was allocated with the order that its frame has; with
         // that the owner is cleared.
         unsafe { self.memory.pages.free_in(&op, pfn, order) };
