@@ -73,6 +73,8 @@ fn child(subsystem: &Subsystem, malloc: &Malloc, cache: &KmemCache, i: u64) {
     subsystem.shrink();
     subsystem.pages().release();
     subsystem.check().expect("the books are right at the end");
+    // No call of the threads that are no more is waited for.
+    drop(subsystem.observe(|_| ()).expect("a place"));
     let own = KmemCache::builder("born-late", 100).build_in(subsystem).expect("a cache");
     drop(own.alloc_block(Gfp::KERNEL));
 }
@@ -84,6 +86,7 @@ fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus))).unwrap();
         let malloc = Malloc::new(&subsystem).unwrap();
         let cache = KmemCache::builder("object", 200).build_in(&subsystem).unwrap();
+        let observer = subsystem.observe(|operation| assert!(operation.lost == 0)).expect("a place");
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for me in 0..WORKERS {
@@ -118,6 +121,8 @@ fn the_child_of_a_busy_process_goes_on_with_the_whole_subsystem() {
             }
             stop.store(true, Relaxed);
         });
+        drop(observer);
+        assert_eq!(subsystem.tracepoints().panics(), 0);
         let census = subsystem.check().expect("the parent has lost nothing");
         let lost = (census.lost_objects, census.lost_slabs, census.lost_pages);
         assert_eq!((census.used, census.huge_pages, lost), (0, 0, (0, 0, 0)));

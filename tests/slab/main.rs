@@ -20,6 +20,7 @@ mod geometry;
 mod info;
 mod kmalloc;
 mod malloc;
+mod observe;
 mod outlived;
 mod prometheus;
 mod rcu;

@@ -1,0 +1,95 @@
+//! Observers of a whole subsystem.
+
+use crate::common::subsystem;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use uslab::magazine::{MAX_OBSERVERS, Path, Step, What, on_cpu};
+use uslab::{Gfp, KmemCache, Subsystem};
+use uslab_magazine::sync::{Counter, Mutex};
+
+/// Objects out of `slabs` slabs of a cache, and back.
+fn churn(subsystem: &Subsystem, name: &str, slabs: u64) -> KmemCache {
+    let cache = KmemCache::builder(name, 512).build_in(subsystem).unwrap();
+    let per_slab = cache.info().objs_per_slab;
+    let held: Vec<_> = (0..slabs * per_slab).map(|_| cache.alloc_block(Gfp::KERNEL).unwrap()).collect();
+    drop(held);
+    cache
+}
+
+/// The classes of paths, which counters have, and the slabs that came and went, from observed operations alone.
+#[test]
+fn what_is_observed_adds_up_to_what_is_counted() {
+    let s = subsystem(1);
+    on_cpu(0);
+    let (see, seen) = channel();
+    let observer = s
+        .observe(move |o| {
+            let steps = o.steps.to_vec();
+            see.send((o.name.to_owned(), o.what, o.path, steps, o.more)).unwrap();
+        })
+        .unwrap();
+    let cache = churn(&s, "inode", 20);
+    let counted = cache.info().paths;
+    cache.shrink();
+    drop(observer);
+    let (mut paths, mut slabs) = (BTreeMap::new(), 0_i64);
+    for (name, what, path, steps, more) in seen {
+        for step in &steps {
+            match step {
+                Step::SlabAdded { .. } => slabs += 1,
+                Step::SlabReleased { .. } => slabs -= 1,
+                _ => {}
+            }
+        }
+        if name == "inode" && what != What::Reclaim && !more {
+            *paths.entry(path).or_insert(0_u64) += 1;
+        }
+    }
+    for path in Path::ALL.into_iter().skip(1) {
+        let observed = paths.get(&path).copied().unwrap_or(0);
+        assert_eq!(observed, counted.of(path), "{} of {paths:?}", path.name());
+    }
+    let info = cache.info();
+    assert_eq!(slabs as u64, info.full + info.partial + info.empty);
+    assert_eq!((s.tracepoints().lost(), s.tracepoints().suppressed()), (0, 0));
+}
+
+/// It allocates from the cache that is observed, and makes and drops caches: without a lock it may.
+#[test]
+fn an_observer_uses_and_drops_caches_of_the_same_subsystem() {
+    let s = Arc::new(subsystem(1));
+    on_cpu(0);
+    let kept = KmemCache::builder("dropped", 64).build_in(&s).unwrap();
+    let (own, to_drop, calls) = (s.clone(), Arc::new(Mutex::new(Some(kept))), Arc::new(Counter::new(0)));
+    let count = calls.clone();
+    let observer = s
+        .observe(move |o| {
+            count.add(1);
+            drop(to_drop.lock().take());
+            let block = own.kmalloc().alloc_block(100, Gfp::KERNEL).unwrap();
+            drop(churn(&own, "made", 2));
+            drop(block);
+            own.shrink();
+            assert!(!o.steps.is_empty());
+        })
+        .unwrap();
+    drop(churn(&s, "inode", 8));
+    assert!(calls.get() > 8, "{}", calls.get());
+    assert!(s.tracepoints().suppressed() > calls.get());
+    drop(observer);
+    assert_eq!(s.tracepoints().panics(), 0);
+    s.shrink();
+    assert_eq!(s.check().unwrap().objects, 0);
+}
+
+#[test]
+fn observers_of_one_subsystem_see_nothing_of_another_one() {
+    let (one, two) = (subsystem(1), subsystem(1));
+    on_cpu(0);
+    let observers: Vec<_> = (0..MAX_OBSERVERS).map(|_| one.observe(|_| unreachable!()).unwrap()).collect();
+    assert!(one.observe(|_| ()).is_err() && two.observe(|_| ()).is_ok());
+    drop(churn(&two, "inode", 3));
+    drop(observers);
+    assert_eq!(one.tracepoints().suppressed(), 0);
+}
