@@ -417,6 +417,7 @@ impl Zone {
         tell!(op: Step::ZoneAsked { blocks: max as u32 });
         let mut inner = self.inner.lock();
         let (calls, splits) = (inner.events.system_calls(), inner.events.splits);
+        let uncommitted = inner.uncommitted;
         let (mut filled, mut last) = (0, 0);
         let mut limit = None;
         while filled < max {
@@ -448,7 +449,7 @@ impl Zone {
         let splits = (inner.events.splits - splits) as u16;
         op.note(Step::BlocksTaken { blocks: filled as u16, order: order.get(), page: last, splits });
         if inner.events.system_calls() != calls {
-            tell!(op: inner => Step::Committed);
+            tell!(op: inner => Step::Committed { pages: uncommitted - inner.uncommitted });
         }
         (filled, limit)
     }
@@ -630,8 +631,9 @@ impl Zone {
         op.note(Step::BlocksGiven { blocks: given, order: order.get(), page: last, merges });
         let above = inner.backed > shared.keep;
         drop(inner);
-        if above && self.trim(shared, shared.keep - shared.keep / 4) > 0 {
-            tell!(op: Step::Decommitted);
+        let bytes = if above { self.trim(shared, shared.keep - shared.keep / 4) } else { 0 };
+        if bytes > 0 {
+            tell!(op: Step::Decommitted { pages: (bytes / PAGE_SIZE) as u32 });
         }
     }
 

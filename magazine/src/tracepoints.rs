@@ -147,9 +147,15 @@ pub enum Step {
         merges: u16,
     },
     /// The system was asked for memory.
-    Committed,
+    Committed {
+        /// Pages that it gave.
+        pages: u32,
+    },
     /// Memory went back to the system.
-    Decommitted,
+    Decommitted {
+        /// Pages.
+        pages: u32,
+    },
     /// Memory beside pages was committed, for what describes them.
     TablesCommitted {
         /// Bytes.
@@ -183,7 +189,7 @@ impl Step {
             | Self::ZoneGiven { .. }
             | Self::BlocksTaken { .. }
             | Self::BlocksGiven { .. } => Path::Pages,
-            Self::Committed | Self::Decommitted | Self::TablesCommitted { .. } => Path::Commit,
+            Self::Committed { .. } | Self::Decommitted { .. } | Self::TablesCommitted { .. } => Path::Commit,
         }
     }
 }
@@ -219,8 +225,10 @@ impl fmt::Display for Step {
             Self::BlocksGiven { blocks, order, merges, .. } => {
                 write!(f, "gives {blocks} blocks of order {order} back, with {merges} merges")
             }
-            Self::Committed => write!(f, "asked the system for memory"),
-            Self::Decommitted => write!(f, "gave memory back to the system"),
+            Self::Committed { pages } => {
+                write!(f, "asked the system for memory, and has {pages} pages of it")
+            }
+            Self::Decommitted { pages } => write!(f, "gave {pages} pages back to the system"),
             Self::TablesCommitted { bytes } => write!(f, "commits {bytes} bytes beside pages"),
         }
     }

@@ -4,7 +4,7 @@ use crate::shown::ShownCache;
 use crate::stream::CacheInfo;
 use serde::Serialize;
 use uslab_buddy::PageAllocator;
-use uslab_magazine::{Path, Paths};
+use uslab_magazine::{Path, Paths, Step};
 
 /// When and where something is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,14 +124,14 @@ pub trait Design {
     /// Looks at a cache that has slabs, before a CPU's operation on it.
     fn see(&self, cpu: u32, cache: u32) -> Self::Seen;
     /// The dearest thing that the operation did since, and how it went, as the end of a sentence; `None` if it has no such cache.
-    /// `committed` are the pages that the system gave or took back meanwhile.
+    /// `did` is what shipping code says that it did: all for the shipping design, what pages took for a model.
     fn how(
         &self,
         seen: Self::Seen,
         cpu: u32,
         cache: u32,
         freeing: bool,
-        committed: u64,
+        did: &[Step],
     ) -> Option<(Path, String)>;
 
     /// Its conservation laws, with so many objects and pages that the stream holds.

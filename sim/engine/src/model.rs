@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use uslab::{Geometry, GeometryError, OrderRule};
 use uslab_buddy::{Order, PageAllocator, PageBlock};
-use uslab_magazine::{Cpus, Path, Paths, on_cpu};
+use uslab_magazine::{Cpus, Path, Paths, Step, on_cpu};
 
 /// A policy: what one cache of a model does. A [`Model`] has one for each cache, and keeps what all policies share.
 ///
@@ -475,7 +475,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         self.slab_pages.has(page)
     }
     fn see(&self, _: u32, _: u32) {}
-    fn how(&self, (): (), _: u32, cache: u32, _: bool, _: u64) -> Option<(Path, String)> {
+    fn how(&self, (): (), _: u32, cache: u32, _: bool, _: &[Step]) -> Option<(Path, String)> {
         self.cache(cache)?;
         let path = self.deeds.iter().map(|deed| deed.path()).max().unwrap_or_default();
         let how = self.deeds.iter().map(|deed| deed.said()).collect::<Vec<_>>().join("; ");

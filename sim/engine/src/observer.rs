@@ -1,13 +1,12 @@
-//! What an operation did, found by looking at the allocator before and after it.
+//! What an operation did, as the allocator's own tracepoints say.
 
 use crate::design::Design;
 use crate::engine::{Engine, EngineError};
 use crate::levels::CpuLevels;
-use crate::shipping::Shipping;
 use crate::step::{Step, What};
-use uslab::{CacheInfo, ObjectPlace};
-use uslab_buddy::BuddyInfo;
-use uslab_magazine::{LayerView, Path};
+use std::sync::Arc;
+use uslab_magazine::sync::{Mutex, Rank};
+use uslab_magazine::{Observer, Path};
 
 impl<D: Design> Engine<'_, D> {
     /// Runs until `until` operations have run, or all, and says what the last one did, if it was one of this call.
@@ -21,10 +20,10 @@ impl<D: Design> Engine<'_, D> {
         if self.operations < until {
             self.operation(|engine, action| {
                 let (cache, freed) = engine.subject(action).unzip();
-                let observer = Observer::new(engine, engine.cpu(), cache);
+                let watch = Watch::new(engine, engine.cpu(), cache);
                 let what = engine.act(action)?;
                 let object = if what == What::Alloc { engine.youngest() } else { freed.flatten() };
-                steps.push(observer.told(engine, what, object));
+                steps.push(watch.told(engine, what, object));
                 Some(())
             })?;
         }
@@ -32,79 +31,89 @@ impl<D: Design> Engine<'_, D> {
     }
 }
 
-/// The design as an operation found it.
-struct Observer<D: Design> {
+type Did = Vec<uslab_magazine::Step>;
+
+/// An operation on its way.
+struct Watch<D: Design> {
     cpu: u32,
     cache: Option<u32>,
     own: Option<D::Seen>,
-    before: BuddyInfo,
+    /// What shipping code did for it: all of the shipping design, the pages of a model.
+    did: Arc<Mutex<Did>>,
+    observer: Option<Observer>,
 }
 
-impl<D: Design> Observer<D> {
+impl<D: Design> Watch<D> {
     fn new(engine: &Engine<'_, D>, cpu: u32, cache: Option<u32>) -> Self {
         let own = cache.map(|cache| engine.design.see(cpu, cache));
-        Self { cpu, cache, own, before: engine.design.pages().info() }
+        let did = Arc::new(Mutex::ranked(Rank::Faults, Did::new()));
+        let noted = did.clone();
+        // Nobody else observes a machine.
+        let observer =
+            engine.design.pages().tracepoints().observe(move |op| noted.lock().extend_from_slice(op.steps));
+        Self { cpu, cache, own, did, observer: observer.ok() }
     }
 
     /// What happened since.
     fn told(mut self, engine: &Engine<'_, D>, what: What, object: Option<(u32, u16)>) -> Step {
-        let (cpu, cache) = (self.cpu, self.cache);
-        let after = engine.design.pages().info();
-        let committed = uncommitted(&self.before).abs_diff(uncommitted(&after));
+        drop(self.observer.take());
+        let (cpu, cache, did) = (self.cpu, self.cache, core::mem::take(&mut *self.did.lock()));
         let freeing = matches!(what, What::Free { .. });
         let of_slabs = self
             .own
             .take()
             .zip(cache)
-            .and_then(|(seen, cache)| engine.design.how(seen, cpu, cache, freeing, committed));
+            .and_then(|(seen, cache)| engine.design.how(seen, cpu, cache, freeing, &did));
         let (path, how) = match of_slabs {
             _ if what == What::Nothing => (None, String::new()),
-            Some((path, how)) => (Some(if committed > 0 { Path::Commit } else { path }), how),
+            Some((path, how)) => (Some(path.max(dearest(&did))), how),
             // Pages, or large objects, which are pages.
             None => {
-                let moved =
-                    zone_visits(&self.before) != zone_visits(&after) || self.before.free() != after.free();
-                let path = match (committed > 0, moved) {
-                    (true, _) => Path::Commit,
-                    (false, true) => Path::Pages,
-                    (false, false) => Path::Cpu,
-                };
-                let how = self.how_pages(path, &after);
+                let how = how_pages(&did);
                 let large = matches!(what, What::Alloc | What::Free { .. });
                 let whole = format!("too large for a cache, so it is a block of pages. {}", capital(&how));
-                (Some(path), if large { whole } else { how })
+                (Some(dearest(&did)), if large { whole } else { how })
             }
         };
         let name =
             cache.and_then(|cache| engine.stream.caches.get(cache as usize)).map_or("", |info| &info.name);
         let sentence = sentence(what, cpu, name, &how);
-        Step { what, cpu, cache, object, path, sentence }
+        let did = did.iter().map(ToString::to_string).collect();
+        Step { what, cpu, cache, object, path, sentence, did }
     }
+}
 
-    fn how_pages(&self, path: Path, after: &BuddyInfo) -> String {
-        let moved = self.before.free().abs_diff(after.free());
-        match path {
-            Path::Commit => {
-                let pages = uncommitted(&self.before).abs_diff(uncommitted(after));
-                format!("the zone has {} of memory committed or given back.", kib(pages * 4))
-            }
-            Path::Cpu => "this CPU's pages serve it, no lock is taken.".to_owned(),
-            _ if zone_visits(&self.before) == zone_visits(after) => {
-                "the zone's free lists serve it, under the zone's lock.".to_owned()
-            }
-            _ => format!(
-                "a magazine of this CPU's pages is exchanged with the zone: {moved} pages in one lock hold."
-            ),
+fn dearest(did: &[uslab_magazine::Step]) -> Path {
+    did.iter().map(|step| step.path()).max().unwrap_or_default()
+}
+/// Pages that the system gave or took back.
+fn committed(did: &[uslab_magazine::Step]) -> u64 {
+    use uslab_magazine::Step::{Committed, Decommitted};
+    let pages =
+        |step: &_| if let Committed { pages } | Decommitted { pages } = step { u64::from(*pages) } else { 0 };
+    did.iter().map(pages).sum()
+}
+
+fn how_pages(did: &[uslab_magazine::Step]) -> String {
+    use uslab_magazine::Step::{BlocksGiven, BlocksTaken, Filled, Flushed};
+    let pages = committed(did);
+    let by_magazine = did.iter().any(|step| matches!(step, Filled { .. } | Flushed { .. }));
+    let moved = |step: &_| match step {
+        BlocksTaken { blocks, order, .. } | BlocksGiven { blocks, order, .. } => u64::from(*blocks) << order,
+        _ => 0,
+    };
+    match dearest(did) {
+        _ if pages > 0 => format!("the zone has {} of memory committed or given back.", kib(pages * 4)),
+        Path::Cpu => "this CPU's pages serve it, no lock is taken.".to_owned(),
+        Path::Depot => {
+            "a magazine of this CPU's pages is exchanged with the depot, under the depot's lock.".to_owned()
         }
+        _ if !by_magazine => "the zone's free lists serve it, under the zone's lock.".to_owned(),
+        _ => format!(
+            "a magazine of this CPU's pages is exchanged with the zone: {} pages in one lock hold.",
+            did.iter().map(moved).sum::<u64>()
+        ),
     }
-}
-
-fn uncommitted(pages: &BuddyInfo) -> u64 {
-    pages.zones.iter().map(|zone| u64::from(zone.uncommitted)).sum()
-}
-/// Visits of per-CPU magazines to the zones.
-fn zone_visits(pages: &BuddyInfo) -> u64 {
-    pages.zones.iter().map(|zone| zone.per_cpu_events.fills + zone.per_cpu_events.flushes).sum()
 }
 
 fn sentence(what: What, cpu: u32, name: &str, how: &str) -> String {
@@ -146,97 +155,68 @@ fn sentence(what: What, cpu: u32, name: &str, how: &str) -> String {
     }
 }
 
-/// A cache of the shipping allocator, as an operation found it.
-#[derive(Debug)]
-pub struct Seen {
-    info: CacheInfo,
-    levels: Option<CpuLevels>,
+/// How an object of the shipping design's came or went, whose slabs are of `order`: the dearest thing, and why.
+pub(crate) fn how(
+    did: &[uslab_magazine::Step],
+    order: u8,
+    freeing: bool,
+    levels: Option<(CpuLevels, CpuLevels)>,
+) -> (Path, String) {
+    use uslab_magazine::Step::{ObjectsGiven, ObjectsTaken, SlabAdded, SlabReleased};
+    let count = |which: fn(&uslab_magazine::Step) -> u64| did.iter().map(which).sum::<u64>();
+    let made = count(|step| matches!(step, SlabAdded { .. }).into());
+    let released = count(|step| matches!(step, SlabReleased { .. }).into());
+    let back = count(|step| if let ObjectsGiven { objects, .. } = step { (*objects).into() } else { 0 });
+    let taken = count(|step| if let ObjectsTaken { objects, .. } = step { (*objects).into() } else { 0 });
+    let slabs = |n: u64| if n == 1 { "a slab".to_owned() } else { format!("{n} slabs") };
+    let block = format!("of {}", pages(order).trim_start_matches("a block of "));
+    let path = dearest(did);
+    let how = if made > 0 {
+        let commit = match committed(did) {
+            0 => String::new(),
+            pages => format!(" The page allocator commits {} for it.", kib(pages * 4)),
+        };
+        format!(
+            "no magazine and no slab has a free object, so the page allocator makes {} {block}.{commit}",
+            slabs(made)
+        )
+    } else if released > 0 {
+        format!(
+            "the depot is full, so {back} objects go back to their slabs, and {} that became empty to the page allocator.",
+            slabs(released)
+        )
+    } else if back > 0 {
+        format!("no magazine has room, so {back} objects go back to their slabs, under the node's lock.")
+    } else if taken == 1 {
+        "no magazine has one, so it comes from a slab, under the node's lock.".to_owned()
+    } else if taken > 0 {
+        format!(
+            "no magazine has one, so {taken} come from slabs, under the node's lock: one is handed out, the rest fill a magazine."
+        )
+    } else if path == Path::Depot && freeing {
+        "its magazines are full, so one goes to the depot, under the depot's lock.".to_owned()
+    } else if path == Path::Depot {
+        "its magazines are empty, so a full one comes from the depot, under the depot's lock.".to_owned()
+    } else {
+        how_cpu(freeing, levels)
+    };
+    (path, how)
 }
 
-impl Seen {
-    /// `None` for large kmalloc.
-    pub(crate) fn new(design: &Shipping<'_>, cpu: u32, cache: u32) -> Option<Self> {
-        let cache = design.cache(cache)?;
-        let levels = |layer: &LayerView<ObjectPlace>| layer.cpus.get(cpu as usize).map(CpuLevels::of);
-        // SAFETY: the engine is the subsystem's only user, and this thread has it.
-        let view = unsafe { cache.view() };
-        Some(Self { info: cache.info(), levels: view.magazines.as_ref().and_then(levels) })
-    }
-
-    /// How an object came or went.
-    pub(crate) fn how(&self, after: &Self, freeing: bool, committed: u64) -> Option<(Path, String)> {
-        let (b, a) = (&self.info, &after.info);
-        let path = if (b.slabs_made, b.slabs_released) != (a.slabs_made, a.slabs_released) {
-            Path::Pages
-        } else if (b.fills, b.flushes, b.free_in_slabs) != (a.fills, a.flushes, a.free_in_slabs) {
-            Path::Slab
-        } else if b.depot_exchanges != a.depot_exchanges {
-            Path::Depot
-        } else {
-            Path::Cpu
-        };
-        let (made, released) = (a.slabs_made - b.slabs_made, a.slabs_released - b.slabs_released);
-        let slabs = |n: u64| if n == 1 { "a slab".to_owned() } else { format!("{n} slabs") };
-        let block = format!("of {}", pages(a.order).trim_start_matches("a block of "));
-        let how = match path {
-            Path::Pages if made > 0 => {
-                let commit = match committed {
-                    0 => String::new(),
-                    pages => format!(" The page allocator commits {} for it.", kib(pages * 4)),
-                };
-                format!(
-                    "no magazine and no slab has a free object, so the page allocator makes {} {block}.{commit}",
-                    slabs(made)
-                )
-            }
-            Path::Pages => {
-                let back = (a.free_in_slabs + released * a.objs_per_slab).saturating_sub(b.free_in_slabs);
-                format!(
-                    "the depot is full, so {back} objects go back to their slabs, and {} that became empty to the page allocator.",
-                    slabs(released)
-                )
-            }
-            Path::Slab if freeing => {
-                let back = a.free_in_slabs.saturating_sub(b.free_in_slabs);
-                format!(
-                    "no magazine has room, so {back} objects go back to their slabs, under the node's lock."
-                )
-            }
-            Path::Slab => match b.free_in_slabs.saturating_sub(a.free_in_slabs) {
-                0 | 1 => "no magazine has one, so it comes from a slab, under the node's lock.".to_owned(),
-                n => format!(
-                    "no magazine has one, so {n} come from slabs, under the node's lock: one is handed out, the rest fill a magazine."
-                ),
-            },
-            Path::Depot if freeing => {
-                "its magazines are full, so one goes to the depot, under the depot's lock.".to_owned()
-            }
-            Path::Depot => {
-                "its magazines are empty, so a full one comes from the depot, under the depot's lock."
-                    .to_owned()
-            }
-            _ => self.how_cpu(freeing, after),
-        };
-        Some((path, how))
-    }
-
-    fn how_cpu(&self, freeing: bool, after: &Seen) -> String {
-        let Some((b, a)) = self.levels.as_ref().zip(after.levels.as_ref()) else {
-            return "no lock is taken.".to_owned();
-        };
-        let (was, is) = (b.magazines(), a.magazines());
-        match freeing {
-            false if is < was => "its loaded magazine hands out its last one; no lock is taken.".to_owned(),
-            false => format!(
-                "its loaded magazine hands one out, {} of {} are left; no lock is taken.",
-                a.loaded.0, a.loaded.1
-            ),
-            true if is > was && was > 0 => {
-                "its loaded magazine is full, so it is the first of another one; no lock is taken.".to_owned()
-            }
-            true => {
-                format!("its loaded magazine takes it, {} of {}; no lock is taken.", a.loaded.0, a.loaded.1)
-            }
+fn how_cpu(freeing: bool, levels: Option<(CpuLevels, CpuLevels)>) -> String {
+    let Some((b, a)) = levels else { return "no lock is taken.".to_owned() };
+    let (was, is) = (b.magazines(), a.magazines());
+    match freeing {
+        false if is < was => "its loaded magazine hands out its last one; no lock is taken.".to_owned(),
+        false => format!(
+            "its loaded magazine hands one out, {} of {} are left; no lock is taken.",
+            a.loaded.0, a.loaded.1
+        ),
+        true if is > was && was > 0 => {
+            "its loaded magazine is full, so it is the first of another one; no lock is taken.".to_owned()
+        }
+        true => {
+            format!("its loaded magazine takes it, {} of {}; no lock is taken.", a.loaded.0, a.loaded.1)
         }
     }
 }

@@ -1,14 +1,15 @@
 //! The shipping allocator as a design.
 
 use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
+use crate::levels::CpuLevels;
 use crate::machine::Machine;
-use crate::observer::Seen;
+use crate::observer;
 use crate::pages::gfp;
 use crate::shown::ShownCache;
 use crate::stream::CacheInfo;
 use uslab::{Block, Gfp, KmemCache};
 use uslab_buddy::{Order, PageAllocator, PageBlock, Pfn};
-use uslab_magazine::{Path, Paths, on_cpu};
+use uslab_magazine::{Path, Paths, Step, on_cpu};
 
 /// The crates `uslab` and `uslab-buddy` as they ship, on a [`Machine`].
 #[derive(Debug)]
@@ -31,8 +32,8 @@ impl<'m> Shipping<'m> {
 impl<'m> Design for Shipping<'m> {
     type Object = Block<'m>;
     type Block = PageBlock<'m>;
-    /// `None` for large kmalloc.
-    type Seen = Option<Seen>;
+    /// `None` without magazines.
+    type Seen = Option<CpuLevels>;
 
     fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unable> {
         self.caches.push(self.machine.cache(cache).map_err(|error| Unable(error.to_string()))?);
@@ -120,7 +121,7 @@ impl<'m> Design for Shipping<'m> {
     }
 
     fn see(&self, cpu: u32, cache: u32) -> Self::Seen {
-        Seen::new(self, cpu, cache)
+        CpuLevels::now(self, cpu, cache)
     }
     fn how(
         &self,
@@ -128,9 +129,11 @@ impl<'m> Design for Shipping<'m> {
         cpu: u32,
         cache: u32,
         freeing: bool,
-        committed: u64,
+        did: &[Step],
     ) -> Option<(Path, String)> {
-        seen?.how(&Seen::new(self, cpu, cache)?, freeing, committed)
+        let order = self.cache(cache)?.info().order;
+        let levels = seen.zip(CpuLevels::now(self, cpu, cache));
+        Some(observer::how(did, order, freeing, levels))
     }
 
     /// Of the allocator itself, and of what the stream holds.

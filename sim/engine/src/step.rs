@@ -67,6 +67,8 @@ pub struct Step {
     pub path: Option<Path>,
     /// All of it in words.
     pub sentence: String,
+    /// What shipping code did for it, step by step: all of the shipping design, what pages took for a model.
+    pub did: Vec<String>,
 }
 
 fn name<S: Serializer>(path: &Option<Path>, serializer: S) -> Result<S::Ok, S::Error> {
