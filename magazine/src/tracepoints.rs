@@ -501,7 +501,7 @@ impl Tracepoints {
         self: &Arc<Self>,
         observer: impl Fn(&Observed<'_>) + Send + Sync + 'static,
     ) -> Result<Observer, TooManyObservers> {
-        // Acquire: pairs with the Release that freed the slot.
+        // Acquire: pairs with the Release of whoever took the last observer out.
         let free = |slot: &Slot| slot.state.fetch_or(TAKEN, Acquire) & TAKEN == 0;
         let at = self.slots.iter().position(free).ok_or(TooManyObservers)?;
         let slot = &self.slots[at];
@@ -645,8 +645,8 @@ impl Drop for Observer {
         while slot.state.load(Acquire) & CLOSING != 0 {
             crate::sync::relax();
         }
-        // Release: pairs with the Acquire in `observe`.
-        slot.state.fetch_and(!TAKEN, Release);
+        // Relaxed: who gets the place in `observe` reads on from the Release of whoever took the observer out.
+        slot.state.fetch_and(!TAKEN, Relaxed);
     }
 }
 

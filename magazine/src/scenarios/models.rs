@@ -701,15 +701,24 @@ unsafe impl Sync for Seen {}
 // SAFETY: as above.
 unsafe impl Send for Seen {}
 
+/// The observer's end of it, written when the observer is dropped.
+struct Watch(Arc<Seen>);
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // SAFETY: a checker says whether anybody else uses it.
+        self.0.0.with_mut(|p| unsafe { *p = 0 });
+    }
+}
+
 fn observe(tracepoints: &Shared<Tracepoints>) -> Option<(Arc<Seen>, Observer)> {
     let seen = Arc::new(Seen(UnsafeCell::new(0)));
     // SAFETY: nobody else has it.
     seen.0.with_mut(|p| unsafe { *p = 1 });
-    let watch = seen.clone();
+    let watch = Watch(seen.clone());
     let observer = tracepoints.observe(move |operation| {
         assert_eq!(operation.steps, [Step::Missed]);
         // SAFETY: a checker says whether anybody writes.
-        watch.0.with(|p| assert_eq!(unsafe { *p }, 1));
+        watch.0.0.with(|p| assert_eq!(unsafe { *p }, 1));
     });
     Some((seen, observer.ok()?))
 }
