@@ -140,7 +140,7 @@ impl Depot {
 
     fn lock(&self, op: &Operation) -> MutexGuard<'_, Full> {
         let free = self.full.try_lock();
-        tell!(op: Step::DepotVisited { contended: free.is_none() });
+        tell!(op: if free.is_some() { Step::DepotVisited } else { Step::DepotContended });
         free.unwrap_or_else(|| {
             self.contention.add(1);
             self.full.lock()

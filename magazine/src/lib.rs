@@ -30,7 +30,7 @@
 //! | [`memory`] | who gives the table its memory |
 //! | [`mod@fork`] | forking while other threads allocate |
 //! | [`paths`] | what operations did at the dearest, and how many of each class there were |
-//! | [`tracepoints`] | what slow operations do, step by step, for those who observe |
+//! | `tracepoints` | what slow operations do, step by step, for those who observe |
 //! | [`view`] | what lies where, for pictures |
 //! | [`sync`] | the facade over atomics and locks; loom: `uslab-sync` |
 //!
@@ -116,6 +116,7 @@ pub mod table;
 #[cfg(any(loom, shuttle))]
 #[doc(hidden)]
 pub mod threads;
+#[doc(hidden)]
 pub mod tracepoints;
 mod tuning;
 #[doc(hidden)]

@@ -220,19 +220,6 @@ crate::sync::scenarios! {
         bug("reap ignores the working set", "D4", "they have just come");
     }
 
-    // ---- Observers
-    o1_an_operation_beside_an_observer_that_comes_and_goes {
-        loom("O1: an observer comes and goes beside an operation", Model::new(THREE, 8800), models::observer);
-        bug("an observer is called that was closed meanwhile", "O1", RACE);
-        bug("who drops an observer does not wait", "O1", RACE);
-    }
-    o2_two_observers_of_one_place {
-        loom("O2: two observers, one place", Model::new(THREE, 900), models::two_observers);
-    }
-    o3_an_observer_that_drops_itself {
-        loom("O3: an observer drops itself beside another call of it", Model::new(THREE, 4300), models::observer_drops_itself);
-    }
-
     // ---- Larger ones
     exchanges {
         shuttle("R1 R3 M1 M2 M3 M4 H4: four threads exchange", BOTH, schedules::exchange);

@@ -341,6 +341,7 @@ impl<M: Memory> Table<M> {
         &self.cpus
     }
     /// Who observes its layers.
+    #[doc(hidden)]
     pub fn tracepoints(&self) -> &Arc<Tracepoints> {
         &self.tracepoints
     }

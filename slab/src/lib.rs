@@ -73,6 +73,7 @@ pub mod geometry;
 pub mod handle;
 mod memory;
 pub mod objects;
+pub mod observe;
 pub mod process;
 // The global subsystem of a checker's execution is not published, but the models run this.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
@@ -122,6 +123,7 @@ pub use self::{
     memory::huge,
     objects::typed::{CacheBox, ObjectCacheBuilder, OwnedBox, PrefilledObjects},
     objects::{Hive, PinnedCache, typed},
+    observe::{Observed, Observer, TooManyObservers},
     process::fork::{self, Fork},
     reclaim::shrinker::{self, Registration, Shrinker},
     report::info::{CacheInfo, DrainInfo, Path, Paths, SlabInfo, Statistics},

@@ -10,6 +10,9 @@ use crate::cache::kmem_cache::{KmemCache, KmemCacheBuilder};
 use crate::error::CacheError;
 pub use crate::error::StartError;
 use crate::geometry::OrderRule;
+#[cfg(doc)]
+use crate::observe::Counts;
+use crate::observe::{Observed, Observer, TooManyObservers};
 #[cfg(not(any(loom, shuttle)))]
 use crate::reclaim::reaper::{Reap, Reaper, ReaperBuilder};
 use crate::reclaim::shrinker::{Registration, Shrinker};
@@ -27,7 +30,7 @@ use core::ops::Range;
 use std::io;
 use std::sync::Arc;
 use uslab_buddy::PageAllocator;
-use uslab_magazine::{Cpus, Observed, Observer, TooManyObservers, Tracepoints, What};
+use uslab_magazine::{Cpus, What};
 
 /// Pages, caches and kmalloc. See the [module](self).
 ///
@@ -137,18 +140,19 @@ impl Subsystem {
     /// not serve, and what was reaped, drained or shrunk. Fast paths show nothing.
     ///
     /// The observer runs on the thread of the operation, with no lock held. It may allocate from caches of this subsystem, and drop
-    /// them; what it does is shown to nobody, but [counted](Tracepoints::suppressed). One that panics is not called again.
+    /// them; what it does is shown to nobody, but [counted](Counts::suppressed). One that panics is not called again.
     /// [`Observer`] says how it ends.
     ///
-    /// Cost: see [`tracepoints`](uslab_magazine::tracepoints).
+    /// Cost: while nobody observes, one relaxed load for each slow operation. While somebody does, two atomic operations on a shared
+    /// word for each of them and each observer.
     ///
     /// # Errors
-    /// [`TooManyObservers`]: there are [`MAX_OBSERVERS`](uslab_magazine::MAX_OBSERVERS).
+    /// [`TooManyObservers`]: there are four.
     ///
     /// ```
     /// use std::sync::mpsc::channel;
     /// use uslab::{Config, Gfp, KmemCache, Subsystem};
-    /// use uslab::magazine::Step;
+    /// use uslab::observe::Step;
     ///
     /// let subsystem = Subsystem::new(Config::default())?;
     /// let cache = KmemCache::builder("inode", 600).build_in(&subsystem)?;
@@ -167,11 +171,7 @@ impl Subsystem {
         &self,
         observer: impl Fn(&Observed<'_>) + Send + Sync + 'static,
     ) -> Result<Observer, TooManyObservers> {
-        self.tracepoints().observe(observer)
-    }
-    /// Who observes, and what they were not shown.
-    pub fn tracepoints(&self) -> &Arc<Tracepoints> {
-        self.pages().tracepoints()
+        self.pages().tracepoints().observe(observer)
     }
 
     /// The numbers of every cache, of large blocks, and of the pages.

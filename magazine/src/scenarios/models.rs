@@ -12,11 +12,10 @@ use crate::depot::Block;
 use crate::layer::Config;
 use crate::region::Commit;
 use crate::sync::check::{Bound, Model, Models, models, plant};
-use crate::sync::{Arc, Mutex, Ordering::Relaxed, UnsafeCell, thread};
+use crate::sync::{Arc, Ordering::Relaxed, thread};
 use crate::table::{SweepGroup, Which};
 use crate::threads::together;
-use crate::tracepoints::{Observer, Operation, Step, Tracepoints, What};
-use std::sync::Arc as Shared;
+use crate::tracepoints::Operation;
 
 /// Initial states.
 impl World {
@@ -690,90 +689,6 @@ pub(super) fn depot_reap() {
     let taken: Vec<_> = (0..surplus).map(|_| d.take()).collect();
     t.join().unwrap();
     d.census(&taken);
-}
-
-// ---------------------------------------------------------------- observers
-
-/// Read by each call of an observer, written when there can be no call any more.
-struct Seen(UnsafeCell<u32>);
-// SAFETY: a checker says whether anybody writes beside others.
-unsafe impl Sync for Seen {}
-// SAFETY: as above.
-unsafe impl Send for Seen {}
-
-/// The observer's end of it, written when the observer is dropped.
-struct Watch(Arc<Seen>);
-impl Drop for Watch {
-    fn drop(&mut self) {
-        // SAFETY: a checker says whether anybody else uses it.
-        self.0.0.with_mut(|p| unsafe { *p = 0 });
-    }
-}
-
-fn observe(tracepoints: &Shared<Tracepoints>) -> Option<(Arc<Seen>, Observer)> {
-    let seen = Arc::new(Seen(UnsafeCell::new(0)));
-    // SAFETY: nobody else has it.
-    seen.0.with_mut(|p| unsafe { *p = 1 });
-    let watch = Watch(seen.clone());
-    let observer = tracepoints.observe(move |operation| {
-        assert_eq!(operation.steps, [Step::Missed]);
-        // SAFETY: a checker says whether anybody writes.
-        watch.0.0.with(|p| assert_eq!(unsafe { *p }, 1));
-    });
-    Some((seen, observer.ok()?))
-}
-fn end((seen, observer): (Arc<Seen>, Observer)) {
-    drop(observer);
-    // SAFETY: a checker says whether anybody else uses it.
-    seen.0.with_mut(|p| unsafe { *p = 2 });
-}
-fn operate(tracepoints: &Tracepoints) {
-    let op = Operation::of(tracepoints, What::Alloc, "");
-    op.note(Step::Missed);
-}
-fn tracepoints() -> Shared<Tracepoints> {
-    let tracepoints = Tracepoints::new(Cpus::simulated(1, 1).unwrap());
-    tracepoints.expect_observers();
-    Shared::new(tracepoints)
-}
-
-/// O1: what an observer needs is there before it is called, and calls are over when it has gone.
-pub(super) fn observer() {
-    let here = tracepoints();
-    let there = here.clone();
-    let t = thread::spawn(move || operate(&there));
-    observe(&here).into_iter().for_each(end);
-    t.join().unwrap();
-}
-
-/// O2: whoever gets the place of one that has gone finds it empty.
-pub(super) fn two_observers() {
-    let here = tracepoints();
-    let there = here.clone();
-    let t = thread::spawn(move || {
-        observe(&there).into_iter().for_each(end);
-    });
-    if let Some(observer) = observe(&here) {
-        operate(&here);
-        end(observer);
-    }
-    t.join().unwrap();
-    observe(&here).into_iter().for_each(end);
-}
-
-/// O3: the place is free again when the last call is over, which waited for nobody.
-pub(super) fn observer_drops_itself() {
-    let here = tracepoints();
-    let own: Arc<Mutex<Option<Observer>>> = Arc::new(Mutex::new(None));
-    let own_too = own.clone();
-    let observer = here.observe(move |_| drop(own_too.lock().take())).unwrap();
-    *own.lock() = Some(observer);
-    let there = here.clone();
-    let t = thread::spawn(move || operate(&there));
-    operate(&here);
-    t.join().unwrap();
-    assert!(own.lock().is_none());
-    end(observe(&here).expect("the place is free"));
 }
 
 // ---------------------------------------------------------------- the story of a failure

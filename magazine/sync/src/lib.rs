@@ -24,6 +24,8 @@ pub mod check;
 mod execution;
 pub mod fork;
 #[doc(hidden)]
+pub mod observers;
+#[doc(hidden)]
 pub mod rank;
 #[cfg(loom)]
 mod replay;

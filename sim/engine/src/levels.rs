@@ -1,6 +1,5 @@
 //! How full a CPU's magazines are.
 
-use crate::shipping::Shipping;
 use serde::Serialize;
 use uslab_magazine::{CpuView, MagazineView};
 
@@ -29,12 +28,6 @@ impl CpuLevels {
             stock: cpu.magazines.iter().skip(2).map(|magazine| magazine.rounds.len() as u32).collect(),
             empty: cpu.most.saturating_sub(held as u32),
         }
-    }
-    /// Of the shipping design; `None` for large kmalloc, and without magazines.
-    pub(crate) fn now(design: &Shipping<'_>, cpu: u32, cache: u32) -> Option<Self> {
-        // SAFETY: the engine is the subsystem's only user, and this thread has it.
-        let view = unsafe { design.cache(cache)?.view() };
-        view.magazines?.cpus.get(cpu as usize).map(Self::of)
     }
     /// Magazines of the stack.
     pub(crate) fn magazines(&self) -> usize {

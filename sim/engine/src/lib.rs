@@ -27,6 +27,7 @@ mod shown;
 mod slabs;
 mod step;
 pub mod stream;
+mod told;
 pub mod view;
 
 pub use design::Design;

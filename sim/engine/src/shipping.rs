@@ -3,10 +3,10 @@
 use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
 use crate::levels::CpuLevels;
 use crate::machine::Machine;
-use crate::observer;
 use crate::pages::gfp;
 use crate::shown::ShownCache;
 use crate::stream::CacheInfo;
+use crate::told;
 use uslab::{Block, Gfp, KmemCache};
 use uslab_buddy::{Order, PageAllocator, PageBlock, Pfn};
 use uslab_magazine::{Path, Paths, Step, on_cpu};
@@ -23,6 +23,12 @@ impl<'m> Shipping<'m> {
     /// On that machine.
     pub fn on(machine: &'m Machine) -> Self {
         Self { machine, caches: Vec::new() }
+    }
+    /// What a CPU holds of a cache; `None` for large kmalloc, and without magazines.
+    fn levels(&self, cpu: u32, cache: u32) -> Option<CpuLevels> {
+        // SAFETY: the engine is the subsystem's only user, and this thread has it.
+        let view = unsafe { self.cache(cache)?.view() };
+        view.magazines?.cpus.get(cpu as usize).map(CpuLevels::of)
     }
     pub(crate) fn cache(&self, cache: u32) -> Option<&'m KmemCache> {
         self.caches.get(cache as usize).copied().flatten()
@@ -121,7 +127,7 @@ impl<'m> Design for Shipping<'m> {
     }
 
     fn see(&self, cpu: u32, cache: u32) -> Self::Seen {
-        CpuLevels::now(self, cpu, cache)
+        self.levels(cpu, cache)
     }
     fn how(
         &self,
@@ -132,8 +138,8 @@ impl<'m> Design for Shipping<'m> {
         did: &[Step],
     ) -> Option<(Path, String)> {
         let order = self.cache(cache)?.info().order;
-        let levels = seen.zip(CpuLevels::now(self, cpu, cache));
-        Some(observer::how(did, order, freeing, levels))
+        let levels = seen.zip(self.levels(cpu, cache));
+        Some(told::how(did, order, freeing, levels))
     }
 
     /// Of the allocator itself, and of what the stream holds.

@@ -1,0 +1,92 @@
+//! Observers that come and go beside calls.
+
+use super::{Observer, Observers};
+use crate::{Arc, Mutex, UnsafeCell, thread};
+use std::sync::Arc as Shared;
+
+type All = Shared<Observers<dyn Fn() + Send + Sync>>;
+
+/// Read by each call of an observer, written when there can be no call any more.
+struct Seen(UnsafeCell<u32>);
+// SAFETY: a checker says whether anybody writes beside others.
+unsafe impl Sync for Seen {}
+// SAFETY: as above.
+unsafe impl Send for Seen {}
+
+/// The observer's end of it, written when the observer is dropped.
+struct Watch(Arc<Seen>);
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // SAFETY: a checker says whether anybody else uses it.
+        self.0.0.with_mut(|p| unsafe { *p = 0 });
+    }
+}
+
+fn observe(all: &All) -> Option<(Arc<Seen>, Observer<dyn Fn() + Send + Sync>)> {
+    let seen = Arc::new(Seen(UnsafeCell::new(0)));
+    // SAFETY: nobody else has it.
+    seen.0.with_mut(|p| unsafe { *p = 1 });
+    let watch = Watch(seen.clone());
+    // SAFETY: a checker says whether anybody writes.
+    let observer = all.add(Box::new(move || watch.0.0.with(|p| assert_eq!(unsafe { *p }, 1))));
+    Some((seen, observer.ok()?))
+}
+fn end((seen, observer): (Arc<Seen>, Observer<dyn Fn() + Send + Sync>)) {
+    drop(observer);
+    // SAFETY: a checker says whether anybody else uses it.
+    seen.0.with_mut(|p| unsafe { *p = 2 });
+}
+fn call(all: &All) {
+    all.each(|observer| observer());
+}
+
+/// What an observer needs is there before it is called, and calls are over when it has gone.
+fn observer() {
+    let here = All::default();
+    let there = here.clone();
+    let t = thread::spawn(move || call(&there));
+    observe(&here).into_iter().for_each(end);
+    t.join().unwrap();
+}
+
+/// Whoever gets the place of one that has gone finds it empty.
+fn two_observers() {
+    let here = All::default();
+    let there = here.clone();
+    let t = thread::spawn(move || observe(&there).into_iter().for_each(end));
+    if let Some(observer) = observe(&here) {
+        call(&here);
+        end(observer);
+    }
+    t.join().unwrap();
+    observe(&here).into_iter().for_each(end);
+}
+
+/// The place is free again when the last call is over, which waited for nobody.
+fn observer_drops_itself() {
+    let here = All::default();
+    let own: Arc<Mutex<Option<Observer<dyn Fn() + Send + Sync>>>> = Arc::new(Mutex::new(None));
+    let own_too = own.clone();
+    let observer = here.add(Box::new(move || drop(own_too.lock().take()))).unwrap();
+    *own.lock() = Some(observer);
+    let there = here.clone();
+    let t = thread::spawn(move || call(&there));
+    call(&here);
+    t.join().unwrap();
+    assert!(own.lock().is_none());
+    end(observe(&here).expect("the place is free"));
+}
+
+crate::scenarios! {
+    an_observer_comes_and_goes_beside_a_call {
+        loom("observer comes and goes", Model::new(Bound::Preemptions(3), 8800), observer);
+        bug("an observer is called that was closed meanwhile", "observers", "Causality violation");
+        bug("who drops an observer does not wait", "observers", "Causality violation");
+    }
+    two_observers_of_one_place {
+        loom("two observers, one place", Model::new(Bound::Preemptions(3), 900), two_observers);
+    }
+    an_observer_that_drops_itself {
+        loom("an observer drops itself beside a call", Model::new(Bound::Preemptions(3), 4300), observer_drops_itself);
+    }
+}
