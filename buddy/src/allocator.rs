@@ -33,7 +33,8 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_magazine::sync::{Counter, assert_unlocked, planted};
-use uslab_magazine::{Cpus, Operation, SweepGroup, Tracepoints, What, Which};
+use uslab_magazine::tracepoints::{Tracepoints, What};
+use uslab_magazine::{Cpus, Operation, SweepGroup, Which};
 
 /// A zone and the magazines in front of it.
 #[derive(Debug)]

@@ -30,8 +30,9 @@ use mapped::Mapped as Os;
 use phantom::Addresses;
 pub use source::HugePages;
 use source::{Access, Source};
+use uslab_magazine::Operation;
 use uslab_magazine::sync::{Counter, tell};
-use uslab_magazine::{Operation, Step};
+use uslab_magazine::tracepoints::Step;
 
 /// Whether [`Backend::Os`] reserves addresses, and not memory.
 pub(crate) const MAPPED: bool = cfg!(all(target_os = "linux", not(uslab_heap)));

@@ -11,9 +11,8 @@ use std::sync::Arc;
 use uslab_magazine::memory::ALIGN;
 use uslab_magazine::sync::fork::{ForkLock, ForkMutex};
 use uslab_magazine::sync::{Rank, tell};
-use uslab_magazine::{
-    Config, Cpus, Drains, Fork, Layer, Memory, Operation, Round, Step, SweepGroup, Table, Tracepoints, Which,
-};
+use uslab_magazine::tracepoints::{Step, Tracepoints};
+use uslab_magazine::{Config, Cpus, Drains, Fork, Layer, Memory, Operation, Round, SweepGroup, Table, Which};
 
 /// The memory of a table: addresses that read as zero, and are memory where a CPU has used them.
 #[derive(Debug)]

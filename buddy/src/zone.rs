@@ -61,9 +61,10 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use serde::Serialize;
 use std::alloc::alloc_zeroed;
+use uslab_magazine::Operation;
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Fixed, MutexGuard, Rank, planted, tell};
-use uslab_magazine::{Operation, Step};
+use uslab_magazine::tracepoints::Step;
 
 /// What all zones of an allocator share.
 #[derive(Debug)]

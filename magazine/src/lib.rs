@@ -149,8 +149,6 @@ pub use paths::{Path, Paths};
 pub use uslab_sync;
 
 pub use table::{Drains, SweepGroup, Table, TooSmall, Which};
-pub use tracepoints::{
-    MAX_OBSERVERS, Observed, Observer, Operation, Step, TooManyObservers, Tracepoints, What,
-};
+pub use tracepoints::Operation;
 #[doc(hidden)]
 pub use view::{CpuView, DepotView, LayerView, MagazineView};

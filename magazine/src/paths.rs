@@ -16,7 +16,7 @@
 //! when they leave the cache and when they come back, not in between. A deferred free is one, at the moment when it is done.
 //!
 //! Fast paths count nothing for this. A slow path carries an [`Operation`] down to the page allocator and back, which each
-//! [`Step`](crate::Step) that has a class tells. `cpu` is the remainder: the operations, which the heads of the stacks count, less
+//! [`Step`](crate::tracepoints::Step) that has a class tells. `cpu` is the remainder: the operations, which the heads of the stacks count, less
 //! those that were dearer.
 
 use crate::sync::Counter;

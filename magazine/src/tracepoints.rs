@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Steps of an operation that are kept; what it does beyond is [counted](Observed::lost).
 const STEPS: usize = 64;
 
-/// What somebody asked for.
+/// What somebody asked for: [`Observed::what`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum What {

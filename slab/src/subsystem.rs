@@ -30,7 +30,8 @@ use core::ops::Range;
 use std::io;
 use std::sync::Arc;
 use uslab_buddy::PageAllocator;
-use uslab_magazine::{Cpus, What};
+use uslab_magazine::Cpus;
+use uslab_magazine::tracepoints::What;
 
 /// Pages, caches and kmalloc. See the [module](self).
 ///

@@ -75,7 +75,12 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "a range of addresses, and locks" => YES YES: magazine::Table<magazine::Heap>, buddy::Tables, buddy::StackMemory;
         "copies of numbers, as `Vec`" => YES YES: magazine::LayerView<u8>, magazine::CpuView<u8>, magazine::DepotView<u8>,
             magazine::MagazineView<u8>;
-        "one operation's own note, in a cell" => YES NO: magazine::Operation;
+        "one operation's own notes, in cells" => YES NO: magazine::Operation<'static>;
+        "what an operation shows, which is its own" => YES YES: observe::Step, observe::What, observe::Counts,
+            observe::TooManyObservers, observe::Observed<'static>;
+        "functions that are `Send + Sync`" => YES YES: observe::Observer, magazine::tracepoints::Tracepoints,
+            sync::observers::Observers<dyn Fn() + Send + Sync>, sync::observers::Observer<dyn Fn() + Send + Sync>;
+        "others that call them and drop them" => NO NO: sync::observers::Observers<dyn Fn()>;
         "atomics" => YES YES: sync::Counter, sync::Hint, sync::Fixed, sync::FixedPtr<u8>, magazine::PathCounts;
         "a lock hands out `&mut`, so what it protects need not be `Sync`" => YES YES: sync::Mutex<Cell<u8>>,
             sync::fork::ForkMutex<Cell<u8>>;

@@ -4,7 +4,8 @@ use crate::shown::ShownCache;
 use crate::stream::CacheInfo;
 use serde::Serialize;
 use uslab_buddy::PageAllocator;
-use uslab_magazine::{Path, Paths, Step};
+use uslab_magazine::tracepoints::Step;
+use uslab_magazine::{Path, Paths};
 
 /// When and where something is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use uslab::{Geometry, GeometryError, OrderRule};
 use uslab_buddy::{Order, PageAllocator, PageBlock};
-use uslab_magazine::{Cpus, Path, Paths, Step, on_cpu};
+use uslab_magazine::tracepoints::Step;
+use uslab_magazine::{Cpus, Path, Paths, on_cpu};
 
 /// A policy: what one cache of a model does. A [`Model`] has one for each cache, and keeps what all policies share.
 ///

@@ -5,8 +5,8 @@ use crate::engine::{Engine, EngineError};
 use crate::step::{Step, What};
 use crate::told::{capital, dearest, how_pages, pages};
 use std::sync::Arc;
-use uslab_magazine::Observer;
 use uslab_magazine::sync::{Mutex, Rank};
+use uslab_magazine::tracepoints::Observer;
 
 impl<D: Design> Engine<'_, D> {
     /// Runs until `until` operations have run, or all, and says what the last one did, if it was one of this call.
@@ -31,7 +31,7 @@ impl<D: Design> Engine<'_, D> {
     }
 }
 
-type Did = Vec<uslab_magazine::Step>;
+type Did = Vec<uslab_magazine::tracepoints::Step>;
 
 /// An operation on its way.
 struct Watch<D: Design> {

@@ -9,7 +9,8 @@ use crate::stream::CacheInfo;
 use crate::told;
 use uslab::{Block, Gfp, KmemCache};
 use uslab_buddy::{Order, PageAllocator, PageBlock, Pfn};
-use uslab_magazine::{Path, Paths, Step, on_cpu};
+use uslab_magazine::tracepoints::Step;
+use uslab_magazine::{Path, Paths, on_cpu};
 
 /// The crates `uslab` and `uslab-buddy` as they ship, on a [`Machine`].
 #[derive(Debug)]

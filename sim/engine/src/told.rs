@@ -1,7 +1,8 @@
 //! What steps of shipping code come to, in words: the end of a sentence.
 
 use crate::levels::CpuLevels;
-use uslab_magazine::{Path, Step};
+use uslab_magazine::Path;
+use uslab_magazine::tracepoints::Step;
 
 /// The dearest of them.
 pub(crate) fn dearest(did: &[Step]) -> Path {

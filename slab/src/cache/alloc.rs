@@ -11,7 +11,8 @@ use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::planted;
-use uslab_magazine::{Operation, Supplier, What};
+use uslab_magazine::tracepoints::What;
+use uslab_magazine::{Operation, Supplier};
 
 /// Objects taken for a bulk caller in one lock hold.
 pub(crate) const BULK: usize = 256;

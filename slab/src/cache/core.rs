@@ -27,7 +27,8 @@ use uslab_buddy::{PAGE_SIZE, PageAllocator};
 #[cfg(not(loom))]
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{Counter, Rank, assert_unlocked};
-use uslab_magazine::{Cpus, Operation, What};
+use uslab_magazine::tracepoints::What;
+use uslab_magazine::{Cpus, Operation};
 
 /// With so few pages, 4 MiB, a subsystem is not tried with fewer.
 const LEAST_PAGES: usize = 1024;

@@ -9,8 +9,8 @@ use crate::debug::corruption::{Corruption, CorruptionKind};
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
 use uslab_buddy::Pfn;
-use uslab_magazine::What;
 use uslab_magazine::sync::{assert_unlocked, catch_panic};
+use uslab_magazine::tracepoints::What;
 
 impl Cache {
     /// Takes an object back.

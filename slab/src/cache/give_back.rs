@@ -5,8 +5,9 @@ use super::alloc::DrainOnly;
 use super::live::Live;
 use super::node::{Node, NodeCount, Unlisted};
 use crate::error::Busy;
+use uslab_magazine::Operation;
 use uslab_magazine::sync::planted;
-use uslab_magazine::{Operation, What};
+use uslab_magazine::tracepoints::What;
 
 impl Cache {
     /// Gives all cached objects to their slabs and all empty slabs back, and sorts the partial ones. Slabs given back.

@@ -14,7 +14,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uslab_buddy::Gfp;
-use uslab_magazine::What;
+use uslab_magazine::tracepoints::What;
 
 /// A cache of objects of one size and alignment.
 ///

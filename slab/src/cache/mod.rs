@@ -69,7 +69,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use uslab_buddy::{Gfp, PAGE_SIZE, StackMemory};
 use uslab_magazine::sync::{AtomicU32, Counter, Ordering::Relaxed};
-use uslab_magazine::{FastPath, Operation, PathCounts, What};
+use uslab_magazine::tracepoints::What;
+use uslab_magazine::{FastPath, Operation, PathCounts};
 
 // What a free reads of its cache is one line.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);

@@ -32,7 +32,8 @@ use crate::memory::slab_memory::SlabMemory;
 use uslab_buddy::{Pfn, frame::FrameList};
 use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{MutexGuard, Rank, planted, tell};
-use uslab_magazine::{MAX_NODES, Operation, Step};
+use uslab_magazine::tracepoints::Step;
+use uslab_magazine::{MAX_NODES, Operation};
 
 /// Bands of fullness. Four keep an almost empty slab apart from an almost full one; more would only move slabs more.
 pub(crate) const BANDS: usize = 4;

@@ -27,8 +27,8 @@ use super::refs::End;
 use super::{Cache, Owner};
 use core::ops::Deref;
 use std::sync::Arc;
-use uslab_magazine::What;
 use uslab_magazine::sync::{abandoned, planted};
+use uslab_magazine::tracepoints::What;
 
 impl Drop for Owner {
     fn drop(&mut self) {

@@ -25,9 +25,8 @@ use std::ops::Range;
 use uslab_buddy::{StackMemory, Tables};
 use uslab_magazine::sync::Rank;
 use uslab_magazine::sync::fork::ForkLock;
-use uslab_magazine::{
-    Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier, SweepGroup, What,
-};
+use uslab_magazine::tracepoints::What;
+use uslab_magazine::{Config, FastPath, Fork, Layer, LayerView, Operation, Stats, Supplier, SweepGroup};
 
 /// The caches of a subsystem, behind the zones of its pages, whose tables they share.
 pub(super) const OBJECTS: SweepGroup = SweepGroup::new(u32::MAX / 2);

@@ -10,7 +10,8 @@ use core::ops::Range;
 use std::panic::resume_unwind;
 use uslab_buddy::Gfp;
 use uslab_magazine::sync::catch_panic;
-use uslab_magazine::{Operation, What, Which};
+use uslab_magazine::tracepoints::What;
+use uslab_magazine::{Operation, Which};
 
 /// Whose limit a shrinker is for.
 fn address(cache: Option<&Cache>) -> usize {

@@ -11,10 +11,11 @@ use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 use uslab_buddy::region::behind;
 use uslab_buddy::{Gfp, Order, Pfn};
-#[cfg(not(loom))]
-use uslab_magazine::What;
+use uslab_magazine::Operation;
 use uslab_magazine::sync::{Ordering::Relaxed, assert_unlocked, planted, tell};
-use uslab_magazine::{Operation, Step};
+use uslab_magazine::tracepoints::Step;
+#[cfg(not(loom))]
+use uslab_magazine::tracepoints::What;
 
 /// Objects taken back in one lock hold: few enough that others wait little, many enough that the lock is cheap.
 const BATCH: usize = 32;

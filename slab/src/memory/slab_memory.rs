@@ -11,8 +11,9 @@ use crate::memory::slab::{Side, Slab};
 use core::ptr::NonNull;
 use uslab_buddy::frame::FrameTable;
 use uslab_buddy::{AllocError, Backend, Gfp, Order, PageAllocator, Pfn};
+use uslab_magazine::Operation;
 use uslab_magazine::sync::tell;
-use uslab_magazine::{Operation, Step};
+use uslab_magazine::tracepoints::Step;
 
 /// Pages and what is known about them.
 #[derive(Debug)]

@@ -40,9 +40,10 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
 use uslab_buddy::Gfp;
+use uslab_magazine::Mechanism;
 use uslab_magazine::sync::Ordering::{AcqRel, Relaxed};
 use uslab_magazine::sync::{AtomicU32, Fixed, Kept, thread_local};
-use uslab_magazine::{Mechanism, What};
+use uslab_magazine::tracepoints::What;
 
 /// The process-wide malloc.
 ///

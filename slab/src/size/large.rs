@@ -13,7 +13,7 @@ use core::alloc::Layout;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use uslab_buddy::{Gfp, Order, PAGE_SIZE, Pfn};
-use uslab_magazine::What;
+use uslab_magazine::tracepoints::What;
 
 /// What an allocation of 0 bytes gets: aligned to 16, no byte of it may be touched.
 #[doc(alias = "ZERO_SIZE_PTR")]
