@@ -13,8 +13,8 @@
 
 use crate::cpu::Cpus;
 use crate::paths::Path;
-use crate::sync::observers::{self, Observers};
 pub use crate::sync::observers::{MAX_OBSERVERS, TooManyObservers};
+use crate::sync::observers::{Observers, Place};
 use crate::sync::{Counter, assert_unlocked};
 use core::cell::Cell;
 use core::fmt;
@@ -316,7 +316,7 @@ pub struct Counts {
 #[must_use = "nobody observes any more when it is dropped"]
 pub struct Observer {
     tracepoints: Arc<Tracepoints>,
-    _observer: observers::Observer<Watch>,
+    place: Option<Place>,
 }
 
 impl Observer {
@@ -327,18 +327,24 @@ impl Observer {
     }
 }
 
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.place.take().into_iter().for_each(|place| self.tracepoints.observers.remove(place));
+    }
+}
+
 /// Who observes the operations of a subsystem. See the [module](self).
 #[derive(Debug)]
 pub struct Tracepoints {
     cpus: Cpus,
-    observers: Arc<Observers<Watch>>,
+    observers: Observers<Watch>,
     lost: Counter,
 }
 
 impl Tracepoints {
     /// Without observers. `cpus` says which CPU an operation began on.
     pub fn new(cpus: Cpus) -> Self {
-        Self { cpus, observers: Arc::default(), lost: Counter::new(0) }
+        Self { cpus, observers: Observers::default(), lost: Counter::new(0) }
     }
 
     /// Shows each slow operation to `observer` from now on, at its end, on the thread that did it and with no lock held.
@@ -352,7 +358,8 @@ impl Tracepoints {
         self: &Arc<Self>,
         observer: impl Fn(&Observed<'_>) + Send + Sync + 'static,
     ) -> Result<Observer, TooManyObservers> {
-        Ok(Observer { tracepoints: self.clone(), _observer: self.observers.add(Box::new(observer))? })
+        let place = self.observers.add(Box::new(observer))?;
+        Ok(Observer { tracepoints: self.clone(), place: Some(place) })
     }
 
     #[inline]

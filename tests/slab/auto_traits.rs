@@ -79,7 +79,8 @@ fn every_public_type_has_the_auto_traits_that_are_meant_and_no_others() {
         "what an operation shows, which is its own" => YES YES: observe::Step, observe::What, observe::Counts,
             observe::TooManyObservers, observe::Observed<'static>;
         "functions that are `Send + Sync`" => YES YES: observe::Observer, magazine::tracepoints::Tracepoints,
-            sync::observers::Observers<dyn Fn() + Send + Sync>, sync::observers::Observer<dyn Fn() + Send + Sync>;
+            sync::observers::Observers<dyn Fn() + Send + Sync>;
+        "a number" => YES YES: sync::observers::Place;
         "others that call them and drop them" => NO NO: sync::observers::Observers<dyn Fn()>;
         "atomics" => YES YES: sync::Counter, sync::Hint, sync::Fixed, sync::FixedPtr<u8>, magazine::PathCounts;
         "a lock hands out `&mut`, so what it protects need not be `Sync`" => YES YES: sync::Mutex<Cell<u8>>,

@@ -8,10 +8,9 @@
 #![allow(clippy::missing_const_for_thread_local)]
 
 use crate::Ordering::{Acquire, Relaxed, Release};
-use crate::{AtomicU32, Counter, UnsafeCell, abandoned, catch_panic, planted, thread_local};
+use crate::{AtomicU32, Counter, UnsafeCell, catch_panic, planted, thread_local};
 use core::cell::Cell;
 use core::fmt;
-use std::sync::Arc;
 
 /// Functions at a time; in models one, whose place all want.
 pub const MAX_OBSERVERS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
@@ -72,21 +71,10 @@ impl fmt::Display for TooManyObservers {
 }
 impl core::error::Error for TooManyObservers {}
 
-/// A function that is called, until this is dropped.
-///
-/// When the drop returns, no call of it runs or comes any more, and it is dropped itself. Dropped within a call of any such function,
-/// it does not wait: a call on another thread may still go on.
-#[must_use = "nothing is called any more when it is dropped"]
-pub struct Observer<F: ?Sized> {
-    all: Arc<Observers<F>>,
-    slot: usize,
-}
-
-impl<F: ?Sized> fmt::Debug for Observer<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Observer").field("slot", &self.slot).finish_non_exhaustive()
-    }
-}
+/// Where a function was [put](Observers::add), for [`Observers::remove`].
+#[derive(Debug)]
+#[must_use = "without it the function stays"]
+pub struct Place(usize);
 
 impl<F: ?Sized> Default for Observers<F> {
     fn default() -> Self {
@@ -101,7 +89,7 @@ impl<F: ?Sized> Observers<F> {
     ///
     /// # Errors
     /// [`TooManyObservers`].
-    pub fn add(self: &Arc<Self>, observer: Box<F>) -> Result<Observer<F>, TooManyObservers> {
+    pub fn add(&self, observer: Box<F>) -> Result<Place, TooManyObservers> {
         // Acquire: pairs with the Release of whoever took the last one out.
         let free = |slot: &Slot<F>| slot.state.fetch_or(TAKEN, Acquire) & TAKEN == 0;
         let at = self.slots.iter().position(free).ok_or(TooManyObservers)?;
@@ -111,7 +99,29 @@ impl<F: ?Sized> Observers<F> {
         // Release: pairs with the Acquire in `call`.
         slot.state.fetch_or(OPEN, Release);
         self.there.add(1);
-        Ok(Observer { all: self.clone(), slot: at })
+        Ok(Place(at))
+    }
+
+    /// Calls the function no more. When this returns no call of it runs or comes, and it is dropped. From within a call of any
+    /// observer it does not wait: a call on another thread may still go on.
+    pub fn remove(&self, Place(at): Place) {
+        self.there.sub(1);
+        let slot = &self.slots[at];
+        let inside = inside() != 0;
+        // Relaxed: counted, so that nobody takes it out before all is said.
+        slot.state.fetch_add(1, Relaxed);
+        slot.close(if inside { LEFT } else { 0 });
+        slot.leave();
+        planted!("who drops an observer does not wait" => return);
+        if inside {
+            return;
+        }
+        // Acquire: pairs with the Release of whoever took it out.
+        while slot.state.load(Acquire) & CLOSING != 0 {
+            crate::relax();
+        }
+        // Relaxed: who gets the place in `add` reads on from the Release of whoever took the function out.
+        slot.state.fetch_and(!TAKEN, Relaxed);
     }
 
     /// Whether it is worth while to call. Not within a call of any such function, which is counted.
@@ -209,35 +219,10 @@ impl<F: ?Sized> Slot<F> {
             let observer = self.observer.with_mut(|p| unsafe { (*p).take() });
             drop(self.enter(|| drop(observer)));
             let done = if last & LEFT == 0 { CLOSING } else { CLOSING | LEFT | TAKEN };
-            // Release: pairs with the Acquire in `Observer::drop`, or in `add`.
+            // Release: pairs with the Acquire in `remove`, or in `add`.
             self.state.fetch_and(!done, Release);
             self.state.fetch_sub(1, Relaxed);
         }
-    }
-}
-
-impl<F: ?Sized> Drop for Observer<F> {
-    fn drop(&mut self) {
-        if abandoned() {
-            return;
-        }
-        self.all.there.sub(1);
-        let slot = &self.all.slots[self.slot];
-        let inside = inside() != 0;
-        // Relaxed: counted, so that nobody takes it out before all is said.
-        slot.state.fetch_add(1, Relaxed);
-        slot.close(if inside { LEFT } else { 0 });
-        slot.leave();
-        planted!("who drops an observer does not wait" => return);
-        if inside {
-            return;
-        }
-        // Acquire: pairs with the Release of whoever took it out.
-        while slot.state.load(Acquire) & CLOSING != 0 {
-            crate::relax();
-        }
-        // Relaxed: who gets the place in `add` reads on from the Release of whoever took the observer out.
-        slot.state.fetch_and(!TAKEN, Relaxed);
     }
 }
 
@@ -248,9 +233,21 @@ mod scenarios;
 mod tests {
     use super::*;
     use crate::{AtomicBool, Mutex, thread};
+    use std::sync::Arc;
     use std::sync::mpsc::{Receiver, channel};
 
     type Any = dyn Fn(u32) + Send + Sync;
+
+    /// Removed when it is dropped.
+    struct Guard(Arc<Observers<Any>>, Option<Place>);
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            self.1.take().into_iter().for_each(|place| self.0.remove(place));
+        }
+    }
+    fn guard(all: &Arc<Observers<Any>>, f: impl Fn(u32) + Send + Sync + 'static) -> Guard {
+        Guard(all.clone(), Some(all.add(Box::new(f)).unwrap()))
+    }
 
     fn observers() -> Arc<Observers<Any>> {
         Arc::default()
@@ -261,9 +258,9 @@ mod tests {
         }
     }
     /// One that writes down what it is called with.
-    fn written(all: &Arc<Observers<Any>>) -> (Observer<Any>, Receiver<u32>) {
+    fn written(all: &Arc<Observers<Any>>) -> (Guard, Receiver<u32>) {
         let (seen, read) = channel();
-        (all.add(Box::new(move |with| seen.send(with).unwrap())).unwrap(), read)
+        (guard(all, move |with| seen.send(with).unwrap()), read)
     }
 
     #[test]
@@ -291,7 +288,7 @@ mod tests {
         let t = observers();
         let (_first, read) = written(&t);
         let own = t.clone();
-        let _second = t.add(Box::new(move |with| call(&own, with))).unwrap();
+        let _second = guard(&t, move |with| call(&own, with));
         (0..2).for_each(|with| call(&t, with));
         assert_eq!((read.try_iter().count(), t.suppressed()), (2, 2));
     }
@@ -301,10 +298,10 @@ mod tests {
         let t = observers();
         let calls = Arc::new(Counter::new(0));
         let count = calls.clone();
-        let panics = t.add(Box::new(move |_| {
+        let panics = guard(&t, move |_| {
             count.add(1);
             panic!("an observer");
-        }));
+        });
         let (_other, read) = written(&t);
         (0..3).for_each(|with| call(&t, with));
         assert_eq!((calls.get(), read.try_iter().count(), t.panics()), (1, 3, 1));
@@ -317,16 +314,16 @@ mod tests {
     /// On one thread; when its call is over it is dropped, and its place is free.
     #[test]
     fn an_observer_may_drop_itself_and_others_and_register_one() {
-        type Both = (Observer<Any>, Observer<Any>);
+        type Both = (Guard, Guard);
         let t = observers();
         let (own, other) = (Arc::new(Mutex::new(None::<Both>)), written(&t).0);
         let (own_too, t_too) = (own.clone(), t.clone());
-        let observer = t.add(Box::new(move |_| {
+        let observer = guard(&t, move |_| {
             let taken = own_too.lock().take();
             drop(taken.expect("called once"));
-            drop(t_too.add(Box::new(|_| unreachable!("what an observer does is not shown"))));
-        }));
-        *own.lock() = Some((observer.unwrap(), other));
+            drop(guard(&t_too, |_| unreachable!("what an observer does is not shown")));
+        });
+        *own.lock() = Some((observer, other));
         (0..2).for_each(|with| call(&t, with));
         assert_eq!(Arc::strong_count(&own), 1);
         let all: Vec<_> = (0..MAX_OBSERVERS).map(|_| written(&t)).collect();
@@ -339,11 +336,11 @@ mod tests {
         let t = observers();
         let (inside, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (inside_too, over_too) = (inside.clone(), over.clone());
-        let observer = t.add(Box::new(move |_| {
+        let observer = guard(&t, move |_| {
             inside_too.store(true, Release);
             thread::sleep(core::time::Duration::from_millis(30));
             over_too.store(true, Release);
-        }));
+        });
         thread::scope(|scope| {
             scope.spawn(|| call(&t, 1));
             while !inside.load(Acquire) {
@@ -365,7 +362,7 @@ mod tests {
         drop(observer);
         let own = t.clone();
         // SAFETY: as above; from within a call.
-        let observer = t.add(Box::new(move |_| unsafe { own.forget_other_threads() }));
+        let observer = guard(&t, move |_| unsafe { own.forget_other_threads() });
         call(&t, 1);
         drop(observer);
         assert!(t.slots.iter().all(|slot| slot.state.load(Relaxed) == 0));

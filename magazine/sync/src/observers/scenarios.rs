@@ -1,6 +1,6 @@
 //! Observers that come and go beside calls.
 
-use super::{Observer, Observers};
+use super::{Observers, Place};
 use crate::{Arc, Mutex, UnsafeCell, thread};
 use std::sync::Arc as Shared;
 
@@ -22,7 +22,7 @@ impl Drop for Watch {
     }
 }
 
-fn observe(all: &All) -> Option<(Arc<Seen>, Observer<dyn Fn() + Send + Sync>)> {
+fn observe(all: &All) -> Option<(Arc<Seen>, Place)> {
     let seen = Arc::new(Seen(UnsafeCell::new(0)));
     // SAFETY: nobody else has it.
     seen.0.with_mut(|p| unsafe { *p = 1 });
@@ -31,8 +31,8 @@ fn observe(all: &All) -> Option<(Arc<Seen>, Observer<dyn Fn() + Send + Sync>)> {
     let observer = all.add(Box::new(move || watch.0.0.with(|p| assert_eq!(unsafe { *p }, 1))));
     Some((seen, observer.ok()?))
 }
-fn end((seen, observer): (Arc<Seen>, Observer<dyn Fn() + Send + Sync>)) {
-    drop(observer);
+fn end(all: &All, (seen, place): (Arc<Seen>, Place)) {
+    all.remove(place);
     // SAFETY: a checker says whether anybody else uses it.
     seen.0.with_mut(|p| unsafe { *p = 2 });
 }
@@ -45,7 +45,7 @@ fn observer() {
     let here = All::default();
     let there = here.clone();
     let t = thread::spawn(move || call(&there));
-    observe(&here).into_iter().for_each(end);
+    observe(&here).into_iter().for_each(|observer| end(&here, observer));
     t.join().unwrap();
 }
 
@@ -53,28 +53,32 @@ fn observer() {
 fn two_observers() {
     let here = All::default();
     let there = here.clone();
-    let t = thread::spawn(move || observe(&there).into_iter().for_each(end));
+    let t = thread::spawn(move || observe(&there).into_iter().for_each(|observer| end(&there, observer)));
     if let Some(observer) = observe(&here) {
         call(&here);
-        end(observer);
+        end(&here, observer);
     }
     t.join().unwrap();
-    observe(&here).into_iter().for_each(end);
+    observe(&here).into_iter().for_each(|observer| end(&here, observer));
 }
 
 /// The place is free again when the last call is over, which waited for nobody.
 fn observer_drops_itself() {
     let here = All::default();
-    let own: Arc<Mutex<Option<Observer<dyn Fn() + Send + Sync>>>> = Arc::new(Mutex::new(None));
-    let own_too = own.clone();
-    let observer = here.add(Box::new(move || drop(own_too.lock().take()))).unwrap();
-    *own.lock() = Some(observer);
+    let own: Arc<Mutex<Option<Place>>> = Arc::new(Mutex::new(None));
+    let (all, own_too) = (Shared::downgrade(&here), own.clone());
+    let observer = here.add(Box::new(move || {
+        let place = own_too.lock().take();
+        place.into_iter().for_each(|place| all.upgrade().unwrap().remove(place));
+    }));
+    *own.lock() = Some(observer.unwrap());
     let there = here.clone();
     let t = thread::spawn(move || call(&there));
     call(&here);
     t.join().unwrap();
     assert!(own.lock().is_none());
-    end(observe(&here).expect("the place is free"));
+    let last = observe(&here).expect("the place is free");
+    end(&here, last);
 }
 
 crate::scenarios! {
