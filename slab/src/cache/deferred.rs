@@ -29,10 +29,12 @@ impl Core {
             for object in batch.objects() {
                 // Kept: with its last object the cache may go.
                 let cache = core.cache_at(object).and_then(Cache::kept);
-                let pfn = core.memory.pages.pfn_of(object.as_ptr());
                 // SAFETY: who deferred it gave it up, and who might have read it has gone.
-                if !pfn.is_some_and(|pfn| unsafe { core.free_object(object, pfn) }) {
-                    core.refuse(CorruptionKind::Foreign, object);
+                if !unsafe { core.free_object(object) } {
+                    match &cache {
+                        Some(cache) => cache.refuse_interior(object),
+                        None => core.refuse(CorruptionKind::Foreign, object),
+                    }
                 }
                 // Last: who waits for it to become 0 finds all the rest done.
                 if let Some(cache) = cache {

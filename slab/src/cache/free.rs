@@ -8,7 +8,6 @@ use super::{Cache, Object};
 use crate::debug::corruption::{Corruption, CorruptionKind};
 use core::ptr::NonNull;
 use std::panic::resume_unwind;
-use uslab_buddy::Pfn;
 use uslab_magazine::sync::{assert_unlocked, catch_panic};
 use uslab_magazine::tracepoints::What;
 
@@ -221,22 +220,21 @@ impl Cache {
 }
 
 impl Core {
-    /// Takes back an object of whatever cache; `false` if no cache owns its page, which is `pfn`. What lies inside of an object is
-    /// refused: its frame and its cache are looked at anyway, and tell.
+    /// Takes back an object of whatever cache; `false` if no object begins there.
     ///
     /// # Safety
     /// `memory` came from this subsystem and nobody uses it any more.
     #[inline]
     #[must_use]
-    pub(crate) unsafe fn free_object(&self, memory: NonNull<u8>, pfn: Pfn) -> bool {
+    pub(crate) unsafe fn free_object(&self, memory: NonNull<u8>) -> bool {
+        let Some(pfn) = self.memory.pages.pfn_of(memory.as_ptr()) else { return false };
         let frame = self.memory.frames().frame(pfn);
         let Some(cache) = self.cache_of(frame.owner()) else { return false };
-        if cache.begins_object(self.memory.pages.offset_from(frame.head(), memory.as_ptr())) {
+        let begins = cache.begins_object(self.memory.pages.offset_from(frame.head(), memory.as_ptr()));
+        if begins {
             // SAFETY: passed on; the cache is the one that the object came from.
             unsafe { Cache::free_without_handle(NonNull::from(cache), memory) };
-        } else {
-            cache.refuse_interior(memory);
         }
-        true
+        begins
     }
 }

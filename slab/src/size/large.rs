@@ -125,17 +125,27 @@ impl Core {
     /// `memory` came from this subsystem and nobody uses it any more.
     #[inline]
     pub(crate) unsafe fn free(&self, memory: NonNull<u8>) {
-        if let Some(pfn) = self.memory.pages.pfn_of(memory.as_ptr()) {
+        // SAFETY: passed on.
+        if !unsafe { self.free_object(memory) } {
             // SAFETY: passed on.
-            unsafe {
-                if !self.free_object(memory, pfn) {
-                    self.free_large(memory, pfn);
-                }
-            }
-            return;
+            unsafe { self.free_other(memory) };
         }
-        if memory != ZERO_SIZE {
-            self.free_huge(memory);
+    }
+    /// Where no object begins.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[cold]
+    #[inline(never)]
+    unsafe fn free_other(&self, memory: NonNull<u8>) {
+        match self.memory.pages.pfn_of(memory.as_ptr()) {
+            Some(pfn) => match self.cache_of(self.memory.frames().frame(pfn).owner()) {
+                Some(cache) => cache.refuse_interior(memory),
+                // SAFETY: passed on.
+                None => unsafe { self.free_large(memory, pfn) },
+            },
+            None if memory != ZERO_SIZE => self.free_huge(memory),
+            None => {}
         }
     }
 
