@@ -398,8 +398,11 @@ mod tests {
         let op = Operation::of(tracepoints, What::Free, "inode");
         steps.iter().for_each(|step| op.note(*step));
     }
+    /// Of what, the steps, how many are lost, and whether there is more.
+    type Seen = (String, Vec<Step>, u32, bool);
+
     /// An observer that writes down what it sees.
-    fn written(tracepoints: &Arc<Tracepoints>) -> (Observer, Receiver<(String, Vec<Step>, u32, bool)>) {
+    fn written(tracepoints: &Arc<Tracepoints>) -> (Observer, Receiver<Seen>) {
         let (seen, read) = channel();
         let observer = tracepoints.observe(move |o| {
             let of = format!("{:?} of {} on CPU {}: {}", o.what, o.name, o.cpu, o.path.name());

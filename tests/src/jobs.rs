@@ -1,8 +1,12 @@
-//! Many jobs, with a bar that shows how far they are.
+//! Many jobs, with a bar that shows how far they are; and jobs that may take so long and no longer.
 
+use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{Read, Seek};
 use std::panic::resume_unwind;
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
 
 /// Does all of `jobs`, as many at a time as there are CPUs; the results in their order.
 ///
@@ -43,4 +47,30 @@ fn progress(steps: usize, what: &'static str) -> ProgressBar {
         bar.set_style(style);
     }
     bar.with_prefix(what)
+}
+
+/// Runs a command: how it ended, and all that it printed. Without a status it took longer than `limit`, and was killed.
+///
+/// # Errors
+/// It cannot be started, or what it prints cannot be read.
+pub fn run_within(command: &mut Command, limit: Duration) -> anyhow::Result<(Option<ExitStatus>, String)> {
+    let mut said = tempfile::tempfile().context("a temporary file for what a program prints")?;
+    let begun = Instant::now();
+    command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
+    let mut child = command.spawn().with_context(|| command.get_program().display().to_string())?;
+    let status = loop {
+        match child.try_wait()? {
+            None if begun.elapsed() >= limit => {
+                child.kill()?;
+                child.wait()?;
+                break None;
+            }
+            None => std::thread::sleep(Duration::from_millis(2)),
+            status => break status,
+        }
+    };
+    let mut bytes = vec![];
+    said.rewind()?;
+    said.read_to_end(&mut bytes)?;
+    Ok((status, String::from_utf8_lossy(&bytes).into_owned()))
 }

@@ -1,14 +1,15 @@
 //! The loom models as programs: built once, then run one at a time, each in a process of its own, so that a model can be
 //! run under another ordering, and a model that never ends can be ended.
 
+use crate::jobs::run_within;
 use crate::{cargo, cargo_in, workspace};
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::io::{Read, Seek};
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A crate whose sources loom compiles.
 #[derive(Clone, Copy, Debug)]
@@ -302,35 +303,15 @@ impl Test {
     /// # Errors
     /// It cannot be started, or what it says cannot be read.
     pub fn run(&self, environment: &[(&str, &str)], limit: Duration) -> anyhow::Result<Run> {
-        let mut said = tempfile::tempfile().context("a temporary file for what the model prints")?;
-        let begun = Instant::now();
-        let mut child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        command
             .args([self.name.as_str(), "--exact", "--nocapture", "--test-threads=1"])
             .current_dir(&self.root)
             .env("RUST_BACKTRACE", "0")
             // The time is for the model; that it failed is all that is asked.
             .env("STORY", "0")
-            .envs(environment.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(said.try_clone()?)
-            .stderr(said.try_clone()?)
-            .spawn()
-            .with_context(|| self.program.display().to_string())?;
-        let status = loop {
-            match child.try_wait()? {
-                None if begun.elapsed() >= limit => {
-                    child.kill()?;
-                    child.wait()?;
-                    break None;
-                }
-                None => std::thread::sleep(Duration::from_millis(2)),
-                status => break status,
-            }
-        };
-        let mut bytes = vec![];
-        said.rewind()?;
-        said.read_to_end(&mut bytes)?;
-        let text = String::from_utf8_lossy(&bytes);
+            .envs(environment.iter().copied());
+        let (status, text) = run_within(&mut command, limit)?;
         let outcome = match status {
             None => Outcome::TimedOut,
             Some(status) if status.success() => Outcome::Passed,

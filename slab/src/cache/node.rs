@@ -301,7 +301,7 @@ impl Node {
                 let refused = |index| refused(ObjectIndex { slab: pfn, index });
                 let (given, fill) = slab.free_bits(of_slab.map(|place| place.index), refused);
                 lists.inuse -= u64::from(given);
-                tell!(op: lists => Step::ObjectsGiven { slab: pfn.get(), objects: given as u16 });
+                tell!(op: lists => Step::ObjectsGiven { slab: pfn.get(), objects: given });
                 let now = State::from(fill);
                 lists.moved(memory, pfn, before, now);
                 // As the last object of it found the lists: a full slab, of that one object, is not one with room.

@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{Read, Seek, Write};
+use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
-use uslab_tests::jobs::side_by_side;
+use uslab_tests::jobs::{run_within, side_by_side};
 use uslab_tests::models::{MODELLED, rows};
 use uslab_tests::mutate::{Mutant, Mutated, RULES, SWITCH, Switched};
 use uslab_tests::{cargo_in, workspace};
@@ -442,9 +442,8 @@ impl Program {
         variables: &[(&str, &str)],
         limit: Duration,
     ) -> anyhow::Result<(Ended, String)> {
-        let mut said = tempfile::tempfile().context("a temporary file for what tests print")?;
-        let begun = Instant::now();
-        let mut child = Command::new("sh")
+        let mut command = Command::new("sh");
+        command
             .args(["-c", &format!("ulimit -d {MOST_KIB}; exec \"$0\" \"$@\"")])
             .arg(&self.path)
             .args(tests)
@@ -453,27 +452,8 @@ impl Program {
             .current_dir(&self.folder)
             .envs([("RUST_BACKTRACE", "0"), ("STORY", "0"), ("BOUND", "1"), ("PROPTEST_CASES", "64")])
             .envs([("PROPTEST_FAILURE_PERSISTENCE", "off"), ("PROPTEST_MAX_SHRINK_ITERS", "0")])
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(said.try_clone()?)
-            .stderr(said.try_clone()?)
-            .spawn()
-            .with_context(|| self.path.display().to_string())?;
-        let status = loop {
-            match child.try_wait()? {
-                None if begun.elapsed() >= limit => {
-                    child.kill()?;
-                    child.wait()?;
-                    break None;
-                }
-                None => std::thread::sleep(Duration::from_millis(2)),
-                status => break status,
-            }
-        };
-        let mut bytes = vec![];
-        said.rewind()?;
-        said.read_to_end(&mut bytes)?;
-        let text = String::from_utf8_lossy(&bytes).into_owned();
+            .envs(variables.iter().copied());
+        let (status, text) = run_within(&mut command, limit)?;
         let failed = text.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
         let current =
             text.lines().filter_map(|line| line.strip_prefix("test ")?.split(" ... ").next()).next_back();
