@@ -59,6 +59,8 @@ fn two_observers() {
         end(&here, observer);
     }
     t.join().unwrap();
+    // SAFETY: the other one has ended.
+    unsafe { here.forget_other_threads() };
     observe(&here).into_iter().for_each(|observer| end(&here, observer));
 }
 
