@@ -726,9 +726,9 @@ fn memory_goes_back_above_the_bound_and_not_at_it() {
     assert_eq!(steps, [(16, Path::Pages), (16, Path::Pages), (8, Path::Commit), (8, Path::Pages)]);
 }
 
-/// A free gives nothing back, and does not say that it did, where nothing free is as large as what goes back.
+/// The bound is about free blocks that could go back: a free of others gives nothing back, and does not say that it did.
 #[test]
-fn free_blocks_that_are_too_small_to_go_back_stay_above_the_bound() {
+fn free_blocks_that_are_too_small_to_go_back_are_not_held_against_the_bound() {
     let pages = made(PageConfig { keep_free: Some(0), huge_pages: HugePages::Advise, ..normal(1024) });
     let (blocks, _) = all(&pages, Order::ZERO, Gfp::KERNEL);
     let (freed, kept): (Vec<_>, Vec<_>) =
