@@ -45,6 +45,25 @@ fn at_its_limit_a_cache_finds_what_another_cpu_keeps() {
     }
 }
 
+/// The ones that go while magazines are emptied, too: those beyond `min_partial`.
+#[test]
+fn shrinking_says_how_many_slabs_went() {
+    on_cpu(0);
+    let subsystem = subsystem(2);
+    let cache = KmemCache::builder("large", 4096)
+        .magazines(Magazines::Sized { capacity: 255, stock: 16, depot_limit: 16 })
+        .build_in(&subsystem)
+        .unwrap();
+    let shrinks: [&dyn Fn() -> usize; 2] = [&|| cache.shrink(), &|| subsystem.shrink()];
+    for shrink in shrinks {
+        drop(cache.alloc_blocks(Gfp::KERNEL, 400).unwrap());
+        let slabs = cache.info().slabs;
+        assert!(slabs > 2 * cache.geometry().min_partial() as u64, "most of {slabs} go with a purge");
+        assert_eq!(shrink() as u64, slabs);
+        assert_eq!(cache.info().slabs, 0);
+    }
+}
+
 #[test]
 fn out_of_memory_is_a_value_and_everything_comes_back() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();

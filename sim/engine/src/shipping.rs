@@ -85,8 +85,12 @@ impl<'m> Design for Shipping<'m> {
 
     fn shrink(&mut self, at: At) -> (u64, u64) {
         on_cpu(at.cpu);
-        let objects = self.machine.subsystem.reap();
-        (objects, self.machine.subsystem.shrink() as u64)
+        let cached = || {
+            let infos = self.caches.iter().flatten().map(|cache| cache.info());
+            infos.map(|info| info.in_magazines + info.in_depot).sum::<u64>()
+        };
+        let (before, slabs) = (cached(), self.machine.subsystem.shrink() as u64);
+        (before - cached(), slabs)
     }
 
     fn counts(&self, cache: u32) -> CacheCounts {

@@ -274,8 +274,8 @@ impl Cache {
             // What they freed lies in magazines.
             match limited {
                 Some(cache) => cache.purge(op),
-                None => _ = self.core.shrink(op),
-            }
+                None => self.core.shrink(op),
+            };
             again()
         };
         self.core.shrink_until(gfp, limited, again, result)

@@ -1,25 +1,41 @@
 //! What a cache gives back: the objects of its magazines, its empty slabs, and in the end all.
 
-use super::Cache;
 use super::alloc::DrainOnly;
 use super::live::Live;
 use super::node::{Node, NodeCount, Unlisted};
+use super::{Cache, Object};
 use crate::error::Busy;
-use uslab_magazine::Operation;
+use core::cell::Cell;
 use uslab_magazine::sync::planted;
 use uslab_magazine::tracepoints::What;
+use uslab_magazine::{Operation, Supplier};
+
+/// Takes what a purge gives back, and counts the slabs that go with it.
+struct Purging<'a>(&'a Cache, Cell<usize>);
+
+impl Supplier<Object> for Purging<'_> {
+    fn fill(&self, _: &Operation, _node: u32, _max: usize, _put: impl FnMut(Object)) -> usize {
+        0
+    }
+    fn flush(&self, op: &Operation, rounds: impl Iterator<Item = Object>) {
+        self.1.update(|slabs| slabs + self.0.free_to_slabs(op, rounds));
+    }
+    fn node_of(&self, round: Object) -> u32 {
+        self.0.node_of(round)
+    }
+}
 
 impl Cache {
     /// Gives all cached objects to their slabs and all empty slabs back, and sorts the partial ones. Slabs given back.
     pub(crate) fn shrink(&self, op: &Operation) -> usize {
         self.flush_deferred();
-        self.purge(op);
-        self.shrink_slabs(op)
+        self.purge(op) + self.shrink_slabs(op)
     }
     /// The same, after a sweep of all stacks.
     pub(crate) fn shrink_swept(&self, op: &Operation) -> usize {
-        self.config.per_cpu.purge_swept(op, &DrainOnly(self));
-        self.shrink_slabs(op)
+        let purging = Purging(self, Cell::new(0));
+        self.config.per_cpu.purge_swept(op, &purging);
+        purging.1.get() + self.shrink_slabs(op)
     }
     fn shrink_slabs(&self, op: &Operation) -> usize {
         let mut unlisted = Unlisted::default();
@@ -39,9 +55,11 @@ impl Cache {
         self.core.flush_deferred();
     }
 
-    /// Gives the magazines' objects to their slabs.
-    pub(super) fn purge(&self, op: &Operation) {
-        self.config.per_cpu.purge(op, &DrainOnly(self));
+    /// Gives the magazines' objects to their slabs. Slabs given back.
+    pub(super) fn purge(&self, op: &Operation) -> usize {
+        let purging = Purging(self, Cell::new(0));
+        self.config.per_cpu.purge(op, &purging);
+        purging.1.get()
     }
 
     /// Ends an interval of the magazines' working set. Objects given back to slabs.
@@ -84,7 +102,7 @@ impl Cache {
     /// Nobody allocates any more: what is freed goes to its slab from now on.
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
-        planted!("the magazines of a cache that is left stay open" => return self.purge(&self.operation(What::Reclaim)));
+        planted!("the magazines of a cache that is left stay open" => return _ = self.purge(&self.operation(What::Reclaim)));
         self.config.per_cpu.close();
         self.purge(&self.operation(What::Reclaim));
     }

@@ -125,15 +125,16 @@ pub(crate) struct Cache {
     /// Whether something is done with each object before it is taken back.
     has_free_hook: bool,
     core: Arc<Core>,
-    charge: AtomicU32,
+    nodes: Box<[Node]>,
     /// The same path; closed, too, where objects are checked. Off the beginning of its line, as `frees`.
     allocs: FastPath<Object, StackMemory>,
     #[cfg(not(loom))]
     checked: Option<Checked>,
     config: CacheConfig,
-    nodes: Box<[Node]>,
     refs: CacheRefs<Self>,
     counts: Counts,
+    /// Written with each slab: not on a line that allocations read.
+    charge: AtomicU32,
     /// Itself: what waits for a grace period, and a reference, keeps the cache alive.
     this: Weak<Self>,
 }

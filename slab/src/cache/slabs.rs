@@ -61,9 +61,9 @@ impl Cache {
         self.nodes[node as usize].alloc(op, &self.core.memory, max, |place| put(self.object(place)))
     }
 
-    /// Gives objects back to their slabs.
-    pub(super) fn free_to_slabs(&self, op: &Operation, mut objects: impl Iterator<Item = Object>) {
-        let memory = &self.core.memory;
+    /// Gives objects back to their slabs. Slabs given back.
+    pub(super) fn free_to_slabs(&self, op: &Operation, mut objects: impl Iterator<Item = Object>) -> usize {
+        let (memory, mut slabs) = (&self.core.memory, 0);
         loop {
             // No lock is held while the magazine is emptied and the frames are read.
             let mut batch = [None; BATCH];
@@ -104,14 +104,14 @@ impl Cache {
                     );
                 }
                 start += places;
-                self.release(op, unlisted);
+                slabs += self.release(op, unlisted);
                 for place in refused.into_iter().flatten() {
                     self.counts.late_corruptions.add(1);
                     self.refuse(CorruptionKind::DoubleFree, self.object(place).0, Some(place.index));
                 }
             }
             if len < BATCH {
-                return;
+                return slabs;
             }
             op.pause();
         }

@@ -283,8 +283,9 @@ impl World {
             }
             Step::Shrink { cache } => {
                 let cache = &self.caches[of(cache)];
-                cache.shrink();
+                let (before, gone) = (cache.info().slabs, cache.shrink());
                 let info = cache.info();
+                assert_eq!(before - info.slabs, gone as u64, "all slabs that went are told");
                 assert_eq!((info.empty, info.in_magazines, info.in_depot), (0, 0, 0));
             }
             Step::Destroy { cache } => self.destroy(of(cache)),

@@ -310,7 +310,11 @@ impl World {
                     self.resize(at, held, layout.size());
                 }
             }
-            Step::Shrink => _ = self.subsystem.shrink(),
+            Step::Shrink => {
+                let slabs = |world: &Self| world.subsystem.check().unwrap().slabs;
+                let (before, gone) = (slabs(self), self.subsystem.shrink());
+                assert_eq!(before - slabs(self), gone as u64, "all slabs that went are told");
+            }
             Step::Reap => _ = self.subsystem.reap(),
             Step::Interval => {
                 self.subsystem.end_interval();
