@@ -138,8 +138,9 @@ impl ZoneEvents {
     }
 }
 
-/// A run of pages under one lock.
+/// A run of pages under one lock. What comes before the lock is a line that is only read.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Zone {
     pub(crate) node: u32,
     pub(crate) kind: ZoneKind,
@@ -154,6 +155,9 @@ pub(crate) struct Zone {
     types: Box<[Fixed]>,
     inner: ForkMutex<Inner>,
 }
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(core::mem::offset_of!(Zone, inner) == 64);
 
 /// What the lock protects.
 #[derive(Debug)]

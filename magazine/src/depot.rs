@@ -99,20 +99,20 @@ pub(crate) struct Full {
     min: u32,
 }
 
-/// See the module.
+/// See the module. What each visit writes comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Depot {
-    pub(crate) full: ForkMutex<Full>,
-    limit: u32,
-    /// Their number, stored under the lock; read without it as a hint.
+    /// Visits that moved a magazine; written under the lock.
+    pub(crate) exchanges: Counter,
+    /// The number of magazines, stored under the lock; read without it as a hint.
     len: AtomicU32,
-    /// Rounds in them; written under the lock.
-    rounds: Counter,
+    limit: u32,
+    pub(crate) full: ForkMutex<Full>,
+    /// Visits that found the lock taken.
+    pub(crate) contention: Counter,
     /// 1 where there may be room to spare.
     spare: Counter,
-    /// Visits that moved a magazine, and visits that found the lock taken.
-    pub(crate) exchanges: Counter,
-    pub(crate) contention: Counter,
 }
 
 impl Depot {
@@ -121,13 +121,12 @@ impl Depot {
         let (magazines, spare) = (Blocks::default(), Blocks::default());
         let full = Full { magazines, len: 0, spare, open: true, min: 0 };
         Self {
-            full: ForkMutex::new(Rank::Depot, full),
-            limit,
-            len: AtomicU32::new(0),
-            rounds: Counter::new(0),
-            spare: Counter::new(0),
             exchanges: Counter::new(0),
+            len: AtomicU32::new(0),
+            limit,
+            full: ForkMutex::new(Rank::Depot, full),
             contention: Counter::new(0),
+            spare: Counter::new(0),
         }
     }
 
@@ -153,16 +152,14 @@ impl Depot {
         self.len.load(Relaxed)
     }
 
-    /// Rounds that lie here, as a hint.
-    pub(crate) fn rounds(&self) -> u64 {
-        self.rounds.get()
-    }
-
-    /// Publishes the length; for whoever holds the lock and took or put so many rounds.
-    fn publish(&self, len: u32, taken: usize, put: usize) {
+    /// Publishes the length; for whoever holds the lock.
+    fn publish(&self, len: u32) {
         // Relaxed: a hint; the lock orders the magazines.
         self.len.store(len, Relaxed);
-        self.rounds.set(self.rounds.get() + put as u64 - taken as u64);
+    }
+    /// A magazine was moved by whoever holds the lock.
+    fn exchanged(&self) {
+        self.exchanges.set(self.exchanges.get() + 1);
     }
 
     /// Takes the newest magazine; `false` if there is none. An empty depot costs no lock.
@@ -178,13 +175,16 @@ impl Depot {
         if let Some(block) = full.magazines.pop() {
             full.spare.push(block);
             full.len -= 1;
-            self.spare.set(1);
+            // Once: its line is not the one that all visits write.
+            if self.spare.get() == 0 {
+                self.spare.set(1);
+            }
         }
         full.min = full.min.min(full.len);
-        self.publish(full.len, into.len(), 0);
-        planted!("depot length from before the lock" => self.publish(before - 1, 0, 0));
+        self.publish(full.len);
+        planted!("depot length from before the lock" => self.publish(before - 1));
         tell!(op: self => Step::DepotTaken);
-        self.exchanges.add(1);
+        self.exchanged();
         true
     }
 
@@ -208,9 +208,9 @@ impl Depot {
         block.slot_mut().magazine.copy_from(magazine);
         full.magazines.push(block);
         full.len += 1;
-        self.publish(full.len, 0, magazine.len());
+        self.publish(full.len);
         tell!(op: self => Step::DepotGiven);
-        self.exchanges.add(1);
+        self.exchanged();
         true
     }
 
@@ -267,11 +267,11 @@ mod tests {
         let put = |magazine: &Magazine| depot.put(op, magazine, || Some(Block::on_heap()));
         magazine.push(NonNull::dangling());
         assert_eq!([put(&magazine), put(&magazine)], [true, false], "one is the limit");
-        assert_eq!((depot.len(), depot.rounds(), depot.exchanges.get()), (1, 1, 1));
+        assert_eq!((depot.len(), depot.exchanges.get()), (1, 1));
         let mut taken = Magazine::new();
         assert!(depot.take(op, &mut taken) && !depot.take(op, &mut Magazine::new()));
         assert_eq!(taken.rounds(), magazine.rounds());
-        assert_eq!((depot.len(), depot.rounds(), depot.exchanges.get()), (0, 0, 2));
+        assert_eq!((depot.len(), depot.exchanges.get()), (0, 2));
         depot.end().free();
     }
 

@@ -169,9 +169,11 @@ fn inject_yield() {
     }
 }
 
+/// What is written by operations that are not their CPU's own alone: a line.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Counts {
-    /// Operations that were not of the CPU's own alone.
+    /// Those operations.
     pub(crate) paths: PathCounts,
     /// Rounds that no single pop or push handed out or took back.
     pub(crate) around_allocs: Counter,
@@ -182,14 +184,15 @@ pub(crate) struct Counts {
     pub(crate) busy: Counter,
 }
 
-/// The class of one node, and its depot.
+/// The class of one node, and its depot. A visit of the depot writes the first line of this, and what it moves.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct NodeClass<R, M> {
-    pub(crate) fast_path: FastPath<R, M>,
-    pub(crate) depot: Depot,
     /// Rounds that batches and drains have put on stacks, less those that they have taken. With it the operations of the
     /// heads split into allocations and frees: allocations = (ops - (rounds on stacks - net)) / 2.
     pub(crate) net: Counter,
+    pub(crate) depot: Depot,
+    pub(crate) fast_path: FastPath<R, M>,
 }
 
 impl<R: Round, M: Memory> NodeClass<R, M> {
@@ -202,16 +205,18 @@ impl<R: Round, M: Memory> NodeClass<R, M> {
 ///
 /// Dropping a layer forgets the rounds in it: [`purge`](Layer::purge) first.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Layer<R, M: Memory = Heap>
 where
     R: Round,
 {
+    // What slow paths write; on the lines behind it they only read.
+    pub(crate) counts: Counts,
     /// By node.
     pub(crate) nodes: Box<[NodeClass<R, M>]>,
     pub(crate) table: Arc<Table<M>>,
     pub(crate) config: Config,
     tuning: Tuning,
-    pub(crate) counts: Counts,
     name: Box<str>,
 }
 
@@ -249,7 +254,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
                 return None;
             };
             let depot = Depot::new(config.depot_limit);
-            nodes.push(NodeClass { fast_path: FastPath::new(table, class), depot, net: Counter::new(0) });
+            nodes.push(NodeClass { net: Counter::new(0), depot, fast_path: FastPath::new(table, class) });
         }
         layer.nodes = nodes.into();
         Some(layer)
@@ -420,7 +425,9 @@ impl<R: Round, M: Memory> Layer<R, M> {
             busy = true;
             self.put_away(op, supplier, node, &mut magazine);
         }
-        self.counts.busy.add(u64::from(busy));
+        if busy {
+            self.counts.busy.add(1);
+        }
         self.counts.paths.count(op);
         // SAFETY: rounds get into magazines through `R::into_raw` only.
         Some(unsafe { R::from_raw(mine) })
@@ -688,7 +695,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
             stats.allocs += allocs.clamp(0, ops as i64) as u64;
             stats.frees += (ops as i64 - allocs).clamp(0, ops as i64) as u64;
             stats.in_magazines += held;
-            stats.in_depot += node.depot.rounds();
+            stats.in_depot += u64::from(node.depot.len()) * u64::from(self.config.capacity);
             stats.magazines += u64::from(node.depot.len());
             stats.depot_exchanges += node.depot.exchanges.get();
             stats.depot_contention += node.depot.contention.get();

@@ -25,6 +25,17 @@ fn a_model_of_slub_predicts_the_slabs_of_the_bundled_traces_kernel() {
     let near = &slub["slabs"]["caches_over_100"];
     let [n, within] = ["n", "within_2_percent_or_a_slab"].map(|key| near[key].as_u64().expect("a number"));
     assert!(within * 10 >= n * 9 && n > 30, "{within} of {n}");
+    // Each design has its own free pages, on the kernel's zones: as many as the kernel within a fiftieth.
+    let pages_of = |blocks: &Value| {
+        let blocks = blocks.as_array().expect("blocks by order");
+        blocks.iter().zip(0..).map(|(n, order)| n.as_u64().expect("a number") << order).sum::<u64>()
+    };
+    let pages = [slub, uslab].map(|moment| {
+        let [kernel, design] = ["kernel", "design"].map(|whose| pages_of(&moment["pages"][whose]));
+        assert!(kernel.abs_diff(design) * 50 < kernel, "{design} pages are free, in the kernel {kernel}");
+        design
+    });
+    assert_ne!(pages[0], pages[1]);
     // The sums are those of the rows.
     let rows = slub["caches"].as_array().expect("rows");
     let sum = |key: &str| rows.iter().map(|row| row[key]["slabs"].as_i64().expect("a number")).sum::<i64>();

@@ -5,6 +5,7 @@ use core::ops::Deref;
 
 /// A [`Mutex`] that can be held across a `fork`.
 #[derive(Debug)]
+#[repr(C)]
 pub struct ForkMutex<T: 'static> {
     mutex: Mutex<T>,
     /// Used by whoever holds the mutex.

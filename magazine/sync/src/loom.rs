@@ -321,6 +321,12 @@ fn changes(operation: &str, name: &str, before: String, after: String, order: Or
     format!("changes {name} from {before} to {after} by {operation} ({order:?})")
 }
 
+impl Default for AtomicU32 {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
 macro_rules! fetches {
     ($($operation:ident $after:expr;)*) => { fetches! { [$(($operation $after))*] AtomicU8 u8, AtomicU16 u16, AtomicU32 u32,
         AtomicU64 u64, AtomicUsize usize, AtomicI32 i32, AtomicI64 i64, AtomicIsize isize } };

@@ -13,7 +13,7 @@ use std::sync::atomic as a;
 macro_rules! atomics {
     ($($(#[$doc:meta])* $name:ident $(<$t:ident>)?, $value:ty;)*) => { $(
         $(#[$doc])*
-        #[derive(Debug)]
+        #[derive(Debug, Default)]
         #[repr(transparent)]
         pub struct $name $(<$t>)? (a::$name $(<$t>)?);
         impl $(<$t>)? $name $(<$t>)? {

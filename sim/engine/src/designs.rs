@@ -246,12 +246,12 @@ impl<P: Policy> Spec<P> {
         &self,
         stream: &'static Stream,
     ) -> Result<Box<dyn crate::exports::Play>, DesignError> {
-        let pages = Box::leak(Box::new(Pages::new(stream.cpus)?));
+        let pages = Box::leak(Box::new(Pages::of(stream)?));
         let model = Model::<Q>::new(pages, self.knobs::<Q>().map_err(Unable)?)?;
         Ok(Box::new(crate::engine::Engine::new(model, stream)))
     }
     fn model<Q: Policy, V: Visitor>(&self, stream: &Stream, visitor: V) -> Result<V::Out, DesignError> {
-        let pages = Pages::new(stream.cpus)?;
+        let pages = Pages::of(stream)?;
         let knobs = self.knobs::<Q>().map_err(Unable)?;
         Ok(visitor.visit(Model::<Q>::new(&pages, knobs)?))
     }

@@ -44,9 +44,13 @@ impl fmt::Debug for Machine {
 }
 
 /// Pages that are addresses only, for a page allocator that does not leave this crate.
-pub(crate) fn page_config(cpus: u32) -> Result<PageConfig, MachineError> {
-    let zone = (ZoneKind::Normal, (MOST_MEMORY / PAGE_SIZE as u64) as u32);
-    let mut pages = PageConfig::with_nodes(Cpus::simulated(cpus, 1)?, vec![vec![zone]]);
+///
+/// Watermarks of a machine with zones of its own are those of a kernel with huge pages: it is one that was traced.
+pub(crate) fn page_config(cpus: u32, zones: &[(ZoneKind, u32)]) -> Result<PageConfig, MachineError> {
+    let all = [(ZoneKind::Normal, (MOST_MEMORY / PAGE_SIZE as u64) as u32)];
+    let node = if zones.is_empty() { &all } else { zones };
+    let mut pages = PageConfig::with_nodes(Cpus::simulated(cpus, 1)?, vec![node.to_vec()]);
+    pages.min_free_for_huge_pages = !zones.is_empty();
     // SAFETY: the allocator does not leave this crate, which asks for plain blocks only (no zeroed ones, none with a
     // constructor, none that grows) and never for their bytes. Checked frees look at tags, which are memory.
     pages.backend = Backend::Phantom(unsafe { Phantom::new() });
@@ -54,16 +58,19 @@ pub(crate) fn page_config(cpus: u32) -> Result<PageConfig, MachineError> {
 }
 
 impl Machine {
-    /// For a stream; all of [`MOST_MEMORY`], of which only the tables cost anything.
+    /// For a stream, with its zones; without any, with all of [`MOST_MEMORY`]. Only the tables cost anything.
     ///
     /// # Errors
     /// The CPUs or the memory cannot be simulated, or a cache of the stream cannot be made.
     pub fn new(stream: &Stream) -> Result<Self, MachineError> {
-        Self::with(stream.cpus, Magazines::default())
+        Self::on(page_config(stream.cpus, &stream.zones)?, Magazines::default())
     }
     /// Of so many CPUs, with these magazines.
+    #[cfg(test)]
     pub(crate) fn with(cpus: u32, magazines: Magazines) -> Result<Self, MachineError> {
-        let pages = page_config(cpus)?;
+        Self::on(page_config(cpus, &[])?, magazines)
+    }
+    fn on(pages: PageConfig, magazines: Magazines) -> Result<Self, MachineError> {
         // The same on all targets and in all profiles.
         let config = Config { magazines, check_frees: false, ..Config::new(pages) };
         Ok(Self { subsystem: Subsystem::new(config)?, named: FrozenVec::new() })

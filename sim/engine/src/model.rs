@@ -94,10 +94,10 @@ pub struct Lines {
     pub depot: u32,
     /// The lock of the lists of slabs, with their heads.
     pub lists: u32,
-    /// Numbers that every operation changes which is not its CPU's own alone; 0: there are none, or each CPU has its own.
+    /// Numbers that every operation changes which is not its CPU's own alone; 0: there are none, or each CPU has its own. If there
+    /// are any, one more lies beside the lock of what CPUs share.
     pub counts: u32,
-    /// Numbers that change when a slab is made or given back. If there are any, one of them lies beside what every allocation
-    /// reads of its cache, in one line more.
+    /// Numbers that change when a slab is made or given back.
     pub slabs: u32,
 }
 
@@ -115,6 +115,8 @@ pub enum Holder {
 pub enum Deed {
     /// Two containers of the CPU changed places, or a slab of its own list became the current one.
     Swap,
+    /// The CPU's own stack got more places.
+    Widened,
     /// A container went to, or came from, what CPUs share.
     Exchange,
     /// What CPUs share had nothing to give, or no room.
@@ -139,6 +141,7 @@ impl Deed {
     pub fn said(self) -> String {
         match self {
             Self::Swap => "the CPU takes another magazine or slab of its own".to_owned(),
+            Self::Widened => "the CPU's stack gets more places".to_owned(),
             Self::Exchange => "a magazine is exchanged with what CPUs share, under its lock".to_owned(),
             Self::Miss => "what CPUs share has none to give, or no room".to_owned(),
             Self::Refill(n) => format!("{n} objects come from slabs, under the lock of their lists"),
@@ -152,7 +155,7 @@ impl Deed {
     /// Its class.
     pub fn path(self) -> Path {
         match self {
-            Self::Swap => Path::Cpu,
+            Self::Swap | Self::Widened => Path::Cpu,
             Self::Exchange | Self::Miss => Path::Depot,
             Self::Refill(_) | Self::Flush(_) | Self::Relist | Self::Remote => Path::Slab,
             Self::Made | Self::Released => Path::Pages,

@@ -2,6 +2,7 @@
 
 use crate::design::NoMemory;
 use crate::machine::{MachineError, page_config};
+use crate::stream::Stream;
 use rustc_hash::FxHashMap;
 use uslab_buddy::{Gfp, Order, PageAllocator, PageBlock};
 use uslab_magazine::on_cpu;
@@ -19,7 +20,14 @@ impl Pages {
     /// # Errors
     /// The CPUs or the memory cannot be simulated.
     pub fn new(cpus: u32) -> Result<Self, MachineError> {
-        Ok(Self(PageAllocator::new(page_config(cpus)?)?))
+        Ok(Self(PageAllocator::new(page_config(cpus, &[])?)?))
+    }
+    /// Those of a stream's machine.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn of(stream: &Stream) -> Result<Self, MachineError> {
+        Ok(Self(PageAllocator::new(page_config(stream.cpus, &stream.zones)?)?))
     }
     /// A block of `2^order` pages.
     pub(crate) fn alloc(&self, cpu: u32, order: u8, migratetype: u8) -> Result<PageBlock<'_>, NoMemory> {

@@ -8,6 +8,7 @@
 //!
 //! ```text
 //! "uslabops" | version | title | cpus | operations | nanoseconds a tick
+//! zones:   count, then each: kind (byte), pages
 //! caches:  count, then each: name, kind (byte), size, the operation that it is first needed at (less the one before)
 //! marks:   count, then each: operation (less the one before), text
 //! columns: each: length in bytes, bytes
@@ -22,9 +23,10 @@
 //! ```
 
 use rustc_hash::FxHashMap;
+use uslab_buddy::ZoneKind;
 
 const MAGIC: &[u8; 8] = b"uslabops";
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const COLUMNS: usize = 8;
 const NEW_CPU: u8 = 1 << 3;
 const GOES_ON: u8 = 1 << 4;
@@ -166,6 +168,8 @@ pub struct Stream {
     pub operations: u64,
     /// The unit of the times, in nanoseconds.
     pub tick_ns: u64,
+    /// The zones of the machine, with their pages. Empty: one of all the memory that a simulated machine has.
+    pub zones: Vec<(ZoneKind, u32)>,
     /// The caches, by number.
     pub caches: Vec<CacheInfo>,
     /// The marks, in order.
@@ -231,9 +235,14 @@ impl Stream {
         let mut to = MAGIC.to_vec();
         put(&mut to, VERSION);
         put_text(&mut to, &self.title);
-        for n in [self.cpus.into(), self.operations, self.tick_ns, self.caches.len() as u64] {
+        for n in [self.cpus.into(), self.operations, self.tick_ns, self.zones.len() as u64] {
             put(&mut to, n);
         }
+        for (kind, pages) in &self.zones {
+            to.push(*kind as u8);
+            put(&mut to, (*pages).into());
+        }
+        put(&mut to, self.caches.len() as u64);
         let mut before = 0;
         for cache in &self.caches {
             put_text(&mut to, &cache.name);
@@ -275,6 +284,11 @@ impl Stream {
         this.cpus = u32::try_from(get(from, at)?).ok()?;
         this.operations = get(from, at)?;
         this.tick_ns = get(from, at)?;
+        for _ in 0..get(from, at)? {
+            let kind = *ZoneKind::ALL.get(usize::from(*from.get(*at)?))?;
+            *at += 1;
+            this.zones.push((kind, u32::try_from(get(from, at)?).ok()?));
+        }
         let mut before = 0_u64;
         for _ in 0..get(from, at)? {
             let name = get_text(from, at)?;
@@ -393,6 +407,10 @@ impl Writer {
     /// For a machine of `cpus` CPUs.
     pub fn new(title: String, cpus: u32) -> Self {
         Self { stream: Stream { title, cpus, ..Stream::default() }, ..Self::default() }
+    }
+    /// One more zone of the machine.
+    pub fn zone(&mut self, kind: ZoneKind, pages: u32) {
+        self.stream.zones.push((kind, pages));
     }
     /// The caches that are known.
     pub fn caches(&self) -> usize {
@@ -553,6 +571,8 @@ mod tests {
 
     fn sample() -> Stream {
         let mut writer = Writer::new("a sample".to_owned(), 2);
+        writer.zone(ZoneKind::Dma, 1000);
+        writer.zone(ZoneKind::Normal, 40_000);
         writer.begin(1_000_000);
         writer.cache("dentry".to_owned(), Kind::Named, 192);
         writer.alloc(0, 0, 0x1000, 192);
@@ -605,8 +625,8 @@ mod tests {
         let bytes = sample().write();
         assert_eq!(Stream::read(b"# tracer: nop"), Err(StreamError::Other));
         let mut newer = bytes.clone();
-        newer[MAGIC.len()] = 2;
-        assert_eq!(Stream::read(&newer).unwrap_err().to_string(), "a stream of version 2: expected 1");
+        newer[MAGIC.len()] = 3;
+        assert_eq!(Stream::read(&newer).unwrap_err().to_string(), "a stream of version 3: expected 2");
         for len in MAGIC.len()..bytes.len() {
             assert_eq!(Stream::read(&bytes[..len]), Err(StreamError::Damaged), "the first {len} bytes");
         }

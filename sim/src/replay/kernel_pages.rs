@@ -32,15 +32,15 @@ mod free_pages;
 mod steps;
 
 use crate::output::{grouped, table, text};
-use crate::trace::{Counts, FreeBlocks, MarkId, Op, PageMove, PageMoveKind, Tables, ZoneSpan};
+use crate::trace::{Counts, FreeBlocks, MarkId, Op, OpKind, PageMove, PageMoveKind, Tables, ZoneSpan};
 use free_pages::FreePages;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use steps::{Answers, Freed, Step, StepKind};
-use uslab_buddy::MAX_ORDER;
+use uslab_buddy::{MAX_ORDER, ZoneKind};
 
 /// The kernel's free pages at a moment, as its table has them and as the events tell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -49,7 +49,7 @@ pub struct PagesAt {
     pub kernel: Vec<u64>,
     /// Free blocks by order, rebuilt from events.
     pub rebuilt: Vec<i64>,
-    /// Free blocks by order, in the design; `None` if it does not say.
+    /// Free blocks by order, in the design, on zones of the kernel's own sizes; `None` where zoneinfo does not tell these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub design: Option<Vec<u64>>,
     /// The same, zone by zone.
@@ -67,6 +67,9 @@ pub struct ZonePages {
     pub kernel: Vec<u64>,
     /// Free blocks by order, rebuilt from events.
     pub rebuilt: Vec<i64>,
+    /// Free blocks by order, in the design.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub design: Option<Vec<u64>>,
 }
 
 /// The differences of all zones and orders.
@@ -168,6 +171,44 @@ pub(super) fn show<'a>(
         writeln!(f, "  They differ at `{moment}`: {}.", causes.join("; "))?;
     }
     Ok(())
+}
+
+/// Free blocks by order at each moment: the kernel's, the rebuilt ones, and those of each design.
+pub(super) fn show_designs(f: &mut fmt::Formatter<'_>, all: &[(&str, &str, &PagesAt)]) -> fmt::Result {
+    if all.iter().all(|(.., pages)| pages.design.is_none()) {
+        return Ok(());
+    }
+    let orders: Vec<_> = (0..=MAX_ORDER).map(|order| order.to_string()).collect();
+    let mut rows = table(
+        &[
+            &["moment", "free blocks of order"],
+            &orders.iter().map(String::as_str).collect::<Vec<_>>()[..],
+            &["pages"],
+        ]
+        .concat(),
+    );
+    let mut row = |moment: &str, whose: &str, blocks: &[i64]| {
+        let of = |order| blocks.get(usize::from(order)).copied().unwrap_or_default();
+        let pages: i64 = (0..=MAX_ORDER).map(|order| of(order) << order).sum();
+        let counts = (0..=MAX_ORDER).map(|order| of(order).to_string());
+        let ends = [grouped(pages.max(0).unsigned_abs())];
+        rows.add_row([moment.to_owned(), whose.to_owned()].into_iter().chain(counts).chain(ends));
+    };
+    let signed = |blocks: &[u64]| blocks.iter().map(|count| *count as i64).collect::<Vec<_>>();
+    let mut told = None;
+    let mut sorted: Vec<_> = all.iter().collect();
+    sorted.sort_by_key(|(_, moment, _)| all.iter().position(|(_, other, _)| moment == other));
+    for (design, moment, pages) in sorted {
+        if told != Some(moment) {
+            row(moment, "kernel", &signed(&pages.kernel));
+            row(moment, "rebuilt", &pages.rebuilt);
+            told = Some(moment);
+        }
+        if let Some(blocks) = &pages.design {
+            row(moment, design, &signed(blocks));
+        }
+    }
+    writeln!(f, "\n{}", text(&rows))
 }
 
 fn percent(part: u64, all: u64) -> f64 {
@@ -301,6 +342,7 @@ impl Rebuilding {
                 zone: zone.name.clone(),
                 kernel: zone.of(rows),
                 rebuilt: constant.iter().zip(told).map(|(constant, told)| constant + told as i64).collect(),
+                design: None,
             })
         };
         let zones = self.zones.iter().map(zone).collect::<Option<Vec<_>>>()?;
@@ -323,6 +365,19 @@ impl Rebuilding {
             error: PageError { pages, percent: percent(pages, free), causes: causes.collect() },
             zones,
         })
+    }
+}
+
+impl PagesAt {
+    /// With the design's free blocks, of those zones that it has, too.
+    pub(super) fn beside(mut self, design: &[(ZoneKind, Vec<u64>)]) -> Self {
+        for zone in &mut self.zones {
+            let own = design.iter().find(|(kind, _)| kind_of(&zone.zone) == Some(*kind));
+            zone.design = own.map(|(_, blocks)| blocks.clone());
+        }
+        let zones = || self.zones.iter().filter_map(|zone| zone.design.as_ref());
+        self.design = (zones().count() == self.zones.len()).then(|| sums(zones()));
+        self
     }
 }
 
@@ -360,6 +415,43 @@ struct Zone {
 }
 
 const ALL_ZONES: &str = "all zones";
+
+/// The kind of a zone of the first node, by its name in the kernel's tables.
+fn kind_of(zone: &str) -> Option<ZoneKind> {
+    let name = zone.strip_prefix("Node 0, zone ")?;
+    ZoneKind::ALL.into_iter().find(|kind| kind.name() == name)
+}
+
+/// The zones of the traced machine, by zoneinfo of the moment `before`: the pages that its page allocator has. What it had handed
+/// out by then, and no event tells of, is taken off the largest one. None where the tables do not tell, or tell of several nodes.
+pub(super) fn machine_zones(
+    ops: &[Op],
+    mark: impl Fn(MarkId) -> String,
+    tables: &Tables,
+) -> Vec<(ZoneKind, u32)> {
+    let Some(before) = tables.at("before") else { return vec![] };
+    let zone = |span: &ZoneSpan| Some((kind_of(&span.zone)?, u32::try_from(span.managed).ok()?));
+    let spans = before.zones.as_deref().unwrap_or_default();
+    let Some(mut zones) = spans.iter().map(zone).collect::<Option<Vec<_>>>() else { return vec![] };
+    let free = before.free_blocks.iter().flatten().map(|row| pages_of(&row.by_order)).sum::<u64>();
+    let mut held = FxHashSet::default();
+    for op in ops {
+        match op.kind {
+            OpKind::PageAlloc { pfn, order, .. } => held.extend(pfn.0..pfn.0 + (1 << order)),
+            OpKind::PageFree { pfn, order, .. } => {
+                (pfn.0..pfn.0 + (1 << order)).for_each(|page| _ = held.remove(&page));
+            }
+            OpKind::Mark { text } if mark(text).starts_with("SNAP before") => break,
+            _ => {}
+        }
+    }
+    let told = free + before.percpu.unwrap_or(0) + held.len() as u64;
+    let all = zones.iter().map(|(_, pages)| u64::from(*pages)).sum::<u64>();
+    if let Some((_, pages)) = zones.iter_mut().max_by_key(|(_, pages)| *pages) {
+        *pages = pages.saturating_sub(u32::try_from(all.saturating_sub(told)).unwrap_or(u32::MAX)).max(1);
+    }
+    zones
+}
 
 /// The zones of a table; all memory as one where nothing tells how they lie.
 fn zones(rows: &[FreeBlocks], spans: &[ZoneSpan]) -> Vec<Zone> {

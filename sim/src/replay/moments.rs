@@ -14,6 +14,7 @@ use serde::Serialize;
 use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
+use uslab_buddy::{Order, PageAllocator, ZoneInfo, ZoneKind};
 use uslab_engine::design::CacheCounts;
 use uslab_engine::designs::{Spec, Visitor};
 use uslab_engine::{Design, Engine, EngineError, Paths, Policy, Stream, Writer};
@@ -62,6 +63,9 @@ pub struct Moment {
     /// The kernel's free pages; `None` if the trace or the tables do not tell of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<PagesAt>,
+    /// The design's free blocks by order, zone by zone.
+    #[serde(skip)]
+    free: Vec<(ZoneKind, Vec<u64>)>,
 }
 
 /// A cache at a moment.
@@ -166,7 +170,8 @@ pub fn designs<P: Policy>(
     while let Some(op) = resolver.next_op()? {
         ops.push(op);
     }
-    let stream = stream(trace.clone(), cpus, &resolver, &ops);
+    let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
+    let stream = stream(trace.clone(), cpus, &zones, &resolver, &ops);
     let pages =
         kernel_pages::rebuild(&ops, &page_moves, |mark| resolver.mark(mark), &tables, resolver.counts());
     drop((ops, page_moves, resolver));
@@ -181,7 +186,8 @@ pub fn designs<P: Policy>(
     };
     let mut designs = specs.iter().map(run).collect::<Result<Vec<_>, _>>()?;
     for moment in designs.iter_mut().flat_map(|run| &mut run.moments) {
-        moment.pages = pages.get(&moment.name).cloned();
+        let design = core::mem::take(&mut moment.free);
+        moment.pages = pages.get(&moment.name).map(|pages| pages.clone().beside(&design));
     }
     let prediction = match &designs[..] {
         [from, to] if predict => Some(Prediction::new(from, to, boot.as_ref())),
@@ -203,13 +209,20 @@ pub fn read_stream(path: &Path, progress: &Progress) -> Result<Stream, ReplayErr
     let trace = recording.path().display().to_string();
     let mut resolver = recording.resolve(tables.latest_slabinfo())?;
     let ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
-    Ok(stream(trace, cpus, &resolver, &ops))
+    Ok(stream(
+        trace,
+        cpus,
+        &kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables),
+        &resolver,
+        &ops,
+    ))
 }
 
 /// The operations as a stream, with each hidden allocation at its likely time.
-fn stream(title: String, cpus: u32, resolver: &Resolver, ops: &[Op]) -> Stream {
+fn stream(title: String, cpus: u32, zones: &[(ZoneKind, u32)], resolver: &Resolver, ops: &[Op]) -> Stream {
     let mut early = hidden_allocations(ops, |ptr| resolver.page_of(ptr)).into_iter().peekable();
     let mut writer = Writer::new(title, cpus);
+    zones.iter().for_each(|(kind, pages)| writer.zone(*kind, *pages));
     for (at, op) in ops.iter().enumerate() {
         let cpu = u32::from(op.cpu) % cpus;
         super::stream::write(&mut writer, resolver, op, cpu);
@@ -290,12 +303,20 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
             if moment == "before" {
                 before = Some(counts);
             } else if let Some(before) = &before {
-                moments.extend(Moment::new(moment, self.stream, self.tables, before, &counts));
+                let moment = Moment::new(moment, self.stream, self.tables, before, &counts);
+                let free = free_blocks(engine.design().pages());
+                moments.extend(moment.map(|moment| Moment { free, ..moment }));
             }
         }
         let (failed, paths) = (engine.failed(), engine.design().paths());
         Ok(DesignRun { design: self.design, failed, violated, paths, moments })
     }
+}
+
+/// Free blocks by order, zone by zone.
+fn free_blocks(pages: &PageAllocator) -> Vec<(ZoneKind, Vec<u64>)> {
+    let blocks = |zone: &ZoneInfo| (0..).map_while(Order::new).map(|order| zone.free_blocks(order)).collect();
+    pages.info().zones.iter().map(|zone| (zone.zone, blocks(zone))).collect()
 }
 
 impl DesignReport {
@@ -335,6 +356,7 @@ impl Moment {
             slabs: SlabSums::default(),
             active_objs: ActiveSums::default(),
             pages: None,
+            free: vec![],
         };
         for (at, info) in stream.caches.iter().enumerate() {
             let (Some(row), Some(now)) = (kernel.get(&info.name), now.get(at)) else { continue };
@@ -422,6 +444,9 @@ impl fmt::Display for DesignReport {
         // They are the same beside each design.
         let moments = self.designs.first().map_or(&[][..], |run| &run.moments);
         kernel_pages::show(f, moments.iter().filter_map(|m| Some((m.name.as_str(), m.pages.as_ref()?))))?;
+        let all = self.designs.iter().flat_map(|run| run.moments.iter().map(|at| (&*run.design, at)));
+        let pages = all.filter_map(|(design, at)| Some((design, &*at.name, at.pages.as_ref()?)));
+        kernel_pages::show_designs(f, &pages.collect::<Vec<_>>())?;
         for run in &self.designs {
             for moment in &run.moments {
                 let mut worst: Vec<_> = moment

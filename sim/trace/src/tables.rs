@@ -68,6 +68,8 @@ pub struct ZoneSpan {
     pub start: Pfn,
     /// Pages from its first to its last, holes included.
     pub spanned: u64,
+    /// Pages that the page allocator has.
+    pub managed: u64,
 }
 
 /// The tables of all moments.
@@ -184,18 +186,20 @@ fn zone_name(line: &str) -> String {
 /// Where each zone of zoneinfo lies. Zones without memory are left out: they have no `start_pfn:`.
 fn zone_spans(text: &str) -> Result<Vec<ZoneSpan>, (u64, &'static str)> {
     let mut zones = Vec::new();
-    let (mut zone, mut spanned) = (String::new(), 0);
+    let (mut zone, mut spanned, mut managed) = (String::new(), 0, 0);
     for (line, number) in text.lines().zip(1..) {
         let value = |digits: &str| {
             let value = digits.trim().parse().ok().filter(|value| *value <= MOST_PAGES);
             value.ok_or((number, "a number of pages"))
         };
         if line.starts_with("Node") {
-            (zone, spanned) = (zone_name(line), 0);
+            (zone, spanned, managed) = (zone_name(line), 0, 0);
         } else if let Some(pages) = line.trim().strip_prefix("spanned ") {
             spanned = value(pages)?;
+        } else if let Some(pages) = line.trim().strip_prefix("managed ") {
+            managed = value(pages)?;
         } else if let Some(start) = line.trim().strip_prefix("start_pfn:") {
-            zones.push(ZoneSpan { zone: zone.clone(), start: Pfn(value(start)?), spanned });
+            zones.push(ZoneSpan { zone: zone.clone(), start: Pfn(value(start)?), spanned, managed });
         }
     }
     Ok(zones)
@@ -240,10 +244,13 @@ mod tests {
 
     #[test]
     fn zones_that_have_memory_lie_where_zoneinfo_says() {
-        let text = "Node 0, zone    DMA32\n  pages free     7\n        spanned  258016\n        present  9\n\
+        let text = "Node 0, zone    DMA32\n  pages free     7\n        spanned  258016\n        present  9\n        managed  8\n\
                     \x20 node_unreclaimable:  0\n  start_pfn:           4096\nNode 0, zone   Normal\n        spanned  0\n";
         let zone = "Node 0, zone DMA32".to_owned();
-        assert_eq!(zone_spans(text), Ok(vec![ZoneSpan { zone, start: Pfn(4096), spanned: 258_016 }]));
+        assert_eq!(
+            zone_spans(text),
+            Ok(vec![ZoneSpan { zone, start: Pfn(4096), spanned: 258_016, managed: 8 }])
+        );
         assert_eq!(zone_spans("Node 0, zone DMA\n spanned x\n"), Err((2, "a number of pages")));
         let most = format!("Node 0, zone DMA\n start_pfn: {}\n", u64::MAX);
         assert_eq!(zone_spans(&most), Err((2, "a number of pages")));

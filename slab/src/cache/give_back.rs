@@ -102,7 +102,10 @@ impl Cache {
     /// Nobody allocates any more: what is freed goes to its slab from now on.
     pub(crate) fn close_magazines(&self) {
         self.flush_deferred();
-        planted!("the magazines of a cache that is left stay open" => return _ = self.purge(&self.operation(What::Reclaim)));
+        planted!("the magazines of a cache that is left stay open" => {
+            self.purge(&self.operation(What::Reclaim));
+            return;
+        });
         self.config.per_cpu.close();
         self.purge(&self.operation(What::Reclaim));
     }

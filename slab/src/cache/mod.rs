@@ -74,6 +74,7 @@ use uslab_magazine::{FastPath, Operation, PathCounts};
 
 // What a free reads of its cache is one line.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
+#[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(std::mem::offset_of!(Cache, allocs) % 64 != 0);
 
 /// What runs on each object of a new slab, and of a released one.
@@ -133,14 +134,23 @@ pub(crate) struct Cache {
     config: CacheConfig,
     refs: CacheRefs<Self>,
     counts: Counts,
-    /// Written with each slab: not on a line that allocations read.
-    charge: AtomicU32,
     /// Itself: what waits for a grace period, and a reference, keeps the cache alive.
     this: Weak<Self>,
 }
 
+/// What each slab that is made or given back writes is the first line, of which allocations read nothing.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 struct Counts {
+    charge: AtomicU32,
+    peak: Counter,
+    made: Counter,
+    released: Counter,
+    /// Pages of all slabs, those that wait for a grace period included.
+    pages: Counter,
+    grace: Counter,
+    grace_pages: Counter,
+    order_fallbacks: Counter,
     /// Objects that went past the magazines.
     direct_allocs: Counter,
     direct_frees: Counter,
@@ -149,18 +159,10 @@ struct Counts {
     other_node_allocs: Counter,
     /// Of those that went past the magazines.
     other_node_frees: Counter,
-    /// Pages of all slabs, those that wait for a grace period included.
-    pages: Counter,
-    made: Counter,
-    released: Counter,
-    peak: Counter,
-    grace: Counter,
-    grace_pages: Counter,
     #[cfg_attr(loom, allow(dead_code, reason = "no grace periods in models"))]
     deferred: Counter,
     /// Holders: the first, and those that share it.
     handles: Counter,
-    order_fallbacks: Counter,
     constructed: Counter,
     destructed: Counter,
     failures: Counter,
@@ -194,7 +196,6 @@ impl Cache {
             this: this.clone(),
             min_partial: config.geometry.min_partial(),
             nodes: (0..core.memory.pages.nodes()).map(|_| Node::new()).collect(),
-            charge: AtomicU32::new(0),
             refs: CacheRefs::new(),
             counts: Counts::default(),
             core,
@@ -272,7 +273,7 @@ impl Cache {
 
     /// Slabs that exist in any form: listed, under construction, or waiting for a grace period.
     pub(crate) fn charged(&self) -> u64 {
-        u64::from(self.charge.load(Relaxed))
+        u64::from(self.counts.charge.load(Relaxed))
     }
 
     /// Itself, kept alive, for somebody who has an object: as long as there are any, it lives.

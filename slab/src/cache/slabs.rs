@@ -228,7 +228,7 @@ impl Cache {
     /// Counts one more slab, if the limit allows it.
     fn charge(&self) -> Result<(), AllocError> {
         // Relaxed: a number, which says nothing about the slabs.
-        let mut charged = self.charge.load(Relaxed);
+        let mut charged = self.counts.charge.load(Relaxed);
         let call = Call::of(LIMIT, self.geometry().order().bytes());
         if self.core.faults.fires(call.cache(self.name())) {
             return Err(AllocError::CacheLimit { slabs: charged });
@@ -239,7 +239,7 @@ impl Cache {
             {
                 return Err(AllocError::CacheLimit { slabs: limit });
             }
-            match self.charge.compare_exchange_weak(charged, charged + 1, Relaxed, Relaxed) {
+            match self.counts.charge.compare_exchange_weak(charged, charged + 1, Relaxed, Relaxed) {
                 Ok(_) => {
                     self.counts.peak.max(u64::from(charged) + 1);
                     return Ok(());
@@ -249,7 +249,7 @@ impl Cache {
         }
     }
     fn uncharge(&self) {
-        self.charge.fetch_sub(1, Relaxed);
+        self.counts.charge.fetch_sub(1, Relaxed);
     }
 
     /// Gives slabs back to the page allocator.

@@ -15,18 +15,17 @@
 //!
 //! | what | when it is touched | lines |
 //! |---|---|---|
-//! | a lock, with what it protects | by each deed that takes it | [`Lines::depot`], [`Lines::lists`]; of the zone two |
+//! | a lock, with what it protects | by each deed that takes it | [`Lines::depot`], [`Lines::lists`]; of the zone three |
 //! | a magazine's place in the depot | written by a free that leaves its magazine there, read by an allocation that takes it | its objects by 8 bytes, and 16 bytes before them |
 //! | the frame of a page: a slab's bitmap, its links; which slab a page is of | an object leaves or comes back; its slab or a neighbour on the list moves; the slab is made | one |
-//! | what is counted | every operation that is not its CPU's own alone | [`Lines::counts`] |
+//! | what is counted | every operation that is not its CPU's own alone | [`Lines::counts`], and with them the lock's of the depot |
 //! | what is counted of slabs | one is made or given back | [`Lines::slabs`] |
-//! | what an allocation reads of the cache, if such a count lies beside it | written as the row before, read by each allocation | one, with [`Lines::slabs`] |
 //!
 //! A test (`tests/sim/lines.rs`) runs the shipping allocator on 2, 4 and 8 simulated CPUs with the operations of
 //! [`uslab-model`](crate::models::uslab), traces each of its loads and stores through a MESI protocol, and compares. Other
 //! designs have no memory, so their lines follow from the same rules and are checked against nothing.
 //!
-//! Not counted: stacks that grow, memory that the allocator makes for itself, and reaps. Each slab that is made or given back is taken to
+//! Not counted: memory that the allocator makes for itself, and reaps. Each slab that is made or given back is taken to
 //! visit the zone. Per-CPU pages spare the shipping code most of these visits, and one that it does make moves some twelve lines.
 
 mod profile;
@@ -75,8 +74,6 @@ enum Line {
     Counts(u32),
     /// and of its slabs.
     Slabs(u32),
-    /// What every allocation reads of its cache.
-    Cache(u32),
 }
 
 /// How a lock fared.
@@ -148,8 +145,8 @@ impl Did<'_> {
             // Pointers of 8 bytes behind a header of 16.
             Line::Place(..) => (16 + 8 * self.container).div_ceil(64),
             // A visit moves some twelve, and per-CPU pages spare most slabs theirs.
-            Line::Lock(Lock::Zone) => 2,
-            Line::Frame(_) | Line::Cache(_) => 1,
+            Line::Lock(Lock::Zone) => 3,
+            Line::Frame(_) => 1,
         }
     }
 }
@@ -225,7 +222,7 @@ impl<'p> Clock<'p> {
         let mut contended = false;
         for deed in did.deeds {
             let (lock, work) = match *deed {
-                Deed::Swap => (None, profile.own.ns),
+                Deed::Swap | Deed::Widened => (None, profile.own.ns),
                 Deed::Exchange | Deed::Miss => (Some(Lock::Depot(did.cache)), profile.exchange.ns),
                 Deed::Refill(n) | Deed::Flush(n) => (Some(Lock::Lists(did.cache)), profile.objects_ns(n)),
                 Deed::Relist => (Some(Lock::Lists(did.cache)), profile.relist.ns),
@@ -260,16 +257,12 @@ impl<'p> Clock<'p> {
                 t += self.fetch(cpu, Line::Place(did.cache, did.place), access, did);
             }
         }
-        if !did.deeds.is_empty() {
+        if did.lines.counts > 0 && !did.deeds.is_empty() {
             t += self.fetch(cpu, Line::Counts(did.cache), Access::Write, did);
+            t += self.fetch(cpu, Line::Lock(Lock::Depot(did.cache)), Access::Write, did);
         }
-        let mut access = Access::Read;
         if did.deeds.iter().any(|deed| matches!(deed, Deed::Made | Deed::Released)) {
             t += self.fetch(cpu, Line::Slabs(did.cache), Access::Write, did);
-            access = Access::Write;
-        }
-        if did.lines.slabs > 0 && (did.taken || access == Access::Write) {
-            t += self.fetch(cpu, Line::Cache(did.cache), access, did);
         }
         (t, contended)
     }

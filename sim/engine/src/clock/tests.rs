@@ -115,14 +115,14 @@ fn counts_travel_with_what_is_counted() {
         (
             1,
             of(grows, &[9, 8]),
-            10,
-            "two of the lists, two of the zone, a frame, three counts, one of slabs, the cache's",
+            11,
+            "two of the lists, three of the zone, a frame, three counts, the depot's, one of slabs",
         ),
         (1, of(&[], &[]), 0, "all is here"),
-        (0, of(&[], &[]), 1, "the cache's, beside a count of slabs"),
-        (0, of(&[], &[]), 0, "all is here"),
-        (0, of(&[Deed::Exchange], &[]), 3, "the counts; nobody was at the depot"),
-        (1, of(&[Deed::Flush(1)], &[9, 7]), 4, "three counts and a frame"),
+        (0, of(&[], &[]), 0, "nothing is counted"),
+        (0, of(&[Deed::Exchange], &[]), 4, "three counts, and the depot's with its lock"),
+        (1, of(&[Deed::Flush(1)], &[9, 7]), 5, "three counts, the depot's and a frame"),
+        (0, of(&[Deed::Widened], &[]), 4, "three counts and the depot's"),
     ] {
         let before = clock.travelled;
         clock.charge(cpu, 1000.0, &operation);

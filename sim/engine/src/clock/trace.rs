@@ -130,7 +130,7 @@ mod tests {
 
     fn outcome<P: Policy>(stream: &Stream) -> Result<Outcome, ClockError> {
         let profile = Profile::own().next().expect("one at least");
-        run_stream::<P>(&Pages::new(stream.cpus).unwrap(), P::Knobs::default(), stream, &profile)
+        run_stream::<P>(&Pages::of(stream).unwrap(), P::Knobs::default(), stream, &profile)
     }
 
     #[test]

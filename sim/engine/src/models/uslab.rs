@@ -15,14 +15,14 @@
 //! - **Allocate**: from the CPU's stack. If that is empty: the newest magazine of the depot; then a fill from listed slabs,
 //!   the fullest first, lowest objects first; if they have nothing, a fill from a new slab. The first fill asks for
 //!   [`first_fill`](Knobs::first_fill) objects, each one after it, on whatever CPU, for twice as many, up to a magazine.
-//! - **Free**: to the CPU's stack. If that is full, its newest magazine goes to the depot; beyond the depot's limit, to the
+//! - **Free**: to the CPU's stack. It gets twice as many places when they are used up. If it is full, its newest magazine goes to the depot; beyond the depot's limit, to the
 //!   slabs. Newer objects go first.
 //! - **Slabs**: one that changes its band goes to the end of its new list. One that falls empty is given back if
 //!   `min_partial` slabs had room before its last object came.
 //! - **Reap**: what lies on a stack that served nothing since the last reap goes to the slabs, and so do as many magazines of
 //!   the depot as were never needed meanwhile. A [tick](Policy::tick) is a reap, and gives empty slabs back. No stream has
 //!   ticks: the simulated machine reaps when it shrinks.
-//! - **Shrink**: a reap; then all stacks, CPU by CPU, and the depot are emptied. Empty slabs are given back, and the slabs of
+//! - **Shrink**: all stacks, CPU by CPU, and the depot are emptied. Empty slabs are given back, and the slabs of
 //!   each band are sorted, fullest first.
 //!
 //! Not modelled, on purpose:
@@ -118,16 +118,33 @@ pub struct Uslab {
 struct Cpu {
     /// The newest last.
     stack: Vec<Object>,
+    /// Objects that it has room for today.
+    places: usize,
     /// It was used since the last reap.
     used: bool,
+}
+
+impl Cpu {
+    /// Room for `need` objects, if there is less: twice as much, up to `reach`. Whether there was less.
+    fn widen(&mut self, need: usize, reach: usize) -> bool {
+        let less = need > self.places;
+        if less {
+            self.places = (2 * self.places).max(need).min(reach);
+        }
+        less
+    }
+    /// All that lies there. The stack begins anew.
+    fn take_all(&mut self) -> Vec<Object> {
+        self.places = 0;
+        core::mem::take(&mut self.stack)
+    }
 }
 
 impl Policy for Uslab {
     const NAME: &'static str = "uslab-model";
     const ABOUT: &'static str = "a model of the shipping allocator, for virtual time";
     type Knobs = Knobs;
-    // The depot's hints and what is counted of its class share a line; the others are of the layer.
-    const LINES: Lines = Lines { depot: 1, lists: 3, counts: 3, slabs: 1 };
+    const LINES: Lines = Lines { depot: 1, lists: 3, counts: 1, slabs: 1 };
     const LISTS: &'static [&'static str] = &[
         "empty",
         "partial, below 1/4",
@@ -163,12 +180,16 @@ impl Policy for Uslab {
     }
 
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
-        let at = op.cpu as usize;
+        let (at, reach) = (op.cpu as usize, self.sizes.reach);
         if self.cpus[at].stack.is_empty() {
-            self.cpus[at].stack = match self.take_from_depot(op) {
+            let magazine = match self.take_from_depot(op) {
                 Some(magazine) => magazine,
                 None => self.fill(op)?,
             };
+            // One of them is the caller's.
+            let rest = magazine.len() - 1;
+            self.cpus[at].widen(rest, reach);
+            self.cpus[at].stack = magazine;
         }
         self.cpus[at].used = true;
         self.cpus[at].stack.pop().ok_or(NoMemory)
@@ -178,6 +199,9 @@ impl Policy for Uslab {
         let Sizes { capacity, reach, depot_limit, .. } = self.sizes;
         let cpu = &mut self.cpus[op.cpu as usize];
         let leaving = (cpu.stack.len() == reach).then(|| cpu.stack.split_off(reach - capacity));
+        if cpu.widen(cpu.stack.len() + 1, reach) {
+            op.did(Deed::Widened);
+        }
         cpu.stack.push(object);
         cpu.used = true;
         let Some(magazine) = leaving else { return };
@@ -198,9 +222,9 @@ impl Policy for Uslab {
     }
 
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
-        let mut held = self.reap(op);
+        let mut held = 0;
         for at in 0..self.cpus.len() {
-            let stack = core::mem::take(&mut self.cpus[at].stack);
+            let stack = self.cpus[at].take_all();
             held += self.flush(op, stack);
         }
         while let Some(magazine) = self.take_from_depot(op) {
@@ -281,7 +305,7 @@ impl Uslab {
         for at in 0..self.cpus.len() {
             let cpu = &mut self.cpus[at];
             if !core::mem::take(&mut cpu.used) {
-                let idle = core::mem::take(&mut cpu.stack);
+                let idle = cpu.take_all();
                 objects += self.flush(op, idle);
             }
         }

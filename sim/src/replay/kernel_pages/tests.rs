@@ -71,6 +71,10 @@ impl Script {
     }
 
     fn run_beside(&self, tables: &[(&str, String)]) -> FxHashMap<String, PagesAt> {
+        self.read(tables).0
+    }
+    /// What is rebuilt, and the machine's zones.
+    fn read(&self, tables: &[(&str, String)]) -> (FxHashMap<String, PagesAt>, Vec<(ZoneKind, u32)>) {
         let text = |path: &Path| tables.iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| text);
         let tables = Tables::of(Path::new("a"), |path| Ok(text(path))).expect("tables");
         let stream = Box::new(Cursor::new(self.text.clone()));
@@ -80,7 +84,8 @@ impl Script {
         let moves = recording.page_moves().expect("moves");
         let mut resolver = recording.resolve(None).expect("a trace");
         let ops: Vec<_> = std::iter::from_fn(|| resolver.next_op().expect("a trace")).collect();
-        rebuild(&ops, &moves, |mark| resolver.mark(mark), &tables, resolver.counts())
+        let mark = |mark| resolver.mark(mark);
+        (rebuild(&ops, &moves, mark, &tables, resolver.counts()), machine_zones(&ops, mark, &tables))
     }
 
     /// The events, and nothing else, tell all that the kernel's table says.
@@ -376,4 +381,27 @@ proptest! {
             prop_assert_eq!(at.error.pages, 0, "{:?}\n{}", at, script.text);
         }
     }
+}
+
+/// Of 1,100 pages 700 are free at `before` and ten lie with CPUs; four were handed out in the trace. So 386 were before it.
+#[test]
+fn a_machine_has_the_kernels_zones_less_what_it_held_before_the_trace() {
+    let mut script = Script::default();
+    script.alloc(8, 2).alloc(4, 0).freed(4, 0).snap("before").alloc(16, 4);
+    let zones = |node: u32| {
+        let of = |zone, pages, rest| {
+            format!(
+                "Node {node}, zone {zone}\n managed {pages}\n pagesets\n cpu: 0\n count: {rest}\n start_pfn: 4\n"
+            )
+        };
+        script
+            .read(&[
+                ("before.buddyinfo", format!("Node {node}, zone DMA 60 0 160\n")),
+                ("before.zoneinfo", of("DMA", 100, 3) + &of("DMA32", 1000, 7)),
+            ])
+            .1
+    };
+    assert_eq!(zones(0), [(ZoneKind::Dma, 100), (ZoneKind::Dma32, 614)]);
+    assert_eq!(zones(1), [], "of the first node only");
+    assert_eq!(script.read(&[]).1, []);
 }

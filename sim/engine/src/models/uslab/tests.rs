@@ -43,6 +43,20 @@ fn each_fill_asks_for_twice_as_many_and_takes_what_is_listed() {
     });
 }
 
+#[test]
+fn a_stack_gets_twice_as_many_places_when_they_are_used_up() {
+    play(Knobs::default(), |script| {
+        script.alloc(0, 40);
+        script.shrink();
+        let mut widened = vec![];
+        for number in 0..40 {
+            script.free(0, [number]);
+            widened.extend((script.deeds() == [Deed::Widened]).then_some(number + 1));
+        }
+        assert_eq!(widened, [1, 2, 3, 5, 9, 17, 33], "objects on the stack when it had no place");
+    });
+}
+
 /// Seven objects are out of their slab: two with callers, two in the depot, three on the stack of CPU 0, where 0 and 3 were
 /// freed last. Where those of the depot lie, the newer one first: 2 and 1.
 fn a_magazine_in_the_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
