@@ -147,9 +147,8 @@ struct ReplayArgs {
 /// Every CPU has its own clock. The CPU that is furthest behind goes next, does one operation, and is later by what that
 /// cost on the machine of the profile. The same seed gives the same numbers.
 ///
-/// Cache lines that travel were compared for design `uslab-model`, on 2, 4 and 8 CPUs: they are up to 15 % fewer than a MESI protocol
-/// counts under the loads and stores of the shipping code, and up to 25 % fewer while stacks still grow. Of other designs and on more
-/// CPUs lines are simulated only.
+/// Cache lines that travel were compared for design `uslab-model`, on 2, 4 and 8 CPUs: they are within 10 % of what a MESI protocol
+/// counts under the loads and stores of the shipping code. Of other designs and on more CPUs lines are simulated only.
 #[derive(Debug, Args)]
 #[command(after_help = scale_help())]
 struct ScaleArgs {
