@@ -393,7 +393,7 @@ pub fn main() -> ExitCode {
 
 /// The same, with a policy that the calling program brings: `--design` knows it by its name.
 ///
-/// `examples/uma.rs` beside this crate is such a program.
+/// `examples/uma/main.rs` beside this crate is such a program.
 pub fn main_with<P: Policy>() -> ExitCode {
     command::run(run::<P>)
 }

@@ -27,6 +27,8 @@ mod shown;
 mod slabs;
 mod step;
 pub mod stream;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod told;
 pub mod view;
 

@@ -296,7 +296,7 @@ impl<'p, P: Policy> Model<'p, P> {
         self.of_all(at, |policy, op| policy.tick(op));
     }
     /// Time passes without an operation.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn pass(&mut self, at: At) {
         self.begin(at);
     }

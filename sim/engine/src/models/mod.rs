@@ -5,6 +5,4 @@ pub mod magazines01;
 pub mod sheaves;
 pub mod slab;
 pub mod slub;
-#[cfg(test)]
-mod testing;
 pub mod uslab;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::models::testing::{Free, Place, Script, Shadow, agrees, script, steps};
+use crate::testing::{Free, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
 /// Four objects of 1,024 bytes fill a page.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::models::testing::{CPUS, Place, Script, Shadow, agrees, script, steps};
+use crate::testing::{CPUS, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
 /// Four objects a slab, magazines of two.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::models::slub;
-use crate::models::testing::{CPUS, Place, Script, Shadow, agrees, script, steps};
+use crate::testing::{CPUS, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
 /// Eight objects of 4,096 bytes lie in a slab.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::models::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
+use crate::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 
 fn knobs(limit: u32, batchcount: u32, shared: u32) -> Knobs {

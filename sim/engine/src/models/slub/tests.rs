@@ -3,9 +3,9 @@
 use super::*;
 use crate::design::{At, Design};
 use crate::model::Model;
-use crate::models::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
 use crate::pages::Pages;
 use crate::stream::Kind;
+use crate::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

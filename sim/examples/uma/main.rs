@@ -89,6 +89,9 @@ impl Policy for Uma {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 fn main() -> std::process::ExitCode {
     uslab_sim::cli::main_with::<Uma>()
 }

@@ -1,0 +1,182 @@
+//! UMA's rules by scripts, and beside a shadow that reads as they do.
+
+use super::*;
+use proptest::prelude::*;
+use uslab_engine::testing::{CPUS, Free, Place, Script, Shadow, agrees, script, steps};
+
+/// Four objects of 8,192 bytes fill a slab, and two a bucket.
+fn play(play: impl FnOnce(&mut Script<'_, Uma>)) {
+    script(8192, Knobs { bucket_size: Some(2) }, |script: &mut Script<'_, Uma>| {
+        assert_eq!(script.per_slab(), 4);
+        play(script);
+    });
+}
+
+#[test]
+fn a_bucket_is_filled_object_by_object_and_the_last_one_is_the_first_to_go() {
+    play(|script| {
+        script.alloc(0, 1);
+        assert_eq!((script.place(0), script.counts()), ((0, 1), (1, 2)));
+        assert_eq!(script.deeds(), [Deed::Made, Deed::Refill(1), Deed::Refill(1)]);
+        script.alloc(0, 1);
+        assert_eq!((script.place(1), script.deeds()), ((0, 0), &[][..]));
+    });
+}
+
+#[test]
+fn frees_fill_the_bucket_to_allocate_from_and_then_the_other_one() {
+    play(|script| {
+        script.alloc(0, 4);
+        let places = [3, 0, 1, 2].map(|number| script.place(number));
+        script.free(0, [0, 1, 2, 3]);
+        assert_eq!((script.deeds(), script.counts()), (&[][..], (1, 4)), "both are full");
+        script.alloc(0, 2);
+        assert_eq!([script.place(4), script.place(5)], [places[2], places[1]]);
+        script.alloc(0, 1);
+        assert_eq!(
+            (script.place(6), script.deeds()),
+            (places[0], &[Deed::Swap][..]),
+            "the two change places"
+        );
+    });
+}
+
+#[test]
+fn a_full_bucket_goes_by_the_zone_to_another_cpu() {
+    play(|script| {
+        script.alloc(0, 6);
+        let place = script.place(3);
+        script.free(0, 0..5);
+        assert_eq!(script.deeds(), [Deed::Exchange]);
+        script.alloc(1, 1);
+        assert_eq!((script.place(6), script.deeds()), (place, &[Deed::Exchange][..]));
+    });
+}
+
+#[test]
+fn a_partial_slab_serves_before_a_free_one_and_both_before_a_new_one() {
+    play(|script| {
+        script.alloc(0, 12);
+        script.free(0, (0..4).chain([4]));
+        // Two slabs have room then: the first one is free, the second one partial. The third one is full.
+        script.shrink();
+        assert_eq!(script.counts(), (2, 7));
+        script.alloc(1, 1);
+        assert_eq!((script.slab_of(12), script.counts()), (3, (3, 9)), "one of the second, one of a new one");
+        script.alloc(1, 1);
+        assert_eq!(script.slab_of(13), 1);
+    });
+}
+
+#[test]
+fn nothing_goes_back_before_memory_is_asked_for() {
+    play(|script| {
+        script.alloc(0, 40);
+        script.free(0, 0..40);
+        assert_eq!(script.counts(), (10, 40), "all lie in buckets");
+        assert_eq!((script.shrink(), script.counts()), ((40, 10), (0, 0)));
+    });
+}
+
+#[test]
+fn buckets_are_as_large_as_objects_are_small() {
+    for (size, entries) in [(16, 256), (64, 256), (65, 128), (512, 32), (3000, 4), (4096, 2)] {
+        script(size, Knobs::default(), |script: &mut Script<'_, Uma>| {
+            script.alloc(0, 1);
+            assert_eq!(script.counts().1, entries, "objects of {size} bytes");
+        });
+    }
+}
+
+/// The rules as they read.
+struct Rules {
+    free: Free,
+    /// Slabs with objects in use and free ones, and slabs with free ones only: the next one to serve first.
+    partial: Vec<u64>,
+    unused: Vec<u64>,
+    entries: usize,
+    /// The buckets to allocate from, and those to free to.
+    from: Vec<Vec<Place>>,
+    to: Vec<Vec<Place>>,
+    zone: Vec<Vec<Place>>,
+}
+
+impl Rules {
+    fn of_slabs(&mut self) -> Place {
+        let slab = match (self.partial.first(), self.unused.first()) {
+            (Some(slab), _) | (None, Some(slab)) => *slab,
+            (None, None) => self.free.make(),
+        };
+        self.partial.retain(|other| *other != slab);
+        self.unused.retain(|other| *other != slab);
+        let object = self.free.take(slab);
+        if self.free.of(slab) > 0 {
+            self.partial.insert(0, slab);
+        }
+        object
+    }
+}
+
+impl Shadow for Rules {
+    fn alloc(&mut self, cpu: usize) -> Place {
+        if self.from[cpu].is_empty() {
+            if !self.to[cpu].is_empty() {
+                self.from[cpu] = take(&mut self.to[cpu]);
+            } else if let Some(bucket) = self.zone.pop() {
+                self.from[cpu] = bucket;
+            } else {
+                self.from[cpu] = (0..self.entries).map(|_| self.of_slabs()).collect();
+            }
+        }
+        self.from[cpu].pop().unwrap()
+    }
+    fn free(&mut self, cpu: usize, object: Place) {
+        if self.from[cpu].len() < self.entries {
+            self.from[cpu].push(object);
+        } else {
+            if self.to[cpu].len() == self.entries {
+                self.zone.push(take(&mut self.to[cpu]));
+            }
+            self.to[cpu].push(object);
+        }
+    }
+    fn shrink(&mut self) {
+        let mut buckets = vec![];
+        for cpu in 0..CPUS as usize {
+            buckets.extend([take(&mut self.from[cpu]), take(&mut self.to[cpu])]);
+        }
+        buckets.append(&mut self.zone);
+        for object in buckets.into_iter().flatten() {
+            self.free.put(object);
+            self.partial.retain(|slab| *slab != object.0);
+            match self.free.is_empty(object.0) {
+                true => _ = self.free.slabs.remove(&object.0),
+                false => self.partial.push(object.0),
+            }
+        }
+    }
+    fn slabs(&self) -> u64 {
+        self.free.slabs.len() as u64
+    }
+    fn active(&self) -> u64 {
+        self.free.active()
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_model_does_what_its_rules_say(steps in steps(), size in 400..5000_u32, entries in 1..9_usize) {
+        agrees::<Uma>(size, Knobs { bucket_size: Some(entries) }, steps, |per_slab| {
+            let buckets = || vec![vec![]; CPUS as usize];
+            Box::new(Rules {
+                free: Free::new(per_slab),
+                partial: vec![],
+                unused: vec![],
+                entries,
+                from: buckets(),
+                to: buckets(),
+                zone: vec![],
+            })
+        })?;
+    }
+}
