@@ -8,7 +8,7 @@ use super::prediction::Prediction;
 use super::series::Series;
 use super::{Options, ReplayError, open};
 use crate::output::{Progress, grouped, table, text};
-use crate::trace::{FreeOrigin, Op, OpKind, PageSize, Pfn, Ptr, Resolver, Tables};
+use crate::trace::{CacheTally, FreeOrigin, Op, OpKind, PageSize, Pfn, Ptr, Resolver, Tables};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cell::RefCell;
@@ -79,6 +79,55 @@ pub struct CacheAt {
     pub kernel: KernelAt,
     /// The design.
     pub design: DesignAt,
+    /// Why they differ, as far as the trace shows; nothing where they do not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<SlabCause>,
+}
+
+/// Why a cache has other slabs in a design than in the kernel: what happened since `before`, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SlabCause {
+    /// Objects were freed without an event. The design has them in use until their address is handed out again.
+    FreedWithoutEvent(u64),
+    /// Objects were allocated without an event. Those whose page was seen handed out have their likely time, the others none.
+    AllocatedWithoutEvent(u64),
+    /// Objects were freed that were there before the trace: which slab had room is not known.
+    FreedFromBefore(u64),
+    /// Slabs by which the kernel's table and its page events differ: pages go back a grace period after the table forgets them.
+    PagesDiffer(u64),
+    /// None of these: the trace shows all, and the policy's model chose other slabs than the kernel.
+    Model,
+}
+
+impl SlabCause {
+    /// From the counters at `before` and at the moment, and the kernel's slabs then and now.
+    fn of(before: CacheTally, now: CacheTally, slabs: [u64; 2]) -> Vec<Self> {
+        let by_pages = now.slabs - before.slabs;
+        let differ = by_pages.abs_diff(slabs[1] as i64 - slabs[0] as i64);
+        let causes = [
+            (now.hidden_frees - before.hidden_frees, Self::FreedWithoutEvent as fn(u64) -> Self),
+            (now.hidden_allocs - before.hidden_allocs, Self::AllocatedWithoutEvent),
+            (now.pre_trace_frees - before.pre_trace_frees, Self::FreedFromBefore),
+            (differ, Self::PagesDiffer),
+        ];
+        let causes: Vec<_> = causes.into_iter().filter(|(n, _)| *n > 0).map(|(n, cause)| cause(n)).collect();
+        if causes.is_empty() { vec![Self::Model] } else { causes }
+    }
+}
+
+impl fmt::Display for SlabCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::FreedWithoutEvent(n) => write!(f, "{} objects freed without an event", grouped(n)),
+            Self::AllocatedWithoutEvent(n) => write!(f, "{} objects allocated without an event", grouped(n)),
+            Self::FreedFromBefore(n) => write!(f, "{} objects freed from before the trace", grouped(n)),
+            Self::PagesDiffer(n) => {
+                write!(f, "page events and the kernel's table differ by {} slabs", grouped(n))
+            }
+            Self::Model => f.write_str("the trace shows all: the model chose other slabs"),
+        }
+    }
 }
 
 /// What a kernel says of a cache.
@@ -174,6 +223,8 @@ pub fn designs<P: Policy>(
     let stream = stream(trace.clone(), cpus, &zones, &resolver, &ops);
     let pages =
         kernel_pages::rebuild(&ops, &page_moves, |mark| resolver.mark(mark), &tables, resolver.counts());
+    let mark = |moment: &str| resolver.tallies_at(&format!("SNAP {moment} begin")).to_vec();
+    let tallies = tables.snapshots.iter().map(|at| (at.moment, mark(at.moment))).collect();
     drop((ops, page_moves, resolver));
     let run = |spec: &Spec<P>| {
         let stage = progress.stage("replaying", stream.operations);
@@ -186,6 +237,7 @@ pub fn designs<P: Policy>(
     };
     let mut designs = specs.iter().map(run).collect::<Result<Vec<_>, _>>()?;
     for moment in designs.iter_mut().flat_map(|run| &mut run.moments) {
+        moment.find_causes(&stream, &tables, &tallies);
         let design = core::mem::take(&mut moment.free);
         moment.pages = pages.get(&moment.name).map(|pages| pages.clone().beside(&design));
     }
@@ -389,9 +441,30 @@ impl Moment {
                 objects_per_slab: row.objects_per_slab,
                 kernel: KernelAt { slabs: row.slabs, active_objs: row.active_objects },
                 design,
+                causes: vec![],
             });
         }
         Some(moment)
+    }
+}
+
+impl Moment {
+    fn find_causes(
+        &mut self,
+        stream: &Stream,
+        tables: &Tables,
+        tallies: &FxHashMap<&'static str, Vec<CacheTally>>,
+    ) {
+        let slabs = |moment, name| Some(tables.at(moment)?.slabinfo.as_ref()?.get(name)?.slabs);
+        for cache in self.caches.iter_mut().filter(|cache| cache.design.slabs != cache.kernel.slabs as i64) {
+            let number = stream.caches.iter().position(|info| info.name == cache.name);
+            let tally = |moment: &str| {
+                let all = tallies.get(moment).map_or(&[][..], Vec::as_slice);
+                number.and_then(|number| all.get(number)).copied().unwrap_or_default()
+            };
+            let then = slabs("before", &cache.name).unwrap_or_default();
+            cache.causes = SlabCause::of(tally("before"), tally(&self.name), [then, cache.kernel.slabs]);
+        }
     }
 }
 
@@ -463,8 +536,11 @@ impl fmt::Display for DesignReport {
                 for (error, cache) in worst.into_iter().take(WORST) {
                     writeln!(
                         f,
-                        "  {:24} {:>6} slabs, the kernel has {:>6} ({error:+})",
-                        cache.name, cache.design.slabs, cache.kernel.slabs
+                        "  {:24} {:>6} slabs, the kernel has {:>6} ({error:+}): {}",
+                        cache.name,
+                        cache.design.slabs,
+                        cache.kernel.slabs,
+                        cache.causes.iter().map(SlabCause::to_string).collect::<Vec<_>>().join("; ")
                     )?;
                 }
             }
@@ -488,6 +564,23 @@ mod tests {
     }
     fn hidden(ptr: u64) -> OpKind {
         OpKind::Free { cache: CACHE, ptr: Ptr(ptr), origin: FreeOrigin::HiddenAlloc }
+    }
+
+    #[test]
+    fn a_cause_is_what_the_trace_shows_or_else_the_model() {
+        let then = CacheTally { slabs: 3, hidden_frees: 5, hidden_allocs: 2, ..CacheTally::default() };
+        let of = |now, slabs| SlabCause::of(then, now, slabs);
+        assert_eq!(of(CacheTally { slabs: 5, ..then }, [10, 12]), [SlabCause::Model]);
+        let now = CacheTally { slabs: 4, hidden_frees: 9, hidden_allocs: 3, pre_trace_frees: 1, ..then };
+        assert_eq!(
+            of(now, [10, 8]),
+            [
+                SlabCause::FreedWithoutEvent(4),
+                SlabCause::AllocatedWithoutEvent(1),
+                SlabCause::FreedFromBefore(1),
+                SlabCause::PagesDiffer(3)
+            ]
+        );
     }
 
     #[test]

@@ -163,6 +163,7 @@ mod tests {
             objects_per_slab: 16,
             kernel: KernelAt { slabs: kernel, active_objs: 0 },
             design: DesignAt { slabs, active_objs: 0, used: 0, objects_per_slab },
+            causes: vec![],
         }
     }
 

@@ -288,6 +288,12 @@ impl Resolver {
         self.tally.caches.get(id.0 as usize).copied().unwrap_or_default()
     }
 
+    /// The counters of all caches at the last mark of this text, by id; none of those that came later.
+    #[must_use]
+    pub fn tallies_at(&self, mark: &str) -> &[CacheTally] {
+        self.tally.marks.iter().rfind(|at| at.text == mark).map_or(&[], |at| &at.caches)
+    }
+
     /// The counters of all caches together so far. Peaks and slabs are not summed.
     #[must_use]
     pub fn total_tally(&self) -> CacheTally {
