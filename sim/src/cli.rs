@@ -4,7 +4,7 @@ use crate::calibrate;
 use crate::diff;
 use crate::geometry;
 use crate::output::command::{self, Outcome};
-use crate::output::{Form, Place, Progress, bytes, json_text, table, text, write_all};
+use crate::output::{Form, Place, Progress, bytes, grouped, json_text, table, text, write_all};
 use crate::replay;
 use crate::scale;
 use crate::stress::{self, FaultSpec, Workload};
@@ -12,6 +12,7 @@ use crate::trace::PageSize;
 use crate::validate;
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
@@ -45,6 +46,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Replay(ReplayArgs),
+    Convert(ConvertArgs),
     Scale(ScaleArgs),
     Calibrate(CalibrateArgs),
     Validate(ValidateArgs),
@@ -140,6 +142,38 @@ struct ReplayArgs {
     /// node.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "magazine", "limit_memory"])]
     html: Option<PathBuf>,
+}
+
+/// Convert a trace to columns of operations, some three bytes each, which `replay --design` and `scale --trace` read without parsing.
+///
+/// Names of caches, sizes, CPUs, times and marks are kept, and what was found out on the way: which cache an event belongs to, where a
+/// hidden allocation was. Addresses, call sites and the kernel's page moves are not. Its tables are still looked for beside OUT.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  uslab convert trace.txt.zst trace.ops
+  uslab replay --design slub trace.ops
+  uslab convert - trace.ops < trace.txt")]
+struct ConvertArgs {
+    /// The trace, as `uslab replay` reads it; `-` is standard input.
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+    /// Where the operations go. A file that is there and holds something else is not overwritten.
+    #[arg(value_name = "OUT")]
+    out: PathBuf,
+    /// Simulated CPUs. Default: as many as the trace names.
+    #[arg(long, value_name = "N")]
+    cpus: Option<u32>,
+}
+
+/// What a conversion wrote.
+#[derive(Serialize)]
+struct Converted {
+    trace: String,
+    operations: u64,
+    cpus: u32,
+    caches: usize,
+    bytes: usize,
 }
 
 /// Simulate a design on 1 to 1,024 CPUs, in virtual time: throughput, waits for locks, cache lines that travel.
@@ -403,6 +437,7 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
     match &cli.verb {
         None => run_replay::<P>(&ReplayArgs::bundled(), json()?),
         Some(Verb::Replay(args)) => run_replay::<P>(args, json()?),
+        Some(Verb::Convert(args)) => run_convert(args, json()?),
         Some(Verb::Diff(args)) => run_diff(args, json()?),
         Some(Verb::Calibrate(args)) => run_calibrate(args, json()?),
         Some(Verb::Validate(args)) => run_validate(args, json()?),
@@ -519,7 +554,11 @@ fn run_scale<P: Policy>(args: &ScaleArgs, json: Option<Place>) -> anyhow::Result
     let to_stdout = [&json, &csv, &svg].into_iter().flatten().any(Place::is_stdout);
     let progress = Progress::new();
     let work = match args.trace.as_deref() {
-        Some(path) => scale::Work::Trace(Box::new(replay::read_stream(path, &progress)?)),
+        Some(path) => scale::Work::Trace(Box::new(replay::read_stream(
+            Some(path),
+            &replay::Options::default(),
+            &progress,
+        )?)),
         None => scale::Work::Made {
             cpus: args.cpus.0.clone(),
             workloads: args.workload.iter().map(thinking).collect(),
@@ -584,6 +623,31 @@ fn run_diff(args: &DiffArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     }
     if !to_stdout {
         let text = diff.text(if args.all { usize::MAX } else { 40 });
+        std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn run_convert(args: &ConvertArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let out = Place::open(Form::Operations, &args.out)?;
+    apart([json.as_ref(), Some(&out)])?;
+    let options = replay::Options { cpus: args.cpus, ..replay::Options::default() };
+    let progress = Progress::new();
+    let stream = replay::read_stream(Some(&args.trace), &options, &progress)?;
+    drop(progress);
+    let bytes = stream.write();
+    let (operations, cpus, caches) = (stream.operations, stream.cpus, stream.caches.len());
+    let report = Converted { trace: stream.title, operations, cpus, caches, bytes: bytes.len() };
+    let to_stdout = out.is_stdout() || json.as_ref().is_some_and(Place::is_stdout);
+    let text = json.map(|place| json_text(&report).map(|text| (place, text.into_bytes()))).transpose()?;
+    write_all(text.into_iter().chain([(out, bytes)]))?;
+    if !to_stdout {
+        let Converted { trace, bytes, .. } = report;
+        let each = bytes as f64 / operations.max(1) as f64;
+        let (operations, bytes) = (grouped(operations), grouped(bytes as u64));
+        let text = format!(
+            "{trace}: {operations} operations on {cpus} CPUs, {caches} caches: {bytes} bytes, {each:.2} an operation\n"
+        );
         std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
     }
     Ok(Outcome::Done)

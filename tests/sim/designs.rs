@@ -206,3 +206,33 @@ fn two_reports_are_compared_by_name() {
     std::fs::write(file("text"), "no report").expect("a file");
     refused(&["diff", &a, &file("text")], &["text", "expected a report"]);
 }
+
+#[test]
+fn a_converted_trace_gives_what_the_trace_gives() {
+    let (data, folder) = (workspace().join("sim/data"), tempfile::tempdir().expect("a folder"));
+    for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
+        std::fs::copy(data.join(format!("files-6.1.{table}")), folder.path().join(table)).expect("a table");
+    }
+    let (trace, out) = (folder.path().join("trace.zst"), folder.path().join("trace.ops"));
+    std::fs::copy(data.join("files-6.1.trace.zst"), &trace).expect("the trace");
+    let [trace, out] = [&trace, &out].map(|path| path.to_str().expect("UTF-8"));
+    let (code, text, err) = said(&uslab(&["convert", trace, out]));
+    assert_eq!((code, text.contains("672,020 operations on 4 CPUs")), (Some(0), true), "{text}{err}");
+    let run = |path: &str| {
+        let (_, text, _) = said(&uslab(&["replay", "--design", "slub,uslab", "--json", "-", path]));
+        let report: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(report["operations"], 672_020);
+        let of = |run: &Value| {
+            let rows = run["moments"][0]["caches"].as_array().expect("rows").iter();
+            (run["paths"].clone(), rows.map(|row| row["design"].clone()).collect::<Vec<_>>())
+        };
+        report["designs"].as_array().expect("runs").iter().map(of).collect::<Vec<_>>()
+    };
+    let [converted, read] = [out, trace].map(run);
+    assert!(converted == read && converted.len() == 2, "compare --json of both");
+    refused(&["replay", out], &["trace.ops", "--design"]);
+    refused(&["replay", "--design", "slub", "--cpus", "3", out], &["--cpus 3", "4 CPUs"]);
+    refused(&["convert", trace, trace], &["OUT", "not overwritten"]);
+    std::fs::write(out, &std::fs::read(out).expect("it is there")[..5000]).expect("it is cut");
+    refused(&["scale", "--trace", out], &["trace.ops", "damaged"]);
+}

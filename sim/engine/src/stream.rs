@@ -25,7 +25,8 @@
 use rustc_hash::FxHashMap;
 use uslab_buddy::ZoneKind;
 
-const MAGIC: &[u8; 8] = b"uslabops";
+/// What the bytes of a stream begin with.
+pub const MAGIC: &[u8; 8] = b"uslabops";
 const VERSION: u64 = 2;
 const COLUMNS: usize = 8;
 const NEW_CPU: u8 = 1 << 3;

@@ -20,6 +20,8 @@ pub enum Form {
     Html,
     /// A picture.
     Svg,
+    /// The operations of a trace, in columns.
+    Operations,
 }
 
 impl Form {
@@ -30,6 +32,7 @@ impl Form {
             Self::Csv => "--csv",
             Self::Html => "--html",
             Self::Svg => "--svg",
+            Self::Operations => "OUT",
         }
     }
     /// What every report of that form begins with, and what to call a file that does not.
@@ -39,6 +42,7 @@ impl Form {
             Self::Csv => (b"part,", "no table of the lab"),
             Self::Html => (b"<!DOCTYPE html>", "no page"),
             Self::Svg => (b"<svg", "no picture"),
+            Self::Operations => (b"uslabops", "no converted trace"),
         }
     }
 }
@@ -137,14 +141,14 @@ impl Place {
     }
 
     /// Writes a file's report beside it.
-    fn stage(path: &Path, permissions: Option<Permissions>, text: &str) -> std::io::Result<NamedTempFile> {
+    fn stage(path: &Path, permissions: Option<Permissions>, text: &[u8]) -> std::io::Result<NamedTempFile> {
         // What a new file may: the umask takes its part.
         let new = Permissions::from_mode(0o666);
         let mut file = tempfile::Builder::new().permissions(new).tempfile_in(folder_of(path))?;
         if let Some(permissions) = permissions {
             file.as_file().set_permissions(permissions)?;
         }
-        file.write_all(text.as_bytes())?;
+        file.write_all(text)?;
         Ok(file)
     }
 }
@@ -163,13 +167,13 @@ pub fn json_text(report: &impl Serialize) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// A place cannot be written.
-pub fn write_all(reports: impl IntoIterator<Item = (Place, String)>) -> anyhow::Result<()> {
+pub fn write_all<T: AsRef<[u8]>>(reports: impl IntoIterator<Item = (Place, T)>) -> anyhow::Result<()> {
     let (mut staged, mut streams) = (vec![], vec![]);
     for (place, text) in reports {
         let shown = place.shown();
         match place.target {
             Target::File(path, permissions) => {
-                let file = Place::stage(&path, permissions, &text).with_context(|| shown.clone())?;
+                let file = Place::stage(&path, permissions, text.as_ref()).with_context(|| shown.clone())?;
                 staged.push((file, path, shown));
             }
             target => streams.push((target, text, shown)),
@@ -179,9 +183,9 @@ pub fn write_all(reports: impl IntoIterator<Item = (Place, String)>) -> anyhow::
     for (target, text, shown) in streams {
         let written = match target {
             Target::Stream(path) => {
-                File::options().write(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()))
+                File::options().write(true).open(path).and_then(|mut file| file.write_all(text.as_ref()))
             }
-            _ => std::io::stdout().lock().write_all(text.as_bytes()),
+            _ => std::io::stdout().lock().write_all(text.as_ref()),
         };
         match written {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => left = Err(error).context(shown),

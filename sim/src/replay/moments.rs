@@ -13,10 +13,13 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use uslab_buddy::{Order, PageAllocator, ZoneInfo, ZoneKind};
 use uslab_engine::design::CacheCounts;
 use uslab_engine::designs::{Spec, Visitor};
+use uslab_engine::stream::MAGIC;
 use uslab_engine::{Design, Engine, EngineError, Paths, Policy, Stream, Writer};
 
 /// Designs beside a kernel.
@@ -198,34 +201,8 @@ pub fn designs<P: Policy>(
     series: Option<&RefCell<Series>>,
     progress: &Progress,
 ) -> Result<DesignReport, ReplayError> {
-    let (source, tables) = open(path, options)?;
     let boot = boot.map(Tables::read).transpose()?;
-    let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
-    let mut recording = super::read(source, &tables, options, |p| stage.at(p.bytes))?;
-    drop(stage);
-    let (page_size, _) = recording.page_size();
-    if page_size != PageSize::Kib4 {
-        return Err(ReplayError::Option(format!(
-            "--design: the pages of {} have {page_size}, and the designs' have 4 KiB: their slabs cannot be compared; expected a trace \
-             of a machine with pages of 4 KiB",
-            recording.path().display()
-        )));
-    }
-    let cpus = super::cpus(&recording, options)?;
-    let trace = recording.path().display().to_string();
-    let page_moves = recording.page_moves()?;
-    let mut resolver = recording.resolve(tables.latest_slabinfo())?;
-    let mut ops = Vec::new();
-    while let Some(op) = resolver.next_op()? {
-        ops.push(op);
-    }
-    let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
-    let stream = stream(trace.clone(), cpus, &zones, &resolver, &ops);
-    let pages =
-        kernel_pages::rebuild(&ops, &page_moves, |mark| resolver.mark(mark), &tables, resolver.counts());
-    let mark = |moment: &str| resolver.tallies_at(&format!("SNAP {moment} begin")).to_vec();
-    let tallies = tables.snapshots.iter().map(|at| (at.moment, mark(at.moment))).collect();
-    drop((ops, page_moves, resolver));
+    let Input { trace, stream, tables, pages, tallies } = Input::open(path, options, progress)?;
     let run = |spec: &Spec<P>| {
         let stage = progress.stage("replaying", stream.operations);
         let wrong = |error: String| ReplayError::Option(format!("--design {spec}: {error}"));
@@ -245,29 +222,89 @@ pub fn designs<P: Policy>(
         [from, to] if predict => Some(Prediction::new(from, to, boot.as_ref())),
         _ => None,
     };
-    Ok(DesignReport { trace, cpus, operations: stream.operations, designs, prediction })
+    Ok(DesignReport { trace, cpus: stream.cpus, operations: stream.operations, designs, prediction })
 }
 
-/// A trace as a stream, for designs.
+/// A trace for designs, and what is known of the kernel that was traced.
+struct Input {
+    trace: String,
+    stream: Stream,
+    tables: Tables,
+    /// By moment.
+    pages: FxHashMap<String, PagesAt>,
+    tallies: FxHashMap<&'static str, Vec<CacheTally>>,
+}
+
+impl Input {
+    fn open(path: Option<&Path>, options: &Options, progress: &Progress) -> Result<Self, ReplayError> {
+        if let Some(path) = path
+            && let Some(stream) = converted(path)?
+        {
+            if let Some(cpus) = options.cpus.filter(|cpus| *cpus != stream.cpus) {
+                return Err(ReplayError::Option(format!(
+                    "--cpus {cpus}: {} was converted for {} CPUs",
+                    path.display(),
+                    stream.cpus
+                )));
+            }
+            let (trace, tables) = (path.display().to_string(), Tables::beside(path)?);
+            return Ok(Self { trace, stream, tables, pages: <_>::default(), tallies: <_>::default() });
+        }
+        let (source, tables) = open(path, options)?;
+        let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
+        let mut recording = super::read(source, &tables, options, |p| stage.at(p.bytes))?;
+        drop(stage);
+        let (page_size, _) = recording.page_size();
+        if page_size != PageSize::Kib4 {
+            return Err(ReplayError::Option(format!(
+                "the pages of {} have {page_size}, and the designs' have 4 KiB: their slabs cannot be compared; expected a trace of a \
+                 machine with pages of 4 KiB",
+                recording.path().display()
+            )));
+        }
+        let cpus = super::cpus(&recording, options)?;
+        let trace = recording.path().display().to_string();
+        let page_moves = recording.page_moves()?;
+        let mut resolver = recording.resolve(tables.latest_slabinfo())?;
+        let ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
+        let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
+        let stream = stream(trace.clone(), cpus, &zones, &resolver, &ops);
+        let mark = |mark| resolver.mark(mark);
+        let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
+        let tallies = |moment: &str| resolver.tallies_at(&format!("SNAP {moment} begin")).to_vec();
+        let tallies = tables.snapshots.iter().map(|at| (at.moment, tallies(at.moment))).collect();
+        Ok(Self { trace, stream, tables, pages, tallies })
+    }
+}
+
+/// A trace that was converted; `None` if the file is none.
+fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
+    if !is_converted(path) {
+        return Ok(None);
+    }
+    let wrong = |error: &dyn fmt::Display| ReplayError::Option(format!("{}: {error}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| wrong(&error))?;
+    Stream::read(&bytes).map(Some).map_err(|error| wrong(&error))
+}
+
+/// What cannot be opened, or is shorter, is for others to complain of; a pipe keeps its bytes.
+pub(super) fn is_converted(path: &Path) -> bool {
+    let mut first = [0; MAGIC.len()];
+    path.is_file()
+        && File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok()
+        && first == *MAGIC
+}
+
+/// A trace as a stream, for designs, if it was not converted to one already.
 ///
 /// # Errors
 /// As [`run`](super::run).
-pub fn read_stream(path: &Path, progress: &Progress) -> Result<Stream, ReplayError> {
-    let options = Options::default();
-    let (source, tables) = open(Some(path), &options)?;
-    let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
-    let recording = super::read(source, &tables, &options, |p| stage.at(p.bytes))?;
-    let cpus = super::cpus(&recording, &options)?;
-    let trace = recording.path().display().to_string();
-    let mut resolver = recording.resolve(tables.latest_slabinfo())?;
-    let ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
-    Ok(stream(
-        trace,
-        cpus,
-        &kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables),
-        &resolver,
-        &ops,
-    ))
+pub fn read_stream(
+    path: Option<&Path>,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Stream, ReplayError> {
+    Input::open(path, options, progress).map(|input| input.stream)
 }
 
 /// The operations as a stream, with each hidden allocation at its likely time.
