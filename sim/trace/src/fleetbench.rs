@@ -91,7 +91,7 @@ struct Program<F> {
 impl<E, F: FnMut(Call) -> Result<(), E>> Program<F> {
     fn alloc(&mut self, row: &Row, now: f64) -> Result<(), E> {
         self.block += 1;
-        let call = Call::alloc(self.block, row.bytes);
+        let call = Call::alloc(self.block, row.bytes, 1);
         let mean = row.live * self.scale / row.rate;
         // What is never asked for again lives on.
         if mean.is_finite() {

@@ -25,7 +25,7 @@ use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::error::StartError;
 use crate::error::{AllocError, CacheError};
 use crate::process::bootstrap;
-use crate::process::options::{Dump, Options};
+use crate::process::options::{Dump, Options, Record};
 use crate::published::Published;
 use crate::reclaim::reaper::Reap;
 use crate::reclaim::reaper::ReaperInfo;
@@ -75,6 +75,7 @@ pub struct Uslab;
 struct Process {
     malloc: Malloc,
     dump: Option<Dump>,
+    record: Option<Record>,
     /// Whether `USLAB_OPTIONS` says how often to reap, and not the program.
     reap_is_said: bool,
 }
@@ -176,10 +177,12 @@ fn start_here() -> Option<&'static Process> {
     let process = PROCESS.publish(Box::new(Process {
         malloc: core,
         dump: options.dump(),
+        record: options.record(),
         reap_is_said: options.reap.is_some(),
     }));
-    // Where no restartable sequence serves they would miss at the end of a chain of loads, and so they miss at once.
-    if process.core().cpus.mechanism() == Mechanism::Rseq {
+    // Where no restartable sequence serves they would miss at the end of a chain of loads, and so they miss at once. So they do
+    // where each call is recorded.
+    if process.core().cpus.mechanism() == Mechanism::Rseq && process.record.is_none() {
         // SAFETY: only the thread that starts is here, once; what is published lives for ever.
         unsafe { process.malloc.publish(&FAST) };
     }
@@ -454,6 +457,11 @@ impl Uslab {
             None if !Options::given() => None,
             _ => process()?.dump,
         }
+    }
+    /// The recording that `USLAB_OPTIONS` asks for; `None` before the allocator has started, too.
+    #[inline]
+    pub fn record(&self) -> Option<Record> {
+        PROCESS.get()?.record
     }
     /// The numbers of its caches and pages; `None` before it has started. Allocates.
     pub fn info(&self) -> Option<Info> {
