@@ -25,7 +25,7 @@ use crate::debug::corruption::{self, Corruption, CorruptionKind};
 use crate::error::StartError;
 use crate::error::{AllocError, CacheError};
 use crate::process::bootstrap;
-use crate::process::options::{Dump, Options, Record};
+use crate::process::options::{Dump, Options};
 use crate::published::Published;
 use crate::reclaim::reaper::Reap;
 use crate::reclaim::reaper::ReaperInfo;
@@ -75,7 +75,7 @@ pub struct Uslab;
 struct Process {
     malloc: Malloc,
     dump: Option<Dump>,
-    record: Option<Record>,
+    record: Option<(&'static [u8], usize)>,
     /// Whether `USLAB_OPTIONS` says how often to reap, and not the program.
     reap_is_said: bool,
 }
@@ -458,9 +458,11 @@ impl Uslab {
             _ => process()?.dump,
         }
     }
-    /// The recording that `USLAB_OPTIONS` asks for; `None` before the allocator has started, too.
+    /// The file of the recording that `USLAB_OPTIONS` asks for, and how many bytes it may have; `None` before the allocator has
+    /// started, too.
+    #[doc(hidden)]
     #[inline]
-    pub fn record(&self) -> Option<Record> {
+    pub fn record(&self) -> Option<(&'static [u8], usize)> {
         PROCESS.get()?.record
     }
     /// The numbers of its caches and pages; `None` before it has started. Allocates.

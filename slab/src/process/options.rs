@@ -10,7 +10,7 @@
 //! | `reap` | milliseconds | how often a thread gives memory back that is of no use (see [`reaper`](crate::reaper)); `0` is no thread. Without this option the program says it ([`Uslab::reap_every`](crate::Uslab::reap_every)); `libuslab.so` says 500 |
 //! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
 //! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` if this is not said |
-//! | `record` | a file | `libuslab.so` only: where each call of malloc and free is recorded, see [`Record`] |
+//! | `record` | a file | `libuslab.so` only: where each call of malloc and free is recorded, for `uslab replay`; no call takes an inlined path meanwhile. Where there is such a file, its name gets the process's number. No comma can be in it |
 //! | `record_limit` | bytes, or with `k`, `m`, `g` | the most that a recording may have, 1 GiB otherwise |
 //!
 //! An option that is none is named on standard error, and passed over: a program does not end because of its allocator's
@@ -64,17 +64,6 @@ pub struct Dump {
     pub file: &'static [u8],
     /// The signal.
     pub signal: DumpSignal,
-}
-
-/// Where to record the program's calls of malloc and free, for `uslab replay`. While it is asked for, no call takes an inlined
-/// path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Record {
-    /// The file's name as it was given. No comma can be in it.
-    pub file: &'static [u8],
-    /// The most bytes that it may have.
-    pub limit: usize,
 }
 
 /// A signal that means nothing by itself.
@@ -145,9 +134,9 @@ impl Options {
     pub(crate) fn dump(&self) -> Option<Dump> {
         self.dump.map(|file| Dump { file, signal: self.dump_signal })
     }
-    /// The recording that is asked for.
-    pub(crate) fn record(&self) -> Option<Record> {
-        self.record.map(|file| Record { file, limit: self.record_limit.unwrap_or(1 << 30) })
+    /// The recording that is asked for: its file, and the most bytes of it.
+    pub(crate) fn record(&self) -> Option<(&'static [u8], usize)> {
+        Some((self.record?, self.record_limit.unwrap_or(1 << 30)))
     }
 
     fn parse(text: &'static [u8], mut bad: impl FnMut(&[u8])) -> Self {
