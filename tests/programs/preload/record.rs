@@ -110,7 +110,11 @@ fn a_replay_of_a_recording_has_the_programs_counts_and_its_live_bytes() {
         let sizes = [16, 32, 128, 256, 512, 1024, 4096];
         for ((name, [.., left]), size) in COUNTS.iter().zip(sizes) {
             let cache = caches.iter().find(|cache| cache["name"] == *name).unwrap();
-            assert_eq!(number(&cache["size"]) * number(&cache["used"]), size * left, "live bytes of {name}");
+            assert_eq!(
+                number(&cache["object_size"]) * number(&cache["used"]),
+                size * left,
+                "live bytes of {name}"
+            );
         }
         let facts = &report["facts"];
         assert_eq!((number(&facts["too_large"]), number(&facts["alloc_failed"])), (2, 1));
