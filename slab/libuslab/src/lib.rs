@@ -174,7 +174,12 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
         return null_mut();
     }
     // SAFETY: passed on.
-    let moved = record::resized(old, size, MAX_ALIGN, || unsafe { Uslab.reallocate(old, size) });
+    let moved = unsafe {
+        match Uslab.record() {
+            None => Uslab.reallocate(old, size),
+            Some(_) => record::reallocate(old, size),
+        }
+    };
     moved.map_or_else(|_| no_memory(), |memory| memory.as_ptr().cast())
 }
 

@@ -32,6 +32,7 @@ use nix::errno::Errno;
 use nix::libc;
 use std::io::{Error, Result, Write};
 use std::mem::MaybeUninit;
+use uslab::malloc::MAX_ALIGN;
 use uslab::{AllocError, Uslab};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicPtr, AtomicU32, AtomicU64, Kept};
@@ -92,24 +93,27 @@ pub(crate) fn freed(memory: NonNull<u8>) {
     write(take(), Kind::Free, memory.addr().get(), 0, 1);
 }
 
-/// Records what `resize` does to memory.
-#[inline]
-pub(crate) fn resized(
+/// [`Uslab::reallocate`], and records it.
+///
+/// # Safety
+/// As there.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn reallocate(
     old: NonNull<u8>,
     size: usize,
-    align: usize,
-    resize: impl FnOnce() -> core::result::Result<NonNull<u8>, AllocError>,
 ) -> core::result::Result<NonNull<u8>, AllocError> {
     // If it moves, the old memory is free before this knows it.
     let before = take();
-    let result = resize();
+    // SAFETY: passed on.
+    let result = unsafe { Uslab.reallocate(old, size) };
     match result {
-        Ok(new) if new == old => write(before, Kind::Resize, new.addr().get(), size, align),
+        Ok(new) if new == old => write(before, Kind::Resize, new.addr().get(), size, MAX_ALIGN),
         Ok(new) => {
             write(before, Kind::Free, old.addr().get(), 0, 1);
-            allocated(new.as_ptr().cast(), size, align);
+            allocated(new.as_ptr().cast(), size, MAX_ALIGN);
         }
-        Err(_) => write(before, Kind::Alloc, 0, size, align),
+        Err(_) => write(before, Kind::Alloc, 0, size, MAX_ALIGN),
     }
     result
 }

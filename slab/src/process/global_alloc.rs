@@ -269,6 +269,8 @@ impl Uslab {
     #[inline(never)]
     pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
         let memory = match process() {
+            // Nothing was tried.
+            Some(process) if process.record.is_some() => process.malloc.alloc(layout, gfp).ok(),
             Some(process) => process.malloc.alloc_missed(layout, gfp).ok(),
             None => bootstrap::alloc(layout),
         };
@@ -306,6 +308,10 @@ impl Uslab {
     pub unsafe fn free_slow(&self, memory: NonNull<u8>) {
         let process = PROCESS.get();
         match process {
+            // SAFETY: passed on. Nothing was tried.
+            Some(process) if process.record.is_some() && process.malloc.holds(memory) => unsafe {
+                process.malloc.free(memory);
+            },
             // SAFETY: passed on.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.free_slow(memory) },
             // SAFETY: passed on.
