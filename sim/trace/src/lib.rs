@@ -50,6 +50,10 @@ mod page_table;
 mod perf;
 mod prefix;
 mod program;
+/// The writer's own source, so that there is one of the format.
+#[allow(dead_code, reason = "one writes, another one reads")]
+#[path = "../../../slab/libuslab/src/record/format.rs"]
+mod record_format;
 mod recorded;
 mod recording;
 mod resolve;

@@ -8,14 +8,8 @@ use serde::Serialize;
 use super::error::{Impossible, TraceError};
 use super::event::MAX_CPU;
 use super::program::Call;
+use super::record_format::{Header, Kind, MAGIC, RECORD, Record, WORD};
 use super::source::{Progress, Source};
-
-/// The writer's own source, so that there is one of the format.
-#[allow(dead_code, reason = "one writes, another one reads")]
-#[path = "../../../slab/libuslab/src/record/format.rs"]
-mod format;
-
-use format::{Header, Kind, MAGIC, RECORD, Record, WORD};
 
 /// What a recording says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
