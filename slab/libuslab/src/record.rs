@@ -20,7 +20,8 @@
 //!   starts have theirs; a process begins it with its first call. In the child of a fork that is its first after the fork, and
 //!   what it frees of its parent's was never allocated in its file. A child of `vfork` has its parent's memory, and file.
 //! * The file is found by its name whenever it grows: descriptors are the program's. Who removes it, or may not open it any
-//!   more, has what is recorded up to then. It must not be cut while the program runs (`SIGBUS`).
+//!   more, has what is recorded up to then. It must not be cut while the program runs (`SIGBUS`). Addresses for all that it may
+//!   become are taken at once.
 
 #[allow(dead_code, reason = "one writes, another one reads")]
 mod format;
@@ -51,6 +52,9 @@ struct Recorder {
 
 const NONE: *mut AtomicU64 = dangling_mut();
 
+/// Of a process that has none, and of its children, which do not try again.
+static NOTHING: Recorder = Recorder { file: AtomicPtr::new(NONE), most: AtomicU64::new(0) };
+
 /// Null before the first call.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 
@@ -65,6 +69,8 @@ type Name = [u8; 1024];
 
 struct Found {
     name: Name,
+    /// Of the name that was asked for, which others begin with.
+    length: usize,
     device: libc::dev_t,
     inode: libc::ino_t,
 }
@@ -184,6 +190,8 @@ fn file() -> Option<(&'static Recorder, *mut AtomicU64)> {
             Err(error) => {
                 let name = asked.escape_ascii();
                 let _ = writeln!(std::io::stderr(), "uslab: record `{name}`: {error}; nothing is recorded");
+                // Relaxed: there from the start.
+                RECORDER.store((&raw const NOTHING).cast_mut(), Relaxed);
                 file = NONE;
             }
         }
@@ -219,13 +227,18 @@ impl Recorder {
         let process = std::process::id();
         // Relaxed: a child finds what its parent left.
         let parent = Some(PROCESS.swap(process, Relaxed)).filter(|parent| ![0, process].contains(parent));
-        let mut number = 0;
-        let (name, descriptor) = loop {
-            let name =
-                name(asked, process, number).map_err(|_| Error::from_raw_os_error(libc::ENAMETOOLONG))?;
+        let too_long = |_| Error::from_raw_os_error(libc::ENAMETOOLONG);
+        // SAFETY: only this thread makes a file, and puts. A child's lies beside its parent's.
+        let (mut name, length) = match unsafe { FILE.get() } {
+            Some(found) => (found.name, found.length),
+            None => absolute(asked).map_err(too_long)?,
+        };
+        let mut taken = 0;
+        let descriptor = loop {
+            number(&mut name, length, process, taken).map_err(too_long)?;
             match open(&name, libc::O_CREAT | libc::O_EXCL) {
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => number += 1,
-                opened => break (name, opened?),
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => taken += 1,
+                opened => break opened?,
             }
         };
         let most = limit.saturating_sub(HEADER * WORD) / (RECORD * WORD);
@@ -245,7 +258,7 @@ impl Recorder {
         // Relaxed: as above.
         self.most.store(most as u64, Relaxed);
         // SAFETY: only this thread makes a file, and nobody grows it yet.
-        unsafe { FILE.put(Found { name, device: status.st_dev, inode: status.st_ino }) };
+        unsafe { FILE.put(Found { name, length, device: status.st_dev, inode: status.st_ino }) };
         Ok(file)
     }
 
@@ -295,11 +308,11 @@ impl Recorder {
     }
 }
 
-/// `file`, or another name if that is taken; absolute, because the program may go to another directory.
+/// `file` from the root, because the program may go to another directory; and the length of that.
 ///
 /// # Errors
 /// It is too long.
-fn name(file: &[u8], process: u32, number: u32) -> Result<Name> {
+fn absolute(file: &[u8]) -> Result<(Name, usize)> {
     let mut name = [0; _];
     let mut rest = &mut name[..];
     // SAFETY: so many bytes are there.
@@ -309,14 +322,23 @@ fn name(file: &[u8], process: u32, number: u32) -> Result<Name> {
         rest.write_all(b"/")?;
     }
     rest.write_all(file)?;
+    let length = size_of::<Name>() - rest.len();
+    Ok((name, length))
+}
+
+/// Makes `name`, of so many bytes, the first one, or the next if that is taken.
+///
+/// # Errors
+/// It is too long.
+fn number(name: &mut Name, length: usize, process: u32, number: u32) -> Result<()> {
+    let mut rest = &mut name[length..];
     match number {
         0 => {}
         1 => write!(rest, ".{process}")?,
         _ => write!(rest, ".{process}.{number}")?,
     }
     // A NUL behind it.
-    rest.write_all(&[0])?;
-    Ok(name)
+    rest.write_all(&[0])
 }
 
 struct Descriptor(c_int);

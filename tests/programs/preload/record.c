@@ -95,6 +95,7 @@ static void forks(int bare) {
         held[i] = made(malloc(300));
     pid_t child = bare ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
     if (child == 0) {
+        chdir("/");
         for (int i = 0; i < 4; i++)
             free(held[i]);
         for (int i = 0; i < 3; i++)
