@@ -62,13 +62,14 @@ static void counts(void) {
 #define SLOTS 64
 static void *slots[SLOTS];
 static long rounds;
-static int started;
+static int busy;
 
 /* Memory goes from thread to thread. */
 static void *exchange(void *seed) {
     uint64_t random = (uintptr_t)seed;
-    __atomic_add_fetch(&started, 1, __ATOMIC_SEQ_CST);
     for (long i = 0; i < rounds; i++) {
+        if (i == 5000)
+            __atomic_add_fetch(&busy, 1, __ATOMIC_SEQ_CST);
         random = random * 6364136223846793005u + 1442695040888963407u;
         void *memory = made(malloc(17 + (random >> 40) % 40));
         if ((random >> 56) % 8 == 0)
@@ -139,9 +140,8 @@ int main(int argc, char **argv) {
         rounds = 1L << 60;
         for (long i = 0; i < 4; i++)
             pthread_create(&thread[i], NULL, exchange, (void *)(i + 1));
-        while (__atomic_load_n(&started, __ATOMIC_SEQ_CST) < 4)
-            ;
-        usleep(50000);
+        while (__atomic_load_n(&busy, __ATOMIC_SEQ_CST) < 4)
+            usleep(1000);
         write(1, "go\n", 3);
         pause();
     }
