@@ -66,7 +66,8 @@ enum Verb {
 /// Record a trace with ftrace (`trace-cmd record -e kmem`, or /sys/kernel/tracing with events kmem:*) or with perf
 /// (`perf record -a -e 'kmem:*'`); the texts of trace, trace_pipe, `perf script` and `trace-cmd report` are read, and
 /// wee_alloc's traces of a program's malloc (`Alloc(552),` and `Free(0),`), which go to kmalloc on one CPU. Of Fleetbench's
-/// distributions (lines of `SIZE, RATE, LIVE`) a trace is made. All may be plain or compressed with gzip, xz or zstd. The first lines of the report say what is wrong with a trace: events that are missing, a
+/// distributions (lines of `SIZE, RATE, LIVE`) a trace is made. What libuslab.so recorded of a program
+/// (`LD_PRELOAD=libuslab.so USLAB_OPTIONS=record=FILE program`) is replayed call by call, on the CPUs that it ran on. All may be plain or compressed with gzip, xz or zstd. The first lines of the report say what is wrong with a trace: events that are missing, a
 /// cut last line, addresses that do not tell their pages. (Kernels print hashed addresses unless they are booted with
 /// no_hash_pointers; randomised ones are no obstacle.)
 #[derive(Debug, Args)]

@@ -52,6 +52,9 @@ impl<'d> Input<'d> {
     /// An error says something, and names a line that there is.
     fn look_at(&self, error: &TraceError) {
         let (text, line) = match error {
+            // Of records, which are no lines.
+            TraceError::Recording { .. } => return,
+            TraceError::Impossible { .. } if self.trace.starts_with(b"uslabrec") => return,
             TraceError::LongLine { line, .. } | TraceError::Impossible { line, .. } => (self.trace, *line),
             TraceError::Table { path, line, .. } => {
                 let table = TABLES.iter().position(|name| path == Path::new(name));

@@ -1,7 +1,7 @@
 //! What is wrong with a trace: said first, because it limits what the rest is worth.
 
 use crate::output::grouped;
-use crate::trace::{DirectMap, Facts, Format, PageSize, PageSizeSource};
+use crate::trace::{DirectMap, Facts, Format, PageSize, PageSizeSource, Recorded};
 use serde::Serialize;
 use std::fmt;
 
@@ -12,8 +12,10 @@ pub struct TraceHealth {
     pub overwritten: u64,
     /// Events that the header announces and the text does not have: it was cut or filtered.
     pub missing: u64,
-    /// Events that notices in the text say were lost.
+    /// Events that notices in the text say were lost, or calls after the end of a program's recording.
     pub lost: u64,
+    /// Calls of a program that were under way when its recording ended.
+    pub unwritten: u64,
     /// Lines that are neither events nor headers.
     pub not_understood: u64,
     /// The number of the last line, if it is cut; it was left out.
@@ -36,6 +38,7 @@ impl TraceHealth {
             overwritten: written.saturating_sub(in_buffer),
             missing: in_buffer.saturating_sub(facts.total + facts.not_understood),
             lost: facts.lost,
+            unwritten: facts.recorded.as_ref().map_or(0, |recorded| recorded.unwritten),
             not_understood: facts.not_understood,
             cut_last_line: facts.cut_line.as_ref().map(|(line, _)| *line),
             direct_map: facts.direct_map,
@@ -66,7 +69,9 @@ impl TraceHealth {
                 grouped(self.missing)
             )?;
         }
-        if self.lost > 0 {
+        if let Some(recorded) = &facts.recorded {
+            self.warn_of_recording(out, recorded)?;
+        } else if self.lost > 0 {
             writeln!(
                 out,
                 "the kernel lost {} events; what follows the loss is not exact",
@@ -123,6 +128,30 @@ impl TraceHealth {
             writeln!(
                 out,
                 "  Nor can the size of its pages: {size} are assumed, unless --page-size says otherwise"
+            )?;
+        }
+        Ok(())
+    }
+
+    fn warn_of_recording(&self, out: &mut impl fmt::Write, recorded: &Recorded) -> fmt::Result {
+        if self.lost > 0 {
+            writeln!(
+                out,
+                "the recording came to its limit, or the device was full: the last {} calls are not in it",
+                grouped(self.lost)
+            )?;
+        }
+        if self.unwritten > 0 {
+            writeln!(
+                out,
+                "the program ended within {} calls, which are not in the recording",
+                grouped(self.unwritten)
+            )?;
+        }
+        if let Some(parent) = recorded.parent {
+            writeln!(
+                out,
+                "the process was forked from process {parent}, whose memory it may free: those are the pre-trace frees"
             )?;
         }
         Ok(())

@@ -35,7 +35,7 @@ pub struct Report {
     pub events_total: u64,
     /// Lines that were neither events nor headers; the first ones are in `facts`.
     pub not_understood: u64,
-    /// Events that the kernel says were lost. With any, numbers after the loss are not to be trusted.
+    /// Events that the kernel says were lost, or calls after the end of a program's recording. With any, numbers after the loss are not to be trusted.
     pub lost: u64,
     /// Marks of the trace at which all caches were shrunk, as the traced system had shrunk its own.
     pub shrinks: u64,

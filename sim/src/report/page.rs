@@ -44,6 +44,9 @@ impl Report {
             grouped(self.events_total),
             counted(self.traced.cpus, "CPU")
         )?;
+        if let Some(recorded) = &self.facts.recorded {
+            writeln!(out, "Recorded: {}, process {}", recorded.program, recorded.process)?;
+        }
         writeln!(out, "Simulated: {}", self.simulated())?;
         for warning in &self.trace_health.warnings {
             // Lines that go on are indented.

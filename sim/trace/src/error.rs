@@ -51,6 +51,13 @@ pub enum TraceError {
         /// The file.
         path: PathBuf,
     },
+    /// A recording of `libuslab.so` has less than its header says, or what no recording has.
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what is expected.
+        what: String,
+    },
     /// The file is not text.
     Binary {
         /// The file.
@@ -151,6 +158,9 @@ impl fmt::Display for TraceError {
                 write!(f, "{}: its {compression} data is damaged", path.display())
             }
             Self::Empty { path } => write!(f, "{}: the file is empty", path.display()),
+            Self::Recording { path, what } => {
+                write!(f, "{}: recorded by libuslab.so: {what}", path.display())
+            }
             Self::Binary { path, hint } => write!(f, "{}: not text: {hint}", path.display()),
             Self::NotATrace { path, lines, first } if first.is_empty() => {
                 write!(f, "{}: no event in {lines} lines", path.display())

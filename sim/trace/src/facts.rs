@@ -9,6 +9,7 @@ use super::line::Format;
 use super::names::NameSources;
 use super::op::{CacheId, CacheKind};
 use super::page_size::{PageSize, PageSizeSource};
+use super::recorded::Recorded;
 use super::resolve::{CacheTally, MarkState, Resolver};
 use super::tables::Tables;
 use uslab::SlabInfo;
@@ -39,6 +40,8 @@ pub struct Facts {
     pub unterminated: bool,
     /// The last line, shortened, and its number, if it ends in the middle: it was left out.
     pub cut_line: Option<(u64, String)>,
+    /// What `libuslab.so` says of its recording.
+    pub recorded: Option<Recorded>,
     /// Where the traced kernel maps its memory.
     pub direct_map: DirectMap,
     /// Bytes of a page of the traced machine.
@@ -333,6 +336,7 @@ impl Resolver {
             lost: counts.lost,
             unterminated: counts.unterminated,
             cut_line: counts.cut_line.clone(),
+            recorded: counts.recorded.clone(),
             direct_map: self.mapping.direct_map,
             page_size: self.mapping.page_size,
             page_size_source: self.page_size_source,

@@ -91,7 +91,7 @@ struct Program<F> {
 impl<E, F: FnMut(Call) -> Result<(), E>> Program<F> {
     fn alloc(&mut self, row: &Row, now: f64) -> Result<(), E> {
         self.block += 1;
-        let call = Call::alloc(self.block, row.bytes);
+        let call = Call::alloc(self.block, row.bytes, 1);
         let mean = row.live * self.scale / row.rate;
         // What is never asked for again lives on.
         if mean.is_finite() {
@@ -222,7 +222,7 @@ mod tests {
                 Call::Alloc { block, bytes, .. } => assert_eq!(live.insert(block, *bytes), None),
                 Call::Free { block } => assert!(live.remove(block).is_some()),
                 Call::TooLarge | Call::FreeOfTooLarge => {}
-                Call::FreeOfNothing => panic!("there is always something"),
+                other => panic!("there is always something, and nothing fails: {other:?}"),
             }
         }
         let left = |bytes| live.values().filter(|b| **b == bytes).count();

@@ -5,15 +5,15 @@
 //!  source -> line -> event  ->  spool, shapes, counts   ->  names, resolve -> op     (-> facts)
 //!            ftrace, perf,      (pass 1: what the           (pass 2: which cache,
 //!            trace_cmd,          text says)                  which irregularity)
-//!            wee_alloc, fleetbench
+//!            wee_alloc, fleetbench, recorded
 //! ```
 //!
 //! Two passes, because a trace names a cache mostly after the fact: `kmem_cache_free` says where an object came from, often
 //! long after `kmem_cache_alloc` did not. The text is parsed once; between the passes lie 32-byte records.
 //!
 //! Events are those of the kernel's `kmem` group, as ftrace, `perf script` and `trace-cmd report` print them, or a program's
-//! calls of malloc and free, as wee_alloc's traces have them or as Fleetbench's distributions describe them. Nothing is
-//! skipped silently: what is not understood is counted and shown, lost events are reported, and what the kernel did not
+//! calls of malloc and free, as wee_alloc's traces have them, as Fleetbench's distributions describe them, or as `libuslab.so`
+//! records them, which is no text. Nothing is skipped silently: what is not understood is counted and shown, lost events are reported, and what the kernel did not
 //! trace (hidden allocations and frees, objects from before the trace) is told apart and counted.
 //!
 //! ```no_run
@@ -50,6 +50,11 @@ mod page_table;
 mod perf;
 mod prefix;
 mod program;
+/// The writer's own source, so that there is one of the format.
+#[allow(dead_code, reason = "one writes, another one reads")]
+#[path = "../../../slab/libuslab/src/record/format.rs"]
+mod record_format;
+mod recorded;
 mod recording;
 mod resolve;
 mod shapes;
@@ -78,6 +83,7 @@ pub use op::{
 };
 pub use page_move::{PageMove, PageMoveKind};
 pub use page_size::{PageSize, PageSizeSource};
+pub use recorded::Recorded;
 pub use recording::{Counts, Recording};
 pub use resolve::{CacheTally, Resolver};
 #[doc(hidden)]

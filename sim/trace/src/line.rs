@@ -38,6 +38,8 @@ pub enum Format {
     WeeAlloc,
     /// A distribution of a program's allocations, as Fleetbench has them. A trace is made of it.
     Fleetbench,
+    /// A program's calls of malloc and free, as `libuslab.so` records them. No text.
+    Libuslab,
 }
 
 /// What one line is.
@@ -305,7 +307,7 @@ impl Parser {
             return Ok(Line::Nothing);
         }
         let call = self.blocks.call(line).ok_or(Reject::NotUnderstood)?;
-        Ok(Line::Event(self.made(call)))
+        Ok(Line::Event(self.made(call, 0, 0)))
     }
 
     /// A line of a distribution.
@@ -321,8 +323,13 @@ impl Parser {
         std::mem::take(&mut self.rows)
     }
 
-    /// The event of a program's call. It has no time and no CPU.
-    pub(super) fn made(&mut self, call: Call) -> Event {
+    /// The trace is what `libuslab.so` recorded.
+    pub(super) fn is_recorded(&mut self) {
+        self.format = Some(Format::Libuslab);
+    }
+
+    /// The event of a program's call. Where its CPU and its time are not known, they are 0.
+    pub(super) fn made(&mut self, call: Call, cpu: u16, time_ns: u64) -> Event {
         let site = self.strings.sites.intern(b"malloc");
         let kind = match call {
             Call::Alloc { block, bytes, takes } => EventKind::Alloc {
@@ -338,10 +345,24 @@ impl Parser {
             Call::FreeOfNothing => EventKind::FreeNull,
             Call::TooLarge => EventKind::TooLarge { alloc: true },
             Call::FreeOfTooLarge => EventKind::TooLarge { alloc: false },
+            Call::Failed => EventKind::Alloc {
+                ptr: Ptr(0),
+                site,
+                bytes_req: 0,
+                bytes_alloc: 0,
+                gfp: self.gfp(b"none"),
+                cache: None,
+                via: Via::Kmalloc,
+            },
+            Call::Resized => EventKind::Other,
         };
-        let alloc = matches!(call, Call::Alloc { .. } | Call::TooLarge);
-        let name = self.strings.events.intern(if alloc { b"Alloc" } else { b"Free" });
-        Event { name, cpu: 0, context: None, time_ns: 0, comm_unknown: false, kind }
+        let name = match call {
+            Call::Alloc { .. } | Call::TooLarge | Call::Failed => &b"Alloc"[..],
+            Call::Free { .. } | Call::FreeOfNothing | Call::FreeOfTooLarge => b"Free",
+            Call::Resized => b"Resize",
+        };
+        let name = self.strings.events.intern(name);
+        Event { name, cpu, context: None, time_ns, comm_unknown: false, kind }
     }
 
     /// trace-cmd prints the writing function before the text.
@@ -431,7 +452,7 @@ fn cut(format: Format, line: &[u8]) -> Option<Prefix<'_>> {
         Format::Ftrace => ftrace::cut(line),
         Format::PerfScript => perf::cut(line),
         Format::TraceCmdReport => trace_cmd::cut(line),
-        Format::WeeAlloc | Format::Fleetbench => None,
+        Format::WeeAlloc | Format::Fleetbench | Format::Libuslab => None,
     }
 }
 

@@ -23,11 +23,15 @@ pub(super) enum Call {
     TooLarge,
     /// And its free.
     FreeOfTooLarge,
+    /// There was no memory.
+    Failed,
+    /// A block has another size, where it is.
+    Resized,
 }
 
 impl Call {
-    pub(super) fn alloc(block: u64, bytes: u64) -> Self {
-        match taken(bytes) {
+    pub(super) fn alloc(block: u64, bytes: u64, align: u64) -> Self {
+        match taken(bytes, align) {
             // What it takes is no less, and fits.
             Some(takes) => Self::Alloc { block, bytes: bytes as u32, takes },
             None => Self::TooLarge,
@@ -35,12 +39,12 @@ impl Call {
     }
 }
 
-/// What kmalloc takes for so many bytes: a size class, or whole pages, twice as many each time.
-fn taken(bytes: u64) -> Option<u32> {
-    if bytes > PAGE.max_object() {
+/// What kmalloc takes for so many bytes at an alignment: a size class, or whole pages, twice as many each time.
+fn taken(bytes: u64, align: u64) -> Option<u32> {
+    let least = bytes.max(align);
+    if least > PAGE.max_object() {
         return None;
     }
-    let bytes = bytes.max(1);
-    let class = usize::try_from(bytes).ok().and_then(SizeClass::for_size);
-    u32::try_from(class.map_or(bytes.next_power_of_two(), |class| class.size() as u64)).ok()
+    let class = SizeClass::for_layout(bytes as usize, align as usize);
+    u32::try_from(class.map_or(least.next_power_of_two(), |class| class.size() as u64)).ok()
 }

@@ -19,6 +19,7 @@ use super::op::PageUse;
 use super::page_move::PageMove;
 use super::page_size::{PageSize, PageSizeSource};
 use super::page_table::{PageTable, frames};
+use super::recorded::{Calls, Recorded};
 use super::shapes::{Shape, Shapes};
 use super::source::{Progress, Source};
 use super::spool::{Record, Spool, Tag};
@@ -26,6 +27,9 @@ use super::symbols::Symbol;
 
 /// Records are held in memory up to this many bytes: two million events.
 const SPOOL_IN_MEMORY: usize = 64 << 20;
+
+/// How many records of a program lie between two reports of progress: a mebibyte of them.
+const PROGRESS_EVERY: u64 = 43_690;
 
 /// The migrate type of user memory.
 const MOVABLE: u8 = 1;
@@ -65,7 +69,7 @@ pub struct Counts {
     pub not_understood: u64,
     /// The first few of them, shortened, with their numbers.
     pub first_not_understood: Vec<(u64, String)>,
-    /// Events that the kernel says were lost; each notice without a number counts one.
+    /// Events that the kernel says were lost, or `libuslab.so`; each notice without a number counts one.
     pub lost: u64,
     /// Notices of lost events.
     pub lost_notices: u64,
@@ -125,6 +129,8 @@ pub struct Counts {
     pub unterminated: bool,
     /// The last line, shortened, and its number, if it ends in the middle: it was left out.
     pub cut_line: Option<(u64, String)>,
+    /// What `libuslab.so` says of its recording.
+    pub recorded: Option<Recorded>,
 }
 
 impl Recording {
@@ -161,6 +167,10 @@ impl Recording {
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, TraceError> {
         let mut pass = Pass::new(source.path().to_owned(), spool_limit);
+        if source.is_recorded() {
+            pass.recorded(source, progress)?;
+            return pass.finish(page_size);
+        }
         while let Some(chunk) = source.next_chunk()? {
             pass.chunk(chunk.text, chunk.first_line)?;
             progress(source.progress());
@@ -311,6 +321,24 @@ impl Pass {
             text = rest;
         }
         self.counts.lines = number - 1;
+        Ok(())
+    }
+
+    /// Reads what `libuslab.so` recorded. Its records are its lines.
+    fn recorded(&mut self, source: Source, mut progress: impl FnMut(Progress)) -> Result<(), TraceError> {
+        self.parser.is_recorded();
+        let mut calls = Calls::open(source)?;
+        while let Some((number, call, cpu, time_ns)) = calls.next_call()? {
+            let event = self.parser.made(call, cpu, time_ns);
+            self.event(&event, number).map_err(|source| TraceError::Spool { source })?;
+            self.counts.lines = number;
+            if number.is_multiple_of(PROGRESS_EVERY) {
+                progress(calls.progress());
+            }
+        }
+        let recorded = calls.finish();
+        self.counts.lost = recorded.lost;
+        self.counts.recorded = Some(recorded);
         Ok(())
     }
 
@@ -499,7 +527,7 @@ impl Pass {
         let rows = self.parser.take_rows();
         let line = self.counts.lines;
         let made = fleetbench::calls(&rows, |call| {
-            let event = self.parser.made(call);
+            let event = self.parser.made(call, 0, 0);
             self.event(&event, line)
         });
         made.map_err(|source| TraceError::Spool { source })?;

@@ -1,4 +1,4 @@
-//! Where trace text comes from: a file, plain or compressed (gzip, xz, zstd), or standard input.
+//! Where a trace comes from: a file, plain or compressed (gzip, xz, zstd), or standard input.
 //!
 //! Lines are handed out as slices of one large buffer: nothing is allocated for a line, and memory does not grow with
 //! the trace. Compression is told by the first bytes, never by the name of the file.
@@ -14,6 +14,7 @@ use liblzma::stream::{CONCATENATED, Stream};
 use memchr::{memchr, memrchr};
 
 use super::error::TraceError;
+use super::recorded;
 
 /// Bytes read at a time. A line must fit in it; the longest of the kernel's is about 400 bytes.
 const CHUNK: usize = 1 << 20;
@@ -82,6 +83,7 @@ pub struct Source {
     end: usize,
     eof: bool,
     line: u64,
+    recorded: bool,
 }
 
 impl fmt::Debug for Source {
@@ -134,10 +136,13 @@ impl Source {
         counted.fill_head().map_err(|source| TraceError::Read { path: path.clone(), source })?;
         let reader =
             Decoder::new(counted).map_err(|source| TraceError::Read { path: path.clone(), source })?;
-        let mut source =
-            Self { path, reader, total, buffer: vec![0; CHUNK], start: 0, end: 0, eof: false, line: 0 };
+        let (buffer, eof, recorded) = (vec![0; CHUNK], false, false);
+        let mut source = Self { path, reader, total, buffer, start: 0, end: 0, eof, line: 0, recorded };
         source.fill()?;
-        source.check_text()?;
+        source.recorded = recorded::is_recorded(&source.buffer[..source.end]);
+        if !source.recorded {
+            source.check_text()?;
+        }
         Ok(source)
     }
 
@@ -159,6 +164,9 @@ impl Source {
     ///
     /// Reading failed, the compressed file is cut short or damaged, or a line does not fit in the buffer.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk<'_>>, TraceError> {
+        if self.recorded {
+            return Err(TraceError::Binary { path: self.path.clone(), hint: NO_TRACE });
+        }
         let (from, to) = loop {
             let held = &self.buffer[self.start..self.end];
             if let Some(last) = memrchr(b'\n', held) {
@@ -183,6 +191,21 @@ impl Source {
             self.line += 1;
         }
         Ok(Some(Chunk { text, first_line }))
+    }
+
+    /// Whether it is no text, but what `libuslab.so` recorded.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.recorded
+    }
+
+    /// The next bytes, less than a chunk of them; fewer at the end.
+    pub(super) fn next_bytes(&mut self, bytes: usize) -> Result<&[u8], TraceError> {
+        if self.end - self.start < bytes {
+            self.fill()?;
+        }
+        let from = self.start;
+        self.start = self.end.min(from + bytes);
+        Ok(&self.buffer[from..self.start])
     }
 
     /// Moves what is left to the front and reads until the buffer is full or the stream ends.

@@ -31,7 +31,7 @@ impl Blocks {
     pub(super) fn call(&mut self, line: &[u8]) -> Option<Call> {
         if let Some(bytes) = operand(line, b"Alloc(") {
             self.allocations += 1;
-            let call = Call::alloc(self.allocations, bytes);
+            let call = Call::alloc(self.allocations, bytes, 1);
             let place = if call == Call::TooLarge { &mut self.too_large } else { &mut self.live };
             place.insert(self.allocations);
             return Some(call);

@@ -62,6 +62,7 @@ extern "C" fn loaded() {
     {
         say(dump.file, &error);
     }
+    crate::record::begin();
 }
 
 /// There is nobody to tell that standard error is closed.

@@ -25,7 +25,8 @@
 //!
 //! C++'s `new` and `delete` are here, too: see [`cplusplus`].
 //!
-//! Object caches for C are in `uslab.h`, and [`cache`]. On a signal it writes its numbers, if it is told to: [`dump`].
+//! Object caches for C are in `uslab.h`, and [`cache`]. If it is told to, it writes its numbers on a signal ([`dump`]), and
+//! records each call ([`record`]).
 //!
 //! `uslab_version` is there to be found: a program that finds it runs on this library.
 
@@ -41,6 +42,7 @@ pub mod dump;
 pub mod limits;
 #[cfg(target_env = "gnu")]
 pub mod loader;
+pub mod record;
 pub mod statistics;
 
 use core::alloc::Layout;
@@ -60,8 +62,24 @@ const PAGE: usize = 4096;
 /// At least one byte, so that every pointer is another one. Null, and `ENOMEM`, if there is none.
 #[inline(always)]
 fn allocate(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
-    let memory = Layout::from_size_align(size.max(1), align).ok().and_then(|l| Uslab.allocate(l, gfp).ok());
-    memory.map_or_else(no_memory, |memory| memory.as_ptr().cast())
+    match Uslab.allocate_fast(size, align) {
+        Some(memory) => {
+            if gfp.contains(Gfp::ZERO) {
+                // SAFETY: so many bytes are the caller's from now on.
+                unsafe { memory.write_bytes(0, size) };
+            }
+            memory.as_ptr().cast()
+        }
+        None => allocate_slow(size, align, gfp),
+    }
+}
+#[cold]
+#[inline(never)]
+fn allocate_slow(size: usize, align: usize, gfp: Gfp) -> *mut c_void {
+    let layout = Layout::from_size_align(size.max(1), align).ok();
+    let memory = layout.map_or(null_mut(), |layout| Uslab.allocate_missed(layout, gfp).cast());
+    record::allocated(memory, size, align);
+    if memory.is_null() { no_memory() } else { memory }
 }
 
 #[cold]
@@ -86,9 +104,7 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_slow(size: usize) -> *mut c_void {
-    let Ok(layout) = Layout::from_size_align(size.max(1), MAX_ALIGN) else { return no_memory() };
-    let memory = Uslab.allocate_missed(layout, Gfp::KERNEL);
-    if memory.is_null() { no_memory() } else { memory.cast() }
+    allocate_slow(size, MAX_ALIGN, Gfp::KERNEL)
 }
 
 /// `calloc(3)`.
@@ -119,6 +135,7 @@ unsafe extern "C" fn free_slow(memory: *mut c_void) {
     unsafe {
         let errno = nix::libc::__errno_location();
         let before = errno.read();
+        record::freed(memory);
         Uslab.free_slow(memory);
         errno.write(before);
     }
@@ -157,7 +174,12 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
         return null_mut();
     }
     // SAFETY: passed on.
-    let moved = unsafe { Uslab.reallocate(old, size) };
+    let moved = unsafe {
+        match Uslab.record() {
+            None => Uslab.reallocate(old, size),
+            Some(_) => record::reallocate(old, size),
+        }
+    };
     moved.map_or_else(|_| no_memory(), |memory| memory.as_ptr().cast())
 }
 

@@ -75,6 +75,7 @@ pub struct Uslab;
 struct Process {
     malloc: Malloc,
     dump: Option<Dump>,
+    record: Option<(&'static [u8], usize)>,
     /// Whether `USLAB_OPTIONS` says how often to reap, and not the program.
     reap_is_said: bool,
 }
@@ -176,10 +177,12 @@ fn start_here() -> Option<&'static Process> {
     let process = PROCESS.publish(Box::new(Process {
         malloc: core,
         dump: options.dump(),
+        record: options.record(),
         reap_is_said: options.reap.is_some(),
     }));
-    // Where no restartable sequence serves they would miss at the end of a chain of loads, and so they miss at once.
-    if process.core().cpus.mechanism() == Mechanism::Rseq {
+    // Where no restartable sequence serves they would miss at the end of a chain of loads, and so they miss at once. So they do
+    // where each call is recorded.
+    if process.core().cpus.mechanism() == Mechanism::Rseq && process.record.is_none() {
         // SAFETY: only the thread that starts is here, once; what is published lives for ever.
         unsafe { process.malloc.publish(&FAST) };
     }
@@ -266,6 +269,8 @@ impl Uslab {
     #[inline(never)]
     pub fn allocate_missed(&self, layout: Layout, gfp: Gfp) -> *mut u8 {
         let memory = match process() {
+            // Nothing was tried.
+            Some(process) if process.record.is_some() => process.malloc.alloc(layout, gfp).ok(),
             Some(process) => process.malloc.alloc_missed(layout, gfp).ok(),
             None => bootstrap::alloc(layout),
         };
@@ -303,6 +308,10 @@ impl Uslab {
     pub unsafe fn free_slow(&self, memory: NonNull<u8>) {
         let process = PROCESS.get();
         match process {
+            // SAFETY: passed on. Nothing was tried.
+            Some(process) if process.record.is_some() && process.malloc.holds(memory) => unsafe {
+                process.malloc.free(memory);
+            },
             // SAFETY: passed on.
             Some(process) if process.malloc.holds(memory) => unsafe { process.malloc.free_slow(memory) },
             // SAFETY: passed on.
@@ -454,6 +463,13 @@ impl Uslab {
             None if !Options::given() => None,
             _ => process()?.dump,
         }
+    }
+    /// The file of the recording that `USLAB_OPTIONS` asks for, and how many bytes it may have; `None` before the allocator has
+    /// started, too.
+    #[doc(hidden)]
+    #[inline]
+    pub fn record(&self) -> Option<(&'static [u8], usize)> {
+        PROCESS.get()?.record
     }
     /// The numbers of its caches and pages; `None` before it has started. Allocates.
     pub fn info(&self) -> Option<Info> {

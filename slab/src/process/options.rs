@@ -10,6 +10,8 @@
 //! | `reap` | milliseconds | how often a thread gives memory back that is of no use (see [`reaper`](crate::reaper)); `0` is no thread. Without this option the program says it ([`Uslab::reap_every`](crate::Uslab::reap_every)); `libuslab.so` says 500 |
 //! | `dump` | a file | `libuslab.so` only: where the numbers go on a signal, see [`Dump`] |
 //! | `dump_signal` | `USR1`, `USR2` | that signal; `USR2` if this is not said |
+//! | `record` | a file | `libuslab.so` only: where each call of malloc and free is recorded, for `uslab replay`; no call takes an inlined path meanwhile. Where there is such a file, its name gets the process's number. No comma can be in it |
+//! | `record_limit` | bytes, or with `k`, `m`, `g` | the most that a recording may have, 1 GiB otherwise |
 //!
 //! An option that is none is named on standard error, and passed over: a program does not end because of its allocator's
 //! settings. Read before there is an allocator, so nothing here allocates. Programs that run with other rights than those of
@@ -34,6 +36,8 @@ pub(crate) struct Options {
     pub(crate) reap: Option<Duration>,
     pub(crate) dump: Option<&'static [u8]>,
     pub(crate) dump_signal: DumpSignal,
+    pub(crate) record: Option<&'static [u8]>,
+    pub(crate) record_limit: Option<usize>,
 }
 
 /// Where to write the numbers, and on which signal: as JSON if the file's name ends in `.json`, as Prometheus' text if it ends
@@ -92,7 +96,7 @@ fn has_other_rights() -> bool {
 }
 
 const EXPECTED: &str = "stats=0|1, check=0|1, huge_pages=system|advise|never, limit=BYTES[k|m|g], huge_cache=BYTES[k|m|g], reap=MS, \
-                        dump=FILE or dump_signal=USR1|USR2";
+                        dump=FILE, dump_signal=USR1|USR2, record=FILE or record_limit=BYTES[k|m|g]";
 
 /// `USLAB_OPTIONS`, where it is heeded. WebAssembly has no environment.
 #[cfg(target_family = "wasm")]
@@ -129,6 +133,10 @@ impl Options {
     /// The dump that is asked for.
     pub(crate) fn dump(&self) -> Option<Dump> {
         self.dump.map(|file| Dump { file, signal: self.dump_signal })
+    }
+    /// The recording that is asked for: its file, and the most bytes of it.
+    pub(crate) fn record(&self) -> Option<(&'static [u8], usize)> {
+        Some((self.record?, self.record_limit.unwrap_or(1 << 30)))
     }
 
     fn parse(text: &'static [u8], mut bad: impl FnMut(&[u8])) -> Self {
@@ -170,6 +178,8 @@ impl Options {
                     _ => return None,
                 };
             }
+            b"record" if value != b"=" => self.record = Some(&value[1..]),
+            b"record_limit" => self.record_limit = Some(bytes(&value[1..])?),
             _ => return None,
         }
         Some(())
@@ -236,14 +246,17 @@ mod tests {
             reap: Some(Duration::from_millis(250)),
             dump: Some(b"/tmp/a=%p.json"),
             dump_signal: DumpSignal::Usr1,
+            record: Some(b"/tmp/a"),
+            record_limit: Some(1 << 20),
         };
-        let text = "stats=1,check=0,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1";
+        let text = "stats=1,check=0,huge_pages=never,limit=64m,huge_cache=1g,reap=250,dump=/tmp/a=%p.json,dump_signal=USR1,\
+                    record=/tmp/a,record_limit=1m";
         assert_eq!(read(text), (all, vec![]));
         let (options, wrong) = read(
-            "stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap",
+            "stat=1,stats=2,stats,limit=0,limit=k,limit=99999999999g,huge_pages=,stats=1,=,dump=,dump,dump_signal=KILL,reap=,reap=1s,reap,record=,record_limit=0",
         );
         assert_eq!(options, Options { stats: true, ..Options::default() });
-        assert_eq!(wrong.len(), 14, "{wrong:?}");
+        assert_eq!(wrong.len(), 16, "{wrong:?}");
         let (options, wrong) = read("huge_cache=0,huge_cache=,huge_cache=-1,huge_cache");
         assert_eq!((options.huge_cache, wrong.len()), (Some(0), 3), "{wrong:?}");
     }

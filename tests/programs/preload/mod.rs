@@ -9,6 +9,7 @@ mod give_back;
 mod nginx;
 mod programs;
 mod python;
+mod record;
 mod redis;
 mod server;
 

@@ -1,0 +1,138 @@
+//! What `libuslab.so` records of a program: its calls of malloc and free, with their addresses, CPUs and times.
+//!
+//! Blocks are their addresses. A `realloc` that moves memory is a free and an allocation.
+
+use rustc_hash::FxHashSet;
+use serde::Serialize;
+
+use super::error::{Impossible, TraceError};
+use super::event::MAX_CPU;
+use super::program::Call;
+use super::record_format::{Header, Kind, MAGIC, RECORD, Record, WORD};
+use super::source::{Progress, Source};
+
+/// What a recording says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Recorded {
+    /// The program's name, cut to 15 bytes.
+    pub program: String,
+    /// The number of its process.
+    pub process: u32,
+    /// The process that it was forked from, if that was recorded: it frees memory that it did not allocate.
+    pub parent: Option<u32>,
+    /// Calls after the end of the recording, which reached its limit or found the device full.
+    pub lost: u64,
+    /// Calls that were under way when the program was killed.
+    pub unwritten: u64,
+}
+
+/// Whether that is how a recording begins.
+pub(super) fn is_recorded(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
+/// The calls, one after the other.
+#[derive(Debug)]
+pub(super) struct Calls {
+    source: Source,
+    header: Header,
+    read: u64,
+    unwritten: u64,
+    /// Blocks that a malloc maps by itself.
+    too_large: FxHashSet<u64>,
+}
+
+impl Calls {
+    /// Reads the header.
+    pub(super) fn open(mut source: Source) -> Result<Self, TraceError> {
+        let Some(words) = words(&mut source)? else { return Err(wrong(&source, "cut within its header")) };
+        let header = Header::of(words).map_err(|version| {
+            wrong(&source, format!("in format {version}, where 1 is expected; record it again"))
+        })?;
+        Ok(Self { source, header, read: 0, unwritten: 0, too_large: FxHashSet::default() })
+    }
+
+    /// Records that the file has.
+    fn there(&self) -> u64 {
+        self.header.calls.min(self.header.room)
+    }
+
+    /// The next call with its number, its CPU and its time; `None` at the end.
+    pub(super) fn next_call(&mut self) -> Result<Option<(u64, Call, u16, u64)>, TraceError> {
+        while self.read < self.there() {
+            let Some(words) = words::<RECORD>(&mut self.source)? else {
+                let (read, there) = (self.read, self.there());
+                return Err(wrong(&self.source, format!("cut short: {read} of {there} records are there")));
+            };
+            self.read += 1;
+            match Record::of(words) {
+                Ok(record) if record.cpu > MAX_CPU => {
+                    let (field, value, most) = ("cpu", record.cpu.into(), MAX_CPU.into());
+                    let what = Impossible { field, value, most, least: 0, page_size: None };
+                    return Err(TraceError::Impossible {
+                        path: self.source.path().to_owned(),
+                        line: self.read,
+                        what,
+                    });
+                }
+                Ok(record) => {
+                    return Ok(Some((self.read, self.call(&record), record.cpu, record.time_ns)));
+                }
+                Err(0) => self.unwritten += 1,
+                Err(_) => {
+                    let what = format!("damaged: record {} is of no known kind", self.read);
+                    return Err(wrong(&self.source, what));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn call(&mut self, record: &Record) -> Call {
+        let Record { kind, address: block, size, align, .. } = *record;
+        match kind {
+            Kind::Alloc if block == 0 => Call::Failed,
+            Kind::Alloc => {
+                let call = Call::alloc(block, size, align);
+                if call == Call::TooLarge {
+                    self.too_large.insert(block);
+                }
+                call
+            }
+            Kind::Free if block == 0 => Call::FreeOfNothing,
+            Kind::Free if self.too_large.remove(&block) => Call::FreeOfTooLarge,
+            Kind::Free => Call::Free { block },
+            Kind::Resize => Call::Resized,
+        }
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        self.source.progress()
+    }
+
+    /// What the recording says of itself, once all was read.
+    pub(super) fn finish(self) -> Recorded {
+        let Header { process, parent, program, calls, .. } = self.header;
+        let program = program.split(|byte| *byte == 0).next().unwrap_or_default();
+        Recorded {
+            program: String::from_utf8_lossy(program).into_owned(),
+            process,
+            parent,
+            lost: calls - self.there(),
+            unwritten: self.unwritten,
+        }
+    }
+}
+
+/// The next words; `None` if there are fewer.
+fn words<const N: usize>(source: &mut Source) -> Result<Option<[u64; N]>, TraceError> {
+    let bytes = source.next_bytes(N * WORD)?;
+    let mut words = [0; N];
+    let there = bytes.as_chunks().0;
+    words.iter_mut().zip(there).for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
+    Ok((there.len() == N).then_some(words))
+}
+
+fn wrong(source: &Source, what: impl Into<String>) -> TraceError {
+    TraceError::Recording { path: source.path().to_owned(), what: what.into() }
+}

@@ -1,0 +1,146 @@
+//! A recording's file, for who writes it (`libuslab.so`) and for who reads it (`uslab-trace`, which has this source, too).
+//!
+//! A header of eight words, then records of three, each a call of malloc or free. All words are little-endian.
+//!
+//! | header | |
+//! |---|---|
+//! | 0, 1 | `uslabrec`, and the format's version |
+//! | 2, 3 | the process; the one that it was forked from, if that was recorded, else 0 |
+//! | 4, 5 | the program's name, cut to 15 bytes |
+//! | 6 | how many calls there were |
+//! | 7 | how many of them there is room for: the first ones. The file is at least so long |
+//!
+//! | record | |
+//! |---|---|
+//! | 0 | the address (48 bits), the CPU (16) |
+//! | 1 | nanoseconds of the system's monotonic clock |
+//! | 2 | bytes asked for (48), the alignment's logarithm (8), what was called (8) |
+//!
+//! A record's last word is written last. One that is 0 belongs to a call that was under way when the recording ended.
+
+/// What a recording begins with.
+pub(crate) const MAGIC: [u8; 8] = *b"uslabrec";
+const VERSION: u64 = 1;
+
+/// Words of the header, and which of them change.
+pub(crate) const HEADER: usize = 8;
+pub(crate) const CALLS: usize = 6;
+pub(crate) const ROOM: usize = 7;
+/// Words of a record.
+pub(crate) const RECORD: usize = 3;
+pub(crate) const WORD: usize = size_of::<u64>();
+
+const LOW: u64 = (1 << 48) - 1;
+
+/// The header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) process: u32,
+    pub(crate) parent: Option<u32>,
+    /// Zeros behind it.
+    pub(crate) program: [u8; 16],
+    pub(crate) calls: u64,
+    pub(crate) room: u64,
+}
+
+impl Header {
+    pub(crate) fn words(self) -> [u64; HEADER] {
+        let Self { process, parent, program, calls, room } = self;
+        let [first, second] = [0, 1].map(|half| u64::from_le_bytes(program.as_chunks().0[half]));
+        let parent = parent.unwrap_or(0).into();
+        [u64::from_le_bytes(MAGIC), VERSION, process.into(), parent, first, second, calls, room]
+    }
+
+    /// # Errors
+    /// The version, if it is another one.
+    pub(crate) fn of(words: [u64; HEADER]) -> Result<Self, u64> {
+        let [_, version, process, parent, first, second, calls, room] = words;
+        if version != VERSION {
+            return Err(version);
+        }
+        let mut program = [0; 16];
+        program[..8].copy_from_slice(&first.to_le_bytes());
+        program[8..].copy_from_slice(&second.to_le_bytes());
+        let parent = Some(parent as u32).filter(|parent| *parent > 0);
+        Ok(Self { process: process as u32, parent, program, calls, room })
+    }
+}
+
+/// What was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Memory was handed out, or none, at address 0.
+    Alloc = 1,
+    Free,
+    /// Memory has another size, where it was.
+    Resize,
+}
+
+/// A call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) kind: Kind,
+    pub(crate) address: u64,
+    pub(crate) cpu: u16,
+    pub(crate) time_ns: u64,
+    pub(crate) size: u64,
+    pub(crate) align: u64,
+}
+
+impl Record {
+    /// The last word is not 0. Nothing has more than 48 bits of address or of size; the alignment is a power of two.
+    pub(crate) fn words(self) -> [u64; RECORD] {
+        let Self { kind, address, cpu, time_ns, size, align } = self;
+        let shift = u64::from(align.trailing_zeros());
+        [address & LOW | u64::from(cpu) << 48, time_ns, size.min(LOW) | shift << 48 | (kind as u64) << 56]
+    }
+
+    /// # Errors
+    /// The last word, if none has it. 0 is that of a call that was under way.
+    pub(crate) fn of([first, time_ns, last]: [u64; RECORD]) -> Result<Self, u64> {
+        let kind = match last >> 56 {
+            1 => Kind::Alloc,
+            2 => Kind::Free,
+            3 => Kind::Resize,
+            _ => return Err(last),
+        };
+        let align = 1_u64.checked_shl((last >> 48 & 0xff) as u32).ok_or(last)?;
+        Ok(Self { kind, address: first & LOW, cpu: (first >> 48) as u16, time_ns, size: last & LOW, align })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            kind in prop::sample::select(vec![Kind::Alloc, Kind::Free, Kind::Resize]),
+            (address, size) in (0..=LOW, 0..=LOW),
+            (cpu, time_ns, shift) in (any::<u16>(), any::<u64>(), 0..64_u32),
+        ) {
+            let record = Record { kind, address, cpu, time_ns, size, align: 1 << shift };
+            prop_assert_eq!(Record::of(record.words()), Ok(record));
+            prop_assert_ne!(record.words()[RECORD - 1], 0);
+        }
+
+        #[test]
+        fn so_is_the_header(
+            (process, parent) in (any::<u32>(), prop::option::of(1..=u32::MAX)),
+            (program, calls, room) in (any::<[u8; 16]>(), any::<u64>(), any::<u64>()),
+        ) {
+            let header = Header { process, parent, program, calls, room };
+            prop_assert_eq!(Header::of(header.words()), Ok(header));
+            prop_assert_eq!(header.words()[0].to_le_bytes(), MAGIC);
+        }
+    }
+
+    #[test]
+    fn what_none_has_written_is_none() {
+        for last in [0, 4 << 56, 255 << 56, 1 << 56 | 64 << 48] {
+            assert_eq!(Record::of([1, 2, last]), Err(last));
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Recordings of programs, and what `uslab replay` makes of them.
+
+use super::{compiled, preloaded, say, text};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use uslab_sim::trace::{Facts, Recorded, Recording, Tables};
+use uslab_tests::libuslab;
+
+/// Bytes of a recording's header, and of a record.
+const HEADER: usize = 64;
+const RECORD: usize = 24;
+
+struct Recorder {
+    dir: tempfile::TempDir,
+    program: PathBuf,
+}
+
+impl Recorder {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self { program: compiled("record.c", dir.path()), dir }
+    }
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("rec")
+    }
+    /// Runs the program, which succeeds, and says nothing.
+    fn run(&self, args: &[&str], more: &str) -> PathBuf {
+        let file = self.file();
+        let options = format!("record={}{more}", file.display());
+        let output = preloaded(Command::new(&self.program).args(args), &options);
+        assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
+        file
+    }
+    /// All recordings but the first.
+    fn others(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        let mut others: Vec<_> =
+            entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("rec.")).collect();
+        others.sort();
+        others
+    }
+}
+
+/// What the trace's reader says of a file, and what the file says of itself.
+fn facts(file: &Path) -> (Facts, Recorded) {
+    let mut ops = Recording::open(file).unwrap().resolve(None).unwrap();
+    while ops.next_op().unwrap().is_some() {}
+    let facts = ops.facts(&Tables::default());
+    let recorded = facts.recorded.clone().unwrap();
+    (facts, recorded)
+}
+
+/// No address is handed out twice without a free between, nothing is freed that is not there.
+#[track_caller]
+fn in_order(facts: &Facts) {
+    let objects = &facts.objects;
+    assert_eq!((objects.hidden_allocs, objects.hidden_frees, objects.pre_trace_frees), (0, 0, 0));
+    assert_eq!(objects.matched, objects.frees);
+}
+
+fn replay(file: &Path, more: &[&str]) -> Output {
+    Command::new(uslab_tests::uslab()).arg("replay").arg(file).args(more).output().unwrap()
+}
+
+fn replayed(file: &Path) -> Value {
+    let output = replay(file, &["--json", "-"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Of `counts` in `record.c`, by class: allocations, frees, and what is left.
+const COUNTS: [(&str, [u64; 3]); 8] = [
+    // Of 0 bytes.
+    ("kmalloc-16", [5, 0, 5]),
+    // Of 20, reallocated to nothing.
+    ("kmalloc-32", [1, 1, 0]),
+    // Of 100; of 65 aligned to 64, which an object of 96 is not.
+    ("kmalloc-128", [103, 40, 63]),
+    // `new` and `delete` of 200.
+    ("kmalloc-256", [6, 3, 3]),
+    // Ten times 50.
+    ("kmalloc-512", [7, 0, 7]),
+    // Of 1000, reallocated in place to 1010, and then away.
+    ("kmalloc-1k", [1, 1, 0]),
+    // To here; and of 8 aligned to a page.
+    ("kmalloc-4k", [3, 2, 1]),
+    ("kmalloc-large", [2, 1, 1]),
+];
+
+#[test]
+fn a_replay_of_a_recording_has_the_programs_counts_and_its_live_bytes() {
+    for rseq in ["", "off"] {
+        let recorder = Recorder::new();
+        let file = recorder.file();
+        // Without the library's thread, for which the C library allocates.
+        let options = format!("record={},reap=0", file.display());
+        let output =
+            preloaded(Command::new(&recorder.program).arg("counts").env("USLAB_RSEQ", rseq), &options);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let report = replayed(&file);
+        let number = |value: &Value| value.as_u64().unwrap();
+        let caches = report["caches"].as_array().unwrap();
+        let counts = |cache: &Value| ["allocs", "frees", "used"].map(|field| number(&cache[field]));
+        let found: BTreeMap<_, _> =
+            caches.iter().map(|cache| (cache["name"].as_str().unwrap(), counts(cache))).collect();
+        assert_eq!(found, BTreeMap::from(COUNTS), "USLAB_RSEQ={rseq}");
+        let sizes = [16, 32, 128, 256, 512, 1024, 4096];
+        for ((name, [.., left]), size) in COUNTS.iter().zip(sizes) {
+            let cache = caches.iter().find(|cache| cache["name"] == *name).unwrap();
+            assert_eq!(
+                number(&cache["object_size"]) * number(&cache["used"]),
+                size * left,
+                "live bytes of {name}"
+            );
+        }
+        let facts = &report["facts"];
+        assert_eq!((number(&facts["too_large"]), number(&facts["alloc_failed"])), (2, 1));
+        assert_eq!((&report["events"]["Resize"], &facts["format"]), (&1.into(), &"libuslab".into()));
+        assert_eq!(
+            (&report["trace_health"]["lost"], &report["trace_health"]["unwritten"]),
+            (&0.into(), &0.into())
+        );
+        assert_eq!(
+            (&facts["recorded"]["program"], &facts["recorded"]["parent"]),
+            (&"program".into(), &Value::Null)
+        );
+        let (all, _) = self::facts(&file);
+        in_order(&all);
+        assert!(all.time.is_some_and(|(first, last)| 0.0 < first && first < last));
+        let page = text(&replay(&file, &[]).stdout);
+        assert!(page.lines().nth(1).unwrap().starts_with("Recorded: program, process "), "{page}");
+    }
+    // Without the option there is no file.
+    let recorder = Recorder::new();
+    preloaded(Command::new(&recorder.program).arg("counts"), "check=1");
+    assert_eq!(std::fs::read_dir(recorder.dir.path()).unwrap().count(), 1, "the program alone");
+}
+
+#[test]
+fn an_address_is_taken_for_an_allocation_behind_its_free_whatever_threads_do() {
+    let recorder = Recorder::new();
+    let (facts, recorded) = facts(&recorder.run(&["threads", "100000"], ""));
+    in_order(&facts);
+    let objects = &facts.objects;
+    // What the C library keeps of its threads is all that is left, and beside what they ask for.
+    let left = objects.allocs - objects.frees;
+    assert!(left < 20, "{left}");
+    let first: u64 = facts
+        .caches
+        .iter()
+        .filter(|cache| cache.name == "kmalloc-64" || cache.name == "kmalloc-32")
+        .map(|cache| cache.tally.allocs)
+        .sum();
+    assert_eq!(first, 400_000, "by sizes of 17 to 56 bytes");
+    assert_eq!((recorded.lost, recorded.unwritten), (0, 0));
+    assert!(facts.by_cpu.len() <= 2048 && facts.by_cpu.values().sum::<u64>() == facts.total);
+}
+
+/// However it is made: a bare system call runs no handlers.
+#[test]
+fn the_child_of_a_fork_has_a_recording_of_its_own() {
+    for how in ["fork", "clone"] {
+        let recorder = Recorder::new();
+        // The child goes to another directory first.
+        let mut program = Command::new(&recorder.program);
+        let output = preloaded(program.arg(how).current_dir(recorder.dir.path()), "record=rec");
+        assert!(output.status.success() && output.stderr.is_empty(), "{how}: {output:?}");
+        let (parent, own) = facts(&recorder.file());
+        in_order(&parent);
+        assert_eq!((parent.objects.allocs, parent.objects.frees, own.parent), (10, 10, None), "{how}");
+        let others = recorder.others();
+        assert_eq!(others.len(), 1, "{how}: {others:?}");
+        let (child, recorded) = facts(&others[0]);
+        assert!(others[0].ends_with(format!("rec.{}", recorded.process)), "{others:?}");
+        assert_eq!(recorded.parent, Some(own.process), "{how}");
+        let objects = &child.objects;
+        assert_eq!((objects.allocs, objects.frees, objects.pre_trace_frees), (3, 4, 4), "{how}");
+        let page = text(&replay(&others[0], &[]).stdout);
+        assert!(
+            page.contains(&format!("WARNING: the process was forked from process {}", own.process)),
+            "{page}"
+        );
+    }
+}
+
+#[test]
+fn a_recording_that_is_there_stays_and_a_program_that_is_started_has_its_own() {
+    let recorder = Recorder::new();
+    let first = facts(&recorder.run(&["exec"], ""));
+    let others = recorder.others();
+    assert_eq!((first.0.total, others.len()), (6, 1), "{others:?}");
+    let second = facts(&others[0]);
+    assert_eq!((second.0.total, second.1.process, second.1.parent), (10, first.1.process, None));
+    // Now all names are taken but the third, and a directory that the program leaves is the file's.
+    std::fs::write(recorder.file(), "mine").unwrap();
+    let mut moved = Command::new(&recorder.program);
+    let output = preloaded(moved.args(["chdir", "100000"]).current_dir(recorder.dir.path()), "record=rec");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert_eq!(std::fs::read(recorder.file()).unwrap(), b"mine");
+    let last = recorder.others().into_iter().find(|path| *path != others[0]).unwrap();
+    assert_eq!((facts(&last).0.total, facts(&last).1.lost), (200_006, 0));
+}
+
+#[test]
+fn what_a_killed_program_leaves_is_a_prefix() {
+    let recorder = Recorder::new();
+    let mut command = Command::new(&recorder.program);
+    command.arg("killed").env("LD_PRELOAD", libuslab()).stdout(Stdio::piped());
+    let mut child =
+        command.env("USLAB_OPTIONS", format!("record={}", recorder.file().display())).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(line, "go\n");
+    let (facts, recorded) = facts(&recorder.file());
+    in_order(&facts);
+    assert!(facts.total > 40_000 && recorded.lost == 0, "{} {recorded:?}", facts.total);
+    // One for each thread at most.
+    assert!(recorded.unwritten <= 5, "{recorded:?}");
+    say(&format!("preload: killed: {} calls, {} under way", facts.total, recorded.unwritten));
+}
+
+#[test]
+fn what_is_beyond_the_limit_is_counted_and_nothing_else_lost() {
+    let recorder = Recorder::new();
+    let (facts, recorded) = facts(&recorder.run(&["pairs", "5000"], ",record_limit=64k"));
+    let room = ((64 << 10) - HEADER) / RECORD;
+    assert_eq!((facts.total, recorded.lost), (room as u64, 10_000 - room as u64));
+    assert!(std::fs::metadata(recorder.file()).unwrap().len() <= 64 << 10);
+    in_order(&facts);
+    let page = text(&replay(&recorder.file(), &[]).stdout);
+    assert!(
+        page.contains(
+            "WARNING: the recording came to its limit, or the device was full: the last 7,272 calls"
+        ),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_full_device_or_a_limit_on_files_ends_the_recording_and_not_the_program() {
+    let recorder = Recorder::new();
+    let (limited, recorded) = facts(&recorder.run(&["limited", "100000"], ""));
+    assert_eq!(limited.total + recorded.lost, 200_000);
+    assert!(limited.total > 5000 && recorded.lost > 100_000 && recorded.unwritten == 0, "{recorded:?}");
+    assert!(std::fs::metadata(recorder.file()).unwrap().len() <= 300_000);
+    in_order(&limited);
+
+    let device = recorder.dir.path().join("device");
+    std::fs::create_dir(&device).unwrap();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=300k", "none"]).arg(&device).output();
+    if !mount.as_ref().is_ok_and(|output| output.status.success()) {
+        say(&format!("preload: skipped the full device: {mount:?}"));
+        return;
+    }
+    let file = device.join("rec");
+    let mut program = Command::new(&recorder.program);
+    let output = preloaded(program.args(["pairs", "100000"]), &format!("record={}", file.display()));
+    let copy = recorder.dir.path().join("copy");
+    std::fs::copy(&file, &copy).unwrap();
+    let unmounted = Command::new("umount").arg(&device).status().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty() && unmounted.success(), "{output:?}");
+    let (full, recorded) = facts(&copy);
+    assert_eq!(full.total + recorded.lost, 200_000);
+    assert!(full.total > 5000 && recorded.lost > 100_000 && recorded.unwritten == 0, "{recorded:?}");
+    in_order(&full);
+}
+
+#[test]
+fn a_recording_that_cannot_be_is_named_and_the_program_goes_on() {
+    let recorder = Recorder::new();
+    let run = |options: &str| {
+        let output = preloaded(Command::new(&recorder.program).arg("fork"), options);
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stderr)
+    };
+    // Once, and not by the child.
+    let missing =
+        "uslab: record `/nowhere/rec`: No such file or directory (os error 2); nothing is recorded\n";
+    assert_eq!(run("record=/nowhere/rec"), missing);
+    let long = format!("/tmp/{}", "long/".repeat(300));
+    assert!(
+        run(&format!("record={long}")).contains("File name too long (os error 36); nothing is recorded\n")
+    );
+    let wrong = run("record=,record_limit=0");
+    assert!(
+        wrong.lines().count() == 2 && wrong.starts_with("uslab: USLAB_OPTIONS: `record=`: expected "),
+        "{wrong}"
+    );
+}
+
+#[test]
+fn a_recording_is_read_compressed_and_one_that_is_cut_or_of_another_format_is_refused() {
+    let recorder = Recorder::new();
+    let whole = std::fs::read(recorder.run(&["pairs", "1000"], "")).unwrap();
+    let part = |bytes: &[u8]| {
+        let file = recorder.dir.path().join("part");
+        std::fs::write(&file, bytes).unwrap();
+        file
+    };
+    let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
+    gzip.write_all(&whole).unwrap();
+    let mut xz = liblzma::write::XzEncoder::new(vec![], 0);
+    xz.write_all(&whole).unwrap();
+    for packed in [gzip.finish().unwrap(), xz.finish().unwrap(), zstd::encode_all(&whole[..], 1).unwrap()] {
+        assert!(packed.len() < whole.len() / 2);
+        assert_eq!(facts(&part(&packed)).0.total, 2000);
+    }
+    // To the last record, and not behind it.
+    let used = HEADER + 2000 * RECORD;
+    assert_eq!(facts(&part(&whole[..used])).0.total, 2000);
+    let with = |at: usize, byte: u8| {
+        let mut bytes = whole.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    let record = HEADER + 7 * RECORD;
+    for (bytes, what) in [
+        (whole[..used - 1].to_vec(), "recorded by libuslab.so: cut short: 1999 of 2000 records are there"),
+        (whole[..HEADER].to_vec(), "recorded by libuslab.so: cut short: 0 of 2000 records are there"),
+        (whole[..HEADER - 1].to_vec(), "recorded by libuslab.so: cut within its header"),
+        (with(8, 2), "recorded by libuslab.so: in format 2, where 1 is expected; record it again"),
+        (with(record + RECORD - 1, 77), "recorded by libuslab.so: damaged: record 8 is of no known kind"),
+        (with(record + 7, 0xff), "impossible cpu="),
+    ] {
+        let file = part(&bytes);
+        let output = replay(&file, &["--json", "-"]);
+        let err = text(&output.stderr);
+        assert_eq!(
+            (output.status.code(), output.stdout.len(), err.trim().lines().count()),
+            (Some(2), 0, 1),
+            "{err}"
+        );
+        assert!(err.contains(what) && err.contains(file.to_str().unwrap()), "{err}");
+    }
+}
