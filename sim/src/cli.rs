@@ -134,9 +134,21 @@ struct ReplayArgs {
     /// standard output.
     #[arg(long, value_name = "FILE", requires = "design")]
     series: Option<PathBuf>,
-    /// With `--predict`: FOLDER has the tables of a boot that really had the second one's settings, to compare with.
+    /// With `--predict`: FOLDER is a recording of a boot with the second one's settings (another number of CPUs, another kernel,
+    /// `slab_nomerge`), without the workload. Of it are taken: before.slabinfo (which caches there are, how large their objects, how
+    /// many slabs they have before the workload), the aliases in slab-attributes.tsv, and from its trace, if there is one, which call
+    /// site allocates from which cache. No count from after its moment `before` is. Without it the prediction knows the traced kernel
+    /// only.
+    #[arg(long, value_name = "FOLDER", requires = "predict")]
+    start: Option<PathBuf>,
+    /// With `--predict`: FOLDER has the tables of a boot that really had the second one's settings, to compare with. Nothing of it goes
+    /// into the prediction.
     #[arg(long, value_name = "FOLDER", requires = "predict")]
     beside: Option<PathBuf>,
+    /// With `--beside`: FOLDER has the tables of another boot with the first one's settings and the same workload. A cache's change
+    /// counts if it is larger than these boots differ. May be given several times.
+    #[arg(long, value_name = "FOLDER", requires = "beside")]
+    again: Vec<PathBuf>,
     /// Write a page to see it move: FILE, or `-` for standard output. One file for any browser, without a network. The
     /// allocator itself runs in it as WebAssembly, operation by operation, forward and back, on a machine of 1 GiB with one
     /// node.
@@ -514,7 +526,9 @@ impl ReplayArgs {
             callers: None,
             design: Vec::new(),
             predict: false,
+            start: None,
             beside: None,
+            again: Vec::new(),
             series: None,
             html: None,
         }
@@ -548,9 +562,14 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
         apart([&json, &csv].map(Option::as_ref))?;
         let to_stdout = to_stdout || csv.as_ref().is_some_and(Place::is_stdout);
         let series = csv.is_some().then(|| RefCell::new(replay::Series::default()));
-        let (trace, boot) = (args.trace.as_deref(), args.beside.as_deref());
+        let beside = replay::Beside {
+            start: args.start.clone(),
+            real: args.beside.clone(),
+            again: args.again.clone(),
+        };
+        let predict = args.predict.then_some(&beside);
         let report =
-            replay::designs(trace, &options, &specs, args.predict, boot, series.as_ref(), &progress)?;
+            replay::designs(args.trace.as_deref(), &options, &specs, predict, series.as_ref(), &progress)?;
         drop(progress);
         let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
         let rows = series.map(|series| series.into_inner().into_csv());
