@@ -10,6 +10,7 @@ use serde::Serialize;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
@@ -188,6 +189,11 @@ fn wait(child: &mut Child, go_on: impl Fn() -> anyhow::Result<()>) -> anyhow::Re
     }
 }
 
+/// What Ctrl-C sends.
+const SIGINT: i32 = 2;
+/// How a recording ends by it.
+const INTERRUPTED: &str = "interrupted; nothing is kept";
+
 /// A tracing instance of our own: nobody else's tracing is disturbed. It goes when this is dropped.
 #[derive(Debug)]
 struct Instance(PathBuf);
@@ -263,11 +269,6 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     let _ = instance.write("options/hash-ptr", "0");
     let events: Vec<_> =
         EVENTS.into_iter().filter(|event| tracefs.join("events/kmem").join(event).exists()).collect();
-    let formats: io::Result<String> = events
-        .iter()
-        .map(|event| fs::read_to_string(tracefs.join("events/kmem").join(event).join("format")))
-        .collect();
-    fs::write(folder.file("formats.txt"), formats?)?;
     for event in &events {
         instance.write(&format!("events/kmem/{event}/enable"), "1")?;
     }
@@ -276,9 +277,12 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     steps.arg(u8::from(options.shrink).to_string()).arg(options.seconds.to_string()).args(&options.command);
     let mut steps = steps.spawn().context("/bin/sh")?;
     let status = wait(&mut steps, || match interrupted.load(Relaxed) {
-        true => bail!("interrupted; nothing is kept"),
+        true => bail!(INTERRUPTED),
         false => Ok(()),
     })?;
+    if status.signal() == Some(SIGINT) {
+        bail!(INTERRUPTED);
+    }
     if !status.success() {
         bail!("the steps of the recording: {status}; what failed stands above");
     }

@@ -3,7 +3,7 @@
 //! The guest has nothing but a static busybox, the workload, and the package's modules for the way out (9p). Events are on from early
 //! boot, so that nearly all objects are seen allocated.
 
-use super::{EVENTS, Folder, Recorded, STEPS, interrupts, wait};
+use super::{EVENTS, Folder, INTERRUPTED, Recorded, STEPS, interrupts, wait};
 use anyhow::{Context, bail};
 use liblzma::bufread::XzDecoder;
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
         let started = Instant::now();
         let ended = wait(&mut qemu, || {
             if interrupted.load(uslab_magazine::sync::Ordering::Relaxed) {
-                bail!("interrupted; nothing is kept")
+                bail!(INTERRUPTED)
             }
             if begun.elapsed() > guest.limit {
                 bail!(

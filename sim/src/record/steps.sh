@@ -80,6 +80,7 @@ for cpu in "$tracing"/per_cpu/cpu*; do
     echo "== ${cpu##*/}"
     cat "$cpu/stats"
 done >"$folder/ftrace-stats.txt"
+cat "$tracing"/events/kmem/*/format >"$folder/formats.txt"
 uname -r >"$folder/kernel.txt"
 cat /proc/cmdline >"$folder/cmdline.txt"
 [ ! -r /proc/modules ] || cat /proc/modules >"$folder/modules.txt"

@@ -19,11 +19,13 @@ pub(super) struct Start {
     before: SlabInfo,
     /// The cache that each alias stands for.
     aliases: FxHashMap<String, String>,
-    /// The cache that a call site allocates from, by the whole text of the site.
-    sites: FxHashMap<String, String>,
-    /// The same by function, for another build of the kernel; `None` where it allocates from several.
-    functions: FxHashMap<String, Option<String>>,
+    /// The cache that a call site allocates from, by the whole text of the site; `None` where it allocates from several.
+    sites: Sites,
+    /// The same by function, for another build of the kernel.
+    functions: Sites,
 }
+
+type Sites = FxHashMap<String, Option<String>>;
 
 /// A cache of a trace, as the other kernel has it.
 #[derive(Debug)]
@@ -62,23 +64,21 @@ impl Start {
                 if let OpKind::Alloc { cache, site, .. } = op.kind
                     && resolver.cache(cache).kind == CacheKind::Named
                 {
-                    start.learn(resolver.call_site(site), &resolver.cache(cache).name);
+                    start.learn(&resolver.call_site(site), &resolver.cache(cache).name);
                 }
             }
         }
         Ok(start)
     }
 
-    fn learn(&mut self, site: String, cache: &str) {
-        if self.sites.get(&site).is_some_and(|known| known == cache) {
-            return;
+    fn learn(&mut self, site: &str, cache: &str) {
+        for (sites, name) in [(&mut self.sites, site), (&mut self.functions, function(site))] {
+            match sites.get_mut(name) {
+                None => _ = sites.insert(name.to_owned(), Some(cache.to_owned())),
+                Some(known) if known.as_deref() == Some(cache) => {}
+                Some(known) => *known = None,
+            }
         }
-        let known =
-            self.functions.entry(function(&site).to_owned()).or_insert_with(|| Some(cache.to_owned()));
-        if known.as_deref() != Some(cache) {
-            *known = None;
-        }
-        self.sites.insert(site, cache.to_owned());
     }
 
     /// The other kernel's name of a cache, and the size of its objects.
@@ -89,8 +89,8 @@ impl Start {
 
     /// The cache that a call site of the trace would allocate from.
     fn of_site(&self, site: &str) -> Option<&str> {
-        let by_function = || self.functions.get(function(site))?.as_ref();
-        self.sites.get(site).or_else(by_function).map(String::as_str)
+        let known = self.sites.get(site).or_else(|| self.functions.get(function(site)));
+        known?.as_deref()
     }
 
     /// Has each operation in the cache that the other kernel has for it, and says which caches these are.
@@ -179,12 +179,14 @@ mod tests {
             sites: FxHashMap::default(),
             functions: FxHashMap::default(),
         };
-        start.learn("f+0x1/0x9".to_owned(), "one");
-        start.learn("f+0x1/0x9".to_owned(), "one");
+        start.learn("f+0x1/0x9", "one");
+        start.learn("f+0x1/0x9", "one");
         assert_eq!((start.of_site("f+0x1/0x9"), start.of_site("f+0x2/0x8")), (Some("one"), Some("one")));
-        start.learn("f+0x5/0x9".to_owned(), "other");
+        start.learn("f+0x5/0x9", "other");
         assert_eq!((start.of_site("f+0x5/0x9"), start.of_site("f+0x2/0x8")), (Some("other"), None));
         assert_eq!(start.of_site("g+0x1/0x9"), None);
+        start.learn("f+0x5/0x9", "one");
+        assert_eq!(start.of_site("f+0x5/0x9"), None, "which one depends on who calls");
     }
 
     #[test]
