@@ -240,7 +240,10 @@ fn a_prediction_begins_where_the_other_kernel_does() {
     let slabs = predicted();
     let (traced, dentries) = slabs("dentry").expect("dentries");
     let expected = 10 + (traced - before) * 21 / 16;
-    assert!(dentries.abs_diff(expected) * 20 < expected, "{traced} after {before}: {expected} and {dentries}");
+    assert!(
+        dentries.abs_diff(expected) * 20 < expected,
+        "{traced} after {before}: {expected} and {dentries}"
+    );
     let (none, inodes) = slabs("tmpfs_inode").expect("it is the other kernel's");
     assert!(none == 0 && inodes > 100 && slabs("shmem_inode_cache").is_none(), "{none} and {inodes}");
     // The same, with a cache of its own for what that call site allocates.

@@ -122,14 +122,12 @@ fn writable(path: &str) -> bool {
     File::options().read(true).write(true).open(path).is_ok()
 }
 
-/// The last line of a guest's console.
+/// The last line of a guest's console that is one: firmware moves the cursor about.
 fn last_words(console: &Path) -> String {
     let text = fs::read(console).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    text.lines()
-        .rev()
-        .find(|line| !line.trim().is_empty())
-        .map_or_else(String::new, |line| format!("; its last line: {}", line.trim()))
+    let last = text.lines().rev().find(|line| !line.trim().is_empty() && !line.contains('\x1b'));
+    last.map_or_else(String::new, |line| format!("; its last line: {}", line.trim()))
 }
 
 fn qemu(guest: &Guest, accelerator: &str, kernel: &Path, initramfs: &Path, out: &Path) -> Command {
