@@ -24,6 +24,7 @@ pub mod fuzz;
 pub mod geometry;
 pub mod machine;
 mod race;
+pub mod record;
 pub mod replay;
 pub mod report;
 pub mod resident;

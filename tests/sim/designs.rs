@@ -187,6 +187,98 @@ fn a_prediction_says_what_another_setting_would_have_done() {
     assert_eq!(beside["prediction"]["moments"][0]["real"]["changed"], 0);
     refused(&["replay", "--design", "slub", "--predict"], &["--predict", "two designs, got 1"]);
     refused(&["replay", "--predict"], &["--design"]);
+    let empty = tempfile::tempdir().expect("a folder");
+    let empty = empty.path().to_str().expect("UTF-8");
+    for option in ["--start", "--beside"] {
+        refused(
+            &[&["replay"], &args[..], &[option, empty]].concat(),
+            &[option, empty, "slabinfo", "expected a recording's folder"],
+        );
+    }
+    refused(&["replay", "--design", "slub", "--start", empty], &["--predict"]);
+}
+
+/// A kernel like the bundled trace's, but for a cache that has its objects apart, and one whose objects are larger.
+#[test]
+fn a_prediction_begins_where_the_other_kernel_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("UTF-8");
+    let table =
+        std::fs::read_to_string(workspace().join("sim/data/files-6.1.before.slabinfo")).expect("a table");
+    let dentry = table.lines().find(|line| line.starts_with("dentry ")).expect("its row");
+    let before: u64 = dentry.split_whitespace().nth(14).expect("its slabs").parse().expect("a number");
+    let changed = |line: &str| match line.split_whitespace().next() {
+        // Ten slabs that are there before anything happens, and 16 objects in each where there were 21.
+        Some("dentry") => "dentry 160 160 256 16 1 : tunables 0 0 0 : slabdata 10 10 0\n".to_owned(),
+        // It lies elsewhere, by the name that the attributes tell.
+        Some("shmem_inode_cache") => {
+            "tmpfs_inode 0 0 1000 4 1 : tunables 0 0 0 : slabdata 0 0 0\n".to_owned()
+        }
+        _ => format!("{line}\n"),
+    };
+    let table: String = table.lines().map(changed).collect();
+    std::fs::write(folder.path().join("before.slabinfo"), &table).expect("a file");
+    let attributes = "name\tlink\nshmem_inode_cache\t:0001000\ntmpfs_inode\t:0001000\n";
+    std::fs::write(folder.path().join("slab-attributes.tsv"), attributes).expect("a file");
+    // This kernel counts its file names apart: so says the one call site of its trace.
+    let line = |event: &str| format!("    init-1 [000] ..... 1.000000: {event}\n");
+    let trace = [
+        line(
+            "kmem_cache_alloc: call_site=__d_alloc+0x9/0x9 ptr=ffff888001000000 bytes_req=256 bytes_alloc=256 gfp_flags=GFP_KERNEL node=-1 accounted=false",
+        ),
+        line("kmem_cache_free: call_site=__d_free+0x9/0x9 ptr=ffff888001000000 name=names_of_files"),
+    ];
+    let predicted = || {
+        let args = ["--design", "slub,slub", "--predict", "--start", path];
+        let report = replay_json(&args);
+        let caches = report["prediction"]["moments"][0]["caches"].as_array().expect("caches").clone();
+        move |name: &str| {
+            let cache = caches.iter().find(|cache| cache["name"] == name)?;
+            Some((cache["traced"].as_u64()?, cache["predicted"].as_u64()?))
+        }
+    };
+    let slabs = predicted();
+    let (traced, dentries) = slabs("dentry").expect("dentries");
+    let expected = 10 + (traced - before) * 21 / 16;
+    assert!(
+        dentries.abs_diff(expected) * 20 < expected,
+        "{traced} after {before}: {expected} and {dentries}"
+    );
+    let (none, inodes) = slabs("tmpfs_inode").expect("it is the other kernel's");
+    assert!(none == 0 && inodes > 100 && slabs("shmem_inode_cache").is_none(), "{none} and {inodes}");
+    // The same, with a cache of its own for what that call site allocates.
+    let row = "names_of_files 0 0 256 16 1 : tunables 0 0 0 : slabdata 0 0 0\n";
+    std::fs::write(folder.path().join("before.slabinfo"), table + row).expect("a file");
+    std::fs::write(folder.path().join("trace.txt"), trace.concat()).expect("a file");
+    let slabs = predicted();
+    let ((_, dentry), (_, names)) =
+        (slabs("dentry").expect("dentries"), slabs("names_of_files").expect("names"));
+    assert!(dentry < 20 && names + 20 > dentries, "{dentry} and {names} of {dentries}");
+}
+
+#[test]
+fn a_change_counts_where_boots_with_one_setting_differ_by_less() {
+    let folder = || {
+        let folder = tempfile::tempdir().expect("a folder");
+        let table =
+            std::fs::read_to_string(workspace().join("sim/data/files-6.1.end.slabinfo")).expect("a table");
+        (folder, table)
+    };
+    let (real, table) = folder();
+    let with_dentries = |slabs: u64| {
+        let row = |line: &str| match line.starts_with("dentry ") {
+            true => format!("dentry 900 900 192 21 1 : tunables 0 0 0 : slabdata {slabs} {slabs} 0\n"),
+            false => format!("{line}\n"),
+        };
+        table.lines().map(row).collect::<String>()
+    };
+    let (again, _) = folder();
+    std::fs::write(real.path().join("end.slabinfo"), with_dentries(40)).expect("a file");
+    std::fs::write(again.path().join("end.slabinfo"), with_dentries(30)).expect("a file");
+    let (real, again) = (real.path().to_str().expect("UTF-8"), again.path().to_str().expect("UTF-8"));
+    let args = ["--design", "slub,slub", "--predict", "--beside", real];
+    let changed = |args: &[&str]| replay_json(args)["prediction"]["moments"][0]["real"]["changed"].as_u64();
+    assert_eq!((changed(&args), changed(&[&args[..], &["--again", again]].concat())), (Some(1), Some(0)));
 }
 
 #[test]

@@ -168,15 +168,8 @@ fn free_pages_rebuilt_from_events_are_those_of_the_kernels_table() {
         .filter(|path| path.as_ref().is_some_and(|path| path.exists()));
     for path in std::iter::once(None).chain(whole) {
         let slub = "slub".parse::<Spec>().expect("a design");
-        let report = replay::designs(
-            path.as_deref(),
-            &Options::default(),
-            &[slub],
-            false,
-            None,
-            None,
-            &Progress::new(),
-        );
+        let report =
+            replay::designs(path.as_deref(), &Options::default(), &[slub], None, None, &Progress::new());
         let report = report.expect("the trace is replayed");
         let text = report.to_string();
         assert!(text.contains("The kernel's free pages, rebuilt from its events"), "{text}");

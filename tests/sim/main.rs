@@ -11,6 +11,7 @@ mod kernels;
 mod lab;
 mod lines;
 mod page;
+mod record;
 mod samples;
 mod scale;
 mod stress;

@@ -22,12 +22,13 @@ mod moments;
 mod page;
 mod prediction;
 mod series;
+mod start;
 mod stream;
 
 pub use kernel_pages::{PageCause, PageCauseKind, PageError, PagesAt, ZonePages};
 pub use moments::{DesignReport, designs, read_stream};
 pub use page::page;
-pub use prediction::Prediction;
+pub use prediction::{Beside, Prediction};
 pub use series::Series;
 
 use crate::machine::{Build, BuildError, Failed, Holdings, Machine};

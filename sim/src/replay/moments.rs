@@ -4,8 +4,9 @@
 //! what the design has added since.
 
 use super::kernel_pages::{self, PagesAt};
-use super::prediction::Prediction;
+use super::prediction::{Beside, Prediction};
 use super::series::Series;
+use super::start::{Renamed, Start};
 use super::{Options, ReplayError, open};
 use crate::output::{Progress, grouped, table, text};
 use crate::trace::{CacheTally, FreeOrigin, Op, OpKind, PageSize, Pfn, Ptr, Resolver, Tables};
@@ -50,6 +51,9 @@ pub struct DesignRun {
     pub paths: Paths,
     /// The moments that the kernel's tables are of.
     pub moments: Vec<Moment>,
+    /// What its caches had at the moment `before`, by number.
+    #[serde(skip)]
+    pub before: Vec<CacheCounts>,
 }
 
 /// A design and the kernel at a moment.
@@ -196,33 +200,45 @@ pub fn designs<P: Policy>(
     path: Option<&Path>,
     options: &Options,
     specs: &[Spec<P>],
-    predict: bool,
-    boot: Option<&Path>,
+    predict: Option<&Beside>,
     series: Option<&RefCell<Series>>,
     progress: &Progress,
 ) -> Result<DesignReport, ReplayError> {
-    let boot = boot.map(Tables::read).transpose()?;
-    let Input { trace, stream, tables, pages, tallies } = Input::open(path, options, progress)?;
-    let run = |spec: &Spec<P>| {
+    let start = predict.and_then(|beside| beside.start.as_deref());
+    let start = start.map(|folder| Start::read(folder, progress)).transpose()?;
+    let boots = predict.map(Beside::read).transpose()?;
+    let Input { trace, stream: traced, tables, pages, tallies, other } =
+        Input::open(path, options, start.as_ref(), progress)?;
+    let mut designs: Vec<DesignRun> = Vec::new();
+    for spec in specs {
+        // The second one of a prediction begins where its kernel does, or where the first one's does with its own slabs.
+        let second = designs.first().filter(|_| predict.is_some());
+        let (stream, tables) =
+            second.and(other.as_ref()).map_or((&traced, &tables), |(stream, tables)| (stream, tables));
+        let seen = second.filter(|_| other.is_none()).map(|first| &first.before[..]);
         let stage = progress.stage("replaying", stream.operations);
         let wrong = |error: String| ReplayError::Option(format!("--design {spec}: {error}"));
-        let run =
-            Run { design: spec.to_string(), stream: &stream, tables: &tables, series, at: |at| stage.at(at) };
-        spec.on(&stream, run)
-            .map_err(|error| wrong(error.to_string()))?
-            .map_err(|error| wrong(error.to_string()))
-    };
-    let mut designs = specs.iter().map(run).collect::<Result<Vec<_>, _>>()?;
-    for moment in designs.iter_mut().flat_map(|run| &mut run.moments) {
-        moment.find_causes(&stream, &tables, &tallies);
+        let run = Run { design: spec.to_string(), stream, tables, seen, series, at: |at| stage.at(at) };
+        let run = spec.on(stream, run).map_err(|error| wrong(error.to_string()))?;
+        let run = run.map_err(|error| wrong(error.to_string()))?;
+        drop(stage);
+        designs.push(run);
+    }
+    // A design that began elsewhere stands beside the traced kernel in the prediction only.
+    let beside = if other.is_some() { 1 } else { designs.len() };
+    for moment in designs.iter_mut().take(beside).flat_map(|run| &mut run.moments) {
+        moment.find_causes(&traced, &tables, &tallies);
         let design = core::mem::take(&mut moment.free);
         moment.pages = pages.get(&moment.name).map(|pages| pages.clone().beside(&design));
     }
     let prediction = match &designs[..] {
-        [from, to] if predict => Some(Prediction::new(from, to, boot.as_ref())),
+        [from, to] => boots.map(|boots| Prediction::new(from, to, &boots)),
         _ => None,
     };
-    Ok(DesignReport { trace, cpus: stream.cpus, operations: stream.operations, designs, prediction })
+    if let (Some(_), [_, to]) = (&other, &mut designs[..]) {
+        to.moments.clear();
+    }
+    Ok(DesignReport { trace, cpus: traced.cpus, operations: traced.operations, designs, prediction })
 }
 
 /// A trace for designs, and what is known of the kernel that was traced.
@@ -233,10 +249,17 @@ struct Input {
     /// By moment.
     pages: FxHashMap<String, PagesAt>,
     tallies: FxHashMap<&'static str, Vec<CacheTally>>,
+    /// The same operations and the tables as another kernel begins with them, where one is given.
+    other: Option<(Stream, Tables)>,
 }
 
 impl Input {
-    fn open(path: Option<&Path>, options: &Options, progress: &Progress) -> Result<Self, ReplayError> {
+    fn open(
+        path: Option<&Path>,
+        options: &Options,
+        start: Option<&Start>,
+        progress: &Progress,
+    ) -> Result<Self, ReplayError> {
         if let Some(path) = path
             && let Some(stream) = converted(path)?
         {
@@ -247,8 +270,15 @@ impl Input {
                     stream.cpus
                 )));
             }
+            if start.is_some() {
+                return Err(ReplayError::Option(format!(
+                    "--start: {} is a converted trace, without its call sites: expected the trace itself",
+                    path.display()
+                )));
+            }
             let (trace, tables) = (path.display().to_string(), Tables::beside(path)?);
-            return Ok(Self { trace, stream, tables, pages: <_>::default(), tallies: <_>::default() });
+            let (pages, tallies) = (<_>::default(), <_>::default());
+            return Ok(Self { trace, stream, tables, pages, tallies, other: None });
         }
         let (source, tables) = open(path, options)?;
         let stage = progress.stage("reading", source.progress().total.unwrap_or(0));
@@ -266,14 +296,19 @@ impl Input {
         let trace = recording.path().display().to_string();
         let page_moves = recording.page_moves()?;
         let mut resolver = recording.resolve(tables.latest_slabinfo())?;
-        let ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
+        let mut ops = std::iter::from_fn(|| resolver.next_op().transpose()).collect::<Result<Vec<_>, _>>()?;
         let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
-        let stream = stream(trace.clone(), cpus, &zones, &resolver, &ops);
+        let traced = stream(trace.clone(), cpus, &zones, &resolver, &ops, None);
         let mark = |mark| resolver.mark(mark);
         let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
         let tallies = |moment: &str| resolver.tallies_at(&format!("SNAP {moment} begin")).to_vec();
         let tallies = tables.snapshots.iter().map(|at| (at.moment, tallies(at.moment))).collect();
-        Ok(Self { trace, stream, tables, pages, tallies })
+        let other = start.map(|start| {
+            let renamed = start.rename(&mut ops, &resolver);
+            let stream = stream(trace.clone(), cpus, &zones, &resolver, &ops, Some(renamed));
+            (stream, start.tables(&tables))
+        });
+        Ok(Self { trace, stream: traced, tables, pages, tallies, other })
     }
 }
 
@@ -304,14 +339,24 @@ pub fn read_stream(
     options: &Options,
     progress: &Progress,
 ) -> Result<Stream, ReplayError> {
-    Input::open(path, options, progress).map(|input| input.stream)
+    Input::open(path, options, None, progress).map(|input| input.stream)
 }
 
-/// The operations as a stream, with each hidden allocation at its likely time.
-fn stream(title: String, cpus: u32, zones: &[(ZoneKind, u32)], resolver: &Resolver, ops: &[Op]) -> Stream {
+/// The operations as a stream, with each hidden allocation at its likely time; its caches by other names, if there are.
+fn stream(
+    title: String,
+    cpus: u32,
+    zones: &[(ZoneKind, u32)],
+    resolver: &Resolver,
+    ops: &[Op],
+    renamed: Option<Vec<Renamed>>,
+) -> Stream {
     let mut early = hidden_allocations(ops, |ptr| resolver.page_of(ptr)).into_iter().peekable();
     let mut writer = Writer::new(title, cpus);
     zones.iter().for_each(|(kind, pages)| writer.zone(*kind, *pages));
+    for Renamed { name, kind, size } in renamed.into_iter().flatten() {
+        writer.cache(name, kind, size);
+    }
     for (at, op) in ops.iter().enumerate() {
         let cpu = u32::from(op.cpu) % cpus;
         super::stream::write(&mut writer, resolver, op, cpu);
@@ -361,6 +406,8 @@ struct Run<'s, F> {
     design: String,
     stream: &'s Stream,
     tables: &'s Tables,
+    /// What another design had seen of the kernel's slabs at the moment `before`.
+    seen: Option<&'s [CacheCounts]>,
     series: Option<&'s RefCell<Series>>,
     at: F,
 }
@@ -392,13 +439,14 @@ impl<F: Fn(u64)> Visitor for Run<'_, F> {
             if moment == "before" {
                 before = Some(counts);
             } else if let Some(before) = &before {
-                let moment = Moment::new(moment, self.stream, self.tables, before, &counts);
+                let moment = Moment::new(moment, self.stream, self.tables, self.seen, before, &counts);
                 let free = free_blocks(engine.design().pages());
                 moments.extend(moment.map(|moment| Moment { free, ..moment }));
             }
         }
         let (failed, paths) = (engine.failed(), engine.design().paths());
-        Ok(DesignRun { design: self.design, failed, violated, paths, moments })
+        let before = before.unwrap_or_default();
+        Ok(DesignRun { design: self.design, failed, violated, paths, moments, before })
     }
 }
 
@@ -434,6 +482,7 @@ impl Moment {
         name: &str,
         stream: &Stream,
         tables: &Tables,
+        seen: Option<&[CacheCounts]>,
         before: &[CacheCounts],
         now: &[CacheCounts],
     ) -> Option<Self> {
@@ -454,7 +503,14 @@ impl Moment {
                 kernel_before.get(&info.name).map_or((0, 0), |row| (row.slabs, row.active_objects));
             let then = before.get(at).cloned().unwrap_or_default();
             let added = |now: u64, then: u64| now as i64 - then as i64;
-            let slabs = with_slabs_of(now.per_slab, slabs, row.objects_per_slab, active);
+            // What the trace showed since the boot has its slabs in the design. Only the rest has to be guessed.
+            let (shown, inside) =
+                seen.and_then(|seen| seen.get(at)).map_or((0, 0), |seen| (seen.slabs(), seen.active_objs));
+            let unseen = slabs.saturating_sub(shown);
+            let unseen =
+                with_slabs_of(now.per_slab, unseen, row.objects_per_slab, active.saturating_sub(inside));
+            let shown = if seen.is_some() { then.slabs() } else { 0 };
+            let slabs = shown + unseen;
             let design = DesignAt {
                 slabs: slabs as i64 + added(now.slabs(), then.slabs()),
                 active_objs: active as i64 + added(now.active_objs, then.active_objs),

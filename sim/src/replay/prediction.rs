@@ -2,14 +2,19 @@
 //!
 //! Two designs run the same trace: one as the kernel was set, one as it would have been. What the kernel had is known; the
 //! second design says by how much another setting differs from it. What the first design gets wrong beside the kernel (hidden
-//! allocations, say) is taken to be the same in both. Where a slab holds another number of objects, slabs that were there
-//! before the trace count by their objects.
+//! allocations, say) is taken to be the same in both. Where a slab holds another number of objects, slabs that the trace does not
+//! show the making of count by their objects.
+//!
+//! The kernel's own start differs, too: other CPUs and other versions have other tables before anything happens. Where a boot of
+//! the other kernel without the workload is given, the prediction begins with its table ([`start`](super::start)).
 
+use super::ReplayError;
 use super::moments::{CacheAt, DesignRun};
 use crate::output::{grouped, table, text};
 use crate::trace::Tables;
 use serde::Serialize;
 use std::fmt;
+use std::path::PathBuf;
 
 /// A change of settings, and what it does to slabs.
 #[derive(Debug, Serialize)]
@@ -44,11 +49,18 @@ pub struct Predicted {
     pub predicted: u64,
     /// In the boot that really had it.
     pub real: Option<u64>,
+    /// By how much the boots with the first setting differ.
+    pub noise: u64,
+    /// Objects of a slab: in the kernel that was traced, with the other setting, and in the boot that really had it.
+    pub objects_per_slab: (u64, u64, Option<u64>),
 }
 
-/// A prediction beside the real thing, over caches of more than ten slabs that changed by more than 5 %.
+/// A prediction beside the real thing, over caches of more than ten slabs that changed by more than 5 %, and by more than boots with
+/// the same setting differ.
 #[derive(Debug, Serialize)]
 pub struct Compared {
+    /// Slabs of all caches that both tables have: traced, predicted, real.
+    pub slabs: (u64, u64, u64),
     /// Caches that changed so much.
     pub changed: u64,
     /// Of these, the ones whose change has the right sign.
@@ -59,42 +71,105 @@ pub struct Compared {
     pub median_error_of_change_percent: f64,
 }
 
+/// Folders with tables of other boots.
+#[derive(Clone, Debug, Default)]
+pub struct Beside {
+    /// A boot with the second setting, without the workload: where the prediction begins.
+    pub start: Option<PathBuf>,
+    /// A boot that really had the second setting, and the workload.
+    pub real: Option<PathBuf>,
+    /// Other boots with the first setting, and the workload.
+    pub again: Vec<PathBuf>,
+}
+
+impl Beside {
+    pub(super) fn read(&self) -> Result<Boots, ReplayError> {
+        let read = |path: &PathBuf, option| {
+            let tables = Tables::read(path)?;
+            if tables.latest_slabinfo().is_none() {
+                let shown = path.display();
+                return Err(ReplayError::Option(format!(
+                    "{option} {shown}: no MOMENT.slabinfo in it; expected a recording's folder"
+                )));
+            }
+            Ok(tables)
+        };
+        let real = self.real.as_ref().map(|path| read(path, "--beside")).transpose()?;
+        let again = self.again.iter().map(|path| read(path, "--again")).collect::<Result<_, _>>()?;
+        Ok(Boots { real, again })
+    }
+}
+
+/// The tables of other boots.
+#[derive(Debug, Default)]
+pub(super) struct Boots {
+    real: Option<Tables>,
+    again: Vec<Tables>,
+}
+
 /// Slabs that a cache must have for its change to count.
 const FEW: u64 = 10;
 
 impl Prediction {
-    /// From two runs of one trace, and the tables of another boot.
-    pub fn new(from: &DesignRun, to: &DesignRun, boot: Option<&Tables>) -> Self {
-        let moments = from.moments.iter().zip(&to.moments).map(|(from, to)| {
-            let real = boot.and_then(|boot| boot.at(&from.name)?.slabinfo.as_ref());
-            let predicted = |(from, to): (&CacheAt, &CacheAt)| Predicted {
-                name: from.name.clone(),
-                traced: from.kernel.slabs,
-                predicted: slabs(from, to),
-                real: real.and_then(|real| Some(real.get(&from.name)?.slabs)),
+    /// From two runs of one trace, and the tables of other boots.
+    pub(super) fn new(from: &DesignRun, to: &DesignRun, boots: &Boots) -> Self {
+        let moments = from.moments.iter().filter_map(|moment| {
+            let other = to.moments.iter().find(|other| other.name == moment.name)?;
+            let at = |tables: &Tables| tables.at(&moment.name)?.slabinfo.clone();
+            let real = boots.real.as_ref().and_then(at);
+            let again: Vec<_> = boots.again.iter().filter_map(at).collect();
+            let predicted = |to: &CacheAt| {
+                let from = moment.caches.iter().find(|from| from.name == to.name);
+                let traced = from.map_or(0, |from| from.kernel.slabs);
+                let row = real.as_ref().and_then(|real| real.get(&to.name));
+                let rows = again.iter().filter_map(|again| again.get(&to.name));
+                let boots = rows.map(|row| row.slabs).chain([traced]);
+                let (least, most) = boots.fold((u64::MAX, 0), |(least, most), n| (n.min(least), n.max(most)));
+                Predicted {
+                    name: to.name.clone(),
+                    traced,
+                    predicted: slabs(from, to),
+                    real: row.map(|row| row.slabs),
+                    noise: most - least,
+                    objects_per_slab: (
+                        from.map_or(0, |from| from.objects_per_slab),
+                        to.design.objects_per_slab,
+                        row.map(|row| row.objects_per_slab),
+                    ),
+                }
             };
-            let caches: Vec<_> = from.caches.iter().zip(&to.caches).map(predicted).collect();
+            let caches: Vec<_> = other.caches.iter().map(predicted).collect();
             let real = real.map(|_| Compared::new(&caches));
-            PredictedMoment { name: from.name.clone(), caches, real }
+            Some(PredictedMoment { name: moment.name.clone(), caches, real })
         });
         Self { from: from.design.clone(), to: to.design.clone(), moments: moments.collect() }
     }
 }
 
-fn slabs(from: &CacheAt, to: &CacheAt) -> u64 {
-    let error = from.kernel.slabs as i64 - from.design.slabs;
-    let ratio = from.design.objects_per_slab as f64 / to.design.objects_per_slab.max(1) as f64;
-    (to.design.slabs as f64 + error as f64 * ratio).round().max(0.0) as u64
+/// A cache that the traced kernel does not have is as the design says.
+fn slabs(from: Option<&CacheAt>, to: &CacheAt) -> u64 {
+    let hidden = from.map_or(0.0, |from| {
+        let error = from.kernel.slabs as i64 - from.design.slabs;
+        error as f64 * from.design.objects_per_slab as f64 / to.design.objects_per_slab.max(1) as f64
+    });
+    (to.design.slabs as f64 + hidden).round().max(0.0) as u64
+}
+
+impl Predicted {
+    /// Whether it really changed by more than 5 %, and by more than chance does: that is at least a slab.
+    fn changed(&self, real: u64) -> bool {
+        let change = self.traced.abs_diff(real);
+        self.traced.max(real) > FEW && change * 20 > self.traced && change > self.noise.max(1)
+    }
 }
 
 impl Compared {
     fn new(caches: &[Predicted]) -> Self {
-        let known = caches.iter().filter_map(|cache| Some((cache, cache.real?)));
-        let changed: Vec<_> = known
-            .filter(|(cache, real)| {
-                cache.traced.max(*real) > FEW && cache.traced.abs_diff(*real) * 20 > cache.traced
-            })
-            .collect();
+        let known: Vec<_> = caches.iter().filter_map(|cache| Some((cache, cache.real?))).collect();
+        let slabs = known.iter().fold((0, 0, 0), |(traced, predicted, all), (cache, real)| {
+            (traced + cache.traced, predicted + cache.predicted, all + real)
+        });
+        let changed: Vec<_> = known.into_iter().filter(|(cache, real)| cache.changed(*real)).collect();
         let right_sign = changed
             .iter()
             .filter(|(cache, real)| cache.predicted.cmp(&cache.traced) == real.cmp(&cache.traced));
@@ -107,6 +182,7 @@ impl Compared {
             errors.get(errors.len() / 2).copied().unwrap_or(0.0)
         };
         Self {
+            slabs,
             changed: changed.len() as u64,
             right_sign: right_sign.count() as u64,
             median_error_percent: median(|_, real| real),
@@ -120,13 +196,21 @@ impl fmt::Display for Prediction {
         for moment in &self.moments {
             writeln!(f, "\nFrom {} to {}, at `{}`: slabs", self.from, self.to, moment.name)?;
             if let Some(real) = &moment.real {
-                let Compared { changed, right_sign, median_error_percent, median_error_of_change_percent } =
-                    real;
+                let Compared {
+                    slabs: (traced, predicted, all),
+                    changed,
+                    right_sign,
+                    median_error_percent,
+                    median_error_of_change_percent,
+                } = real;
                 writeln!(
                     f,
-                    "Of {changed} caches that really changed by more than 5 % the change of {right_sign} has the right sign. Half of the \
-                     predictions are off by less than {median_error_percent:.1} % of the real slabs, and \
-                     {median_error_of_change_percent:.1} % of the change."
+                    "In all {} traced, {} predicted, {} real. Of {changed} caches that really changed by more than 5 %, and by more than \
+                     chance, the change of {right_sign} has the right sign. Half of the predictions are off by less than \
+                     {median_error_percent:.1} % of the real slabs, and {median_error_of_change_percent:.1} % of the change.",
+                    grouped(*traced),
+                    grouped(*predicted),
+                    grouped(*all),
                 )?;
             }
             let mut caches: Vec<_> = moment.caches.iter().collect();
@@ -137,13 +221,16 @@ impl fmt::Display for Prediction {
                     .max(cache.real.unwrap_or(cache.traced).abs_diff(cache.traced))
             };
             caches.sort_by_key(|cache| (std::cmp::Reverse(moved(cache)), &cache.name));
-            let mut rows = table(&["cache", "traced", "predicted", "real"]);
+            let mut rows = table(&["cache", "traced", "predicted", "real", "chance", "objects a slab"]);
             for cache in caches.into_iter().filter(|cache| moved(cache) > 0).take(15) {
+                let (then, now, _) = cache.objects_per_slab;
                 rows.add_row([
                     cache.name.clone(),
                     grouped(cache.traced),
                     grouped(cache.predicted),
                     cache.real.map_or_else(String::new, grouped),
+                    grouped(cache.noise),
+                    if then == now { now.to_string() } else { format!("{then} -> {now}") },
                 ]);
             }
             write!(f, "{}", text(&rows))?;
@@ -170,25 +257,34 @@ mod tests {
     #[test]
     fn what_the_first_design_gets_wrong_is_wrong_in_both() {
         // The kernel had 100 slabs, the design says 96: four are hidden from it, and eight of half the size.
-        assert_eq!(slabs(&at(100, 96, 16), &at(100, 90, 16)), 94);
-        assert_eq!(slabs(&at(100, 96, 16), &at(100, 190, 8)), 198);
-        assert_eq!(slabs(&at(1, 9, 16), &at(1, 2, 16)), 0);
+        assert_eq!(slabs(Some(&at(100, 96, 16)), &at(100, 90, 16)), 94);
+        assert_eq!(slabs(Some(&at(100, 96, 16)), &at(100, 190, 8)), 198);
+        assert_eq!(slabs(Some(&at(1, 9, 16)), &at(1, 2, 16)), 0);
+        assert_eq!(slabs(None, &at(0, 7, 16)), 7);
     }
 
     #[test]
-    fn changes_below_five_per_cent_and_small_caches_do_not_count() {
-        let cache =
-            |traced, predicted, real| Predicted { name: String::new(), traced, predicted, real: Some(real) };
+    fn changes_below_five_per_cent_and_of_chance_and_small_caches_do_not_count() {
+        let cache = |traced, predicted, real, noise| Predicted {
+            name: String::new(),
+            traced,
+            predicted,
+            real,
+            noise,
+            objects_per_slab: (8, 8, Some(8)),
+        };
         let caches = [
-            cache(100, 150, 104), // hardly changed
-            cache(5, 9, 9),       // small
-            cache(100, 190, 200), // right, 5 % off
-            cache(100, 40, 50),   // right, 20 % off
-            cache(100, 101, 50),  // wrong
-            Predicted { name: String::new(), traced: 100, predicted: 1, real: None },
+            cache(100, 150, Some(104), 0), // hardly changed
+            cache(5, 9, Some(9), 0),       // small
+            cache(12, 9, Some(13), 0),     // a slab
+            cache(100, 70, Some(120), 20), // as much as chance does
+            cache(100, 190, Some(200), 0), // right, 5 % off
+            cache(100, 40, Some(50), 49),  // right, 20 % off
+            cache(100, 101, Some(50), 0),  // wrong
+            cache(100, 1, None, 0),
         ];
         let compared = Compared::new(&caches);
         assert_eq!((compared.changed, compared.right_sign, compared.median_error_percent), (3, 2, 20.0));
-        assert_eq!(compared.median_error_of_change_percent, 20.0);
+        assert_eq!((compared.median_error_of_change_percent, compared.slabs), (20.0, (517, 569, 546)));
     }
 }

@@ -7,13 +7,8 @@ use uslab_engine::stream::Kind;
 /// One operation, on `cpu` of the machine.
 pub(super) fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
     to.begin(op.time_ns);
-    for info in &resolver.caches()[to.caches()..] {
-        let kind = match info.kind {
-            CacheKind::Kmalloc => Kind::Kmalloc,
-            CacheKind::KmallocLarge => Kind::Large,
-            CacheKind::Named | CacheKind::Placeholder => Kind::Named,
-        };
-        to.cache(info.name.clone(), kind, info.size);
+    for info in resolver.caches().get(to.caches()..).unwrap_or_default() {
+        to.cache(info.name.clone(), kind(info.kind), info.size);
     }
     match op.kind {
         OpKind::Alloc { cache, ptr, bytes_alloc, .. } => to.alloc(cpu, cache.0, ptr.0, bytes_alloc.into()),
@@ -45,6 +40,15 @@ pub(super) fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
                 to.shrink(cpu);
             }
         }
+    }
+}
+
+/// What a cache of a trace is in a stream.
+pub(super) fn kind(kind: CacheKind) -> Kind {
+    match kind {
+        CacheKind::Kmalloc => Kind::Kmalloc,
+        CacheKind::KmallocLarge => Kind::Large,
+        CacheKind::Named | CacheKind::Placeholder => Kind::Named,
     }
 }
 

@@ -7,7 +7,7 @@
 //! ```text
 //!   CPU 0                    CPU 1                     each CPU
 //!   current slab ─ its free objects, the CPU's own     takes from here, and frees to here if the object is of that slab
-//!   partial slabs: 3 2 1     partial slabs             at most `cpu_partial_slabs`; the newest serves next
+//!   partial slabs: 3 2 1     partial slabs             at most `cpu_partial_slabs`, at least 1; the newest serves next
 //!        │  ▲                                          too many: all of them go
 //!        ▼  │
 //!   the node's partial slabs: a b c d ...              served from the front, filled at the back
@@ -20,7 +20,7 @@
 //! - **Free**: to the current slab, if it is of that. Else to the object's slab. One that was full goes to this CPU's partial
 //!   slabs. If these are too many already, they all go to the node first, and of those the empty ones to the system, as far
 //!   as the node has [`min_partial`](Knobs::min_partial) slabs without them. A slab of the node that falls empty goes by
-//!   the same rule.
+//!   the same rule. So a CPU keeps the last such slab even where `cpu_partial` is 0.
 //! - **Shrink**: each CPU gives up all that it has. Empty slabs go to the system, and the node's list is sorted, fullest first.
 //!
 //! An object that a CPU holds back counts as active in `/proc/slabinfo`: only what is free on the node's list does not.
@@ -88,7 +88,7 @@ const FULL: u8 = 3;
 #[derive(Debug)]
 pub struct Slub {
     cpus: Vec<Cpu>,
-    /// Slabs that a CPU's list may have; 0: there are no such lists.
+    /// Slabs that a CPU's list may have before another one drives them out: a list has one even where this is 0.
     cpu_partial_slabs: usize,
     min_partial: usize,
 }
@@ -154,8 +154,7 @@ impl Policy for Slub {
         }
         op.did(Deed::Remote);
         match op.slabs.list(slab) {
-            FULL if self.cpu_partial_slabs > 0 => self.keep(op, number, slab),
-            FULL => self.leave(op, slab, End::Back),
+            FULL => self.keep(op, number, slab),
             PARTIAL if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial => {
                 op.did(Deed::Relist);
                 op.release(slab);
@@ -234,8 +233,7 @@ impl Slub {
         let first = op.slabs.first(PARTIAL)?;
         op.did(Deed::Relist);
         op.slabs.relist(first, CURRENT, End::Front);
-        let more = if self.cpu_partial_slabs == 0 { 0 } else { self.cpu_partial_slabs / 2 + 1 };
-        for _ in 0..more {
+        for _ in 0..self.cpu_partial_slabs / 2 + 1 {
             let Some(slab) = op.slabs.first(PARTIAL) else { break };
             op.slabs.relist(slab, CPU_PARTIAL, End::Front);
             self.cpus[cpu].partial.push(slab);

@@ -70,11 +70,13 @@ fn a_full_slab_goes_to_the_cpu_that_frees_to_it_and_the_list_to_the_node_when_it
 }
 
 #[test]
-fn without_lists_of_cpus_a_full_slab_goes_to_the_node_at_once() {
+fn a_cpu_keeps_one_slab_even_where_it_is_to_have_none() {
     play(0, 5, |script| {
-        script.alloc(0, 9);
+        script.alloc(0, 17);
         script.free(1, [0]);
-        assert_eq!(script.counts(), (2, 15));
+        assert_eq!(script.counts(), (3, 24), "CPU 1 has it");
+        script.free(1, [8]);
+        assert_eq!(script.counts(), (3, 23), "and another one now");
     });
 }
 
@@ -82,15 +84,22 @@ fn without_lists_of_cpus_a_full_slab_goes_to_the_node_at_once() {
 fn empty_slabs_go_once_the_node_has_enough_without_them() {
     play(0, 2, |script| {
         script.alloc(0, 33);
-        // Four full slabs and a current one. Each falls empty: two stay on the list, the others go.
+        // Four full slabs and a current one. Each falls empty on the CPU's list, and leaves it for the next one.
         script.free(0, 0..8);
-        assert_eq!(script.counts(), (5, 32), "the first one on the list: the node has none beside it");
+        assert_eq!(script.counts(), (5, 40));
         script.free(0, 8..16);
-        assert_eq!(script.counts(), (4, 24), "the second one was the second of two, and went");
-        script.free(0, 16..17);
-        assert_eq!(script.counts(), (4, 23));
-        script.free(0, 17..24);
-        assert_eq!(script.counts(), (3, 16));
+        assert_eq!(script.counts(), (5, 32), "the first one on the node's list");
+        script.free(0, 16..24);
+        assert_eq!(script.counts(), (5, 24), "the second one");
+        script.free(0, 24..25);
+        assert_eq!(script.counts(), (4, 16), "the third one went");
+    });
+    play(0, 0, |script| {
+        script.alloc(0, 17);
+        script.free(1, [0, 8]);
+        assert_eq!(script.counts(), (3, 23));
+        script.free(1, 1..8);
+        assert_eq!(script.counts(), (2, 16), "a slab of the node that fell empty");
     });
 }
 
@@ -195,7 +204,6 @@ impl Shadow for Rules {
                     self.free.slabs.remove(&slab);
                 }
             }
-            None if self.room == 0 => self.give(slab, false),
             None => {
                 let list = self.lists.entry(cpu).or_default();
                 let older = if list.len() >= self.room { std::mem::take(list) } else { vec![] };
@@ -252,7 +260,7 @@ impl Rules {
             self.free.make()
         } else {
             let slab = self.node.remove(0);
-            let more = if self.room == 0 { 0 } else { (self.room / 2 + 1).min(self.node.len()) };
+            let more = (self.room / 2 + 1).min(self.node.len());
             list.extend(self.node.drain(..more));
             slab
         };

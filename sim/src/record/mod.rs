@@ -1,0 +1,332 @@
+//! A trace of a running kernel, with its tables: what `uslab replay` compares with, in one command.
+//!
+//! [`STEPS`] are the same on the running kernel and in one that is [booted](qemu) for it: shell, because a guest has nothing else.
+
+pub mod qemu;
+
+use crate::output::grouped;
+use anyhow::{Context, bail};
+use serde::Serialize;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::time::Duration;
+use uslab_magazine::sync::{AtomicBool, Ordering::Relaxed};
+
+/// Marks and tables.
+const STEPS: &str = include_str!("steps.sh");
+
+/// The events of group `kmem` that replays read. Kernels before 6.1 have those of `_node` apart.
+const EVENTS: [&str; 11] = [
+    "kmalloc",
+    "kmem_cache_alloc",
+    "kmalloc_node",
+    "kmem_cache_alloc_node",
+    "kfree",
+    "kmem_cache_free",
+    "mm_page_alloc",
+    "mm_page_free",
+    "mm_page_alloc_zone_locked",
+    "mm_page_pcpu_drain",
+    "mm_page_alloc_extfrag",
+];
+
+/// Where tracefs is mounted, as a rule.
+const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// What to record of the running kernel.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where tracefs is mounted; `None` is in one of the usual places.
+    pub tracefs: Option<PathBuf>,
+    /// Bytes of the buffer of each CPU.
+    pub buffer: u64,
+    /// Shrink all caches before and after.
+    pub shrink: bool,
+    /// How long, if there is no command.
+    pub seconds: u64,
+    /// What runs meanwhile.
+    pub command: Vec<String>,
+}
+
+/// What was recorded.
+#[derive(Debug, Serialize)]
+pub struct Recorded {
+    /// The folder with all of it.
+    pub folder: PathBuf,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Events in the trace.
+    pub events: u64,
+    /// Events that the kernel's buffers had no room for.
+    pub lost: u64,
+    /// CPUs that lost some.
+    pub losers: Vec<String>,
+    /// How the command ended.
+    pub status: u32,
+}
+
+impl fmt::Display for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { folder, kernel, events, lost, losers, status } = self;
+        writeln!(
+            f,
+            "{}: {} events of Linux {kernel}, {} lost",
+            folder.display(),
+            grouped(*events),
+            grouped(*lost)
+        )?;
+        if *lost > 0 {
+            writeln!(f, "Events were lost on {}: a larger --buffer holds more.", losers.join(", "))?;
+        }
+        if *status > 0 {
+            writeln!(f, "The workload ended with exit code {status}.")?;
+        }
+        writeln!(f, "Next: uslab replay {}", folder.join(TRACE).display())
+    }
+}
+
+/// The trace in a recording's folder.
+const TRACE: &str = "trace.txt.zst";
+
+/// A folder that gets its name when all is in it; until then it goes when this is dropped.
+#[derive(Debug)]
+struct Folder {
+    to: PathBuf,
+    partial: PathBuf,
+}
+
+impl Folder {
+    fn new(to: &Path) -> anyhow::Result<Self> {
+        let name = to.file_name().with_context(|| format!("{}: expected a folder's name", to.display()))?;
+        let mut partial = name.to_owned();
+        partial.push(".partial");
+        let partial = to.with_file_name(partial);
+        for path in [to, &partial] {
+            if path.symlink_metadata().is_ok() {
+                bail!("{} exists; expected the name of a new folder (--out)", path.display());
+            }
+        }
+        fs::create_dir(&partial).with_context(|| format!("{}", partial.display()))?;
+        Ok(Self { to: to.to_owned(), partial })
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.partial.join(name)
+    }
+
+    fn read(&self, name: &str) -> anyhow::Result<String> {
+        let path = self.file(name);
+        fs::read_to_string(&path).with_context(|| path.display().to_string())
+    }
+
+    /// Names it, with the trace from `trace`.
+    fn finish(self, mut trace: File, status: &str) -> anyhow::Result<Recorded> {
+        let path = self.file(TRACE);
+        let packed = File::create(&path).and_then(|to| zstd::stream::copy_encode(&mut trace, to, 3));
+        packed.with_context(|| path.display().to_string())?;
+        let stats = self.read("ftrace-stats.txt")?;
+        let lost = lost(&stats);
+        let kernel = self.read("kernel.txt")?.trim().to_owned();
+        fs::rename(&self.partial, &self.to).with_context(|| self.to.display().to_string())?;
+        Ok(Recorded {
+            folder: self.to.clone(),
+            kernel,
+            events: sum(&stats, &["entries"]),
+            lost: lost.iter().map(|(_, lost)| lost).sum(),
+            losers: lost.into_iter().map(|(cpu, _)| cpu).collect(),
+            status: status.trim().parse().unwrap_or(0),
+        })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // It has its name, or there is nothing to be done about it.
+        let _ = fs::remove_dir_all(&self.partial);
+    }
+}
+
+/// The counts of these names in statistics of ftrace's buffers.
+fn sum(stats: &str, names: &[&str]) -> u64 {
+    let counts = stats.lines().filter_map(|line| line.split_once(": "));
+    counts.filter(|(name, _)| names.contains(name)).filter_map(|(_, n)| n.trim().parse::<u64>().ok()).sum()
+}
+
+/// CPUs that lost events, and how many.
+fn lost(stats: &str) -> Vec<(String, u64)> {
+    let cpus = stats.split("== ").filter_map(|cpu| cpu.split_once('\n'));
+    let lost = cpus
+        .map(|(cpu, stats)| (cpu.to_owned(), sum(stats, &["overrun", "commit overrun", "dropped events"])));
+    lost.filter(|(_, lost)| *lost > 0).collect()
+}
+
+/// Set once somebody presses Ctrl-C.
+fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = interrupted.clone();
+    ctrlc::set_handler(move || flag.store(true, Relaxed)).context("the handler of Ctrl-C")?;
+    Ok(interrupted)
+}
+
+/// Waits for a child while `go_on` says so; else ends it.
+fn wait(child: &mut Child, go_on: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if let Err(error) = go_on() {
+            // It may be gone already.
+            let _ = child.kill();
+            child.wait()?;
+            return Err(error);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What Ctrl-C sends.
+const SIGINT: i32 = 2;
+/// How a recording ends by it.
+const INTERRUPTED: &str = "interrupted; nothing is kept";
+
+/// A tracing instance of our own: nobody else's tracing is disturbed. It goes when this is dropped.
+#[derive(Debug)]
+struct Instance(PathBuf);
+
+impl Instance {
+    fn new(tracefs: &Path) -> anyhow::Result<Self> {
+        let path = tracefs.join(format!("instances/uslab-{}", std::process::id()));
+        fs::create_dir(&path).map_err(|error| refused(&path, &error))?;
+        Ok(Self(path))
+    }
+
+    fn write(&self, file: &str, text: &str) -> anyhow::Result<()> {
+        let path = self.0.join(file);
+        fs::write(&path, text).map_err(|error| refused(&path, &error))
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // Where the kernel holds on to it there is nobody left to tell.
+        let _ = self.write("tracing_on", "0");
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// What is missing where a kernel's file cannot be used, and what to do.
+fn refused(path: &Path, error: &io::Error) -> anyhow::Error {
+    let what = match error.kind() {
+        ErrorKind::PermissionDenied => {
+            "not permitted; expected root (sudo uslab record), and a kernel that is not locked down. A kernel of its own needs neither: \
+             --qemu"
+        }
+        ErrorKind::NotFound => {
+            "not there; expected tracefs (mount -t tracefs tracefs /sys/kernel/tracing, or --tracefs DIR where it is mounted) of a \
+             kernel with tracing and SLUB"
+        }
+        _ => return anyhow::anyhow!("{}: {error}", path.display()),
+    };
+    anyhow::anyhow!("{}: {what}", path.display())
+}
+
+fn tracefs(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let places: Vec<_> =
+        given.map_or_else(|| TRACEFS.map(PathBuf::from).to_vec(), |path| vec![path.to_owned()]);
+    let mut why = None;
+    for place in places {
+        let events = place.join("events/kmem");
+        match fs::metadata(&events) {
+            Ok(_) => return Ok(place),
+            Err(error) => _ = why.get_or_insert_with(|| refused(&events, &error)),
+        }
+    }
+    Err(why.context("no place of tracefs")?)
+}
+
+/// Records the running kernel into the new folder `out`.
+///
+/// # Errors
+/// The folder exists, or the kernel does not let itself be traced, or it was interrupted; nothing is left then.
+pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
+    let folder = Folder::new(out)?;
+    let tracefs = tracefs(options.tracefs.as_deref())?;
+    for table in ["/proc/slabinfo", "/sys/kernel/slab"] {
+        let path = Path::new(table);
+        let readable = if path.is_dir() { fs::read_dir(path).map(drop) } else { File::open(path).map(drop) };
+        readable.map_err(|error| refused(path, &error))?;
+    }
+    let interrupted = interrupts()?;
+    let instance = Instance::new(&tracefs)?;
+    instance.write("buffer_size_kb", &(options.buffer / 1024).max(1).to_string())?;
+    instance.write("trace_clock", "global")?;
+    // Older kernels print hashed addresses whatever is asked.
+    let _ = instance.write("options/hash-ptr", "0");
+    let events: Vec<_> =
+        EVENTS.into_iter().filter(|event| tracefs.join("events/kmem").join(event).exists()).collect();
+    for event in &events {
+        instance.write(&format!("events/kmem/{event}/enable"), "1")?;
+    }
+    let mut steps = Command::new("/bin/sh");
+    steps.args(["-c", STEPS, "steps.sh"]).arg(&instance.0).arg(&folder.partial);
+    steps.arg(u8::from(options.shrink).to_string()).arg(options.seconds.to_string()).args(&options.command);
+    let mut steps = steps.spawn().context("/bin/sh")?;
+    let status = wait(&mut steps, || match interrupted.load(Relaxed) {
+        true => bail!(INTERRUPTED),
+        false => Ok(()),
+    })?;
+    if status.signal() == Some(SIGINT) {
+        bail!(INTERRUPTED);
+    }
+    if !status.success() {
+        bail!("the steps of the recording: {status}; what failed stands above");
+    }
+    let trace = instance.0.join("trace");
+    let trace = File::open(&trace).map_err(|error| refused(&trace, &error))?;
+    let status = folder.read("status.txt")?;
+    fs::remove_file(folder.file("status.txt"))?;
+    folder.finish(trace, &status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_each_cpu_lost_is_told() {
+        let stats = "== cpu0\nentries: 10\noverrun: 0\ncommit overrun: 0\nbytes: 99\ndropped events: 0\n\
+                     == cpu1\nentries: 5\noverrun: 3\ncommit overrun: 1\noldest event ts:     0.4\ndropped events: 2\n";
+        assert_eq!((sum(stats, &["entries"]), lost(stats)), (15, vec![("cpu1".to_owned(), 6)]));
+    }
+
+    #[test]
+    fn what_is_missing_is_told_with_what_to_do() {
+        let told = |kind| refused(Path::new("/sys/x"), &io::Error::from(kind)).to_string();
+        assert!(told(ErrorKind::PermissionDenied).starts_with("/sys/x: not permitted; expected root"));
+        assert!(told(ErrorKind::NotFound).contains("mount -t tracefs"));
+        assert!(told(ErrorKind::InvalidInput).starts_with("/sys/x: "));
+    }
+
+    #[test]
+    fn a_folder_is_there_whole_or_not_at_all() {
+        let place = tempfile::tempdir().expect("a folder");
+        let to = place.path().join("trace");
+        drop(Folder::new(&to).expect("a new folder"));
+        assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0);
+        let folder = Folder::new(&to).expect("a new folder");
+        assert!(Folder::new(&to).is_err_and(|error| error.to_string().contains("trace.partial exists")));
+        fs::write(folder.file("kernel.txt"), "6.1\n").expect("a file");
+        fs::write(folder.file("ftrace-stats.txt"), "entries: 2\n").expect("a file");
+        fs::write(folder.file("text"), "# tracer: nop\n").expect("a file");
+        let text = File::open(folder.file("text")).expect("a file");
+        let recorded = folder.finish(text, "3\n").expect("recorded");
+        assert_eq!((recorded.events, recorded.lost, recorded.status, &*recorded.kernel), (2, 0, 3, "6.1"));
+        assert!(to.join(TRACE).exists() && !place.path().join("trace.partial").exists());
+        assert!(Folder::new(&to).is_err_and(|error| error.to_string().contains("exists")));
+    }
+}

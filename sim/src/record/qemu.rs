@@ -1,0 +1,405 @@
+//! A kernel of a distribution's package, booted in qemu to be recorded.
+//!
+//! The guest has nothing but a static busybox, the workload, and the package's modules for the way out (9p). Events are on from early
+//! boot, so that nearly all objects are seen allocated.
+
+use super::{EVENTS, Folder, INTERRUPTED, Recorded, STEPS, interrupts, wait};
+use anyhow::{Context, bail};
+use liblzma::bufread::XzDecoder;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Process 1 of the guest.
+const GUEST: &str = include_str!("guest.sh");
+
+/// Modules that bring the trace out; those that a kernel does not have as modules are part of it.
+const WAY_OUT: [&str; 3] = ["virtio_pci", "9pnet_virtio", "9p"];
+
+/// How long a guest may take to say that it is up where the machine's own CPUs run it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What to boot.
+#[derive(Clone, Debug)]
+pub struct Guest {
+    /// A `vmlinuz-RELEASE`, or the folder of an unpacked package.
+    pub kernel: PathBuf,
+    /// More of the kernel's command line.
+    pub append: String,
+    /// Written to files of these names of all caches before anything is recorded: `cpu_partial=0`.
+    pub set: Vec<String>,
+    /// CPUs.
+    pub cpus: u32,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Bytes of the trace's buffer of each CPU.
+    pub buffer: u64,
+    /// Programs and scripts; the first one runs, unless there is a command.
+    pub workload: Vec<PathBuf>,
+    /// What runs, and its arguments.
+    pub command: Vec<String>,
+    /// How long all of it may take.
+    pub limit: Duration,
+    /// Do not even try KVM.
+    pub emulate: bool,
+}
+
+/// Boots a kernel, lets it record itself into the new folder `out`, and ends it.
+///
+/// # Errors
+/// The folder exists; a program or file is missing; the guest did not come to its end in time. Nothing is left then.
+pub fn record(out: &Path, guest: &Guest) -> anyhow::Result<Recorded> {
+    let folder = Folder::new(out)?;
+    let (kernel, modules) = kernel(&guest.kernel)?;
+    let scratch = tempfile::tempdir()?;
+    let initramfs = scratch.path().join("initramfs");
+    fs::write(&initramfs, root(guest, modules.as_deref())?.finish())?;
+    let begun = Instant::now();
+    let interrupted = interrupts()?;
+    let console = folder.file("console.txt");
+    let accelerators = if !guest.emulate && writable("/dev/kvm") { &["kvm", "tcg"][..] } else { &["tcg"] };
+    for accelerator in accelerators {
+        let mut qemu = qemu(guest, accelerator, &kernel, &initramfs, &folder.partial);
+        qemu.stdin(Stdio::null())
+            .stdout(File::create(&console)?)
+            .stderr(File::create(folder.file("qemu.txt"))?);
+        let mut qemu = qemu
+            .spawn()
+            .context("qemu-system-x86_64 does not start; expected qemu on PATH (Debian: qemu-system-x86)")?;
+        let up = || fs::read(&console).is_ok_and(|text| text.windows(UP.len()).any(|part| part == UP));
+        let started = Instant::now();
+        let ended = wait(&mut qemu, || {
+            if interrupted.load(uslab_magazine::sync::Ordering::Relaxed) {
+                bail!(INTERRUPTED)
+            }
+            if begun.elapsed() > guest.limit {
+                bail!(
+                    "--timeout: the guest did not come to its end in {} s{}",
+                    guest.limit.as_secs(),
+                    last_words(&console)
+                )
+            }
+            if *accelerator == "kvm" && started.elapsed() > PATIENCE && !up() {
+                bail!(NOT_UP)
+            }
+            Ok(())
+        });
+        match ended {
+            Ok(_) if folder.file("done").exists() => break,
+            // KVM that is there may still not work, in a machine that is a guest itself.
+            Ok(_) if *accelerator == "kvm" && !up() => {}
+            Err(error) if error.to_string() == NOT_UP => {}
+            Err(error) => return Err(error),
+            Ok(_) => {
+                let said = fs::read_to_string(folder.file("qemu.txt")).unwrap_or_default();
+                let said = said.lines().last().map(|line| format!("; qemu: {line}")).unwrap_or_default();
+                bail!("the guest ended before its recording did{said}{}", last_words(&console))
+            }
+        }
+    }
+    fs::remove_file(folder.file("qemu.txt"))?;
+    let status = folder.read("done")?;
+    let text = folder.file("trace.txt");
+    let trace = File::open(&text)?;
+    // Its name goes now, its text when it is packed.
+    for name in ["done", "trace.txt"] {
+        fs::remove_file(folder.file(name))?;
+    }
+    folder.finish(trace, &status)
+}
+
+/// What the guest says first.
+const UP: &[u8] = b"uslab: the guest is up";
+
+/// Why KVM is given up.
+const NOT_UP: &str = "the guest is not up";
+
+fn writable(path: &str) -> bool {
+    File::options().read(true).write(true).open(path).is_ok()
+}
+
+/// The last line of a guest's console that is one: firmware moves the cursor about.
+fn last_words(console: &Path) -> String {
+    let text = fs::read(console).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let last = text.lines().rev().find(|line| !line.trim().is_empty() && !line.contains('\x1b'));
+    last.map_or_else(String::new, |line| format!("; its last line: {}", line.trim()))
+}
+
+fn qemu(guest: &Guest, accelerator: &str, kernel: &Path, initramfs: &Path, out: &Path) -> Command {
+    let mut qemu = Command::new("qemu-system-x86_64");
+    let model = if accelerator == "kvm" { "host" } else { "qemu64,+rdrand" };
+    let accelerator = if accelerator == "kvm" { "kvm" } else { "tcg,thread=multi" };
+    qemu.args([
+        "-accel",
+        accelerator,
+        "-cpu",
+        model,
+        "-nographic",
+        "-no-reboot",
+        "-nodefaults",
+        "-serial",
+        "stdio",
+    ]);
+    qemu.args(["-smp", &guest.cpus.to_string(), "-m", &format!("{}K", guest.memory / 1024)]);
+    qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs);
+    let mut share = std::ffi::OsString::from("local,mount_tag=out,security_model=none,path=");
+    share.push(out);
+    let events: Vec<_> = EVENTS.map(|event| format!("kmem:{event}")).to_vec();
+    let Guest { buffer, append, .. } = guest;
+    let append = format!(
+        "console=ttyS0 quiet panic=-1 nokaslr no_hash_pointers trace_clock=global trace_buf_size={}K trace_event={} {append}",
+        buffer / 1024,
+        events.join(","),
+    );
+    qemu.arg("-virtfs").arg(share).args(["-append", &append]);
+    qemu
+}
+
+/// The kernel, and the folder of its modules if there is one.
+fn kernel(given: &Path) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
+    let shown = given.display();
+    let boot = given.join("boot");
+    let kernel = if boot.is_dir() {
+        let files = fs::read_dir(&boot)?.map(|file| Ok(file?.path())).collect::<std::io::Result<Vec<_>>>()?;
+        let mut kernels = files.into_iter().filter(|path| release(path).is_some());
+        match (kernels.next(), kernels.next()) {
+            (Some(kernel), None) => kernel,
+            _ => bail!("--qemu {shown}: expected one boot/vmlinuz-RELEASE in it"),
+        }
+    } else {
+        given.to_owned()
+    };
+    let Some(release) = release(&kernel) else {
+        bail!(
+            "--qemu {shown}: expected a file vmlinuz-RELEASE, or the folder of an unpacked linux-image package"
+        )
+    };
+    File::open(&kernel).with_context(|| format!("--qemu {}", kernel.display()))?;
+    let root = kernel.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+    let modules = ["lib/modules", "usr/lib/modules"]
+        .map(|folder| root.join(folder).join(release))
+        .into_iter()
+        .find(|path| path.is_dir());
+    Ok((kernel.clone(), modules))
+}
+
+fn release(kernel: &Path) -> Option<&str> {
+    kernel.file_name().and_then(OsStr::to_str)?.strip_prefix("vmlinuz-")
+}
+
+/// All files of the guest.
+fn root(guest: &Guest, modules: Option<&Path>) -> anyhow::Result<Archive> {
+    let mut root = Archive::default();
+    for folder in ["bin", "dev", "host", "modules", "out", "proc", "sys", "tmp"] {
+        root.add(folder, 0o040_755, b"");
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let busybox =
+        std::env::split_paths(&path).map(|folder| folder.join("busybox")).find(|path| path.is_file());
+    let busybox = busybox.context("no busybox on PATH; expected a static one (Debian: busybox-static)")?;
+    root.add("bin/busybox", PROGRAM, &program(&busybox)?);
+    let mut command = guest.command.clone();
+    for path in &guest.workload {
+        let name = path
+            .file_name()
+            .and_then(OsStr::to_str)
+            .with_context(|| format!("--workload {}", path.display()))?;
+        root.add(&format!("bin/{name}"), PROGRAM, &program(path)?);
+        if command.is_empty() {
+            command.push(name.to_owned());
+        }
+    }
+    let quoted: String = command.iter().map(|word| format!(" '{}'", word.replace('\'', r"'\''"))).collect();
+    root.add("init", PROGRAM, format!("#!/bin/busybox sh\nset --{quoted}\n{GUEST}").as_bytes());
+    root.add("steps.sh", PROGRAM, STEPS.as_bytes());
+    let settings: String = guest.set.iter().map(|set| format!("{set}\n")).collect();
+    root.add("settings", FILE, settings.as_bytes());
+    let mut order = String::new();
+    for (name, bytes) in way_out(modules)? {
+        order += &format!("{name}.ko\n");
+        root.add(&format!("modules/{name}.ko"), FILE, &bytes);
+    }
+    root.add("modules/order", FILE, order.as_bytes());
+    Ok(root)
+}
+
+/// A program that needs no libraries, or a script.
+fn program(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+    if bytes.starts_with(b"\x7fELF") && bytes.windows(8).any(|part| part == b"/ld-linu") {
+        bail!(
+            "{}: needs libraries, and the guest has none; expected a static program or a script of busybox's shell",
+            path.display()
+        );
+    }
+    Ok(bytes)
+}
+
+/// The modules that bring the trace out, each after those that it needs.
+fn way_out(folder: Option<&Path>) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    let mut files = BTreeMap::new();
+    let mut folders: Vec<_> = folder.map(Path::to_owned).into_iter().collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            } else if let Some((name, _)) = entry.file_name().to_str().and_then(|name| name.split_once(".ko"))
+            {
+                files.insert(name.replace('-', "_"), entry.path());
+            }
+        }
+    }
+    let mut ordered = Vec::new();
+    for name in WAY_OUT {
+        with_needs(name, &files, &mut ordered)?;
+    }
+    Ok(ordered)
+}
+
+fn with_needs(
+    name: &str,
+    files: &BTreeMap<String, PathBuf>,
+    ordered: &mut Vec<(String, Vec<u8>)>,
+) -> anyhow::Result<()> {
+    let Some(path) = files.get(name) else { return Ok(()) };
+    if ordered.iter().any(|(known, _)| known == name) {
+        return Ok(());
+    }
+    let bytes = unpacked(path).with_context(|| path.display().to_string())?;
+    for needed in needs(&bytes) {
+        with_needs(&needed, files, ordered)?;
+    }
+    ordered.push((name.to_owned(), bytes));
+    Ok(())
+}
+
+fn unpacked(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = BufReader::new(File::open(path)?);
+    match path.extension().and_then(OsStr::to_str) {
+        Some("xz") => XzDecoder::new(file).read_to_end(&mut bytes)?,
+        Some("gz") => flate2::bufread::GzDecoder::new(file).read_to_end(&mut bytes)?,
+        Some("zst") => zstd::Decoder::with_buffer(file)?.read_to_end(&mut bytes)?,
+        _ => { file }.read_to_end(&mut bytes)?,
+    };
+    Ok(bytes)
+}
+
+/// The modules that a module says it needs.
+fn needs(module: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let Some(at) = module.windows(KEY.len()).position(|part| part == KEY) else { return Vec::new() };
+    let value = module[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
+    let names = value.split(|byte| *byte == b',').filter(|name| !name.is_empty());
+    names.map(|name| String::from_utf8_lossy(name).replace('-', "_")).collect()
+}
+
+/// The mode of a program.
+const PROGRAM: u32 = 0o100_755;
+/// The mode of other files.
+const FILE: u32 = 0o100_644;
+
+/// An archive as the kernel unpacks it: cpio's "newc".
+#[derive(Debug, Default)]
+struct Archive {
+    bytes: Vec<u8>,
+    files: u32,
+}
+
+impl Archive {
+    fn add(&mut self, name: &str, mode: u32, content: &[u8]) {
+        self.files += 1;
+        let (size, length) = (content.len(), name.len() + 1);
+        // Number, mode, owner, group, links, time, size, four numbers of devices, length of the name, checksum.
+        let head = [self.files, mode, 0, 0, 1, 0, size as u32, 0, 0, 0, 0, length as u32, 0];
+        let head: String = head.iter().map(|field| format!("{field:08x}")).collect();
+        let _ = write!(self.bytes, "070701{head}{name}\0");
+        self.pad();
+        self.bytes.extend_from_slice(content);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        self.add("TRAILER!!!", 0, b"");
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_is_as_cpio_has_it() {
+        let mut archive = Archive::default();
+        archive.add("bin", 0o040_755, b"");
+        archive.add("bin/x", PROGRAM, b"abcde");
+        let bytes = archive.finish();
+        let text = String::from_utf8(bytes).expect("text");
+        assert!(text.starts_with("07070100000001000041ed"), "{text}");
+        // 110 bytes of head and the name with its NUL, to a multiple of four; the same for the content.
+        assert_eq!(text.find("abcde"), Some(116 + 116), "{text:?}");
+        assert!(text[116..].starts_with("07070100000002000081ed"));
+        assert_eq!(text.find("TRAILER!!!"), Some(116 + 116 + 8 + 110));
+    }
+
+    #[test]
+    fn modules_come_after_those_that_they_need() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let module = |name: &str, needs: &str| {
+            fs::write(folder.path().join(name), format!("\0license=GPL\0depends={needs}\0name=x\0"))
+                .expect("a file");
+        };
+        module("virtio_pci.ko", "virtio,virtio-ring");
+        module("virtio.ko", "");
+        module("virtio-ring.ko", "virtio");
+        module("9p.ko", "9pnet");
+        module("9pnet.ko", "");
+        let names: Vec<_> =
+            way_out(Some(folder.path())).expect("modules").into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["virtio", "virtio_ring", "virtio_pci", "9pnet", "9p"]);
+        assert_eq!(way_out(None).expect("none"), []);
+    }
+
+    #[test]
+    fn a_kernel_is_a_file_or_the_folder_of_a_package() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let package = folder.path();
+        fs::create_dir_all(package.join("usr/lib/modules/6.1")).expect("a folder");
+        fs::create_dir(package.join("boot")).expect("a folder");
+        assert!(
+            kernel(package)
+                .is_err_and(|error| error.to_string().contains("expected one boot/vmlinuz-RELEASE"))
+        );
+        let file = package.join("boot/vmlinuz-6.1");
+        fs::write(&file, "").expect("a file");
+        let found = (file.clone(), Some(package.join("usr/lib/modules/6.1")));
+        assert_eq!(
+            (kernel(package).expect("a kernel"), kernel(&file).expect("a kernel")),
+            (found.clone(), found)
+        );
+        assert!(
+            kernel(&package.join("bzImage"))
+                .is_err_and(|error| error.to_string().contains("expected a file vmlinuz-RELEASE"))
+        );
+        assert!(
+            kernel(&package.join("vmlinuz-7")).is_err_and(|error| error.to_string().contains("vmlinuz-7"))
+        );
+    }
+
+    #[test]
+    fn a_program_with_libraries_is_refused() {
+        let told = program(Path::new("/proc/self/exe")).expect_err("tests have libraries").to_string();
+        assert!(told.contains("expected a static program"), "{told}");
+    }
+}

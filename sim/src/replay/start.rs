@@ -1,0 +1,202 @@
+//! A kernel that another one's trace is to be carried over to: what a boot of it without the workload tells.
+//!
+//! Of that boot three things are used, and no count from after its moment `before`: the table `before.slabinfo` (which caches there
+//! are, how large their objects, how many slabs they have when nothing has happened yet), the links in `slab-attributes.tsv` (which
+//! caches share slabs), and from its trace which call site allocates from which cache.
+
+use super::ReplayError;
+use super::stream::kind;
+use crate::output::Progress;
+use crate::trace::{CacheId, CacheKind, Op, OpKind, Recording, Resolver, Source, Tables};
+use rustc_hash::FxHashMap;
+use std::path::Path;
+use uslab::SlabInfo;
+use uslab_engine::stream::Kind;
+
+/// What a boot tells.
+#[derive(Debug)]
+pub(super) struct Start {
+    before: SlabInfo,
+    /// The cache that each alias stands for.
+    aliases: FxHashMap<String, String>,
+    /// The cache that a call site allocates from, by the whole text of the site; `None` where it allocates from several.
+    sites: Sites,
+    /// The same by function, for another build of the kernel.
+    functions: Sites,
+}
+
+type Sites = FxHashMap<String, Option<String>>;
+
+/// A cache of a trace, as the other kernel has it.
+#[derive(Debug)]
+pub(super) struct Renamed {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    pub(super) size: u32,
+}
+
+/// What a trace of a folder may be called.
+const TRACES: [&str; 4] = ["trace.txt.zst", "trace.txt.xz", "trace.txt.gz", "trace.txt"];
+
+impl Start {
+    pub(super) fn read(folder: &Path, progress: &Progress) -> Result<Self, ReplayError> {
+        let tables = Tables::read(folder)?;
+        let Some(before) = tables.at("before").and_then(|before| before.slabinfo.clone()) else {
+            let shown = folder.display();
+            return Err(ReplayError::Option(format!(
+                "--start {shown}: no before.slabinfo in it; expected a recording's folder"
+            )));
+        };
+        // It is there where `uslab record` has written it; where nothing was merged nobody misses it.
+        let attributes = std::fs::read_to_string(folder.join("slab-attributes.tsv")).unwrap_or_default();
+        let mut start = Self {
+            aliases: aliases(&attributes, &before),
+            before,
+            sites: FxHashMap::default(),
+            functions: FxHashMap::default(),
+        };
+        if let Some(trace) = TRACES.into_iter().map(|name| folder.join(name)).find(|path| path.is_file()) {
+            let source = Source::open(&trace)?;
+            let stage = progress.stage("call sites", source.progress().total.unwrap_or(0));
+            let recording = Recording::read(source, |p| stage.at(p.bytes))?;
+            let mut resolver = recording.resolve(tables.latest_slabinfo())?;
+            while let Some(op) = resolver.next_op()? {
+                if let OpKind::Alloc { cache, site, .. } = op.kind
+                    && resolver.cache(cache).kind == CacheKind::Named
+                {
+                    start.learn(&resolver.call_site(site), &resolver.cache(cache).name);
+                }
+            }
+        }
+        Ok(start)
+    }
+
+    fn learn(&mut self, site: &str, cache: &str) {
+        for (sites, name) in [(&mut self.sites, site), (&mut self.functions, function(site))] {
+            match sites.get_mut(name) {
+                None => _ = sites.insert(name.to_owned(), Some(cache.to_owned())),
+                Some(known) if known.as_deref() == Some(cache) => {}
+                Some(known) => *known = None,
+            }
+        }
+    }
+
+    /// The other kernel's name of a cache, and the size of its objects.
+    fn cache(&self, name: &str) -> Option<(&str, u32)> {
+        let row = self.before.get(name).or_else(|| self.before.get(self.aliases.get(name)?))?;
+        Some((&row.name, row.object_size as u32))
+    }
+
+    /// The cache that a call site of the trace would allocate from.
+    fn of_site(&self, site: &str) -> Option<&str> {
+        let known = self.sites.get(site).or_else(|| self.functions.get(function(site)));
+        known?.as_deref()
+    }
+
+    /// Has each operation in the cache that the other kernel has for it, and says which caches these are.
+    pub(super) fn rename(&self, ops: &mut [Op], resolver: &Resolver) -> Vec<Renamed> {
+        let mut caches = Vec::new();
+        let (mut numbers, mut defaults) = (FxHashMap::default(), Vec::new());
+        for (info, number) in resolver.caches().iter().zip(0..) {
+            let (name, size) = self.cache(&info.name).unwrap_or((&info.name, info.size));
+            let first = *numbers.entry(name.to_owned()).or_insert(number);
+            defaults.push(CacheId(first));
+            // One that is part of another there keeps its name, and has no operation.
+            let name = if first == number { name } else { &info.name };
+            caches.push(Renamed { name: name.to_owned(), kind: kind(info.kind), size });
+        }
+        let mut sites = FxHashMap::default();
+        for op in ops {
+            match &mut op.kind {
+                OpKind::Alloc { cache, site, .. } if resolver.cache(*cache).kind == CacheKind::Named => {
+                    *cache = *sites.entry((*cache, *site)).or_insert_with(|| {
+                        let site = resolver.call_site(*site);
+                        let Some((name, size)) = self.of_site(&site).and_then(|name| self.cache(name)) else {
+                            return defaults[cache.0 as usize];
+                        };
+                        CacheId(*numbers.entry(name.to_owned()).or_insert_with(|| {
+                            caches.push(Renamed { name: name.to_owned(), kind: Kind::Named, size });
+                            caches.len() as u32 - 1
+                        }))
+                    });
+                }
+                OpKind::Alloc { cache, .. }
+                | OpKind::Free { cache, .. }
+                | OpKind::HiddenFree { cache, .. } => {
+                    *cache = defaults[cache.0 as usize];
+                }
+                _ => {}
+            }
+        }
+        caches
+    }
+
+    /// Tables of a kernel that stays as it began, at the moments of the traced one's.
+    pub(super) fn tables(&self, traced: &Tables) -> Tables {
+        let mut tables = traced.clone();
+        for snapshot in &mut tables.snapshots {
+            snapshot.slabinfo = Some(self.before.clone());
+        }
+        tables
+    }
+}
+
+/// The function of a call site: `__d_alloc` of `__d_alloc+0x2b/0x1d0`. What compilers and allocation profiling hang on is left out.
+fn function(site: &str) -> &str {
+    let name = site.split(['+', '.']).next().unwrap_or_default();
+    name.strip_suffix("_noprof").unwrap_or(name)
+}
+
+/// The cache of each alias. Links lead to an identifier (`:A-0000128`), which slabinfo knows by the name of its first cache.
+fn aliases(attributes: &str, before: &SlabInfo) -> FxHashMap<String, String> {
+    let links = attributes.lines().filter_map(|line| {
+        let mut fields = line.split('\t');
+        let (name, link) = (fields.next()?, fields.next()?);
+        link.starts_with(':').then_some((name, link))
+    });
+    let links: Vec<_> = links.collect();
+    let shown = links.iter().filter(|(name, _)| before.get(name).is_some());
+    let names: FxHashMap<&str, &str> = shown.map(|(name, link)| (*link, *name)).collect();
+    links
+        .iter()
+        .filter_map(|(name, link)| Some(((*name).to_owned(), (*names.get(link)?).to_owned())))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_sites_are_known_by_function_in_another_build() {
+        assert_eq!(function("__d_alloc+0x2b/0x1d0"), "__d_alloc");
+        assert_eq!(function("dup_fd+0x1/0x2"), function("dup_fd.isra.0+0x8/0x20"));
+        assert_eq!(function("kmem_cache_alloc_noprof+0x1/0x2"), "kmem_cache_alloc");
+        let before = "slabinfo - version: 2.1\n# name <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab>\n";
+        let mut start = Start {
+            before: before.parse().expect("a table"),
+            aliases: FxHashMap::default(),
+            sites: FxHashMap::default(),
+            functions: FxHashMap::default(),
+        };
+        start.learn("f+0x1/0x9", "one");
+        start.learn("f+0x1/0x9", "one");
+        assert_eq!((start.of_site("f+0x1/0x9"), start.of_site("f+0x2/0x8")), (Some("one"), Some("one")));
+        start.learn("f+0x5/0x9", "other");
+        assert_eq!((start.of_site("f+0x5/0x9"), start.of_site("f+0x2/0x8")), (Some("other"), None));
+        assert_eq!(start.of_site("g+0x1/0x9"), None);
+        start.learn("f+0x5/0x9", "one");
+        assert_eq!(start.of_site("f+0x5/0x9"), None, "which one depends on who calls");
+    }
+
+    #[test]
+    fn an_alias_is_the_cache_that_slabinfo_shows() {
+        let row = |name: &str| format!("{name} 5 32 128 32 1 : tunables 0 0 0 : slabdata 1 1 0\n");
+        let table: SlabInfo = format!("slabinfo - version: 2.1\n# name\n{}{}", row("pid"), row("dentry"))
+            .parse()
+            .expect("a table");
+        let attributes = "name\tlink\tobject_size\npid\t:A-0000128\t128\nrequest_sock\t:A-0000128\t120\ndentry\t-\t192\nlost\t:64\t64\n";
+        let found = aliases(attributes, &table);
+        assert_eq!((found.get("request_sock").map(String::as_str), found.get("lost")), (Some("pid"), None));
+    }
+}

@@ -1,0 +1,137 @@
+//! `uslab record`: a trace and tables that `uslab replay` takes.
+
+use super::cli::{refused, said, uslab};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// tracefs, mounted in a folder of its own while this lives. `None` where that is not permitted.
+struct Tracefs(tempfile::TempDir);
+
+impl Tracefs {
+    fn mount() -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut mount = Command::new("mount");
+        let output = mount.args(["-t", "tracefs", "tracefs"]).arg(folder.path()).output();
+        output.is_ok_and(|output| output.status.success()).then(|| Self(folder))
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg(self.0.path()).status();
+        assert!(unmounted.is_ok_and(|status| status.success()));
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// Where root may trace, the running kernel is recorded; elsewhere it is said why not. Nothing is left behind in either case.
+#[test]
+fn the_running_kernel_is_recorded_or_it_is_said_why_not() {
+    let place = tempfile::tempdir().expect("a folder");
+    let out = place.path().join("trace");
+    let Some(tracefs) = Tracefs::mount() else {
+        refused(&["record", "--out", text(&out)], &["/sys/kernel/", "expected", "trac"]);
+        assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0, "nothing is left");
+        return;
+    };
+    let instances = || {
+        let instances = fs::read_dir(tracefs.0.path().join("instances")).expect("instances");
+        instances
+            .filter(|entry| {
+                entry.as_ref().is_ok_and(|e| e.file_name().as_encoded_bytes().starts_with(b"uslab-"))
+            })
+            .count()
+    };
+    let args = ["record", "--out", text(&out), "--tracefs", text(tracefs.0.path()), "--buffer", "16M", "--"];
+    let (code, said_out, err) = said(&uslab(&[&args[..], &["sh", "-c", "ls / >/dev/null; exit 3"]].concat()));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(said_out.contains("The workload ended with exit code 3."), "{said_out}");
+    assert_eq!(instances(), 0);
+    for name in [
+        "before.slabinfo",
+        "after.zoneinfo",
+        "after.sysfs-slab.tsv",
+        "slab-attributes.tsv",
+        "formats.txt",
+        "ftrace-stats.txt",
+    ] {
+        assert!(fs::metadata(out.join(name)).is_ok_and(|meta| meta.len() > 0), "{name}");
+    }
+    let trace = out.join("trace.txt.zst");
+    let (code, report, err) = said(&uslab(&["replay", text(&trace), "--design", "slub"]));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(report.contains("after"), "the tables are of its moments: {report}");
+    refused(&[&args[..], &["true"]].concat(), &["exists", "--out"]);
+    let other = place.path().join("other");
+    refused(
+        &["record", "--out", text(&other), "--tracefs", text(place.path())],
+        &["events/kmem", "expected tracefs"],
+    );
+    assert!(!other.exists() && instances() == 0);
+}
+
+#[test]
+fn what_cannot_be_booted_is_refused_and_leaves_nothing() {
+    let place = tempfile::tempdir().expect("a folder");
+    let out = place.path().join("trace");
+    let kernel = place.path().join("vmlinuz-9.9");
+    let args = ["record", "--out", text(&out), "--qemu", text(&kernel)];
+    refused(&args, &["--qemu", "expected something to do", "--workload"]);
+    refused(&[&args[..], &["--", "true"]].concat(), &["vmlinuz-9.9"]);
+    refused(
+        &[&args[..], &["--set", "cpu_partial", "--", "true"]].concat(),
+        &["--set", "expected KEY=NUMBER"],
+    );
+    refused(&[&args[..], &["--seconds", "3"]].concat(), &["--seconds", "--qemu"]);
+    refused(&["record", "--append", "slab_nomerge"], &["--qemu"]);
+    assert_eq!(fs::read_dir(place.path()).expect("a folder").count(), 0);
+}
+
+/// With a kernel in `USLAB_KERNEL` (and qemu and a static busybox), it is booted.
+#[test]
+#[ignore = "boots a kernel"]
+fn a_kernel_is_booted_and_records_itself() {
+    let kernel =
+        std::env::var("USLAB_KERNEL").expect("USLAB_KERNEL: a vmlinuz, or the folder of an unpacked package");
+    let place = tempfile::tempdir().expect("a folder");
+    let out = place.path().join("trace");
+    let load = place.path().join("load.sh");
+    fs::write(&load, "#!/bin/sh\nfor i in $(seq 1 200); do echo $1 >/tmp/$i; done\n").expect("a file");
+    let args = [
+        "record",
+        "--out",
+        text(&out),
+        "--qemu",
+        &kernel,
+        "--workload",
+        text(&load),
+        "--memory",
+        "512M",
+        "--cpus",
+        "2",
+    ];
+    let more =
+        ["--set", "min_partial=0", "--append", "slub_max_order=0 slab_max_order=0", "--", "load.sh", "a 'b'"];
+    let (code, said_out, err) = said(&uslab(&[&args[..], &more].concat()));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(said_out.contains(" 0 lost") && !said_out.contains("exit code"), "{said_out}");
+    let attributes = fs::read_to_string(out.join("slab-attributes.tsv")).expect("attributes");
+    let header: Vec<_> = attributes.lines().next().expect("a header").split('\t').collect();
+    let row: Vec<_> = attributes
+        .lines()
+        .find(|line| line.starts_with("task_struct\t"))
+        .expect("a row")
+        .split('\t')
+        .collect();
+    let value = |name| row[header.iter().position(|column| *column == name).expect("a column")];
+    assert_eq!((value("min_partial"), value("objs_per_slab")), ("0", "1"), "as it was set");
+    let trace = out.join("trace.txt.zst");
+    let (code, report, err) =
+        said(&uslab(&["replay", text(&trace), "--design", "slub:slab_max_order=0:min_partial=0"]));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(report.contains("end") && report.contains("buddyinfo"), "{report}");
+}
