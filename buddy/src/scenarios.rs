@@ -72,7 +72,7 @@ uslab_magazine::sync::scenarios! {
 
     zones {
         shuttle("B1 B2 B3 B5 B6 B7: blocks of three orders change hands", RUNS, schedules::zone);
-        bug("merge without looking at the buddy", "B1", "page handed out twice");
+        bug("merge without looking at the buddy", "B1", "taken off an empty list");
         bug("no merge", "B1", "missed merge with the buddy");
         bug("frame marked after the lock", "B1", "taken off an empty list");
         bug("buddy checked in one lock hold and merged in the next", "B2", "missed merge with the buddy");
