@@ -156,7 +156,7 @@ pub(crate) struct Zone {
     inner: ForkMutex<Inner>,
 }
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(all(target_pointer_width = "64", not(any(loom, shuttle))))]
 const _: () = assert!(core::mem::offset_of!(Zone, inner) == 64);
 
 /// What the lock protects.
