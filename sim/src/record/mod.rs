@@ -1,6 +1,6 @@
 //! A trace of a running kernel, with its tables: what `uslab replay` compares with, in one command.
 //!
-//! [`STEPS`] are the same on the running kernel and in one that is [booted](qemu) for it: shell, because a guest has nothing else.
+//! The steps are the same on the running kernel and in one that is [booted](qemu) for it (`steps.sh`): shell, because a guest has nothing else.
 
 pub mod qemu;
 
