@@ -74,7 +74,6 @@ use uslab_magazine::{FastPath, Operation, PathCounts};
 
 // What a free reads of its cache is one line.
 const _: () = assert!(std::mem::offset_of!(Cache, multiples) / 64 == std::mem::offset_of!(Cache, frees) / 64);
-#[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(std::mem::offset_of!(Cache, allocs) % 64 != 0);
 
 /// What runs on each object of a new slab, and of a released one.
@@ -126,16 +125,16 @@ pub(crate) struct Cache {
     /// Whether something is done with each object before it is taken back.
     has_free_hook: bool,
     core: Arc<Core>,
-    nodes: Box<[Node]>,
+    /// Itself: what waits for a grace period, and a reference, keeps the cache alive.
+    this: Weak<Self>,
     /// The same path; closed, too, where objects are checked. Off the beginning of its line, as `frees`.
     allocs: FastPath<Object, StackMemory>,
     #[cfg(not(loom))]
     checked: Option<Checked>,
     config: CacheConfig,
+    nodes: Box<[Node]>,
     refs: CacheRefs<Self>,
     counts: Counts,
-    /// Itself: what waits for a grace period, and a reference, keeps the cache alive.
-    this: Weak<Self>,
 }
 
 /// What each slab that is made or given back writes is the first line, of which allocations read nothing.
