@@ -189,7 +189,7 @@ pub fn run_to_stream(
 fn open(path: Option<&Path>, options: &Options) -> Result<(Source, Tables), ReplayError> {
     options.check()?;
     Ok(match path {
-        Some(path) if moments::is_converted(path) => {
+        Some(path) if stream::is_converted(path) => {
             return Err(ReplayError::Option(format!(
                 "{} is a converted trace, without the events of its kernel: expected --design, or the trace itself",
                 path.display()

@@ -14,13 +14,10 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use uslab_buddy::{Order, PageAllocator, ZoneInfo, ZoneKind};
 use uslab_engine::design::CacheCounts;
 use uslab_engine::designs::{Spec, Visitor};
-use uslab_engine::stream::MAGIC;
 use uslab_engine::{Design, Engine, EngineError, Paths, Policy, Stream, Writer};
 
 /// Designs beside a kernel.
@@ -314,20 +311,12 @@ impl Input {
 
 /// A trace that was converted; `None` if the file is none.
 fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
-    if !is_converted(path) {
+    if !super::stream::is_converted(path) {
         return Ok(None);
     }
     let wrong = |error: &dyn fmt::Display| ReplayError::Option(format!("{}: {error}", path.display()));
     let bytes = std::fs::read(path).map_err(|error| wrong(&error))?;
     Stream::read(&bytes).map(Some).map_err(|error| wrong(&error))
-}
-
-/// What cannot be opened, or is shorter, is for others to complain of; a pipe keeps its bytes.
-pub(super) fn is_converted(path: &Path) -> bool {
-    let mut first = [0; MAGIC.len()];
-    path.is_file()
-        && File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok()
-        && first == *MAGIC
 }
 
 /// A trace as a stream, for designs, if it was not converted to one already.

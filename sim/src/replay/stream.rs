@@ -1,8 +1,19 @@
 //! A replay as a stream of operations, for the engine of pages: the same actions that the machine here performs.
 
 use crate::trace::{CacheKind, FreeOrigin, Op, OpKind, PageSize, PageUse, Pfn, Resolver};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 use uslab_engine::Writer;
-use uslab_engine::stream::Kind;
+use uslab_engine::stream::{Kind, MAGIC};
+
+/// Whether a file is a trace that was converted. What cannot be opened, or is shorter, is for others to complain of; a pipe keeps its bytes.
+pub(super) fn is_converted(path: &Path) -> bool {
+    let mut first = [0; MAGIC.len()];
+    path.is_file()
+        && File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok()
+        && first == *MAGIC
+}
 
 /// One operation, on `cpu` of the machine.
 pub(super) fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
