@@ -24,8 +24,8 @@ const WORKLOADS: [(&str, u32); 5] = [
     ("server=1000", 4096),
     ("fork-join=32", 4096),
 ];
-/// How far off the clock may be, in per cent.
-const MOST: f64 = 10.0;
+/// How far off the clock may be, in per cent. A debug build keeps its rank in each lock: that of a depot takes a line more.
+const MOST: f64 = if cfg!(debug_assertions) { 20.0 } else { 10.0 };
 /// The file with the operations, for the program that valgrind runs.
 const TAPE: &str = "USLAB_LINES_TAPE";
 const ALLOC: u8 = b'a';
