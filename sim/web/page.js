@@ -62,6 +62,7 @@ function squares(g, x, y, perColumn, size, full, empty, colour) {
 }
 
 const LANE = 44;
+const sum = (levels, key) => levels.reduce((n, level) => n + level[key], 0);
 
 function drawLaneCpus(canvas, shown, acting) {
   const { g, width } = sheet(canvas, LANE);
@@ -74,21 +75,15 @@ function drawLaneCpus(canvas, shown, acting) {
       g.fillRect(x, LANE - 2, Math.max(each - 4, 1), 2);
     }
     if (each >= 34) {
-      const bar = Math.min(14, each / 4);
-      column(g, x, 2, bar, LANE - 6, cpu.loaded, colours.cached);
-      column(g, x + bar + 3, 2, bar, LANE - 6, cpu.previous, colours.cached);
-      squares(g, x + 2 * bar + 9, 3, 4, 7, cpu.stock.length, cpu.empty, colours.cached);
-    } else {
-      const sum = cpu.loaded[0] + cpu.previous[0] + cpu.stock.reduce((a, b) => a + b, 0);
-      const room = Math.max(1, cpu.loaded[1] + cpu.previous[1] + cpu.stock.reduce((a, b) => a + b, 0));
-      column(g, x, 2, Math.max(1, each - (each > 4 ? 2 : 0)), LANE - 6, [sum, room], colours.cached);
-    }
+      const bar = Math.min(14, each / (2 * cpu.length));
+      cpu.forEach((level, i) => column(g, x + i * (bar + 3), 2, bar, LANE - 6, [level.objects, level.room], colours.cached));
+    } else column(g, x, 2, Math.max(1, each - (each > 4 ? 2 : 0)), LANE - 6, [sum(cpu, 'objects'), Math.max(1, sum(cpu, 'room'))], colours.cached);
   });
 }
 
 function drawLaneDepot(canvas, shown) {
   const { g, width } = sheet(canvas, LANE);
-  const full = shown.depots.reduce((n, depot) => n + depot.full.length, 0);
+  const full = shown.shared.reduce((n, levels) => n + levels.length, 0);
   const most = Math.max(1, Math.floor(width / 9)) * 4;
   squares(g, 0, 3, 4, 7, Math.min(full, most), 0, colours.depot);
 }
@@ -189,23 +184,23 @@ function drawNear(canvas, shown, touched) {
   }
 }
 
-// A CPU of the chosen cache: its two magazines object by object while that is possible, its stock below.
-function drawCpu(canvas, cpu) {
+// A CPU of the chosen cache: its levels side by side, object by object while that is possible.
+function drawCpu(canvas, levels) {
   const { g, width } = sheet(canvas, 92);
-  const wide = (width - 6) / 2;
-  [cpu.loaded, cpu.previous].forEach(([rounds, capacity], which) => {
+  const wide = (width - 6 * (levels.length - 1)) / Math.max(1, levels.length);
+  levels.forEach(({ name, objects, room }, which) => {
     const x = which * (wide + 6);
     g.fillStyle = colours.quiet;
-    g.fillText(which ? 'previous' : 'loaded', x, 10);
-    g.strokeStyle = capacity ? colours.quiet : colours.line;
+    g.fillText(name, x, 10);
+    g.strokeStyle = room ? colours.quiet : colours.line;
     g.strokeRect(x + 0.5, 15.5, wide - 1, 75);
-    if (!capacity) return;
-    const across = [4, 6, 8, 10, 14, 18, 24].find((n) => Math.ceil(capacity / n) * ((wide - 5) / n) <= 71) ?? 0;
-    if (!across || (wide - 5) / across < 2) { column(g, x, 15, wide, 76, [rounds, capacity], colours.cached); return; }
-    const dot = Math.min((wide - 5) / across, 71 / Math.ceil(capacity / across), 12);
-    for (let i = 0; i < capacity; i++) {
+    if (!room) return;
+    const across = [4, 6, 8, 10, 14, 18, 24, 32, 48].find((n) => Math.ceil(room / n) * ((wide - 5) / n) <= 71) ?? 0;
+    if (!across || (wide - 5) / across < 2) { column(g, x, 15, wide, 76, [objects, room], colours.cached); return; }
+    const dot = Math.min((wide - 5) / across, 71 / Math.ceil(room / across), 12);
+    for (let i = 0; i < room; i++) {
       const left = x + 3 + (i % across) * dot, top = 88 - (Math.floor(i / across) + 1) * dot;
-      g.fillStyle = i < rounds ? colours.cached : colours.soft;
+      g.fillStyle = i < objects ? colours.cached : colours.soft;
       g.fillRect(left, top, dot - 1, dot - 1);
     }
   });
@@ -407,11 +402,12 @@ function draw() {
       : counts ? 'no slabs: each object is a block of pages' : 'not used yet',
   }));
   document.querySelectorAll('#near-cpus .cpu').forEach((box, cpu) => {
-    const levels = own?.cpus[cpu] ?? { loaded: [0, 0], previous: [0, 0], stock: [], empty: 0 };
+    const levels = own?.cpus[cpu] ?? [];
     box.classList.toggle('acting', Boolean(here && step.cpu === cpu));
     drawCpu(box.children[1], levels);
-    box.children[1].setAttribute('aria-label', `loaded ${levels.loaded.join(' of ')}, previous ${levels.previous.join(' of ')}`);
-    box.children[2].textContent = `below: ${levels.stock.length}, room for ${levels.empty}`;
+    const said = levels.map(({ name, objects, room }) => `${name}: ${grouped(objects)} of ${grouped(room)}`).join(', ');
+    box.children[1].setAttribute('aria-label', said);
+    box.children[2].textContent = said;
   });
   const slabs = $('near-slabs').firstElementChild;
   drawNear(slabs, own ?? { slabs: [] }, here ? step.object : null);

@@ -13,7 +13,7 @@ use uslab::{Config, Gfp, KmemCache, Subsystem};
 use uslab_engine::Pages;
 use uslab_engine::clock::{Outcome, Profile, Workload, run};
 use uslab_engine::models::uslab::{Knobs, Uslab};
-use uslab_engine::policy::{CacheInfo, Cpus, Geometry, Holder, Lines, NoMemory, Object, Op, Policy};
+use uslab_engine::policy::{CacheInfo, Cpus, Geometry, Held, Lines, NoMemory, Object, Op, Policy};
 use uslab_magazine::on_cpu;
 
 /// With the bytes of an object.
@@ -92,7 +92,7 @@ impl Policy for Taped {
     fn shared(&self) -> u32 {
         self.model.shared()
     }
-    fn held(&self) -> Vec<(Holder, Object)> {
+    fn held(&self) -> Vec<Held> {
         self.model.held()
     }
 }

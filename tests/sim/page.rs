@@ -5,6 +5,8 @@ use crate::all_traces::traces_in;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use uslab_engine::designs::{NoPolicy, Spec, Visitor, all};
+use uslab_engine::policy::Level;
+use uslab_engine::view::SeenCache;
 use uslab_engine::{Design, Engine, Machine, Shipping, Stream, View, hash};
 use uslab_sim::output::Progress;
 use uslab_sim::replay;
@@ -70,9 +72,10 @@ fn every_object_of_a_shown_slab_is_somewhere() {
         assert_eq!(count(|b| *b == b'.'), counts.free_in_slabs, "{name}");
         assert_eq!(count(|b| *b == b'd'), counts.in_depot, "{name}");
         assert_eq!(count(|b| !matches!(b, b'u' | b'.' | b'd')), counts.in_magazines, "{name}");
-        let levels =
-            shown.cpus.iter().map(|cpu| cpu.loaded.0 + cpu.previous.0 + cpu.stock.iter().sum::<u32>());
-        assert_eq!(u64::from(levels.sum::<u32>()), counts.in_magazines, "{name}");
+        let held =
+            |levels: &[Vec<Level>]| levels.iter().flatten().map(|own| u64::from(own.objects)).sum::<u64>();
+        assert_eq!(held(&shown.cpus), counts.in_magazines, "{name}");
+        assert_eq!(held(&shown.shared), counts.in_depot, "{name}");
     }
     let pages = &view.pages;
     let sum = pages.slab + pages.large + pages.blocks + pages.per_cpu + pages.free + pages.uncommitted;
@@ -145,11 +148,23 @@ impl Visitor for Hashes<'_> {
         let moments = (0..stream.operations).step_by(every).chain([stream.operations]);
         let hashes = moments.map(|at| {
             let steps = engine.run_and_tell(at).unwrap();
-            (at, format!("{:016x}", hash(text(&engine.view(steps, shown)).as_bytes())))
+            let view = engine.view(steps, shown);
+            levels_hold_what_is_active_and_not_in_use(&view);
+            (at, format!("{:016x}", hash(text(&view).as_bytes())))
         });
         let hashes = hashes.collect();
         engine.check().unwrap();
         hashes
+    }
+}
+
+/// Whatever a design calls its levels.
+fn levels_hold_what_is_active_and_not_in_use(view: &View) {
+    for shown in &view.shown {
+        let SeenCache { name, counts, .. } = &view.caches[shown.cache as usize];
+        let levels = shown.cpus.iter().chain(&shown.shared).flatten();
+        let held: u64 = levels.map(|level| u64::from(level.objects)).sum();
+        assert_eq!(held, counts.active_objs - counts.used, "{name} after operation {}", view.operation);
     }
 }
 

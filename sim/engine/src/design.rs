@@ -75,8 +75,6 @@ pub trait Design {
     type Object;
     /// A block of pages that is out.
     type Block;
-    /// What [`see`](Self::see) saw.
-    type Seen;
 
     /// The next cache of the stream; they are numbered from 0.
     ///
@@ -122,18 +120,9 @@ pub trait Design {
     /// Whether a block that begins at this page is of a slab or of large kmalloc.
     fn is_slab(&self, page: u32) -> bool;
 
-    /// Looks at a cache that has slabs, before a CPU's operation on it.
-    fn see(&self, cpu: u32, cache: u32) -> Self::Seen;
-    /// The dearest thing that the operation did since, and how it went, as the end of a sentence; `None` if it has no such cache.
-    /// `did` is what shipping code says that it did: all for the shipping design, what pages took for a model.
-    fn how(
-        &self,
-        seen: Self::Seen,
-        cpu: u32,
-        cache: u32,
-        freeing: bool,
-        did: &[Step],
-    ) -> Option<(Path, String)>;
+    /// The dearest thing that a CPU's last operation on a cache did, and how it went, as the end of a sentence; `None` if it has no
+    /// such cache. `did` is what shipping code says that it did: all for the shipping design, what pages took for a model.
+    fn how(&self, cpu: u32, cache: u32, freeing: bool, did: &[Step]) -> Option<(Path, String)>;
 
     /// Its conservation laws, with so many objects and pages that the stream holds.
     ///

@@ -1,36 +1,83 @@
-//! How full a CPU's magazines are.
+//! What lies between a CPU and the slabs of a cache, level by level, whatever the design calls it.
 
+use crate::slabs::Object;
 use serde::Serialize;
-use uslab_magazine::{CpuView, MagazineView};
+use uslab_magazine::{DepotView, LayerView, MagazineView};
 
-/// What a CPU holds of a cache: its stack, in magazines.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct CpuLevels {
-    /// Objects in the magazine that serves, the top one, and what it has room for; both 0 before there is one.
-    pub loaded: (u32, u32),
-    /// The same of the one below.
-    pub previous: (u32, u32),
-    /// Magazines below these, by their objects.
-    pub stock: Vec<u32>,
-    /// Magazines that there is room for beside.
-    pub empty: u32,
+/// Who holds objects outside of slabs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A CPU.
+    Cpu(u32),
+    /// A depot, a barn, a shared array.
+    Shared,
 }
 
-impl CpuLevels {
-    pub(crate) fn of<T>(cpu: &CpuView<T>) -> Self {
-        let level = |i| {
-            cpu.magazines.get(i).map_or((0, 0), |m: &MagazineView<T>| (m.rounds.len() as u32, m.capacity))
-        };
-        let held = cpu.magazines.len().max(2);
-        Self {
-            loaded: level(0),
-            previous: level(1),
-            stock: cpu.magazines.iter().skip(2).map(|magazine| magazine.rounds.len() as u32).collect(),
-            empty: cpu.most.saturating_sub(held as u32),
-        }
+/// A place for objects outside of slabs: an array, a magazine, a sheaf.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// Whose it is.
+    pub holder: Holder,
+    /// What it is called.
+    pub name: &'static str,
+    /// Objects that it has room for.
+    pub room: usize,
+    /// Those that it has.
+    pub objects: Vec<Object>,
+}
+
+/// How full such a place is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Level {
+    /// What the design calls it.
+    pub name: &'static str,
+    /// Objects that lie there.
+    pub objects: u32,
+    /// Objects that it has room for.
+    pub room: u32,
+}
+
+/// What CPUs hold of a cache, and what they share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Levels {
+    /// By CPU: the level that serves first comes first.
+    pub cpus: Vec<Vec<Level>>,
+    /// By node: full magazines or sheaves, or a shared array.
+    pub shared: Vec<Vec<Level>>,
+}
+
+impl Level {
+    /// So many objects, where there is room for so many.
+    pub fn new(name: &'static str, objects: usize, room: usize) -> Self {
+        Self { name, objects: objects as u32, room: room.max(objects) as u32 }
     }
-    /// Magazines of the stack.
-    pub(crate) fn magazines(&self) -> usize {
-        usize::from(self.loaded.0 > 0) + usize::from(self.previous.0 > 0) + self.stock.len()
+}
+
+impl Levels {
+    /// Of a policy that holds these, on one node.
+    pub fn of(held: &[Held], cpus: u32) -> Self {
+        let mut levels = Self { cpus: vec![vec![]; cpus as usize], shared: vec![vec![]] };
+        for Held { holder, name, room, objects } in held {
+            let own = match *holder {
+                Holder::Cpu(cpu) => &mut levels.cpus[cpu as usize],
+                Holder::Shared => &mut levels.shared[0],
+            };
+            own.push(Level::new(name, objects.len(), *room));
+        }
+        levels
+    }
+
+    /// Of the shipping allocator: a stack for each CPU, which moves in magazines, and a depot for each node.
+    pub(crate) fn shipping<T>(layer: &LayerView<T>) -> Self {
+        let rounds = |magazines: &[MagazineView<T>]| magazines.iter().map(|m| m.rounds.len()).sum();
+        let cpus = layer.cpus.iter().map(|cpu| {
+            let capacity = cpu.magazines.first().map_or(0, |magazine| magazine.capacity);
+            vec![Level::new("stack", rounds(&cpu.magazines), (cpu.most * capacity) as usize)]
+        });
+        let depot = |depot: &DepotView<T>| {
+            let magazines = depot.full.iter();
+            magazines.map(|m| Level::new("magazine", m.rounds.len(), m.capacity as usize)).collect()
+        };
+        Self { cpus: cpus.collect(), shared: layer.depots.iter().map(depot).collect() }
     }
 }

@@ -47,7 +47,8 @@ pub use view::View;
 /// What a [`Policy`] is written with.
 pub mod policy {
     pub use crate::design::{NoMemory, Unable};
-    pub use crate::model::{Deed, Holder, Lines, Op, Policy};
+    pub use crate::levels::{Held, Holder, Level, Levels};
+    pub use crate::model::{Deed, Lines, Op, Policy};
     pub use crate::slabs::{End, Object, Slabs};
     pub use crate::stream::CacheInfo;
     pub use uslab::{Geometry, GeometryError, OrderRule};

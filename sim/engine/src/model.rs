@@ -4,9 +4,9 @@
 //! cache line would cost is what it [tells](Op::did).
 
 use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
-use crate::levels::CpuLevels;
+use crate::levels::{Held, Holder, Levels};
 use crate::pages::{PageSource, Pages, SlabPages};
-use crate::shown::{DepotLevels, MOST_SLABS, ShownCache, ShownSlab, letter};
+use crate::shown::{MOST_SLABS, ShownCache, ShownSlab, letter};
 use crate::slabs::{Object, Slabs};
 use crate::stream::{CacheInfo, Kind};
 use serde::de::DeserializeOwned;
@@ -81,9 +81,13 @@ pub trait Policy: Debug + Sized {
     fn shared(&self) -> u32 {
         0
     }
-    /// The objects that it holds outside of slabs.
-    fn held(&self) -> Vec<(Holder, Object)> {
+    /// What holds objects outside of slabs, even where it is empty.
+    fn held(&self) -> Vec<Held> {
         vec![]
+    }
+    /// What lies between CPUs and the slabs' lists, for pictures. By default what it [holds](Self::held).
+    fn levels(&self, _: &Slabs, cpus: u32) -> Levels {
+        Levels::of(&self.held(), cpus)
     }
 }
 
@@ -99,15 +103,6 @@ pub struct Lines {
     pub counts: u32,
     /// Numbers that change when a slab is made or given back.
     pub slabs: u32,
-}
-
-/// Who holds objects outside of slabs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
-    /// A CPU.
-    Cpu(u32),
-    /// A depot, a barn, a shared array.
-    Shared,
 }
 
 /// Something that an operation did beyond what its CPU holds. One that did nothing of it was a hit.
@@ -283,7 +278,7 @@ impl<'p, P: Policy> Model<'p, P> {
         self.wrong.clone().map_or(Ok(()), Err)?;
         let (mut used, mut pages) = (0, 0);
         for cache in self.caches.iter().flatten() {
-            let held = cache.policy.held().into_iter().map(|(_, object)| object);
+            let held = cache.policy.held().into_iter().flat_map(|held| held.objects);
             cache.slabs.check(held).map_err(|wrong| format!("cache {}: {wrong}", cache.name))?;
             used += cache.slabs.used();
             pages += cache.slabs.count() << cache.slabs.geometry().order().get();
@@ -349,8 +344,11 @@ impl<P: Policy> Cache<P> {
     fn counts(&self) -> CacheCounts {
         let (slabs, per_slab) = (self.slabs.count(), u64::from(self.slabs.objects()));
         let [full, partial, empty] = self.slabs.by_fullness();
-        let held = self.policy.held();
-        let in_depot = held.iter().filter(|(holder, _)| *holder == Holder::Shared).count() as u64;
+        let (mut in_magazines, mut in_depot) = (0, 0);
+        for held in self.policy.held() {
+            let count = if held.holder == Holder::Shared { &mut in_depot } else { &mut in_magazines };
+            *count += held.objects.len() as u64;
+        }
         CacheCounts {
             size: self.slabs.geometry().object_size() as u64,
             order: self.slabs.geometry().order().get(),
@@ -358,7 +356,7 @@ impl<P: Policy> Cache<P> {
             capacity: self.policy.container().into(),
             used: self.slabs.used(),
             active_objs: slabs * per_slab - self.policy.inactive(&self.slabs),
-            in_magazines: held.len() as u64 - in_depot,
+            in_magazines,
             in_depot,
             free_in_slabs: self.slabs.free_in_all(),
             full,
@@ -373,7 +371,6 @@ impl<P: Policy> Cache<P> {
 impl<'p, P: Policy> Design for Model<'p, P> {
     type Object = Given<'p>;
     type Block = PageBlock<'p>;
-    type Seen = ();
 
     fn learn(&mut self, info: &CacheInfo) -> Result<(), Unable> {
         self.caches.push(match info.kind {
@@ -466,8 +463,8 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
     fn show(&self, number: u32) -> Option<ShownCache> {
         let (slabs, policy) = self.cache(number)?;
-        let (cpus, container) = (self.cpus.count(), policy.container());
-        Some(shown(number, slabs, P::LISTS, &policy.held(), cpus, container))
+        let levels = policy.levels(slabs, self.cpus.count());
+        Some(shown(number, slabs, P::LISTS, &policy.held(), levels))
     }
     fn pages(&self) -> &PageAllocator {
         self.slab_pages.pages().allocator()
@@ -478,8 +475,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     fn is_slab(&self, page: u32) -> bool {
         self.slab_pages.has(page)
     }
-    fn see(&self, _: u32, _: u32) {}
-    fn how(&self, (): (), _: u32, cache: u32, _: bool, _: &[Step]) -> Option<(Path, String)> {
+    fn how(&self, _: u32, cache: u32, _: bool, _: &[Step]) -> Option<(Path, String)> {
         self.cache(cache)?;
         let path = self.deeds.iter().map(|deed| deed.path()).max().unwrap_or_default();
         let how = self.deeds.iter().map(|deed| deed.said()).collect::<Vec<_>>().join("; ");
@@ -514,9 +510,8 @@ fn shown(
     cache: u32,
     own: &Slabs,
     lists: &[&'static str],
-    held: &[(Holder, Object)],
-    cpus: u32,
-    container: u32,
+    held: &[Held],
+    Levels { cpus, shared }: Levels,
 ) -> ShownCache {
     let (mut slabs, mut at) = (Vec::new(), BTreeMap::new());
     for (list, name) in lists.iter().copied().enumerate() {
@@ -526,32 +521,21 @@ fn shown(
             slabs.push((own.page(slab), name, objects.collect::<Vec<u8>>()));
         }
     }
-    let (mut of_cpu, mut shared) = (vec![0; cpus as usize], 0);
-    for (holder, object) in held {
-        let letter = match *holder {
-            Holder::Cpu(cpu) => {
-                of_cpu[cpu as usize] += 1;
-                letter(cpu as usize)
-            }
-            Holder::Shared => {
-                shared += 1;
-                b'd'
-            }
+    for held in held {
+        let letter = match held.holder {
+            Holder::Cpu(cpu) => letter(cpu as usize),
+            Holder::Shared => b'd',
         };
-        if let Some(slab) = at.get(&object.slab) {
-            slabs[*slab].2[usize::from(object.index)] = letter;
+        for object in &held.objects {
+            if let Some(slab) = at.get(&object.slab) {
+                slabs[*slab].2[usize::from(object.index)] = letter;
+            }
         }
     }
-    let level = |n| CpuLevels { loaded: (n, container.max(n)), ..CpuLevels::default() };
     let slabs = slabs.into_iter().map(|(page, list, objects)| ShownSlab {
         page,
         list,
         objects: objects.into_iter().map(char::from).collect(),
     });
-    ShownCache {
-        cache,
-        cpus: of_cpu.into_iter().map(level).collect(),
-        depots: vec![DepotLevels { full: if shared > 0 { vec![shared] } else { vec![] } }],
-        slabs: slabs.collect(),
-    }
+    ShownCache { cache, cpus, shared, slabs: slabs.collect() }
 }

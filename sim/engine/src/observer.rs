@@ -34,36 +34,30 @@ impl<D: Design> Engine<'_, D> {
 type Did = Vec<uslab_magazine::tracepoints::Step>;
 
 /// An operation on its way.
-struct Watch<D: Design> {
+struct Watch {
     cpu: u32,
     cache: Option<u32>,
-    own: Option<D::Seen>,
     /// What shipping code did for it: all of the shipping design, the pages of a model.
     did: Arc<Mutex<Did>>,
     observer: Option<Observer>,
 }
 
-impl<D: Design> Watch<D> {
-    fn new(engine: &Engine<'_, D>, cpu: u32, cache: Option<u32>) -> Self {
-        let own = cache.map(|cache| engine.design.see(cpu, cache));
+impl Watch {
+    fn new<D: Design>(engine: &Engine<'_, D>, cpu: u32, cache: Option<u32>) -> Self {
         let did = Arc::new(Mutex::ranked(Rank::Faults, Did::new()));
         let noted = did.clone();
         // Nobody else observes a machine.
         let observer =
             engine.design.pages().tracepoints().observe(move |op| noted.lock().extend_from_slice(op.steps));
-        Self { cpu, cache, own, did, observer: observer.ok() }
+        Self { cpu, cache, did, observer: observer.ok() }
     }
 
     /// What happened since.
-    fn told(mut self, engine: &Engine<'_, D>, what: What, object: Option<(u32, u16)>) -> Step {
+    fn told<D: Design>(mut self, engine: &Engine<'_, D>, what: What, object: Option<(u32, u16)>) -> Step {
         drop(self.observer.take());
         let (cpu, cache, did) = (self.cpu, self.cache, core::mem::take(&mut *self.did.lock()));
         let freeing = matches!(what, What::Free { .. });
-        let of_slabs = self
-            .own
-            .take()
-            .zip(cache)
-            .and_then(|(seen, cache)| engine.design.how(seen, cpu, cache, freeing, &did));
+        let of_slabs = cache.and_then(|cache| engine.design.how(cpu, cache, freeing, &did));
         let (path, how) = match of_slabs {
             _ if what == What::Nothing => (None, String::new()),
             Some((path, how)) => (Some(path.max(dearest(&did))), how),

@@ -1,7 +1,7 @@
 //! The shipping allocator as a design.
 
 use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
-use crate::levels::CpuLevels;
+use crate::levels::{Level, Levels};
 use crate::machine::Machine;
 use crate::pages::gfp;
 use crate::shown::ShownCache;
@@ -26,10 +26,10 @@ impl<'m> Shipping<'m> {
         Self { machine, caches: Vec::new() }
     }
     /// What a CPU holds of a cache; `None` for large kmalloc, and without magazines.
-    fn levels(&self, cpu: u32, cache: u32) -> Option<CpuLevels> {
+    fn stack(&self, cpu: u32, cache: u32) -> Option<Level> {
         // SAFETY: the engine is the subsystem's only user, and this thread has it.
         let view = unsafe { self.cache(cache)?.view() };
-        view.magazines?.cpus.get(cpu as usize).map(CpuLevels::of)
+        Levels::shipping(&view.magazines?).cpus.swap_remove(cpu as usize).pop()
     }
     pub(crate) fn cache(&self, cache: u32) -> Option<&'m KmemCache> {
         self.caches.get(cache as usize).copied().flatten()
@@ -39,8 +39,6 @@ impl<'m> Shipping<'m> {
 impl<'m> Design for Shipping<'m> {
     type Object = Block<'m>;
     type Block = PageBlock<'m>;
-    /// `None` without magazines.
-    type Seen = Option<CpuLevels>;
 
     fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unable> {
         self.caches.push(self.machine.cache(cache).map_err(|error| Unable(error.to_string()))?);
@@ -131,20 +129,9 @@ impl<'m> Design for Shipping<'m> {
         !self.pages().frame(Pfn::new(page)).owner().is_null()
     }
 
-    fn see(&self, cpu: u32, cache: u32) -> Self::Seen {
-        self.levels(cpu, cache)
-    }
-    fn how(
-        &self,
-        seen: Self::Seen,
-        cpu: u32,
-        cache: u32,
-        freeing: bool,
-        did: &[Step],
-    ) -> Option<(Path, String)> {
+    fn how(&self, cpu: u32, cache: u32, freeing: bool, did: &[Step]) -> Option<(Path, String)> {
         let order = self.cache(cache)?.info().order;
-        let levels = seen.zip(self.levels(cpu, cache));
-        Some(told::how(did, order, freeing, levels))
+        Some(told::how(did, order, freeing, self.stack(cpu, cache)))
     }
 
     /// Of the allocator itself, and of what the stream holds.

@@ -1,30 +1,23 @@
 //! A cache, slab by slab, as a picture needs it.
 
-use crate::levels::CpuLevels;
+use crate::levels::{Level, Levels};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use uslab::{CacheView, SlabList};
-use uslab_magazine::{DepotView, MagazineView};
+use uslab_magazine::MagazineView;
 
 /// The most slabs of a cache that are shown one by one; the counts say how many there are.
 pub(crate) const MOST_SLABS: usize = 8192;
-
-/// What a depot holds of a cache.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct DepotLevels {
-    /// Full magazines, by their objects.
-    pub full: Vec<u32>,
-}
 
 /// A cache, slab by slab.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShownCache {
     /// Its number in the stream.
     pub cache: u32,
-    /// By CPU.
-    pub cpus: Vec<CpuLevels>,
-    /// The depots of all nodes.
-    pub depots: Vec<DepotLevels>,
+    /// What each CPU holds, the level that serves first before the others.
+    pub cpus: Vec<Vec<Level>>,
+    /// What the CPUs of each node share.
+    pub shared: Vec<Vec<Level>>,
     /// Slabs: empty, full, partial by fullness, each list in its order.
     pub slabs: Vec<ShownSlab>,
 }
@@ -70,18 +63,15 @@ impl ShownCache {
                 }
             }
         };
-        let (mut cpus, mut depots) = (Vec::new(), Vec::new());
+        let mut levels = Levels::default();
         if let Some(layer) = &view.magazines {
             for (number, cpu) in layer.cpus.iter().enumerate() {
                 cpu.magazines.iter().for_each(|magazine| hold(magazine, letter(number)));
-                cpus.push(CpuLevels::of(cpu));
             }
             for depot in &layer.depots {
                 depot.full.iter().for_each(|magazine| hold(magazine, b'd'));
-                let levels =
-                    |depot: &DepotView<_>| depot.full.iter().map(|m| m.rounds.len() as u32).collect();
-                depots.push(DepotLevels { full: levels(depot) });
             }
+            levels = Levels::shipping(layer);
         }
         let slabs = slabs.into_iter().zip(bits).map(|(slab, bits)| ShownSlab {
             page: slab.page.get(),
@@ -92,6 +82,6 @@ impl ShownCache {
             },
             objects: bits.into_iter().map(char::from).collect(),
         });
-        Self { cache, cpus, depots, slabs: slabs.collect() }
+        Self { cache, cpus: levels.cpus, shared: levels.shared, slabs: slabs.collect() }
     }
 }

@@ -1,6 +1,6 @@
 //! What steps of shipping code come to, in words: the end of a sentence.
 
-use crate::levels::CpuLevels;
+use crate::levels::Level;
 use uslab_magazine::Path;
 use uslab_magazine::tracepoints::Step;
 
@@ -40,12 +40,7 @@ pub(crate) fn how_pages(did: &[Step]) -> String {
 }
 
 /// How an object of the shipping design's came or went, whose slabs are of `order`: the dearest thing, and why.
-pub(crate) fn how(
-    did: &[Step],
-    order: u8,
-    freeing: bool,
-    levels: Option<(CpuLevels, CpuLevels)>,
-) -> (Path, String) {
+pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) -> (Path, String) {
     use Step::{ObjectsGiven, ObjectsTaken, SlabAdded, SlabReleased};
     let count = |which: fn(&Step) -> u64| did.iter().map(which).sum::<u64>();
     let made = count(|step| matches!(step, SlabAdded { .. }).into());
@@ -61,7 +56,7 @@ pub(crate) fn how(
             pages => format!(" The page allocator commits {} for it.", kib(pages * 4)),
         };
         format!(
-            "no magazine and no slab has a free object, so the page allocator makes {} {block}.{commit}",
+            "neither the stack, the depot nor a slab has a free object, so the page allocator makes {} {block}.{commit}",
             slabs(made)
         )
     } else if released > 0 {
@@ -70,38 +65,31 @@ pub(crate) fn how(
             slabs(released)
         )
     } else if back > 0 {
-        format!("no magazine has room, so {back} objects go back to their slabs, under the node's lock.")
+        format!("the depot has no room, so {back} objects go back to their slabs, under the node's lock.")
     } else if taken == 1 {
-        "no magazine has one, so it comes from a slab, under the node's lock.".to_owned()
+        "the stack and the depot are empty, so it comes from a slab, under the node's lock.".to_owned()
     } else if taken > 0 {
         format!(
-            "no magazine has one, so {taken} come from slabs, under the node's lock: one is handed out, the rest fill a magazine."
+            "the stack and the depot are empty, so {taken} come from slabs, under the node's lock: one is handed out, the rest are the stack."
         )
     } else if path == Path::Depot && freeing {
-        "its magazines are full, so one goes to the depot, under the depot's lock.".to_owned()
+        "its stack is full, so a magazine of it goes to the depot, under the depot's lock.".to_owned()
     } else if path == Path::Depot {
-        "its magazines are empty, so a full one comes from the depot, under the depot's lock.".to_owned()
+        "its stack is empty, so a magazine comes from the depot, under the depot's lock.".to_owned()
     } else {
-        how_cpu(freeing, levels)
+        how_cpu(freeing, stack)
     };
     (path, how)
 }
 
-fn how_cpu(freeing: bool, levels: Option<(CpuLevels, CpuLevels)>) -> String {
-    let Some((b, a)) = levels else { return "no lock is taken.".to_owned() };
-    let (was, is) = (b.magazines(), a.magazines());
-    match freeing {
-        false if is < was => "its loaded magazine hands out its last one; no lock is taken.".to_owned(),
-        false => format!(
-            "its loaded magazine hands one out, {} of {} are left; no lock is taken.",
-            a.loaded.0, a.loaded.1
-        ),
-        true if is > was && was > 0 => {
-            "its loaded magazine is full, so it is the first of another one; no lock is taken.".to_owned()
+fn how_cpu(freeing: bool, stack: Option<Level>) -> String {
+    let Some(Level { objects, room, .. }) = stack else { return "no lock is taken.".to_owned() };
+    match (freeing, objects) {
+        (false, 0) => "its stack hands out its last one; no lock is taken.".to_owned(),
+        (false, _) => {
+            format!("its stack hands one out, and {objects} of at most {room} are left; no lock is taken.")
         }
-        true => {
-            format!("its loaded magazine takes it, {} of {}; no lock is taken.", a.loaded.0, a.loaded.1)
-        }
+        (true, _) => format!("its stack takes it, and has {objects} of at most {room}; no lock is taken."),
     }
 }
 

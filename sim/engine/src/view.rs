@@ -2,8 +2,8 @@
 
 use crate::design::{CacheCounts, Design};
 use crate::engine::Engine;
-pub use crate::levels::CpuLevels;
-pub use crate::shown::{DepotLevels, ShownCache, ShownSlab};
+pub use crate::levels::Level;
+pub use crate::shown::{ShownCache, ShownSlab};
 use crate::step::Step;
 use serde::Serialize;
 use uslab_buddy::{Kind, Order};

@@ -6,7 +6,9 @@
 
 use serde::Deserialize;
 use std::mem::{swap, take};
-use uslab_engine::policy::{CacheInfo, Cpus, Deed, End, Geometry, Holder, NoMemory, Object, Op, Policy};
+use uslab_engine::policy::{
+    CacheInfo, Cpus, Deed, End, Geometry, Held, Holder, NoMemory, Object, Op, Policy,
+};
 
 const PARTIAL: u8 = 0;
 const FREE: u8 = 1;
@@ -82,10 +84,11 @@ impl Policy for Uma {
         }
         objects.len() as u64
     }
-    fn held(&self) -> Vec<(Holder, Object)> {
+    fn held(&self) -> Vec<Held> {
         let cpus = self.cpus.iter().flatten().zip(0..).map(|(bucket, at)| (Holder::Cpu(at / 2), bucket));
         let all = cpus.chain(self.zone.iter().map(|bucket| (Holder::Shared, bucket)));
-        all.flat_map(|(holder, bucket)| bucket.iter().map(move |object| (holder, *object))).collect()
+        let held = |(holder, objects): (_, &Vec<_>)| (holder, self.entries, objects.clone());
+        all.map(held).map(|(holder, room, objects)| Held { holder, name: "bucket", room, objects }).collect()
     }
 }
 

@@ -67,8 +67,8 @@ impl Series {
         }
         for cpu in 0..engine.stream().cpus as usize {
             let held = view.shown.iter().filter_map(|cache| cache.cpus.get(cpu));
-            let objects = held.map(|cpu| cpu.loaded.0 + cpu.previous.0 + cpu.stock.iter().sum::<u32>());
-            row("cpu", &cpu.to_string(), "objects", objects.map(u64::from).sum());
+            let objects = held.flatten().map(|level| u64::from(level.objects));
+            row("cpu", &cpu.to_string(), "objects", objects.sum());
             let blocks = view.pages.cpus.get(cpu).into_iter().flatten().zip(0..);
             row("cpu", &cpu.to_string(), "pages", blocks.map(|(n, order)| u64::from(*n) << order).sum());
         }

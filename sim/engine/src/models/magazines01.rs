@@ -16,7 +16,8 @@
 
 use super::bonwick94::{self, release_empty};
 use crate::design::NoMemory;
-use crate::model::{Deed, Holder, Op, Policy};
+use crate::levels::{Held, Holder};
+use crate::model::{Deed, Op, Policy};
 use crate::slabs::Object;
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -119,9 +120,12 @@ impl Policy for Magazines01 {
     fn container(&self) -> u32 {
         self.cache.size() as u32
     }
-    fn held(&self) -> Vec<(Holder, Object)> {
+    fn held(&self) -> Vec<Held> {
         let mut held = vec![];
-        self.cache.each_round(|cpu, object| held.push((cpu.map_or(Holder::Shared, Holder::Cpu), *object)));
+        self.cache.each_magazine(|cpu, name, room, rounds| {
+            let holder = cpu.map_or(Holder::Shared, Holder::Cpu);
+            held.push(Held { holder, name, room, objects: rounds.to_vec() });
+        });
         held
     }
 }

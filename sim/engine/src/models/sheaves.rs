@@ -23,7 +23,8 @@
 
 use super::slub::{self, Slub};
 use crate::design::{NoMemory, Unable};
-use crate::model::{Deed, Holder, Op, Policy};
+use crate::levels::{Held, Holder, Levels};
+use crate::model::{Deed, Op, Policy};
 use crate::slabs::{Object, Slabs};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -136,13 +137,29 @@ impl Policy for Sheaves {
     fn container(&self) -> u32 {
         self.capacity as u32
     }
-    fn held(&self) -> Vec<(Holder, Object)> {
+    fn held(&self) -> Vec<Held> {
+        if self.capacity == 0 {
+            return vec![];
+        }
+        let sheaf = |holder, name, objects: &Vec<Object>| Held {
+            holder,
+            name,
+            room: self.capacity,
+            objects: objects.clone(),
+        };
         let of_cpu = |(cpu, number): (&Cpu, u32)| {
-            let objects = cpu.main.iter().chain(cpu.spare.iter().flatten());
-            objects.map(|object| (Holder::Cpu(number), *object)).collect::<Vec<_>>()
+            let main = sheaf(Holder::Cpu(number), "main sheaf", &cpu.main);
+            let spare = cpu.spare.as_ref().map(|spare| sheaf(Holder::Cpu(number), "spare", spare));
+            [Some(main), spare].into_iter().flatten().collect::<Vec<_>>()
         };
         let cpus = self.cpus.iter().zip(0..).flat_map(of_cpu);
-        cpus.chain(self.full.iter().flatten().map(|object| (Holder::Shared, *object))).collect()
+        cpus.chain(self.full.iter().map(|full| sheaf(Holder::Shared, "full sheaf", full))).collect()
+    }
+    fn levels(&self, slabs: &Slabs, cpus: u32) -> Levels {
+        let mut levels = Levels::of(&self.held(), cpus);
+        let below = self.slub.levels(slabs, cpus).cpus;
+        levels.cpus.iter_mut().zip(below).for_each(|(cpu, below)| cpu.extend(below));
+        levels
     }
 }
 

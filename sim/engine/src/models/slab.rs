@@ -26,7 +26,8 @@
 
 use super::bonwick94::{EMPTY, FULL, PARTIAL, an_eighth_of_waste};
 use crate::design::{NoMemory, Unable};
-use crate::model::{Deed, Holder, Op, Policy};
+use crate::levels::{Held, Holder};
+use crate::model::{Deed, Op, Policy};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -176,10 +177,15 @@ impl Policy for Slab {
     fn container(&self) -> u32 {
         self.cpus[0].limit as u32
     }
-    fn held(&self) -> Vec<(Holder, Object)> {
-        let cpus = self.cpus.iter().zip(0..).map(|(array, cpu)| (Holder::Cpu(cpu), array));
-        let all = cpus.chain([(Holder::Shared, &self.shared)]);
-        all.flat_map(|(holder, array)| array.objects.iter().map(move |object| (holder, *object))).collect()
+    fn held(&self) -> Vec<Held> {
+        let held = |holder, name, array: &Array| Held {
+            holder,
+            name,
+            room: array.limit,
+            objects: array.objects.clone(),
+        };
+        let cpus = self.cpus.iter().zip(0..).map(|(array, cpu)| held(Holder::Cpu(cpu), "array", array));
+        cpus.chain([held(Holder::Shared, "shared array", &self.shared)]).collect()
     }
 }
 

@@ -29,6 +29,7 @@
 //! are what the model has of it.
 
 use crate::design::{NoMemory, Unable};
+use crate::levels::{Level, Levels};
 use crate::model::{Deed, Op, Policy};
 use crate::slabs::{End, Object, Slabs};
 use crate::stream::CacheInfo;
@@ -188,6 +189,19 @@ impl Policy for Slub {
 
     fn inactive(&self, slabs: &Slabs) -> u64 {
         slabs.free_on(PARTIAL)
+    }
+    /// Free objects of the slabs that a CPU has.
+    fn levels(&self, slabs: &Slabs, cpus: u32) -> Levels {
+        let level = |name, of: &[u32]| {
+            let free = of.iter().map(|slab| usize::from(slabs.free(*slab))).sum();
+            Level::new(name, free, of.len() * usize::from(slabs.objects()))
+        };
+        let mut levels = Levels::of(&[], cpus);
+        for (cpu, to) in self.cpus.iter().zip(&mut levels.cpus) {
+            to.push(level("current slab", cpu.current.as_slice()));
+            to.push(level("partial slabs", &cpu.partial));
+        }
+        levels
     }
 }
 

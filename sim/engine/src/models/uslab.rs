@@ -41,7 +41,8 @@
 //! and the order of flushes in `uslab`.
 
 use crate::design::{NoMemory, Unable};
-use crate::model::{Deed, Holder, Lines, Op, Policy};
+use crate::levels::{Held, Holder};
+use crate::model::{Deed, Lines, Op, Policy};
 use crate::slabs::{End, Object, Slabs};
 use crate::stream::CacheInfo;
 use serde::Deserialize;
@@ -245,10 +246,14 @@ impl Policy for Uslab {
     fn shared(&self) -> u32 {
         self.depot.len() as u32
     }
-    fn held(&self) -> Vec<(Holder, Object)> {
-        let cpus = (0..).zip(&self.cpus);
-        let stacks = cpus.flat_map(|(number, cpu)| cpu.stack.iter().map(move |o| (Holder::Cpu(number), *o)));
-        stacks.chain(self.depot.iter().flatten().map(|object| (Holder::Shared, *object))).collect()
+    fn held(&self) -> Vec<Held> {
+        let Sizes { capacity, reach, .. } = self.sizes;
+        let held =
+            |holder, name, room, objects: &Vec<Object>| Held { holder, name, room, objects: objects.clone() };
+        let stacks = (0..).zip(&self.cpus);
+        let stacks = stacks.map(|(number, cpu)| held(Holder::Cpu(number), "stack", reach, &cpu.stack));
+        let depot = self.depot.iter().map(|full| held(Holder::Shared, "magazine", capacity, full));
+        stacks.chain(depot).collect()
     }
 }
 

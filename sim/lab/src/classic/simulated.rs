@@ -18,13 +18,16 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         self.depot.lock().contended += 1;
     }
 
-    /// Shows each round that lies in a magazine, with its CPU; those of the depot without one. Cost: as [`stats`](Self::stats).
-    pub fn each_round(&self, mut show: impl FnMut(Option<u32>, &T)) {
+    /// Shows each magazine: its CPU, or `None` in the depot; what it is there; rounds that it has room for; its rounds. A CPU
+    /// without one has room for 0. Cost: as [`stats`](Self::stats).
+    pub fn each_magazine(&self, mut show: impl FnMut(Option<u32>, &'static str, usize, &[T])) {
         for (PerCpu(cpu), number) in self.per_cpu.iter().zip(0..) {
             let cpu = cpu.lock();
-            cpu.loaded.rounds.iter().chain(&cpu.previous.rounds).for_each(|round| show(Some(number), round));
+            for (name, magazine) in [("loaded", &cpu.loaded), ("previous", &cpu.previous)] {
+                show(Some(number), name, magazine.size, &magazine.rounds);
+            }
         }
-        let stock = self.depot.lock();
-        stock.full.magazines.iter().flat_map(|magazine| &magazine.rounds).for_each(|round| show(None, round));
+        let depot = self.depot.lock();
+        depot.full.magazines.iter().for_each(|full| show(None, "magazine", full.size, &full.rounds));
     }
 }
