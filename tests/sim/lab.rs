@@ -78,6 +78,38 @@ fn without_a_verb_every_experiment_is_listed_with_a_line() {
     assert!(!out.contains("instructions"), "{out}");
 }
 
+#[test]
+fn a_demo_shows_the_memory_after_each_command() {
+    let out = told(&["demo", "buddy", "alloc 65", "alloc 1000", "free a"]);
+    let expected = "\
+> alloc 65
+a is at byte 0 and has 128, 63 more than asked for. It took 4 looks, 3 splits.
+aaaa++++........|...............|...............................
+free: 896 bytes in 3 pieces, the largest 512; free blocks: 1 of 128, 1 of 256, 1 of 512
+
+> alloc 1000
+No room for 1000 bytes. Free: 896 bytes in 3 pieces, the largest 512.
+aaaa++++........|...............|...............................
+free: 896 bytes in 3 pieces, the largest 512; free blocks: 1 of 128, 1 of 256, 1 of 512
+
+> free a
+a is free. It took 3 looks, 3 merges.
+................................................................
+free: 1024 bytes in one piece; free blocks: 1 of 1024
+
+";
+    assert_eq!(out, expected);
+    let scenes = json(&told(&["demo", "buddy", "alloc 65", "--json"]));
+    assert_eq!(scenes[0]["command"], "alloc 65");
+    assert_eq!(
+        scenes[0]["parts"][1],
+        serde_json::json!({"at": 65, "bytes": 63, "is": "rounding", "block": "a"})
+    );
+    for name in ["linear", "stack", "pool", "first-fit", "best-fit", "buddy", "tlsf"] {
+        assert!(told(&["demo", name]).starts_with("> alloc "), "{name}: its script");
+    }
+}
+
 /// What valgrind runs and counts, by the same words (`experiments::instructions`).
 #[test]
 fn pairs_are_made_to_be_counted() {

@@ -1,8 +1,9 @@
 //! The command line: an experiment is a verb.
 
+use crate::demos;
 use crate::experiments::{Context, Experiment};
 use anyhow::{Context as _, bail, ensure};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
@@ -27,11 +28,13 @@ Examples:
   uslab-lab
   uslab-lab constructors
   uslab-lab constructors --exact --seed 7 --csv -
-  uslab-lab constructors --html constructors.html"
+  uslab-lab constructors --html constructors.html
+  uslab-lab demo buddy
+  uslab-lab demo first-fit 'alloc 100' 'alloc 50' 'free a' 'alloc 20'"
 )]
 struct Cli {
     #[command(subcommand)]
-    experiment: Option<Experiment>,
+    verb: Option<Verb>,
     /// What is random follows from it; printed with the result.
     #[arg(long, global = true, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -50,6 +53,14 @@ struct Cli {
     /// Write a page with tables and pictures, which needs nothing beside it.
     #[arg(long, global = true, value_name = "FILE")]
     html: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+#[command(disable_help_subcommand = true)]
+enum Verb {
+    #[command(flatten)]
+    Experiment(Box<Experiment>),
+    Demo(demos::Args),
 }
 
 /// Runs the command line and returns its exit code.
@@ -73,12 +84,18 @@ fn run(args: &Cli) -> anyhow::Result<Outcome> {
             bail!("{} and {} are one file; expected a file for each", other.shown(), place.shown());
         }
     }
-    let Some(experiment) = &args.experiment else {
-        ensure!(
-            csv.is_none() && html.is_none(),
-            "--csv and --html show an experiment: expected one, `uslab-lab` lists them"
-        );
-        return list(json);
+    let experiment = match &args.verb {
+        Some(Verb::Experiment(experiment)) => experiment,
+        other => {
+            ensure!(
+                csv.is_none() && html.is_none(),
+                "--csv and --html show an experiment: expected one, `uslab-lab` lists them"
+            );
+            return match other {
+                Some(Verb::Demo(demo)) => demo.run(json),
+                _ => list(json),
+            };
+        }
     };
     let progress = Progress::new();
     let context = Context { seed: args.seed, exact: args.exact, quick: args.quick, progress: &progress };
@@ -106,7 +123,7 @@ fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
     let about = |verb: &clap::Command| verb.get_about().map(ToString::to_string).unwrap_or_default();
     let verbs: Vec<(String, String)> = lab
         .get_subcommands()
-        .filter(|verb| !verb.is_hide_set())
+        .filter(|verb| !verb.is_hide_set() && verb.get_name() != "demo")
         .map(|verb| (verb.get_name().to_owned(), about(verb)))
         .collect();
     let stdout = json.as_ref().is_some_and(Place::is_stdout);

@@ -5,6 +5,7 @@
 //! | [`classic`] | the magazine layer of 2001: loaded, previous and depot |
 //! | `allocators` | every allocator of the textbooks beside the shipping ones, under one trait |
 //! | `workload` | what is asked of them, made from distributions or recorded |
+//! | `demos` | the same, driven by hand, command by command |
 //! | `experiments` | the questions, one a file: the verbs of the command `uslab-lab` |
 //! | `findings` | what an experiment found, as data, text, CSV and pages |
 //!
@@ -24,6 +25,8 @@ pub mod allocators;
 pub mod classic;
 #[cfg(feature = "experiments")]
 pub mod cli;
+#[cfg(feature = "experiments")]
+pub mod demos;
 #[cfg(feature = "experiments")]
 pub mod experiments;
 #[cfg(feature = "experiments")]

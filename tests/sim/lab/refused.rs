@@ -31,6 +31,16 @@ fn workloads_that_cannot_be_are_refused_with_what_is_accepted() {
 }
 
 #[test]
+fn a_demo_refuses_what_is_no_command_before_it_begins() {
+    refused(
+        &["demo", "buddy", "alloc 65", "frob"],
+        &["demo buddy", "`frob` is no command", "alloc BYTES [ALIGN]"],
+    );
+    refused(&["demo", "heap"], &["heap", "first-fit"]);
+    refused(&["demo", "buddy", "--csv", "-"], &["--csv and --html show an experiment"]);
+}
+
+#[test]
 fn traces_that_are_wrong_are_refused_by_file_and_line() {
     let folder = Folder::new();
     let race = |file: &str, parts: &[&str]| refused(&["race", "--trace", file], parts);

@@ -101,6 +101,11 @@ impl Buddy {
         counts
     }
 
+    /// Where the free blocks lie, the lowest first.
+    pub fn free_ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        self.free_list().map(|(at, order)| at..at + (UNIT << order))
+    }
+
     /// Where each block begins, and its byte in the table.
     fn blocks(&self) -> impl Iterator<Item = (usize, u8)> {
         let mut unit = 0;

@@ -79,9 +79,9 @@ pub struct LinearBlock {
     epoch: u64,
 }
 
-/// A mark that lies above the head: what it saved was freed before.
+/// A mark that is stale: the head was below it since it was saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the mark at byte {mark} lies above the head at byte {head}: an earlier mark was rewound to before")]
+#[error("the mark at byte {mark} is stale, the head was below it since: it is at byte {head} now")]
 pub struct StaleMark {
     /// Where the mark lies.
     pub mark: usize,
@@ -370,7 +370,7 @@ mod tests {
         let stale = linear.rewind(above).unwrap_err();
         assert_eq!(
             stale.to_string(),
-            "the mark at byte 32 lies above the head at byte 16: an earlier mark was rewound to before"
+            "the mark at byte 32 is stale, the head was below it since: it is at byte 16 now"
         );
         let again = linear.allocate(layout(16, 1)).unwrap();
         linear.free(lost);

@@ -67,6 +67,13 @@ impl Pool {
         self.slots.opened()
     }
 
+    /// The free slots that were in use before, the next one first.
+    pub fn free_list(&self) -> impl Iterator<Item = usize> {
+        let slot = |link: u32| (link != NONE).then_some(link as usize);
+        let next = move |free: &usize| slot(self.slots.memory().peek(self.slots.at(*free)));
+        core::iter::successors(slot(self.head), next)
+    }
+
     fn obtain(&mut self) -> Option<usize> {
         self.work.took(1);
         if self.head == NONE {

@@ -97,9 +97,11 @@ impl Stack {
     /// Frees all that came after `marker`, the newest first; destructors run, and the bytes become [`FREED`].
     ///
     /// # Errors
-    /// The marker lies above the head: it was popped before.
+    /// The marker is stale: the head was below it since it was saved.
     pub fn pop(&mut self, marker: Marker) -> Result<(), StaleMark> {
-        if marker.head > self.head || marker.frames > self.frames.len() {
+        // Blocks that came since may reach beyond it again.
+        let head = self.frames.get(marker.frames).map_or(self.head, |frame| frame.before);
+        if marker.frames > self.frames.len() || marker.head != head {
             return Err(StaleMark { mark: marker.head, head: self.head });
         }
         while self.frames.len() > marker.frames {
@@ -297,6 +299,22 @@ mod tests {
         assert_eq!(stack.pop(above), Err(StaleMark { mark: 128, head: 64 }));
         stack.pop(marker).unwrap();
         assert_eq!(stack.used(), 64, "a second time there is nothing to free");
+    }
+
+    /// It was looked at where the marker lies only: one in the midst of a block was taken, and moved the head up.
+    #[test]
+    fn a_stale_marker_is_refused_however_far_the_stack_has_grown_since() {
+        let mut stack = Stack::new(256).unwrap();
+        let outer = stack.mark();
+        stack.alloc(layout(100)).unwrap();
+        let inner = stack.mark();
+        stack.pop(outer).unwrap();
+        for size in [10, 90, 50] {
+            stack.alloc(layout(size)).unwrap();
+        }
+        assert_eq!(stack.pop(inner), Err(StaleMark { mark: 100, head: 150 }));
+        stack.pop(outer).unwrap();
+        assert_eq!(stack.used(), 0);
     }
 
     #[test]

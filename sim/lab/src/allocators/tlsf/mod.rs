@@ -54,6 +54,16 @@ impl Tlsf {
     pub fn classes(&self) -> Classes {
         self.blocks.classes()
     }
+    /// The class that a search for `layout` begins at; `None`: it is too large.
+    pub fn first_class(&self, layout: Layout) -> Option<Class> {
+        // With its header, in multiples of 16.
+        let need = layout.size().checked_add(4)?.checked_next_multiple_of(16)?;
+        self.blocks.first_class(need, layout.align())
+    }
+    /// The bitmap of the first level, and those of the second: which classes have a free block.
+    pub fn bitmaps(&self) -> (u32, &[u32]) {
+        self.blocks.bitmaps()
+    }
     /// Bytes of list heads and bitmaps.
     pub fn control_bytes(&self) -> usize {
         self.blocks.control_bytes()

@@ -1,0 +1,78 @@
+//! The verb `demo`.
+
+use super::command::Command;
+use super::{Name, Scene, free};
+use anyhow::Context;
+use clap::{Args as ClapArgs, ValueEnum};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io::{BufRead, Write as _};
+use uslab_output::Place;
+use uslab_output::command::Outcome;
+
+/// Drive an allocator of the textbooks by hand: what its memory looks like after each command.
+///
+/// The memory is a line of 64 characters: letters are blocks in use, `+` is rounding, `=` headers and tags, `-` padding and what
+/// is dead below a head, `.` free, `|` where another free piece begins. Blocks are called a, b, c in their order.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// The allocator
+    name: Name,
+    /// What to do: `alloc BYTES [ALIGN]`, `free BLOCK`, `mark`, `pop MARKER`, `reset`; `-` reads commands from standard input, one a
+    /// line. Left out: a script that shows what the allocator is about
+    #[arg(value_name = "COMMAND")]
+    commands: Vec<String>,
+}
+
+/// A command, and what was then.
+#[derive(Debug, Serialize)]
+struct Done {
+    command: String,
+    #[serde(flatten)]
+    scene: Scene,
+}
+
+impl Args {
+    pub(crate) fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
+        let mut demo = self.name.make()?;
+        let mut done = vec![];
+        for command in self.commands()? {
+            let scene = demo.act(&command);
+            done.push(Done { command: command.to_string(), scene });
+        }
+        let stdout = json.as_ref().is_some_and(Place::is_stdout);
+        if let Some(place) = json {
+            place.json(&done)?;
+        }
+        if !stdout {
+            let text: String = done.iter().map(text).collect();
+            std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// All of them, before the first is done.
+    fn commands(&self) -> anyhow::Result<Vec<Command>> {
+        let script = || self.name.script().iter().map(ToString::to_string).collect();
+        let lines: Vec<String> = match self.commands.as_slice() {
+            [] => script(),
+            [one] if one == "-" => {
+                let lines = std::io::stdin().lock().lines();
+                let lines = lines.collect::<Result<Vec<_>, _>>().context("standard input")?;
+                lines.into_iter().filter(|line| !line.trim().is_empty()).collect()
+            }
+            commands => commands.to_vec(),
+        };
+        let name = self.name.to_possible_value().map_or_else(String::new, |name| name.get_name().to_owned());
+        lines.iter().map(|line| line.parse().with_context(|| format!("demo {name}"))).collect()
+    }
+}
+
+fn text(Done { command, scene }: &Done) -> String {
+    let mut text = format!("> {command}\n{}\n{}\n", scene.said, scene.strip());
+    let _ = write!(text, "free: {}", free(scene.holes));
+    for (name, value) in &scene.facts {
+        let _ = write!(text, "; {name}: {value}");
+    }
+    text + "\n\n"
+}

@@ -1,0 +1,156 @@
+//! An allocator that is driven by hand.
+
+use super::command::Command;
+use super::kinds::Shown;
+use super::scene::{Is, Part, Scene};
+use super::{Demo, free};
+use crate::allocators::Work;
+use core::alloc::Layout;
+
+/// An allocator, and the blocks and markers that were got from it, by name.
+#[derive(Debug)]
+pub(super) struct Blocks<A: Shown> {
+    allocator: A,
+    /// By the number of their birth, with the bytes that were asked for.
+    live: Vec<(usize, A::Block, usize)>,
+    /// And how many blocks had been handed out by then.
+    markers: Vec<(A::Marker, usize)>,
+    births: usize,
+    last: Option<Layout>,
+}
+
+impl<A: Shown> Blocks<A> {
+    pub(super) fn new(allocator: A) -> Self {
+        Self { allocator, live: vec![], markers: vec![], births: 0, last: None }
+    }
+
+    fn alloc(&mut self, bytes: usize, align: usize) -> Result<String, String> {
+        let layout = Layout::from_size_align(bytes, align)
+            .map_err(|_| format!("{align} is no alignment: expected a power of two"))?;
+        self.last = Some(layout);
+        let before = self.allocator.work();
+        let Some(block) = self.allocator.alloc(layout) else {
+            return Err(format!("No room for {bytes} bytes. Free: {}.", free(self.allocator.holes())));
+        };
+        let range = self.allocator.range(&block);
+        let more = match range.len() - bytes {
+            0 => String::new(),
+            more => format!(", {more} more than asked for"),
+        };
+        let name = name(self.births);
+        let said = format!("{name} is at byte {} and has {}{more}.", range.start, range.len());
+        self.live.push((self.births, block, bytes));
+        self.births += 1;
+        Ok(said + &what_it_took(before, self.allocator.work()))
+    }
+
+    fn free(&mut self, wanted: &str) -> Result<String, String> {
+        let Some(at) = self.live.iter().position(|(birth, ..)| name(*birth) == wanted) else {
+            let live: Vec<_> = self.live.iter().map(|(birth, ..)| name(*birth)).collect();
+            return Err(format!("There is no block {wanted}; in use: {}.", some(&live)));
+        };
+        let (before, head) = (self.allocator.work(), self.allocator.head());
+        let (birth, block, _) = self.live.remove(at);
+        let name = name(birth);
+        self.allocator.free(block);
+        let took = what_it_took(before, self.allocator.work());
+        Ok(match (head, self.allocator.head()) {
+            (Some(head), Some(now)) if now < head => {
+                format!("{name} is free, and the head goes back to byte {now}.{took}")
+            }
+            (Some(head), _) => {
+                format!("{name} is dead, and the head stays at byte {head}: others lie in the way.{took}")
+            }
+            _ => format!("{name} is free.{took}"),
+        })
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        let (front, behind) = A::TAGS;
+        let mut live: Vec<_> = self
+            .live
+            .iter()
+            .map(|(birth, block, bytes)| (self.allocator.range(block), name(*birth), *bytes))
+            .collect();
+        live.sort_by_key(|(range, ..)| (range.start, range.end));
+        let end = self.allocator.capacity() + if front > 0 { 16 } else { 0 };
+        let (mut parts, mut at) = (vec![], 0);
+        for (range, name, bytes) in live {
+            self.allocator.between(at..range.start - front, &mut parts);
+            parts.push(Part::of(range.start - front..range.start, Is::Tag));
+            parts.push(Part::of(range.start..range.start + bytes, Is::Used(name.clone())));
+            parts.push(Part::of(range.start + bytes..range.end, Is::Rounding(name.clone())));
+            parts.push(Part::of(range.end..range.end + behind, Is::Tag));
+            at = range.end + behind;
+        }
+        self.allocator.between(at..end, &mut parts);
+        parts.retain(|part| part.bytes > 0);
+        parts
+    }
+}
+
+impl<A: Shown> Demo for Blocks<A> {
+    fn act(&mut self, command: &Command) -> Scene {
+        let said = match command {
+            Command::Alloc { bytes, align } => self.alloc(*bytes, *align),
+            Command::Free { block } => self.free(block),
+            Command::Mark => match self.allocator.mark() {
+                Some(marker) => {
+                    self.markers.push((marker, self.births));
+                    let head = self.allocator.head().unwrap_or(0);
+                    Ok(format!("m{} is the head, byte {head}.", self.markers.len()))
+                }
+                None => Err("Only linear allocators and stacks have a head to mark.".to_owned()),
+            },
+            Command::Pop { marker } => {
+                let number = marker.strip_prefix('m').and_then(|number| number.parse::<usize>().ok());
+                match number.and_then(|number| self.markers.get(number.checked_sub(1)?)) {
+                    Some((marker, births)) => match self.allocator.pop(marker) {
+                        Ok(()) => {
+                            let before = self.live.len();
+                            self.live.retain(|(birth, ..)| birth < births);
+                            let died = before - self.live.len();
+                            let head = self.allocator.head().unwrap_or(0);
+                            Ok(format!("The head is back at byte {head}: {died} blocks are free at once."))
+                        }
+                        Err(stale) => Err(format!("{}.", super::capital(&stale.to_string()))),
+                    },
+                    None => Err(format!("There is no marker {marker}; `mark` makes one.")),
+                }
+            }
+            Command::Reset if self.allocator.reset() => {
+                let died = core::mem::take(&mut self.live).len();
+                Ok(format!("The head is back at byte 0: {died} blocks are free at once."))
+            }
+            Command::Reset => Err("Only a linear allocator frees all at once.".to_owned()),
+        };
+        let refused = said.is_err();
+        let holes = self.allocator.holes();
+        let mut facts: Vec<_> =
+            self.allocator.head().map(|head| ("head", head.to_string())).into_iter().collect();
+        facts.extend(self.allocator.facts(self.last));
+        Scene { said: said.unwrap_or_else(|refusal| refusal), refused, parts: self.parts(), holes, facts }
+    }
+}
+
+/// `a` to `z`, then `a2` to `z2`.
+fn name(number: usize) -> String {
+    let letter = char::from(b'a' + (number % 26) as u8);
+    if number < 26 { letter.to_string() } else { format!("{letter}{}", number / 26 + 1) }
+}
+
+fn some(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+fn what_it_took(before: Work, after: Work) -> String {
+    let [steps, splits, merges] =
+        [after.steps - before.steps, after.splits - before.splits, after.merges - before.merges];
+    let counts = [(steps, "look", "looks"), (splits, "split", "splits"), (merges, "merge", "merges")];
+    let counts: Vec<_> = counts
+        .into_iter()
+        .filter(|(n, ..)| *n > 0)
+        .map(|(n, one, many)| format!("{n} {}", if n == 1 { one } else { many }))
+        .collect();
+    if counts.is_empty() { String::new() } else { format!(" It took {}.", counts.join(", ")) }
+}

@@ -1,0 +1,162 @@
+//! What each allocator shows beside its blocks in use.
+
+use super::scene::{Is, Part};
+use crate::allocators::linear::StaleMark;
+use crate::allocators::{Allocator, Buddy, Heap, Linear, Pool, Stack, Tlsf};
+use core::alloc::Layout;
+use core::fmt::Debug;
+use core::ops::Range;
+
+/// An allocator whose memory can be shown.
+pub(super) trait Shown: Allocator<Block: Debug> + Debug {
+    /// What it remembers of a head, if it can go back to one.
+    type Marker: Debug;
+
+    /// Bytes of bookkeeping in front of each block in use, and behind it.
+    const TAGS: (usize, usize) = (0, 0);
+
+    /// What lies in a range without a block in use.
+    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>);
+    /// Numbers that matter to it; `last` was asked for last.
+    fn facts(&self, _last: Option<Layout>) -> Vec<(&'static str, String)> {
+        vec![]
+    }
+
+    /// Saves the head; `None`: it has none.
+    fn mark(&self) -> Option<Self::Marker> {
+        None
+    }
+    /// Frees all that came after a marker.
+    ///
+    /// # Errors
+    /// The marker is stale.
+    fn pop(&mut self, _: &Self::Marker) -> Result<(), StaleMark> {
+        Ok(())
+    }
+    /// Frees all, and says so; `false`: it cannot.
+    fn reset(&mut self) -> bool {
+        false
+    }
+    /// The bytes up to its head; `None`: it has none.
+    fn head(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// Where a head divides what is used from what is free: below it a gap is padding.
+fn below_a_head(head: usize, range: Range<usize>, parts: &mut Vec<Part>) {
+    let head = head.clamp(range.start, range.end);
+    parts.push(Part::of(range.start..head, Is::Padding));
+    parts.push(Part::of(head..range.end, Is::Free));
+}
+
+impl Shown for Linear {
+    type Marker = uslab::pool::linear::Head;
+
+    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>) {
+        below_a_head(self.used(), range, parts);
+    }
+    fn mark(&self) -> Option<Self::Marker> {
+        Some(Self::mark(self))
+    }
+    fn pop(&mut self, marker: &Self::Marker) -> Result<(), StaleMark> {
+        self.rewind(*marker)
+    }
+    fn reset(&mut self) -> bool {
+        Self::reset(self);
+        true
+    }
+    fn head(&self) -> Option<usize> {
+        Some(self.used())
+    }
+}
+
+impl Shown for Stack {
+    type Marker = crate::allocators::stack::Marker;
+
+    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>) {
+        below_a_head(self.used(), range, parts);
+    }
+    fn mark(&self) -> Option<Self::Marker> {
+        Some(Self::mark(self))
+    }
+    fn pop(&mut self, marker: &Self::Marker) -> Result<(), StaleMark> {
+        Self::pop(self, *marker)
+    }
+    fn head(&self) -> Option<usize> {
+        Some(self.used())
+    }
+}
+
+impl Shown for Pool {
+    type Marker = ();
+
+    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>) {
+        let slot = self.capacity() / self.slots();
+        let slots = range.clone().step_by(slot).filter(|at| at + slot <= range.end);
+        parts.extend(slots.map(|at| Part::of(at..at + slot, Is::Free)));
+        parts.push(Part::of(range.end - range.len() % slot..range.end, Is::Padding));
+    }
+    fn facts(&self, _: Option<Layout>) -> Vec<(&'static str, String)> {
+        let list = self.free_list().map(|slot| slot.to_string());
+        let list: Vec<_> = list.chain([format!("{} not opened", self.slots() - self.opened())]).collect();
+        vec![("free list, by slot", list.join(", "))]
+    }
+}
+
+impl Shown for Buddy {
+    type Marker = ();
+
+    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>) {
+        parts.extend(
+            self.free_ranges()
+                .filter(|free| range.contains(&free.start))
+                .map(|free| Part::of(free, Is::Free)),
+        );
+    }
+    fn facts(&self, _: Option<Layout>) -> Vec<(&'static str, String)> {
+        let sizes = (0..).map(|order| 16_usize << order);
+        let blocks = self.free_blocks().into_iter().zip(sizes).filter(|(count, _)| *count > 0);
+        let blocks: Vec<_> = blocks.map(|(count, size)| format!("{count} of {size}")).collect();
+        vec![("free blocks", blocks.join(", "))]
+    }
+}
+
+/// Between tags there is at most one free block: neighbours are one.
+fn one_free_block(range: Range<usize>, end: usize, parts: &mut Vec<Part>) {
+    // The ends of the memory are marked by tags of their own.
+    let (front, behind) = (if range.start == 0 { 12 } else { 0 }, if range.end == end { 4 } else { 0 });
+    let free = range.start + front..range.end.saturating_sub(behind).max(range.start + front);
+    parts.push(Part::of(range.start..free.start, Is::Tag));
+    parts.push(Part::of(free.clone(), Is::Free));
+    parts.push(Part::of(free.end..range.end, Is::Tag));
+}
+
+impl Shown for Heap {
+    type Marker = ();
+    const TAGS: (usize, usize) = (4, 4);
+
+    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>) {
+        one_free_block(range, self.capacity() + 16, parts);
+    }
+}
+
+impl Shown for Tlsf {
+    type Marker = ();
+    const TAGS: (usize, usize) = (4, 0);
+
+    fn between(&self, range: Range<usize>, parts: &mut Vec<Part>) {
+        one_free_block(range, self.capacity() + 16, parts);
+    }
+    fn facts(&self, last: Option<Layout>) -> Vec<(&'static str, String)> {
+        let class = last.and_then(|last| self.first_class(last));
+        let class = class.map(|class| format!("first level {}, second level {}", class.fl, class.sl));
+        let (first, second) = self.bitmaps();
+        let second: Vec<_> = (0..).zip(second).filter(|(fl, _)| first >> fl & 1 == 1).collect();
+        let second: Vec<_> = second.iter().map(|(fl, word)| format!("{fl}: {word:b}")).collect();
+        let mut facts =
+            vec![("first-level bitmap", format!("{first:b}")), ("second level", second.join(", "))];
+        facts.extend(class.map(|class| ("class searched from", class)));
+        facts
+    }
+}
