@@ -4,7 +4,7 @@
 //! again up to there; loom then writes down the path of that execution before it runs it (its *checkpoint*, of every n-th
 //! execution), and it alone is listened to. `REPLAY=file` begins with that path: its first execution is the one that failed.
 
-use crate::check::{Bound, builder};
+use crate::check::{Bound, LIMIT, builder};
 use crate::execution::{begins, plant, planted_now, text};
 use crate::story;
 use core::fmt;
@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// One script of a model.
 pub(crate) struct Run<S, F> {
@@ -75,18 +76,28 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     }
 
     /// Runs every execution. How many there were; or which one failed, counted from 1, and how.
+    ///
+    /// # Panics
+    /// There was no time for all.
     pub(crate) fn explore(&self) -> Result<u64, (u64, Box<dyn Any + Send>)> {
+        self.explore_within(LIMIT)
+    }
+    fn explore_within(&self, limit: Duration) -> Result<u64, (u64, Box<dyn Any + Send>)> {
         let (f, script) = (self.f.clone(), self.script.clone());
         let count = Arc::new(AtomicU64::new(0));
-        let counted = count.clone();
+        let (counted, begun) = (count.clone(), Instant::now());
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            builder(self.bound).check(move || {
+            let mut builder = builder(self.bound);
+            builder.max_duration = Some(limit);
+            builder.check(move || {
                 counted.fetch_add(1, Relaxed);
                 begins();
                 f(script.clone());
             });
         }));
         let count = count.load(Relaxed);
+        let cut = outcome.is_ok() && begun.elapsed() >= limit;
+        assert!(!cut, "{}: cut after {limit:?} and {count} executions, not ended by exhaustion", self.model);
         outcome.map(|()| count).map_err(|panic| (count, panic))
     }
 
@@ -181,15 +192,25 @@ struct Passed;
 mod tests {
     use super::*;
 
+    fn run(f: fn(())) -> Run<(), fn(())> {
+        Run { model: "it passes".into(), bound: Bound::None, index: 0, script: (), f: Arc::new(f) }
+    }
+
+    /// A planted bug that there was no time to find was said to survive.
+    #[test]
+    #[should_panic(expected = "it passes: cut after 0ns and 1 executions, not ended by exhaustion")]
+    fn what_was_cut_has_not_passed() {
+        let two = run(|()| {
+            let other = loom::thread::spawn(loom::thread::yield_now);
+            loom::thread::yield_now();
+            other.join().unwrap();
+        });
+        let _ = two.explore_within(Duration::ZERO);
+    }
+
     #[test]
     fn what_passes_tells_no_story() {
-        let run = Run {
-            model: "it passes".into(),
-            bound: Bound::None,
-            index: 0,
-            script: (),
-            f: Arc::new(|()| loom::thread::yield_now()),
-        };
+        let run = run(|()| loom::thread::yield_now());
         assert_eq!(run.explore().map_err(|(n, _)| n), Ok(1));
         assert!(!run.story(1));
         run.repeat(run.file());

@@ -18,7 +18,7 @@
 //! | [`shipping`] | the slab subsystem as malloc, and one cache of it |
 //! | [`system`] | the program's own allocator |
 //! | [`registry`] | all of them, by name |
-//! | [`sheet`] | the cheat sheet: what each is for |
+//! | [`cheat_sheet`] | the cheat sheet: what each is for |
 //! | [`drive`] | an allocator under a workload |
 
 pub mod allocator;
