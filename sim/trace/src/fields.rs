@@ -26,32 +26,70 @@ impl<'a> Fields<'a> {
     /// The value of `key`, which is given with its `=`.
     #[inline]
     pub(super) fn get<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
-        match self.next_if(key) {
-            Some(value) => Some(value),
-            None => self.search(key),
+        self.find(key)?;
+        Some(self.value())
+    }
+
+    /// The decimal number of `key`, which is given with its `=`.
+    #[inline]
+    pub(super) fn number<const N: usize>(&mut self, key: &[u8; N]) -> Option<u64> {
+        self.find(key)?;
+        let (value, rest) = number(self.rest)?;
+        self.rest = rest;
+        matches!(rest, [] | [b' ', ..]).then_some(value)
+    }
+
+    /// The pointer of `key`, which is given with its `=`.
+    #[inline]
+    pub(super) fn pointer<const N: usize>(&mut self, key: &[u8; N]) -> Option<Pointer> {
+        self.find(key)?;
+        // As nearly all are: 16 digits.
+        if let Some((digits, rest @ ([] | [b' ', ..]))) = self.rest.split_first_chunk::<16>()
+            && let Some(address) = hex(digits)
+        {
+            self.rest = rest;
+            return Some(Pointer::Address(address));
         }
+        pointer(self.value())
     }
 
     /// The value of `key` if it comes next: for fields that not every kernel has.
     #[inline]
     pub(super) fn next_if<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
+        self.skip(key)?;
+        Some(self.value())
+    }
+
+    #[inline]
+    fn find<const N: usize>(&mut self, key: &[u8; N]) -> Option<()> {
+        self.skip(key).or_else(|| self.search(key))
+    }
+
+    #[inline]
+    fn skip<const N: usize>(&mut self, key: &[u8; N]) -> Option<()> {
         let (start, value) = skip_spaces(self.rest).split_first_chunk::<N>()?;
         if start != key {
             return None;
         }
-        let end = find_short(b' ', value);
-        self.rest = &value[end..];
-        Some(&value[..end])
+        self.rest = value;
+        Some(())
+    }
+
+    #[inline]
+    fn value(&mut self) -> &'a [u8] {
+        let (value, rest) = self.rest.split_at(find_short(b' ', self.rest));
+        self.rest = rest;
+        value
     }
 
     #[cold]
-    fn search<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
+    fn search<const N: usize>(&mut self, key: &[u8; N]) -> Option<()> {
         let mut from = 0;
         loop {
             let at = from + memmem::find(&self.all[from..], key)?;
             if at == 0 || matches!(self.all[at - 1], b' ' | b'\t') {
                 self.rest = &self.all[at..];
-                return self.next_if(key);
+                return self.skip(key);
             }
             from = at + 1;
         }
@@ -94,21 +132,23 @@ pub(super) fn word(text: &[u8]) -> (&[u8], &[u8]) {
     (&text[..end], skip_spaces(&text[end..]))
 }
 
+/// The unsigned decimal number that a text begins with, and what follows it.
+#[inline]
+pub(super) fn number(text: &[u8]) -> Option<(u64, &[u8])> {
+    let (mut value, mut len) = (0_u64, 0);
+    while let Some(digit) = text.get(len).map(|b| b.wrapping_sub(b'0'))
+        && digit <= 9
+    {
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+        len += 1;
+    }
+    (1..=20).contains(&len).then(|| (value, &text[len..]))
+}
+
 /// An unsigned decimal number.
 #[inline]
 pub(super) fn decimal(text: &[u8]) -> Option<u64> {
-    if text.is_empty() || text.len() > 20 {
-        return None;
-    }
-    let mut value: u64 = 0;
-    for &b in text {
-        let digit = b.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
-    }
-    Some(value)
+    number(text).filter(|(_, rest)| rest.is_empty()).map(|(value, _)| value)
 }
 
 /// A hexadecimal number without a prefix.
@@ -160,22 +200,16 @@ pub(super) fn pfn(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// A time stamp, `seconds.fraction` or a bare counter, as nanoseconds.
-pub(super) fn time(text: &[u8]) -> Option<u64> {
+/// The time stamp that a text begins with, `seconds.fraction` or a bare counter, as nanoseconds; and what follows it.
+#[inline]
+pub(super) fn time(text: &[u8]) -> Option<(u64, &[u8])> {
     const SCALE: [u64; 10] =
         [1_000_000_000, 100_000_000, 10_000_000, 1_000_000, 100_000, 10_000, 1000, 100, 10, 1];
-    let dot = find_short(b'.', text);
-    if dot == text.len() {
-        return decimal(text);
-    }
-    let (seconds, fraction) = (&text[..dot], &text[dot + 1..]);
-    let scale = SCALE.get(fraction.len())?;
-    decimal(seconds)?.checked_mul(1_000_000_000)?.checked_add(decimal(fraction)?.checked_mul(*scale)?)
-}
-
-/// `001` between brackets.
-pub(super) fn cpu(text: &[u8]) -> Option<u64> {
-    (text.len() <= 5).then(|| decimal(text)).flatten()
+    let (seconds, rest) = number(text)?;
+    let [b'.', fraction @ ..] = rest else { return Some((seconds, rest)) };
+    let (value, rest) = number(fraction)?;
+    let scale = SCALE.get(fraction.len() - rest.len())?;
+    Some((seconds.checked_mul(1_000_000_000)?.checked_add(value * scale)?, rest))
 }
 
 #[cfg(test)]
@@ -205,9 +239,10 @@ mod tests {
 
     #[test]
     fn times() {
-        assert_eq!(time(b"6.254505"), Some(6_254_505_000));
-        assert_eq!(time(b"4090.245337123"), Some(4_090_245_337_123));
-        assert_eq!(time(b"1234"), Some(1234));
+        assert_eq!(time(b"6.254505: kfree: "), Some((6_254_505_000, &b": kfree: "[..])));
+        assert_eq!(time(b"4090.245337123"), Some((4_090_245_337_123, &b""[..])));
+        assert_eq!(time(b"1234"), Some((1234, &b""[..])));
+        assert_eq!(time(b"d..1."), None);
         assert_eq!(time(b"1."), None);
         assert_eq!(time(b"1.2345678901"), None);
         assert_eq!(time(b"99999999999999.0"), None);

@@ -253,52 +253,60 @@ impl Parser {
             let events = word(prefix.body.strip_prefix(b"lost").unwrap_or(prefix.body)).0;
             return fields::decimal(events).map(Line::Lost).ok_or(Reject::NotUnderstood);
         }
-        let (name, kind) = self.kind(prefix)?;
-        Ok(Line::Event(Event {
-            name,
+        // Filled in place: this is on the way of every event, and events are large.
+        let mut event = Event {
+            name: Symbol(0),
             cpu: prefix.cpu as u16,
             context: prefix.context,
             time_ns: prefix.time_ns,
-            comm_unknown: prefix.comm == b"<...>",
-            kind,
-        }))
+            comm_unknown: prefix.comm.ends_with(b"<...>") && prefix.comm.trim_ascii_start().len() == 5,
+            kind: EventKind::Other,
+        };
+        event.name = self.kind(prefix, &mut event.kind)?;
+        Ok(Line::Event(event))
     }
 
-    fn kind(&mut self, prefix: &Prefix<'_>) -> Result<(Symbol, EventKind), Reject> {
+    fn kind(&mut self, prefix: &Prefix<'_>, to: &mut EventKind) -> Result<Symbol, Reject> {
         let mut fields = Fields::new(prefix.body);
-        let (place, kind) = match prefix.event {
-            b"kmalloc" => (0, self.alloc(&mut fields, Via::Kmalloc)?),
-            b"kmalloc_node" => (1, self.alloc(&mut fields, Via::Kmalloc)?),
-            b"kmem_cache_alloc" => (2, self.alloc(&mut fields, Via::Cache)?),
-            b"kmem_cache_alloc_node" => (3, self.alloc(&mut fields, Via::Cache)?),
-            b"kfree" => (4, self.free(&mut fields, Via::Kmalloc).ok_or(Reject::NotUnderstood)?),
-            b"kmem_cache_free" => (5, self.free(&mut fields, Via::Cache).ok_or(Reject::NotUnderstood)?),
-            b"mm_page_alloc" => (6, self.page_alloc(&mut fields)?),
+        let place = match prefix.event {
+            b"kmalloc" => self.alloc(&mut fields, Via::Kmalloc, to).map(|()| 0)?,
+            b"kmalloc_node" => self.alloc(&mut fields, Via::Kmalloc, to).map(|()| 1)?,
+            b"kmem_cache_alloc" => self.alloc(&mut fields, Via::Cache, to).map(|()| 2)?,
+            b"kmem_cache_alloc_node" => self.alloc(&mut fields, Via::Cache, to).map(|()| 3)?,
+            b"kfree" => self.free(&mut fields, Via::Kmalloc, to).map(|()| 4).ok_or(Reject::NotUnderstood)?,
+            b"kmem_cache_free" => {
+                self.free(&mut fields, Via::Cache, to).map(|()| 5).ok_or(Reject::NotUnderstood)?
+            }
+            b"mm_page_alloc" => self.page_alloc(&mut fields, to).map(|()| 6)?,
             b"mm_page_free" => {
                 let (pfn, order) = block(&mut fields)?;
-                (7, EventKind::PageFree { pfn, order })
+                *to = EventKind::PageFree { pfn, order };
+                7
             }
             b"mm_page_alloc_zone_locked" => {
                 let (pfn, order) = block(&mut fields)?;
                 let migratetype = migratetype(&mut fields)?;
                 let refill = fields.get(b"percpu_refill=").ok_or(Reject::NotUnderstood)?;
-                (8, EventKind::ZoneLocked { pfn, order, migratetype, percpu_refill: refill == b"1" })
+                *to = EventKind::ZoneLocked { pfn, order, migratetype, percpu_refill: refill == b"1" };
+                8
             }
             b"mm_page_pcpu_drain" => {
                 let (pfn, order) = block(&mut fields)?;
-                (9, EventKind::PcpuDrain { pfn, order, migratetype: migratetype(&mut fields)? })
+                *to = EventKind::PcpuDrain { pfn, order, migratetype: migratetype(&mut fields)? };
+                9
             }
             b"mm_page_alloc_extfrag" => {
                 let (pfn, order) = pages(&mut fields, b"alloc_order=")?;
-                (10, EventKind::ExtFrag { pfn, order })
+                *to = EventKind::ExtFrag { pfn, order };
+                10
             }
-            b"tracing_mark_write" => (11, self.mark(prefix.body)),
-            b"print" => (12, self.mark(prefix.body)),
-            b"bputs" => (13, self.mark(prefix.body)),
-            name if is_name(name) => return Ok((self.strings.events.intern(name), EventKind::Other)),
+            b"tracing_mark_write" => self.mark(prefix.body, to, 11),
+            b"print" => self.mark(prefix.body, to, 12),
+            b"bputs" => self.mark(prefix.body, to, 13),
+            name if is_name(name) => return Ok(self.strings.events.intern(name)),
             _ => return Err(Reject::NotUnderstood),
         };
-        Ok((Symbol(place), kind))
+        Ok(Symbol(place))
     }
 
     /// A line of a program's trace.
@@ -366,48 +374,49 @@ impl Parser {
     }
 
     /// trace-cmd prints the writing function before the text.
-    fn mark(&mut self, body: &[u8]) -> EventKind {
+    fn mark(&mut self, body: &[u8], to: &mut EventKind, place: u32) -> u32 {
         let text = body.strip_prefix(b"tracing_mark_write: ").unwrap_or(body);
-        EventKind::Mark(self.strings.marks.intern(text))
+        *to = EventKind::Mark(self.strings.marks.intern(text));
+        place
     }
 
-    fn alloc(&mut self, fields: &mut Fields<'_>, via: Via) -> Result<EventKind, Reject> {
-        let (event, bytes_req, bytes_alloc) = self.alloc_fields(fields, via).ok_or(Reject::NotUnderstood)?;
-        if matches!(event, EventKind::Alloc { ptr: Ptr(1..), .. }) {
+    fn alloc(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Result<(), Reject> {
+        let (bytes_req, bytes_alloc) = self.alloc_fields(fields, via, to).ok_or(Reject::NotUnderstood)?;
+        if matches!(to, EventKind::Alloc { ptr: Ptr(1..), .. }) {
             within("bytes_alloc", bytes_alloc, 1, LARGEST.max_object())?;
             within("bytes_req", bytes_req, 0, bytes_alloc)?;
         }
-        Ok(event)
+        Ok(())
     }
 
-    fn alloc_fields(&mut self, fields: &mut Fields<'_>, via: Via) -> Option<(EventKind, u64, u64)> {
+    fn alloc_fields(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Option<(u64, u64)> {
         let site = fields.get(b"call_site=")?;
-        let pointer = fields::pointer(fields.get(b"ptr=")?)?;
+        let pointer = fields.pointer(b"ptr=")?;
         let cache = fields.next_if(b"name=");
-        let bytes_req = fields::decimal(fields.get(b"bytes_req=")?)?;
-        let bytes_alloc = fields::decimal(fields.get(b"bytes_alloc=")?)?;
+        let bytes_req = fields.number(b"bytes_req=")?;
+        let bytes_alloc = fields.number(b"bytes_alloc=")?;
         let gfp = fields.get(b"gfp_flags=")?;
-        let Pointer::Address(address) = pointer else {
-            return Some((EventKind::Placeholder, bytes_req, bytes_alloc));
+        *to = match pointer {
+            Pointer::Placeholder => EventKind::Placeholder,
+            Pointer::Address(address) => EventKind::Alloc {
+                ptr: Ptr(address),
+                site: self.strings.sites.intern(site),
+                bytes_req: bytes_req.min(u64::from(u32::MAX)) as u32,
+                bytes_alloc: bytes_alloc.min(u64::from(u32::MAX)) as u32,
+                gfp: self.gfp(gfp),
+                cache: cache.filter(|name| !name.is_empty()).map(|name| self.strings.caches.intern(name)),
+                via,
+            },
         };
-        let event = EventKind::Alloc {
-            ptr: Ptr(address),
-            site: self.strings.sites.intern(site),
-            bytes_req: bytes_req.min(u64::from(u32::MAX)) as u32,
-            bytes_alloc: bytes_alloc.min(u64::from(u32::MAX)) as u32,
-            gfp: self.gfp(gfp),
-            cache: cache.filter(|name| !name.is_empty()).map(|name| self.strings.caches.intern(name)),
-            via,
-        };
-        Some((event, bytes_req, bytes_alloc))
+        Some((bytes_req, bytes_alloc))
     }
 
-    fn free(&mut self, fields: &mut Fields<'_>, via: Via) -> Option<EventKind> {
+    fn free(&mut self, fields: &mut Fields<'_>, via: Via, to: &mut EventKind) -> Option<()> {
         let site = fields.get(b"call_site=")?;
-        match fields::pointer(fields.get(b"ptr=")?)? {
-            Pointer::Placeholder => Some(EventKind::Placeholder),
-            Pointer::Address(0) => Some(EventKind::FreeNull),
-            Pointer::Address(address) => Some(EventKind::Free {
+        *to = match fields.pointer(b"ptr=")? {
+            Pointer::Placeholder => EventKind::Placeholder,
+            Pointer::Address(0) => EventKind::FreeNull,
+            Pointer::Address(address) => EventKind::Free {
                 ptr: Ptr(address),
                 site: self.strings.sites.intern(site),
                 cache: match fields.next_if(b"name=") {
@@ -415,22 +424,25 @@ impl Parser {
                     _ => None,
                 },
                 via,
-            }),
-        }
+            },
+        };
+        Some(())
     }
 
-    fn page_alloc(&mut self, fields: &mut Fields<'_>) -> Result<EventKind, Reject> {
+    fn page_alloc(&mut self, fields: &mut Fields<'_>, to: &mut EventKind) -> Result<(), Reject> {
         let page = fields.next_if(b"page=");
         let (pfn, order) = block(fields)?;
         let migratetype = migratetype(fields)?;
         let gfp = fields.get(b"gfp_flags=").ok_or(Reject::NotUnderstood)?;
         // Page 0 is never handed out: this is how a failure is printed.
-        if pfn.0 == 0
-            && !page.is_some_and(|page| fields::pointer(page).is_some_and(|p| p != Pointer::Address(0)))
-        {
-            return Ok(EventKind::PageAllocFailed);
-        }
-        Ok(EventKind::PageAlloc { pfn, order, migratetype, gfp: self.gfp(gfp) })
+        let failed = pfn.0 == 0
+            && !page.is_some_and(|page| fields::pointer(page).is_some_and(|p| p != Pointer::Address(0)));
+        *to = if failed {
+            EventKind::PageAllocFailed
+        } else {
+            EventKind::PageAlloc { pfn, order, migratetype, gfp: self.gfp(gfp) }
+        };
+        Ok(())
     }
 
     fn gfp(&mut self, text: &[u8]) -> Symbol {
@@ -499,7 +511,7 @@ fn block(fields: &mut Fields<'_>) -> Result<(Pfn, u8), Reject> {
 fn pages<const N: usize>(fields: &mut Fields<'_>, key: &[u8; N]) -> Result<(Pfn, u8), Reject> {
     fields.next_if(b"page=");
     let pfn = fields.get(b"pfn=").and_then(fields::pfn).ok_or(Reject::NotUnderstood)?;
-    let order = fields.get(key).and_then(fields::decimal).ok_or(Reject::NotUnderstood)?;
+    let order = fields.number(key).ok_or(Reject::NotUnderstood)?;
     within("order", order, 0, LARGEST.max_order().into())?;
     // Physical addresses have 52 bits.
     within("pfn", pfn, 0, (1 << 40) - 1)?;
@@ -507,7 +519,7 @@ fn pages<const N: usize>(fields: &mut Fields<'_>, key: &[u8; N]) -> Result<(Pfn,
 }
 
 fn migratetype(fields: &mut Fields<'_>) -> Result<u8, Reject> {
-    let value = fields.get(b"migratetype=").and_then(fields::decimal).ok_or(Reject::NotUnderstood)?;
+    let value = fields.number(b"migratetype=").ok_or(Reject::NotUnderstood)?;
     within("migratetype", value, 0, 15)?;
     Ok(value as u8)
 }

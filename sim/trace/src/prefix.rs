@@ -5,6 +5,7 @@ use super::fields::{self, find_short, skip_spaces, word};
 /// The part of an event line before the fields.
 #[derive(Debug)]
 pub(super) struct Prefix<'a> {
+    /// Perhaps with blanks before it.
     pub(super) comm: &'a [u8],
     pub(super) cpu: u64,
     pub(super) context: Option<u8>,
@@ -36,16 +37,23 @@ pub(super) fn cut_at_cpu<'a>(
 }
 
 fn cut_after_bracket(inside: &[u8]) -> Option<(Prefix<'_>, &[u8])> {
-    let close = inside.iter().take(8).position(|&b| b == b']')?;
-    let cpu = fields::cpu(&inside[..close])?;
-    let (mut stamp, mut rest) = word(&inside[close + 1..]);
-    let mut context = None;
-    if stamp.last() != Some(&b':') {
-        context = stamp.get(2).copied();
-        (stamp, rest) = word(rest);
-    }
-    let time_ns = fields::time(stamp.strip_suffix(b":")?)?;
+    let (cpu, rest) = fields::number(inside).filter(|(cpu, _)| *cpu < 100_000)?;
+    let rest = skip_spaces(rest.strip_prefix(b"]")?);
+    let (context, (time_ns, rest)) = match stamp(rest) {
+        Some(stamp) => (None, stamp),
+        None => {
+            let (flags, rest) = word(rest);
+            (flags.get(2).copied(), stamp(rest).filter(|_| !flags.ends_with(b":"))?)
+        }
+    };
     Some((Prefix { comm: b"", cpu, context, time_ns, event: b"", body: b"" }, rest))
+}
+
+/// The time before `: `, and what follows it.
+fn stamp(text: &[u8]) -> Option<(u64, &[u8])> {
+    let (time_ns, rest) = fields::time(text)?;
+    let rest = rest.strip_prefix(b":")?;
+    matches!(rest, [] | [b' ', ..]).then(|| (time_ns, skip_spaces(rest)))
 }
 
 /// `comm-pid`, with perhaps `(tgid)` behind it: the pid is what follows the last `-`.
@@ -56,7 +64,7 @@ pub(super) fn comm_before_pid(task: &[u8]) -> Option<&[u8]> {
     }
     let digits = task.iter().rev().take_while(|b| b.is_ascii_digit()).count();
     match task[..task.len() - digits].split_last() {
-        Some((b'-', comm)) if digits > 0 => Some(skip_spaces(comm)),
+        Some((b'-', comm)) if digits > 0 => Some(comm),
         _ => None,
     }
 }

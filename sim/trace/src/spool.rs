@@ -95,7 +95,7 @@ impl Record {
 #[derive(Debug)]
 pub(super) struct Spool {
     /// The records after those in the file.
-    held: Vec<Record>,
+    held: Vec<[u8; RECORD]>,
     file: Option<File>,
     in_file: u64,
     limit: usize,
@@ -104,7 +104,7 @@ pub(super) struct Spool {
 impl Spool {
     /// A spool that holds at most `limit` bytes in memory.
     pub(super) fn new(limit: usize) -> Self {
-        Self { held: Vec::new(), file: None, in_file: 0, limit: (limit / size_of::<Record>()).max(1) }
+        Self { held: Vec::new(), file: None, in_file: 0, limit: (limit / RECORD).max(1) }
     }
 
     /// The number of records, which is also the place of the next one.
@@ -117,22 +117,25 @@ impl Spool {
         if self.held.len() == self.limit {
             self.flush()?;
         }
-        self.held.push(record);
+        self.held.push(record.to_bytes());
         Ok(())
     }
 
     /// Changes a record.
     pub(super) fn update(&mut self, at: u64, change: impl FnOnce(&mut Record)) -> io::Result<()> {
+        let changed = |bytes: &[u8; RECORD]| {
+            let mut record = Record::from_bytes(bytes);
+            change(&mut record);
+            record.to_bytes()
+        };
         if let Some(index) = at.checked_sub(self.in_file) {
-            if let Some(record) = self.held.get_mut(index as usize) {
-                change(record);
+            if let Some(bytes) = self.held.get_mut(index as usize) {
+                *bytes = changed(bytes);
             }
         } else if let Some(file) = &self.file {
             let mut bytes = [0; RECORD];
             file.read_exact_at(&mut bytes, at * RECORD as u64)?;
-            let mut record = Record::from_bytes(&bytes);
-            change(&mut record);
-            file.write_all_at(&record.to_bytes(), at * RECORD as u64)?;
+            file.write_all_at(&changed(&bytes), at * RECORD as u64)?;
         }
         Ok(())
     }
@@ -154,8 +157,8 @@ impl Spool {
                 place += 1;
             }
         }
-        while let Some(&record) = self.held.get((place - self.in_file) as usize) {
-            each(self, place, &record)?;
+        while let Some(bytes) = self.held.get((place - self.in_file) as usize) {
+            each(self, place, &Record::from_bytes(bytes))?;
             place += 1;
         }
         Ok(())
@@ -166,12 +169,7 @@ impl Spool {
             Some(file) => file,
             None => self.file.insert(tempfile::tempfile()?),
         };
-        let mut bytes = Vec::with_capacity(RECORD * 4096);
-        for records in self.held.chunks(4096) {
-            bytes.clear();
-            records.iter().for_each(|record| bytes.extend_from_slice(&record.to_bytes()));
-            file.write_all(&bytes)?;
-        }
+        file.write_all(self.held.as_flattened())?;
         self.in_file += self.held.len() as u64;
         self.held.clear();
         Ok(())
@@ -212,7 +210,7 @@ impl Reader {
                 return Ok(Some(Record::from_bytes(bytes)));
             }
         }
-        let record = self.spool.held.get(self.at).copied();
+        let record = self.spool.held.get(self.at).map(Record::from_bytes);
         self.at += usize::from(record.is_some());
         Ok(record)
     }
