@@ -139,10 +139,20 @@ pub(super) fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     while let Some(digit) = text.get(len).map(|b| b.wrapping_sub(b'0'))
         && digit <= 9
     {
-        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+        value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
         len += 1;
     }
-    (1..=20).contains(&len).then(|| (value, &text[len..]))
+    match len {
+        1..20 => Some((value, &text[len..])),
+        20 => Some((long(&text[..20])?, &text[20..])),
+        _ => None,
+    }
+}
+
+/// A number that may have more than 64 bits.
+#[cold]
+fn long(digits: &[u8]) -> Option<u64> {
+    str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// An unsigned decimal number.

@@ -6,6 +6,8 @@
 //! another one; all others are counted here. At the end the records of page blocks that became slabs are marked.
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 
 use memchr::memchr;
 use rustc_hash::FxHashMap;
@@ -21,12 +23,15 @@ use super::page_size::{PageSize, PageSizeSource};
 use super::page_table::{PageTable, frames};
 use super::recorded::{Calls, Recorded};
 use super::shapes::{Shape, Shapes};
-use super::source::{Progress, Source};
+use super::source::{Chunk, Progress, Source};
 use super::spool::{Record, Spool, Tag};
 use super::symbols::Symbol;
 
 /// Records are held in memory up to this many bytes: two million events.
 const SPOOL_IN_MEMORY: usize = 64 << 20;
+
+/// How many chunks of text are unpacked ahead of the one that is parsed.
+const CHUNKS_AHEAD: usize = 4;
 
 /// How many records of a program lie between two reports of progress: a mebibyte of them.
 const PROGRESS_EVERY: u64 = 43_690;
@@ -171,10 +176,38 @@ impl Recording {
             pass.recorded(source, progress)?;
             return pass.finish(page_size);
         }
-        while let Some(chunk) = source.next_chunk()? {
-            pass.chunk(chunk.text, chunk.first_line)?;
-            progress(source.progress());
-        }
+        // What is read and unpacked goes to the pass in chunks, whose buffers come back. Whichever side ends closes its ends
+        // of both channels, and so ends the other one.
+        let (filled, chunks) = mpsc::sync_channel(CHUNKS_AHEAD);
+        let (used, spare) = mpsc::channel::<Vec<u8>>();
+        let path = source.path().to_owned();
+        let unpack = move || {
+            let next = |source: &mut Source| {
+                let Some(Chunk { text, first_line }) = source.next_chunk()? else { return Ok(None) };
+                let mut buffer = spare.try_recv().unwrap_or_default();
+                buffer.clear();
+                buffer.extend_from_slice(text);
+                Ok(Some((buffer, first_line, source.progress())))
+            };
+            while let Some(chunk) = next(&mut source).transpose() {
+                let last = chunk.is_err();
+                if filled.send(chunk).is_err() || last {
+                    return;
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let started = thread::Builder::new().spawn_scoped(scope, unpack);
+            started.map_err(|source| TraceError::Read { path, source })?;
+            for chunk in chunks {
+                let (text, first_line, read) = chunk?;
+                pass.chunk(&text, first_line)?;
+                progress(read);
+                // The other side may have read all.
+                let _ = used.send(text);
+            }
+            Ok::<_, TraceError>(())
+        })?;
         pass.finish(page_size)
     }
 

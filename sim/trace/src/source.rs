@@ -17,7 +17,7 @@ use super::error::TraceError;
 use super::recorded;
 
 /// Bytes read at a time. A line must fit in it; the longest of the kernel's is about 400 bytes.
-const CHUNK: usize = 1 << 20;
+const CHUNK: usize = 1 << 17;
 
 /// The hint about a binary file of no kind that is known.
 pub const NO_TRACE: &str =
@@ -109,7 +109,7 @@ impl Source {
     /// The file is missing or unreadable, a directory, empty, or not text.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         if path.as_os_str() == "-" {
-            return Self::from_reader("<stdin>", Box::new(io::stdin().lock()), None);
+            return Self::from_reader("<stdin>", Box::new(io::stdin()), None);
         }
         let open_error = |source| TraceError::Open { path: path.to_owned(), source };
         let file = File::open(path).map_err(open_error)?;
@@ -128,7 +128,7 @@ impl Source {
     /// The stream is empty, fails, is damaged, or does not hold text.
     pub fn from_reader(
         name: impl Into<PathBuf>,
-        stream: Box<dyn Read>,
+        stream: Box<dyn Read + Send>,
         total: Option<u64>,
     ) -> Result<Self, TraceError> {
         let path = name.into();
@@ -320,7 +320,7 @@ fn xz_error(error: io::Error) -> io::Error {
 
 /// A stream that counts its bytes and whose first ones can be looked at.
 struct Counted {
-    inner: Box<dyn Read>,
+    inner: Box<dyn Read + Send>,
     head: [u8; HEAD],
     head_len: usize,
     head_read: usize,
