@@ -30,9 +30,12 @@ pub enum MachineError {
 /// The parts that objects borrow from.
 ///
 /// # Invariants
-/// No safe code outside this crate gets at the subsystem, and none inside looks into an object or page: there is nothing.
+/// No safe code outside this crate gets at the subsystem, and none inside looks into an object or page: there is nothing, unless
+/// `bytes` says so.
 pub struct Machine {
     pub(crate) subsystem: Subsystem,
+    /// There is memory behind the addresses.
+    pub(crate) bytes: bool,
     /// Caches that are none of kmalloc's. Grows while objects of others are out.
     named: FrozenVec<Box<KmemCache>>,
 }
@@ -65,6 +68,16 @@ impl Machine {
     pub fn new(stream: &Stream) -> Result<Self, MachineError> {
         Self::on(page_config(stream.cpus, &stream.zones)?, Magazines::default())
     }
+    /// The same with memory behind the addresses. [`Shipping`](crate::Shipping) writes a stamp to each object of a cache
+    /// while it is out, and checks it at the free.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); or the system has no memory.
+    pub fn with_bytes(stream: &Stream) -> Result<Self, MachineError> {
+        let mut pages = page_config(stream.cpus, &stream.zones)?;
+        pages.backend = Backend::default();
+        Ok(Self { bytes: true, ..Self::on(pages, Magazines::default())? })
+    }
     /// Of so many CPUs, with these magazines.
     #[cfg(test)]
     pub(crate) fn with(cpus: u32, magazines: Magazines) -> Result<Self, MachineError> {
@@ -73,7 +86,7 @@ impl Machine {
     fn on(pages: PageConfig, magazines: Magazines) -> Result<Self, MachineError> {
         // The same on all targets and in all profiles.
         let config = Config { magazines, check_frees: false, ..Config::new(pages) };
-        Ok(Self { subsystem: Subsystem::new(config)?, named: FrozenVec::new() })
+        Ok(Self { subsystem: Subsystem::new(config)?, bytes: false, named: FrozenVec::new() })
     }
 
     /// A cache of a stream; `None` is large kmalloc.

@@ -18,12 +18,14 @@ pub struct Shipping<'m> {
     pub(crate) machine: &'m Machine,
     /// By number in the stream; `None` is large kmalloc.
     pub(crate) caches: Vec<Option<&'m KmemCache>>,
+    /// Objects that were freed without their stamp.
+    overwritten: u64,
 }
 
 impl<'m> Shipping<'m> {
     /// On that machine.
     pub fn on(machine: &'m Machine) -> Self {
-        Self { machine, caches: Vec::new() }
+        Self { machine, caches: Vec::new(), overwritten: 0 }
     }
     /// What a CPU holds of a cache; `None` for large kmalloc, and without magazines.
     fn stack(&self, cpu: u32, cache: u32) -> Option<Level> {
@@ -48,7 +50,14 @@ impl<'m> Design for Shipping<'m> {
     fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Block<'m>, NoMemory> {
         on_cpu(at.cpu);
         let block = match self.cache(cache) {
-            Some(cache) => cache.alloc_block(Gfp::KERNEL),
+            Some(cache) => {
+                let mut block = cache.alloc_block(Gfp::KERNEL).map_err(|_| NoMemory)?;
+                if self.machine.bytes {
+                    let stamp = stamp(&block);
+                    block.front_mut(stamp.len()).copy_from_slice(&stamp);
+                }
+                return Ok(block);
+            }
             None => {
                 let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
                 self.machine.subsystem.kmalloc().alloc_block(bytes, Gfp::KERNEL)
@@ -56,8 +65,15 @@ impl<'m> Design for Shipping<'m> {
         };
         block.map_err(|_| NoMemory)
     }
-    fn free(&mut self, at: At, _: u32, object: Block<'m>) {
+    fn free(&mut self, at: At, cache: u32, mut object: Block<'m>) {
         on_cpu(at.cpu);
+        if self.machine.bytes && self.cache(cache).is_some() {
+            let stamp = stamp(&object);
+            let front = object.front_mut(stamp.len());
+            self.overwritten += u64::from(*front != stamp);
+            // Another owner would not find it either.
+            front.fill(0);
+        }
         drop(object);
     }
     fn place(&self, cache: u32, object: &Block<'m>) -> Option<(u32, u16)> {
@@ -136,6 +152,9 @@ impl<'m> Design for Shipping<'m> {
 
     /// Of the allocator itself, and of what the stream holds.
     fn check(&self, objects: u64, held: u64) -> Result<(), String> {
+        if self.overwritten > 0 {
+            return Err(format!("{} objects were overwritten while they were out", self.overwritten));
+        }
         let c = self.machine.subsystem.check().map_err(|violation| violation.to_string())?;
         let large = self.machine.subsystem.info().kmalloc_large;
         let pages = c.slab_pages + c.grace_pages + c.large_pages + held + c.per_cpu_pages + c.free_pages;
@@ -149,5 +168,68 @@ impl<'m> Design for Shipping<'m> {
             }
         }
         Ok(())
+    }
+}
+
+/// What an object holds while it is out: its address. No object of a cache is smaller.
+fn stamp(block: &Block<'_>) -> [u8; 8] {
+    (block.address().addr().get() as u64).to_ne_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::{Kind, Stream, Writer};
+    use crate::{Engine, hash};
+
+    fn stream() -> Stream {
+        let mut writer = Writer::new("made".to_owned(), 2);
+        for n in 0..5000_u64 {
+            writer.begin(n * 1000);
+            if n == 0 {
+                writer.cache("dentry".to_owned(), Kind::Named, 192);
+                writer.cache("kmalloc-large".to_owned(), Kind::Large, 0);
+            }
+            let at = hash(&n.to_le_bytes());
+            match at % 16 {
+                0 => writer.alloc(0, 1, at % 20, 20_000),
+                1..8 => writer.alloc((at % 2) as u32, 0, at % 1000, 192),
+                _ => drop(writer.free((at % 2) as u32, at % 1000)),
+            }
+        }
+        writer.finish()
+    }
+
+    #[test]
+    fn memory_behind_the_addresses_changes_nothing() {
+        let stream = stream();
+        let moments = |machine: Machine| {
+            let mut engine = Engine::new(Shipping::on(&machine), &stream);
+            let moments = (1..=50).map(|part| {
+                engine.run(part * 100).unwrap();
+                engine.check().unwrap();
+                serde_json::to_string(&engine.view(Vec::new(), &[0, 1])).unwrap()
+            });
+            moments.collect::<Vec<_>>()
+        };
+        let [without, with] =
+            [Machine::new(&stream), Machine::with_bytes(&stream)].map(Result::unwrap).map(moments);
+        assert!(without == with);
+    }
+
+    #[test]
+    fn an_object_that_is_overwritten_while_it_is_out_is_noticed() {
+        let stream = stream();
+        let machine = Machine::with_bytes(&stream).unwrap();
+        let mut design = Shipping::on(&machine);
+        design.learn(&stream.caches[0]).unwrap();
+        let at = At { cpu: 0, ns: 0 };
+        let mut objects = [(); 2].map(|()| design.alloc(at, 0, 0).unwrap());
+        objects[1].front_mut(1)[0] ^= 1;
+        let [first, second] = objects;
+        design.free(at, 0, first);
+        assert_eq!(design.check(1, 0), Ok(()));
+        design.free(at, 0, second);
+        assert_eq!(design.check(0, 0).unwrap_err(), "1 objects were overwritten while they were out");
     }
 }
