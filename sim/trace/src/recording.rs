@@ -139,12 +139,12 @@ pub struct Counts {
 }
 
 impl Recording {
-    /// Reads all of `source`. `progress` is called about every mebibyte of text. How large the traced machine's pages are is
-    /// found in the trace, as far as it can be; else 4 KiB are assumed.
+    /// Reads all of `source`, on a thread of its own; text is parsed on this one. `progress` is called here, every 128 KiB of
+    /// text. How large the traced machine's pages are is found in the trace, as far as it can be; else 4 KiB are assumed.
     ///
     /// # Errors
     ///
-    /// Reading fails; a value is impossible (an order above 10, an object of no bytes or more than 4 MiB, a CPU above
+    /// Reading fails, or the thread does not start; a value is impossible (an order above 10, an object of no bytes or more than 4 MiB, a CPU above
     /// 8191; larger pages have higher orders and larger objects); there is no event at all; the temporary file fails. A last
     /// line that is cut in the middle is left out and noted in the [`Counts`].
     pub fn read(source: Source, progress: impl FnMut(Progress)) -> Result<Self, TraceError> {

@@ -16,7 +16,7 @@ use memchr::{memchr, memrchr};
 use super::error::TraceError;
 use super::recorded;
 
-/// Bytes read at a time. A line must fit in it; the longest of the kernel's is about 400 bytes.
+/// Bytes read at a time, which a CPU's own cache holds. A line must fit in it; the longest of the kernel's is about 400 bytes.
 const CHUNK: usize = 1 << 17;
 
 /// The hint about a binary file of no kind that is known.
@@ -158,7 +158,7 @@ impl Source {
         Progress { bytes: self.reader.consumed(), total: self.total, lines: self.line }
     }
 
-    /// The next lines, up to about a mebibyte of them; `None` at the end.
+    /// The next lines, up to 128 KiB of them; `None` at the end.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! The quirks of real traces, one test each.
 
-use std::io::Cursor;
+use std::io::{Cursor, Read};
+use std::sync::mpsc;
 use uslab::SlabInfo;
 
 use super::*;
@@ -593,4 +594,30 @@ fn marks_are_operations_with_their_text() {
         })
         .collect();
     assert_eq!(texts, ["SNAP before begin", "a=b [c]"]);
+}
+
+/// A stream that never ends. Its sender goes with it.
+struct Endless {
+    text: Cursor<String>,
+    _alive: mpsc::Sender<()>,
+}
+
+impl Read for Endless {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self.text.read(buffer)? {
+            0 => Ok(buffer.iter_mut().map(|byte| *byte = b'\n').count()),
+            n => Ok(n),
+        }
+    }
+}
+
+#[test]
+fn an_error_ends_the_thread_that_reads_ahead() {
+    let lines = [cache_alloc(0x1000), "mm_page_free: page=1 pfn=0x1 order=99".to_owned()];
+    let text = Cursor::new(lines.map(|line| ftrace("0 1.5", &line)).concat());
+    let (alive, gone) = mpsc::channel();
+    let stream = Box::new(Endless { text, _alive: alive });
+    let read = Recording::read(Source::from_reader("endless", stream, None).unwrap(), |_| {});
+    assert_eq!(read.unwrap_err().to_string(), "endless:2: impossible order=99 (0 to 13 are accepted)");
+    assert_eq!(gone.try_recv(), Err(mpsc::TryRecvError::Disconnected), "the stream is still there");
 }
