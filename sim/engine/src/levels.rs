@@ -1,32 +1,9 @@
 //! What lies between a CPU and the slabs of a cache, level by level, whatever the design calls it.
 
-use crate::slabs::Object;
 use serde::Serialize;
 use uslab_magazine::{DepotView, LayerView, MagazineView};
 
-/// Who holds objects outside of slabs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
-    /// A CPU.
-    Cpu(u32),
-    /// A depot, a barn, a shared array.
-    Shared,
-}
-
-/// A place for objects outside of slabs: an array, a magazine, a sheaf.
-#[derive(Clone, Debug)]
-pub struct Held {
-    /// Whose it is.
-    pub holder: Holder,
-    /// What it is called.
-    pub name: &'static str,
-    /// Objects that it has room for.
-    pub room: usize,
-    /// Those that it has.
-    pub objects: Vec<Object>,
-}
-
-/// How full such a place is.
+/// A place for objects: a stack, a sheaf, an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Level {
     /// What the design calls it.
@@ -54,19 +31,6 @@ impl Level {
 }
 
 impl Levels {
-    /// Of a policy that holds these, on one node.
-    pub fn of(held: &[Held], cpus: u32) -> Self {
-        let mut levels = Self { cpus: vec![vec![]; cpus as usize], shared: vec![vec![]] };
-        for Held { holder, name, room, objects } in held {
-            let own = match *holder {
-                Holder::Cpu(cpu) => &mut levels.cpus[cpu as usize],
-                Holder::Shared => &mut levels.shared[0],
-            };
-            own.push(Level::new(name, objects.len(), *room));
-        }
-        levels
-    }
-
     /// Of the shipping allocator: a stack for each CPU, which moves in magazines, and a depot for each node.
     pub(crate) fn shipping<T>(layer: &LayerView<T>) -> Self {
         let rounds = |magazines: &[MagazineView<T>]| magazines.iter().map(|m| m.rounds.len()).sum();

@@ -16,6 +16,7 @@ pub mod designs;
 mod engine;
 #[cfg(target_family = "wasm")]
 mod exports;
+mod held;
 mod levels;
 mod machine;
 pub mod model;
@@ -47,7 +48,8 @@ pub use view::View;
 /// What a [`Policy`] is written with.
 pub mod policy {
     pub use crate::design::{NoMemory, Unable};
-    pub use crate::levels::{Held, Holder, Level, Levels};
+    pub use crate::held::{Held, Holder};
+    pub use crate::levels::{Level, Levels};
     pub use crate::model::{Deed, Lines, Op, Policy};
     pub use crate::slabs::{End, Object, Slabs};
     pub use crate::stream::CacheInfo;

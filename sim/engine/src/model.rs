@@ -4,7 +4,8 @@
 //! cache line would cost is what it [tells](Op::did).
 
 use crate::design::{At, CacheCounts, Design, NoMemory, Unable};
-use crate::levels::{Held, Holder, Levels};
+use crate::held::{Held, Holder};
+use crate::levels::Levels;
 use crate::pages::{PageSource, Pages, SlabPages};
 use crate::shown::{MOST_SLABS, ShownCache, ShownSlab, letter};
 use crate::slabs::{Object, Slabs};

@@ -16,7 +16,7 @@
 
 use super::bonwick94::{self, release_empty};
 use crate::design::NoMemory;
-use crate::levels::{Held, Holder};
+use crate::held::{Held, Holder};
 use crate::model::{Deed, Op, Policy};
 use crate::slabs::Object;
 use crate::stream::CacheInfo;

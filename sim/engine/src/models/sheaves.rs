@@ -23,7 +23,8 @@
 
 use super::slub::{self, Slub};
 use crate::design::{NoMemory, Unable};
-use crate::levels::{Held, Holder, Levels};
+use crate::held::{Held, Holder};
+use crate::levels::Levels;
 use crate::model::{Deed, Op, Policy};
 use crate::slabs::{Object, Slabs};
 use crate::stream::CacheInfo;

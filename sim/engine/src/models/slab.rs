@@ -26,7 +26,7 @@
 
 use super::bonwick94::{EMPTY, FULL, PARTIAL, an_eighth_of_waste};
 use crate::design::{NoMemory, Unable};
-use crate::levels::{Held, Holder};
+use crate::held::{Held, Holder};
 use crate::model::{Deed, Op, Policy};
 use crate::slabs::{End, Object};
 use crate::stream::CacheInfo;

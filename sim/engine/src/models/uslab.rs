@@ -41,7 +41,7 @@
 //! and the order of flushes in `uslab`.
 
 use crate::design::{NoMemory, Unable};
-use crate::levels::{Held, Holder};
+use crate::held::{Held, Holder};
 use crate::model::{Deed, Lines, Op, Policy};
 use crate::slabs::{End, Object, Slabs};
 use crate::stream::CacheInfo;
