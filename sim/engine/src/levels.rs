@@ -28,6 +28,7 @@ pub struct Held {
 
 /// How full such a place is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Level {
     /// What the design calls it.
     pub name: &'static str,
