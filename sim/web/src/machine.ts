@@ -57,7 +57,7 @@ export class Machine {
       }),
     );
     this.cpus.append(...Array.from({ length: Math.min(cpus, MOST_CPUS) }, (_, cpu) =>
-      made('div', { className: 'cpu' }, made('h4', {}, `CPU ${cpu}`), made('canvas', { role: 'img' }), made('p'))));
+      made('div', {}, made('h4', {}, `CPU ${cpu}`), made('canvas', { role: 'img' }), made('p'))));
     this.slabs.onclick = (event) => {
       const place = this.hit(event.offsetX, event.offsetY);
       if (place) follow(place);
