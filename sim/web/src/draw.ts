@@ -1,6 +1,6 @@
 // What all pictures are drawn with.
 
-import type { Level } from './levels.ts';
+import type { Level } from './views.ts';
 
 export const $ = <E extends HTMLElement = HTMLElement>(id: string): E => document.getElementById(id) as E;
 

@@ -1,8 +1,8 @@
 // The machine: what each CPU holds, the depot behind, the slabs below. The busiest caches as lanes, one of them up close.
 
 import { $, colours, column, grouped, made, noun, shares, sheet, sum } from './draw.ts';
-import { levelsOf, said, total, type Level, type Levels } from './levels.ts';
-import type { About, SeenCache, ShownCache, ShownSlab, Step, View } from './views.ts';
+import { said, total } from './levels.ts';
+import type { About, Level, SeenCache, ShownCache, ShownSlab, Step, View } from './views.ts';
 
 /** An object, by where it lies. */
 export interface Place {
@@ -85,9 +85,8 @@ export class Machine {
       lane.setAttribute('aria-label', `${this.about.caches[cache]}: not used yet`);
       return;
     }
-    const levels = levelsOf(shown);
-    drawCpus(cpus!, levels.cpus, acting);
-    drawShared(shared!, levels.shared.flat());
+    drawCpus(cpus!, shown.cpus, acting);
+    drawShared(shared!, shown.shared.flat());
     drawLists(slabs!, listsOf(shown, counts), counts.per_slab);
     lane.setAttribute('aria-label', `${this.about.caches[cache]}: ${countsSaid(counts)}`);
   }
@@ -97,13 +96,12 @@ export class Machine {
     const shown = view.shown.find((own) => own.cache === chosen);
     const name = this.about.caches[chosen]!;
     this.head.replaceChildren(`${name} up close `, made('span', { className: 'quiet' }, nearSaid(counts)));
-    const levels: Levels = shown ? levelsOf(shown) : { cpus: [], shared: [] };
     [...this.cpus.children].forEach((box, cpu) => {
-      const own = levels.cpus[cpu] ?? [];
+      const own = shown?.cpus[cpu] ?? [];
       const canvas = box.querySelector('canvas')!;
       box.classList.toggle('acting', step?.cache === chosen && step.cpu === cpu);
       drawCpu(canvas, own);
-      canvas.setAttribute('aria-label', `CPU ${cpu} holds: ${said(own)}`);
+      canvas.setAttribute('aria-label', `CPU ${cpu} holds: ${said(own) || 'nothing'}`);
       box.querySelector('p')!.textContent = said(own).replaceAll(' of ', '/');
     });
     const lists = shown && counts ? listsOf(shown, counts) : [];

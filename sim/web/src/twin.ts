@@ -1,7 +1,7 @@
 // The text twin of the pictures: all caches, what CPUs hold of the chosen one, and the run, as tables.
 
 import { grouped, made } from './draw.ts';
-import { levelsOf, said } from './levels.ts';
+import { said } from './levels.ts';
 import type { Run } from './run.ts';
 import type { View } from './views.ts';
 
@@ -10,14 +10,13 @@ const COLUMNS = ['size', 'per_slab', 'served', 'used', 'in_magazines', 'in_depot
 export function drawTwin(root: HTMLElement, run: Run, view: View, chosen: number): void {
   const { about, samples } = run;
   const shown = view.shown.find(({ cache }) => cache === chosen);
-  const levels = shown ? levelsOf(shown) : { cpus: [], shared: [] };
   const { pages } = view;
   root.replaceChildren(
     table('All caches', ['cache', ...COLUMNS.map((column) => column.replaceAll('_', ' '))],
       view.caches.map((cache) => [cache.name, ...COLUMNS.map((column) => grouped(cache[column]))])),
     table(`Who holds free objects of ${about.caches[chosen]}`, ['holder', 'objects'], [
-      ...levels.cpus.map((own, cpu) => [`CPU ${cpu}`, said(own)]),
-      ...levels.shared.map((own, node) => [`shared on node ${node}`, said(own) || 'none']),
+      ...(shown?.cpus ?? []).map((own, cpu) => [`CPU ${cpu}`, said(own) || 'nothing']),
+      ...(shown?.shared ?? []).map((own, node) => [`shared on node ${node}`, said(own) || 'nothing']),
     ]),
     table('Pages', ['what', 'pages'], (['managed', 'slab', 'large', 'blocks', 'per_cpu', 'free', 'uncommitted'] as const)
       .map((what) => [what.replaceAll('_', ' '), grouped(pages[what])])),

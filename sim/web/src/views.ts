@@ -184,10 +184,10 @@ slabs: number, } | { "what": "failed" } | { "what": "nothing" };
 export type ShownCache = {
 /** Its number in the stream. */
 cache: number,
-/** By CPU. */
-cpus: Array<CpuLevels>,
-/** The depots of all nodes. */
-depots: Array<DepotLevels>,
+/** What each CPU holds, the level that serves first before the others. */
+cpus: Array<Array<Level>>,
+/** What the CPUs of each node share. */
+shared: Array<Array<Level>>,
 /** Slabs: empty, full, partial by fullness, each list in its order. */
 slabs: Array<ShownSlab>, };
 
@@ -200,21 +200,14 @@ list: string,
 /** A character an object: `u` in use, `.` free in the slab, `d` in a depot, and `a` to `z` and `A` to `Z` in a magazine of CPU 0 to 51, `+` of a later one. `a` to `z` leave out `d` and `u`. */
 objects: string, };
 
-/** What a CPU holds of a cache: its stack, in magazines. */
-export type CpuLevels = {
-/** Objects in the magazine that serves, the top one, and what it has room for; both 0 before there is one. */
-loaded: [number, number],
-/** The same of the one below. */
-previous: [number, number],
-/** Magazines below these, by their objects. */
-stock: Array<number>,
-/** Magazines that there is room for beside. */
-empty: number, };
-
-/** What a depot holds of a cache. */
-export type DepotLevels = {
-/** Full magazines, by their objects. */
-full: Array<number>, };
+/** How full such a place is. */
+export type Level = {
+/** What the design calls it. */
+name: string,
+/** Objects that lie there. */
+objects: number,
+/** Objects that it has room for. */
+room: number, };
 
 /** What a run stops at. Caches are numbers in the stream. */
 export type Until = { "until": "depot-empty",
