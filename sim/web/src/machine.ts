@@ -173,7 +173,7 @@ function drawLists(canvas: HTMLCanvasElement, lists: List[], perSlab: number): v
   // Slabs of many objects get smaller dots, so that several fit.
   const dots: Dots = perSlab <= 140 ? { dot: 4, rows: 7 } : perSlab <= 300 ? { dot: 2.8, rows: 10 } : { dot: 1.8, rows: 15 };
   const tile = ({ objects }: ShownSlab) => Math.ceil(objects.length / dots.rows) * dots.dot + 4;
-  const gap = 12, least = 66;
+  const gap = 12, least = Math.min(66, width / lists.length - gap);
   const wanted = lists.map(({ slabs }) => Math.max(sum(slabs.slice(0, 400).map(tile)) - least, 0));
   const got = shares(wanted, width - lists.length * (least + gap));
   let x = 0;
@@ -282,8 +282,14 @@ function drawShared(canvas: HTMLCanvasElement, levels: readonly Level[]): void {
     return;
   }
   const size = 7, down = 4;
-  const most = Math.max(1, Math.floor(width / (size + 2))) * down;
-  levels.slice(0, most).forEach(({ objects, room }, i) => {
+  const across = Math.floor(width / (size + 2));
+  const columns = levels.length > across * down ? Math.max(across - 4, 1) : across; // or there is a number behind
+  const shown = levels.slice(0, columns * down);
+  if (shown.length < levels.length) {
+    g.fillStyle = colours.quiet;
+    g.fillText(`+${levels.length - shown.length}`, columns * (size + 2) + 2, 26);
+  }
+  shown.forEach(({ objects, room }, i) => {
     const x = Math.floor(i / down) * (size + 2), y = 3 + (i % down) * (size + 2);
     g.globalAlpha = room ? Math.max(0.3, objects / room) : 1;
     g.fillStyle = colours.depot;
