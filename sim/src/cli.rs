@@ -80,7 +80,8 @@ Examples:
   ssh host cat /sys/kernel/tracing/trace | uslab replay -
   uslab replay trace.txt --cpus 16 --magazine 60 --json report.json
   uslab replay trace.txt --callers=50
-  uslab replay trace.txt --html page.html")]
+  uslab replay trace.txt --html page.html
+  uslab replay trace.txt --at 5000,5001 --design slub --json moments.json")]
 struct ReplayArgs {
     /// The trace: a file, or `-` for standard input. Left out: the bundled trace.
     trace: Option<PathBuf>,
@@ -152,6 +153,10 @@ struct ReplayArgs {
     /// counts if it is larger than these boots differ. May be given several times.
     #[arg(long, value_name = "FOLDER", requires = "beside")]
     again: Vec<PathBuf>,
+    /// With --json: write, in place of the report, the moment after N operations, or several of them, as the page of --html shows it:
+    /// what the last operation did, and where every object and page is. With --design NAME of that design.
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "predict", "series", "html"])]
+    at: Vec<u64>,
     /// Write a page to see it move: FILE, or `-` for standard output. One file for any browser, without a network. The
     /// allocator itself runs in it as WebAssembly, operation by operation, forward and back, on a machine of 1 GiB with one
     /// node.
@@ -566,8 +571,34 @@ impl ReplayArgs {
             beside: None,
             again: Vec::new(),
             series: None,
+            at: Vec::new(),
             html: None,
         }
+    }
+
+    /// The command line that reads the same operations.
+    fn command(&self) -> String {
+        let mut command = "uslab replay".to_owned();
+        if let Some(path) = &self.trace {
+            command += &format!(" {}", quoted(&path.to_string_lossy()));
+        }
+        if let Some(cpus) = self.cpus {
+            command += &format!(" --cpus {cpus}");
+        }
+        if let Some(size) = self.page_size {
+            command += &format!(" --page-size {}k", size.bytes() >> 10);
+        }
+        command
+    }
+}
+
+/// A word of a shell's command line.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 
@@ -591,6 +622,9 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
     if !args.design.is_empty() {
         let specs = args.design.iter().map(|text| text.parse::<Spec<P>>());
         let specs = specs.collect::<Result<Vec<_>, _>>().context("--design")?;
+        if !args.at.is_empty() {
+            return run_at(args, &options, &specs, json, &progress);
+        }
         if args.predict && specs.len() != 2 {
             bail!("--predict: expected two designs, got {}", specs.len());
         }
@@ -615,10 +649,13 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
         }
         return Ok(if report.holds() { Outcome::Done } else { Outcome::Violated });
     }
+    if !args.at.is_empty() {
+        return run_at(args, &options, &[Spec::<P>::default()], json, &progress);
+    }
     let (report, page) = match &html {
         Some(_) => {
             let (report, stream) = replay::run_to_stream(args.trace.as_deref(), &options, &progress)?;
-            (report, Some(replay::page(&stream)?))
+            (report, Some(replay::page(&stream, &args.command())?))
         }
         None => (replay::run(args.trace.as_deref(), &options, &progress)?, None),
     };
@@ -635,6 +672,19 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
         std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
     }
     Ok(if report.conservation.violated == 0 { Outcome::Done } else { Outcome::Violated })
+}
+
+fn run_at<P: Policy>(
+    args: &ReplayArgs,
+    options: &replay::Options,
+    designs: &[Spec<P>],
+    json: Option<Place>,
+    progress: &Progress,
+) -> anyhow::Result<Outcome> {
+    let [design] = designs else { bail!("--at: expected one design, got {}", designs.len()) };
+    let Some(json) = json else { bail!("--at: expected --json, for a moment has no other form") };
+    json.json(&replay::Moments::new(args.trace.as_deref(), options, design, &args.at, progress)?)?;
+    Ok(Outcome::Done)
 }
 
 /// Two results must not go to one file.

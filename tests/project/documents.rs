@@ -38,7 +38,7 @@ const CARGO: [&str; 9] = ["bench", "build", "check", "clippy", "doc", "fmt", "in
 fn files(folder: &Path, out: &mut Vec<PathBuf>) {
     for entry in folder.read_dir().unwrap().map(Result::unwrap) {
         let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
-        if name == "target" || name == ".git" {
+        if ["target", ".git", "node_modules"].iter().any(|other| name == *other) {
             continue;
         }
         if path.is_dir() { files(&path, out) } else { out.push(path) }

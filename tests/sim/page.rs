@@ -220,6 +220,73 @@ fn has_node() -> bool {
     has
 }
 
+/// What `uslab replay` with these arguments writes to standard output.
+fn json(arguments: &[&str]) -> serde_json::Value {
+    let output = uslab(&[&["replay"], arguments, &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn a_moment_as_json_is_the_view_of_a_run_up_to_it() {
+    let (_, stream) = bundled();
+    let shown: Vec<u32> = (0..stream.caches.len() as u32).collect();
+    struct At<'s>(&'s Stream, &'s [u32]);
+    impl Visitor for At<'_> {
+        type Out = Vec<serde_json::Value>;
+        fn visit<D: Design>(self, design: D) -> Self::Out {
+            let mut engine = Engine::new(design, self.0);
+            let view = |at| {
+                let steps = engine.run_and_tell(at).unwrap();
+                serde_json::to_value(engine.view(steps, self.1)).unwrap()
+            };
+            [0, 70_000, 70_001].map(view).into()
+        }
+    }
+    for design in ["uslab", "slub:cpu_partial=0"] {
+        let spec: Spec = design.parse().unwrap();
+        let views = spec.on(&stream, At(&stream, &shown)).unwrap();
+        let found = json(&["--design", design, "--at", "70001,0,70000,70001"]);
+        let expected = [&views[2], &views[0], &views[1], &views[2]];
+        assert_eq!(found["design"], design);
+        assert_eq!(found["operations"], stream.operations);
+        let moments = found["moments"].as_array().expect("moments");
+        assert_eq!(moments.len(), expected.len());
+        for (found, expected) in moments.iter().zip(expected) {
+            assert!(found == expected, "{design}, operation {}", expected["operation"]);
+        }
+    }
+}
+
+#[test]
+fn a_converted_trace_has_the_moments_of_its_designs() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.ops");
+    let (_, stream) = bundled();
+    std::fs::write(&file, stream.write()).unwrap();
+    let file = file.to_str().unwrap();
+    assert_eq!(json(&[file, "--at", "5000"])["moments"], json(&["--at", "5000"])["moments"]);
+}
+
+#[test]
+fn a_moment_that_there_is_not_is_refused() {
+    for (arguments, said) in [
+        (&["--at", "999999999", "--json"][..], "--at 999999999: expected 0 to 672020"),
+        (&["--at", "x", "--json"], "'x'"),
+        (&["--at", "-1", "--json"], "-1"),
+        (&["--at", "5"], "--at: expected --json"),
+        (&["--at", "5", "--json", "--design", "slub,slab"], "--at: expected one design, got 2"),
+        (&["--at", "5", "--json", "--design", "slob"], "no design `slob`"),
+        (&["--at", "5", "--json", "--nodes", "2"], "--nodes"),
+    ] {
+        let output = uslab(&[&["replay"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+}
+
 #[test]
 fn a_page_is_written_whole_or_not_at_all() {
     let folder = tempfile::tempdir().unwrap();

@@ -28,6 +28,7 @@ pub struct NoMemory;
 
 /// What a design says of a cache. All is 0 for large kmalloc, which has neither slabs nor magazines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct CacheCounts {
     /// Bytes of an object.
     pub size: u64,

@@ -6,6 +6,8 @@ use crate::design::Design;
 use crate::designs::{NoPolicy, Spec};
 use crate::engine::{Engine, EngineError};
 use crate::stream::Stream;
+use crate::until::{Found, Until};
+use crate::view::About;
 use crate::{View, hash};
 use core::cell::RefCell;
 use uslab_magazine::sync::thread_local;
@@ -15,6 +17,7 @@ pub(crate) trait Play {
     fn stream(&self) -> &'static Stream;
     fn run(&mut self, until: u64) -> Result<(), EngineError>;
     fn view(&mut self, until: u64, shown: &[u32]) -> Result<View, EngineError>;
+    fn run_until(&mut self, until: &Until, end: u64) -> Result<Option<Found>, EngineError>;
     fn map(&self, to: &mut Vec<u8>);
     fn sample(&self, to: &mut Vec<f64>);
     fn check(&self) -> Result<(), String>;
@@ -30,6 +33,9 @@ impl<D: Design> Play for Engine<'static, D> {
     fn view(&mut self, until: u64, shown: &[u32]) -> Result<View, EngineError> {
         let steps = self.run_and_tell(until)?;
         Ok(Engine::view(self, steps, shown))
+    }
+    fn run_until(&mut self, until: &Until, end: u64) -> Result<Option<Found>, EngineError> {
+        self.run_until(until, end)
     }
     fn map(&self, to: &mut Vec<u8>) {
         self.map(to);
@@ -120,17 +126,8 @@ extern "C" fn reserve(bytes: usize) {
 /// What there is to know of the stream before it runs, as JSON; its length.
 #[unsafe(no_mangle)]
 extern "C" fn about() -> usize {
-    let about = with(|State { engine, .. }| {
-        let Stream { title, cpus, operations, caches, marks, .. } = engine.stream();
-        serde_json::to_vec(&serde_json::json!({
-            "title": title,
-            "cpus": cpus,
-            "operations": operations,
-            "caches": caches.iter().map(|cache| &cache.name).collect::<Vec<_>>(),
-            "marks": marks,
-        }))
-        .unwrap_or_default()
-    });
+    let about =
+        with(|State { engine, .. }| serde_json::to_vec(&About::from(engine.stream())).unwrap_or_default());
     say(about)
 }
 
@@ -156,6 +153,18 @@ extern "C" fn view(until: u32) -> usize {
             .and_then(|view| serde_json::to_vec(&view).ok())
             .unwrap_or_default()
     }))
+}
+
+/// Runs until something happens, and no further than to an operation. [`room`] was filled with an [`Until`] as JSON; the result is
+/// what was [`Found`], or null, as JSON, and its length is returned. 0: there is no such thing to wait for.
+#[unsafe(no_mangle)]
+extern "C" fn run_until(end: u32) -> usize {
+    let text = TEXT.with_borrow_mut(core::mem::take);
+    say(with(|State { engine, .. }| {
+        let until = serde_json::from_slice(&text).ok()?;
+        serde_json::to_vec(&engine.run_until(&until, end.into()).ok()?).ok()
+    })
+    .unwrap_or_default())
 }
 
 /// The hash of the last result.

@@ -5,6 +5,7 @@ use uslab_magazine::{DepotView, LayerView, MagazineView};
 
 /// A place for objects: a stack, a sheaf, an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Level {
     /// What the design calls it.
     pub name: &'static str,

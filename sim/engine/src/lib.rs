@@ -31,6 +31,9 @@ pub mod stream;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod told;
+#[cfg(all(test, not(target_family = "wasm")))]
+mod typescript;
+pub mod until;
 pub mod view;
 
 pub use design::Design;

@@ -11,6 +11,7 @@ pub(crate) const MOST_SLABS: usize = 8192;
 
 /// A cache, slab by slab.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ShownCache {
     /// Its number in the stream.
     pub cache: u32,
@@ -24,6 +25,7 @@ pub struct ShownCache {
 
 /// A slab.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ShownSlab {
     /// Its first page.
     pub page: u32,

@@ -5,6 +5,7 @@ use uslab_magazine::Path;
 
 /// What an operation did, in outline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum What {
     /// Allocated an object.
@@ -52,6 +53,7 @@ pub enum What {
 
 /// A part of an operation: most have one, a block that is freed in parts has several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Step {
     /// What it was.
     #[serde(flatten)]
@@ -64,6 +66,7 @@ pub struct Step {
     pub object: Option<(u32, u16)>,
     /// The dearest thing it did; `None` if it did nothing.
     #[serde(serialize_with = "name")]
+    #[cfg_attr(test, ts(type = "Path | null"))]
     pub path: Option<Path>,
     /// All of it in words.
     pub sentence: String,

@@ -151,6 +151,7 @@ pub struct CacheInfo {
 
 /// A text that user space wrote into the trace.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Mark {
     /// The operation that it is.
     pub operation: u64,

@@ -5,11 +5,13 @@ use crate::engine::Engine;
 pub use crate::levels::Level;
 pub use crate::shown::{ShownCache, ShownSlab};
 use crate::step::Step;
+use crate::stream::{Mark, Stream};
 use serde::Serialize;
 use uslab_buddy::{Kind, Order};
 
 /// One moment.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct View {
     /// Operations that ran.
     pub operation: u64,
@@ -27,8 +29,32 @@ pub struct View {
     pub pages: Pages,
 }
 
+/// What there is to know of a stream before it runs.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct About<'s> {
+    /// What it is called.
+    pub title: &'s str,
+    /// CPUs.
+    pub cpus: u32,
+    /// Operations.
+    pub operations: u64,
+    /// The names of its caches, by number.
+    pub caches: Vec<&'s str>,
+    /// Texts that user space wrote into the trace.
+    pub marks: &'s [Mark],
+}
+
+impl<'s> From<&'s Stream> for About<'s> {
+    fn from(Stream { title, cpus, operations, caches, marks, .. }: &'s Stream) -> Self {
+        let caches = caches.iter().map(|cache| cache.name.as_str()).collect();
+        Self { title, cpus: *cpus, operations: *operations, caches, marks }
+    }
+}
+
 /// A cache of the stream.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct SeenCache {
     /// Its name.
     pub name: String,
@@ -41,6 +67,7 @@ pub struct SeenCache {
 
 /// The pages.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Pages {
     /// In all.
     pub managed: u64,

@@ -16,6 +16,7 @@
 //! The conservation laws are checked at every mark of a snapshot, at the end, after every `snapshot_every` operations,
 //! and once more when everything was freed, reaped and shrunk.
 
+mod at;
 mod finish;
 mod kernel_pages;
 mod moments;
@@ -25,6 +26,7 @@ mod series;
 mod start;
 mod stream;
 
+pub use at::Moments;
 pub use kernel_pages::{PageCause, PageCauseKind, PageError, PagesAt, ZonePages};
 pub use moments::{DesignReport, designs, read_stream};
 pub use page::page;

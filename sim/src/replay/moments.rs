@@ -310,7 +310,7 @@ impl Input {
 }
 
 /// A trace that was converted; `None` if the file is none.
-fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
+pub(super) fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
     if !super::stream::is_converted(path) {
         return Ok(None);
     }

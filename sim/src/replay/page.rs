@@ -6,21 +6,16 @@ use flate2::write::GzEncoder;
 use std::io::Write;
 use uslab_engine::{Engine, MOST_MEMORY, Machine, Shipping, Stream};
 
-const TEMPLATE: &str = include_str!("../../web/index.html");
-/// What takes each place that the template leaves.
-const PARTS: [(&str, &str); 3] = [
-    ("/* page.css */", include_str!("../../web/page.css")),
-    ("/* travel.js */", include_str!("../../web/travel.js")),
-    ("/* page.js */", include_str!("../../web/page.js")),
-];
+/// Built from `sim/web` by `.ci/web --write`.
+const TEMPLATE: &str = include_str!("../../web/built/page.html");
 /// The engine, built by `.ci/page --write`.
 static ENGINE: &[u8] = include_bytes!("../../web/engine.wasm");
 
-/// The page, once the stream has run on the engine here.
+/// The page, once the stream has run on the engine here. `command` is the command line that reads this stream.
 ///
 /// # Errors
 /// The stream needs more memory than a page's machine has, or breaks a conservation law.
-pub fn page(stream: &Stream) -> anyhow::Result<String> {
+pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
     let most = MOST_MEMORY >> 20;
     let machine = Machine::new(stream).context("--html: the page's machine does not start")?;
     let mut engine = Engine::new(Shipping::on(&machine), stream);
@@ -33,8 +28,10 @@ pub fn page(stream: &Stream) -> anyhow::Result<String> {
     if let Err(violation) = engine.check() {
         bail!("--html: the page's machine breaks a conservation law: {violation}");
     }
-    let page = PARTS.iter().fold(TEMPLATE.to_owned(), |page, (place, part)| page.replacen(place, part, 1));
-    Ok(page.replacen("{engine}", &packed(ENGINE)?, 1).replacen("{stream}", &packed(&stream.write())?, 1))
+    let command = command.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
+    let parts =
+        [("{engine}", packed(ENGINE)?), ("{stream}", packed(&stream.write())?), ("{command}", command)];
+    Ok(parts.iter().fold(TEMPLATE.to_owned(), |page, (place, part)| page.replacen(place, part, 1)))
 }
 
 /// Gzip, which browsers unpack, as base64.
@@ -78,12 +75,12 @@ mod tests {
         writer.begin(0);
         writer.cache("dentry".to_owned(), Kind::Named, 192);
         writer.alloc(0, 0, 8, 192);
-        let page = page(&writer.finish()).unwrap();
+        let page = page(&writer.finish(), "uslab replay 'a \"<b>\".txt'").unwrap();
         assert!(page.starts_with("<!DOCTYPE html>"));
-        for (place, _) in PARTS {
+        for place in ["{engine}", "{stream}", "{command}"] {
             assert!(!page.contains(place), "{place} is filled in");
         }
-        assert!(!page.contains("{engine}") && !page.contains("{stream}"));
+        assert!(page.contains("\"uslab replay 'a &quot;&lt;b>&quot;.txt'\""));
         for request in
             ["http://", "https://", "src=", "href=", "@import", "fetch(", "XMLHttpRequest", "import("]
         {
@@ -98,7 +95,7 @@ mod tests {
             writer.begin(0);
             writer.alloc_pages(0, block << 10, 10, 0);
         }
-        let error = page(&writer.finish()).unwrap_err().to_string();
+        let error = page(&writer.finish(), "uslab replay").unwrap_err().to_string();
         assert!(error.contains("a page's machine has 1024 MiB"), "{error}");
     }
 }

@@ -1,0 +1,282 @@
+//! Runs until something happens.
+
+use crate::design::Design;
+use crate::engine::{Engine, EngineError};
+use crate::stream::Action;
+use serde::{Deserialize, Serialize};
+use uslab_magazine::{Path, Paths};
+
+/// What a run stops at. Caches are numbers in the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(tag = "until", rename_all = "kebab-case")]
+pub enum Until {
+    /// What all CPUs share of the cache becomes empty.
+    DepotEmpty {
+        /// The cache.
+        cache: u32,
+    },
+    /// The cache gets a slab.
+    SlabBorn {
+        /// The cache.
+        cache: u32,
+    },
+    /// The cache loses one.
+    SlabDies {
+        /// The cache.
+        cache: u32,
+    },
+    /// An operation on the cache is not served by what its CPU holds.
+    Miss {
+        /// The cache.
+        cache: u32,
+    },
+    /// Memory is committed.
+    Commit,
+    /// An object is allocated or freed, or moves between slab, magazines and depot.
+    Object {
+        /// Its cache.
+        cache: u32,
+        /// Its slab's first page.
+        page: u32,
+        /// Which one of the slab it is.
+        index: u16,
+    },
+}
+
+/// Where a run stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Found {
+    /// After so many operations.
+    pub operation: u64,
+    /// The CPU of the last one.
+    pub cpu: u32,
+    /// Whether that allocated or freed the object itself.
+    pub touched: bool,
+    /// Who has the object now, as in [`ShownSlab::objects`](crate::view::ShownSlab::objects); `None` if its slab is gone.
+    pub holder: Option<char>,
+}
+
+impl<D: Design> Engine<'_, D> {
+    /// Runs until something happens, and no further than `end` operations; `None` if it does not.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub fn run_until(&mut self, until: &Until, end: u64) -> Result<Option<Found>, EngineError> {
+        let mut was = self.watched(until);
+        let mut holder = self.holder(until);
+        while self.operations() < end.min(self.stream.operations) {
+            let (mut missed, mut touched) = (false, false);
+            self.operation(|engine, action| {
+                let subject = engine.subject(action);
+                match *until {
+                    Until::Miss { cache } if subject.is_some_and(|(own, _)| own == cache) => {
+                        let before = engine.design.paths();
+                        engine.act(action)?;
+                        missed |= slow(&engine.design.paths()) > slow(&before);
+                    }
+                    Until::Object { cache, page, index } => {
+                        engine.act(action)?;
+                        let place = match action {
+                            Action::Alloc { .. } => engine.youngest(),
+                            _ => subject.and_then(|(_, place)| place),
+                        };
+                        touched |=
+                            subject.is_some_and(|(own, _)| own == cache) && place == Some((page, index));
+                    }
+                    _ => {
+                        engine.act(action)?;
+                    }
+                }
+                Some(())
+            })?;
+            let is = self.watched(until);
+            let happened = match until {
+                Until::DepotEmpty { .. } => was[0] > 0 && is[0] == 0,
+                Until::SlabBorn { .. } | Until::SlabDies { .. } => is[0] > was[0],
+                Until::Miss { .. } => missed,
+                Until::Commit => is[0] < was[0],
+                Until::Object { .. } => {
+                    let had = holder;
+                    if touched || is != was {
+                        holder = self.holder(until);
+                    }
+                    touched || holder != had
+                }
+            };
+            if happened {
+                return Ok(Some(Found { operation: self.operations(), cpu: self.cpu(), touched, holder }));
+            }
+            was = is;
+        }
+        Ok(None)
+    }
+
+    /// Numbers that change when it happens.
+    fn watched(&self, until: &Until) -> [u64; 3] {
+        match *until {
+            Until::DepotEmpty { cache } => [self.design.counts(cache).in_depot, 0, 0],
+            Until::SlabBorn { cache } => [self.design.counts(cache).slabs_made, 0, 0],
+            Until::SlabDies { cache } => {
+                let counts = self.design.counts(cache);
+                [counts.slabs_made - counts.slabs(), 0, 0]
+            }
+            Until::Miss { .. } => [0; 3],
+            Until::Commit => {
+                let zones = self.design.pages().info().zones;
+                [zones.iter().map(|zone| u64::from(zone.uncommitted)).sum(), 0, 0]
+            }
+            // What a CPU's own layer gives and takes leaves these as they are. Where nothing is cached nothing moves.
+            Until::Object { cache, .. } => {
+                let counts = self.design.counts(cache);
+                let slabs = 2 * counts.slabs_made - counts.slabs();
+                match counts.in_magazines + counts.in_depot {
+                    0 => [slabs, 0, 0],
+                    _ => [
+                        slabs,
+                        counts.used + counts.in_magazines,
+                        counts.in_depot | counts.depot_exchanges << 32,
+                    ],
+                }
+            }
+        }
+    }
+
+    /// Who has the object.
+    fn holder(&self, until: &Until) -> Option<char> {
+        let Until::Object { cache, page, index } = *until else { return None };
+        let shown = self.design.show(cache)?;
+        let slab = shown.slabs.iter().find(|slab| slab.page == page)?;
+        slab.objects.as_bytes().get(usize::from(index)).copied().map(char::from)
+    }
+}
+
+/// Operations that their CPU did not serve by itself.
+fn slow(paths: &Paths) -> u64 {
+    paths.operations() - paths.of(Path::Cpu)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::designs::{NoPolicy, Spec, Visitor, all};
+    use crate::stream::Kind;
+    use crate::view::View;
+    use crate::{Stream, Writer};
+    use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
+    /// Two caches on two CPUs that fill up and empty three times, and some pages.
+    fn stream() -> Stream {
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut writer = Writer::new("a trace".to_owned(), 2);
+        let mut live = Vec::new();
+        for at in 0_u64..6000 {
+            writer.begin(at);
+            if at == 0 {
+                writer.cache("a".to_owned(), Kind::Named, 512);
+                writer.cache("b".to_owned(), Kind::Named, 2048);
+            }
+            let cpu = random.random_range(0..2);
+            let growing = at / 1000 % 2 == 0;
+            if random.random_ratio(if growing { 7 } else { 3 }, 10) || live.is_empty() {
+                let cache = random.random_range(0..2);
+                writer.alloc(cpu, cache, at + 1, 512);
+                live.push(at + 1);
+            } else {
+                let at = random.random_range(0..live.len());
+                writer.free(cpu, live.swap_remove(at));
+            }
+        }
+        writer.finish()
+    }
+
+    /// The same by what views show, after each operation.
+    fn seen(until: &Until, was: &View, is: &View) -> bool {
+        let counts = |view: &View, cache: u32| {
+            view.caches.get(cache as usize).map(|seen| seen.counts.clone()).unwrap_or_default()
+        };
+        match *until {
+            Until::DepotEmpty { cache } => counts(was, cache).in_depot > 0 && counts(is, cache).in_depot == 0,
+            Until::SlabBorn { cache } => counts(is, cache).slabs_made > counts(was, cache).slabs_made,
+            Until::SlabDies { cache } => {
+                let dead = |view| counts(view, cache).slabs_made - counts(view, cache).slabs();
+                dead(is) > dead(was)
+            }
+            Until::Miss { cache } => is
+                .steps
+                .iter()
+                .any(|step| step.cache == Some(cache) && step.path.is_some_and(|path| path > Path::Cpu)),
+            Until::Commit => is.pages.uncommitted < was.pages.uncommitted,
+            Until::Object { cache, page, index } => {
+                let holder = |view: &View| {
+                    let shown = view.shown.iter().find(|shown| shown.cache == cache)?;
+                    let slab = shown.slabs.iter().find(|slab| slab.page == page)?;
+                    Some(slab.objects.as_bytes()[usize::from(index)])
+                };
+                let touched =
+                    |step: &crate::Step| step.cache == Some(cache) && step.object == Some((page, index));
+                holder(is) != holder(was) || is.steps.iter().any(touched)
+            }
+        }
+    }
+
+    struct Views<'s>(&'s Stream);
+
+    impl Visitor for Views<'_> {
+        type Out = Vec<View>;
+        fn visit<D: Design>(self, design: D) -> Vec<View> {
+            let mut engine = Engine::new(design, self.0);
+            let view = |at| {
+                let steps = engine.run_and_tell(at).unwrap();
+                engine.view(steps, &[0, 1])
+            };
+            (0..=self.0.operations).map(view).collect()
+        }
+    }
+
+    struct Stops<'s>(&'s Stream, Until);
+
+    impl Visitor for Stops<'_> {
+        type Out = Vec<u64>;
+        fn visit<D: Design>(self, design: D) -> Vec<u64> {
+            let mut engine = Engine::new(design, self.0);
+            let mut stops = Vec::new();
+            // In pieces, as a page does it.
+            for end in (0..=self.0.operations).step_by(250) {
+                while let Some(found) = engine.run_until(&self.1, end).unwrap() {
+                    stops.push(found.operation);
+                }
+                assert_eq!(engine.operations(), end);
+            }
+            stops
+        }
+    }
+    #[test]
+    fn a_run_stops_where_views_show_it() {
+        let stream = stream();
+        for (design, _) in all::<NoPolicy>() {
+            let spec: Spec = design.parse().unwrap();
+            let views = spec.on(&stream, Views(&stream)).unwrap();
+            let page = views[900].shown[0].slabs[0].page;
+            let mut found = 0;
+            for until in [
+                Until::DepotEmpty { cache: 0 },
+                Until::SlabBorn { cache: 1 },
+                Until::SlabDies { cache: 1 },
+                Until::Miss { cache: 0 },
+                Until::Commit,
+                Until::Object { cache: 0, page, index: 3 },
+            ] {
+                let expected: Vec<_> = views
+                    .windows(2)
+                    .filter(|two| seen(&until, &two[0], &two[1]))
+                    .map(|two| two[1].operation)
+                    .collect();
+                assert_eq!(spec.on(&stream, Stops(&stream, until)).unwrap(), expected, "{design}: {until:?}");
+                found += usize::from(!expected.is_empty());
+            }
+            assert!(found >= 4, "{design}: only {found} of them happen");
+        }
+    }
+}

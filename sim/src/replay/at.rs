@@ -1,0 +1,81 @@
+//! Moments of a replay, as a page shows them.
+
+use super::{Options, ReplayError, moments, run_to_stream};
+use crate::output::Progress;
+use serde::Serialize;
+use std::path::Path;
+use uslab_engine::designs::{Spec, Visitor};
+use uslab_engine::{Design, Engine, EngineError, Policy, Stream, View};
+
+/// What a design's machine looked like after these and those operations.
+#[derive(Debug, Serialize)]
+pub struct Moments {
+    /// What the operations are of.
+    pub trace: String,
+    /// Who answered.
+    pub design: String,
+    /// Operations in all.
+    pub operations: u64,
+    /// The moments, in the order that they were asked for; caches slab by slab.
+    pub moments: Vec<View>,
+}
+
+impl Moments {
+    /// The moments after so many operations each, of the stream that a page of this trace runs.
+    ///
+    /// # Errors
+    /// See [`ReplayError`]; a moment after more operations than there are.
+    pub fn new<P: Policy>(
+        path: Option<&Path>,
+        options: &Options,
+        design: &Spec<P>,
+        at: &[u64],
+        progress: &Progress,
+    ) -> Result<Self, ReplayError> {
+        let converted = path.map(moments::converted).transpose()?.flatten();
+        let stream = match converted {
+            Some(stream) => stream,
+            None => run_to_stream(path, options, progress)?.1,
+        };
+        if let Some(late) = at.iter().find(|at| **at > stream.operations) {
+            let (title, operations) = (&stream.title, stream.operations);
+            return Err(ReplayError::Option(format!(
+                "--at {late}: expected 0 to {operations}, the operations of {title}"
+            )));
+        }
+        let wrong = |error: &dyn std::fmt::Display| ReplayError::Option(format!("{design}: {error}"));
+        let views = design.on(&stream, Views { stream: &stream, at }).map_err(|error| wrong(&error))?;
+        let moments = views.map_err(|error| wrong(&error))?;
+        Ok(Self { design: design.to_string(), operations: stream.operations, moments, trace: stream.title })
+    }
+}
+
+struct Views<'s> {
+    stream: &'s Stream,
+    at: &'s [u64],
+}
+
+impl Visitor for Views<'_> {
+    type Out = Result<Vec<View>, EngineError>;
+
+    fn visit<D: Design>(self, design: D) -> Self::Out {
+        let mut engine = Engine::new(design, self.stream);
+        let all: Vec<_> = (0..self.stream.caches.len() as u32).collect();
+        let mut order: Vec<_> = self.at.iter().copied().enumerate().collect();
+        order.sort_unstable_by_key(|(_, at)| *at);
+        let mut views: Vec<(usize, View)> = Vec::with_capacity(order.len());
+        for (place, at) in order {
+            // What ran already is not told again.
+            let view = match views.last().filter(|(_, view)| view.operation == at) {
+                Some((_, same)) => same.clone(),
+                None => {
+                    let steps = engine.run_and_tell(at)?;
+                    engine.view(steps, &all)
+                }
+            };
+            views.push((place, view));
+        }
+        views.sort_unstable_by_key(|(place, _)| *place);
+        Ok(views.into_iter().map(|(_, view)| view).collect())
+    }
+}

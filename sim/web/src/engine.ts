@@ -1,0 +1,106 @@
+// The engine in its WebAssembly instance.
+
+import type { About, Found, Until, View } from './views.ts';
+
+/** The heap had to grow, and linear memory cannot shrink again: begin anew with more reserved. */
+export class Grew extends Error {}
+
+/** What the instance exports: `sim/engine/src/exports.rs`. Lengths are of the last result, which lies at `text()`. */
+interface Exports {
+  memory: WebAssembly.Memory;
+  room(bytes: number): number;
+  text(): number;
+  design(): number;
+  open(): number;
+  reserve(bytes: number): void;
+  about(): number;
+  run(until: number): number;
+  run_until(end: number): number;
+  view(until: number): number;
+  text_hash(): bigint;
+  map(): number;
+  sample(): number;
+  check(): number;
+  page_hash(at: number, bytes: number): number;
+}
+
+export class Engine {
+  /** Operations that ran. */
+  at = 0;
+  readonly about: About;
+
+  private constructor(readonly exports: Exports) {
+    this.about = JSON.parse(this.text(exports.about()));
+  }
+
+  /** `reserve` bytes of heap are made at once. `design` is as `--design` has it. */
+  static async open(wasm: BufferSource, stream: Uint8Array, reserve: number, design = 'uslab'): Promise<Engine> {
+    const { instance } = await WebAssembly.instantiate(wasm, {});
+    const exports = instance.exports as unknown as Exports;
+    const fine = (length: number) => {
+      if (length) throw new Error(textOf(exports, length));
+    };
+    put(exports, new TextEncoder().encode(design));
+    fine(exports.design());
+    put(exports, stream);
+    fine(exports.open());
+    if (reserve) exports.reserve(reserve);
+    return new Engine(exports);
+  }
+
+  run(until: number): void {
+    this.fine(this.exports.run(until));
+    this.at = Math.max(this.at, until);
+  }
+
+  /** Runs until something happens, and no further than to `end`. */
+  runUntil(until: Until, end: number): Found | null {
+    put(this.exports, new TextEncoder().encode(JSON.stringify(until)));
+    const found = JSON.parse(this.text(this.exports.run_until(end))) as Found | null;
+    this.at = found?.operation ?? Math.max(this.at, end);
+    return found;
+  }
+
+  /** The moment after operation n as JSON, with what it did if it has not run yet; `shown`: caches to see slab by slab. */
+  view(n: number, shown: readonly number[]): string {
+    put(this.exports, new Uint8Array(Uint32Array.from(shown).buffer));
+    const text = this.text(this.exports.view(n));
+    this.at = n;
+    return text;
+  }
+
+  /** In use, cached, free in slabs, slabs; then in use, cached and served of each cache. */
+  sample(): Float64Array {
+    const at = this.exports.sample();
+    return new Float64Array(this.exports.memory.buffer, at, 4 + 3 * this.about.caches.length).slice();
+  }
+
+  /** A byte a page of memory: 0 free, 1 in per-CPU pages, 2 slab, 3 other. */
+  map(): Uint8Array {
+    const length = this.exports.map();
+    return new Uint8Array(this.exports.memory.buffer, this.exports.text(), length);
+  }
+
+  /** Throws if an object or page is not where its state says. */
+  check(): void {
+    this.fine(this.exports.check());
+  }
+
+  private text(length: number): string {
+    return textOf(this.exports, length);
+  }
+  private fine(length: number): void {
+    if (length) throw new Error(this.text(length));
+  }
+}
+
+function put(exports: Exports, bytes: Uint8Array): void {
+  const at = exports.room(bytes.length);
+  new Uint8Array(exports.memory.buffer, at, bytes.length).set(bytes);
+}
+
+function textOf(exports: Exports, length: number): string {
+  return new TextDecoder().decode(new Uint8Array(exports.memory.buffer, exports.text(), length));
+}
+
+export const parsed = (text: string): View => JSON.parse(text);

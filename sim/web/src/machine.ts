@@ -1,0 +1,322 @@
+// The machine: what each CPU holds, the depot behind, the slabs below. The busiest caches as lanes, one of them up close.
+
+import { $, colours, column, grouped, made, noun, shares, sheet, sum } from './draw.ts';
+import { said, total } from './levels.ts';
+import type { About, Level, SeenCache, ShownCache, ShownSlab, Step, View } from './views.ts';
+
+/** An object, by where it lies. */
+export interface Place {
+  cache: number;
+  page: number;
+  index: number;
+}
+
+const LANE = 44;
+const MOST_CPUS = 64; // up close
+
+/** How slabs of one list are drawn: `rows` dots high, each so many pixels. */
+interface Dots {
+  rows: number;
+  dot: number;
+}
+
+const colourOf = (object: string): string =>
+  object === 'u' ? colours.used : object === '.' ? colours.free : object === 'd' ? colours.depot : colours.cached;
+
+export class Machine {
+  readonly root: HTMLElement;
+  private readonly lanes: HTMLElement;
+  private readonly head: HTMLElement;
+  private readonly cpus: HTMLElement;
+  private readonly slabs: HTMLCanvasElement;
+  /** Where the objects up close were drawn. */
+  private hit: ((x: number, y: number) => Place | null) = () => null;
+
+  constructor(private readonly about: About, caches: readonly number[], choose: (cache: number) => void, follow: (place: Place) => void) {
+    const template = $<HTMLTemplateElement>('machine').content.cloneNode(true) as DocumentFragment;
+    this.root = template.firstElementChild as HTMLElement;
+    const part = <E extends Element>(name: string) => this.root.querySelector<E & HTMLElement>(`.${name}`)!;
+    this.lanes = part('lanes');
+    this.head = part('near-head');
+    this.cpus = part('near-cpus');
+    this.slabs = part<HTMLCanvasElement>('near-slabs').querySelector('canvas')!;
+    const { cpus } = about;
+    const names = made('span', { className: 'cpu-names' });
+    if (cpus <= 8) {
+      names.style.gridTemplateColumns = `repeat(${cpus}, minmax(0, 1fr))`;
+      names.append(...Array.from({ length: cpus }, (_, cpu) => made('span', {}, `CPU ${cpu}`)));
+    } else names.append(`CPU 0 to ${cpus - 1}`);
+    this.lanes.style.setProperty('--cpus', cpus <= 2 ? '1.6fr' : '3fr');
+    this.lanes.append(
+      made('div', { className: 'lane head' }, made('span'), names, made('span', {}, 'shared'), made('span', {}, 'slabs')),
+      ...caches.map((cache) => {
+        const lane = made('button', { className: 'lane', type: 'button', onclick: () => choose(cache) },
+          made('span', {}, made('b', {}, about.caches[cache]!), made('small')), made('canvas'), made('canvas'), made('canvas'));
+        lane.dataset['cache'] = String(cache);
+        return lane;
+      }),
+    );
+    this.cpus.append(...Array.from({ length: Math.min(cpus, MOST_CPUS) }, (_, cpu) =>
+      made('div', {}, made('h4', {}, `CPU ${cpu}`), made('canvas', { role: 'img' }), made('p'))));
+    this.slabs.onclick = (event) => {
+      const place = this.hit(event.offsetX, event.offsetY);
+      if (place) follow(place);
+    };
+  }
+
+  draw(view: View, chosen: number, followed: Place | null): void {
+    const step = view.steps.at(-1);
+    for (const lane of this.lanes.querySelectorAll('button')) {
+      const cache = Number(lane.dataset['cache']);
+      lane.setAttribute('aria-pressed', String(cache === chosen));
+      this.drawLane(lane, view, cache, step?.cache === cache ? step.cpu : -1);
+    }
+    this.drawNear(view, chosen, step, followed);
+  }
+
+  private drawLane(lane: HTMLElement, view: View, cache: number, acting: number): void {
+    const counts = view.caches[cache];
+    const shown = view.shown.find((own) => own.cache === cache);
+    lane.querySelector('small')!.textContent = counts
+      ? `${grouped(counts.size)} B · ${grouped(counts.used)} used · ${grouped(counts.in_magazines + counts.in_depot)} cached` : 'not yet';
+    const [cpus, shared, slabs] = lane.querySelectorAll('canvas') as unknown as HTMLCanvasElement[];
+    if (!shown || !counts) {
+      for (const canvas of [cpus, shared, slabs]) sheet(canvas!, LANE);
+      lane.setAttribute('aria-label', `${this.about.caches[cache]}: not used yet`);
+      return;
+    }
+    drawCpus(cpus!, shown.cpus, acting);
+    drawShared(shared!, shown.shared.flat());
+    drawLists(slabs!, listsOf(shown, counts), counts.per_slab);
+    lane.setAttribute('aria-label', `${this.about.caches[cache]}: ${countsSaid(counts)}`);
+  }
+
+  private drawNear(view: View, chosen: number, step: Step | undefined, followed: Place | null): void {
+    const counts = view.caches[chosen];
+    const shown = view.shown.find((own) => own.cache === chosen);
+    const name = this.about.caches[chosen]!;
+    this.head.replaceChildren(`${name} up close `, made('span', { className: 'quiet' }, nearSaid(counts)));
+    [...this.cpus.children].forEach((box, cpu) => {
+      const own = shown?.cpus[cpu] ?? [];
+      const canvas = box.querySelector('canvas')!;
+      box.classList.toggle('acting', step?.cache === chosen && step.cpu === cpu);
+      drawCpu(canvas, own);
+      canvas.setAttribute('aria-label', `CPU ${cpu} holds: ${said(own) || 'nothing'}`);
+      box.querySelector('p')!.textContent = said(own).replaceAll(' of ', '/');
+    });
+    const lists = shown && counts ? listsOf(shown, counts) : [];
+    const rings = [
+      ...(step?.cache === chosen && step.object ? [{ page: step.object[0], index: step.object[1], colour: colours.now }] : []),
+      ...(followed?.cache === chosen ? [{ ...followed, colour: colours.ink }] : []),
+    ];
+    const at = drawSlabs(this.slabs, lists, rings);
+    this.hit = (x, y) => {
+      const found = at(x, y);
+      return found && { cache: chosen, ...found };
+    };
+    this.slabs.setAttribute('aria-label', lists.length ? `slabs: ${lists.map(({ list, count }) => `${grouped(count)} ${list}`).join(', ')}` : 'no slabs');
+  }
+}
+
+const countsSaid = (counts: SeenCache): string =>
+  `${grouped(counts.used)} in use, ${grouped(counts.in_magazines)} held by CPUs, ${grouped(counts.in_depot)} shared by them, ` +
+  `${grouped(counts.free_in_slabs)} free in ${noun(counts.full + counts.partial + counts.empty, 'slab')}`;
+
+function nearSaid(counts: SeenCache | undefined): string {
+  if (!counts) return 'not used yet';
+  if (!counts.size) return 'no slabs: each object is a block of pages';
+  return `objects of ${grouped(counts.size)} bytes, ${counts.per_slab} a slab of order ${counts.order}; ${countsSaid(counts)}`;
+}
+
+// --- slabs by list ---
+
+interface List {
+  list: string;
+  slabs: ShownSlab[];
+  /** With those that are not shown one by one. */
+  count: number;
+}
+
+const LAST = ['full', 'partial', 'empty'];
+
+/** Lists in the order of an object's way: those of CPUs, then full, partial and empty ones. */
+function listsOf({ slabs }: ShownCache, counts: SeenCache): List[] {
+  const others = [...new Set(slabs.map(({ list }) => list))].filter((list) => !LAST.includes(list)).sort();
+  const hidden = counts.full + counts.partial + counts.empty - slabs.length;
+  return [...others, ...LAST].map((list) => {
+    const own = slabs.filter((slab) => slab.list === list);
+    return { list, slabs: own, count: own.length + (list === 'full' ? hidden : 0) };
+  }).filter(({ count }) => count > 0 || !others.length);
+}
+
+/** One slab as dots. */
+function drawSlab(g: CanvasRenderingContext2D, { objects }: ShownSlab, x: number, y: number, { rows, dot }: Dots): void {
+  const gap = dot >= 3 ? 1 : dot > 1.6 ? 0.5 : 0;
+  for (let i = 0; i < objects.length; i++) {
+    const object = objects[i]!;
+    const left = x + Math.floor(i / rows) * dot, top = y + (i % rows) * dot, size = dot - gap;
+    if (object === '.' && dot > 3) {
+      g.strokeStyle = colours.free;
+      g.strokeRect(left + 0.5, top + 0.5, size - 1, size - 1);
+    } else {
+      g.globalAlpha = object === '.' ? 0.4 : 1;
+      g.fillStyle = colourOf(object);
+      g.fillRect(left, top, size, size);
+    }
+  }
+  g.globalAlpha = 1;
+}
+
+/** A lane's lists, as many slabs of each as there is room for. */
+function drawLists(canvas: HTMLCanvasElement, lists: List[], perSlab: number): void {
+  const { g, width } = sheet(canvas, LANE);
+  // Slabs of many objects get smaller dots, so that several fit.
+  const dots: Dots = perSlab <= 140 ? { dot: 4, rows: 7 } : perSlab <= 300 ? { dot: 2.8, rows: 10 } : { dot: 1.8, rows: 15 };
+  const tile = ({ objects }: ShownSlab) => Math.ceil(objects.length / dots.rows) * dots.dot + 4;
+  const gap = 12, least = Math.min(66, width / lists.length - gap);
+  const wanted = lists.map(({ slabs }) => Math.max(sum(slabs.slice(0, 400).map(tile)) - least, 0));
+  const got = shares(wanted, width - lists.length * (least + gap));
+  let x = 0;
+  lists.forEach(({ list, slabs, count }, i) => {
+    const end = x + least + got[i]!;
+    g.fillStyle = colours.quiet;
+    g.fillText(`${list} ${grouped(count)}`, x, 10, end - x);
+    let left = x;
+    for (const slab of slabs) {
+      if (left + tile(slab) > end + 4) break;
+      drawSlab(g, slab, left, 15, dots);
+      left += tile(slab);
+    }
+    x = end + gap;
+  });
+}
+
+/** All slabs of a cache, as large as they all fit. Returns what lies where. */
+function drawSlabs(
+  canvas: HTMLCanvasElement, lists: List[], rings: { page: number; index: number; colour: string }[],
+): (x: number, y: number) => { page: number; index: number } | null {
+  const width = canvas.clientWidth;
+  const most = 360, head = 18, foot = 8;
+  const layout = (dots: Dots) => {
+    const { rows, dot } = dots;
+    let y = 0;
+    const placed = lists.map((list) => {
+      const top = y + head;
+      let x = 0, line = top;
+      const at = list.slabs.map(({ objects }): [x: number, y: number] => {
+        const wide = Math.ceil(objects.length / rows) * dot;
+        if (x + wide > width && x > 0) [x, line] = [0, line + rows * dot + (dot > 2 ? 4 : 2)];
+        const place: [number, number] = [x, line];
+        x += wide + (dot > 2 ? 5 : 2);
+        return place;
+      });
+      y = (list.slabs.length ? line + rows * dot : top - 4) + foot;
+      return { list, top, at };
+    });
+    return { placed, height: y, dots };
+  };
+  const objects = lists.find(({ slabs }) => slabs.length)?.slabs[0]!.objects.length ?? 1;
+  const rows = Math.max(1, Math.min(8, Math.round(Math.sqrt(objects))));
+  let found = layout({ dot: 9, rows });
+  for (const dot of [8, 7, 6, 5, 4, 3, 2, 1.5, 1]) {
+    if (found.height <= most) break;
+    found = layout({ dot, rows });
+  }
+  const { placed, height, dots } = found;
+  const { g } = sheet(canvas, Math.min(Math.max(height, 80), 560));
+  g.font = '12px system-ui, sans-serif';
+  for (const { list, top, at } of placed) {
+    g.fillStyle = colours.quiet;
+    g.fillText(`${list.list}: ${grouped(list.count)}`, 0, top - 5);
+    list.slabs.forEach((slab, i) => drawSlab(g, slab, ...at[i]!, dots));
+  }
+  for (const { page, index, colour } of rings) {
+    for (const { list, at } of placed) {
+      const place = at[list.slabs.findIndex((slab) => slab.page === page)];
+      if (!place) continue;
+      const x = place[0] + (Math.floor(index / rows) + 0.5) * dots.dot, y = place[1] + (index % rows + 0.5) * dots.dot;
+      for (const [line, stroke] of [[4, colours.card], [2, colour]] as const) {
+        g.strokeStyle = stroke;
+        g.lineWidth = line;
+        g.beginPath();
+        g.arc(x, y, Math.max(dots.dot, 7), 0, 7);
+        g.stroke();
+      }
+    }
+  }
+  return (x, y) => {
+    for (const { list, at } of placed) {
+      for (const [i, [left, top]] of at.entries()) {
+        const { page, objects } = list.slabs[i]!;
+        const across = Math.floor((x - left) / dots.dot), down = Math.floor((y - top) / dots.dot);
+        const index = across * rows + down;
+        if (across >= 0 && down >= 0 && down < rows && index < objects.length) return { page, index };
+      }
+    }
+    return null;
+  };
+}
+
+// --- levels ---
+
+function drawCpus(canvas: HTMLCanvasElement, cpus: readonly Level[][], acting: number): void {
+  const { g, width } = sheet(canvas, LANE);
+  const each = width / cpus.length;
+  cpus.forEach((levels, cpu) => {
+    const x = cpu * each;
+    if (cpu === acting) {
+      g.fillStyle = colours.now;
+      g.fillRect(x, LANE - 2, Math.max(each - 4, 1), 2);
+    }
+    const bar = Math.min(14, (each - 4) / levels.length - 3);
+    if (bar >= 3) levels.forEach((level, i) => column(g, x + i * (bar + 3), 2, bar, LANE - 6, level, colours.cached));
+    else column(g, x, 2, Math.max(1, each - (each > 4 ? 2 : 0)), LANE - 6, total(levels), colours.cached);
+  });
+}
+
+/** Few levels as columns, many as small squares. */
+function drawShared(canvas: HTMLCanvasElement, levels: readonly Level[]): void {
+  const { g, width } = sheet(canvas, LANE);
+  if (levels.length <= 2) {
+    levels.forEach((level, i) => column(g, i * 17, 2, 14, LANE - 6, level, colours.depot));
+    return;
+  }
+  const size = 7, down = 4;
+  const across = Math.floor(width / (size + 2));
+  const columns = levels.length > across * down ? Math.max(across - 4, 1) : across; // or there is a number behind
+  const shown = levels.slice(0, columns * down);
+  if (shown.length < levels.length) {
+    g.fillStyle = colours.quiet;
+    g.fillText(`+${levels.length - shown.length}`, columns * (size + 2) + 2, 26);
+  }
+  shown.forEach(({ objects, room }, i) => {
+    const x = Math.floor(i / down) * (size + 2), y = 3 + (i % down) * (size + 2);
+    g.globalAlpha = room ? Math.max(0.3, objects / room) : 1;
+    g.fillStyle = colours.depot;
+    g.fillRect(x, y, size, size);
+  });
+  g.globalAlpha = 1;
+}
+
+/** A CPU up close: each level object by object while that is possible. */
+function drawCpu(canvas: HTMLCanvasElement, levels: readonly Level[]): void {
+  const { g, width } = sheet(canvas, 78);
+  const gap = 6, high = 76, inner = high - 5;
+  const wide = (width - gap * (levels.length - 1)) / levels.length;
+  levels.forEach((level, which) => {
+    const { objects, room } = level;
+    const x = which * (wide + gap);
+    const across = [4, 6, 8, 10, 14, 18, 24, 32].find((n) => Math.ceil(room / n) * ((wide - 5) / n) <= inner) ?? 0;
+    if (!room || !across || (wide - 5) / across < 2) {
+      column(g, x, 0, wide, high, level, colours.cached);
+      return;
+    }
+    g.strokeStyle = colours.quiet;
+    g.strokeRect(x + 0.5, 0.5, wide - 1, high - 1);
+    const dot = Math.min((wide - 5) / across, inner / Math.ceil(room / across), 12);
+    for (let i = 0; i < room; i++) {
+      g.fillStyle = i < objects ? colours.cached : colours.soft;
+      g.fillRect(x + 3 + (i % across) * dot, high - 3 - (Math.floor(i / across) + 1) * dot, dot - 1, dot - 1);
+    }
+  });
+}

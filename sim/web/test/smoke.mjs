@@ -1,0 +1,373 @@
+// node smoke.mjs USLAB FOLDER [full]: the page of the bundled trace in Chromium, from disk: every button, every key, random moments beside
+// native ones, links, another design, pictures at three widths into FOLDER. `full`: more moments, and all designs.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, statSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { chromium } from 'playwright-core';
+
+const [uslab, folder, how] = process.argv.slice(2);
+const full = how === 'full';
+mkdirSync(folder, { recursive: true });
+const file = resolve(folder, 'page.html');
+const address = pathToFileURL(file).href;
+const native = (...args) => execFileSync(uslab, ['replay', ...args], { maxBuffer: 1 << 30, stdio: ['ignore', 'pipe', 'inherit'] });
+const moments = (at, design = 'uslab') => JSON.parse(native('--at', at.join(), '--design', design, '--json')).moments;
+const median = (numbers) => numbers.toSorted((a, b) => a - b)[numbers.length >> 1];
+const said = (...words) => console.log('PAGE |', ...words);
+
+native('--html', file);
+const bytes = statSync(file).size;
+assert(bytes <= 1_500_000, `${bytes} bytes`);
+
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] });
+const wrong = [];
+async function open(hash = '', options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1440, height: 1000 }, ...options });
+  const page = await context.newPage();
+  page.on('console', (message) => { if (['error', 'warning'].includes(message.type())) wrong.push(message.text()); });
+  page.on('pageerror', (error) => wrong.push(String(error)));
+  page.on('request', (request) => { if (request.url().split('#')[0] !== address) wrong.push(`a request: ${request.url()}`); });
+  await page.addInitScript(() => {
+    window.copied = [];
+    Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => { window.copied.push(text); } } });
+  });
+  await page.goto(address + hash);
+  await page.evaluate(() => window.uslab.ready);
+  return page;
+}
+const at = (page) => page.evaluate(async () => (await window.uslab.view()).operation);
+const seek = (page, n) => page.evaluate((n) => window.uslab.seek(n), n);
+const text = (page, id) => page.textContent(`#${id}`);
+
+try {
+  const page = await open();
+  const ready = await page.evaluate(() => performance.now());
+  const operations = Number((await text(page, 'of')).replace(/\D/g, ''));
+  const [counts] = await page.evaluate(() => window.uslab.counts());
+  assert.equal(counts.checkpoints, 31);
+  assert(counts.kept < 64 << 20, `${counts.kept} bytes of checkpoints`);
+  said(`${bytes} bytes, ready after ${Math.round(ready)} ms, ${counts.checkpoints} checkpoints of ${(counts.kept / 2 ** 20).toFixed(1)} MiB`);
+
+  // --- any moment is as it is natively ---
+  let seed = 1n;
+  const random = (below) => {
+    seed = (seed * 6364136223846793005n + 1442695040888963407n) & 0xffffffffffffffffn;
+    return Number(seed >> 33n) % below;
+  };
+  async function compare(count, design, side) {
+    const places = [0, 1, operations, ...Array.from({ length: count - 3 }, () => random(operations))];
+    const times = [];
+    for (const [i, expected] of moments(places, design).entries()) {
+      const [view, took] = await page.evaluate(async ([n, side]) => {
+        const begun = performance.now();
+        await window.uslab.seek(n);
+        return [await window.uslab.view(side), performance.now() - begun];
+      }, [places[i], side]);
+      times.push(took);
+      const shown = view.shown.map(({ cache }) => cache);
+      expected.shown = shown.map((cache) => expected.shown.find((own) => own.cache === cache));
+      assert.deepEqual(view, expected, `${design}, operation ${places[i]}`);
+    }
+    return times;
+  }
+  const count = full ? 2000 : 200;
+  const times = await compare(count, 'uslab', 0);
+  const [{ reran, checkpoints }] = await page.evaluate(() => window.uslab.counts());
+  assert(reran <= count * Math.ceil(operations / (checkpoints + 1)), `${reran} operations ran again`);
+  said(`${count} moments as natively, a seek ${median(times).toFixed(1)} ms, ${reran} operations ran again`);
+
+  // --- every button and key ---
+  const press = async (key, from, to) => {
+    await seek(page, from);
+    await page.locator('h1').click();
+    await page.keyboard.press(key);
+    assert.equal(await at(page), to, key);
+  };
+  const click = async (key, from, to) => {
+    await seek(page, from);
+    await page.click(`button[data-key="${key}"]`);
+    assert.equal(await at(page), to, `button ${key}`);
+  };
+  for (const move of [press, click]) {
+    await move('ArrowRight', 100, 101);
+    await move('ArrowLeft', 100, 99);
+    await move('Home', 100, 0);
+    await move('End', 100, operations);
+  }
+  await press('Shift+ArrowRight', 100, 1100);
+  await press('Shift+ArrowLeft', 100, 0);
+  await press('ArrowRight', operations, operations);
+
+  await page.fill('#operation', '12,345');
+  await page.keyboard.press('Enter');
+  assert.equal(await at(page), 12345);
+  for (const toggle of [() => page.keyboard.press(' '), () => page.click('#play')]) {
+    await seek(page, 5000);
+    await page.locator('h1').click();
+    await page.selectOption('#speed', '100000');
+    await page.locator('h1').click();
+    await toggle();
+    await page.waitForFunction(async () => (await window.uslab.view()).operation > 15000);
+    assert.equal(await page.getAttribute('#play', 'aria-label'), 'Pause');
+    await toggle();
+    assert.equal(await page.getAttribute('#play', 'aria-label'), 'Play');
+    const stopped = await at(page);
+    await page.evaluate(() => new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then))));
+    assert.equal(await at(page), stopped);
+  }
+  // What is slow is what the engine says is slow, and nothing before it is.
+  let found = 0;
+  for (const go of [() => page.keyboard.press('n'), () => page.click('button[data-key="n"]')]) {
+    await seek(page, 300000);
+    await page.locator('h1').click();
+    await go();
+    await page.waitForFunction(async () => (await window.uslab.view()).operation > 300000);
+    const to = await at(page);
+    assert(!found || to === found);
+    found = to;
+  }
+  {
+    const paths = moments(Array.from({ length: found - 300000 }, (_, i) => 300001 + i)).map(({ steps }) => steps.some(({ path }) => path && path !== 'cpu'));
+    assert.deepEqual(paths, paths.map((_, i) => i === paths.length - 1));
+  }
+
+  // --- caches ---
+  const chosen = () => page.locator('.lane[aria-pressed=true]').getAttribute('data-cache');
+  const before = await chosen();
+  await page.locator('.lane[aria-pressed=false]').first().click();
+  assert.notEqual(await chosen(), before);
+  const dentry = page.locator('.lane', { hasText: /^dentry/ });
+  await dentry.click();
+  const cache = Number(await chosen());
+
+  // --- run until: it happens there ---
+  const settled = () => page.locator('#stop').waitFor({ state: 'hidden' });
+  const happens = {
+    miss: (was, is) => is.steps.some((step) => step.cache === cache && step.path !== 'cpu'),
+    'depot-empty': (was, is) => was.caches[cache].in_depot > 0 && is.caches[cache].in_depot === 0,
+    'slab-born': (was, is) => is.caches[cache].slabs_made > was.caches[cache].slabs_made,
+    'slab-dies': (was, is) => ['full', 'partial', 'empty'].reduce((n, list) => n + is.caches[cache][list] - was.caches[cache][list], 0) < 0,
+    commit: (was, is) => is.pages.uncommitted < was.pages.uncommitted,
+  };
+  const stops = {};
+  for (const [condition, held] of Object.entries(happens)) {
+    const from = condition === 'slab-born' ? 100000 : 200000;
+    for (const go of condition === 'miss' ? [() => page.click('button[data-key="u"]'), () => page.keyboard.press('u')] : [() => page.keyboard.press('u')]) {
+      await seek(page, from);
+      await page.selectOption('#condition', condition);
+      await page.locator('h1').click();
+      await go();
+      await settled();
+      stops[condition] = await at(page);
+      assert(stops[condition] > from, `${condition}: ${await text(page, 'problem')}`);
+    }
+  }
+  const stopped = moments(Object.values(stops).flatMap((n) => [n - 1, n]));
+  Object.entries(happens).forEach(([condition, held], i) => assert(held(stopped[2 * i], stopped[2 * i + 1]), `${condition} at ${stops[condition]}`));
+  said(`run until: ${JSON.stringify(stops)}`);
+  await seek(page, operations);
+  await page.keyboard.press('u');
+  await settled();
+  assert.match(await text(page, 'problem'), /does not happen again/);
+  await seek(page, 0);
+  await page.selectOption('#condition', 'object');
+  await page.locator('h1').click();
+  await page.keyboard.press('u');
+  assert.match(await text(page, 'problem'), /No object is followed/);
+
+  // --- one object ---
+  await seek(page, stops.miss);
+  const step = (await page.evaluate(() => window.uslab.view())).steps.find(({ object }) => object);
+  await page.keyboard.press('f');
+  await page.waitForFunction(() => !document.getElementById('life-head').textContent.includes('%'), null, { timeout: 60000 });
+  assert.match(await text(page, 'life-head'), new RegExp(`Object ${step.object[1]} of the slab at page ${step.object[0].toLocaleString('en-US')}, dentry`));
+  const events = await page.$$eval('#life-list li', (items) => items.map((item) => [Number(item.textContent.match(/operation ([\d,]+)/)[1].replaceAll(',', '')), item.textContent]));
+  assert(events.some(([n]) => n === stops.miss));
+  // Each event is one natively.
+  const around = moments(events.slice(0, 20).flatMap(([n]) => [n - 1, n]));
+  for (const [i, [, words]] of events.slice(0, 20).entries()) {
+    const [was, is] = around.slice(2 * i, 2 * i + 2);
+    const holder = (view) => view.shown.find((own) => own.cache === cache)?.slabs.find(({ page }) => page === step.object[0])?.objects[step.object[1]];
+    const touched = is.steps.some(({ object }) => object?.join() === step.object.join());
+    assert.equal(touched, /allocates|frees/.test(words), words);
+    assert(touched || holder(was) !== holder(is), words);
+  }
+  said(`a life of ${events.length} events: ${events.slice(0, 3).map(([, words]) => words).join('; ')}`);
+  await page.locator('#life-list button').first().click();
+  assert.equal(await at(page), events[0][0]);
+  await page.selectOption('#condition', 'object');
+  await page.locator('h1').click();
+  await page.keyboard.press('u');
+  await settled();
+  assert.equal(await at(page), events[1]?.[0] ?? events[0][0]);
+  await page.click('#unfollow');
+  assert(await page.locator('#life').isHidden());
+  // A click in a slab follows, too.
+  await page.locator('.near-slabs canvas').click({ position: { x: 4, y: 22 } });
+  const [, index, first] = (await text(page, 'life-head')).match(/Object (\d+) of the slab at page ([\d,]+), dentry/);
+  const slabs = (await page.evaluate(() => window.uslab.view())).shown.find((own) => own.cache === cache).slabs;
+  const listed = slabs.find(({ list }) => list === 'full') ?? slabs.find(({ list }) => list === 'partial');
+  assert.equal(Number(first.replaceAll(',', '')), listed.page);
+  assert(Number(index) < listed.objects.length);
+  await page.keyboard.press('Escape');
+
+  // --- the time line ---
+  const range = () => page.evaluate(() => new URLSearchParams(location.hash.slice(1)).get('range'));
+  const linked = (wanted) => page.waitForFunction((wanted) => {
+    const range = new URLSearchParams(location.hash.slice(1)).get('range');
+    return (range === null) === wanted;
+  }, wanted);
+  await page.evaluate(() => scrollTo(0, 0));
+  const box = await page.locator('#line').boundingBox();
+  await page.mouse.click(box.x + box.width / 2, box.y + 50);
+  assert(Math.abs(await at(page) - operations / 2) < operations / 500);
+  for (const [closer, whole] of [
+    [async () => { await page.mouse.move(box.x + 200, box.y + 50); await page.mouse.down(); await page.mouse.move(box.x + 400, box.y + 50); await page.mouse.up(); }, () => page.keyboard.press('0')],
+    [() => page.keyboard.press('+'), () => page.keyboard.press('-')],
+    [() => page.click('button[data-key="+"]'), () => page.click('button[data-key="0"]')],
+    [() => page.keyboard.press('+'), () => page.click('button[data-key="-"]')],
+  ]) {
+    await closer();
+    await linked(false);
+    const [from, to] = (await range()).split('-').map(Number);
+    assert(to - from < operations / 3, `${from} to ${to}`);
+    await whole();
+    await linked(true);
+  }
+
+  // --- what if ---
+  const high = () => page.locator('#line canvas').evaluate((canvas) => canvas.clientHeight);
+  const alone = await high();
+  await page.fill('#beside', 'slub:cpu_partial=0');
+  await page.keyboard.press('Enter');
+  await page.locator('.side').nth(1).waitFor();
+  assert(await high() > alone + 50, 'the differences are on the time line');
+  await compare(full ? 500 : 12, 'slub:cpu_partial=0', 1);
+  assert.match(await text(page, 'said'), /slub:cpu_partial=0/);
+  await page.fill('#beside', 'slob');
+  await page.keyboard.press('Enter');
+  await page.waitForFunction(() => document.getElementById('problem').textContent);
+  assert.match(await text(page, 'problem'), /no design `slob`; there are uslab, /);
+  assert.equal(await page.locator('.side').count(), 2);
+  if (full) {
+    const designs = await page.$$eval('#designs option', (options) => options.map(({ value }) => value));
+    assert(designs.length >= 7);
+    for (const design of designs.slice(1)) {
+      await page.evaluate((design) => window.uslab.run(design), design);
+      const took = await compare(200, design, 1);
+      said(`${design}: 200 moments as natively, a seek of both ${median(took).toFixed(1)} ms`);
+    }
+    await page.evaluate(() => window.uslab.run('slub:cpu_partial=0'));
+  }
+
+  // --- the link and the command line restore it ---
+  await seek(page, 423456);
+  await page.locator('.lane', { hasText: /^filp/ }).first().click();
+  await page.keyboard.press('+');
+  await page.locator('.near-slabs canvas').first().click({ position: { x: 4, y: 22 } });
+  await page.waitForFunction(() => location.hash.includes('object='));
+  await page.keyboard.press('l');
+  await page.keyboard.press('c');
+  await page.click('button[data-key="l"]');
+  await page.click('button[data-key="c"]');
+  const [link, command, ...again] = await page.evaluate(() => window.copied);
+  assert.deepEqual(again, [link, command]);
+  const restored = await open(new URL(link).hash);
+  for (const side of [0, 1]) {
+    const [a, b] = await Promise.all([page, restored].map((own) => own.evaluate((side) => window.uslab.view(side), side)));
+    // What the last operation did is told of both, and all else is the same.
+    assert.deepEqual(b, a);
+  }
+  await restored.waitForFunction((hash) => location.hash === hash, new URL(link).hash);
+  assert.equal(await restored.isVisible('#life'), true);
+  assert.equal(command, 'uslab replay --at 423456 --json');
+  assert.equal(moments([423456])[0].operation, 423456);
+  await restored.evaluate(() => { location.hash = '#at=77'; });
+  await restored.waitForFunction(async () => (await window.uslab.view()).operation === 77 && !(await window.uslab.view(1)));
+  await restored.context().close();
+  const odd = await open('#at=99999999&design=slob&range=9-3&object=x');
+  assert.equal(await at(odd), operations);
+  assert.match(await text(odd, 'problem'), /no design `slob`/);
+  await odd.context().close();
+
+  // --- for everybody ---
+  await page.click('#twin summary');
+  assert.equal(await page.locator('#twin table').count(), 4);
+  assert((await page.locator('#twin tbody tr').count()) > 86);
+  const unnamed = await page.$$eval('button, input, select, canvas', (all) => all.filter((element) => {
+    const label = element.getAttribute('aria-label') ?? element.textContent.trim() ?? '';
+    const outer = element.closest('label, [role=slider], button[aria-label]');
+    return !label && !outer?.textContent.trim() && !outer?.getAttribute('aria-label');
+  }).map((element) => element.outerHTML.slice(0, 100)));
+  assert.deepEqual(unnamed, []);
+  await page.locator('h1').click();
+  await page.keyboard.press('Tab');
+  for (const key of ['Home', 'ArrowLeft', ' ', 'ArrowRight', 'End']) {
+    assert.equal(await page.evaluate(() => document.activeElement.dataset.key), key);
+    await page.keyboard.press('Tab');
+  }
+  await page.context().close();
+
+  // --- seen at three widths, dark and light ---
+  const own = await open('#at=425764&cache=dentry', { reducedMotion: 'reduce' });
+  const look = async (name, width, colorScheme) => {
+    await own.setViewportSize({ width, height: 900 });
+    await own.emulateMedia({ colorScheme });
+    await own.evaluate(() => new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then))));
+    assert(await own.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${name} at ${width} scrolls sideways`);
+    assert.deepEqual(await own.evaluate(contrasts), [], colorScheme);
+    await own.screenshot({ path: join(folder, `${name}-${width}-${colorScheme}.png`), fullPage: true });
+  };
+  for (const name of ['one', 'two']) {
+    for (const colorScheme of ['light', 'dark']) for (const width of [390, 820, 1440]) await look(name, width, colorScheme);
+    await own.evaluate(() => window.uslab.run('slub'));
+    await own.keyboard.press('f');
+    await own.waitForFunction(() => !document.getElementById('life-head').textContent.includes('%'), null, { timeout: 60000 });
+  }
+  assert.deepEqual(wrong, []);
+  said('no error, no request; every button and key does what it says');
+} finally {
+  await browser.close();
+}
+
+/** Colours of page.css that are hard to see: texts below 4.5 to 1, pictures below 3 to 1, and pairs that look alike to the colour-blind. */
+function contrasts() {
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => [1, 3, 5].map((i) => parseInt(style.getPropertyValue(`--${name}`).trim().slice(i, i + 2), 16) / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  const light = ([r, g, b]) => 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  const ratio = (a, b) => {
+    const [high, low] = [light(colour(a)), light(colour(b))].sort((x, y) => y - x);
+    return (high + 0.05) / (low + 0.05);
+  };
+  const wrong = [];
+  for (const [names, grounds, least] of [
+    [['ink', 'quiet', 'cpu-path', 'depot-path', 'slab-path', 'pages-path', 'commit-path'], ['card', 'paper'], 4.5],
+    [['ink', 'quiet'], ['soft'], 4.5],
+    [['used', 'cached', 'depot', 'free', 'now', 'slab', 'block'], ['card'], 3],
+  ]) {
+    for (const name of names) for (const ground of grounds) {
+      if (ratio(name, ground) < least) wrong.push(`${name} on ${ground}: ${ratio(name, ground).toFixed(2)}`);
+    }
+  }
+  // As those without red or green cones see it (Viénot, Brettel, Mollon 1999), in Oklab.
+  const seen = {
+    protanope: [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]],
+    deuteranope: [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],
+  };
+  const oklab = ([r, g, b]) => {
+    const [l, m, s] = [0.4122 * r + 0.5363 * g + 0.0514 * b, 0.2119 * r + 0.6807 * g + 0.1074 * b, 0.0883 * r + 0.2817 * g + 0.63 * b].map(Math.cbrt);
+    return [0.2105 * l + 0.7936 * m - 0.0041 * s, 1.978 * l - 2.4286 * m + 0.4506 * s, 0.0259 * l + 0.7828 * m - 0.8087 * s];
+  };
+  for (const [who, matrix] of Object.entries(seen)) {
+    const look = (name) => oklab(matrix.map((row) => Math.max(0, row.reduce((sum, part, i) => sum + part * colour(name)[i], 0))));
+    const objects = ['used', 'cached', 'depot', 'free'];
+    objects.forEach((a, i) => objects.slice(i + 1).forEach((b) => {
+      const apart = Math.hypot(...look(a).map((part, k) => part - look(b)[k]));
+      if (apart < 0.1) wrong.push(`${a} and ${b} to a ${who}: ${apart.toFixed(3)} apart`);
+    }));
+  }
+  return wrong;
+}
