@@ -200,7 +200,7 @@ list: string,
 /** A character an object: `u` in use, `.` free in the slab, `d` in a depot, and `a` to `z` and `A` to `Z` in a magazine of CPU 0 to 51, `+` of a later one. `a` to `z` leave out `d` and `u`. */
 objects: string, };
 
-/** How full such a place is. */
+/** A place for objects: a stack, a sheaf, an array. */
 export type Level = {
 /** What the design calls it. */
 name: string,
