@@ -294,6 +294,7 @@ try {
 
   // --- for everybody ---
   await page.click('#twin summary');
+  await page.locator('#twin table').nth(3).waitFor({ state: 'attached' });
   assert.equal(await page.locator('#twin table').count(), 4);
   assert((await page.locator('#twin tbody tr').count()) > 86);
   const unnamed = await page.$$eval('button, input, select, canvas', (all) => all.filter((element) => {
