@@ -25,6 +25,13 @@ pub struct Held {
     pub objects: Vec<Object>,
 }
 
+impl Held {
+    /// These objects, in a place that has room for so many.
+    pub fn new(holder: Holder, name: &'static str, room: usize, objects: &[Object]) -> Self {
+        Self { holder, name, room, objects: objects.to_vec() }
+    }
+}
+
 impl Levels {
     /// Of a policy that holds these, on one node.
     pub fn of(held: &[Held], cpus: u32) -> Self {

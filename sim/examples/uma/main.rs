@@ -6,9 +6,7 @@
 
 use serde::Deserialize;
 use std::mem::{swap, take};
-use uslab_engine::policy::{
-    CacheInfo, Cpus, Deed, End, Geometry, Held, Holder, NoMemory, Object, Op, Policy,
-};
+use uslab_engine::policy::*;
 
 const PARTIAL: u8 = 0;
 const FREE: u8 = 1;
@@ -87,8 +85,7 @@ impl Policy for Uma {
     fn held(&self) -> Vec<Held> {
         let cpus = self.cpus.iter().flatten().zip(0..).map(|(bucket, at)| (Holder::Cpu(at / 2), bucket));
         let all = cpus.chain(self.zone.iter().map(|bucket| (Holder::Shared, bucket)));
-        let held = |(holder, objects): (_, &Vec<_>)| (holder, self.entries, objects.clone());
-        all.map(held).map(|(holder, room, objects)| Held { holder, name: "bucket", room, objects }).collect()
+        all.map(|(holder, bucket)| Held::new(holder, "bucket", self.entries, bucket)).collect()
     }
 }
 

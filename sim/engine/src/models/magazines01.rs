@@ -124,7 +124,7 @@ impl Policy for Magazines01 {
         let mut held = vec![];
         self.cache.each_magazine(|cpu, name, room, rounds| {
             let holder = cpu.map_or(Holder::Shared, Holder::Cpu);
-            held.push(Held { holder, name, room, objects: rounds.to_vec() });
+            held.push(Held::new(holder, name, room, rounds));
         });
         held
     }

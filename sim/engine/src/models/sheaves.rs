@@ -142,12 +142,7 @@ impl Policy for Sheaves {
         if self.capacity == 0 {
             return vec![];
         }
-        let sheaf = |holder, name, objects: &Vec<Object>| Held {
-            holder,
-            name,
-            room: self.capacity,
-            objects: objects.clone(),
-        };
+        let sheaf = |holder, name, objects: &[Object]| Held::new(holder, name, self.capacity, objects);
         let of_cpu = |(cpu, number): (&Cpu, u32)| {
             let main = sheaf(Holder::Cpu(number), "main sheaf", &cpu.main);
             let spare = cpu.spare.as_ref().map(|spare| sheaf(Holder::Cpu(number), "spare", spare));

@@ -178,12 +178,7 @@ impl Policy for Slab {
         self.cpus[0].limit as u32
     }
     fn held(&self) -> Vec<Held> {
-        let held = |holder, name, array: &Array| Held {
-            holder,
-            name,
-            room: array.limit,
-            objects: array.objects.clone(),
-        };
+        let held = |holder, name, array: &Array| Held::new(holder, name, array.limit, &array.objects);
         let cpus = self.cpus.iter().zip(0..).map(|(array, cpu)| held(Holder::Cpu(cpu), "array", array));
         cpus.chain([held(Holder::Shared, "shared array", &self.shared)]).collect()
     }

@@ -248,11 +248,9 @@ impl Policy for Uslab {
     }
     fn held(&self) -> Vec<Held> {
         let Sizes { capacity, reach, .. } = self.sizes;
-        let held =
-            |holder, name, room, objects: &Vec<Object>| Held { holder, name, room, objects: objects.clone() };
         let stacks = (0..).zip(&self.cpus);
-        let stacks = stacks.map(|(number, cpu)| held(Holder::Cpu(number), "stack", reach, &cpu.stack));
-        let depot = self.depot.iter().map(|full| held(Holder::Shared, "magazine", capacity, full));
+        let stacks = stacks.map(|(number, cpu)| Held::new(Holder::Cpu(number), "stack", reach, &cpu.stack));
+        let depot = self.depot.iter().map(|full| Held::new(Holder::Shared, "magazine", capacity, full));
         stacks.chain(depot).collect()
     }
 }
