@@ -46,7 +46,7 @@ fn the_running_kernel_is_recorded_or_it_is_said_why_not() {
             })
             .count()
     };
-    let args = ["record", "--out", text(&out), "--tracefs", text(tracefs.0.path()), "--buffer", "16M", "--"];
+    let args = ["record", "--out", text(&out), "--tracefs", text(tracefs.0.path()), "--buffer", "64M", "--"];
     let (code, said_out, err) = said(&uslab(&[&args[..], &["sh", "-c", "ls / >/dev/null; exit 3"]].concat()));
     assert_eq!(code, Some(0), "{err}");
     assert!(said_out.contains("The workload ended with exit code 3."), "{said_out}");
@@ -64,7 +64,12 @@ fn the_running_kernel_is_recorded_or_it_is_said_why_not() {
     let trace = out.join("trace.txt.zst");
     let (code, report, err) = said(&uslab(&["replay", text(&trace), "--design", "slub"]));
     assert_eq!(code, Some(0), "{err}");
-    assert!(report.contains("after"), "the tables are of its moments: {report}");
+    // Where other tests keep the kernel busy its buffers may lose the first events, and the mark of a moment with them.
+    if said_out.contains(", 0 lost") {
+        assert!(report.contains("after"), "the tables are of its moments: {report}");
+    } else {
+        assert!(said_out.contains("Events were lost on"), "{said_out}");
+    }
     refused(&[&args[..], &["true"]].concat(), &["exists", "--out"]);
     let other = place.path().join("other");
     refused(
