@@ -7,7 +7,7 @@ use std::io::Write;
 use uslab_engine::{Engine, MOST_MEMORY, Machine, Shipping, Stream};
 
 /// Built from `sim/web` by `.ci/web --write`.
-const TEMPLATE: &str = include_str!("../../web/built/page.html");
+const TEMPLATE: &str = include_str!("../../web/built/replay.html");
 /// The engine, built by `.ci/page --write`.
 static ENGINE: &[u8] = include_bytes!("../../web/engine.wasm");
 

@@ -70,7 +70,7 @@ function put(exports, bytes) {
 function textOf(exports, length) {
 	return new TextDecoder().decode(new Uint8Array(exports.memory.buffer, exports.text(), length));
 }
-// src/travel.ts
+// src/replay/travel.ts
 var PAGE = 4096;
 var Travel = class {
 	engine;

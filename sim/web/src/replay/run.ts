@@ -1,8 +1,8 @@
 // One design's run of the stream.
 
 import { Engine, Grew, Travel } from './travel.ts';
-import { parsed } from './engine.ts';
-import type { About, View } from './views.ts';
+import { parsed } from '../engine.ts';
+import type { About, View } from '../views.ts';
 
 /** Points of the time line, and checkpoints: every run has them at the same operations. */
 const SAMPLES = 480;

@@ -1,8 +1,8 @@
 // Buttons and keys.
 
-import { $, grouped, made } from './draw.ts';
+import { $, grouped, made } from '../draw.ts';
 import { CONDITIONS, type Condition } from './until.ts';
-import { DESIGNS } from './views.ts';
+import { DESIGNS } from '../views.ts';
 
 /** What they do. */
 export interface Actions {

@@ -1,6 +1,6 @@
 // What is looked at, in the page's address, and as a command line.
 
-import type { Place } from './machine.ts';
+import type { Place } from '../machine.ts';
 import type { Range } from './timeline.ts';
 
 export interface Look {

@@ -1,9 +1,9 @@
 // The text twin of the pictures: all caches, what CPUs hold of the chosen one, and the run, as tables.
 
-import { grouped, made } from './draw.ts';
-import { said } from './levels.ts';
+import { grouped, made } from '../draw.ts';
+import { said } from '../levels.ts';
 import type { Run } from './run.ts';
-import type { View } from './views.ts';
+import type { View } from '../views.ts';
 
 const COLUMNS = ['size', 'per_slab', 'served', 'used', 'in_magazines', 'in_depot', 'free_in_slabs', 'full', 'partial', 'empty', 'depot_exchanges', 'slabs_made'] as const;
 

@@ -1,17 +1,18 @@
 // The page: one moment at a time from the engine, drawn. With two designs it is the same moment of both.
 
-import './page.css';
+import '../page.css';
+import { unpacked } from '../carried.ts';
 import { Controls } from './controls.ts';
-import { $, grouped, made, noun, readColours } from './draw.ts';
+import { $, grouped, made, noun, readColours } from '../draw.ts';
 import { Life, holderSaid } from './follow.ts';
 import { command, read, written, type Look } from './link.ts';
-import { Machine, type Place } from './machine.ts';
+import { Machine, type Place } from '../machine.ts';
 import { PagesBelow } from './pages.ts';
 import { Run, breather } from './run.ts';
 import { TimeLine } from './timeline.ts';
 import { drawTwin } from './twin.ts';
 import { runUntil, untilOf, type Condition } from './until.ts';
-import type { View } from './views.ts';
+import type { View } from '../views.ts';
 
 const LANES = 8; // caches in the overview
 const CALM = 500; // ms between two pictures, where somebody wants little motion
@@ -357,13 +358,6 @@ const progress = (design: string) => (share: number) => {
   $('said').replaceChildren(`The engine runs the trace once on ${design}: ${Math.round(share * 100)} %`);
 };
 
-/** What the page carries: gzip, as base64. */
-async function unpacked(id: string): Promise<Uint8Array<ArrayBuffer>> {
-  const bytes = Uint8Array.from(atob($(id).textContent), (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
 const page = Page.start();
 page.catch((error: unknown) => problem(`The page does not start: ${error instanceof Error ? error.message : error}`));
 
@@ -375,9 +369,4 @@ const own = {
   run: async (design: string) => (await page).compare((await page).design, design),
   counts: async () => (await page).counts,
 };
-declare global {
-  interface Window {
-    uslab: typeof own;
-  }
-}
-window.uslab = own;
+Object.assign(window, { uslab: own });

@@ -1,7 +1,7 @@
 // The pages below: free blocks by order, per-CPU pages, and a map of memory.
 
-import { $, colours, grouped, made, sheet, sum } from './draw.ts';
-import type { Pages } from './views.ts';
+import { $, colours, grouped, made, sheet, sum } from '../draw.ts';
+import type { Pages } from '../views.ts';
 
 const MOST_CPUS = 16;
 const SQUARE = 32; // a block of order 10 has 32 by 32 pages

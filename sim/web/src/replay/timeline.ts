@@ -1,6 +1,6 @@
 // The time line: objects in use and cached over the run, marks of the trace, and what another design has more or less.
 
-import { colours, grouped, sheet } from './draw.ts';
+import { colours, grouped, sheet } from '../draw.ts';
 import type { Run, Sample } from './run.ts';
 
 /** From one operation to another. */

@@ -1,6 +1,6 @@
 // Travel in time: back to a checkpoint of the engine's memory, then forward again. Runs in a page and in node alike.
 
-import { Engine, Grew } from './engine.ts';
+import { Engine, Grew } from '../engine.ts';
 
 export { Engine, Grew };
 

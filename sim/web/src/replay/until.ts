@@ -1,9 +1,9 @@
 // Runs until something happens, a slice at a time, so that the page stays alive and may say stop.
 
-import type { Place } from './machine.ts';
+import type { Place } from '../machine.ts';
 import { breather } from './run.ts';
 import type { Travel } from './travel.ts';
-import type { Found, Until } from './views.ts';
+import type { Found, Until } from '../views.ts';
 
 export type Condition = Until['until'];
 

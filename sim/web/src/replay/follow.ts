@@ -1,10 +1,10 @@
 // One object's life: who allocated and freed it, and where it lay meanwhile.
 
-import { grouped, made } from './draw.ts';
-import type { Place } from './machine.ts';
+import { grouped, made } from '../draw.ts';
+import type { Place } from '../machine.ts';
 import type { Run } from './run.ts';
 import { runUntil } from './until.ts';
-import type { Found } from './views.ts';
+import type { Found } from '../views.ts';
 
 const LISTED = 40; // before and after the moment, together
 
