@@ -5,11 +5,13 @@
 use crate::design::Design;
 use crate::designs::{NoPolicy, Spec};
 use crate::engine::{Engine, EngineError};
+use crate::script::script;
 use crate::stream::Stream;
 use crate::until::{Found, Until};
 use crate::view::About;
 use crate::{View, hash};
 use core::cell::RefCell;
+use uslab_lab::demos;
 use uslab_magazine::sync::thread_local;
 
 /// An engine, whatever its design.
@@ -104,7 +106,18 @@ extern "C" fn design() -> usize {
 #[unsafe(no_mangle)]
 extern "C" fn open() -> usize {
     let bytes = TEXT.with_borrow_mut(core::mem::take);
-    let opened = Stream::read(&bytes).map_err(|error| error.to_string()).and_then(|stream| {
+    begin(Stream::read(&bytes).map_err(|error| error.to_string()))
+}
+
+/// The same from a [script](crate::script).
+#[unsafe(no_mangle)]
+extern "C" fn open_script() -> usize {
+    let text = TEXT.with_borrow_mut(core::mem::take);
+    begin(script(&String::from_utf8_lossy(&text)).map_err(|error| error.to_string()))
+}
+
+fn begin(stream: Result<Stream, String>) -> usize {
+    let opened = stream.and_then(|stream| {
         let design = DESIGN.take().unwrap_or_default();
         design.play(Box::leak(Box::new(stream))).map_err(|error| error.to_string())
     });
@@ -115,6 +128,29 @@ extern "C" fn open() -> usize {
         }
         Err(error) => say(error.into_bytes()),
     }
+}
+
+/// The lab's demos, as JSON; its length.
+#[unsafe(no_mangle)]
+extern "C" fn demos() -> usize {
+    say(serde_json::to_vec(&demos::Name::ALL.map(demos::Name::about)).unwrap_or_default())
+}
+
+/// Runs a demo from its beginning: [`room`] was filled with its name and commands, a line each. The scenes after each command, as
+/// JSON; the length. 0: there is no such demo, or no memory; a line that is no command is a scene that says so.
+#[unsafe(no_mangle)]
+extern "C" fn demo() -> usize {
+    let text = TEXT.with_borrow_mut(core::mem::take);
+    say(demos::play(&String::from_utf8_lossy(&text))
+        .and_then(|scenes| serde_json::to_vec(&scenes).ok())
+        .unwrap_or_default())
+}
+
+/// So many requests at random, the same for all demos that race: see [`Race`](demos::Race). As JSON; its length.
+#[unsafe(no_mangle)]
+extern "C" fn race(seed: u32, requests: u32) -> usize {
+    let race = demos::race(seed.into(), requests as usize).ok();
+    say(race.and_then(|race| serde_json::to_vec(&race).ok()).unwrap_or_default())
 }
 
 /// Makes the heap so much larger now, so that it does not grow later: going back cannot make linear memory smaller.

@@ -414,6 +414,10 @@ impl Writer {
     pub fn zone(&mut self, kind: ZoneKind, pages: u32) {
         self.stream.zones.push((kind, pages));
     }
+    /// The operations that were begun.
+    pub fn operations(&self) -> u64 {
+        self.stream.operations
+    }
     /// The caches that are known.
     pub fn caches(&self) -> usize {
         self.stream.caches.len()

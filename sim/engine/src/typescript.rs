@@ -1,4 +1,4 @@
-//! The types of what a page reads, for TypeScript: `sim/web/src/views.ts`.
+//! The types of what a page reads, for TypeScript: `sim/web/src/views.ts`, and of the lab's demos `sim/web/src/scenes.ts`.
 
 use crate::design::CacheCounts;
 use crate::designs::{NoPolicy, all};
@@ -8,23 +8,38 @@ use crate::until::{Found, Until};
 use crate::view::{About, Level, Pages, SeenCache, ShownCache, ShownSlab, View};
 use std::fmt::Write as _;
 use ts_rs::{Config, TS};
+use uslab_lab::allocators::allocator::Holes;
+use uslab_lab::demos::{self, Race};
 use uslab_magazine::Path;
 
-fn views() -> String {
-    let config = Config::default().with_large_int("number");
-    let quoted = |names: &mut dyn Iterator<Item = &'static str>| {
-        names.map(|name| format!("{name:?}")).collect::<Vec<_>>().join(" | ")
-    };
-    let mut text =
-        "// Generated from sim/engine: `WRITE=1 cargo test -p uslab-engine typescript` writes it.\n\n"
-            .to_owned();
-    let mut add = |docs: Option<String>, declaration: String| {
-        write!(text, "{}export {declaration}\n\n", docs.unwrap_or_default()).expect("a String takes it");
-    };
-    macro_rules! types {
-        ($($type:ty),*) => { $(add(<$type as TS>::docs(), <$type as TS>::decl(&config));)* };
+/// Declarations, one after the other.
+struct File(String);
+
+impl File {
+    fn new() -> Self {
+        let first = "// Generated from Rust: `WRITE=1 cargo test -p uslab-engine typescript` writes it.\n\n";
+        Self(first.to_owned())
     }
+    fn add(&mut self, docs: Option<String>, declaration: &str) {
+        write!(self.0, "{}export {declaration}\n\n", docs.unwrap_or_default()).expect("a String takes it");
+    }
+    fn text(self) -> String {
+        let text = self.0.replace("/**\n * ", "/** ").replace("\n */\n", " */\n").replace(" \n", "\n");
+        text.replace("\n * ", " ").trim_end().to_owned() + "\n"
+    }
+}
+
+macro_rules! types {
+    ($file:expr; $($type:ty),*) => {{
+        let config = Config::default().with_large_int("number");
+        $($file.add(<$type as TS>::docs(), &<$type as TS>::decl(&config));)*
+    }};
+}
+
+fn views() -> String {
+    let mut file = File::new();
     types!(
+        file;
         About<'_>,
         Mark,
         View,
@@ -39,33 +54,37 @@ fn views() -> String {
         Until,
         Found
     );
-    add(None, format!("type Path = {};", quoted(&mut Path::ALL.into_iter().map(Path::name))));
+    let paths = Path::ALL.map(|path| format!("{:?}", path.name())).join(" | ");
+    file.add(None, &format!("type Path = {paths};"));
     let designs =
         all::<NoPolicy>().map(|design| format!("  {design:?},\n").replace('(', "[").replace(')', "]"));
-    add(
+    file.add(
         None,
-        format!(
+        &format!(
             "const DESIGNS: readonly (readonly [name: string, about: string])[] = [\n{}];",
             designs.collect::<String>()
         ),
     );
-    let text = text
-        .replace("/**\n * ", "/** ")
-        .replace("\n */\n", " */\n")
-        .replace(" \n", "\n")
-        .replace("\n * ", " ");
-    text.trim_end().to_owned() + "\n"
+    file.text()
+}
+
+fn scenes() -> String {
+    let mut file = File::new();
+    types!(file; demos::About, demos::Name, demos::Scene, demos::Part, demos::Is, Holes, Race);
+    file.text()
 }
 
 #[test]
 fn typescript_has_the_types_as_they_are() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../web/src/views.ts");
-    if std::env::var_os("WRITE").is_some() {
-        std::fs::write(file, views()).unwrap();
+    for (name, text) in [("views", views()), ("scenes", scenes())] {
+        let file = format!("{}/../web/src/{name}.ts", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("WRITE").is_some() {
+            std::fs::write(&file, &text).unwrap();
+        }
+        let found = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(
+            found == text,
+            "sim/web/src/{name}.ts: `WRITE=1 cargo test -p uslab-engine typescript` writes it"
+        );
     }
-    let found = std::fs::read_to_string(file).unwrap_or_default();
-    assert!(
-        found == views(),
-        "sim/web/src/views.ts: `WRITE=1 cargo test -p uslab-engine typescript` writes it"
-    );
 }

@@ -92,7 +92,7 @@ fn run(args: &Cli) -> anyhow::Result<Outcome> {
                 "--csv and --html show an experiment: expected one, `uslab-lab` lists them"
             );
             return match other {
-                Some(Verb::Demo(demo)) => demo.run(json),
+                Some(Verb::Demo(demo)) => demo.run(args.seed, json),
                 _ => list(json),
             };
         }

@@ -9,7 +9,7 @@
 //! | `experiments` | the questions, one a file: the verbs of the command `uslab-lab` |
 //! | `findings` | what an experiment found, as data, text, CSV and pages |
 //!
-//! All but [`classic`] come with the feature `experiments`.
+//! All but [`classic`] come with the feature `experiments`; `allocators` and `demos`, which need no OS, with `demos`, too.
 //!
 //! `README.md` beside this crate is a tutorial: it checks [`classic`] with loom, from the first model to bugs that only a
 //! checker finds.
@@ -20,12 +20,12 @@
 #[cfg(all(uslab_models, not(loom)))]
 compile_error!("the models need --cfg loom: without it they would check nothing");
 
-#[cfg(feature = "experiments")]
+#[cfg(feature = "demos")]
 pub mod allocators;
 pub mod classic;
 #[cfg(feature = "experiments")]
 pub mod cli;
-#[cfg(feature = "experiments")]
+#[cfg(feature = "demos")]
 pub mod demos;
 #[cfg(feature = "experiments")]
 pub mod experiments;

@@ -1,4 +1,4 @@
-// Generated from sim/engine: `WRITE=1 cargo test -p uslab-engine typescript` writes it.
+// Generated from Rust: `WRITE=1 cargo test -p uslab-engine typescript` writes it.
 
 /** What there is to know of a stream before it runs. */
 export type About = {

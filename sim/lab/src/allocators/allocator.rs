@@ -82,6 +82,7 @@ pub enum Reuse {
 /// A piece is what one request could have whole: neighbours that the allocator can serve together are one piece, the slots
 /// of a pool are one each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Holes {
     /// Pieces of free memory.
     pub count: usize,

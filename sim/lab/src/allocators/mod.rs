@@ -23,7 +23,9 @@
 
 pub mod allocator;
 pub mod buddy;
+#[cfg(feature = "experiments")]
 pub mod cheat_sheet;
+#[cfg(feature = "experiments")]
 pub mod drive;
 pub mod headerless;
 pub mod heap;
@@ -33,8 +35,10 @@ pub mod naive;
 pub mod pool;
 #[cfg(test)]
 mod properties;
+#[cfg(feature = "experiments")]
 pub mod registry;
 pub mod segregated;
+#[cfg(feature = "experiments")]
 pub mod shipping;
 mod slots;
 pub mod stack;
@@ -48,6 +52,7 @@ pub use linear::Linear;
 pub use naive::{NeverReuses, ScansForFree};
 pub use pool::{External, Pool};
 pub use segregated::Segregated;
+#[cfg(feature = "experiments")]
 pub use shipping::Shipping;
 pub use stack::Stack;
 pub use system::System;

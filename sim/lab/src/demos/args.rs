@@ -1,9 +1,9 @@
 //! The verb `demo`.
 
 use super::command::Command;
-use super::{Name, Scene, free};
+use super::{Name, Scene, free, random};
 use anyhow::Context;
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::Args as ClapArgs;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{BufRead, Write as _};
@@ -13,15 +13,20 @@ use uslab_output::command::Outcome;
 /// Drive an allocator of the textbooks by hand: what its memory looks like after each command.
 ///
 /// The memory is a line of 64 characters: letters are blocks in use, `+` is rounding, `=` headers and tags, `-` padding and what
-/// is dead below a head, `.` free, `|` where another free piece begins. Blocks are called a, b, c in their order.
+/// is dead below a head, `.` free, `|` where another free piece begins, `_` never used, `#` retired, `~` loaded and not used. Blocks
+/// are called a, b, c in their order. `uslab page` has the same demos to click at.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// The allocator
     name: Name,
-    /// What to do: `alloc BYTES [ALIGN]`, `free BLOCK`, `mark`, `pop MARKER`, `reset`; `-` reads commands from standard input, one a
+    /// What to do: `alloc BYTES [ALIGN]`, `alloc` where there is one size, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset`,
+    /// `walk FIELD LAYOUT`; `-` reads commands from standard input, one a
     /// line. Left out: a script that shows what the allocator is about
     #[arg(value_name = "COMMAND")]
     commands: Vec<String>,
+    /// Do so many requests at random instead, the same for every allocator
+    #[arg(long, value_name = "N", conflicts_with = "commands", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    random: Option<u16>,
 }
 
 /// A command, and what was then.
@@ -33,10 +38,10 @@ struct Done {
 }
 
 impl Args {
-    pub(crate) fn run(&self, json: Option<Place>) -> anyhow::Result<Outcome> {
+    pub(crate) fn run(&self, seed: u64, json: Option<Place>) -> anyhow::Result<Outcome> {
         let mut demo = self.name.make()?;
         let mut done = vec![];
-        for command in self.commands()? {
+        for command in self.commands(seed)? {
             let scene = demo.act(&command);
             done.push(Done { command: command.to_string(), scene });
         }
@@ -52,8 +57,11 @@ impl Args {
     }
 
     /// All of them, before the first is done.
-    fn commands(&self) -> anyhow::Result<Vec<Command>> {
-        let script = || self.name.script().iter().map(ToString::to_string).collect();
+    fn commands(&self, seed: u64) -> anyhow::Result<Vec<Command>> {
+        if let Some(n) = self.random {
+            return Ok(random(seed, n.into()));
+        }
+        let script = || self.name.about().script.iter().map(ToString::to_string).collect();
         let lines: Vec<String> = match self.commands.as_slice() {
             [] => script(),
             [one] if one == "-" => {
@@ -63,7 +71,7 @@ impl Args {
             }
             commands => commands.to_vec(),
         };
-        let name = self.name.to_possible_value().map_or_else(String::new, |name| name.get_name().to_owned());
+        let name = self.name.name();
         lines.iter().map(|line| line.parse().with_context(|| format!("demo {name}"))).collect()
     }
 }

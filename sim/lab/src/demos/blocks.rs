@@ -28,6 +28,8 @@ impl<A: Shown> Blocks<A> {
         let layout = Layout::from_size_align(bytes, align)
             .map_err(|_| format!("{align} is no alignment: expected a power of two"))?;
         self.last = Some(layout);
+        let birth = self.births;
+        self.births += 1;
         let before = self.allocator.work();
         let Some(block) = self.allocator.alloc(layout) else {
             return Err(format!("No room for {bytes} bytes. Free: {}.", free(self.allocator.holes())));
@@ -37,10 +39,9 @@ impl<A: Shown> Blocks<A> {
             0 => String::new(),
             more => format!(", {more} more than asked for"),
         };
-        let name = name(self.births);
+        let name = name(birth);
         let said = format!("{name} is at byte {} and has {}{more}.", range.start, range.len());
-        self.live.push((self.births, block, bytes));
-        self.births += 1;
+        self.live.push((birth, block, bytes));
         Ok(said + &what_it_took(before, self.allocator.work()))
     }
 
@@ -90,9 +91,10 @@ impl<A: Shown> Blocks<A> {
 }
 
 impl<A: Shown> Demo for Blocks<A> {
-    fn act(&mut self, command: &Command) -> Scene {
-        let said = match command {
-            Command::Alloc { bytes, align } => self.alloc(*bytes, *align),
+    fn tell(&mut self, command: &Command) -> Result<String, String> {
+        match command {
+            Command::Alloc { bytes: Some(bytes), align } => self.alloc(*bytes, *align),
+            Command::Alloc { bytes: None, .. } => Err("Of how many bytes? `alloc BYTES`.".to_owned()),
             Command::Free { block } => self.free(block),
             Command::Mark => match self.allocator.mark() {
                 Some(marker) => {
@@ -122,24 +124,27 @@ impl<A: Shown> Demo for Blocks<A> {
                 let died = core::mem::take(&mut self.live).len();
                 Ok(format!("The head is back at byte 0: {died} blocks are free at once."))
             }
+            Command::Get { .. } => Err("Only handles are asked for their objects.".to_owned()),
+            Command::Walk { .. } => Err("There are no structs here to walk over.".to_owned()),
             Command::Reset => Err("Only a linear allocator frees all at once.".to_owned()),
-        };
-        let refused = said.is_err();
-        let holes = self.allocator.holes();
+        }
+    }
+
+    fn scene(&self) -> Scene {
         let mut facts: Vec<_> =
-            self.allocator.head().map(|head| ("head", head.to_string())).into_iter().collect();
+            self.allocator.head().map(|head| ("head".to_owned(), head.to_string())).into_iter().collect();
         facts.extend(self.allocator.facts(self.last));
-        Scene { said: said.unwrap_or_else(|refusal| refusal), refused, parts: self.parts(), holes, facts }
+        Scene { parts: self.parts(), holes: self.allocator.holes(), facts, ..Scene::default() }
     }
 }
 
 /// `a` to `z`, then `a2` to `z2`.
-fn name(number: usize) -> String {
+pub(super) fn name(number: usize) -> String {
     let letter = char::from(b'a' + (number % 26) as u8);
     if number < 26 { letter.to_string() } else { format!("{letter}{}", number / 26 + 1) }
 }
 
-fn some(names: &[String]) -> String {
+pub(super) fn some(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 

@@ -6,16 +6,21 @@ use core::str::FromStr;
 /// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Memory of so many bytes, at a multiple of so many. The block is called by the next letter.
+    /// Memory of so many bytes, at a multiple of so many. The block is called by the next letter, which a refusal uses up, too.
     Alloc {
-        /// Bytes.
-        bytes: usize,
+        /// Bytes; `None`: of the one size that there is.
+        bytes: Option<usize>,
         /// A power of two.
         align: usize,
     },
     /// Gives a block back.
     Free {
         /// Its name.
+        block: String,
+    },
+    /// Finds an object by its handle.
+    Get {
+        /// The handle's name.
         block: String,
     },
     /// Saves the head. The marker is called m1, m2 and so on.
@@ -27,11 +32,20 @@ pub enum Command {
     },
     /// Frees all.
     Reset,
+    /// Reads a field of all structs.
+    Walk {
+        /// The field, or `all`.
+        access: String,
+        /// How they lie: `structs`, `fields` or `numbers`.
+        layout: String,
+    },
 }
 
 /// What is no command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no command: expected `alloc BYTES [ALIGN]`, `free BLOCK`, `mark`, `pop MARKER` or `reset`")]
+#[error(
+    "`{0}` is no command: expected `alloc BYTES [ALIGN]`, `alloc`, `free BLOCK`, `get HANDLE`, `mark`, `pop MARKER`, `reset` or `walk FIELD LAYOUT`"
+)]
 pub struct NoCommand(String);
 
 impl FromStr for Command {
@@ -42,9 +56,14 @@ impl FromStr for Command {
         let number = |word: &str| word.parse::<usize>().map_err(|_| wrong());
         let words: Vec<&str> = text.split_whitespace().collect();
         match *words.as_slice() {
-            ["alloc", bytes] => Ok(Self::Alloc { bytes: number(bytes)?, align: 1 }),
-            ["alloc", bytes, align] => Ok(Self::Alloc { bytes: number(bytes)?, align: number(align)? }),
+            ["alloc"] => Ok(Self::Alloc { bytes: None, align: 1 }),
+            ["alloc", bytes] => Ok(Self::Alloc { bytes: Some(number(bytes)?), align: 1 }),
+            ["alloc", bytes, align] => Ok(Self::Alloc { bytes: Some(number(bytes)?), align: number(align)? }),
             ["free", block] => Ok(Self::Free { block: block.to_owned() }),
+            ["get", handle] => Ok(Self::Get { block: handle.to_owned() }),
+            ["walk", access, layout] => {
+                Ok(Self::Walk { access: access.to_owned(), layout: layout.to_owned() })
+            }
             ["mark"] => Ok(Self::Mark),
             ["pop", marker] => Ok(Self::Pop { marker: marker.to_owned() }),
             ["reset"] => Ok(Self::Reset),
@@ -56,9 +75,12 @@ impl FromStr for Command {
 impl fmt::Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Alloc { bytes, align: 1 } => write!(f, "alloc {bytes}"),
-            Self::Alloc { bytes, align } => write!(f, "alloc {bytes} {align}"),
+            Self::Alloc { bytes: None, .. } => f.write_str("alloc"),
+            Self::Alloc { bytes: Some(bytes), align: 1 } => write!(f, "alloc {bytes}"),
+            Self::Alloc { bytes: Some(bytes), align } => write!(f, "alloc {bytes} {align}"),
             Self::Free { block } => write!(f, "free {block}"),
+            Self::Get { block } => write!(f, "get {block}"),
+            Self::Walk { access, layout } => write!(f, "walk {access} {layout}"),
             Self::Mark => f.write_str("mark"),
             Self::Pop { marker } => write!(f, "pop {marker}"),
             Self::Reset => f.write_str("reset"),

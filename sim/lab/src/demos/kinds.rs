@@ -18,7 +18,7 @@ pub(super) trait Shown: Allocator<Block: Debug> + Debug {
     /// What lies in a range without a block in use.
     fn between(&self, range: Range<usize>, parts: &mut Vec<Part>);
     /// Numbers that matter to it; `last` was asked for last.
-    fn facts(&self, _last: Option<Layout>) -> Vec<(&'static str, String)> {
+    fn facts(&self, _last: Option<Layout>) -> Vec<(String, String)> {
         vec![]
     }
 
@@ -97,10 +97,10 @@ impl Shown for Pool {
         parts.extend(slots.map(|at| Part::of(at..at + slot, Is::Free)));
         parts.push(Part::of(range.end - range.len() % slot..range.end, Is::Padding));
     }
-    fn facts(&self, _: Option<Layout>) -> Vec<(&'static str, String)> {
+    fn facts(&self, _: Option<Layout>) -> Vec<(String, String)> {
         let list = self.free_list().map(|slot| slot.to_string());
         let list: Vec<_> = list.chain([format!("{} not opened", self.slots() - self.opened())]).collect();
-        vec![("free list, by slot", list.join(", "))]
+        vec![("free list, by slot".to_owned(), list.join(", "))]
     }
 }
 
@@ -114,11 +114,11 @@ impl Shown for Buddy {
                 .map(|free| Part::of(free, Is::Free)),
         );
     }
-    fn facts(&self, _: Option<Layout>) -> Vec<(&'static str, String)> {
+    fn facts(&self, _: Option<Layout>) -> Vec<(String, String)> {
         let sizes = (0..).map(|order| 16_usize << order);
         let blocks = self.free_blocks().into_iter().zip(sizes).filter(|(count, _)| *count > 0);
         let blocks: Vec<_> = blocks.map(|(count, size)| format!("{count} of {size}")).collect();
-        vec![("free blocks", blocks.join(", "))]
+        vec![("free blocks".to_owned(), blocks.join(", "))]
     }
 }
 
@@ -148,15 +148,17 @@ impl Shown for Tlsf {
     fn between(&self, range: Range<usize>, parts: &mut Vec<Part>) {
         one_free_block(range, self.capacity() + 16, parts);
     }
-    fn facts(&self, last: Option<Layout>) -> Vec<(&'static str, String)> {
+    fn facts(&self, last: Option<Layout>) -> Vec<(String, String)> {
         let class = last.and_then(|last| self.first_class(last));
         let class = class.map(|class| format!("first level {}, second level {}", class.fl, class.sl));
         let (first, second) = self.bitmaps();
         let second: Vec<_> = (0..).zip(second).filter(|(fl, _)| first >> fl & 1 == 1).collect();
         let second: Vec<_> = second.iter().map(|(fl, word)| format!("{fl}: {word:b}")).collect();
-        let mut facts =
-            vec![("first-level bitmap", format!("{first:b}")), ("second level", second.join(", "))];
-        facts.extend(class.map(|class| ("class searched from", class)));
+        let mut facts = vec![
+            ("first-level bitmap".to_owned(), format!("{first:b}")),
+            ("second level".to_owned(), second.join(", ")),
+        ];
+        facts.extend(class.map(|class| ("class searched from".to_owned(), class)));
         facts
     }
 }

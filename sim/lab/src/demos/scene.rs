@@ -5,7 +5,8 @@ use core::ops::Range;
 use serde::Serialize;
 
 /// A moment of a demo.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Scene {
     /// What the command did, in a sentence.
     pub said: String,
@@ -16,11 +17,12 @@ pub struct Scene {
     /// The free pieces: how many, the largest, all together. Their headers and tags are not counted.
     pub holes: Holes,
     /// What else matters here, by name.
-    pub facts: Vec<(&'static str, String)>,
+    pub facts: Vec<(String, String)>,
 }
 
 /// Bytes of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Part {
     /// Where they begin, in bytes from the start of the memory.
     pub at: usize,
@@ -33,6 +35,7 @@ pub struct Part {
 
 /// What bytes are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 #[serde(tag = "is", content = "block", rename_all = "kebab-case")]
 pub enum Is {
     /// In use: what was asked for.
@@ -45,6 +48,12 @@ pub enum Is {
     Padding,
     /// Free, one piece.
     Free,
+    /// Free, and never used.
+    Untouched,
+    /// Never to be used again.
+    Retired,
+    /// Loaded with what lies beside it, and not used.
+    Loaded,
 }
 
 /// Columns of [`Scene::strip`].
@@ -64,7 +73,8 @@ impl Scene {
     }
 
     /// The memory as a line of 64 characters, each a 64th of it: a block's first letter where most of it is in use, `+` rounding,
-    /// `=` headers and tags, `-` padding, `.` free, `|` the beginning of another free piece.
+    /// `=` headers and tags, `-` padding, `.` free, `|` the beginning of another free piece, `_` never used, `#` retired, `~` loaded and not
+    /// used.
     pub fn strip(&self) -> String {
         let column = |n: usize| {
             let range = n * self.bytes() / COLUMNS..(n + 1) * self.bytes() / COLUMNS;
@@ -82,6 +92,9 @@ impl Scene {
                 Is::Padding => '-',
                 Is::Free if range.contains(&part.at) && before == Some(&Is::Free) => '|',
                 Is::Free => '.',
+                Is::Untouched => '_',
+                Is::Retired => '#',
+                Is::Loaded => '~',
             }
         };
         (0..COLUMNS).map(column).collect()

@@ -30,24 +30,30 @@ fn check(name: Name, scene: &Scene) {
         end += part.bytes;
     }
     let bytes = match name {
-        Name::Linear | Name::Stack => 256,
+        Name::Linear | Name::Stack | Name::LazyPool => 256,
+        Name::Handles | Name::HandlesWrap => 128,
+        Name::Layout => 512,
         Name::Pool => 24 * 96,
         Name::Tlsf => 4096,
         _ => 1024,
     };
     assert_eq!(end, bytes, "{name:?}");
+    assert_eq!(scene.strip().chars().count(), 64);
+    // These are no memory that is cut into holes.
+    if matches!(name, Name::LazyPool | Name::Handles | Name::HandlesWrap | Name::Layout) {
+        return;
+    }
     let mut holes = Holes::default();
     let free = scene.parts.iter().filter(|part| part.is == Is::Free);
     free.for_each(|part| holes.add(part.bytes - tags(name)));
     assert_eq!(holes, scene.holes, "{name:?}: {:?}", scene.parts);
-    assert_eq!(scene.strip().chars().count(), 64);
 }
 
 #[test]
 fn scripts_run_and_every_scene_is_whole() {
     for name in Name::ALL {
         let mut demo = name.make().unwrap();
-        for text in name.script() {
+        for text in name.about().script {
             assert_eq!(command(text).to_string(), *text);
             check(name, &demo.act(&command(text)));
         }
@@ -61,7 +67,9 @@ proptest! {
         let mut live: Vec<String> = vec![];
         for (what, n) in picks {
             let command = match what {
-                0..=5 => Command::Alloc { bytes: n, align: 1 << (n % 6) },
+                0 if n % 4 == 0 => Command::Get { block: "a".to_owned() },
+                0..=5 if matches!(name, Name::LazyPool | Name::Handles | Name::HandlesWrap) => Command::Alloc { bytes: None, align: 1 },
+                0..=5 => Command::Alloc { bytes: Some(n), align: 1 << (n % 6) },
                 6..=7 if !live.is_empty() => Command::Free { block: live[n % live.len()].clone() },
                 6..=7 => Command::Free { block: "none".to_owned() },
                 8 => Command::Mark,
@@ -82,12 +90,12 @@ proptest! {
 
 #[test]
 fn eight_blocks_of_32_fill_256_bytes_and_a_reset_frees_them_at_once() {
-    let (said, last) = run(Name::Linear, Name::Linear.script());
+    let (said, last) = run(Name::Linear, Name::Linear.about().script);
     assert_eq!(said[7], "h is at byte 224 and has 32. It took 1 look.");
     assert_eq!(said[8], "No room for 32 bytes. Free: nothing.");
     assert_eq!(said[9], "The head is back at byte 0: 8 blocks are free at once.");
     // 5 bytes, 11 of padding, 16.
-    assert_eq!(&last.strip()[..10], "i---jjjj..");
+    assert_eq!(&last.strip()[..10], "j---kkkk..");
 }
 
 #[test]
@@ -100,7 +108,7 @@ fn popping_to_a_marker_frees_what_came_after_it_and_nothing_else() {
 
 #[test]
 fn a_pools_hole_serves_the_next_request_without_a_search() {
-    let (said, last) = run(Name::Pool, Name::Pool.script());
+    let (said, last) = run(Name::Pool, Name::Pool.about().script);
     assert_eq!(said[4], "d is at byte 96 and has 96. It took 1 look.", "b's slot");
     assert_eq!(said[5], "No room for 97 bytes. Free: 2016 bytes in 21 pieces, the largest 96.");
     // 80 bytes in a slot of 96 lose 16.
@@ -109,26 +117,29 @@ fn a_pools_hole_serves_the_next_request_without_a_search() {
 
 #[test]
 fn first_fit_takes_the_first_hole_and_best_fit_the_smallest() {
-    let place = |name| run(name, &Name::FirstFit.script()[..7]).0[6].clone();
+    let place = |name| run(name, &Name::FirstFit.about().script[..7]).0[6].clone();
     assert!(place(Name::FirstFit).starts_with("e is at byte 16 "), "{}", place(Name::FirstFit));
     assert!(!place(Name::BestFit).starts_with("e is at byte 16 "), "{}", place(Name::BestFit));
-    let (_, last) = run(Name::BestFit, Name::BestFit.script());
+    let (_, last) = run(Name::BestFit, Name::BestFit.about().script);
     assert_eq!(last.holes.count, 2, "e lies between the merged rest");
 }
 
 #[test]
 fn buddies_are_halved_and_made_one_again() {
-    let (said, last) = run(Name::Buddy, Name::Buddy.script());
+    let (said, last) = run(Name::Buddy, Name::Buddy.about().script);
     assert_eq!(said[0], "a is at byte 0 and has 128, 63 more than asked for. It took 4 looks, 3 splits.");
     assert_eq!(said[5], "c is free. It took 2 looks, 2 merges.");
-    assert_eq!(last.facts, [("free blocks", "1 of 1024".to_owned())]);
+    assert_eq!(last.facts, [("free blocks".to_owned(), "1 of 1024".to_owned())]);
 }
 
 #[test]
 fn tlsf_begins_at_the_class_all_of_whose_blocks_are_large_enough() {
     let (_, scene) = run(Name::Tlsf, &["alloc 1000"]);
     // 1008 with its header, 1024 when rounded up: the power 10 is the seventh from 16 on.
-    assert_eq!(scene.facts[2], ("class searched from", "first level 6, second level 0".to_owned()));
+    assert_eq!(
+        scene.facts[2],
+        ("class searched from".to_owned(), "first level 6, second level 0".to_owned())
+    );
 }
 
 #[test]
@@ -145,8 +156,92 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
         assert_eq!((scene.said.as_str(), scene.refused), (said, true));
         check(name, &scene);
     }
-    for text in ["", "alloc", "alloc x", "alloc 1 2 3", "free", "frob a"] {
+    for text in ["", "alloc x", "alloc 1 2 3", "free", "frob a"] {
         let error = text.parse::<Command>().unwrap_err().to_string();
         assert!(error.contains("expected `alloc BYTES [ALIGN]`"), "{error}");
+    }
+}
+
+#[test]
+fn a_block_joins_the_lazy_chain_at_each_allocation() {
+    let (said, last) = run(Name::LazyPool, Name::LazyPool.about().script);
+    assert_eq!(
+        said[0],
+        "a is block 0. Block 0 joins the chain now: it is written for the first time. The next is block 1."
+    );
+    assert_eq!(said[3], "b is free: block 1 has the number 3 written into it, and is the next.");
+    // The freed blocks serve again, the last one first; each allocation still lets one more join.
+    assert!(said[5].starts_with("d is block 0. Block 3 joins"), "{}", said[5]);
+    assert!(said[6].starts_with("e is block 1. Block 4 joins"), "{}", said[6]);
+    assert_eq!(last.strip(), format!("ddddeeeecccc....|...{}", "_".repeat(44)));
+    let all = vec!["alloc"; 17];
+    let (said, _) = run(Name::LazyPool, &all);
+    assert!(said[15].ends_with("There is no next."), "{}", said[15]);
+    assert_eq!(said[16], "All 16 blocks are in use.");
+}
+
+#[test]
+fn a_slot_retires_after_its_last_generation_or_wraps() {
+    let (said, last) = run(Name::Handles, Name::Handles.about().script);
+    assert_eq!(said[4], "a is stale: its generation is not the slot's. It finds nothing.");
+    assert!(said[9].ends_with("is retired: it is never used again."), "{}", said[9]);
+    assert_eq!(said[11], "a is stale: its generation is not the slot's. It finds nothing.");
+    assert_eq!(&last.strip()[..24], format!("{}bbbbbbbbeeeeeeee", "#".repeat(8)));
+    let (said, last) = run(Name::HandlesWrap, Name::HandlesWrap.about().script);
+    assert_eq!(
+        said[7],
+        "a finds d, which is not its object: the generation has wrapped, and nothing notices."
+    );
+    assert_eq!(
+        said[8],
+        "a freed d: the generation had wrapped, and the stale handle was taken for the object's own."
+    );
+    assert_eq!(last.facts[4], ("retired slots".to_owned(), "0".to_owned()));
+}
+
+#[test]
+fn a_walk_loads_whole_lines() {
+    let (said, last) = run(Name::Layout, &["walk position.x structs"]);
+    assert_eq!(
+        said[0],
+        "16 structs as structs, position.x: 8 lines of 64 bytes are loaded, and 12 % of the bytes are used."
+    );
+    let used: usize =
+        last.parts.iter().filter(|part| matches!(part.is, Is::Used(_))).map(|part| part.bytes).sum();
+    assert_eq!(used, 16 * 4);
+    let (said, _) = run(Name::Layout, &["walk position.x numbers", "walk x structs"]);
+    assert_eq!(
+        said[0],
+        "16 structs as numbers, position.x: 1 line of 64 bytes is loaded, and 100 % of the bytes are used."
+    );
+    assert!(said[1].starts_with("Expected `walk position.x`"), "{}", said[1]);
+}
+
+#[test]
+fn a_race_asks_all_for_the_same() {
+    let race = race(7, 60).unwrap();
+    assert_eq!(race.commands.len(), 60);
+    for (name, scenes) in &race.scenes {
+        assert_eq!(scenes.len(), 61);
+        let text = format!("{}\n{}", name.name(), race.commands.join("\n"));
+        assert_eq!(play(&text).as_ref(), Some(scenes), "as when they are typed");
+        scenes.iter().for_each(|scene| check(*name, scene));
+    }
+    assert_eq!(
+        race.scenes.iter().map(|(name, _)| name.name()).collect::<Vec<_>>(),
+        ["first-fit", "best-fit", "buddy", "tlsf"]
+    );
+    assert_ne!(super::race(8, 60).unwrap().commands, race.commands);
+    assert_eq!(play("none"), None);
+    let scenes = play("linear\nfrob").unwrap();
+    assert!(scenes[1].refused && scenes[1].said.starts_with("`frob` is no command"), "{}", scenes[1].said);
+}
+
+#[test]
+fn names_are_those_of_the_command_line() {
+    use clap::ValueEnum;
+    for name in Name::ALL {
+        assert_eq!(name.to_possible_value().unwrap().get_name(), name.name());
+        assert_eq!(serde_json::to_value(name).unwrap(), name.name());
     }
 }

@@ -2,6 +2,7 @@
 //! (Albrecht, "Pitfalls of Object Oriented Programming", 2009).
 
 use super::Context;
+use crate::demos::walk::{ACCESSES, Access, Layout as Arrangement, STRUCT};
 use crate::findings::clock::{self, Samples, Spread};
 use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
 use clap::Args;
@@ -30,58 +31,11 @@ fn line(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "expected a power of two from 8 to 4096".to_owned())
 }
 
-/// A game's entity, 32 bytes: fields with their bytes and the place in the struct.
-const FIELDS: [(&str, u64); 4] = [("position", 12), ("velocity", 12), ("health", 4), ("team", 4)];
-const STRUCT: u64 = 32;
-
-/// What a walk uses: of each struct, bytes `from..to` of a field.
-struct Access {
-    name: &'static str,
-    parts: &'static [(usize, u64, u64)],
-}
-
-const ACCESSES: [Access; 3] = [
-    Access { name: "position.x", parts: &[(0, 0, 4)] },
-    Access { name: "position", parts: &[(0, 0, 12)] },
-    Access { name: "all fields", parts: &[(0, 0, 12), (1, 0, 12), (2, 0, 4), (3, 0, 4)] },
-];
-
-/// Lines that a walk over `n` structs loads if part `(field, from, to)` of struct `i` begins at `place(i, field, from)`.
-fn lines(parts: &[(usize, u64, u64)], n: u64, line: u64, place: impl Fn(u64, usize, u64) -> u64) -> u64 {
-    // Each of eight arrays of scalars may leave the rest of a line.
-    let mut loaded = vec![false; (n * STRUCT / line + 8) as usize];
-    for i in 0..n {
-        for &(field, from, to) in parts {
-            let first = place(i, field, from);
-            loaded[(first / line) as usize..=((first + (to - from) - 1) / line) as usize].fill(true);
-        }
-    }
-    loaded.into_iter().filter(|loaded| *loaded).count() as u64
-}
-
-fn in_struct(field: usize) -> u64 {
-    FIELDS[..field].iter().map(|f| f.1).sum()
-}
-
 /// (lines as structs, lines as an array a field, lines as an array a scalar, bytes used)
 fn traced(access: &Access, n: u64, line: u64) -> [u64; 4] {
-    // Arrays begin on lines of their own.
-    let array = |bytes: u64| (n * bytes).next_multiple_of(line);
-    let before = |field: usize| FIELDS[..field].iter().map(|f| array(f.1)).sum::<u64>();
-    let scalars = |field: usize| FIELDS[..field].iter().map(|f| f.1 / 4 * array(4)).sum::<u64>();
-    let used = access.parts.iter().map(|(_, from, to)| to - from).sum::<u64>() * n;
-    let scalar_parts = |i: u64, field: usize, from: u64| scalars(field) + from / 4 * array(4) + i * 4;
-    // A part of several scalars is as many parts of one.
-    let single = |&(field, from, to): &(usize, u64, u64)| {
-        (from..to).step_by(4).map(move |at| (field, at, at + 4)).collect::<Vec<_>>()
-    };
-    let singles: Vec<_> = access.parts.iter().flat_map(single).collect();
-    [
-        lines(access.parts, n, line, |i, field, from| i * STRUCT + in_struct(field) + from),
-        lines(access.parts, n, line, |i, field, from| before(field) + i * FIELDS[field].1 + from),
-        lines(&singles, n, line, scalar_parts),
-        used,
-    ]
+    let lines = Arrangement::ALL
+        .map(|layout| access.loaded(layout, n, line).into_iter().filter(|loaded| *loaded).count() as u64);
+    [lines[0], lines[1], lines[2], access.used(n)]
 }
 
 /// Children of a node, and levels below the root: 11,111 nodes.

@@ -1,0 +1,98 @@
+//! Kenwright's pool: blocks join the chain of free ones when they are first needed ("Fast Efficient Fixed-Size Memory Pool", 2012).
+
+use super::Demo;
+use super::blocks::{name, some};
+use super::command::Command;
+use super::scene::{Is, Part, Scene};
+use crate::allocators::memory::ConfigError;
+use uslab::pool::{HeapArea, IndexPool, Initialise, PoolGuard, SafePool};
+
+const BLOCK: usize = 16;
+const BLOCKS: usize = 16;
+
+type Pool = SafePool<IndexPool<HeapArea>>;
+
+/// The pool, and the blocks that are out.
+#[derive(Debug)]
+pub(super) struct Lazy {
+    /// Lives as long as the program, as the blocks borrow it: some hundred bytes for each demo that is begun.
+    pool: &'static Pool,
+    live: Vec<(usize, PoolGuard<'static, IndexPool<HeapArea>>)>,
+    /// The address of the first block.
+    base: Option<usize>,
+    births: usize,
+}
+
+impl Lazy {
+    pub(super) fn new() -> Result<Self, ConfigError> {
+        let area = HeapArea::new(BLOCK * BLOCKS, 64)?;
+        let pool = SafePool::new(IndexPool::with_blocks(area, BLOCK, BLOCKS, Initialise::EachAllocation)?);
+        Ok(Self { pool: Box::leak(Box::new(pool)), live: vec![], base: None, births: 0 })
+    }
+
+    /// Which block that is. The first that a fresh pool gives is block 0.
+    fn index(&self, block: &PoolGuard<'_, IndexPool<HeapArea>>) -> usize {
+        (block.address().addr() - self.base.unwrap_or(block.address().addr())) / BLOCK
+    }
+}
+
+impl Demo for Lazy {
+    fn tell(&mut self, command: &Command) -> Result<String, String> {
+        let before = self.pool.state();
+        match command {
+            Command::Alloc { bytes: None, .. } => {
+                let block = self.pool.alloc().map_err(|_| format!("All {BLOCKS} blocks are in use."))?;
+                self.base.get_or_insert(block.address().addr());
+                let (name, index) = (name(self.births), self.index(&block));
+                self.live.push((self.births, block));
+                self.births += 1;
+                let now = self.pool.state();
+                let joined = match now.initialised - before.initialised {
+                    0 => "No block joins the chain: all have.".to_owned(),
+                    _ => format!(
+                        "Block {} joins the chain now: it is written for the first time.",
+                        before.initialised
+                    ),
+                };
+                let next = if now.free > 0 {
+                    format!("The next is block {}.", now.next)
+                } else {
+                    "There is no next.".to_owned()
+                };
+                Ok(format!("{name} is block {index}. {joined} {next}"))
+            }
+            Command::Alloc { .. } => Err(format!("All blocks have {BLOCK} bytes: `alloc`.")),
+            Command::Free { block } => {
+                let Some(at) = self.live.iter().position(|(birth, _)| name(*birth) == *block) else {
+                    let live: Vec<_> = self.live.iter().map(|(birth, _)| name(*birth)).collect();
+                    return Err(format!("There is no block {block}; in use: {}.", some(&live)));
+                };
+                let (_, guard) = self.live.remove(at);
+                let index = self.index(&guard);
+                guard.free().map_err(|error| super::capital(&error.to_string()))?;
+                Ok(format!(
+                    "{block} is free: block {index} has the number {} written into it, and is the next.",
+                    before.next
+                ))
+            }
+            _ => Err("Expected `alloc` or `free BLOCK`.".to_owned()),
+        }
+    }
+
+    fn scene(&self) -> Scene {
+        let state = self.pool.state();
+        let is = |index: usize| {
+            let live = self.live.iter().find(|(_, block)| self.index(block) == index);
+            match live {
+                Some((birth, _)) => Is::Used(name(*birth)),
+                None if index < state.initialised as usize => Is::Free,
+                None => Is::Untouched,
+            }
+        };
+        let parts = (0..BLOCKS).map(|index| Part::of(index * BLOCK..(index + 1) * BLOCK, is(index)));
+        let facts =
+            [("free blocks", state.free), ("in the chain so far", state.initialised), ("next", state.next)];
+        let facts = facts.map(|(name, n)| (name.to_owned(), n.to_string()));
+        Scene { parts: parts.collect(), facts: facts.into(), ..Scene::default() }
+    }
+}

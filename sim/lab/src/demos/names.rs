@@ -1,0 +1,234 @@
+//! The demos by name: what each is about, and a script that shows it.
+
+use super::Demo;
+use super::blocks::Blocks;
+use super::handles::Handles;
+use super::lazy::Lazy;
+use super::walk::Walk;
+use crate::allocators::heap::{Fit, Order};
+use crate::allocators::memory::ConfigError;
+use crate::allocators::tlsf::Search;
+use crate::allocators::{Buddy, Heap, Linear, Pool, Stack, Tlsf};
+use core::alloc::Layout;
+use serde::Serialize;
+use uslab::handle::WrapPolicy;
+
+/// The demos.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "experiments", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+#[serde(rename_all = "kebab-case")]
+pub enum Name {
+    /// One position that moves forward; all is freed at once.
+    Linear,
+    /// The same with markers to go back to.
+    Stack,
+    /// Slots of one size, the free ones in a list.
+    Pool,
+    /// The same, of which a block joins the list when it is first needed.
+    LazyPool,
+    /// A list of free blocks by address: the first that is large enough.
+    FirstFit,
+    /// The smallest that is large enough.
+    BestFit,
+    /// Powers of two that are halved and made one again.
+    Buddy,
+    /// Lists by two levels of sizes, found by two bit scans.
+    Tlsf,
+    /// Names that notice when their object is gone: a slot retires after its last generation.
+    Handles,
+    /// The same, whose generations wrap.
+    HandlesWrap,
+    /// What a walk over structs loads, as an array of structs and as arrays of fields.
+    Layout,
+}
+
+/// What there is to know of a demo before it begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct About {
+    /// Its name.
+    pub name: Name,
+    /// What it is called on a page.
+    pub title: &'static str,
+    /// What to look at, in a few sentences.
+    pub what: &'static str,
+    /// What it can be told.
+    pub takes: &'static [&'static str],
+    /// Commands that show what it is about.
+    pub script: &'static [&'static str],
+    /// Whether it serves any size, so that others can race it with the same requests.
+    pub races: bool,
+}
+
+impl Name {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Linear,
+        Self::Stack,
+        Self::Pool,
+        Self::LazyPool,
+        Self::FirstFit,
+        Self::BestFit,
+        Self::Buddy,
+        Self::Tlsf,
+        Self::Handles,
+        Self::HandlesWrap,
+        Self::Layout,
+    ];
+
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Linear => "linear",
+            Self::Stack => "stack",
+            Self::Pool => "pool",
+            Self::LazyPool => "lazy-pool",
+            Self::FirstFit => "first-fit",
+            Self::BestFit => "best-fit",
+            Self::Buddy => "buddy",
+            Self::Tlsf => "tlsf",
+            Self::Handles => "handles",
+            Self::HandlesWrap => "handles-wrap",
+            Self::Layout => "layout",
+        }
+    }
+
+    /// A fresh one.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn make(self) -> Result<Box<dyn Demo>, ConfigError> {
+        let heap = |fit| Heap::new(1024, fit, Order::Address).map(Blocks::new);
+        Ok(match self {
+            Self::Linear => Box::new(Blocks::new(Linear::fixed(256)?)),
+            Self::Stack => Box::new(Blocks::new(Stack::new(256)?)),
+            Self::Pool => {
+                Box::new(Blocks::new(Pool::new(Linear::fixed(24 * 96)?, Layout::new::<[u8; 96]>())?))
+            }
+            Self::LazyPool => Box::new(Lazy::new()?),
+            Self::FirstFit => Box::new(heap(Fit::First)?),
+            Self::BestFit => Box::new(heap(Fit::Best)?),
+            Self::Buddy => Box::new(Blocks::new(Buddy::new(1024)?)),
+            Self::Tlsf => Box::new(Blocks::new(Tlsf::new(4096, 2, Search::Bitmaps)?)),
+            Self::Handles => Box::new(Handles::new(WrapPolicy::Retire)),
+            Self::HandlesWrap => Box::new(Handles::new(WrapPolicy::Wrap)),
+            Self::Layout => Box::new(Walk::default()),
+        })
+    }
+
+    /// What there is to know of it.
+    pub fn about(self) -> About {
+        let (title, what, takes, script): (_, _, &'static [_], &'static [_]) = match self {
+            Self::Linear => (
+                "Linear",
+                "One head moves forward through 256 bytes. Eight blocks of 32 fill it, the ninth is refused, and a reset frees all of \
+                 them at once. A block that must lie at a multiple of 16 leaves padding in front.",
+                &["alloc BYTES [ALIGN]", "free BLOCK", "reset"],
+                &[
+                    "alloc 32",
+                    "alloc 32",
+                    "alloc 32",
+                    "alloc 32",
+                    "alloc 32",
+                    "alloc 32",
+                    "alloc 32",
+                    "alloc 32",
+                    "alloc 32",
+                    "reset",
+                    "alloc 5",
+                    "alloc 16 16",
+                ],
+            ),
+            Self::Stack => (
+                "Stack with markers",
+                "A marker remembers the head. Popping to it frees all that came after it, and nothing else. A marker that was popped \
+                 is stale.",
+                &["alloc BYTES [ALIGN]", "mark", "pop MARKER", "free BLOCK"],
+                &["alloc 32", "alloc 48", "mark", "alloc 64", "alloc 16", "pop m1", "pop m1", "alloc 8"],
+            ),
+            Self::Pool => (
+                "Pool and free list",
+                "Slots of 96 bytes. A freed slot is the head of a list that runs through the free slots themselves; the next request \
+                 gets it without a search. 80 bytes lose 16 to rounding, and 97 do not fit.",
+                &["alloc BYTES [ALIGN]", "free BLOCK"],
+                &["alloc 96", "alloc 96", "alloc 80", "free b", "alloc 96", "alloc 97"],
+            ),
+            Self::LazyPool => (
+                "Kenwright's lazy pool",
+                "16 blocks of 16 bytes. Making the pool writes nothing; each allocation lets one more block join the chain of free \
+                 ones, until all have. Three numbers are all it keeps.",
+                &["alloc", "free BLOCK"],
+                &["alloc", "alloc", "alloc", "free b", "free a", "alloc", "alloc"],
+            ),
+            Self::FirstFit => (
+                "First fit with boundary tags",
+                "Each block lies between two tags of 4 bytes with its size. After two frees there are two holes; the first that is \
+                 large enough is taken. A freed block is merged with free neighbours, which the tags tell.",
+                &["alloc BYTES [ALIGN]", "free BLOCK"],
+                HOLES,
+            ),
+            Self::BestFit => (
+                "Best fit",
+                "The same requests, and the smallest hole that is large enough: the large hole stays whole, and a sliver remains.",
+                &["alloc BYTES [ALIGN]", "free BLOCK"],
+                HOLES,
+            ),
+            Self::Buddy => (
+                "Buddy",
+                "1,024 bytes. For 65 bytes the memory is halved three times; the block has 128, and 63 are lost. Two buddies that are \
+                 free become one again, as far as it goes.",
+                &["alloc BYTES [ALIGN]", "free BLOCK"],
+                &["alloc 65", "alloc 60", "alloc 200", "free a", "free b", "free c"],
+            ),
+            Self::Tlsf => (
+                "TLSF",
+                "4,096 bytes. The size's highest bit is the first level, the next two bits the second; two bit scans find a list all \
+                 of whose blocks are large enough. Type any size, and see the class that is searched from.",
+                &["alloc BYTES [ALIGN]", "free BLOCK"],
+                &["alloc 1000", "alloc 100", "alloc 40", "free b", "alloc 90", "free a", "free c", "free d"],
+            ),
+            Self::Handles => (
+                "Handles with generations",
+                "A handle is a slot and a generation. When an object goes, its slot's generation goes on, and old handles are stale. \
+                 Two bits are three generations: after the third the slot is retired, so that no stale handle is ever right again.",
+                &["alloc", "get HANDLE", "free HANDLE"],
+                &[
+                    "alloc", "alloc", "get a", "free a", "get a", "alloc", "get a", "free c", "alloc",
+                    "free d", "alloc", "get a",
+                ],
+            ),
+            Self::HandlesWrap => (
+                "Handles that wrap",
+                "The same, but after the last generation comes the first. A handle that is three lives old is taken for the new \
+                 object's: the ABA problem.",
+                &["alloc", "get HANDLE", "free HANDLE"],
+                &[
+                    "alloc", "free a", "alloc", "free b", "alloc", "free c", "alloc", "get a", "free a",
+                    "get d",
+                ],
+            ),
+            Self::Layout => (
+                "Structs of arrays",
+                "16 entities of 32 bytes: position and velocity of three numbers each, health, team. Memory comes in lines of 64 \
+                 bytes. Which lines does a walk load, and how much of them does it use?",
+                &["walk position.x|position|all structs|fields|numbers"],
+                &[
+                    "walk position.x structs",
+                    "walk position.x fields",
+                    "walk position.x numbers",
+                    "walk position structs",
+                    "walk position fields",
+                    "walk all structs",
+                    "walk all numbers",
+                ],
+            ),
+        };
+        let races = matches!(self, Self::FirstFit | Self::BestFit | Self::Buddy | Self::Tlsf);
+        About { name: self, title, what, takes, script, races }
+    }
+}
+
+/// After the two frees the first hole serves 60 bytes in one, the smaller second one in the other.
+const HOLES: &[&str] =
+    &["alloc 200", "alloc 40", "alloc 72", "alloc 40", "free a", "free c", "alloc 60", "free b", "free d"];

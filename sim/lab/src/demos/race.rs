@@ -1,0 +1,60 @@
+//! The same requests at random for several allocators.
+
+use super::blocks::name;
+use super::command::Command;
+use super::{Name, Scene};
+use crate::allocators::memory::ConfigError;
+use rand_pcg::Pcg32;
+use rand_pcg::rand_core::Rng as _;
+use serde::Serialize;
+
+/// `n` commands of `seed`: blocks of 8 to 127 bytes, freed in any order; about eight are in use. The same on every machine. Who refuses
+/// a block refuses its free, too.
+pub fn random(seed: u64, n: usize) -> Vec<Command> {
+    let mut numbers = Pcg32::new(seed, 0x6465_6d6f);
+    let mut below = |bound: u32| ((u64::from(numbers.next_u32()) * u64::from(bound)) >> 32) as usize;
+    let mut live: Vec<String> = vec![];
+    let mut births = 0;
+    (0..n)
+        .map(|_| {
+            // The more are in use, the more likely is a free.
+            if below(16) >= live.len() {
+                live.push(name(births));
+                births += 1;
+                Command::Alloc { bytes: Some(8 + below(120)), align: 1 }
+            } else {
+                let at = below(live.len() as u32);
+                Command::Free { block: live.swap_remove(at) }
+            }
+        })
+        .collect()
+}
+
+/// Several allocators under the same requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Race {
+    /// What was asked for.
+    pub commands: Vec<String>,
+    /// Each allocator, and what its memory looked like before the first request and after each.
+    pub scenes: Vec<(Name, Vec<Scene>)>,
+}
+
+/// [Random requests](random) to all demos that [race](super::About::races).
+///
+/// # Errors
+/// Memory is short.
+pub fn race(seed: u64, requests: usize) -> Result<Race, ConfigError> {
+    let commands = random(seed, requests);
+    let racers = Name::ALL.into_iter().filter(|name| name.about().races);
+    let scenes = racers.map(|name| {
+        let mut demo = name.make()?;
+        let begin = demo.scene();
+        let scenes = commands.iter().map(|command| demo.act(command));
+        Ok::<_, ConfigError>((name, core::iter::once(begin).chain(scenes).collect()))
+    });
+    Ok(Race {
+        scenes: scenes.collect::<Result<_, _>>()?,
+        commands: commands.iter().map(ToString::to_string).collect(),
+    })
+}

@@ -1,0 +1,150 @@
+//! What a walk over structs loads: as an array of structs, as an array for each field, and as an array for each number.
+
+use super::Demo;
+use super::command::Command;
+use super::scene::{Is, Part, Scene};
+
+/// A game's entity, 32 bytes: fields with their bytes, in their order in the struct.
+pub(crate) const FIELDS: [(&str, u64); 4] = [("position", 12), ("velocity", 12), ("health", 4), ("team", 4)];
+pub(crate) const STRUCT: u64 = 32;
+
+/// What a walk uses of each struct.
+#[derive(Debug)]
+pub(crate) struct Access {
+    pub(crate) name: &'static str,
+    /// Numbers of four bytes: the field, and where in it they begin.
+    pub(crate) numbers: &'static [(usize, u64)],
+}
+
+pub(crate) const ACCESSES: [Access; 3] = [
+    Access { name: "position.x", numbers: &[(0, 0)] },
+    Access { name: "position", numbers: &[(0, 0), (0, 4), (0, 8)] },
+    Access { name: "all", numbers: &[(0, 0), (0, 4), (0, 8), (1, 0), (1, 4), (1, 8), (2, 0), (3, 0)] },
+];
+
+/// How `n` structs lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// One after the other.
+    Structs,
+    /// An array for each field.
+    Fields,
+    /// An array for each number of a field.
+    Numbers,
+}
+
+impl Layout {
+    pub(crate) const ALL: [Self; 3] = [Self::Structs, Self::Fields, Self::Numbers];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Structs => "structs",
+            Self::Fields => "fields",
+            Self::Numbers => "numbers",
+        }
+    }
+
+    /// Where the number at byte `from` of a field of struct `i` of `n` lies. Arrays begin on lines of their own.
+    fn place(self, n: u64, line: u64, i: u64, field: usize, from: u64) -> u64 {
+        let array = |bytes: u64| (n * bytes).next_multiple_of(line);
+        let before = &FIELDS[..field];
+        match self {
+            Self::Structs => i * STRUCT + before.iter().map(|f| f.1).sum::<u64>() + from,
+            Self::Fields => before.iter().map(|f| array(f.1)).sum::<u64>() + i * FIELDS[field].1 + from,
+            Self::Numbers => {
+                before.iter().map(|f| f.1 / 4 * array(4)).sum::<u64>() + from / 4 * array(4) + i * 4
+            }
+        }
+    }
+}
+
+impl Access {
+    /// Bytes that a walk over `n` structs uses.
+    pub(crate) fn used(&self, n: u64) -> u64 {
+        4 * n * self.numbers.len() as u64
+    }
+    /// Where it finds them, four bytes at a time.
+    fn places(&self, layout: Layout, n: u64, line: u64) -> impl Iterator<Item = u64> {
+        (0..n).flat_map(move |i| {
+            self.numbers.iter().map(move |(field, from)| layout.place(n, line, i, *field, *from))
+        })
+    }
+    /// Lines of memory, and whether it loads them.
+    pub(crate) fn loaded(&self, layout: Layout, n: u64, line: u64) -> Vec<bool> {
+        // Each of eight arrays may leave the rest of a line.
+        let mut loaded = vec![false; (n * STRUCT / line + 8) as usize];
+        for place in self.places(layout, n, line) {
+            loaded[(place / line) as usize] = true;
+        }
+        loaded
+    }
+}
+
+/// Of the demo: sixteen structs are eight lines of 64 bytes, however they lie.
+const STRUCTS: u64 = 16;
+const LINE: u64 = 64;
+
+/// Walks over structs.
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    last: Option<(&'static Access, Layout)>,
+}
+
+/// (lines loaded, bytes used)
+fn counts(access: &Access, layout: Layout) -> (u64, u64) {
+    let lines = access.loaded(layout, STRUCTS, LINE).into_iter().filter(|loaded| *loaded).count() as u64;
+    (lines, access.used(STRUCTS))
+}
+
+impl Demo for Walk {
+    fn tell(&mut self, command: &Command) -> Result<String, String> {
+        let wanted = match command {
+            Command::Walk { access, layout } => {
+                let access = ACCESSES.iter().find(|own| own.name == access);
+                access.zip(Layout::ALL.into_iter().find(|own| own.name() == layout))
+            }
+            _ => None,
+        };
+        let (access, layout) = wanted.ok_or(
+            "Expected `walk position.x`, `walk position` or `walk all`, and then `structs`, `fields` or `numbers`.",
+        )?;
+        self.last = Some((access, layout));
+        let (lines, used) = counts(access, layout);
+        Ok(format!(
+            "{STRUCTS} structs as {}, {}: {lines} line{} of {LINE} bytes {} loaded, and {} % of the bytes are used.",
+            layout.name(),
+            access.name,
+            if lines == 1 { "" } else { "s" },
+            if lines == 1 { "is" } else { "are" },
+            used * 100 / (lines * LINE)
+        ))
+    }
+
+    fn scene(&self) -> Scene {
+        let Some((access, layout)) = self.last else {
+            let all = Part::of(0..(STRUCTS * STRUCT) as usize, Is::Free);
+            return Scene { parts: vec![all], ..Scene::default() };
+        };
+        let loaded = access.loaded(layout, STRUCTS, LINE);
+        let mut used = vec![false; (STRUCTS * STRUCT / 4) as usize];
+        access.places(layout, STRUCTS, LINE).for_each(|place| used[(place / 4) as usize] = true);
+        let mut parts: Vec<Part> = vec![];
+        for (i, used) in used.into_iter().enumerate() {
+            let is = match used {
+                true => Is::Used(access.name.to_owned()),
+                false if loaded[i / 16] => Is::Loaded,
+                false => Is::Free,
+            };
+            match parts.last_mut() {
+                Some(last) if last.is == is => last.bytes += 4,
+                _ => parts.push(Part::of(i * 4..i * 4 + 4, is)),
+            }
+        }
+        let (lines, used) = counts(access, layout);
+        let facts = vec![
+            ("lines loaded".to_owned(), format!("{lines} of {}", STRUCTS * STRUCT / LINE)),
+            ("bytes used".to_owned(), format!("{used} of {} that are loaded", lines * LINE)),
+        ];
+        Scene { parts, facts, ..Scene::default() }
+    }
+}
