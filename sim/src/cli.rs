@@ -5,6 +5,7 @@ use crate::diff;
 use crate::geometry;
 use crate::output::command::{self, Outcome};
 use crate::output::{Form, Place, Progress, bytes, grouped, json_text, table, text, write_all};
+use crate::pages;
 use crate::record;
 use crate::replay;
 use crate::scale;
@@ -55,6 +56,7 @@ enum Verb {
     Diff(DiffArgs),
     Geometry(GeometryArgs),
     Stress(StressArgs),
+    Page(pages::Args),
     Lab(LabArgs),
 }
 
@@ -121,7 +123,7 @@ struct ReplayArgs {
     ///
     /// Designs, and what can be set with `:KEY=NUMBER`:
     ///
-    ///   uslab        the shipping allocator
+    ///   uslab        the shipping allocator: capacity (0: no magazines), stock, depot_limit
     ///   uslab-model  a model of it, for virtual time: capacity, first_fill, stock, depot_limit
     ///   slub         a model of SLUB in Linux 6.1 to 6.17: cpu_partial, min_partial, slab_min_objects, slab_min_order,
     ///                slab_max_order, cpus
@@ -548,6 +550,7 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
         Some(Verb::Scale(args)) => run_scale::<P>(args, json()?),
         Some(Verb::Geometry(args)) => run_geometry(args, json()?),
         Some(Verb::Stress(args)) => run_stress(args, json()?),
+        Some(Verb::Page(args)) => args.run(json()?),
         Some(Verb::Lab(args)) => run_lab(args, cli.json.as_deref()),
     }
 }

@@ -23,6 +23,7 @@ pub mod diff;
 pub mod fuzz;
 pub mod geometry;
 pub mod machine;
+mod pages;
 mod race;
 pub mod record;
 pub mod replay;

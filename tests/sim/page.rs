@@ -314,3 +314,35 @@ fn a_page_is_written_whole_or_not_at_all() {
     assert!(written.starts_with("<!DOCTYPE html>") && written.trim_end().ends_with("</html>"));
     assert!(written.len() < 1_500_000, "{} bytes", written.len());
 }
+
+#[test]
+fn pages_of_demos_are_written_to_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(at("file"), "mine").unwrap();
+    let output = uslab(&["page", &at("file")]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("file: expected a folder"), "{error}");
+    assert_eq!(std::fs::read_to_string(at("file")).unwrap(), "mine");
+
+    let output = uslab(&["page", &at("new/pages"), "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let written: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (page, name) in written.as_array().unwrap().iter().zip(["index.html", "replay.html"]) {
+        let text = std::fs::read_to_string(at(&format!("new/pages/{name}"))).unwrap();
+        assert_eq!(page["bytes"], text.len());
+        assert!(text.starts_with("<!DOCTYPE html>") && text.trim_end().ends_with("</html>"));
+        assert!(!text.contains("{engine}") && !text.contains("{stream}"), "{name}");
+        for request in ["http://", "https://", "src=", "@import", "fetch(", "XMLHttpRequest", "import("] {
+            // The namespace of SVG is a name, and is asked of nobody.
+            assert!(
+                !text.replace("http://www.w3.org/2000/svg", "").contains(request),
+                "`{request}` in {name}"
+            );
+        }
+    }
+    // The same command again makes the same pages.
+    let again = uslab(&["page", &at("new/pages"), "--json"]);
+    assert_eq!(again.stdout, output.stdout);
+}

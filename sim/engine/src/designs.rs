@@ -16,7 +16,7 @@ use crate::stream::{CacheInfo, Stream};
 use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
-use uslab::Geometry;
+use uslab::{Geometry, Magazines};
 use uslab_magazine::Cpus;
 
 /// Designs that are part of this crate, or the one that a program brings.
@@ -130,6 +130,15 @@ impl<P: Policy> fmt::Display for Spec<P> {
     }
 }
 
+/// What can be set of the shipping allocator: see [`Magazines`].
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sizes {
+    capacity: Option<u16>,
+    stock: Option<u16>,
+    depot_limit: Option<u32>,
+}
+
 /// Something to do with a design, whichever it is.
 pub trait Visitor {
     /// What comes of it.
@@ -160,10 +169,7 @@ pub enum DesignError {
 impl<P: Policy> Spec<P> {
     fn check(&self) -> Result<(), String> {
         match self.kind {
-            Kind::Uslab => match self.knobs.keys().next() {
-                Some(key) => Err(format!("unknown knob `{key}`; it has none")),
-                None => Ok(()),
-            },
+            Kind::Uslab => self.magazines().map(drop),
             Kind::UslabModel => self.knobs::<Uslab>().map(drop),
             Kind::Slub => self.knobs::<Slub>().map(drop),
             Kind::Sheaves => self.knobs::<Sheaves>().map(drop),
@@ -172,6 +178,32 @@ impl<P: Policy> Spec<P> {
             Kind::Magazines01 => self.knobs::<Magazines01>().map(drop),
             Kind::Own => self.knobs::<P>().map(drop),
         }
+    }
+    /// The shipping allocator's magazines.
+    fn magazines(&self) -> Result<Magazines, String> {
+        let knobs: Sizes =
+            serde_json::from_value(self.knobs.clone().into()).map_err(|error| error.to_string())?;
+        match knobs {
+            Sizes { capacity: None, stock: None, depot_limit: None } => Ok(Magazines::BySize),
+            Sizes { capacity: None, .. } => {
+                Err("stock and depot_limit are of magazines whose capacity is set, too".to_owned())
+            }
+            Sizes { capacity: Some(0), stock: None, depot_limit: None } => Ok(Magazines::Off),
+            Sizes { capacity: Some(0), .. } => {
+                Err("without magazines (capacity=0) there is no stock and no depot".to_owned())
+            }
+            Sizes { capacity: Some(capacity @ 1..=64), stock, depot_limit } => Ok(Magazines::Sized {
+                capacity,
+                stock: stock.unwrap_or(8),
+                depot_limit: depot_limit.unwrap_or(10),
+            }),
+            Sizes { capacity: Some(capacity), .. } => {
+                Err(format!("capacity is {capacity}; expected 0 to 64"))
+            }
+        }
+    }
+    fn shipping(&self, stream: &Stream) -> Result<Machine, DesignError> {
+        Ok(Machine::with_magazines(stream, self.magazines().map_err(Unable)?)?)
     }
     fn knobs<Q: Policy>(&self) -> Result<Q::Knobs, String> {
         let knobs = serde_json::from_value(self.knobs.clone().into()).map_err(|error| error.to_string())?;
@@ -186,7 +218,7 @@ impl<P: Policy> Spec<P> {
     pub fn on<V: Visitor>(&self, stream: &Stream, visitor: V) -> Result<V::Out, DesignError> {
         match self.kind {
             Kind::Uslab => {
-                let machine = Machine::new(stream)?;
+                let machine = self.shipping(stream)?;
                 Ok(visitor.visit(Shipping::on(&machine)))
             }
             Kind::UslabModel => self.model::<Uslab, V>(stream, visitor),
@@ -229,7 +261,7 @@ impl<P: Policy> Spec<P> {
         use crate::engine::Engine;
         match self.kind {
             Kind::Uslab => {
-                let machine = Box::leak(Box::new(Machine::new(stream)?));
+                let machine = Box::leak(Box::new(self.shipping(stream)?));
                 Ok(Box::new(Engine::new(Shipping::on(machine), stream)))
             }
             Kind::UslabModel => self.play_model::<Uslab>(stream),
@@ -284,7 +316,13 @@ mod tests {
             ("slab:limit=4:batchcount=5", "slab: batchcount=5: at most `limit`, 4"),
             ("sheaves:sheaf_capacity=0", "sheaves: sheaf_capacity=0: at least 1"),
             ("bonwick94:limit=1", "bonwick94: unknown field `limit`"),
-            ("uslab:capacity=1", "uslab: unknown knob `capacity`; it has none"),
+            ("uslab:capacity=65", "uslab: capacity is 65; expected 0 to 64"),
+            ("uslab:stock=1", "uslab: stock and depot_limit are of magazines whose capacity is set, too"),
+            ("uslab:capacity=0:stock=1", "uslab: without magazines (capacity=0) there is no stock"),
+            (
+                "uslab:first_fill=1",
+                "uslab: unknown field `first_fill`, expected one of `capacity`, `stock`, `depot_limit`",
+            ),
             ("uslab-model:capacity=65", "uslab-model: capacity=65: 1 to 64"),
             ("uslab-model:first_fill=0", "uslab-model: first_fill=0: 1 to 64"),
             ("uslab-model:depot_limit=4097", "uslab-model: depot_limit=4097: 0 to 4096"),

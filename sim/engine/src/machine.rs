@@ -66,7 +66,14 @@ impl Machine {
     /// # Errors
     /// The CPUs or the memory cannot be simulated, or a cache of the stream cannot be made.
     pub fn new(stream: &Stream) -> Result<Self, MachineError> {
-        Self::on(page_config(stream.cpus, &stream.zones)?, Magazines::default())
+        Self::with_magazines(stream, Magazines::default())
+    }
+    /// The same with these magazines in each cache.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_magazines(stream: &Stream, magazines: Magazines) -> Result<Self, MachineError> {
+        Self::on(page_config(stream.cpus, &stream.zones)?, magazines)
     }
     /// The same with memory behind the addresses. [`Shipping`](crate::Shipping) writes a stamp to each object of a cache
     /// while it is out, and checks it at the free.

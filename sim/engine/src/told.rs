@@ -41,7 +41,9 @@ pub(crate) fn how_pages(did: &[Step]) -> String {
 
 /// How an object of the shipping design's came or went, whose slabs are of `order`: the dearest thing, and why.
 pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) -> (Path, String) {
-    use Step::{ObjectsGiven, ObjectsTaken, SlabAdded, SlabReleased};
+    use Step::{
+        DepotGiven, DepotTaken, ObjectsGiven, ObjectsTaken, SlabAdded, SlabReleased, TablesCommitted,
+    };
     let count = |which: fn(&Step) -> u64| did.iter().map(which).sum::<u64>();
     let made = count(|step| matches!(step, SlabAdded { .. }).into());
     let released = count(|step| matches!(step, SlabReleased { .. }).into());
@@ -51,12 +53,8 @@ pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) 
     let block = format!("of {}", pages(order).trim_start_matches("a block of "));
     let path = dearest(did);
     let how = if made > 0 {
-        let commit = match committed(did) {
-            0 => String::new(),
-            pages => format!(" The page allocator commits {} for it.", kib(pages * 4)),
-        };
         format!(
-            "neither the stack, the depot nor a slab has a free object, so the page allocator makes {} {block}.{commit}",
+            "neither the stack, the depot nor a slab has a free object, so the page allocator makes {} {block}.",
             slabs(made)
         )
     } else if released > 0 {
@@ -72,24 +70,29 @@ pub(crate) fn how(did: &[Step], order: u8, freeing: bool, stack: Option<Level>) 
         format!(
             "the stack and the depot are empty, so {taken} come from slabs, under the node's lock: one is handed out, the rest are the stack."
         )
-    } else if path == Path::Depot && freeing {
+    } else if did.contains(&DepotGiven) || path == Path::Depot && freeing {
         "its stack is full, so a magazine of it goes to the depot, under the depot's lock.".to_owned()
-    } else if path == Path::Depot {
+    } else if did.contains(&DepotTaken) || path == Path::Depot {
         "its stack is empty, so a magazine comes from the depot, under the depot's lock.".to_owned()
     } else {
-        how_cpu(freeing, stack)
+        how_cpu(freeing, stack, path)
     };
-    (path, how)
+    let tables = count(|step| if let TablesCommitted { bytes } = step { (*bytes).into() } else { 0 });
+    let commit = match committed(did) {
+        0 if tables > 0 => format!(" The magazine layer commits {} for its tables.", kib(tables / 1024)),
+        0 => String::new(),
+        pages => format!(" The page allocator commits {} for it.", kib(pages * 4)),
+    };
+    (path, how + &commit)
 }
 
-fn how_cpu(freeing: bool, stack: Option<Level>) -> String {
+fn how_cpu(freeing: bool, stack: Option<Level>, path: Path) -> String {
+    let no_lock = if path == Path::Cpu { "; no lock is taken" } else { "" };
     let Some(Level { objects, room, .. }) = stack else { return "no lock is taken.".to_owned() };
     match (freeing, objects) {
-        (false, 0) => "its stack hands out its last one; no lock is taken.".to_owned(),
-        (false, _) => {
-            format!("its stack hands one out, and {objects} of at most {room} are left; no lock is taken.")
-        }
-        (true, _) => format!("its stack takes it, and has {objects} of at most {room}; no lock is taken."),
+        (false, 0) => format!("its stack hands out its last one{no_lock}."),
+        (false, _) => format!("its stack hands one out, and {objects} of at most {room} are left{no_lock}."),
+        (true, _) => format!("its stack takes it, and has {objects} of at most {room}{no_lock}."),
     }
 }
 

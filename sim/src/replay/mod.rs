@@ -29,7 +29,7 @@ mod stream;
 pub use at::Moments;
 pub use kernel_pages::{PageCause, PageCauseKind, PageError, PagesAt, ZonePages};
 pub use moments::{DesignReport, designs, read_stream};
-pub use page::page;
+pub use page::{front, page};
 pub use prediction::{Beside, Prediction};
 pub use series::Series;
 

@@ -8,6 +8,8 @@ use uslab_engine::{Engine, MOST_MEMORY, Machine, Shipping, Stream};
 
 /// Built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/replay.html");
+/// The page of demos.
+const FRONT: &str = include_str!("../../web/built/index.html");
 /// The engine, built by `.ci/page --write`.
 static ENGINE: &[u8] = include_bytes!("../../web/engine.wasm");
 
@@ -32,6 +34,14 @@ pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
     let parts =
         [("{engine}", packed(ENGINE)?), ("{stream}", packed(&stream.write())?), ("{command}", command)];
     Ok(parts.iter().fold(TEMPLATE.to_owned(), |page, (place, part)| page.replacen(place, part, 1)))
+}
+
+/// The page of demos, which needs no stream.
+///
+/// # Errors
+/// None in practice: the engine is packed in memory.
+pub fn front() -> anyhow::Result<String> {
+    Ok(FRONT.replacen("{engine}", &packed(ENGINE)?, 1))
 }
 
 /// Gzip, which browsers unpack, as base64.

@@ -10,17 +10,21 @@ var Engine = class Engine {
 		this.exports = exports;
 		this.about = JSON.parse(this.text(exports.about()));
 	}
-	/** `reserve` bytes of heap are made at once. `design` is as `--design` has it. */
+	/** `stream` is columns, or a script as text. `reserve` bytes of heap are made at once. `design` is as `--design` has it. */
 	static async open(wasm, stream, reserve, design = "uslab") {
-		const { instance } = await WebAssembly.instantiate(wasm, {});
-		const exports = instance.exports;
+		const exports = await instance(wasm);
 		const fine = (length) => {
 			if (length) throw new Error(textOf(exports, length));
 		};
 		put(exports, new TextEncoder().encode(design));
 		fine(exports.design());
-		put(exports, stream);
-		fine(exports.open());
+		if (typeof stream === "string") {
+			put(exports, new TextEncoder().encode(stream));
+			fine(exports.open_script());
+		} else {
+			put(exports, stream);
+			fine(exports.open());
+		}
 		if (reserve) exports.reserve(reserve);
 		return new Engine(exports);
 	}
@@ -63,6 +67,9 @@ var Engine = class Engine {
 		if (length) throw new Error(this.text(length));
 	}
 };
+async function instance(wasm) {
+	return (wasm instanceof WebAssembly.Module ? await WebAssembly.instantiate(wasm, {}) : (await WebAssembly.instantiate(wasm, {})).instance).exports;
+}
 function put(exports, bytes) {
 	const at = exports.room(bytes.length);
 	new Uint8Array(exports.memory.buffer, at, bytes.length).set(bytes);

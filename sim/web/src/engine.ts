@@ -1,5 +1,6 @@
 // The engine in its WebAssembly instance.
 
+import type { About as Demo, Name, Race, Scene } from './scenes.ts';
 import type { About, Found, Until, View } from './views.ts';
 
 /** The heap had to grow, and linear memory cannot shrink again: begin anew with more reserved. */
@@ -12,6 +13,10 @@ interface Exports {
   text(): number;
   design(): number;
   open(): number;
+  open_script(): number;
+  demos(): number;
+  demo(): number;
+  race(seed: number, requests: number): number;
   reserve(bytes: number): void;
   about(): number;
   run(until: number): number;
@@ -33,17 +38,21 @@ export class Engine {
     this.about = JSON.parse(this.text(exports.about()));
   }
 
-  /** `reserve` bytes of heap are made at once. `design` is as `--design` has it. */
-  static async open(wasm: BufferSource, stream: Uint8Array, reserve: number, design = 'uslab'): Promise<Engine> {
-    const { instance } = await WebAssembly.instantiate(wasm, {});
-    const exports = instance.exports as unknown as Exports;
+  /** `stream` is columns, or a script as text. `reserve` bytes of heap are made at once. `design` is as `--design` has it. */
+  static async open(wasm: Wasm, stream: Uint8Array | string, reserve: number, design = 'uslab'): Promise<Engine> {
+    const exports = await instance(wasm);
     const fine = (length: number) => {
       if (length) throw new Error(textOf(exports, length));
     };
     put(exports, new TextEncoder().encode(design));
     fine(exports.design());
-    put(exports, stream);
-    fine(exports.open());
+    if (typeof stream === 'string') {
+      put(exports, new TextEncoder().encode(stream));
+      fine(exports.open_script());
+    } else {
+      put(exports, stream);
+      fine(exports.open());
+    }
     if (reserve) exports.reserve(reserve);
     return new Engine(exports);
   }
@@ -92,6 +101,36 @@ export class Engine {
   private fine(length: number): void {
     if (length) throw new Error(this.text(length));
   }
+}
+
+/** The lab's demos. An instance of its own keeps nothing between two calls. */
+export class Lab {
+  readonly demos: readonly Demo[];
+
+  private constructor(private readonly exports: Exports) {
+    this.demos = JSON.parse(textOf(exports, exports.demos()));
+  }
+  static async open(wasm: Wasm): Promise<Lab> {
+    return new Lab(await instance(wasm));
+  }
+
+  /** The scenes before the first command and after each. */
+  play(name: Name, commands: readonly string[]): Scene[] {
+    put(this.exports, new TextEncoder().encode([name, ...commands].join('\n')));
+    return JSON.parse(textOf(this.exports, this.exports.demo()));
+  }
+  /** The same requests at random to several allocators. */
+  race(seed: number, requests: number): Race {
+    return JSON.parse(textOf(this.exports, this.exports.race(seed, requests)));
+  }
+}
+
+/** Bytes, or compiled. */
+export type Wasm = BufferSource | WebAssembly.Module;
+
+async function instance(wasm: Wasm): Promise<Exports> {
+  const made = wasm instanceof WebAssembly.Module ? await WebAssembly.instantiate(wasm, {}) : (await WebAssembly.instantiate(wasm, {})).instance;
+  return made.exports as unknown as Exports;
 }
 
 function put(exports: Exports, bytes: Uint8Array): void {

@@ -1,6 +1,6 @@
 // The machine: what each CPU holds, the depot behind, the slabs below. The busiest caches as lanes, one of them up close.
 
-import { $, colours, column, grouped, made, noun, shares, sheet, sum } from './draw.ts';
+import { colours, column, grouped, made, noun, shares, sheet, sum } from './draw.ts';
 import { said, total } from './levels.ts';
 import type { About, Level, SeenCache, ShownCache, ShownSlab, Step, View } from './views.ts';
 
@@ -28,18 +28,23 @@ export class Machine {
   private readonly lanes: HTMLElement;
   private readonly head: HTMLElement;
   private readonly cpus: HTMLElement;
+  private readonly shared: HTMLElement;
   private readonly slabs: HTMLCanvasElement;
   /** Where the objects up close were drawn. */
   private hit: ((x: number, y: number) => Place | null) = () => null;
 
-  constructor(private readonly about: About, caches: readonly number[], choose: (cache: number) => void, follow: (place: Place) => void) {
-    const template = $<HTMLTemplateElement>('machine').content.cloneNode(true) as DocumentFragment;
-    this.root = template.firstElementChild as HTMLElement;
-    const part = <E extends Element>(name: string) => this.root.querySelector<E & HTMLElement>(`.${name}`)!;
-    this.lanes = part('lanes');
-    this.head = part('near-head');
-    this.cpus = part('near-cpus');
-    this.slabs = part<HTMLCanvasElement>('near-slabs').querySelector('canvas')!;
+  constructor(private readonly about: About, caches: readonly number[], choose: (cache: number) => void, follow: (place: Place) => void,
+    private readonly largest = 9) {
+    this.lanes = made('div', { className: 'lanes' });
+    this.head = made('h3');
+    this.cpus = made('div', { className: 'near-cpus' });
+    this.slabs = made('canvas', { role: 'img' });
+    const section = (label: string, ...parts: HTMLElement[]) => made('section', { ariaLabel: label }, ...parts);
+    this.root = made('div', {},
+      ...(caches.length > 1 ? [section('The busiest caches', made('h3', {}, 'The busiest caches ',
+        made('span', { className: 'quiet' }, 'what each CPU holds, what they share, the slabs below; click one to see it up close')), this.lanes)] : []),
+      section('A cache up close', this.head,
+        made('div', { className: 'near' }, this.cpus, made('div', { className: 'near-slabs' }, this.slabs))));
     const { cpus } = about;
     const names = made('span', { className: 'cpu-names' });
     if (cpus <= 8) {
@@ -58,6 +63,8 @@ export class Machine {
     );
     this.cpus.append(...Array.from({ length: Math.min(cpus, MOST_CPUS) }, (_, cpu) =>
       made('div', {}, made('h4', {}, `CPU ${cpu}`), made('canvas', { role: 'img' }), made('p'))));
+    this.shared = made('div', {}, made('h4', {}, 'shared by CPUs'), made('canvas', { role: 'img' }), made('p'));
+    this.cpus.append(this.shared);
     this.slabs.onclick = (event) => {
       const place = this.hit(event.offsetX, event.offsetY);
       if (place) follow(place);
@@ -96,7 +103,15 @@ export class Machine {
     const shown = view.shown.find((own) => own.cache === chosen);
     const name = this.about.caches[chosen]!;
     this.head.replaceChildren(`${name} up close `, made('span', { className: 'quiet' }, nearSaid(counts)));
+    const shared = shown?.shared.flat() ?? [];
+    this.shared.hidden = !shown?.shared.length;
+    const canvas = this.shared.querySelector('canvas')!;
+    if (shared.length <= 6) drawCpu(canvas, shared, colours.depot);
+    else drawShared(canvas, shared);
+    canvas.setAttribute('aria-label', `CPUs share: ${said(shared) || 'nothing'}`);
+    this.shared.querySelector('p')!.textContent = shared.length ? `${noun(shared.length, shared[0]!.name)}, ${noun(total(shared).objects, 'object')}` : 'nothing';
     [...this.cpus.children].forEach((box, cpu) => {
+      if (box === this.shared) return;
       const own = shown?.cpus[cpu] ?? [];
       const canvas = box.querySelector('canvas')!;
       box.classList.toggle('acting', step?.cache === chosen && step.cpu === cpu);
@@ -109,7 +124,7 @@ export class Machine {
       ...(step?.cache === chosen && step.object ? [{ page: step.object[0], index: step.object[1], colour: colours.now }] : []),
       ...(followed?.cache === chosen ? [{ ...followed, colour: colours.ink }] : []),
     ];
-    const at = drawSlabs(this.slabs, lists, rings);
+    const at = drawSlabs(this.slabs, lists, rings, this.largest);
     this.hit = (x, y) => {
       const found = at(x, y);
       return found && { cache: chosen, ...found };
@@ -193,7 +208,7 @@ function drawLists(canvas: HTMLCanvasElement, lists: List[], perSlab: number): v
 
 /** All slabs of a cache, as large as they all fit. Returns what lies where. */
 function drawSlabs(
-  canvas: HTMLCanvasElement, lists: List[], rings: { page: number; index: number; colour: string }[],
+  canvas: HTMLCanvasElement, lists: List[], rings: { page: number; index: number; colour: string }[], largest: number,
 ): (x: number, y: number) => { page: number; index: number } | null {
   const width = canvas.clientWidth;
   const most = 360, head = 18, foot = 8;
@@ -217,7 +232,7 @@ function drawSlabs(
   };
   const objects = lists.find(({ slabs }) => slabs.length)?.slabs[0]!.objects.length ?? 1;
   const rows = Math.max(1, Math.min(8, Math.round(Math.sqrt(objects))));
-  let found = layout({ dot: 9, rows });
+  let found = layout({ dot: largest, rows });
   for (const dot of [8, 7, 6, 5, 4, 3, 2, 1.5, 1]) {
     if (found.height <= most) break;
     found = layout({ dot, rows });
@@ -299,7 +314,7 @@ function drawShared(canvas: HTMLCanvasElement, levels: readonly Level[]): void {
 }
 
 /** A CPU up close: each level object by object while that is possible. */
-function drawCpu(canvas: HTMLCanvasElement, levels: readonly Level[]): void {
+function drawCpu(canvas: HTMLCanvasElement, levels: readonly Level[], colour = colours.cached): void {
   const { g, width } = sheet(canvas, 78);
   const gap = 6, high = 76, inner = high - 5;
   const wide = (width - gap * (levels.length - 1)) / levels.length;
@@ -308,14 +323,14 @@ function drawCpu(canvas: HTMLCanvasElement, levels: readonly Level[]): void {
     const x = which * (wide + gap);
     const across = [4, 6, 8, 10, 14, 18, 24, 32].find((n) => Math.ceil(room / n) * ((wide - 5) / n) <= inner) ?? 0;
     if (!room || !across || (wide - 5) / across < 2) {
-      column(g, x, 0, wide, high, level, colours.cached);
+      column(g, x, 0, wide, high, level, colour);
       return;
     }
     g.strokeStyle = colours.quiet;
     g.strokeRect(x + 0.5, 0.5, wide - 1, high - 1);
     const dot = Math.min((wide - 5) / across, inner / Math.ceil(room / across), 12);
     for (let i = 0; i < room; i++) {
-      g.fillStyle = i < objects ? colours.cached : colours.soft;
+      g.fillStyle = i < objects ? colour : colours.soft;
       g.fillRect(x + 3 + (i % across) * dot, high - 3 - (Math.floor(i / across) + 1) * dot, dot - 1, dot - 1);
     }
   });

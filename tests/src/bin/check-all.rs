@@ -60,6 +60,9 @@ struct Totals {
     faults: [u64; 2],
     /// Operations under load, and violations.
     stress: [u64; 2],
+    /// The lines of tests that failed.
+    failures: Vec<String>,
+    /// Parts that did not come to their end.
     broken: Vec<String>,
 }
 
@@ -107,7 +110,7 @@ fn main() -> ExitCode {
 impl Totals {
     /// Says what ran, and what failed.
     fn end(&self) -> ExitCode {
-        for broken in &self.broken {
+        for broken in self.failures.iter().chain(&self.broken) {
             println!("FAILED: {broken}");
         }
         if self.faults[0] > 0 {
@@ -283,6 +286,9 @@ fn watch(what: &str, whose: &str, mut command: Command, totals: &mut Totals) {
             }
             add(&mut totals.faults, &line, "faults: ", [" points", " injections"]);
             add(&mut totals.stress, &line, "stress: ", [" operations", " violations"]);
+            if line.starts_with("test ") && line.ends_with(" ... FAILED") {
+                totals.failures.push(format!("{what}: {line}"));
+            }
             if let Some(result) = line.strip_prefix("test result: ") {
                 totals.passed += number_before(result, " passed");
                 totals.failed += number_before(result, " failed");

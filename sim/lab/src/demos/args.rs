@@ -1,7 +1,8 @@
 //! The verb `demo`.
 
 use super::command::Command;
-use super::{Name, Scene, free, random};
+use super::demo::free;
+use super::{Name, Scene, random};
 use anyhow::Context;
 use clap::Args as ClapArgs;
 use serde::Serialize;
@@ -24,7 +25,7 @@ pub struct Args {
     /// line. Left out: a script that shows what the allocator is about
     #[arg(value_name = "COMMAND")]
     commands: Vec<String>,
-    /// Do so many requests at random instead, the same for every allocator
+    /// Do so many requests at random instead, the same for every allocator, in 1,024 bytes where any size is served
     #[arg(long, value_name = "N", conflicts_with = "commands", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     random: Option<u16>,
 }
@@ -39,7 +40,7 @@ struct Done {
 
 impl Args {
     pub(crate) fn run(&self, seed: u64, json: Option<Place>) -> anyhow::Result<Outcome> {
-        let mut demo = self.name.make()?;
+        let mut demo = if self.random.is_some() { self.name.make_to_race()? } else { self.name.make()? };
         let mut done = vec![];
         for command in self.commands(seed)? {
             let scene = demo.act(&command);

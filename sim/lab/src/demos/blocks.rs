@@ -1,9 +1,9 @@
 //! An allocator that is driven by hand.
 
 use super::command::Command;
+use super::demo::{Demo, capital, free};
 use super::kinds::Shown;
 use super::scene::{Is, Part, Scene};
-use super::{Demo, free};
 use crate::allocators::Work;
 use core::alloc::Layout;
 
@@ -115,7 +115,7 @@ impl<A: Shown> Demo for Blocks<A> {
                             let head = self.allocator.head().unwrap_or(0);
                             Ok(format!("The head is back at byte {head}: {died} blocks are free at once."))
                         }
-                        Err(stale) => Err(format!("{}.", super::capital(&stale.to_string()))),
+                        Err(stale) => Err(format!("{}.", capital(&stale.to_string()))),
                     },
                     None => Err(format!("There is no marker {marker}; `mark` makes one.")),
                 }

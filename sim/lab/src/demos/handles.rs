@@ -1,8 +1,8 @@
 //! A handle table: names that notice when their object is gone.
 
-use super::Demo;
 use super::blocks::{name, some};
 use super::command::Command;
+use super::demo::{Demo, capital};
 use super::scene::{Is, Part, Scene};
 use uslab::handle::{Handle, HandleTable, WrapPolicy};
 
@@ -45,8 +45,7 @@ impl Demo for Handles {
                     return Err(format!("All {SLOTS} slots that are drawn here are in use or retired."));
                 }
                 let new = name(self.given.len());
-                let handle =
-                    self.table.alloc(new.clone()).map_err(|error| super::capital(&error.to_string()))?;
+                let handle = self.table.alloc(new.clone()).map_err(|error| capital(&error.to_string()))?;
                 self.given.push(handle);
                 Ok(format!(
                     "The handle {new} is slot {}, generation {}: {}.",

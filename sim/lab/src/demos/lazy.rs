@@ -1,8 +1,8 @@
 //! Kenwright's pool: blocks join the chain of free ones when they are first needed ("Fast Efficient Fixed-Size Memory Pool", 2012).
 
-use super::Demo;
 use super::blocks::{name, some};
 use super::command::Command;
+use super::demo::{Demo, capital};
 use super::scene::{Is, Part, Scene};
 use crate::allocators::memory::ConfigError;
 use uslab::pool::{HeapArea, IndexPool, Initialise, PoolGuard, SafePool};
@@ -69,7 +69,7 @@ impl Demo for Lazy {
                 };
                 let (_, guard) = self.live.remove(at);
                 let index = self.index(&guard);
-                guard.free().map_err(|error| super::capital(&error.to_string()))?;
+                guard.free().map_err(|error| capital(&error.to_string()))?;
                 Ok(format!(
                     "{block} is free: block {index} has the number {} written into it, and is the next.",
                     before.next

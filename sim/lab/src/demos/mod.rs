@@ -16,6 +16,7 @@
 mod args;
 mod blocks;
 mod command;
+mod demo;
 mod handles;
 mod kinds;
 mod lazy;
@@ -24,31 +25,13 @@ mod race;
 mod scene;
 pub(crate) mod walk;
 
-use crate::allocators::Holes;
 #[cfg(feature = "experiments")]
 pub use args::Args;
 pub use command::{Command, NoCommand};
+pub use demo::Demo;
 pub use names::{About, Name};
 pub use race::{Race, race, random};
 pub use scene::{Is, Part, Scene};
-
-/// An allocator that is driven by hand.
-pub trait Demo {
-    /// Does what it is told, and says what that did.
-    ///
-    /// # Errors
-    /// It is refused, for a reason in words; nothing changed then.
-    fn tell(&mut self, command: &Command) -> Result<String, String>;
-    /// Shows what is, and says nothing.
-    fn scene(&self) -> Scene;
-
-    /// Does what it is told, and shows what is then.
-    fn act(&mut self, command: &Command) -> Scene {
-        let said = self.tell(command);
-        let refused = said.is_err();
-        Scene { said: said.unwrap_or_else(|refusal| refusal), refused, ..self.scene() }
-    }
-}
 
 /// Runs a demo from its beginning: a line with its name, then one for each command. The scene after each of them; a line that is no
 /// command gives a refusal. `None`: there is no such demo, or no memory.
@@ -63,20 +46,6 @@ pub fn play(text: &str) -> Option<Vec<Scene>> {
         Err(error) => Scene { said: error.to_string(), refused: true, ..demo.scene() },
     }));
     Some(scenes)
-}
-
-/// Free memory, in words.
-fn free(holes: Holes) -> String {
-    match holes.count {
-        0 => "nothing".to_owned(),
-        1 => format!("{} bytes in one piece", holes.total),
-        pieces => format!("{} bytes in {pieces} pieces, the largest {}", holes.total, holes.largest),
-    }
-}
-
-fn capital(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The demos by name: what each is about, and a script that shows it.
 
-use super::Demo;
 use super::blocks::Blocks;
+use super::demo::Demo;
 use super::handles::Handles;
 use super::lazy::Lazy;
 use super::walk::Walk;
@@ -94,6 +94,16 @@ impl Name {
         }
     }
 
+    /// The same memory for all who race: 1,024 bytes.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn make_to_race(self) -> Result<Box<dyn Demo>, ConfigError> {
+        match self {
+            Self::Tlsf => Ok(Box::new(Blocks::new(Tlsf::new(1024, 2, Search::Bitmaps)?))),
+            other => other.make(),
+        }
+    }
     /// A fresh one.
     ///
     /// # Errors

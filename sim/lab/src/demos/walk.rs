@@ -1,7 +1,7 @@
 //! What a walk over structs loads: as an array of structs, as an array for each field, and as an array for each number.
 
-use super::Demo;
 use super::command::Command;
+use super::demo::Demo;
 use super::scene::{Is, Part, Scene};
 
 /// A game's entity, 32 bytes: fields with their bytes, in their order in the struct.

@@ -1,0 +1,121 @@
+// An allocator of the lab that is driven by hand.
+
+import { grouped, made } from '../draw.ts';
+import type { Lab } from '../engine.ts';
+import type { About, Scene } from '../scenes.ts';
+import { legend, memory, partsTable } from './memory.ts';
+import { link, type Route } from './route.ts';
+import { Stepper } from './stepper.ts';
+
+/** What is on the screen, for tests. */
+export interface Shown {
+  view(): unknown;
+  key(key: string): boolean;
+  leave(): void;
+}
+
+const named = (scene: Scene): string[] => [...new Set(scene.parts.flatMap((part) => (part.is === 'used' ? [part.block] : [])))];
+
+export function showDemo(root: HTMLElement, lab: Lab, about: About, { values }: Route): Shown {
+  const given = values.get('do');
+  let commands: string[] = given === null ? [...about.script] : given.split(';').filter(Boolean);
+  let scenes = lab.play(about.name, commands);
+  const rows = about.name === 'layout' ? 8 : about.name === 'pool' ? 3 : about.name === 'tlsf' ? 4 : 2;
+
+  const said = made('p', { className: 'said' });
+  said.setAttribute('aria-live', 'polite');
+  const picture = made('div'), kinds = made('div'), facts = made('dl', { className: 'facts' }), took = made('ol', { className: 'took' });
+  const twin = made('details', {}, made('summary', {}, 'The memory as a table'), made('div', { className: 'scroll' }));
+  const controls = made('div', { className: 'bar commands' });
+  const line = made('code');
+  const stepper = new Stepper('Commands', commands.length, () => draw());
+
+  /** Does it here: what came after is forgotten. */
+  const act = (command: string) => {
+    commands = [...commands.slice(0, stepper.at), command];
+    scenes = lab.play(about.name, commands);
+    stepper.set(commands.length, commands.length);
+  };
+  const begin = (fresh: readonly string[]) => {
+    commands = [...fresh];
+    scenes = lab.play(about.name, commands);
+    stepper.set(commands.length, 0);
+  };
+
+  function draw(): void {
+    const scene = scenes[stepper.at]!;
+    const command = commands[stepper.at - 1];
+    said.replaceChildren(...(command ? [made('code', { className: scene.refused ? 'refused' : '' }, command), ' '] : []),
+      scene.said || 'Nothing has been done yet. Play the script, or do something yourself.');
+    picture.replaceChildren(memory(scene, rows, about.takes.some((takes) => takes.startsWith('free')) ? (block) => act(`free ${block}`) : undefined));
+    kinds.replaceChildren(legend(scene.parts, about.name === 'layout' ? { used: 'loaded and used', free: 'not loaded' } : {}));
+    const { holes } = scene;
+    const free: [string, string][] = holes.total ? [['free', `${grouped(holes.total)} bytes in ${grouped(holes.count)} pieces, the largest ${grouped(holes.largest)}`]] : [];
+    facts.replaceChildren(...[...free, ...scene.facts].flatMap(([name, value]) => [made('dt', {}, name), made('dd', {}, value)]));
+    took.replaceChildren(...commands.map((own, i) => {
+      const step = made('button', { type: 'button', onclick: () => stepper.go(i + 1) }, own);
+      if (i + 1 === stepper.at) step.setAttribute('aria-current', 'step');
+      return made('li', { className: scenes[i + 1]!.refused ? 'refused' : '' }, step);
+    }));
+    drawControls(scene);
+    twin.lastElementChild!.replaceChildren(partsTable(scene.parts));
+    line.textContent = ['uslab-lab demo', about.name, ...commands.slice(0, stepper.at).map((own) => `'${own}'`)].join(' ');
+    const changed = commands.join(';') !== about.script.join(';');
+    history.replaceState(null, '', link('demo', { name: about.name, ...(changed && { do: commands.join(';') }), at: String(stepper.at) }));
+  }
+
+  function drawControls(scene: Scene): void {
+    // Fields keep what was typed.
+    const typed = [...controls.querySelectorAll<HTMLInputElement | HTMLSelectElement>('input, select')].map(({ value }) => value);
+    const focus = document.activeElement instanceof HTMLElement && controls.contains(document.activeElement) ? document.activeElement.dataset['does'] : undefined;
+    controls.replaceChildren(...about.takes.map((takes) => control(takes, scene)));
+    controls.querySelectorAll<HTMLInputElement | HTMLSelectElement>('input, select').forEach((field, i) => (field.value = typed[i] ?? field.value));
+    if (focus) controls.querySelector<HTMLElement>(`[data-does="${focus}"]`)?.focus();
+  }
+
+  function control(takes: string, scene: Scene): HTMLElement {
+    const [verb, ...wants] = takes.split(' ') as [string, ...string[]];
+    const does = (label: string, act: () => void) => {
+      const button = made('button', { type: 'button', onclick: act }, label);
+      button.dataset['does'] = label;
+      return button;
+    };
+    const group = (...parts: Node[]) => {
+      const own = made('div', { className: 'buttons', role: 'group' }, ...parts);
+      own.setAttribute('aria-label', verb);
+      return own;
+    };
+    const many = (names: readonly string[]) => group(made('span', { className: 'verb' }, verb),
+      ...(names.length ? names.map((name) => does(name, () => act(`${verb} ${name}`))) : [made('span', { className: 'quiet' }, 'none')]));
+    switch (wants[0]) {
+      case undefined: return does(verb, () => act(verb));
+      case 'BYTES': {
+        const bytes = made('input', { inputMode: 'numeric', size: 6, value: '100', ariaLabel: 'Bytes' });
+        const align = made('select', { ariaLabel: 'Alignment' }, ...[1, 2, 4, 8, 16, 32, 64].map((n) => made('option', { value: String(n) }, String(n))));
+        const go = () => act(`alloc ${bytes.value.trim()}${align.value === '1' ? '' : ` ${align.value}`}`);
+        bytes.onkeydown = ({ key }) => { if (key === 'Enter') go(); };
+        bytes.dataset['does'] = 'bytes';
+        return group(does('alloc', go), made('label', {}, bytes, ' bytes'), made('label', {}, 'aligned to ', align));
+      }
+      case 'MARKER': return many(commands.slice(0, stepper.at).filter((own) => own === 'mark').map((_, i) => `m${i + 1}`));
+      case 'HANDLE': return many(scene.facts.flatMap(([name]) => (name.startsWith('handle ') ? [name.slice(7)] : [])));
+      case 'BLOCK': return many(named(scene));
+      default: {
+        const selects = wants.map((choices) => made('select', { ariaLabel: choices.replaceAll('|', ', ') }, ...choices.split('|').map((choice) => made('option', { value: choice }, choice))));
+        return group(does(verb, () => act([verb, ...selects.map(({ value }) => value)].join(' '))), ...selects);
+      }
+    }
+  }
+
+  root.replaceChildren(made('section', {}, made('h2', {}, about.title), made('p', { className: 'what' }, about.what),
+    stepper.root, said, picture, kinds, controls,
+    made('div', { className: 'bar' }, does('the script from its beginning', () => begin(about.script)), does('begin with nothing', () => begin([])),
+      made('span', { className: 'copy' }, line)),
+    made('div', { className: 'two' }, facts, made('div', {}, made('h3', {}, 'Commands'), took)), twin));
+  stepper.go(Number(values.get('at') ?? 0) || 0);
+  return { view: () => ({ command: commands[stepper.at - 1] ?? null, scene: scenes[stepper.at] }), key: (key) => stepper.key(key), leave: () => stepper.stop() };
+
+  function does(label: string, act: () => void): HTMLButtonElement {
+    return made('button', { type: 'button', onclick: act }, label);
+  }
+}

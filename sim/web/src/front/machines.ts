@@ -1,0 +1,182 @@
+// A machine of few CPUs under a script of few lines: the slab allocator, object by object, by hand.
+
+import { grouped, made, noun } from '../draw.ts';
+import { Engine } from '../engine.ts';
+import { Machine } from '../machine.ts';
+import { DESIGNS, type View } from '../views.ts';
+import type { Shown } from './demo.ts';
+import { link, type Route } from './route.ts';
+import { Stepper } from './stepper.ts';
+
+export interface Scripted {
+  name: string;
+  title: string;
+  what: string;
+  design: string;
+  script: readonly string[];
+}
+
+export const SCRIPTED: readonly Scripted[] = [
+  {
+    name: 'slab', title: 'Slabs with constructors', design: 'bonwick94',
+    what: 'One CPU, one cache of 512 bytes, and no layer in between: each allocation takes an object of a partial slab, each free gives it back. ' +
+      'The constructor runs once for each object of a new slab, and not at each allocation: a freed object stays constructed.',
+    script: [
+      'cpus 1', 'cache node 512', '# The first allocation makes a slab', '0 alloc', '# The slab fills', '0 alloc 7',
+      '# A second slab is made', '0 alloc 6', '# Objects are freed and allocated again: no constructor runs', '0 free 5', '0 alloc 5',
+      '# The first slab empties', '0 free 8 oldest', '# Shrinking gives the empty slab back', '0 shrink',
+    ],
+  },
+  {
+    name: 'magazines', title: 'Magazines on four CPUs', design: 'uslab:capacity=8:stock=0',
+    what: 'Four CPUs and one cache of 256 bytes. A magazine has 8 objects here, and each CPU a stack with room for two: it needs no lock for that. ' +
+      'When the stack is full or empty, a magazine goes to the depot, which all CPUs share, or comes from there. Slabs are visited last.',
+    script: [
+      'cpus 4', 'cache node 256', '# CPU 0 allocates: slabs are made, and objects come eight at a time', '0 alloc 40',
+      '# A magazine fills: CPU 0 frees to its own stack, without a lock', '0 free 16 newest',
+      '# A depot visit: the stack is full, and a magazine goes to the depot', '0 free 4 newest',
+      '# CPU 0 allocates: from its stack, and then from the depot', '0 alloc 20',
+      '# Remote frees: CPU 1 frees what CPU 0 allocated', '1 free 40 oldest',
+      '# CPU 2 allocates them: the magazines come from the depot', '2 alloc 30', '# CPU 3 frees them', '3 free 30 oldest',
+      '# A slab dies: all that CPUs hold goes back, and empty slabs are given back', '0 shrink',
+    ],
+  },
+];
+
+const MORE = [1, 10, 40];
+
+export async function showMachine(root: HTMLElement, wasm: WebAssembly.Module, own: Scripted, { values }: Route): Promise<Shown> {
+  let script = values.get('do')?.split(';') ?? [...own.script];
+  let design = values.get('design') ?? own.design;
+  let moments: View[] = [], machine: Machine | null = null, marks: { operation: number; text: string }[] = [], cpus = 1;
+
+  const said = made('p', { className: 'said' }), facts = made('p', { className: 'quiet' }), problem = made('p', { className: 'problem', role: 'alert' });
+  said.setAttribute('aria-live', 'polite');
+  const place = made('div'), chapters = made('ol', { className: 'took chapters' }), controls = made('div', { className: 'commands' });
+  const text = made('textarea', { rows: 12, spellcheck: false, ariaLabel: 'The script' });
+  const list = made('input', { ariaLabel: 'Design', size: 26, spellcheck: false });
+  list.setAttribute('list', 'designs');
+  const names = made('datalist', { id: 'designs' }, ...DESIGNS.map(([name, about]) => made('option', { value: name }, about)), made('option', { value: 'uslab:capacity=8:stock=0' }, 'small magazines'));
+  const stepper = new Stepper('Operations', 0, () => draw(), 160);
+
+  /** Runs it once, and keeps each moment. Throws, and changes nothing, if it cannot run. */
+  async function run(wanted: readonly string[], on: string): Promise<void> {
+    const engine = await Engine.open(wasm, wanted.join('\n'), 0, on);
+    const { about } = engine;
+    const caches = about.caches.map((_, cache) => cache);
+    moments = Array.from({ length: about.operations + 1 }, (_, n) => JSON.parse(engine.view(n, caches)) as View);
+    engine.check();
+    [script, design, marks, cpus] = [[...wanted], on, about.marks, about.cpus];
+    machine = new Machine(about, caches, () => undefined, ({ page, index }) => void free(page, index), 16);
+    place.replaceChildren(machine.root);
+    text.value = script.join('\n');
+    list.value = on;
+    problem.textContent = '';
+  }
+  const attempt = (act: () => Promise<void>) => act().catch((error: unknown) => {
+    problem.textContent = error instanceof Error ? error.message : String(error);
+    text.value = script.join('\n');
+    list.value = design;
+  });
+
+  /** Lines up to this moment, and one more. */
+  const add = (line: string) => attempt(async () => {
+    await run([...upTo(script, stepper.at), line], design);
+    stepper.set(moments.length - 1, moments.length - 1);
+  });
+  /** The object at that place, if a caller has it. */
+  async function free(page: number, index: number): Promise<void> {
+    let born = -1, object = -1;
+    for (const { steps } of moments.slice(0, stepper.at + 1))
+      for (const step of steps) {
+        if (step.what === 'alloc') born++;
+        if (step.object?.[0] === page && step.object[1] === index) object = step.what === 'alloc' ? born : -1;
+      }
+    if (object >= 0) await add(`0 free @${object}`);
+  }
+
+  function draw(): void {
+    const view = moments[stepper.at];
+    if (!view || !machine) return;
+    const cache = view.caches[0];
+    const mark = marks.findLast(({ operation }) => operation <= stepper.at);
+    const step = view.steps.at(-1);
+    said.replaceChildren(...(mark ? [made('b', {}, `${mark.text}.`), made('br')] : []),
+      ...(step && mark?.operation !== stepper.at ? [made('span', { className: `path ${step.path ?? 'none'}` }, step.path ?? 'nothing'), view.steps.map(({ sentence }) => sentence).join(' ')]
+        : [stepper.at ? '' : 'Nothing has happened yet. Press play, step, or do something yourself.']));
+    facts.textContent = cache ? `${grouped(cache.served)} allocations and frees so far. ${noun(cache.slabs_made, 'slab')} made, so a constructor would have run ${noun(cache.slabs_made * cache.per_slab, 'time')}: ` +
+      `once for each object of a new slab. ${noun(cache.depot_exchanges, 'magazine')} moved to or from what CPUs share.` : '';
+    machine.draw(view, 0, null);
+    chapters.replaceChildren(...marks.map(({ operation, text }) => {
+      const go = made('button', { type: 'button', onclick: () => stepper.go(operation) }, text);
+      if (operation === mark?.operation) go.setAttribute('aria-current', 'step');
+      return made('li', {}, go);
+    }));
+    const changed = script.join(';') !== own.script.join(';');
+    history.replaceState(null, '', link('machine', { name: own.name, ...(design !== own.design && { design }), ...(changed && { do: script.join(';') }), at: String(stepper.at) }));
+  }
+
+  function drawControls(): void {
+    controls.replaceChildren(...Array.from({ length: cpus }, (_, cpu) => {
+      const group = made('div', { className: 'buttons', role: 'group' }, made('span', { className: 'verb' }, `CPU ${cpu}`),
+        ...MORE.map((n) => made('button', { type: 'button', onclick: () => add(`${cpu} alloc ${n}`) }, `alloc ${n}`)),
+        ...MORE.map((n) => made('button', { type: 'button', onclick: () => add(`${cpu} free ${n} oldest`) }, `free ${n}`)));
+      group.setAttribute('aria-label', `CPU ${cpu}`);
+      return group;
+    }), made('div', { className: 'buttons' }, made('button', { type: 'button', onclick: () => add('0 shrink') }, 'shrink: give empty slabs back')));
+  }
+
+  list.onchange = () => attempt(async () => {
+    const { at } = stepper;
+    await run(script, list.value);
+    stepper.set(moments.length - 1, at);
+  });
+  const rerun = made('button', { type: 'button', onclick: () => attempt(async () => {
+    await run(text.value.split('\n'), design);
+    drawControls();
+    stepper.set(moments.length - 1, 0);
+  }) }, 'run the script');
+  root.replaceChildren(made('section', {}, made('h2', {}, own.title), made('p', { className: 'what' }, own.what),
+    stepper.root, made('div', { className: 'bar' }, made('label', {}, 'design ', list), names, made('a', { href: '#designs' }, 'what these are')),
+    said, facts, problem, made('h3', {}, 'What to see'), chapters), place, legend(),
+  made('section', {}, made('h3', {}, 'Do it yourself'), made('p', { className: 'quiet' }, 'From this moment on; a click on an object in use frees it on CPU 0.'), controls,
+    made('details', {}, made('summary', {}, 'The script'), text, rerun)));
+  await attempt(() => run(script, design));
+  if (!moments.length) await run(script = [...own.script], design = own.design);
+  drawControls();
+  requestAnimationFrame(() => stepper.set(moments.length - 1, Number(values.get('at') ?? 0) || 0));
+  const resized = () => draw();
+  addEventListener('resize', resized);
+  return {
+    view: () => ({ at: stepper.at, view: moments[stepper.at] }),
+    key: (key) => stepper.key(key),
+    leave: () => {
+      stepper.stop();
+      removeEventListener('resize', resized);
+    },
+  };
+}
+
+function legend(): HTMLElement {
+  const kinds = [['used', 'in use'], ['cached', 'free, held by a CPU'], ['depot', 'free, shared by CPUs'], ['free', 'free in its slab'], ['now', 'what this operation touched']];
+  return made('section', { className: 'legend', ariaLabel: 'Legend' }, made('ul', {}, ...kinds.map(([kind, means]) => made('li', {}, made('i', { className: kind! }), ` ${means}`))));
+}
+
+/** The lines of a script that begin before an operation; the one that it is in the midst of is cut there. */
+function upTo(script: readonly string[], operation: number): string[] {
+  const lines: string[] = [];
+  let at = 0;
+  for (const line of script) {
+    const words = line.trim().split(/\s+/);
+    if (words[0] === 'cpus' || words[0] === 'cache' || !line.trim()) {
+      lines.push(line);
+      continue;
+    }
+    if (at >= operation) break;
+    const number = /^\d+$/.test(words[2] ?? '') ? Number(words[2]) : 1;
+    const takes = words[0]!.startsWith('#') || words[1] === 'shrink' ? 1 : number;
+    lines.push(takes > operation - at ? [words[0], words[1], operation - at, ...words.slice(/^\d+$/.test(words[2] ?? '') ? 3 : 2)].join(' ') : line);
+    at += takes;
+  }
+  return lines;
+}

@@ -1,0 +1,89 @@
+// The front page: demos to click at, what designs and words there are, and where to go on.
+
+import '../page.css';
+import './front.css';
+import { unpacked } from '../carried.ts';
+import { $, made, readColours } from '../draw.ts';
+import { Lab } from '../engine.ts';
+import { DESIGNS } from '../views.ts';
+import { showDemo, type Shown } from './demo.ts';
+import { SCRIPTED, showMachine } from './machines.ts';
+import { showRace } from './race.ts';
+import { here, link } from './route.ts';
+import { WORDS } from './words.ts';
+
+const PLAIN: Shown = { view: () => null, key: () => false, leave: () => undefined };
+const NAV = [['start', 'Start'], ['designs', 'Designs'], ['words', 'Glossary']] as const;
+
+let shown: Shown = PLAIN;
+
+async function main(): Promise<void> {
+  readColours();
+  const module = await WebAssembly.compile(await unpacked('engine'));
+  const lab = await Lab.open(module);
+  const root = $('main');
+  document.querySelector<HTMLAnchorElement>('.home')!.href = link('start');
+  $('nav').replaceChildren(...NAV.map(([page, title]) => made('a', { href: link(page) }, title)), made('a', { href: 'replay.html' }, 'A kernel’s trace'));
+
+  const open = async () => {
+    const route = here();
+    shown.leave();
+    shown = PLAIN;
+    const about = lab.demos.find(({ name }) => name === route.values.get('name'));
+    const scripted = SCRIPTED.find(({ name }) => name === route.values.get('name'));
+    for (const anchor of document.querySelectorAll<HTMLAnchorElement>('nav a'))
+      anchor.ariaCurrent = anchor.hash === link(route.page) ? 'page' : null;
+    if (route.page === 'demo' && about) shown = showDemo(root, lab, about, route);
+    else if (route.page === 'machine' && scripted) shown = await showMachine(root, module, scripted, route);
+    else if (route.page === 'race') shown = showRace(root, lab, route);
+    else if (route.page === 'designs') designs(root);
+    else if (route.page === 'words') words(root);
+    else start(root, lab);
+    document.title = `uslab: ${root.querySelector('h2')?.textContent}`;
+    scrollTo(0, 0);
+  };
+  addEventListener('hashchange', () => void open());
+  addEventListener('keydown', (event) => {
+    const { target, key } = event;
+    if (event.ctrlKey || event.metaKey || event.altKey || (target instanceof Element && target.matches('input, select, textarea'))) return;
+    if (key === ' ' && target instanceof Element && target.matches('button, a, summary')) return;
+    if (shown.key(key)) event.preventDefault();
+  });
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
+    readColours();
+    void open();
+  });
+  await open();
+}
+
+const card = (href: string, title: string, text: string): HTMLElement => made('a', { className: 'card', href }, made('h3', {}, title), made('p', {}, text));
+
+function start(root: HTMLElement, lab: Lab): void {
+  root.replaceChildren(
+    made('section', {}, made('h2', {}, 'The slab allocator'), made('p', { className: 'what' }, 'The allocator that ships, compiled to WebAssembly: what you see is what it does, not a recording.'),
+      made('div', { className: 'cards' }, ...[...SCRIPTED].reverse().map(({ name, title, what }) => card(link('machine', { name }), title, what)),
+        card('replay.html', 'A kernel’s trace', 'Half a million allocations of a Linux kernel under a file workload, forward and back, on any design, and what if the design were another one.'))),
+    made('section', {}, made('h2', {}, 'Allocators of the textbooks'), made('p', { className: 'what' }, 'Each is the lab’s own code in a small memory. Play its script, then type any size.'),
+      made('div', { className: 'cards' }, ...lab.demos.map(({ name, title, what }) => card(link('demo', { name }), title, what)),
+        card(link('race'), 'Fragmentation race', 'The same requests to four allocators: who keeps the free memory in few pieces, and who has to refuse a block?'))),
+  );
+}
+
+function designs(root: HTMLElement): void {
+  root.replaceChildren(made('section', {}, made('h2', {}, 'Designs'),
+    made('p', { className: 'what' }, 'Who answers to the same operations. Only the first is an allocator; the others are models of policies, judged by the tables of the kernels that have them.'),
+    made('dl', { className: 'words' }, ...DESIGNS.flatMap(([name, about]) => [made('dt', {}, name), made('dd', {}, about[0]!.toUpperCase(), about.slice(1), '. ',
+      made('a', { href: link('machine', { name: 'magazines', design: name }) }, 'See it on four CPUs'), ', or ',
+      made('a', { href: `replay.html#design=${name}` }, 'on a kernel’s trace'), '.')]))));
+}
+
+function words(root: HTMLElement): void {
+  root.replaceChildren(made('section', {}, made('h2', {}, 'Glossary'),
+    made('dl', { className: 'words' }, ...WORDS.flatMap(([word, means]) => [made('dt', {}, word), made('dd', {}, means)]))));
+}
+
+const ready = main();
+ready.catch((error: unknown) => $('main').replaceChildren(made('p', { className: 'problem', role: 'alert' }, `The page does not start: ${error instanceof Error ? error.message : error}`)));
+
+/** For tests and consoles. */
+Object.assign(window, { uslab: { ready, view: () => shown.view() } });

@@ -1,0 +1,78 @@
+// The same requests to several allocators, side by side.
+
+import { colours, grouped, made, sheet } from '../draw.ts';
+import type { Lab } from '../engine.ts';
+import type { Scene } from '../scenes.ts';
+import type { Shown } from './demo.ts';
+import { legend, memory } from './memory.ts';
+import { link, type Route } from './route.ts';
+import { Stepper } from './stepper.ts';
+
+const REQUESTS = 200;
+
+/** The share of free bytes that one request cannot have, in per cent. */
+const scattered = ({ holes: { total, largest } }: Scene): number => (total ? 100 * (1 - largest / total) : 0);
+
+export function showRace(root: HTMLElement, lab: Lab, { values }: Route): Shown {
+  const seed = made('input', { inputMode: 'numeric', size: 6, value: values.get('seed') ?? '7', ariaLabel: 'Seed' });
+  let race = lab.race(Number(seed.value) || 0, REQUESTS);
+  const said = made('p', { className: 'said' });
+  const lanes = made('div'), chart = made('canvas', { role: 'img' });
+  const table = made('table');
+  const stepper = new Stepper('Requests', REQUESTS, () => draw(), 120);
+
+  function draw(): void {
+    const { at } = stepper;
+    const command = race.commands[at - 1];
+    said.textContent = command ? `Request ${at}: ${command}.` : 'All memories are empty: 1,024 bytes each.';
+    lanes.replaceChildren(...race.scenes.map(([name, scenes]) => {
+      const scene = scenes[at]!;
+      return made('div', { className: 'racer' }, made('h3', {}, name, made('span', { className: 'quiet' }, scene.said)), memory(scene, 1));
+    }), legend(race.scenes.flatMap(([, scenes]) => scenes[at]!.parts)));
+    const head = ['allocator', 'refused', 'free bytes', 'pieces', 'largest', 'scattered'];
+    table.replaceChildren(made('tr', {}, ...head.map((text) => made('th', { scope: 'col' }, text))), ...race.scenes.map(([name, scenes]) => {
+      const { holes } = scenes[at]!;
+      const refused = scenes.slice(1, at + 1).filter((scene, i) => scene.refused && race.commands[i]!.startsWith('alloc')).length;
+      const cells = [refused, holes.total, holes.count, holes.largest].map(grouped);
+      return made('tr', {}, made('th', { scope: 'row' }, name), ...[...cells, `${Math.round(scattered(scenes[at]!))} %`].map((text) => made('td', {}, text)));
+    }));
+    drawChart();
+    history.replaceState(null, '', link('race', { seed: seed.value, at: String(at) }));
+  }
+
+  function drawChart(): void {
+    const { g, width, height } = sheet(chart, 160);
+    const left = 40, bottom = height - 18, x = (at: number) => left + at / REQUESTS * (width - left - 90), y = (share: number) => 8 + (1 - share / 100) * (bottom - 8);
+    g.fillStyle = colours.quiet;
+    for (const share of [0, 50, 100]) g.fillText(`${share} %`, 0, y(share) + 4);
+    const lines = [colours.used, colours.cached, colours.depot, colours.free];
+    race.scenes.forEach(([name, scenes], i) => {
+      g.strokeStyle = g.fillStyle = lines[i]!;
+      g.lineWidth = 1.5;
+      g.setLineDash([[], [6, 3], [2, 2], [9, 3, 2, 3]][i]!);
+      g.beginPath();
+      scenes.forEach((scene, at) => g.lineTo(x(at), y(scattered(scene))));
+      g.stroke();
+      g.setLineDash([]);
+      g.fillText(name, width - 84, 14 + i * 14);
+    });
+    g.strokeStyle = colours.now;
+    g.lineWidth = 1;
+    g.beginPath();
+    g.moveTo(x(stepper.at), 4);
+    g.lineTo(x(stepper.at), bottom);
+    g.stroke();
+    chart.setAttribute('aria-label', `Scattered free memory after ${stepper.at} requests: ${race.scenes.map(([name, scenes]) => `${name} ${Math.round(scattered(scenes[stepper.at]!))} %`).join(', ')}`);
+  }
+  chart.onclick = ({ offsetX }) => stepper.go(Math.round((offsetX - 40) / (chart.clientWidth - 130) * REQUESTS));
+  seed.onchange = () => {
+    race = lab.race(Number(seed.value) || 0, REQUESTS);
+    stepper.go(0);
+  };
+  root.replaceChildren(made('section', {}, made('h2', {}, 'Fragmentation race'),
+    made('p', { className: 'what' }, 'The same requests, of 8 to 127 bytes and freed in any order. Who keeps the free memory in few pieces, and who has to refuse a block?'),
+    stepper.root, made('div', { className: 'bar' }, made('label', {}, 'seed ', seed), made('span', { className: 'copy' }, made('code', {}, `uslab-lab demo tlsf --random ${REQUESTS} --seed ${seed.value}`))),
+    said, lanes, made('h3', {}, 'Scattered: the share of free bytes that the largest free piece does not have'), chart, made('div', { className: 'scroll' }, table)));
+  requestAnimationFrame(() => stepper.go(Number(values.get('at') ?? 0) || 0));
+  return { view: () => ({ at: stepper.at, race }), key: (key) => stepper.key(key), leave: () => stepper.stop() };
+}

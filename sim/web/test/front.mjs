@@ -1,0 +1,172 @@
+// node front.mjs USLAB LAB FOLDER: the pages of `uslab page` in Chromium, from disk: every demo beside the lab's own command, by mouse and
+// keyboard; the machines; the race; links; pictures at three widths into FOLDER.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { statSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { chromium } from 'playwright-core';
+
+const [uslab, lab, folder] = process.argv.slice(2);
+const run = (command, ...args) => execFileSync(command, args, { maxBuffer: 1 << 28, stdio: ['ignore', 'pipe', 'inherit'] });
+const demo = (name, ...commands) => JSON.parse(run(lab, 'demo', name, ...commands, '--json'));
+const { length: written } = JSON.parse(run(uslab, 'page', join(folder, 'pages'), '--json'));
+assert.equal(written, 2);
+const file = resolve(folder, 'pages', 'index.html');
+const address = pathToFileURL(file).href;
+assert(statSync(file).size < 800_000);
+
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] });
+const wrong = [];
+async function open(hash = '', options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1440, height: 1000 }, ...options });
+  const page = await context.newPage();
+  page.on('console', (message) => { if (['error', 'warning'].includes(message.type())) wrong.push(message.text()); });
+  page.on('pageerror', (error) => wrong.push(String(error)));
+  page.on('request', (request) => { if (!request.url().startsWith(pathToFileURL(resolve(folder, 'pages')).href)) wrong.push(`a request: ${request.url()}`); });
+  await page.goto(address + hash);
+  await page.evaluate(() => window.uslab.ready);
+  return page;
+}
+const view = (page) => page.evaluate(() => window.uslab.view());
+
+try {
+  // --- three clicks: a magazine fills, a depot visit, a slab dies ---
+  const page = await open();
+  await page.click('text=Magazines on four CPUs');
+  await page.click('.took button:has-text("A depot visit")');
+  await page.click('button[aria-label^="Play"]');
+  let seen = { filled: 0, depot: false, died: false };
+  for (let last = -1; !seen.died;) {
+    const { at, view: moment } = await view(page);
+    if (at === last) continue;
+    last = at;
+    const [cache] = moment.caches;
+    seen.filled = Math.max(seen.filled, ...moment.shown[0].cpus.flat().map(({ objects }) => objects));
+    seen.depot ||= moment.shown[0].shared.flat().some(({ objects }) => objects === 8);
+    seen.died ||= cache.slabs_made > cache.full + cache.partial + cache.empty;
+  }
+  assert.equal(seen.filled, 16);
+  assert(seen.depot);
+  await page.waitForFunction(() => document.querySelector('button[aria-label^="Play"]'));
+
+  // --- by hand, from a moment in the midst of a line on ---
+  await page.click('.took button >> nth=0');
+  for (let i = 0; i < 5; i++) await page.keyboard.press('ArrowRight');
+  const before = await view(page);
+  await page.click('text="alloc 10"');
+  const after = await view(page);
+  assert.equal(after.view.caches[0].used, before.view.caches[0].used + 10);
+  const place = await page.locator('.near-slabs canvas').boundingBox();
+  await page.mouse.click(place.x + 6, place.y + 24);
+  assert.equal((await view(page)).view.caches[0].used, after.view.caches[0].used - 1);
+  const here = await page.evaluate(() => location.hash);
+  const again = await open(here);
+  await again.waitForFunction((at) => window.uslab.view().at === at, after.at + 1);
+  assert.deepEqual(await view(again), await view(page), 'the link is the moment');
+  await again.context().close();
+  // A design that there is not is refused in words, and nothing changes.
+  await page.fill('input[aria-label="Design"]', 'slob');
+  await page.keyboard.press('Enter');
+  await page.waitForFunction(() => document.querySelector('.problem').textContent.startsWith('no design `slob`'));
+  await page.fill('input[aria-label="Design"]', 'sheaves:sheaf_capacity=8');
+  await page.keyboard.press('Enter');
+  await page.waitForFunction(() => window.uslab.view().view.shown[0].cpus[0].some(({ name }) => name.includes('sheaf')));
+  await page.click('summary:has-text("The script")');
+  await page.fill('textarea', 'cpus 2\ncache leaf 64\n1 alloc 3\n0 free 4');
+  await page.click('text=run the script');
+  await page.waitForFunction(() => document.querySelector('.problem').textContent.includes('only 3 objects of leaf are in use'));
+  await page.fill('textarea', 'cpus 2\ncache leaf 64\n1 alloc 3');
+  await page.click('text=run the script');
+  await page.keyboard.press('Escape');
+  await page.locator('h2').first().click();
+  await page.keyboard.press('End');
+  assert.equal((await view(page)).view.caches[0].used, 3);
+
+  // --- every demo: its script as the lab's own command has it, step by step ---
+  await page.goto(`${address}#start`);
+  const demos = await page.locator('.card[href*="demo"]').evaluateAll((cards) => cards.map((card) => card.hash));
+  assert(demos.length >= 11);
+  for (const hash of demos) {
+    const name = new URLSearchParams(hash.slice(1)).get('name');
+    await page.goto(address + hash);
+    await page.waitForFunction(() => window.uslab.view()?.command === null);
+    const own = demo(name);
+    for (const { command, ...scene } of own) {
+      await page.keyboard.press('ArrowRight');
+      assert.deepEqual(await view(page), { command, scene }, `${name}: ${command}`);
+    }
+    await page.keyboard.press('ArrowRight');
+    assert.equal((await view(page)).command, own.at(-1).command, 'the end is the end');
+    await page.keyboard.press('Home');
+    // Each control once, by mouse; what was done is the same by hand.
+    await page.click('text=begin with nothing');
+    const done = [];
+    for (let i = 0; i < 12; i++) {
+      const buttons = page.locator('.commands button');
+      const count = await buttons.count();
+      await buttons.nth((i * 5) % count).click();
+      done.push((await view(page)).command);
+    }
+    const last = demo(name, ...done).at(-1);
+    const { command, ...scene } = last;
+    assert.deepEqual(await view(page), { command, scene }, `${name} by hand: ${done}`);
+  }
+  // Any size can be typed, a block is freed by a click on it, and what is no number is refused in words.
+  await page.goto(`${address}#demo&name=tlsf&do=`);
+  await page.waitForFunction(() => window.uslab.view()?.command === null);
+  await page.fill('input[aria-label="Bytes"]', '777');
+  await page.keyboard.press('Enter');
+  const [{ command, ...scene }] = demo('tlsf', 'alloc 777');
+  assert.deepEqual(await view(page), { command, scene });
+  await page.locator('.part.used').first().click();
+  assert.equal((await view(page)).command, 'free a');
+  await page.fill('input[aria-label="Bytes"]', '-1');
+  await page.keyboard.press('Enter');
+  assert((await view(page)).scene.refused);
+  await page.click('summary:has-text("table")');
+  assert.equal(await page.locator('details table tr').count(), (await view(page)).scene.parts.length + 1);
+
+  // --- the race: as the lab's own requests ---
+  await page.goto(`${address}#race&seed=9&at=200`);
+  await page.waitForFunction(() => window.uslab.view()?.at === 200);
+  const { race } = await view(page);
+  for (const [name, scenes] of race.scenes) {
+    const own = JSON.parse(run(lab, 'demo', name, '--random', '200', '--seed', '9', '--json'));
+    assert.deepEqual(scenes.slice(1), own.map(({ command, ...scene }) => scene), name);
+    assert.deepEqual(race.commands, own.map(({ command }) => command));
+  }
+  await page.fill('input[aria-label="Seed"]', '10');
+  await page.keyboard.press('Enter');
+  assert.equal((await view(page)).at, 0);
+  assert.notDeepEqual((await view(page)).race.commands, race.commands);
+
+  // --- words, designs, a link that leads nowhere ---
+  await page.click('nav >> text=Glossary');
+  assert((await page.locator('.words dt').count()) > 20);
+  await page.click('nav >> text=Designs');
+  assert.equal(await page.locator('.words dt').count(), 7);
+  await page.click('.words a >> nth=2');
+  await page.waitForFunction(() => window.uslab.view()?.view);
+  await page.goto(`${address}#demo&name=none`);
+  await page.waitForSelector('.cards');
+
+  // --- pictures ---
+  const pictures = [['start', ''], ['magazines', '#machine&name=magazines&at=100'], ['buddy', '#demo&name=buddy&at=3'], ['race', '#race&at=120']];
+  for (const width of [390, 820, 1440])
+    for (const colorScheme of ['light', 'dark']) {
+      const own = await open('', { viewport: { width, height: 900 }, colorScheme });
+      for (const [name, hash] of pictures) {
+        await own.goto(address + hash);
+        await own.evaluate(() => new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then))));
+        const wide = await own.evaluate(() => document.documentElement.scrollWidth);
+        assert(wide <= width, `${name} is ${wide} pixels wide in ${width}`);
+        await own.screenshot({ path: join(folder, `${name}-${width}-${colorScheme}.png`), fullPage: true });
+      }
+      await own.context().close();
+    }
+  assert.deepEqual(wrong, []);
+  console.log(`PAGE | ${demos.length} demos as the lab's own, ${statSync(file).size} bytes`);
+} finally {
+  await browser.close();
+}
