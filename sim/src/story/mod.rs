@@ -106,8 +106,7 @@ impl Story {
         Self::parse(&text).with_context(|| path.display().to_string())
     }
 
-    /// # Errors
-    /// The text is no story, or one of another version.
+    /// What [`read`](Self::read) reads.
     fn parse(text: &str) -> anyhow::Result<Self> {
         const EXPECTED: &str = "expected a story that a failing model wrote with STORY_JSON=FILE";
         ensure!(!text.trim().is_empty(), "the file is empty; {EXPECTED}");

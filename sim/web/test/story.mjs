@@ -1,7 +1,7 @@
 // node story.mjs USLAB FOLDER: the pages of a counter-example that loom found and of a violation under load, in Chromium.
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
-import { mkdirSync, readFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { drive, look, view } from './browser.mjs';
 
@@ -124,6 +124,41 @@ await drive('story', async (open) => {
   await page.evaluate(() => window.uslab.step(7));
   await look(page, folder, 'story');
 
+  // --- atomics, threads that move, who waits, and a text that is no markup ---
+  const made = {
+    version: 1, title: 'made </script><b>', end: 'a <i>deadlock</i>', waiting: [{ thread: '2', at: 'lib.rs:7' }],
+    steps: [
+      { thread: '0', role: 'CPU 0', did: 'stores 1 to atomic 1 (Release) at lib.rs:1', changes: [{ thing: 0, part: 'atomic 1', before: null, after: '1' }] },
+      { thread: '1', role: 'CPU 0', did: 'changes atomic 1 from 1 to 2 by swap (AcqRel) at lib.rs:2', changes: [{ thing: 0, part: 'atomic 1', before: '1', after: '2' }] },
+      { thread: '1', role: 'CPU 1', did: 'pops <b>2</b>', changes: [{ thing: 1, part: 'top', before: null, after: '<i>' }, { thing: 2, part: 'top', before: null, after: '9' }] },
+      ...Array.from({ length: 60 }, (_, i) => ({ thread: '0', role: 'CPU 0', did: `looks again, ${i}`, changes: [] })),
+    ],
+  };
+  const [made_json, made_page] = ['made.json', 'made.html'].map((name) => join(folder, name));
+  writeFileSync(made_json, JSON.stringify(made));
+  execFileSync(uslab, ['story', made_json, '--html', made_page], { stdio: 'ignore' });
+  const odd = await open(made_page);
+  assert.equal(await odd.locator('main b, main i', { hasText: /^(2|deadlock)$/ }).count(), 0);
+  assert.match(await text(odd, 'title'), /^made <\/script><b>; 63 steps of 3 threads$/);
+  assert(await odd.locator('#steps-scroll').evaluate((list) => list.scrollHeight > 2 * list.clientHeight));
+  const inView = () => odd.locator('.step[aria-current]').evaluate((row) => {
+    const [a, b] = [row.getBoundingClientRect(), document.getElementById('steps-scroll').getBoundingClientRect()];
+    return a.top >= b.top && a.bottom <= b.bottom + 1;
+  });
+  for (const key of ['Home', 'End', 'f', 'ArrowLeft']) {
+    await odd.keyboard.press(key);
+    assert(await inView(), `${key}: the step is in view`);
+  }
+  await odd.keyboard.press('f');
+  assert.match(await text(odd, 'state'), /thread 2 waits for the lock at lib.rs:7/);
+  assert.deepEqual((await view(odd)).state.map(({ part, after }) => [part, after]), [['atomic 1', '2'], ['top', '<i>'], ['top', '9']]);
+  for (const name of ['@1 top', '@2 top']) assert((await text(odd, 'state')).includes(name), name);
+  assert(await odd.locator('.step[data-step="3"] .who').isVisible(), 'who moves says where it is');
+  await odd.selectOption('#filter', 'thing:atomic 1');
+  assert.deepEqual((await view(odd)).shown, [1, 2, 64]);
+  await odd.selectOption('#filter', 'actor:2');
+  assert.deepEqual((await view(odd)).shown, [64], 'it only waits');
+
   // --- a violation under load ---
   const own = await open(violation);
   const carried = JSON.parse(await own.textContent('#story'));
@@ -140,14 +175,6 @@ await drive('story', async (open) => {
   assert.match(await text(own, 'said'), /★/);
   assert.match(await text(own, 'state'), /★/);
   await own.selectOption('#filter', 'all');
-  const inView = () => own.locator('.step[aria-current]').evaluate((row) => {
-    const [a, b] = [row.getBoundingClientRect(), document.getElementById('steps-scroll').getBoundingClientRect()];
-    return a.top >= b.top && a.bottom <= b.bottom + 1;
-  });
-  for (const key of ['Home', 'End', 'f', 'ArrowLeft']) {
-    await own.keyboard.press(key);
-    assert(await inView(), `${key}: the step is in view`);
-  }
   await own.evaluate((n) => window.uslab.step(n), about.at(-1));
   await look(own, folder, 'violation');
 });

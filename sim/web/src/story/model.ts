@@ -20,6 +20,8 @@ export class Model {
   readonly things: ReadonlyMap<string, string>;
   /** Steps that had to do with each. */
   private readonly touched = new Map<string, number>();
+  /** Which things have a part of that name. */
+  private readonly owners = new Map<string, Set<number>>();
 
   constructor(readonly story: Story) {
     const names = (all: Iterable<string>) => [...new Set(all)].sort((a, b) => Number(a) - Number(b) || a.localeCompare(b));
@@ -28,9 +30,13 @@ export class Model {
     if (story.about != null) parts.set(`@${story.about}`, new Set());
     for (const { changes } of story.steps) {
       for (const key of new Set(changes.map(thingOf))) this.touched.set(key, (this.touched.get(key) ?? 0) + 1);
-      for (const change of changes) parts.set(thingOf(change), (parts.get(thingOf(change)) ?? new Set()).add(change.part));
+      for (const change of changes) {
+        parts.set(thingOf(change), (parts.get(thingOf(change)) ?? new Set()).add(change.part));
+        this.owners.set(change.part, (this.owners.get(change.part) ?? new Set()).add(change.thing));
+      }
     }
-    this.things = new Map([...parts].map(([key, own]) => [key, own.size === 1 ? [...own][0]! : `${key}: ${[...own].join(', ')}`]));
+    const several = (part: string) => this.owners.get(part)!.size > 1;
+    this.things = new Map([...parts].filter(([, own]) => own.size).map(([key, own]) => [key, own.size === 1 && !several([...own][0]!) ? [...own][0]! : `${key}: ${[...own].join(', ')}`]));
   }
 
   /** Steps, and behind them the failure. */
@@ -66,8 +72,7 @@ export class Model {
 
   /** Several things may have equal parts. */
   name({ thing, part }: Change): string {
-    const several = this.things.get(`@${thing}`)?.includes(':') && [...this.things.keys()].filter((key) => key.startsWith('@')).length > 1;
-    return several ? `@${thing} ${part}` : part;
+    return this.owners.get(part)!.size > 1 ? `@${thing} ${part}` : part;
   }
 
   get filters(): [Filter, string][] {
