@@ -151,8 +151,8 @@ class Page {
   private scroll(): void {
     const [list, own] = [$('steps-scroll'), this.rows[this.at - 1]!];
     const [top, head] = [own.offsetTop, $('actors').offsetHeight];
-    if (top - head < list.scrollTop) list.scrollTop = top - head - 8;
-    else if (top + own.offsetHeight > list.scrollTop + list.clientHeight) list.scrollTop = top + own.offsetHeight - list.clientHeight + 8;
+    const below = top + own.offsetHeight > list.scrollTop + list.clientHeight;
+    if (below || top - head < list.scrollTop) list.scrollTop = Math.max(top + own.offsetHeight - list.clientHeight, top - list.clientHeight / 3);
   }
 
   private draw(): void {
