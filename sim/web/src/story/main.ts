@@ -16,6 +16,7 @@ class Page {
   private at = 1;
   private filter: Filter = 'all';
   private timer = 0;
+  private linking = 0;
 
   constructor() {
     const { model } = this;
@@ -54,7 +55,7 @@ class Page {
       Home: () => this.go(this.next(0, 1)),
       End: () => this.go(this.next(this.model.last, -1)),
       f: () => this.go(this.model.last),
-      l: () => void navigator.clipboard.writeText(location.href).catch(problem),
+      l: () => this.copy(),
     };
     for (const button of document.querySelectorAll<HTMLButtonElement>('button[data-key]')) button.onclick = () => keys[button.dataset['key']!]!();
     addEventListener('keydown', (event) => {
@@ -173,7 +174,18 @@ class Page {
     if (document.activeElement !== input) input.value = step ? String(at) : 'failure';
     $('state-head').textContent = step ? `After step ${at}` : 'At the failure';
     $('state').replaceChildren(...state(model, at, (n) => this.go(n)));
-    history.replaceState(null, '', `#${new URLSearchParams({ step: String(at), ...(this.filter !== 'all' && { show: this.filter }) })}`);
+    // The address follows, but not each step: browsers allow a few changes a second.
+    clearTimeout(this.linking);
+    this.linking = setTimeout(() => this.link(), 100);
+  }
+
+  private link(): void {
+    const { at, filter } = this;
+    history.replaceState(null, '', `#${new URLSearchParams({ step: String(at), ...(filter !== 'all' && { show: filter }) })}`);
+  }
+  private copy(): void {
+    this.link();
+    void navigator.clipboard.writeText(location.href).catch(problem);
   }
 
   view() {
