@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The template with each text in its place. What a text holds is no place for a later one, if that comes first in the template.
+/// The template with each text in its place. A place that also stands in an earlier text must come before that text's in the template.
 pub(crate) fn page(template: &str, parts: &[(&str, &str)]) -> String {
     parts.iter().fold(template.to_owned(), |page, (place, text)| page.replacen(place, text, 1))
 }

@@ -249,6 +249,10 @@ mod tests {
         let story = story();
         let text = story.moment_text(&story.moment(2).unwrap());
         assert_eq!(text, "step 2 of 2\nthread 1  pops\n  atomic 1: 7\n  @1 top: 1 -> 2\n  @2 top: 5\n");
+        let mut idle = story.clone();
+        idle.steps.push(Step { changes: vec![], ..story.steps[0].clone() });
+        let state = idle.moment(3).unwrap().state;
+        assert!(state.iter().all(|part| part.before.is_none()), "the step left all alone: {state:?}");
         for number in [0, 3] {
             let error = story.moment(number).unwrap_err().to_string();
             assert_eq!(error, format!("--step {number}: expected 1 to 2"));

@@ -95,7 +95,7 @@ mod tests {
         let story = story(&violation, &seats, 7);
         let of = |thread: &str| story.steps.iter().filter(|step| step.thread == thread).count();
         // What came after it is no part of it.
-        assert_eq!((of("1"), of("2"), of("3")), (2, TOLD - 1, EACH));
+        assert_eq!((of("1"), of("2"), of("3")), (2, TOLD - 1, 8));
         assert!(story.steps.is_sorted_by_key(|step| step.at));
         let own = story.steps.iter().flat_map(|step| &step.changes).filter(|c| Some(c.thing) == story.about);
         let life: Vec<_> = own.map(|change| change.after.as_str()).collect();
