@@ -9,6 +9,7 @@ use crate::pages;
 use crate::record;
 use crate::replay;
 use crate::scale;
+use crate::story::{self, verb::StoryArgs};
 use crate::stress::{self, FaultSpec, Workload};
 use crate::trace::PageSize;
 use crate::validate;
@@ -57,6 +58,7 @@ enum Verb {
     Geometry(GeometryArgs),
     Stress(StressArgs),
     Page(pages::Args),
+    Story(StoryArgs),
     Lab(LabArgs),
 }
 
@@ -293,7 +295,7 @@ fn setting(text: &str) -> Result<String, String> {
 struct ScaleArgs {
     /// A recorded trace in the place of made workloads, as `uslab replay` reads it; `-` is standard input. Each CPU of it does its
     /// own operations on objects as fast as it can. What another CPU frees was allocated before.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["cpus", "workload", "size", "ops", "think", "seed", "svg"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cpus", "workload", "size", "ops", "think", "seed", "svg", "html"])]
     trace: Option<PathBuf>,
     /// CPU counts: numbers, and FIRST..LAST by doublings, with commas between.
     #[arg(long, value_name = "COUNTS", default_value = "1..64", value_parser = Counts::parse)]
@@ -325,6 +327,10 @@ struct ScaleArgs {
     /// Write the curves as an SVG picture: to FILE, or to standard output where FILE is `-`.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Write a page with the curves of each number of the report: FILE, or `-` for standard output. One file for any browser, without a
+    /// network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// Measure what things cost on this machine: a profile for `uslab scale`, with spreads, as JSON.
@@ -405,6 +411,7 @@ Examples:
   uslab scale
   uslab scale --cpus 1..1024 --workload bursts,remote=20 --design slub,slab,magazines01
   uslab scale --workload pairs --svg curves.svg
+  uslab scale --cpus 1..1024 --workload pairs,remote=20 --design slub,sheaves,uslab-model --html curves.html
   uslab scale --trace trace.txt.zst --design bonwick94,slub,uslab-model
   uslab scale --design slub,slub:cpu_partial=0 --profile milan2s --csv curves.csv"
     )
@@ -468,6 +475,10 @@ struct StressArgs {
     /// allocated again by nobody, and a census comes at once.
     #[arg(long, value_name = "CACHE")]
     leak: Option<String>,
+    /// After a violation, write a page that steps through the last deeds of all threads before it, the object's own ones marked: FILE, or
+    /// `-` for standard output. One file for any browser, without a network. Without a violation none is written.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// Ask allocators questions: the lab, a program of its own (uslab-lab), with the same options.
@@ -521,6 +532,7 @@ What magazines serve comes to no point.
 Examples:
   uslab stress --seconds 60 --workload churn,exchange,reap
   uslab stress --ops 10000000 --threads 64 --seed 7
+  uslab stress --leak raw-64 --html violation.html
   uslab stress --faults 'slab:probability=5,cache=raw-64;page:order=1..,probability=10;commit:nth=7'"
     )
 }
@@ -551,6 +563,7 @@ fn run<P: Policy>(cli: &Cli) -> anyhow::Result<Outcome> {
         Some(Verb::Geometry(args)) => run_geometry(args, json()?),
         Some(Verb::Stress(args)) => run_stress(args, json()?),
         Some(Verb::Page(args)) => args.run(json()?),
+        Some(Verb::Story(args)) => story::verb::run(args, json()?),
         Some(Verb::Lab(args)) => run_lab(args, cli.json.as_deref()),
     }
 }
@@ -618,9 +631,8 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
     };
     options.check()?;
     let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
-    let places = [&json, &html].map(Option::as_ref);
-    apart(places)?;
-    let to_stdout = places.into_iter().flatten().any(Place::is_stdout);
+    Place::apart([&json, &html])?;
+    let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
     let progress = Progress::new();
     if !args.design.is_empty() {
         let specs = args.design.iter().map(|text| text.parse::<Spec<P>>());
@@ -632,7 +644,7 @@ fn run_replay<P: Policy>(args: &ReplayArgs, json: Option<Place>) -> anyhow::Resu
             bail!("--predict: expected two designs, got {}", specs.len());
         }
         let csv = args.series.as_deref().map(|path| Place::open(Form::Csv, path)).transpose()?;
-        apart([&json, &csv].map(Option::as_ref))?;
+        Place::apart([&json, &csv])?;
         let to_stdout = to_stdout || csv.as_ref().is_some_and(Place::is_stdout);
         let series = csv.is_some().then(|| RefCell::new(replay::Series::default()));
         let beside = replay::Beside {
@@ -690,16 +702,6 @@ fn run_at<P: Policy>(
     Ok(Outcome::Done)
 }
 
-/// Two results must not go to one file.
-fn apart(places: [Option<&Place>; 2]) -> anyhow::Result<()> {
-    match places {
-        [Some(one), Some(other)] if one.is_same_as(other) => {
-            bail!("{} and {} are one file; expected a file for each", one.shown(), other.shown())
-        }
-        _ => Ok(()),
-    }
-}
-
 fn run_record(args: &RecordArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     let recorded = match args.qemu.clone() {
         Some(kernel) => {
@@ -747,11 +749,10 @@ fn run_scale<P: Policy>(args: &ScaleArgs, json: Option<Place>) -> anyhow::Result
         args.design.iter().map(|text| text.parse()).collect::<Result<_, _>>().context("--design")?;
     let profile = scale::profile(&args.profile)?;
     let open = |form, path: &Option<PathBuf>| path.as_deref().map(|path| Place::open(form, path)).transpose();
-    let (csv, svg) = (open(Form::Csv, &args.csv)?, open(Form::Svg, &args.svg)?);
-    apart([&json, &csv].map(Option::as_ref))?;
-    apart([&json, &svg].map(Option::as_ref))?;
-    apart([&csv, &svg].map(Option::as_ref))?;
-    let to_stdout = [&json, &csv, &svg].into_iter().flatten().any(Place::is_stdout);
+    let (csv, svg, html) =
+        (open(Form::Csv, &args.csv)?, open(Form::Svg, &args.svg)?, open(Form::Html, &args.html)?);
+    Place::apart([&json, &csv, &svg, &html])?;
+    let to_stdout = [&json, &csv, &svg, &html].into_iter().flatten().any(Place::is_stdout);
     let progress = Progress::new();
     let work = match args.trace.as_deref() {
         Some(path) => scale::Work::Trace(Box::new(replay::read_stream(
@@ -770,7 +771,9 @@ fn run_scale<P: Policy>(args: &ScaleArgs, json: Option<Place>) -> anyhow::Result
     let report = scale::scale(&scale::Options::<P> { work, designs, profile }, &progress)?;
     let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
     let csv = csv.map(|place| (place, report.csv()));
-    write_all(json.into_iter().chain(csv).chain(svg.map(|place| (place, report.svg()))))?;
+    let svg = svg.map(|place| (place, report.svg()));
+    let html = html.map(|place| report.page().map(|page| (place, page))).transpose()?;
+    write_all(json.into_iter().chain(csv).chain(svg).chain(html))?;
     if !to_stdout {
         std::io::stdout().lock().write_all(report.to_string().as_bytes()).context("standard output")?;
     }
@@ -830,7 +833,8 @@ fn run_diff(args: &DiffArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
 
 fn run_convert(args: &ConvertArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
     let out = Place::open(Form::Operations, &args.out)?;
-    apart([json.as_ref(), Some(&out)])?;
+    let out = Some(out);
+    Place::apart([&json, &out])?;
     let options = replay::Options { cpus: args.cpus, ..replay::Options::default() };
     let progress = Progress::new();
     let stream = replay::read_stream(Some(&args.trace), &options, &progress)?;
@@ -838,9 +842,9 @@ fn run_convert(args: &ConvertArgs, json: Option<Place>) -> anyhow::Result<Outcom
     let bytes = stream.write();
     let (operations, cpus, caches) = (stream.operations, stream.cpus, stream.caches.len());
     let report = Converted { trace: stream.title, operations, cpus, caches, bytes: bytes.len() };
-    let to_stdout = out.is_stdout() || json.as_ref().is_some_and(Place::is_stdout);
+    let to_stdout = [&json, &out].into_iter().flatten().any(Place::is_stdout);
     let text = json.map(|place| json_text(&report).map(|text| (place, text.into_bytes()))).transpose()?;
-    write_all(text.into_iter().chain([(out, bytes)]))?;
+    write_all(text.into_iter().chain(out.map(|place| (place, bytes))))?;
     if !to_stdout {
         let Converted { trace, bytes, .. } = report;
         let each = bytes as f64 / operations.max(1) as f64;
@@ -892,6 +896,8 @@ fn any_seed() -> u64 {
 }
 
 fn run_stress(args: &StressArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
+    Place::apart([&json, &html])?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = interrupted.clone();
     let interrupt = move || {
@@ -928,12 +934,20 @@ fn run_stress(args: &StressArgs, json: Option<Place>) -> anyhow::Result<Outcome>
             "--leak {name}: nothing was leaked: no object was freed to this cache; run longer, or more workloads"
         );
     }
-    let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
-    if let Some(json) = json {
-        json.json(&report)?;
-    }
+    let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
+    let mut text = report.page();
+    let html = match (html, &report.story) {
+        (Some(place), Some(story)) => Some((place, story.page()?)),
+        (Some(place), None) => {
+            text += &format!("{}: not written: it would show the deeds before a violation\n", place.shown());
+            None
+        }
+        (None, _) => None,
+    };
+    let json = json.map(|place| json_text(&report).map(|text| (place, text))).transpose()?;
+    write_all(json.into_iter().chain(html))?;
     if !to_stdout {
-        std::io::stdout().lock().write_all(report.page().as_bytes()).context("standard output")?;
+        std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
     }
     Ok(if report.violated() { Outcome::Violated } else { Outcome::Done })
 }

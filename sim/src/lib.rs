@@ -30,8 +30,12 @@ pub mod replay;
 pub mod report;
 pub mod resident;
 pub mod scale;
+pub mod story;
 pub mod stress;
+#[cfg(test)]
+mod typescript;
 pub mod validate;
+mod web;
 
 pub use uslab_output as output;
 pub use uslab_trace as trace;

@@ -3,6 +3,7 @@
 mod picture;
 
 use crate::output::{Progress, table, text};
+use crate::web;
 use serde::Serialize;
 use std::fmt::{self, Write as _};
 use std::path::Path;
@@ -10,6 +11,8 @@ use uslab_engine::clock::{ClockError, Outcome, Profile, Workload, run, run_strea
 use uslab_engine::designs::{PolicyVisitor, Spec};
 use uslab_engine::{Pages, Policy, Stream};
 
+/// Built from `sim/web` by `.ci/web --write`.
+const TEMPLATE: &str = include_str!("../web/built/scale.html");
 /// The most CPUs.
 pub const MOST_CPUS: u32 = 1024;
 
@@ -46,17 +49,22 @@ pub struct Options<P: Policy> {
 
 /// What came of it.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ScaleReport {
     /// What things cost.
+    #[cfg_attr(test, ts(type = "Profile"))]
     pub profile: Profile,
     /// Bytes of an object; a trace has its own, and no chance.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
     pub size: Option<u32>,
     /// Operations of each CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
     pub operations_per_cpu: Option<u64>,
     /// Where chance began.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
     pub seed: Option<u64>,
     /// A curve for each workload and design.
     pub curves: Vec<Curve>,
@@ -64,12 +72,14 @@ pub struct ScaleReport {
 
 /// A design under a workload, by CPUs.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Curve {
     /// The workload, or the trace.
     pub workload: String,
     /// The design, and what was set.
     pub design: String,
     /// One for each CPU count.
+    #[cfg_attr(test, ts(type = "Array<Outcome>"))]
     pub points: Vec<Outcome>,
 }
 
@@ -215,6 +225,14 @@ impl ScaleReport {
         at.cpus <= self.profile.validated_cpus
     }
 
+    /// The curves as a page.
+    ///
+    /// # Errors
+    /// None: a report is JSON.
+    pub fn page(&self) -> anyhow::Result<String> {
+        Ok(web::page(TEMPLATE, &[("{report}", &web::json(self)?)]))
+    }
+
     /// A line a point.
     pub fn csv(&self) -> String {
         let mut csv = "workload,design,cpus,validated,operations,ns,operations_per_us,waiting,lines_per_operation,depot_contended,\
@@ -319,6 +337,21 @@ fn bar(part: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_holds_the_report_and_asks_for_nothing_but_itself() {
+        let profile = profile("vm2").unwrap();
+        let curve =
+            Curve { workload: "</script>".to_owned(), design: "a {report}".to_owned(), points: vec![] };
+        let report =
+            ScaleReport { profile, size: None, operations_per_cpu: None, seed: None, curves: vec![curve] };
+        let page = report.page().unwrap();
+        web::check(&page);
+        let (_, rest) = page.split_once("<script type=\"application/json\" id=\"report\">").unwrap();
+        let (json, _) = rest.split_once("</script>").unwrap();
+        let found: serde_json::Value = serde_json::from_str(json).unwrap();
+        assert_eq!(found, serde_json::to_value(&report).unwrap());
+    }
 
     #[test]
     fn cpu_counts_are_lists_and_doublings() {

@@ -14,5 +14,6 @@ mod page;
 mod record;
 mod samples;
 mod scale;
+mod story;
 mod stress;
 mod study;

@@ -231,7 +231,7 @@ macro_rules! atomics {
             pub fn load(&self, order: Ordering) -> $value {
                 let order = ordering("load", 0, order);
                 let value = self.twinned().load(order);
-                self.told.tell(|name| format!("loads {} from {name} ({order:?})", value.shown()));
+                self.told.tell(None::<$value>, |name| format!("loads {} from {name} ({order:?})", value.shown()));
                 value
             }
             /// As in `std`.
@@ -240,7 +240,7 @@ macro_rules! atomics {
                 let order = ordering("store", 1, order);
                 self.twinned().store(value, order);
                 self.stored(value);
-                self.told.tell(|name| format!("stores {} to {name} ({order:?})", value.shown()));
+                self.told.tell(Some(value), |name| format!("stores {} to {name} ({order:?})", value.shown()));
             }
             /// As in `std`.
             #[track_caller]
@@ -248,7 +248,7 @@ macro_rules! atomics {
                 let order = ordering("swap", 1, order);
                 let before = self.twinned().swap(value, order);
                 self.stored(value);
-                self.told.tell(|name| changes("swap", name, before.shown(), value.shown(), order));
+                self.told.tell(Some(value), |name| changes("swap", name, before.shown(), value.shown(), order));
                 before
             }
             /// As in `std`.
@@ -280,7 +280,7 @@ macro_rules! atomics {
                 if result.is_ok() {
                     self.stored(new);
                 }
-                self.told.tell(|name| match result {
+                self.told.tell(result.ok().map(|_| new), |name| match result {
                     Ok(before) => changes("compare_exchange", name, before.shown(), new.shown(), success),
                     Err(found) if found == current => {
                         format!("fails spuriously to exchange {} of {name} ({failure:?})", found.shown())
@@ -341,7 +341,7 @@ macro_rules! fetches {
                 let after: fn($value, $value) -> $value = $after;
                 let after = after(before, value);
                 self.stored(after);
-                self.told.tell(|name| changes(stringify!($operation), name, before.shown(), after.shown(), order));
+                self.told.tell(Some(after), |name| changes(stringify!($operation), name, before.shown(), after.shown(), order));
                 before
             }
         )* }
@@ -373,7 +373,7 @@ impl Hint {
     #[track_caller]
     pub fn get(&self) -> u64 {
         let value = self.0.twinned().load(Ordering::Relaxed);
-        self.0.told.tell(|name| format!("reads {} from hint {name}", value.shown()));
+        self.0.told.tell(None::<u64>, |name| format!("reads {} from hint {name}", value.shown()));
         value
     }
     /// Overwrites the number.
@@ -381,6 +381,6 @@ impl Hint {
     pub fn set(&self, value: u64) {
         self.0.twinned().store(value, Ordering::Relaxed);
         self.0.stored(value);
-        self.0.told.tell(|name| format!("sets hint {name} to {}", value.shown()));
+        self.0.told.tell(Some(value), |name| format!("sets hint {name} to {}", value.shown()));
     }
 }

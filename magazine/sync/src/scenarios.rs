@@ -48,7 +48,7 @@ mod models {
     }
 
     /// The steps of the story of the planted bug, as `STORY` asks for them.
-    fn steps(asked: &str) -> Vec<String> {
+    fn steps(asked: &str) -> Vec<serde_json::Value> {
         let program = std::env::current_exe().unwrap();
         let json = program.with_extension(format!("{asked}.json"));
         let mut command = std::process::Command::new(&program);
@@ -57,13 +57,15 @@ mod models {
         let output = command.env("STORY", asked).env("STORY_JSON", &json).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         let story: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
-        let steps = story["steps"].as_array().unwrap().iter();
-        steps.map(|step| format!("{} {}", step["thread"], step["did"]).replace('"', "")).collect()
+        assert_eq!(story["version"], 1);
+        story["steps"].as_array().unwrap().clone()
     }
 
     #[test]
     fn each_access_of_an_atomic_is_a_step_that_nobody_has_to_tell() {
-        let shown = steps("1").join("\n");
+        let steps_of_all = steps("1");
+        let said = |step: &serde_json::Value| format!("{} {}", step["thread"], step["did"]).replace('"', "");
+        let shown = steps_of_all.iter().map(said).collect::<Vec<_>>().join("\n");
         let file = file!();
         let expected = [
             "0 loads 0 from atomic 1 (Relaxed) at FILE:8; it was made at FILE:16",
@@ -72,6 +74,10 @@ mod models {
             "1 stores 1 to atomic 1 (Relaxed) at FILE:9",
         ];
         assert_eq!(shown, expected.join("\n").replace("FILE", file));
+        // What an atomic holds is a part that its stores change.
+        let parts: Vec<_> = steps_of_all.iter().map(|step| step["changes"].to_string()).collect();
+        let to = |before: &str| format!(r#"[{{"after":"1","before":{before},"part":"atomic 1","thing":0}}]"#);
+        assert_eq!(parts, ["[]".to_owned(), to("null"), "[]".to_owned(), to("\"1\"")]);
         assert!(steps("told").is_empty(), "this code tells nothing");
     }
 }

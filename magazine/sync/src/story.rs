@@ -26,7 +26,7 @@ pub struct Watched {
 /// A part that a step changed.
 #[derive(Clone, Debug)]
 struct Change {
-    /// Which of the things that have such a part, counted as they come up.
+    /// Which of the things that have such a part, counted as they come up; 0: an atomic, whose step tells it in words.
     thing: usize,
     part: String,
     before: Option<String>,
@@ -49,8 +49,8 @@ pub(crate) struct Story {
     known: BTreeMap<usize, (usize, BTreeMap<String, String>)>,
     /// What addresses are called.
     names: BTreeMap<usize, usize>,
-    /// The numbers of the atomics that were accessed.
-    atomics: BTreeMap<u64, usize>,
+    /// The numbers of the atomics that were accessed, and what was last written to them.
+    atomics: BTreeMap<u64, (usize, Option<String>)>,
     /// Who waits for a lock, and where.
     waiting: BTreeMap<String, &'static Location<'static>>,
 }
@@ -95,9 +95,8 @@ fn thread() -> String {
 
 /// What [`tell!`](crate::tell) calls: the running thread did this.
 pub fn step(did: String, watched: Option<Watched>) {
-    let (thread, role) = (thread(), ROLES.get().map(|of| of()));
-    STORY.with_borrow_mut(|story| {
-        let changes = watched.map_or(vec![], |watched| {
+    let changes = STORY.with_borrow_mut(|story| {
+        watched.map_or(vec![], |watched| {
             let next = story.known.len() + 1;
             let (thing, known) = story.known.entry(watched.id).or_insert((next, BTreeMap::new()));
             let changed = watched.parts.into_iter().filter_map(|(part, after)| {
@@ -105,9 +104,14 @@ pub fn step(did: String, watched: Option<Watched>) {
                 (before.as_ref() != Some(&after)).then_some(Change { thing: *thing, part, before, after })
             });
             changed.collect()
-        });
-        story.steps.push(Step { thread, role, did, changes });
+        })
     });
+    record(did, changes);
+}
+
+fn record(did: String, changes: Vec<Change>) {
+    let (thread, role) = (thread(), ROLES.get().map(|of| of()));
+    STORY.with_borrow_mut(|story| story.steps.push(Step { thread, role, did, changes }));
 }
 
 /// A short name for what lies at an address: numbers stay, addresses are counted as they come up in the story.
@@ -169,22 +173,26 @@ impl Atomic {
     pub(crate) fn new() -> Self {
         Self { id: crate::unique(), made: Location::caller() }
     }
-    /// The running thread did this to the atomic of that name. Directly behind the access.
+    /// The running thread did this to the atomic of that name, and wrote that to it. Directly behind the access.
     #[track_caller]
-    pub(crate) fn tell(self, did: impl FnOnce(&str) -> String) {
+    pub(crate) fn tell(self, wrote: Option<impl Shown>, did: impl FnOnce(&str) -> String) {
         if !(listens() && ACCESSES.get()) {
             return;
         }
-        let (number, first) = STORY.with_borrow_mut(|story| {
+        let wrote = wrote.map(Shown::shown);
+        let (number, first, before) = STORY.with_borrow_mut(|story| {
             let next = story.atomics.len() + 1;
-            let number = *story.atomics.entry(self.id).or_insert(next);
-            (number, number == next)
+            let (number, last) = story.atomics.entry(self.id).or_insert((next, None));
+            let before = last.clone();
+            *last = wrote.clone().or_else(|| last.take());
+            (*number, *number == next, before)
         });
-        let mut did = format!("{} at {}", did(&format!("atomic {number}")), place(Location::caller()));
+        let part = format!("atomic {number}");
+        let mut did = format!("{} at {}", did(&part), place(Location::caller()));
         if first {
             did += &format!("; it was made at {}", place(self.made));
         }
-        step(did, None);
+        record(did, wrote.map(|after| Change { thing: 0, part, before, after }).into_iter().collect());
     }
 }
 
@@ -224,7 +232,7 @@ pub(crate) fn tries(at: &Location<'_>, got: bool) {
 }
 
 impl Story {
-    /// Title and end are the teller's.
+    /// Title and end are the teller's. `uslab story` of the simulator reads this form.
     pub(crate) fn json(&self, title: &str, end: &str) -> Value {
         let change =
             |c: &Change| json!({ "thing": c.thing, "part": c.part, "before": c.before, "after": c.after });
@@ -234,6 +242,7 @@ impl Story {
         });
         let waiting = self.waiting.iter().map(|(thread, at)| json!({ "thread": thread, "at": place(at) }));
         json!({
+            "version": 1,
             "title": title,
             "steps": steps.collect::<Vec<_>>(),
             "waiting": waiting.collect::<Vec<_>>(),
@@ -253,7 +262,8 @@ impl fmt::Display for Story {
                 write!(f, "{role}  ")?;
             }
             f.write_str(&step.did)?;
-            for (i, Change { thing, part, before, after }) in step.changes.iter().enumerate() {
+            let watched = step.changes.iter().filter(|change| change.thing > 0);
+            for (i, Change { thing, part, before, after }) in watched.enumerate() {
                 f.write_str(if i == 0 { "   | " } else { "; " })?;
                 if several(part) {
                     write!(f, "@{thing} ")?;

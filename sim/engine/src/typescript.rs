@@ -1,5 +1,7 @@
-//! The types of what a page reads, for TypeScript: `sim/web/src/views.ts`, and of the lab's demos `sim/web/src/scenes.ts`.
+//! The types of what a page reads, for TypeScript: `sim/web/src/views.ts`, of the lab's demos `sim/web/src/scenes.ts`, and
+//! of a run in virtual time `sim/web/src/scale/outcome.ts`.
 
+use crate::clock::{self, LockCounts, Outcome, Price, Profile};
 use crate::design::CacheCounts;
 use crate::designs::{NoPolicy, all};
 use crate::step::{Step, What};
@@ -74,9 +76,16 @@ fn scenes() -> String {
     file.text()
 }
 
+fn outcome() -> String {
+    let mut file = File::new();
+    file.0 += "import type { Path } from '../views.ts';\n\n";
+    types!(file; Outcome, LockCounts, Profile, Price, clock::Level);
+    file.text()
+}
+
 #[test]
 fn typescript_has_the_types_as_they_are() {
-    for (name, text) in [("views", views()), ("scenes", scenes())] {
+    for (name, text) in [("views", views()), ("scenes", scenes()), ("scale/outcome", outcome())] {
         let file = format!("{}/../web/src/{name}.ts", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("WRITE").is_some() {
             std::fs::write(&file, &text).unwrap();

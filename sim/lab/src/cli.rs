@@ -2,7 +2,7 @@
 
 use crate::demos;
 use crate::experiments::{Context, Experiment};
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -79,11 +79,7 @@ fn run(args: &Cli) -> anyhow::Result<Outcome> {
         to_stdout <= 1,
         "only one of --json, --csv and --html can go to standard output: name files for the others"
     );
-    for (i, place) in places.iter().enumerate() {
-        if let Some(other) = places[..i].iter().find(|other| place.is_same_as(other)) {
-            bail!("{} and {} are one file; expected a file for each", other.shown(), place.shown());
-        }
-    }
+    Place::apart([&json, &csv, &html])?;
     let experiment = match &args.verb {
         Some(Verb::Experiment(experiment)) => experiment,
         other => {

@@ -123,6 +123,21 @@ impl Place {
         }
     }
 
+    /// Whether each of these has a file of its own.
+    ///
+    /// # Errors
+    /// Two would go to one file.
+    pub fn apart<'p>(places: impl IntoIterator<Item = &'p Option<Self>>) -> anyhow::Result<()> {
+        let mut earlier: Vec<&Self> = vec![];
+        for place in places.into_iter().flatten() {
+            if let Some(other) = earlier.iter().find(|other| place.is_same_as(other)) {
+                bail!("{} and {} are one file; expected a file for each", other.shown(), place.shown());
+            }
+            earlier.push(place);
+        }
+        Ok(())
+    }
+
     /// Its option with what was given there, as errors name it.
     pub fn shown(&self) -> String {
         let path = match &self.target {

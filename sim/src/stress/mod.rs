@@ -13,6 +13,7 @@
 
 pub(crate) mod affinity;
 mod harm;
+mod last_deeds;
 mod log;
 mod options;
 mod report;

@@ -1,11 +1,13 @@
 //! What a stress run found: a page, JSON, and the story of each violation.
 
+use super::last_deeds;
 use super::log::Entry;
 use super::worker::{Seat, Tally};
 use super::workload::Workload;
 use super::world::{Violation, World};
 use super::{Options, ROUNDS};
 use crate::output::{grouped, size, table, text};
+use crate::story::Story;
 use serde::Serialize;
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -66,6 +68,9 @@ pub struct Report {
     pub end: Option<End>,
     /// What must not be: 0 of them.
     pub violations: Vec<ViolationReport>,
+    /// The last deeds of all threads before the first of them, for a page.
+    #[serde(skip)]
+    pub story: Option<Story>,
 }
 
 /// One workload.
@@ -205,6 +210,7 @@ impl Report {
             rounds,
             end,
             violations: world.violations().iter().map(|v| ViolationReport::new(v, seats)).collect(),
+            story: world.violations().first().map(|first| last_deeds::story(first, seats, options.seed)),
         }
     }
 

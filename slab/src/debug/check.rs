@@ -32,7 +32,7 @@
 //! same for [handles](crate::handle).
 //!
 //! A model that fails prints the story of that execution, one line a step, and a command that repeats it alone; with
-//! `STORY_JSON=file` the story is written there, too. `uslab::sync::tell!` adds your own steps to it, and is nothing
+//! `STORY_JSON=file` the story is written there, too, and `uslab story file --html page.html` makes a page of it. `tell!` adds your own steps to it, and is nothing
 //! outside loom. `STORY=1` prints the stories of planted bugs.
 //!
 //! What it does not find: what your code does with an object's bytes (loom watches its cells only), and what lies beyond

@@ -78,6 +78,7 @@ enum Line {
 
 /// How a lock fared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LockCounts {
     /// How often it was taken.
     pub taken: u64,
@@ -89,6 +90,7 @@ pub struct LockCounts {
 
 /// How a run went.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Outcome {
     /// CPUs.
     pub cpus: u32,
@@ -109,6 +111,7 @@ pub struct Outcome {
     /// The page allocator.
     pub zone: LockCounts,
     /// Operations by the dearest thing that they did.
+    #[cfg_attr(test, ts(type = "Record<Path, number>"))]
     pub paths: Paths,
     /// Slabs of all caches at the end.
     pub slabs: u64,

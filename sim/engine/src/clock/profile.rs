@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A price, and where it is from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Price {
     /// Nanoseconds.
@@ -16,6 +17,7 @@ pub struct Price {
 
 /// CPUs that are near each other: those whose numbers are equal when divided by `cpus`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Level {
     /// CPUs of a group; 0 is all.
@@ -26,6 +28,7 @@ pub struct Level {
 
 /// What things cost on a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// The machine.

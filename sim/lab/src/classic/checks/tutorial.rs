@@ -59,6 +59,25 @@ fn every_command_prints_what_the_tutorial_shows() {
     assert!(shown_rows > 20, "{shown_rows}");
 }
 
+/// `uslab story` reads this form, and its tests read the file that is kept.
+#[test]
+fn the_story_that_is_kept_is_the_one_that_is_told() {
+    let program = std::env::current_exe().unwrap();
+    let json = program.with_extension("story.json");
+    let mut run = Command::new(&program);
+    ["BOUND", "OM", "OM_LIST", "MODEL_ROWS", "REPLAY"].iter().for_each(|name| _ = run.env_remove(name));
+    run.args(["--exact", "classic::checks::scenarios::a_free_makes_a_magazine::planted"]);
+    let output = run.env("STORY", "1").env("STORY_JSON", &json).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let told = std::fs::read_to_string(json).unwrap();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../data/story.json");
+    if std::env::var_os("WRITE").is_some() {
+        std::fs::write(file, &told).unwrap();
+    }
+    let kept = std::fs::read_to_string(file).unwrap();
+    assert!(told == kept, "sim/data/story.json: this test with WRITE=1 writes it");
+}
+
 #[test]
 fn the_code_of_the_tutorial_is_the_code() {
     let sources = [include_str!("../mod.rs"), include_str!("models.rs")];

@@ -1,0 +1,266 @@
+//! `uslab story`: what several actors did, step by step, until something went wrong; as text and as a page.
+//!
+//! A model that fails under loom writes its execution in this form (`STORY_JSON=FILE`, see `uslab-sync`), and
+//! `uslab stress --html` makes one of the last deeds before a violation.
+
+pub mod verb;
+
+use crate::web;
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+/// Built from `sim/web` by `.ci/web --write`.
+const TEMPLATE: &str = include_str!("../../web/built/story.html");
+/// The form that this program reads and writes.
+pub const VERSION: u32 = 1;
+
+/// One execution.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(deny_unknown_fields)]
+pub struct Story {
+    /// Of this form.
+    pub version: u32,
+    /// What ran.
+    pub title: String,
+    /// In order of time.
+    pub steps: Vec<Step>,
+    /// Who waits for a lock at the end.
+    pub waiting: Vec<Waiting>,
+    /// What went wrong.
+    pub end: String,
+    /// The thing that it went wrong with, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
+    pub about: Option<usize>,
+}
+
+/// What one actor did.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Who: a thread's number.
+    pub thread: String,
+    /// What it plays, a CPU say.
+    pub role: Option<String>,
+    /// In words.
+    pub did: String,
+    /// What is different since.
+    pub changes: Vec<Change>,
+    /// Seconds after the start, where there is a clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
+    pub at: Option<f64>,
+}
+
+/// A part that a step changed, or that is seen for the first time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Which of the things that have parts; 0: an atomic, which is its only part.
+    pub thing: usize,
+    /// Its name.
+    pub part: String,
+    /// What was known of it, if anything was.
+    pub before: Option<String>,
+    /// What it is since.
+    pub after: String,
+}
+
+/// Who waits for a lock.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(deny_unknown_fields)]
+pub struct Waiting {
+    /// Who.
+    pub thread: String,
+    /// Where in the source.
+    pub at: String,
+}
+
+/// The step of a story, and what is known after it.
+#[derive(Debug, Serialize)]
+pub struct Moment<'s> {
+    /// From 1.
+    pub number: usize,
+    /// Steps of the story.
+    pub of: usize,
+    /// What was done.
+    pub step: &'s Step,
+    /// What is known then, in order of things and parts; `before` is `None` for what this step left alone.
+    pub state: Vec<Change>,
+}
+
+impl Story {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// There is none, or it holds something else.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        Self::parse(&text).with_context(|| path.display().to_string())
+    }
+
+    /// What [`read`](Self::read) reads.
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        const EXPECTED: &str = "expected a story that a failing model wrote with STORY_JSON=FILE";
+        ensure!(!text.trim().is_empty(), "the file is empty; {EXPECTED}");
+        let json: serde_json::Value = serde_json::from_str(text).context(EXPECTED)?;
+        ensure!(json.get("steps").is_some() && json.get("end").is_some(), "no story; {EXPECTED}");
+        let version = json.get("version").map_or("none".to_owned(), ToString::to_string);
+        ensure!(version == VERSION.to_string(), "a story of version {version}; expected version {VERSION}");
+        serde_json::from_value(json).context(EXPECTED)
+    }
+
+    /// The page.
+    ///
+    /// # Errors
+    /// None: a story is JSON.
+    pub fn page(&self) -> anyhow::Result<String> {
+        Ok(web::page(TEMPLATE, &[("{story}", &web::json(self)?)]))
+    }
+
+    /// After the step of that number, from 1.
+    ///
+    /// # Errors
+    /// There is no such step.
+    pub fn moment(&self, number: usize) -> anyhow::Result<Moment<'_>> {
+        let of = self.steps.len();
+        let step = number.checked_sub(1).and_then(|at| self.steps.get(at));
+        let step = step.with_context(|| format!("--step {number}: expected 1 to {of}"))?;
+        let mut state = BTreeMap::new();
+        for (at, step) in (1..=number).zip(&self.steps) {
+            for change in &step.changes {
+                let before = change.before.clone().filter(|_| at == number);
+                state.insert((change.thing, &change.part), Change { before, ..change.clone() });
+            }
+        }
+        Ok(Moment { number, of, step, state: state.into_values().collect() })
+    }
+
+    /// Several things may have equal parts: then each part says whose it is.
+    fn name(&self, change: &Change) -> String {
+        let changes = self.steps.iter().flat_map(|step| &step.changes);
+        let several = changes.into_iter().any(|c| c.part == change.part && c.thing != change.thing);
+        if several { format!("@{} {}", change.thing, change.part) } else { change.part.clone() }
+    }
+
+    fn write_change(&self, f: &mut impl fmt::Write, change: &Change) -> fmt::Result {
+        match &change.before {
+            Some(before) => write!(f, "{}: {before} -> {}", self.name(change), change.after),
+            None => write!(f, "{}: {}", self.name(change), change.after),
+        }
+    }
+
+    /// A moment as text.
+    pub fn moment_text(&self, moment: &Moment<'_>) -> String {
+        let mut text = format!("step {} of {}\n{}\n", moment.number, moment.of, moment.step);
+        for change in &moment.state {
+            text.push_str("  ");
+            // A String takes it.
+            let _ = self.write_change(&mut text, change);
+            text.push('\n');
+        }
+        text
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(at) = self.at {
+            write!(f, "{at:.6} s  ")?;
+        }
+        write!(f, "thread {}  ", self.thread)?;
+        if let Some(role) = &self.role {
+            write!(f, "{role}  ")?;
+        }
+        f.write_str(&self.did)
+    }
+}
+
+/// As loom's run prints it.
+impl fmt::Display for Story {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "STORY {}", self.title)?;
+        for (i, step) in (1..).zip(&self.steps) {
+            write!(f, "{i:>5}  {step}")?;
+            // The sentence of an atomic has its values.
+            for (i, change) in step.changes.iter().filter(|change| change.thing > 0).enumerate() {
+                f.write_str(if i == 0 { "   | " } else { "; " })?;
+                self.write_change(f, change)?;
+            }
+            writeln!(f)?;
+        }
+        for Waiting { thread, at } in &self.waiting {
+            writeln!(f, "       thread {thread}  waits for the lock at {at}")?;
+        }
+        writeln!(f, "       fails: {}", self.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn story() -> Story {
+        let change = |thing, part: &str, before: Option<&str>, after: &str| Change {
+            thing,
+            part: part.to_owned(),
+            before: before.map(str::to_owned),
+            after: after.to_owned(),
+        };
+        let step = |thread: &str, did: &str, changes| Step {
+            thread: thread.to_owned(),
+            role: None,
+            did: did.to_owned(),
+            changes,
+            at: None,
+        };
+        Story {
+            version: VERSION,
+            title: "a </script><b> & a {story}".to_owned(),
+            steps: vec![
+                step("0", "pushes", vec![change(1, "top", None, "1"), change(2, "top", None, "5")]),
+                step("1", "pops", vec![change(1, "top", Some("1"), "2"), change(0, "atomic 1", None, "7")]),
+            ],
+            waiting: vec![Waiting { thread: "0".to_owned(), at: "lib.rs:7".to_owned() }],
+            end: "lost".to_owned(),
+            about: Some(1),
+        }
+    }
+
+    #[test]
+    fn a_page_holds_the_story_and_asks_for_nothing_but_itself() {
+        let page = story().page().unwrap();
+        web::check(&page);
+        assert!(page.contains(r#""title":"a \u003c/script>\u003cb> & a {story}""#));
+        let (_, rest) = page.split_once("<script type=\"application/json\" id=\"story\">").unwrap();
+        let (json, _) = rest.split_once("</script>").unwrap();
+        assert_eq!(Story::parse(json).unwrap().to_string(), story().to_string());
+    }
+
+    #[test]
+    fn a_moment_has_the_last_value_of_each_part_and_what_its_step_changed() {
+        let story = story();
+        let text = story.moment_text(&story.moment(2).unwrap());
+        assert_eq!(text, "step 2 of 2\nthread 1  pops\n  atomic 1: 7\n  @1 top: 1 -> 2\n  @2 top: 5\n");
+        let mut idle = story.clone();
+        idle.steps.push(Step { changes: vec![], ..story.steps[0].clone() });
+        let state = idle.moment(3).unwrap().state;
+        assert!(state.iter().all(|part| part.before.is_none()), "the step left all alone: {state:?}");
+        for number in [0, 3] {
+            let error = story.moment(number).unwrap_err().to_string();
+            assert_eq!(error, format!("--step {number}: expected 1 to 2"));
+        }
+        assert_eq!(
+            story.to_string(),
+            "STORY a </script><b> & a {story}\n    1  thread 0  pushes   | @1 top: 1; @2 top: 5\n    \
+             2  thread 1  pops   | @1 top: 1 -> 2\n       thread 0  waits for the lock at lib.rs:7\n       fails: lost\n"
+        );
+    }
+}

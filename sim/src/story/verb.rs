@@ -1,0 +1,58 @@
+//! The verb: its options, and what they ask for.
+
+use super::Story;
+use crate::output::command::Outcome;
+use crate::output::{Form, Place, json_text, write_all};
+use anyhow::Context;
+use clap::Args;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Step through an execution that failed: a counter-example that loom found in a model.
+///
+/// A model that fails writes it with STORY_JSON=FILE in the environment; one with a planted bug if STORY=1 asks for it. Without an
+/// option it is printed as the model printed it. The page that --html writes steps through it forward and back: who did what, and
+/// what that changed. `uslab stress --html` writes such a page, too.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  STORY_JSON=story.json RUSTFLAGS='--cfg loom' cargo test --profile loom
+  uslab story story.json
+  uslab story story.json --html story.html
+  uslab story story.json --step 7")]
+pub struct StoryArgs {
+    /// The story as JSON.
+    #[arg(value_name = "FILE")]
+    story: PathBuf,
+    /// Show one step, and what is known after it. Steps count from 1.
+    #[arg(long, value_name = "N", conflicts_with = "html")]
+    step: Option<usize>,
+    /// Write a page that steps through it: FILE, or `-` for standard output. One file for any browser, without a network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// The file is no story, there is no such step, or a place cannot be written.
+pub fn run(args: &StoryArgs, json: Option<Place>) -> anyhow::Result<Outcome> {
+    let html = args.html.as_deref().map(|path| Place::open(Form::Html, path)).transpose()?;
+    Place::apart([&json, &html])?;
+    let story = Story::read(&args.story)?;
+    let (text, data) = match args.step {
+        Some(number) => {
+            let moment = story.moment(number)?;
+            (story.moment_text(&moment), json_text(&moment)?)
+        }
+        None => (story.to_string(), json_text(&story)?),
+    };
+    let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
+    let json = json.map(|place| (place, data));
+    let html = html.map(|place| story.page().map(|page| (place, page))).transpose()?;
+    write_all(json.into_iter().chain(html))?;
+    if !to_stdout {
+        std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")?;
+    }
+    Ok(Outcome::Done)
+}

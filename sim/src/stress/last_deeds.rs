@@ -1,0 +1,106 @@
+//! The last deeds of all threads before a violation, as a [story](crate::story).
+
+use super::log::{Deed, Entry};
+use super::worker::Seat;
+use super::world::Violation;
+use crate::story::{Change, Step, Story, VERSION};
+use std::collections::BTreeMap;
+
+/// So many are told, and of each thread as many at least; of the object of the violation all that are remembered.
+const TOLD: usize = 400;
+const EACH: usize = 8;
+/// The first thing: the object of the violation, if there is one.
+const OBJECT: usize = 1;
+
+/// The story of a violation.
+pub(super) fn story(violation: &Violation, seats: &[Seat<'_>], seed: u64) -> Story {
+    let own = |entry: &Entry| violation.address == Some(entry.address);
+    let mut deeds: Vec<(u16, bool, &Entry)> = vec![];
+    for seat in seats {
+        // A log is in order of time.
+        let count = seat.log.iter().filter(|entry| entry.at <= violation.at).count();
+        let entries = seat.log.iter().take(count).enumerate();
+        deeds.extend(entries.map(|(i, entry)| (seat.number, i + EACH >= count || own(entry), entry)));
+    }
+    deeds.sort_by_key(|(_, _, entry)| entry.at);
+    let early = deeds.len().saturating_sub(TOLD);
+    let mut things: BTreeMap<usize, (usize, Option<String>)> =
+        violation.address.map(|at| (at, (OBJECT, None))).into_iter().collect();
+    let told = deeds.iter().enumerate().filter(|(i, (_, always, _))| *i >= early || *always);
+    let steps = told.map(|(_, (seat, _, entry))| step(*seat, entry, &mut things)).collect();
+    Story {
+        version: VERSION,
+        title: format!("uslab stress, seed {seed}: the last deeds before a violation"),
+        steps,
+        waiting: Vec::new(),
+        end: format!("at {:.6} s: {}", violation.at.as_secs_f64(), violation.what),
+        about: violation.address.map(|_| OBJECT),
+    }
+}
+
+fn step(seat: u16, entry: &Entry, things: &mut BTreeMap<usize, (usize, Option<String>)>) -> Step {
+    let (did, after) = match entry.deed {
+        Deed::Alloc => ("allocates", format!("held by thread {seat}")),
+        Deed::Free => ("frees", "free".to_owned()),
+        Deed::Leave => ("leaves for others", "left for others".to_owned()),
+        Deed::Take => ("takes what was left,", format!("held by thread {seat}")),
+        Deed::Other(what) => (what, String::new()),
+    };
+    let part = format!("{:#x}", entry.address);
+    let said = match entry.source {
+        Some(source) => format!("{did} {part} of {source}: {}", entry.token),
+        None => did.to_owned(),
+    };
+    let changes = entry.source.map(|_| {
+        let next = things.len() + OBJECT;
+        let (thing, known) = things.entry(entry.address).or_insert((next, None));
+        Change { thing: *thing, part, before: known.replace(after.clone()), after }
+    });
+    Step {
+        thread: seat.to_string(),
+        role: None,
+        did: said,
+        changes: changes.into_iter().collect(),
+        at: Some(entry.at.as_secs_f64()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stamp::Token;
+    use super::super::world::Source;
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn every_thread_and_the_whole_life_of_the_object_are_told() {
+        let mut seats = [1, 2, 3].map(|number| Seat::new(number, 2 * TOLD));
+        let mut log = |seat: usize, at: usize, deed, address| {
+            let (at, token) = (Duration::from_millis(at as u64), Token::new(1, 1));
+            let source = (address > 0).then_some(Source::Kmalloc(8));
+            seats[seat].log.push(Entry { at, deed, source, address, token });
+        };
+        log(0, 0, Deed::Alloc, 64);
+        (1..=20).for_each(|at| log(2, at, Deed::Other("reaps"), 0));
+        (21..=20 + TOLD).for_each(|at| log(1, at, Deed::Alloc, 64 + 64 * at));
+        log(0, 21 + TOLD, Deed::Leave, 64);
+        log(1, 22 + TOLD, Deed::Take, 64);
+        log(1, 24 + TOLD, Deed::Free, 64);
+        let violation = Violation {
+            at: Duration::from_millis(23 + TOLD as u64),
+            what: "torn".to_owned(),
+            address: Some(64),
+            seats: vec![],
+        };
+        let story = story(&violation, &seats, 7);
+        let of = |thread: &str| story.steps.iter().filter(|step| step.thread == thread).count();
+        // What came after it is no part of it.
+        assert_eq!((of("1"), of("2"), of("3")), (2, TOLD - 1, 8));
+        assert!(story.steps.is_sorted_by_key(|step| step.at));
+        let own = story.steps.iter().flat_map(|step| &step.changes).filter(|c| Some(c.thing) == story.about);
+        let life: Vec<_> = own.map(|change| change.after.as_str()).collect();
+        assert_eq!(life, ["held by thread 1", "left for others", "held by thread 2"]);
+        assert_eq!(story.steps[0].did, "allocates 0x40 of kmalloc of 8 bytes: thread 1's allocation 1");
+        assert_eq!(story.end, "at 0.423000 s: torn");
+    }
+}

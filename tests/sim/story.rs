@@ -1,0 +1,164 @@
+//! `uslab story`, and the pages of `uslab stress` and `uslab scale`, from outside.
+
+use crate::cli::{refused, said, uslab};
+use serde_json::Value;
+use uslab_tests::workspace;
+
+/// The tutorial's counter-example, as loom's run wrote it; a test of the lab compares it with today's.
+fn kept() -> String {
+    workspace().join("sim/data/story.json").to_str().expect("UTF-8").to_owned()
+}
+
+/// What the page carries in the element of that name.
+fn carried(page: &str, id: &str) -> Value {
+    assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
+    let (_, rest) =
+        page.split_once(&format!("<script type=\"application/json\" id=\"{id}\">")).expect("data");
+    let (json, _) = rest.split_once("</script>").expect("an end");
+    serde_json::from_str(json).expect("JSON")
+}
+
+#[test]
+fn a_counter_example_is_printed_as_the_tutorial_shows_it() {
+    let (code, out, err) = said(&uslab(&["story", &kept()]));
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    let tutorial = std::fs::read_to_string(workspace().join("sim/lab/README.md")).expect("the tutorial");
+    // loom's run says which execution it was, too.
+    let shown = tutorial.replace(" | execution 2\n", "\n");
+    assert!(out.starts_with("STORY ") && shown.contains(&out), "{out}");
+    let (code, json, _) = said(&uslab(&["story", &kept(), "--json"]));
+    let (found, file) = (json, std::fs::read_to_string(kept()).expect("the file"));
+    let read = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+    assert_eq!((code, read(&found)), (Some(0), read(&file)));
+}
+
+#[test]
+fn a_step_comes_with_what_is_known_after_it() {
+    let (code, out, _) = said(&uslab(&["story", &kept(), "--step", "7"]));
+    let expected = "step 7 of 10\nthread 0  CPU 0  loads the new magazine\n  loaded: [1] of 2 -> [] of 2\n  \
+                    previous: [3, 4] of 2 -> [1] of 2\n";
+    assert_eq!((code, out.as_str()), (Some(0), expected));
+    let (_, out, _) = said(&uslab(&["story", &kept(), "--step", "8", "--json"]));
+    let moment: Value = serde_json::from_str(&out).expect("JSON and nothing else");
+    assert_eq!((&moment["number"], &moment["of"]), (&8.into(), &10.into()));
+    assert_eq!(moment["state"][0]["after"], "[] of 2");
+    assert_eq!(moment["state"][0]["before"], Value::Null, "the step changed nothing");
+}
+
+#[test]
+fn a_page_holds_the_story() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let page = folder.path().join("page.html");
+    let page = page.to_str().expect("UTF-8");
+    let (code, out, err) = said(&uslab(&["story", &kept(), "--html", page]));
+    assert_eq!((code, err.as_str(), out.starts_with("STORY ")), (Some(0), "", true));
+    let text = std::fs::read_to_string(page).expect("a page");
+    let story: Value =
+        serde_json::from_str(&std::fs::read_to_string(kept()).expect("the file")).expect("JSON");
+    assert_eq!(carried(&text, "story"), story);
+    assert!(text.len() < 200_000, "{} bytes", text.len());
+    let (code, out, _) = said(&uslab(&["story", &kept(), "--html", "-"]));
+    assert_eq!((code, out), (Some(0), text));
+}
+
+#[test]
+fn what_is_no_story_is_refused_and_nothing_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let good = std::fs::read_to_string(kept()).expect("the file");
+    let cases = [
+        (file("empty.json", ""), ["the file is empty", "STORY_JSON=FILE"]),
+        (file("text.json", "STORY a bug\n"), ["expected a story", "STORY_JSON=FILE"]),
+        (file("other.json", "{\"caches\": []}"), ["no story", "STORY_JSON=FILE"]),
+        (file("list.json", "[1, 2]"), ["no story", "STORY_JSON=FILE"]),
+        (file("cut.json", &good[..good.len() / 2]), ["expected a story", "EOF"]),
+        (
+            file("next.json", &good.replace("\"version\": 1", "\"version\": 2")),
+            ["version 2", "expected version 1"],
+        ),
+        (
+            file("old.json", &good.replace("\"version\": 1", "\"was\": 1")),
+            ["version none", "expected version 1"],
+        ),
+        (
+            file("more.json", &good.replacen("\"role\"", "\"part\"", 1)),
+            ["expected a story", "unknown field `part`"],
+        ),
+        (folder.path().join("none.json").to_str().expect("UTF-8").to_owned(), ["none.json", "No such file"]),
+    ];
+    let page = folder.path().join("page.html");
+    let html = page.to_str().expect("UTF-8");
+    for (story, parts) in &cases {
+        refused(&["story", story, "--html", html], &[&[story.as_str()][..], parts].concat());
+        let (_, _, err) = said(&uslab(&["story", story]));
+        assert_eq!(err.lines().count(), 1, "{err}");
+    }
+    let story = kept();
+    refused(&["story", &story, "--step", "0"], &["--step 0: expected 1 to 10"]);
+    refused(&["story", &story, "--step", "11"], &["--step 11: expected 1 to 10"]);
+    refused(&["story", &story, "--step", "1", "--html", html], &["--step", "--html"]);
+    refused(&["story", &story, "--html", "-", "--json", "-"], &["one file"]);
+    refused(&["story", &story, "--html", &story], &["story.json", "no page"]);
+    refused(&["story", &story, "--html", &format!("{html}/page.html")], &["there is no directory"]);
+    refused(&["story"], &["<FILE>"]);
+    assert!(!page.exists(), "nothing half-written");
+}
+
+#[test]
+fn the_last_deeds_before_a_violation_are_a_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let page = folder.path().join("page.html");
+    let html = page.to_str().expect("UTF-8");
+    let args =
+        ["stress", "--ops", "200000", "--seconds", "60", "--seed", "5", "--threads", "4", "--html", html];
+    let (code, out, err) = said(&uslab(&[&args[..], &["--leak", "raw-64"]].concat()));
+    assert_eq!((code, err.as_str()), (Some(1), ""), "{out}");
+    let story = carried(&std::fs::read_to_string(&page).expect("a page"), "story");
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let (title, end) = (text(&story["title"]), text(&story["end"]));
+    assert!(
+        title.contains("seed 5") && end.contains("cache raw-64: objects: threads hold"),
+        "{title}: {end}"
+    );
+    let steps = story["steps"].as_array().expect("steps");
+    let at = |step: &Value| step["at"].as_f64().expect("a time");
+    assert!(steps.is_sorted_by_key(at), "{steps:?}");
+    let object = end.rsplit_once("nobody holds ").expect("an object").1;
+    let own: Vec<_> = steps.iter().filter(|step| step["changes"][0]["thing"] == story["about"]).collect();
+    // It was freed, and by nobody allocated since.
+    assert!(!own.is_empty() && own.iter().all(|step| step["changes"][0]["part"] == *object), "{end}");
+    assert_eq!(own[own.len() - 1]["changes"][0]["after"], "free", "{own:?}");
+    let parts = steps.iter().filter_map(|step| step["changes"][0]["part"].as_str());
+    let things = steps.iter().filter_map(|step| step["changes"][0]["thing"].as_u64());
+    let pairs: std::collections::BTreeSet<_> = parts.zip(things).collect();
+    let names: std::collections::BTreeSet<_> = pairs.iter().map(|(part, _)| part).collect();
+    let numbers: std::collections::BTreeSet<_> = pairs.iter().map(|(_, thing)| thing).collect();
+    assert_eq!((names.len(), numbers.len()), (pairs.len(), pairs.len()), "an object has one number");
+    for step in steps.iter().filter(|step| step["changes"][0]["after"] == "left for others") {
+        assert!(text(&step["did"]).starts_with("leaves for others 0x"), "{step}");
+    }
+    // Without a violation there is no page, and the report says so.
+    std::fs::remove_file(&page).expect("it is there");
+    let (code, out, err) = said(&uslab(&args));
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    let note = format!("--html {html}: not written: it would show the deeds before a violation");
+    assert_eq!((out.lines().last(), page.exists()), (Some(note.as_str()), false));
+    refused(&["stress", "--ops", "1000", "--html", &kept()], &["story.json", "no page"]);
+}
+
+#[test]
+fn the_page_of_a_scale_report_holds_the_report() {
+    let args = ["scale", "--ops", "2000", "--cpus", "1..8", "--workload", "pairs,server=10"];
+    let (code, page, err) = said(&uslab(&[&args[..], &["--html", "-"]].concat()));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let (_, json, _) = said(&uslab(&[&args[..], &["--json", "-"]].concat()));
+    assert_eq!(carried(&page, "report"), serde_json::from_str::<Value>(&json).expect("JSON"));
+    assert!(page.len() < 200_000, "{} bytes", page.len());
+    refused(&["scale", "--html", "-", "--svg", "-"], &["one file"]);
+    refused(&["scale", "--html", &kept()], &["story.json", "no page"]);
+    refused(&["scale", "--trace", "x", "--html", "y"], &["--trace", "--html"]);
+}
