@@ -30,7 +30,9 @@ pub mod report;
 pub mod resident;
 pub mod scale;
 pub mod stress;
+mod top;
 pub mod validate;
+mod watch;
 
 pub use uslab_output as output;
 pub use uslab_trace as trace;
