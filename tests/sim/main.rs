@@ -16,3 +16,4 @@ mod samples;
 mod scale;
 mod stress;
 mod study;
+mod watch;

@@ -8,6 +8,8 @@ mod reading;
 #[cfg(feature = "watch")]
 mod screen;
 mod source;
+#[cfg(test)]
+mod tests;
 
 use crate::output::Place;
 use crate::output::command::Outcome;
@@ -37,7 +39,7 @@ use std::time::Duration;
 Examples:
   uslab top 1234
   uslab top --once 1234
-  uslab top --json 1234 > now.json
+  uslab top 1234 --json > now.json
   uslab top /tmp/app.1234.json --interval 0.5")]
 pub(crate) struct TopArgs {
     /// The program's number, or a file that its library wrote.

@@ -216,7 +216,7 @@ impl Reading {
                 self.caches.len()
             ),
             format!(
-                "{} in slabs, {} in large blocks, of {} committed; {} in mappings",
+                "{} in slabs, {} in large blocks, of {} committed; {} mapped",
                 size(slab_bytes),
                 size(large_bytes),
                 size(committed_bytes),

@@ -1,7 +1,7 @@
 //! The table on a terminal, anew with each reading.
 
 use super::reading::{Cache, Rates, Reading, Sort};
-use super::source::{LOOK, Said, Source};
+use super::source::{Said, Source};
 use crate::output::size;
 use crate::watch::terminal::Screen;
 use ratatui::Frame;
@@ -9,6 +9,9 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span, Text};
 use std::time::{Duration, Instant};
+
+/// How often somebody looks for a reading that was asked for.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What is shown.
 #[derive(Debug)]
@@ -97,7 +100,7 @@ impl Top {
         let mut lines = vec![Line::from(format!("uslab top  {}  every {every} s, by {by}", self.of)).bold()];
         lines.extend(self.reading.heads().map(Line::from));
         lines.push(Line::from(format!(
-            "a second: {} allocations, {} frees, {} depot exchanges, {} slabs made, {} given back",
+            "a second: {} allocations, {} frees, {} depot exchanges, slabs +{} -{}",
             sum(|rates| rates.allocs),
             sum(|rates| rates.frees),
             sum(|rates| rates.depot),

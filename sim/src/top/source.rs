@@ -17,7 +17,7 @@ const THREAD: &str = "uslab-dump";
 /// How long a program may take to write them.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often somebody looks whether it has.
-pub(super) const LOOK: Duration = Duration::from_millis(10);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A program or a file.
 #[derive(Debug)]

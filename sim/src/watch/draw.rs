@@ -60,7 +60,7 @@ impl App<'_> {
 }
 
 pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
-    let (area, pages) = (frame.area(), pages(app, &app.view.pages));
+    let (area, pages) = (frame.area(), pages(&app.view.pages));
     let mut rows = Rows(area);
     let cpus = machine::cpus(app, area.width);
     // Title, time line, sentence, two heads, pages, keys; the rest is the machine's.
@@ -90,7 +90,7 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
 
 fn title(app: &App<'_>, width: u16) -> Line<'static> {
     let (about, view) = (&app.about, &app.view);
-    let left = format!("uslab watch  {}  {}", app.designs[app.design], about.title);
+    let left = format!("uslab watch  design {}  {}", app.designs[app.design], about.title);
     let right = format!(
         "{} of {}  {:.6} s",
         grouped(view.operation),
@@ -185,7 +185,7 @@ fn said(app: &App<'_>) -> Line<'static> {
     ])
 }
 
-fn pages(app: &App<'_>, pages: &Pages) -> Vec<Line<'static>> {
+fn pages(pages: &Pages) -> Vec<Line<'static>> {
     let Pages { managed, slab, large, blocks, per_cpu, free, uncommitted, orders, cpus, depot } = pages;
     let [managed, slab, large, blocks, per_cpu, free, uncommitted] =
         [managed, slab, large, blocks, per_cpu, free, uncommitted].map(|pages| grouped(*pages));
@@ -197,13 +197,12 @@ fn pages(app: &App<'_>, pages: &Pages) -> Vec<Line<'static>> {
     let each = cpus.iter().take(64).map(|cpu| format!(" {}", grouped(kept(cpu)))).collect::<String>();
     let head = |text: &'static str| Span::from(text).bold();
     let line = |name, text: String| Line::from(vec![head(name), Span::from(text)]);
-    let mut lines = vec![
-        line("pages", format!(" {slab} slabs  {large} large  {blocks} other  {per_cpu} CPUs'  {free} free")),
+    let kept = format!("{each}  shared {}", grouped(kept(depot)));
+    vec![
+        line("pages", format!(" {slab} slabs, {large} large, {blocks} other, {per_cpu} CPUs', {free} free")),
         line("free blocks by order", orders.collect()),
-        line("pages that CPUs keep", format!("{each}  shared {}", grouped(kept(depot)))),
-    ];
-    lines[0].push_span(Span::styled(format!("  {uncommitted} uncommitted of {managed}"), app.quiet()));
-    lines
+        line("no memory yet", format!(" {uncommitted} of {managed}  CPUs keep{kept}")),
+    ]
 }
 
 fn foot(app: &App<'_>) -> Line<'static> {

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use uslab_engine::view::{Level, SeenCache, ShownCache, ShownSlab};
 
 /// Bars in a lane.
-const BARS: usize = 16;
+const BARS: usize = 12;
 /// A level that is so many eighths full.
 const FULL: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// CPUs up close.
@@ -32,8 +32,8 @@ pub(super) fn lanes(app: &App<'_>, rows: usize) -> Vec<Line<'static>> {
     let chosen = caches.iter().position(|cache| Some(*cache) == app.chosen).unwrap_or(0);
     let from = (chosen + 1).saturating_sub(rows);
     let head = format!(
-        "  {:18} {:>8} {:>7}  {:BARS$}  {:>7}  {}",
-        "cache", "in use", "cached", "CPUs", "shared", "slabs full/partial/empty"
+        "  {:16} {:>8} {:>7}  {:BARS$}  {:>7}  {}",
+        "cache", "in use", "cached", "CPUs", "shared", "full/partial/empty"
     );
     let lane = |cache: &u32| lane(app, *cache);
     [Line::from(head).style(app.quiet())]
@@ -44,7 +44,7 @@ pub(super) fn lanes(app: &App<'_>, rows: usize) -> Vec<Line<'static>> {
 
 fn lane(app: &App<'_>, cache: u32) -> Line<'static> {
     let chosen = if Some(cache) == app.chosen { ">" } else { " " };
-    let name = format!("{chosen} {:18.18}", app.name(cache));
+    let name = format!("{chosen} {:16.16}", app.name(cache));
     let name = if Some(cache) == app.chosen { Span::from(name).bold() } else { Span::from(name) };
     let Some(seen) = seen(app, cache) else {
         return Line::from(vec![name, Span::styled(" not used yet", app.quiet())]);
@@ -126,7 +126,11 @@ pub(super) fn cpus(app: &App<'_>, width: u16) -> Vec<Line<'static>> {
     };
     let places: usize = shown.shared.iter().map(Vec::len).sum();
     let (objects, room) = sum(shown.shared.iter().flatten());
-    let shared = (format!("shared {objects}/{room} in {places}"), Style::new());
+    let shared = match places {
+        0 => "shared nothing".to_owned(),
+        _ => format!("shared {objects}/{room} in {places}"),
+    };
+    let shared = (shared, Style::new());
     let items: Vec<_> = shown.cpus.iter().enumerate().take(MOST_CPUS).map(cpu).chain([shared]).collect();
     let longest = items.iter().map(|(text, _)| text.len()).max().unwrap_or(0) + 2;
     let line = |items: &[(String, Style)]| {
