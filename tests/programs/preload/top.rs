@@ -1,28 +1,24 @@
 //! `uslab top` of a program under the library.
 
+#[path = "../../kit/terminal.rs"]
+mod terminal;
+
 use super::{compiled, text};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use terminal::on_a_terminal;
 use uslab_tests::libuslab;
 
 /// `dump.c`, which stays until its input ends. Its number, and the process.
-fn program(dir: &std::path::Path, library: bool, options: &str) -> (String, Child) {
+fn program(dir: &Path, options: &str) -> (String, Child) {
     let mut command = Command::new(compiled("dump.c", dir));
-    // It raises the signal of dumps itself, unless it has no library, where that would be its end.
-    let mut command = match library {
-        true => {
-            command.env("LD_PRELOAD", libuslab()).args(["stay", ".", "."]);
-            command
-        }
-        false => Command::new("cat"),
-    };
-    command.env("USLAB_OPTIONS", options).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    if library {
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    }
+    command.args(["stay", ".", "."]).env("LD_PRELOAD", libuslab()).env("USLAB_OPTIONS", options);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    // It has begun.
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     (child.id().to_string(), child)
 }
 fn end(mut child: Child) {
@@ -37,7 +33,7 @@ fn top(args: &[&str]) -> Output {
 fn what_it_prints_is_what_the_program_s_own_file_says() {
     let dir = tempfile::tempdir().unwrap();
     let options = format!("dump={}/out.%p.json,dump_signal=USR2", dir.path().display());
-    let (pid, child) = program(dir.path(), true, &options);
+    let (pid, child) = program(dir.path(), &options);
     let output = top(&["--once", &pid, "--json"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -72,7 +68,6 @@ fn what_it_prints_is_what_the_program_s_own_file_says() {
 
 #[test]
 fn a_program_that_cannot_be_asked_is_named_and_left_alone() {
-    let dir = tempfile::tempdir().unwrap();
     let refused = |args: &[&str], part: &str| {
         let output = top(args);
         let err = text(&output.stderr);
@@ -83,28 +78,24 @@ fn a_program_that_cannot_be_asked_is_named_and_left_alone() {
         );
         assert!(err.contains(part), "{err}");
     };
-    for (library, options, part) in [
+    for (options, part) in [
         (
-            true,
             "check=1",
             "it has no `dump` in USLAB_OPTIONS; expected a program that was started with LD_PRELOAD=",
         ),
-        (
-            true,
-            "dump=/tmp/out.prom,dump_signal=USR1",
-            "it writes `/tmp/out.prom`; expected a name that ends in .json",
-        ),
+        ("dump=/tmp/out.prom", "it writes `/tmp/out.prom`; expected a name that ends in .json"),
         // The signal would end it.
-        (
-            false,
-            "dump=/tmp/out.json",
-            "it has no thread `uslab-dump` that waits for SIGUSR2; expected a program",
-        ),
+        ("dump=/tmp/out.json", "it has no thread `uslab-dump` that waits for SIGUSR2; expected a program"),
+        ("dump=/tmp/out.json,dump_signal=USR1", "that waits for SIGUSR1; expected a program"),
     ] {
-        // `dump.c` raises the signal; one that it does not catch is its end.
-        let library = library && options != "check=1" && !options.contains("USR1");
-        let (pid, child) = program(dir.path(), library, options);
-        refused(&["--once", &pid], part);
+        let mut cat = Command::new("cat");
+        let child = cat.env("USLAB_OPTIONS", options).stdin(Stdio::piped()).spawn().unwrap();
+        // Between fork and exec its environment is this program's.
+        let comm = format!("/proc/{}/comm", child.id());
+        while std::fs::read(&comm).unwrap() != b"cat\n" {
+            std::thread::yield_now();
+        }
+        refused(&["--once", &child.id().to_string()], part);
         end(child);
     }
     refused(
@@ -118,4 +109,15 @@ fn a_program_that_cannot_be_asked_is_named_and_left_alone() {
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains("expected seconds, 0.1 to 3600"), "{output:?}");
     }
+}
+
+#[test]
+fn a_program_that_ends_leaves_its_last_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pid, child) = program(dir.path(), &format!("dump={}/out.%p.json", dir.path().display()));
+    let (code, said, restored) = on_a_terminal(&["top", &pid, "--interval", "0.1"], |_| end(child));
+    assert_eq!((code, restored), (Some(0), true), "{said}");
+    let left = &said[said.rfind("\x1b[?1049l").unwrap()..];
+    assert!(left.contains("\nmalloc-112 "), "{said:?}");
+    assert!(left.ends_with(&format!("program ({pid}) has ended.\r\n")), "{said:?}");
 }
