@@ -38,8 +38,8 @@ pub(crate) fn on_a_terminal(args: &[&str], act: impl FnOnce(&mut File)) -> (Opti
         {
             break status;
         }
-        // Both screens say it in their last rows.
-        if String::from_utf8_lossy(&text).contains("q quit")
+        // Both screens say it in their last rows. Blanks are not written to an empty screen.
+        if String::from_utf8_lossy(&text).contains("quit")
             && let Some(act) = act.take()
         {
             act(&mut terminal);

@@ -15,7 +15,7 @@ fn on_a_terminal_it_draws_obeys_and_leaves_the_terminal_as_it_was() {
     assert_eq!((code, restored), (Some(0), true), "{text}");
     let (entered, left) = (text.find("\x1b[?1049h").unwrap(), text.rfind("\x1b[?1049l").unwrap());
     assert!(entered < left && !text[left..].contains("dentry"), "the other screen, and back: {text:?}");
-    assert!(text.contains("design slub") && text.contains("dentry"), "{text:?}");
+    assert!(text.contains("slub") && text.contains("dentry"), "{text:?}");
 }
 
 #[test]

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const THREAD: &str = "uslab-dump";
 /// How long a program may take to write them.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long its start may take.
+const START: Duration = Duration::from_millis(500);
 /// How often somebody looks whether it has.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -107,6 +109,11 @@ impl Source {
             None => Path::new("/proc").join(target).join("cwd").join(file),
         };
         let program = Program { pid, name, signal };
+        // One that just begins may not have it yet.
+        let begins = Instant::now();
+        while !program.listens() && begins.elapsed() < START {
+            std::thread::sleep(LOOK);
+        }
         if !program.listens() {
             bail!("{pid} ({}): it has no thread `{THREAD}` that waits for {signal}; {started}", program.name);
         }
