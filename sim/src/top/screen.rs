@@ -2,7 +2,6 @@
 
 use super::reading::{Cache, Rates, Reading, Sort};
 use super::source::{Said, Source};
-use crate::output::size;
 use crate::watch::terminal::Screen;
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -127,8 +126,8 @@ impl Top {
         lines.truncate(height.saturating_sub(1));
         let letters: String = Sort::ALL.iter().map(|(letter, ..)| format!(" {letter}")).collect();
         let age = self.reading.at.elapsed().unwrap_or_default().as_secs();
-        let slabs = size(self.reading.totals.slab_bytes);
-        lines.push(Line::from(format!("q quit  sort by:{letters}   {age} s old, {slabs} in slabs")));
+
+        lines.push(Line::from(format!("q quit  sort by:{letters}   {age} s old")));
         frame.render_widget(Text::from(lines), area);
     }
 }

@@ -31,6 +31,7 @@ q, Escape     quit
 
 u in use   . free in its slab   d shared by CPUs
 a, b, c, e... held by CPU 0, 1, 2, 3... (no d, no u)
+bars: CPUs beside the one that holds the most of the cache
 cpu depot slab pages commit: the dearest thing an operation did
 
 A CPU allocates from what it holds, without a lock. After that

@@ -8,7 +8,7 @@ use uslab_engine::view::{Level, SeenCache, ShownCache, ShownSlab};
 
 /// Bars in a lane.
 const BARS: usize = 12;
-/// A level that is so many eighths full.
+/// A CPU that holds so many eighths of what the one with the most does.
 const FULL: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// CPUs up close.
 const MOST_CPUS: usize = 64;
@@ -70,9 +70,10 @@ fn lane(app: &App<'_>, cache: u32) -> Line<'static> {
     let groups = shown.cpus.chunks(each);
     let apart = if groups.len() * 2 <= BARS { " " } else { "" };
     let width = groups.len() * (1 + apart.len());
-    let bars = groups.enumerate().map(|(group, cpus)| {
-        let (objects, room) = sum(cpus.iter().flatten());
-        let eighths = if objects == 0 { 0 } else { (objects * 8 / room.max(1)).clamp(1, 8) as usize };
+    let held: Vec<u64> = groups.map(|cpus| sum(cpus.iter().flatten()).0).collect();
+    let most = held.iter().copied().max().unwrap_or(0).max(1);
+    let bars = held.into_iter().enumerate().map(|(group, objects)| {
+        let eighths = (objects * 8).div_ceil(most) as usize;
         let style = app.ink(Color::Yellow);
         let style = if acting == Some(group) { style.reversed() } else { style };
         [Span::styled(FULL[eighths].to_string(), style), Span::from(apart)]

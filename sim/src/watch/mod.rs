@@ -114,3 +114,21 @@ fn start<P: Policy>(args: &WatchArgs) -> anyhow::Result<Outcome> {
     let ended = session::watch(&stream, &specs, &mut app, &mut terminal::Terminal::start()?);
     ended.map(|()| Outcome::Done)
 }
+
+#[cfg(all(test, not(feature = "watch")))]
+mod without {
+    use super::not_built;
+
+    #[test]
+    fn a_build_without_screens_says_how_to_get_one() {
+        let said = not_built("top").to_string();
+        assert!(
+            said.starts_with("top: this build has no screens; expected one with the feature `watch`: "),
+            "{said}"
+        );
+        assert!(
+            said.contains("`cargo uslab-tui top`") && said.contains("--features watch -- top`"),
+            "{said}"
+        );
+    }
+}
