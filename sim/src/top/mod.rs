@@ -48,6 +48,9 @@ pub(crate) struct TopArgs {
     /// Seconds between two readings, 0.1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     interval: Duration,
+    /// What the rows go by at first, a letter as above.
+    #[arg(long, value_name = "LETTER", default_value = "c", value_parser = Sort::parse)]
+    sort: Sort,
     /// Print one table, and end.
     #[arg(long)]
     once: bool,
@@ -65,7 +68,7 @@ pub(crate) fn run(args: &TopArgs, json: Option<Place>) -> anyhow::Result<Outcome
     }
     let mut source = Source::open(&args.target)?;
     if !once {
-        return follow(source, args.interval);
+        return follow(source, args);
     }
     let reading = source.one()?;
     let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
@@ -73,7 +76,7 @@ pub(crate) fn run(args: &TopArgs, json: Option<Place>) -> anyhow::Result<Outcome
         json.json(&reading)?;
     }
     if !to_stdout {
-        print(&reading, Sort::Bytes)?;
+        print(&reading, args.sort)?;
     }
     Ok(Outcome::Done)
 }
@@ -87,7 +90,7 @@ fn needed() -> anyhow::Result<()> {
     Err(crate::watch::not_built("top").context("`--once` and `--json` need no screen"))
 }
 #[cfg(not(feature = "watch"))]
-fn follow(_: Source, _: Duration) -> anyhow::Result<Outcome> {
+fn follow(_: Source, _: &TopArgs) -> anyhow::Result<Outcome> {
     needed().map(|()| Outcome::Done)
 }
 
@@ -96,9 +99,10 @@ fn needed() -> anyhow::Result<()> {
     crate::watch::terminal::needed("`--once` prints a table, `--json` a reading")
 }
 #[cfg(feature = "watch")]
-fn follow(mut source: Source, every: Duration) -> anyhow::Result<Outcome> {
+fn follow(mut source: Source, args: &TopArgs) -> anyhow::Result<Outcome> {
     let first = source.one()?;
-    let mut top = screen::Top::new(source.to_string(), first, every);
+    let mut top = screen::Top::new(source.to_string(), first, args.interval);
+    top.sort = args.sort;
     top.colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     // The terminal is as it was when there is something to say.
     let ended = screen::follow(&mut top, &mut source, &mut crate::watch::terminal::Terminal::start()?)?;

@@ -136,6 +136,14 @@ impl Sort {
         ('u', Self::InUse, "share in use"),
     ];
 
+    /// By its letter.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.iter().find(|(letter, ..)| text.chars().eq([*letter]));
+        known.map(|(_, sort, _)| *sort).ok_or_else(|| {
+            let letters = Self::ALL.map(|(letter, _, name)| format!("{letter} ({name})"));
+            format!("expected one of {}", letters.join(", "))
+        })
+    }
     /// The rows in this order, with their rates: the largest number first, names from a.
     pub(super) fn rows<'r>(
         self,

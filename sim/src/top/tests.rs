@@ -74,6 +74,11 @@ fn rows_go_by_what_is_asked_for() {
         let rows = sort.rows(&now.caches, None, now.at);
         assert_eq!(rows.iter().map(|(cache, _)| &*cache.name).collect::<Vec<_>>(), names, "{sort:?}");
     }
+    assert_eq!(
+        Sort::ALL.map(|(letter, ..)| Sort::parse(&letter.to_string())),
+        Sort::ALL.map(|(_, sort, _)| Ok(sort))
+    );
+    assert!(Sort::parse("cc").unwrap_err().starts_with("expected one of a (in use), b (objects per slab), "));
     let text = now.text(Sort::Bytes);
     assert!(text.starts_with("a program\n169 of 352 objects in use, 8 slabs of 3 caches\n"), "{text}");
     assert!(text.contains("\nsession    1,024        32       64       9  14"), "{text}");

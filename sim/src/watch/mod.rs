@@ -23,10 +23,11 @@ pub(crate) mod terminal;
 mod tests;
 
 use crate::output::command::Outcome;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use uslab_engine::Policy;
+use uslab_engine::designs::Spec;
 
 /// What a build without screens says of a verb that needs one.
 #[cfg(not(feature = "watch"))]
@@ -73,25 +74,23 @@ pub(crate) fn run<P: Policy>(args: &WatchArgs, json: Option<&Path>) -> anyhow::R
     if json.is_some() {
         bail!("--json: `watch` draws on a terminal; expected `uslab replay --at N --json`");
     }
-    start::<P>(args)
+    start::<P>(args, args.design.parse().context("--design")?)
 }
 
 #[cfg(not(feature = "watch"))]
-fn start<P: Policy>(args: &WatchArgs) -> anyhow::Result<Outcome> {
+fn start<P: Policy>(args: &WatchArgs, _: Spec<P>) -> anyhow::Result<Outcome> {
     // Nothing of it is read.
-    let WatchArgs { trace: _, design: _, at: _, cache: _ } = args;
+    let WatchArgs { trace: _, at: _, cache: _, .. } = args;
     Err(not_built("watch"))
 }
 
 #[cfg(feature = "watch")]
-fn start<P: Policy>(args: &WatchArgs) -> anyhow::Result<Outcome> {
+fn start<P: Policy>(args: &WatchArgs, wanted: Spec<P>) -> anyhow::Result<Outcome> {
     use crate::output::Progress;
     use crate::replay;
-    use anyhow::Context;
-    use uslab_engine::designs::{Spec, all};
+    use uslab_engine::designs::all;
 
     terminal::needed("`uslab replay --at N --json` has the same moments")?;
-    let wanted: Spec<P> = args.design.parse().context("--design")?;
     let mut specs = vec![wanted];
     let others = all::<P>().filter(|(name, _)| *name != args.design).map(|(name, _)| name.parse());
     specs.extend(others.collect::<Result<Vec<_>, _>>()?);
