@@ -23,8 +23,8 @@ fn dump(times: u64) -> String {
     });
     let caches = [
         cache("malloc-64", 64, 0, 3, 100),
-        cache("session", 1024, 3, 2, 9),
-        cache("a", 256, 1, 3, 60),
+        cache("session", 1024, 3, 2, 50),
+        cache("a", 256, 1, 3, 30),
         never,
     ];
     serde_json::json!({
