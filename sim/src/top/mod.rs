@@ -87,7 +87,7 @@ fn print(reading: &Reading, sort: Sort) -> anyhow::Result<()> {
 
 #[cfg(not(feature = "watch"))]
 fn needed() -> anyhow::Result<()> {
-    Err(crate::watch::not_built("top").context("`--once` and `--json` need no screen"))
+    Err(anyhow::anyhow!("{}; `--once` and `--json` need none", crate::watch::not_built("top")))
 }
 #[cfg(not(feature = "watch"))]
 fn follow(_: Source, _: &TopArgs) -> anyhow::Result<Outcome> {
