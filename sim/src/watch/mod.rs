@@ -43,8 +43,8 @@ pub(crate) fn not_built(verb: &str) -> anyhow::Error {
 /// Each moment shows the sentence of the last operation, the busiest caches (what each CPU holds, what CPUs share, slabs), one cache up
 /// close with its slabs object by object, and the pages. `?` lists the keys. 80 columns and 24 rows are enough.
 ///
-/// Nothing is recorded: the allocator runs. Going back runs it again from the beginning, which takes 0.1 s at the end of the bundled
-/// trace (721,538 operations) and 0.1 to 0.2 s a million operations in others. NO_COLOR in the environment is respected.
+/// Nothing is recorded: the allocator runs. Going back runs it again from the beginning, which takes less than 0.1 s at the end of the
+/// bundled trace (672,020 operations), and some 0.1 s a million operations in others. NO_COLOR in the environment is respected.
 ///
 /// It is built with the feature `watch` (`cargo uslab-tui watch`), and needs a terminal. Without one, `uslab replay --at N --json` has the
 /// same moments.
