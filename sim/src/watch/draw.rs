@@ -66,7 +66,7 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     let cpus = machine::cpus(app, area.width);
     // Title, time line, sentence, two heads, pages, keys; the rest is the machine's.
     let rest = area.height.saturating_sub(1 + 3 + 3 + 2 + pages.len() as u16 + 1);
-    let near = (cpus.len() as u16).min(1 + rest / 8);
+    let near = (cpus.len() as u16).min(1 + rest / 3);
     let lanes = (LANES as u16).min((rest - near.min(rest)) / 2);
     frame.render_widget(title(app, area.width), rows.next(1));
     for line in time_line(app, area.width) {
